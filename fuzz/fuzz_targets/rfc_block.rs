@@ -1,8 +1,8 @@
 #![no_main]
 
-use bats_code::fuzzing::rfc::block_run;
+use bats_code::fuzzing::rfc::compare_block_with_reference;
 use bats_code::kernel::Kernel;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    block_run(Kernel::active(), data);
+    compare_block_with_reference(Kernel::active(), data);
 });

@@ -1,8 +1,8 @@
 #![no_main]
 
-use bats_code::fuzzing::rfc::garbage_block_run;
+use bats_code::fuzzing::rfc::push_arbitrary_block_packets;
 use bats_code::kernel::Kernel;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    garbage_block_run(Kernel::active(), data);
+    push_arbitrary_block_packets(Kernel::active(), data);
 });

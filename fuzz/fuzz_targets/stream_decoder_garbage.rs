@@ -1,5 +1,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    bats_code::fuzzing::garbage_run(data);
+    bats_code::fuzzing::push_arbitrary_packets(data);
 });

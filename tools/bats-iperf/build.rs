@@ -1,10 +1,10 @@
-//! Tells the program what it was built from and with, for the first lines of its reports.
+//! Passes the commit, compiler and profile to the program, for the first lines of its reports.
 
 use std::path::Path;
 use std::process::Command;
 
-/// What a command prints, on one line.
-fn said(program: &str, arguments: &[&str]) -> Option<String> {
+/// The output of a command on one line.
+fn output_of(program: &str, arguments: &[&str]) -> Option<String> {
     let output = Command::new(program).args(arguments).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;
     (output.status.success() && !text.trim().is_empty()).then(|| text.trim().replace('\n', " "))
@@ -12,13 +12,13 @@ fn said(program: &str, arguments: &[&str]) -> Option<String> {
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    // Sources without their history, as in a package, have no commit.
-    let history = said("git", &["rev-parse", "--git-path", "logs/HEAD"]);
+    // Sources without history, as in a package, have no commit.
+    let history = output_of("git", &["rev-parse", "--git-path", "logs/HEAD"]);
     let commit = history.filter(|path| Path::new(path).exists()).and_then(|path| {
         println!("cargo::rerun-if-changed={path}");
-        said("git", &["log", "-1", "--format=commit %h of %cs"])
+        output_of("git", &["log", "-1", "--format=commit %h of %cs"])
     });
-    let compiler = said(&std::env::var("RUSTC").unwrap_or("rustc".into()), &["--version"]);
+    let compiler = output_of(&std::env::var("RUSTC").unwrap_or("rustc".into()), &["--version"]);
     // "rustc 1.89.0 (29483883e 2025-08-04)"
     let compiler = compiler.and_then(|line| Some(line.split_once(" (")?.0.to_owned()));
     let profile = std::env::var("PROFILE").ok();

@@ -1,4 +1,4 @@
-//! Functions of the program that the library calls.
+//! Callbacks: functions of the program that the library calls.
 
 use std::ffi::{c_int, c_void};
 
@@ -9,61 +9,62 @@ use crate::handles::{Handle, to_handle};
 pub type ConnectionFn = unsafe extern "C" fn(Handle, c_int, *const u8, c_int, *mut c_void) -> bool;
 /// `bats_listen_callback_t`.
 pub type ListenFn = unsafe extern "C" fn(Handle, c_int, *mut c_void);
-/// Gives the user's pointer back when the library has no use for it any more.
+/// Called with the user's pointer when the library no longer needs it.
 pub type ReleaseFn = unsafe extern "C" fn(*mut c_void);
 
-/// A pointer of the user's, given back once.
-pub(crate) struct Owned {
+/// A pointer of the user. It is released once, by its release function.
+pub(crate) struct UserPointer {
     pub(crate) pointer: *mut c_void,
     release: Option<ReleaseFn>,
 }
 
-// SAFETY: the interface says that callbacks and release functions are called from the library's
-// threads, so whoever hands a pointer over allows it to move there. Here it is only passed on.
-unsafe impl Send for Owned {}
-// SAFETY: as above; the library calls the functions of one owner one at a time.
-unsafe impl Sync for Owned {}
+// SAFETY: the interface states that the library calls callbacks and release functions on its
+// threads, so the program permits the pointer to move there. The library only passes it on.
+unsafe impl Send for UserPointer {}
+// SAFETY: as above. The library calls the functions of one owner one at a time.
+unsafe impl Sync for UserPointer {}
 
-impl Owned {
+impl UserPointer {
     pub(crate) fn new(pointer: *mut c_void, release: Option<ReleaseFn>) -> Self {
         Self { pointer, release }
     }
 }
 
-impl Drop for Owned {
+impl Drop for UserPointer {
     fn drop(&mut self) {
         if let Some(release) = self.release {
-            // SAFETY: the user gave this function for this pointer; it is called exactly once.
+            // SAFETY: the user provided this function for this pointer. It is called exactly once.
             unsafe { release(self.pointer) }
         }
     }
 }
 
-/// A function and the pointer that goes with it.
+/// A function of the user and the pointer that it is called with.
 pub(crate) struct Callback<F> {
     call: F,
-    user: Owned,
+    user: UserPointer,
 }
 
 impl<F> Callback<F> {
-    pub(crate) fn new(call: F, user: Owned) -> Self {
+    pub(crate) fn new(call: F, user: UserPointer) -> Self {
         Self { call, user }
     }
 }
 
 impl Callback<ConnectionFn> {
-    /// Tells of an event; `data` is a message for [`Event::DataReceived`] and otherwise nothing.
+    /// Calls the function with an event. `data` is the message of [`Event::DataReceived`], else
+    /// `None`.
     pub(crate) fn call(&self, id: usize, event: Event, data: Option<&[u8]>, length: c_int) {
         let pointer = data.map_or(std::ptr::null(), <[u8]>::as_ptr);
-        // SAFETY: the function is the user's, with the signature that the header declares. The
-        // data lives until it returns.
+        // SAFETY: the user provided the function with the signature that the header declares. The
+        // data live until it returns.
         unsafe { (self.call)(to_handle(id), event as c_int, pointer, length, self.user.pointer) };
     }
 }
 
 impl Callback<ListenFn> {
     pub(crate) fn call(&self, id: usize, event: ListenEvent) {
-        // SAFETY: the function is the user's, with the signature that the header declares.
+        // SAFETY: the user provided the function with the signature that the header declares.
         unsafe { (self.call)(to_handle(id), event as c_int, self.user.pointer) };
     }
 }

@@ -1,4 +1,4 @@
-//! `bats_config_*`: what a program asks for, and what becomes of it.
+//! Configurations (`bats_config_*`), and their conversion to the options of `openbats`.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -6,17 +6,17 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use openbats::{
-    ClientOptions, ClosedKey, CongestionAlgorithm, Fingerprint, Identity, Mode, ServerOptions,
+    ClientOptions, CongestionAlgorithm, Fingerprint, Identity, Mode, PresharedKey, ServerOptions,
     TransportConfig, Trust,
 };
 
 use crate::event::{Code, Failure};
 
-/// The original's default.
+/// Default time-out of the original SDK.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Numbers below this can only be meant as seconds.
-const LEAST_MILLISECONDS: i32 = 100;
-/// For links that are faster than discs.
+/// Time-outs below this number count as seconds.
+const MIN_MILLISECONDS: i32 = 100;
+/// Zstandard level: the fastest, for links that are faster than disks.
 const COMPRESSION_LEVEL: i32 = 1;
 const TRANSPARENT: i32 = 3;
 const TCP: i32 = 10;
@@ -33,21 +33,20 @@ pub(crate) enum Congestion {
     Gcc,
 }
 
-/// Whom a client believes.
+/// Server certificates that a client trusts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Believed {
-    Anyone,
+pub(crate) enum TrustPolicy {
+    AnyCertificate,
     Fingerprint(Fingerprint),
     /// A PEM file of certificate authorities.
     Authorities(String),
 }
 
-/// Everything that can be set. Unusable values are kept until they are used, so that the error
-/// comes from the call that fails.
+/// All settings. Invalid values are stored and rejected by the call that uses them.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
     pub(crate) mode: i32,
-    /// `None` until the program chooses.
+    /// `None` until the program sets one.
     pub(crate) congestion: Option<Congestion>,
     pub(crate) timeout: Duration,
     pub(crate) local_addr: String,
@@ -58,16 +57,16 @@ pub(crate) struct Config {
     pub(crate) key_file: String,
     pub(crate) compression: bool,
     pub(crate) encryption: bool,
-    /// Encryption was asked for, and is not only the default.
-    pub(crate) encryption_wanted: bool,
-    /// Mode 12: messages as datagrams.
+    /// Whether the program requested encryption explicitly.
+    pub(crate) encryption_requested: bool,
+    /// Mode 12: send messages as datagrams.
     pub(crate) quic_datagrams: bool,
-    /// Modes without repetition: what a message is worth something for.
+    /// Unreliable modes: default deadline of messages.
     pub(crate) deadline: Option<Duration>,
     pub(crate) frame_type: i32,
-    pub(crate) believed: Believed,
-    /// Modes 0 to 3: both ends have this key, and answer nobody else.
-    pub(crate) closed: Option<ClosedKey>,
+    pub(crate) trust: TrustPolicy,
+    /// PSK mode, for modes 0 to 3: the key that both ends need.
+    pub(crate) psk: Option<PresharedKey>,
 }
 
 impl Default for Config {
@@ -84,12 +83,12 @@ impl Default for Config {
             key_file: String::new(),
             compression: false,
             encryption: true,
-            encryption_wanted: false,
+            encryption_requested: false,
             quic_datagrams: false,
             deadline: None,
             frame_type: 0,
-            believed: Believed::Anyone,
-            closed: None,
+            trust: TrustPolicy::AnyCertificate,
+            psk: None,
         }
     }
 }
@@ -127,10 +126,10 @@ impl fmt::Display for Config {
             self.frame_type, self.cert_file, self.key_file, self.compression, self.encryption,
         )?;
         if self.quic_datagrams {
-            write!(f, ", datagrams of QUIC")?;
+            write!(f, ", QUIC datagrams")?;
         }
-        if self.closed.is_some() {
-            write!(f, ", closed")?;
+        if self.psk.is_some() {
+            write!(f, ", PSK")?;
         }
         match self.deadline {
             Some(deadline) => write!(f, ", deadline {} ms", deadline.as_millis()),
@@ -144,12 +143,11 @@ pub(crate) fn port(port: i32) -> Result<u16, Failure> {
 }
 
 impl Config {
-    /// Milliseconds; the original leaves the unit open and its programs use both.
+    /// Sets the time-out, normally in milliseconds. The original SDK does not define the unit, and
+    /// its programs use both seconds and milliseconds.
     pub(crate) fn set_timeout(&mut self, timeout: i32) {
         self.timeout = match u64::try_from(timeout) {
-            Ok(milliseconds) if timeout >= LEAST_MILLISECONDS => {
-                Duration::from_millis(milliseconds)
-            }
+            Ok(milliseconds) if timeout >= MIN_MILLISECONDS => Duration::from_millis(milliseconds),
             Ok(seconds) if timeout > 0 => {
                 tracing::warn!("a time-out of {timeout} is taken as seconds, not as milliseconds");
                 Duration::from_secs(seconds)
@@ -176,14 +174,14 @@ impl Config {
         self.congestion.unwrap_or(Congestion::Bbr)
     }
 
-    /// Says what was asked for and does not happen.
-    pub(crate) fn warn_of_fallbacks(&self) {
+    /// Logs a warning for each setting that the mode does not support.
+    pub(crate) fn log_fallbacks(&self) {
         for warning in self.fallbacks() {
             tracing::warn!("{warning}");
         }
     }
 
-    /// What was asked for and does not happen, a line for each.
+    /// The settings that the mode does not support, a line for each.
     fn fallbacks(&self) -> Vec<String> {
         let mode = format!("mode {} ({})", self.mode, mode_name(self.mode));
         let congestion = self.congestion.and_then(|asked| self.congestion_fallback(asked));
@@ -191,22 +189,22 @@ impl Config {
             congestion.map(|line| format!("{mode} {line}")).into_iter().collect();
         if self.compression && self.mode == UDP {
             lines.push(format!(
-                "{mode} has no handshake to agree on compression by: messages go as they are"
+                "{mode} has no handshake to negotiate compression: messages are not compressed"
             ));
         }
         if self.quic_datagrams && self.mode != QUIC {
-            lines.push(format!("datagrams are an option of mode 12 (QUIC): {mode} has none"));
+            lines.push(format!("datagrams are an option of mode 12 (QUIC) only: {mode} has none"));
         }
         if !self.encryption && self.mode != UDP {
             lines.push(format!("{mode} is always encrypted: only mode 11 (UDP) is not"));
         }
-        if self.encryption_wanted && self.mode == UDP {
+        if self.encryption_requested && self.mode == UDP {
             lines.push(format!("{mode} is never encrypted: all other modes are"));
         }
         lines
     }
 
-    /// What becomes of a congestion control that the mode does not have.
+    /// Describes the replacement of a congestion control that the mode does not have.
     fn congestion_fallback(&self, asked: Congestion) -> Option<String> {
         let has = match self.mode {
             TRANSPARENT | UDP => "has no congestion control",
@@ -236,19 +234,19 @@ impl Config {
             mode: self.mode().unwrap_or_default(),
             idle_timeout: self.timeout,
             deadline: self.deadline.unwrap_or(default.deadline),
-            closed: self.closed.clone(),
+            psk: self.psk.clone(),
             ..default
         }
     }
 
     pub(crate) fn client_options(&self) -> Result<ClientOptions, Failure> {
-        let trust = match &self.believed {
-            Believed::Anyone => {
-                say_once_that_anyone_is_believed();
+        let trust = match &self.trust {
+            TrustPolicy::AnyCertificate => {
+                warn_once_that_any_certificate_is_accepted();
                 Trust::dangerous_any()
             }
-            Believed::Fingerprint(fingerprint) => Trust::fingerprint(*fingerprint),
-            Believed::Authorities(path) => Trust::authorities(path)
+            TrustPolicy::Fingerprint(fingerprint) => Trust::fingerprint(*fingerprint),
+            TrustPolicy::Authorities(path) => Trust::authorities(path)
                 .map_err(|error| Failure::new(Code::ConnectFailed, error.to_string()))?,
         };
         let options = ClientOptions::new(trust)
@@ -257,7 +255,7 @@ impl Config {
         Ok(if self.compresses() { options.compression(COMPRESSION_LEVEL) } else { options })
     }
 
-    /// Mode 11 has no handshake to agree on it by.
+    /// Whether to offer compression. Mode 11 has no handshake to negotiate it.
     fn compresses(&self) -> bool {
         self.compression && self.mode != UDP
     }
@@ -269,13 +267,14 @@ impl Config {
         Ok(if self.compresses() { options.compression(COMPRESSION_LEVEL) } else { options })
     }
 
-    /// The certificate of the files; without usable ones, one made for this process.
+    /// The certificate of the configured files. Without usable files, the generated certificate of
+    /// this process.
     pub(crate) fn identity(&self) -> Result<Identity, Failure> {
         if !self.cert_file.is_empty() || !self.key_file.is_empty() {
             match Identity::from_pem_files(&self.cert_file, &self.key_file) {
                 Ok(identity) => return Ok(identity),
                 Err(error) => {
-                    tracing::warn!(%error, "showing a certificate made for this process instead");
+                    tracing::warn!(%error, "using the certificate of this process instead");
                 }
             }
         }
@@ -284,7 +283,7 @@ impl Config {
         process_identity().map_err(failed)
     }
 
-    /// The local address for a client; `None` for any.
+    /// The local address of a client; `None` for any.
     pub(crate) fn client_address(&self) -> Result<Option<SocketAddr>, Failure> {
         let port = port(self.local_port)?;
         match (self.local_addr.is_empty(), port) {
@@ -295,17 +294,18 @@ impl Config {
     }
 }
 
-/// A local address is one of this host, never a name to be asked for.
+/// Parses a local IP address. Host names other than `localhost` are not resolved.
 pub(crate) fn local_ip(text: &str) -> Result<IpAddr, Failure> {
     match text {
         "localhost" => Ok([127, 0, 0, 1].into()),
-        _ => text
-            .parse()
-            .map_err(|_| Failure::invalid(format!("'{text}' is not an address of this host"))),
+        _ => text.parse().map_err(|_| {
+            Failure::invalid(format!("'{text}' is not a local IP address or 'localhost'"))
+        }),
     }
 }
 
-/// One certificate for all listeners of the process, so that it can be pinned.
+/// The generated certificate of this process. All listeners use the same, so that clients can pin
+/// it.
 fn process_identity() -> Result<Identity, openbats::IdentityError> {
     static IDENTITY: OnceLock<Identity> = OnceLock::new();
     static MAKING: Mutex<()> = Mutex::new(());
@@ -317,16 +317,16 @@ fn process_identity() -> Result<Identity, openbats::IdentityError> {
         return Ok(identity.clone());
     }
     let identity = Identity::generate(&["localhost"])?;
-    tracing::info!(fingerprint = %identity.fingerprint(), "made a certificate for this process");
+    tracing::info!(fingerprint = %identity.fingerprint(), "generated the process certificate");
     Ok(IDENTITY.get_or_init(|| identity).clone())
 }
 
-pub(crate) fn say_once_that_anyone_is_believed() {
+pub(crate) fn warn_once_that_any_certificate_is_accepted() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
         tracing::warn!(
-            "clients of this process believe any certificate; \
-             openbats_config_set_trusted_fingerprint pins the server's"
+            "clients of this process accept any server certificate; \
+             openbats_config_set_trusted_fingerprint pins one"
         );
     });
 }
@@ -336,9 +336,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn small_time_outs_are_seconds_and_none_is_the_default() {
+    fn small_timeouts_count_as_seconds_and_nonpositive_ones_as_the_default() {
         let mut config = Config::default();
-        for (given, meant) in [
+        for (given, expected) in [
             (2_000, 2_000),
             (100, 100),
             (99, 99_000),
@@ -348,12 +348,12 @@ mod tests {
             (1_000_000, 1_000_000),
         ] {
             config.set_timeout(given);
-            assert_eq!(config.timeout.as_millis(), meant, "{given}");
+            assert_eq!(config.timeout.as_millis(), expected, "{given}");
         }
     }
 
     #[test]
-    fn what_is_not_there_is_refused_by_name() {
+    fn unknown_modes_are_rejected_and_known_numbers_map_to_their_mode() {
         for mode in [-1, 4, 13, 255] {
             let failure = Config { mode, ..Config::default() }.mode().unwrap_err();
             assert_eq!(failure.code, Code::InvalidParam);
@@ -375,11 +375,11 @@ mod tests {
     }
 
     #[test]
-    fn what_a_mode_does_not_have_is_said_if_it_was_asked_for() {
+    fn settings_that_the_mode_does_not_support_are_reported_if_they_were_set() {
         for mode in [0, 1, 2, 3, 10, 11, 12] {
             let config = Config { mode, ..Config::default() };
             assert_eq!(config.fallbacks(), [""; 0]);
-            let said = |asked| {
+            let fallback = |asked| {
                 let lines = Config { congestion: Some(asked), ..config.clone() }.fallbacks();
                 assert!(lines.len() <= 1, "{lines:?}");
                 lines.first().cloned().unwrap_or_default()
@@ -397,26 +397,26 @@ mod tests {
                     12 => by_quic,
                     _ => by_coded,
                 };
-                let line = said(asked);
+                let line = fallback(asked);
                 assert!(line.contains(expected), "{mode} {asked:?}: '{line}'");
                 assert_eq!(line.is_empty(), expected.is_empty(), "{mode} {asked:?}: '{line}'");
             }
             let off = Config { encryption: false, ..config.clone() }.fallbacks();
             assert_eq!(off.len(), usize::from(mode != 11), "{off:?}");
-            let on = Config { encryption_wanted: true, ..config }.fallbacks();
+            let on = Config { encryption_requested: true, ..config }.fallbacks();
             assert_eq!(on.len(), usize::from(mode == 11), "{on:?}");
         }
     }
 
     #[test]
-    fn the_key_of_closed_mode_is_used_and_not_told() {
-        let closed = Some(ClosedKey::new([0x5a; ClosedKey::LEN]));
-        let config = Config { mode: 1, closed, ..Config::default() };
-        assert!(config.transport().closed.is_some());
-        let told = format!("{config} {config:?}");
-        assert!(told.contains(", closed"), "{told}");
-        assert!(!told.contains("5a5a") && !told.contains("90, 90"), "{told}");
-        assert!(!Config::default().to_string().contains("closed"));
+    fn the_preshared_key_is_used_and_not_printed() {
+        let psk = Some(PresharedKey::new([0x5a; PresharedKey::LEN]));
+        let config = Config { mode: 1, psk, ..Config::default() };
+        assert!(config.transport().psk.is_some());
+        let text = format!("{config} {config:?}");
+        assert!(text.contains(", PSK"), "{text}");
+        assert!(!text.contains("5a5a") && !text.contains("90, 90"), "{text}");
+        assert!(!Config::default().to_string().contains("PSK"));
     }
 
     #[test]

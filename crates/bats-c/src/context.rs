@@ -1,4 +1,4 @@
-//! The I/O context: a thread on which everything happens in turn.
+//! I/O contexts: a thread that runs the I/O and the callbacks of its objects.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -11,30 +11,30 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::Notify;
 
+use crate::callback_queue::CallbackQueue;
 use crate::gate::Gate;
 use crate::handles::{Table, new_id};
-use crate::mailbox::Mailbox;
 use crate::protocol::Protocol;
 use crate::{log, signals};
 
-/// Threads that read files for `SendFile` go away after this time without work.
-const FILE_THREAD_KEPT: Duration = Duration::from_millis(200);
-/// Threads that read files at the same time.
-const MOST_FILE_THREADS: usize = 4;
+/// Idle time after which threads that read files for `SendFile` end.
+const FILE_THREAD_KEEP_ALIVE: Duration = Duration::from_millis(200);
+/// Maximum number of threads that read files at the same time.
+const MAX_FILE_THREADS: usize = 4;
 
 pub(crate) static CONTEXTS: Table<Context> = Table::new();
 
-/// One thread with everything that runs on it.
+/// A context: a thread and the objects that run on it.
 pub(crate) struct Context {
     pub(crate) id: usize,
     runtime: Handle,
     thread: Mutex<Option<JoinHandle<()>>>,
     thread_id: ThreadId,
     stop: Arc<Notify>,
-    /// Callbacks wait here if the program polls.
-    pub(crate) mailbox: Option<Mailbox>,
+    /// Queue of callbacks, for a polled context.
+    pub(crate) queue: Option<CallbackQueue>,
     protocols: Mutex<BTreeMap<usize, Weak<Protocol>>>,
-    /// For the signal callback.
+    /// Gate of the signal callback.
     pub(crate) gate: Arc<Gate>,
     is_destroyed: AtomicBool,
 }
@@ -45,16 +45,16 @@ impl Context {
         log::start();
         let runtime = Builder::new_current_thread()
             .enable_all()
-            .max_blocking_threads(MOST_FILE_THREADS)
-            .thread_keep_alive(FILE_THREAD_KEPT)
+            .max_blocking_threads(MAX_FILE_THREADS)
+            .thread_keep_alive(FILE_THREAD_KEEP_ALIVE)
             .build()?;
         let handle = runtime.handle().clone();
-        let mailbox = if is_polled { Some(Mailbox::new()?) } else { None };
+        let queue = if is_polled { Some(CallbackQueue::new()?) } else { None };
         let stop = Arc::new(Notify::new());
         let stopped = stop.clone();
         let thread = thread::Builder::new().name("openbats-context".into()).spawn(move || {
             runtime.block_on(stopped.notified());
-            // A file that the disk does not give must not hold up the end.
+            // A blocked file read must not delay the end of the thread.
             runtime.shutdown_background();
         })?;
         let context = Arc::new(Self {
@@ -63,7 +63,7 @@ impl Context {
             thread_id: thread.thread().id(),
             thread: Mutex::new(Some(thread)),
             stop,
-            mailbox,
+            queue,
             protocols: Mutex::default(),
             gate: Arc::default(),
             is_destroyed: AtomicBool::new(false),
@@ -76,21 +76,21 @@ impl Context {
         self.is_destroyed.load(Ordering::SeqCst)
     }
 
-    /// Whether the caller is on the context's thread: it must not wait for that thread there.
-    pub(crate) fn is_here(&self) -> bool {
+    /// Whether the caller runs on the context's thread, where it must not wait for that thread.
+    pub(crate) fn is_on_thread(&self) -> bool {
         thread::current().id() == self.thread_id
     }
 
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        // The handle keeps nothing alive: a task for a runtime that is gone is dropped.
+        // The handle does not keep the runtime alive: a task for an ended runtime is dropped.
         drop(self.runtime.spawn(task));
     }
 
-    /// Makes a callback: now, or when the program polls.
+    /// Runs a callback: now, or when the program polls. Returns after it has run.
     pub(crate) async fn dispatch(&self, call: impl FnOnce() + Send + 'static) {
-        match &self.mailbox {
+        match &self.queue {
             None => call(),
-            Some(mailbox) => mailbox.run(Box::new(call)).await,
+            Some(queue) => queue.run(Box::new(call)).await,
         }
     }
 
@@ -104,14 +104,14 @@ impl Context {
         drop(old);
     }
 
-    /// Ends everything of this context. No callback runs when this returns, other than one that
-    /// the caller is in.
+    /// Destroys the context with all its objects. When this returns, no callback runs except one
+    /// that the caller is in.
     pub(crate) fn destroy(&self) {
         if self.is_destroyed.swap(true, Ordering::SeqCst) {
             return;
         }
         self.gate.close();
-        signals::forget(self.id);
+        signals::remove_callback(self.id);
         let protocols =
             std::mem::take(&mut *self.protocols.lock().unwrap_or_else(PoisonError::into_inner));
         for protocol in protocols.into_values() {
@@ -119,16 +119,16 @@ impl Context {
                 protocol.shut_down();
             }
         }
-        if let Some(mailbox) = &self.mailbox {
-            mailbox.close();
+        if let Some(queue) = &self.queue {
+            queue.close();
         }
         self.stop.notify_one();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread
-            && !self.is_here()
+            && !self.is_on_thread()
             && thread.join().is_err()
         {
-            tracing::error!("the thread of a context had panicked");
+            tracing::error!("the thread of a context panicked");
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Events and result codes, with their numbers of the original SDK.
+//! Events and error codes, with the numbers of the original SDK.
 
 use std::ffi::c_int;
 
-/// What happens to a listener.
+/// Events of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub(crate) enum ListenEvent {
@@ -14,7 +14,7 @@ pub(crate) enum ListenEvent {
     Stopped = 6,
 }
 
-/// What happens to a connection.
+/// Events of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub(crate) enum Event {
@@ -45,7 +45,7 @@ pub(crate) enum Code {
     SendFailed = 8,
 }
 
-/// A call that failed: its code and the text for the user.
+/// Failure of a call: its code and a text for the user.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
     pub(crate) code: Code,
@@ -62,13 +62,13 @@ impl Failure {
     }
 }
 
-/// As C sees it.
+/// The code of a result for C. A failure is stored as the last error.
 pub(crate) fn to_code(result: Result<(), Failure>) -> c_int {
     match result {
         Ok(()) => Code::None as c_int,
         Err(failure) => {
             crate::last_error::set(&failure.text);
-            tracing::debug!(error = failure.text, "a call failed");
+            tracing::debug!(error = failure.text, "an interface call failed");
             failure.code as c_int
         }
     }

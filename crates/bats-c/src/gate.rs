@@ -1,4 +1,4 @@
-//! Keeps callbacks from running after their owner is gone.
+//! Prevents callbacks from running after their owner is destroyed.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
@@ -6,43 +6,43 @@ use std::thread::{self, ThreadId};
 #[derive(Debug, Default)]
 struct State {
     is_closed: bool,
-    /// Threads that are in a callback of the owner now.
+    /// Threads that now run a callback of the owner.
     running: Vec<ThreadId>,
 }
 
-/// Every callback of an owner passes its gate.
+/// Gate of an owner. Each of its callbacks enters the gate before it runs.
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
     state: Mutex<State>,
-    left: Condvar,
+    returned: Condvar,
 }
 
-/// A callback runs while this lives.
-pub(crate) struct Entered<'a>(&'a Gate);
+/// Guard of a running callback.
+pub(crate) struct CallbackGuard<'a>(&'a Gate);
 
 impl Gate {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `None` once the gate is closed.
-    pub(crate) fn enter(&self) -> Option<Entered<'_>> {
+    /// Enters the gate for a callback; `None` if the gate is closed.
+    pub(crate) fn enter(&self) -> Option<CallbackGuard<'_>> {
         let mut state = self.lock();
         if state.is_closed {
             return None;
         }
         state.running.push(thread::current().id());
-        Some(Entered(self))
+        Some(CallbackGuard(self))
     }
 
-    /// Closes the gate and waits until every callback has returned, but not for those that the
-    /// calling thread itself is in.
+    /// Closes the gate and waits until all callbacks have returned, except those on the calling
+    /// thread.
     pub(crate) fn close(&self) {
         let me = thread::current().id();
         let mut state = self.lock();
         state.is_closed = true;
         while state.running.iter().any(|&thread| thread != me) {
-            state = self.left.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.returned.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
@@ -51,15 +51,15 @@ impl Gate {
     }
 }
 
-impl Drop for Entered<'_> {
+impl Drop for CallbackGuard<'_> {
     fn drop(&mut self) {
         let me = thread::current().id();
         let mut state = self.0.lock();
-        if let Some(place) = state.running.iter().rposition(|&thread| thread == me) {
-            state.running.swap_remove(place);
+        if let Some(index) = state.running.iter().rposition(|&thread| thread == me) {
+            state.running.swap_remove(index);
         }
         drop(state);
-        self.0.left.notify_all();
+        self.0.returned.notify_all();
     }
 }
 
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn closing_waits_for_others_and_not_for_oneself() {
+    fn close_waits_for_callbacks_of_other_threads_only() {
         let gate = Gate::default();
         let done = AtomicBool::new(false);
         let mine = gate.enter();

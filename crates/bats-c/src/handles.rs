@@ -1,16 +1,16 @@
-//! Handles: numbers that stand for objects, never used twice.
+//! Handles: numbers that identify objects and are never reused.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
-/// What C sees: a number in a pointer's clothes. It is never followed.
+/// A handle in C: a number with a pointer type. It is never dereferenced.
 pub type Handle = *mut c_void;
 
 static NEXT: AtomicUsize = AtomicUsize::new(1);
 
-/// A number that no other object of this process has or had.
+/// A new number, unique in this process.
 pub(crate) fn new_id() -> usize {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
@@ -19,7 +19,7 @@ pub(crate) fn to_handle(id: usize) -> Handle {
     std::ptr::without_provenance_mut(id)
 }
 
-/// The objects of one kind that handles stand for.
+/// The objects of one kind, by their handles.
 pub(crate) struct Table<T> {
     items: LazyLock<RwLock<HashMap<usize, Arc<T>>>>,
 }
@@ -37,7 +37,8 @@ impl<T> Table<T> {
         self.items.read().unwrap_or_else(PoisonError::into_inner).get(&handle.addr()).cloned()
     }
 
-    /// Takes an object out; it is dropped by the caller, without the table's lock.
+    /// Removes an object and returns it, so that the caller drops it without holding the table's
+    /// lock.
     pub(crate) fn remove(&self, id: usize) -> Option<Arc<T>> {
         self.items.write().unwrap_or_else(PoisonError::into_inner).remove(&id)
     }
@@ -48,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_removed_object_is_not_found_and_its_number_does_not_return() {
+    fn a_removed_object_is_not_found_and_its_number_is_not_reused() {
         static TABLE: Table<u8> = Table::new();
         let id = new_id();
         TABLE.insert(id, Arc::new(7));

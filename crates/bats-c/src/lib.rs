@@ -1,23 +1,23 @@
 //! OpenBATS for C and C++.
 //!
-//! The functions and types that programs of the original SDK know stand in `include/`; this crate
-//! is what lies behind them. Every handle is a number in a table and never a pointer, so a stale
-//! one is an error and not a crash. Callbacks run on the thread of their context (or in
+//! This crate implements the functions and types of the original SDK, which the headers in
+//! `include/` declare. A handle is a number in a table and never a pointer, so a stale handle gives
+//! an error and not a crash. Callbacks run on the thread of their context (or in
 //! `openbats_context_poll`), one at a time, and never after their owner is destroyed. No panic
-//! leaves a function of this library.
+//! crosses the C interface.
 
 mod abi;
 mod callback;
+mod callback_queue;
 mod config;
+mod connection;
 mod context;
 mod event;
 mod gate;
 mod handles;
 mod last_error;
-mod link;
 mod listener;
 mod log;
-mod mailbox;
 mod protocol;
 mod session;
 mod signals;

@@ -1,4 +1,4 @@
-//! Listening: from a bound port to accepted connections.
+//! Listeners: bind a port and accept connections.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,16 +8,16 @@ use tokio::sync::Notify;
 
 use crate::callback::ListenCallback;
 use crate::config::Config;
+use crate::connection::Connection;
 use crate::event::{Code, Failure, ListenEvent};
-use crate::link::Link;
 use crate::protocol::{self, Protocol};
 use crate::session::Session;
 
 enum Socket {
     /// Not bound yet.
-    Nothing,
+    Unbound,
     Bound(Endpoint),
-    /// Given up.
+    /// Closed; cannot be bound any more.
     Closed,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct Listener {
 impl Listener {
     pub(crate) fn new(callback: ListenCallback) -> Arc<Self> {
         Arc::new(Self {
-            socket: Mutex::new(Socket::Nothing),
+            socket: Mutex::new(Socket::Unbound),
             stop: Notify::new(),
             callback: Mutex::new(Some(Arc::new(callback))),
         })
@@ -41,7 +41,7 @@ impl Listener {
         self.socket.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells of an event on the current thread.
+    /// Runs the callback for an event on the current thread.
     pub(crate) fn call_now(&self, protocol: &Protocol, id: usize, event: ListenEvent) {
         let Some(_running) = protocol.gate.enter() else { return };
         let callback = self.callback.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -50,23 +50,23 @@ impl Listener {
         }
     }
 
-    async fn tell(self: &Arc<Self>, protocol: &Arc<Protocol>, id: usize, event: ListenEvent) {
+    async fn notify(self: &Arc<Self>, protocol: &Arc<Protocol>, id: usize, event: ListenEvent) {
         let (this, owner) = (self.clone(), protocol.clone());
         protocol.context.dispatch(move || this.call_now(&owner, id, event)).await;
     }
 
-    /// Ends listening. The socket, which accepted connections share, is handed to the caller.
+    /// Stops listening. Returns the socket, which accepted connections share, to the caller.
     pub(crate) fn close(&self) -> Option<Endpoint> {
         let socket = std::mem::replace(&mut *self.lock(), Socket::Closed);
         self.stop.notify_one();
         match socket {
             Socket::Bound(endpoint) => Some(endpoint),
-            Socket::Nothing | Socket::Closed => None,
+            Socket::Unbound | Socket::Closed => None,
         }
     }
 
     /// Drops the user's callback.
-    pub(crate) fn forget(&self) {
+    pub(crate) fn drop_callback(&self) {
         let old = self.callback.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(old);
     }
@@ -79,17 +79,17 @@ impl Listener {
             .start()
             .map_err(|error| failed(error.to_string()))?;
         let mut place = self.lock();
-        if !matches!(*place, Socket::Nothing) {
-            // Stopped before it began.
+        if !matches!(*place, Socket::Unbound) {
+            // The program stopped the listener before it was bound.
             drop(place);
-            protocol::give_up(&endpoint);
+            protocol::release_port(&endpoint);
             return Err(failed("stopped while the port was being bound".into()));
         }
         *place = Socket::Bound(endpoint.clone());
         Ok(endpoint)
     }
 
-    /// Binds, tells of it, and accepts until it is stopped.
+    /// Binds the port, reports the result, and accepts connections until the listener is stopped.
     pub(crate) async fn run(
         self: Arc<Self>,
         protocol: Arc<Protocol>,
@@ -101,27 +101,27 @@ impl Listener {
                 let bound = endpoint.local_addr();
                 tracing::info!(%bound, mode = config.mode, "listening");
                 protocol.set_bound(Some(bound));
-                self.tell(&protocol, 0, ListenEvent::Success).await;
+                self.notify(&protocol, 0, ListenEvent::Success).await;
                 endpoint
             }
             Err(failure) => {
                 tracing::warn!(error = failure.text, "cannot listen");
                 protocol.listener_ended(&self);
                 let (this, owner) = (self.clone(), protocol.clone());
-                let tell = move || {
+                let notify = move || {
                     crate::last_error::set(&failure.text);
                     this.call_now(&owner, 0, ListenEvent::Failed);
                 };
-                protocol.context.dispatch(tell).await;
-                self.forget();
+                protocol.context.dispatch(notify).await;
+                self.drop_callback();
                 return;
             }
         };
         self.accept(&protocol, endpoint, &config).await;
         protocol.set_bound(None);
         protocol.listener_ended(&self);
-        self.tell(&protocol, 0, ListenEvent::Stopped).await;
-        self.forget();
+        self.notify(&protocol, 0, ListenEvent::Stopped).await;
+        self.drop_callback();
     }
 
     async fn accept(
@@ -137,31 +137,32 @@ impl Listener {
                 accepted = endpoint.accept() => accepted,
             };
             let Ok(connection) = accepted else {
-                // Nobody has stopped it: its I/O thread has ended, and says why in the log.
+                // If the program did not stop the listener, its I/O thread has failed and logged
+                // why.
                 if matches!(&*self.lock(), Socket::Bound(_)) {
-                    self.tell(protocol, 0, ListenEvent::AcceptedError).await;
+                    self.notify(protocol, 0, ListenEvent::AcceptedError).await;
                 }
                 return;
             };
             let local = connection.local_addr();
-            self.hand_over(protocol, Link::new(connection), local, config).await;
+            self.add_session_of(protocol, Connection::new(connection), local, config).await;
         }
     }
 
-    /// Makes a session of an accepted connection and tells of it.
-    async fn hand_over(
+    /// Creates a session for an accepted connection and reports it.
+    async fn add_session_of(
         self: &Arc<Self>,
         protocol: &Arc<Protocol>,
-        link: Link,
+        connection: Connection,
         local: SocketAddr,
         config: &Arc<Config>,
     ) {
-        let session = Session::accepted(protocol, link.clone(), local, config);
+        let session = Session::accepted(protocol, connection.clone(), local, config);
         if !protocol.add_session(&session) {
             session.end();
             return;
         }
-        self.tell(protocol, session.id, ListenEvent::NewConnection).await;
-        protocol.context.spawn(session.run_accepted(link));
+        self.notify(protocol, session.id, ListenEvent::NewConnection).await;
+        protocol.context.spawn(session.run_accepted(connection));
     }
 }

@@ -1,4 +1,4 @@
-//! The library's log: one level and one file for the process.
+//! The log of the library: one level and one file for the process.
 
 use std::fmt::{self, Write as _};
 use std::fs::{File, OpenOptions};
@@ -12,11 +12,11 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::Interest;
 use tracing::{Event, Level, Metadata, Subscriber};
 
-/// 0 trace, 1 debug, 2 info, 3 warn, 4 error.
+/// Minimum level: 0 trace, 1 debug, 2 info, 3 warn, 4 error.
 static LEVEL: AtomicI32 = AtomicI32::new(3);
-/// Where lines go; standard error if there is no file.
+/// The log file; standard error if there is none.
 static FILE: Mutex<Option<File>> = Mutex::new(None);
-/// The name of the log in a directory.
+/// Name of the log file in a directory.
 const FILE_NAME: &str = "openbats.log";
 
 fn severity(level: &Level) -> i32 {
@@ -29,7 +29,7 @@ fn severity(level: &Level) -> i32 {
     }
 }
 
-/// Takes the log over, unless the program has a subscriber of its own.
+/// Installs the log as the global `tracing` subscriber, unless the program has installed one.
 pub(crate) fn start() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -37,7 +37,7 @@ pub(crate) fn start() {
     });
 }
 
-/// `false` if there is no such level.
+/// Sets the minimum level; `false` if it does not exist.
 pub(crate) fn set_level(level: i32) -> bool {
     if !(0..=4).contains(&level) {
         return false;
@@ -47,7 +47,8 @@ pub(crate) fn set_level(level: i32) -> bool {
     true
 }
 
-/// Appends to this file, or to a file in it if it is a directory or ends like one.
+/// Sets the log file. Appends to this file, or to `openbats.log` in it if the path is a directory
+/// or ends with a slash.
 pub(crate) fn set_path(path: &str) -> Result<(), String> {
     let is_directory = path.ends_with('/') || Path::new(path).is_dir();
     let file = if is_directory { Path::new(path).join(FILE_NAME) } else { PathBuf::from(path) };
@@ -55,7 +56,7 @@ pub(crate) fn set_path(path: &str) -> Result<(), String> {
         && !directory.as_os_str().is_empty()
     {
         std::fs::create_dir_all(directory)
-            .map_err(|error| format!("cannot make {}: {error}", directory.display()))?;
+            .map_err(|error| format!("cannot create {}: {error}", directory.display()))?;
     }
     let opened = OpenOptions::new().create(true).append(true).open(&file);
     let opened = opened.map_err(|error| format!("cannot write {}: {error}", file.display()))?;
@@ -89,14 +90,14 @@ impl Subscriber for Log {
         event.record(&mut line);
         line.0.push('\n');
         let mut file = FILE.lock().unwrap_or_else(PoisonError::into_inner);
-        // Nobody is left to be told that the log cannot be written.
+        // A failure to write the log cannot be reported.
         let _ = match &mut *file {
             Some(file) => file.write_all(line.0.as_bytes()),
             None => std::io::stderr().write_all(line.0.as_bytes()),
         };
     }
 
-    // There are no spans here.
+    // The library uses no spans.
     fn new_span(&self, _: &Attributes<'_>) -> Id {
         Id::from_u64(1)
     }
@@ -119,7 +120,7 @@ impl Line {
             "message" => write!(self.0, " {value}"),
             _ => write!(self.0, " {name}={value}"),
         };
-        // What came from outside starts no line of its own.
+        // Text from peers must not start a new log line.
         if self.0[start..].contains(char::is_control) {
             let clean = self.0[start..].replace(char::is_control, "?");
             self.0.truncate(start);
@@ -143,18 +144,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_log_goes_to_its_file_from_its_level_on() {
+    fn events_from_the_minimum_level_on_are_written_to_the_log_file() {
         let directory = std::env::temp_dir().join(format!("openbats-log-{}", std::process::id()));
         start();
         set_path(&format!("{}/", directory.display())).unwrap();
         assert!(set_level(2) && !set_level(5) && !set_level(-1));
-        tracing::info!(peer = "a\nb", "seen {}", 1);
-        tracing::debug!("not seen");
+        tracing::info!(peer = "a\nb", "logged {}", 1);
+        tracing::debug!("below the level");
         set_level(1);
-        tracing::debug!("seen 2");
+        tracing::debug!("logged 2");
         let text = std::fs::read_to_string(directory.join(FILE_NAME)).unwrap();
-        assert!(text.contains("seen 1 peer=a?b\n"), "{text}");
-        assert!(text.contains("seen 2\n") && !text.contains("not seen"), "{text}");
+        assert!(text.contains("logged 1 peer=a?b\n"), "{text}");
+        assert!(text.contains("logged 2\n") && !text.contains("below the level"), "{text}");
         assert!(set_path("/proc/nowhere/x").is_err());
         std::fs::remove_dir_all(directory).unwrap();
     }

@@ -1,4 +1,4 @@
-//! Protocol objects: they make connections and own them.
+//! Protocol objects (`BatsProtocol`): they open, accept and own connections.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -18,14 +18,14 @@ use crate::session::Session;
 
 pub(crate) static PROTOCOLS: Table<Protocol> = Table::new();
 
-/// What a destructor gives data that is still on its way.
+/// Time that the destruction of a protocol object gives data in flight to arrive.
 const LINGER: Duration = Duration::from_millis(500);
-/// How long giving a port up may take.
+/// Maximum time to release a port.
 const PORT_RELEASE: Duration = Duration::from_secs(2);
 
-/// The socket that connections of this object begin at.
+/// The socket for client connections of a protocol object.
 struct Client {
-    asked_for: Option<SocketAddr>,
+    local_addr: Option<SocketAddr>,
     endpoint: Endpoint,
 }
 
@@ -35,12 +35,12 @@ struct State {
     sessions: BTreeMap<usize, Arc<Session>>,
     client: Option<Client>,
     listener: Option<Arc<Listener>>,
-    /// Sockets of listeners that were stopped while connections of theirs lived.
+    /// Sockets of stopped listeners that still have open connections.
     retired: Vec<Endpoint>,
     bound: Option<SocketAddr>,
 }
 
-/// `BatsProtocol`.
+/// A protocol object: `BatsProtocol` of the original SDK.
 pub(crate) struct Protocol {
     pub(crate) id: usize,
     pub(crate) context: Arc<Context>,
@@ -65,7 +65,7 @@ impl Protocol {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// For connections and listeners from now on; those there are keep theirs.
+    /// Replaces the configuration for later connections and listeners. Existing ones keep theirs.
     pub(crate) fn load_config(&self, config: Config) {
         self.lock().config = Arc::new(config);
     }
@@ -78,15 +78,15 @@ impl Protocol {
         self.lock().bound = bound;
     }
 
-    fn alive(&self) -> Result<(), Failure> {
+    fn check_not_destroyed(&self) -> Result<(), Failure> {
         if self.context.is_destroyed() || self.gate.is_closed() {
             return Err(Failure::invalid("the context or the protocol object was destroyed"));
         }
         Ok(())
     }
 
-    /// Begins a connection. What fails here is told twice on the caller's thread: as FAILED and
-    /// by the result.
+    /// Starts a connection. A failure in this call is reported twice on the caller's thread: by the
+    /// FAILED event and by the result.
     pub(crate) fn start_connect(
         self: &Arc<Self>,
         target: Option<(String, u16)>,
@@ -94,7 +94,7 @@ impl Protocol {
     ) -> Result<(), Failure> {
         let config = self.lock().config.clone();
         let session = Session::new(self, &config, callback);
-        let prepared = self.alive().and_then(|()| {
+        let prepared = self.check_not_destroyed().and_then(|()| {
             let mode = config.mode()?;
             let (host, port) = match target {
                 Some(target) => target,
@@ -111,7 +111,7 @@ impl Protocol {
         });
         match prepared {
             Ok((mode, host, port)) => {
-                config.warn_of_fallbacks();
+                config.log_fallbacks();
                 self.context.spawn(session.run_connect(self.clone(), mode, host, port));
                 Ok(())
             }
@@ -125,39 +125,39 @@ impl Protocol {
         }
     }
 
-    /// The socket for client connections; made when it is first needed, and made anew when
-    /// another local address is wanted.
+    /// The socket for client connections. It is created for the first connection, and again if the
+    /// configured local address has changed.
     pub(crate) fn client_endpoint(
         &self,
         config: &Config,
         remote: SocketAddr,
     ) -> Result<Endpoint, Failure> {
-        let asked_for = client_address(config, remote)?;
+        let local_addr = client_address(config, remote)?;
         let mut state = self.lock();
-        // A socket made after the object's end would be nobody's to close.
+        // A socket created after the destruction of the object would never be closed.
         if self.gate.is_closed() {
             return Err(Failure::invalid("the protocol object was destroyed"));
         }
         if let Some(client) = &state.client
-            && client.asked_for == asked_for
+            && client.local_addr == local_addr
         {
             return Ok(client.endpoint.clone());
         }
-        let endpoint = start_client(Endpoint::builder(), asked_for)?;
-        let old = state.client.replace(Client { asked_for, endpoint: endpoint.clone() });
+        let endpoint = start_client(Endpoint::builder(), local_addr)?;
+        let old = state.client.replace(Client { local_addr, endpoint: endpoint.clone() });
         drop(state);
         drop(old);
         Ok(endpoint)
     }
 
-    /// A socket for one connection of mode 11: several connections to one peer could not be told
-    /// apart at one.
+    /// A socket for one connection of mode 11. Connections to the same peer could not be
+    /// distinguished on a shared socket.
     pub(crate) fn udp_endpoint(config: &Config, remote: SocketAddr) -> Result<Endpoint, Failure> {
-        let asked_for = client_address(config, remote)?;
-        start_client(Endpoint::builder().only_udp(), asked_for)
+        let local_addr = client_address(config, remote)?;
+        start_client(Endpoint::builder().only_udp(), local_addr)
     }
 
-    /// `false` once the object is destroyed.
+    /// Adds a session; `false` if the object is destroyed.
     pub(crate) fn add_session(&self, session: &Arc<Session>) -> bool {
         let mut state = self.lock();
         if self.gate.is_closed() {
@@ -174,7 +174,7 @@ impl Protocol {
 
     pub(crate) fn start_listen(
         self: &Arc<Self>,
-        place: Option<(String, u16)>,
+        address_override: Option<(String, u16)>,
         callback: ListenCallback,
     ) -> Result<(), Failure> {
         let config = self.lock().config.clone();
@@ -183,13 +183,13 @@ impl Protocol {
             tracing::warn!(error = failure.text, "cannot listen");
             crate::last_error::set(&failure.text);
             listener.call_now(self, 0, event);
-            listener.forget();
+            listener.drop_callback();
             Err(failure)
         };
-        let prepared = self.alive().and_then(|()| {
+        let prepared = self.check_not_destroyed().and_then(|()| {
             config.mode()?;
-            let (host, port) = match place {
-                Some(place) => place,
+            let (host, port) = match address_override {
+                Some(address_override) => address_override,
                 None => (config.local_addr.clone(), config::port(config.local_port)?),
             };
             let ip = match host.as_str() {
@@ -213,15 +213,15 @@ impl Protocol {
             if !state.sessions.values().any(|session| session.is_accepted) {
                 let retired = std::mem::take(&mut state.retired);
                 drop(state);
-                retired.iter().for_each(give_up);
+                retired.iter().for_each(release_port);
             }
         }
-        config.warn_of_fallbacks();
+        config.log_fallbacks();
         self.context.spawn(listener.clone().run(self.clone(), address, config));
         Ok(())
     }
 
-    /// A listener that could not be bound.
+    /// Removes a listener that could not be bound or was stopped.
     pub(crate) fn listener_ended(&self, listener: &Arc<Listener>) {
         let mut state = self.lock();
         if state.listener.as_ref().is_some_and(|current| Arc::ptr_eq(current, listener)) {
@@ -229,8 +229,8 @@ impl Protocol {
         }
     }
 
-    /// Accepts nothing more. Connections there are live on; without any, the port is free when
-    /// this returns.
+    /// Stops accepting connections. Accepted connections continue. If there are none, the port is
+    /// free when this returns.
     pub(crate) fn stop_listen(&self) -> Result<(), Failure> {
         let (listener, has_sessions) = {
             let mut state = self.lock();
@@ -245,14 +245,14 @@ impl Protocol {
                 endpoint.stop_accepting();
                 self.lock().retired.push(endpoint);
             } else {
-                give_up(&endpoint);
+                release_port(&endpoint);
             }
         }
         Ok(())
     }
 
-    /// Ends everything of this object: no callback runs when this returns, other than one that
-    /// the caller is in, and its ports are free.
+    /// Ends all connections and the listener of this object. When this returns, its ports are free,
+    /// and no callback runs except one that the caller is in.
     pub(crate) fn shut_down(&self) {
         self.gate.close();
         let (sessions, client, listener, retired) = {
@@ -264,7 +264,7 @@ impl Protocol {
                 std::mem::take(&mut state.retired),
             )
         };
-        if !self.context.is_here() {
+        if !self.context.is_on_thread() {
             linger(&sessions);
         }
         for session in sessions.values() {
@@ -272,33 +272,33 @@ impl Protocol {
         }
         if let Some(listener) = listener {
             if let Some(endpoint) = listener.close() {
-                give_up(&endpoint);
+                release_port(&endpoint);
             }
-            listener.forget();
+            listener.drop_callback();
         }
-        retired.iter().for_each(give_up);
+        retired.iter().for_each(release_port);
         for session in sessions.into_values() {
             let endpoint = session.take_endpoint();
             session.end();
-            endpoint.iter().for_each(give_up);
+            endpoint.iter().for_each(release_port);
         }
         if let Some(client) = client {
-            give_up(&client.endpoint);
+            release_port(&client.endpoint);
         }
         self.context.remove(self.id);
     }
 }
 
-/// Where a client's socket is to be bound; `None` for anywhere.
+/// The local address for a client's socket; `None` for any.
 fn client_address(config: &Config, remote: SocketAddr) -> Result<Option<SocketAddr>, Failure> {
-    let mut asked_for = config.client_address()?;
-    if let Some(address) = &mut asked_for
+    let mut local_addr = config.client_address()?;
+    if let Some(address) = &mut local_addr
         && address.ip().is_unspecified()
         && remote.is_ipv4()
     {
         address.set_ip(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
     }
-    Ok(asked_for)
+    Ok(local_addr)
 }
 
 fn start_client(builder: Builder, address: Option<SocketAddr>) -> Result<Endpoint, Failure> {
@@ -310,18 +310,19 @@ fn start_client(builder: Builder, address: Option<SocketAddr>) -> Result<Endpoin
 }
 
 /// Frees the port of an endpoint.
-pub(crate) fn give_up(endpoint: &Endpoint) {
+pub(crate) fn release_port(endpoint: &Endpoint) {
     if endpoint.terminate(0, "").wait_for(PORT_RELEASE).is_err() {
-        tracing::warn!("a port is not free yet: its I/O thread does not end");
+        tracing::warn!("a port is not free yet: its I/O thread did not end in time");
     }
 }
 
-/// Gives what was sent last a chance to arrive.
+/// Waits for the acknowledgement of sent data, at most [`LINGER`].
 fn linger(sessions: &BTreeMap<usize, Arc<Session>>) {
-    let links: Vec<_> = sessions.values().filter_map(|session| session.link()).collect();
+    let connections: Vec<_> =
+        sessions.values().filter_map(|session| session.connection()).collect();
     let all = async {
-        for link in links {
-            link.flush().await;
+        for connection in connections {
+            connection.flush().await;
         }
     };
     let _ = all.wait_for(LINGER);

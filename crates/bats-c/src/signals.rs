@@ -1,4 +1,4 @@
-//! Signals, told on an ordinary thread.
+//! Signal callbacks. They run on an ordinary thread, outside the signal handler.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
@@ -10,40 +10,40 @@ use std::thread;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 
-use crate::callback::Owned;
+use crate::callback::UserPointer;
 use crate::gate::Gate;
 
 /// `sig_callback_t`.
 pub type SignalFn = unsafe extern "C" fn(c_int);
-/// The same with a pointer of the user's.
+/// As [`SignalFn`], with a pointer of the user.
 pub type SignalWithUserFn = unsafe extern "C" fn(c_int, *mut c_void);
 
-/// What is told of signals.
-pub(crate) enum Listener {
+/// A signal callback.
+pub(crate) enum SignalCallback {
     Plain(SignalFn),
-    WithUser(SignalWithUserFn, Owned),
+    WithUser(SignalWithUserFn, UserPointer),
 }
 
-impl Listener {
+impl SignalCallback {
     fn call(&self, signal: c_int) {
         match self {
-            // SAFETY: the user's function with the signature that the header declares, called on
-            // an ordinary thread while its context lives.
+            // SAFETY: the user provided the function with the signature that the header declares.
+            // It is called on an ordinary thread while its context lives.
             Self::Plain(call) => unsafe { call(signal) },
-            // SAFETY: as above; the pointer is the one given with the function.
+            // SAFETY: as above. The pointer is the one that the user provided with the function.
             Self::WithUser(call, user) => unsafe { call(signal, user.pointer) },
         }
     }
 }
 
-const WATCHED: [c_int; 2] = [SIGINT, SIGTERM];
+const SIGNALS: [c_int; 2] = [SIGINT, SIGTERM];
 
 #[derive(Default)]
 struct State {
-    /// By context, with the gate of that context.
-    listeners: BTreeMap<usize, (Arc<Gate>, Arc<Listener>)>,
-    /// Ends the thread.
-    watching: Option<Handle>,
+    /// Callbacks and gates by context.
+    callbacks: BTreeMap<usize, (Arc<Gate>, Arc<SignalCallback>)>,
+    /// Stops the signal thread.
+    signal_thread: Option<Handle>,
 }
 
 static STATE: Mutex<Option<State>> = Mutex::new(None);
@@ -52,46 +52,53 @@ fn lock() -> MutexGuard<'static, Option<State>> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// While nobody listens, signals do what they would do without this library.
-fn nobody_listens() -> io::Result<&'static Arc<AtomicBool>> {
+/// Flag of signal-hook: while it is set, signals have their default action. It is set while there
+/// is no callback.
+fn default_action_flag() -> io::Result<&'static Arc<AtomicBool>> {
     static FLAG: OnceLock<Arc<AtomicBool>> = OnceLock::new();
     if let Some(flag) = FLAG.get() {
         return Ok(flag);
     }
     let flag = Arc::new(AtomicBool::new(false));
-    for signal in WATCHED {
+    for signal in SIGNALS {
         signal_hook::flag::register_conditional_default(signal, flag.clone())?;
     }
     Ok(FLAG.get_or_init(|| flag))
 }
 
-/// Sets the listener of a context in place of the one that it had.
-pub(crate) fn listen(context: usize, gate: Arc<Gate>, listener: Listener) -> io::Result<()> {
+/// Sets the signal callback of a context and replaces the previous one.
+pub(crate) fn set_callback(
+    context: usize,
+    gate: Arc<Gate>,
+    callback: SignalCallback,
+) -> io::Result<()> {
     let mut guard = lock();
     let state = guard.get_or_insert_default();
-    if state.watching.is_none() {
-        let quiet = nobody_listens()?;
-        let signals = Signals::new(WATCHED)?;
-        state.watching = Some(signals.handle());
-        quiet.store(false, Ordering::SeqCst);
-        thread::Builder::new().name("openbats-signal".into()).spawn(move || watch(signals))?;
+    if state.signal_thread.is_none() {
+        let use_default_action = default_action_flag()?;
+        let signals = Signals::new(SIGNALS)?;
+        state.signal_thread = Some(signals.handle());
+        use_default_action.store(false, Ordering::SeqCst);
+        thread::Builder::new()
+            .name("openbats-signal".into())
+            .spawn(move || run_callbacks(signals))?;
     }
-    let old = state.listeners.insert(context, (gate, Arc::new(listener)));
+    let old = state.callbacks.insert(context, (gate, Arc::new(callback)));
     drop(guard);
     drop(old);
     Ok(())
 }
 
-/// A context is gone; its gate is closed already.
-pub(crate) fn forget(context: usize) {
+/// Removes the signal callback of a context, whose gate is already closed.
+pub(crate) fn remove_callback(context: usize) {
     let mut guard = lock();
     let Some(state) = &mut *guard else { return };
-    let old = state.listeners.remove(&context);
-    if state.listeners.is_empty()
-        && let Some(handle) = state.watching.take()
+    let old = state.callbacks.remove(&context);
+    if state.callbacks.is_empty()
+        && let Some(handle) = state.signal_thread.take()
     {
-        if let Ok(quiet) = nobody_listens() {
-            quiet.store(true, Ordering::SeqCst);
+        if let Ok(use_default_action) = default_action_flag() {
+            use_default_action.store(true, Ordering::SeqCst);
         }
         handle.close();
     }
@@ -99,15 +106,15 @@ pub(crate) fn forget(context: usize) {
     drop(old);
 }
 
-fn watch(mut signals: Signals) {
+fn run_callbacks(mut signals: Signals) {
     for signal in signals.forever() {
-        let listeners: Vec<_> = match &*lock() {
-            Some(state) => state.listeners.values().cloned().collect(),
+        let callbacks: Vec<_> = match &*lock() {
+            Some(state) => state.callbacks.values().cloned().collect(),
             None => Vec::new(),
         };
-        for (gate, listener) in listeners {
+        for (gate, callback) in callbacks {
             let Some(_running) = gate.enter() else { continue };
-            listener.call(signal);
+            callback.call(signal);
         }
     }
 }

@@ -1,9 +1,9 @@
-//! The statistics as C sees them.
+//! The statistics of the C interface.
 
 use openbats::ConnectionStats;
 
-/// A sample of a connection's statistics. The caller sets `size`; a library that knows more
-/// fields than the caller fills the caller's, and one that knows fewer says so in `size`.
+/// Statistics of a connection. The caller sets `size` to the size of its struct. The library writes
+/// at most that many bytes, and sets `size` to the number of bytes written.
 #[allow(non_camel_case_types, reason = "the name in C")]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[repr(C)]
@@ -14,17 +14,17 @@ pub struct openbats_stats_t {
     pub path_mtu: u32,
     /// Smoothed round-trip time in nanoseconds.
     pub smoothed_rtt_ns: u64,
-    /// Least round-trip time in nanoseconds.
+    /// Minimum round-trip time in nanoseconds.
     pub min_rtt_ns: u64,
-    /// Delay of the forward path above its least, in nanoseconds.
+    /// Queueing delay of the forward path in nanoseconds: its delay above the minimum.
     pub queue_delay_ns: u64,
     /// Congestion window in bytes of UDP payload.
     pub cwnd_bytes: u64,
-    /// Bytes sent, neither acknowledged nor lost.
+    /// Bytes in flight: sent, and neither acknowledged nor lost.
     pub in_flight_bytes: u64,
     /// Pacing rate in bits per second.
     pub pacing_bps: u64,
-    /// Estimate of the link's rate in bits per second.
+    /// Delivery rate estimate in bits per second.
     pub delivery_bps: u64,
     /// Bytes of UDP payload sent.
     pub bytes_sent: u64,
@@ -36,13 +36,13 @@ pub struct openbats_stats_t {
     pub packets_received: u64,
     /// Packets declared lost.
     pub packets_lost: u64,
-    /// Packets sent with fresh data.
+    /// Packets sent with source symbols.
     pub source_packets_sent: u64,
-    /// Repair packets sent, asked for or not.
+    /// Repair packets sent, proactive and top-up.
     pub repair_packets_sent: u64,
     /// Coded packets received.
     pub coded_packets_received: u64,
-    /// Coded packets that brought nothing new.
+    /// Coded packets received that were not innovative.
     pub wasted_packets_received: u64,
     /// Messages sent.
     pub messages_sent: u64,
@@ -52,28 +52,28 @@ pub struct openbats_stats_t {
     pub messages_received: u64,
     /// Bytes of messages received.
     pub message_bytes_received: u64,
-    /// Bytes held for sending.
+    /// Bytes in the send buffer.
     pub send_buffer_bytes: u64,
-    /// Bytes held that the program has not taken.
+    /// Bytes in the receive buffer that the program has not read.
     pub receive_buffer_bytes: u64,
-    /// Loss of the forward path before repair, 0 to 1.
+    /// Loss estimate of the forward path before repair, 0 to 1.
     pub loss_estimate: f64,
-    /// Burst factor of that loss.
+    /// Burst factor of the loss.
     pub burst_factor: f64,
     /// Source symbols per coded packet, 0 to 1.
     pub code_rate: f64,
-    /// Modes 0 and 3: messages that were too old before they were sent.
+    /// Modes 0 and 3: messages that expired before they were sent.
     pub messages_expired: u64,
-    /// Modes 0 and 3: messages of the peer that were given up, as far as it is known.
+    /// Modes 0 and 3: messages of the peer that are known to be lost.
     pub messages_lost: u64,
     /// Modes 0 and 3: symbols of the peer that neither arrived nor were repaired in time.
     pub symbols_lost: u64,
-    /// Mode 0: symbols that a repair gave.
+    /// Mode 0: symbols recovered by repairs.
     pub symbols_repaired: u64,
-    /// Mode 0: time by which these came later than it was seen that they were missing, in all, in
-    /// nanoseconds.
+    /// Mode 0: sum of the repair delays of these symbols, from the detection of the loss to the
+    /// repair, in nanoseconds.
     pub repair_delay_ns: u64,
-    /// Mode 0: the longest of these times, in nanoseconds.
+    /// Mode 0: longest repair delay, in nanoseconds.
     pub longest_repair_delay_ns: u64,
 }
 

@@ -1,5 +1,5 @@
-//! Work of a fixed amount for an instruction counter: `.ci/instructions` runs it under callgrind
-//! with two numbers of rounds and takes the difference. `instructions WORK ROUNDS`.
+//! A fixed workload for an instruction counter: `instructions WORK ROUNDS`. `.ci/instructions` runs
+//! it under callgrind with two numbers of rounds and takes the difference.
 #![allow(clippy::disallowed_macros, reason = "a program for the command line")]
 
 use std::hint::black_box;
@@ -20,11 +20,11 @@ fn symbol(index: usize) -> Vec<u8> {
     (0..T).map(|x| (x * 7 + index * 13) as u8).collect()
 }
 
-/// A block with a precode and sparse batches, so that every part of the decoder has work.
+/// K of a block with a precode and sparse batches, which exercises every part of the decoder.
 const RFC_K: usize = 200;
 const RFC_T: usize = 704;
 
-/// An encoder of that block with M = 16, and the length of its packets.
+/// An encoder for that block with M = 16, and the length of its coded packets.
 fn rfc_encoder() -> Option<(Encoder, usize)> {
     let inner = InnerCode::new(16, Field::Byte).ok()?;
     let degrees = DegreeDistribution::recommended(inner, RFC_K as u32, true);
@@ -35,7 +35,7 @@ fn rfc_encoder() -> Option<(Encoder, usize)> {
     Some((encoder, len))
 }
 
-/// Returns the work of one round.
+/// The workload of one round.
 fn work(name: &str) -> Option<Box<dyn FnMut()>> {
     let symbols: Vec<Vec<u8>> = (0..usize::from(WINDOW)).map(symbol).collect();
     let mut encoder = StreamEncoder::new(T, 1);
@@ -66,7 +66,7 @@ fn work(name: &str) -> Option<Box<dyn FnMut()>> {
         }
         "encode" => Box::new(move || {
             let mut outputs: Vec<&mut [u8]> = repairs.iter_mut().map(Vec::as_mut_slice).collect();
-            encoder.encode(window, 0, 0, &mut outputs).expect("a window that is held");
+            encoder.encode(window, 0, 0, &mut outputs).expect("the window is held");
         }),
         "decode" => {
             let mut decoder = StreamDecoder::new(DecoderConfig::new(T, 1));
@@ -92,7 +92,7 @@ fn work(name: &str) -> Option<Box<dyn FnMut()>> {
             let (mut vector, mut payload, mut draw) = ([0; 16], vec![0; T], 0);
             Box::new(move || {
                 draw += 1;
-                recoder.recode_random(1, draw, &mut vector, &mut payload).expect("rank 16");
+                recoder.recode_random(1, draw, &mut vector, &mut payload).expect("the rank is 16");
             })
         }
         "rfc-encode" => {
@@ -101,7 +101,7 @@ fn work(name: &str) -> Option<Box<dyn FnMut()>> {
             Box::new(move || {
                 let mut outputs: Vec<&mut [u8]> = packets.chunks_exact_mut(len).collect();
                 for batch_id in 0..4 {
-                    encoder.encode(batch_id, 0, &mut outputs).expect("sizes");
+                    encoder.encode(batch_id, 0, &mut outputs).expect("valid sizes");
                 }
             })
         }
@@ -114,13 +114,13 @@ fn work(name: &str) -> Option<Box<dyn FnMut()>> {
             }
             let mut cache = Some(encoder.into_cache());
             Box::new(move || {
-                let cached = cache.take().expect("given back");
+                let cached = cache.take().expect("the cache was returned");
                 let limits = Limits::for_code(cached.code(), RFC_T);
-                let mut decoder = Decoder::new(cached, RFC_T, limits).expect("limits");
+                let mut decoder = Decoder::new(cached, RFC_T, limits).expect("within limits");
                 let all = packets.chunks_exact(len).enumerate();
                 for (number, packet) in all.filter(|(number, _)| number % 10 != 3) {
-                    decoder.push(number as u32 / 16, packet).expect("limits");
-                    if decoder.decode().expect("limits") == Progress::Complete {
+                    decoder.push(number as u32 / 16, packet).expect("within limits");
+                    if decoder.decode().expect("within limits") == Progress::Complete {
                         break;
                     }
                 }
@@ -132,7 +132,8 @@ fn work(name: &str) -> Option<Box<dyn FnMut()>> {
             let ranks: Vec<f64> = (0..17).map(|rank| f64::from(rank * rank)).collect();
             let loss = HopLoss::independent(0.2).ok()?;
             Box::new(move || {
-                black_box(RecodingPlan::adaptive(black_box(&ranks), loss, 17.5)).expect("a plan");
+                black_box(RecodingPlan::adaptive(black_box(&ranks), loss, 17.5))
+                    .expect("valid arguments");
             })
         }
         _ => return None,

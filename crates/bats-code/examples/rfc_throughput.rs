@@ -1,12 +1,12 @@
-//! Prints what the RFC 9426 code reaches on this machine, on one core:
+//! Measures the throughput of the RFC 9426 code on one core:
 //! `cargo run --release -p bats-code --example rfc_throughput [-- ROUNDS [CASE]]`.
 //!
-//! MB/s are 10^6 bytes of source data a second, the best of all rounds, because other programs only
-//! ever slow this one down. Encoding makes as many coded packets as there are
-//! source packets; decoding is everything from the first packet to the last byte of the block
-//! copied out. "cached" takes the structure of the batches from an earlier block of the same
-//! parameters. Received packets are fresh ones, or random combinations made by a relay of all
-//! packets of a batch; "degree" is the mean of the batches encoded. 10 % are lost, unless said.
+//! 1 MB/s is 10^6 bytes of source data per second. The best of all rounds is printed, because other
+//! programs can only slow a round down. Encoding makes as many coded packets as there are source
+//! packets. Decoding is timed from the first packet until the block is copied out. "cached" reuses
+//! the structure of the batches from an earlier block with the same parameters. Received packets
+//! are as sent, or recoded by a relay that holds all packets of a batch. "degree" is the mean
+//! degree of the encoded batches. 10 % of the packets are lost unless the name states another loss.
 #![allow(clippy::disallowed_methods, reason = "a measurement reads the clock")]
 
 use std::time::Instant;
@@ -19,8 +19,8 @@ use bats_code::rfc::{
 
 const T: usize = 1408;
 
-/// GB/s of multiply-adds of the kernel, 8 outputs from 16 rows in the first-level cache: a packet
-/// of a batch of degree d costs d multiply-adds.
+/// GB/s of multiply-adds of the kernel, for 8 outputs from 16 rows in the L1 cache. A packet of a
+/// batch of degree d costs d multiply-adds.
 fn kernel_speed(kernel: Kernel) -> f64 {
     let rows = vec![vec![7u8; T]; 16];
     let rows: Vec<&[u8]> = rows.iter().map(Vec::as_slice).collect();
@@ -44,7 +44,7 @@ struct Figures {
     inactive: usize,
 }
 
-/// One block, with the caches given (and filled).
+/// Codes and decodes one block. Uses the given caches and fills them.
 fn block(
     data: &[u8],
     encoder_cache: &mut BatchCache,
@@ -57,29 +57,29 @@ fn block(
     let (m, k) = (inner.batch_size(), encoder_cache.code().source_packets() as usize);
     let mut encoder = Encoder::new(encoder_cache.clone(), data, T).expect("K fits");
     let len = encoder.coded_packet_len();
-    // Memory that was used before, as in a program that runs for longer than a block.
+    // Pre-faulted memory, as in a program that codes more than one block.
     let batches = (k * 110 / (100 - loss_percent as usize)).div_ceil(m) + 8;
     let mut packets = vec![1u8; (batches * m + k) * len];
     let start = Instant::now();
-    // Into the same buffer again and again, as a sender does.
+    // Reuse one buffer, as a sender does.
     let (buffer, _) = packets.split_at_mut(m * len);
     for batch_id in 0..k.div_ceil(m) {
         let mut outputs: Vec<&mut [u8]> = buffer.chunks_exact_mut(len).collect();
-        encoder.encode(batch_id as u32, 0, &mut outputs).expect("sizes");
+        encoder.encode(batch_id as u32, 0, &mut outputs).expect("valid sizes");
     }
     let encode = start.elapsed().as_secs_f64() * k as f64 / k.next_multiple_of(m) as f64;
     let mut random = seed;
     let mut received = Vec::new();
     for (batch_id, batch) in packets.chunks_exact_mut(m * len).take(batches).enumerate() {
         let mut outputs: Vec<&mut [u8]> = batch.chunks_exact_mut(len).collect();
-        encoder.encode(batch_id as u32, 0, &mut outputs).expect("sizes");
+        encoder.encode(batch_id as u32, 0, &mut outputs).expect("valid sizes");
         if recoded {
-            let mut relay = Recoder::new(inner, T, batch_id as u32).expect("size");
+            let mut relay = Recoder::new(inner, T, batch_id as u32).expect("valid size");
             for packet in &outputs {
-                relay.push(packet).expect("length");
+                relay.push(packet).expect("valid length");
             }
             for packet in &mut outputs {
-                relay.recode_random(packet).expect("rank");
+                relay.recode_random(packet).expect("the rank is above 0");
             }
         }
         for packet in batch.chunks_exact(len) {
@@ -94,19 +94,19 @@ fn block(
     let mut output = vec![1u8; data.len()];
     let cache = decoder_cache.clone();
     let start = Instant::now();
-    let mut decoder = Decoder::new(cache, T, limits).expect("limits");
+    let mut decoder = Decoder::new(cache, T, limits).expect("within limits");
     let mut used = 0;
     for (batch_id, packet) in received {
-        decoder.push(batch_id, packet).expect("limits");
+        decoder.push(batch_id, packet).expect("within limits");
         used += 1;
-        if decoder.decode().expect("limits") == Progress::Complete {
+        if decoder.decode().expect("within limits") == Progress::Complete {
             break;
         }
     }
     let copied = decoder.copy_block(&mut output);
     let decode = start.elapsed().as_secs_f64();
     assert_eq!(copied, Ok(data.len()));
-    assert!(output == data, "the block is not what was sent");
+    assert!(output == data, "the decoded block differs from the source");
     let inactive = decoder.stats().inactive;
     *decoder_cache = decoder.into_cache();
     Figures { encode, decode, extra: used - k, inactive }
@@ -168,21 +168,21 @@ fn main() {
         "{:<42} {:>7} {:>9} {:>9} {:>9} {:>9} {:>6} {:>8}",
         "", "degree", "encode", "cached", "decode", "cached", "extra", "inactive"
     );
-    let byte = |m| InnerCode::new(m, Field::Byte).expect("in the table");
-    let binary = |m| InnerCode::new(m, Field::Binary).expect("in the table");
-    let code = |k, inner, degrees| OuterCode::new(k, inner, degrees).expect("K");
+    let byte = |m| InnerCode::new(m, Field::Byte).expect("M and q are in the RFC's table");
+    let binary = |m| InnerCode::new(m, Field::Binary).expect("M and q are in the RFC's table");
+    let code = |k, inner, degrees| OuterCode::new(k, inner, degrees).expect("valid K");
     let mixture = DegreeDistribution::mixture(Table::M32FourHops, 1600);
     let precode = |k, inner: InnerCode| {
         let degrees = DegreeDistribution::recommended(inner, k, true);
         code(k, inner, degrees).with_precode()
     };
-    let recommended = |k, inner| OuterCode::recommended(k, inner).expect("K");
+    let recommended = |k, inner| OuterCode::recommended(k, inner).expect("valid K");
     let only = std::env::args().nth(2).unwrap_or_default();
     let table = code(1600, byte(32), DegreeDistribution::table(Table::M32FourHops));
     for (name, code, loss) in [
         ("K=1600 M=32 mixture", code(1600, byte(32), mixture), 10),
         ("K=1600 M=32 recommended", recommended(1600, byte(32)), 10),
-        // Made for four hops that lose 20 % each, which deliver 73 % of the rank.
+        // The table is for four hops with 20 % loss each, which deliver 73 % of the rank.
         ("K=1600 M=32 table, precode, 27 %", table.with_precode(), 27),
         ("K=1600 M=32 precode", precode(1600, byte(32)), 10),
         ("K=128 M=16 dense", recommended(128, byte(16)), 10),

@@ -1,7 +1,6 @@
-//! Prints what kernels and codec reach on this machine, on one core, beside a copy of the same
-//! bytes in the same run: `cargo run --release -p bats-code --example throughput [-- KERNEL...]`.
-//! GB/s are 10^9 bytes a second; of a product, those of its multiply-adds; of the codec, those of
-//! the source symbols.
+//! Measures the throughput of kernels and of the stream code on one core, and of a copy for
+//! comparison: `cargo run --release -p bats-code --example throughput [-- KERNEL...]`. 1 GB/s is
+//! 10^9 bytes per second: of multiply-adds for a product, of source symbols for the code.
 #![allow(clippy::disallowed_methods, reason = "a measurement reads the clock")]
 
 use std::hint::black_box;
@@ -15,8 +14,7 @@ use bats_code::stream::{Columns, DecoderConfig, StreamDecoder, StreamEncoder, Wi
 const T: usize = 1408;
 const WINDOW: u16 = 256;
 
-/// Seconds of a run in the fastest of many short rounds: what else the machine does only ever makes
-/// a round slower.
+/// Seconds per run in the fastest of many short rounds, because other load only slows a round down.
 fn seconds(repeats: usize, mut run: impl FnMut()) -> f64 {
     run();
     (0..60)
@@ -35,7 +33,7 @@ fn rows(count: usize) -> Vec<AlignedRow> {
         .collect()
 }
 
-/// Products of 8 outputs and 16 inputs that walk through `count` rows.
+/// GB/s of products of 8 outputs and 16 inputs at a time, over `count` rows.
 fn fused(kernel: Kernel, count: usize) -> f64 {
     let inputs = rows(count);
     let inputs: Vec<&[u8]> = inputs.iter().map(AlignedRow::padded).collect();
@@ -63,23 +61,24 @@ fn copy(count: usize) -> f64 {
     (count * T) as f64 / time / 1e9
 }
 
-/// Repairs for a tenth of a window: GB/s of encoding and of decoding.
+/// GB/s of encoding and of decoding, with repairs for a tenth of a window.
 fn codec(kernel: Kernel) -> (f64, f64) {
     let count = usize::from(WINDOW);
     let lost = count.div_ceil(10);
     let mut encoder = StreamEncoder::with_kernel(T, 1, kernel);
     for row in rows(count) {
-        encoder.push(row.as_slice()).expect("size");
+        encoder.push(row.as_slice()).expect("valid size");
     }
     let window = Window { first: 0, count: WINDOW };
     let mut repairs = vec![vec![0; T]; lost];
     let columns: Vec<(u32, u8)> = (0..lost as u32).map(|i| (i / 16, (i % 16) as u8)).collect();
     let encoding = seconds(10, || {
         let mut outputs: Vec<&mut [u8]> = repairs.iter_mut().map(Vec::as_mut_slice).collect();
-        encoder.encode_columns(window, &columns, &mut outputs).expect("window");
+        encoder.encode_columns(window, &columns, &mut outputs).expect("the window is held");
     });
-    // Decoding: reception of all that was not lost, and of the repairs, in a stream of windows. The
-    // coefficients depend on the place in the window only, so that the same repairs serve all.
+    // Decoding: push the source symbols that were not lost, and the repairs, window by window.
+    // Coefficients depend only on the position in the window, so that all windows use the same
+    // repairs.
     let sources = rows(count);
     let mut decoder = StreamDecoder::with_kernel(DecoderConfig::new(T, 1), kernel);
     let mut first = 0;
@@ -100,7 +99,7 @@ fn codec(kernel: Kernel) -> (f64, f64) {
     (bytes / encoding, bytes / decoding)
 }
 
-/// Nanoseconds for a source symbol in order.
+/// Nanoseconds per source symbol received in order.
 fn in_order(kernel: Kernel) -> f64 {
     let sources = rows(16);
     let mut decoder = StreamDecoder::with_kernel(DecoderConfig::new(T, 1), kernel);
@@ -115,16 +114,16 @@ fn in_order(kernel: Kernel) -> f64 {
     time / 16.0 * 1e9
 }
 
-/// Nanoseconds for one recoded packet of a full batch.
+/// Nanoseconds per recoded packet of a full batch.
 fn recoding(kernel: Kernel) -> f64 {
     let mut recoder = Recoder::with_kernel(T, kernel);
     for (i, row) in rows(16).iter().enumerate() {
-        recoder.push(&unit_vector(i).expect("below 16"), row.as_slice());
+        recoder.push(&unit_vector(i).expect("the index is below 16"), row.as_slice());
     }
     let (mut vector, mut payload, mut draw) = ([0; 16], [0; T], 0);
     let time = seconds(250, || {
         draw += 1;
-        recoder.recode_random(1, draw, &mut vector, &mut payload).expect("rank 16");
+        recoder.recode_random(1, draw, &mut vector, &mut payload).expect("the rank is 16");
     });
     time * 1e9
 }

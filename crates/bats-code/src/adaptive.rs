@@ -1,63 +1,63 @@
-//! Adaptive recoding: how many packets a relay sends of a batch, by the batch's rank and the loss of
-//! the next hop, when nobody tells it what arrived there.
+//! Adaptive recoding: how many packets a relay sends of a batch, given the batch's rank and the
+//! loss of the next hop, without feedback from there.
 //!
-//! A batch of rank r of which t packets are sent (the r independent ones first, then random
-//! combinations over a large field) has rank `min(r, received of t)` at the next hop. The expected
-//! rank is concave in t for every stationary loss process, so that giving each packet of the budget
-//! to the batch where it raises the expected rank most is optimal (H. H. F. Yin and others, "Adaptive
-//! Recoding for BATS Codes", ISIT 2016, and "A Unified Adaptive Recoding Framework for Batched
-//! Network Coding", ISIT 2019).
+//! A relay sends t packets of a batch of rank r: first the r independent ones, then random linear
+//! combinations over a large field. The batch has rank `min(r, number received of t)` at the next
+//! hop. The expected rank is concave in t for every stationary loss process. So it is optimal to
+//! assign each packet of the budget to the batch whose expected rank it raises most (H. H. F. Yin
+//! and others, "Adaptive Recoding for BATS Codes", ISIT 2016, and "A Unified Adaptive Recoding
+//! Framework for Batched Network Coding", ISIT 2019).
 //!
-//! With q = 256 a random combination is innovative but for 0.4 % of the cases, which this ignores;
-//! with q = 2 it overestimates. Loss estimates and rank counts are the caller's.
+//! With q = 256 about 0.4 % of random linear combinations are not innovative; this module ignores
+//! them. With q = 2 it overestimates the rank. The caller supplies loss estimates and rank counts.
 
 use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
 
-/// Most packets of one batch that a plan sends.
+/// Maximum number of packets that a plan sends of one batch.
 pub const MAX_PACKETS: usize = 512;
 
-/// Longest batch that a plan is made for: the largest M of RFC 9426.
+/// Maximum rank of a batch: the largest M of RFC 9426.
 pub const MAX_RANK: usize = 128;
 
-/// Why there is no plan.
+/// Invalid arguments of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AdaptiveError {
-    /// A loss rate is 0 at least and below 1; a mean burst has one packet at least, and as many
-    /// that such a rate can come about.
+    /// The loss rate is not in 0..1, the mean burst is shorter than one packet, or the bursts are
+    /// too short for the loss rate.
     Loss,
-    /// Rank weights are finite, not negative, not all zero, at most [`MAX_RANK`] + 1.
+    /// Rank weights must be finite, non-negative, not all zero, and at most [`MAX_RANK`] + 1 many.
     Ranks,
-    /// The budget is between 0 and [`MAX_PACKETS`].
+    /// The budget is not between 0 and [`MAX_PACKETS`].
     Budget,
 }
 
 impl fmt::Display for AdaptiveError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Loss => "the loss rate is not below 1, or its bursts are too short for it",
-            Self::Ranks => "the rank weights are no distribution",
-            Self::Budget => "the budget of packets for a batch is out of range",
+            Self::Loss => "the loss rate is not in 0..1, or its bursts are too short for it",
+            Self::Ranks => "the rank weights are negative, not finite, all zero or too many",
+            Self::Budget => "the budget of packets per batch is out of range",
         })
     }
 }
 
 impl core::error::Error for AdaptiveError {}
 
-/// Loss of packets on a hop: a Markov chain of two states (Gilbert), stationary when a batch begins.
+/// Packet loss on a hop: a two-state Markov chain (Gilbert), stationary at the start of a batch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HopLoss {
     rate: f64,
-    /// Probability that a packet is lost after one that was received.
-    begin: f64,
-    /// Probability that a packet is received after one that was lost.
-    end: f64,
+    /// Probability that a packet is lost if the one before was received.
+    burst_start: f64,
+    /// Probability that a packet is received if the one before was lost.
+    burst_end: f64,
 }
 
 impl HopLoss {
-    /// Each packet is lost with probability `rate`, whatever happened to others.
+    /// Each packet is lost with probability `rate`, independently of the others.
     ///
     /// # Errors
     /// [`AdaptiveError::Loss`].
@@ -65,40 +65,41 @@ impl HopLoss {
         if !(0.0..1.0).contains(&rate) {
             return Err(AdaptiveError::Loss);
         }
-        Ok(Self { rate, begin: rate, end: 1.0 - rate })
+        Ok(Self { rate, burst_start: rate, burst_end: 1.0 - rate })
     }
 
-    /// A share `rate` of the packets is lost, in bursts of `mean_burst` packets on average.
+    /// A fraction `rate` of the packets is lost, in bursts of `mean_burst` packets on average.
     ///
     /// # Errors
-    /// [`AdaptiveError::Loss`], also if the bursts would have to touch each other.
+    /// [`AdaptiveError::Loss`], also if such short bursts cannot give this loss rate.
     pub fn bursty(rate: f64, mean_burst: f64) -> Result<Self, AdaptiveError> {
         let valid = (0.0..1.0).contains(&rate) && mean_burst.is_finite() && mean_burst >= 1.0;
         if !valid {
             return Err(AdaptiveError::Loss);
         }
-        let end = 1.0 / mean_burst;
-        let begin = end * rate / (1.0 - rate);
-        if begin > 1.0 {
+        let burst_end = 1.0 / mean_burst;
+        let burst_start = burst_end * rate / (1.0 - rate);
+        if burst_start > 1.0 {
             return Err(AdaptiveError::Loss);
         }
-        Ok(Self { rate, begin, end })
+        Ok(Self { rate, burst_start, burst_end })
     }
 }
 
-/// What becomes of t packets in a row, for t = 0, 1, ... as far as it was asked for.
-struct Reception {
+/// How many of t consecutive packets arrive, for t = 0, 1, ..., computed on demand.
+struct ReceptionModel {
     loss: HopLoss,
     max_rank: usize,
-    /// For each t: probability that c packets arrived (the last entry: or more), 0 <= c <= M.
+    /// For each t: probability that c packets arrive, 0 <= c <= M (the last entry: M or more).
     received: Vec<Vec<f64>>,
-    /// For each t: probability that fewer than r arrived and the next one does, 0 <= r <= M.
+    /// For each t: probability that fewer than r packets arrive and the next one does, 0 <= r <= M.
     gain: Vec<Vec<f64>>,
-    /// The chain after the packets so far: by number received, then whether the last was lost.
+    /// State of the chain after the packets so far: by number received, then by whether the last
+    /// packet was received or lost.
     state: Vec<[f64; 2]>,
 }
 
-impl Reception {
+impl ReceptionModel {
     fn new(loss: HopLoss, max_rank: usize) -> Self {
         let mut state = vec![[0.0; 2]; max_rank + 1];
         state[0] = [1.0 - loss.rate, loss.rate];
@@ -107,63 +108,65 @@ impl Reception {
         new
     }
 
-    /// Notes what the present state means.
+    /// Appends the probabilities of the current state.
     fn record(&mut self) {
-        let HopLoss { begin, end, .. } = self.loss;
-        self.received.push(self.state.iter().map(|[up, down]| up + down).collect());
+        let HopLoss { burst_start, burst_end, .. } = self.loss;
+        self.received.push(self.state.iter().map(|[received, lost]| received + lost).collect());
         let mut fewer = 0.0;
         let mut gain = vec![0.0; self.max_rank + 1];
         for (r, gain) in gain.iter_mut().enumerate() {
             *gain = fewer;
-            let [up, down] = self.state[r];
-            fewer += up * (1.0 - begin) + down * end;
+            let [received, lost] = self.state[r];
+            fewer += received * (1.0 - burst_start) + lost * burst_end;
         }
         self.gain.push(gain);
     }
 
-    /// Probabilities for t packets.
-    fn reach(&mut self, t: usize) {
-        let HopLoss { begin, end, .. } = self.loss;
+    /// Computes the probabilities for up to t packets.
+    fn extend_to(&mut self, t: usize) {
+        let HopLoss { burst_start, burst_end, .. } = self.loss;
         while self.received.len() <= t {
             let mut next = vec![[0.0; 2]; self.max_rank + 1];
-            for (c, [up, down]) in self.state.iter().enumerate() {
-                next[(c + 1).min(self.max_rank)][0] += up * (1.0 - begin) + down * end;
-                next[c][1] += up * begin + down * (1.0 - end);
+            for (c, [received, lost]) in self.state.iter().enumerate() {
+                next[(c + 1).min(self.max_rank)][0] +=
+                    received * (1.0 - burst_start) + lost * burst_end;
+                next[c][1] += received * burst_start + lost * (1.0 - burst_end);
             }
             self.state = next;
             self.record();
         }
     }
 
-    /// What one packet more after t adds to the expected rank of a batch of rank r.
+    /// Increase of the expected rank of a batch of rank r by one packet after t.
     fn gain(&mut self, t: usize, r: usize) -> f64 {
-        self.reach(t);
+        self.extend_to(t);
         self.gain[t][r]
     }
 }
 
-/// Packets to send of a batch of some rank: `whole`, and with probability `fraction` one more.
+/// Number of packets to send of a batch: `whole`, and with probability `fraction` one more.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Count {
+struct PacketCount {
     whole: usize,
     fraction: f64,
 }
 
-/// How many packets to send of batches of each rank.
+/// How many packets to send of a batch, for each rank.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RecodingPlan {
-    counts: Vec<Count>,
+    counts: Vec<PacketCount>,
     ranks_after: Vec<f64>,
     average: f64,
 }
 
 impl RecodingPlan {
-    /// The plan with the greatest expected rank at the next hop among those that send at most
-    /// `budget` packets a batch on average. `ranks[r]` is the share (or the count: only ratios
-    /// matter) of batches that have rank r here; its length is M + 1.
+    /// The plan with the highest expected rank at the next hop that sends at most `budget` packets
+    /// per batch on average. `ranks[r]` is the weight of batches of rank r at this node: a fraction
+    /// or a count, because only ratios matter. Its length is M + 1.
     ///
-    /// Ranks of weight zero get what the worth of a packet elsewhere says they should. Time and
-    /// memory grow with M times the packets for the highest rank: some thousand steps for M = 16.
+    /// A rank of weight zero gets as many packets as have at least the smallest gain of an assigned
+    /// packet. Time and memory grow with M times the packets for the highest rank: some thousand
+    /// steps for M = 16.
     ///
     /// # Errors
     /// [`AdaptiveError::Ranks`], [`AdaptiveError::Budget`].
@@ -171,11 +174,11 @@ impl RecodingPlan {
         let weights = normalised(ranks)?;
         check_budget(budget)?;
         let max_rank = weights.len() - 1;
-        let mut reception = Reception::new(loss, max_rank);
-        let mut counts = vec![Count::default(); weights.len()];
-        let mut left = budget;
-        // What the packets given so far were worth at least.
-        let mut worth: f64 = 1.0;
+        let mut reception = ReceptionModel::new(loss, max_rank);
+        let mut counts = vec![PacketCount::default(); weights.len()];
+        let mut remaining = budget;
+        // Smallest gain of the packets assigned so far.
+        let mut least_gain: f64 = 1.0;
         loop {
             let mut best: Option<(f64, usize)> = None;
             for (r, count) in counts.iter().enumerate().skip(1) {
@@ -187,31 +190,31 @@ impl RecodingPlan {
                 }
             }
             let Some((gain, r)) = best.filter(|&(gain, _)| gain > 0.0) else { break };
-            if left <= 0.0 {
+            if remaining <= 0.0 {
                 break;
             }
-            worth = worth.min(gain);
-            if weights[r] > left {
-                counts[r].fraction = left / weights[r];
+            least_gain = least_gain.min(gain);
+            if weights[r] > remaining {
+                counts[r].fraction = remaining / weights[r];
                 break;
             }
-            left -= weights[r];
+            remaining -= weights[r];
             counts[r].whole += 1;
         }
         for (r, count) in counts.iter_mut().enumerate().skip(1) {
             while weights[r] == 0.0
                 && budget > 0.0
                 && count.whole < MAX_PACKETS
-                && reception.gain(count.whole, r) >= worth
+                && reception.gain(count.whole, r) >= least_gain
             {
                 count.whole += 1;
             }
         }
-        Ok(Self::of(counts, &weights, &mut reception))
+        Ok(Self::from_counts(counts, &weights, &mut reception))
     }
 
-    /// The plan that sends `packets` of every batch, whatever its rank (none of rank 0): what
-    /// adaptive recoding is compared with.
+    /// The plan that sends `packets` of every batch regardless of its rank (none of rank 0): the
+    /// baseline for adaptive recoding.
     ///
     /// # Errors
     /// As [`RecodingPlan::adaptive`].
@@ -219,24 +222,29 @@ impl RecodingPlan {
         let weights = normalised(ranks)?;
         check_budget(packets)?;
         let whole = packets as usize;
-        let mut counts = vec![Count { whole, fraction: packets - whole as f64 }; weights.len()];
-        counts[0] = Count::default();
-        let mut reception = Reception::new(loss, weights.len() - 1);
-        Ok(Self::of(counts, &weights, &mut reception))
+        let mut counts =
+            vec![PacketCount { whole, fraction: packets - whole as f64 }; weights.len()];
+        counts[0] = PacketCount::default();
+        let mut reception = ReceptionModel::new(loss, weights.len() - 1);
+        Ok(Self::from_counts(counts, &weights, &mut reception))
     }
 
-    fn of(counts: Vec<Count>, weights: &[f64], reception: &mut Reception) -> Self {
+    fn from_counts(
+        counts: Vec<PacketCount>,
+        weights: &[f64],
+        reception: &mut ReceptionModel,
+    ) -> Self {
         let mut ranks_after = vec![0.0; weights.len()];
         let mut average = 0.0;
         for (r, (count, weight)) in counts.iter().zip(weights).enumerate() {
             average += weight * (count.whole as f64 + count.fraction);
-            for (t, share) in
+            for (t, fraction) in
                 [(count.whole, 1.0 - count.fraction), (count.whole + 1, count.fraction)]
             {
-                if share > 0.0 {
-                    reception.reach(t);
+                if fraction > 0.0 {
+                    reception.extend_to(t);
                     for (c, probability) in reception.received[t].iter().enumerate() {
-                        ranks_after[c.min(r)] += weight * share * probability;
+                        ranks_after[c.min(r)] += weight * fraction * probability;
                     }
                 }
             }
@@ -244,34 +252,35 @@ impl RecodingPlan {
         Self { counts, ranks_after, average }
     }
 
-    /// Packets to send of a batch of rank `rank` (beyond M: as of M). `draw` is a fresh number,
-    /// uniform over all of `u32`, that decides about the last packet where the plan has a fraction.
+    /// Number of packets to send of a batch of rank `rank` (above M: as for M). `draw` is a new
+    /// random number, uniform over all of `u32`; it decides on the last packet if the count is not
+    /// whole.
     #[must_use]
     pub fn packets(&self, rank: usize, draw: u32) -> usize {
         let count = self.count(rank);
         count.whole + usize::from(f64::from(draw) < count.fraction * 4_294_967_296.0)
     }
 
-    /// Packets sent of a batch of rank `rank` on average.
+    /// Mean number of packets sent of a batch of rank `rank`.
     #[must_use]
     pub fn mean_packets(&self, rank: usize) -> f64 {
         let count = self.count(rank);
         count.whole as f64 + count.fraction
     }
 
-    fn count(&self, rank: usize) -> Count {
+    fn count(&self, rank: usize) -> PacketCount {
         let last = self.counts.len().saturating_sub(1);
         self.counts.get(rank.min(last)).copied().unwrap_or_default()
     }
 
-    /// Packets sent of a batch on average over the ranks: the budget, unless it is more than can be
-    /// of use.
+    /// Mean number of packets sent per batch over all ranks: the budget, or less if more packets
+    /// would not raise the rank.
     #[must_use]
     pub fn average(&self) -> f64 {
         self.average
     }
 
-    /// Shares of batches of each rank at the next hop, 0 to M: what the plan there starts from.
+    /// Fraction of batches of each rank, 0 to M, at the next hop: the input of the plan there.
     #[must_use]
     pub fn ranks_after(&self) -> &[f64] {
         &self.ranks_after
@@ -280,7 +289,7 @@ impl RecodingPlan {
     /// Expected rank at the next hop.
     #[must_use]
     pub fn expected_rank(&self) -> f64 {
-        self.ranks_after.iter().enumerate().map(|(r, share)| r as f64 * share).sum()
+        self.ranks_after.iter().enumerate().map(|(r, fraction)| r as f64 * fraction).sum()
     }
 }
 
@@ -289,7 +298,7 @@ fn check_budget(budget: f64) -> Result<(), AdaptiveError> {
     if valid { Ok(()) } else { Err(AdaptiveError::Budget) }
 }
 
-/// The weights over their sum.
+/// The weights divided by their sum.
 fn normalised(ranks: &[f64]) -> Result<Vec<f64>, AdaptiveError> {
     let sum: f64 = ranks.iter().sum();
     let valid = ranks.len() <= MAX_RANK + 1

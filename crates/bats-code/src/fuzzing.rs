@@ -1,5 +1,5 @@
-//! Drives the decoder from bytes beside a naive Gaussian elimination. Used by fuzz targets, by the
-//! replay of their corpora, and by the property tests; no part of the API.
+//! Drives the stream decoder from bytes and compares it with naive Gaussian elimination. Used by
+//! fuzz targets, by the replay of their corpora, and by property tests. Not part of the API.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -14,19 +14,19 @@ use crate::stream::{
 
 pub mod rfc;
 
-/// Symbols of a run.
+/// Number of source symbols in a run.
 pub const SYMBOLS: usize = 96;
 const MAX_SYMBOL_SIZE: usize = 150;
 const SEED: u64 = 0x5eed;
 
-/// Which symbols follow from the equations so far: row by row elimination, nothing clever.
+/// Reference decoder: plain Gauss-Jordan elimination, row by row.
 #[derive(Clone, Debug, Default)]
 pub struct NaiveDecoder {
     rows: Vec<Vec<u8>>,
 }
 
 impl NaiveDecoder {
-    /// Adds an equation over all symbols; tells whether it raised the rank. Keeps reduced form.
+    /// Adds an equation over all symbols. Returns whether it raised the rank.
     pub fn push(&mut self, mut line: Vec<u8>) -> bool {
         for row in &self.rows {
             let Some(pivot) = row.iter().position(|&x| x != 0) else { continue };
@@ -42,7 +42,7 @@ impl NaiveDecoder {
         true
     }
 
-    /// Whether a symbol is determined.
+    /// Whether the equations determine a symbol.
     #[must_use]
     pub fn contains(&self, number: usize) -> bool {
         self.rows.iter().any(|row| row[number] != 0 && row.iter().filter(|&&x| x != 0).count() == 1)
@@ -55,7 +55,7 @@ fn add_multiple(factor: u8, row: &[u8], line: &mut [u8]) {
     }
 }
 
-/// The source: symbol `number` of a run.
+/// Content of source symbol `number`.
 fn symbol(number: usize) -> Vec<u8> {
     let len = 1 + (number * 37) % MAX_SYMBOL_SIZE;
     (0..len).map(|x| (x * 31 + number * 17 + x * number) as u8).collect()
@@ -72,7 +72,7 @@ fn line_of(window: Window, batch: u32, vector: &[(u8, u8)]) -> Vec<u8> {
     line
 }
 
-/// A coefficient, zero now and then, but never for the first symbol.
+/// A coefficient that is sometimes zero, but never for the first symbol.
 fn mixed(b: u8, c: u8, i: u8) -> u8 {
     let x = b.rotate_left(u32::from(i)) ^ c.wrapping_mul(i | 1).wrapping_add(i);
     if i == 0 {
@@ -84,7 +84,7 @@ fn mixed(b: u8, c: u8, i: u8) -> u8 {
     }
 }
 
-/// Adds up symbols; the length of the longest with a coefficient.
+/// Adds a linear combination of symbols to `output`. Returns the length of the longest one used.
 fn combine(first: usize, vector: &[u8], output: &mut [u8]) -> usize {
     let mut len = 0;
     for (number, &factor) in (first..).zip(vector).filter(|&(_, &factor)| factor != 0) {
@@ -95,21 +95,21 @@ fn combine(first: usize, vector: &[u8], output: &mut [u8]) -> usize {
     len
 }
 
-/// Counts of a run, so that tests can tell that something was tested.
+/// Counters of a run, for tests to check that a run was not trivial.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RunReport {
-    /// Repairs that the decoder took as innovative.
+    /// Repairs that the decoder reported as innovative.
     pub innovative: usize,
-    /// Symbols solved.
+    /// Symbols solved from repairs.
     pub decoded: usize,
 }
 
-/// Runs a decoder on honest packets chosen by `data` and compares it with the naive one after each:
-/// the same symbols are known, with the right content, and as many ranks are said to be missing.
+/// Pushes correctly coded packets selected by `data` and compares the decoder with the reference
+/// after each: the same symbols are known with the correct content, and the missing rank is equal.
 ///
 /// # Panics
 /// The decoders disagree.
-pub fn honest_run(kernel: Kernel, data: &[u8]) -> RunReport {
+pub fn compare_with_reference(kernel: Kernel, data: &[u8]) -> RunReport {
     let mut encoder = StreamEncoder::with_kernel(MAX_SYMBOL_SIZE, SEED, kernel);
     (0..SYMBOLS).for_each(|number| {
         assert_eq!(encoder.push(&symbol(number)), Ok(number as u64));
@@ -119,7 +119,7 @@ pub fn honest_run(kernel: Kernel, data: &[u8]) -> RunReport {
     let mut decoder = StreamDecoder::with_kernel(config, kernel);
     let mut naive = NaiveDecoder::default();
     let mut report = RunReport::default();
-    // An application that skips symbols gives up information that the naive decoder keeps.
+    // After the application skips symbols, the reference may know more than the decoder.
     let mut skipped = false;
 
     for operation in data.chunks_exact(4) {
@@ -127,17 +127,17 @@ pub fn honest_run(kernel: Kernel, data: &[u8]) -> RunReport {
         let first = usize::from(a) % SYMBOLS;
         let count = (1 + usize::from(b) % 40).min(SYMBOLS - first);
         let window = Window { first: first as u64, count: count as u16 };
-        // Now and then the same batch over other windows, and duplicates.
+        // Few batch IDs, so that batches recur over other windows and packets repeat.
         let (batch, column) = (u32::from(c >> 4), c & 15);
         let mut buffer = [0; MAX_SYMBOL_SIZE];
-        let (receipt, line) = match kind % 8 {
+        let (result, line) = match kind % 8 {
             0..=2 => {
                 let mut line = vec![0; SYMBOLS];
                 line[first] = 1;
                 (decoder.push_source(first as u64, &symbol(first)), line)
             }
             5 => {
-                // What a relay makes of the packets of an S-batch, whole or in part.
+                // A packet that a relay recoded from all or some packets of an S-batch.
                 let count = count.min(BATCH_SIZE);
                 let vector: Vec<u8> = (0..count as u8).map(|i| mixed(b, c, i)).collect();
                 let mut line = vec![0; SYMBOLS];
@@ -145,27 +145,27 @@ pub fn honest_run(kernel: Kernel, data: &[u8]) -> RunReport {
                 let len = combine(first, &vector, &mut buffer);
                 let window = Window { first: first as u64, count: count as u16 };
                 let columns = Columns::Explicit { coefficients: &vector };
-                let receipt = decoder.push_repair(window, columns, &buffer[..len]);
-                (receipt, line)
+                let result = decoder.push_repair(window, columns, &buffer[..len]);
+                (result, line)
             }
             3..=4 => {
                 let outputs = &mut [&mut buffer[..]];
                 let Ok(len) = encoder.encode(window, batch, column, outputs) else { continue };
                 let columns = Columns::Fresh { batch, column };
-                let receipt = decoder.push_repair(window, columns, &buffer[..len]);
-                (receipt, line_of(window, batch, &[(column, 1)]))
+                let result = decoder.push_repair(window, columns, &buffer[..len]);
+                (result, line_of(window, batch, &[(column, 1)]))
             }
             6 => {
                 let vector = recoded(&mut encoder, window, batch, &[b, c, kind], &mut buffer);
                 let Some((vector, len)) = vector else { continue };
                 let columns = Columns::Recoded { batch, vector: &vector };
                 let factors: Vec<(u8, u8)> = (0..).zip(vector).collect();
-                let receipt = decoder.push_repair(window, columns, &buffer[..len]);
-                (receipt, line_of(window, batch, &factors))
+                let result = decoder.push_repair(window, columns, &buffer[..len]);
+                (result, line_of(window, batch, &factors))
             }
             _ => {
                 let missing = decoder.first_missing();
-                // Mostly what an application in order has read, seldom more.
+                // Usually the application has read in order; rarely it skips symbols.
                 let to = if b == 255 { missing + 3 } else { missing.min(first as u64) };
                 skipped |= to > missing;
                 decoder.release_below(to);
@@ -173,17 +173,17 @@ pub fn honest_run(kernel: Kernel, data: &[u8]) -> RunReport {
                 continue;
             }
         };
-        report.decoded += receipt.decoded;
-        match receipt.outcome {
+        report.decoded += result.decoded;
+        match result.outcome {
             Outcome::OutOfRange => {}
             Outcome::Innovative => {
                 report.innovative += usize::from(kind % 8 > 2);
                 let raised = naive.push(line);
-                assert!(raised || skipped, "an innovative packet is one");
+                assert!(raised || skipped, "innovative packet does not raise the rank");
             }
-            Outcome::Redundant => {
+            Outcome::NonInnovative => {
                 let raised = naive.push(line);
-                assert!(!raised || skipped, "a redundant packet is one");
+                assert!(!raised || skipped, "non-innovative packet raises the rank");
             }
         }
         compare(&decoder, &naive, skipped);
@@ -191,7 +191,7 @@ pub fn honest_run(kernel: Kernel, data: &[u8]) -> RunReport {
     report
 }
 
-/// A packet that two recoders in a row made of columns of a batch.
+/// A packet recoded by two consecutive relays from columns of a batch.
 fn recoded(
     encoder: &mut StreamEncoder,
     window: Window,
@@ -224,33 +224,36 @@ fn compare(decoder: &StreamDecoder, naive: &NaiveDecoder, skipped: bool) {
         let expected = naive.contains(number);
         let position = number as u64;
         if let Some(content) = decoder.symbol(position) {
-            assert!(expected, "symbol {number} cannot be known");
-            let truth = symbol(number);
-            assert_eq!(content[..truth.len()], truth);
-            assert!(content[truth.len()..].iter().all(|&x| x == 0), "padding is zero");
+            assert!(expected, "symbol {number} is not determined");
+            let correct = symbol(number);
+            assert_eq!(content[..correct.len()], correct);
+            assert!(content[correct.len()..].iter().all(|&x| x == 0), "padding is not zero");
         } else if !skipped {
-            assert!(!expected || position < decoder.released(), "symbol {number} can be known");
+            assert!(
+                !expected || position < decoder.released(),
+                "symbol {number} is determined but not decoded"
+            );
         }
     }
     let first_missing = (decoder.released()..end).find(|&n| decoder.symbol(n).is_none());
     assert_eq!(decoder.first_missing().min(end), first_missing.unwrap_or(end));
     if !skipped {
-        // All clusters reach to the end, so that the ranks add up.
+        // The ranges cover all symbols, so that the ranks add up.
         let missing: usize = decoder
-            .missing_clusters(end, usize::MAX)
+            .missing_ranges(end, usize::MAX)
             .iter()
-            .map(|cluster| usize::from(cluster.rank_missing))
+            .map(|range| usize::from(range.rank_missing))
             .sum();
         assert_eq!(missing, SYMBOLS - naive.rows.len(), "missing rank");
     }
 }
 
-/// Feeds arbitrary packets to a decoder with small limits: nothing panics, memory stays bounded,
-/// and what is asked is answered.
+/// Pushes arbitrary packets to a decoder with small limits. Nothing panics, memory stays bounded,
+/// and all queries return valid values.
 ///
 /// # Panics
-/// A limit is broken.
-pub fn garbage_run(data: &[u8]) {
+/// A limit is exceeded.
+pub fn push_arbitrary_packets(data: &[u8]) {
     let config = DecoderConfig {
         max_symbol_size: 64,
         seed: 1,
@@ -288,14 +291,14 @@ pub fn garbage_run(data: &[u8]) {
             }
             6 => decoder.release_below(decoder.released() + u64::from(a) % 64),
             _ => {
-                let clusters = decoder.missing_clusters(number, usize::from(b) % 8);
-                assert!(clusters.len() <= 7);
-                let firsts = || clusters.iter().map(|cluster| cluster.first);
+                let ranges = decoder.missing_ranges(number, usize::from(b) % 8);
+                assert!(ranges.len() <= 7);
+                let firsts = || ranges.iter().map(|range| range.first);
                 assert!(firsts().zip(firsts().skip(1)).all(|(x, y)| x < y));
             }
         }
         assert!(decoder.equations_held() <= config.max_equations);
-        // Symbols: 300 ahead, span and window behind. Rows: 64 + 63 bytes, coefficients 512 + 63.
+        // Symbols: 300 ahead, span and window below. Rows: 64 + 63 bytes, coefficients 512 + 63.
         let rows = 300 + 100 + 512 + 10;
         let bound = rows * (127 + 64) + 40 * (127 + 575) + 40 * 2 * 4096;
         assert!(decoder.bytes_held() <= bound, "{} bytes", decoder.bytes_held());

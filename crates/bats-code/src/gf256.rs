@@ -1,27 +1,27 @@
-//! GF(256) modulo x^8 + x^4 + x^3 + x^2 + 1 (0x11D), generator 2: the field of RFC 9426 and RFC 8681.
+//! GF(256) modulo x^8 + x^4 + x^3 + x^2 + 1 (0x11D), generator 2, as in RFC 9426 and RFC 8681.
 
 /// The primitive polynomial, with the term x^8.
 pub const POLYNOMIAL: u16 = 0x11d;
 
-/// Product by shift and add: the definition, from which all tables are made.
-const fn multiply_slowly(a: u8, b: u8) -> u8 {
+/// Product by shift and add: the definition that all tables are computed from.
+const fn mul_shift_add(a: u8, b: u8) -> u8 {
     let mut product: u16 = 0;
     let mut shifted = a as u16;
-    let mut rest = b;
-    while rest != 0 {
-        if rest & 1 != 0 {
+    let mut factor = b;
+    while factor != 0 {
+        if factor & 1 != 0 {
             product ^= shifted;
         }
         shifted <<= 1;
         if shifted & 0x100 != 0 {
             shifted ^= POLYNOMIAL;
         }
-        rest >>= 1;
+        factor >>= 1;
     }
     product as u8
 }
 
-/// `(exp, log)`; exp is stored twice so that a sum of two logarithms needs no reduction.
+/// `(exp, log)`. `exp` has two periods, so that a sum of two logarithms needs no reduction.
 const fn logarithms() -> ([u8; 512], [u8; 256]) {
     let mut exp = [0u8; 512];
     let mut log = [0u8; 256];
@@ -31,7 +31,7 @@ const fn logarithms() -> ([u8; 512], [u8; 256]) {
         exp[i] = value;
         exp[i + 255] = value;
         log[value as usize] = i as u8;
-        value = multiply_slowly(value, 2);
+        value = mul_shift_add(value, 2);
         i += 1;
     }
     (exp, log)
@@ -75,15 +75,15 @@ pub fn mul(a: u8, b: u8) -> u8 {
     MUL[a as usize][b as usize]
 }
 
-/// The inverse of `a`; 0, which has none, gives 0.
+/// The multiplicative inverse of `a`. Returns 0 for 0, which has none.
 #[inline]
 #[must_use]
 pub fn inv(a: u8) -> u8 {
     INV[a as usize]
 }
 
-/// For each factor the 8 x 8 bit matrix of "multiply by it" in the layout of `gf2p8affineqb`: byte
-/// 7 - i of the word is the mask of input bits whose parity is output bit i.
+/// For each factor the 8 x 8 bit matrix that multiplies by it, in the layout of `gf2p8affineqb`:
+/// byte 7 - i of the word is the mask of input bits whose parity is output bit i.
 #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 pub(crate) static AFFINE: [u64; 256] = {
     let mut table = [0u64; 256];
@@ -92,7 +92,7 @@ pub(crate) static AFFINE: [u64; 256] = {
         let mut word = 0u64;
         let mut k = 0;
         while k < 8 {
-            let image = multiply_slowly(factor as u8, 1 << k);
+            let image = mul_shift_add(factor as u8, 1 << k);
             let mut i = 0;
             while i < 8 {
                 if image >> i & 1 != 0 {
@@ -119,8 +119,8 @@ pub(crate) static NIBBLES: [[u8; 32]; 256] = {
     while factor < 256 {
         let mut n = 0;
         while n < 16 {
-            table[factor][n] = multiply_slowly(factor as u8, n as u8);
-            table[factor][16 + n] = multiply_slowly(factor as u8, (n as u8) << 4);
+            table[factor][n] = mul_shift_add(factor as u8, n as u8);
+            table[factor][16 + n] = mul_shift_add(factor as u8, (n as u8) << 4);
             n += 1;
         }
         factor += 1;
@@ -146,7 +146,7 @@ mod tests {
     fn tables_agree_with_the_definition() {
         for a in 0..=255u8 {
             for b in 0..=255u8 {
-                assert_eq!(mul(a, b), multiply_slowly(a, b));
+                assert_eq!(mul(a, b), mul_shift_add(a, b));
             }
             assert_eq!(mul(a, inv(a)), u8::from(a != 0));
         }

@@ -1,17 +1,18 @@
-//! The erasure code of OpenBATS: symbols and coefficients, no time, no sockets, no cryptography.
+//! The erasure codes of OpenBATS. The crate uses no clock, sockets or cryptography.
 //!
 //! * [`gf256`]: arithmetic of GF(256) with polynomial 0x11D, the example of RFC 9426.
-//! * [`kernel`]: "m outputs = matrix x n rows", chosen once for the processor at hand.
-//! * [`rows`]: 64-byte-aligned, zero-padded, recycled storage of symbols.
-//! * [`stream`]: the systematic sliding-window outer code.
-//! * [`recode`]: the RFC 9426 inner code: combinations of packets of one batch.
-//! * [`adaptive`]: how many of them a relay sends where nobody reports what arrived.
-//! * [`rfc`]: the block code of RFC 9426, outer and inner, for every M and q of its table.
+//! * [`kernel`]: `m outputs = matrix x n rows`, with the fastest instructions of the processor.
+//! * [`rows`]: storage of symbols, aligned to 64 bytes, zero-padded and recycled.
+//! * [`stream`]: outer code of BRTP and BTP: a systematic sliding window of dense random linear
+//!   combinations over GF(256).
+//! * [`recode`]: inner code of RFC 9426 for M = 16, q = 256: recoding within a batch.
+//! * [`adaptive`]: number of recoded packets for a next hop without feedback.
+//! * [`rfc`]: outer and inner code of RFC 9426 for every M and q of its table, used by BRCTP.
 //!
 //! Without the default feature `std` the crate needs `core` and `alloc` only.
 //!
-//! `unsafe` stands in `kernel/x86`, in `kernel/neon.rs`, and in the few lines of `kernel/mod.rs`
-//! that call them.
+//! `unsafe` code is only in `kernel/x86`, in `kernel/neon.rs`, and in the calls of both in
+//! `kernel/mod.rs`.
 #![cfg_attr(not(any(feature = "std", test)), no_std)]
 #![deny(unsafe_code)]
 
@@ -27,10 +28,10 @@ pub mod rfc;
 pub mod rows;
 pub mod stream;
 
-/// The examples of the README are tests.
+/// Runs the examples of the README as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-/// Packets of one batch: M of RFC 9426. A coefficient vector has this many bytes (q = 256).
+/// M of RFC 9426: packets in a batch, and bytes in a coefficient vector (q = 256).
 pub const BATCH_SIZE: usize = 16;

@@ -1,5 +1,5 @@
-//! The inner code of RFC 9426 with M = 16 and q = 256: random linear combinations
-//! of the received packets of one batch. A recoder knows neither windows nor sources.
+//! The inner code of RFC 9426 with M = 16 and q = 256: random linear combinations of the received
+//! packets of one batch. A recoder needs neither the coding window nor the source.
 
 use alloc::vec::Vec;
 
@@ -9,10 +9,10 @@ use crate::kernel::{Kernel, Mode};
 use crate::rows::{ALIGNMENT, AlignedRow, RowPool, padded_length};
 use crate::stream::{MAX_SYMBOL_SIZE, coefficients};
 
-/// A coefficient vector: the packet is `sum of vector[i] * coded packet i` of the batch.
+/// A coefficient vector: the packet is the sum of `vector[i]` times coded packet `i` of the batch.
 pub type CoefficientVector = [u8; BATCH_SIZE];
 
-/// The coefficient vector of coded packet `index` as the source sends it; `None` from M on.
+/// The coefficient vector of coded packet `index` as sent by the source; `None` if `index >= M`.
 #[must_use]
 pub fn unit_vector(index: usize) -> Option<CoefficientVector> {
     let mut vector = [0; BATCH_SIZE];
@@ -20,15 +20,15 @@ pub fn unit_vector(index: usize) -> Option<CoefficientVector> {
     Some(vector)
 }
 
-/// Why a packet could not be made.
+/// Why recoding failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RecodeError {
     /// The batch has no packet.
     Empty,
-    /// There must be one coefficient for each packet held, not all of them zero.
+    /// Recoding needs one coefficient for each packet held, not all of them zero.
     Coefficients,
-    /// The output is shorter than the longest packet of the batch.
+    /// The output is shorter than the longest payload of the batch.
     OutputSize,
 }
 
@@ -36,7 +36,7 @@ impl core::fmt::Display for RecodeError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(match self {
             Self::Empty => "the batch has no packet",
-            Self::Coefficients => "one coefficient per packet is needed, not all zero",
+            Self::Coefficients => "recoding needs one coefficient per packet, not all zero",
             Self::OutputSize => "the output is shorter than the packets of the batch",
         })
     }
@@ -44,11 +44,11 @@ impl core::fmt::Display for RecodeError {
 
 impl core::error::Error for RecodeError {}
 
-/// Bytes of a packet that is made in one product and copied out, vector included: what fits a path
-/// of 1500 bytes. Longer ones go straight to the caller's buffer, in a product of their own.
+/// Maximum length, vector included, of a packet that is computed in one product and copied: enough
+/// for paths with an MTU of 1500 bytes. Longer payloads are computed in the caller's buffer.
 const SHORT: usize = 1536;
 
-/// Room for bytes of a vector and of a payload, aligned as the kernels like it.
+/// A buffer for a vector and a payload, aligned for the kernels.
 #[repr(align(64))]
 struct Scratch<const N: usize>([u8; N]);
 
@@ -57,25 +57,25 @@ struct Scratch<const N: usize>([u8; N]);
 pub struct Recoder {
     kernel: Kernel,
     max_payload: usize,
-    /// Coefficient vectors, zero-padded to what the kernels work on, and payloads behind them.
+    /// One row per packet: the coefficient vector, zero-padded to 64 bytes, then the payload.
     packets: Vec<AlignedRow>,
-    /// Lengths of the longest and the shortest payload.
+    /// Lengths of the longest and the shortest payload, in bytes.
     longest: usize,
     shortest: usize,
     basis: Basis,
     pool: RowPool,
 }
 
-/// Which combinations of a batch are there: vectors alone, without the packets.
+/// The vector space of the received coefficient vectors of a batch, without payloads.
 #[derive(Clone, Debug, Default)]
 pub struct Basis {
-    /// For each pivot the vector of the echelon form that begins there with 1.
+    /// Row echelon form: for each pivot the vector whose leading 1 is there.
     echelon: [Option<CoefficientVector>; BATCH_SIZE],
     rank: u8,
 }
 
 impl Basis {
-    /// Takes a vector; tells whether it raised the rank.
+    /// Adds a vector. Returns whether it raised the rank.
     pub fn insert(&mut self, mut vector: CoefficientVector) -> bool {
         for pivot in 0..BATCH_SIZE {
             let factor = vector[pivot];
@@ -99,7 +99,7 @@ impl Basis {
         false
     }
 
-    /// Independent vectors taken, 0 to M.
+    /// Number of linearly independent vectors, 0 to M.
     #[must_use]
     pub fn rank(&self) -> usize {
         usize::from(self.rank)
@@ -107,8 +107,8 @@ impl Basis {
 }
 
 impl Recoder {
-    /// A recoder for one batch whose payloads have at most `max_payload` bytes, 1 to
-    /// [`MAX_SYMBOL_SIZE`] (cut to that).
+    /// A recoder for one batch with payloads of at most `max_payload` bytes (clamped to 1 ..=
+    /// [`MAX_SYMBOL_SIZE`]).
     #[must_use]
     pub fn new(max_payload: usize) -> Self {
         Self::with_kernel(max_payload, Kernel::active())
@@ -130,8 +130,8 @@ impl Recoder {
         }
     }
 
-    /// Takes a packet of the batch if it is innovative (raises the rank); tells whether it was. An
-    /// empty or too long payload is none of the batch.
+    /// Keeps a packet of the batch if it is innovative. Returns whether it was. Packets with an
+    /// empty or too long payload are refused.
     pub fn push(&mut self, vector: &CoefficientVector, payload: &[u8]) -> bool {
         if payload.is_empty() || payload.len() > self.max_payload || !self.basis.insert(*vector) {
             return false;
@@ -147,13 +147,13 @@ impl Recoder {
         true
     }
 
-    /// Independent packets held, 0 to M.
+    /// Number of linearly independent packets held, 0 to M.
     #[must_use]
     pub fn rank(&self) -> usize {
         self.packets.len()
     }
 
-    /// The packets held, as received: systematic recoding sends these first.
+    /// The packets held, as received. Systematic recoding sends these first.
     pub fn received(&self) -> impl Iterator<Item = (&CoefficientVector, &[u8])> {
         self.packets.iter().filter_map(|row| {
             let (head, body) = row.as_slice().split_at_checked(ALIGNMENT)?;
@@ -161,7 +161,7 @@ impl Recoder {
         })
     }
 
-    /// Forgets all packets, for the next batch.
+    /// Removes all packets, to start the next batch.
     pub fn clear(&mut self) {
         self.basis = Basis::default();
         (self.longest, self.shortest) = (0, usize::MAX);
@@ -170,21 +170,21 @@ impl Recoder {
         }
     }
 
-    /// Makes `sum of combination[i] * received packet i`, vector and payload alike, and returns the
-    /// length of the payload.
+    /// Computes the sum of `factors[i]` times received packet `i`, for both vector and payload.
+    /// Returns the length of the payload.
     ///
     /// # Errors
     /// See [`RecodeError`].
     pub fn recode(
         &self,
-        combination: &[u8],
+        factors: &[u8],
         vector: &mut CoefficientVector,
         payload: &mut [u8],
     ) -> Result<usize, RecodeError> {
         if self.packets.is_empty() {
             return Err(RecodeError::Empty);
         }
-        if combination.len() != self.rank() || combination.iter().all(|&x| x == 0) {
+        if factors.len() != self.rank() || factors.iter().all(|&x| x == 0) {
             return Err(RecodeError::Coefficients);
         }
         let len = self.longest;
@@ -193,41 +193,42 @@ impl Recoder {
         for (row, received) in rows.iter_mut().zip(&self.packets) {
             *row = received.padded();
         }
-        let rows = &mut rows[..combination.len()];
+        let rows = &mut rows[..factors.len()];
         let padded = padded_length(ALIGNMENT + len);
         if padded <= SHORT {
             let mut sum = Scratch([0; SHORT]);
-            self.product(combination, rows, &mut sum.0, padded);
+            self.product(factors, rows, &mut sum.0, padded);
             vector.copy_from_slice(&sum.0[..BATCH_SIZE]);
             payload.copy_from_slice(&sum.0[ALIGNMENT..][..len]);
             return Ok(len);
         }
         let mut sum = Scratch([0; ALIGNMENT]);
-        self.product(combination, rows, &mut sum.0, ALIGNMENT);
+        self.product(factors, rows, &mut sum.0, ALIGNMENT);
         vector.copy_from_slice(&sum.0[..BATCH_SIZE]);
-        // Whole vectors go straight to the caller's buffer, which has no padding for the rest.
+        // Whole 64-byte blocks are computed in the caller's buffer. It has no padding, so that the
+        // remaining bytes go through `sum`.
         let whole = len - len % ALIGNMENT;
         rows.iter_mut().for_each(|row| *row = &row[ALIGNMENT..]);
-        self.kernel.product_ragged(combination, rows, &mut [&mut *payload], whole);
+        self.kernel.product_ragged(factors, rows, &mut [&mut *payload], whole);
         if whole < len {
             rows.iter_mut().for_each(|row| *row = row.get(whole..).unwrap_or(&[]));
-            self.kernel.product_ragged(combination, rows, &mut [&mut sum.0], ALIGNMENT);
+            self.kernel.product_ragged(factors, rows, &mut [&mut sum.0], ALIGNMENT);
             payload[whole..].copy_from_slice(&sum.0[..len - whole]);
         }
         Ok(len)
     }
 
-    /// The combination of rows that begin with the packets' vectors.
-    fn product(&self, combination: &[u8], rows: &[&[u8]], output: &mut [u8], len: usize) {
+    /// Computes the linear combination of rows that start with the packets' vectors.
+    fn product(&self, factors: &[u8], rows: &[&[u8]], output: &mut [u8], len: usize) {
         if padded_length(ALIGNMENT + self.shortest) >= len {
-            self.kernel.product(combination, rows, &mut [output], len, Mode::Overwrite);
+            self.kernel.product(factors, rows, &mut [output], len, Mode::Overwrite);
         } else {
-            self.kernel.product_ragged(combination, rows, &mut [output], len);
+            self.kernel.product_ragged(factors, rows, &mut [output], len);
         }
     }
 
-    /// As [`Recoder::recode`] with the non-zero pseudo-random coefficients number `draw` of a
-    /// generator with this seed: random linear recoding. No two draws of a node may be equal.
+    /// Random linear recoding: [`Recoder::recode`] with non-zero pseudo-random factors that `seed`
+    /// and `draw` determine. A node must use each `draw` only once.
     ///
     /// # Errors
     /// See [`RecodeError`].
@@ -238,10 +239,10 @@ impl Recoder {
         vector: &mut CoefficientVector,
         payload: &mut [u8],
     ) -> Result<usize, RecodeError> {
-        let mut combination = [0; BATCH_SIZE];
-        let combination = &mut combination[..self.rank()];
-        coefficients(seed, draw, 0, combination);
-        self.recode(combination, vector, payload)
+        let mut factors = [0; BATCH_SIZE];
+        let factors = &mut factors[..self.rank()];
+        coefficients(seed, draw, 0, factors);
+        self.recode(factors, vector, payload)
     }
 }
 
@@ -253,7 +254,7 @@ mod tests {
         (0..100 + index).map(|x| (x * 7 + index * 13) as u8).collect()
     }
 
-    /// What a packet with this vector must be.
+    /// The expected payload of a packet with this vector.
     fn expected(vector: &CoefficientVector, len: usize) -> Vec<u8> {
         let mut sum = vec![0; len];
         for (index, &factor) in vector.iter().enumerate() {
@@ -265,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_of_recoders_keeps_rank_and_content() {
+    fn recoder_chain_preserves_rank_and_content() {
         let mut recoder = Recoder::new(200);
         for index in 0..BATCH_SIZE {
             assert!(recoder.push(&unit_vector(index).unwrap(), &source_packet(index)));
@@ -284,15 +285,15 @@ mod tests {
                     next.push(&vector, &payload[..len]);
                 }
             }
-            assert!(draws < 30, "random combinations are nearly always innovative");
+            assert!(draws < 30, "random linear combinations are nearly always innovative");
             recoder = next;
         }
         assert_eq!(recoder.received().count(), BATCH_SIZE);
     }
 
-    /// Short packets take one product, long ones three: what fits both ways must be the same.
+    /// Short packets take one product, long ones three. Both give the same linear combination.
     #[test]
-    fn payloads_of_any_length_are_their_combinations() {
+    fn recoded_payloads_of_any_length_are_correct() {
         for lens in [
             [1, 1, 1],
             [64, 64, 64],
@@ -312,23 +313,23 @@ mod tests {
                 let kept = recoder.received().map(|(_, payload)| payload);
                 assert!(kept.eq(payloads.iter().map(Vec::as_slice)));
                 let (mut vector, mut made) = ([9; BATCH_SIZE], vec![9; longest + 1]);
-                let combination = [3, 0x80, 0xff];
-                assert_eq!(recoder.recode(&combination, &mut vector, &mut made), Ok(longest));
-                assert_eq!((&vector[..3], &vector[3..]), (&combination[..], &[0; 13][..]));
+                let factors = [3, 0x80, 0xff];
+                assert_eq!(recoder.recode(&factors, &mut vector, &mut made), Ok(longest));
+                assert_eq!((&vector[..3], &vector[3..]), (&factors[..], &[0; 13][..]));
                 for (x, &byte) in made[..longest].iter().enumerate() {
-                    let sum = (combination.iter().zip(&payloads)).fold(0, |sum, (&f, payload)| {
+                    let sum = (factors.iter().zip(&payloads)).fold(0, |sum, (&f, payload)| {
                         sum ^ gf256::mul(f, payload.get(x).copied().unwrap_or(0))
                     });
                     assert_eq!(byte, sum, "{} {x} of {longest}", kernel.name());
                 }
-                assert_eq!(made[longest], 9, "nothing is written behind the payload");
+                assert_eq!(made[longest], 9, "nothing is written after the payload");
             }
         }
     }
 
-    /// Batch after batch needs no new memory.
+    /// Recoding the next batch needs no new memory.
     #[test]
-    fn rows_of_a_whole_batch_are_kept_for_the_next() {
+    fn clearing_keeps_the_rows_of_a_batch_for_reuse() {
         let mut recoder = Recoder::new(1408);
         for index in 0..BATCH_SIZE {
             assert!(recoder.push(&unit_vector(index).unwrap(), &[1; 1408]));
@@ -339,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn rank_never_exceeds_what_came_in() {
+    fn recoding_does_not_raise_the_rank() {
         let mut first = Recoder::new(200);
         for index in [2, 5, 11] {
             first.push(&unit_vector(index).unwrap(), &source_packet(index));
@@ -356,20 +357,20 @@ mod tests {
         assert!(second.push(&vector, &payload));
     }
 
-    /// A length from somebody's configuration: neither an overflow nor more room than a symbol has.
+    /// Any configured length is clamped, without overflow.
     #[test]
-    fn payloads_are_no_longer_than_a_symbol() {
+    fn max_payload_is_clamped_to_the_symbol_size() {
         for max_payload in [MAX_SYMBOL_SIZE, MAX_SYMBOL_SIZE + 1, usize::MAX - 1, usize::MAX] {
             let mut recoder = Recoder::new(max_payload);
             assert!(!recoder.push(&[1; BATCH_SIZE], &[1; MAX_SYMBOL_SIZE + 1]));
             assert!(recoder.push(&[1; BATCH_SIZE], &[1; MAX_SYMBOL_SIZE]));
         }
         let mut recoder = Recoder::new(0);
-        assert!(recoder.push(&[1; BATCH_SIZE], &[1]), "0 is cut to 1");
+        assert!(recoder.push(&[1; BATCH_SIZE], &[1]), "0 is clamped to 1");
     }
 
     #[test]
-    fn mistakes_are_errors() {
+    fn invalid_arguments_are_errors() {
         let mut recoder = Recoder::new(10);
         let (mut vector, mut payload) = ([0; BATCH_SIZE], [0; 10]);
         assert_eq!(recoder.recode(&[], &mut vector, &mut payload), Err(RecodeError::Empty));

@@ -1,8 +1,8 @@
-//! Storage of symbols: rows that start at a 64-byte boundary, are zero-padded to a multiple of 64
-//! bytes, and are recycled.
+//! Storage of symbols: rows that are aligned to 64 bytes, zero-padded to a multiple of 64 bytes,
+//! and recycled.
 //!
-//! The kernels work on whole vectors only. A row is as long as its symbol needs, not as long as the
-//! longest symbol, so that flows of small messages hold little memory.
+//! The kernels work on multiples of 64 bytes only. A row is allocated for its own symbol, not for
+//! the longest symbol, so that flows of small messages use little memory.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 /// Alignment of a row and unit of its padded length, in bytes.
 pub const ALIGNMENT: usize = 64;
 
-/// Rounds a length up to whole vectors.
+/// Rounds a length up to a multiple of [`ALIGNMENT`].
 #[inline]
 #[must_use]
 pub const fn padded_length(len: usize) -> usize {
@@ -30,7 +30,7 @@ pub struct AlignedRow {
 impl AlignedRow {
     fn with_capacity(capacity: usize) -> Self {
         let buffer = vec![0u8; capacity + ALIGNMENT - 1].into_boxed_slice();
-        // An allocator that cannot tell costs speed only: the kernels load unaligned.
+        // `align_offset` may fail. The row is unaligned then, which only costs speed.
         let start = match buffer.as_ptr().align_offset(ALIGNMENT) {
             offset if offset < ALIGNMENT => offset,
             _ => 0,
@@ -42,7 +42,7 @@ impl AlignedRow {
         self.buffer.len() + 1 - ALIGNMENT
     }
 
-    /// Sets the length (at most the capacity) and zeroes the padding behind it.
+    /// Sets the length (at most the capacity) and zeroes the padding after it.
     fn set_len(&mut self, len: usize) {
         debug_assert!(len <= self.capacity());
         self.len = len as u32;
@@ -60,7 +60,7 @@ impl AlignedRow {
         &self.buffer[self.start as usize..][..self.len as usize]
     }
 
-    /// The symbol, writable. Its padding stays out of reach and thus zero.
+    /// The symbol, mutable. Excludes the padding, which stays zero.
     #[inline]
     #[must_use]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
@@ -74,7 +74,7 @@ impl AlignedRow {
         &self.buffer[self.start as usize..][..padded_length(self.len as usize)]
     }
 
-    /// The symbol with its padding, writable: for kernels, which keep the padding zero.
+    /// The symbol with its padding, mutable. For kernels, which keep the padding zero.
     #[inline]
     pub(crate) fn padded_mut(&mut self) -> &mut [u8] {
         &mut self.buffer[self.start as usize..][..padded_length(self.len as usize)]
@@ -90,7 +90,7 @@ impl AlignedRow {
 /// Size classes below the largest: 64 << 0 .. 64 << 7.
 const SMALL_CLASSES: usize = 8;
 
-/// Hands out rows and takes them back.
+/// Allocates rows and recycles returned ones.
 #[derive(Debug)]
 pub struct RowPool {
     largest: usize,
@@ -100,8 +100,8 @@ pub struct RowPool {
 }
 
 impl RowPool {
-    /// A pool for rows of at most `max_len` bytes that keeps at most `max_free_bytes` bytes of
-    /// rows for reuse.
+    /// A pool for rows of at most `max_len` bytes. It keeps at most `max_free_bytes` bytes of rows
+    /// for reuse.
     #[must_use]
     pub fn new(max_len: usize, max_free_bytes: usize) -> Self {
         Self {
@@ -112,7 +112,8 @@ impl RowPool {
         }
     }
 
-    /// Class and capacity for a length: the full size above half of it, else a power of two.
+    /// Size class and capacity for a length: the largest size if the length is above half of it,
+    /// else a power of two.
     fn class(&self, len: usize) -> (usize, usize) {
         let len = padded_length(len.max(1));
         if len > self.largest / 2 {
@@ -123,8 +124,8 @@ impl RowPool {
         if class >= SMALL_CLASSES { (SMALL_CLASSES, self.largest) } else { (class, capacity) }
     }
 
-    /// A row of `len` bytes of unspecified content; the padding is zero. `len` is cut to the
-    /// longest that the pool was made for.
+    /// A row of `len` bytes with unspecified content; the padding is zero. `len` is limited to the
+    /// largest size of the pool.
     #[must_use]
     pub fn take(&mut self, len: usize) -> AlignedRow {
         let len = len.min(self.largest);
@@ -140,7 +141,7 @@ impl RowPool {
         row
     }
 
-    /// A row that holds a copy of `content`.
+    /// A row with a copy of `content`.
     #[must_use]
     pub fn copy_of(&mut self, content: &[u8]) -> AlignedRow {
         let mut row = self.take(content.len());
@@ -161,7 +162,7 @@ impl RowPool {
         self.free_bytes = 0;
     }
 
-    /// Takes a row back for reuse, or frees it when enough are kept.
+    /// Returns a row for reuse, or frees it if the limit is reached.
     pub fn give(&mut self, row: AlignedRow) {
         let (class, capacity) = self.class(row.capacity());
         if capacity == row.capacity() && self.free_bytes + row.bytes() <= self.max_free_bytes {
@@ -195,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn small_symbols_hold_small_rows_and_the_pool_is_bounded() {
+    fn small_symbols_use_small_rows_and_the_pool_is_bounded() {
         let mut pool = RowPool::new(8896, 4096);
         assert!(pool.take(100).bytes() < 256);
         let rows: Vec<_> = (0..100).map(|_| pool.take(100)).collect();
@@ -206,14 +207,14 @@ mod tests {
     }
 
     #[test]
-    fn a_length_beyond_the_largest_is_cut() {
+    fn lengths_above_the_largest_are_limited() {
         let mut pool = RowPool::new(100, 0);
         assert_eq!(pool.copy_of(&[7; 1000]).as_slice().len(), 128);
     }
 
-    /// A row has the bytes of its class, and 63 to begin at an aligned one.
+    /// A row has the capacity of its class, and 63 bytes more for alignment.
     #[test]
-    fn rows_are_as_long_as_their_class() {
+    fn rows_have_the_capacity_of_their_class() {
         for (largest, len, capacity) in [
             (1408, 0, 64),
             (1408, 64, 64),
@@ -237,19 +238,19 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_kept_up_to_the_limit_in_their_class() {
-        let of_64 = 64 + 63;
-        let mut pool = RowPool::new(1408, 2 * of_64);
+    fn rows_are_recycled_by_class_up_to_the_limit() {
+        let row_bytes = 64 + 63;
+        let mut pool = RowPool::new(1408, 2 * row_bytes);
         let rows: Vec<_> = (0..3).map(|_| pool.take(10)).collect();
         rows.into_iter().for_each(|row| pool.give(row));
-        assert_eq!((pool.free_bytes, pool.free[0].len()), (2 * of_64, 2));
+        assert_eq!((pool.free_bytes, pool.free[0].len()), (2 * row_bytes, 2));
         let row = pool.take(64);
-        assert_eq!((pool.free_bytes, pool.free[0].len()), (of_64, 1));
-        // A row of another class is not taken for it, and one of another pool is not kept.
+        assert_eq!((pool.free_bytes, pool.free[0].len()), (row_bytes, 1));
+        // Rows of another class are not reused, and rows of another pool are not kept.
         assert_eq!(pool.take(65).capacity(), 128);
-        assert_eq!(pool.free_bytes, of_64);
+        assert_eq!(pool.free_bytes, row_bytes);
         pool.give(row);
-        assert_eq!(pool.free_bytes, 2 * of_64);
+        assert_eq!(pool.free_bytes, 2 * row_bytes);
         pool.trim();
         pool.give(RowPool::new(192, 0).take(192));
         assert_eq!(pool.free_bytes, 0);

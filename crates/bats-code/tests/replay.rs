@@ -1,5 +1,4 @@
-//! Replays the inputs of the fuzz targets that this crate keeps: seeds, and every input that once
-//! failed.
+//! Replays the stored inputs of the fuzz targets: seeds, and every input that once failed.
 
 use std::fs;
 use std::path::Path;
@@ -19,75 +18,77 @@ fn each_input(name: &str, mut run: impl FnMut(&[u8])) {
 }
 
 #[test]
-fn honest_packets() {
+fn decoder_matches_reference() {
     let mut decoded = 0;
     each_input("honest", |data| {
         for kernel in Kernel::available() {
-            decoded += fuzzing::honest_run(kernel, data).decoded;
+            decoded += fuzzing::compare_with_reference(kernel, data).decoded;
         }
     });
     assert!(decoded > 0);
 }
 
 #[test]
-fn garbage() {
-    each_input("garbage", fuzzing::garbage_run);
+fn arbitrary_packets_stay_within_limits() {
+    each_input("garbage", fuzzing::push_arbitrary_packets);
 }
 
 #[test]
-fn rfc_blocks() {
+fn rfc_decoder_matches_reference() {
     let mut complete = 0;
     each_input("rfc_block", |data| {
         for kernel in Kernel::available() {
-            complete += usize::from(fuzzing::rfc::block_run(kernel, data).complete);
+            complete +=
+                usize::from(fuzzing::rfc::compare_block_with_reference(kernel, data).complete);
         }
     });
     assert!(complete > 0);
 }
 
 #[test]
-fn rfc_recoder_chains() {
+fn rfc_recoder_chains_match_reference() {
     let mut checked = 0;
     each_input("rfc_recoder", |data| {
         for kernel in Kernel::available() {
-            checked += fuzzing::rfc::recoder_run(kernel, data);
+            checked += fuzzing::rfc::check_recoder_chain(kernel, data);
         }
     });
     assert!(checked > 0);
 }
 
 #[test]
-fn rfc_garbage() {
+fn arbitrary_rfc_packets_stay_within_limits() {
     each_input("rfc_garbage", |data| {
-        fuzzing::rfc::garbage_block_run(Kernel::active(), data);
+        fuzzing::rfc::push_arbitrary_block_packets(Kernel::active(), data);
     });
 }
 
 #[test]
-fn rfc_parameters() {
+fn rfc_parameters_survive_a_round_trip() {
     let mut parsed = 0;
     each_input("rfc_parameters", |data| {
-        parsed += usize::from(fuzzing::rfc::parameters_run(data));
+        parsed += usize::from(fuzzing::rfc::check_parameters(data));
     });
     assert!(parsed > 0);
 }
 
-/// Bytes of a seed: scripts that nobody chose.
+/// A pseudo-random script.
 fn scripted(seed: u32, len: usize) -> Vec<u8> {
     let mut random = TinyMt32::new(seed);
     (0..len).map(|_| (random.next_u32() >> 24) as u8).collect()
 }
 
 #[test]
-fn rfc_scripts_from_seeds() {
+fn pseudo_random_rfc_scripts_match_reference() {
     let kernel = Kernel::active();
     let (mut complete, mut checked, mut garbage, mut parsed) = (0, 0, 0, 0);
     for seed in 0..1500 {
         let data = scripted(seed, 20 + seed as usize % 700);
-        complete += usize::from(fuzzing::rfc::block_run(kernel, &data).complete);
-        checked += fuzzing::rfc::recoder_run(kernel, &data);
-        garbage += usize::from(fuzzing::rfc::garbage_block_run(kernel, &data) == Some(true));
-        parsed += usize::from(fuzzing::rfc::parameters_run(&data[..5]));
+        complete += usize::from(fuzzing::rfc::compare_block_with_reference(kernel, &data).complete);
+        checked += fuzzing::rfc::check_recoder_chain(kernel, &data);
+        garbage +=
+            usize::from(fuzzing::rfc::push_arbitrary_block_packets(kernel, &data) == Some(true));
+        parsed += usize::from(fuzzing::rfc::check_parameters(&data[..5]));
     }
     assert!(
         complete > 100 && checked > 1000 && garbage > 0 && parsed > 10,

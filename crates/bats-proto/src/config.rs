@@ -1,4 +1,5 @@
-//! What the user of an endpoint decides: identity and trust, mode, limits, congestion control.
+//! Configuration of endpoints and connections: identity and trust, mode, limits, congestion
+//! control.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -6,45 +7,44 @@ use std::sync::Arc;
 use crate::crypto::SessionStore;
 use crate::error::ConnectError;
 
-/// How a connection treats messages; the numbers are part of the API and travel in the handshake.
+/// Delivery mode of a connection. The numbers are part of the API and of the wire format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Mode {
-    /// BTP: messages with a deadline, each delivered once or not at all, as soon as it is known.
+    /// BTP: messages with a deadline, each delivered at most once, as soon as it is decoded.
     Btp = 0,
     /// BRTP: reliable, ordered messages.
     #[default]
     Brtp = 1,
-    /// BRCTP: reliable, ordered messages in blocks, each coded without a rate as RFC 9426 has it: its
-    /// packets go on until the receiver has enough. For objects and for relays that know nothing but
-    /// the RFC.
+    /// BRCTP: reliable, ordered messages in blocks with the rateless code of RFC 9426: coded
+    /// packets are sent until the receiver can decode. For objects, and for relays that implement
+    /// only the RFC.
     Brctp = 2,
-    /// TRANSPARENT: messages leave as they are, at once: no redundancy, no congestion control. They
-    /// are encrypted all the same. For networks that are known to carry the load.
+    /// TRANSPARENT: messages are sent at once, encrypted, without redundancy and without congestion
+    /// control. For networks with known sufficient capacity.
     Transparent = 3,
-    /// Reliable, ordered messages over TCP with TLS 1.3, where UDP does not pass or the kernel's
-    /// congestion control is wanted. Not carried by packets of this protocol: see
-    /// [`stream`](crate::stream).
+    /// Reliable, ordered messages over TCP with TLS 1.3, for networks that block UDP, or to use the
+    /// kernel's congestion control. Another transport binding: see [`stream`](crate::stream).
     Tcp = 10,
-    /// Plain UDP: a message is a datagram, neither encrypted nor repaired nor controlled, and there is
-    /// no handshake. Not carried by packets of this protocol.
+    /// Plain UDP: one datagram per message, without encryption, repair, congestion control or
+    /// handshake. Another transport binding.
     Udp = 11,
-    /// Reliable, ordered messages over QUIC. Not carried by packets of this protocol: see
+    /// Reliable, ordered messages over QUIC. Another transport binding: see
     /// [`stream`](crate::stream).
     Quic = 12,
 }
 
 impl Mode {
-    /// All of them.
+    /// All modes.
     pub const ALL: [Self; 7] =
         [Self::Btp, Self::Brtp, Self::Brctp, Self::Transparent, Self::Tcp, Self::Udp, Self::Quic];
 
-    /// The mode with this number, if it is known.
+    /// The mode with this number, if there is one.
     pub fn from_number(number: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|mode| *mode as u8 == number)
     }
 
-    /// Whether everything that is sent arrives, once and in order, or the connection ends.
+    /// Whether messages are delivered reliably, once and in order.
     pub fn is_reliable(self) -> bool {
         match self {
             Self::Brtp | Self::Brctp | Self::Tcp | Self::Quic => true,
@@ -52,7 +52,7 @@ impl Mode {
         }
     }
 
-    /// Whether packets of this protocol carry it; the others are a driver's matter.
+    /// Whether the mode uses this protocol's packets. The driver implements the others.
     pub fn is_own(self) -> bool {
         match self {
             Self::Btp | Self::Brtp | Self::Brctp | Self::Transparent => true,
@@ -65,45 +65,45 @@ impl Mode {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub enum CongestionAlgorithm {
-    /// Model-based control that does not take random loss for congestion.
+    /// Model-based control that tolerates random loss.
     #[default]
     Bbr,
-    /// CUBIC (RFC 9438): TCP's answer to loss, polite to TCP and slow where the path itself loses.
+    /// CUBIC (RFC 9438): loss-based, fair to TCP, slow on paths with random loss.
     Cubic,
-    /// Delay-based control for real-time traffic: a short queue before a full link.
+    /// GCC: delay-based control for real-time traffic; prefers a short queue to full utilisation.
     Gcc,
-    /// A constant pacing rate in bits per second of UDP payload, whatever the network says.
+    /// A constant pacing rate in bits per second of UDP payload, without congestion control.
     FixedRate {
         /// UDP payload bits per second.
         bits_per_second: u64,
     },
-    /// No control at all: only for closed networks and measurements on loopback.
+    /// No congestion control: only for private networks and measurements on loopback.
     None,
 }
 
-/// What the redundancy of a connection favours.
+/// Trade-off for the redundancy of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Goal {
-    /// Hide losses from the application, at the price of a few per cent of the rate.
+    /// Hide losses from the application, at the cost of a few percent of the rate.
     Latency,
     /// Little waste in bulk, strong protection of message ends.
     #[default]
     Balanced,
-    /// Least waste; losses may cost a round trip.
+    /// Least waste; repairing a loss may take a round trip.
     Throughput,
 }
 
-/// The key of closed mode: 32 random bytes that an endpoint and all its peers share. See
-/// [`TransportConfig::closed`].
+/// The key of pre-shared-key (PSK) mode: 32 random bytes that an endpoint and its peers share. See
+/// [`TransportConfig::psk`].
 #[derive(Clone)]
-pub struct ClosedKey([u8; 32]);
+pub struct PresharedKey([u8; 32]);
 
-impl ClosedKey {
-    /// Bytes of a key.
+impl PresharedKey {
+    /// Length of a key in bytes.
     pub const LEN: usize = 32;
 
-    /// Of bytes that nobody can guess: a password is none.
+    /// A key of uniformly random bytes. Do not use a password.
     pub fn new(bytes: [u8; Self::LEN]) -> Self {
         Self(bytes)
     }
@@ -113,127 +113,129 @@ impl ClosedKey {
     }
 }
 
-/// Shows nothing of the key.
-impl core::fmt::Debug for ClosedKey {
+/// Does not print the key.
+impl core::fmt::Debug for PresharedKey {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str("ClosedKey(..)")
+        f.write_str("PresharedKey(..)")
     }
 }
 
-/// A text that is not 64 hexadecimal digits.
+/// The text of a key does not have 64 hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a key of closed mode has 64 hexadecimal digits, as `openssl rand -hex 32` makes them")]
-pub struct ClosedKeyError;
+#[error("a pre-shared key has 64 hexadecimal digits, as `openssl rand -hex 32` makes them")]
+pub struct PresharedKeyError;
 
-/// Of 64 hexadecimal digits.
-impl core::str::FromStr for ClosedKey {
-    type Err = ClosedKeyError;
+/// Parses 64 hexadecimal digits.
+impl core::str::FromStr for PresharedKey {
+    type Err = PresharedKeyError;
 
-    fn from_str(text: &str) -> Result<Self, ClosedKeyError> {
+    fn from_str(text: &str) -> Result<Self, PresharedKeyError> {
         let (pairs, rest) = text.as_bytes().as_chunks::<2>();
         let mut bytes = [0; Self::LEN];
         if pairs.len() != Self::LEN || !rest.is_empty() {
-            return Err(ClosedKeyError);
+            return Err(PresharedKeyError);
         }
         for (byte, pair) in bytes.iter_mut().zip(pairs) {
-            let digit = |at: usize| char::from(pair[at]).to_digit(16).ok_or(ClosedKeyError);
+            let digit = |at: usize| char::from(pair[at]).to_digit(16).ok_or(PresharedKeyError);
             *byte = (digit(0)? << 4 | digit(1)?) as u8;
         }
         Ok(Self(bytes))
     }
 }
 
-/// Limits and behaviour of a connection; both ends have their own.
+/// Limits and behaviour of a connection; each end has its own.
 #[derive(Clone, Debug)]
 pub struct TransportConfig {
-    /// Mode asked for by a client. A server accepts this one and those of `also_accepted`.
+    /// Mode that a client requests. A server accepts this one and those in `also_accepted`.
     pub mode: Mode,
-    /// Further modes that a server leaves to the client to choose.
+    /// Further modes that a server accepts.
     pub also_accepted: Vec<Mode>,
-    /// BTP and TRANSPARENT: how long after `send` a message is worth something, unless it was sent
-    /// with a deadline of its own.
+    /// BTP and TRANSPARENT: time after `send` at which a message expires, unless it was sent with
+    /// its own deadline.
     pub deadline: Duration,
     /// Congestion controller of this end's sending direction.
     pub congestion: CongestionAlgorithm,
-    /// One knob for the redundancy.
+    /// Trade-off for the redundancy.
     pub goal: Goal,
     /// Largest message in bytes that this end accepts, at most 64 MiB and half of
     /// `receive_budget`.
     pub max_message_size: usize,
-    /// Most memory in bytes for unacknowledged and queued data of this end. Within it the send
-    /// window follows the congestion window: at least three bandwidth-delay products, at least
-    /// 4 MiB. Progress needs a window of 512 symbols (0.7 MiB at an MTU of 1500), which is used
-    /// even if the budget is less, and one message that the peer accepts is taken when nothing else
-    /// is held, however large. Repairs that wait to be sent may take a quarter of it beyond.
+    /// Most memory in bytes for unacknowledged and queued data of this end.
+    ///
+    /// Within it the send window is at least two congestion windows, and at least 128 KiB (4 MiB
+    /// before the path is measured). Progress needs a coding window of 512 symbols (0.7 MiB at an
+    /// MTU of 1500 bytes), which is used even if the budget is less. One message that the peer
+    /// accepts is taken when nothing else is held, however large. Queued repairs may use a quarter
+    /// on top.
     pub send_budget: usize,
-    /// Memory in bytes for received data that the application has not taken; the credit given to
-    /// the peer never promises more. Less than four windows (3 MiB) counts as that.
+    /// Memory in bytes for received data that the application has not read; the credit given to the
+    /// peer never exceeds it. At least four windows (3 MiB) are used even if it is less.
     pub receive_budget: usize,
-    /// Silence after which the connection ends. Both ends' values count, the smaller wins.
+    /// Time without received packets after which the connection is closed. The smaller value of the
+    /// two ends applies.
     pub idle_timeout: Duration,
-    /// After this time a handshake that is not done is given up.
+    /// Time after which an incomplete handshake fails.
     pub handshake_timeout: Duration,
-    /// The round trip that is expected before one is measured. What is longer than 100 ms makes the
-    /// handshake's repetitions rarer in proportion: minutes, to another planet.
+    /// RTT assumed before one is measured. Above 100 ms the handshake's retransmission intervals
+    /// grow in proportion, for paths with very long delay.
     pub initial_rtt: Duration,
-    /// Interval of keep-alive packets, `None` for none.
+    /// Interval of keep-alives; `None` disables them.
     pub keep_alive: Option<Duration>,
     /// Largest UDP payload in bytes to try by path MTU discovery.
     pub max_udp_payload: u16,
-    /// Bits that the layer above tells its counterpart in the handshake, authenticated; they have no
-    /// meaning here. See [`Endpoint::peer_limits`](crate::Endpoint::peer_limits).
+    /// Bits for the upper layer, sent authenticated in the handshake and not interpreted here. See
+    /// [`Endpoint::peer_limits`](crate::Endpoint::peer_limits).
     pub application: u8,
-    /// Packets sealed with one key before the key is updated; clamped to the AEAD's limit.
+    /// Packets sealed with one key before a key update; clamped to the AEAD's limit.
     pub key_update_packets: u64,
-    /// Client: sessions with servers are kept there and taken up again, which spares the next handshake
-    /// the certificates. `None`: every handshake is a full one. Servers offer it always.
+    /// Client: store for TLS session resumption, which makes the next handshake shorter. `None`:
+    /// every handshake is a full one. Servers always offer resumption.
     pub resumption: Option<Resumption>,
-    /// Client in mode BTP: messages handed in before the connection is established travel with its
-    /// first flight if an earlier session is taken up, and arrive after half a round trip. Needs
-    /// `resumption`. Server that offers BTP: it takes such messages.
+    /// Early data (0-RTT) in mode BTP. Client: messages sent before the connection is established
+    /// go with the first flight if a session is resumed, and arrive after half a round trip; needs
+    /// `resumption`. Server: accepts such messages if it offers BTP.
     ///
-    /// Who records the first flight can send it again. A server takes each session up once, so that a
-    /// replay delivers nothing twice to one server; but it knows only itself: of several that share
-    /// a certificate each has its own sessions. Messages that must not be acted on before the peer
-    /// has answered do not belong here: what arrives early comes from who holds the session, not
-    /// from who is there now. See `docs/adr/0013-resumption-and-early-data.md`.
+    /// An attacker can replay a recorded first flight. One server resumes each session once, so a
+    /// replay delivers nothing twice there; several servers with the same certificate do not share
+    /// this protection. Do not send messages as early data that must not be acted on before the
+    /// peer is validated. See `docs/adr/0013-resumption-and-early-data.md`.
     pub early_data: bool,
-    /// Closed mode: both ends have this key beside certificates and all the rest, and speak to nobody
-    /// who has not. A server answers no datagram of a stranger, with not one byte, and keeps nothing
-    /// of it; a client cannot connect to a server that has another key or none, and hears nothing from
-    /// one: its handshake times out. The links of relays and the sessions across them have it alike.
-    /// Modes 0 to 3. See `docs/adr/0017-closed-mode.md`.
-    pub closed: Option<ClosedKey>,
+    /// Pre-shared-key (PSK) mode: both ends need this key in addition to certificates.
+    ///
+    /// A server sends no byte to an unauthenticated peer without the key and keeps no state for it.
+    /// A client cannot connect to a server with another key or none: its handshake times out. Links
+    /// of relays and end-to-end sessions support it too. Modes 0 to 3. See
+    /// `docs/adr/0017-closed-mode.md`.
+    pub psk: Option<PresharedKey>,
 }
 
-/// Where a client's sessions are kept, and what time it is.
+/// TLS session resumption of a client.
 #[derive(Clone, Debug)]
 pub struct Resumption {
-    /// The sessions.
+    /// Where sessions are kept.
     pub store: SessionStore,
-    /// The time since 1970 when the connection begins, by which the age of sessions is told: like all
-    /// time it comes from outside. [`PeerTrust::Authorities`] has a time of its own, which counts
-    /// then.
+    /// Unix time at the start of the connection, for the age of sessions; the core has no clock.
+    /// With [`PeerTrust::Authorities`] that variant's time is used instead.
     pub unix_time: Duration,
 }
 
 impl TransportConfig {
-    /// Whether a server with this configuration lets clients choose the mode.
+    /// Whether a server with this configuration accepts the mode.
     pub(crate) fn offers(&self, mode: Mode) -> bool {
         self.mode == mode || self.also_accepted.contains(&mode)
     }
 
-    /// Why the modes do not go with closed mode, if they do not.
+    /// Checks that PSK mode is used only with modes of this protocol's packets.
     ///
     /// # Errors
     ///
-    /// Closed mode, and a mode that packets of this protocol do not carry.
-    pub fn check_closed(&self) -> Result<(), ConnectError> {
+    /// A pre-shared key is set and a mode of another transport binding is offered.
+    pub fn check_psk_modes(&self) -> Result<(), ConnectError> {
         let foreign = Mode::ALL.into_iter().find(|mode| !mode.is_own() && self.offers(*mode));
-        match foreign.filter(|_| self.closed.is_some()) {
+        match foreign.filter(|_| self.psk.is_some()) {
             Some(mode) => Err(ConnectError::Configuration(format!(
-                "closed mode is for the modes 0 to 3: whoever asks for mode {} is answered before a key \
-                 can be asked of it",
+                "PSK mode is for the modes 0 to 3: mode {} answers a client before the client can \
+                 prove the key",
                 mode as u8
             ))),
             None => Ok(()),
@@ -261,12 +263,12 @@ impl Default for TransportConfig {
             key_update_packets: 1 << 22,
             resumption: None,
             early_data: false,
-            closed: None,
+            psk: None,
         }
     }
 }
 
-/// What a peer said of itself in the handshake, for the layer above.
+/// Limits from the peer's transport parameters, for the upper layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerLimits {
     /// Bytes of the longest message that the peer accepts.
@@ -275,7 +277,7 @@ pub struct PeerLimits {
     pub application: u8,
 }
 
-/// Certificate chain and private key of an endpoint, DER.
+/// Certificate chain and private key of an endpoint, in DER.
 #[derive(Clone)]
 pub struct Identity {
     /// X.509 certificates, end entity first.
@@ -290,21 +292,20 @@ impl core::fmt::Debug for Identity {
     }
 }
 
-/// Whom a client believes.
+/// Which servers a client trusts.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum PeerTrust {
-    /// Certificate authorities; the server's name is checked, and that its certificate is valid
-    /// now.
+    /// Certificate authorities; the server's name and the validity period are checked.
     Authorities {
-        /// Their certificates, DER.
+        /// Certificates of the authorities, in DER.
         certificates: Vec<Vec<u8>>,
-        /// The time since 1970 that counts as now: like all time it comes from outside.
+        /// Current Unix time; the core has no clock.
         unix_time: Duration,
     },
     /// SHA-256 fingerprints of the peer's end-entity certificate.
     Fingerprints(Vec<[u8; 32]>),
-    /// Anyone. Encrypted, but an active attacker can sit in the middle.
+    /// Any server. Encrypted, but open to man-in-the-middle attacks.
     DangerousAcceptAny,
 }
 
@@ -314,52 +315,54 @@ pub enum Security {
     /// TLS 1.3 through rustls.
     #[default]
     Tls,
-    /// No security: a deterministic stand-in for the simulator and for fuzzing, with checksums in
-    /// place of tags. An endpoint accepts it only if it is configured with it itself.
+    /// No security: a deterministic stand-in for simulation and fuzzing, with checksums in place of
+    /// authentication tags. Both endpoints must be configured with it.
     DangerousPlain,
 }
 
-/// Configuration of the connections that this endpoint opens.
+/// Configuration of outgoing connections.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
-    /// Whom to believe.
+    /// Which servers to trust.
     pub trust: PeerTrust,
-    /// Own certificate, if the server asks for one.
+    /// Client certificate, if the server requests one.
     pub identity: Option<Identity>,
     /// Limits and behaviour.
     pub transport: Arc<TransportConfig>,
 }
 
-/// Configuration of the connections that this endpoint accepts.
+/// Configuration of incoming connections.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
-    /// Own certificate and key.
+    /// Server certificate and key.
     pub identity: Identity,
     /// Limits and behaviour.
     pub transport: Arc<TransportConfig>,
-    /// Half-open connections from which on a client must first prove its address by a retry
-    /// token; 0 asks everyone.
+    /// Number of half-open connections from which a client must validate its address with a retry
+    /// token; 0: always.
     pub retry_threshold: usize,
-    /// Connections open at once; more are refused.
+    /// Limit of open connections; more are refused.
     pub max_connections: usize,
 }
 
-/// Bytes promised to peers unless configured otherwise: 10,000 connections with the least budget
-/// each (2.75 MiB), and 5 GiB above that for busy ones. It is a bound to what peers can cause; what is
-/// not sent takes no memory.
+/// Default memory budget in bytes: 10,000 connections with the least receive budget (2.75 MiB
+/// each), plus 5 GiB for busy ones. It bounds what peers can cause; memory is used only for
+/// received data.
 const DEFAULT_MEMORY_BUDGET: u64 = 32 << 30;
 
 /// Configuration of an endpoint.
 #[derive(Clone, Debug)]
 pub struct EndpointConfig {
-    /// TLS or the simulator's stand-in.
+    /// TLS, or the stand-in for simulation.
     pub security: Security,
-    /// Present if the endpoint accepts connections.
+    /// Set if the endpoint accepts connections.
     pub server: Option<ServerConfig>,
-    /// Bytes of received data that all connections together may hold: the receive budgets that
-    /// they begin with never sum to more. When little is left, new connections get less than they
-    /// are configured for, down to four windows (2.75 MiB at an MTU of 1500), and then none begins. The default
-    /// is 32 GiB, which is room for 10,000 connections: set it to what the machine can spare.
+    /// Limit in bytes of received data that all connections together may hold.
+    ///
+    /// The receive budgets of all connections never sum to more. When little is left, new
+    /// connections get smaller budgets, down to four windows (2.75 MiB at an MTU of 1500 bytes),
+    /// then new connections are refused. The default of 32 GiB suffices for 10,000 connections: set
+    /// it to what the machine can spare.
     pub memory_budget: u64,
 }
 

@@ -1,23 +1,23 @@
-//! Errors, one type per boundary.
+//! Error types.
 
 use bytes::Bytes;
 
-/// Why a connection could not be begun.
+/// Why a connection could not be started.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The configuration cannot be used; the text says which part and why.
+    /// The configuration is invalid; the text says which part and why.
     #[error("unusable configuration: {0}")]
     Configuration(String),
     /// The server name is neither a DNS name nor an address.
     #[error("'{0}' is not a valid server name")]
     ServerName(String),
-    /// The endpoint has promised all its memory to other connections.
+    /// The endpoint's memory budget is used up by other connections.
     #[error("no memory left for another connection within the endpoint's budget")]
     Memory,
 }
 
-/// Why a message was not taken. The message comes back where it may be sent later.
+/// Why a message was not accepted. The message is returned if it may be sent later.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendError {
@@ -35,7 +35,7 @@ pub enum SendError {
     /// `finish` or `close` was called before.
     #[error("the sending direction is finished")]
     Finished,
-    /// No such connection (any more).
+    /// The connection is closed or unknown.
     #[error("the connection is closed")]
     Closed,
 }
@@ -55,19 +55,19 @@ pub enum CloseReason {
         /// The application's text.
         reason: String,
     },
-    /// Nothing was heard from the peer for the idle time-out.
-    #[error("nothing heard from the peer for {0:?}")]
+    /// Nothing was received from the peer for the idle timeout.
+    #[error("nothing received from the peer for {0:?}")]
     IdleTimeout(core::time::Duration),
     /// The handshake did not finish in time.
     #[error("the peer did not complete the handshake in time")]
     HandshakeTimeout,
-    /// TLS or the retry procedure failed; the text says whose fault it was.
+    /// TLS or the retry procedure failed; the text says why.
     #[error("handshake failed: {0}")]
     Handshake(String),
-    /// The peer broke the protocol; the text names the rule.
+    /// The peer violated the protocol; the text names the rule.
     #[error("peer violated the protocol: {0}")]
     PeerMisbehaved(String),
-    /// The peer reported that this side broke the protocol.
+    /// The peer reported that this side violated the protocol.
     #[error("peer reports a protocol violation: {0}")]
     ReportedByPeer(String),
     /// No common protocol version.
@@ -76,15 +76,15 @@ pub enum CloseReason {
     /// The server refused the connection, for instance because it is full.
     #[error("refused by the server")]
     Refused,
-    /// Modes over a stream of somebody else's: it ended or broke before either side said that the
-    /// connection is over.
+    /// TCP and QUIC modes: the underlying stream ended or failed before either side closed the
+    /// connection.
     #[error("connection lost: {0}")]
     Lost(String),
-    /// Relays have altered what they carried: so many symbols, blocks or packets one after the other
-    /// had to be refused, and there was no other way.
-    #[error("relays on the way altered what they carried: {0} refused one after the other")]
-    Altered(u64),
-    /// A key protected as many packets as is safe.
-    #[error("limit of the packet protection reached")]
+    /// Pollution attack: so many symbols, blocks or packets in a row failed authentication, and
+    /// there was no other path.
+    #[error("relays polluted the session: {0} symbols or blocks in a row failed authentication")]
+    Pollution(u64),
+    /// The confidentiality or integrity limit of the AEAD is reached (RFC 9001, section 6.6).
+    #[error("AEAD limit of the packet protection reached")]
     AeadLimit,
 }

@@ -1,27 +1,27 @@
-//! What an endpoint tells its driver about its connections.
+//! Events of connections.
 
 use crate::error::CloseReason;
 
-/// Something that happened on one connection.
+/// An event of one connection.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Event {
-    /// A peer's connection is established (server side); the handle is new.
+    /// A connection was accepted and is established (server side); the handle is new.
     Accepted,
-    /// The handshake is done and data may flow (client side).
+    /// The connection is established (client side).
     Connected,
     /// [`Endpoint::recv`](crate::Endpoint::recv) has at least one message, or the end of the
     /// peer's messages.
     Readable,
-    /// [`Endpoint::send`](crate::Endpoint::send) had refused a message for want of budget and
-    /// would accept one now.
+    /// [`Endpoint::send`](crate::Endpoint::send) has refused a message for lack of budget and would
+    /// accept it now.
     Writable,
     /// Everything handed to `send` so far, and `finish` if it was called, has arrived at the peer.
     AllAcknowledged,
-    /// A session across relays has received a symbol that was altered on the way: a relay lies or is
-    /// broken. It is not delivered, and asked for again. Told once; see
-    /// [`ConnectionStats::symbols_altered`](crate::ConnectionStats::symbols_altered).
-    Altered,
-    /// The connection is over; the handle is dead after this event.
+    /// An end-to-end session received a polluted symbol: a relay misbehaves or is broken. The
+    /// symbol is not delivered; reliable modes request it again. Reported once; see
+    /// [`ConnectionStats::symbols_polluted`](crate::ConnectionStats::symbols_polluted).
+    PollutionDetected,
+    /// The connection is closed; the handle is invalid after this event.
     Closed(CloseReason),
 }

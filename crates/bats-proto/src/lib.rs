@@ -1,9 +1,13 @@
-//! The OpenBATS protocol core: wire format, security, link, flow, session and congestion control,
-//! without sockets, clocks or threads.
+//! The OpenBATS protocol core: wire format, security, links, flows, sessions, relays and congestion
+//! control, without sockets, clocks or threads (sans I/O).
 //!
-//! Everything is driven by [`Endpoint::handle`] and [`Endpoint::poll`]: one `handle`, then `poll`
-//! until it answers [`Output::Timeout`]. Time and randomness come in as arguments, so that the
-//! same core runs on real sockets and in virtual time.
+//! BRTP and BTP code a sliding window of symbols with dense random linear combinations over
+//! GF(256), in batches that relays recode like the inner code of RFC 9426. BRCTP uses the outer
+//! code of RFC 9426.
+//!
+//! A driver calls [`Endpoint::handle`] for each input, then [`Endpoint::poll`] until it returns
+//! [`Output::Timeout`]. Time and randomness are arguments, so that the same core runs on real
+//! sockets and in virtual time.
 #![forbid(unsafe_code)]
 
 pub mod config;
@@ -26,8 +30,8 @@ pub mod wire;
 
 pub use bats_types::Timestamp;
 pub use config::{
-    ClientConfig, ClosedKey, ClosedKeyError, CongestionAlgorithm, EndpointConfig, Goal, Identity,
-    Mode, PeerLimits, PeerTrust, Resumption, ServerConfig, TransportConfig,
+    ClientConfig, CongestionAlgorithm, EndpointConfig, Goal, Identity, Mode, PeerLimits, PeerTrust,
+    PresharedKey, PresharedKeyError, Resumption, ServerConfig, TransportConfig,
 };
 pub use crypto::SessionStore;
 pub use endpoint::{ConnectionHandle, Endpoint, Input, Output, Received, Transmit};

@@ -1,4 +1,4 @@
-//! What can be seen of a connection: one sample, plain numbers with units in their names.
+//! Statistics of connections and endpoints; units are part of the names.
 
 use core::time::Duration;
 
@@ -9,18 +9,18 @@ use bats_types::Timestamp;
 pub struct ConnectionStats {
     /// When the sample was taken.
     pub time: Timestamp,
-    /// When the handshake was done.
+    /// When the connection was established.
     pub established: Option<Timestamp>,
     /// Name of the congestion controller's state.
     pub controller_state: &'static str,
-    /// Congestion window in bytes of UDP payload. Of a session across relays this, the pacing and the
-    /// delivery rate are those of the links that it leaves by, which control it.
+    /// Congestion window in bytes of UDP payload. For an end-to-end session, this, the pacing rate
+    /// and the delivery rate are those of its first links, which control it.
     pub cwnd_bytes: u64,
     /// Bytes sent, neither acknowledged nor declared lost.
     pub in_flight_bytes: u64,
     /// Pacing rate in bits per second of UDP payload; `u64::MAX` when unpaced.
     pub pacing_bps: u64,
-    /// Estimate of the link's rate in bits per second of UDP payload.
+    /// Estimated delivery rate of the link in bits per second of UDP payload.
     pub delivery_bps: u64,
     /// Smoothed round-trip time.
     pub smoothed_rtt: Duration,
@@ -34,9 +34,9 @@ pub struct ConnectionStats {
     pub burst_factor: f64,
     /// Source symbols per coded packet sent, 0 to 1.
     pub code_rate: f64,
-    /// Largest UDP payload known to pass.
+    /// Path MTU: largest UDP payload in bytes known to pass.
     pub path_mtu: u16,
-    /// UDP payload bytes and packets sent.
+    /// UDP payload bytes sent.
     pub bytes_sent: u64,
     /// Packets sent.
     pub packets_sent: u64,
@@ -46,46 +46,46 @@ pub struct ConnectionStats {
     pub packets_received: u64,
     /// Packets that the link declared lost.
     pub packets_lost: u64,
-    /// Packets declared lost that arrived after all.
+    /// Packets declared lost that arrived later.
     pub packets_spuriously_lost: u64,
-    /// Packets sent with fresh source symbols.
+    /// Packets sent with new source symbols.
     pub source_packets_sent: u64,
-    /// Repair packets sent before the peer asked.
+    /// Proactive repairs sent, before feedback.
     pub proactive_packets_sent: u64,
-    /// Repair packets sent because the peer reported missing rank.
+    /// Top-up repairs sent, after the peer reported missing rank.
     pub top_up_packets_sent: u64,
     /// Coded packets received.
     pub coded_packets_received: u64,
-    /// Coded packets received that brought nothing new.
+    /// Non-innovative coded packets received.
     pub wasted_packets_received: u64,
     /// Source symbols recovered by decoding.
     pub symbols_decoded: u64,
-    /// Application messages and bytes accepted by `send`.
+    /// Application messages accepted by `send`.
     pub messages_sent: u64,
     /// Application bytes accepted by `send`.
     pub message_bytes_sent: u64,
     /// Messages delivered by `recv`, in order.
     pub messages_received: u64,
-    /// Application bytes that became deliverable in order (taken or not).
+    /// Application bytes that became deliverable in order (read or not).
     pub message_bytes_received: u64,
-    /// Packets and reports of flows that the peer wanted to have carried without being admitted.
-    pub packets_uncarried: u64,
-    /// Symbols of a session across relays whose seal was broken: some node on the way has altered
-    /// them. None of them is delivered.
-    pub symbols_altered: u64,
-    /// BTP: messages that were too old before they were sent.
+    /// Packets and reports for the relay dropped because the peer is not admitted.
+    pub relayed_packets_refused: u64,
+    /// Polluted symbols of an end-to-end session: they failed authentication, because a relay
+    /// changed them. None of them is delivered.
+    pub symbols_polluted: u64,
+    /// BTP: messages that expired before they were sent.
     pub messages_expired: u64,
-    /// BTP: messages of the peer that were given up, those among them that it did not send because
-    /// they were too old, and those that found no room here. Known once 4,096 newer messages exist,
-    /// or the peer has finished; then messages received and lost are those that the peer took.
+    /// BTP: messages of the peer that were not delivered, including those that expired at the peer
+    /// and those dropped here for lack of room. Counted once 4,096 newer messages exist, or the
+    /// peer has finished; then messages received and lost add up to those that the peer accepted.
     pub messages_lost: u64,
-    /// BTP: symbols of the peer that neither arrived nor were repaired in time: the residual loss.
+    /// BTP: residual loss: symbols of the peer that neither arrived nor were repaired in time.
     pub symbols_lost: u64,
-    /// BTP: symbols that a repair gave.
+    /// BTP: symbols recovered by repairs.
     pub symbols_repaired: u64,
-    /// BTP: time by which these came later than was seen that they were missing, in all.
+    /// BTP: sum over these symbols of the time from detecting the gap to recovery.
     pub repair_delay: Duration,
-    /// BTP: the longest of these times.
+    /// BTP: the longest such time.
     pub longest_repair_delay: Duration,
     /// Bytes held for sending now.
     pub send_buffer_bytes: u64,
@@ -93,74 +93,75 @@ pub struct ConnectionStats {
     pub receive_buffer_bytes: u64,
     /// Packets that failed authentication.
     pub packets_forged: u64,
-    /// Packets whose number had been seen before or was too old to tell.
+    /// Packets whose number was a duplicate or older than the replay window.
     pub packets_replayed: u64,
-    /// Packets that were authentic and malformed.
+    /// Packets that were authentic but malformed.
     pub packets_malformed: u64,
     /// Coded packets that the decoder had no room for.
     pub packets_refused: u64,
-    /// Packets that overtook the handshake and found no room: their sender repairs them.
+    /// Packets that arrived before the handshake completed and found no room; the sender repairs
+    /// them.
     pub early_packets_dropped: u64,
-    /// Packets in parts of which some had arrived, given up for newer ones.
+    /// Incomplete fragmented packets dropped for newer ones.
     pub fragments_dropped: u64,
-    /// Challenges of the peer that a newer one replaced before they were answered.
+    /// Path challenges of the peer that newer ones replaced before they were answered.
     pub challenges_dropped: u64,
-    /// Acknowledgements that left out older ranges for want of room.
+    /// Acknowledgements that omitted older ranges for lack of room.
     pub acks_shortened: u64,
     /// Key updates done by either side.
     pub key_updates: u64,
-    /// Probe time-outs: times the sender had to speak up because nothing was heard.
+    /// Probe timeouts (RFC 9002, section 6.2).
     pub probe_timeouts: u64,
-    /// Times that the peer was found at another address and proved it.
+    /// Migrations of the peer to another validated address.
     pub path_changes: u64,
     /// CE marks reported by the peer.
     pub ecn_ce: u64,
-    /// The handshake took up an earlier session.
+    /// The handshake resumed an earlier TLS session.
     pub resumed: bool,
-    /// Messages that went with the client's first flight; at the server, those that arrived so.
+    /// Early data: messages sent with the client's first flight; at the server, those received.
     pub early_messages: u64,
-    /// Client: those among them that the server had when the handshake was done. The others were sent
-    /// again.
+    /// Client: early messages that the server had when the handshake completed. The others were
+    /// sent again.
     pub early_messages_accepted: u64,
-    /// Server: packets with early data beyond what is taken of one connection.
+    /// Server: early-data packets refused because they exceed the limit of one connection.
     pub early_packets_refused: u64,
 }
 
 /// Counters of an endpoint for datagrams that belong to no connection, and of its handshakes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EndpointStats {
-    /// Datagrams handed in.
+    /// Datagrams received.
     pub datagrams_received: u64,
     /// Datagrams that could not be parsed or belonged to no connection.
     pub datagrams_dropped: u64,
-    /// Datagrams that a closed server left unanswered because they begin with a first packet that does not
-    /// prove the key, or with one of another version; `datagrams_dropped` does not count them.
-    pub strangers_ignored: u64,
-    /// Handshakes begun by peers.
+    /// Datagrams that a server in PSK mode ignored: their first packet does not prove the key or
+    /// has another version. `datagrams_dropped` does not count them.
+    pub unauthenticated_ignored: u64,
+    /// Handshakes started by peers.
     pub handshakes_started: u64,
-    /// First packets left unanswered because there are as many connections as allowed, or because they
-    /// name the flow of a session that is there.
+    /// First packets ignored because the connection limit is reached, or because they name the flow
+    /// of an existing session.
     pub connections_refused: u64,
-    /// First packets left unanswered because too many handshakes are half-open, in all or from the
+    /// First packets ignored because too many handshakes are half-open, in total or from the
     /// sender's network.
     pub half_open_refused: u64,
-    /// Connections not begun because all memory is promised.
+    /// Connections refused because the memory budget is used up.
     pub memory_refusals: u64,
-    /// Connections begun with a smaller receive budget than configured.
+    /// Connections started with a smaller receive budget than configured.
     pub budgets_reduced: u64,
-    /// Bytes of received data that connections may hold by what they were given, now.
+    /// Sum of the receive budgets granted to current connections, in bytes.
     pub memory_promised: u64,
-    /// Connections closed because the peer broke a rule.
+    /// Connections closed because the peer violated the protocol.
     pub peers_misbehaved: u64,
-    /// Answers to strangers dropped because they wait faster than they leave, or would be longer than
-    /// the question.
+    /// Answers to unauthenticated peers dropped because the queue was full, or because the answer
+    /// would be longer than the datagram that it answers.
     pub answers_dropped: u64,
     /// Retry packets sent.
     pub retries_sent: u64,
     /// Version negotiation packets sent.
     pub version_negotiations_sent: u64,
-    /// Sessions that made room for others before a client came back with them.
+    /// TLS sessions evicted before a client resumed them.
     pub sessions_displaced: u64,
-    /// Handshakes that began while so many first flights were remembered that early data were refused.
+    /// Handshakes whose early data was refused because the replay ledger was full.
     pub early_data_refused: u64,
 }

@@ -1,6 +1,6 @@
-//! After a change of the path its clocks begin anew: the probe time-out, and the search for what fits.
+//! After a change of path, the probe time-out and path MTU discovery start again.
 
-mod stage;
+mod harness;
 
 use std::net::SocketAddr;
 
@@ -9,16 +9,16 @@ use bats_proto::fuzzing::open_short;
 use bats_proto::wire::frame::{self, Frame};
 use bats_proto::wire::short_header::PacketKind;
 use bats_proto::wire::varint::Reader;
-use stage::{MS, Stage, transport};
+use harness::{Harness, MS, transport};
 
-/// Another port, as a NAT gives that has forgotten, and another network.
-const PORT: ([u8; 4], u16) = ([10, 0, 0, 1], 9_999);
-const NETWORK: ([u8; 4], u16) = ([192, 0, 2, 7], 1_234);
-/// Half of the round trip that the server sees.
-const HALF: u32 = 5;
+/// Another port, as after a NAT rebinding, and another network.
+const OTHER_PORT: ([u8; 4], u16) = ([10, 0, 0, 1], 9_999);
+const OTHER_NETWORK: ([u8; 4], u16) = ([192, 0, 2, 7], 1_234);
+/// Half of the round-trip time that the server measures, in milliseconds.
+const HALF_RTT: u32 = 5;
 
-fn challenge(stage: &Stage) -> Option<u64> {
-    stage.heard.iter().find_map(|datagram| {
+fn challenge(harness: &Harness) -> Option<u64> {
+    harness.received.iter().find_map(|datagram| {
         let (header, payload) = open_short(false, 0, datagram)?;
         let mut reader = Reader::new(&payload);
         while header.kind == PacketKind::Control
@@ -32,168 +32,170 @@ fn challenge(stage: &Stage) -> Option<u64> {
     })
 }
 
-/// The liar speaks from elsewhere and proves that it is there.
-fn move_to(stage: &mut Stage, (ip, port): ([u8; 4], u16)) {
-    let changes = stage.stats().path_changes;
-    stage.heard.clear();
-    stage.remote = SocketAddr::from((ip, port));
-    stage.say_frame(&Frame::Ping);
-    assert_eq!(stage.last_to, Some(stage.remote), "it is challenged where it is");
-    let challenge = challenge(stage).expect("a challenge");
-    stage.say_frame(&Frame::PathResponse(challenge));
-    assert_eq!(stage.stats().path_changes, changes + 1);
+/// The client sends from another address and validates it.
+fn migrate_to(harness: &mut Harness, (ip, port): ([u8; 4], u16)) {
+    let changes = harness.stats().path_changes;
+    harness.received.clear();
+    harness.remote = SocketAddr::from((ip, port));
+    harness.send_frame(&Frame::Ping);
+    assert_eq!(harness.last_to, Some(harness.remote), "the challenge goes to the new address");
+    let challenge = challenge(harness).expect("a challenge");
+    harness.send_frame(&Frame::PathResponse(challenge));
+    assert_eq!(harness.stats().path_changes, changes + 1);
 }
 
-/// The liar acknowledges everything for some milliseconds.
-fn acknowledge(stage: &mut Stage, millis: u32) {
-    for _ in 0..millis / HALF {
-        stage.pass(MS * HALF);
-        let at = stage.now;
-        stage.pass(MS * HALF);
-        for (number, _) in stage.packets() {
-            stage.say_ack(at, &[(number, number)]);
+/// The client acknowledges everything for `millis` milliseconds.
+fn acknowledge(harness: &mut Harness, millis: u32) {
+    for _ in 0..millis / HALF_RTT {
+        harness.advance(MS * HALF_RTT);
+        let at = harness.now;
+        harness.advance(MS * HALF_RTT);
+        for (number, _) in harness.take_packets() {
+            harness.send_ack(at, &[(number, number)]);
         }
     }
 }
 
-/// Milliseconds until the server's next probe time-out.
-fn until_probe(stage: &mut Stage) -> u32 {
-    let before = stage.stats().probe_timeouts;
+/// Returns the milliseconds until the server's next probe time-out.
+fn millis_until_probe(harness: &mut Harness) -> u32 {
+    let before = harness.stats().probe_timeouts;
     let millis = (1..2_000).find(|_| {
-        stage.pass(MS);
-        stage.stats().probe_timeouts > before
+        harness.advance(MS);
+        harness.stats().probe_timeouts > before
     });
     millis.expect("a probe within two seconds")
 }
 
 #[test]
-fn the_probe_clock_is_armed_anew_and_does_not_wait_for_the_backoff_of_before() {
-    for place in [PORT, NETWORK] {
-        let mut stage = Stage::established(transport());
-        stage.send(3_000);
-        acknowledge(&mut stage, 200);
-        stage.packets();
-        stage.send(3_000);
-        let waits: Vec<u32> = (0..4).map(|_| until_probe(&mut stage)).collect();
-        assert!(waits[3] > 2 * waits[0], "they become rarer: {waits:?}");
-        move_to(&mut stage, place);
-        stage.heard.clear();
-        let first = until_probe(&mut stage);
-        assert!(first <= waits[0] + 10, "{place:?}: {first} ms after {waits:?}");
-        assert!(!stage.heard.is_empty(), "and something is sent");
-        assert_eq!(stage.last_to, Some(stage.remote), "to where the peer is");
-        let second = until_probe(&mut stage);
-        assert!(second > first, "and it goes on: {first}, {second}");
-        assert_eq!(stage.closed, None);
+fn path_change_restarts_the_probe_timeout_without_backoff() {
+    for address in [OTHER_PORT, OTHER_NETWORK] {
+        let mut harness = Harness::established(transport());
+        harness.send_from_server(3_000);
+        acknowledge(&mut harness, 200);
+        harness.take_packets();
+        harness.send_from_server(3_000);
+        let waits: Vec<u32> = (0..4).map(|_| millis_until_probe(&mut harness)).collect();
+        assert!(waits[3] > 2 * waits[0], "the interval backs off: {waits:?}");
+        migrate_to(&mut harness, address);
+        harness.received.clear();
+        let first = millis_until_probe(&mut harness);
+        assert!(first <= waits[0] + 10, "{address:?}: {first} ms after {waits:?}");
+        assert!(!harness.received.is_empty(), "packets are sent");
+        assert_eq!(harness.last_to, Some(harness.remote), "to the peer's new address");
+        let second = millis_until_probe(&mut harness);
+        assert!(second > first, "the back-off starts again: {first}, {second}");
+        assert_eq!(harness.closed, None);
     }
 }
 
 #[test]
-fn the_search_for_what_fits_begins_anew_in_another_network() {
-    let mut stage = Stage::established(TransportConfig { max_udp_payload: 1_472, ..transport() });
-    acknowledge(&mut stage, 300);
-    assert_eq!(stage.stats().path_mtu, 1_472);
-    move_to(&mut stage, PORT);
-    assert_eq!(stage.stats().path_mtu, 1_472, "a NAT is no other path");
-    stage.heard.clear();
-    move_to(&mut stage, NETWORK);
-    assert_eq!(stage.stats().path_mtu, 1_200, "what every path carries");
-    acknowledge(&mut stage, 300);
-    assert_eq!(stage.stats().path_mtu, 1_472);
-    // The same where what is larger does not pass: none of the probes is answered.
-    move_to(&mut stage, ([198, 51, 100, 3], 5));
-    stage.heard.clear();
-    stage.pass(MS * 1_000);
-    let large = stage.heard.iter().filter(|datagram| datagram.len() > 1_200).count();
+fn path_mtu_discovery_restarts_on_another_network() {
+    let mut harness =
+        Harness::established(TransportConfig { max_udp_payload: 1_472, ..transport() });
+    acknowledge(&mut harness, 300);
+    assert_eq!(harness.stats().path_mtu, 1_472);
+    migrate_to(&mut harness, OTHER_PORT);
+    assert_eq!(harness.stats().path_mtu, 1_472, "a NAT rebinding keeps the path");
+    harness.received.clear();
+    migrate_to(&mut harness, OTHER_NETWORK);
+    assert_eq!(harness.stats().path_mtu, 1_200, "the minimum of every path");
+    acknowledge(&mut harness, 300);
+    assert_eq!(harness.stats().path_mtu, 1_472);
+    // On a path with a smaller MTU no probe is answered.
+    migrate_to(&mut harness, ([198, 51, 100, 3], 5));
+    harness.received.clear();
+    harness.advance(MS * 1_000);
+    let large = harness.received.iter().filter(|datagram| datagram.len() > 1_200).count();
     assert!(large >= 2, "{large} probes");
-    assert_eq!(stage.stats().path_mtu, 1_200);
+    assert_eq!(harness.stats().path_mtu, 1_200);
 }
 
-/// Bytes of data, more than challenges have, that go to each of two addresses while something is sent.
-fn bytes_to(stage: &mut Stage, places: [SocketAddr; 2]) -> [usize; 2] {
+/// Sends data and returns the bytes of data sent to each of two addresses; challenges are shorter.
+fn bytes_to(harness: &mut Harness, addresses: [SocketAddr; 2]) -> [usize; 2] {
     let mut bytes = [0; 2];
-    stage.heard.clear();
-    stage.send(6_000);
+    harness.received.clear();
+    harness.send_from_server(6_000);
     for _ in 0..20 {
-        stage.pass(MS);
-        let heard: usize = stage.heard.drain(..).map(|datagram| datagram.len()).sum();
-        if let Some(index) = places.iter().position(|&place| Some(place) == stage.last_to) {
-            bytes[index] += heard;
+        harness.advance(MS);
+        let received: usize = harness.received.drain(..).map(|datagram| datagram.len()).sum();
+        if let Some(index) = addresses.iter().position(|&address| Some(address) == harness.last_to)
+        {
+            bytes[index] += received;
         }
     }
     bytes
 }
 
 #[test]
-fn another_port_is_followed_before_it_is_proved_and_another_host_is_not() {
-    for (place, follows) in [(PORT, true), (NETWORK, false)] {
-        let mut stage = Stage::established(transport());
-        acknowledge(&mut stage, 100);
-        let (old, new) = (stage.remote, SocketAddr::from(place));
-        stage.remote = new;
-        stage.say_frame(&Frame::Ping);
-        let bytes = bytes_to(&mut stage, [old, new]);
-        assert_eq!(bytes[1] > 6_000, follows, "{place:?}: {bytes:?}");
-        assert_eq!(bytes[0] > 6_000, !follows, "{place:?}: {bytes:?}");
-        assert_eq!(stage.stats().path_changes, 0, "nothing is proved");
-        let challenge = stage.heard.is_empty().then(|| {
-            stage.pass(MS * 40);
-            challenge(&stage).expect("it is challenged, more than once")
+fn nat_rebinding_is_followed_before_validation_and_a_new_host_is_not() {
+    for (address, follows) in [(OTHER_PORT, true), (OTHER_NETWORK, false)] {
+        let mut harness = Harness::established(transport());
+        acknowledge(&mut harness, 100);
+        let (old, new) = (harness.remote, SocketAddr::from(address));
+        harness.remote = new;
+        harness.send_frame(&Frame::Ping);
+        let bytes = bytes_to(&mut harness, [old, new]);
+        assert_eq!(bytes[1] > 6_000, follows, "{address:?}: {bytes:?}");
+        assert_eq!(bytes[0] > 6_000, !follows, "{address:?}: {bytes:?}");
+        assert_eq!(harness.stats().path_changes, 0, "no address is validated");
+        let challenge = harness.received.is_empty().then(|| {
+            harness.advance(MS * 40);
+            challenge(&harness).expect("the challenge is repeated")
         });
-        stage.say_frame(&Frame::PathResponse(challenge.unwrap()));
-        assert_eq!(stage.stats().path_changes, 1);
-        assert!(bytes_to(&mut stage, [old, new])[1] > 6_000);
-        assert_eq!(stage.closed, None);
+        harness.send_frame(&Frame::PathResponse(challenge.unwrap()));
+        assert_eq!(harness.stats().path_changes, 1);
+        assert!(bytes_to(&mut harness, [old, new])[1] > 6_000);
+        assert_eq!(harness.closed, None);
     }
 }
 
 #[test]
-fn who_repeats_packets_from_another_port_has_the_stream_once_and_until_the_client_speaks() {
-    let mut stage = Stage::established(transport());
-    acknowledge(&mut stage, 100);
-    let (old, new) = (stage.remote, SocketAddr::from(PORT));
+fn replays_from_another_port_divert_the_stream_once_until_the_client_sends() {
+    let mut harness = Harness::established(transport());
+    acknowledge(&mut harness, 100);
+    let (old, new) = (harness.remote, SocketAddr::from(OTHER_PORT));
     for attempt in 0..3 {
-        stage.remote = new;
-        stage.say_frame(&Frame::Ping);
-        let bytes = bytes_to(&mut stage, [old, new]);
+        harness.remote = new;
+        harness.send_frame(&Frame::Ping);
+        let bytes = bytes_to(&mut harness, [old, new]);
         assert_eq!(bytes[1] > 6_000, attempt == 0, "{attempt}: {bytes:?}");
-        // The client is where it was.
-        stage.remote = old;
-        stage.say_frame(&Frame::Ping);
-        let bytes = bytes_to(&mut stage, [old, new]);
+        // The client still uses its old address.
+        harness.remote = old;
+        harness.send_frame(&Frame::Ping);
+        let bytes = bytes_to(&mut harness, [old, new]);
         assert!(bytes[0] > 6_000 && bytes[1] == 0, "{attempt}: {bytes:?}");
     }
-    assert_eq!((stage.stats().path_changes, &stage.closed), (0, &None));
+    assert_eq!((harness.stats().path_changes, &harness.closed), (0, &None));
 }
 
 #[test]
-fn a_port_that_does_not_prove_itself_is_left() {
-    let mut stage = Stage::established(transport());
-    acknowledge(&mut stage, 100);
-    let (old, new) = (stage.remote, SocketAddr::from(PORT));
-    stage.remote = new;
-    stage.say_frame(&Frame::Ping);
-    stage.pass(MS * 5_000);
-    let bytes = bytes_to(&mut stage, [old, new]);
+fn an_unvalidated_port_is_abandoned() {
+    let mut harness = Harness::established(transport());
+    acknowledge(&mut harness, 100);
+    let (old, new) = (harness.remote, SocketAddr::from(OTHER_PORT));
+    harness.remote = new;
+    harness.send_frame(&Frame::Ping);
+    harness.advance(MS * 5_000);
+    let bytes = bytes_to(&mut harness, [old, new]);
     assert!(bytes[0] > 6_000 && bytes[1] == 0, "{bytes:?}");
-    assert_eq!((stage.stats().path_changes, &stage.closed), (0, &None));
+    assert_eq!((harness.stats().path_changes, &harness.closed), (0, &None));
 }
 
-/// Who speaks from ever other ports does not keep the one believed first.
+/// A peer that sends from ever more ports does not keep the first one in use.
 #[test]
-fn a_port_is_not_believed_for_long_because_another_one_is_challenged() {
-    let mut stage = Stage::established(transport());
-    acknowledge(&mut stage, 100);
-    let (old, new) = (stage.remote, SocketAddr::from(PORT));
-    stage.remote = new;
-    stage.say_frame(&Frame::Ping);
-    assert!(bytes_to(&mut stage, [old, new])[1] > 6_000, "it is believed");
+fn challenges_to_other_ports_do_not_extend_an_unvalidated_port() {
+    let mut harness = Harness::established(transport());
+    acknowledge(&mut harness, 100);
+    let (old, new) = (harness.remote, SocketAddr::from(OTHER_PORT));
+    harness.remote = new;
+    harness.send_frame(&Frame::Ping);
+    assert!(bytes_to(&mut harness, [old, new])[1] > 6_000, "the new port is used");
     for port in 0..200 {
-        stage.remote = SocketAddr::from((PORT.0, 20_000 + port));
-        stage.say_frame(&Frame::Ping);
-        stage.pass(MS * 5);
+        harness.remote = SocketAddr::from((OTHER_PORT.0, 20_000 + port));
+        harness.send_frame(&Frame::Ping);
+        harness.advance(MS * 5);
     }
-    let bytes = bytes_to(&mut stage, [old, new]);
+    let bytes = bytes_to(&mut harness, [old, new]);
     assert!(bytes[0] > 6_000 && bytes[1] == 0, "{bytes:?}");
-    assert_eq!((stage.stats().path_changes, &stage.closed), (0, &None));
+    assert_eq!((harness.stats().path_changes, &harness.closed), (0, &None));
 }

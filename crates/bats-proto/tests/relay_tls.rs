@@ -1,4 +1,5 @@
-//! A session across a relay over real TLS: three nodes, each of which believes only whom it knows.
+//! An end-to-end session over a relay with real TLS: three nodes, each of which trusts pinned
+//! certificates only.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,8 +9,8 @@ use bats_proto::crypto::{fingerprint, generate_identity};
 use bats_proto::relay::RelayConfig;
 use bats_proto::wire::flow::NodeId;
 use bats_proto::{
-    ClientConfig, CloseReason, ClosedKey, CongestionAlgorithm, ConnectionHandle, Endpoint,
-    EndpointConfig, Event, Input, Output, PeerTrust, Received, ServerConfig, Timestamp,
+    ClientConfig, CloseReason, CongestionAlgorithm, ConnectionHandle, Endpoint, EndpointConfig,
+    Event, Input, Output, PeerTrust, PresharedKey, Received, ServerConfig, Timestamp,
     TransportConfig,
 };
 use bytes::Bytes;
@@ -20,31 +21,31 @@ const SINK: usize = 2;
 /// The year 2026.
 const NOW: Duration = Duration::from_secs(1_790_000_000);
 
-/// Three endpoints in a line, 5 ms apart; one datagram in twelve is lost.
-struct Three {
+/// Three endpoints in a line, with a delay of 5 ms for each hop; one datagram in twelve is lost.
+struct ThreeNodes {
     now: Timestamp,
     endpoints: Vec<Endpoint>,
     prints: Vec<[u8; 32]>,
-    closed: Option<ClosedKey>,
-    flying: Vec<(Timestamp, usize, usize, Vec<u8>)>,
+    psk: Option<PresharedKey>,
+    in_flight: Vec<(Timestamp, usize, usize, Vec<u8>)>,
     events: Vec<(usize, ConnectionHandle, Event)>,
-    /// Datagrams from the relay to the sink.
+    /// Number of datagrams from the relay to the sink.
     onward: u64,
     sent: u64,
 }
 
-fn address(who: usize) -> SocketAddr {
-    SocketAddr::from(([10, 0, 0, 1 + who as u8], 4_000))
+fn address(index: usize) -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, 1 + index as u8], 4_000))
 }
 
-fn node(who: usize) -> NodeId {
-    NodeId(70 + who as u32)
+fn node(index: usize) -> NodeId {
+    NodeId(70 + index as u32)
 }
 
-/// Keys that change often.
-fn transport(closed: Option<ClosedKey>) -> Arc<TransportConfig> {
+/// Frequent key updates.
+fn transport(psk: Option<PresharedKey>) -> Arc<TransportConfig> {
     Arc::new(TransportConfig {
-        closed,
+        psk,
         key_update_packets: 64,
         congestion: CongestionAlgorithm::FixedRate { bits_per_second: 50_000_000 },
         ..TransportConfig::default()
@@ -52,73 +53,74 @@ fn transport(closed: Option<ClosedKey>) -> Arc<TransportConfig> {
 }
 
 /// A node and the fingerprint of its certificate.
-fn made(who: usize, seed: u8, closed: Option<ClosedKey>) -> (Endpoint, [u8; 32]) {
+fn node_endpoint(index: usize, seed: u8, psk: Option<PresharedKey>) -> (Endpoint, [u8; 32]) {
     let identity = generate_identity(&["node.example".to_owned()]).unwrap();
     let print = fingerprint(&identity.certificate_chain[0]);
     let server = ServerConfig {
         identity,
-        transport: transport(closed),
+        transport: transport(psk),
         retry_threshold: 10,
         max_connections: 10,
     };
     let config = EndpointConfig { server: Some(server), ..EndpointConfig::default() };
     let mut endpoint = Endpoint::new(config, [seed; 32]).unwrap();
-    endpoint.enable_relay(RelayConfig::new(node(who))).unwrap();
-    assert!(endpoint.enable_relay(RelayConfig::new(node(who))).is_err(), "once");
+    endpoint.enable_relay(RelayConfig::new(node(index))).unwrap();
+    assert!(endpoint.enable_relay(RelayConfig::new(node(index))).is_err(), "enabled twice");
     (endpoint, print)
 }
 
-impl Three {
+impl ThreeNodes {
     fn new() -> Self {
         Self::with(None)
     }
 
-    /// All of whose links and sessions have this key.
-    fn with(closed: Option<ClosedKey>) -> Self {
-        let nodes = [SOURCE, RELAY, SINK].map(|who| made(who, who as u8, closed.clone()));
+    /// A network with this pre-shared key on all links and sessions.
+    fn with(psk: Option<PresharedKey>) -> Self {
+        let nodes =
+            [SOURCE, RELAY, SINK].map(|index| node_endpoint(index, index as u8, psk.clone()));
         let (endpoints, prints) = nodes.into_iter().unzip();
         let now = Timestamp::from_nanos(NOW.as_nanos() as u64);
-        let (flying, events) = (Vec::new(), Vec::new());
-        let mut three = Self { now, endpoints, prints, closed, flying, events, onward: 0, sent: 0 };
-        for who in [SOURCE, RELAY] {
-            let config = three.client(who + 1);
-            let now = three.now;
-            three.endpoints[who].connect(now, address(who + 1), "node.example", config).unwrap();
+        let (in_flight, events) = (Vec::new(), Vec::new());
+        let mut net = Self { now, endpoints, prints, psk, in_flight, events, onward: 0, sent: 0 };
+        for index in [SOURCE, RELAY] {
+            let config = net.client(index + 1);
+            let now = net.now;
+            net.endpoints[index].connect(now, address(index + 1), "node.example", config).unwrap();
         }
-        three.run(Duration::from_millis(500));
-        three
+        net.run(Duration::from_millis(500));
+        net
     }
 
-    /// Links that may carry, and routes over them.
+    /// A network with admitted links and routes over them.
     fn joined() -> Self {
         Self::new().join()
     }
 
     fn join(self) -> Self {
-        let mut three = self;
-        three.admit(SOURCE, &Event::Connected, SINK);
-        three.admit(RELAY, &Event::Accepted, SOURCE);
-        three.admit(RELAY, &Event::Connected, SINK);
-        three.admit(SINK, &Event::Accepted, SOURCE);
-        three.events.clear();
-        three
+        let mut net = self;
+        net.admit(SOURCE, &Event::Connected, SINK);
+        net.admit(RELAY, &Event::Accepted, SOURCE);
+        net.admit(RELAY, &Event::Connected, SINK);
+        net.admit(SINK, &Event::Accepted, SOURCE);
+        net.events.clear();
+        net
     }
 
-    fn client(&self, whom: usize) -> ClientConfig {
-        let trust = PeerTrust::Fingerprints(vec![self.prints[whom]]);
-        ClientConfig { trust, identity: None, transport: transport(self.closed.clone()) }
+    fn client(&self, index: usize) -> ClientConfig {
+        let trust = PeerTrust::Fingerprints(vec![self.prints[index]]);
+        ClientConfig { trust, identity: None, transport: transport(self.psk.clone()) }
     }
 
-    fn link(&self, who: usize, event: &Event) -> ConnectionHandle {
-        let found = self.events.iter().find(|(w, _, e)| *w == who && e == event);
-        found.map(|(_, handle, _)| *handle).expect("the link came up")
+    fn link(&self, index: usize, event: &Event) -> ConnectionHandle {
+        let found = self.events.iter().find(|(w, _, e)| *w == index && e == event);
+        found.map(|(_, handle, _)| *handle).expect("the link is established")
     }
 
-    fn admit(&mut self, who: usize, event: &Event, towards: usize) {
-        let link = self.link(who, event);
-        assert!(!self.endpoints[who].route(self.now, node(towards), link), "not admitted");
-        assert!(self.endpoints[who].admit(link));
-        assert!(self.endpoints[who].route(self.now, node(towards), link));
+    fn admit(&mut self, index: usize, event: &Event, towards: usize) {
+        let link = self.link(index, event);
+        assert!(!self.endpoints[index].route(self.now, node(towards), link), "not admitted");
+        assert!(self.endpoints[index].admit(link));
+        assert!(self.endpoints[index].route(self.now, node(towards), link));
     }
 
     fn run(&mut self, time: Duration) {
@@ -126,22 +128,22 @@ impl Three {
         let mut buffer = Vec::with_capacity(65_536);
         while self.now < end {
             let mut next = end;
-            for who in [SOURCE, RELAY, SINK] {
-                self.endpoints[who].handle(self.now, Input::Timeout);
+            for index in [SOURCE, RELAY, SINK] {
+                self.endpoints[index].handle(self.now, Input::Timeout);
                 loop {
-                    match self.endpoints[who].poll(self.now, &mut buffer) {
+                    match self.endpoints[index].poll(self.now, &mut buffer) {
                         Output::Transmit(t) => {
                             let to = (0..3).find(|&to| address(to) == t.remote).expect("a node");
                             for segment in buffer[..t.len].chunks(t.segment_size) {
                                 self.sent += 1;
-                                self.onward += u64::from((who, to) == (RELAY, SINK));
+                                self.onward += u64::from((index, to) == (RELAY, SINK));
                                 if self.sent % 12 != 5 {
                                     let at = self.now + Duration::from_millis(5);
-                                    self.flying.push((at, who, to, segment.to_vec()));
+                                    self.in_flight.push((at, index, to, segment.to_vec()));
                                 }
                             }
                         }
-                        Output::Event(handle, event) => self.events.push((who, handle, event)),
+                        Output::Event(handle, event) => self.events.push((index, handle, event)),
                         Output::Timeout(at) => {
                             next = next.min(at.unwrap_or(end));
                             break;
@@ -149,11 +151,11 @@ impl Three {
                     }
                 }
             }
-            next = self.flying.iter().map(|f| f.0).fold(next, Timestamp::min);
+            next = self.in_flight.iter().map(|f| f.0).fold(next, Timestamp::min);
             self.now = next.max(self.now);
             let now = self.now;
-            let (due, later): (Vec<_>, Vec<_>) = self.flying.drain(..).partition(|f| f.0 <= now);
-            self.flying = later;
+            let (due, later): (Vec<_>, Vec<_>) = self.in_flight.drain(..).partition(|f| f.0 <= now);
+            self.in_flight = later;
             for (_, from, to, mut payload) in due {
                 let remote = address(from);
                 let received = Received { remote, local_ip: None, ecn: 0, payload: &mut payload };
@@ -168,134 +170,137 @@ fn message(number: usize) -> Bytes {
 }
 
 #[test]
-fn the_ends_speak_across_a_relay_that_holds_no_key_of_theirs() {
-    ends_speak(Three::joined());
+fn end_to_end_session_works_over_a_relay_without_its_keys() {
+    check_end_to_end_messages(ThreeNodes::joined());
 }
 
-fn ends_speak(mut three: Three) {
-    let (now, config) = (three.now, three.client(SINK));
+fn check_end_to_end_messages(mut net: ThreeNodes) {
+    let (now, config) = (net.now, net.client(SINK));
     let session =
-        three.endpoints[SOURCE].connect_across(now, node(SINK), "node.example", config).unwrap();
-    three.run(Duration::from_millis(500));
-    let other = three.link(SINK, &Event::Accepted);
-    assert_eq!(three.endpoints[SINK].remote_node(other), Some(node(SOURCE)));
-    assert_eq!(three.endpoints[SOURCE].peer_fingerprint(session), Some(three.prints[SINK]));
-    assert!(!three.endpoints[SOURCE].admit(session), "a session is no link");
+        net.endpoints[SOURCE].connect_across(now, node(SINK), "node.example", config).unwrap();
+    net.run(Duration::from_millis(500));
+    let other = net.link(SINK, &Event::Accepted);
+    assert_eq!(net.endpoints[SINK].remote_node(other), Some(node(SOURCE)));
+    assert_eq!(net.endpoints[SOURCE].peer_fingerprint(session), Some(net.prints[SINK]));
+    assert!(!net.endpoints[SOURCE].admit(session), "a session is not a link");
 
     for number in 0..300 {
-        three.endpoints[SOURCE].send(three.now, session, message(number)).unwrap();
-        three.endpoints[SINK].send(three.now, other, message(1_000 + number)).unwrap();
+        net.endpoints[SOURCE].send(net.now, session, message(number)).unwrap();
+        net.endpoints[SINK].send(net.now, other, message(1_000 + number)).unwrap();
     }
-    three.run(Duration::from_secs(3));
-    for (who, handle, first) in [(SINK, other, 0), (SOURCE, session, 1_000)] {
+    net.run(Duration::from_secs(3));
+    for (index, handle, first) in [(SINK, other, 0), (SOURCE, session, 1_000)] {
         for number in 0..300 {
-            let got = three.endpoints[who].recv(three.now, handle);
-            assert!(got == Some(message(first + number)), "message {number} at {who}");
+            let got = net.endpoints[index].recv(net.now, handle);
+            assert!(got == Some(message(first + number)), "message {number} at {index}");
         }
     }
-    let stats = three.endpoints[SOURCE].stats(three.now, session).unwrap();
-    assert_eq!(stats.symbols_altered, 0);
-    let relay = three.endpoints[RELAY].relay_stats().unwrap();
+    let stats = net.endpoints[SOURCE].stats(net.now, session).unwrap();
+    assert_eq!(stats.symbols_polluted, 0);
+    let relay = net.endpoints[RELAY].relay_stats().unwrap();
     assert!(relay.forwarded > 2_000 && relay.top_ups + relay.extras > 100, "{relay:?}");
     assert_eq!(relay.delivered, 0);
-    assert!(three.endpoints[SOURCE].is_all_acknowledged(session));
-    three.endpoints[SOURCE].close(three.now, session, 9, "done");
-    three.run(Duration::from_secs(1));
-    let closed = three.events.iter().any(|(who, handle, event)| {
-        (*who, *handle) == (SINK, other) && matches!(event, Event::Closed(_))
+    assert!(net.endpoints[SOURCE].is_all_acknowledged(session));
+    net.endpoints[SOURCE].close(net.now, session, 9, "done");
+    net.run(Duration::from_secs(1));
+    let closed = net.events.iter().any(|(index, handle, event)| {
+        (*index, *handle) == (SINK, other) && matches!(event, Event::Closed(_))
     });
-    assert!(closed, "the end is told end to end");
+    assert!(closed, "the close is signalled end to end");
 }
 
-/// A flow names its source, and whoever may use a relay can write any name: that is no way into the place of
-/// a session that is there.
+/// A flow names its source, and any user of a relay can write any name. That must not replace an
+/// existing session.
 #[test]
-fn a_session_is_not_replaced_by_one_that_names_its_flow() {
-    let mut three = Three::joined();
-    let (now, config) = (three.now, three.client(SINK));
-    let source = &mut three.endpoints[SOURCE];
+fn a_session_is_not_replaced_by_one_with_the_same_flow() {
+    let mut net = ThreeNodes::joined();
+    let (now, config) = (net.now, net.client(SINK));
+    let source = &mut net.endpoints[SOURCE];
     let session = source.connect_across(now, node(SINK), "node.example", config.clone()).unwrap();
-    three.run(Duration::from_millis(500));
-    let (other, at) = (three.link(SINK, &Event::Accepted), three.endpoints[SOURCE].remote(session));
-    let again = three.endpoints[SOURCE].connect(now, at.unwrap(), "node.example", config.clone());
+    net.run(Duration::from_millis(500));
+    let (other, at) = (net.link(SINK, &Event::Accepted), net.endpoints[SOURCE].remote(session));
+    let again = net.endpoints[SOURCE].connect(now, at.unwrap(), "node.example", config.clone());
     assert!(again.unwrap_err().to_string().contains("already"));
 
-    // Another one takes the source's place and name.
-    let (impostor, print) = made(SOURCE, 99, None);
-    let source = core::mem::replace(&mut three.endpoints[SOURCE], impostor);
-    let kept_print = core::mem::replace(&mut three.prints[SOURCE], print);
-    three.events.clear();
-    let (now, to_relay) = (three.now, three.client(RELAY));
-    three.endpoints[SOURCE].connect(now, address(RELAY), "node.example", to_relay).unwrap();
-    three.run(Duration::from_millis(500));
-    three.admit(SOURCE, &Event::Connected, SINK);
-    let link = three.link(RELAY, &Event::Accepted);
-    assert!(three.endpoints[RELAY].admit(link));
-    three.events.clear();
-    let now = three.now;
-    three.endpoints[SOURCE].connect(now, at.unwrap(), "node.example", config).unwrap();
-    let refused = three.endpoints[SINK].endpoint_stats().connections_refused;
-    three.run(Duration::from_secs(1));
-    let news = three.events.iter().filter(|(who, _, _)| *who == SINK).count();
+    // Another endpoint takes the source's address and node ID.
+    let (impostor, print) = node_endpoint(SOURCE, 99, None);
+    let source = core::mem::replace(&mut net.endpoints[SOURCE], impostor);
+    let kept_print = core::mem::replace(&mut net.prints[SOURCE], print);
+    net.events.clear();
+    let (now, to_relay) = (net.now, net.client(RELAY));
+    net.endpoints[SOURCE].connect(now, address(RELAY), "node.example", to_relay).unwrap();
+    net.run(Duration::from_millis(500));
+    net.admit(SOURCE, &Event::Connected, SINK);
+    let link = net.link(RELAY, &Event::Accepted);
+    assert!(net.endpoints[RELAY].admit(link));
+    net.events.clear();
+    let now = net.now;
+    net.endpoints[SOURCE].connect(now, at.unwrap(), "node.example", config).unwrap();
+    let refused = net.endpoints[SINK].endpoint_stats().connections_refused;
+    net.run(Duration::from_secs(1));
+    let news = net.events.iter().filter(|(index, _, _)| *index == SINK).count();
     assert_eq!(news, 0, "the sink has no new session, and the old one has not ended");
-    assert!(three.endpoints[SINK].endpoint_stats().connections_refused > refused, "it was asked");
+    assert!(
+        net.endpoints[SINK].endpoint_stats().connections_refused > refused,
+        "the attempt was received"
+    );
 
-    // And the one that is there goes on.
-    three.endpoints[SOURCE] = source;
-    three.prints[SOURCE] = kept_print;
-    three.endpoints[SOURCE].send(three.now, session, message(1)).unwrap();
-    three.run(Duration::from_secs(3));
-    assert_eq!(three.endpoints[SINK].recv(three.now, other), Some(message(1)));
+    // The existing session continues.
+    net.endpoints[SOURCE] = source;
+    net.prints[SOURCE] = kept_print;
+    net.endpoints[SOURCE].send(net.now, session, message(1)).unwrap();
+    net.run(Duration::from_secs(3));
+    assert_eq!(net.endpoints[SINK].recv(net.now, other), Some(message(1)));
 }
 
 #[test]
-fn closed_nodes_speak_across_a_closed_relay() {
-    let mut three = Three::with(Some(ClosedKey::new([1; 32]))).join();
-    // A session whose key is another is one of strangers, by whatever link it comes.
-    let (now, config) = (three.now, three.client(SINK));
-    let transport = transport(Some(ClosedKey::new([2; 32])));
-    let stranger = ClientConfig { transport, ..config };
+fn psk_nodes_connect_over_a_psk_relay() {
+    let mut net = ThreeNodes::with(Some(PresharedKey::new([1; 32]))).join();
+    // A session with another key is unauthenticated, whatever link it arrives over.
+    let (now, config) = (net.now, net.client(SINK));
+    let transport = transport(Some(PresharedKey::new([2; 32])));
+    let wrong_key = ClientConfig { transport, ..config };
     let session =
-        three.endpoints[SOURCE].connect_across(now, node(SINK), "node.example", stranger).unwrap();
-    three.run(Duration::from_secs(11));
+        net.endpoints[SOURCE].connect_across(now, node(SINK), "node.example", wrong_key).unwrap();
+    net.run(Duration::from_secs(11));
     let timed_out = (SOURCE, session, Event::Closed(CloseReason::HandshakeTimeout));
-    assert!(three.events.contains(&timed_out), "{:?}", three.events);
-    assert!(three.endpoints[SINK].endpoint_stats().strangers_ignored > 3);
-    assert_eq!(three.endpoints[SINK].endpoint_stats().handshakes_started, 1, "that of the link");
-    three.events.clear();
-    ends_speak(three);
+    assert!(net.events.contains(&timed_out), "{:?}", net.events);
+    assert!(net.endpoints[SINK].endpoint_stats().unauthenticated_ignored > 3);
+    assert_eq!(net.endpoints[SINK].endpoint_stats().handshakes_started, 1, "only that of the link");
+    net.events.clear();
+    check_end_to_end_messages(net);
 }
 
 #[test]
-fn whoever_pretends_to_be_the_other_end_is_not_believed() {
-    let mut three = Three::joined();
-    // The pinned certificate is the relay's, as if it were the end.
-    let (now, config) = (three.now, three.client(RELAY));
+fn a_relay_cannot_impersonate_the_destination() {
+    let mut net = ThreeNodes::joined();
+    // The relay's certificate is pinned, as if the relay were the destination.
+    let (now, config) = (net.now, net.client(RELAY));
     let session =
-        three.endpoints[SOURCE].connect_across(now, node(SINK), "node.example", config).unwrap();
-    three.run(Duration::from_millis(500));
-    assert!(!three.events.iter().any(|(_, _, event)| *event == Event::Connected));
-    let closed = three.events.iter().any(|(who, handle, event)| {
-        (*who, *handle) == (SOURCE, session) && matches!(event, Event::Closed(_))
+        net.endpoints[SOURCE].connect_across(now, node(SINK), "node.example", config).unwrap();
+    net.run(Duration::from_millis(500));
+    assert!(!net.events.iter().any(|(_, _, event)| *event == Event::Connected));
+    let closed = net.events.iter().any(|(index, handle, event)| {
+        (*index, *handle) == (SOURCE, session) && matches!(event, Event::Closed(_))
     });
     assert!(closed);
 }
 
 #[test]
-fn nothing_is_carried_for_a_neighbour_that_was_not_admitted() {
-    let mut three = Three::new();
-    three.admit(SOURCE, &Event::Connected, SINK);
-    three.admit(RELAY, &Event::Connected, SINK);
-    three.admit(SINK, &Event::Accepted, SOURCE);
-    // Lets what belongs to the links themselves pass.
-    three.run(Duration::from_secs(1));
-    let before = three.onward;
-    let (now, config) = (three.now, three.client(SINK));
-    three.endpoints[SOURCE].connect_across(now, node(SINK), "node.example", config).unwrap();
-    three.run(Duration::from_secs(2));
-    let link = three.link(RELAY, &Event::Accepted);
-    let stats = three.endpoints[RELAY].stats(three.now, link).unwrap();
-    assert!(stats.packets_uncarried > 5, "{}", stats.packets_uncarried);
-    assert_eq!(three.endpoints[RELAY].relay_stats().unwrap().received, 0);
-    assert_eq!(three.onward, before, "the sink hears nothing of it");
+fn packets_of_unadmitted_neighbours_are_not_relayed() {
+    let mut net = ThreeNodes::new();
+    net.admit(SOURCE, &Event::Connected, SINK);
+    net.admit(RELAY, &Event::Connected, SINK);
+    net.admit(SINK, &Event::Accepted, SOURCE);
+    // Lets packets of the links themselves pass.
+    net.run(Duration::from_secs(1));
+    let before = net.onward;
+    let (now, config) = (net.now, net.client(SINK));
+    net.endpoints[SOURCE].connect_across(now, node(SINK), "node.example", config).unwrap();
+    net.run(Duration::from_secs(2));
+    let link = net.link(RELAY, &Event::Accepted);
+    let stats = net.endpoints[RELAY].stats(net.now, link).unwrap();
+    assert!(stats.relayed_packets_refused > 5, "{}", stats.relayed_packets_refused);
+    assert_eq!(net.endpoints[RELAY].relay_stats().unwrap().received, 0);
+    assert_eq!(net.onward, before, "the sink gets no packet of it");
 }

@@ -1,4 +1,4 @@
-//! Replays the inputs of the fuzz targets that this crate keeps, and runs seeded scripts besides.
+//! Replays the corpora of the fuzz targets of this crate, and runs seeded scripts in addition.
 
 use std::fs;
 use std::path::Path;
@@ -14,13 +14,14 @@ fn each_input(name: &str, mut run: impl FnMut(&[u8])) {
     paths.sort();
     for path in paths {
         let data = fs::read(&path).expect("input");
-        // The name is what a failure is found by.
+        // The file name identifies a failing input.
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(&data)));
         assert!(outcome.is_ok(), "{} failed, see above", path.display());
     }
 }
 
-/// Bytes that follow from a seed, with the small values and repetitions that parsers like.
+/// Bytes derived from a seed, with many small values and repetitions, which parsers accept more
+/// often.
 fn script(seed: u64, max_len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut draw = move || {
@@ -75,36 +76,36 @@ fn network() {
 
 #[test]
 fn forger() {
-    let mut believed = 0;
-    let mut run = |data: &[u8]| believed += fuzzing::forger_run(data).believed;
+    let mut accepted = 0;
+    let mut run = |data: &[u8]| accepted += fuzzing::forger_run(data).accepted;
     each_input("forger", &mut run);
     seeded(4_000, 1_200, &mut run);
-    assert!(believed > 1_000, "{believed} forged packets were taken for real");
+    assert!(accepted > 1_000, "{accepted} forged packets were accepted");
 }
 
 #[test]
-fn lying_client() {
-    let mut believed = 0;
-    let mut run = |data: &[u8]| believed += fuzzing::lying_client_run(data).believed;
-    each_input("lying_client", &mut run);
+fn misbehaving_client() {
+    let mut accepted = 0;
+    let mut run = |data: &[u8]| accepted += fuzzing::misbehaving_client_run(data).accepted;
+    each_input("misbehaving_client", &mut run);
     seeded(4_000, 1_200, &mut run);
-    assert!(believed > 1_000, "{believed} lies were taken for real");
+    assert!(accepted > 1_000, "{accepted} false packets were accepted");
 }
 
 #[test]
 fn relay() {
-    let (mut sent, mut combined, mut delivered) = (0, 0, 0);
+    let (mut sent, mut recoded, mut delivered) = (0, 0, 0);
     let mut run = |data: &[u8]| {
         let report = fuzzing::relay_run(data);
         sent += report.sent;
-        combined += report.combined;
+        recoded += report.recoded;
         delivered += report.delivered;
     };
     each_input("relay", &mut run);
     seeded(1_500, 2_000, &mut run);
     assert!(
-        sent > 4_000 && combined > 1_000 && delivered > 1_500,
-        "{sent} sent, {combined} combined, {delivered} delivered"
+        sent > 4_000 && recoded > 1_000 && delivered > 1_500,
+        "{sent} sent, {recoded} recoded, {delivered} delivered"
     );
 }
 

@@ -1,4 +1,5 @@
-//! Whole connections over real TLS: who is believed, keys that change, what strangers get.
+//! Whole connections over real TLS: authentication, key updates, and packets of unauthenticated
+//! peers.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,16 +15,17 @@ use bytes::Bytes;
 const CLIENT: usize = 0;
 const SERVER: usize = 1;
 
-/// Two endpoints and a perfect network of 5 ms, except for what `drop` takes.
+/// Two endpoints and a network with a delay of 5 ms and without faults, except for datagrams that
+/// `drop` takes.
 struct Pair {
     now: Timestamp,
     endpoints: [Endpoint; 2],
-    flying: Vec<(Timestamp, usize, Vec<u8>)>,
+    in_flight: Vec<(Timestamp, usize, Vec<u8>)>,
     events: Vec<(usize, ConnectionHandle, Event)>,
     bytes: [usize; 2],
 }
 
-/// Keys that change often; no congestion control, these tests are not about it.
+/// Frequent key updates; no congestion control, which these tests do not need.
 fn transport() -> TransportConfig {
     TransportConfig {
         key_update_packets: 64,
@@ -32,8 +34,8 @@ fn transport() -> TransportConfig {
     }
 }
 
-fn address(who: usize) -> SocketAddr {
-    SocketAddr::from(([10, 0, 0, 1 + who as u8], 4_000))
+fn address(peer: usize) -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, 1 + peer as u8], 4_000))
 }
 
 impl Pair {
@@ -44,7 +46,7 @@ impl Pair {
         Self {
             now: Timestamp::from_millis(1),
             endpoints: [client, server],
-            flying: Vec::new(),
+            in_flight: Vec::new(),
             events: Vec::new(),
             bytes: [0; 2],
         }
@@ -55,21 +57,21 @@ impl Pair {
         let mut buffer = Vec::with_capacity(65_536);
         while self.now < end {
             let mut next = end;
-            for who in [CLIENT, SERVER] {
-                self.endpoints[who].handle(self.now, Input::Timeout);
+            for peer in [CLIENT, SERVER] {
+                self.endpoints[peer].handle(self.now, Input::Timeout);
                 loop {
-                    match self.endpoints[who].poll(self.now, &mut buffer) {
+                    match self.endpoints[peer].poll(self.now, &mut buffer) {
                         Output::Transmit(t) => {
                             for segment in buffer[..t.len].chunks(t.segment_size) {
-                                self.bytes[who] += segment.len();
+                                self.bytes[peer] += segment.len();
                                 let mut bytes = segment.to_vec();
-                                if !drop(who, &mut bytes) {
+                                if !drop(peer, &mut bytes) {
                                     let at = self.now + Duration::from_millis(5);
-                                    self.flying.push((at, 1 - who, bytes));
+                                    self.in_flight.push((at, 1 - peer, bytes));
                                 }
                             }
                         }
-                        Output::Event(handle, event) => self.events.push((who, handle, event)),
+                        Output::Event(handle, event) => self.events.push((peer, handle, event)),
                         Output::Timeout(at) => {
                             next = next.min(at.unwrap_or(end));
                             break;
@@ -77,11 +79,11 @@ impl Pair {
                     }
                 }
             }
-            next = self.flying.iter().map(|f| f.0).fold(next, Timestamp::min);
+            next = self.in_flight.iter().map(|f| f.0).fold(next, Timestamp::min);
             self.now = next.max(self.now);
             let now = self.now;
-            let (due, later) = self.flying.drain(..).partition(|f| f.0 <= now);
-            self.flying = later;
+            let (due, later) = self.in_flight.drain(..).partition(|f| f.0 <= now);
+            self.in_flight = later;
             let due: Vec<(Timestamp, usize, Vec<u8>)> = due;
             for (_, to, mut bytes) in due {
                 let received = Received {
@@ -95,8 +97,8 @@ impl Pair {
         }
     }
 
-    fn happened(&self, who: usize, wanted: &Event) -> Option<ConnectionHandle> {
-        self.events.iter().find(|(w, _, e)| *w == who && e == wanted).map(|(_, h, _)| *h)
+    fn handle_of_event(&self, peer: usize, wanted: &Event) -> Option<ConnectionHandle> {
+        self.events.iter().find(|(w, _, e)| *w == peer && e == wanted).map(|(_, h, _)| *h)
     }
 }
 
@@ -117,7 +119,7 @@ fn connect(pair: &mut Pair, trust: PeerTrust) -> ConnectionHandle {
 }
 
 #[test]
-fn the_right_certificate_is_accepted_and_data_flows_through_key_updates() {
+fn trusted_certificate_connects_and_data_survives_key_updates() {
     let (config, print) = server(1_000);
     let authority = config.identity.certificate_chain[0].clone();
     for trust in [
@@ -128,8 +130,8 @@ fn the_right_certificate_is_accepted_and_data_flows_through_key_updates() {
         let mut pair = Pair::new(config.clone());
         let client = connect(&mut pair, trust.clone());
         pair.run(Duration::from_millis(300), |_, _| false);
-        assert_eq!(pair.happened(CLIENT, &Event::Connected), Some(client), "{trust:?}");
-        let accepted = pair.happened(SERVER, &Event::Accepted).unwrap();
+        assert_eq!(pair.handle_of_event(CLIENT, &Event::Connected), Some(client), "{trust:?}");
+        let accepted = pair.handle_of_event(SERVER, &Event::Accepted).unwrap();
         assert_eq!(pair.endpoints[CLIENT].peer_fingerprint(client), Some(print));
 
         for round in 0..6 {
@@ -145,21 +147,21 @@ fn the_right_certificate_is_accepted_and_data_flows_through_key_updates() {
 }
 
 #[test]
-fn the_wrong_certificate_ends_the_handshake_on_both_sides() {
+fn untrusted_certificate_ends_the_handshake_on_both_sides() {
     let (config, _) = server(1_000);
     let mut pair = Pair::new(config);
     connect(&mut pair, PeerTrust::Fingerprints(vec![[9; 32]]));
     pair.run(Duration::from_secs(1), |_, _| false);
-    let closed = pair.events.iter().any(|(who, _, event)| {
-        *who == CLIENT && matches!(event, Event::Closed(CloseReason::Handshake(_)))
+    let closed = pair.events.iter().any(|(peer, _, event)| {
+        *peer == CLIENT && matches!(event, Event::Closed(CloseReason::Handshake(_)))
     });
     assert!(closed, "{:?}", pair.events);
-    assert_eq!(pair.happened(SERVER, &Event::Accepted), None);
+    assert_eq!(pair.handle_of_event(SERVER, &Event::Accepted), None);
 }
 
-/// Time is an argument: the same certificate is refused outside of its days.
+/// Time is an argument: the same certificate is rejected outside of its validity period.
 #[test]
-fn a_certificate_is_judged_at_the_time_told() {
+fn certificate_validity_uses_the_given_time() {
     let (config, _) = server(1_000);
     let certificates = vec![config.identity.certificate_chain[0].clone()];
     // Certificates made here are valid from 1975 to 4096.
@@ -170,36 +172,36 @@ fn a_certificate_is_judged_at_the_time_told() {
             PeerTrust::Authorities { certificates: certificates.clone(), unix_time },
         );
         pair.run(Duration::from_secs(1), |_, _| false);
-        assert_eq!(pair.happened(CLIENT, &Event::Connected), None, "{unix_time:?}");
+        assert_eq!(pair.handle_of_event(CLIENT, &Event::Connected), None, "{unix_time:?}");
     }
 }
 
 #[test]
-fn a_busy_server_asks_for_a_token_and_then_accepts() {
+fn a_busy_server_requires_a_retry_token() {
     let (config, print) = server(0);
     let mut pair = Pair::new(config);
     connect(&mut pair, PeerTrust::Fingerprints(vec![print]));
     pair.run(Duration::from_millis(500), |_, _| false);
-    assert!(pair.happened(CLIENT, &Event::Connected).is_some());
+    assert!(pair.handle_of_event(CLIENT, &Event::Connected).is_some());
     assert!(pair.endpoints[SERVER].endpoint_stats().retries_sent >= 1);
     assert_eq!(pair.endpoints[SERVER].endpoint_stats().handshakes_started, 1);
 }
 
 #[test]
-fn an_unproved_address_gets_at_most_three_times_what_it_sent() {
+fn an_unvalidated_address_gets_at_most_three_times_its_bytes() {
     let (config, print) = server(1_000);
     let mut pair = Pair::new(config);
     connect(&mut pair, PeerTrust::Fingerprints(vec![print]));
-    // The client's first datagram arrives, nothing else in either direction.
+    // Only the client's first datagram arrives, nothing else in either direction.
     let mut first = true;
-    pair.run(Duration::from_secs(12), |who, _| !(who == CLIENT && core::mem::take(&mut first)));
+    pair.run(Duration::from_secs(12), |peer, _| !(peer == CLIENT && core::mem::take(&mut first)));
     assert!(pair.bytes[SERVER] > 0);
     assert!(pair.bytes[SERVER] <= 3 * 1_200, "{}", pair.bytes[SERVER]);
-    let gone = pair.events.iter().any(|(who, _, event)| {
-        *who == CLIENT && *event == Event::Closed(CloseReason::HandshakeTimeout)
+    let gone = pair.events.iter().any(|(peer, _, event)| {
+        *peer == CLIENT && *event == Event::Closed(CloseReason::HandshakeTimeout)
     });
     assert!(gone, "{:?}", pair.events);
-    assert_eq!(pair.endpoints[SERVER].connection_count(), 0, "half-open state is gone");
+    assert_eq!(pair.endpoints[SERVER].connection_count(), 0, "no half-open state remains");
 }
 
 #[test]
@@ -226,8 +228,8 @@ fn handshakes_survive_loss_or_corruption_of_thirty_percent() {
             }
             false
         });
-        assert_eq!(pair.happened(CLIENT, &Event::Connected), Some(client), "seed {seed}");
-        assert!(pair.happened(SERVER, &Event::Accepted).is_some(), "seed {seed}");
+        assert_eq!(pair.handle_of_event(CLIENT, &Event::Connected), Some(client), "seed {seed}");
+        assert!(pair.handle_of_event(SERVER, &Event::Accepted).is_some(), "seed {seed}");
         let stats = pair.endpoints[CLIENT].stats(pair.now, client).unwrap();
         slow += u32::from(stats.established.unwrap() > Timestamp::from_millis(1_000));
     }
@@ -235,7 +237,7 @@ fn handshakes_survive_loss_or_corruption_of_thirty_percent() {
 }
 
 #[test]
-fn garbage_and_strangers_leave_no_state() {
+fn arbitrary_datagrams_leave_no_state() {
     let (config, _) = server(1_000);
     let mut pair = Pair::new(config);
     let mut x = 7_u64;
@@ -252,53 +254,54 @@ fn garbage_and_strangers_leave_no_state() {
     }
     pair.run(Duration::from_secs(12), |_, _| false);
     assert_eq!(pair.endpoints[SERVER].connection_count(), 0);
-    assert_eq!(pair.happened(SERVER, &Event::Accepted), None);
+    assert_eq!(pair.handle_of_event(SERVER, &Event::Accepted), None);
 }
 
-/// 5 ms each way: what the client needs is there after ten, and a flight more would show.
+/// With a one-way delay of 5 ms the client is connected after 10 ms; a further flight would be
+/// visible.
 #[test]
 fn the_client_is_connected_after_one_round_trip() {
     let (config, print) = server(1_000);
     let mut pair = Pair::new(config);
     let began = pair.now;
     let client = connect(&mut pair, PeerTrust::Fingerprints(vec![print]));
-    // Flights: bursts of one side that follow something from the other.
+    // A flight is a burst of one side that follows packets of the other side.
     let mut flights = Vec::new();
-    pair.run(Duration::from_micros(10_500), |who, _| {
-        if flights.last() != Some(&who) {
-            flights.push(who);
+    pair.run(Duration::from_micros(10_500), |peer, _| {
+        if flights.last() != Some(&peer) {
+            flights.push(peer);
         }
         false
     });
-    assert_eq!(pair.happened(CLIENT, &Event::Connected), Some(client));
+    assert_eq!(pair.handle_of_event(CLIENT, &Event::Connected), Some(client));
     let established = pair.endpoints[CLIENT].stats(pair.now, client).unwrap().established.unwrap();
     assert_eq!(established - began, Duration::from_millis(10));
     assert!(flights.starts_with(&[CLIENT, SERVER]), "{flights:?}");
     assert!(flights.len() <= 3, "the client's answer is the third: {flights:?}");
 }
 
-/// What the peer seals with the old keys is understood until it was seen to use the new ones,
+/// Packets sealed with the old keys are accepted until the peer was seen to use the new ones,
 /// however long that takes.
 #[test]
-fn a_peer_that_has_not_heard_of_new_keys_is_understood() {
+fn packets_with_old_keys_are_accepted_until_the_peer_updates() {
     let (config, print) = server(1_000);
     let mut pair = Pair::new(config);
     let client = connect(&mut pair, PeerTrust::Fingerprints(vec![print]));
     pair.run(Duration::from_millis(300), |_, _| false);
-    let accepted = pair.happened(SERVER, &Event::Accepted).unwrap();
+    let accepted = pair.handle_of_event(SERVER, &Event::Accepted).unwrap();
 
-    // The client sends more than one key may seal; nothing of the new phase arrives for a second.
+    // The client sends more than one key may seal. No packet of the new phase arrives for a second.
     let big = Bytes::from(vec![1; 300_000]);
     pair.endpoints[CLIENT].send(pair.now, client, big.clone()).unwrap();
     let mut sent = 0;
-    pair.run(Duration::from_secs(1), |who, _| {
-        sent += usize::from(who == CLIENT);
-        who == CLIENT && sent > 20
+    pair.run(Duration::from_secs(1), |peer, _| {
+        sent += usize::from(peer == CLIENT);
+        peer == CLIENT && sent > 20
     });
     assert!(pair.endpoints[CLIENT].stats(pair.now, client).unwrap().key_updates >= 1);
     let small = Bytes::from_static(b"sealed with the old keys");
     pair.endpoints[SERVER].send(pair.now, accepted, small.clone()).unwrap();
-    pair.run(Duration::from_millis(200), |who, _| who == CLIENT);
+    pair.run(Duration::from_millis(200), |peer, _| peer == CLIENT);
     assert_eq!(pair.endpoints[CLIENT].recv(pair.now, client), Some(small));
     let stats = pair.endpoints[CLIENT].stats(pair.now, client).unwrap();
     assert_eq!(stats.packets_forged, 0, "{stats:?}");

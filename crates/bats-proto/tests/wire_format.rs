@@ -1,4 +1,5 @@
-//! `docs/wire-format.md` is true: its pictures and examples make the packets that the code makes.
+//! Checks that `docs/wire-format.md` is correct: its diagrams and examples yield the packets that
+//! the code makes.
 
 use core::time::Duration;
 
@@ -14,7 +15,7 @@ use bats_proto::wire::rank::{MAX_RANK_ENTRIES, RankEntry, RankFeedback};
 use bats_proto::wire::short_header::{PacketKind, SHORT_HEADER_LEN, ShortHeader};
 use bats_proto::wire::varint::{Reader, Writer};
 use bats_proto::{
-    ClientConfig, ClosedKey, Endpoint, EndpointConfig, Output, PeerTrust, Timestamp,
+    ClientConfig, Endpoint, EndpointConfig, Output, PeerTrust, PresharedKey, Timestamp,
     TransportConfig,
 };
 use bytes::Bytes;
@@ -29,7 +30,7 @@ fn block(kind: &str, name: &str) -> Vec<&'static str> {
     lines.take_while(|line| *line != "```").collect()
 }
 
-/// The bytes of an example: hexadecimal pairs up to the first word that is none.
+/// The bytes of an example: hexadecimal pairs up to the first word that is not one.
 fn bytes(name: &str) -> Vec<u8> {
     let mut all = Vec::new();
     for line in block("octets", name) {
@@ -40,7 +41,8 @@ fn bytes(name: &str) -> Vec<u8> {
     all
 }
 
-/// Name and bits of the fields of a picture, in order; fields that end with dots have none.
+/// Name and width in bits of the fields of a diagram, in order. Fields that end with dots have no
+/// width.
 fn fields(name: &str) -> Vec<(String, Option<usize>)> {
     let mut fields = Vec::new();
     for line in block("diagram", name).into_iter().filter(|line| line.starts_with('|')) {
@@ -56,13 +58,13 @@ fn fields(name: &str) -> Vec<(String, Option<usize>)> {
     fields
 }
 
-/// A field's content: a number in as many bits as the picture says, or bytes.
+/// The content of a field: a number in the diagram's width, or bytes.
 enum Value<'a> {
     Bits(u64),
     Bytes(&'a [u8]),
 }
 
-/// Bytes of the picture with these values in this order; `0` and `1` stand for themselves.
+/// Packs the values into the bytes of the diagram, in this order. `0` and `1` are constants.
 fn pack(name: &str, values: &[(&str, Value<'_>)]) -> Vec<u8> {
     let (mut bits, mut values) = (Vec::new(), values.iter());
     for (field, width) in fields(name) {
@@ -100,7 +102,7 @@ fn written(write: impl FnOnce(&mut Writer<'_>) -> Option<()>) -> Vec<u8> {
 }
 
 #[test]
-fn the_hop_header_is_the_picture() {
+fn hop_header_matches_the_diagram() {
     for (kind, bits) in [
         (PacketKind::Control, 0),
         (PacketKind::Source, 1),
@@ -109,7 +111,7 @@ fn the_hop_header_is_the_picture() {
     ] {
         let header = ShortHeader {
             kind,
-            carried: false,
+            relayed: false,
             key_phase: true,
             destination: [1, 2, 3, 4],
             packet_number: 0x5566_7788,
@@ -131,14 +133,14 @@ fn the_hop_header_is_the_picture() {
         assert_eq!(made.as_slice(), drawn);
         assert_eq!(ShortHeader::decode(&drawn), Some(header));
     }
-    for (r, carried) in [(1, Some(true)), (2, None), (3, None)] {
+    for (r, relayed) in [(1, Some(true)), (2, None), (3, None)] {
         let bytes = [r << 3, 1, 2, 3, 4, 5, 6, 7, 8];
-        assert_eq!(ShortHeader::decode(&bytes).map(|header| header.carried), carried);
+        assert_eq!(ShortHeader::decode(&bytes).map(|header| header.relayed), relayed);
     }
 }
 
 #[test]
-fn the_flow_header_is_the_picture() {
+fn flow_header_matches_the_diagram() {
     let key = FlowKey { destination: NodeId(0x0102_0304), source: NodeId(9), flow: 0xf00d };
     let header = FlowHeader { key, hop_limit: 63 };
     let drawn = pack(
@@ -157,7 +159,7 @@ fn the_flow_header_is_the_picture() {
 }
 
 #[test]
-fn the_coding_headers_are_the_pictures() {
+fn coding_headers_match_the_diagrams() {
     let symbol = 0x12345 * 16 + 7;
     let drawn = pack(
         "source-header",
@@ -218,7 +220,7 @@ fn the_coding_headers_are_the_pictures() {
 }
 
 #[test]
-fn the_long_header_is_the_picture() {
+fn long_header_matches_the_diagram() {
     let payload = [0; 32];
     let drawn = pack(
         "long-header",
@@ -253,7 +255,7 @@ fn the_long_header_is_the_picture() {
 }
 
 #[test]
-fn the_header_of_early_data_is_the_picture() {
+fn early_data_header_matches_the_diagram() {
     let payload = [bytes("early"), vec![0; 16]].concat();
     let drawn = pack(
         "early-header",
@@ -289,11 +291,11 @@ fn the_header_of_early_data_is_the_picture() {
     assert_eq!(symbol[..written], payload[..len]);
 }
 
-/// The first flight of a client in closed mode.
-fn closed_flight(key: [u8; 32]) -> Vec<u8> {
+/// The first flight of a client in PSK mode.
+fn psk_flight(key: [u8; 32]) -> Vec<u8> {
     let mut client = Endpoint::new(EndpointConfig::default(), [1; 32]).unwrap();
     let transport =
-        TransportConfig { closed: Some(ClosedKey::new(key)), ..TransportConfig::default() };
+        TransportConfig { psk: Some(PresharedKey::new(key)), ..TransportConfig::default() };
     let config = ClientConfig {
         trust: PeerTrust::DangerousAcceptAny,
         identity: None,
@@ -307,9 +309,9 @@ fn closed_flight(key: [u8; 32]) -> Vec<u8> {
     buffer
 }
 
-/// As the text says it, beside the code: what it makes opens what the code has sealed.
+/// An implementation of the document, independent of the code, opens what the code has sealed.
 #[test]
-fn closed_mode_is_the_text() {
+fn psk_mode_matches_the_document() {
     const PREFIX: &str = "openbats 2026-11 closed mode, ";
     let derived = |use_of_it: &str| {
         let context = format!("{PREFIX}{use_of_it}");
@@ -329,7 +331,7 @@ fn closed_mode_is_the_text() {
     let made = [destination, source, &proof(destination, source), &material(destination)].concat();
     assert_eq!(example, made, "{made:02x?}");
 
-    let mut flight = closed_flight([1; 32]);
+    let mut flight = psk_flight([1; 32]);
     let header = long_header::decode(&flight).unwrap();
     assert_eq!(header.token, proof(header.destination, header.source));
     let suite = rustls::crypto::aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256;
@@ -338,16 +340,16 @@ fn closed_mode_is_the_text() {
     let keys = suite.keys(&material, rustls::Side::Server, rustls::quic::Version::V1).remote;
     let (at, len) = (header.number_at, header.packet_len);
     let (head, sealed) = flight[..len].split_at_mut(at + 4);
-    // The library masks in place, as many bytes as the lowest bits of the first one say: all of them.
+    // The library masks as many bytes as the lowest bits of the first one say: all of them.
     let (mut first, mut number) = (0x03, [0; 4]);
     keys.header.encrypt_in_place(&sealed[..16], &mut first, &mut number).unwrap();
     head[0] ^= (first ^ 0x03) & 0x0f;
     head[at..].iter_mut().zip(number).for_each(|(byte, mask)| *byte ^= mask);
-    assert!(keys.packet.decrypt_in_place(0, head, sealed).is_ok(), "it opens");
+    assert!(keys.packet.decrypt_in_place(0, head, sealed).is_ok(), "the packet decrypts");
 }
 
 #[test]
-fn the_frames_are_the_examples() {
+fn frames_match_the_examples() {
     let ack = AckHeader {
         largest: 9,
         delay: Duration::from_millis(3),
@@ -390,7 +392,7 @@ fn the_frames_are_the_examples() {
 }
 
 #[test]
-fn the_message_frames_are_the_example() {
+fn message_frames_match_the_example() {
     let example = bytes("message");
     let mut queue = SendQueue::new();
     queue.push(Bytes::from_static(b"hello"));
@@ -406,7 +408,7 @@ fn the_message_frames_are_the_example() {
 }
 
 #[test]
-fn the_message_frame_of_modes_without_order_is_the_example() {
+fn datagram_frame_matches_the_example() {
     let example = bytes("datagram");
     let frame = message::decode(&mut Reader::new(&example)).unwrap();
     let expected = MessageFrame::Datagram { id: 7, total: 5, offset: 3, data: b"lo" };
@@ -417,7 +419,7 @@ fn the_message_frame_of_modes_without_order_is_the_example() {
         let expires = Timestamp::from_millis(1);
         queue.push(if number < 7 { Bytes::new() } else { Bytes::from_static(b"hello") }, expires);
     }
-    // Seven empty messages of five bytes leave room for what begins the eighth.
+    // After seven empty messages of five bytes there is no room for the beginning of the eighth.
     let (len, _) = queue.fill_symbol(&mut symbol);
     assert_eq!(len, 20);
     let (len, _) = queue.fill_symbol(&mut symbol);
@@ -426,9 +428,9 @@ fn the_message_frame_of_modes_without_order_is_the_example() {
     assert_eq!(&symbol[..len], [&[4, 7, 5, 0, 5][..], b"hello"].concat());
 }
 
-/// Numbers that the text names.
+/// Checks the numbers that the document states.
 #[test]
-fn limits_are_those_of_the_code() {
+fn documented_limits_match_the_code() {
     for phrase in [
         format!("Version `{VERSION:#010x}`"),
         format!("at most {MAX_RANK_ENTRIES};"),

@@ -1,4 +1,4 @@
-"""A server that sends back what it gets, and a client that looks whether it does."""
+"""An echo server, and a client that checks the echoes."""
 
 import asyncio
 

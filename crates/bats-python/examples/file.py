@@ -14,7 +14,7 @@ with tempfile.TemporaryDirectory() as name, openbats.listen("127.0.0.1") as list
     target.mkdir()
 
     def receive():
-        # Leaving the block waits until the sender has the verdict.
+        # Leaving the block waits until the sender knows the result.
         with listener.accept(30) as peer:
             received.append(peer.receive_file(target, timeout=60))
 

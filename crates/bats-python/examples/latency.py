@@ -1,4 +1,4 @@
-"""Sends small messages back and forth, one at a time, and prints what a round takes."""
+"""Sends small messages back and forth, one at a time, and prints the round-trip times."""
 
 import threading
 import time

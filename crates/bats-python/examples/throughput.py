@@ -1,4 +1,4 @@
-"""Sends large messages as fast as they are taken and prints the rate that arrives."""
+"""Sends large messages as fast as possible and prints the received rate."""
 
 import sys
 import threading

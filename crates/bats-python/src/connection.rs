@@ -1,4 +1,4 @@
-//! A connection.
+//! The native connection class.
 
 use std::path::PathBuf;
 
@@ -12,10 +12,10 @@ use crate::endpoint::seconds;
 use crate::error::Failure;
 use crate::operation::{Operation, Value};
 
-/// Bytes from which on sharing an object costs less than a copy.
+/// Message size in bytes from which sharing the Python object costs less than a copy.
 const SHARED: usize = 16 << 10;
 
-/// `openbats._native.Connection`; the methods that take time give an operation.
+/// `openbats._native.Connection`; methods that may wait return an operation.
 #[pyclass(frozen)]
 pub(crate) struct Connection {
     inner: openbats::Connection,
@@ -33,7 +33,7 @@ impl Connection {
     fn send(&self, data: PyBackedBytes, deadline: Option<f64>) -> PyResult<Operation> {
         let connection = self.inner.clone();
         let deadline = deadline.map(|value| seconds("deadline", value)).transpose()?;
-        // A large message is not copied: the connection holds Python's object, which cannot change.
+        // A large message is not copied: the connection keeps the immutable Python object.
         let message = match data.len() {
             0..SHARED => Bytes::copy_from_slice(&data),
             _ => Bytes::from_owner(data),
@@ -47,7 +47,7 @@ impl Connection {
         }))
     }
 
-    /// The next message, or nothing after the peer's last.
+    /// The next message, or `None` after the peer's last message.
     fn recv(&self) -> Operation {
         let connection = self.inner.clone();
         Operation::new(async move {
@@ -78,7 +78,8 @@ impl Connection {
         py.detach(|| self.inner.close(code, reason));
     }
 
-    /// Reads the file in place: to be waited for on a thread, not polled by an event loop.
+    /// Reads the file synchronously: wait for the operation on a thread, do not poll it in an event
+    /// loop.
     fn send_file(&self, path: PathBuf) -> Operation {
         let connection = self.inner.clone();
         Operation::new(async move {
@@ -87,7 +88,7 @@ impl Connection {
         })
     }
 
-    /// Writes the file in place, as [`send_file`](Self::send_file) reads it.
+    /// Writes the file synchronously, as [`send_file`](Self::send_file) reads it.
     fn receive_file(
         &self,
         directory: PathBuf,
@@ -128,7 +129,7 @@ impl Connection {
         self.inner.mode() as u8
     }
 
-    /// How the connection ended, if it has.
+    /// Why the connection was closed, if it is.
     fn close_reason(&self) -> Option<String> {
         self.inner.close_reason().map(|reason| reason.to_string())
     }
@@ -148,7 +149,7 @@ impl Connection {
     }
 }
 
-/// The statistics by name; times in seconds.
+/// The statistics as a dictionary; times in seconds.
 pub(crate) fn stats_dict<'py>(
     py: Python<'py>,
     stats: &openbats::ConnectionStats,

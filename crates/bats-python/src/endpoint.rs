@@ -1,11 +1,11 @@
-//! Endpoints: where connections begin.
+//! The native endpoint class and its options.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use openbats::{
-    ClientOptions, ClosedKey, CongestionAlgorithm, Goal, Identity, Mode, ServerOptions,
+    ClientOptions, CongestionAlgorithm, Goal, Identity, Mode, PresharedKey, ServerOptions,
     TransportConfig, Trust,
 };
 use pyo3::exceptions::PyValueError;
@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 use crate::error::{ConnectError, UnsupportedMode};
 use crate::operation::{Operation, Value};
 
-/// Limits and behaviour, as the keyword arguments of `connect` and `listen`.
+/// Options from the keyword arguments of `connect` and `listen`.
 #[derive(FromPyObject)]
 pub(crate) struct Options {
     #[pyo3(item)]
@@ -59,7 +59,7 @@ pub(crate) fn goal(name: &str) -> PyResult<Goal> {
     }
 }
 
-/// A controller by name; a fixed one has its rate in bits per second.
+/// A congestion controller by name; `fixed` needs a rate in bits per second.
 pub(crate) fn congestion(name: &str, rate: Option<u64>) -> PyResult<CongestionAlgorithm> {
     match (name, rate) {
         ("bbr", None) => Ok(CongestionAlgorithm::Bbr),
@@ -78,7 +78,7 @@ pub(crate) fn congestion(name: &str, rate: Option<u64>) -> PyResult<CongestionAl
     }
 }
 
-/// Refuses a controller that the mode does not have. BBR is the default and asks for nothing.
+/// Refuses a controller that the mode does not support. BBR, the default, is always accepted.
 fn check_congestion(mode: Mode, name: &str) -> PyResult<()> {
     let (mode, has) = match (mode, name) {
         (_, "bbr") | (Mode::Quic, "cubic") | (Mode::Transparent | Mode::Udp, "none") => {
@@ -106,16 +106,16 @@ impl Options {
         }
     }
 
-    fn closed_key(&self) -> PyResult<Option<ClosedKey>> {
+    fn closed_key(&self) -> PyResult<Option<PresharedKey>> {
         let Some(bytes) = &self.closed_key else { return Ok(None) };
         let bytes = bytes.as_slice().try_into().map_err(|_| {
             let length = bytes.len();
             PyValueError::new_err(format!(
                 "closed_key must have {} bytes, not {length}: secrets.token_bytes(32) makes one",
-                ClosedKey::LEN
+                PresharedKey::LEN
             ))
         })?;
-        Ok(Some(ClosedKey::new(bytes)))
+        Ok(Some(PresharedKey::new(bytes)))
     }
 
     fn transport(&self) -> PyResult<TransportConfig> {
@@ -131,7 +131,7 @@ impl Options {
         let default = TransportConfig::default();
         let transport = TransportConfig {
             mode,
-            closed: self.closed_key()?,
+            psk: self.closed_key()?,
             deadline: seconds("deadline", self.deadline)?,
             congestion,
             goal: goal(&self.goal)?,
@@ -140,7 +140,7 @@ impl Options {
             max_message_size: self.max_message_size.unwrap_or(default.max_message_size),
             ..default
         };
-        transport.check_closed().map_err(|error| PyValueError::new_err(error.to_string()))?;
+        transport.check_psk_modes().map_err(|error| PyValueError::new_err(error.to_string()))?;
         Ok(transport)
     }
 }
@@ -158,7 +158,7 @@ pub(crate) struct Endpoint {
 
 #[pymethods]
 impl Endpoint {
-    /// An endpoint that only connects, in the mode of this number.
+    /// Creates an endpoint that only connects, in the mode with this number.
     #[staticmethod]
     #[pyo3(signature = (local, mode))]
     fn client(py: Python<'_>, local: Option<(String, u16)>, mode: i64) -> PyResult<Self> {
@@ -174,7 +174,8 @@ impl Endpoint {
         Ok(Self { inner, fingerprint: None })
     }
 
-    /// An endpoint that accepts; without files it makes a certificate.
+    /// Creates an endpoint that accepts connections; without identity files it generates a
+    /// certificate.
     #[staticmethod]
     fn server(
         py: Python<'_>,
@@ -211,7 +212,8 @@ impl Endpoint {
         self.fingerprint.clone()
     }
 
-    /// `host` is a name or an address: each address of a name is tried in turn. `trust` is a kind (`fingerprint`, `authorities` or `insecure`) and its value.
+    /// Connects to `host`, a name or an address; all addresses of a name are tried in turn. `trust`
+    /// is a kind (`fingerprint`, `authorities` or `insecure`) and its value.
     fn connect(
         &self,
         host: String,
@@ -224,7 +226,7 @@ impl Endpoint {
             "fingerprint" => Trust::fingerprint(trust.1.parse().map_err(wrong)?),
             "authorities" => Trust::authorities(&trust.1).map_err(wrong)?,
             "insecure" => Trust::dangerous_any(),
-            other => return Err(PyValueError::new_err(format!("no such trust: {other}"))),
+            other => return Err(PyValueError::new_err(format!("unknown kind of trust: {other}"))),
         };
         let level = options.compression()?;
         let mut options = ClientOptions::new(trust)
@@ -244,7 +246,7 @@ impl Endpoint {
         Operation::new(async move { Ok(Value::Connection(endpoint.accept().await?)) })
     }
 
-    /// Closes everything and frees the port.
+    /// Closes all connections and frees the port.
     fn terminate(&self) -> Operation {
         let endpoint = self.inner.clone();
         Operation::new(async move {

@@ -1,17 +1,22 @@
-//! Exceptions, and the failures that become them.
+//! Python exceptions, and failures that are converted to them.
 
 use openbats::file;
 use openbats::{RecvError, SendError};
 use pyo3::exceptions::{PyException, PyValueError};
 use pyo3::{PyErr, create_exception};
 
-create_exception!(openbats, OpenBatsError, PyException, "Base of what this package raises.");
-create_exception!(openbats, ConnectError, OpenBatsError, "A connection or listener was not made.");
-create_exception!(openbats, ConnectionClosed, OpenBatsError, "The connection is over.");
-create_exception!(openbats, FileError, OpenBatsError, "A file did not arrive.");
-create_exception!(openbats, UnsupportedMode, OpenBatsError, "The mode is not in this version.");
+create_exception!(openbats, OpenBatsError, PyException, "Base class of this package's exceptions.");
+create_exception!(
+    openbats,
+    ConnectError,
+    OpenBatsError,
+    "A connection or listener could not be created."
+);
+create_exception!(openbats, ConnectionClosed, OpenBatsError, "The connection is closed.");
+create_exception!(openbats, FileError, OpenBatsError, "A file transfer failed.");
+create_exception!(openbats, UnsupportedMode, OpenBatsError, "The mode is not supported.");
 
-/// A failure on its way to Python; made without the interpreter.
+/// A failure to be raised in Python; created without the interpreter.
 #[derive(Debug)]
 pub(crate) enum Failure {
     Connect(String),

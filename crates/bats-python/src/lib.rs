@@ -1,5 +1,5 @@
-//! The native part of the Python package `openbats`: thin classes over the Rust library. What
-//! users see stands in `python/openbats`.
+//! The native part of the Python package `openbats`: thin wrappers of the Rust library. The public
+//! API is in `python/openbats`.
 
 mod connection;
 mod endpoint;

@@ -1,4 +1,4 @@
-//! Things that take time: waited for by a thread, or polled by an event loop.
+//! Asynchronous operations: awaited by a thread, or polled by an event loop.
 
 use std::future::Future;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -17,10 +17,10 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::connection::Connection;
 use crate::error::Failure;
 
-/// How often a waiting thread looks whether Ctrl-C was pressed.
+/// Interval at which a waiting thread checks for Ctrl-C.
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What an operation brings.
+/// Result of an operation.
 pub(crate) enum Value {
     Nothing,
     Connection(openbats::Connection),
@@ -43,7 +43,7 @@ fn to_python(py: Python<'_>, value: Value) -> PyResult<Py<PyAny>> {
     })
 }
 
-/// Something that was begun. Dropping or cancelling it gives it up.
+/// A pending operation. Dropping or cancelling it aborts it.
 #[pyclass(frozen)]
 pub(crate) struct Operation {
     task: Mutex<Option<Task>>,
@@ -57,7 +57,7 @@ impl Wake for Unpark {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "a time-out of the user's, on the user's thread")]
+#[expect(clippy::disallowed_methods, reason = "the user's timeout, on the user's thread")]
 fn now() -> Instant {
     Instant::now()
 }
@@ -67,7 +67,7 @@ impl Operation {
         Self { task: Mutex::new(Some(Box::pin(task))) }
     }
 
-    /// Polls once; `None` while it is not done.
+    /// Polls once; `None` while pending, `Some(None)` if the result was taken or cancelled before.
     fn poll_once(&self, waker: &Waker) -> Option<Option<Outcome>> {
         let mut guard = self.task.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(task) = guard.as_mut() else { return Some(None) };
@@ -84,17 +84,17 @@ impl Operation {
 fn finished(py: Python<'_>, outcome: Option<Outcome>) -> PyResult<Py<PyAny>> {
     match outcome {
         Some(outcome) => to_python(py, outcome?),
-        None => Err(PyRuntimeError::new_err("the operation is over")),
+        None => Err(PyRuntimeError::new_err("the operation has ended already")),
     }
 }
 
 #[pymethods]
 impl Operation {
-    /// Waits, at most `timeout` seconds; other threads and Ctrl-C go on meanwhile.
+    /// Waits for the result, at most `timeout` seconds, without blocking other threads or Ctrl-C.
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Py<PyAny>> {
         let limit = match timeout {
-            // A time that no clock reaches is no limit.
+            // A timeout beyond the range of `Duration` is no limit.
             Some(seconds) => Duration::try_from_secs_f64(seconds.max(0.0)).ok(),
             None => None,
         };
@@ -114,18 +114,18 @@ impl Operation {
             }
             py.check_signals()?;
             if end.is_some_and(|end| end <= now()) {
-                // It may have become done while the thread woke up.
+                // It may have completed while the thread woke up.
                 if let Some(outcome) = self.poll_once(&waker) {
                     return finished(py, outcome);
                 }
                 self.cancel();
-                return Err(PyTimeoutError::new_err("not done in time"));
+                return Err(PyTimeoutError::new_err("the operation timed out"));
             }
         }
     }
 
-    /// A tuple of the result when it is done; otherwise `None`, and the hub is told of `token`
-    /// when it is worth asking again.
+    /// The result in a tuple if it is complete; otherwise `None`, and the hub reports `token` when
+    /// the operation should be polled again.
     fn poll(&self, py: Python<'_>, hub: &Hub, token: u64) -> PyResult<Option<(Py<PyAny>,)>> {
         let waker = Waker::from(Arc::new(HubWaker { hub: hub.inner.clone(), token }));
         match py.detach(|| self.poll_once(&waker)) {
@@ -134,14 +134,14 @@ impl Operation {
         }
     }
 
-    /// Gives it up.
+    /// Aborts the operation.
     fn cancel(&self) {
         let task = self.task.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(task);
     }
 }
 
-/// Tells an event loop which operations to poll again, without the interpreter's lock: the I/O
+/// Signals an event loop which operations to poll again, without the interpreter lock: the I/O
 /// thread must not wait for Python.
 #[pyclass(frozen)]
 pub(crate) struct Hub {
@@ -161,7 +161,7 @@ struct HubWaker {
 impl Wake for HubWaker {
     fn wake(self: Arc<Self>) {
         self.hub.ready.lock().unwrap_or_else(PoisonError::into_inner).push(self.token);
-        // A full counter rings already.
+        // If the counter is full, the event loop is signalled already.
         let _ = rustix::io::write(&self.hub.alarm, &1u64.to_ne_bytes());
     }
 }
@@ -179,7 +179,7 @@ impl Hub {
         self.inner.alarm.as_raw_fd()
     }
 
-    /// The tokens to be polled again.
+    /// Takes the tokens of the operations to poll again.
     fn take(&self) -> Vec<u64> {
         let mut count = [0; 8];
         let _ = rustix::io::read(&self.inner.alarm, &mut count);

@@ -1,4 +1,4 @@
-//! The simulator: the protocol over an emulated link, in virtual time.
+//! Simulations over an emulated link, in virtual time.
 
 use std::time::Duration;
 
@@ -14,17 +14,17 @@ use pyo3::types::{PyDict, PyList};
 use crate::connection::stats_dict;
 use crate::endpoint::{congestion, goal};
 
-/// Longest run: virtual time costs real time.
-const LONGEST: f64 = 3_600.0;
+/// Longest run in seconds: virtual time costs real time.
+const MAX_DURATION: f64 = 3_600.0;
 
 pub(crate) fn seconds(name: &str, value: f64) -> PyResult<Duration> {
     match Duration::try_from_secs_f64(value) {
-        Ok(duration) if value <= LONGEST => Ok(duration),
-        _ => Err(PyValueError::new_err(format!("{name} must be 0 to {LONGEST} seconds"))),
+        Ok(duration) if value <= MAX_DURATION => Ok(duration),
+        _ => Err(PyValueError::new_err(format!("{name} must be 0 to {MAX_DURATION} seconds"))),
     }
 }
 
-fn share(name: &str, value: f64) -> PyResult<f64> {
+fn fraction(name: &str, value: f64) -> PyResult<f64> {
     if (0.0..=1.0).contains(&value) {
         return Ok(value);
     }
@@ -40,8 +40,8 @@ pub(crate) struct Link {
 #[pymethods]
 impl Link {
     /// `rate` in bits per second of Ethernet frames (`None`: unlimited), `queue` in bytes (`None`:
-    /// unlimited), times in seconds, `loss` as a share, `burst` as the mean number of packets lost
-    /// together.
+    /// unlimited), times in seconds, `loss` as a fraction, `burst` as the mean length of a loss
+    /// burst in packets.
     #[new]
     #[pyo3(signature = (*, rate=None, queue=None, delay=0.0, jitter=0.0, reorder=false, loss=0.0,
                         burst=None, duplicate=0.0, corrupt=0.0, mtu=None))]
@@ -58,7 +58,7 @@ impl Link {
         corrupt: f64,
         mtu: Option<usize>,
     ) -> PyResult<Self> {
-        let loss = share("loss", loss)?;
+        let loss = fraction("loss", loss)?;
         let loss = match burst {
             _ if loss == 0.0 => Loss::None,
             None => Loss::Iid(loss),
@@ -78,8 +78,8 @@ impl Link {
                 delay: seconds("delay", delay)?,
                 jitter: (!amplitude.is_zero()).then_some(Jitter { amplitude, reorder }),
                 loss,
-                duplicate: share("duplicate", duplicate)?,
-                corrupt: share("corrupt", corrupt)?,
+                duplicate: fraction("duplicate", duplicate)?,
+                corrupt: fraction("corrupt", corrupt)?,
                 mtu,
                 frame_overhead: FRAME_OVERHEAD,
                 ..LinkConfig::default()
@@ -125,7 +125,7 @@ fn outcome<'py>(py: Python<'py>, outcome: &Outcome) -> PyResult<Bound<'py, PyDic
     Ok(dict)
 }
 
-/// Messages from one host to another over two directions of a link.
+/// Sends messages from one host to another over a link.
 #[pyfunction]
 #[pyo3(signature = (up, down, *, message_size, total_bytes, duration, seed, goal_name, mode,
                     congestion_name, bits_per_second))]
@@ -150,7 +150,7 @@ pub(crate) fn transfer<'py>(
             default.max_message_size
         )));
     }
-    // A run ends with the first message that is missing, which other modes allow.
+    // A run ends with the first missing message, and other modes allow missing messages.
     let mode = match u8::try_from(mode).ok().and_then(Mode::from_number) {
         Some(mode @ (Mode::Brtp | Mode::Brctp)) => mode,
         _ => return Err(PyValueError::new_err("the simulator has modes 'brtp' and 'brctp'")),
@@ -173,7 +173,7 @@ pub(crate) fn transfer<'py>(
     outcome(py, &result)
 }
 
-/// A link with the same loss both ways, of values that a user gave.
+/// A cell of a matrix from user input, with the same loss in both directions.
 pub(crate) fn checked_cell(
     loss: f64,
     delay: f64,
@@ -183,10 +183,10 @@ pub(crate) fn checked_cell(
     seed: u64,
 ) -> PyResult<Cell> {
     if rate == 0 || !(0.0..=1e4).contains(&queue) {
-        return Err(PyValueError::new_err("rate must be more than 0, queue 0 to 10000 products"));
+        return Err(PyValueError::new_err("rate must be more than 0, queue 0 to 10000 BDP"));
     }
     Ok(Cell {
-        loss: share("loss", loss)?,
+        loss: fraction("loss", loss)?,
         delay: seconds("delay", delay)?,
         rate_bps: rate,
         queue,
@@ -196,7 +196,7 @@ pub(crate) fn checked_cell(
     })
 }
 
-/// One cell of a matrix: its figures and its samples.
+/// Runs one cell of a matrix; returns its figures and samples.
 #[pyfunction]
 #[pyo3(signature = (*, loss, delay, rate, queue, duration, seed))]
 pub(crate) fn cell<'py>(

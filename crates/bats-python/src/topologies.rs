@@ -1,12 +1,12 @@
-//! Sessions across relays and over several ways, in virtual time.
+//! Simulations of end-to-end sessions over relays and of multipath, in virtual time.
 
 use std::time::Duration;
 
 use bats_netem::LinkConfig;
 use bats_sim::hops::Hops;
-use bats_sim::line::Line;
 use bats_sim::matrix::Cell;
 use bats_sim::paths::{Cut, Paths};
+use bats_sim::relay_network::RelayNetwork;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -14,24 +14,24 @@ use pyo3::types::PyDict;
 use crate::error::ConnectError;
 use crate::sim::{Link, checked_cell, seconds};
 
-/// Most links one after the other.
-const MOST_HOPS: usize = 64;
-/// Most ways side by side: so many routes a node has to one destination.
-const MOST_WAYS: usize = bats_proto::relay::MAX_PATHS;
-/// Most links in all; each is an Ethernet of its own in the addresses of the simulator.
-const MOST_LINKS: usize = 256;
+/// Limit of links in a row.
+const MAX_HOPS: usize = 64;
+/// Limit of parallel paths: the relay's limit of routes to one destination.
+const MAX_PATHS: usize = bats_proto::relay::MAX_PATHS;
+/// Limit of all links; each uses its own address prefix in the simulator.
+const MAX_LINKS: usize = 256;
 
-fn never_up() -> PyErr {
+fn links_failed() -> PyErr {
     ConnectError::new_err("the links do not come up within 30 s of virtual time")
 }
 
-/// A ratio, unless there is nothing to compare with.
+/// A ratio, or `None` if the divisor is 0.
 fn finite(value: f64) -> Option<f64> {
     value.is_finite().then_some(value)
 }
 
-/// The figures of one line. Without `lossless`, the goodput of one hop without loss in Mbit/s, that
-/// is measured first.
+/// Runs one line of relays. `lossless` is the goodput in Mbit/s of one hop without loss; if it is
+/// not given, it is measured first.
 #[pyfunction]
 #[pyo3(signature = (*, hops, loss, delay, rate, queue, recoding, duration, seed, lossless=None))]
 #[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python function")]
@@ -47,25 +47,25 @@ pub(crate) fn hops<'py>(
     seed: u64,
     lossless: Option<f64>,
 ) -> PyResult<Bound<'py, PyDict>> {
-    if !(1..=MOST_HOPS).contains(&hops) {
-        return Err(PyValueError::new_err(format!("hops must be 1 to {MOST_HOPS}")));
+    if !(1..=MAX_HOPS).contains(&hops) {
+        return Err(PyValueError::new_err(format!("hops must be 1 to {MAX_HOPS}")));
     }
     let cell = checked_cell(loss, delay, rate, queue, duration, seed)?;
     let run = Hops::new(hops, cell, recoding);
-    let carried = |run: &Hops| {
-        let config = run.line();
+    let run_line = |run: &Hops| {
+        let config = run.network_config();
         let back = config.links.clone();
-        let mut line = Line::with_back(config, &back)?;
-        Some(run.run_on(&mut line, |_, _| {}))
+        let mut network = RelayNetwork::asymmetric(config, &back)?;
+        Some(run.run_on(&mut network, |_, _| {}))
     };
     let figures = py.detach(|| {
         let lossless = match lossless {
             Some(known) => known,
-            None => carried(&Hops::new(1, Cell { loss: 0.0, ..cell }, true))?.goodput(),
+            None => run_line(&Hops::new(1, Cell { loss: 0.0, ..cell }, true))?.goodput(),
         };
-        Some((run.figures(&carried(&run)?, lossless), lossless))
+        Some((run.figures(&run_line(&run)?, lossless), lossless))
     });
-    let (figures, lossless) = figures.ok_or_else(never_up)?;
+    let (figures, lossless) = figures.ok_or_else(links_failed)?;
     let dict = PyDict::new(py);
     dict.set_item("hops", figures.hops)?;
     dict.set_item("loss_percent", figures.loss_percent)?;
@@ -78,7 +78,7 @@ pub(crate) fn hops<'py>(
         ("lossless_mbps", Some(lossless)),
         ("handshake_ms", figures.handshake_ms),
         ("end_repairs_percent", Some(figures.end_repairs_percent)),
-        ("useless_percent", Some(figures.useless_percent)),
+        ("useless_percent", Some(figures.non_innovative_percent)),
         ("relay_kib", Some(figures.relay_kib)),
     ] {
         dict.set_item(name, value)?;
@@ -87,17 +87,17 @@ pub(crate) fn hops<'py>(
     Ok(dict)
 }
 
-/// The links of ways side by side and the nodes they join: 0 is the source, the last number the
-/// destination.
-fn edges(ways: &[Vec<LinkConfig>]) -> Vec<(usize, usize, LinkConfig)> {
-    let relays = ways.iter().map(|way| way.len() - 1).sum::<usize>();
+/// The links of parallel paths and the nodes that they connect: 0 is the source, the last number
+/// the destination.
+fn edges(paths: &[Vec<LinkConfig>]) -> Vec<(usize, usize, LinkConfig)> {
+    let relays = paths.iter().map(|path| path.len() - 1).sum::<usize>();
     let mut links = Vec::new();
     let mut next = 1;
-    for way in ways {
+    for path in paths {
         let mut from = 0;
-        for (index, link) in way.iter().enumerate() {
-            let to = if index + 1 == way.len() { relays + 1 } else { next };
-            next += usize::from(index + 1 < way.len());
+        for (index, link) in path.iter().enumerate() {
+            let to = if index + 1 == path.len() { relays + 1 } else { next };
+            next += usize::from(index + 1 < path.len());
             links.push((from, to, link.clone()));
             from = to;
         }
@@ -105,66 +105,66 @@ fn edges(ways: &[Vec<LinkConfig>]) -> Vec<(usize, usize, LinkConfig)> {
     links
 }
 
-fn check(ways: &[Vec<LinkConfig>]) -> PyResult<()> {
-    let wrong = |text: String| Err(PyValueError::new_err(text));
-    let length = ways.first().map_or(0, Vec::len);
-    if ways.len() > MOST_WAYS || !(1..=MOST_HOPS).contains(&length) {
-        return wrong(format!("1 to {MOST_WAYS} ways of 1 to {MOST_HOPS} links each"));
+fn check(paths: &[Vec<LinkConfig>]) -> PyResult<()> {
+    let invalid = |text: String| Err(PyValueError::new_err(text));
+    let length = paths.first().map_or(0, Vec::len);
+    if paths.len() > MAX_PATHS || !(1..=MAX_HOPS).contains(&length) {
+        return invalid(format!("paths must be 1 to {MAX_PATHS} of 1 to {MAX_HOPS} links each"));
     }
-    if ways.iter().any(|way| way.len() != length) {
-        return wrong("all ways need as many links: routes lead over the shortest only".into());
+    if paths.iter().any(|path| path.len() != length) {
+        return invalid("all paths need equally many links: only shortest routes are used".into());
     }
-    if ways.len() * length > MOST_LINKS {
-        return wrong(format!("at most {MOST_LINKS} links in all"));
+    if paths.len() * length > MAX_LINKS {
+        return invalid(format!("all paths together can have at most {MAX_LINKS} links"));
     }
-    if ways.iter().flatten().any(|link| link.rate_bps.is_none()) {
-        return wrong("each link needs a rate: the bound is made of them".into());
+    if paths.iter().flatten().any(|link| link.rate_bps.is_none()) {
+        return invalid("each link needs a rate, because the bound depends on it".into());
     }
     Ok(())
 }
 
-/// The figures of a session over several ways; `cut` is a way whose first link ends, and when, and
-/// when it carries again.
+/// Runs a session over several paths. `cut` is (the path whose first link fails, when it fails,
+/// when it works again), in seconds.
 #[pyfunction]
-#[pyo3(signature = (ways, *, cut, duration, seed))]
+#[pyo3(signature = (paths, *, cut, duration, seed))]
 pub(crate) fn paths<'py>(
     py: Python<'py>,
-    ways: Vec<Vec<PyRef<'py, Link>>>,
+    paths: Vec<Vec<PyRef<'py, Link>>>,
     cut: Option<(usize, f64, Option<f64>)>,
     duration: f64,
     seed: u64,
 ) -> PyResult<Bound<'py, PyDict>> {
-    let ways: Vec<Vec<LinkConfig>> =
-        ways.iter().map(|way| way.iter().map(|link| link.config.clone()).collect()).collect();
-    check(&ways)?;
-    let length = ways.first().map_or(0, Vec::len);
+    let paths: Vec<Vec<LinkConfig>> =
+        paths.iter().map(|path| path.iter().map(|link| link.config.clone()).collect()).collect();
+    check(&paths)?;
+    let length = paths.first().map_or(0, Vec::len);
     let cut = match cut {
         None => None,
-        Some((way, ..)) if way >= ways.len() => {
-            return Err(PyValueError::new_err(format!("there is no way {way} to cut")));
+        Some((path, ..)) if path >= paths.len() => {
+            return Err(PyValueError::new_err(format!("there is no path {path} to cut")));
         }
-        Some((way, at, until)) => {
+        Some((path, at, until)) => {
             let until: Option<Duration> = until.map(|time| seconds("until", time)).transpose()?;
-            Some(Cut { link: way * length, at: seconds("at", at)?, until })
+            Some(Cut { link: path * length, at: seconds("at", at)?, until })
         }
     };
     let run = Paths {
         name: "",
-        links: edges(&ways),
+        links: edges(&paths),
         cut,
         duration: seconds("duration", duration)?,
         seed,
     };
-    let figures = py.detach(|| run.try_run()).ok_or_else(never_up)?;
+    let figures = py.detach(|| run.try_run()).ok_or_else(links_failed)?;
     let dict = PyDict::new(py);
-    dict.set_item("ways", ways.len())?;
+    dict.set_item("ways", paths.len())?;
     for (name, value) in [
         ("goodput_mbps", Some(figures.goodput_mbps)),
         ("bound_mbps", Some(figures.bound_mbps)),
         ("share", finite(figures.share)),
         ("longest_gap_ms", Some(figures.longest_gap_ms)),
         ("end_repairs_percent", Some(figures.end_repairs_percent)),
-        ("useless_percent", Some(figures.useless_percent)),
+        ("useless_percent", Some(figures.non_innovative_percent)),
     ] {
         dict.set_item(name, value)?;
     }

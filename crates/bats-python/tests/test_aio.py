@@ -47,7 +47,7 @@ def test_many_connections_at_once():
     run(main())
 
 
-def test_bulk_data_both_ways():
+def test_bulk_data_in_both_directions():
     async def main():
         async with aio.listen("127.0.0.1") as listener:
             near = await aio.connect(*listener.address, fingerprint=listener.fingerprint)
@@ -71,7 +71,7 @@ def test_bulk_data_both_ways():
     run(main())
 
 
-def test_a_cancelled_wait_loses_nothing():
+def test_cancelled_wait_loses_no_message():
     async def main():
         async with aio.listen("127.0.0.1") as listener:
             near = await aio.connect(*listener.address, fingerprint=listener.fingerprint)
@@ -91,7 +91,7 @@ def test_a_cancelled_wait_loses_nothing():
     run(main())
 
 
-def test_a_cancelled_connect_is_given_up():
+def test_cancelled_connect_is_aborted():
     async def main():
         loop = asyncio.get_running_loop()
         transport, _ = await loop.create_datagram_endpoint(
@@ -105,7 +105,7 @@ def test_a_cancelled_connect_is_given_up():
     run(main())
 
 
-def test_the_end_of_a_connection_wakes_who_waits():
+def test_close_wakes_waiting_tasks():
     async def main():
         async with aio.listen("127.0.0.1") as listener:
             near = await aio.connect(*listener.address, fingerprint=listener.fingerprint)
@@ -137,7 +137,7 @@ def test_files(tmp_path):
     run(main())
 
 
-def test_loops_follow_each_other():
+def test_consecutive_event_loops_work():
     async def main():
         async with aio.listen("127.0.0.1") as listener:
             near = await aio.connect(*listener.address, fingerprint=listener.fingerprint)
@@ -149,7 +149,7 @@ def test_loops_follow_each_other():
         run(main())
 
 
-def test_missing_modes_are_refused():
+def test_unsupported_modes_are_refused():
     with pytest.raises(openbats.UnsupportedMode):
         asyncio.run(_connect())
 
@@ -162,8 +162,8 @@ def file_threads():
     return [thread for thread in threading.enumerate() if thread.name == "openbats file"]
 
 
-def test_many_transfers_at_once_hold_up_nothing(tmp_path):
-    """More that wait than the loop's executor could have threads (32 at most)."""
+def test_many_waiting_transfers_do_not_block_the_executor(tmp_path):
+    """More waiting transfers than the loop's executor has threads (at most 32)."""
     count = 40
     target = tmp_path / "target"
     target.mkdir()
@@ -178,7 +178,7 @@ def test_many_transfers_at_once_hold_up_nothing(tmp_path):
                 pairs.append((near, await listener.accept()))
             receiving = [asyncio.ensure_future(far.receive_file(target)) for _, far in pairs]
             await asyncio.sleep(0.05)
-            # They all wait, and the executor is free: names are looked up there.
+            # All transfers wait and the executor is free, which name resolution needs.
             assert await asyncio.to_thread(lambda: 7) == 7
             near = await aio.connect(*listener.address, fingerprint=listener.fingerprint)
             near.close()
@@ -196,7 +196,7 @@ def test_many_transfers_at_once_hold_up_nothing(tmp_path):
         assert (target / f"{number}.bin").read_bytes() == b"%d " % number * 2_000
 
 
-def test_a_cancelled_transfer_leaves_no_thread(tmp_path):
+def test_cancelled_transfer_ends_its_thread(tmp_path):
     async def main():
         async with aio.listen("127.0.0.1") as listener:
             near = await aio.connect(*listener.address, fingerprint=listener.fingerprint)

@@ -26,7 +26,7 @@ def content(size, seed):
     return bytes((x * 31 + x // 251 + seed * 7) & 255 for x in range(size))
 
 
-def test_messages_keep_their_boundaries_both_ways(pair):
+def test_message_boundaries_are_kept_in_both_directions(pair):
     sizes = [0, 1, 100, 1472, 70_000, 1_000_000]
     for here, there in (pair, pair[::-1]):
         for number, size in enumerate(sizes):
@@ -35,7 +35,7 @@ def test_messages_keep_their_boundaries_both_ways(pair):
             assert there.recv(LIMIT) == content(size, number)
 
 
-def test_every_kind_of_bytes_is_taken(pair):
+def test_all_bytes_types_are_accepted(pair):
     near, far = pair
     for data in (b"abc", bytearray(b"abc"), memoryview(b"xabcx")[1:4]):
         near.send(data, LIMIT)
@@ -58,7 +58,7 @@ def test_finish_ends_the_iteration(pair):
         near.send(b"late")
 
 
-def test_leaving_a_with_block_delivers_everything():
+def test_leaving_a_with_block_delivers_all_messages():
     with openbats.listen("127.0.0.1") as listener:
         with openbats.connect(
             *listener.address, fingerprint=listener.fingerprint, timeout=LIMIT
@@ -73,7 +73,7 @@ def test_leaving_a_with_block_delivers_everything():
         assert near.close_reason is not None
 
 
-def test_time_outs(pair):
+def test_timeouts_lose_no_message(pair):
     _, far = pair
     with pytest.raises(TimeoutError):
         far.recv(0.05)
@@ -81,23 +81,23 @@ def test_time_outs(pair):
         far.recv(0)
     with openbats.listen("127.0.0.1") as listener, pytest.raises(TimeoutError):
         listener.accept(0.05)
-    # Nothing is lost by it.
+    # The timeout lost no message.
     pair[0].send(b"after")
     assert far.recv(LIMIT) == b"after"
 
 
-def test_a_silent_server_is_given_up():
+def test_connect_times_out_without_an_answer():
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as hole:
         hole.bind(("127.0.0.1", 0))
         with pytest.raises(TimeoutError):
             openbats.connect(*hole.getsockname(), insecure=True, timeout=0.2)
-        with pytest.raises(openbats.ConnectError, match="nothing heard"):
+        with pytest.raises(openbats.ConnectError, match="nothing received"):
             openbats.connect(
                 *hole.getsockname(), insecure=True, idle_timeout=0.3, timeout=LIMIT
             )
 
 
-def test_trust_must_be_chosen_and_is_kept():
+def test_trust_must_be_chosen_and_is_enforced():
     with openbats.listen("127.0.0.1") as listener:
         with pytest.raises(ValueError, match="trust"):
             openbats.connect(*listener.address)
@@ -116,7 +116,7 @@ def test_trust_must_be_chosen_and_is_kept():
 
 
 @pytest.mark.parametrize("mode", [4, 200])
-def test_missing_modes_are_refused_by_name(mode):
+def test_unsupported_modes_are_refused_by_name(mode):
     with pytest.raises(openbats.UnsupportedMode, match="not available"):
         openbats.connect("127.0.0.1", 9, insecure=True, mode=mode)
     with pytest.raises(openbats.UnsupportedMode, match="not available"):
@@ -124,7 +124,7 @@ def test_missing_modes_are_refused_by_name(mode):
 
 
 @pytest.mark.parametrize("mode", ["brtp", "brctp", "tcp", "quic"])
-def test_reliable_modes_carry_everything_and_files(mode, tmp_path):
+def test_reliable_modes_deliver_messages_and_files(mode, tmp_path):
     with openbats.listen("127.0.0.1", mode=mode) as listener:
         near = openbats.connect(
             *listener.address, fingerprint=listener.fingerprint, mode=mode, timeout=LIMIT
@@ -148,7 +148,7 @@ def test_reliable_modes_carry_everything_and_files(mode, tmp_path):
         assert far.recv(LIMIT) is None
 
 
-def test_plain_udp_is_a_datagram_for_a_message(tmp_path):
+def test_plain_udp_sends_one_datagram_per_message(tmp_path):
     with openbats.listen("127.0.0.1", mode="udp") as listener:
         near = openbats.connect(*listener.address, insecure=True, mode=11, timeout=LIMIT)
         near.send(b"there", timeout=LIMIT)
@@ -164,7 +164,7 @@ def test_plain_udp_is_a_datagram_for_a_message(tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["btp", "transparent"])
-def test_unreliable_modes_carry_messages_and_count(mode, tmp_path):
+def test_unreliable_modes_deliver_and_count_messages(mode, tmp_path):
     with openbats.listen("127.0.0.1", mode=mode) as listener:
         near = openbats.connect(
             *listener.address,
@@ -252,12 +252,12 @@ def test_files(pair, tmp_path):
     assert (target / "data.bin").read_bytes() == source.read_bytes()
 
 
-def test_missing_files_are_named(pair):
+def test_error_names_the_missing_file(pair):
     with pytest.raises(openbats.FileError, match="nowhere"):
         pair[0].send_file("/nowhere/at/all")
 
 
-def test_the_port_is_free_after_close():
+def test_port_is_free_after_close():
     for _ in range(5):
         with openbats.listen("127.0.0.1") as listener:
             address = listener.address
@@ -269,8 +269,8 @@ def test_the_port_is_free_after_close():
             near.recv(LIMIT)
 
 
-def test_ctrl_c_ends_a_wait(pair):
-    # What runs in the background of a script begins with the signal ignored.
+def test_ctrl_c_interrupts_a_wait(pair):
+    # A background process of a script starts with SIGINT ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     timer = threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT))
     timer.start()
@@ -279,7 +279,7 @@ def test_ctrl_c_ends_a_wait(pair):
     timer.join()
 
 
-def test_waiting_does_not_stop_other_threads(pair):
+def test_waiting_does_not_block_other_threads(pair):
     near, far = pair
     thread = threading.Thread(target=lambda: far.recv(LIMIT))
     thread.start()
@@ -290,10 +290,10 @@ def test_waiting_does_not_stop_other_threads(pair):
     assert not thread.is_alive()
 
 
-def test_names_are_looked_up_and_all_addresses_tried():
+def test_names_are_resolved_and_all_addresses_tried():
     with openbats.listen("127.0.0.1") as listener:
         port = listener.address[1]
-        # Where the resolver has ::1 first, nobody listens there.
+        # The resolver may return ::1 first, where no server listens.
         with openbats.connect(
             "localhost", port, fingerprint=listener.fingerprint, timeout=LIMIT
         ) as near:
@@ -304,13 +304,13 @@ def test_names_are_looked_up_and_all_addresses_tried():
             openbats.connect("no.such.name.invalid", port, insecure=True, timeout=LIMIT)
 
 
-def test_plain_udp_sends_long_datagrams_and_hears_of_closed_ports():
+def test_plain_udp_sends_long_datagrams_and_reports_closed_ports():
     with openbats.listen("127.0.0.1", mode="udp") as listener:
         port = listener.address[1]
         with openbats.connect("127.0.0.1", port, mode="udp", insecure=True) as near:
             near.send(content(60_000, 1), LIMIT)
             assert listener.accept(LIMIT).recv(LIMIT) == content(60_000, 1)
-    with openbats.connect("127.0.0.1", port, mode="udp", insecure=True) as nobody:
-        nobody.send(b"is there anybody?", LIMIT)
+    with openbats.connect("127.0.0.1", port, mode="udp", insecure=True) as client:
+        client.send(b"hello", LIMIT)
         with pytest.raises(openbats.ConnectionClosed):
-            nobody.recv(LIMIT)
+            client.recv(LIMIT)

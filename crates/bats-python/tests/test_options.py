@@ -21,7 +21,7 @@ def pair(listener, **options):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("there, here", [(1, 19), (3, None), (None, 1)])
-def test_compression_is_agreed_on_by_both_ends(mode, there, here):
+def test_compression_needs_both_ends(mode, there, here):
     even = b"again and again " * 2_000
     common = {"mode": mode, "deadline": 60.0}
     with openbats.listen("127.0.0.1", compression=there, **common) as listener:
@@ -60,7 +60,7 @@ def test_wrong_options_are_refused():
         ("udp", "no congestion control", ["cubic", "gcc", "fixed"]),
     ],
 )
-def test_controllers_that_a_mode_does_not_have_are_refused(mode, has, refused):
+def test_unsupported_controllers_of_a_mode_are_refused(mode, has, refused):
     for name in refused:
         wrong = {"mode": mode, "congestion": name, "rate": 10**7 if name == "fixed" else None}
         with pytest.raises(ValueError, match=f"{has}.*'btp', 'brtp' and 'brctp'"):
@@ -71,7 +71,7 @@ def test_controllers_that_a_mode_does_not_have_are_refused(mode, has, refused):
         openbats.listen("127.0.0.1", mode=mode, congestion=name).close()
 
 
-def test_every_controller_of_the_coded_modes_works():
+def test_coded_modes_support_all_controllers():
     for mode in ("btp", "brtp", "brctp"):
         for name in ("bbr", "cubic", "gcc", "none", "fixed"):
             chosen = {"congestion": name, "rate": 10**8 if name == "fixed" else None}
@@ -83,7 +83,7 @@ def test_every_controller_of_the_coded_modes_works():
         openbats.listen("127.0.0.1", congestion="fixed", rate=0)
 
 
-def test_messages_have_deadlines_of_their_own():
+def test_messages_can_have_their_own_deadline():
     with openbats.listen("127.0.0.1", mode="btp") as listener:
         near, far = pair(listener, mode="btp", deadline=60.0)
         near.send(b"in time", LIMIT, deadline=60.0)
@@ -91,7 +91,7 @@ def test_messages_have_deadlines_of_their_own():
         for wrong in (0, -1, float("nan")):
             with pytest.raises(ValueError, match="deadline"):
                 near.send(b"", deadline=wrong)
-        # More at once than the link carries in a microsecond.
+        # More data than the link sends in 1 us.
         for number in range(200):
             near.send(content(50_000, number), LIMIT, deadline=1e-6)
         near.finish(LIMIT)
@@ -100,7 +100,7 @@ def test_messages_have_deadlines_of_their_own():
         assert len(list(far)) <= 200 - expired
 
 
-def test_datagrams_of_quic():
+def test_quic_datagrams():
     options = {"mode": "quic", "quic_datagrams": True}
     with openbats.listen("127.0.0.1", **options) as listener:
         near, far = pair(listener, **options)
@@ -120,7 +120,7 @@ def test_datagrams_of_quic():
             pair(listener, mode="quic")
 
 
-def test_the_same_with_await():
+def test_options_with_await():
     async def main():
         options = {"mode": "quic", "quic_datagrams": True, "compression": 1}
         async with aio.listen("127.0.0.1", **options) as listener:
@@ -129,7 +129,7 @@ def test_the_same_with_await():
             ) as near:
                 far = await listener.accept()
                 assert near.is_compressed
-                # Longer than a datagram, but for the compression.
+                # Longer than a datagram without compression.
                 await near.send(b"x" * 50_000, deadline=10.0)
                 assert await far.recv() == b"x" * 50_000
 
@@ -137,7 +137,7 @@ def test_the_same_with_await():
 
 
 @pytest.mark.parametrize("mode", ["btp", "brtp", "brctp", "transparent"])
-def test_closed_listeners_hear_nobody_without_the_key(mode):
+def test_listener_with_psk_ignores_clients_without_it(mode):
     key = bytes(range(32))
     with openbats.listen("127.0.0.1", mode=mode, closed_key=key) as listener:
         near, far = pair(listener, mode=mode, closed_key=bytearray(key), deadline=60.0)
@@ -154,7 +154,7 @@ def test_closed_listeners_hear_nobody_without_the_key(mode):
                 )
 
 
-def test_keys_of_closed_mode_that_cannot_be_used_are_refused():
+def test_invalid_pre_shared_keys_are_refused():
     for call in (
         lambda **wrong: openbats.connect("127.0.0.1", 9, insecure=True, **wrong),
         lambda **wrong: openbats.listen("127.0.0.1", **wrong),
@@ -170,7 +170,7 @@ def test_keys_of_closed_mode_that_cannot_be_used_are_refused():
                 call(closed_key=bytes(32), mode=mode)
 
 
-def test_closed_mode_with_await():
+def test_psk_mode_with_await():
     async def main():
         key = bytes([7]) * 32
         async with aio.listen("127.0.0.1", closed_key=key) as listener:

@@ -3,7 +3,7 @@ import pytest
 from openbats import sim
 
 
-def test_a_transfer_over_a_lossy_link_arrives():
+def test_transfer_over_a_lossy_link_completes():
     link = sim.Link(rate=20_000_000, delay=0.02, loss=0.1, queue=100_000)
     result = sim.transfer(link, message_size=10_000, total_bytes=1_000_000, duration=10)
     assert result.bytes == 1_000_000 and result.finished is not None
@@ -13,14 +13,14 @@ def test_a_transfer_over_a_lossy_link_arrives():
     assert result.receiver["message_bytes_received"] == 1_000_000
 
 
-def test_the_same_seed_gives_the_same_run():
+def test_equal_seeds_give_equal_runs():
     link = sim.Link(rate=10_000_000, delay=0.01, loss=0.05, burst=3, jitter=0.002)
     runs = [sim.transfer(link, duration=1, seed=seed) for seed in (1, 1, 2)]
     assert runs[0] == runs[1]
     assert runs[0] != runs[2]
 
 
-def test_a_matrix_is_a_table():
+def test_matrix_returns_a_table():
     rows = sim.matrix([0, 0.1], [0.005, 0.02], rate=20e6, duration=2)
     assert [(row["loss_percent"], row["delay_ms"]) for row in rows] == [
         (0, 5),
@@ -33,7 +33,7 @@ def test_a_matrix_is_a_table():
     assert len(sim.cell(0, 0.005, rate=20e6, duration=1).samples) > 50
 
 
-def test_wrong_values_are_refused():
+def test_invalid_values_are_refused():
     for wrong in (
         {"loss": 1.5},
         {"loss": -0.1},
@@ -58,7 +58,7 @@ def test_wrong_values_are_refused():
         sim.cell(0, 0.01, rate=0)
 
 
-def test_relays_that_recode_keep_what_forwarding_loses():
+def test_recoding_relays_exceed_the_forwarding_bound():
     rows = sim.hops([1, 4], [0.1], rate=20e6, recoding=(True, False), duration=3)
     assert [(row["hops"], row["recoding"]) for row in rows] == [
         (1, True),
@@ -75,16 +75,16 @@ def test_relays_that_recode_keep_what_forwarding_loses():
     assert recoding["share"] > 0.85
     assert forwarding["goodput_mbps"] < 1.05 * forwarding["forwarding_mbps"]
     assert recoding["goodput_mbps"] > 1.2 * forwarding["goodput_mbps"]
-    # The same run alone, with a bound of its own, is the same run.
+    # A single run, which measures its own bound, gives the same row.
     assert sim.hops([4], [0.1], rate=20e6, duration=3) == [recoding]
 
 
-def way(rate, delay, loss=0.0):
+def path_link(rate, delay, loss=0.0):
     return sim.Link(rate=rate, delay=delay, loss=loss, queue=int(rate * delay / 4))
 
 
-def test_ways_add_up():
-    fast, slow = way(20_000_000, 0.01, loss=0.05), way(5_000_000, 0.04)
+def test_goodput_of_paths_adds_up():
+    fast, slow = path_link(20_000_000, 0.01, loss=0.05), path_link(5_000_000, 0.04)
     alone = sim.paths([fast], duration=4)
     both = sim.paths([fast, slow], duration=4)
     frames = 1472 / 1514
@@ -97,21 +97,21 @@ def test_ways_add_up():
     assert both["goodput_mbps"] > alone["goodput_mbps"] + 2
 
 
-def test_a_way_is_as_wide_as_its_least_link():
-    narrow = [way(10_000_000, 0.01), way(10_000_000, 0.01), way(5_000_000, 0.01)]
+def test_slowest_link_limits_its_path():
+    narrow = [path_link(10_000_000, 0.01), path_link(10_000_000, 0.01), path_link(5_000_000, 0.01)]
     alone = sim.paths([narrow], duration=6)
     assert alone["bound_mbps"] == pytest.approx(5 * 1472 / 1514)
     assert 0.75 < alone["share"] < 1
-    row = sim.paths([narrow, [way(8_000_000, 0.01)] * 3], duration=1)
+    row = sim.paths([narrow, [path_link(8_000_000, 0.01)] * 3], duration=1)
     assert row["bound_mbps"] == pytest.approx(13 * 1472 / 1514)
 
 
-def test_a_way_that_is_cut_is_left():
-    ways = [way(10_000_000, 0.01), way(5_000_000, 0.01)]
-    row = sim.paths(ways, cut=(0, 2, None), duration=6)
+def test_session_avoids_a_cut_path():
+    paths = [path_link(10_000_000, 0.01), path_link(5_000_000, 0.01)]
+    row = sim.paths(paths, cut=(0, 2, None), duration=6)
     assert row["bound_mbps"] == pytest.approx(5 * 1472 / 1514)
     assert 0.8 < row["share"] < 1
-    back = sim.paths(ways, cut=(0, 1, 2), duration=6)
+    back = sim.paths(paths, cut=(0, 1, 2), duration=6)
     assert back["bound_mbps"] == pytest.approx(15 * 1472 / 1514)
     assert back["goodput_mbps"] > 1.5 * row["goodput_mbps"]
 
@@ -125,13 +125,13 @@ def test_transfers_have_modes_and_controllers():
             rates[congestion, mode] = result.bytes * 8 / 2
     assert 2e6 < rates["fixed", "brtp"] < 4e6
     assert 2e6 < rates["fixed", "brctp"] < 4e6
-    # CUBIC takes loss for congestion.
+    # CUBIC reacts to random loss.
     assert rates["cubic", "brtp"] < rates["bbr", "brtp"] / 2
     assert rates["bbr", "brctp"] != rates["bbr", "brtp"]
 
 
-def test_wrong_topologies_are_refused():
-    link = way(10_000_000, 0.01)
+def test_invalid_topologies_are_refused():
+    link = path_link(10_000_000, 0.01)
     for counts, losses, wrong in (
         ([0], [0], {}),
         ([65], [0], {}),
@@ -142,7 +142,7 @@ def test_wrong_topologies_are_refused():
     ):
         with pytest.raises(ValueError):
             sim.hops(counts, losses, duration=0.1, **wrong)
-    for ways, wrong in (
+    for paths, wrong in (
         ([], {}),
         ([[]], {}),
         ([link] * 17, {}),
@@ -154,7 +154,7 @@ def test_wrong_topologies_are_refused():
         ([link], {"duration": 1e9}),
     ):
         with pytest.raises(ValueError):
-            sim.paths(ways, **wrong)
+            sim.paths(paths, **wrong)
     for wrong in (
         {"mode": "btp"},
         {"mode": "tcp"},
@@ -173,5 +173,5 @@ def test_wrong_topologies_are_refused():
         sim.paths([dead, link])
     with pytest.raises(openbats.ConnectError, match="come up"):
         sim.hops([2], [1.0], duration=0.1)
-    # Too short to tell.
+    # The run is too short for a figure.
     assert sim.hops([1], [0.0], duration=0)[0]["share"] is None

@@ -20,7 +20,7 @@ def of_native(function):
     return [name for name in names if name != "self"]
 
 
-def test_the_stubs_name_what_is_there_and_nothing_else():
+def test_stubs_match_the_native_module():
     named = set()
     for item in stubs():
         if isinstance(item, ast.AnnAssign):

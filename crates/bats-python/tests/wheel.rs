@@ -1,5 +1,5 @@
-//! The package as Python users get it: a wheel, installed in a fresh virtual environment, tested
-//! there with pytest, and the examples run.
+//! Builds the wheel, installs it in a fresh virtual environment, and runs pytest and the examples
+//! there.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ fn here() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Says what was left out. What is written to standard error directly is shown, also if the test
+/// Prints why the test was skipped. Direct output to standard error is shown even if the test
 /// passes.
 fn skip(why: &str) {
     let line = format!("\nSKIPPED the Python package: {why}\n");
@@ -32,7 +32,7 @@ fn run(command: &mut Command) -> Output {
     output
 }
 
-/// A fresh virtual environment, or why there is none.
+/// Creates a fresh virtual environment; returns its directory of programs, or why that failed.
 fn environment(name: &str, packages: &[&str]) -> Result<PathBuf, String> {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let made = python().args(["-m", "venv", "--clear"]).arg(&directory).output();
@@ -57,7 +57,7 @@ fn environment(name: &str, packages: &[&str]) -> Result<PathBuf, String> {
 }
 
 #[test]
-fn the_wheel_works_in_a_fresh_environment() {
+fn wheel_works_in_a_fresh_environment() {
     let tools = match environment("python-tools", &["maturin>=1.9,<2"]) {
         Ok(tools) => tools,
         Err(why) => return skip(&why),
@@ -69,8 +69,8 @@ fn the_wheel_works_in_a_fresh_environment() {
 
     let wheels = Path::new(env!("CARGO_TARGET_TMPDIR")).join("wheels");
     let _ = std::fs::remove_dir_all(&wheels);
-    // The settings of the tests' profile, so that what they have compiled is used again. (Under
-    // the profile's own name cargo would make a test program of the library.)
+    // The settings of the test profile, so that its build artifacts are reused. (With the profile's
+    // own name cargo would build a test program of the library.)
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     run(Command::new(tools.join("maturin"))
         .args(["build", "--profile", "dev", "--locked", "--compatibility", "linux", "--out"])
@@ -90,7 +90,7 @@ fn the_wheel_works_in_a_fresh_environment() {
     run(Command::new(&python)
         .args(["-m", "pip", "install", "--quiet", "--no-index", "--disable-pip-version-check"])
         .arg(&wheel));
-    // Outside the source tree, so that the installed package is what is imported.
+    // Run outside the source tree, so that the installed package is imported.
     let elsewhere = wheels.clone();
     let tested = run(Command::new(&python)
         .args(["-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir"])

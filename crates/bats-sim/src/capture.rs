@@ -1,8 +1,8 @@
-//! The datagrams of a run as a pcap-ng file: what a capture at both senders' interfaces shows.
+//! Writes the datagrams of a run to a pcapng file, as a capture at both senders' interfaces would.
 //!
-//! A datagram is written as it enters the link, so that lost ones are in the file too, with a
-//! comment that says why they never arrive. Duplicates and changed bytes arise on the link and
-//! are not.
+//! A datagram is captured where it enters the link. The file therefore contains lost datagrams too,
+//! each with a comment that states why the link drops it. Duplicates and corrupted bytes arise on
+//! the link and are not in the file.
 
 use core::net::SocketAddrV4;
 use core::time::Duration;
@@ -19,21 +19,21 @@ use pcap_file::pcapng::blocks::interface_description::{
 use pcap_file::{DataLink, PcapError};
 
 use crate::network::Host;
-use crate::record::{LinkEvent, What};
+use crate::recorder::{LinkEvent, LinkEventKind};
 
 const ETHERNET: usize = 14;
 const IPV4: usize = 20;
 const UDP: usize = 8;
-/// Headers of a frame; also what the matrix charges a payload with.
+/// Header bytes of a frame: the frame overhead that the matrix counts for each payload.
 const HEADERS: usize = ETHERNET + IPV4 + UDP;
-/// `if_tsresol`: timestamps are in 10^-9 s.
+/// pcapng option `if_tsresol`: timestamps are in units of 10^-9 s.
 const NANOSECONDS: u8 = 9;
 
 /// Writes datagrams as Ethernet frames.
 pub struct Capture {
     writer: PcapNgWriter<Box<dyn Write + Send>>,
     frame: Vec<u8>,
-    left: u64,
+    remaining: u64,
     written: u64,
     error: Option<io::Error>,
 }
@@ -42,7 +42,7 @@ impl fmt::Debug for Capture {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Capture")
             .field("written", &self.written)
-            .field("left", &self.left)
+            .field("remaining", &self.remaining)
             .finish_non_exhaustive()
     }
 }
@@ -55,11 +55,11 @@ fn io_error(error: PcapError) -> io::Error {
 }
 
 impl Capture {
-    /// Begins a file of `limit` datagrams at most.
+    /// Starts a file of at most `limit` datagrams.
     ///
     /// # Errors
     ///
-    /// The writer's.
+    /// If the writer fails.
     pub fn new(writer: Box<dyn Write + Send>, limit: u64) -> io::Result<Self> {
         let mut writer = PcapNgWriter::new(writer).map_err(io_error)?;
         for (name, host) in [("client", Host::Client), ("server", Host::Server)] {
@@ -67,19 +67,19 @@ impl Capture {
             block.options = vec![
                 InterfaceDescriptionOption::IfName(name.into()),
                 InterfaceDescriptionOption::IfDescription(
-                    format!("what {} sends", host.address()).into(),
+                    format!("datagrams sent by {}", host.address()).into(),
                 ),
                 InterfaceDescriptionOption::IfTsResol(NANOSECONDS),
             ];
             writer.write_pcapng_block(block).map_err(io_error)?;
         }
-        Ok(Self { writer, frame: Vec::new(), left: limit, written: 0, error: None })
+        Ok(Self { writer, frame: Vec::new(), remaining: limit, written: 0, error: None })
     }
 
-    /// Takes an event; after an error no more.
-    pub fn note(&mut self, event: &LinkEvent<'_>) {
-        let What::Sent(fate) = event.what else { return };
-        if self.left == 0 || self.error.is_some() {
+    /// Writes a datagram that enters a link. Does nothing after an error or at the limit.
+    pub fn record(&mut self, event: &LinkEvent<'_>) {
+        let LinkEventKind::Sent(fate) = event.kind else { return };
+        if self.remaining == 0 || self.error.is_some() {
             return;
         }
         let (from, to) = (event.from.address_v4(), event.from.other().address_v4());
@@ -104,7 +104,7 @@ impl Capture {
         };
         match self.writer.write_pcapng_block(block) {
             Ok(_) => {
-                self.left -= 1;
+                self.remaining -= 1;
                 self.written += 1;
             }
             Err(error) => self.error = Some(io_error(error)),
@@ -115,7 +115,7 @@ impl Capture {
     ///
     /// # Errors
     ///
-    /// The first one since the beginning.
+    /// The first write error of this capture.
     pub fn finish(self) -> io::Result<u64> {
         match self.error {
             Some(error) => Err(error),
@@ -128,12 +128,12 @@ fn comment(text: &'static str) -> EnhancedPacketOption<'static> {
     EnhancedPacketOption::Comment(text.into())
 }
 
-/// Virtual time as the time since 1970 that the format wants.
+/// Virtual time as the time since 1970 that the format requires.
 fn since_start(time: Timestamp) -> Duration {
     Duration::from_nanos(time.as_nanos())
 }
 
-/// Appends the frame of a datagram; false if it is too long for one.
+/// Appends the Ethernet frame of a datagram; false if the datagram is too long for IPv4.
 fn write_frame(
     frame: &mut Vec<u8>,
     from: SocketAddrV4,
@@ -147,7 +147,7 @@ fn write_frame(
         return false;
     };
     let hardware = |address: SocketAddrV4| {
-        // Locally administered, with the host's part of the IP address.
+        // A locally administered address with the last three bytes of the IP address.
         let [_, b, c, d] = address.ip().octets();
         [0x02, 0, 0, b, c, d]
     };
@@ -159,7 +159,7 @@ fn write_frame(
     let ip = frame.len();
     frame.extend_from_slice(&[0x45, ecn & 3]);
     frame.extend_from_slice(&total.to_be_bytes());
-    // No identification, do not fragment, 64 hops, UDP, checksum to come.
+    // No identification, do not fragment, TTL 64, UDP, checksum filled in below.
     frame.extend_from_slice(&[0, 0, 0x40, 0, 64, 17, 0, 0]);
     frame.extend_from_slice(&from.ip().octets());
     frame.extend_from_slice(&to.ip().octets());
@@ -174,7 +174,7 @@ fn write_frame(
     frame.extend_from_slice(payload);
     let pseudo_header = sum(&frame[ip + 12..udp]) + 17 + u64::from(udp_len);
     let checksum = match !fold(pseudo_header + sum(&frame[udp..])) {
-        // Zero would mean that there is no checksum (RFC 768).
+        // Zero means that the datagram has no checksum (RFC 768).
         0 => 0xffff,
         checksum => checksum,
     };
@@ -182,7 +182,7 @@ fn write_frame(
     true
 }
 
-/// Sum of the 16-bit words (RFC 1071).
+/// Sum of the 16-bit words of the Internet checksum (RFC 1071).
 fn sum(bytes: &[u8]) -> u64 {
     bytes
         .chunks(2)
@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_frame_has_lengths_and_checksums_that_a_receiver_accepts() {
+    fn a_frame_has_valid_lengths_and_checksums() {
         let (from, to) = (Host::Client.address_v4(), Host::Server.address_v4());
         for payload in [&b""[..], b"odd", b"even", &[0xff; 1472]] {
             let mut frame = Vec::new();
@@ -211,7 +211,7 @@ mod tests {
             let ip = &frame[ETHERNET..];
             assert_eq!(usize::from(u16::from_be_bytes([ip[2], ip[3]])), ip.len());
             assert_eq!(ip[1], 2);
-            // A receiver's sum over everything, checksum included, has all bits set.
+            // The sum over all words, checksum included, has all bits set (RFC 1071).
             assert_eq!(fold(sum(&ip[..IPV4])), 0xffff);
             let udp = &ip[IPV4..];
             assert_eq!(usize::from(u16::from_be_bytes([udp[4], udp[5]])), udp.len());

@@ -1,4 +1,4 @@
-//! Who gets how much of a link that is shared.
+//! Fairness of competing flows on one link.
 
 use core::time::Duration;
 
@@ -8,86 +8,86 @@ use serde::Serialize;
 
 use crate::flows::jain_index;
 use crate::links::queued;
-use crate::shared::{Flow, Kind, Shared, SharedSample};
+use crate::shared_link::{Flow, Kind, SharedLink, SharedLinkSample};
 
-/// What is required of a scene.
+/// A bound on a figure of a scenario.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Bound {
     /// Jain's index of the flows' goodput is at least this.
     Jain(f64),
-    /// The first flow's share of what the link carries lies within these.
+    /// The throughput share of the first flow is within these limits.
     Share(f64, f64),
-    /// The mean queue is at most this share of its length.
+    /// The mean queue is at most this fraction of its length.
     Queue(f64),
 }
 
-/// Flows that share a link, and what is required of them.
+/// Competing flows on one link, and the bounds of their figures.
 #[derive(Clone, Debug)]
-pub struct Scene {
-    /// In a few words.
+pub struct FairnessScenario {
+    /// Short description.
     pub name: String,
-    /// Who shares the link.
+    /// The flows on the link.
     pub flows: Vec<Flow>,
-    /// Mbit/s of frames.
+    /// Link rate in Mbit/s, frames included.
     pub rate_mbps: u64,
     /// One-way delay.
     pub delay: Duration,
-    /// Queue in bandwidth-delay products.
+    /// Queue length in BDP.
     pub queue: f64,
-    /// Independent loss, both directions.
+    /// Independent loss in both directions, 0 to 1.
     pub loss: f64,
-    /// What is required.
+    /// Bounds of the figures.
     pub bounds: Vec<Bound>,
-    /// Decides every random choice.
+    /// Seed of all random choices.
     pub seed: u64,
 }
 
-/// What came of a scene.
+/// The figures of a scenario.
 #[derive(Clone, Debug, Serialize)]
 pub struct Verdict {
-    /// Name of the scene.
+    /// Name of the scenario.
     pub name: String,
-    /// Queue in bandwidth-delay products.
+    /// Queue length in BDP.
     pub queue_bdp: f64,
-    /// Loss, per cent.
+    /// Loss in per cent.
     pub loss_percent: f64,
-    /// Mbit/s of each flow through the link, headers and redundancy counted.
-    pub carried_mbps: Vec<f64>,
-    /// Jain's index of the goodput.
+    /// Throughput of each flow in Mbit/s, headers and redundancy included.
+    pub throughput_mbps: Vec<f64>,
+    /// Jain's fairness index of the goodputs.
     pub jain: f64,
-    /// Share of the first flow of what is carried.
+    /// Throughput share of the first flow.
     pub share: f64,
-    /// Mean queue as a share of its length.
+    /// Mean queue as a fraction of its length.
     pub queue_mean: f64,
-    /// Packets dropped by the full queue, per cent.
+    /// Packets dropped by the full queue, in per cent.
     pub queue_loss_percent: f64,
-    /// What is carried as a share of what the link can.
+    /// Throughput of all flows divided by the capacity of the link.
     pub utilisation: f64,
-    /// Text of the bounds; a dash if the figure is for information.
+    /// The bounds as text; a dash if the figures are for information only.
     pub bound: String,
     /// Whether all bounds hold.
     pub is_met: bool,
 }
 
-/// What is measured begins this long after the last flow.
+/// Time from the start of the last flow to the start of the measurement.
 const SETTLE: Duration = Duration::from_secs(10);
-/// And lasts this long.
+/// Duration of the measurement.
 const MEASURE: Duration = Duration::from_secs(30);
 
-impl Scene {
-    /// Runs the scene in virtual time.
+impl FairnessScenario {
+    /// Runs the scenario in virtual time.
     pub fn run(&self) -> Verdict {
         self.verdict(&self.samples())
     }
 
-    /// Runs the scene; its samples.
-    pub fn samples(&self) -> Vec<SharedSample> {
+    /// Runs the scenario and returns its samples.
+    pub fn samples(&self) -> Vec<SharedLinkSample> {
         let link = self.link();
-        Shared {
+        SharedLink {
             up: link.clone(),
             down: link,
             flows: self.flows.clone(),
-            duration: self.from() + MEASURE + Shared::SAMPLE,
+            duration: self.from() + MEASURE + SharedLink::SAMPLE,
             seed: self.seed,
         }
         .run()
@@ -101,31 +101,31 @@ impl Scene {
         self.flows.iter().map(|flow| flow.start).max().unwrap_or_default() + SETTLE
     }
 
-    fn verdict(&self, samples: &[SharedSample]) -> Verdict {
+    fn verdict(&self, samples: &[SharedLinkSample]) -> Verdict {
         let at = |time: Duration| samples.iter().find(|sample| sample.time >= time);
         let (a, b) = match (at(self.from()), samples.last()) {
             (Some(a), Some(b)) => (a, b),
-            _ => return self.nothing(),
+            _ => return self.empty_verdict(),
         };
         let seconds = (b.time - a.time).as_secs_f64().max(1e-9);
         let rates = |a: &[u64], b: &[u64]| -> Vec<f64> {
             b.iter().zip(a).map(|(b, a)| (b - a) as f64 * 8e-6 / seconds).collect()
         };
-        let carried = rates(&a.carried, &b.carried);
-        let total: f64 = carried.iter().sum();
+        let throughput = rates(&a.link_bytes, &b.link_bytes);
+        let total: f64 = throughput.iter().sum();
         let link = self.link();
         let waited = b.link.queue_byte_seconds - a.link.queue_byte_seconds;
         let offered = (b.link.offered - a.link.offered).max(1);
         let full = self.rate_mbps as f64 * 1_472.0 / 1_514.0 * (1.0 - self.loss);
         let mut verdict = Verdict {
             jain: jain_index(&rates(&a.received, &b.received)),
-            share: carried.first().map_or(0.0, |first| first / total.max(1e-9)),
-            carried_mbps: carried,
+            share: throughput.first().map_or(0.0, |first| first / total.max(1e-9)),
+            throughput_mbps: throughput,
             queue_mean: waited / seconds / link.queue_bytes.unwrap_or(1).max(1) as f64,
             queue_loss_percent: (b.link.dropped_queue - a.link.dropped_queue) as f64 * 100.0
                 / offered as f64,
             utilisation: total / full,
-            ..self.nothing()
+            ..self.empty_verdict()
         };
         verdict.is_met = self.bounds.iter().all(|bound| match *bound {
             Bound::Jain(least) => verdict.jain >= least,
@@ -135,7 +135,7 @@ impl Scene {
         verdict
     }
 
-    fn nothing(&self) -> Verdict {
+    fn empty_verdict(&self) -> Verdict {
         let bounds: Vec<String> = self
             .bounds
             .iter()
@@ -149,7 +149,7 @@ impl Scene {
             name: self.name.clone(),
             queue_bdp: self.queue,
             loss_percent: self.loss * 100.0,
-            carried_mbps: Vec::new(),
+            throughput_mbps: Vec::new(),
             jain: 0.0,
             share: 0.0,
             queue_mean: 0.0,
@@ -161,15 +161,15 @@ impl Scene {
     }
 }
 
-/// `count` flows of one kind, `apart` from one another.
+/// `count` flows of one kind, each started `apart` after the previous one.
 pub fn flows(kind: Kind, count: u32, apart: Duration) -> Vec<Flow> {
     (0..count).map(|number| Flow { kind, start: apart * number }).collect()
 }
 
-/// All scenes of the table, on a link of 100 Mbit/s and 20 ms one way.
-pub fn scenes(seed: u64) -> Vec<Scene> {
+/// All scenarios of the table, on a link of 100 Mbit/s with a one-way delay of 20 ms.
+pub fn scenarios(seed: u64) -> Vec<FairnessScenario> {
     let brtp = Kind::Brtp(CongestionAlgorithm::Bbr);
-    let base = |name: String, flows, queue, bounds| Scene {
+    let base = |name: String, flows, queue, bounds| FairnessScenario {
         name,
         flows,
         rate_mbps: 100,
@@ -179,30 +179,38 @@ pub fn scenes(seed: u64) -> Vec<Scene> {
         bounds,
         seed,
     };
-    let mut scenes = Vec::new();
+    let mut scenarios = Vec::new();
     for count in [2, 4, 8] {
-        for (apart, how) in [(0, "together"), (3, "3 s apart")] {
+        for (apart, order) in [(0, "together"), (3, "3 s apart")] {
             let flows = flows(brtp, count, Duration::from_secs(apart));
-            scenes.push(base(format!("{count} BRTP, {how}"), flows, 1.0, vec![Bound::Jain(0.97)]));
+            scenarios.push(base(
+                format!("{count} BRTP, {order}"),
+                flows,
+                1.0,
+                vec![Bound::Jain(0.97)],
+            ));
         }
     }
     for (kind, name) in [(Kind::TcpCubic, "TCP CUBIC"), (Kind::TcpBbr, "TCP BBR")] {
         for queue in [0.5, 1.0, 4.0] {
-            for (first, second, how) in
+            for (first, second, order) in
                 [(0, 0, "together"), (0, 5, "BRTP first"), (5, 0, "TCP first")]
             {
                 let flows = vec![
                     Flow { kind: brtp, start: Duration::from_secs(first) },
                     Flow { kind, start: Duration::from_secs(second) },
                 ];
-                // At other lengths the figure is for information.
+                // There is no goal for other queue lengths.
                 let bounds = if queue == 1.0 { vec![Bound::Share(0.4, 0.6)] } else { Vec::new() };
-                scenes.push(base(format!("BRTP beside {name}, {how}"), flows, queue, bounds));
+                scenarios.push(base(format!("BRTP vs {name}, {order}"), flows, queue, bounds));
             }
         }
     }
     let four = flows(brtp, 4, Duration::ZERO);
     let bounds = vec![Bound::Queue(0.5), Bound::Jain(0.97)];
-    scenes.push(Scene { loss: 0.05, ..base("4 BRTP, 5 % loss".to_owned(), four, 1.0, bounds) });
-    scenes
+    scenarios.push(FairnessScenario {
+        loss: 0.05,
+        ..base("4 BRTP, 5 % loss".to_owned(), four, 1.0, bounds)
+    });
+    scenarios
 }

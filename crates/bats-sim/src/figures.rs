@@ -1,20 +1,20 @@
-//! What came of a [`Transfer`](crate::transfer::Transfer) between two seconds of it.
+//! Figures of a [`Transfer`](crate::transfer::Transfer) between two times of the run.
 
 use crate::transfer::{Outcome, Sample};
 
-/// Between two looks for the second from which on the rate is back.
+/// Step in seconds of the search for the time at which the rate has recovered.
 const STEP: f64 = 0.05;
 
-/// Seconds count from the established connection, as the samples have them; those of the run are
-/// made such by [`Outcome::since_connected`].
+/// Times are in seconds since the connection was established, as in the samples.
+/// [`Outcome::since_connected`] converts times since the start of the run.
 impl Outcome {
-    /// The first sample from `second` on, the last one if there is none.
+    /// The first sample at or after `second`, or the last sample if there is none.
     ///
     /// # Panics
     ///
-    /// If no connection came about.
+    /// If no connection was established.
     pub fn at(&self, second: f64) -> &Sample {
-        self.sample(second).expect("a connection came about")
+        self.sample(second).expect("the connection was established")
     }
 
     fn sample(&self, second: f64) -> Option<&Sample> {
@@ -22,14 +22,15 @@ impl Outcome {
         self.samples.iter().find(from).or(self.samples.last())
     }
 
-    /// A second of the run, as samples count; where no connection came about, the same.
+    /// Converts a time since the start of the run to a time since the connection was established.
+    /// Returns the time unchanged if no connection was established.
     pub fn since_connected(&self, second: f64) -> f64 {
         // Virtual time starts at one millisecond.
         self.established.map_or(second, |at| second + 0.001 - at.as_secs_f64())
     }
 
-    /// Mbit/s that became deliverable between two seconds; 0 where no connection came about or
-    /// no time is between them.
+    /// Goodput in Mbit/s between two times, counting bytes that became deliverable in order. 0 if
+    /// no connection was established or `to` is not after `from`.
     pub fn goodput(&self, from: f64, to: f64) -> f64 {
         let (Some(a), Some(b)) = (self.sample(from), self.sample(to)) else { return 0.0 };
         if b.time <= a.time {
@@ -38,8 +39,8 @@ impl Outcome {
         (b.delivered - a.delivered) as f64 * 8e-6 / (b.time - a.time).as_secs_f64()
     }
 
-    /// Seconds from the second `change` until the second that follows brings `least` Mbit/s;
-    /// infinite if none does.
+    /// Seconds from `change` until a second in which the goodput is at least `least` Mbit/s begins.
+    /// Infinite if there is none.
     pub fn recovery(&self, change: f64, least: f64) -> f64 {
         let end = self.samples.last().map_or(0.0, |sample| sample.time.as_secs_f64());
         let mut after = 0.0;
@@ -52,22 +53,22 @@ impl Outcome {
         f64::INFINITY
     }
 
-    /// Mean bytes in the queue of the data's direction between two seconds.
+    /// Mean bytes in the queue of the data direction between two times.
     ///
     /// # Panics
     ///
-    /// If no connection came about.
+    /// If no connection was established.
     pub fn mean_queue(&self, from: f64, to: f64) -> f64 {
         let (a, b) = (self.at(from), self.at(to));
         let waited = b.link.queue_byte_seconds - a.link.queue_byte_seconds;
         waited / (b.time - a.time).as_secs_f64()
     }
 
-    /// Share of the packets handed to the link that its full queue dropped between two seconds.
+    /// Fraction of the packets sent to the link that its full queue dropped between two times.
     ///
     /// # Panics
     ///
-    /// If no connection came about.
+    /// If no connection was established.
     pub fn queue_loss(&self, from: f64, to: f64) -> f64 {
         let (a, b) = (self.at(from), self.at(to));
         let offered = (b.link.offered - a.link.offered).max(1);

@@ -1,4 +1,4 @@
-//! Several bulk transfers over one link.
+//! Several bulk transfers of the protocol over one link.
 
 use core::time::Duration;
 
@@ -9,39 +9,39 @@ use bytes::Bytes;
 use crate::network::{Host, Network};
 use crate::transfer;
 
-/// Connections from one client to one server, each with as much to send as it gets through.
+/// Connections from one client to one server. Each always has data to send.
 #[derive(Clone, Debug)]
 pub struct Flows {
-    /// Client to server: the data's direction.
+    /// Link from the client to the server: the data direction.
     pub up: LinkConfig,
-    /// Server to client.
+    /// Link from the server to the client.
     pub down: LinkConfig,
-    /// Limits and behaviour of all ends.
+    /// Transport configuration of both ends.
     pub transport: TransportConfig,
-    /// Bytes of a message, at least 8.
+    /// Message size in bytes, at least 8.
     pub message_size: usize,
-    /// When each connection is begun.
+    /// Start time of each connection.
     pub starts: Vec<Duration>,
-    /// Length of the run.
+    /// Duration of the run.
     pub duration: Duration,
-    /// Decides every random choice.
+    /// Seed of all random choices.
     pub seed: u64,
 }
 
-/// State of all, sampled every [`Flows::SAMPLE`].
+/// State of all connections, sampled every [`Flows::SAMPLE`].
 #[derive(Clone, Debug)]
 pub struct FlowsSample {
-    /// Time from the start of the run.
+    /// Time since the start of the run.
     pub time: Duration,
-    /// Message bytes received, for each connection.
+    /// Message bytes received by each connection.
     pub received: Vec<u64>,
-    /// Bytes waiting in the queue of the data's direction.
+    /// Bytes in the queue of the data direction.
     pub queue_bytes: usize,
-    /// Counters of that direction.
+    /// Link counters of the data direction.
     pub link: LinkStats,
 }
 
-/// Jain's fairness index of shares: 1 if all are equal, 1/n if one has all.
+/// Jain's fairness index: 1 if all shares are equal, 1/n if one of n flows has everything.
 pub fn jain_index(shares: &[f64]) -> f64 {
     let sum: f64 = shares.iter().sum();
     let squares: f64 = shares.iter().map(|share| share * share).sum();
@@ -52,11 +52,11 @@ impl Flows {
     /// Interval of the samples.
     pub const SAMPLE: Duration = Duration::from_millis(100);
 
-    /// Runs all in virtual time.
+    /// Runs all transfers in virtual time.
     ///
     /// # Panics
     ///
-    /// If a message does not name the connection that sent it.
+    /// If a received message does not contain the index of a connection.
     pub fn run(&self) -> Vec<FlowsSample> {
         let endpoints = transfer::endpoints(&self.transport, self.seed);
         let network = Network::new(endpoints, [self.up.clone(), self.down.clone()], self.seed);
@@ -69,7 +69,7 @@ impl Flows {
 struct Run<'a> {
     flows: &'a Flows,
     network: Network,
-    /// Of each connection begun so far.
+    /// Handles of the connections started so far.
     clients: Vec<ConnectionHandle>,
     received: Vec<u64>,
 }
@@ -124,17 +124,17 @@ impl Run<'_> {
         bytes[..8].copy_from_slice(&(flow as u64).to_le_bytes());
         let message = Bytes::from(bytes);
         while self.network.endpoint(Host::Client).send(now, handle, message.clone()).is_ok() {}
-        self.network.touch(Host::Client);
+        self.network.wake(Host::Client);
     }
 
     fn receive(&mut self, handle: ConnectionHandle) {
         let now = self.network.now();
         while let Some(got) = self.network.endpoint(Host::Server).recv(now, handle) {
             let flow = got.first_chunk().map_or(u64::MAX, |bytes| u64::from_le_bytes(*bytes));
-            let received = self.received.get_mut(flow as usize).expect("a number of a connection");
+            let received = self.received.get_mut(flow as usize).expect("the index of a connection");
             *received += got.len() as u64;
         }
-        self.network.touch(Host::Server);
+        self.network.wake(Host::Server);
     }
 }
 
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_index_is_one_for_equal_shares_and_one_nth_for_one_taker() {
+    fn jain_index_is_one_for_equal_shares_and_one_nth_for_a_single_taker() {
         assert!((jain_index(&[3.0, 3.0, 3.0]) - 1.0).abs() < 1e-12);
         assert!((jain_index(&[5.0, 0.0]) - 0.5).abs() < 1e-12);
         assert!((jain_index(&[2.0, 1.0]) - 0.9).abs() < 1e-12);

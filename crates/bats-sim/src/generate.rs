@@ -1,4 +1,4 @@
-//! The manual pages and the completions of a program, made from its options themselves.
+//! Generates the manual pages and shell completions of a program from its clap definition.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -6,15 +6,16 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Command};
 use clap_complete::Shell;
 
-/// Where they go.
+/// Options of the command `generate`.
 #[derive(Debug, Args)]
 pub struct Generate {
-    /// A directory that is there
+    /// Existing output directory
     directory: PathBuf,
 }
 
 impl Generate {
-    /// Writes a page for each of the program's commands, and the completions of bash, fish and zsh.
+    /// Writes a manual page for each command of the program, and completions for bash, fish and
+    /// zsh.
     ///
     /// # Errors
     ///
@@ -33,12 +34,12 @@ fn write_to(program: &Command, directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// What of a program's commands and their long options is missing in what [`Generate`] writes; what is
-/// hidden need not be there.
+/// The commands and long options of a program that are missing in the files that [`Generate`]
+/// writes. Hidden ones are not checked.
 ///
 /// # Errors
 ///
-/// If files cannot be written to a directory for temporary ones, or not read.
+/// If files cannot be written to a temporary directory or cannot be read.
 pub fn missing(program: &Command) -> io::Result<Vec<String>> {
     let name = program.get_name();
     let directory = std::env::temp_dir().join(format!("{name}-generated-{}", std::process::id()));
@@ -79,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_command_has_a_page_and_stands_in_the_completions() {
+    fn every_command_has_a_manual_page_and_completions() {
         let command = |name: &'static str| {
             Command::new(name).about("Does it").arg(Arg::new("of").long("of-name").help("Whose"))
         };

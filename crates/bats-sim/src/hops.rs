@@ -1,4 +1,4 @@
-//! Bulk transfer across relays: what is left at the end of many lossy hops.
+//! Bulk transfer across relays: goodput at the end of several lossy hops.
 
 use core::time::Duration;
 
@@ -6,64 +6,64 @@ use bats_proto::relay::{RelayConfig, RelayStats};
 use bats_proto::{ConnectionHandle, ConnectionStats, Event, SendError, Timestamp, TransportConfig};
 use serde::Serialize;
 
-use crate::line::{Line, LineConfig, node_id};
 use crate::matrix::Cell;
+use crate::relay_network::{RelayNetwork, RelayNetworkConfig, node_id};
 use crate::transfer::message;
 
-/// One line and what is sent along it.
+/// A bulk transfer over a chain of links with relays between them.
 #[derive(Clone, Debug)]
 pub struct Hops {
     /// Number of links.
     pub hops: usize,
-    /// Every link, and the length of the run.
+    /// Parameters of each link, and the duration of the run.
     pub cell: Cell,
-    /// Whether relays recode and repair, or forward and leave repair to the ends.
+    /// Whether relays recode and repair. Otherwise they forward, and the ends repair.
     pub recoding: bool,
-    /// Bytes of a message.
+    /// Message size in bytes.
     pub message_size: usize,
 }
 
-/// What came of it.
+/// Result of a run.
 #[derive(Clone, Debug)]
 pub struct HopsOutcome {
-    /// Time of the session's handshake.
+    /// Duration of the session's handshake.
     pub handshake: Option<Duration>,
-    /// Message bytes delivered in order, at each [`Hops::SAMPLE`] from then on.
+    /// Message bytes delivered in order since the handshake, sampled every [`Hops::SAMPLE`].
     pub delivered: Vec<u64>,
-    /// The source's session at the end.
+    /// Session statistics of the source at the end.
     pub sender: ConnectionStats,
-    /// The destination's session at the end.
+    /// Session statistics of the destination at the end.
     pub receiver: ConnectionStats,
-    /// What each node carried.
+    /// Relay counters of each node at the end.
     pub relays: Vec<RelayStats>,
 }
 
-/// The figures of a line.
+/// The figures of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct HopsFigures {
     /// Number of links.
     pub hops: usize,
-    /// Loss of each, per cent.
+    /// Loss of each link in per cent.
     pub loss_percent: f64,
     /// Whether relays recode.
     pub recoding: bool,
-    /// Goodput from the second third on, Mbit/s.
+    /// Goodput after the first third of the run, in Mbit/s.
     pub goodput_mbps: f64,
-    /// (1 - p) times the goodput over one hop without loss.
+    /// (1 - p) times the goodput over one lossless hop, in Mbit/s.
     pub bound_mbps: f64,
-    /// Share of the bound.
+    /// Goodput divided by the bound.
     pub share: f64,
-    /// (1 - p)^h times the goodput over one hop without loss: what forwarding alone leaves.
+    /// (1 - p)^h times the goodput over one lossless hop: what remains with forwarding only.
     pub forwarding_mbps: f64,
-    /// Milliseconds of the handshake between the ends.
+    /// Duration of the end-to-end handshake in milliseconds.
     pub handshake_ms: Option<f64>,
-    /// Coded packets that the ends sent again, per cent of the symbols.
+    /// Repairs sent by the source, per cent of its symbols.
     pub end_repairs_percent: f64,
-    /// Packets that relays and ends found useless, per cent of those they received.
-    pub useless_percent: f64,
-    /// Most KiB that a relay held.
+    /// Packets that were not innovative for the relay or end that received them, per cent.
+    pub non_innovative_percent: f64,
+    /// Most memory held by a node, in KiB.
     pub relay_kib: f64,
-    /// Batches that relays gave up or dropped.
+    /// Batches that relays did not repair, dropped, or let expire.
     pub batches_lost: u64,
 }
 
@@ -71,14 +71,14 @@ impl Hops {
     /// Interval of the samples.
     pub const SAMPLE: Duration = Duration::from_millis(10);
 
-    /// Bulk transfer of messages of 16 KiB.
+    /// A bulk transfer of messages of 16 KiB.
     pub fn new(hops: usize, cell: Cell, recoding: bool) -> Self {
         Self { hops, cell, recoding, message_size: 16 << 10 }
     }
 
-    /// The line.
-    pub fn line(&self) -> LineConfig {
-        LineConfig {
+    /// Configuration of the relay network.
+    pub fn network_config(&self) -> RelayNetworkConfig {
+        RelayNetworkConfig {
             links: vec![self.cell.link(); self.hops],
             relay: RelayConfig { recoding: self.recoding, ..RelayConfig::new(node_id(0)) },
             transport: TransportConfig::default(),
@@ -90,26 +90,26 @@ impl Hops {
     ///
     /// # Panics
     ///
-    /// If a message arrives altered, twice or out of order, or the links do not come up.
+    /// If a message arrives corrupted, twice or out of order, or if a link is not established.
     pub fn run(&self) -> HopsOutcome {
-        let mut line = Line::new(self.line());
-        self.run_on(&mut line, |_, _| {})
+        let mut network = RelayNetwork::new(self.network_config());
+        self.run_on(&mut network, |_, _| {})
     }
 
-    /// Runs the transfer along a line that exists; `watch` is called at each sample.
+    /// Runs the transfer over an existing network and calls `watch` at each sample.
     ///
     /// # Panics
     ///
     /// As [`Hops::run`].
     pub fn run_on(
         &self,
-        line: &mut Line,
-        mut watch: impl FnMut(&mut Line, Duration),
+        network: &mut RelayNetwork,
+        mut watch: impl FnMut(&mut RelayNetwork, Duration),
     ) -> HopsOutcome {
-        let start = line.now();
+        let start = network.now();
         let mut run = Run {
             hops: self,
-            client: line.connect_ends(),
+            client: network.connect_ends(),
             server: None,
             established: None,
             sent: 0,
@@ -119,38 +119,38 @@ impl Hops {
         let mut delivered = Vec::new();
         let mut next = start + Duration::from_secs(20);
         let mut end = next;
-        while line.now() < end {
-            line.step(next);
-            run.take_events(line);
+        while network.now() < end {
+            network.step(next);
+            run.take_events(network);
             if let Some(at) = run.established {
                 end = at + self.cell.duration;
                 let due = at + Self::SAMPLE * delivered.len() as u32;
-                if due <= line.now() {
-                    let now = line.now();
+                if due <= network.now() {
+                    let now = network.now();
                     let bytes = run.server.and_then(|server| {
-                        let last = line.last();
-                        Some(line.node(last).stats(now, server)?.message_bytes_received)
+                        let last = network.last();
+                        Some(network.node(last).stats(now, server)?.message_bytes_received)
                     });
                     delivered.push(bytes.unwrap_or(0));
-                    watch(line, now - at);
+                    watch(network, now - at);
                 }
                 next = at + Self::SAMPLE * delivered.len() as u32;
             }
         }
-        let (now, last) = (line.now(), line.last());
+        let (now, last) = (network.now(), network.last());
         HopsOutcome {
             handshake: run.established.map(|at| at - start),
             delivered,
-            sender: line.node(0).stats(now, run.client).unwrap_or_default(),
+            sender: network.node(0).stats(now, run.client).unwrap_or_default(),
             receiver: run
                 .server
-                .and_then(|server| line.node(last).stats(now, server))
+                .and_then(|server| network.node(last).stats(now, server))
                 .unwrap_or_default(),
-            relays: (0..=last).map(|node| line.relay_stats(node)).collect(),
+            relays: (0..=last).map(|node| network.relay_stats(node)).collect(),
         }
     }
 
-    /// The figures of a run; `lossless` is the goodput over one hop without loss.
+    /// The figures of a run; `lossless` is the goodput over one lossless hop in Mbit/s.
     pub fn figures(&self, outcome: &HopsOutcome, lossless: f64) -> HopsFigures {
         let through = 1.0 - self.cell.loss;
         let goodput_mbps = outcome.goodput();
@@ -168,7 +168,7 @@ impl Hops {
             forwarding_mbps: through.powi(self.hops as i32) * lossless,
             handshake_ms: outcome.handshake.map(|time| time.as_secs_f64() * 1e3),
             end_repairs_percent: repairs as f64 * 100.0 / sources as f64,
-            useless_percent: sum(|s| s.useless + s.late) as f64 * 100.0
+            non_innovative_percent: sum(|s| s.non_innovative + s.late) as f64 * 100.0
                 / sum(|s| s.received).max(1) as f64,
             relay_kib: outcome.relays.iter().map(|s| s.bytes_peak).max().unwrap_or(0) as f64
                 / 1024.0,
@@ -178,18 +178,18 @@ impl Hops {
 }
 
 impl HopsOutcome {
-    /// Mbit/s that became deliverable from the second third of the run on.
+    /// Goodput after the first third of the run, in Mbit/s.
     pub fn goodput(&self) -> f64 {
         self.goodput_from(self.delivered.len() / 3)
     }
 
-    /// Longest time in which nothing became deliverable, in steps of [`Hops::SAMPLE`].
+    /// Longest time without progress in delivery, in steps of [`Hops::SAMPLE`].
     pub fn longest_gap(&self) -> Duration {
         let runs = self.delivered.chunk_by(|a, b| a == b).map(<[u64]>::len);
         Hops::SAMPLE * (runs.max().unwrap_or(1) as u32 - 1)
     }
 
-    /// Mbit/s that became deliverable from this sample on.
+    /// Goodput from this sample on, in Mbit/s.
     pub fn goodput_from(&self, from: usize) -> f64 {
         let (Some(first), Some(last)) = (self.delivered.get(from), self.delivered.last()) else {
             return 0.0;
@@ -211,49 +211,49 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    fn take_events(&mut self, line: &mut Line) {
-        let last = line.last();
-        for (node, handle, event) in core::mem::take(&mut line.events) {
+    fn take_events(&mut self, network: &mut RelayNetwork) {
+        let last = network.last();
+        for (node, handle, event) in core::mem::take(&mut network.events) {
             match event {
                 Event::Connected if (node, handle) == (0, self.client) => {
-                    self.established = Some(line.now());
-                    self.send(line);
+                    self.established = Some(network.now());
+                    self.send(network);
                 }
-                Event::Writable if (node, handle) == (0, self.client) => self.send(line),
+                Event::Writable if (node, handle) == (0, self.client) => self.send(network),
                 Event::Accepted
-                    if node == last && line.node(last).remote_node(handle).is_some() =>
+                    if node == last && network.node(last).remote_node(handle).is_some() =>
                 {
                     self.server = Some(handle);
                 }
                 Event::Readable if Some(handle) == self.server && node == last => {
-                    self.receive(line, handle);
+                    self.receive(network, handle);
                 }
                 _ => {}
             }
         }
     }
 
-    fn send(&mut self, line: &mut Line) {
-        let now = line.now();
+    fn send(&mut self, network: &mut RelayNetwork) {
+        let now = network.now();
         loop {
             let message = message(self.hops.cell.seed, self.sent, self.hops.message_size);
-            match line.node(0).send(now, self.client, message) {
+            match network.node(0).send(now, self.client, message) {
                 Ok(()) => self.sent += 1,
                 Err(SendError::Blocked(_)) => break,
                 Err(_) => return,
             }
         }
-        line.touch(0);
+        network.wake(0);
     }
 
-    fn receive(&mut self, line: &mut Line, handle: ConnectionHandle) {
-        let (now, last) = (line.now(), line.last());
-        while let Some(got) = line.node(last).recv(now, handle) {
+    fn receive(&mut self, network: &mut RelayNetwork, handle: ConnectionHandle) {
+        let (now, last) = (network.now(), network.last());
+        while let Some(got) = network.node(last).recv(now, handle) {
             let want = message(self.hops.cell.seed, self.received, self.hops.message_size);
-            assert!(got == want, "message {} arrived altered or out of order", self.received);
+            assert!(got == want, "message {} arrived corrupted or out of order", self.received);
             self.received += 1;
             self.bytes += got.len() as u64;
         }
-        line.touch(last);
+        network.wake(last);
     }
 }

@@ -1,15 +1,17 @@
-//! What a perfect code would do, to compare delays of `btp` with.
+//! Delay of an ideal code, the reference for the delays of command `btp`.
 
-/// Symbols of one computation: the mean is good to some per cent.
+/// Symbols simulated for one mean, which is then accurate to some per cent.
 const SYMBOLS: u32 = 1_000_000;
 
-/// Mean delay beyond the path's, in times between two symbols, if each symbol is sent once, `sent` - 1
-/// repairs for each are spread evenly among them, packets are lost independently with probability
-/// `loss`, and each repair makes up for any one of the symbols before it. Nothing that does not know what
-/// was lost can do better with evenly spread repairs, and no real code does as well.
+/// Mean delay of an ideal code in excess of the path delay, in symbol intervals.
 ///
-/// `loss` is from 0 to 1, `sent` at least 1. Without enough repairs, `sent` (1 - `loss`) <= 1, the mean
-/// has no limit and tells of the length of the computation only.
+/// Each symbol is sent once, and `sent` - 1 repairs per symbol are spread evenly among the symbols.
+/// Packets are lost independently with probability `loss`. Each repair replaces any one lost symbol
+/// before it. A sender without feedback and with evenly spread repairs cannot do better, and no
+/// real code does as well.
+///
+/// `loss` is from 0 to 1, `sent` at least 1. With too few repairs, `sent` (1 - `loss`) <= 1, the
+/// mean is unbounded and depends only on the length of the computation.
 pub fn mean_delay(loss: f64, sent: f64, seed: u64) -> f64 {
     let mut state = seed;
     let mut is_lost = || {
@@ -21,7 +23,7 @@ pub fn mean_delay(loss: f64, sent: f64, seed: u64) -> f64 {
         (((word ^ (word >> 31)) >> 11) as f64) < loss * (1_u64 << 53) as f64
     };
     let (mut total, mut due) = (0.0, 0.0);
-    // Number and sum of the times of the symbols that wait, and repairs that arrived since the first.
+    // Count and summed send times of the missing symbols, and repairs received since the first one.
     let (mut waiting, mut since, mut repairs) = (0_u32, 0.0, 0_u32);
     for number in 0..SYMBOLS {
         if is_lost() {
@@ -51,19 +53,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn known_cases() {
+    fn mean_delay_falls_with_repairs_and_grows_with_loss() {
         assert_eq!(mean_delay(0.0, 1.5, 1), 0.0);
-        // What was lost waits half an interval, and one more for each repair that is lost, too.
+        // A lost symbol waits half an interval, and one more for each lost repair.
         let twice = mean_delay(0.1, 2.0, 1);
         assert!((0.05..0.10).contains(&twice), "{twice}");
-        // More repairs, less delay; more loss, more.
+        // More repairs reduce the delay; more loss increases it.
         let thirty = [1.5, 1.6, 1.8].map(|sent| mean_delay(0.3, sent, 1));
         assert!(thirty[0] > thirty[1] && thirty[1] > thirty[2], "{thirty:?}");
         assert!(mean_delay(0.2, 1.6, 1) < thirty[1]);
     }
 
     #[test]
-    fn at_thirty_per_cent_and_sixteen_tenths_it_is_four() {
+    fn mean_delay_is_four_intervals_at_thirty_per_cent_loss_and_1_6_packets_per_symbol() {
         let means = [1, 2, 3].map(|seed| mean_delay(0.3, 1.6, seed));
         assert!(means.iter().all(|mean| (3.9..4.4).contains(mean)), "{means:?}");
     }

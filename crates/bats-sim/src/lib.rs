@@ -1,27 +1,27 @@
-//! The protocol in virtual time: endpoints joined by emulated links, driven by a virtual clock.
+//! Simulator: protocol endpoints connected by emulated links and driven by a virtual clock.
 //!
-//! Same seed, same run: nothing here reads a clock, and every random choice follows from a seed, but for
-//! the keys of real TLS in [`resumed`].
+//! Runs are deterministic. No code reads a clock, and all random choices derive from the seed. Real
+//! TLS keys in [`resumption`] are the only exception.
 #![forbid(unsafe_code)]
 
 pub mod capture;
-pub mod delays;
+pub mod delay_histogram;
 pub mod fairness;
 pub mod figures;
 pub mod flows;
 pub mod generate;
 pub mod hops;
 pub mod ideal;
-pub mod line;
 pub mod links;
 pub mod matrix;
 pub mod messages;
 pub mod network;
 pub mod packet;
 pub mod paths;
-pub mod record;
-pub mod resumed;
-pub mod shared;
+pub mod recorder;
+pub mod relay_network;
+pub mod resumption;
+pub mod shared_link;
 pub mod swarm;
 pub mod tcp;
 pub mod trace;

@@ -1,4 +1,4 @@
-//! `bats-sim`: figures of the protocol in virtual time.
+//! `bats-sim`: measures the protocol in virtual time.
 #![forbid(unsafe_code)]
 
 mod commands;
@@ -13,11 +13,11 @@ use std::time::Duration;
 use bats_proto::CongestionAlgorithm;
 use bats_sim::capture::Capture;
 use bats_sim::matrix::Cell;
-use bats_sim::record::Recorder;
+use bats_sim::recorder::Recorder;
 use clap::{CommandFactory, Parser, Subcommand};
 
 #[derive(Parser)]
-#[command(version, about = "The OpenBATS protocol in virtual time")]
+#[command(version, about = "Measure the OpenBATS protocol in virtual time")]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -25,41 +25,41 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Bulk transfer over one link for every loss and delay
+    /// Bulk transfer over one link, for all combinations of loss and delay
     #[command(after_long_help = table::LEGEND)]
     Matrix(Matrix),
-    /// Bulk transfer across relays, for numbers of hops and losses
+    /// Bulk transfer across relays, for all combinations of hop count and loss
     #[command(after_long_help = commands::hops::LEGEND)]
     Hops(commands::hops::HopsArguments),
-    /// Bulk transfer over several ways at once, some of which end
+    /// Multipath bulk transfer, with failures of single paths
     #[command(after_long_help = commands::paths::LEGEND)]
     Paths(commands::paths::PathsArguments),
-    /// One cell of the matrix, with the state of the sender over time
+    /// One cell of the matrix, with the sender's state over time
     #[command(after_long_help = table::LEGEND)]
     Run(Run),
-    /// Messages with a deadline: residual loss, overhead and delay
+    /// Messages with deadlines (BTP): residual loss, overhead and delay
     #[command(after_long_help = commands::btp::LEGEND)]
     Btp(commands::btp::Btp),
-    /// Round trips of small messages over one and several hops
+    /// Round-trip times of small messages over one and several hops
     #[command(after_long_help = commands::messages::LEGEND)]
     Messages(commands::messages::MessagesCommand),
-    /// Flows that share a link: the protocol's among themselves, and beside TCP
+    /// Competing flows on one link: BRTP with BRTP and with TCP
     #[command(after_long_help = commands::fairness::LEGEND)]
     Fairness(commands::fairness::Fairness),
-    /// What faults cost, with the bound beside the figure
+    /// Effect of network faults, each figure with its bound
     #[command(after_long_help = commands::faults::LEGEND)]
     Faults(commands::faults::Faults),
-    /// Random networks, faults and applications, watched by models
+    /// Random networks, faults and applications, checked against models
     #[command(after_long_help = commands::swarm::LEGEND)]
     Swarm(commands::swarm::Swarm),
-    /// Write the manual pages and the completions to a directory, for packages
+    /// Write manual pages and shell completions to a directory, for packages
     #[command(hide = true)]
     Generate(bats_sim::generate::Generate),
 }
 
 #[derive(Parser)]
 struct Matrix {
-    /// Losses in per cent, both directions
+    /// Loss rates in per cent, applied in both directions
     #[arg(long, value_delimiter = ',', default_values_t = [0.0, 2.0, 4.0, 6.0, 8.0, 10.0, 20.0, 30.0])]
     loss: Vec<f64>,
     /// One-way delays in milliseconds
@@ -67,14 +67,14 @@ struct Matrix {
     delay: Vec<f64>,
     #[command(flatten)]
     common: Common,
-    /// Print an array of objects
+    /// Print the figures as a JSON array of objects
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Parser)]
 struct Run {
-    /// Loss in per cent, both directions
+    /// Loss rate in per cent, applied in both directions
     #[arg(long, default_value_t = 10.0)]
     loss: f64,
     /// One-way delay in milliseconds
@@ -82,32 +82,32 @@ struct Run {
     delay: f64,
     #[command(flatten)]
     common: Common,
-    /// Write the datagrams to this file (pcap-ng, synthetic Ethernet, IPv4 and UDP headers)
+    /// Write the datagrams to this file (pcapng, synthetic Ethernet, IPv4 and UDP headers)
     ///
-    /// Datagrams stand in it as they enter the link; those that the link drops have a comment that
-    /// says why. Time is virtual and starts in 1970.
+    /// Datagrams are captured where they enter the link. A datagram that the link drops has a
+    /// comment with the reason. Timestamps are virtual time and start in 1970.
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
-    /// Datagrams in that file at most; later ones are left out
+    /// Maximum number of datagrams in that file; later ones are not written
     #[arg(long, value_name = "N", default_value_t = 100_000, requires = "pcap")]
     pcap_packets: u64,
 }
 
 #[derive(Parser)]
 struct Common {
-    /// Rate in Mbit/s of frames
+    /// Link rate in Mbit/s, frames included
     #[arg(long, default_value_t = 1000.0)]
     rate: f64,
-    /// Queue in bandwidth-delay products, at least two full frames
+    /// Queue length in BDP, at least two full frames
     #[arg(long, default_value_t = 1.0)]
     queue: f64,
-    /// Length of a cell's run in seconds
+    /// Duration of a run in seconds
     #[arg(long, default_value_t = 15.0)]
     seconds: f64,
-    /// Congestion controller of the sender: bbr, cubic, gcc, none, or fixed:RATE such as fixed:50M
+    /// Congestion controller of the sender: bbr, cubic, gcc, none, or fixed:RATE, e.g. fixed:50M
     #[arg(long, default_value_t = CongestionAlgorithm::Bbr)]
     congestion: CongestionAlgorithm,
-    /// Decides every random choice
+    /// Seed of all random choices
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
@@ -116,7 +116,7 @@ fn in_range(name: &str, value: f64, low: f64, high: f64) -> Result<f64, String> 
     if (low..=high).contains(&value) {
         Ok(value)
     } else {
-        Err(format!("--{name} {value} is not within {low} to {high}"))
+        Err(format!("--{name} {value} is out of range: allowed are {low} to {high}"))
     }
 }
 
@@ -135,18 +135,18 @@ impl Common {
     }
 }
 
-/// Why nothing came of it.
+/// Why a command failed.
 enum Failure {
-    /// An option is out of its range.
+    /// An option is out of range.
     Usage(String),
     /// Output cannot be written.
     Io(io::Error),
-    /// The figures are there, and are not what they have to be.
-    Verdict(String),
+    /// The command ran, but a figure misses its bound or a seed failed.
+    CheckFailed(String),
 }
 
-/// Prints a line.
-fn say(line: &str) -> Result<(), Failure> {
+/// Prints a line to standard output.
+fn print_line(line: &str) -> Result<(), Failure> {
     writeln!(io::stdout(), "{line}").map_err(Failure::Io)
 }
 
@@ -167,11 +167,11 @@ fn matrix(arguments: &Matrix) -> Result<(), Failure> {
     if arguments.json {
         let text =
             serde_json::to_string_pretty(&figures).map_err(|error| Failure::Io(error.into()))?;
-        return say(&text);
+        return print_line(&text);
     }
     eprintln!();
-    say(table::HEADER)?;
-    figures.iter().try_for_each(|figures| say(&table::line(figures)))
+    print_line(table::HEADER)?;
+    figures.iter().try_for_each(|figures| print_line(&table::line(figures)))
 }
 
 fn run(arguments: &Run) -> Result<(), Failure> {
@@ -187,19 +187,19 @@ fn run(arguments: &Run) -> Result<(), Failure> {
         recorder.capture = Some(Capture::new(Box::new(file), arguments.pcap_packets).map_err(at)?);
     }
     let (figures, outcome) = cell.run_recorded(&mut recorder);
-    table::samples(&outcome).iter().try_for_each(|line| say(line))?;
-    say(&format!("{}\n{}", table::HEADER, table::line(&figures)))?;
-    say(&format!("closed: {:?}, receiver: {:#?}", outcome.closed, outcome.receiver))?;
+    table::samples(&outcome).iter().try_for_each(|line| print_line(line))?;
+    print_line(&format!("{}\n{}", table::HEADER, table::line(&figures)))?;
+    print_line(&format!("closed: {:?}, receiver: {:#?}", outcome.closed, outcome.receiver))?;
     if let Some(sample) = outcome.samples.last() {
-        say(&format!("sender: {:#?}", sample.sender))?;
+        print_line(&format!("sender: {:#?}", sample.sender))?;
     }
     if let Some(capture) = recorder.capture {
         let datagrams = capture.finish().map_err(at)?;
         let path = path.unwrap_or(Path::new("")).display();
-        say(&format!("capture: {datagrams} datagrams in {path}"))?;
+        print_line(&format!("capture: {datagrams} datagrams in {path}"))?;
     }
     if let Some(trace) = recorder.trace {
-        say(&format!("trace: {} over {} events", trace.hash(), trace.events()))?;
+        print_line(&format!("trace: {} over {} events", trace.hash(), trace.events()))?;
     }
     Ok(())
 }
@@ -223,11 +223,11 @@ fn main() -> ExitCode {
             eprintln!("bats-sim: {error}");
             ExitCode::from(2)
         }
-        Err(Failure::Verdict(verdict)) => {
-            eprintln!("bats-sim: {verdict}");
+        Err(Failure::CheckFailed(reason)) => {
+            eprintln!("bats-sim: {reason}");
             ExitCode::FAILURE
         }
-        // Whoever closed the pipe knows.
+        // The reader closed the pipe on purpose, so there is nothing to report.
         Err(Failure::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::FAILURE,
         Err(Failure::Io(error)) => {
             eprintln!("bats-sim: {error}");
@@ -241,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_command_has_a_page_and_stands_in_the_completions() {
+    fn every_command_has_a_manual_page_and_completions() {
         let program = Arguments::command();
         assert!(program.get_subcommands().count() > 5);
         assert_eq!(bats_sim::generate::missing(&program).unwrap(), Vec::<String>::new());

@@ -1,4 +1,4 @@
-//! The matrix of losses and delays over one link, and the figures of each cell.
+//! The matrix of bulk transfers over loss and delay, and the figures of each cell.
 
 use core::time::Duration;
 
@@ -6,80 +6,81 @@ use bats_netem::LinkConfig;
 use bats_proto::{CongestionAlgorithm, TransportConfig};
 use serde::Serialize;
 
-use crate::delays::Delays;
+use crate::delay_histogram::DelayHistogram;
 use crate::links::{FRAME_OVERHEAD, queued};
-use crate::record::Recorder;
+use crate::recorder::Recorder;
 use crate::transfer::{Outcome, Sample, Transfer};
 
-/// One cell.
+/// Parameters of one cell of the matrix.
 #[derive(Clone, Copy, Debug)]
 pub struct Cell {
     /// Loss in both directions, 0 to 1.
     pub loss: f64,
     /// One-way delay.
     pub delay: Duration,
-    /// Bits per second of frames.
+    /// Link rate in bits per second, frames included.
     pub rate_bps: u64,
-    /// Queue in bandwidth-delay products.
+    /// Queue length in BDP.
     pub queue: f64,
-    /// Length of the run.
+    /// Duration of the run.
     pub duration: Duration,
     /// Congestion controller of the sender.
     pub congestion: CongestionAlgorithm,
-    /// Decides every random choice.
+    /// Seed of all random choices.
     pub seed: u64,
 }
 
 /// The figures of a cell.
 #[derive(Clone, Debug, Serialize)]
 pub struct Figures {
-    /// Loss, per cent.
+    /// Loss in per cent.
     pub loss_percent: f64,
-    /// One-way delay, milliseconds.
+    /// One-way delay in milliseconds.
     pub delay_ms: f64,
-    /// Rate, Mbit/s.
+    /// Link rate in Mbit/s.
     pub rate_mbps: f64,
-    /// Goodput over the first 10 s, Mbit/s.
+    /// Goodput over the first 10 s, in Mbit/s.
     pub goodput_mbps_10s: f64,
-    /// Goodput over seconds 5 to 15, Mbit/s.
+    /// Goodput over seconds 5 to 15, in Mbit/s.
     pub goodput_mbps_steady: f64,
-    /// Share of the possible over the first 10 s.
+    /// Efficiency over the first 10 s: goodput divided by the capacity at this loss.
     pub e_10s: f64,
-    /// Share of the possible over seconds 5 to 15.
+    /// Efficiency over seconds 5 to 15.
     pub e_steady: f64,
-    /// Coded packets that brought nothing, per cent of those received.
+    /// Coded packets that were not innovative, per cent of those received.
     pub waste_percent: f64,
     /// Packets dropped by the full queue from second 5 on, per cent of those sent.
     pub queue_loss_percent: f64,
-    /// Packets dropped by the full queue in the first second, per cent.
+    /// Packets dropped by the full queue in the first second, per cent of those sent.
     pub queue_loss_first_second_percent: f64,
-    /// Mean queue from second 5 on, in bandwidth-delay products.
+    /// Mean queue from second 5 on, in BDP.
     pub queue_bdp: f64,
-    /// Round trips from the established connection until 90 % of the rate was sent.
+    /// Round trips from the established connection until the pacing rate reached 90 % of the link
+    /// rate.
     pub rounds_to_rate: Option<f64>,
-    /// Median delay of a message over seconds 5 to 15, from the `send` that took it to the `recv`
-    /// that returned it, milliseconds. The sender is never short of data, so this is mostly the
-    /// time that a full send budget takes to drain.
+    /// Median message delay over seconds 5 to 15, in milliseconds, from the `send` that accepted
+    /// the message to the `recv` that returned it. The sender is never application-limited, so most
+    /// of this is the time to drain a full send budget.
     pub delay_p50_ms: Option<f64>,
-    /// The same, 95th percentile.
+    /// 95th percentile of the message delay, in milliseconds.
     pub delay_p95_ms: Option<f64>,
-    /// The same, 99th percentile.
+    /// 99th percentile of the message delay, in milliseconds.
     pub delay_p99_ms: Option<f64>,
-    /// Median delay of a datagram that arrived in seconds 5 to 15, from the entrance of the link
-    /// (queue, transmission, propagation), milliseconds.
+    /// Median delay of the datagrams that arrived in seconds 5 to 15, in milliseconds, since they
+    /// entered the link (queueing, transmission, propagation).
     pub network_delay_p50_ms: Option<f64>,
-    /// The same, 95th percentile.
+    /// 95th percentile of the datagram delay, in milliseconds.
     pub network_delay_p95_ms: Option<f64>,
-    /// The same, 99th percentile.
+    /// 99th percentile of the datagram delay, in milliseconds.
     pub network_delay_p99_ms: Option<f64>,
 }
 
-/// Bytes of the shortest queue: two full frames, one that is being sent and one that waits.
-const LEAST_QUEUE: usize = 2 * 1_514;
+/// Shortest queue in bytes: two full frames, one in transmission and one waiting.
+const MIN_QUEUE: usize = 2 * 1_514;
 
 impl Cell {
-    /// A link of a rate, a one-way delay and a loss (0 to 1) for so many seconds, with a queue of one
-    /// product, under BBR.
+    /// A cell with this rate, one-way delay, loss (0 to 1) and duration, a queue of one BDP, and
+    /// BBR.
     pub fn over(rate_mbps: u64, one_way_ms: u64, loss: f64, seconds: u64) -> Self {
         Self {
             congestion: CongestionAlgorithm::Bbr,
@@ -95,7 +96,7 @@ impl Cell {
     /// The link of one direction.
     pub fn link(&self) -> LinkConfig {
         let link = queued(self.rate_bps, self.delay, self.queue, self.loss);
-        LinkConfig { queue_bytes: link.queue_bytes.map(|queue| queue.max(LEAST_QUEUE)), ..link }
+        LinkConfig { queue_bytes: link.queue_bytes.map(|queue| queue.max(MIN_QUEUE)), ..link }
     }
 
     /// The transfer of this cell.
@@ -113,14 +114,14 @@ impl Cell {
         self.run_recorded(&mut Recorder::default())
     }
 
-    /// Runs the cell and takes down what happens on the links.
+    /// Runs the cell and records the events on the links.
     pub fn run_recorded(&self, recorder: &mut Recorder) -> (Figures, Outcome) {
         let outcome = self.transfer().run_recorded(recorder);
         (self.figures(&outcome), outcome)
     }
 
     fn figures(&self, outcome: &Outcome) -> Figures {
-        let percentile = |delays: &Delays, percent: f64| {
+        let percentile = |delays: &DelayHistogram, percent: f64| {
             delays.percentile(percent).map(|delay| delay.as_secs_f64() * 1e3)
         };
         let seconds = self.duration.as_secs_f64();
@@ -149,12 +150,12 @@ impl Cell {
             _ => 0.0,
         };
         let last = outcome.samples.last();
-        let product = self.rate_bps as f64 / 8.0 * (self.delay * 2).as_secs_f64();
+        let bdp = self.rate_bps as f64 / 8.0 * (self.delay * 2).as_secs_f64();
         let queue_bdp = match (at(steady_from), last) {
             (Some(a), Some(b)) if b.time > a.time => {
                 (b.link.queue_byte_seconds - a.link.queue_byte_seconds)
                     / (b.time - a.time).as_secs_f64()
-                    / product.max(1.0)
+                    / bdp.max(1.0)
             }
             _ => 0.0,
         };
@@ -162,8 +163,8 @@ impl Cell {
             .samples
             .iter()
             .find(|sample| {
-                let payload_share = 1_437.0 / (1_437.0 + FRAME_OVERHEAD as f64);
-                sample.sender.pacing_bps as f64 >= 0.9 * self.rate_bps as f64 * payload_share
+                let payload_fraction = 1_437.0 / (1_437.0 + FRAME_OVERHEAD as f64);
+                sample.sender.pacing_bps as f64 >= 0.9 * self.rate_bps as f64 * payload_fraction
             })
             .map(|sample| sample.time.as_secs_f64() / (self.delay * 2).as_secs_f64());
         let received = outcome.receiver.coded_packets_received.max(1);

@@ -1,5 +1,5 @@
-//! Messages at fixed times: one way, or there and back, as interactive and real-time programs send
-//! them.
+//! Messages at fixed intervals, with or without echo, as interactive and real-time applications
+//! send them.
 
 use core::time::Duration;
 
@@ -7,51 +7,51 @@ use bats_netem::LinkConfig;
 use bats_proto::{ConnectionHandle, ConnectionStats, Event, Timestamp, TransportConfig};
 use bytes::Bytes;
 
-use crate::delays::Delays;
+use crate::delay_histogram::DelayHistogram;
 use crate::network::{Host, Network};
 use crate::transfer;
 
-/// Messages from a client to a server, which may send them back.
+/// Messages from a client to a server, which echoes them on request.
 #[derive(Clone, Debug)]
 pub struct Messages {
-    /// The hops, alike in both directions.
+    /// Links in a row without relays, the same in both directions.
     pub hops: Vec<LinkConfig>,
-    /// Limits and behaviour of both ends.
+    /// Transport configuration of both ends.
     pub transport: TransportConfig,
-    /// Bytes of a message, at least 8.
+    /// Message size in bytes, at least 8.
     pub size: usize,
     /// Time between two messages.
     pub interval: Duration,
-    /// Messages that are measured.
+    /// Number of messages measured.
     pub count: u64,
-    /// Messages before them, which find out how the path is.
+    /// Number of messages sent before the measurement, so that the path is known.
     pub warm_up: u64,
-    /// The server sends them back.
+    /// Whether the server echoes the messages.
     pub echo: bool,
-    /// Decides every random choice.
+    /// Seed of all random choices.
     pub seed: u64,
 }
 
-/// What became of the messages.
+/// Result of a run.
 #[derive(Clone, Debug)]
 pub struct MessagesOutcome {
-    /// From `send` to `recv` at the server, or of the echo at the client.
-    pub delays: Delays,
-    /// Their mean.
+    /// Delays from `send` to `recv` at the server, or to `recv` of the echo at the client.
+    pub delays: DelayHistogram,
+    /// Mean of the delays.
     pub mean: Duration,
-    /// Messages measured that arrived.
+    /// Number of measured messages that arrived.
     pub arrived: u64,
-    /// From the client's `connect` to the arrival of the first message sent, which is handed in as
-    /// soon as the connection takes it.
+    /// Time from the client's `connect` to the arrival of the first message, which is sent as soon
+    /// as the connection accepts it.
     pub first: Option<Duration>,
-    /// The client's and the server's statistics at the end.
+    /// Statistics of the client and the server at the end.
     pub stats: [ConnectionStats; 2],
-    /// Messages delivered twice, altered, or never sent: none, or a defect.
+    /// Messages delivered twice, corrupted, or never sent. Any is a defect of the protocol.
     pub wrong: u64,
 }
 
-/// Time after the last message in which it may still arrive.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Time that the last message has to arrive.
+const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Messages {
     /// One message of 100 bytes on a fresh connection over `link`.
@@ -68,8 +68,8 @@ impl Messages {
         }
     }
 
-    /// Delay of a message over the hops if nothing is lost and nothing waits: propagation, and
-    /// the transmission of its frame on each hop.
+    /// Delay of a message without loss and queueing: propagation and transmission on each hop.
+    /// `overhead` are the bytes of a frame in addition to the message.
     pub fn path_delay(&self, overhead: usize) -> Duration {
         let frame = (self.size + overhead) as f64 * 8.0;
         self.hops
@@ -96,7 +96,7 @@ impl Messages {
             began: now,
             sent_at: Vec::new(),
             arrived: Vec::new(),
-            delays: Delays::default(),
+            delays: DelayHistogram::default(),
             sum: Duration::ZERO,
             first: None,
             wrong: 0,
@@ -111,10 +111,10 @@ struct Run<'a> {
     client: ConnectionHandle,
     server: Option<ConnectionHandle>,
     began: Timestamp,
-    /// Of each message by its number.
+    /// Send time of each message, by its number.
     sent_at: Vec<Timestamp>,
     arrived: Vec<bool>,
-    delays: Delays,
+    delays: DelayHistogram,
     sum: Duration,
     first: Option<Duration>,
     wrong: u64,
@@ -140,7 +140,7 @@ impl Run<'_> {
                 self.send(now);
                 let more = (self.sent_at.len() as u64) < total;
                 due = more.then_some(now + self.messages.interval);
-                end = now + PATIENCE;
+                end = now + ARRIVAL_TIMEOUT;
             }
             if self.sent_at.len() as u64 == total && self.arrived.iter().all(|&arrived| arrived) {
                 break;
@@ -175,9 +175,9 @@ impl Run<'_> {
         let message = self.content(self.sent_at.len() as u64);
         self.sent_at.push(now);
         self.arrived.push(false);
-        // A message that finds no room is late, and counts as one that did not arrive.
+        // A message that the send budget rejects counts as not arrived.
         let _ = self.network.endpoint(Host::Client).send(now, self.client, message);
-        self.network.touch(Host::Client);
+        self.network.wake(Host::Client);
     }
 
     fn receive(&mut self, host: Host, handle: ConnectionHandle) {
@@ -189,7 +189,7 @@ impl Run<'_> {
                 self.arrive(now, &message);
             }
         }
-        self.network.touch(host);
+        self.network.wake(host);
     }
 
     fn arrive(&mut self, now: Timestamp, message: &Bytes) {

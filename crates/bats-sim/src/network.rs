@@ -1,4 +1,4 @@
-//! Two endpoints and the links between them.
+//! A network of two endpoints and the links between them.
 
 use core::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
@@ -7,20 +7,20 @@ use bats_proto::{
     ConnectionHandle, Endpoint, Event, Input, Output, Received, Timestamp, TransportConfig,
 };
 
-use crate::delays::Delays;
-use crate::record::{LinkEvent, Recorder, What};
+use crate::delay_histogram::DelayHistogram;
+use crate::recorder::{LinkEvent, LinkEventKind, Recorder};
 use crate::transfer::client_config;
 
-/// A UDP datagram on its way.
+/// A UDP datagram on a link.
 #[derive(Clone, Debug)]
 pub struct Datagram {
     /// Payload.
     pub bytes: Vec<u8>,
     /// ECN bits.
     pub ecn: u8,
-    /// When it was handed to the link.
+    /// Time at which it entered the first link.
     pub sent: Timestamp,
-    /// Where to.
+    /// Destination address.
     pub to: SocketAddr,
 }
 
@@ -42,12 +42,12 @@ impl Payload for Datagram {
     }
 }
 
-/// Which of the two hosts.
+/// One of the two hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Host {
-    /// Opens the connection.
+    /// The host that opens the connection.
     Client,
-    /// Accepts it.
+    /// The host that accepts the connection.
     Server,
 }
 
@@ -76,50 +76,51 @@ impl Host {
     }
 }
 
-/// Two hosts joined by a link, or by several one behind the other.
+/// Two hosts connected by one link, or by several links in a row.
 #[derive(Debug)]
 pub struct Network {
     now: Timestamp,
     endpoints: [Endpoint; 2],
-    /// Where each host is, as the other one sees it.
+    /// The address of each host as its peer sees it.
     addresses: [SocketAddr; 2],
-    /// `links[i]` carry what host i sends, in the order of the way.
+    /// `links[i]` carry the datagrams that host i sends, in the order of transmission.
     links: [Vec<Link<Datagram>>; 2],
-    wake: [Option<Timestamp>; 2],
+    wake_at: [Option<Timestamp>; 2],
     buffer: Vec<u8>,
     spare: Vec<Vec<u8>>,
     recorder: Recorder,
-    delays: [Delays; 2],
-    /// Rounds of work and answers of hosts at this moment.
+    delays: [DelayHistogram; 2],
+    /// Rounds of work and polls of hosts since the virtual time last advanced.
     work: u32,
-    /// What the endpoints said: (who, connection, event).
+    /// Events of the endpoints that the caller has not taken: (host, connection, event).
     pub events: Vec<(Host, ConnectionHandle, Event)>,
 }
 
-/// Buffers of datagrams kept for reuse.
+/// Maximum number of datagram buffers kept for reuse.
 const MAX_SPARE: usize = 4_096;
-/// Rounds of work and answers of hosts at one moment; more are a loop without end. A sender without
-/// control may send all that it holds at once: some 100,000 packets.
+/// Maximum rounds of work and polls of hosts at one point in virtual time; more indicate an
+/// infinite loop. A sender without congestion control may send its whole buffer at once, some
+/// 100,000 packets.
 const MAX_WORK: u32 = 4_000_000;
 
 impl Network {
-    /// Joins client and server; `seed` decides the links' random choices.
+    /// Connects client and server by one link; `seed` determines the random choices of the links.
     pub fn new(endpoints: [Endpoint; 2], links: [LinkConfig; 2], seed: u64) -> Self {
         Self::chain(endpoints, links.map(|link| vec![link]), seed)
     }
 
-    /// Joins client and server by several links, which forward what they get; `links[i]` carry what
-    /// host i sends, in the order of the way. At least one each.
+    /// Connects client and server by several links in a row, which only forward. `links[i]` carry
+    /// the datagrams that host i sends, in the order of transmission.
     ///
     /// # Panics
     ///
     /// If a direction has no link.
     pub fn chain(endpoints: [Endpoint; 2], links: [Vec<LinkConfig>; 2], seed: u64) -> Self {
-        assert!(links.iter().all(|way| !way.is_empty()), "no link");
+        assert!(links.iter().all(|direction| !direction.is_empty()), "each direction needs a link");
         let mut seeds = [seed ^ 0x9e37_79b9, seed ^ 0x7f4a_7c15_0000].into_iter();
-        let links = links.map(|way| {
+        let links = links.map(|direction| {
             let seed = seeds.next().unwrap_or_default();
-            let hops = way.into_iter().zip(0_u64..);
+            let hops = direction.into_iter().zip(0_u64..);
             hops.map(|(link, hop)| Link::new(link, seed ^ hop << 48)).collect()
         });
         Self {
@@ -127,7 +128,7 @@ impl Network {
             endpoints,
             addresses: [Host::Client, Host::Server].map(Host::address),
             links,
-            wake: [Some(Timestamp::ZERO); 2],
+            wake_at: [Some(Timestamp::ZERO); 2],
             buffer: Vec::with_capacity(65_536),
             spare: Vec::new(),
             recorder: Recorder::default(),
@@ -142,53 +143,53 @@ impl Network {
         self.now
     }
 
-    /// An endpoint. Whoever changes it calls [`Network::touch`] afterwards.
+    /// The endpoint of a host. Call [`Network::wake`] after changing it.
     pub fn endpoint(&mut self, host: Host) -> &mut Endpoint {
         &mut self.endpoints[host.index()]
     }
 
-    /// The endpoint has something new to say.
-    pub fn touch(&mut self, host: Host) {
-        self.wake[host.index()] = Some(self.now);
+    /// Schedules an endpoint to be polled now, after it was changed.
+    pub fn wake(&mut self, host: Host) {
+        self.wake_at[host.index()] = Some(self.now);
     }
 
-    /// The client begins a connection to the server.
+    /// Starts a connection from the client to the server.
     ///
     /// # Panics
     ///
-    /// If it cannot: the settings are refused, or there are too many connections.
+    /// If the configuration is invalid or the client has too many connections.
     pub fn connect(&mut self, transport: &TransportConfig) -> ConnectionHandle {
         let (now, to) = (self.now, Host::Server.address());
         let config = client_config(transport);
         let client = self.endpoint(Host::Client).connect(now, to, "server", config);
-        self.touch(Host::Client);
+        self.wake(Host::Client);
         client.expect("a valid configuration")
     }
 
-    /// The first link that carries what `host` sends.
+    /// The first link from `host`.
     pub fn link_from(&mut self, host: Host) -> &mut Link<Datagram> {
         &mut self.links[host.index()][0]
     }
 
-    /// Counters of the first link that carries what `host` sends.
+    /// Counters of the first link from `host`.
     pub fn link_stats(&self, host: Host) -> LinkStats {
         self.links[host.index()][0].stats()
     }
 
-    /// Changes the behaviour of the first link that carries what `host` sends.
+    /// Changes the configuration of the first link from `host`.
     pub fn set_link(&mut self, host: Host, config: LinkConfig) {
         let now = self.now;
         self.links[host.index()][0].set_config(now, config);
     }
 
-    /// The network gives `host` another address, as a NAT does that has forgotten it: what is under
-    /// way to the old one is lost.
+    /// NAT rebinding: changes the address of `host` as its peer sees it. Datagrams in flight to the
+    /// old address are lost.
     pub fn rebind(&mut self, host: Host, address: SocketAddr) {
         self.addresses[host.index()] = address;
     }
 
-    /// Changes the behaviour of all links that carry what `host` sends, in the order of the way;
-    /// those beyond the list's end keep theirs.
+    /// Changes the configuration of the links from `host`, in the order of transmission. Links
+    /// beyond the end of the list keep theirs.
     pub fn set_links(&mut self, host: Host, configs: Vec<LinkConfig>) {
         let now = self.now;
         for (link, config) in self.links[host.index()].iter_mut().zip(configs) {
@@ -196,37 +197,41 @@ impl Network {
         }
     }
 
-    /// Bytes that wait before each link that carries what `host` sends, in the order of the way.
+    /// Bytes in the queue of each link from `host`, in the order of transmission.
     pub fn queues(&mut self, host: Host) -> Vec<usize> {
         let now = self.now;
         self.links[host.index()].iter_mut().map(|link| link.queue_bytes(now)).collect()
     }
 
-    /// From the entrance of the link to the arrival, of what `host` sent: queue, transmission and
-    /// propagation.
-    pub fn delays_from(&mut self, host: Host) -> &mut Delays {
+    /// Delays of the datagrams from `host`, since they entered the first link: queueing,
+    /// transmission and propagation.
+    pub fn delays_from(&mut self, host: Host) -> &mut DelayHistogram {
         &mut self.delays[host.index()]
     }
 
-    /// What takes down the events on the links from now on.
+    /// The recorder of the link events.
     pub fn recorder(&mut self) -> &mut Recorder {
         &mut self.recorder
     }
 
     fn count_work(&mut self) {
         self.work += 1;
-        assert!(self.work < MAX_WORK, "time stands still at {:?}", self.now);
+        assert!(
+            self.work < MAX_WORK,
+            "virtual time does not advance at {:?}: infinite loop",
+            self.now
+        );
     }
 
-    /// Does what is to be done now; true if an event was noted.
-    fn settle(&mut self) -> bool {
+    /// Does all work that is due now. True if an event was added.
+    fn process_due(&mut self) -> bool {
         let before = self.events.len();
         loop {
             self.count_work();
             let mut idle = true;
             for host in [Host::Client, Host::Server] {
                 let index = host.index();
-                if self.wake[index].is_some_and(|at| at <= self.now) {
+                if self.wake_at[index].is_some_and(|at| at <= self.now) {
                     idle = false;
                     self.endpoints[index].handle(self.now, Input::Timeout);
                     self.drive(host);
@@ -244,10 +249,10 @@ impl Network {
                     idle = false;
                     let receiver = host.other();
                     self.delays[index].add(self.now - datagram.sent);
-                    self.recorder.note(&LinkEvent {
+                    self.recorder.record(&LinkEvent {
                         time: self.now,
                         from: host,
-                        what: What::Delivered,
+                        kind: LinkEventKind::Delivered,
                         ecn: datagram.ecn,
                         payload: &datagram.bytes,
                     });
@@ -290,10 +295,10 @@ impl Network {
                             to: transmit.remote,
                         };
                         let fate = self.links[index][0].handle(self.now, datagram);
-                        self.recorder.note(&LinkEvent {
+                        self.recorder.record(&LinkEvent {
                             time: self.now,
                             from: host,
-                            what: What::Sent(fate),
+                            kind: LinkEventKind::Sent(fate),
                             ecn: transmit.ecn,
                             payload: segment,
                         });
@@ -301,22 +306,21 @@ impl Network {
                 }
                 Output::Event(handle, event) => self.events.push((host, handle, event)),
                 Output::Timeout(at) => {
-                    self.wake[index] = at;
+                    self.wake_at[index] = at;
                     return;
                 }
             }
         }
     }
 
-    /// Goes on until something was noted in `events`, nothing can happen any more, or `until`;
-    /// false in the latter cases.
+    /// Advances virtual time until `events` grows (returns true) or until `until` (returns false).
     ///
     /// # Panics
     ///
-    /// If there is no end to what is to be done at one moment.
+    /// If there is an infinite amount of work at one point in virtual time.
     pub fn step(&mut self, until: Timestamp) -> bool {
         loop {
-            if self.settle() {
+            if self.process_due() {
                 return true;
             }
             let link = |link: &mut Link<Datagram>, now| match link.poll(now) {
@@ -325,7 +329,7 @@ impl Network {
             };
             let now = self.now;
             let links = self.links.iter_mut().flatten().filter_map(|each| link(each, now));
-            let next = self.wake.into_iter().flatten().chain(links).min();
+            let next = self.wake_at.into_iter().flatten().chain(links).min();
             match next {
                 Some(at) if at <= until => {
                     self.work = if at > self.now { 0 } else { self.work };

@@ -1,10 +1,10 @@
-//! What crosses links that flows of several kinds share.
+//! Packets on links that are shared by UDP flows and modelled TCP flows.
 
 use bats_netem::Payload;
 
 use crate::tcp::{self, Ack};
 
-/// A packet, of whichever flow it is.
+/// Content of a packet.
 #[derive(Clone, Debug)]
 pub enum Body {
     /// A UDP datagram.
@@ -13,21 +13,21 @@ pub enum Body {
         bytes: Vec<u8>,
         /// ECN bits.
         ecn: u8,
-        /// A byte is not as it was sent: UDP's checksum would find it.
-        is_changed: bool,
+        /// The link changed a byte; UDP's checksum detects that.
+        is_corrupted: bool,
     },
-    /// A full segment of the model of TCP, by its number.
+    /// A full segment of the TCP model, identified by its number.
     Segment(u64),
-    /// An acknowledgement of the model.
+    /// An acknowledgement of the TCP model.
     Ack(Ack),
-    /// A segment or acknowledgement of so many bytes that TCP's checksum throws away.
-    Spoilt(usize),
+    /// A corrupted segment or acknowledgement of this many bytes; TCP's checksum discards it.
+    Corrupted(usize),
 }
 
 impl Body {
-    /// A datagram as it is sent.
+    /// A datagram that is not corrupted.
     pub fn datagram(bytes: Vec<u8>, ecn: u8) -> Self {
-        Self::Datagram { bytes, ecn, is_changed: false }
+        Self::Datagram { bytes, ecn, is_corrupted: false }
     }
 }
 
@@ -37,18 +37,18 @@ impl Payload for Body {
             Self::Datagram { bytes, .. } => bytes.len(),
             Self::Segment(_) => tcp::SEGMENT_PAYLOAD,
             Self::Ack(_) => tcp::ACK_PAYLOAD,
-            Self::Spoilt(len) => *len,
+            Self::Corrupted(len) => *len,
         }
     }
 
     fn corrupt(&mut self, at: usize, flip: u8) {
-        if let Self::Datagram { bytes, is_changed, .. } = self {
+        if let Self::Datagram { bytes, is_corrupted, .. } = self {
             if let Some(byte) = bytes.get_mut(at) {
                 *byte ^= flip;
-                *is_changed = true;
+                *is_corrupted = true;
             }
         } else {
-            *self = Self::Spoilt(self.len());
+            *self = Self::Corrupted(self.len());
         }
     }
 
@@ -61,14 +61,14 @@ impl Payload for Body {
     }
 }
 
-/// A packet of one of several flows. `W` says what a network knows of its way.
+/// A packet of one of several flows. `P` is the network's routing state of the packet.
 #[derive(Clone, Debug)]
-pub struct Packet<W = ()> {
-    /// The flow's number.
+pub struct Packet<P = ()> {
+    /// Index of the flow.
     pub flow: usize,
-    /// Where it is on its way.
-    pub way: W,
-    /// What it carries.
+    /// Where the packet is on its route.
+    pub position: P,
+    /// Content.
     pub body: Body,
 }
 
@@ -91,21 +91,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_link_spoils_is_known_by_a_checksum_and_keeps_its_length() {
+    fn a_corrupted_body_is_flagged_and_keeps_its_length() {
         let mut datagram = Body::datagram(vec![1, 2, 3], 2);
         datagram.corrupt(1, 0x80);
         datagram.mark();
-        let Body::Datagram { bytes, ecn: 3, is_changed: true } = datagram else {
+        let Body::Datagram { bytes, ecn: 3, is_corrupted: true } = datagram else {
             panic!("{datagram:?}")
         };
         assert_eq!(bytes, [1, 0x82, 3]);
         for mut body in [Body::Segment(7), Body::Ack(Ack { next: 7, ranges: [None; 4] })] {
             let len = body.len();
             body.corrupt(0, 1);
-            assert!(matches!(body, Body::Spoilt(_)) && body.len() == len, "{body:?}");
+            assert!(matches!(body, Body::Corrupted(_)) && body.len() == len, "{body:?}");
         }
         let mut without_ecn = Body::datagram(vec![0], 0);
         without_ecn.mark();
-        assert!(matches!(without_ecn, Body::Datagram { ecn: 0, is_changed: false, .. }));
+        assert!(matches!(without_ecn, Body::Datagram { ecn: 0, is_corrupted: false, .. }));
     }
 }

@@ -1,24 +1,24 @@
-//! Figures as text.
+//! Text tables of the commands `matrix` and `run`.
 
 use bats_sim::matrix::Figures;
 use bats_sim::transfer::Outcome;
 
-/// Title of the columns of [`line`].
+/// Column titles of [`line`].
 pub(crate) const HEADER: &str = "loss %  delay ms   10 s Mbit/s  5-15 s Mbit/s   E 10 s   E 5-15  \
     waste %  queue loss %  (1st s)  queue BDP  RTTs to 90 %  \
     message ms p50      p95      p99  network ms p50      p95      p99";
 
-/// What the columns mean.
+/// Explanation of the columns.
 pub(crate) const LEGEND: &str = "\
-Goodput counts message bytes that became deliverable in order, over the first 10 s from the \
-established connection and over seconds 5 to 15 (the later half of shorter runs); E is its share \
-of what full frames of UDP payload could carry at that loss. Waste is coded packets that brought \
-nothing, per cent of those received.
+Goodput counts message bytes that became deliverable in order, over the first 10 s after the \
+connection is established and over seconds 5 to 15 (the second half of shorter runs). E is goodput \
+divided by the UDP payload that full frames carry at that loss. Waste is the fraction of received \
+coded packets that were not innovative.
 
-Delays are of seconds 5 to 15. 'message': from the send() that took a message to the recv() that \
-returned it. The sender is never short of data, so its send budget is full and the time to drain \
-it dominates: this is not what a sender with less than the link's rate sees. 'network': from the \
-entrance of the link to the arrival of a datagram (queue, transmission, propagation).";
+Delays are of seconds 5 to 15. 'message': from the send() that accepted a message to the recv() \
+that returned it. The sender is never application-limited: its send budget is full, and the time \
+to drain it dominates. A sender below the link rate sees less delay. 'network': from entering the \
+link to arrival of a datagram (queueing, transmission, propagation).";
 
 /// One line of the table.
 pub(crate) fn line(figures: &Figures) -> String {
@@ -46,7 +46,7 @@ pub(crate) fn line(figures: &Figures) -> String {
     )
 }
 
-/// The sender's state over time, every fifth sample.
+/// The sender's state over time: one line for every fifth sample.
 pub(crate) fn samples(outcome: &Outcome) -> Vec<String> {
     let mut lines = vec![String::from(
         "time s  state        goodput  pacing  delivery  cwnd kB  flight kB  queue kB  queue ms  \

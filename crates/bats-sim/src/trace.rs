@@ -1,15 +1,15 @@
-//! A hash over everything that happens on the links: equal for equal runs, and for no others.
+//! A hash over all link events. Two runs have the same hash if and only if all events are equal.
 
 use bats_netem::{Fate, Timestamp};
 
 use crate::network::Host;
-use crate::record::{LinkEvent, What};
+use crate::recorder::{LinkEvent, LinkEventKind};
 
-/// Bytes collected before they are hashed: BLAKE3 is several times faster on long inputs than
-/// on one packet at a time.
+/// Bytes collected before they are hashed. BLAKE3 is several times faster on long inputs than on
+/// single packets.
 const BLOCK: usize = 128 << 10;
 
-/// The running hash.
+/// The hash of all events so far.
 #[derive(Clone, Debug, Default)]
 pub struct Trace {
     hasher: blake3::Hasher,
@@ -18,31 +18,31 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Adds an event: its time, ends, kind, ECN bits, length and bytes.
-    pub fn note(&mut self, event: &LinkEvent<'_>) {
+    /// Adds an event: its time, both hosts, kind, ECN bits, length and bytes.
+    pub fn record(&mut self, event: &LinkEvent<'_>) {
         let from = u8::from(event.from == Host::Server);
-        self.add(event.time, [from, 1 - from], event.what, event.ecn, event.payload);
+        self.add(event.time, [from, 1 - from], event.kind, event.ecn, event.payload);
     }
 
-    /// Adds an event on a link that two bytes name.
+    /// Adds an event on a link that two bytes identify.
     pub(crate) fn add(
         &mut self,
         time: Timestamp,
         ends: [u8; 2],
-        what: What,
+        kind: LinkEventKind,
         ecn: u8,
         payload: &[u8],
     ) {
-        let kind = match what {
-            What::Delivered => 0,
-            What::Sent(Fate::Carried) => 1,
-            What::Sent(Fate::QueueFull) => 2,
-            What::Sent(Fate::Lost) => 3,
-            What::Sent(Fate::TooLong) => 4,
-            What::Sent(Fate::BlackHole) => 5,
+        let code = match kind {
+            LinkEventKind::Delivered => 0,
+            LinkEventKind::Sent(Fate::Carried) => 1,
+            LinkEventKind::Sent(Fate::QueueFull) => 2,
+            LinkEventKind::Sent(Fate::Lost) => 3,
+            LinkEventKind::Sent(Fate::TooLong) => 4,
+            LinkEventKind::Sent(Fate::BlackHole) => 5,
         };
         self.pending.extend_from_slice(&time.as_nanos().to_le_bytes());
-        self.pending.extend_from_slice(&[ends[0], ends[1], kind, ecn]);
+        self.pending.extend_from_slice(&[ends[0], ends[1], code, ecn]);
         self.pending.extend_from_slice(&(payload.len() as u64).to_le_bytes());
         self.pending.extend_from_slice(payload);
         self.events += 1;
@@ -52,7 +52,7 @@ impl Trace {
         }
     }
 
-    /// Events so far.
+    /// Number of events so far.
     pub fn events(&self) -> u64 {
         self.events
     }
@@ -69,26 +69,26 @@ mod tests {
 
     fn hash(events: &[LinkEvent<'_>]) -> blake3::Hash {
         let mut trace = Trace::default();
-        events.iter().for_each(|event| trace.note(event));
+        events.iter().for_each(|event| trace.record(event));
         assert_eq!(trace.events(), events.len() as u64);
         trace.hash()
     }
 
     #[test]
-    fn every_part_of_an_event_counts() {
+    fn every_field_of_an_event_changes_the_hash() {
         let event = LinkEvent {
             time: Timestamp::from_millis(1),
             from: Host::Client,
-            what: What::Delivered,
+            kind: LinkEventKind::Delivered,
             ecn: 0,
             payload: b"bytes",
         };
         let others = [
             LinkEvent { time: Timestamp::from_millis(2), ..event },
             LinkEvent { from: Host::Server, ..event },
-            LinkEvent { what: What::Sent(Fate::Carried), ..event },
-            LinkEvent { what: What::Sent(Fate::Lost), ..event },
-            LinkEvent { what: What::Sent(Fate::QueueFull), ..event },
+            LinkEvent { kind: LinkEventKind::Sent(Fate::Carried), ..event },
+            LinkEvent { kind: LinkEventKind::Sent(Fate::Lost), ..event },
+            LinkEvent { kind: LinkEventKind::Sent(Fate::QueueFull), ..event },
             LinkEvent { ecn: 2, ..event },
             LinkEvent { payload: b"Bytes", ..event },
             LinkEvent { payload: b"byte", ..event },

@@ -1,4 +1,4 @@
-//! Bulk transfer of messages over one link, with everything that is measured of it.
+//! Bulk transfer of messages over one link, and its measurements.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -12,73 +12,73 @@ use bats_proto::{
 };
 use bytes::Bytes;
 
-use crate::delays::Delays;
+use crate::delay_histogram::DelayHistogram;
 use crate::network::{Host, Network};
-use crate::record::Recorder;
+use crate::recorder::Recorder;
 
-/// What is transferred over what.
+/// A bulk transfer from a client to a server.
 #[derive(Clone, Debug)]
 pub struct Transfer {
-    /// Client to server: the data's direction.
+    /// Link from the client to the server: the data direction.
     pub up: LinkConfig,
-    /// Server to client.
+    /// Link from the server to the client.
     pub down: LinkConfig,
-    /// Limits and behaviour of both ends.
+    /// Transport configuration of both ends.
     pub transport: TransportConfig,
-    /// Bytes of a message.
+    /// Message size in bytes.
     pub message_size: usize,
-    /// Bytes to send in all; `None` as many as possible until the end.
+    /// Bytes to send in total; `None` to send until the end of the run.
     pub total_bytes: Option<u64>,
-    /// Length of the run from the established connection.
+    /// Duration of the run from the established connection.
     pub duration: Duration,
-    /// Changes of the links during the run: (time from the start, up, down).
+    /// Link changes during the run: (time from the start of the run, up, down).
     pub changes: Vec<(Duration, LinkConfig, LinkConfig)>,
-    /// Decides every random choice.
+    /// Seed of all random choices.
     pub seed: u64,
 }
 
-/// State of the sender, sampled.
+/// A sample of the sender's state.
 #[derive(Clone, Debug)]
 pub struct Sample {
-    /// Time from the established connection.
+    /// Time since the connection was established.
     pub time: Duration,
-    /// The sender's statistics.
+    /// Statistics of the sender.
     pub sender: ConnectionStats,
-    /// Bytes waiting in the queue of the data's direction.
+    /// Bytes in the queue of the data direction.
     pub queue_bytes: usize,
-    /// Counters of that direction.
+    /// Link counters of the data direction.
     pub link: LinkStats,
     /// Message bytes delivered in order.
     pub delivered: u64,
 }
 
-/// What came of it.
+/// Result of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// When the client's connection was established.
+    /// Time at which the client's connection was established.
     pub established: Option<Timestamp>,
-    /// When the last message was delivered, if all were.
+    /// Time at which the last message was delivered, if all were.
     pub finished: Option<Timestamp>,
-    /// Messages delivered, all right and in order.
+    /// Messages delivered, intact and in order.
     pub messages: u64,
     /// Message bytes delivered.
     pub bytes: u64,
-    /// Samples, one every `Transfer::SAMPLE`.
+    /// Samples, one every [`Transfer::SAMPLE`].
     pub samples: Vec<Sample>,
-    /// The receiver's statistics at the end.
+    /// Statistics of the receiver at the end.
     pub receiver: ConnectionStats,
-    /// Why the client's connection ended, if it did.
+    /// Close reason of the client's connection, if it was closed.
     pub closed: Option<CloseReason>,
-    /// From the `send` that took a message to the `recv` that returned it, of the messages
-    /// received within [`Transfer::steady`]. A sender that is never short of data fills its send
-    /// budget, and the time in there counts.
-    pub message_delays: Delays,
-    /// From the entrance of the data's link to the arrival, of the datagrams that arrived within
-    /// [`Transfer::steady`].
-    pub network_delays: Delays,
+    /// Delays of the messages received within [`Transfer::steady`], from the `send` that
+    /// accepted a message to the `recv` that returned it. A sender that is never
+    /// application-limited fills its send budget, and the time in that buffer counts.
+    pub message_delays: DelayHistogram,
+    /// Delays of the datagrams that arrived within [`Transfer::steady`], since they entered
+    /// the link in the data direction.
+    pub network_delays: DelayHistogram,
 }
 
-/// Message `number` of a run: its number, then bytes that follow from it.
+/// Message `number` of a run: the number, then bytes that derive from the number and the seed.
 pub(crate) fn message(seed: u64, number: u64, size: usize) -> Bytes {
     let mut bytes = vec![0; size.max(8)];
     bytes[..8].copy_from_slice(&number.to_le_bytes());
@@ -91,7 +91,8 @@ pub(crate) fn message(seed: u64, number: u64, size: usize) -> Bytes {
     bytes.into()
 }
 
-/// The endpoints of a run: the stand-in for security, everything else real.
+/// The endpoints of a run, client first: plain packets without TLS, everything else as in
+/// production.
 pub fn endpoints(transport: &TransportConfig, seed: u64) -> [Endpoint; 2] {
     let transport = Arc::new(transport.clone());
     let server = ServerConfig {
@@ -105,11 +106,11 @@ pub fn endpoints(transport: &TransportConfig, seed: u64) -> [Endpoint; 2] {
         bytes[..8].copy_from_slice(&seed.to_le_bytes());
         let security = Security::DangerousPlain;
         let config = EndpointConfig { security, server, ..EndpointConfig::default() };
-        Endpoint::new(config, bytes).expect("the stand-in needs no certificate")
+        Endpoint::new(config, bytes).expect("plain security needs no certificate")
     })
 }
 
-/// What a client connects with: it takes any certificate, the stand-in for security has none.
+/// The client configuration. It accepts any certificate, because plain security has none.
 pub fn client_config(transport: &TransportConfig) -> ClientConfig {
     ClientConfig {
         trust: PeerTrust::DangerousAcceptAny,
@@ -122,7 +123,7 @@ impl Transfer {
     /// Interval of the samples.
     pub const SAMPLE: Duration = Duration::from_millis(10);
 
-    /// As many messages of 16 KiB as possible over `link`, the same in both directions.
+    /// A transfer of 16 KiB messages without a limit over `link`, the same in both directions.
     pub fn over(link: &LinkConfig, duration: Duration) -> Self {
         Self {
             up: link.clone(),
@@ -136,8 +137,8 @@ impl Transfer {
         }
     }
 
-    /// The part of a run that counts as steady, from the established connection: seconds 5 to 15,
-    /// of shorter runs the later half.
+    /// Start and end of the steady part of a run, from the established connection: seconds 5 to 15,
+    /// or the second half of shorter runs.
     pub fn steady(&self) -> (Duration, Duration) {
         let from = Duration::from_secs(5).min(self.duration / 2);
         (from, Duration::from_secs(15).min(self.duration))
@@ -147,12 +148,12 @@ impl Transfer {
     ///
     /// # Panics
     ///
-    /// If a message arrives altered, twice or out of order: the protocol's one promise.
+    /// If a message arrives corrupted, twice or out of order, which the protocol must prevent.
     pub fn run(&self) -> Outcome {
         self.run_recorded(&mut Recorder::default())
     }
 
-    /// Runs the transfer and takes down what happens on the links.
+    /// Runs the transfer and records the events on the links.
     ///
     /// # Panics
     ///
@@ -180,8 +181,8 @@ impl Transfer {
                 samples: Vec::new(),
                 receiver: ConnectionStats::default(),
                 closed: None,
-                message_delays: Delays::default(),
-                network_delays: Delays::default(),
+                message_delays: DelayHistogram::default(),
+                network_delays: DelayHistogram::default(),
             },
         };
         run.go();
@@ -190,7 +191,7 @@ impl Transfer {
     }
 }
 
-/// Where a run is with respect to [`Transfer::steady`].
+/// Whether a run is before, in or after [`Transfer::steady`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Measuring {
     Not,
@@ -205,7 +206,7 @@ struct Run<'a> {
     server: Option<ConnectionHandle>,
     sent: u64,
     sent_bytes: u64,
-    /// When the messages on their way were taken; no more than the send budget holds.
+    /// Send times of the messages that are not received yet; the send budget limits their number.
     send_times: VecDeque<Timestamp>,
     measuring: Measuring,
     finishing: bool,
@@ -292,7 +293,7 @@ impl Run<'_> {
                 Err(_) => return,
             }
         }
-        self.network.touch(Host::Client);
+        self.network.wake(Host::Client);
     }
 
     fn receive(&mut self, handle: ConnectionHandle) {
@@ -300,7 +301,7 @@ impl Run<'_> {
         while let Some(got) = self.network.endpoint(Host::Server).recv(now, handle) {
             let number = self.outcome.messages;
             let want = message(self.transfer.seed, number, self.transfer.message_size);
-            assert!(got == want, "message {number} arrived altered, twice or out of order");
+            assert!(got == want, "message {number} arrived corrupted, twice or out of order");
             let sent = self.send_times.pop_front().unwrap_or(now);
             if self.measuring == Measuring::Now {
                 self.outcome.message_delays.add(now - sent);
@@ -311,10 +312,10 @@ impl Run<'_> {
         if self.network.endpoint(Host::Server).is_finished(handle) {
             self.outcome.finished = Some(now);
         }
-        self.network.touch(Host::Server);
+        self.network.wake(Host::Server);
     }
 
-    /// Begins and ends the measuring of delays.
+    /// Starts and stops the measurement of delays.
     fn measure(&mut self, time: Duration) {
         let (from, to) = self.transfer.steady();
         if self.measuring == Measuring::Not && time >= from {
@@ -338,7 +339,7 @@ impl Run<'_> {
         let Some(sender) = self.network.endpoint(Host::Client).stats(now, self.client) else {
             return;
         };
-        // Goodput counts what became deliverable in order, not whole messages.
+        // Goodput counts bytes that became deliverable in order, not complete messages.
         let server = self.server;
         let delivered = server
             .and_then(|handle| self.network.endpoint(Host::Server).stats(now, handle))

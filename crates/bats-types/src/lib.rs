@@ -1,4 +1,4 @@
-//! The few types that every layer shares: time without a clock.
+//! Types that all layers share: points in time that do not depend on a clock.
 #![forbid(unsafe_code)]
 
 mod timestamp;

@@ -2,30 +2,30 @@ use core::fmt;
 use core::ops::{Add, AddAssign, Sub};
 use core::time::Duration;
 
-/// A point in time in nanoseconds since an epoch that the driver chose.
+/// A point in time in nanoseconds since an epoch that the driver chooses.
 ///
-/// The sans-IO crates never read a clock; whoever drives them says what time it is. In the
-/// simulator the epoch is the start of the run, on sockets it is the start of the process.
+/// The sans-IO crates never read a clock; their driver passes the time to each call. The epoch is
+/// the start of the run in the simulator and the start of the process on sockets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(u64);
 
 impl Timestamp {
     /// The epoch itself.
     pub const ZERO: Self = Self(0);
-    /// Later than every time that occurs (584 years after the epoch).
+    /// The largest time, 584 years after the epoch: later than every time in use.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// The time `nanos` nanoseconds after the epoch.
+    /// The time that is `nanos` nanoseconds after the epoch.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// The time `micros` microseconds after the epoch.
+    /// The time that is `micros` microseconds after the epoch; saturates at [`Timestamp::MAX`].
     pub const fn from_micros(micros: u64) -> Self {
         Self(micros.saturating_mul(1_000))
     }
 
-    /// The time `millis` milliseconds after the epoch.
+    /// The time that is `millis` milliseconds after the epoch; saturates at [`Timestamp::MAX`].
     pub const fn from_millis(millis: u64) -> Self {
         Self(millis.saturating_mul(1_000_000))
     }
@@ -45,12 +45,12 @@ impl Timestamp {
         self.0 as f64 / 1e9
     }
 
-    /// The time elapsed since `earlier`, zero if `earlier` is later.
+    /// The time elapsed since `earlier`; zero if `earlier` is later than `self`.
     pub const fn saturating_since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
-    /// This time less `duration`, at least the epoch.
+    /// This time minus `duration`, not before the epoch.
     pub fn saturating_sub(self, duration: Duration) -> Self {
         Self(self.0.saturating_sub(nanos(duration)))
     }

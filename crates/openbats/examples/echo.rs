@@ -1,4 +1,4 @@
-//! A server that sends every message back, and a client that checks it. Asserts what it shows.
+//! A server that echoes every message, and a client that checks the echo.
 //!
 //!     cargo run --release -p openbats --example echo
 
@@ -28,9 +28,9 @@ pub(crate) fn main() -> anyhow::Result<()> {
     let connection = client.connect(address, "localhost", options).wait()?;
     for message in ["one", "two", "three"] {
         connection.send(message).wait()?;
-        let answer = connection.recv().wait()?.expect("the server has not finished");
-        assert_eq!(answer, message);
-        println!("{message} came back");
+        let echo = connection.recv().wait()?.expect("the server has not finished");
+        assert_eq!(echo, message);
+        println!("{message} echoed");
     }
     connection.finish().wait()?;
     assert_eq!(connection.recv().wait()?, None);

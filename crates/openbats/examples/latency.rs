@@ -1,4 +1,4 @@
-//! Round trips of small messages, one after the other, and their percentiles. Asserts what it shows.
+//! Measures round trips of small messages, one after the other, and prints percentiles.
 //!
 //!     cargo run --release -p openbats --example latency
 
@@ -17,7 +17,7 @@ fn now() -> Instant {
 pub(crate) fn main() -> anyhow::Result<()> {
     let identity = Identity::generate(&["localhost"])?;
     let trust = Trust::fingerprint(identity.fingerprint());
-    // Losses are hidden as well as possible, at the price of a few per cent of the rate.
+    // The goal `Latency` adds redundancy to hide losses; it costs a few percent of the rate.
     let transport = TransportConfig { goal: Goal::Latency, ..TransportConfig::default() };
     let server = Endpoint::builder()
         .bind("127.0.0.1:0".parse()?)
@@ -39,11 +39,11 @@ pub(crate) fn main() -> anyhow::Result<()> {
     let mut times = Vec::new();
     for round in 0..ROUNDS {
         let message = round.to_be_bytes().repeat(16);
-        let begun = now();
+        let start = now();
         connection.send(message.clone()).wait()?;
-        let answer = connection.recv().wait()?.expect("the server has not finished");
-        times.push(begun.elapsed());
-        assert_eq!(answer, message);
+        let echo = connection.recv().wait()?.expect("the server has not finished");
+        times.push(start.elapsed());
+        assert_eq!(echo, message);
     }
     connection.finish().wait()?;
     echo.join().expect("the server does not panic")?;

@@ -1,5 +1,5 @@
-//! Sends large messages as fast as they are taken and prints the rate that arrives. It does what
-//! `crates/bats-c/examples/cpp/throughput.cpp` does: the yardstick for the other languages, see
+//! Sends large messages as fast as possible and prints the throughput. The baseline for the
+//! bindings to other languages: `crates/bats-c/examples/cpp/throughput.cpp` does the same, see
 //! `crates/bats-c/compare-speed`.
 //!
 //!     cargo run --release -p openbats --example message_throughput [MEGABYTES]
@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use openbats::{ClientOptions, Endpoint, Identity, ServerOptions, Trust, Wait};
 
-/// The ideal length on loopback, as the C++ program asks for it.
+/// The ideal length on loopback, which the C++ program uses, too.
 const MESSAGE: usize = 140_800;
 
 #[expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]

@@ -1,4 +1,4 @@
-//! A file from one directory to another, verified. Asserts what it shows.
+//! Sends a file to another directory and verifies it.
 //!
 //!     cargo run --release -p openbats --example send_file
 
@@ -23,7 +23,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
     let receiving = std::thread::spawn(move || -> anyhow::Result<_> {
         let connection = server.accept().wait()?;
         let received = Receiver::new(incoming).receive(&connection, |_, _, _| ()).wait()?;
-        // The sender must hear the verdict before the connection is dropped.
+        // The sender must receive the verdict before the connection is dropped.
         connection.finish().wait()?;
         Ok(received)
     });

@@ -1,11 +1,11 @@
-//! One stream over loopback: OpenBATS beside quinn, in turn, in the same run.
+//! Throughput of one stream over loopback: OpenBATS and quinn, alternating in the same run.
 //!
 //!     cargo run --release -p openbats --example versus_quinn [SECONDS] [ROUNDS]
 //!
 //! Both encrypt with AES-GCM of the same library, write 64 KiB at a time, and have large windows.
-//! Sender and receiver share the process; the processor time is that of both. What is compared
-//! are the medians. The last line says whether OpenBATS carries as much as it shall, [`GOAL`] times
-//! what quinn does; the exit code is 1 if it does not.
+//! Sender and receiver share the process; the CPU time is that of both. Medians are compared. The
+//! last line reports whether OpenBATS reaches [`GOAL`] times the throughput of quinn; the exit code
+//! is 1 if it does not.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -15,20 +15,20 @@ use anyhow::{Context, Result};
 use openbats::{ClientOptions, Endpoint, Identity, ServerOptions, TransportConfig, Trust, Wait};
 
 const BLOCK: usize = 64 << 10;
-/// The least share of quinn's throughput.
+/// Required ratio of the throughput to quinn's.
 const GOAL: f64 = 1.3;
 
-/// What a run has carried.
+/// Results of a run.
 #[derive(Clone, Copy, Debug)]
 struct Figures {
     gigabits_per_second: f64,
-    processor_seconds_per_gigabyte: f64,
+    cpu_seconds_per_gigabyte: f64,
 }
 
-/// Measures time and processor time around the arrival of data.
+/// Measures elapsed time and CPU time of a transfer.
 struct Meter {
     start: Instant,
-    processor: f64,
+    cpu: f64,
 }
 
 #[expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
@@ -36,23 +36,22 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// Processor seconds of this process, from the kernel's clock ticks.
-fn processor_seconds() -> f64 {
+/// CPU time of this process in seconds, from `clock_gettime`.
+fn cpu_seconds() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
 impl Meter {
     fn start() -> Self {
-        Self { start: now(), processor: processor_seconds() }
+        Self { start: now(), cpu: cpu_seconds() }
     }
 
     fn figures(&self, bytes: u64) -> Figures {
         let seconds = self.start.elapsed().as_secs_f64();
         Figures {
             gigabits_per_second: bytes as f64 * 8.0 / seconds / 1e9,
-            processor_seconds_per_gigabyte: (processor_seconds() - self.processor)
-                / (bytes as f64 / 1e9),
+            cpu_seconds_per_gigabyte: (cpu_seconds() - self.cpu) / (bytes as f64 / 1e9),
         }
     }
 }
@@ -113,7 +112,7 @@ fn quinn(length: Duration) -> Result<Figures> {
 
         let address = server.local_addr()?;
         let accepting = tokio::spawn(async move {
-            let incoming = server.accept().await.context("no connection came")?;
+            let incoming = server.accept().await.context("no incoming connection")?;
             Ok::<_, anyhow::Error>((server, incoming.await?))
         });
         let to = client.connect(address, "localhost")?.await?;
@@ -146,7 +145,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 fn main() -> Result<ExitCode> {
     let mut arguments = std::env::args().skip(1);
     let mut number = |default: u64| match arguments.next() {
-        Some(text) => text.parse().with_context(|| format!("'{text}' is no number")),
+        Some(text) => text.parse().with_context(|| format!("'{text}' is not a number")),
         None => Ok(default),
     };
     let (seconds, rounds) = (number(3)?, number(5)?.max(1));
@@ -159,23 +158,23 @@ fn main() -> Result<ExitCode> {
             let result = run(length).with_context(|| format!("{name} failed"))?;
             println!(
                 "{round} {name:<10} {:>6.2} Gbit/s  {:.2} processor seconds per GB",
-                result.gigabits_per_second, result.processor_seconds_per_gigabyte
+                result.gigabits_per_second, result.cpu_seconds_per_gigabyte
             );
             all[figures].push(result);
         }
     }
     let medians = all.map(|figures| {
         let rates = figures.iter().map(|figures| figures.gigabits_per_second).collect();
-        let costs = figures.iter().map(|figures| figures.processor_seconds_per_gigabyte).collect();
+        let costs = figures.iter().map(|figures| figures.cpu_seconds_per_gigabyte).collect();
         (median(rates), median(costs))
     });
-    let [(own, own_cost), (other, other_cost)] = medians;
+    let [(openbats_rate, openbats_cost), (quinn_rate, quinn_cost)] = medians;
     println!(
         "openbats / quinn: {:.2} of the throughput, {:.2} of the processor time per byte",
-        own / other,
-        own_cost / other_cost
+        openbats_rate / quinn_rate,
+        openbats_cost / quinn_cost
     );
-    let (verdict, code) = match own / other >= GOAL {
+    let (verdict, code) = match openbats_rate / quinn_rate >= GOAL {
         true => ("reached", ExitCode::SUCCESS),
         false => ("MISSED", ExitCode::FAILURE),
     };

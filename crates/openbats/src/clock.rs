@@ -1,13 +1,13 @@
-//! The clocks of the system, as the core counts time.
+//! Converts the system's clocks to the time stamps of the protocol core.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bats_types::Timestamp;
 
-/// Time stamps begin above zero, so that the core may look back a little.
-const BEGINNING: Duration = Duration::from_secs(1);
+/// Time stamps begin above zero, so that the core can subtract durations from early ones.
+const FIRST_TIMESTAMP: Duration = Duration::from_secs(1);
 
-/// Translates the system's clocks to [`Timestamp`]s.
+/// Converts the system's monotonic clock to [`Timestamp`]s.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     origin: Instant,
@@ -19,24 +19,24 @@ impl Clock {
         Self { origin: Instant::now() }
     }
 
-    /// A time as others count it.
+    /// Converts to the time type of `quinn-proto`.
     #[cfg(feature = "quic")]
     pub(crate) fn instant(&self, at: Timestamp) -> Instant {
-        self.origin + (at - (Timestamp::ZERO + BEGINNING))
+        self.origin + (at - (Timestamp::ZERO + FIRST_TIMESTAMP))
     }
 
-    /// A time of others.
+    /// Converts from the time type of `quinn-proto`.
     #[cfg(feature = "quic")]
     pub(crate) fn timestamp(&self, at: Instant) -> Timestamp {
-        Timestamp::ZERO + BEGINNING + at.saturating_duration_since(self.origin)
+        Timestamp::ZERO + FIRST_TIMESTAMP + at.saturating_duration_since(self.origin)
     }
 
     pub(crate) fn now(&self) -> Timestamp {
-        Timestamp::ZERO + BEGINNING + self.origin.elapsed()
+        Timestamp::ZERO + FIRST_TIMESTAMP + self.origin.elapsed()
     }
 }
 
-/// The time since 1970; a clock that stands before counts as 1970.
+/// The time since the Unix epoch; a clock before the epoch counts as the epoch.
 #[expect(clippy::disallowed_methods, reason = "this is the driver's clock")]
 pub(crate) fn unix_time() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()

@@ -1,141 +1,143 @@
-//! Messages compressed one by one with Zstandard (RFC 8878), if both ends want it.
+//! Compression of single messages with Zstandard (RFC 8878), if both ends enable it.
 //!
-//! The two ends agree in the handshake, by a bit of [`TransportConfig::application`]; then every
-//! message of either begins with a byte that tells what follows: see docs/wire-format.md. All of it
-//! happens on the threads of the application, beside the lock of the endpoint.
+//! The ends negotiate it in the handshake, with a bit of [`TransportConfig::application`]. Every
+//! message then begins with a byte that gives its encoding: see docs/wire-format.md. Compression
+//! runs on the threads of the application, outside the endpoint's lock.
 //!
 //! [`TransportConfig::application`]: bats_proto::TransportConfig::application
 
 use bats_proto::{PeerLimits, TransportConfig};
 use bytes::Bytes;
 
-/// The bit by which an end says that it compresses.
-pub(crate) const AGREES: u8 = 1;
-/// The message follows as it is.
+/// The bit with which an end offers compression.
+pub(crate) const COMPRESSION_BIT: u8 = 1;
+/// An uncompressed message follows.
 const PLAIN: u8 = 0;
-/// Its length and a Zstandard frame follow.
+/// The uncompressed length and a Zstandard frame follow.
 #[cfg(feature = "zstd")]
 const ZSTD: u8 = 1;
-/// What stands before a Zstandard frame.
+/// Bytes before a Zstandard frame.
 #[cfg(feature = "zstd")]
 const ZSTD_HEADER: usize = 1 + 4;
-/// What is shorter does not shrink.
+/// Shorter messages do not compress.
 #[cfg(feature = "zstd")]
-const LEAST: usize = 64;
-/// The longest message of this library.
+const MIN_LENGTH: usize = 64;
+/// The longest message of this library in bytes.
 const MAX_MESSAGE: usize = 64 << 20;
 
-/// What an end wishes.
+/// The compression that an end offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CompressionOffer {
     level: i32,
-    /// Bytes of the longest message accepted.
-    max_in: usize,
+    /// Longest message in bytes that this end accepts.
+    max_receive: usize,
 }
 
 impl CompressionOffer {
-    /// The wish for a level, if there is one; and what the handshake is to say of it.
-    pub(crate) fn of(level: Option<i32>, transport: &mut TransportConfig) -> Option<Self> {
-        transport.application = if level.is_some() { AGREES } else { 0 };
-        let max_in = transport.max_message_size.min(MAX_MESSAGE);
-        level.map(|level| Self { level: level.clamp(1, 19), max_in })
+    /// Creates the offer if a compression level is set, and sets the bit in the transport
+    /// parameters.
+    pub(crate) fn from_level(level: Option<i32>, transport: &mut TransportConfig) -> Option<Self> {
+        transport.application = if level.is_some() { COMPRESSION_BIT } else { 0 };
+        let max_receive = transport.max_message_size.min(MAX_MESSAGE);
+        level.map(|level| Self { level: level.clamp(1, 19), max_receive })
     }
 
-    /// What comes of it: nothing, if the peer does not compress.
-    pub(crate) fn agree(self, peer: Option<PeerLimits>) -> Option<Packing> {
-        let peer = peer.filter(|peer| peer.application & AGREES != 0);
+    /// Returns the codec if the peer also offers compression.
+    pub(crate) fn negotiate(self, peer: Option<PeerLimits>) -> Option<MessageCodec> {
+        let peer = peer.filter(|peer| peer.application & COMPRESSION_BIT != 0);
         let Some(peer) = peer else {
-            tracing::warn!("the peer does not compress messages: they go as they are");
+            tracing::warn!("the peer does not offer compression: messages are sent uncompressed");
             return None;
         };
-        // The first byte is part of what the peer's limit counts.
-        let max_out = peer.max_message_size.saturating_sub(1);
-        Some(Packing { level: self.level, max_out, max_in: self.max_in })
+        // The encoding byte counts towards the peer's limit.
+        let max_send = peer.max_message_size.saturating_sub(1);
+        Some(MessageCodec { level: self.level, max_send, max_receive: self.max_receive })
     }
 }
 
-/// How the messages of a connection are packed.
+/// Encodes and decodes the messages of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Packing {
+pub(crate) struct MessageCodec {
     level: i32,
-    /// Bytes of the longest message that may be sent, and of that which may come.
-    pub(crate) max_out: usize,
-    max_in: usize,
+    /// Longest message in bytes that may be sent, without its encoding byte, and that may be
+    /// received.
+    pub(crate) max_send: usize,
+    max_receive: usize,
 }
 
-impl Packing {
-    /// What goes to the peer.
-    pub(crate) fn pack(&self, message: &[u8]) -> Bytes {
+impl MessageCodec {
+    /// Encodes a message for the peer.
+    pub(crate) fn encode(&self, message: &[u8]) -> Bytes {
         #[cfg(feature = "zstd")]
-        if let Some(packed) = self.shrink(message) {
-            return packed;
+        if let Some(encoded) = self.compress(message) {
+            return encoded;
         }
-        let mut packed = Vec::with_capacity(1 + message.len());
-        packed.push(PLAIN);
-        packed.extend_from_slice(message);
-        packed.into()
+        let mut encoded = Vec::with_capacity(1 + message.len());
+        encoded.push(PLAIN);
+        encoded.extend_from_slice(message);
+        encoded.into()
     }
 
     #[cfg(feature = "zstd")]
-    fn shrink(&self, message: &[u8]) -> Option<Bytes> {
-        if message.len() < LEAST {
+    fn compress(&self, message: &[u8]) -> Option<Bytes> {
+        if message.len() < MIN_LENGTH {
             return None;
         }
         let length = u32::try_from(message.len()).ok()?;
-        // What hardly shrinks is not worth the other side's time: it finds no room here.
-        let mut packed = vec![0; ZSTD_HEADER + message.len() / 16 * 15];
-        let room = &mut packed[ZSTD_HEADER..];
+        // Sends the message uncompressed if it shrinks by less than 1/16: it does not fit here.
+        let mut encoded = vec![0; ZSTD_HEADER + message.len() / 16 * 15];
+        let room = &mut encoded[ZSTD_HEADER..];
         let len = zstd_contexts::compress(self.level, message, room)?;
-        packed.truncate(ZSTD_HEADER + len);
-        packed[0] = ZSTD;
-        packed[1..ZSTD_HEADER].copy_from_slice(&length.to_be_bytes());
-        Some(packed.into())
+        encoded.truncate(ZSTD_HEADER + len);
+        encoded[0] = ZSTD;
+        encoded[1..ZSTD_HEADER].copy_from_slice(&length.to_be_bytes());
+        Some(encoded.into())
     }
 
-    /// What the peer meant.
+    /// Decodes a message from the peer.
     ///
     /// # Errors
-    /// The rule that it broke.
-    pub(crate) fn unpack(&self, mut packed: Bytes) -> Result<Bytes, String> {
-        match packed.first() {
+    /// The rule that the peer violated.
+    pub(crate) fn decode(&self, mut encoded: Bytes) -> Result<Bytes, String> {
+        match encoded.first() {
             Some(&PLAIN) => {
-                bytes::Buf::advance(&mut packed, 1);
-                Ok(packed)
+                bytes::Buf::advance(&mut encoded, 1);
+                Ok(encoded)
             }
             #[cfg(feature = "zstd")]
-            Some(&ZSTD) => self.expand(&packed[1..]),
-            Some(other) => Err(format!("a message packed in a way {other} that is not known")),
-            None => Err("a message without the byte that tells how it is packed".to_owned()),
+            Some(&ZSTD) => self.decompress(&encoded[1..]),
+            Some(other) => Err(format!("a message with the unknown encoding {other}")),
+            None => Err("a message without its encoding byte".to_owned()),
         }
         .and_then(|message: Bytes| match message.len() {
-            len if len > self.max_in => Err(self.too_long(len)),
+            len if len > self.max_receive => Err(self.too_long(len)),
             _ => Ok(message),
         })
     }
 
     fn too_long(&self, len: usize) -> String {
-        format!("a message of {len} bytes where {} are accepted", self.max_in)
+        format!("a message of {len} bytes exceeds the limit of {} bytes", self.max_receive)
     }
 
     #[cfg(feature = "zstd")]
-    fn expand(&self, bytes: &[u8]) -> Result<Bytes, String> {
-        let broken = || "a compressed message is broken".to_owned();
-        let (length, frame) = bytes.split_first_chunk::<4>().ok_or_else(broken)?;
+    fn decompress(&self, bytes: &[u8]) -> Result<Bytes, String> {
+        let corrupt = || "a compressed message is corrupt".to_owned();
+        let (length, frame) = bytes.split_first_chunk::<4>().ok_or_else(corrupt)?;
         let length = u32::from_be_bytes(*length) as usize;
-        // Before memory is asked for.
-        if length > self.max_in {
+        // Check the length before allocating memory.
+        if length > self.max_receive {
             return Err(self.too_long(length));
         }
         let mut message = vec![0; length];
         match zstd_contexts::decompress(frame, &mut message) {
             Some(len) if len == length => Ok(message.into()),
-            _ => Err(broken()),
+            _ => Err(corrupt()),
         }
     }
 }
 
-/// The memory that Zstandard works in: some hundred kilobytes for each thread that sends or
-/// receives, not for each connection.
+/// Working memory of Zstandard: some hundred kilobytes for each thread that sends or receives, not
+/// for each connection.
 #[cfg(feature = "zstd")]
 mod zstd_contexts {
     use std::cell::RefCell;
@@ -147,7 +149,7 @@ mod zstd_contexts {
         static DECOMPRESSOR: RefCell<Option<Decompressor<'static>>> = const { RefCell::new(None) };
     }
 
-    /// The bytes written, unless there was not room enough.
+    /// Returns the bytes written, or `None` if `room` is too small.
     pub(super) fn compress(level: i32, source: &[u8], room: &mut [u8]) -> Option<usize> {
         let work = |place: &RefCell<Option<(i32, Compressor<'static>)>>| {
             let mut place = place.borrow_mut();
@@ -156,11 +158,11 @@ mod zstd_contexts {
             }
             place.as_mut()?.1.compress_to_buffer(source, room).ok()
         };
-        // A thread that ends has none any more: the message goes as it is.
+        // A thread that is ending has no context any more: send the message uncompressed.
         COMPRESSOR.try_with(work).ok().flatten()
     }
 
-    /// The bytes written, unless the frame is broken or gives more than there is room for.
+    /// Returns the bytes written, or `None` if the frame is corrupt or does not fit `room`.
     pub(super) fn decompress(frame: &[u8], room: &mut [u8]) -> Option<usize> {
         let mut frame = Some((frame, room));
         let mut work = |decompressor: &mut Decompressor<'static>| {
@@ -194,7 +196,8 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(20);
 
-    const PACKING: Packing = Packing { level: 1, max_out: 1_000_000, max_in: 1_000_000 };
+    const CODEC: MessageCodec =
+        MessageCodec { level: 1, max_send: 1_000_000, max_receive: 1_000_000 };
 
     fn noise(len: usize) -> Vec<u8> {
         let mut state = 1_u64;
@@ -206,47 +209,47 @@ mod tests {
     }
 
     #[test]
-    fn what_is_packed_comes_back_and_never_grows_by_more_than_an_byte() {
+    fn messages_round_trip_and_grow_by_at_most_one_byte() {
         let text = b"a line that repeats and repeats, ".repeat(3_000);
         for level in [1, 3, 19] {
-            let packing = Packing { level, ..PACKING };
+            let codec = MessageCodec { level, ..CODEC };
             for len in [0, 1, 63, 64, 65, 1_000, 99_000] {
                 for message in [&text[..len], &noise(len)] {
-                    let packed = packing.pack(message);
-                    assert!(packed.len() <= message.len() + 1);
-                    assert_eq!(packing.unpack(packed).unwrap(), message);
+                    let encoded = codec.encode(message);
+                    assert!(encoded.len() <= message.len() + 1);
+                    assert_eq!(codec.decode(encoded).unwrap(), message);
                 }
             }
-            assert!(packing.pack(&text).len() < text.len() / 20);
-            assert_eq!(packing.pack(&noise(10_000))[0], PLAIN);
+            assert!(codec.encode(&text).len() < text.len() / 20);
+            assert_eq!(codec.encode(&noise(10_000))[0], PLAIN);
         }
     }
 
     #[test]
-    fn a_message_at_the_limit_is_taken_and_one_byte_more_is_not() {
-        let packing = Packing { level: 1, max_out: 2_000, max_in: 1_000 };
+    fn messages_up_to_the_limit_are_accepted() {
+        let codec = MessageCodec { level: 1, max_send: 2_000, max_receive: 1_000 };
         for make in [|len| vec![7; len], noise] {
             let longest = make(1_000);
-            assert_eq!(packing.unpack(packing.pack(&longest)).unwrap(), longest);
-            let told = packing.unpack(packing.pack(&make(1_001))).unwrap_err();
-            assert!(told.contains("1001 bytes where 1000"), "{told}");
+            assert_eq!(codec.decode(codec.encode(&longest)).unwrap(), longest);
+            let error = codec.decode(codec.encode(&make(1_001))).unwrap_err();
+            assert!(error.contains("1001 bytes exceeds the limit of 1000"), "{error}");
         }
     }
 
     #[test]
-    fn bombs_and_nonsense_are_refused() {
+    fn decompression_bombs_and_corrupt_messages_are_refused() {
         let bomb = zstd::bulk::compress(&vec![0; 100 << 20], 1).unwrap();
         assert!(bomb.len() < 20_000);
         let frame = |length: u32, content: &[u8]| {
             Bytes::from([&[ZSTD][..], &length.to_be_bytes(), content].concat())
         };
-        // It may say how long it is, or lie.
-        let told = PACKING.unpack(frame(100 << 20, &bomb)).unwrap_err();
-        assert!(told.contains("where 1000000 are accepted"), "{told}");
+        // The declared length may be true or false.
+        let error = CODEC.decode(frame(100 << 20, &bomb)).unwrap_err();
+        assert!(error.contains("exceeds the limit of 1000000 bytes"), "{error}");
         for length in [0, 1, 1_000_000] {
-            assert!(PACKING.unpack(frame(length, &bomb)).unwrap_err().contains("broken"));
+            assert!(CODEC.decode(frame(length, &bomb)).unwrap_err().contains("corrupt"));
         }
-        let good = PACKING.pack(&[7; 1_000]);
+        let good = CODEC.encode(&[7; 1_000]);
         for wrong in [
             Bytes::new(),
             Bytes::from_static(&[2, 1, 2, 3]),
@@ -257,10 +260,10 @@ mod tests {
             good.slice(..good.len() - 1),
             Bytes::from([&[PLAIN][..], &noise(1_000_001)].concat()),
         ] {
-            PACKING.unpack(wrong).unwrap_err();
+            CODEC.decode(wrong).unwrap_err();
         }
-        // Whatever a peer says is an error or a message within the limit.
-        let wild = PACKING.pack(&[&noise(200)[..], &[b'x'; 900], &noise(300)[200..]].concat());
+        // Any received bytes give an error or a message within the limit.
+        let wild = CODEC.encode(&[&noise(200)[..], &[b'x'; 900], &noise(300)[200..]].concat());
         for (round, noise) in noise(40_000).chunks_exact(4).enumerate() {
             let mut bytes = wild.to_vec();
             let place = usize::from(u16::from_be_bytes([noise[0], noise[1]])) % bytes.len();
@@ -269,31 +272,31 @@ mod tests {
                 1 => bytes.truncate(place),
                 _ => bytes.splice(place..place, [noise[2], noise[3]]).for_each(drop),
             }
-            if let Ok(message) = PACKING.unpack(bytes.into()) {
-                assert!(message.len() <= PACKING.max_in);
+            if let Ok(message) = CODEC.decode(bytes.into()) {
+                assert!(message.len() <= CODEC.max_receive);
             }
         }
     }
 
     #[test]
-    fn both_must_want_it() {
+    fn compression_needs_both_ends() {
         let mut transport = TransportConfig { application: 0xff, ..TransportConfig::default() };
-        assert_eq!(CompressionOffer::of(None, &mut transport), None);
+        assert_eq!(CompressionOffer::from_level(None, &mut transport), None);
         assert_eq!(transport.application, 0);
-        let wish = CompressionOffer::of(Some(100), &mut transport).unwrap();
-        assert_eq!((wish.level, transport.application), (19, AGREES));
+        let offer = CompressionOffer::from_level(Some(100), &mut transport).unwrap();
+        assert_eq!((offer.level, transport.application), (19, COMPRESSION_BIT));
         let peer = |application| Some(PeerLimits { max_message_size: 100, application });
-        assert_eq!(wish.agree(None), None);
-        assert_eq!(wish.agree(peer(!AGREES)), None);
-        assert_eq!(wish.agree(peer(AGREES | 0x80)).unwrap().max_out, 99);
+        assert_eq!(offer.negotiate(None), None);
+        assert_eq!(offer.negotiate(peer(!COMPRESSION_BIT)), None);
+        assert_eq!(offer.negotiate(peer(COMPRESSION_BIT | 0x80)).unwrap().max_send, 99);
     }
 
-    /// A peer that says that it compresses, and then sends what it likes: an endpoint below this library.
+    /// The peer negotiates compression, then sends arbitrary bytes.
     #[test]
-    fn a_bomb_ends_the_connection_and_nothing_else() {
+    fn a_decompression_bomb_closes_only_its_connection() {
         let bomb = zstd::bulk::compress(&vec![0; 64 << 20], 1).unwrap();
         let frame = |length: u32| [&[1][..], &length.to_be_bytes(), &bomb].concat();
-        for packed in [frame(64 << 20), frame(1_000), vec![9, 9], vec![]] {
+        for encoded in [frame(64 << 20), frame(1_000), vec![9, 9], vec![]] {
             let identity = Identity::generate(&["localhost"]).unwrap();
             let trust = Trust::fingerprint(identity.fingerprint());
             let transport =
@@ -304,16 +307,16 @@ mod tests {
             let server = Endpoint::builder().bind(here).server(of_server).start().unwrap();
             let client = Endpoint::builder().bind(here).start().unwrap();
             let honest = ClientOptions::new(trust.clone()).compression(1);
-            let liar = ClientOptions::new(trust).transport(transport).lying_of_compression();
+            let misbehaving = ClientOptions::new(trust).transport(transport).ignoring_compression();
             let connect = |options| {
                 let near = client.connect(server.local_addr(), "localhost", options);
                 let near = near.wait_for(LIMIT).unwrap().unwrap();
                 (near, server.accept().wait_for(LIMIT).unwrap().unwrap())
             };
             let (good, good_far) = connect(honest);
-            let (bad, bad_far) = connect(liar);
+            let (bad, bad_far) = connect(misbehaving);
             bad.send([&[0][..], b"first"].concat()).wait_for(LIMIT).unwrap().unwrap();
-            bad.send(packed).wait_for(LIMIT).unwrap().unwrap();
+            bad.send(encoded).wait_for(LIMIT).unwrap().unwrap();
             bad.send([&[0][..], b"never"].concat()).wait_for(LIMIT).unwrap().unwrap();
             assert_eq!(bad_far.recv().wait_for(LIMIT).unwrap().unwrap().unwrap(), "first");
             for _ in 0..2 {
@@ -325,9 +328,9 @@ mod tests {
             }
             assert_eq!(bad_far.try_recv(), None);
             assert!(matches!(bad_far.send("x").wait(), Err(SendError::Closed(_))));
-            // The liar is told, too.
-            let told = bad.recv().wait_for(LIMIT).unwrap().unwrap_err().to_string();
-            assert!(told.contains("message"), "{told}");
+            // The misbehaving peer is notified, too.
+            let error = bad.recv().wait_for(LIMIT).unwrap().unwrap_err().to_string();
+            assert!(error.contains("message"), "{error}");
             good.send(vec![1; 10_000]).wait_for(LIMIT).unwrap().unwrap();
             assert_eq!(good_far.recv().wait_for(LIMIT).unwrap().unwrap().unwrap(), vec![1; 10_000]);
         }

@@ -10,18 +10,18 @@ use std::time::Duration;
 use bats_proto::{CloseReason, ConnectionStats, Mode};
 use bytes::Bytes;
 
-use crate::carrier::Handle;
 use crate::clock::Clock;
-use crate::compress::Packing;
+use crate::compress::MessageCodec;
 use crate::error::{ConnectError, RecvError, SendError};
 use crate::identity::Fingerprint;
 use crate::shared::{Core, Shared};
+use crate::transport::Handle;
 
-/// One connection to a peer. Messages keep their boundaries. What else is promised is the
-/// [`mode`](Self::mode)'s matter: see [the modes](crate#modes).
+/// A connection to a peer. It transports messages and keeps their boundaries; the other guarantees
+/// depend on the [`mode`](Self::mode): see [the modes](crate#modes).
 ///
-/// Clones are the same connection; when the last is dropped, an open connection is closed with
-/// code 0, and what was not acknowledged by then may be lost: [`finish`](Self::finish) first.
+/// Clones refer to the same connection. Dropping the last one closes an open connection with code 0
+/// and may lose unacknowledged messages: call [`finish`](Self::finish) first.
 #[derive(Clone)]
 pub struct Connection {
     inner: Arc<Inner>,
@@ -31,8 +31,8 @@ struct Inner {
     shared: Arc<Shared>,
     handle: Handle,
     remote: SocketAddr,
-    /// Set once established, if both ends compress.
-    packing: OnceLock<Packing>,
+    /// Set when the connection is established, if both ends enable compression.
+    codec: OnceLock<MessageCodec>,
 }
 
 impl Drop for Inner {
@@ -50,7 +50,7 @@ impl fmt::Debug for Connection {
     }
 }
 
-/// Why a slot without an end of its own has ended: the I/O thread is gone.
+/// The close reason if the I/O thread ended before the connection did.
 fn lost() -> CloseReason {
     CloseReason::Local
 }
@@ -63,14 +63,14 @@ impl Connection {
         remote: SocketAddr,
     ) -> Self {
         core.handles += 1;
-        let packing = OnceLock::new();
-        if let Some(agreed) = core.slots.get(&handle).and_then(|slot| slot.packing) {
-            let _ = packing.set(agreed);
+        let codec = OnceLock::new();
+        if let Some(agreed) = core.slots.get(&handle).and_then(|slot| slot.codec) {
+            let _ = codec.set(agreed);
         }
-        Self { inner: Arc::new(Inner { shared, handle, remote, packing }) }
+        Self { inner: Arc::new(Inner { shared, handle, remote, codec }) }
     }
 
-    /// How the connection ended, if it has.
+    /// Returns the reason if the connection has ended.
     fn end(&self, core: &Core) -> Option<CloseReason> {
         match core.slots.get(&self.inner.handle) {
             Some(slot) => match &slot.end {
@@ -93,8 +93,8 @@ impl Connection {
             return Poll::Ready(Err(lost().into()));
         };
         if slot.established {
-            if let Some(agreed) = slot.packing {
-                let _ = self.inner.packing.set(agreed);
+            if let Some(agreed) = slot.codec {
+                let _ = self.inner.codec.set(agreed);
             }
             return Poll::Ready(Ok(()));
         }
@@ -102,7 +102,8 @@ impl Connection {
         Poll::Pending
     }
 
-    /// Hands a message over; done when there is room for it, not when it has arrived.
+    /// Queues a message; completes when the send buffer has room for it, not when the message
+    /// arrives.
     ///
     /// # Errors
     /// See [`SendError`]; never [`SendError::Blocked`].
@@ -110,10 +111,10 @@ impl Connection {
         self.push(message.into(), None).await
     }
 
-    /// As [`send`](Self::send), for a message that is worth something for so long, an hour at
-    /// most, counted from when there is room for it. Modes BTP and TRANSPARENT neither begin to
-    /// send it nor repair it after that; without a deadline of its own a message has that of
-    /// [`TransportConfig`](crate::TransportConfig). BRTP delivers everything, however late.
+    /// Like [`send`](Self::send), with a deadline of at most one hour from the time at which the
+    /// message is queued. After the deadline BTP and TRANSPARENT neither send nor repair the
+    /// message. Without this, the deadline of [`TransportConfig`](crate::TransportConfig) applies.
+    /// Reliable modes ignore deadlines.
     ///
     /// # Errors
     /// See [`SendError`]; never [`SendError::Blocked`].
@@ -127,7 +128,7 @@ impl Connection {
 
     async fn push(&self, message: Bytes, deadline: Option<Duration>) -> Result<(), SendError> {
         let size = message.len();
-        let mut waiting = Some(self.pack(&message)?);
+        let mut waiting = Some(self.encode(&message)?);
         drop(message);
         poll_fn(|context| {
             let Some(message) = waiting.take() else { return Poll::Ready(Ok(())) };
@@ -140,26 +141,29 @@ impl Connection {
                         }
                         Poll::Pending
                     }
-                    other => Poll::Ready(other.map_err(|error| self.unpacked(error, size))),
+                    other => Poll::Ready(
+                        other.map_err(|error| self.with_uncompressed_sizes(error, size)),
+                    ),
                 }
             })
         })
         .await
     }
 
-    /// What goes to the peer for a message.
-    fn pack(&self, message: &Bytes) -> Result<Bytes, SendError> {
-        match self.inner.packing.get() {
+    /// Encodes a message for the peer.
+    fn encode(&self, message: &Bytes) -> Result<Bytes, SendError> {
+        match self.inner.codec.get() {
             None => Ok(message.clone()),
-            Some(packing) if message.len() > packing.max_out => {
-                Err(SendError::TooLarge { size: message.len(), limit: packing.max_out })
+            Some(codec) if message.len() > codec.max_send => {
+                Err(SendError::TooLarge { size: message.len(), limit: codec.max_send })
             }
-            Some(packing) => Ok(packing.pack(message)),
+            Some(codec) => Ok(codec.encode(message)),
         }
     }
 
-    /// An error as the application is to see it, who knows its own message of `size` bytes only.
-    fn unpacked(&self, error: SendError, size: usize) -> SendError {
+    /// Converts sizes in an error to those of the application's uncompressed message of `size`
+    /// bytes.
+    fn with_uncompressed_sizes(&self, error: SendError, size: usize) -> SendError {
         match error {
             SendError::TooLarge { limit, .. } if self.is_compressed() => {
                 SendError::TooLarge { size, limit: limit.saturating_sub(1) }
@@ -168,37 +172,41 @@ impl Connection {
         }
     }
 
-    /// Hands a message over if there is room for it now.
+    /// Queues a message if the send buffer has room for it now.
     ///
     /// # Errors
-    /// [`SendError::Blocked`] gives the message back; see [`SendError`] for the others.
+    /// [`SendError::Blocked`] returns the message; see [`SendError`] for the others.
     pub fn try_send(&self, message: impl Into<Bytes>) -> Result<(), SendError> {
-        self.try_send_packed(message.into(), None)
+        self.try_send_encoded(message.into(), None)
     }
 
-    /// As [`try_send`](Self::try_send), with a deadline as in [`send_within`](Self::send_within).
+    /// Like [`try_send`](Self::try_send), with a deadline as in [`send_within`](Self::send_within).
     ///
     /// # Errors
-    /// [`SendError::Blocked`] gives the message back; see [`SendError`] for the others.
+    /// [`SendError::Blocked`] returns the message; see [`SendError`] for the others.
     pub fn try_send_within(
         &self,
         message: impl Into<Bytes>,
         deadline: Duration,
     ) -> Result<(), SendError> {
-        self.try_send_packed(message.into(), Some(deadline))
+        self.try_send_encoded(message.into(), Some(deadline))
     }
 
-    fn try_send_packed(&self, message: Bytes, deadline: Option<Duration>) -> Result<(), SendError> {
-        // Not compressed for nothing while there is no room.
+    fn try_send_encoded(
+        &self,
+        message: Bytes,
+        deadline: Option<Duration>,
+    ) -> Result<(), SendError> {
+        // Compression would be wasted while the send buffer is full.
         if self.is_compressed() && self.is_blocked() {
             return Err(SendError::Blocked(message));
         }
-        let packed = self.pack(&message)?;
+        let encoded = self.encode(&message)?;
         let sent =
-            self.inner.shared.call(|core, clock| self.try_push(core, clock, packed, deadline));
+            self.inner.shared.call(|core, clock| self.try_push(core, clock, encoded, deadline));
         sent.map_err(|error| match error {
             SendError::Blocked(_) => SendError::Blocked(message),
-            other => self.unpacked(other, message.len()),
+            other => self.with_uncompressed_sizes(other, message.len()),
         })
     }
 
@@ -229,11 +237,12 @@ impl Connection {
         sent.map_err(translate)
     }
 
-    /// Waits until there is room again after [`try_send`](Self::try_send) had refused a message;
-    /// done at once if it has not. Another sender may have taken the room meanwhile.
+    /// Waits until the send buffer has room after [`try_send`](Self::try_send) returned
+    /// [`SendError::Blocked`]. Completes at once if it did not. Another task may fill the buffer
+    /// first.
     ///
     /// # Errors
-    /// The connection is over.
+    /// The connection has ended.
     pub async fn writable(&self) -> Result<(), SendError> {
         poll_fn(|context| {
             let mut core = self.inner.shared.lock();
@@ -251,11 +260,11 @@ impl Connection {
         .await
     }
 
-    /// The next message, or `None` after the last one when the peer has finished.
+    /// Returns the next message, or `None` after the last one if the peer has finished.
     ///
     /// # Errors
-    /// The connection ended before the peer had finished. Messages that had arrived until then
-    /// come first.
+    /// The connection ended before the peer finished. Messages that arrived before that are
+    /// returned first.
     pub async fn recv(&self) -> Result<Option<Bytes>, RecvError> {
         poll_fn(|context| match self.take(Some(context)) {
             Taken::Nothing => Poll::Pending,
@@ -266,7 +275,7 @@ impl Connection {
         .await
     }
 
-    /// The next message if there is one now; otherwise `None`, also after the last.
+    /// Returns the next message if there is one now; otherwise `None`, also after the last one.
     #[must_use]
     pub fn try_recv(&self) -> Option<Bytes> {
         match self.take(None) {
@@ -275,22 +284,22 @@ impl Connection {
         }
     }
 
-    /// Takes a message; the task of `context` is woken when there may be one later.
+    /// Takes a message; if there is none, registers `context` to be woken by the next one.
     fn take(&self, context: Option<&mut Context<'_>>) -> Taken {
-        match (self.take_packed(context), self.inner.packing.get()) {
-            (Taken::Message(packed), Some(packing)) => match packing.unpack(packed) {
-                Ok(message) => Taken::Message(message),
-                Err(rule) => Taken::Closed(
-                    self.inner
-                        .shared
-                        .call(|core, clock| core.condemn(clock, self.inner.handle, &rule)),
-                ),
-            },
+        match (self.take_encoded(context), self.inner.codec.get()) {
+            (Taken::Message(encoded), Some(codec)) => {
+                match codec.decode(encoded) {
+                    Ok(message) => Taken::Message(message),
+                    Err(rule) => Taken::Closed(self.inner.shared.call(|core, clock| {
+                        core.close_for_violation(clock, self.inner.handle, &rule)
+                    })),
+                }
+            }
             (other, _) => other,
         }
     }
 
-    fn take_packed(&self, context: Option<&mut Context<'_>>) -> Taken {
+    fn take_encoded(&self, context: Option<&mut Context<'_>>) -> Taken {
         let handle = self.inner.handle;
         self.inner.shared.call(|core, clock| {
             let ended = core.ended.is_some();
@@ -316,15 +325,14 @@ impl Connection {
         })
     }
 
-    /// Says that no more messages follow and waits until the peer has everything and knows that it
-    /// has. In BTP and TRANSPARENT everything is what was not lost: the peer then knows, too, how
-    /// many messages are missing.
+    /// Sends the end of the messages and waits until the peer has acknowledged everything. In BTP
+    /// and TRANSPARENT the peer also learns how many messages were lost.
     ///
     /// # Errors
-    /// The connection ended before all was acknowledged.
+    /// The connection ended before everything was acknowledged.
     pub async fn finish(&self) -> Result<(), SendError> {
         self.inner.shared.call(|core, clock| match self.end(core) {
-            // What a call before the end had finished may have arrived all the same.
+            // If `finish` was called before the connection ended, everything may have arrived.
             Some(_) if core.slots.get(&self.inner.handle).is_some_and(|slot| slot.is_finished) => {
                 Ok(())
             }
@@ -342,11 +350,11 @@ impl Connection {
         self.flush().await
     }
 
-    /// Waits until the peer has everything that was sent so far; in BTP and TRANSPARENT, until
-    /// nothing of it would be sent any more.
+    /// Waits until the peer has acknowledged all messages sent so far. In BTP and TRANSPARENT,
+    /// waits until none of them would be sent or repaired any more.
     ///
     /// # Errors
-    /// The connection ended before all was acknowledged.
+    /// The connection ended before everything was acknowledged.
     pub async fn flush(&self) -> Result<(), SendError> {
         let handle = self.inner.handle;
         poll_fn(|context| {
@@ -369,29 +377,29 @@ impl Connection {
         .await
     }
 
-    /// Ends the connection at once, with an application's code and text for the peer. What was
-    /// not acknowledged may be lost.
+    /// Closes the connection at once, with an application's code and text for the peer. Messages
+    /// that are not acknowledged may be lost.
     pub fn close(&self, code: u64, reason: &str) {
         self.inner.shared.call(|core, clock| {
             core.endpoint.close(clock.now(), self.inner.handle, code, reason);
         });
     }
 
-    /// Vouches for a peer that has said who it is: from here on its connection may hold as much as
-    /// [`TransportConfig`](crate::TransportConfig) lets it, not only what
-    /// [`ServerOptions::stranger_budget`](crate::ServerOptions::stranger_budget) leaves to strangers.
-    /// Without such a budget nothing changes.
+    /// Marks the peer as trusted, for example after it has identified itself: from now on its
+    /// connection may hold as much as [`TransportConfig`](crate::TransportConfig) allows. Has no
+    /// effect without
+    /// [`ServerOptions::untrusted_peer_budget`](crate::ServerOptions::untrusted_peer_budget).
     pub fn trust_peer(&self) {
         self.inner.shared.call(|core, _| core.trust_peer(self.inner.handle));
     }
 
-    /// How the connection ended, once it has.
+    /// Returns the close reason once the connection has ended.
     #[must_use]
     pub fn close_reason(&self) -> Option<CloseReason> {
         self.end(&self.inner.shared.lock())
     }
 
-    /// A sample of the statistics; the last one after the end.
+    /// Returns the current statistics, or the final ones after the end.
     #[must_use]
     pub fn stats(&self) -> ConnectionStats {
         let core = self.inner.shared.lock();
@@ -404,7 +412,7 @@ impl Connection {
         }
     }
 
-    /// What the connection promises of messages: the client's choice among what the server accepts.
+    /// Returns the mode: the client's choice among those that the server accepts.
     #[must_use]
     pub fn mode(&self) -> Mode {
         self.inner
@@ -416,44 +424,45 @@ impl Connection {
             .unwrap_or_default()
     }
 
-    /// Whether everything that is sent arrives, once and in order, or the connection ends: the
-    /// mode's promise, but for datagrams of QUIC.
+    /// Whether all messages arrive, each once and in order, unless the connection ends. Follows
+    /// from the mode, but is false for QUIC datagrams.
     #[must_use]
     pub fn is_reliable(&self) -> bool {
         let core = self.inner.shared.lock();
         core.slots.get(&self.inner.handle).is_some_and(|slot| slot.is_reliable)
     }
 
-    /// Bytes of the longest message that may be sent now. Of datagrams of QUIC it follows the path.
-    /// None after the end, and in mode UDP.
+    /// Size in bytes of the longest message that can be sent now. For QUIC datagrams it depends on
+    /// the path MTU. `None` after the end, and in mode UDP.
     #[must_use]
     pub fn longest_message(&self) -> Option<usize> {
         let longest = self.inner.shared.lock().endpoint.longest_message(self.inner.handle)?;
-        // Compressed messages begin with a byte that counts.
+        // With compression each message begins with a header byte.
         Some(longest.saturating_sub(usize::from(self.is_compressed())))
     }
 
-    /// Whether messages are compressed: both ends wanted it.
+    /// Whether messages are compressed: both ends enabled it.
     #[must_use]
     pub fn is_compressed(&self) -> bool {
-        self.inner.packing.get().is_some()
+        self.inner.codec.get().is_some()
     }
 
-    /// The peer's address.
+    /// Returns the peer's address.
     #[must_use]
     pub fn remote_addr(&self) -> SocketAddr {
         self.inner.remote
     }
 
-    /// This end's address: that of the endpoint, which may be all of the host's, or over TCP that of
-    /// the connection while it lasts.
+    /// Returns the local address: over TCP that of the open connection, otherwise that of the
+    /// endpoint, which may be unspecified.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         let core = self.inner.shared.lock();
         core.endpoint.local(self.inner.handle).unwrap_or(self.inner.shared.local_addr)
     }
 
-    /// The fingerprint of the peer's certificate, if it showed one and is still connected.
+    /// Returns the fingerprint of the peer's certificate, if it sent one and the connection is
+    /// open.
     #[must_use]
     pub fn peer_fingerprint(&self) -> Option<Fingerprint> {
         self.inner.shared.lock().endpoint.peer_fingerprint(self.inner.handle).map(Fingerprint)

@@ -1,4 +1,4 @@
-//! The endpoint: where connections begin.
+//! The endpoint: connects to servers and accepts connections.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -8,78 +8,79 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use bats_proto::config::Security;
-use bats_proto::stream::SecuredServer;
+use bats_proto::stream::TlsStreamServer;
 use bats_proto::{EndpointConfig, EndpointStats, Mode, ServerConfig, Timestamp};
 use bytes::Bytes;
 
-#[cfg(feature = "quic")]
-use crate::carrier::Quic;
-use crate::carrier::{DATAGRAMS_OF_QUIC, Listener, Tcp, Transports, Udp};
 use crate::clock::Clock;
 use crate::connection::Connection;
 use crate::driver::{self, MAX_DSCP, Poller, Socket, SocketOptions, canonical};
 use crate::error::{ConnectError, SendError, StartError};
 use crate::options::{ClientOptions, Extras, ServerOptions};
 use crate::shared::{Shared, Slot};
+#[cfg(feature = "quic")]
+use crate::transport::Quic;
+use crate::transport::{DATAGRAMS_NEED_QUIC, Listener, Tcp, Transports, Udp};
 
-/// Prepares an [`Endpoint`].
+/// Configures and starts an [`Endpoint`].
 #[derive(Debug, Default)]
 pub struct Builder {
     address: Option<SocketAddr>,
     socket: SocketOptions,
     server: Option<ServerOptions>,
     memory_budget: Option<u64>,
-    is_for_udp: bool,
+    is_udp_only: bool,
 }
 
 impl Builder {
-    /// The local UDP address; port 0 for any. Without this a free port of both IP families is
-    /// taken. An unspecified IPv6 address (`[::]`) serves IPv4 too.
+    /// Local UDP address; port 0 for any free port. By default the endpoint uses a free port of
+    /// both IP families. An unspecified IPv6 address (`[::]`) serves IPv4, too.
     #[must_use]
     pub fn bind(mut self, address: SocketAddr) -> Self {
         self.address = Some(address);
         self
     }
 
-    /// Everything comes and goes by this network interface only, whatever the routes say. Where
-    /// there is no such interface, or the system lets no socket be bound to one, the endpoint does not
-    /// start.
+    /// Sends and receives through this network interface only, regardless of the routes. The
+    /// endpoint does not start if there is no such interface, or if the system cannot bind sockets
+    /// to interfaces.
     #[must_use]
     pub fn bind_device(mut self, interface: impl Into<String>) -> Self {
         self.socket.device = Some(interface.into());
         self
     }
 
-    /// The code point of differentiated services (RFC 2474) of all packets, 0 to 63: 46 for expedited
-    /// forwarding. Their ECN bits stay their own. Networks other than one's own may change it. With
-    /// a larger number, or on another system than Linux, the endpoint does not start.
+    /// DSCP (RFC 2474) of all packets, 0 to 63; 46 is expedited forwarding. The ECN bits of the
+    /// packets are not affected. Other networks may change the DSCP. With a larger number, or on a
+    /// system other than Linux, the endpoint does not start.
     #[must_use]
     pub fn dscp(mut self, code_point: u8) -> Self {
         self.socket.dscp = code_point;
         self
     }
 
-    /// Accepts connections, too.
+    /// Also accepts connections, with these options.
     #[must_use]
     pub fn server(mut self, options: ServerOptions) -> Self {
         self.server = Some(options);
         self
     }
 
-    /// Mode UDP alone: the system may cut its messages into fragments, so that they have up to 65,507
-    /// bytes in place of what fits a packet, and a connection to a port where nobody listens ends with
-    /// [`CloseReason::Refused`](crate::CloseReason) (both on Linux). A server that offers this mode has
-    /// such a socket anyhow. Connections of other modes, but for TCP, are refused.
+    /// Uses the socket for mode UDP alone. On Linux the system may then fragment messages, so that
+    /// they can have up to 65,507 bytes instead of one packet's payload, and a connection to an
+    /// unreachable port ends with [`CloseReason::Refused`](crate::CloseReason). A server that
+    /// offers mode UDP always has such a socket. Connections of other modes are refused, except for
+    /// TCP.
     #[must_use]
     pub fn only_udp(mut self) -> Self {
-        self.is_for_udp = true;
+        self.is_udp_only = true;
         self
     }
 
-    /// Bytes of received data that all connections of BATS's own modes together may hold, 32 GiB by
-    /// default: what their receive budgets sum to at most. When little is left, new connections
-    /// get less than [`TransportConfig::receive_budget`](crate::TransportConfig), down to 2.75 MiB,
-    /// and then none begins.
+    /// Bytes of received data that all connections of BATS's own modes together may hold, by
+    /// default 32 GiB: the limit of the sum of their receive budgets. When little is left, new
+    /// connections get less than [`TransportConfig::receive_budget`](crate::TransportConfig), down
+    /// to 2.75 MiB; below that, new connections are refused.
     #[must_use]
     pub fn memory_budget(mut self, bytes: u64) -> Self {
         self.memory_budget = Some(bytes);
@@ -89,16 +90,16 @@ impl Builder {
     /// Opens the socket and starts the I/O thread.
     ///
     /// # Errors
-    /// The address is in use or not ours, the identity is unusable, or the system is out of
-    /// threads or files.
+    /// The address is in use or not local, the configuration is unusable, or the system has no more
+    /// threads or file descriptors.
     pub fn start(self) -> Result<Endpoint, StartError> {
         if self.socket.dscp > MAX_DSCP {
-            let text = format!("{} is no DSCP: 0 to {MAX_DSCP} are", self.socket.dscp);
+            let text = format!("{} is not a DSCP: use 0 to {MAX_DSCP}", self.socket.dscp);
             return Err(StartError::Configuration(text));
         }
-        let stranger_budget = self.server.as_ref().and_then(ServerOptions::strangers);
+        let untrusted_peer_budget = self.server.as_ref().and_then(ServerOptions::untrusted_budget);
         let (server, extras) = self.server.map(ServerOptions::into_config).unzip();
-        let Extras { wish, has_datagrams } = extras.unwrap_or_default();
+        let Extras { compression_offer, has_datagrams } = extras.unwrap_or_default();
         let defaults = EndpointConfig::default();
         let config = EndpointConfig {
             security: Security::Tls,
@@ -110,11 +111,11 @@ impl Builder {
         let unusable =
             |error: bats_proto::ConnectError| StartError::Configuration(error.to_string());
         if let Some(server) = &config.server {
-            server.transport.check_closed().map_err(unusable)?;
+            server.transport.check_psk_modes().map_err(unusable)?;
         }
         let over_tcp = match &config.server {
             Some(server) if offers(server, Mode::Tcp) => {
-                Some((SecuredServer::new(server).map_err(unusable)?, server.clone()))
+                Some((TlsStreamServer::new(server).map_err(unusable)?, server.clone()))
             }
             _ => None,
         };
@@ -125,7 +126,8 @@ impl Builder {
             getrandom::fill(&mut seed)
                 .map_err(|error| StartError::Thread(io::Error::other(error)))?;
             let server = config.server.as_ref().filter(|server| offers(server, Mode::Quic));
-            Quic::new(clock, seed, server, has_datagrams, stranger_budget).map_err(unusable)?
+            Quic::new(clock, seed, server, has_datagrams, untrusted_peer_budget)
+                .map_err(unusable)?
         };
         #[cfg(not(feature = "quic"))]
         if config.server.as_ref().is_some_and(|server| offers(server, Mode::Quic)) {
@@ -134,75 +136,84 @@ impl Builder {
         }
         if has_datagrams && !config.server.as_ref().is_some_and(|server| offers(server, Mode::Quic))
         {
-            return Err(StartError::Configuration(DATAGRAMS_OF_QUIC.to_owned()));
+            return Err(StartError::Configuration(DATAGRAMS_NEED_QUIC.to_owned()));
         }
         let over_udp = config.server.as_ref().filter(|server| offers(server, Mode::Udp));
         if over_udp.is_some_and(|server| {
             Mode::ALL.into_iter().any(|mode| mode != Mode::Udp && offers(server, mode))
         }) {
-            let text = "mode 11 (UDP) has no handshake to tell others by: offer it alone";
+            let text =
+                "mode 11 (UDP) has no handshake, so that a server cannot offer other modes with it";
             return Err(StartError::Configuration(text.to_owned()));
         }
-        if over_udp.is_some() && wish.is_some() {
-            return Err(StartError::Configuration(NOTHING_TO_AGREE_BY.to_owned()));
+        if over_udp.is_some() && compression_offer.is_some() {
+            return Err(StartError::Configuration(NO_HANDSHAKE_FOR_COMPRESSION.to_owned()));
         }
-        if self.is_for_udp && config.server.is_some() && over_udp.is_none() {
-            let text = "an endpoint for mode 11 (UDP) alone cannot serve another";
+        if self.is_udp_only && config.server.is_some() && over_udp.is_none() {
+            let text = "an endpoint for mode 11 (UDP) alone cannot serve another mode";
             return Err(StartError::Configuration(text.to_owned()));
         }
-        let udp = Udp::new(over_udp, self.is_for_udp);
-        let is_plain = udp.is_alone();
+        let udp = Udp::new(over_udp, self.is_udp_only);
+        let is_mode_udp = udp.is_exclusive();
         let packets = bats_proto::Endpoint::new(config, seed).map_err(unusable)?;
         let (mut socket, listener) = bind(self.address, &self.socket, over_tcp)?;
-        let failed = |source| StartError::Bind { address: asked_for(self.address), source };
-        if is_plain {
-            socket.make_plain().map_err(failed)?;
+        let failed = |source| StartError::Bind { address: requested(self.address), source };
+        if is_mode_udp {
+            socket.dedicate_to_mode_udp().map_err(failed)?;
         }
         let local_addr = socket.local_addr().map_err(failed)?;
         let poller = Arc::new(Poller::new().map_err(StartError::Thread)?);
-        // A port that is listened at cannot be where connections begin.
+        // Outgoing TCP connections cannot use a port on which the endpoint listens.
         let tcp_from = self.address.map(|address| match listener {
             Some(_) => SocketAddr::new(address.ip(), 0),
             None => address,
         });
         let tcp = Tcp::new(poller.clone(), listener, (tcp_from, self.socket.clone()))
             .map_err(StartError::Thread)?;
-        let carriers = Transports::new(
+        let transports = Transports::new(
             packets,
             tcp,
             udp,
             #[cfg(feature = "quic")]
             quic,
         );
-        let shared = Shared::new(carriers, (wish, stranger_budget), poller, clock, local_addr)
-            .map_err(StartError::Thread)?;
+        let shared = Shared::new(
+            transports,
+            (compression_offer, untrusted_peer_budget),
+            poller,
+            clock,
+            local_addr,
+        )
+        .map_err(StartError::Thread)?;
         let endpoint = Endpoint::new(shared.clone());
         driver::start(shared, socket).map_err(StartError::Thread)?;
         Ok(endpoint)
     }
 }
 
-/// Mode 11 has no handshake.
-const EARLY_ARE_PLAIN: &str =
-    "early messages leave before the ends can agree on compression: leave one of the two out";
-const NOTHING_TO_AGREE_BY: &str = "mode 11 (UDP) has no handshake to agree on compression by";
+/// The error for early data with compression.
+const EARLY_UNCOMPRESSED: &str =
+    "early messages are sent before compression is negotiated: use one of the two only";
+/// The error for mode UDP with compression.
+const NO_HANDSHAKE_FOR_COMPRESSION: &str =
+    "mode 11 (UDP) has no handshake to negotiate compression";
 
-/// Ports tried until one is free for UDP and for TCP.
+/// Attempts to find a port that is free for UDP and for TCP.
 const PORT_TRIES: usize = 32;
 
 fn offers(server: &ServerConfig, mode: Mode) -> bool {
     server.transport.mode == mode || server.transport.also_accepted.contains(&mode)
 }
 
-fn asked_for(address: Option<SocketAddr>) -> SocketAddr {
+fn requested(address: Option<SocketAddr>) -> SocketAddr {
     address.unwrap_or_else(|| ([0, 0, 0, 0], 0).into())
 }
 
-/// The UDP socket, and the TCP socket of the same address where one is wanted.
+/// Binds the UDP socket, and the TCP listener of the same address if the server offers TCP.
 fn bind(
     address: Option<SocketAddr>,
     options: &SocketOptions,
-    over_tcp: Option<(SecuredServer, ServerConfig)>,
+    over_tcp: Option<(TlsStreamServer, ServerConfig)>,
 ) -> Result<(Socket, Option<Listener>), StartError> {
     let mut tries = PORT_TRIES;
     loop {
@@ -210,16 +221,16 @@ fn bind(
             Some(address) => Socket::bind(address, options),
             None => Socket::bind_any(options),
         };
-        let failed = |source| StartError::Bind { address: asked_for(address), source };
+        let failed = |source| StartError::Bind { address: requested(address), source };
         let socket = socket.map_err(failed)?;
         let Some((server, config)) = &over_tcp else { return Ok((socket, None)) };
         let local = socket.local_addr().map_err(failed)?;
         match Listener::bind(local, options, server.clone(), config) {
             Ok(listener) => return Ok((socket, Some(listener))),
-            // Somebody else has this port for TCP; the next one may be free.
+            // The port is in use for TCP; another one may be free.
             Err(error)
                 if error.kind() == io::ErrorKind::AddrInUse
-                    && asked_for(address).port() == 0
+                    && requested(address).port() == 0
                     && tries > 1 =>
             {
                 tries -= 1;
@@ -229,15 +240,15 @@ fn bind(
     }
 }
 
-/// One UDP socket with its I/O thread; begins and accepts connections. Clones are the same
-/// endpoint. It lives on until its connections are dropped, too.
+/// One UDP socket with its I/O thread; opens and accepts connections. Clones refer to the same
+/// endpoint. The socket stays open until the endpoint and all its connections are dropped.
 #[derive(Debug)]
 pub struct Endpoint {
     shared: Arc<Shared>,
 }
 
 impl Endpoint {
-    /// Begins the configuration of an endpoint.
+    /// Returns a builder with default settings.
     #[must_use]
     pub fn builder() -> Builder {
         Builder::default()
@@ -255,17 +266,18 @@ impl Endpoint {
         self.shared.clock.now()
     }
 
-    /// The socket's address. An endpoint that is bound to all addresses shows `0.0.0.0` or `[::]`.
+    /// Returns the socket's address. An endpoint that is bound to all addresses reports `0.0.0.0`
+    /// or `[::]`.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.shared.local_addr
     }
 
-    /// Connects to a server; `server_name` is the name that its certificate must bear if
-    /// [`Trust`](crate::Trust) goes by authorities.
+    /// Connects to a server. With [`Trust::authorities`](crate::Trust::authorities) the server's
+    /// certificate must be valid for `server_name`.
     ///
     /// # Errors
-    /// See [`ConnectError`]. Dropping the future before it is done gives the connection up.
+    /// See [`ConnectError`]. Dropping the future before it completes closes the connection.
     pub async fn connect(
         &self,
         remote: SocketAddr,
@@ -277,16 +289,17 @@ impl Endpoint {
         Ok(connection)
     }
 
-    /// As [`connect`](Self::connect), with messages that travel with the first flight if
-    /// [`ClientOptions::early_data`] allows it and the server took early data at an earlier visit: up
-    /// to 32 messages and 7 kB. Others follow when the connection is established, in their order.
+    /// Connects like [`connect`](Self::connect) and sends `messages`, the first of them as early
+    /// data. Up to 32 messages and 7 kB go with the first flight if [`ClientOptions::early_data`]
+    /// is set and the server accepted early data in the resumed session. The others are sent in
+    /// order once the connection is established.
     /// [`ConnectionStats::early_messages_accepted`](crate::ConnectionStats::early_messages_accepted)
-    /// tells how many the server had by then.
+    /// counts the early messages that the server accepted.
     ///
     /// # Errors
-    /// See [`ConnectError`]; [`ConnectError::Configuration`] for a message longer than the server
-    /// accepts, and where compression is asked for. Dropping the future before it is done gives the connection up, but not what has
-    /// arrived early.
+    /// See [`ConnectError`]. [`ConnectError::Configuration`] if a message is longer than the server
+    /// accepts, or if compression is enabled. Dropping the future before it completes closes the
+    /// connection, but early messages may have arrived.
     pub async fn connect_early<M: Into<Bytes>>(
         &self,
         remote: SocketAddr,
@@ -306,7 +319,7 @@ impl Endpoint {
         Ok(connection)
     }
 
-    /// Begins a connection; with the messages that did not go with the first flight.
+    /// Starts a connection. Also returns the messages that did not fit the first flight.
     fn begin(
         &self,
         remote: SocketAddr,
@@ -324,12 +337,12 @@ impl Endpoint {
             if core.is_shut_down || core.ended.is_some() {
                 return Err(ConnectError::EndpointClosed);
             }
-            let (config, Extras { wish, has_datagrams }) = options.into_config();
-            if wish.is_some() && config.transport.mode == Mode::Udp {
-                return Err(ConnectError::Configuration(NOTHING_TO_AGREE_BY.to_owned()));
+            let (config, Extras { compression_offer, has_datagrams }) = options.into_config();
+            if compression_offer.is_some() && config.transport.mode == Mode::Udp {
+                return Err(ConnectError::Configuration(NO_HANDSHAKE_FOR_COMPRESSION.to_owned()));
             }
-            if wish.is_some() && !messages.is_empty() {
-                return Err(ConnectError::Configuration(EARLY_ARE_PLAIN.to_owned()));
+            if compression_offer.is_some() && !messages.is_empty() {
+                return Err(ConnectError::Configuration(EARLY_UNCOMPRESSED.to_owned()));
             }
             let handle = core
                 .endpoint
@@ -339,8 +352,8 @@ impl Endpoint {
                     bats_proto::ConnectError::Memory => ConnectError::Memory,
                     other => ConnectError::Configuration(other.to_string()),
                 })?;
-            core.slots.insert(handle, Slot { is_held: true, wish, ..Slot::default() });
-            // Before the first flight leaves, so that they leave with it.
+            core.slots.insert(handle, Slot { is_held: true, compression_offer, ..Slot::default() });
+            // Queue the messages before the first flight is sent, so that it includes them.
             while let Some(message) = messages.pop_front() {
                 match core.endpoint.send(clock.now(), handle, message) {
                     Ok(()) => {}
@@ -355,14 +368,14 @@ impl Endpoint {
         })
     }
 
-    /// The next connection that a peer has established.
+    /// Returns the next connection that a peer has established.
     ///
     /// # Errors
     /// [`ConnectError::EndpointClosed`] after [`shut_down`](Self::shut_down).
     pub async fn accept(&self) -> Result<Connection, ConnectError> {
         poll_fn(|context| {
             self.shared.call(|core, _| {
-                // One that has ended meanwhile still has what its peer sent.
+                // A connection that has ended may still hold received messages.
                 if let Some((handle, remote)) = core.accepted.pop_front() {
                     let shared = self.shared.clone();
                     return Poll::Ready(Ok(Connection::new(shared, core, handle, remote)));
@@ -377,7 +390,7 @@ impl Endpoint {
         .await
     }
 
-    /// Accepts no more connections; those there are live on.
+    /// Accepts no more connections; open connections stay open.
     pub fn stop_accepting(&self) {
         self.shared.call(|core, _| {
             core.refuses_new = true;
@@ -385,14 +398,14 @@ impl Endpoint {
         });
     }
 
-    /// Closes all connections with an application's code and text, and begins and accepts no more.
-    /// [`idle`](Self::idle) tells when the peers have been told.
+    /// Closes all connections with an application's code and text. The endpoint opens and accepts
+    /// no more. Await [`idle`](Self::idle) to let the peers receive the close.
     pub fn shut_down(&self, code: u64, reason: &str) {
         self.shared.shut_down(code, reason);
     }
 
-    /// Is done when there are no connections any more, not even ones that still answer late
-    /// packets of their peers. A program that ends earlier leaves its peers to their time-outs.
+    /// Waits until there are no connections, closing and draining ones included. If a program exits
+    /// earlier, its peers may have to wait for their idle timeout.
     pub async fn idle(&self) {
         poll_fn(|context| {
             self.shared.call(|core, _| {
@@ -406,9 +419,9 @@ impl Endpoint {
         .await;
     }
 
-    /// Closes everything like [`shut_down`](Self::shut_down), tells each peer once and gives the
-    /// socket up, without [`idle`](Self::idle)'s patience for peers that missed it. Done when the
-    /// local address is free again.
+    /// Closes everything like [`shut_down`](Self::shut_down), sends each peer one CONNECTION_CLOSE
+    /// and closes the socket. Unlike [`idle`](Self::idle) it does not wait for peers that missed
+    /// it. Completes when the local address is free again.
     pub async fn terminate(&self, code: u64, reason: &str) {
         self.shared.shut_down(code, reason);
         self.shared.terminate();
@@ -423,7 +436,7 @@ impl Endpoint {
         .await;
     }
 
-    /// Counters of what belongs to no connection.
+    /// Returns the counters that belong to no connection.
     #[must_use]
     pub fn stats(&self) -> EndpointStats {
         self.shared.lock().endpoint.endpoint_stats()

@@ -10,23 +10,23 @@ use bytes::Bytes;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// The address cannot be used.
+    /// The UDP address cannot be used.
     #[error("cannot use UDP address {address}: {source}")]
     Bind {
         /// The address asked for.
         address: SocketAddr,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// The TCP port of the same number cannot be used, which a server needs that offers mode TCP.
+    /// The TCP port of the same number cannot be used. A server that offers mode TCP needs it.
     #[error("cannot use TCP address {address}: {source}")]
     BindTcp {
-        /// The address asked for.
+        /// The requested address.
         address: SocketAddr,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// The system refused something that the I/O thread needs.
+    /// The system refused a resource that the I/O thread needs.
     #[error("cannot start the I/O thread: {0}")]
     Thread(#[source] io::Error),
     /// Certificate, key or another part of the configuration is unusable.
@@ -44,23 +44,23 @@ pub enum ConnectError {
     /// The server name is neither a DNS name nor an address.
     #[error("'{0}' is not a valid server name")]
     ServerName(String),
-    /// The name has no address.
+    /// The name does not resolve to an address.
     #[error("no address of '{name}': {problem}")]
     Name {
-        /// The name asked for.
+        /// The requested name.
         name: String,
-        /// What the resolver said.
+        /// The error of the resolver.
         problem: String,
     },
-    /// The socket of this endpoint is of the other IP family.
+    /// The remote address and the endpoint's socket have different IP families.
     #[error("an endpoint bound to {local} cannot reach {remote}: bind it to the other IP family")]
     Family {
         /// The endpoint's address.
         local: SocketAddr,
-        /// The address to be reached.
+        /// The remote address.
         remote: SocketAddr,
     },
-    /// The endpoint's memory budget is promised to other connections.
+    /// Other connections have reserved the endpoint's memory budget.
     #[error("no memory left for another connection within the endpoint's budget")]
     Memory,
     /// The handshake did not succeed.
@@ -75,16 +75,16 @@ pub enum ConnectError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendError {
-    /// Only from [`Connection::try_send`](crate::Connection::try_send): the send budget is used
-    /// up. The message comes back.
+    /// Only from [`Connection::try_send`](crate::Connection::try_send): the send budget is used up.
+    /// The message is returned.
     #[error("send budget used up, wait until the connection is writable")]
     Blocked(Bytes),
     /// The message is longer than the peer accepts.
     #[error("message of {size} bytes is longer than the {limit} bytes that the peer accepts")]
     TooLarge {
-        /// Bytes of the message.
+        /// Size of the message in bytes.
         size: usize,
-        /// Bytes that the peer accepts.
+        /// Limit of the peer in bytes.
         limit: usize,
     },
     /// `finish` was called before.
@@ -95,7 +95,7 @@ pub enum SendError {
     Closed(#[from] CloseReason),
 }
 
-/// Why no message will come any more.
+/// Why no more messages will be received.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecvError {
@@ -113,18 +113,18 @@ pub enum IdentityError {
     Read {
         /// The file.
         path: String,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// The text is not PEM, or holds nothing that was looked for.
+    /// The content is not PEM, or lacks the expected item.
     #[error("{path}: {problem}")]
     Content {
-        /// The file, or what it was for.
+        /// The file, or the item that the text is for.
         path: String,
-        /// What is wrong with it.
+        /// The problem with it.
         problem: String,
     },
-    /// A certificate could not be made.
-    #[error("cannot make a certificate: {0}")]
+    /// A certificate could not be generated.
+    #[error("cannot generate a certificate: {0}")]
     Generate(String),
 }

@@ -1,21 +1,21 @@
-//! Certificates and keys of an endpoint, and the fingerprints by which others know it.
+//! Certificates and keys of an endpoint, and certificate fingerprints for pinning.
 
 use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 
-use bats_proto::{ClosedKey, crypto};
+use bats_proto::{PresharedKey, crypto};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::error::IdentityError;
 
-/// SHA-256 of a certificate (DER): what a client pins.
+/// SHA-256 of a certificate (DER), which clients can pin.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Fingerprint(pub [u8; 32]);
 
 impl Fingerprint {
-    /// The fingerprint of a certificate (DER).
+    /// Computes the fingerprint of a certificate (DER).
     #[must_use]
     pub fn of(certificate: &[u8]) -> Self {
         Self(crypto::fingerprint(certificate))
@@ -37,7 +37,7 @@ impl fmt::Debug for Fingerprint {
 impl FromStr for Fingerprint {
     type Err = IdentityError;
 
-    /// 64 hexadecimal digits; colons between bytes are allowed.
+    /// Parses 64 hexadecimal digits; colons between bytes are allowed.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let wrong = || IdentityError::Content {
             path: "fingerprint".into(),
@@ -62,8 +62,8 @@ impl FromStr for Fingerprint {
 pub struct Identity(pub(crate) bats_proto::Identity);
 
 impl Identity {
-    /// A new self-signed certificate for these DNS names or addresses. Clients trust it by its
-    /// [`fingerprint`](Self::fingerprint).
+    /// Generates a self-signed certificate for these DNS names or IP addresses. Clients can trust
+    /// it by its [`fingerprint`](Self::fingerprint).
     ///
     /// # Errors
     /// A name is invalid.
@@ -84,26 +84,26 @@ impl Identity {
         let certificate_chain = read_certificates(certificates)?;
         let text = read(key)?;
         let private_key = PrivateKeyDer::from_pem_slice(&text)
-            .map_err(|error| content(key, format!("no private key in it: {error}")))?;
+            .map_err(|error| content(key, format!("no private key found: {error}")))?;
         Ok(Self(bats_proto::Identity {
             certificate_chain,
             private_key: private_key.secret_der().to_vec(),
         }))
     }
 
-    /// The certificate chain, DER, end entity first.
+    /// Returns the certificate chain (DER), end entity first.
     #[must_use]
     pub fn certificates(&self) -> &[Vec<u8>] {
         &self.0.certificate_chain
     }
 
-    /// The private key, DER, for another TLS stack of the same program.
+    /// Returns the private key (DER), for another TLS stack of the same program.
     #[must_use]
     pub fn private_key(&self) -> &[u8] {
         &self.0.private_key
     }
 
-    /// SHA-256 of the end entity's certificate.
+    /// Returns the SHA-256 fingerprint of the end entity's certificate.
     #[must_use]
     pub fn fingerprint(&self) -> Fingerprint {
         let certificate = self.0.certificate_chain.first().map_or(&[][..], Vec::as_slice);
@@ -118,17 +118,17 @@ pub(crate) fn read_certificates(path: &Path) -> Result<Vec<Vec<u8>>, IdentityErr
         .collect::<Result<Vec<_>, _>>()
         .map_err(|error| content(path, format!("not PEM: {error}")))?;
     if certificates.is_empty() {
-        return Err(content(path, "no certificate in it".into()));
+        return Err(content(path, "no certificate found".into()));
     }
     Ok(certificates)
 }
 
-/// Reads a key of closed mode from a file: 64 hexadecimal digits, as `openssl rand -hex 32` writes them;
-/// white space around them does not count.
+/// Reads a pre-shared key of PSK mode from a file: 64 hexadecimal digits, as `openssl rand -hex 32`
+/// writes them. Leading and trailing white space is ignored.
 ///
 /// # Errors
-/// The file cannot be read, or holds something else.
-pub fn read_closed_key(path: impl AsRef<Path>) -> Result<ClosedKey, IdentityError> {
+/// The file cannot be read, or does not hold a key.
+pub fn read_preshared_key(path: impl AsRef<Path>) -> Result<PresharedKey, IdentityError> {
     let path = path.as_ref();
     let bytes = read(path)?;
     let text = str::from_utf8(&bytes).unwrap_or_default();
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fingerprints_are_read_as_they_are_written() {
+    fn displayed_fingerprints_parse_to_themselves() {
         let fingerprint = Identity::generate(&["localhost"]).unwrap().fingerprint();
         let text = fingerprint.to_string();
         assert_eq!(text.parse::<Fingerprint>().unwrap(), fingerprint);
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_file_and_an_empty_one_are_named() {
+    fn errors_name_missing_and_empty_files() {
         let missing = Identity::from_pem_files("/nowhere/c.pem", "/nowhere/k.pem").unwrap_err();
         assert!(missing.to_string().contains("/nowhere/c.pem"), "{missing}");
         let empty = Identity::from_pem_files("/dev/null", "/dev/null").unwrap_err();
@@ -172,8 +172,8 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_closed_mode_are_read_from_files() {
-        let path = std::env::temp_dir().join(format!("openbats-closed-{}", std::process::id()));
+    fn pre_shared_keys_are_read_from_files() {
+        let path = std::env::temp_dir().join(format!("openbats-psk-{}", std::process::id()));
         for (content, is_key) in [
             ("0f".repeat(32).into_bytes(), true),
             (format!(" {}\r\n", "A0".repeat(32)).into_bytes(), true),
@@ -183,7 +183,7 @@ mod tests {
             (vec![7; 32], false),
         ] {
             std::fs::write(&path, &content).unwrap();
-            match read_closed_key(&path) {
+            match read_preshared_key(&path) {
                 Ok(_) => assert!(is_key, "{content:?}"),
                 Err(error) => {
                     assert!(!is_key, "{content:?}");
@@ -194,7 +194,7 @@ mod tests {
             }
         }
         std::fs::remove_file(&path).unwrap();
-        let missing = read_closed_key(&path).unwrap_err().to_string();
+        let missing = read_preshared_key(&path).unwrap_err().to_string();
         assert!(missing.starts_with("cannot read"), "{missing}");
     }
 }

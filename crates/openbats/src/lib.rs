@@ -1,8 +1,10 @@
 //! A coded, encrypted, reliable transport over UDP.
 //!
-//! Packets are coded with BATched Sparse codes (RFC 9426) in a sliding window, so that loss costs
-//! bandwidth in proportion and never a collapse. A [`Connection`] carries messages of up to
-//! 64 MiB; by default in order, each exactly once.
+//! Packets carry source symbols, and random linear combinations of them over GF(256) within a
+//! sliding window, in batches that relays can recode (the inner code of RFC 9426). Packet loss
+//! costs bandwidth in proportion to the loss rate; throughput does not collapse. Relays and
+//! multipath are part of `bats-proto` and not yet available in this crate. A [`Connection`]
+//! transports messages of up to 64 MiB, by default in order and each exactly once.
 //!
 //! ```
 //! use openbats::{ClientOptions, Endpoint, Identity, ServerOptions, Trust, Wait};
@@ -28,75 +30,81 @@
 //!
 //! # Modes
 //!
-//! A client asks for a [`Mode`] with [`ClientOptions::mode`]; a server says with
-//! [`ServerOptions::modes`] which it accepts. All keep the boundaries of messages. All but UDP
-//! are encrypted, and never alter or repeat one.
+//! A client requests a [`Mode`] with [`ClientOptions::mode`]; [`ServerOptions::modes`] lists the
+//! modes that a server accepts. All modes keep message boundaries. All modes but UDP are encrypted
+//! and authenticated, and never deliver a message changed or twice.
 //!
-//! | mode | arrives | order | redundancy | congestion control | deadlines |
+//! | mode | delivery | order | redundancy | congestion control | deadlines |
 //! |---|---|---|---|---|---|
-//! | [`Mode::Brtp`] (1) | everything, or the connection ends | kept | coded, and more when asked | yes | no |
-//! | [`Mode::Brctp`] (2) | everything, or the connection ends | kept | blocks without a rate, as RFC 9426 has it | yes | no |
-//! | [`Mode::Btp`] (0) | each message in time or not at all | as they become known | coded, ahead only | yes | yes |
-//! | [`Mode::Tcp`] (10) | everything, or the connection ends | kept | none: the kernel's TCP | the kernel's | no |
-//! | [`Mode::Quic`] (12) | everything, or the connection ends | kept | none: QUIC | BBR or CUBIC | no |
-//! | [`Mode::Transparent`] (3) | what the network delivers | as they arrive | none | none | yes |
-//! | [`Mode::Udp`] (11) | what the network delivers, twice if it does | as they arrive | none | none | yes |
+//! | [`Mode::Brtp`] (1) | every message, or the connection ends | kept | coded: proactive repairs, and top-up repairs after feedback | yes | no |
+//! | [`Mode::Brctp`] (2) | every message, or the connection ends | kept | coded: rateless blocks of RFC 9426 | yes | no |
+//! | [`Mode::Btp`] (0) | each message before its deadline or not at all | as decoded | coded: proactive repairs only | yes | yes |
+//! | [`Mode::Tcp`] (10) | every message, or the connection ends | kept | none: the kernel's TCP | the kernel's | no |
+//! | [`Mode::Quic`] (12) | every message, or the connection ends | kept | none: QUIC | BBR or CUBIC | no |
+//! | [`Mode::Transparent`] (3) | best effort | as received | none | none | yes |
+//! | [`Mode::Udp`] (11) | best effort, duplicates possible | as received | none | none | yes |
 //!
-//! TCP is there for networks that let no UDP pass: a server that offers it listens at the TCP port of the
-//! same number, too. It and QUIC (with the feature `quic`, which is on by default) are encrypted and
-//! authenticated like the others, and hold nobody up behind a slow receiver: what a peer may send is
-//! bounded by `receive_budget`. [`TransportConfig::congestion`] chooses in QUIC between BBR and
-//! CUBIC: a client that asks for another is refused, and so is a server that offers this mode alone;
-//! one that offers it beside others has CUBIC here then ([`ConnectionStats::controller_state`] tells).
-//! Over TCP the kernel has chosen.
+//! TCP is for networks that block UDP: a server that offers it also listens on the TCP port of the
+//! same number. TCP and QUIC (feature `quic`, on by default) are encrypted and authenticated like
+//! the other modes. A slow receiver blocks only its own connection: `receive_budget` bounds the
+//! data that a peer may send.
 //!
-//! UDP (11) is for peers that know nothing else. A message is a datagram of at most
-//! [`TransportConfig::max_udp_payload`] bytes (20 less over IPv6), in clear, and neither repaired nor
-//! controlled. There is no handshake: `connect` succeeds whoever is there, a server's connection begins
-//! with the first datagram of an address, `finish` waits only until all has been sent, `recv` never comes
-//! to an end of its own, and no peer learns of a close: silence ends connections. A server offers this
-//! mode alone.
+//! In QUIC, [`TransportConfig::congestion`] selects BBR or CUBIC. With another controller a client
+//! cannot connect and a server that offers only QUIC does not start. A server that also offers
+//! other modes uses CUBIC for QUIC then; [`ConnectionStats::controller_state`] reports the
+//! controller. Over TCP the kernel selects it.
 //!
-//! BTP repairs what redundancy sent ahead can repair: loss is hidden without a round trip, and what is
-//! lost beyond that stays lost. A message whose deadline ([`Connection::send_within`],
-//! [`TransportConfig::deadline`], 200 ms if nothing is said) is over before it was sent is dropped by
-//! the sender and counted as [`ConnectionStats::messages_expired`]. When a receiver does not take
-//! messages, the oldest make room for new ones.
+//! UDP (11) is for peers that support nothing else. A message is one datagram of at most
+//! [`TransportConfig::max_udp_payload`] bytes (20 less over IPv6), in clear text, without repair or
+//! congestion control. There is no handshake: `connect` always succeeds, and a server's connection
+//! begins with the first datagram from an address. `finish` waits only until all messages have been
+//! sent, `recv` never reports the end of the messages, and the peer is not notified of a close:
+//! connections end by idle timeout. A server offers this mode alone.
 //!
-//! After [`Connection::finish`] the other end's `recv` comes to its end, and then
-//! [`ConnectionStats::messages_lost`] there and the messages received are together those sent.
-//! TRANSPARENT is for networks that are known to carry the load; on others it harms everybody, itself
-//! included.
+//! BTP repairs losses with proactive redundancy only: this costs no round trip, and a loss that the
+//! redundancy does not cover is not retransmitted. The sender drops a message whose deadline
+//! ([`Connection::send_within`] or [`TransportConfig::deadline`], by default 200 ms) passes before
+//! it is sent, and counts it in [`ConnectionStats::messages_expired`]. When the receiving
+//! application does not take messages, new messages displace the oldest ones.
 //!
-//! # Coming back
+//! After [`Connection::finish`] the `recv` of the other end returns `None`. From then on the
+//! messages received and [`ConnectionStats::messages_lost`] of that end add up to the messages
+//! sent. TRANSPARENT is only for networks with enough capacity for the offered load: without
+//! congestion control it otherwise harms every flow, its own included.
 //!
-//! A client that keeps a [`SessionStore`] ([`ClientOptions::sessions`]) need not see a server's certificate
-//! twice. In BTP, where both ends want it, the first messages travel with the first flight and arrive
-//! after half a round trip: see [`Endpoint::connect_early`], and [`ClientOptions::early_data`] for what
-//! that costs.
+//! # Session resumption
 //!
-//! # Closed mode
+//! With a [`SessionStore`] ([`ClientOptions::sessions`]) a client resumes sessions, and the server
+//! does not send its certificate again. In BTP, if both ends enable early data (0-RTT), the first
+//! messages travel with the first flight and arrive after half a round trip: see
+//! [`Endpoint::connect_early`], and [`ClientOptions::early_data`] for the replay risk.
 //!
-//! Endpoints that share a [`ClosedKey`] ([`ClientOptions::closed_key`], [`ServerOptions::closed_key`]) speak
-//! to nobody else. A server answers strangers nothing at all, so that a scan does not find it; a client
-//! without its key hears nothing, and its [`Endpoint::connect`] fails with
-//! [`CloseReason::HandshakeTimeout`]. Certificates count as ever. Modes BTP, BRTP, BRCTP and TRANSPARENT.
+//! # PSK mode
+//!
+//! Endpoints that share a [`PresharedKey`] ([`ClientOptions::preshared_key`],
+//! [`ServerOptions::preshared_key`]) communicate only with each other. The server does not answer a
+//! peer without the key, so that a scan does not find it. A client without the key gets no answer,
+//! and its [`Endpoint::connect`] fails with [`CloseReason::HandshakeTimeout`]. Certificates are
+//! verified as usual. Available in the modes BTP, BRTP, BRCTP and TRANSPARENT.
 //!
 //! # Compression
 //!
-//! With the feature `zstd`, [`ClientOptions::compression`] and [`ServerOptions::compression`] have each
-//! message compressed by itself, in all modes but UDP. Both ends must want it: otherwise messages go as
-//! they are, a warning says so, and [`Connection::is_compressed`] is false. What does not shrink is sent as
-//! it is. The receiver bounds what a message becomes by its `max_message_size`, and ends the connection of
-//! who sends more. Who compresses secrets together with what others choose tells them something of the
-//! secrets by the length: off is the default.
+//! With the feature `zstd`, [`ClientOptions::compression`] and [`ServerOptions::compression`]
+//! compress each message separately, in all modes but UDP. Both ends must enable it: otherwise
+//! messages are sent uncompressed, a warning is logged, and [`Connection::is_compressed`] is false.
+//! A message that does not shrink is sent uncompressed. The receiver limits the decompressed size
+//! to its `max_message_size` and closes the connection of a peer that exceeds it.
+//!
+//! Compression is off by default: if a message holds a secret together with data that an attacker
+//! chooses, the compressed length leaks information about the secret.
+//!
+//! # Blocking and asynchronous calls
 //!
 //! Every call that may take time is a future that runs on any executor; [`Wait::wait`] blocks
-//! instead. Each endpoint has one socket and one thread of its own, which sends and receives
-//! whatever the application does meanwhile.
+//! instead. Each endpoint has one socket and one I/O thread, which sends and receives independently
+//! of the application.
 #![forbid(unsafe_code)]
 
-mod carrier;
 mod clock;
 mod compress;
 mod connection;
@@ -106,24 +114,25 @@ mod error;
 pub mod file;
 mod identity;
 mod log_limit;
-mod names;
 mod options;
+mod resolver;
 mod shared;
+mod transport;
 mod wait;
 
 pub use bats_proto::{
-    CloseReason, ClosedKey, ClosedKeyError, CongestionAlgorithm, ConnectionStats, EndpointStats,
-    Goal, Mode, SessionStore, TransportConfig,
+    CloseReason, CongestionAlgorithm, ConnectionStats, EndpointStats, Goal, Mode, PresharedKey,
+    PresharedKeyError, SessionStore, TransportConfig,
 };
 pub use connection::Connection;
 pub use endpoint::{Builder, Endpoint};
 pub use error::{ConnectError, IdentityError, RecvError, SendError, StartError};
-pub use identity::{Fingerprint, Identity, read_closed_key};
-pub use names::{addresses, time_for_one};
+pub use identity::{Fingerprint, Identity, read_preshared_key};
 pub use options::{ClientOptions, ServerOptions, Trust};
+pub use resolver::{attempt_timeout, resolve_host};
 pub use wait::{Elapsed, Wait};
 
-/// The program in the README compiles.
+/// Compiles the program in the README.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;

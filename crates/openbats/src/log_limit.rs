@@ -1,13 +1,14 @@
-//! Lines of log that somebody else causes: one in a second of each class, the others are counted.
+//! Rate limit for log lines that peers can trigger: one line a second per class; the others are
+//! counted.
 
 use std::time::Duration;
 
 use bats_types::Timestamp;
 
-/// Least time between two lines of a class: who causes them must not fill a disk.
+/// Least time between two lines of a class, so that a peer cannot fill the disk.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// The lines of one class.
+/// The rate limit of one class of log lines.
 #[derive(Debug, Default)]
 pub(crate) struct LogLimit {
     last: Option<Timestamp>,
@@ -15,7 +16,7 @@ pub(crate) struct LogLimit {
 }
 
 impl LogLimit {
-    /// Whether a line may be written now; if so, how many were not since the last one.
+    /// Returns the number of suppressed lines since the last one if a line may be logged now.
     pub(crate) fn allow(&mut self, now: Timestamp) -> Option<u64> {
         if self.last.is_some_and(|last| now < last + INTERVAL) {
             self.suppressed += 1;
@@ -31,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_line_a_second_tells_of_the_others() {
+    fn one_line_a_second_reports_the_number_suppressed() {
         let mut limit = LogLimit::default();
         let mut lines = Vec::new();
         for millis in 0..2_500 {

@@ -1,11 +1,11 @@
-//! What a user decides for a connection or for a server.
+//! Options of clients and servers.
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bats_proto::{
-    ClientConfig, ClosedKey, Mode, PeerTrust, Resumption, ServerConfig, SessionStore,
+    ClientConfig, Mode, PeerTrust, PresharedKey, Resumption, ServerConfig, SessionStore,
     TransportConfig,
 };
 
@@ -14,33 +14,33 @@ use crate::compress::CompressionOffer;
 use crate::error::IdentityError;
 use crate::identity::{Fingerprint, Identity, read_certificates};
 
-/// What the layers below do not know.
+/// Options that the transport bindings and the protocol do not handle.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Extras {
-    pub(crate) wish: Option<CompressionOffer>,
-    /// Mode QUIC: messages as datagrams.
+    pub(crate) compression_offer: Option<CompressionOffer>,
+    /// Mode QUIC: send messages as datagrams.
     pub(crate) has_datagrams: bool,
 }
 
-/// Whom a client believes. There is no default: the choice is the user's.
+/// Which servers a client trusts. There is no default: the user must choose.
 #[derive(Clone, Debug)]
 pub struct Trust(PeerTrust);
 
 impl Trust {
-    /// The server whose certificate has this fingerprint, whatever its name.
+    /// Trusts the server whose certificate has this fingerprint, regardless of its name.
     #[must_use]
     pub fn fingerprint(fingerprint: Fingerprint) -> Self {
         Self(PeerTrust::Fingerprints(vec![fingerprint.0]))
     }
 
-    /// Servers with one of these fingerprints.
+    /// Trusts servers whose certificate has one of these fingerprints.
     #[must_use]
     pub fn fingerprints(fingerprints: impl IntoIterator<Item = Fingerprint>) -> Self {
         Self(PeerTrust::Fingerprints(fingerprints.into_iter().map(|print| print.0).collect()))
     }
 
-    /// Servers whose certificate comes from one of the authorities in a PEM file and has the
-    /// name that is connected to.
+    /// Trusts servers whose certificate is issued by one of the authorities in a PEM file and is
+    /// valid for the name passed to `connect`.
     ///
     /// # Errors
     /// The file cannot be read or holds no certificate.
@@ -49,14 +49,14 @@ impl Trust {
         Ok(Self(PeerTrust::Authorities { certificates, unix_time: Duration::ZERO }))
     }
 
-    /// Anyone. The connection is encrypted, but an active attacker can sit in the middle.
+    /// Trusts any server. The connection is encrypted, but open to a man-in-the-middle attack.
     #[must_use]
     pub fn dangerous_any() -> Self {
         Self(PeerTrust::DangerousAcceptAny)
     }
 }
 
-/// What the options of both sides have in common.
+/// Options that clients and servers have in common.
 macro_rules! common_options {
     ($options:ty) => {
         impl $options {
@@ -67,37 +67,37 @@ macro_rules! common_options {
                 self
             }
 
-            /// BTP and TRANSPARENT: how long a message of this side is worth something if it was
-            /// sent without a deadline of its own, in place of what
-            /// [`transport`](Self::transport) says.
+            /// BTP and TRANSPARENT: deadline of messages that are sent without a deadline of their
+            /// own. Overrides the one in [`transport`](Self::transport).
             #[must_use]
             pub fn deadline(mut self, deadline: Duration) -> Self {
                 self.deadline = Some(deadline);
                 self
             }
 
-            /// Mode QUIC: messages go as datagrams (RFC 9221), each at once and once or not at all,
-            /// in any order, and no longer than
-            /// [`Connection::longest_message`](crate::Connection::longest_message), about 1,200
-            /// bytes. One that waited for longer than its deadline is not sent. Both ends must
-            /// want it: otherwise the connection fails and says so.
+            /// Mode QUIC: sends messages as datagrams (RFC 9221): unreliable, unordered, never
+            /// delivered twice, and at most
+            /// [`Connection::longest_message`](crate::Connection::longest_message) bytes long
+            /// (about 1,200). A message that waits beyond its deadline is not sent. Both ends must
+            /// enable it: otherwise the connection fails with an error that says so.
             #[must_use]
             pub fn quic_datagrams(mut self, enable: bool) -> Self {
                 self.has_datagrams = enable;
                 self
             }
 
-            /// Closed mode: the other end must have this key, too, and whoever has not hears nothing from
-            /// here. See [closed mode](crate#closed-mode); [`read_closed_key`](crate::read_closed_key)
-            /// reads a key from a file.
+            /// PSK mode: the other end must have the same key; peers without it get no answer. See
+            /// [PSK mode](crate#psk-mode); [`read_preshared_key`](crate::read_preshared_key) reads
+            /// a key from a file.
             #[must_use]
-            pub fn closed_key(mut self, key: ClosedKey) -> Self {
-                self.closed_key = Some(key);
+            pub fn preshared_key(mut self, key: PresharedKey) -> Self {
+                self.preshared_key = Some(key);
                 self
             }
 
-            /// Compresses messages with Zstandard at a level of 1 to 19, 1 for links that are faster
-            /// than discs, if the other end wants it, too: see [compression](crate#compression).
+            /// Compresses messages with Zstandard at a level from 1 to 19, if the other end enables
+            /// it, too: see [compression](crate#compression). Use level 1 for links that are faster
+            /// than disks.
             #[cfg(feature = "zstd")]
             #[must_use]
             pub fn compression(mut self, level: i32) -> Self {
@@ -111,7 +111,7 @@ macro_rules! common_options {
 common_options!(ClientOptions);
 common_options!(ServerOptions);
 
-/// How to connect.
+/// Options of a client's connection.
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
     trust: Trust,
@@ -120,15 +120,15 @@ pub struct ClientOptions {
     deadline: Option<Duration>,
     sessions: Option<SessionStore>,
     early_data: bool,
-    closed_key: Option<ClosedKey>,
+    preshared_key: Option<PresharedKey>,
     compression: Option<i32>,
     has_datagrams: bool,
     #[cfg(test)]
-    is_lying: bool,
+    ignores_compression: bool,
 }
 
 impl ClientOptions {
-    /// Defaults for everything but the trust.
+    /// Sets the trust; all other options have their defaults.
     #[must_use]
     pub fn new(trust: Trust) -> Self {
         Self {
@@ -138,53 +138,53 @@ impl ClientOptions {
             deadline: None,
             sessions: None,
             early_data: false,
-            closed_key: None,
+            preshared_key: None,
             compression: None,
             has_datagrams: false,
             #[cfg(test)]
-            is_lying: false,
+            ignores_compression: false,
         }
     }
 
-    /// The mode, in place of the one in [`transport`](Self::transport).
+    /// Selects the mode. Overrides the one in [`transport`](Self::transport).
     #[must_use]
     pub fn mode(mut self, mode: Mode) -> Self {
         self.mode = Some(mode);
         self
     }
 
-    /// Keeps the sessions that servers offer in `store`, and takes them up again: the next handshake
-    /// with the same server needs no certificate. A session stands on the trust that it was begun
-    /// with and is taken up under no other. Modes BTP, BRTP, BRCTP and TRANSPARENT.
+    /// Keeps session tickets in `store` and resumes sessions: the next handshake with the same
+    /// server needs no certificate. A session is resumed only under the trust with which it was
+    /// established. Modes BTP, BRTP, BRCTP and TRANSPARENT.
     #[must_use]
     pub fn sessions(mut self, store: &SessionStore) -> Self {
         self.sessions = Some(store.clone());
         self
     }
 
-    /// Mode BTP, with [`sessions`](Self::sessions): what
-    /// [`Endpoint::connect_early`](crate::Endpoint::connect_early) is given travels with the first
-    /// flight, where there is a session and the server takes such messages
-    /// ([`ServerOptions::early_data`]), and arrives after half a round trip.
+    /// Mode BTP, with [`sessions`](Self::sessions): sends the messages passed to
+    /// [`Endpoint::connect_early`](crate::Endpoint::connect_early) with the first flight (0-RTT),
+    /// if there is a session to resume and the server accepts early data
+    /// ([`ServerOptions::early_data`]). They arrive after half a round trip.
     ///
-    /// Who records that flight can send it again. One server delivers each message once all the same;
-    /// of several behind one address, each with sessions of its own, none takes those of another.
-    /// But early messages are believed before it is known that their sender is there now: what must
-    /// not be done at another's time does not belong in one.
+    /// An attacker who records that flight can replay it. A server still delivers each message only
+    /// once, and of several servers behind one address none accepts the early data of another's
+    /// sessions. But early messages are delivered before the client has proved that it is there
+    /// now: do not use them for requests that must not be executed at a later time.
     #[must_use]
     pub fn early_data(mut self) -> Self {
         self.early_data = true;
         self
     }
 
-    /// Says that it compresses, and then sends messages as they are.
+    /// Offers compression, but sends messages in the form in which they are passed.
     #[cfg(all(test, feature = "zstd"))]
-    pub(crate) fn lying_of_compression(mut self) -> Self {
-        self.is_lying = true;
+    pub(crate) fn ignoring_compression(mut self) -> Self {
+        self.ignores_compression = true;
         self
     }
 
-    /// How long a handshake may take.
+    /// Longest time for a handshake.
     pub(crate) fn handshake_timeout(&self) -> Duration {
         self.transport.handshake_timeout
     }
@@ -206,18 +206,18 @@ impl ClientOptions {
             transport.resumption = Some(Resumption { store, unix_time: unix_time() });
         }
         transport.early_data |= self.early_data;
-        transport.closed = self.closed_key.or(transport.closed);
-        let wish = CompressionOffer::of(self.compression, &mut transport);
+        transport.psk = self.preshared_key.or(transport.psk);
+        let compression_offer = CompressionOffer::from_level(self.compression, &mut transport);
         #[cfg(test)]
-        if self.is_lying {
-            transport.application = crate::compress::AGREES;
+        if self.ignores_compression {
+            transport.application = crate::compress::COMPRESSION_BIT;
         }
-        let extras = Extras { wish, has_datagrams: self.has_datagrams };
+        let extras = Extras { compression_offer, has_datagrams: self.has_datagrams };
         (ClientConfig { trust, identity: None, transport: Arc::new(transport) }, extras)
     }
 }
 
-/// What a server shows and allows.
+/// Options of a server.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
     identity: Identity,
@@ -229,12 +229,12 @@ pub struct ServerOptions {
     retry_threshold: usize,
     max_connections: usize,
     early_data: bool,
-    closed_key: Option<ClosedKey>,
-    stranger_budget: Option<usize>,
+    preshared_key: Option<PresharedKey>,
+    untrusted_peer_budget: Option<usize>,
 }
 
 impl ServerOptions {
-    /// Defaults for everything but the identity.
+    /// Sets the identity; all other options have their defaults.
     #[must_use]
     pub fn new(identity: Identity) -> Self {
         Self {
@@ -247,56 +247,59 @@ impl ServerOptions {
             retry_threshold: 64,
             max_connections: 10_000,
             early_data: false,
-            closed_key: None,
-            stranger_budget: None,
+            preshared_key: None,
+            untrusted_peer_budget: None,
         }
     }
 
-    /// The modes among which a client may choose, in place of what [`transport`](Self::transport)
-    /// says. Without either it is BRTP alone; a client that asks for another is refused.
+    /// The modes that clients may request. Overrides those in [`transport`](Self::transport). The
+    /// default is BRTP alone; a client that requests another mode is refused.
     #[must_use]
     pub fn modes(mut self, modes: impl IntoIterator<Item = Mode>) -> Self {
         self.modes = modes.into_iter().collect();
         self
     }
 
-    /// Half-open connections from which on a client must first prove its address with a token,
-    /// which costs it a round trip. 0 asks everyone; the default is 64.
+    /// Number of half-open connections from which on clients must validate their address with a
+    /// Retry token (RFC 9000 section 8.1.2), which costs one round trip. 0 validates every client;
+    /// the default is 64.
     #[must_use]
     pub fn retry_threshold(mut self, half_open: usize) -> Self {
         self.retry_threshold = half_open;
         self
     }
 
-    /// Connections open at once, 10,000 by default; more are refused.
+    /// Largest number of open connections, by default 10,000; more are refused.
     #[must_use]
     pub fn max_connections(mut self, connections: usize) -> Self {
         self.max_connections = connections;
         self
     }
 
-    /// Bytes that a peer's connection may hold, in whole messages or in parts, before the
-    /// application has vouched for the peer by [`Connection::trust_peer`]; one that holds more is
-    /// closed. For servers whose peers say first who they are: until then many of them cost little.
-    /// What comes in at once, a megabyte at most over all connections, may be beyond it for a moment.
-    /// Without this every connection may fill its whole
-    /// [`receive_budget`](crate::TransportConfig::receive_budget) at once.
+    /// Bytes that the connection of an untrusted peer may hold, in complete or partial messages,
+    /// until the application calls [`Connection::trust_peer`]. A connection that holds more is
+    /// closed.
+    ///
+    /// For servers whose peers identify themselves first: until then even many peers hold little
+    /// memory. Data that arrives at once, at most 1 MB over all connections, may exceed the limit
+    /// for a moment. Without this option every connection may use its whole
+    /// [`receive_budget`](crate::TransportConfig::receive_budget) from the start.
     ///
     /// [`Connection::trust_peer`]: crate::Connection::trust_peer
     #[must_use]
-    pub fn stranger_budget(mut self, bytes: usize) -> Self {
-        self.stranger_budget = Some(bytes);
+    pub fn untrusted_peer_budget(mut self, bytes: usize) -> Self {
+        self.untrusted_peer_budget = Some(bytes);
         self
     }
 
-    pub(crate) fn strangers(&self) -> Option<usize> {
-        self.stranger_budget
+    pub(crate) fn untrusted_budget(&self) -> Option<usize> {
+        self.untrusted_peer_budget
     }
 
-    /// Takes messages of BTP, which must be among the [`modes`](Self::modes), with the first flight of
-    /// clients that were here before. Each is delivered once, and before it is known that the client
-    /// is there now; see [`ClientOptions::early_data`]. Connections are accepted at that moment, and
-    /// end if the client does not finish its handshake in ten seconds.
+    /// Accepts early messages (0-RTT) of BTP, which must be among the [`modes`](Self::modes), from
+    /// clients that resume a session. Each is delivered once, but before the client has proved that
+    /// it is there now; see [`ClientOptions::early_data`]. Such a connection is accepted at once,
+    /// and ends if the client does not complete its handshake within 10 s.
     #[must_use]
     pub fn early_data(mut self) -> Self {
         self.early_data = true;
@@ -310,14 +313,14 @@ impl ServerOptions {
         }
         transport.deadline = self.deadline.unwrap_or(transport.deadline);
         transport.early_data |= self.early_data;
-        transport.closed = self.closed_key.or(transport.closed);
-        let wish = CompressionOffer::of(self.compression, &mut transport);
+        transport.psk = self.preshared_key.or(transport.psk);
+        let compression_offer = CompressionOffer::from_level(self.compression, &mut transport);
         let config = ServerConfig {
             identity: self.identity.0,
             transport: Arc::new(transport),
             retry_threshold: self.retry_threshold,
             max_connections: self.max_connections,
         };
-        (config, Extras { wish, has_datagrams: self.has_datagrams })
+        (config, Extras { compression_offer, has_datagrams: self.has_datagrams })
     }
 }

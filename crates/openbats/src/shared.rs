@@ -1,4 +1,4 @@
-//! What the I/O thread and the application's calls share.
+//! The state that the I/O thread and the application's calls share.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -10,12 +10,12 @@ use bats_proto::{CloseReason, ConnectionStats, Event, Mode};
 use bytes::Bytes;
 use smallvec::SmallVec;
 
-use crate::carrier::{Handle, Transports};
 use crate::clock::Clock;
-use crate::compress::{CompressionOffer, Packing};
-use crate::driver::{Alarm, Poller};
+use crate::compress::{CompressionOffer, MessageCodec};
+use crate::driver::{Poller, ThreadWaker};
+use crate::transport::{Handle, Transports};
 
-/// Tasks that wait for one thing.
+/// Tasks that wait for the same event.
 #[derive(Debug, Default)]
 pub(crate) struct Wakers(SmallVec<[Waker; 1]>);
 
@@ -31,37 +31,38 @@ impl Wakers {
     }
 }
 
-/// A connection as the application sees it.
+/// The application's view of a connection.
 #[derive(Debug, Default)]
 pub(crate) struct Slot {
     pub(crate) established: bool,
-    /// What both ends agreed on, once established.
+    /// The negotiated mode, once established.
     pub(crate) mode: Mode,
-    /// What is sent arrives, or the connection ends.
+    /// Messages arrive, or the connection ends.
     pub(crate) is_reliable: bool,
-    /// What this end wants of compression, and what came of it once established.
-    pub(crate) wish: Option<CompressionOffer>,
-    pub(crate) packing: Option<Packing>,
-    /// The application holds a [`Connection`](crate::Connection) of it, or will.
+    /// This end's compression offer, and the negotiated codec once established.
+    pub(crate) compression_offer: Option<CompressionOffer>,
+    pub(crate) codec: Option<MessageCodec>,
+    /// The application holds a [`Connection`](crate::Connection) to it, or will get one.
     pub(crate) is_held: bool,
-    /// A message was refused for want of budget, and there has been no room since.
+    /// A message was refused because the send budget was used up, and no room has become free
+    /// since.
     pub(crate) is_blocked: bool,
-    /// The application has said that it sends no more.
+    /// The application has finished sending.
     pub(crate) is_finished: bool,
-    pub(crate) end: Option<End>,
+    pub(crate) end: Option<FinalState>,
     pub(crate) connecting: Wakers,
     pub(crate) reading: Wakers,
     pub(crate) writing: Wakers,
     pub(crate) finishing: Wakers,
 }
 
-/// What remains of a connection that is over.
+/// The final state of a connection that has ended.
 #[derive(Debug)]
-pub(crate) struct End {
+pub(crate) struct FinalState {
     pub(crate) reason: CloseReason,
-    /// Messages that had arrived in order and were not taken yet.
+    /// Messages received in order and not yet taken by the application.
     pub(crate) messages: VecDeque<Bytes>,
-    /// The peer had finished: after the messages comes an orderly end.
+    /// The peer had finished: `recv` returns `None` after the last message.
     pub(crate) finished: bool,
     pub(crate) all_acknowledged: bool,
     pub(crate) stats: ConnectionStats,
@@ -77,11 +78,11 @@ impl Slot {
     }
 }
 
-/// Connections that wait to be accepted, ended ones among them; more are closed at once.
+/// Limit of connections that wait to be accepted, ended ones included; more are closed at once.
 const MAX_UNACCEPTED: usize = 256;
 
-/// The code with which a peer is left whose message cannot be unpacked.
-const BROKEN_MESSAGE: u64 = 1;
+/// The close code for a peer whose message cannot be decoded.
+const INVALID_MESSAGE: u64 = 1;
 
 /// The state under the lock.
 #[derive(Debug)]
@@ -90,43 +91,43 @@ pub(crate) struct Core {
     pub(crate) slots: BTreeMap<Handle, Slot>,
     /// Established by peers, not yet accepted by the application.
     pub(crate) accepted: VecDeque<(Handle, SocketAddr)>,
-    /// What the server wants of compression.
-    wish: Option<CompressionOffer>,
-    /// Bytes that a connection of a peer may hold before the application vouches for it.
-    stranger_budget: Option<usize>,
-    /// Those for which it has not.
-    strangers: BTreeSet<Handle>,
+    /// The server's compression offer.
+    compression_offer: Option<CompressionOffer>,
+    /// Bytes that the connection of an untrusted peer may hold.
+    untrusted_peer_budget: Option<usize>,
+    /// Accepted connections whose peers the application has not marked as trusted.
+    untrusted_peers: BTreeSet<Handle>,
     pub(crate) accepting: Wakers,
     pub(crate) idling: Wakers,
     /// Endpoints and connections that the application holds.
     pub(crate) handles: usize,
-    /// [`Endpoint`](crate::Endpoint)s among them.
+    /// [`Endpoint`](crate::Endpoint)s among the handles.
     pub(crate) endpoints: usize,
-    /// No new connections.
+    /// The endpoint opens and accepts no connections.
     pub(crate) is_shut_down: bool,
-    /// Peers' new connections are closed; those there are live on.
+    /// New connections of peers are closed; open ones stay open.
     pub(crate) refuses_new: bool,
-    /// The I/O thread ends after one more turn, whoever holds what.
+    /// The I/O thread ends after one more iteration, regardless of open handles.
     pub(crate) is_terminated: bool,
-    /// Wait for the end of the I/O thread.
+    /// Tasks that wait for the end of the I/O thread.
     pub(crate) ending: Wakers,
-    /// The I/O thread sleeps and must be woken for anything new.
+    /// The I/O thread sleeps and must be woken for new work.
     pub(crate) is_asleep: bool,
-    /// The I/O thread has ended, for this reason.
+    /// Why the I/O thread has ended.
     pub(crate) ended: Option<String>,
 }
 
 impl Core {
     pub(crate) fn new(
         endpoint: Transports,
-        wish: Option<CompressionOffer>,
-        stranger_budget: Option<usize>,
+        compression_offer: Option<CompressionOffer>,
+        untrusted_peer_budget: Option<usize>,
     ) -> Self {
         Self {
             endpoint,
-            wish,
-            stranger_budget,
-            strangers: BTreeSet::new(),
+            compression_offer,
+            untrusted_peer_budget,
+            untrusted_peers: BTreeSet::new(),
             slots: BTreeMap::new(),
             accepted: VecDeque::new(),
             accepting: Wakers::default(),
@@ -142,7 +143,8 @@ impl Core {
         }
     }
 
-    /// Notes what the core says of a connection; who waited for it is put into `due`.
+    /// Applies an event of the protocol to its connection and collects the wakers of waiting tasks
+    /// in `due`.
     pub(crate) fn on_event(
         &mut self,
         clock: &Clock,
@@ -153,7 +155,7 @@ impl Core {
         match event {
             Event::Accepted => {
                 if self.accepted.len() >= MAX_UNACCEPTED {
-                    self.endpoint.close(clock.now(), handle, 0, "too many wait to be accepted");
+                    self.endpoint.close(clock.now(), handle, 0, "too many unaccepted connections");
                     return;
                 }
                 if self.is_shut_down || self.refuses_new || self.endpoints == 0 {
@@ -161,34 +163,35 @@ impl Core {
                     return;
                 }
                 let mode = self.endpoint.mode(handle).unwrap_or_default();
-                let wish = self.wish;
-                let packing = wish.and_then(|wish| wish.agree(self.endpoint.peer_limits(handle)));
+                let compression_offer = self.compression_offer;
+                let codec = compression_offer
+                    .and_then(|offer| offer.negotiate(self.endpoint.peer_limits(handle)));
                 let slot = Slot {
                     established: true,
                     mode,
                     is_reliable: self.endpoint.is_reliable(handle),
-                    wish,
-                    packing,
+                    compression_offer,
+                    codec,
                     is_held: true,
                     ..Slot::default()
                 };
                 self.slots.insert(handle, slot);
                 let Some(remote) = self.endpoint.remote(handle) else { return };
-                if self.stranger_budget.is_some() {
-                    self.strangers.insert(handle);
+                if self.untrusted_peer_budget.is_some() {
+                    self.untrusted_peers.insert(handle);
                 }
                 self.accepted.push_back((handle, remote));
                 self.accepting.drain_into(due);
             }
             Event::Closed(reason) => {
-                self.strangers.remove(&handle);
+                self.untrusted_peers.remove(&handle);
                 let stats = self.endpoint.stats(clock.now(), handle).unwrap_or_default();
                 let Some(slot) = self.slots.get_mut(&handle) else { return };
                 if !slot.is_held {
                     self.slots.remove(&handle);
                     return;
                 }
-                // Ended by the application's side of it already.
+                // The application's side has already ended it.
                 if slot.end.is_some() {
                     return;
                 }
@@ -198,7 +201,7 @@ impl Core {
                         messages.push_back(message);
                     }
                 }
-                slot.end = Some(End {
+                slot.end = Some(FinalState {
                     reason,
                     messages,
                     finished: self.endpoint.is_finished(handle),
@@ -213,9 +216,9 @@ impl Core {
                     Event::Connected => {
                         slot.established = true;
                         slot.is_reliable = self.endpoint.is_reliable(handle);
-                        let wish = slot.wish;
-                        slot.packing =
-                            wish.and_then(|wish| wish.agree(self.endpoint.peer_limits(handle)));
+                        let compression_offer = slot.compression_offer;
+                        slot.codec = compression_offer
+                            .and_then(|offer| offer.negotiate(self.endpoint.peer_limits(handle)));
                         slot.mode = self.endpoint.mode(handle).unwrap_or_default();
                         slot.connecting.drain_into(due);
                     }
@@ -231,15 +234,20 @@ impl Core {
         }
     }
 
-    /// Ends a connection whose peer sent what cannot be read.
-    pub(crate) fn condemn(&mut self, clock: &Clock, handle: Handle, rule: &str) -> CloseReason {
+    /// Closes a connection whose peer sent a message that cannot be decoded.
+    pub(crate) fn close_for_violation(
+        &mut self,
+        clock: &Clock,
+        handle: Handle,
+        rule: &str,
+    ) -> CloseReason {
         let reason = CloseReason::PeerMisbehaved(rule.to_owned());
         let (now, endpoint) = (clock.now(), &mut self.endpoint);
         let Some(slot) = self.slots.get_mut(&handle) else { return reason };
         let stats = endpoint.stats(now, handle).unwrap_or_default();
         let all_acknowledged = endpoint.is_all_acknowledged(handle);
-        endpoint.close(now, handle, BROKEN_MESSAGE, rule);
-        slot.end = Some(End {
+        endpoint.close(now, handle, INVALID_MESSAGE, rule);
+        slot.end = Some(FinalState {
             reason: reason.clone(),
             messages: VecDeque::new(),
             finished: false,
@@ -252,27 +260,27 @@ impl Core {
         reason
     }
 
-    /// The application vouches for a peer.
+    /// Marks a peer as trusted.
     pub(crate) fn trust_peer(&mut self, handle: Handle) {
-        if self.strangers.remove(&handle) {
+        if self.untrusted_peers.remove(&handle) {
             self.endpoint.trust_peer(handle);
         }
     }
 
-    /// Closes connections of strangers that hold more than they may.
-    pub(crate) fn check_strangers(&mut self, clock: &Clock) {
-        let Some(budget) = self.stranger_budget else { return };
+    /// Closes connections of untrusted peers that exceed their budget.
+    pub(crate) fn check_untrusted_peers(&mut self, clock: &Clock) {
+        let Some(budget) = self.untrusted_peer_budget else { return };
         let (endpoint, now) = (&mut self.endpoint, clock.now());
-        self.strangers.retain(|&handle| {
-            let is_modest = endpoint.receive_buffer_bytes(handle) <= budget;
-            if !is_modest {
-                endpoint.close(now, handle, 0, "more than a stranger may send");
+        self.untrusted_peers.retain(|&handle| {
+            let is_within_budget = endpoint.receive_buffer_bytes(handle) <= budget;
+            if !is_within_budget {
+                endpoint.close(now, handle, 0, "receive limit of an untrusted peer exceeded");
             }
-            is_modest
+            is_within_budget
         });
     }
 
-    /// Closes everything that the application can no longer reach.
+    /// Closes connections that the application can no longer accept.
     fn close_unreachable(&mut self, clock: &Clock) {
         if self.endpoints == 0 || self.is_shut_down {
             self.endpoint.stop_listening();
@@ -283,18 +291,18 @@ impl Core {
         }
     }
 
-    /// Whether nothing is left to be done for anybody.
+    /// Whether no connections are left, closing ones included.
     pub(crate) fn is_idle(&self) -> bool {
         self.endpoint.connection_count() == 0
     }
 }
 
-/// Everything of an endpoint.
+/// The whole state of an endpoint.
 #[derive(Debug)]
 pub(crate) struct Shared {
     core: Mutex<Core>,
-    pub(crate) alarm: Alarm,
-    /// The sockets of connections over TCP.
+    pub(crate) thread_waker: ThreadWaker,
+    /// Polls the sockets of TCP connections.
     pub(crate) poller: Arc<Poller>,
     pub(crate) clock: Clock,
     pub(crate) local_addr: SocketAddr,
@@ -303,22 +311,22 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(
         endpoint: Transports,
-        (wish, stranger_budget): (Option<CompressionOffer>, Option<usize>),
+        (compression_offer, untrusted_peer_budget): (Option<CompressionOffer>, Option<usize>),
         poller: Arc<Poller>,
         clock: Clock,
         local_addr: SocketAddr,
     ) -> io::Result<Arc<Self>> {
-        let core = Mutex::new(Core::new(endpoint, wish, stranger_budget));
-        Ok(Arc::new(Self { core, alarm: Alarm::new()?, poller, clock, local_addr }))
+        let core = Mutex::new(Core::new(endpoint, compression_offer, untrusted_peer_budget));
+        Ok(Arc::new(Self { core, thread_waker: ThreadWaker::new()?, poller, clock, local_addr }))
     }
 
-    /// The lock. A thread that panicked under it leaves a state that is still consistent enough
-    /// to say that the endpoint has ended.
+    /// Locks the state. After a panic in another thread the state is still consistent enough to
+    /// report that the endpoint has ended.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Core> {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs a call of the application that may give the I/O thread something to do.
+    /// Runs a call of the application and wakes the I/O thread if it sleeps.
     pub(crate) fn call<T>(&self, call: impl FnOnce(&mut Core, &Clock) -> T) -> T {
         let (result, asleep) = {
             let mut core = self.lock();
@@ -326,12 +334,12 @@ impl Shared {
             (result, core::mem::take(&mut core.is_asleep))
         };
         if asleep {
-            self.alarm.ring();
+            self.thread_waker.wake();
         }
         result
     }
 
-    /// An application's handle is gone; `connection` names which, unless it was the endpoint's.
+    /// Handles the drop of a connection's handle, or of an endpoint's if `connection` is `None`.
     pub(crate) fn on_dropped(&self, connection: Option<Handle>) {
         self.call(|core, clock| {
             core.handles -= 1;
@@ -352,7 +360,7 @@ impl Shared {
         });
     }
 
-    /// Ends everything orderly, if it has not ended yet.
+    /// Closes all connections and stops accepting.
     pub(crate) fn shut_down(&self, code: u64, reason: &str) {
         self.call(|core, clock| {
             core.is_shut_down = true;
@@ -373,12 +381,12 @@ impl Shared {
         });
     }
 
-    /// Asks the I/O thread to end as soon as the peers have been told once.
+    /// Asks the I/O thread to end after it has sent the pending packets once.
     pub(crate) fn terminate(&self) {
         self.call(|core, _| core.is_terminated = true);
     }
 
-    /// The I/O thread ends: whoever waits must know.
+    /// Wakes all waiting tasks when the I/O thread ends.
     pub(crate) fn on_ended(&self, why: String) {
         let mut due = Vec::new();
         let mut core = self.lock();
@@ -396,7 +404,7 @@ impl Shared {
 }
 
 impl Core {
-    /// Wakes who waits for idleness, if it has come.
+    /// Wakes the tasks that wait for [`is_idle`](Self::is_idle) if it holds.
     pub(crate) fn check_idle(&mut self, due: &mut Vec<Waker>) {
         if self.is_idle() {
             self.idling.drain_into(due);

@@ -1,4 +1,4 @@
-//! Blocking on a future without an executor.
+//! Blocks on a future without an executor.
 
 use std::future::Future;
 use std::pin::pin;
@@ -21,15 +21,15 @@ impl Wake for Unpark {
     }
 }
 
-/// The time given to [`Wait::wait_for`] was over first. The operation was given up; nothing of it
-/// remains half done.
+/// The time limit of [`Wait::wait_for`] expired. The future was dropped, which cancels the
+/// operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not done within {0:?}")]
 pub struct Elapsed(pub Duration);
 
-/// Blocks the calling thread until a future is done.
+/// Blocks the calling thread until a future completes.
 pub trait Wait: Future + Sized {
-    /// Waits as long as it takes.
+    /// Waits without a time limit.
     fn wait(self) -> Self::Output {
         let mut future = pin!(self);
         let waker = Waker::from(Arc::new(Unpark(thread::current())));
@@ -42,10 +42,10 @@ pub trait Wait: Future + Sized {
         }
     }
 
-    /// Waits at most as long as `limit`.
+    /// Waits for at most `limit`.
     ///
     /// # Errors
-    /// [`Elapsed`] when the time is over.
+    /// [`Elapsed`] when the time limit expires.
     fn wait_for(self, limit: Duration) -> Result<Self::Output, Elapsed> {
         let mut future = pin!(self);
         let waker = Waker::from(Arc::new(Unpark(thread::current())));
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_future_that_another_thread_wakes_is_awaited() {
+    fn wait_returns_when_another_thread_wakes_the_future() {
         let mut polled = 0;
         let future = poll_fn(|context| {
             polled += 1;
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_ends_with_its_limit() {
+    fn wait_for_ends_at_its_limit() {
         let limit = Duration::from_millis(5);
         assert_eq!(pending::<()>().wait_for(limit), Err(Elapsed(limit)));
         assert_eq!(std::future::ready(1).wait_for(Duration::ZERO), Ok(1));

@@ -1,4 +1,4 @@
-//! Messages compressed one by one, in every mode that has a handshake.
+//! Compression of single messages in every mode that has a handshake.
 #![cfg(feature = "zstd")]
 
 use std::net::SocketAddr;
@@ -24,7 +24,7 @@ fn localhost() -> SocketAddr {
     ([127, 0, 0, 1], 0).into()
 }
 
-/// A connection; which of client and server compress, and how long their messages may be.
+/// Connects; `compress` and `longest` are the settings of client and server.
 fn pair(mode: Mode, compress: [bool; 2], longest: [usize; 2]) -> Pair {
     let transport = |max_message_size| TransportConfig {
         max_message_size,
@@ -33,17 +33,18 @@ fn pair(mode: Mode, compress: [bool; 2], longest: [usize; 2]) -> Pair {
     };
     let identity = Identity::generate(&["localhost"]).unwrap();
     let trust = Trust::fingerprint(identity.fingerprint());
-    let mut of_client = ClientOptions::new(trust).transport(transport(longest[0])).mode(mode);
-    let mut of_server = ServerOptions::new(identity).transport(transport(longest[1])).modes([mode]);
+    let mut client_options = ClientOptions::new(trust).transport(transport(longest[0])).mode(mode);
+    let mut server_options =
+        ServerOptions::new(identity).transport(transport(longest[1])).modes([mode]);
     if compress[0] {
-        of_client = of_client.compression(1);
+        client_options = client_options.compression(1);
     }
     if compress[1] {
-        of_server = of_server.compression(3);
+        server_options = server_options.compression(3);
     }
-    let server = Endpoint::builder().bind(localhost()).server(of_server).start().unwrap();
+    let server = Endpoint::builder().bind(localhost()).server(server_options).start().unwrap();
     let client = Endpoint::builder().bind(localhost()).start().unwrap();
-    let near = client.connect(server.local_addr(), "localhost", of_client);
+    let near = client.connect(server.local_addr(), "localhost", client_options);
     let near = near.wait_for(LIMIT).unwrap().unwrap();
     let far = server.accept().wait_for(LIMIT).unwrap().unwrap();
     Pair { _server: server, _client: client, near, far }
@@ -58,7 +59,7 @@ fn noise(len: usize) -> Vec<u8> {
     (0..len).map(|_| next()).collect()
 }
 
-/// What shrinks, what does not, and what is too short to.
+/// Messages that compress, that do not, and that are too short.
 fn messages() -> Vec<Vec<u8>> {
     let text = |len| b"all work and no play ".iter().copied().cycle().take(len).collect();
     vec![vec![], vec![7], text(63), text(64), noise(64), text(1_400), noise(20_000), text(200_000)]
@@ -79,16 +80,19 @@ fn exchange(from: &Connection, to: &Connection) {
 }
 
 #[test]
-fn messages_are_compressed_both_ways_in_every_mode() {
+fn messages_are_compressed_in_both_directions_in_every_mode() {
     for mode in MODES {
         let Pair { near, far, .. } = &pair(mode, [true, true], [1 << 20; 2]);
         assert!(near.is_compressed() && far.is_compressed(), "{mode:?}");
         exchange(near, far);
         exchange(far, near);
-        let plain: usize = 3 * messages().iter().map(Vec::len).sum::<usize>();
+        let uncompressed: usize = 3 * messages().iter().map(Vec::len).sum::<usize>();
         for end in [near, far] {
             let sent = end.stats().message_bytes_sent as usize;
-            assert!(sent > 3 * 20_000 && sent < plain / 5, "{mode:?}: {sent} of {plain}");
+            assert!(
+                sent > 3 * 20_000 && sent < uncompressed / 5,
+                "{mode:?}: {sent} of {uncompressed}"
+            );
         }
         near.finish().wait_for(LIMIT).unwrap().unwrap();
         assert_eq!(far.recv().wait_for(LIMIT).unwrap().unwrap(), None);
@@ -96,23 +100,23 @@ fn messages_are_compressed_both_ways_in_every_mode() {
 }
 
 #[test]
-fn whoever_does_not_want_it_gets_messages_as_they_are() {
+fn messages_are_uncompressed_unless_both_ends_compress() {
     for mode in MODES {
         for compress in [[true, false], [false, true], [false, false]] {
             let Pair { near, far, .. } = &pair(mode, compress, [1 << 20; 2]);
             assert!(!near.is_compressed() && !far.is_compressed(), "{mode:?} {compress:?}");
             exchange(near, far);
             exchange(far, near);
-            let plain = 3 * messages().iter().map(Vec::len).sum::<usize>() as u64;
-            assert_eq!(near.stats().message_bytes_sent, plain);
+            let uncompressed = 3 * messages().iter().map(Vec::len).sum::<usize>() as u64;
+            assert_eq!(near.stats().message_bytes_sent, uncompressed);
         }
     }
 }
 
 #[test]
-fn the_limit_is_that_of_the_message_and_not_of_what_it_shrinks_to() {
+fn the_size_limit_applies_to_the_uncompressed_message() {
     for mode in MODES {
-        // Only the server's limit counts for the client, and the other way round.
+        // The server's limit applies to the client, and vice versa.
         let Pair { near, far, .. } = &pair(mode, [true, true], [100_000, 10_000]);
         let too_large = Err(SendError::TooLarge { size: 10_000, limit: 9_999 });
         assert_eq!(near.send(vec![0; 10_000]).wait_for(LIMIT).unwrap(), too_large, "{mode:?}");
@@ -127,20 +131,22 @@ fn the_limit_is_that_of_the_message_and_not_of_what_it_shrinks_to() {
 }
 
 #[test]
-fn plain_udp_has_nothing_to_agree_by() {
+fn plain_udp_cannot_negotiate_compression() {
     let identity = Identity::generate(&["localhost"]).unwrap();
-    let of_server = ServerOptions::new(identity).modes([Mode::Udp]).compression(1);
-    let started = Endpoint::builder().bind(localhost()).server(of_server).start();
-    assert!(matches!(started, Err(StartError::Configuration(why)) if why.contains("agree")));
+    let server_options = ServerOptions::new(identity).modes([Mode::Udp]).compression(1);
+    let started = Endpoint::builder().bind(localhost()).server(server_options).start();
+    assert!(matches!(started, Err(StartError::Configuration(why)) if why.contains("negotiate")));
     let client = Endpoint::builder().bind(localhost()).start().unwrap();
     let options = ClientOptions::new(Trust::dangerous_any()).mode(Mode::Udp).compression(1);
     let connected = client.connect(([127, 0, 0, 1], 9).into(), "localhost", options).wait();
-    assert!(matches!(connected, Err(ConnectError::Configuration(why)) if why.contains("agree")));
+    assert!(
+        matches!(connected, Err(ConnectError::Configuration(why)) if why.contains("negotiate"))
+    );
 }
 
-/// While there is no room a message is neither lost nor sent twice.
+/// A message that is refused for lack of room is neither lost nor sent twice.
 #[test]
-fn a_refused_message_comes_back_as_it_was() {
+fn blocked_messages_are_returned_unchanged() {
     let Pair { near, far, .. } = &pair(Mode::Brtp, [true, true], [1 << 20; 2]);
     let message = noise(300_000);
     let mut sent = 0;

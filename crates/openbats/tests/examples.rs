@@ -1,4 +1,4 @@
-//! The examples do what they say: each asserts what it shows.
+//! Runs the examples; each asserts its own results.
 
 #[path = "../examples/echo.rs"]
 mod echo;
@@ -7,25 +7,25 @@ mod latency;
 #[path = "../examples/send_file.rs"]
 mod send_file;
 #[path = "../examples/message_throughput.rs"]
-#[expect(dead_code, reason = "the arguments are the tests' own")]
+#[expect(dead_code, reason = "the test passes its own arguments")]
 mod throughput;
 
 #[test]
-fn messages_come_back() {
+fn echo_returns_every_message() {
     echo::main().unwrap();
 }
 
 #[test]
-fn a_file_arrives() {
+fn send_file_verifies_the_file() {
     send_file::main().unwrap();
 }
 
 #[test]
-fn rounds_are_measured() {
+fn latency_measures_all_rounds() {
     latency::main().unwrap();
 }
 
 #[test]
-fn the_rate_is_measured() {
+fn throughput_is_measured() {
     throughput::run(50).unwrap();
 }

@@ -1,4 +1,5 @@
-//! Many files over real connections: whole and verified, resumed, or refused one by one.
+//! Transfers of many files over real connections: verification, resumption, and failures of single
+//! files.
 
 mod common;
 
@@ -25,7 +26,7 @@ fn content(size: usize, seed: u64) -> Vec<u8> {
         .collect()
 }
 
-/// So many connections between two endpoints: the sender's ends and the receiver's.
+/// Opens `count` connections between two endpoints: the sender's ends and the receiver's.
 fn connect(count: usize) -> (Vec<Connection>, Vec<Connection>) {
     let identity = Identity::generate(&["localhost"]).unwrap();
     let options = ClientOptions::new(Trust::fingerprint(identity.fingerprint()));
@@ -45,7 +46,8 @@ fn connect(count: usize) -> (Vec<Connection>, Vec<Connection>) {
         .unzip()
 }
 
-/// Transfers over `streams` connections: the sender's reports, the receiver's, bytes observed.
+/// Transfers over `streams` connections; returns the reports of sender and receiver, and the bytes
+/// observed.
 fn transfer(
     sender: &Sender,
     receiver: &Receiver,
@@ -86,7 +88,7 @@ fn why(report: &FileReport) -> &str {
 }
 
 #[test]
-fn a_tree_arrives_whole_over_any_number_of_streams() {
+fn a_tree_is_transferred_over_any_number_of_streams() {
     for streams in [1, 3] {
         let scratch = Scratch::new(&format!("set-tree{streams}"));
         let sizes = [0, 1, 1_000, 256 << 10, (256 << 10) + 1, 4 << 20, (4 << 20) + 1, 21 << 20];
@@ -97,7 +99,7 @@ fn a_tree_arrives_whole_over_any_number_of_streams() {
             scratch.file(&format!("tree/many/{number}"), &content(number * 7, 9));
         }
         fs::create_dir(scratch.0.join("tree/empty")).unwrap();
-        // What a directory hides belongs to it, in one part or several.
+        // Hidden files within a directory are sent, in one part or several.
         scratch.file("tree/.dot", &content(10, 3));
         scratch.file("tree/.config/.large", &content(9 << 20, 4));
         let set = FileSet::collect([scratch.0.join("tree")]).unwrap();
@@ -124,7 +126,7 @@ fn a_tree_arrives_whole_over_any_number_of_streams() {
 }
 
 #[test]
-fn what_is_there_is_not_sent_again() {
+fn unchanged_files_are_not_sent_again() {
     let scratch = Scratch::new("set-again");
     let (large, small) = (scratch.file("large", &content(9 << 20, 1)), scratch.file("small", b"x"));
     let receiver = || Receiver::new(scratch.incoming());
@@ -137,7 +139,7 @@ fn what_is_there_is_not_sent_again() {
 }
 
 #[test]
-fn an_interrupted_file_goes_on_where_it_stopped() {
+fn an_interrupted_file_is_resumed() {
     let scratch = Scratch::new("set-resume");
     let whole = content(24 << 20, 5);
     let path = scratch.file("large", &whole);
@@ -164,7 +166,7 @@ fn an_interrupted_file_goes_on_where_it_stopped() {
     drop(receiver);
     assert_eq!(scratch.received(), [".large.part"]);
 
-    // One byte of what is there goes bad meanwhile: that part is sent again.
+    // One byte of the received data changes meanwhile: that part is sent again.
     let mut left = fs::read(scratch.incoming().join(".large.part")).unwrap();
     left[5] ^= 1;
     fs::write(scratch.incoming().join(".large.part"), &left).unwrap();
@@ -177,12 +179,12 @@ fn an_interrupted_file_goes_on_where_it_stopped() {
 }
 
 #[test]
-fn taken_names_are_refused_replaced_or_avoided() {
+fn existing_names_are_refused_replaced_or_avoided() {
     for size in [100, 300 << 10, 9 << 20] {
         let scratch = Scratch::new(&format!("set-taken{size}"));
         let new = content(size, 1);
         let path = scratch.file("name", &new);
-        // The same size or another: neither may be taken for the same content.
+        // Existing content of the same and of another length must not be taken for the new content.
         for old in [content(size, 2), b"short".to_vec()] {
             let old_path = scratch.file("in/name", &old);
             let with = |existing| Receiver::new(scratch.incoming()).existing(existing);
@@ -204,7 +206,7 @@ fn taken_names_are_refused_replaced_or_avoided() {
 }
 
 #[test]
-fn hashes_beside_files_are_checked_and_written() {
+fn hash_files_are_verified_and_written() {
     let scratch = Scratch::new("set-sha");
     let right = scratch.file("right.bin", b"abc");
     let wrong = scratch.file("wrong.bin", b"abd");
@@ -218,7 +220,7 @@ fn hashes_beside_files_are_checked_and_written() {
         assert!(why(&sent[1]).contains(".sha256sum"), "{sent:?}");
         assert_eq!(scratch.received(), ["right.bin", "right.bin.sha256sum"]);
     }
-    // A hash of another content beside the place is not replaced unasked.
+    // A hash file of other content is not replaced by default.
     fs::remove_file(scratch.incoming().join("right.bin")).unwrap();
     scratch.file("in/right.bin.sha256sum", b"mine");
     let refused = send_all(&[&right], &Receiver::new(scratch.incoming()), 1);
@@ -236,7 +238,7 @@ fn hashes_beside_files_are_checked_and_written() {
 }
 
 #[test]
-fn one_file_that_fails_does_not_stop_the_others() {
+fn a_failed_file_does_not_stop_the_others() {
     let scratch = Scratch::new("set-others");
     let large = scratch.file("large", &content(9 << 20, 1));
     let gone = scratch.file("gone", &content(400 << 10, 1));
@@ -252,7 +254,7 @@ fn one_file_that_fails_does_not_stop_the_others() {
 }
 
 #[test]
-fn a_directory_that_is_a_link_is_not_followed() {
+fn symbolic_links_to_directories_are_not_followed() {
     let scratch = Scratch::new("set-link");
     scratch.file("tree/file", b"content");
     fs::create_dir(scratch.0.join("outside")).unwrap();
@@ -263,9 +265,9 @@ fn a_directory_that_is_a_link_is_not_followed() {
     assert_eq!(fs::read_dir(scratch.0.join("outside")).unwrap().count(), 0);
 }
 
-/// Sends wild messages in place of a sender; what the receiver made of each.
+/// Sends malformed messages to a receiver and checks its results.
 #[test]
-fn senders_that_break_the_rules_leave_nothing_behind() {
+fn protocol_violations_leave_no_files() {
     let scratch = Scratch::new("set-rules");
     let offer = |flags: u8, size: u64, name: &str| {
         [&[16, 0, 0, 0, 1, flags][..], &size.to_be_bytes(), name.as_bytes()].concat()
@@ -351,19 +353,19 @@ fn senders_that_break_the_rules_leave_nothing_behind() {
     }
 }
 
-/// The SHA-256 hash beside a file in the receiver's directory is right for `sha256sum`.
-fn sum_is_right(scratch: &Scratch, side: &str) {
+/// Checks a hash file in the receiver's directory with `sha256sum`.
+fn check_hash_file(scratch: &Scratch, hash_file: &str) {
     let check = std::process::Command::new("sha256sum")
-        .args(["-c", side])
+        .args(["-c", hash_file])
         .current_dir(scratch.incoming())
         .output()
         .unwrap();
-    assert!(check.status.success(), "{side}: {check:?}");
+    assert!(check.status.success(), "{hash_file}: {check:?}");
 }
 
-/// Small files go without a question, large ones do not.
+/// Small files are sent with their offer, large ones after the reply.
 #[test]
-fn a_hash_beside_a_file_replaces_nothing_that_is_to_stay() {
+fn hash_files_replace_existing_files_only_on_request() {
     for size in [1_000, 300 << 10] {
         let scratch = Scratch::new(&format!("set-sides{size}"));
         let path = scratch.file("x.bin", &content(size, 1));
@@ -377,7 +379,7 @@ fn a_hash_beside_a_file_replaces_nothing_that_is_to_stay() {
             let receiver = Receiver::new(scratch.incoming()).existing(existing);
             send_all(&[&path], &receiver, 1).remove(0).outcome
         };
-        // Names that are taken, by a file and by a link to one.
+        // Existing names: of a file, and of a link to one.
         scratch.file("in/x.bin.sha256sum", b"mine");
         scratch.file("kept", b"mine, too");
         std::os::unix::fs::symlink("../kept", scratch.incoming().join("x.bin.1.sha256sum"))
@@ -385,18 +387,18 @@ fn a_hash_beside_a_file_replaces_nothing_that_is_to_stay() {
         let Outcome::Failed(why) = send(Existing::Refuse) else { panic!("not refused") };
         assert!(why.contains("x.bin.sha256sum exists"), "{why}");
         assert_eq!(scratch.received(), ["x.bin.1.sha256sum", "x.bin.sha256sum"]);
-        // The file gets a name beside which its hash can stand.
+        // The file gets a name whose hash file name is free, too.
         let Outcome::Renamed { to, .. } = send(Existing::Rename) else { panic!("not renamed") };
         assert_eq!(to, "x.bin.2");
-        sum_is_right(&scratch, "x.bin.2.sha256sum");
-        // A file that is there already: its hash is missing.
+        check_hash_file(&scratch, "x.bin.2.sha256sum");
+        // An existing file without its hash file.
         scratch.file("in/x.bin", &content(size, 1));
         let Outcome::Failed(why) = send(Existing::Refuse) else { panic!("not refused") };
         assert!(why.contains("x.bin.sha256sum exists"), "{why}");
         for _ in 0..2 {
             let outcome = send(Existing::Rename);
             assert!(matches!(outcome, Outcome::Unchanged { .. }), "{outcome:?}");
-            sum_is_right(&scratch, "x.bin.sha256sum.1");
+            check_hash_file(&scratch, "x.bin.sha256sum.1");
         }
         let names = [
             "x.bin",
@@ -415,14 +417,14 @@ fn a_hash_beside_a_file_replaces_nothing_that_is_to_stay() {
         assert_eq!(fs::read(scratch.0.join("kept")).unwrap(), b"mine, too");
         let outcome = send(Existing::Overwrite);
         assert!(!matches!(outcome, Outcome::Failed(_)), "{outcome:?}");
-        sum_is_right(&scratch, "x.bin.sha256sum");
+        check_hash_file(&scratch, "x.bin.sha256sum");
         assert_eq!(scratch.received(), names);
     }
 }
 
-/// Each end stands still in the midst of its reading until the other has heard of it.
+/// Each end pauses in the middle of a check until the other end has received its progress report.
 #[test]
-fn who_reads_a_large_file_tells_both_ends_meanwhile() {
+fn checks_of_large_files_are_reported_at_both_ends() {
     let scratch = Scratch::new("set-checking");
     let size = 40 << 20;
     let path = scratch.file("large", &content(size, 1));
@@ -431,22 +433,22 @@ fn who_reads_a_large_file_tells_both_ends_meanwhile() {
     let sender = Sender::new(FileSet::collect([&path]).unwrap());
     let receiver = Receiver::new(scratch.incoming());
     let size = size as u64;
-    let (near_heard, far_heard) = (AtomicU64::new(0), AtomicU64::new(0));
-    let until_more_than = |heard: &AtomicU64, bytes: u64| {
+    let (near_reported, far_reported) = (AtomicU64::new(0), AtomicU64::new(0));
+    let wait_for_more_than = |reported: &AtomicU64, bytes: u64| {
         for _ in 0..2_000 {
-            if heard.load(Ordering::Relaxed) > bytes {
+            if reported.load(Ordering::Relaxed) > bytes {
                 return;
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        panic!("{} bytes of {size} were told of", heard.load(Ordering::Relaxed));
+        panic!("{} bytes of {size} were reported", reported.load(Ordering::Relaxed));
     };
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let observe = |progress: Progress<'_>| {
                 if let Progress::Checking { bytes, .. } = progress {
-                    far_heard.fetch_add(bytes, Ordering::Relaxed);
-                    until_more_than(&near_heard, 0);
+                    far_reported.fetch_add(bytes, Ordering::Relaxed);
+                    wait_for_more_than(&near_reported, 0);
                 }
             };
             receiver.run(&far[0], observe).wait_for(LIMIT).unwrap().unwrap();
@@ -454,10 +456,10 @@ fn who_reads_a_large_file_tells_both_ends_meanwhile() {
         scope.spawn(|| {
             let observe = |progress: Progress<'_>| {
                 if let Progress::Checking { bytes, .. } = progress
-                    // More than the receiver reads: this end does.
-                    && near_heard.fetch_add(bytes, Ordering::Relaxed) + bytes > size
+                    // More than the receiver reads, so that this end reads.
+                    && near_reported.fetch_add(bytes, Ordering::Relaxed) + bytes > size
                 {
-                    until_more_than(&far_heard, size);
+                    wait_for_more_than(&far_reported, size);
                 }
             };
             sender.run(&near[0], observe).wait_for(LIMIT).unwrap().unwrap();
@@ -465,14 +467,14 @@ fn who_reads_a_large_file_tells_both_ends_meanwhile() {
     });
     let outcome = sender.reports().remove(0).unwrap().outcome;
     assert!(matches!(outcome, Outcome::Unchanged { .. }), "{outcome:?}");
-    for heard in [near_heard, far_heard] {
-        assert_eq!(heard.into_inner(), 2 * size);
+    for reported in [near_reported, far_reported] {
+        assert_eq!(reported.into_inner(), 2 * size);
     }
 }
 
-/// The hashes of what is there wait for the sender's word: not those of any number of files.
+/// The receiver keeps the hashes of a limited number of existing files that wait for the sender.
 #[test]
-fn files_that_are_there_are_not_looked_at_without_end() {
+fn the_number_of_existing_files_being_checked_is_limited() {
     let scratch = Scratch::new("set-many");
     let (near, far) = connect(1);
     let receiver = Receiver::new(scratch.incoming());
@@ -501,7 +503,7 @@ fn files_that_are_there_are_not_looked_at_without_end() {
     });
 }
 
-/// As many as were announced are taken, and not one more.
+/// The announced number of files is accepted, and not one more.
 #[test]
 fn files_beyond_the_announced_number_end_the_connection() {
     let scratch = Scratch::new("set-announced");

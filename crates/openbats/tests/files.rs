@@ -1,4 +1,4 @@
-//! Files over real connections: whole, verified, or not at all.
+//! Transfers of single files over real connections: complete and verified, or not at all.
 
 mod common;
 
@@ -31,7 +31,7 @@ fn connect_in(mode: Mode) -> (Connection, Connection) {
     (near, server.accept().wait_for(LIMIT).unwrap().unwrap())
 }
 
-/// Sends files and receives them; what both sides say of each.
+/// Sends and receives files in mode BRTP; returns the results of both sides.
 #[expect(clippy::type_complexity, reason = "a pair of lists of results")]
 fn transfer(
     receiver: &Receiver,
@@ -40,7 +40,7 @@ fn transfer(
     transfer_by(Mode::Brtp, receiver, paths)
 }
 
-/// The same in another mode.
+/// Like [`transfer`], in another mode.
 #[expect(clippy::type_complexity, reason = "a pair of lists of results")]
 fn transfer_by(
     mode: Mode,
@@ -87,7 +87,7 @@ fn pseudo_random(len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn files_of_all_sizes_arrive_as_they_were() {
+fn files_of_all_sizes_are_transferred() {
     let scratch = Scratch::new("sizes");
     let sizes = [0, 1, (256 << 10) - 1, 256 << 10, (256 << 10) + 1, 20_000_000];
     let paths: Vec<PathBuf> =
@@ -100,11 +100,11 @@ fn files_of_all_sizes_arrive_as_they_were() {
         let arrived = fs::read(scratch.incoming().join(size.to_string())).unwrap();
         assert!(arrived == pseudo_random(size), "{size}");
     }
-    assert_eq!(scratch.received().len(), sizes.len(), "no temporary file stays");
+    assert_eq!(scratch.received().len(), sizes.len(), "no temporary file is left");
 }
 
 #[test]
-fn files_cross_every_reliable_mode() {
+fn files_are_transferred_in_every_reliable_mode() {
     for mode in [Mode::Brctp, Mode::Tcp, Mode::Quic] {
         let scratch = Scratch::new(&format!("mode-{}", mode as u8));
         let sizes = [0, 1, (256 << 10) + 1, 5_000_000];
@@ -120,7 +120,7 @@ fn files_cross_every_reliable_mode() {
 }
 
 #[test]
-fn an_existing_file_is_replaced_only_on_demand() {
+fn an_existing_file_is_replaced_only_on_request() {
     let scratch = Scratch::new("exists");
     let path = scratch.file("name", b"new");
     fs::write(scratch.incoming().join("name"), b"old").unwrap();
@@ -135,16 +135,16 @@ fn an_existing_file_is_replaced_only_on_demand() {
     assert_eq!(scratch.received(), ["name"]);
 }
 
-/// The refusal is there and the connection gone before the sender hands anything over.
+/// The sender reports the refusal even if the connection is closed before it sends anything.
 #[test]
-fn a_refusal_is_told_although_the_peer_has_closed() {
+fn a_refusal_is_reported_after_the_peer_has_closed() {
     let scratch = Scratch::new("closed");
     let path = scratch.file("name", b"new");
     let (near, far) = connect();
     far.send(&b"\x05\x01no room here"[..]).wait_for(LIMIT).unwrap().unwrap();
     far.flush().wait_for(LIMIT).unwrap().unwrap();
     far.close(0, "");
-    // Nothing is taken from the connection by waiting for its end.
+    // Waiting for the close does not take messages from the connection.
     for _ in 0..LIMIT.as_millis() {
         if near.close_reason().is_some() {
             break;
@@ -156,7 +156,7 @@ fn a_refusal_is_told_although_the_peer_has_closed() {
 }
 
 #[test]
-fn what_cannot_be_sent_or_stored_is_named() {
+fn errors_name_files_that_cannot_be_sent_or_stored() {
     let scratch = Scratch::new("errors");
     let receiver = Receiver::new(scratch.incoming()).max_size(10);
     let (sent, _) = transfer(&receiver, &[&scratch.0.join("missing")]);
@@ -169,7 +169,7 @@ fn what_cannot_be_sent_or_stored_is_named() {
     let (sent, _) = transfer(&Receiver::new(scratch.0.join("nowhere")), &[&large]);
     assert!(sent[0].as_ref().unwrap_err().contains("nowhere"), "{sent:?}");
     assert!(scratch.received().is_empty());
-    // More than any disk has: refused before a byte is written.
+    // Larger than any disk: refused before a byte is written.
     let huge = scratch.0.join("huge");
     File::create(&huge).unwrap().set_len(1 << 42).unwrap();
     let (sent, received) = transfer(&Receiver::new(scratch.incoming()), &[&huge]);
@@ -179,7 +179,7 @@ fn what_cannot_be_sent_or_stored_is_named() {
 }
 
 #[test]
-fn a_hostile_sender_writes_nowhere_else_and_leaves_nothing() {
+fn a_hostile_sender_cannot_leave_files() {
     let begin = |size: u64, name: &str| [&[1][..], &size.to_be_bytes(), name.as_bytes()].concat();
     let data = |content: &[u8]| [&[2], content].concat();
     let end = |content: &[u8]| [&[3], blake3::hash(content).as_bytes().as_slice()].concat();
@@ -194,8 +194,8 @@ fn a_hostile_sender_writes_nowhere_else_and_leaves_nothing() {
         ("empty", vec![vec![]]),
         ("unfinished", vec![begin(3, "a"), data(b"ab")]),
     ];
-    for (what, script) in scripts {
-        let scratch = Scratch::new(&format!("hostile-{}", what.replace(' ', "-")));
+    for (case, script) in scripts {
+        let scratch = Scratch::new(&format!("hostile-{}", case.replace(' ', "-")));
         let (near, far) = connect();
         for message in script {
             near.send(message).wait().unwrap();
@@ -203,14 +203,14 @@ fn a_hostile_sender_writes_nowhere_else_and_leaves_nothing() {
         near.finish().wait_for(LIMIT).unwrap().unwrap();
         let receiver = Receiver::new(scratch.incoming());
         let result = receiver.receive(&far, |_, _, _| ()).wait_for(LIMIT).unwrap();
-        assert!(result.is_err(), "{what}");
-        assert!(scratch.received().is_empty(), "{what}: {:?}", scratch.received());
-        assert!(!scratch.0.join("outside").exists(), "{what}");
+        assert!(result.is_err(), "{case}");
+        assert!(scratch.received().is_empty(), "{case}: {:?}", scratch.received());
+        assert!(!scratch.0.join("outside").exists(), "{case}");
     }
 }
 
 #[test]
-fn a_sender_that_vanishes_leaves_nothing() {
+fn a_lost_sender_leaves_no_temporary_file() {
     let scratch = Scratch::new("vanished");
     let (near, far) = connect();
     near.send([&[1][..], &9u64.to_be_bytes(), b"name"].concat()).wait().unwrap();
@@ -223,10 +223,10 @@ fn a_sender_that_vanishes_leaves_nothing() {
     assert!(scratch.received().is_empty());
 }
 
-/// A file system that is too small and lies about it is what `/dev/full` is for files: here a
-/// tmpfs would need rights, so the target directory is made unwritable in another way.
+/// Files cannot be created in `/proc/self`. A full file system is not tested: a small tmpfs would
+/// need root.
 #[test]
-fn a_directory_that_takes_no_files_is_an_error_not_a_panic() {
+fn an_unwritable_directory_is_reported_as_an_error() {
     let scratch = Scratch::new("unwritable");
     let path = scratch.file("x", b"abc");
     let receiver = Receiver::new("/proc/self");

@@ -44,13 +44,13 @@ fn pair() -> Pair {
     pair_with("127.0.0.1:0", TransportConfig::default())
 }
 
-/// Bytes that differ by place and message.
+/// Bytes that depend on position and message.
 fn content(number: usize, len: usize) -> Vec<u8> {
     (0..len).map(|x| (x * 31 + x / 251 + number * 7) as u8).collect()
 }
 
 #[test]
-fn messages_of_all_sizes_cross_both_ways_in_both_families() {
+fn messages_of_all_sizes_arrive_in_both_directions_and_families() {
     let sizes = [0, 1, 100, 1_472, 70_000, 3_000_000];
     for bind in ["127.0.0.1:0", "[::1]:0", "[::]:0"] {
         let pair = pair_with(bind, TransportConfig::default());
@@ -114,7 +114,7 @@ fn many_connections_share_an_endpoint() {
 }
 
 #[test]
-fn a_slow_reader_holds_the_sender_back_within_both_budgets() {
+fn a_slow_reader_blocks_the_sender_within_both_budgets() {
     let transport = TransportConfig {
         send_budget: 1 << 20,
         receive_budget: 2 << 20,
@@ -124,7 +124,7 @@ fn a_slow_reader_holds_the_sender_back_within_both_budgets() {
     let pair = pair_with("127.0.0.1:0", transport);
     let message = content(1, 100_000);
     let mut sent = 0;
-    // Until nothing has moved for a while.
+    // Until no message has been accepted for a while.
     let mut refused = 0;
     while refused < 50 {
         match pair.near.try_send(message.clone()) {
@@ -136,9 +136,9 @@ fn a_slow_reader_holds_the_sender_back_within_both_budgets() {
             }
             Err(error) => panic!("{error}"),
         }
-        assert!(sent <= 40, "nobody reads, yet {sent} messages went");
+        assert!(sent <= 40, "{sent} messages were accepted although the receiver reads none");
         assert!(pair.near.stats().send_buffer_bytes <= 1 << 20);
-        // A budget below four windows counts as that.
+        // A smaller receive budget is raised to four windows.
         assert!(pair.far.stats().receive_buffer_bytes <= 3 << 20);
     }
     for number in 0..sent {
@@ -151,9 +151,9 @@ fn a_slow_reader_holds_the_sender_back_within_both_budgets() {
 }
 
 #[test]
-fn closing_tells_the_peer_why_and_what_had_arrived_stays() {
+fn a_close_reports_the_reason_and_keeps_received_messages() {
     let pair = pair();
-    pair.near.send("last words").wait().unwrap();
+    pair.near.send("last message").wait().unwrap();
     pair.near.flush().wait_for(LIMIT).unwrap().unwrap();
     pair.near.close(42, "enough");
     pair.server.idle().wait_for(LIMIT).unwrap();
@@ -161,11 +161,11 @@ fn closing_tells_the_peer_why_and_what_had_arrived_stays() {
     assert_eq!(pair.near.recv().wait(), Err(RecvError::Closed(CloseReason::Local)));
     assert_eq!(pair.near.send("x").wait(), Err(SendError::Closed(CloseReason::Local)));
     let reason = CloseReason::Peer { code: 42, reason: "enough".into() };
-    assert_eq!(pair.far.recv().wait().unwrap().unwrap(), "last words");
+    assert_eq!(pair.far.recv().wait().unwrap().unwrap(), "last message");
     assert_eq!(pair.far.recv().wait(), Err(RecvError::Closed(reason.clone())));
     assert_eq!(pair.far.close_reason(), Some(reason.clone()));
     assert_eq!(pair.far.finish().wait(), Err(SendError::Closed(reason)));
-    assert!(pair.far.stats().messages_received == 1, "the last sample stays");
+    assert!(pair.far.stats().messages_received == 1, "the final statistics remain");
 }
 
 #[test]
@@ -181,7 +181,7 @@ fn dropping_the_last_handle_closes_the_connection() {
 }
 
 #[test]
-fn a_shut_down_endpoint_begins_and_accepts_nothing() {
+fn an_endpoint_accepts_nothing_after_shutdown() {
     let pair = pair();
     pair.server.shut_down(7, "maintenance");
     let reason = CloseReason::Peer { code: 7, reason: "maintenance".into() };
@@ -192,7 +192,7 @@ fn a_shut_down_endpoint_begins_and_accepts_nothing() {
 }
 
 #[test]
-fn a_stranger_is_not_believed() {
+fn a_server_with_another_certificate_is_refused() {
     let identity = Identity::generate(&["localhost"]).unwrap();
     let other = Identity::generate(&["localhost"]).unwrap();
     let server = Endpoint::builder()
@@ -211,7 +211,7 @@ fn a_stranger_is_not_believed() {
 }
 
 #[test]
-fn what_cannot_work_says_so_at_once() {
+fn unusable_addresses_and_names_are_refused_at_once() {
     let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
     let error = Endpoint::builder().bind(address).start().unwrap_err();
@@ -228,18 +228,18 @@ fn what_cannot_work_says_so_at_once() {
 }
 
 #[test]
-fn a_server_that_does_not_answer_is_given_up() {
+fn a_connection_attempt_can_be_abandoned() {
     let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
     let client = Endpoint::builder().start().unwrap();
     let options = ClientOptions::new(Trust::dangerous_any());
     let connect = client.connect(silent.local_addr().unwrap(), "x", options);
     assert!(connect.wait_for(Duration::from_millis(300)).is_err());
-    // The dropped future has closed the connection; nothing remains.
+    // The dropped future has closed the connection, so that the endpoint becomes idle.
     client.idle().wait_for(LIMIT).unwrap();
 }
 
 #[test]
-fn a_fixed_rate_is_kept() {
+fn the_fixed_rate_is_not_exceeded() {
     let transport = TransportConfig {
         congestion: CongestionAlgorithm::FixedRate { bits_per_second: 20_000_000 },
         ..TransportConfig::default()
@@ -249,13 +249,13 @@ fn a_fixed_rate_is_kept() {
     pair.near.finish().wait_for(LIMIT).unwrap().unwrap();
     let stats = pair.near.stats();
     let seconds = (stats.time - stats.established.unwrap()).as_secs_f64();
-    // 8 Mbit at 20 Mbit/s. A slow machine may take longer, never less.
+    // 8 Mbit at 20 Mbit/s. A slow machine may take longer, but not less.
     assert!(seconds > 0.37, "{seconds}");
     assert!(pair.far.recv().wait().unwrap().unwrap() == content(0, 1_000_000));
 }
 
 #[test]
-fn who_was_refused_learns_of_room() {
+fn writable_completes_when_the_send_buffer_has_room() {
     let transport = TransportConfig {
         send_budget: 1 << 20,
         receive_budget: 4 << 20,
@@ -275,7 +275,7 @@ fn who_was_refused_learns_of_room() {
             Err(error) => panic!("{error}"),
         }
     }
-    // Nobody reads, so there is no room for now.
+    // The receiver reads nothing, so that the send buffer stays full.
     assert!(pair.near.writable().wait_for(Duration::from_millis(50)).is_err());
     thread::scope(|scope| {
         scope.spawn(|| pair.near.writable().wait_for(LIMIT).unwrap().unwrap());
@@ -291,11 +291,11 @@ fn who_was_refused_learns_of_room() {
 }
 
 #[test]
-fn a_terminated_endpoint_frees_its_port_at_once_and_tells_its_peers() {
+fn terminate_frees_the_port_and_closes_the_connections() {
     let pair = pair();
     let address = pair.server.local_addr();
     pair.server.terminate(3, "bye").wait_for(LIMIT).unwrap();
-    // The test still holds the endpoint and a connection of it.
+    // The test still holds the endpoint and one of its connections.
     drop(UdpSocket::bind(address).unwrap());
     assert_eq!(
         pair.near.recv().wait_for(LIMIT).unwrap(),
@@ -309,7 +309,7 @@ fn a_terminated_endpoint_frees_its_port_at_once_and_tells_its_peers() {
     pair.server.terminate(0, "").wait_for(LIMIT).unwrap();
 }
 
-/// Two endpoints, the second of which accepts nothing yet.
+/// A client and a server that accepts no connections yet.
 fn endpoints() -> (Endpoint, Endpoint, ClientOptions) {
     let identity = Identity::generate(&["localhost"]).unwrap();
     let options = ClientOptions::new(Trust::fingerprint(identity.fingerprint()));
@@ -322,7 +322,7 @@ fn endpoints() -> (Endpoint, Endpoint, ClientOptions) {
 }
 
 #[test]
-fn a_connection_that_ended_before_it_was_accepted_still_has_its_data() {
+fn connections_closed_before_accept_keep_their_data() {
     let (client, server, options) = endpoints();
     let near = client.connect(server.local_addr(), "localhost", options);
     let near = near.wait_for(LIMIT).unwrap().unwrap();
@@ -345,12 +345,12 @@ fn a_connection_that_ended_before_it_was_accepted_still_has_its_data() {
     assert!(matches!(far.try_send("late"), Err(SendError::Closed(_))));
 }
 
-/// As many as `MAX_UNACCEPTED` wait; one more is told so.
+/// `MAX_UNACCEPTED` connections may wait to be accepted; one more is closed with a reason.
 #[test]
-fn connections_that_nobody_accepts_are_limited() {
+fn unaccepted_connections_are_limited() {
     const WAITING: usize = 256;
     let (client, server, options) = endpoints();
-    // With budgets of the usual size the client's endpoint would have no memory for all of them.
+    // With default receive budgets the client's endpoint has too little memory for all connections.
     let options = options
         .transport(TransportConfig { receive_budget: 8 << 20, ..TransportConfig::default() });
     let connect = || {
@@ -358,12 +358,12 @@ fn connections_that_nobody_accepts_are_limited() {
         connecting.wait_for(LIMIT).unwrap()
     };
     let mut held: Vec<Connection> = (0..WAITING).map(|_| connect().unwrap()).collect();
-    // A round trip for each: the server has seen them all.
+    // After a round trip of each, the server has processed them all.
     for near in &held {
         near.send("here").wait().unwrap();
         near.flush().wait_for(LIMIT).unwrap().unwrap();
     }
-    // The refusal may be there before the connection is told of.
+    // The close may arrive before the client reports the connection as established.
     let refusal = || match connect() {
         Err(ConnectError::Closed(CloseReason::Peer { reason, .. })) => reason,
         Err(other) => panic!("{other}"),
@@ -372,14 +372,14 @@ fn connections_that_nobody_accepts_are_limited() {
             other => panic!("{other:?}"),
         },
     };
-    assert_eq!(refusal(), "too many wait to be accepted");
-    assert!(held.iter().all(|near| near.close_reason().is_none()), "those there stay");
-    // One that is accepted makes room, but not one that has ended.
+    assert_eq!(refusal(), "too many unaccepted connections");
+    assert!(held.iter().all(|near| near.close_reason().is_none()), "open connections stay open");
+    // Accepting a connection makes room for another; ending one does not.
     held.pop().unwrap().close(0, "");
     let far = server.accept().wait_for(LIMIT).unwrap().unwrap();
     assert_eq!(far.recv().wait_for(LIMIT).unwrap().unwrap().unwrap(), "here");
     let near = connect().unwrap();
     near.send("here").wait().unwrap();
     near.flush().wait_for(LIMIT).unwrap().unwrap();
-    assert_eq!(refusal(), "too many wait to be accepted");
+    assert_eq!(refusal(), "too many unaccepted connections");
 }

@@ -1,4 +1,4 @@
-//! The modes over real sockets, through a relay that drops datagrams at random.
+//! The modes over real sockets, through a proxy that drops datagrams at random.
 
 use std::collections::BTreeSet;
 use std::net::{SocketAddr, UdpSocket};
@@ -15,32 +15,32 @@ use openbats::{
 const LIMIT: Duration = Duration::from_secs(20);
 const ALL: [Mode; 4] = [Mode::Brtp, Mode::Brctp, Mode::Btp, Mode::Transparent];
 
-/// Carries datagrams between one client and a server, and drops some of those to the server.
-struct Relay {
+/// Forwards datagrams between one client and a server, and drops a fraction of those to the server.
+struct LossyProxy {
     address: SocketAddr,
-    /// Of 1000 datagrams.
+    /// Dropped datagrams of 1,000.
     loss: Arc<AtomicU64>,
-    is_over: Arc<AtomicBool>,
+    is_stopped: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl Relay {
+impl LossyProxy {
     fn start(server: SocketAddr, seed: u64) -> Self {
         let near = Arc::new(UdpSocket::bind("127.0.0.1:0").unwrap());
         let far = Arc::new(UdpSocket::bind("127.0.0.1:0").unwrap());
         let address = near.local_addr().unwrap();
         far.connect(server).unwrap();
-        let (loss, is_over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let (loss, is_stopped) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         let port = Arc::new(AtomicU64::new(0));
         for socket in [&near, &far] {
             socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
         }
         let forward = {
             let (near, far, port) = (near.clone(), far.clone(), port.clone());
-            let (loss, is_over) = (loss.clone(), is_over.clone());
+            let (loss, is_stopped) = (loss.clone(), is_stopped.clone());
             thread::spawn(move || {
                 let (mut bytes, mut state) = ([0; 65_536], seed);
-                while !is_over.load(Ordering::Relaxed) {
+                while !is_stopped.load(Ordering::Relaxed) {
                     let Ok((len, from)) = near.recv_from(&mut bytes) else { continue };
                     port.store(from.port().into(), Ordering::Relaxed);
                     state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -50,28 +50,28 @@ impl Relay {
                 }
             })
         };
-        let back = {
-            let is_over = is_over.clone();
+        let backward = {
+            let is_stopped = is_stopped.clone();
             thread::spawn(move || {
                 let mut bytes = [0; 65_536];
-                while !is_over.load(Ordering::Relaxed) {
+                while !is_stopped.load(Ordering::Relaxed) {
                     let Ok(len) = far.recv(&mut bytes) else { continue };
                     let port = port.load(Ordering::Relaxed) as u16;
                     let _ = near.send_to(&bytes[..len], ("127.0.0.1", port));
                 }
             })
         };
-        Self { address, loss, is_over, threads: vec![forward, back] }
+        Self { address, loss, is_stopped, threads: vec![forward, backward] }
     }
 
-    fn drop_of_1000(&self, datagrams: u64) {
+    fn set_loss_per_1000(&self, datagrams: u64) {
         self.loss.store(datagrams, Ordering::Relaxed);
     }
 }
 
-impl Drop for Relay {
+impl Drop for LossyProxy {
     fn drop(&mut self) {
-        self.is_over.store(true, Ordering::Relaxed);
+        self.is_stopped.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
@@ -79,7 +79,7 @@ impl Drop for Relay {
 }
 
 struct Pair {
-    relay: Relay,
+    proxy: LossyProxy,
     _server: Endpoint,
     _client: Endpoint,
     near: Connection,
@@ -95,15 +95,15 @@ fn pair(mode: Mode, transport: TransportConfig) -> Pair {
         .start()
         .unwrap();
     let client = Endpoint::builder().start().unwrap();
-    let relay = Relay::start(server.local_addr(), mode as u64 + 1);
+    let proxy = LossyProxy::start(server.local_addr(), mode as u64 + 1);
     let options = ClientOptions::new(trust).transport(transport).mode(mode);
-    let near = client.connect(relay.address, "localhost", options);
+    let near = client.connect(proxy.address, "localhost", options);
     let near = near.wait_for(LIMIT).unwrap().unwrap();
     let far = server.accept().wait_for(LIMIT).unwrap().unwrap();
-    Pair { relay, _server: server, _client: client, near, far }
+    Pair { proxy, _server: server, _client: client, near, far }
 }
 
-/// A message that tells its number and that nothing in it was altered.
+/// A message with its number and content from which changes can be detected.
 fn message(number: u32, len: usize) -> Vec<u8> {
     let mut bytes = number.to_be_bytes().to_vec();
     bytes.extend((4..len.max(4)).map(|place| (place as u32).wrapping_mul(number | 1) as u8));
@@ -114,25 +114,25 @@ fn number_of(bytes: &[u8]) -> u32 {
     u32::from_be_bytes(bytes[..4].try_into().unwrap())
 }
 
-/// Takes messages until the peer's end: which came, in the order in which they came.
+/// Receives messages until the end; returns their numbers in the order of arrival.
 fn collect(connection: &Connection) -> Vec<u32> {
     let mut numbers = Vec::new();
     while let Some(bytes) = connection.recv().wait_for(LIMIT).unwrap().unwrap() {
         let number = number_of(&bytes);
-        assert!(bytes == message(number, length(number)), "message {number} was altered");
+        assert!(bytes == message(number, length(number)), "message {number} was changed");
         numbers.push(number);
     }
     numbers
 }
 
-/// From less than a symbol to several packets.
+/// Lengths from less than a symbol to several packets.
 fn length(number: u32) -> usize {
     4 + (number as usize * 37) % 3_000
 }
 
 const MESSAGES: u32 = 3_000;
 
-/// Sends in a steady flow; the numbers that arrived.
+/// Sends messages at a steady rate; returns the numbers of those that arrived.
 fn flow(pair: &Pair) -> Vec<u32> {
     thread::scope(|scope| {
         let received = scope.spawn(|| collect(&pair.far));
@@ -148,11 +148,11 @@ fn flow(pair: &Pair) -> Vec<u32> {
 }
 
 #[test]
-fn lossy_modes_deliver_each_message_once_or_count_it_as_lost() {
+fn unreliable_modes_deliver_each_message_once_or_count_it_as_lost() {
     for mode in [Mode::Btp, Mode::Transparent] {
         let pair = pair(mode, TransportConfig::default());
         assert_eq!((pair.near.mode(), pair.far.mode()), (mode, mode));
-        pair.relay.drop_of_1000(80);
+        pair.proxy.set_loss_per_1000(80);
         let received = flow(&pair);
         let distinct: BTreeSet<u32> = received.iter().copied().collect();
         assert_eq!(distinct.len(), received.len(), "{mode:?} repeats messages");
@@ -162,7 +162,7 @@ fn lossy_modes_deliver_each_message_once_or_count_it_as_lost() {
         let lost = stats.messages_lost;
         assert_eq!(stats.messages_received + lost, u64::from(MESSAGES), "{mode:?}: {stats:?}");
         match mode {
-            // About 8 % of one or two packets each were lost, and nothing mended it.
+            // About 8 % of one or two packets per message are lost, and none is repaired.
             Mode::Transparent => {
                 assert!(lost > 100, "{stats:?}");
                 assert_eq!(stats.symbols_repaired, 0, "{stats:?}");
@@ -178,11 +178,11 @@ fn lossy_modes_deliver_each_message_once_or_count_it_as_lost() {
 }
 
 #[test]
-fn reliable_modes_lose_nothing_on_the_same_way() {
+fn reliable_modes_deliver_every_message_despite_loss() {
     for mode in [Mode::Brtp, Mode::Brctp] {
         let pair = pair(mode, TransportConfig::default());
         assert_eq!((pair.near.mode(), pair.far.mode()), (mode, mode));
-        pair.relay.drop_of_1000(80);
+        pair.proxy.set_loss_per_1000(80);
         assert!(flow(&pair).into_iter().eq(0..MESSAGES), "{mode:?}");
         let (near, far) = (pair.near.stats(), pair.far.stats());
         assert_eq!((far.messages_lost, far.messages_expired), (0, 0), "{mode:?}");
@@ -195,14 +195,14 @@ fn reliable_modes_lose_nothing_on_the_same_way() {
 }
 
 #[test]
-fn an_object_of_many_blocks_and_an_empty_message_go_by_brctp() {
+fn brctp_delivers_messages_of_many_blocks_and_empty_ones() {
     let pair = pair(Mode::Brctp, TransportConfig::default());
-    pair.relay.drop_of_1000(50);
+    pair.proxy.set_loss_per_1000(50);
     let object = message(1, 5 << 20);
     for bytes in [object.clone(), Vec::new(), message(2, 9)] {
         pair.near.send(bytes).wait_for(LIMIT).unwrap().unwrap();
     }
-    // Both directions carry.
+    // The other direction, too.
     pair.far.send(message(3, 70_000)).wait_for(LIMIT).unwrap().unwrap();
     let next = |connection: &Connection| connection.recv().wait_for(LIMIT).unwrap().unwrap();
     assert!(next(&pair.far).unwrap() == object);
@@ -215,9 +215,9 @@ fn an_object_of_many_blocks_and_an_empty_message_go_by_brctp() {
     assert!(pair.far.stats().symbols_decoded > 0);
 }
 
-/// At 1 Mbit/s a message of 50 kB takes 0.4 s: those behind it are too old when their turn comes.
+/// At 1 Mbit/s a message of 50 kB takes 0.4 s: the messages queued behind it expire.
 #[test]
-fn a_message_that_waits_longer_than_its_deadline_is_not_sent() {
+fn expired_messages_are_not_sent() {
     let transport = TransportConfig {
         congestion: CongestionAlgorithm::FixedRate { bits_per_second: 1_000_000 },
         deadline: Duration::from_secs(600),
@@ -233,7 +233,7 @@ fn a_message_that_waits_longer_than_its_deadline_is_not_sent() {
             _ => pair.near.send_within(message(number, length), within).wait().unwrap(),
         }
     }
-    // This one has the deadline of the connection.
+    // This message has the connection's deadline.
     pair.near.send(message(4, length)).wait_for(LIMIT).unwrap().unwrap();
     pair.near.finish().wait_for(LIMIT).unwrap().unwrap();
     let mut received = Vec::new();
@@ -246,13 +246,13 @@ fn a_message_that_waits_longer_than_its_deadline_is_not_sent() {
     assert_eq!(pair.far.stats().messages_lost, 3);
 }
 
-/// What `finish` has returned for stands, whatever comes after it.
+/// What `finish` has confirmed stays delivered after a close.
 #[test]
-fn the_end_is_known_before_finish_returns_although_packets_are_lost() {
+fn finish_returns_after_the_peer_knows_the_end_despite_loss() {
     for mode in ALL {
         for round in 0..10 {
             let pair = pair(mode, TransportConfig::default());
-            pair.relay.drop_of_1000(300);
+            pair.proxy.set_loss_per_1000(300);
             pair.near.send(message(round, length(round))).wait_for(LIMIT).unwrap().unwrap();
             pair.near.finish().wait_for(LIMIT).unwrap().unwrap();
             pair.near.close(7, "done");
@@ -286,7 +286,7 @@ fn a_server_refuses_modes_that_it_does_not_offer() {
         // The mode is known after the end, too.
         assert_eq!(far.mode(), mode);
     }
-    // The client may be done before the server's refusal reaches it.
+    // The client may be established before the server's refusal arrives.
     let reason = match connect(Mode::Transparent) {
         Err(ConnectError::Closed(reason)) => reason,
         Err(error) => panic!("{error}"),
@@ -302,9 +302,9 @@ fn a_server_refuses_modes_that_it_does_not_offer() {
     assert!(text.contains("mode 3"), "{text}");
 }
 
-/// Messages that are too old before they are sent hold up neither the senders behind them nor the end.
+/// Messages that expire before they are sent block neither later messages nor the end.
 #[test]
-fn what_is_too_old_holds_nothing_up() {
+fn expired_messages_do_not_block_others() {
     let transport = TransportConfig {
         idle_timeout: Duration::from_secs(5),
         deadline: Duration::from_secs(60),
@@ -317,7 +317,7 @@ fn what_is_too_old_holds_nothing_up() {
         .server(ServerOptions::new(identity).transport(transport.clone()).modes([Mode::Btp]))
         .start()
         .unwrap();
-    // What goes wrong is a matter of moments: many rounds, each of some milliseconds.
+    // The failure depends on timing within milliseconds: many rounds, each of some milliseconds.
     for round in 0..150 {
         let client = Endpoint::builder().start().unwrap();
         let options = ClientOptions::new(trust.clone()).transport(transport.clone());

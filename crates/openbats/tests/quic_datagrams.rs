@@ -1,4 +1,4 @@
-//! Mode QUIC with messages as datagrams.
+//! Mode QUIC with messages as QUIC datagrams.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -50,7 +50,7 @@ impl Ends {
 }
 
 #[test]
-fn datagrams_keep_their_boundaries_and_end_orderly() {
+fn datagrams_keep_their_boundaries_and_connections_finish() {
     let ends = ends(TransportConfig::default(), true);
     let (near, far) = ends.pair();
     for (from, to) in [(&near, &far), (&far, &near)] {
@@ -74,18 +74,18 @@ fn datagrams_keep_their_boundaries_and_end_orderly() {
     while let Some(message) = far.recv().wait_for(LIMIT).unwrap().unwrap() {
         assert!(message.len() == 100 && numbers.insert(message[0]));
     }
-    // On loopback nothing is lost in so little.
+    // On loopback so few datagrams are not lost.
     assert_eq!(numbers.len(), 100);
     let stats = near.stats();
     assert_eq!((stats.messages_sent, stats.messages_received), (104, 4));
     assert_eq!(far.stats().messages_received, 104);
-    // The other direction goes on.
+    // The other direction stays open.
     far.send("still").wait_for(LIMIT).unwrap().unwrap();
     assert_eq!(near.recv().wait_for(LIMIT).unwrap().unwrap().unwrap(), "still");
 }
 
 #[test]
-fn what_is_too_long_is_refused_and_nothing_is_cut() {
+fn messages_longer_than_a_datagram_are_refused() {
     let ends = ends(TransportConfig::default(), true);
     let (near, far) = ends.pair();
     let longest = near.longest_message().unwrap();
@@ -99,18 +99,18 @@ fn what_is_too_long_is_refused_and_nothing_is_cut() {
 }
 
 #[test]
-fn both_must_want_datagrams_and_who_does_not_is_told() {
+fn datagrams_need_both_ends() {
     for server_wants in [true, false] {
         let ends = ends(TransportConfig::default(), server_wants);
         let refused = ends.connect(!server_wants).unwrap_err().to_string();
-        assert!(refused.contains("datagrams of QUIC"), "{refused}");
+        assert!(refused.contains("QUIC datagrams"), "{refused}");
         let good = ends.connect(server_wants).unwrap();
         assert_eq!(good.is_reliable(), !server_wants);
     }
 }
 
 #[test]
-fn other_modes_have_no_datagrams_of_quic() {
+fn quic_datagrams_are_refused_in_other_modes() {
     let identity = Identity::generate(&["localhost"]).unwrap();
     let options = ServerOptions::new(identity).quic_datagrams(true);
     let started = Endpoint::builder().bind(localhost()).server(options).start();
@@ -121,10 +121,10 @@ fn other_modes_have_no_datagrams_of_quic() {
     assert!(matches!(connected, Err(ConnectError::Configuration(why)) if why.contains("QUIC")));
 }
 
-/// A sender that is faster than everything: what is too old is not sent, and what nobody takes makes
-/// room, each counted.
+/// A sender that is faster than QUIC and the receiver: messages expire before they are sent, or are
+/// displaced in the receive queue, and all of them are counted.
 #[test]
-fn queues_are_bounded_and_what_is_dropped_is_counted() {
+fn queues_are_bounded_and_dropped_messages_are_counted() {
     let transport = TransportConfig {
         receive_budget: 100_000,
         deadline: Duration::from_secs(60),
@@ -149,7 +149,7 @@ fn queues_are_bounded_and_what_is_dropped_is_counted() {
             Err(other) => panic!("{other}"),
         }
     }
-    // On a thread that nothing but the connection wakes: a limit would hide that it was forgotten.
+    // On its own thread, without a timeout: a timeout would poll again and hide a missing wake-up.
     let (done, finished) = std::sync::mpsc::channel();
     let finishing = near.clone();
     std::thread::spawn(move || done.send(finishing.finish().wait()));
@@ -169,9 +169,9 @@ fn queues_are_bounded_and_what_is_dropped_is_counted() {
     assert!(lost > 1_000 && lost + taken <= sent, "{lost} {taken} {sent}");
 }
 
-/// Datagrams alone keep a connection alive, and silence ends it.
+/// Datagrams keep a connection alive; without them it ends by idle timeout.
 #[test]
-fn traffic_without_the_stream_is_no_silence() {
+fn datagrams_keep_the_connection_alive() {
     let transport =
         TransportConfig { idle_timeout: Duration::from_millis(600), ..TransportConfig::default() };
     let ends = ends(transport, true);
@@ -181,13 +181,13 @@ fn traffic_without_the_stream_is_no_silence() {
         assert_eq!(far.recv().wait_for(LIMIT).unwrap().unwrap().unwrap(), "tick");
         std::thread::sleep(Duration::from_millis(100));
     }
-    let silent = far.recv().wait_for(LIMIT).unwrap().unwrap_err().to_string();
-    assert!(silent.contains("nothing") || silent.contains("idle"), "{silent}");
+    let idle = far.recv().wait_for(LIMIT).unwrap().unwrap_err().to_string();
+    assert!(idle.contains("nothing") || idle.contains("idle"), "{idle}");
 }
 
 #[cfg(feature = "zstd")]
 #[test]
-fn a_message_that_shrinks_fits_a_datagram() {
+fn a_long_message_fits_a_datagram_when_compressed() {
     let identity = Identity::generate(&["localhost"]).unwrap();
     let trust = Trust::fingerprint(identity.fingerprint());
     let options =

@@ -1,16 +1,16 @@
-//! Mode 12 and a peer that is QUIC, but no program of ours.
+//! Mode QUIC with a peer that uses another QUIC implementation.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use openbats::{Endpoint, Identity, Mode, ServerOptions};
 
-/// The name of the framing, as docs/wire-format.md has it.
+/// The ALPN token of the framing, from docs/wire-format.md.
 const ALPN: &[u8] = b"openbats-quic/1";
 const LIMIT: Duration = Duration::from_secs(20);
 
 #[test]
-fn a_peer_of_quic_has_one_stream() {
+fn a_quic_peer_may_open_one_stream() {
     let identity = Identity::generate(&["localhost"]).unwrap();
     let server = Endpoint::builder()
         .bind("127.0.0.1:0".parse().unwrap())
@@ -33,9 +33,9 @@ fn a_peer_of_quic_has_one_stream() {
         client.set_default_client_config(quinn::ClientConfig::new(Arc::new(tls)));
         let connection = client.connect(server.local_addr(), "localhost").unwrap();
         let connection = tokio::time::timeout(LIMIT, connection).await.unwrap().unwrap();
-        // What the handshake allowed is there at once; more may be asked for as long as one likes.
+        // The handshake allows one stream. Further ones are never allowed while it is open.
         let first = tokio::time::timeout(LIMIT, connection.open_bi()).await;
-        // Kept: the end of one would make room for another.
+        // Kept open: when it ends, another one may be opened.
         let _first = first.unwrap().unwrap();
         let short = Duration::from_millis(100);
         assert!(tokio::time::timeout(short, connection.open_bi()).await.is_err());

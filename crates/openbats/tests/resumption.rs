@@ -1,4 +1,4 @@
-//! Clients that come back, over real sockets on loopback.
+//! Session resumption and early data over real sockets on loopback.
 
 use std::thread;
 use std::time::Duration;
@@ -21,13 +21,14 @@ fn options(identity: &Identity, store: &SessionStore, mode: Mode) -> ClientOptio
     ClientOptions::new(trust).sessions(store).mode(mode).deadline(LIMIT)
 }
 
-/// The other end, and what it says of the messages that it got.
-fn accepted(server: &Endpoint) -> Connection {
+/// Accepts the next connection.
+fn accept(server: &Endpoint) -> Connection {
     server.accept().wait_for(LIMIT).unwrap().unwrap()
 }
 
-/// Connects early with `messages`; both ends, once each has come, in whatever order.
-fn visit(
+/// Connects with early `messages` and checks that each arrives once, in any order; returns both
+/// ends.
+fn resume(
     client: &Endpoint,
     server: &Endpoint,
     options: ClientOptions,
@@ -38,30 +39,30 @@ fn visit(
         .wait_for(LIMIT)
         .unwrap()
         .unwrap();
-    let far = accepted(server);
-    let mut came: Vec<Vec<u8>> = messages
+    let far = accept(server);
+    let mut received: Vec<Vec<u8>> = messages
         .iter()
         .map(|_| far.recv().wait_for(LIMIT).unwrap().unwrap().unwrap().to_vec())
         .collect();
-    came.sort();
-    assert_eq!(came, messages, "each once");
+    received.sort();
+    assert_eq!(received, messages, "each once");
     (near, far)
 }
 
-/// Waits until the server's sessions have come.
-fn leave(connection: Connection, store: &SessionStore) {
+/// Waits for the session tickets of the server, then closes the connection.
+fn close_with_ticket(connection: Connection, store: &SessionStore) {
     for _ in 0..4_000 {
         if !store.is_empty() {
             break;
         }
         thread::sleep(Duration::from_millis(5));
     }
-    assert!(!store.is_empty(), "no session came");
+    assert!(!store.is_empty(), "no session ticket was received");
     connection.close(0, "");
 }
 
 #[test]
-fn a_client_that_comes_back_sends_its_first_messages_at_once() {
+fn resumed_connections_send_early_messages() {
     let identity = Identity::generate(&["localhost"]).unwrap();
     let server = server(&identity, true);
     let client = Endpoint::builder().start().unwrap();
@@ -69,24 +70,24 @@ fn a_client_that_comes_back_sends_its_first_messages_at_once() {
     let options = || options(&identity, &store, Mode::Btp).early_data();
     for number in 0..5_u64 {
         let messages = [vec![number as u8; 512], vec![100; 100]];
-        let (near, far) = visit(&client, &server, options(), &messages);
+        let (near, far) = resume(&client, &server, options(), &messages);
         let stats = near.stats();
         assert_eq!((stats.resumed, stats.early_messages), (number > 0, 2 * u64::from(number > 0)));
         assert!(stats.early_messages_accepted <= 2);
         assert_eq!(near.peer_fingerprint(), Some(identity.fingerprint()));
-        // The connection goes on as any does.
+        // The connection continues as usual.
         far.send("answer").wait_for(LIMIT).unwrap().unwrap();
-        let answer = near.recv().wait_for(LIMIT).unwrap().unwrap();
-        assert_eq!(answer.as_deref(), Some(&b"answer"[..]));
+        let reply = near.recv().wait_for(LIMIT).unwrap().unwrap();
+        assert_eq!(reply.as_deref(), Some(&b"answer"[..]));
         near.send("more").wait_for(LIMIT).unwrap().unwrap();
         let more = far.recv().wait_for(LIMIT).unwrap().unwrap();
         assert_eq!(more.as_deref(), Some(&b"more"[..]));
-        leave(near, &store);
+        close_with_ticket(near, &store);
     }
 }
 
 #[test]
-fn what_does_not_fit_the_first_flight_follows() {
+fn messages_beyond_the_first_flight_follow() {
     let identity = Identity::generate(&["localhost"]).unwrap();
     let store = SessionStore::new(16);
     let client = Endpoint::builder().start().unwrap();
@@ -96,13 +97,13 @@ fn what_does_not_fit_the_first_flight_follows() {
         let first = client.connect(server.local_addr(), "localhost", options());
         let first = first.wait_for(LIMIT).unwrap().unwrap();
         store.clear();
-        // These come with another connection.
+        // The tickets come from the second connection.
         let second = client.connect(server.local_addr(), "localhost", options());
-        leave(second.wait_for(LIMIT).unwrap().unwrap(), &store);
+        close_with_ticket(second.wait_for(LIMIT).unwrap().unwrap(), &store);
         first.close(0, "");
-        let (_, _) = (accepted(&server), accepted(&server));
+        let (_, _) = (accept(&server), accept(&server));
         let messages: Vec<Vec<u8>> = (0..40).map(|number| vec![number; 400]).collect();
-        let (near, _far) = visit(&client, &server, options(), &messages);
+        let (near, _far) = resume(&client, &server, options(), &messages);
         let stats = near.stats();
         assert!(stats.resumed);
         assert_eq!(stats.early_messages > 0, early_data, "{}", stats.early_messages);
@@ -111,21 +112,21 @@ fn what_does_not_fit_the_first_flight_follows() {
 }
 
 #[test]
-fn other_modes_take_sessions_up_without_early_data() {
+fn other_modes_resume_without_early_data() {
     let identity = Identity::generate(&["localhost"]).unwrap();
     let server = server(&identity, true);
     let client = Endpoint::builder().start().unwrap();
     let store = SessionStore::new(16);
     let to = server.local_addr();
-    for visit in 0..3 {
+    for round in 0..3 {
         let options = options(&identity, &store, Mode::Brtp);
         let near = client.connect(to, "localhost", options).wait_for(LIMIT).unwrap().unwrap();
-        let far = accepted(&server);
+        let far = accept(&server);
         near.send("hello").wait_for(LIMIT).unwrap().unwrap();
         near.finish().wait_for(LIMIT).unwrap().unwrap();
         assert_eq!(far.recv().wait_for(LIMIT).unwrap().unwrap().as_deref(), Some(&b"hello"[..]));
-        assert_eq!((near.stats().resumed, far.stats().resumed), (visit > 0, visit > 0));
-        leave(near, &store);
+        assert_eq!((near.stats().resumed, far.stats().resumed), (round > 0, round > 0));
+        close_with_ticket(near, &store);
     }
     for mode in [Mode::Brtp, Mode::Tcp, Mode::Udp] {
         let refused = client

@@ -1,5 +1,5 @@
-//! The code of OpenBATS beside other erasure codes and a plain copy, in one run on one core:
-//! `cargo run --release [-- SCHEME...]`. See README.md for what the columns mean.
+//! Benchmarks the codes of OpenBATS, other erasure codes and a plain copy in one run on one core:
+//! `cargo run --release [-- SCHEME...]`. README.md explains the columns.
 
 mod measure;
 mod schemes;
@@ -8,16 +8,16 @@ use std::process::ExitCode;
 
 use measure::{Block, Figures, SYMBOL};
 
-/// Source symbols of a block.
+/// Numbers of source symbols in a block.
 const SIZES: [usize; 5] = [16, 64, 256, 1024, 4096];
-/// Loss in per cent.
+/// Loss rates in percent.
 const LOSSES: [usize; 2] = [10, 30];
 
 fn main() -> ExitCode {
     let wanted: Vec<String> = std::env::args().skip(1).collect();
     let names: Vec<&str> = schemes::all(SIZES[0]).iter().map(|scheme| scheme.name()).collect();
     if let Some(unknown) = wanted.iter().find(|name| !names.contains(&name.as_str())) {
-        eprintln!("no scheme \"{unknown}\"; choices: {}", names.join(", "));
+        eprintln!("no scheme \"{unknown}\"; available: {}", names.join(", "));
         return ExitCode::FAILURE;
     }
     println!(
@@ -37,7 +37,7 @@ fn main() -> ExitCode {
                     continue;
                 }
                 if wanted.is_empty() && count > scheme.largest() {
-                    // A row that is missing without a word looks like a scheme that cannot.
+                    // Print a line: a missing row would suggest that the scheme fails here.
                     println!(
                         "{0:<20} {count:>5} {loss:>6}  SKIPPED above K = {1}; `-- {0}` runs it",
                         scheme.name(),

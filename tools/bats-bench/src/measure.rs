@@ -1,4 +1,4 @@
-//! Blocks of data, patterns of loss, and the clock.
+//! Measurement: blocks of data, loss patterns, and timing.
 #![allow(clippy::disallowed_methods, reason = "a measurement reads the clock")]
 
 use std::hint::black_box;
@@ -10,16 +10,16 @@ use rand::{RngCore, SeedableRng};
 
 use crate::schemes::Scheme;
 
-/// Bytes of a symbol: what a packet of OpenBATS carries on a path of 1500 bytes.
+/// Bytes of a symbol: the size that OpenBATS uses on paths with an MTU of 1500 bytes.
 pub const SYMBOL: usize = 1408;
 
-/// For how long one figure is measured, after the first round.
+/// Duration of one measurement, after the first rounds.
 const TIME: Duration = Duration::from_millis(250);
-/// After this no other round begins, however few there were.
-const PATIENCE: Duration = Duration::from_secs(3);
-const MOST_ROUNDS: usize = 2000;
-/// Patterns of loss that the mean of the extra symbols is taken over, time permitting.
-const PATTERNS: usize = 200;
+/// Maximum duration of the first rounds; no round starts after it.
+const MAX_TIME: Duration = Duration::from_secs(3);
+const MAX_ROUNDS: usize = 2000;
+/// Maximum number of loss patterns for the mean of the extra symbols.
+const MAX_PATTERNS: usize = 200;
 
 /// The source data.
 pub struct Block {
@@ -46,10 +46,13 @@ impl Block {
     }
 }
 
-/// What a scheme reached.
+/// Results of a scheme.
 pub struct Figures {
+    /// MB/s.
     pub encode: f64,
+    /// MB/s.
     pub decode: f64,
+    /// Mean number of extra symbols.
     pub extra: f64,
 }
 
@@ -57,8 +60,8 @@ pub struct Figures {
 fn fastest<T>(mut prepare: impl FnMut() -> T, mut run: impl FnMut(T)) -> f64 {
     let mut least = f64::MAX;
     let begin = Instant::now();
-    for round in 0..MOST_ROUNDS {
-        let limit = if round > 2 { TIME } else { PATIENCE };
+    for round in 0..MAX_ROUNDS {
+        let limit = if round > 2 { TIME } else { MAX_TIME };
         if round > 0 && begin.elapsed() > limit {
             break;
         }
@@ -83,11 +86,11 @@ pub fn copy(block: &Block) -> f64 {
     block.data.len() as f64 / time / 1e6
 }
 
-/// Measures a scheme: encoding makes as many repairs as this loss asks for on average, decoding
-/// restores the lost sources from repairs.
+/// Measures a scheme. Encoding makes as many repairs as this loss requires on average; decoding
+/// restores the lost source symbols.
 ///
 /// # Panics
-/// The scheme restores something else: a figure of a code that fails is worth nothing.
+/// A restored symbol differs from the source.
 pub fn measure(scheme: &mut dyn Scheme, block: &Block, loss: usize) -> Figures {
     let count = block.count();
     let repairs = (count * loss).div_ceil(100 - loss);
@@ -98,8 +101,8 @@ pub fn measure(scheme: &mut dyn Scheme, block: &Block, loss: usize) -> Figures {
     let mut restored = vec![vec![0; SYMBOL]; lost_count];
     let (mut extra, mut patterns, mut least) = (0, 0, f64::MAX);
     let begin = Instant::now();
-    while patterns < PATTERNS {
-        let limit = if patterns > 2 { 4 * TIME } else { PATIENCE };
+    while patterns < MAX_PATTERNS {
+        let limit = if patterns > 2 { 4 * TIME } else { MAX_TIME };
         if patterns > 0 && begin.elapsed() > limit {
             break;
         }
@@ -110,10 +113,10 @@ pub fn measure(scheme: &mut dyn Scheme, block: &Block, loss: usize) -> Figures {
         let used = scheme.decode(block, &lost, &mut restored);
         least = least.min(start.elapsed().as_secs_f64());
         for (&index, content) in lost.iter().zip(&restored) {
-            assert!(content == block.symbol(index), "{} restores symbol {index}", scheme.name());
+            assert!(content == block.symbol(index), "{}: symbol {index} differs", scheme.name());
         }
         restored.iter_mut().for_each(|content| content.fill(0));
-        extra += used - scheme.least(count, lost_count);
+        extra += used - scheme.min_repairs(count, lost_count);
         patterns += 1;
     }
     let bytes = block.data.len() as f64 / 1e6;

@@ -1,9 +1,9 @@
-//! Time of this process.
+//! Monotonic time of this process.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// Time passed since this was made.
+/// A stopwatch: the time since it was started.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock(Instant);
 
@@ -18,7 +18,7 @@ impl Clock {
     }
 }
 
-/// Nanoseconds since this process first asked: the clock of stamps in messages, which never jumps.
+/// Nanoseconds since the first call in this process; monotonic. Messages are stamped with it.
 pub(crate) fn stamp_ns() -> u64 {
     static EPOCH: OnceLock<Clock> = OnceLock::new();
     u64::try_from(EPOCH.get_or_init(Clock::start).elapsed().as_nanos()).unwrap_or(u64::MAX)

@@ -1,4 +1,4 @@
-//! Where the report goes: standard output, a file if asked for, and the other side if it asks.
+//! Output of the report: standard output, an optional file, and a copy for the peer if requested.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -12,16 +12,16 @@ use serde_json::{Value, json};
 use crate::cli::Options;
 use crate::clock::Clock;
 use crate::control::{MAX_OUTPUT, printable};
-use crate::excerpt::{self, Lines};
-use crate::sentence;
+use crate::error_text;
+use crate::truncate::{self, LimitedText};
 
-/// Samples of streams kept for a document: a day of one stream at 1 s, less of more. A client may ask
-/// for more than memory holds.
+/// Maximum number of stream samples kept for a document: a day of one stream at 1 s intervals. The
+/// limit bounds memory, as clients choose the interval.
 const MAX_SAMPLES: usize = 100_000;
-/// Those kept for the other side alone, which takes no more than some [`MAX_OUTPUT`] bytes.
+/// Maximum number kept only for the copy for the peer, which accepts about [`MAX_OUTPUT`] bytes.
 const MAX_COPIED_SAMPLES: usize = 8_000;
 
-/// What is written to standard output.
+/// Format of standard output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Format {
     Text,
@@ -29,25 +29,25 @@ enum Format {
     Stream,
 }
 
-/// The process's output.
+/// The output of the process.
 #[derive(Debug)]
 pub(crate) struct Console {
     log: Option<(PathBuf, Mutex<File>)>,
-    /// Empty for the format of the original.
+    /// Empty for the timestamp format of the original.
     timestamps: Option<String>,
     format: Format,
     title: Option<String>,
     extra_data: Option<String>,
     is_verbose: bool,
-    /// Nobody reads standard output.
+    /// Standard output is not connected: the process is a daemon.
     is_detached: bool,
-    /// There will be a report with pictures.
+    /// An HTML report will be written.
     has_report: bool,
-    /// The JSON document was printed: a second one would make both unreadable.
+    /// The JSON document was printed. A second one would make the output invalid.
     has_document: AtomicBool,
     clock: Clock,
-    /// The first write that failed for another reason than a reader that has gone.
-    lost: Mutex<Option<io::Error>>,
+    /// The first write error other than a closed pipe.
+    write_error: Mutex<Option<io::Error>>,
 }
 
 fn open_log(path: &Path) -> Result<File> {
@@ -85,7 +85,7 @@ impl Console {
             has_report: options.report.is_some(),
             has_document: AtomicBool::new(false),
             clock: Clock::start(),
-            lost: Mutex::new(None),
+            write_error: Mutex::new(None),
         }))
     }
 
@@ -97,7 +97,7 @@ impl Console {
         self.is_detached
     }
 
-    /// Opens the log file by its name again: it may have been renamed or removed.
+    /// Reopens the log file by its name: it may have been renamed or removed.
     pub(crate) fn reopen(&self) {
         let Some((path, log)) = &self.log else { return };
         match open_log(path) {
@@ -106,21 +106,21 @@ impl Console {
                     *log = file;
                 }
             }
-            // The old one goes on.
-            Err(error) => self.note(&format!("bats_iperf: {}", sentence::of(&error))),
+            // The old file stays in use.
+            Err(error) => self.note(&format!("bats_iperf: {}", error_text::join_causes(&error))),
         }
     }
 
-    /// Something for a human who watches, not part of the report. Nobody watches a daemon: its log
-    /// has it, unless programs read that.
+    /// Prints a note for a user on standard error; it is not part of the report. A daemon also
+    /// writes it to its log file, unless the log is in JSON.
     pub(crate) fn note(&self, text: &str) {
         let _ = writeln!(std::io::stderr(), "{text}");
         if self.is_detached && self.format == Format::Text {
-            self.write_log(&self.decorated(None, text));
+            self.write_log(&self.with_prefix(None, text));
         }
     }
 
-    /// An error, for whoever reads standard output.
+    /// Prints an error in the format of standard output.
     pub(crate) fn error(&self, text: &str) {
         match self.format {
             Format::Text => {}
@@ -130,7 +130,7 @@ impl Console {
         }
     }
 
-    fn decorated(&self, title: Option<&str>, text: &str) -> String {
+    fn with_prefix(&self, title: Option<&str>, text: &str) -> String {
         let title = title.map(|title| format!("{title}:  ")).unwrap_or_default();
         let Some(format) = &self.timestamps else { return format!("{title}{text}") };
         let now = jiff::Zoned::now();
@@ -144,38 +144,38 @@ impl Console {
                 passed.subsec_nanos()
             );
         }
-        // Checked when the options were read.
+        // The format was checked when the options were parsed.
         let time = jiff::fmt::strtime::format(format, &now).unwrap_or_default();
         format!("{time} {title}{text}")
     }
 
     fn write(&self, text: &str) {
         if !self.is_detached {
-            // A reader that has gone (`| head`) is no reason to end the test.
+            // A reader that closes the pipe (`| head`) does not end the test.
             let mut out = std::io::stdout().lock();
-            self.keep_error(writeln!(out, "{text}").and_then(|()| out.flush()));
+            self.record_error(writeln!(out, "{text}").and_then(|()| out.flush()));
         }
         self.write_log(text);
     }
 
     fn write_log(&self, text: &str) {
         if let Some(Ok(mut log)) = self.log.as_ref().map(|(_, log)| log.lock()) {
-            self.keep_error(writeln!(log, "{text}"));
+            self.record_error(writeln!(log, "{text}"));
         }
     }
 
-    fn keep_error(&self, written: io::Result<()>) {
+    fn record_error(&self, written: io::Result<()>) {
         if let Err(error) = written
             && error.kind() != io::ErrorKind::BrokenPipe
-            && let Ok(mut lost) = self.lost.lock()
+            && let Ok(mut write_error) = self.write_error.lock()
         {
-            lost.get_or_insert(error);
+            write_error.get_or_insert(error);
         }
     }
 
-    /// Why part of the report was lost, if it was.
-    pub(crate) fn take_lost(&self) -> Option<anyhow::Error> {
-        let error = self.lost.lock().ok()?.take()?;
+    /// The first error of writing the report, if there was one.
+    pub(crate) fn take_write_error(&self) -> Option<anyhow::Error> {
+        let error = self.write_error.lock().ok()?.take()?;
         Some(anyhow::Error::new(error).context("cannot write the report"))
     }
 }
@@ -185,34 +185,34 @@ impl Console {
 pub(crate) struct Output {
     console: Arc<Console>,
     title: Option<String>,
-    /// What the other side wants to have.
-    copy: Option<Mutex<Lines>>,
-    /// ... as JSON.
+    /// The copy for the peer.
+    copy: Option<Mutex<LimitedText>>,
+    /// Whether the copy is JSON.
     copies_json: bool,
     has_events: bool,
 }
 
 impl Output {
-    /// Of a client, or of a server whose client does not ask.
+    /// The output of a client, or of a server whose client does not want a copy.
     pub(crate) fn new(console: Arc<Console>) -> Self {
         let title = console.title.clone();
         Self { console, title, copy: None, copies_json: false, has_events: true }
     }
 
-    /// Lines begin with this title unless this side has one of its own.
+    /// Sets the line prefix, unless this side has its own.
     pub(crate) fn title(mut self, title: Option<String>) -> Self {
         self.title = self.title.or(title);
         self
     }
 
-    /// Leaves intervals out of a stream of JSON objects: those of a baseline would be taken for
-    /// the test's.
+    /// Suppresses the events of line-delimited JSON: the intervals of a baseline would look like
+    /// those of the test.
     pub(crate) fn without_events(mut self) -> Self {
         self.has_events = false;
         self
     }
 
-    /// Keeps a copy of the report.
+    /// Keeps a copy of the report for the peer.
     pub(crate) fn copy(mut self, as_json: bool) -> Self {
         (self.copy, self.copies_json) = (Some(Mutex::default()), as_json);
         self
@@ -222,12 +222,12 @@ impl Output {
         self.console.is_verbose
     }
 
-    /// Whether anyone will read a JSON document.
+    /// Whether standard output is JSON.
     pub(crate) fn is_json(&self) -> bool {
         self.console.format != Format::Text
     }
 
-    /// How many samples of streams are kept for the end.
+    /// Maximum number of stream samples to keep for the final report.
     pub(crate) fn samples_kept(&self) -> usize {
         match self.console.format == Format::Document || self.console.has_report {
             true => MAX_SAMPLES,
@@ -236,17 +236,17 @@ impl Output {
         }
     }
 
-    /// A line of the report.
+    /// Prints a line of the report.
     pub(crate) fn line(&self, text: &str) {
         if self.console.format == Format::Text {
-            self.console.write(&self.console.decorated(self.title.as_deref(), text));
+            self.console.write(&self.console.with_prefix(self.title.as_deref(), text));
         }
         if !self.copies_json {
-            self.keep(text);
+            self.copy_text(text);
         }
     }
 
-    fn keep(&self, text: &str) {
+    fn copy_text(&self, text: &str) {
         if let Some(Ok(mut copy)) = self.copy.as_ref().map(Mutex::lock) {
             copy.push(text, MAX_OUTPUT);
         }
@@ -256,14 +256,14 @@ impl Output {
         self.console.note(text);
     }
 
-    /// An object of a stream of JSON objects.
+    /// Prints an event of line-delimited JSON.
     pub(crate) fn event(&self, name: &str, data: impl FnOnce() -> Value) {
         if self.console.format == Format::Stream && self.has_events {
             self.console.write(&json!({ "event": name, "data": data() }).to_string());
         }
     }
 
-    /// The JSON document, with title and extra data.
+    /// Prints the JSON document, with title and extra data.
     pub(crate) fn document(&self, document: &mut Value) {
         if let Some(title) = &self.title {
             document["title"] = title.as_str().into();
@@ -272,7 +272,7 @@ impl Output {
             document["extra_data"] = extra.as_str().into();
         }
         if self.copies_json {
-            self.keep(&excerpt::document(document, MAX_OUTPUT - 1_000));
+            self.copy_text(&truncate::document(document, MAX_OUTPUT - 1_000));
         }
         if self.console.format == Format::Document {
             self.console.has_document.store(true, Ordering::Release);
@@ -280,15 +280,15 @@ impl Output {
         }
     }
 
-    /// The other side's report.
+    /// Prints the report of the peer.
     pub(crate) fn server_output(&self, document: &mut Value, text: &str) {
         if self.is_json() {
             let (key, value) = match serde_json::from_str::<Value>(text) {
                 Ok(value) => ("server_output_json", value),
                 Err(_) => ("server_output_text", text.into()),
             };
-            if let Some(words) = excerpt::lacks(&value) {
-                self.note(&words);
+            if let Some(note_text) = truncate::omission_note(&value) {
+                self.note(&note_text);
             }
             self.event(key, || value.clone());
             document[key] = value;
@@ -299,9 +299,9 @@ impl Output {
         }
     }
 
-    /// The report so far, for the other side.
+    /// The copy of the report so far.
     pub(crate) fn copied(&self) -> String {
         let copy = self.copy.as_ref().and_then(|copy| copy.lock().ok());
-        copy.map(|copy| copy.whole()).unwrap_or_default()
+        copy.map(|copy| copy.finish()).unwrap_or_default()
     }
 }

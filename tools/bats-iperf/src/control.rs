@@ -1,4 +1,4 @@
-//! The signalling: JSON messages over a BRTP connection to the port below the data's.
+//! Signalling: JSON messages over a BRTP connection to the port below the data port.
 
 use std::time::Duration;
 
@@ -9,31 +9,31 @@ use serde::{Deserialize, Serialize};
 
 use crate::cli::TransportMode;
 use crate::clock::Clock;
+use crate::cpu::Utilization;
 use crate::latency::Percentiles;
-use crate::processor::Utilization;
-use crate::sending::Sending;
-use crate::transport::Transport;
+use crate::sender_settings::SenderSettings;
+use crate::transport_stats::TransportStats;
 
-/// Grows when the messages change incompatibly.
+/// Version of the signalling protocol; increases with incompatible changes.
 pub(crate) const VERSION: u32 = 5;
-/// How long an answer may take.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
-/// How long the other side's summary may take: it waits until its streams have ended, each for a minute
-/// at most as long as anything moves.
-pub(crate) const SUMMARY_PATIENCE: Duration = Duration::from_secs(80);
-/// How long the streams of a test may take to come, all together.
-const GATHERING: Duration = Duration::from_secs(120);
-/// Bytes of a message at most: the summary of 256 streams, or a piece of the other side's report.
+/// How long the peer may take to reply.
+pub(crate) const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long the peer's summary may take: it follows the end of the peer's streams, which wait up to
+/// a minute for their data to arrive.
+pub(crate) const SUMMARY_TIMEOUT: Duration = Duration::from_secs(80);
+/// How long all streams of a test together may take to connect.
+const TOTAL_CONNECT_TIMEOUT: Duration = Duration::from_secs(120);
+/// Maximum length of a message in bytes: the summary of 256 streams, or a chunk of a report.
 const MAX_MESSAGE: usize = 1 << 20;
-/// Bytes of the report in one message. JSON may escape a byte with six.
-const PIECE: usize = 100 << 10;
-/// Bytes of the other side's report that are sent and taken.
+/// Bytes of a report in one message. JSON may escape one byte with six.
+const OUTPUT_CHUNK: usize = 100 << 10;
+/// Maximum bytes of a report that are sent and accepted.
 pub(crate) const MAX_OUTPUT: usize = 4 << 20;
 
-/// What the data goes over.
+/// The transport that a test runs over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Carrier {
+pub(crate) enum Transport {
     /// OpenBATS.
     Bats,
     /// The kernel's TCP.
@@ -42,36 +42,37 @@ pub(crate) enum Carrier {
     Udp,
 }
 
-/// Which way the data goes.
+/// Direction of the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Direction {
     /// From the client to the server.
     Forward,
     Reverse,
-    /// Both ways, over streams of their own.
+    /// Both directions, over separate streams.
     Both,
 }
 
-/// What the client asks for.
+/// A test request of the client.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Request {
     pub(crate) version: u32,
     pub(crate) mode: TransportMode,
-    /// Streams of each direction.
+    /// Streams in each direction.
     pub(crate) streams: u16,
-    pub(crate) carrier: Carrier,
+    #[serde(rename = "carrier")]
+    pub(crate) transport: Transport,
     pub(crate) work: Work,
     pub(crate) title: Option<String>,
-    /// The client wants the server's report.
+    /// The client wants the report of the server.
     pub(crate) wants_output: bool,
-    /// ... as JSON.
+    /// The client wants that report as JSON.
     pub(crate) wants_json: bool,
 }
 
 impl Request {
-    /// Streams of all directions together.
+    /// The number of streams in all directions.
     pub(crate) fn all_streams(&self) -> u16 {
         match &self.work {
             Work::Throughput(work) if work.direction == Direction::Both => {
@@ -82,44 +83,44 @@ impl Request {
     }
 }
 
-/// What the streams are for.
+/// What the streams transfer.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Work {
     Throughput(Throughput),
     Files {
-        /// Files and directories.
+        /// Number of files and directories.
         count: u64,
         bytes: u64,
     },
 }
 
-/// A test.
+/// Parameters of a throughput test.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Throughput {
     pub(crate) direction: Direction,
-    /// Length; of no meaning with `bytes` or `messages`.
+    /// Duration; ignored if `bytes` or `messages` is set.
     pub(crate) seconds: f64,
-    /// Seconds at the beginning that do not count.
+    /// Initial seconds that are omitted from the results.
     pub(crate) omit: f64,
-    /// Bytes of all streams of a direction together, 0 for no such end.
+    /// Bytes of all streams of a direction together that end the test, 0 for no limit.
     pub(crate) bytes: u64,
-    /// Messages of all streams of a direction together, 0 for no such end.
+    /// Messages of all streams of a direction together that end the test, 0 for no limit.
     pub(crate) messages: u64,
     /// Seconds between reports, 0 for none.
     pub(crate) interval: f64,
-    /// Bits a second of each stream, 0 for no limit.
+    /// Bits per second of each stream, 0 for no limit.
     pub(crate) bandwidth: u64,
-    /// Bytes of a message.
+    /// Length of a message in bytes.
     pub(crate) length: u32,
-    /// Whether receivers send samples of the messages back.
+    /// Whether receivers echo a sample of the messages.
     pub(crate) latency: bool,
-    /// Milliseconds after which a message is of no use; `None` for the senders' default.
+    /// Deadline of a message in milliseconds; `None` for the sender's default.
     pub(crate) deadline_ms: Option<u64>,
 }
 
-/// One stream's totals.
+/// Totals of one stream.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Totals {
@@ -130,31 +131,32 @@ pub(crate) struct Totals {
     pub(crate) out_of_order: u64,
     pub(crate) duplicates: u64,
     pub(crate) jitter_ms: f64,
-    /// Where times are measured: messages that were due and could not be sent before the end, and
-    /// those that were to come back and did not.
+    /// With latency measurement: messages that were due but not sent before the end, and messages
+    /// whose echo did not arrive.
     pub(crate) unsent: u64,
     pub(crate) unanswered: u64,
-    /// What went wrong, if something did.
+    /// The error that ended the stream, if any.
     pub(crate) error: Option<String>,
-    /// The connection's figures, where it is one of OpenBATS.
-    pub(crate) transport: Option<Transport>,
+    /// Statistics of the connection, if the transport is OpenBATS.
+    #[serde(rename = "transport")]
+    pub(crate) transport_stats: Option<TransportStats>,
 }
 
-/// One side's view in the end.
+/// One side's results at the end of a test.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Summary {
     pub(crate) streams: Vec<Totals>,
     pub(crate) processor: Utilization,
-    /// Of what this side received.
+    /// Latency of messages that this side received.
     pub(crate) one_way: Option<Percentiles>,
-    /// Of what this side sent.
+    /// Latency of messages that this side sent.
     pub(crate) round_trip: Option<Percentiles>,
-    /// How this side sends, if it does.
-    pub(crate) sending: Option<Sending>,
+    /// Sender settings of this side, if it sends.
+    pub(crate) sending: Option<SenderSettings>,
 }
 
-/// The server's clock less the client's, and how far that may be wrong.
+/// The server's clock minus the client's, with its error bound.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ClockOffset {
@@ -162,23 +164,23 @@ pub(crate) struct ClockOffset {
     pub(crate) error_ns: u64,
 }
 
-/// All that is said.
+/// A message of the signalling protocol.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Message {
     Request(Request),
-    /// The server agrees; data connections show this number.
+    /// The server accepts the test; data connections present this number.
     Accept {
         test: u64,
-        /// Ports of the kernel's carriers: one for TCP, one a stream for UDP.
+        /// Ports for the kernel's transports: one for TCP, one per stream for UDP.
         ports: Vec<u16>,
     },
     Deny {
         reason: String,
     },
-    /// All data connections have come to the test.
+    /// All data connections of the test are established.
     Joined,
-    /// Asks for the server's clock.
+    /// Requests the server's clock.
     Ping,
     Pong {
         at_ns: u64,
@@ -186,54 +188,55 @@ pub(crate) enum Message {
     /// The client is ready.
     Ready {
         clock: ClockOffset,
-        /// Greetings that it has sent on each data connection.
-        greetings: u64,
+        /// Hello messages that it has sent on each data connection.
+        #[serde(rename = "greetings")]
+        hellos: u64,
     },
-    /// The test begins now.
+    /// Starts the test.
     Start,
     Summary(Box<Summary>),
-    /// A piece of this side's report.
+    /// A chunk of this side's report.
     Output {
         text: String,
         last: bool,
     },
 }
 
-/// Patience with the streams of a test: each has its time after the one before, as many of them take
-/// long on a slow or far host, but they have not for ever.
+/// Timeout for the streams of a test to connect. Each stream restarts it, because many streams take
+/// long on a slow or distant host, but the total is bounded.
 #[derive(Debug)]
-pub(crate) struct Gathering {
+pub(crate) struct ConnectTimeout {
     clock: Clock,
     last: Duration,
 }
 
-impl Gathering {
+impl ConnectTimeout {
     pub(crate) fn start() -> Self {
         Self { clock: Clock::start(), last: Duration::ZERO }
     }
 
-    /// A stream has come.
+    /// Records that a stream has connected.
     pub(crate) fn progress(&mut self) {
         self.last = self.clock.elapsed();
     }
 
-    /// How long the next one may still take.
+    /// How long the next stream may still take.
     pub(crate) fn left(&self) -> Duration {
         Self::left_at(self.last, self.clock.elapsed())
     }
 
     fn left_at(last: Duration, now: Duration) -> Duration {
-        (last + PATIENCE).min(GATHERING).saturating_sub(now)
+        (last + REPLY_TIMEOUT).min(TOTAL_CONNECT_TIMEOUT).saturating_sub(now)
     }
 }
 
-/// Limits of the signalling connections: little is said on them.
-pub(crate) fn transport() -> TransportConfig {
+/// Configuration of the signalling connections, which transfer little data.
+pub(crate) fn transport_config() -> TransportConfig {
     TransportConfig {
         max_message_size: MAX_MESSAGE,
         send_budget: 4 << 20,
         receive_budget: 4 << 20,
-        // It is silent during the test.
+        // The connection is idle during the test.
         keep_alive: Some(Duration::from_secs(5)),
         ..TransportConfig::default()
     }
@@ -241,63 +244,63 @@ pub(crate) fn transport() -> TransportConfig {
 
 /// Sends a message.
 pub(crate) fn send(connection: &Connection, message: &Message) -> Result<()> {
-    let text = serde_json::to_vec(message).context("cannot write a signalling message")?;
+    let text = serde_json::to_vec(message).context("cannot encode a signalling message")?;
     connection
         .send(text)
-        .wait_for(PATIENCE)
-        .context("the peer takes nothing on the signalling connection")?
-        .context("the signalling connection broke")
+        .wait_for(REPLY_TIMEOUT)
+        .context("the peer does not accept data on the signalling connection")?
+        .context("the signalling connection failed")
 }
 
-/// The next message.
+/// Receives the next message.
 ///
 /// # Errors
-/// None came within `patience`, it is not understood, or the connection broke.
-pub(crate) fn receive(connection: &Connection, patience: Duration) -> Result<Message> {
+/// No message arrived within `timeout`, it is invalid, or the connection failed.
+pub(crate) fn receive(connection: &Connection, timeout: Duration) -> Result<Message> {
     let message = connection
         .recv()
-        .wait_for(patience)
-        .context("no word on the signalling connection")?
-        .context("the signalling connection broke")?;
-    understood(message)
+        .wait_for(timeout)
+        .context("no message on the signalling connection")?
+        .context("the signalling connection failed")?;
+    decode_message(message)
 }
 
-fn understood(message: Option<Bytes>) -> Result<Message> {
-    let Some(message) = message else { bail!("the peer has left the signalling connection") };
-    serde_json::from_slice(&message).context("the peer's signalling is not understood")
+fn decode_message(message: Option<Bytes>) -> Result<Message> {
+    let Some(message) = message else { bail!("the peer has closed the signalling connection") };
+    serde_json::from_slice(&message).context("the peer sent an invalid signalling message")
 }
 
-/// As [`receive`], doing something again and again until the message comes.
+/// Like [`receive`], but calls `again` every `every` until the message arrives.
 pub(crate) fn receive_meanwhile(
     connection: &Connection,
-    patience: Duration,
+    timeout: Duration,
     every: Duration,
     mut again: impl FnMut() -> Result<()>,
 ) -> Result<Message> {
     let clock = Clock::start();
-    while clock.elapsed() < patience {
+    while clock.elapsed() < timeout {
         if let Ok(message) = connection.recv().wait_for(every) {
-            let message = message.context("the signalling connection broke")?;
-            return understood(message);
+            let message = message.context("the signalling connection failed")?;
+            return decode_message(message);
         }
         again()?;
     }
     receive(connection, Duration::ZERO)
 }
 
-/// Sends a report in pieces.
+/// Sends a report in chunks.
 pub(crate) fn send_output(connection: &Connection, text: &str) -> Result<()> {
-    let mut rest = text;
+    let mut remaining = text;
     loop {
-        let fits = |end: &usize| rest.is_char_boundary(*end);
-        let end = (0..=rest.len().min(PIECE)).rev().find(fits).unwrap_or(0);
-        let (piece, after) = rest.split_at(end);
+        let fits = |end: &usize| remaining.is_char_boundary(*end);
+        let end = (0..=remaining.len().min(OUTPUT_CHUNK)).rev().find(fits).unwrap_or(0);
+        let (chunk, after) = remaining.split_at(end);
         let last = after.is_empty();
-        send(connection, &Message::Output { text: piece.to_owned(), last })?;
+        send(connection, &Message::Output { text: chunk.to_owned(), last })?;
         if last {
             return Ok(());
         }
-        rest = after;
+        remaining = after;
     }
 }
 
@@ -305,8 +308,8 @@ pub(crate) fn send_output(connection: &Connection, text: &str) -> Result<()> {
 pub(crate) fn receive_output(connection: &Connection) -> Result<String> {
     let mut whole = String::new();
     loop {
-        let Message::Output { text, last } = receive(connection, PATIENCE)? else {
-            bail!("the peer answers out of turn");
+        let Message::Output { text, last } = receive(connection, REPLY_TIMEOUT)? else {
+            bail!("the peer sent an unexpected message");
         };
         whole.push_str(&text);
         if whole.len() > MAX_OUTPUT {
@@ -318,12 +321,12 @@ pub(crate) fn receive_output(connection: &Connection) -> Result<String> {
     }
 }
 
-/// Text of a peer, fit to be printed.
+/// Makes text of a peer safe to print.
 pub(crate) fn printable(text: &str) -> String {
     text.chars().take(1_000).map(|char| if char.is_control() { '?' } else { char }).collect()
 }
 
-/// The first message of a data connection.
+/// The hello message: the first message of a data connection.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Hello {
     pub(crate) test: u64,
@@ -331,7 +334,7 @@ pub(crate) struct Hello {
 }
 
 const HELLO_MAGIC: &[u8; 6] = b"BIPRF2";
-/// Bytes of a hello.
+/// Length of a hello message in bytes.
 pub(crate) const HELLO_LENGTH: usize = 16;
 
 impl Hello {
@@ -353,7 +356,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hello_survives_and_others_are_refused() {
+    fn hello_messages_round_trip_and_invalid_ones_are_rejected() {
         let hello = Hello { test: 0x1234_5678_9abc_def0, stream: 7 };
         assert_eq!(hello.encode().len(), HELLO_LENGTH);
         assert_eq!(Hello::decode(&hello.encode()), Some(hello));
@@ -369,22 +372,22 @@ mod tests {
     }
 
     #[test]
-    fn streams_that_come_have_more_time_but_not_for_ever() {
+    fn each_stream_restarts_the_connect_timeout_up_to_a_limit() {
         let seconds = Duration::from_secs;
-        assert_eq!(Gathering::left_at(seconds(0), seconds(0)), PATIENCE);
-        assert_eq!(Gathering::left_at(seconds(15), seconds(18)), PATIENCE - seconds(3));
-        assert_eq!(Gathering::left_at(seconds(15), seconds(36)), Duration::ZERO);
-        assert_eq!(Gathering::left_at(seconds(119), seconds(119)), seconds(1));
-        assert_eq!(Gathering::left_at(seconds(500), seconds(500)), Duration::ZERO);
+        assert_eq!(ConnectTimeout::left_at(seconds(0), seconds(0)), REPLY_TIMEOUT);
+        assert_eq!(ConnectTimeout::left_at(seconds(15), seconds(18)), REPLY_TIMEOUT - seconds(3));
+        assert_eq!(ConnectTimeout::left_at(seconds(15), seconds(36)), Duration::ZERO);
+        assert_eq!(ConnectTimeout::left_at(seconds(119), seconds(119)), seconds(1));
+        assert_eq!(ConnectTimeout::left_at(seconds(500), seconds(500)), Duration::ZERO);
     }
 
     #[test]
-    fn messages_with_unknown_or_missing_fields_are_refused() {
+    fn messages_with_unknown_or_missing_fields_are_rejected() {
         let request = Message::Request(Request {
             version: VERSION,
             mode: TransportMode::Brtp,
             streams: 2,
-            carrier: Carrier::Bats,
+            transport: Transport::Bats,
             work: Work::Files { count: 1, bytes: 9 },
             title: None,
             wants_output: false,
@@ -400,26 +403,26 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_summary_and_the_worst_piece_fit() {
+    fn the_longest_summary_and_output_chunk_fit_in_a_message() {
         let totals = Totals {
             error: Some("\u{1}".repeat(200)),
-            transport: Some(Transport::default()),
+            transport_stats: Some(TransportStats::default()),
             seconds: f64::MAX,
             ..Totals::default()
         };
         let summary = Summary { streams: vec![totals; 256], ..Summary::default() };
         let text = serde_json::to_vec(&Message::Summary(Box::new(summary))).unwrap();
         assert!(text.len() < MAX_MESSAGE, "{}", text.len());
-        let piece = Message::Output { text: "\u{1}".repeat(PIECE), last: true };
-        assert!(serde_json::to_vec(&piece).unwrap().len() < MAX_MESSAGE);
+        let chunk = Message::Output { text: "\u{1}".repeat(OUTPUT_CHUNK), last: true };
+        assert!(serde_json::to_vec(&chunk).unwrap().len() < MAX_MESSAGE);
     }
 
     #[test]
-    fn a_report_of_the_other_side_has_so_many_bytes() {
+    fn reports_above_the_maximum_length_are_rejected() {
         use openbats::{ClientOptions, Endpoint, Identity, Mode, ServerOptions, Trust};
         let identity = Identity::generate(&["localhost"]).unwrap();
         let options = ClientOptions::new(Trust::fingerprint(identity.fingerprint()));
-        let server = ServerOptions::new(identity).transport(transport()).modes([Mode::Brtp]);
+        let server = ServerOptions::new(identity).transport(transport_config()).modes([Mode::Brtp]);
         let server = Endpoint::builder().bind(([127, 0, 0, 1], 0).into()).server(server);
         let server = server.start().unwrap();
         let client = Endpoint::builder().bind(([127, 0, 0, 1], 0).into()).start().unwrap();
@@ -427,10 +430,10 @@ mod tests {
             let connecting = client.connect(
                 server.local_addr(),
                 "localhost",
-                options.clone().transport(transport()),
+                options.clone().transport(transport_config()),
             );
-            let near = connecting.wait_for(PATIENCE).unwrap().unwrap();
-            let far = server.accept().wait_for(PATIENCE).unwrap().unwrap();
+            let near = connecting.wait_for(REPLY_TIMEOUT).unwrap().unwrap();
+            let far = server.accept().wait_for(REPLY_TIMEOUT).unwrap().unwrap();
             std::thread::scope(|scope| {
                 scope.spawn(|| send_output(&far, &"x".repeat(bytes)));
                 let report = receive_output(&near);
@@ -441,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn text_cannot_drive_a_terminal() {
+    fn control_characters_are_replaced_before_printing() {
         assert_eq!(printable("a\x1b[31m\n"), "a?[31m?");
         assert_eq!(printable(&"é".repeat(5_000)).chars().count(), 1_000);
     }

@@ -1,5 +1,5 @@
-//! An emulated link between the client and its socket: a relay on loopback whose two directions
-//! are links of `bats-netem`, driven in real time by a thread of its own. No privileges needed.
+//! Emulated link between the client and its socket: a UDP proxy on loopback with a `bats-netem`
+//! link in each direction, driven in real time by its own thread. Needs no privileges.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -13,15 +13,15 @@ use anyhow::{Context, Result};
 use bats_netem::{Link, LinkStats, Output, Payload, Timestamp};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::carrier::Local;
 use crate::cli::Emulation;
 use crate::clock::Clock;
+use crate::stream::Local;
 
-/// Datagrams taken from a socket before what is due is sent.
+/// Datagrams received from a socket before due ones are sent.
 const BATCH: usize = 64;
-/// The longest sleep: how late the end may be noticed.
-const NAP: Duration = Duration::from_millis(50);
-/// Buffers asked of the system, so that no datagram is lost but those that shall be.
+/// Maximum sleep, and so the delay until the thread notices that it should stop.
+const MAX_SLEEP: Duration = Duration::from_millis(50);
+/// Socket buffers in bytes. Only the emulated link should lose datagrams.
 const SOCKET_BUFFER: usize = 8 << 20;
 
 #[derive(Clone, Debug)]
@@ -38,20 +38,21 @@ impl Payload for Datagram {
         }
     }
 
-    /// The relay's sockets carry no ECN, and no link of ours has a marking threshold.
+    /// The sockets do not set ECN, and these links have no marking threshold.
     fn mark(&mut self) {}
 }
 
-/// A running relay; it ends when dropped.
+/// A running proxy; stopped when dropped.
 #[derive(Debug)]
-pub(crate) struct Relay {
+pub(crate) struct LinkProxy {
     address: SocketAddr,
-    is_over: Arc<AtomicBool>,
+    should_stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<[LinkStats; 2]>>,
 }
 
-impl Relay {
-    /// Relays between one socket of this process and `remote`, which sees `local` if given.
+impl LinkProxy {
+    /// Starts a proxy between one socket of this process and `remote`. `local` is the address that
+    /// `remote` sees, if given.
     pub(crate) fn start(emulation: &Emulation, local: &Local, remote: SocketAddr) -> Result<Self> {
         let any: IpAddr = if remote.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
         let front = open((Ipv4Addr::LOCALHOST, 0).into())?;
@@ -59,7 +60,7 @@ impl Relay {
         local.prepare(&back)?;
         back.connect(remote).with_context(|| format!("the emulated link cannot reach {remote}"))?;
         let address = front.local_addr()?;
-        let is_over = Arc::new(AtomicBool::new(false));
+        let should_stop = Arc::new(AtomicBool::new(false));
         let mut driver = Driver {
             front,
             back,
@@ -69,35 +70,35 @@ impl Relay {
             buffer: vec![0; 65_536],
             clock: Clock::start(),
         };
-        let over = is_over.clone();
+        let stop_flag = should_stop.clone();
         let thread = thread::Builder::new()
             .name("emulator".into())
             .spawn(move || {
                 set_timer_slack();
-                while !over.load(Ordering::Acquire) {
-                    driver.turn();
+                while !stop_flag.load(Ordering::Acquire) {
+                    driver.poll_once();
                 }
                 [driver.forward.stats(), driver.reverse.stats()]
             })
             .context("cannot start the emulated link")?;
-        Ok(Self { address, is_over, thread: Some(thread) })
+        Ok(Self { address, should_stop, thread: Some(thread) })
     }
 
-    /// Where the client finds the server.
+    /// The address that the client sends to.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Ends it and tells what either direction has done.
+    /// Stops the proxy and returns the statistics of both directions.
     pub(crate) fn stop(mut self) -> Option<[LinkStats; 2]> {
-        self.is_over.store(true, Ordering::Release);
+        self.should_stop.store(true, Ordering::Release);
         self.thread.take()?.join().ok()
     }
 }
 
-impl Drop for Relay {
+impl Drop for LinkProxy {
     fn drop(&mut self) {
-        self.is_over.store(true, Ordering::Release);
+        self.should_stop.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -105,7 +106,7 @@ impl Drop for Relay {
 }
 
 fn set_timer_slack() {
-    // The default of 50 us would be a part of every delay.
+    // The default slack of 50 us would add to every delay.
     #[cfg(target_os = "linux")]
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
 }
@@ -114,7 +115,7 @@ fn open(address: SocketAddr) -> Result<UdpSocket> {
     let socket = UdpSocket::bind(address).context("cannot open a socket of the emulated link")?;
     socket.set_nonblocking(true)?;
     let raw = socket2::SockRef::from(&socket);
-    // What the system allows must do.
+    // A smaller buffer, if the system limits it, is acceptable.
     #[cfg(target_os = "linux")]
     if rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, SOCKET_BUFFER).is_err() {
         let _ = raw.set_recv_buffer_size(SOCKET_BUFFER);
@@ -126,7 +127,7 @@ fn open(address: SocketAddr) -> Result<UdpSocket> {
 struct Driver {
     front: UdpSocket,
     back: UdpSocket,
-    /// The socket of this process: the first that sends something.
+    /// The client socket: the first that sends a datagram.
     client: Option<SocketAddr>,
     forward: Link<Datagram>,
     reverse: Link<Datagram>,
@@ -139,8 +140,8 @@ impl Driver {
         Timestamp::ZERO + self.clock.elapsed()
     }
 
-    /// Takes what has come, sends what is due, sleeps until there is more of either.
-    fn turn(&mut self) {
+    /// Receives datagrams, sends due ones, then sleeps until either is possible.
+    fn poll_once(&mut self) {
         let mut has_received = false;
         for _ in 0..BATCH {
             let Some((count, from)) = received(self.front.recv_from(&mut self.buffer)) else {
@@ -164,7 +165,7 @@ impl Driver {
         };
         loop {
             match self.forward.poll(self.now()) {
-                // What the system does not take is lost, as on any path.
+                // A datagram that the system does not accept is lost, as on any path.
                 Output::Deliver(datagram) => drop(self.back.send(&datagram.0)),
                 Output::Timeout(at) => break later(at),
             }
@@ -179,19 +180,19 @@ impl Driver {
             }
         }
         if !has_received {
-            let until = next.map_or(NAP, |at| at - self.now()).min(NAP);
+            let until = next.map_or(MAX_SLEEP, |at| at - self.now()).min(MAX_SLEEP);
             let timeout = Timespec { tv_sec: 0, tv_nsec: until.subsec_nanos().into() };
             let mut files = [
                 PollFd::from_borrowed_fd(self.front.as_fd(), PollFlags::IN),
                 PollFd::from_borrowed_fd(self.back.as_fd(), PollFlags::IN),
             ];
-            // An interrupted sleep is a short one.
+            // An interrupted sleep is only a short one.
             let _ = poll(&mut files, Some(&timeout));
         }
     }
 }
 
-/// Refusals are those of datagrams sent before, and the next call may well succeed.
+/// Errors report earlier datagrams (ICMP unreachable); the next call may succeed.
 fn received<T>(result: std::io::Result<T>) -> Option<T> {
     match result {
         Ok(received) => Some(received),
@@ -204,34 +205,34 @@ fn received<T>(result: std::io::Result<T>) -> Option<T> {
 mod tests {
     use super::*;
 
-    /// Sends datagrams through a relay to a server that sends them back. Each group waits for the one
-    /// before, so that no queue of the system overflows, however busy the machine is: what the links
-    /// let pass is known, as their losses go by the seed.
+    /// Sends datagrams through a proxy to an echo server. Each group waits for the previous one, so
+    /// that system queues never overflow, however busy the machine is. The datagrams that the links
+    /// deliver are known because their losses depend on the seed only.
     fn pass(text: &str, datagrams: usize) -> (usize, [LinkStats; 2]) {
         let matches = crate::cli::parse(["bats_iperf", "-c", "host", "--emulate", text]);
         let emulation = matches.unwrap().0.emulate.unwrap();
         let server = UdpSocket::bind("127.0.0.1:0").unwrap();
         server.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
         let mut models =
-            [0, 1].map(|way| Link::new(emulation.link.clone(), emulation.seed.wrapping_add(way)));
-        let mut passing = |way: usize, now: Timestamp, count: usize| {
+            [0, 1].map(|path| Link::new(emulation.link.clone(), emulation.seed.wrapping_add(path)));
+        let mut passing = |path: usize, now: Timestamp, count: usize| {
             for _ in 0..count {
-                models[way].handle(now, Datagram(vec![0; 1_000]));
+                models[path].handle(now, Datagram(vec![0; 1_000]));
             }
             let later = now + Duration::from_millis(500);
-            std::iter::from_fn(|| match models[way].poll(later) {
+            std::iter::from_fn(|| match models[path].poll(later) {
                 Output::Deliver(_) => Some(()),
                 Output::Timeout(_) => None,
             })
             .count()
         };
-        let relay =
-            Relay::start(&emulation, &Local::default(), server.local_addr().unwrap()).unwrap();
+        let proxy =
+            LinkProxy::start(&emulation, &Local::default(), server.local_addr().unwrap()).unwrap();
         let client = UdpSocket::bind("127.0.0.1:0").unwrap();
-        client.connect(relay.address()).unwrap();
+        client.connect(proxy.address()).unwrap();
         client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        let is_over = Arc::new(AtomicBool::new(false));
-        let over = is_over.clone();
+        let should_stop = Arc::new(AtomicBool::new(false));
+        let stop_flag = should_stop.clone();
         let echoing = thread::spawn(move || {
             let (mut arrived, mut buffer) = (0, [0; 2_000]);
             loop {
@@ -240,7 +241,7 @@ mod tests {
                         arrived += 1;
                         server.send_to(&buffer[..count], from).unwrap();
                     }
-                    Err(_) if over.load(Ordering::Acquire) => return arrived,
+                    Err(_) if stop_flag.load(Ordering::Acquire) => return arrived,
                     Err(_) => {}
                 }
             }
@@ -253,23 +254,23 @@ mod tests {
             let there = passing(0, now, 20);
             let mut buffer = [0; 2_000];
             for _ in 0..passing(1, now, there) {
-                client.recv(&mut buffer).expect("what the link lets pass comes back");
+                client.recv(&mut buffer).expect("a datagram that the link delivers is echoed");
             }
         }
-        is_over.store(true, Ordering::Release);
+        should_stop.store(true, Ordering::Release);
         let arrived = echoing.join().unwrap();
-        (arrived, relay.stop().unwrap())
+        (arrived, proxy.stop().unwrap())
     }
 
     #[test]
-    fn a_link_without_faults_passes_everything_both_ways() {
+    fn a_lossless_link_delivers_everything_in_both_directions() {
         let (arrived, stats) = pass("delay=2ms", 200);
         assert_eq!(arrived, 200);
         assert_eq!((stats[0].delivered, stats[1].offered), (200, 200));
     }
 
     #[test]
-    fn a_lossy_link_loses_its_share() {
+    fn a_lossy_link_loses_the_configured_fraction() {
         let (arrived, stats) = pass("loss=30%,seed=5", 1_000);
         assert_eq!(stats[0].offered, 1_000);
         assert_eq!(arrived as u64, stats[0].delivered);

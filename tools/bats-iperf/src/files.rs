@@ -1,4 +1,4 @@
-//! Files: what is sent or received is shown, reported and concluded.
+//! File transfers: progress, results and summary.
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
@@ -16,30 +16,30 @@ use openbats::file::set::{self, FileReport, FileSet, Outcome, Progress, Receiver
 use openbats::{Connection, Wait};
 use serde_json::{Value, json};
 
-use crate::carrier::Pipe;
 use crate::cli::{Compression, Existing, Options};
 use crate::clock::Clock;
 use crate::console::Output;
 use crate::control::{Work, printable};
-use crate::limit::Allowance;
-use crate::report::json::{self, About};
+use crate::rate_limiter::RateLimiter;
+use crate::report::json::{self, TestInfo};
+use crate::stream::DataStream;
 use crate::units;
 
-/// Bars at a time; more would not fit.
+/// Maximum number of progress bars shown at once.
 const MAX_BARS: usize = 10;
-/// Files of a transfer of which a server keeps more than the sum: a client may send any number.
-const MAX_KEPT: usize = 20_000;
-/// How often it is looked whether a transfer still moves.
-const WATCH_EVERY: Duration = Duration::from_millis(200);
+/// Maximum number of file records that a server keeps: a client may send any number of files.
+const MAX_RECORDS: usize = 20_000;
+/// How often to check whether a transfer makes progress.
+const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Files to be sent.
+/// The files to send.
 #[derive(Debug)]
-pub(crate) struct Outgoing {
+pub(crate) struct OutgoingFiles {
     sender: Sender,
 }
 
-impl Outgoing {
-    /// Files and directories.
+impl OutgoingFiles {
+    /// Number of files and directories.
     pub(crate) fn count(&self) -> u64 {
         self.sender.set().entries().len() as u64
     }
@@ -49,22 +49,22 @@ impl Outgoing {
     }
 }
 
-/// What happened to one file or directory.
+/// The result of one file or directory.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Transferred {
+pub(crate) struct FileRecord {
     pub(crate) name: String,
     pub(crate) bytes: u64,
-    /// Bytes that were not there already.
+    /// Bytes transferred, without those that the receiver already had.
     pub(crate) sent: u64,
     pub(crate) seconds: f64,
     pub(crate) state: State,
     /// The BLAKE3 hash in hexadecimal.
     pub(crate) hash: Option<String>,
-    /// The name that it got, or what went wrong.
-    pub(crate) words: Option<String>,
+    /// The new name of a renamed file, or the error.
+    pub(crate) detail: Option<String>,
 }
 
-/// How it ended.
+/// How the transfer of a file ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     Stored,
@@ -86,9 +86,9 @@ impl State {
     }
 }
 
-impl Transferred {
+impl FileRecord {
     fn new(report: &FileReport, seconds: f64) -> Self {
-        let (state, words) = match &report.outcome {
+        let (state, detail) = match &report.outcome {
             Outcome::Stored { .. } => (State::Stored, None),
             Outcome::Renamed { to, .. } => (State::Renamed, Some(to.clone())),
             Outcome::Unchanged { .. } => (State::Unchanged, None),
@@ -102,35 +102,35 @@ impl Transferred {
             seconds,
             state,
             hash: report.outcome.hash().map(hex),
-            words,
+            detail,
         }
     }
 
-    pub(crate) fn is_good(&self) -> bool {
+    pub(crate) fn succeeded(&self) -> bool {
         self.state != State::Failed
     }
 
-    /// A line about it.
+    /// The report line of this file.
     fn line(&self, word: &str) -> String {
         let name = printable(&self.name);
-        let words = self.words.as_deref().map(printable).unwrap_or_default();
+        let detail = self.detail.as_deref().map(printable).unwrap_or_default();
         let hash = self.hash.as_ref().map(|hash| format!(", BLAKE3 {hash}")).unwrap_or_default();
         match self.state {
-            State::Failed => format!("failed {name}: {words}"),
-            State::Skipped => format!("skipped {name}: {words}"),
+            State::Failed => format!("failed {name}: {detail}"),
+            State::Skipped => format!("skipped {name}: {detail}"),
             State::Unchanged => format!("unchanged {name}: {}{hash}", units::bytes(self.bytes)),
             State::Stored if self.hash.is_none() => format!("{word} {name}/"),
             State::Stored | State::Renamed => {
                 let to = match self.state {
-                    State::Renamed => format!(" as {words}"),
+                    State::Renamed => format!(" as {detail}"),
                     _ => String::new(),
                 };
-                let rest = match self.bytes.saturating_sub(self.sent) {
+                let existing_note = match self.bytes.saturating_sub(self.sent) {
                     0 => String::new(),
-                    there => format!(" ({} were there)", units::bytes(there)),
+                    existing_bytes => format!(" ({} existed)", units::bytes(existing_bytes)),
                 };
                 format!(
-                    "{word} {name}{to}: {}{rest} in {:.2} sec, {}{hash}",
+                    "{word} {name}{to}: {}{existing_note} in {:.2} sec, {}{hash}",
                     units::bytes(self.bytes),
                     self.seconds,
                     units::rate(self.sent as f64 * 8.0 / self.seconds.max(1e-9)),
@@ -146,58 +146,58 @@ impl Transferred {
             "sent_bytes": self.sent,
             "seconds": self.seconds,
             "state": self.state.word(),
-            "verified": self.is_good() && self.state != State::Skipped,
+            "verified": self.succeeded() && self.state != State::Skipped,
             "blake3": self.hash,
-            "stored_as": self.words.as_ref().filter(|_| self.state == State::Renamed),
-            "error": self.words.as_ref().filter(|_| matches!(self.state, State::Failed | State::Skipped)),
+            "stored_as": self.detail.as_ref().filter(|_| self.state == State::Renamed),
+            "error": self.detail.as_ref().filter(|_| matches!(self.state, State::Failed | State::Skipped)),
         })
     }
 }
 
-/// What became of all files and directories of a transfer.
+/// Results of all files and directories of a transfer.
 #[derive(Debug, Default)]
-pub(crate) struct Account {
-    /// In the order in which they were offered, as far as they were kept.
-    files: Vec<Transferred>,
-    /// Those that were not.
+pub(crate) struct TransferResult {
+    /// Kept records, in the order in which the files were offered.
+    files: Vec<FileRecord>,
+    /// Number of records that were not kept.
     left_out: u64,
-    /// Of all: how many, skipped ones aside; those of them that are good; their bytes, and those
-    /// that were sent.
-    counted: u64,
-    good: u64,
+    /// Counts over all files except skipped ones: files, successful files, their bytes, and bytes
+    /// transferred.
+    attempted: u64,
+    successful: u64,
     bytes: u64,
     sent: u64,
-    /// The first that failed.
+    /// The first file that failed: its number, name and error.
     failed: Option<(u32, String, String)>,
 }
 
-impl Account {
-    fn add(&mut self, id: u32, file: &Transferred) {
+impl TransferResult {
+    fn add(&mut self, id: u32, file: &FileRecord) {
         if file.state == State::Skipped {
             return;
         }
-        self.counted += 1;
-        if file.is_good() {
-            self.good += 1;
+        self.attempted += 1;
+        if file.succeeded() {
+            self.successful += 1;
             self.bytes = self.bytes.saturating_add(file.bytes);
             self.sent = self.sent.saturating_add(file.sent);
         } else if self.failed.as_ref().is_none_or(|(first, ..)| id < *first) {
-            let why = file.words.clone().unwrap_or_default();
+            let why = file.detail.clone().unwrap_or_default();
             self.failed = Some((id, file.name.clone(), why));
         }
     }
 
-    /// Whether so many were to be transferred, and all were.
-    pub(crate) fn is_good(&self, count: u64) -> bool {
-        self.good == self.counted && self.counted == count
+    /// Whether all of `count` files were transferred successfully.
+    pub(crate) fn succeeded(&self, count: u64) -> bool {
+        self.successful == self.attempted && self.attempted == count
     }
 }
 
-/// Files to be sent, `None` if none were asked for.
+/// Collects the files to send, `None` if there are none.
 ///
 /// # Errors
-/// None of them is there, or two have the same name.
-pub(crate) fn collect(options: &Options) -> Result<Option<Outgoing>> {
+/// None of the files exists, or two have the same name.
+pub(crate) fn collect(options: &Options) -> Result<Option<OutgoingFiles>> {
     if options.files.is_empty() {
         return Ok(None);
     }
@@ -210,53 +210,53 @@ pub(crate) fn collect(options: &Options) -> Result<Option<Outgoing>> {
         Compression::Zstd => set::Compression::Zstd,
         Compression::Lz4 => set::Compression::Lz4,
     });
-    Ok(Some(Outgoing { sender: Sender::new(set).compression(compression) }))
+    Ok(Some(OutgoingFiles { sender: Sender::new(set).compression(compression) }))
 }
 
-/// What is seen of a transfer while it runs.
-struct View<'a> {
+/// Shows the progress of a transfer and records its results.
+struct TransferMonitor<'a> {
     output: &'a Output,
     /// `sent` or `received`.
     word: &'static str,
     bars: Option<MultiProgress>,
     files: Mutex<BTreeMap<u32, (Clock, Option<ProgressBar>)>>,
-    done: Mutex<(Vec<(u32, Transferred)>, Account)>,
-    /// How many of them are kept.
-    most: usize,
+    done: Mutex<(Vec<(u32, FileRecord)>, TransferResult)>,
+    /// Maximum number of file records to keep.
+    max_records: usize,
     total: u64,
-    moved: AtomicU64,
+    transferred: AtomicU64,
     clock: Clock,
-    /// Between two lines of progress where there is no terminal; zero for none.
-    every: Duration,
+    /// Interval between progress lines without a terminal; zero for none.
+    line_interval: Duration,
     next_line: Mutex<Duration>,
-    /// When something happened, in milliseconds.
-    moved_at: AtomicU64,
+    /// When the last progress was made, in milliseconds.
+    progress_at: AtomicU64,
 }
 
-impl<'a> View<'a> {
+impl<'a> TransferMonitor<'a> {
     fn new(
         output: &'a Output,
         word: &'static str,
         total: u64,
         options: &Options,
-        most: usize,
+        max_records: usize,
     ) -> Self {
-        let (every, debug) = (options.interval, options.debug);
-        let is_shown = !output.is_json() && !debug && std::io::stderr().is_terminal();
+        let (line_interval, debug) = (options.interval, options.debug);
+        let shows_bars = !output.is_json() && !debug && std::io::stderr().is_terminal();
         let target = ProgressDrawTarget::stderr();
         Self {
             output,
             word,
-            bars: is_shown.then(|| MultiProgress::with_draw_target(target)),
+            bars: shows_bars.then(|| MultiProgress::with_draw_target(target)),
             files: Mutex::default(),
             done: Mutex::default(),
-            most,
+            max_records,
             total,
-            moved: AtomicU64::new(0),
+            transferred: AtomicU64::new(0),
             clock: Clock::start(),
-            every,
-            next_line: Mutex::new(every),
-            moved_at: AtomicU64::new(0),
+            line_interval,
+            next_line: Mutex::new(line_interval),
+            progress_at: AtomicU64::new(0),
         }
     }
 
@@ -264,14 +264,14 @@ impl<'a> View<'a> {
         u64::try_from(self.clock.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// How long nothing has happened.
-    fn stillness(&self) -> Duration {
-        let moved_at = self.moved_at.load(Ordering::Relaxed);
-        Duration::from_millis(self.now_ms().saturating_sub(moved_at))
+    /// How long the transfer has made no progress.
+    fn idle_time(&self) -> Duration {
+        let progress_at = self.progress_at.load(Ordering::Relaxed);
+        Duration::from_millis(self.now_ms().saturating_sub(progress_at))
     }
 
     fn on(&self, progress: Progress<'_>) {
-        self.moved_at.store(self.now_ms(), Ordering::Relaxed);
+        self.progress_at.store(self.now_ms(), Ordering::Relaxed);
         let Ok(mut files) = self.files.lock() else { return };
         match progress {
             Progress::Begin { id, name, size } => {
@@ -289,10 +289,11 @@ impl<'a> View<'a> {
                     bar.inc(bytes);
                 }
                 drop(files);
-                let moved = self.moved.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
-                self.line(moved);
+                let transferred =
+                    self.transferred.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
+                self.line(transferred);
             }
-            // Something moves at one of the ends, which is all there is to know.
+            // An end compares existing content; that counts as progress.
             Progress::Checking { .. } => {}
             Progress::End { id, report } => {
                 let seconds = match files.remove(&id) {
@@ -305,18 +306,18 @@ impl<'a> View<'a> {
                     None => 0.0,
                 };
                 drop(files);
-                self.end(id, Transferred::new(report, seconds));
+                self.end(id, FileRecord::new(report, seconds));
             }
         }
     }
 
-    fn end(&self, id: u32, file: Transferred) {
+    fn end(&self, id: u32, file: FileRecord) {
         let line = file.line(self.word);
         self.print(&line);
         self.output.event("file", || file.json());
         if let Ok(mut done) = self.done.lock() {
             done.1.add(id, &file);
-            match done.0.len() < self.most {
+            match done.0.len() < self.max_records {
                 true => done.0.push((id, file)),
                 false => done.1.left_out += 1,
             }
@@ -330,9 +331,9 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Where there is no terminal, a line from time to time.
-    fn line(&self, moved: u64) {
-        if self.bars.is_some() || self.every.is_zero() {
+    /// Prints a progress line at intervals if there is no terminal.
+    fn line(&self, transferred: u64) {
+        if self.bars.is_some() || self.line_interval.is_zero() {
             return;
         }
         let now = self.clock.elapsed();
@@ -340,21 +341,21 @@ impl<'a> View<'a> {
         if now < *next {
             return;
         }
-        *next = now + self.every;
-        let percent = 100.0 * moved as f64 / self.total.max(1) as f64;
+        *next = now + self.line_interval;
+        let percent = 100.0 * transferred as f64 / self.total.max(1) as f64;
         self.output.line(&format!(
             "{percent:>3.0}%  {} of {}  {}",
-            units::bytes(moved),
+            units::bytes(transferred),
             units::bytes(self.total),
-            units::rate(moved as f64 * 8.0 / now.as_secs_f64().max(1e-9))
+            units::rate(transferred as f64 * 8.0 / now.as_secs_f64().max(1e-9))
         ));
     }
 
-    /// Everything, in the order in which it was offered.
-    fn finish(self) -> Account {
-        let (mut done, account) = self.done.into_inner().unwrap_or_default();
+    /// Returns all results, in the order in which the files were offered.
+    fn finish(self) -> TransferResult {
+        let (mut done, totals) = self.done.into_inner().unwrap_or_default();
         done.sort_by_key(|(id, _)| *id);
-        Account { files: done.into_iter().map(|(_, file)| file).collect(), ..account }
+        TransferResult { files: done.into_iter().map(|(_, file)| file).collect(), ..totals }
     }
 }
 
@@ -369,18 +370,18 @@ fn new_bar(bars: &MultiProgress, name: &str, size: u64) -> ProgressBar {
     bar
 }
 
-/// Runs one thread for each connection, and ends them all when nothing moves for too long.
-fn on_all(
-    pipes: &[Pipe],
-    view: &View<'_>,
+/// Runs one thread for each connection, and closes all connections when the transfer stalls.
+fn run_all(
+    data_streams: &[DataStream],
+    monitor: &TransferMonitor<'_>,
     limit: Duration,
     run: impl Fn(&Connection) -> Result<(), FileError> + Sync,
 ) {
-    let connections: Vec<&Connection> = pipes
+    let connections: Vec<&Connection> = data_streams
         .iter()
-        .filter_map(|pipe| match pipe {
-            Pipe::Bats { connection, .. } => Some(connection),
-            Pipe::Tcp(_) | Pipe::Udp(_) => None,
+        .filter_map(|data_stream| match data_stream {
+            DataStream::Bats { connection, .. } => Some(connection),
+            DataStream::Tcp(_) | DataStream::Udp(_) => None,
         })
         .collect();
     thread::scope(|scope| {
@@ -389,7 +390,7 @@ fn on_all(
             let (run, done) = (&run, done.clone());
             scope.spawn(move || {
                 if let Err(error) = run(connection) {
-                    view.output.note(&format!("bats_iperf: error - {error}"));
+                    monitor.output.note(&format!("bats_iperf: error - {error}"));
                     connection.close(1, "the transfer failed");
                 }
                 let _ = done.send(());
@@ -398,11 +399,11 @@ fn on_all(
         drop(done);
         let mut running = connections.len();
         while running > 0 {
-            match ended.recv_timeout(WATCH_EVERY) {
+            match ended.recv_timeout(CHECK_INTERVAL) {
                 Ok(()) => running -= 1,
                 Err(RecvTimeoutError::Disconnected) => break,
-                Err(RecvTimeoutError::Timeout) if view.stillness() > limit => {
-                    connections.iter().for_each(|x| x.close(1, "the transfer stood still"));
+                Err(RecvTimeoutError::Timeout) if monitor.idle_time() > limit => {
+                    connections.iter().for_each(|x| x.close(1, "the transfer stalled"));
                 }
                 Err(RecvTimeoutError::Timeout) => {}
             }
@@ -410,41 +411,43 @@ fn on_all(
     });
 }
 
-/// Sends the files over the connections; what became of each.
+/// Sends the files over the connections and returns the results.
 pub(crate) fn send(
     output: &Output,
-    pipes: &[Pipe],
-    outgoing: &Outgoing,
+    data_streams: &[DataStream],
+    files_to_send: &OutgoingFiles,
     options: &Options,
-) -> Account {
-    let sender = &outgoing.sender;
-    let view = View::new(output, "sent", sender.set().bytes(), options, usize::MAX);
+) -> TransferResult {
+    let sender = &files_to_send.sender;
+    let monitor = TransferMonitor::new(output, "sent", sender.set().bytes(), options, usize::MAX);
     for (id, skipped) in (0..).zip(sender.set().skipped()) {
-        let file = Transferred {
+        let file = FileRecord {
             name: skipped.path.display().to_string(),
             bytes: 0,
             sent: 0,
             seconds: 0.0,
             state: if skipped.is_failure { State::Failed } else { State::Skipped },
             hash: None,
-            words: Some(skipped.reason.clone()),
+            detail: Some(skipped.reason.clone()),
         };
-        view.end(id, file);
+        monitor.end(id, file);
     }
-    on_all(pipes, &view, options.rcv_timeout, |connection| {
-        sender.run(connection, |event| view.on(event)).wait()
+    run_all(data_streams, &monitor, options.rcv_timeout, |connection| {
+        sender.run(connection, |event| monitor.on(event)).wait()
     });
-    view.finish()
+    monitor.finish()
 }
 
-/// Receives files from the connections until all have finished; what became of each.
+/// Receives files from the connections until all have finished, and returns the results.
 pub(crate) fn receive(
     output: &Output,
-    pipes: &[Pipe],
+    data_streams: &[DataStream],
     options: &Options,
-    about: &About,
-) -> Account {
-    let Work::Files { count, bytes } = about.request.work else { return Account::default() };
+    test_info: &TestInfo,
+) -> TransferResult {
+    let Work::Files { count, bytes } = test_info.request.work else {
+        return TransferResult::default();
+    };
     output.line(&format!("{count} files and directories, {}", units::bytes(bytes)));
     let existing = match options.existing {
         Existing::Refuse => set::Existing::Refuse,
@@ -455,40 +458,43 @@ pub(crate) fn receive(
         .existing(existing)
         .max_entries(usize::try_from(count).unwrap_or(usize::MAX))
         .without_reports();
-    let view = View::new(output, "received", bytes, options, MAX_KEPT);
-    let allowance = options.server_bitrate_limit.map(Allowance::new);
+    let monitor = TransferMonitor::new(output, "received", bytes, options, MAX_RECORDS);
+    let limiter = options.server_bitrate_limit.map(RateLimiter::new);
     let arrived = || {
-        pipes.iter().filter_map(Pipe::bytes_received).fold(0_u64, |sum, x| sum.saturating_add(x))
+        data_streams
+            .iter()
+            .filter_map(DataStream::bytes_received)
+            .fold(0_u64, |sum, x| sum.saturating_add(x))
     };
-    on_all(pipes, &view, options.rcv_timeout, |connection| {
+    run_all(data_streams, &monitor, options.rcv_timeout, |connection| {
         let observe = |event: Progress<'_>| {
-            view.on(event);
-            if let (Some(allowance), Progress::Bytes { .. }) = (&allowance, event) {
-                allowance.wait(arrived);
+            monitor.on(event);
+            if let (Some(limiter), Progress::Bytes { .. }) = (&limiter, event) {
+                limiter.throttle(arrived);
             }
         };
         receiver.run(connection, observe).wait()
     });
-    // What was not settled when the connections ended has no event.
+    // Files that were incomplete when the connections ended had no event.
     for report in receiver.reports() {
-        view.end(u32::MAX, Transferred::new(&report, 0.0));
+        monitor.end(u32::MAX, FileRecord::new(&report, 0.0));
     }
-    view.finish()
+    monitor.finish()
 }
 
-/// Prints the end of a transfer; whether all went well.
-pub(crate) fn conclude(
+/// Prints the summary of a transfer; returns whether all succeeded.
+pub(crate) fn print_summary(
     output: &Output,
-    about: &About,
-    account: &Account,
+    test_info: &TestInfo,
+    totals: &TransferResult,
     word: &str,
     seconds: f64,
     server_output: Option<&str>,
 ) -> ExitCode {
-    let Account { counted, good, bytes, sent, .. } = *account;
+    let TransferResult { attempted, successful, bytes, sent, .. } = *totals;
     let rate = sent as f64 * 8.0 / seconds.max(1e-9);
     output.line(&format!(
-        "{good} of {counted} files {word}, {} in {seconds:.2} sec, {}",
+        "{successful} of {attempted} files {word}, {} in {seconds:.2} sec, {}",
         units::bytes(bytes),
         units::rate(rate)
     ));
@@ -499,20 +505,20 @@ pub(crate) fn conclude(
         "bytes": bytes,
         "sent_bytes": sent,
         "bits_per_second": rate,
-        "files": counted,
-        "files_verified": good,
+        "files": attempted,
+        "files_verified": successful,
     });
     let end = json!({ "sum_sent": sum, "sum_received": sum });
     output.event("end", || end.clone());
     let mut document = json!({
-        "start": json::start(about),
-        "files": account.files.iter().map(Transferred::json).collect::<Vec<_>>(),
+        "start": json::start(test_info),
+        "files": totals.files.iter().map(FileRecord::json).collect::<Vec<_>>(),
         "end": end,
     });
-    if account.left_out > 0 {
-        document["files_left_out"] = account.left_out.into();
+    if totals.left_out > 0 {
+        document["files_left_out"] = totals.left_out.into();
     }
-    if let Some((_, name, why)) = &account.failed {
+    if let Some((_, name, why)) = &totals.failed {
         document["error"] = format!("{name}: {why}").into();
         output.note(&format!("bats_iperf: error - {}: {}", printable(name), printable(why)));
     }
@@ -520,7 +526,7 @@ pub(crate) fn conclude(
         output.server_output(&mut document, text);
     }
     output.document(&mut document);
-    match good == counted {
+    match successful == attempted {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     }
@@ -533,31 +539,31 @@ mod tests {
     use crate::console::Console;
 
     #[test]
-    fn who_reads_a_file_does_not_stand_still() {
+    fn checking_a_file_counts_as_progress() {
         let options = cli::parse(["bats_iperf", "-c", "host", "-f", "x"]).unwrap().0;
         let output = Output::new(Console::new(&options).unwrap());
-        let view = View::new(&output, "sent", 1 << 40, &options, usize::MAX);
+        let monitor = TransferMonitor::new(&output, "sent", 1 << 40, &options, usize::MAX);
         let pause = Duration::from_millis(50);
         thread::sleep(pause);
-        let before = view.stillness();
+        let before = monitor.idle_time();
         assert!(before >= pause);
-        view.on(Progress::Checking { id: 0, bytes: 1 });
-        assert!(view.stillness() < before);
+        monitor.on(Progress::Checking { id: 0, bytes: 1 });
+        assert!(monitor.idle_time() < before);
     }
 
     #[test]
-    fn an_account_sums_all_and_keeps_so_many() {
+    fn totals_count_all_files_and_records_are_limited() {
         let options = cli::parse(["bats_iperf", "-s", "-J"]).unwrap().0;
         let output = Output::new(Console::new(&options).unwrap());
-        let view = View::new(&output, "received", 9, &options, 2);
-        let file = |name: &str, state| Transferred {
+        let monitor = TransferMonitor::new(&output, "received", 9, &options, 2);
+        let file = |name: &str, state| FileRecord {
             name: name.into(),
             bytes: 10,
             sent: 4,
             seconds: 0.0,
             state,
             hash: None,
-            words: (state == State::Failed).then(|| "why".to_owned()),
+            detail: (state == State::Failed).then(|| "why".to_owned()),
         };
         for (id, name, state) in [
             (3, "d", State::Failed),
@@ -566,15 +572,16 @@ mod tests {
             (2, "c", State::Failed),
             (4, "e", State::Unchanged),
         ] {
-            view.end(id, file(name, state));
+            monitor.end(id, file(name, state));
         }
-        let account = view.finish();
-        let kept: Vec<&str> = account.files.iter().map(|file| file.name.as_str()).collect();
-        assert_eq!((kept, account.left_out), (vec!["a", "d"], 3));
-        assert_eq!((account.counted, account.good, account.bytes, account.sent), (4, 2, 20, 8));
-        assert_eq!(account.failed.as_ref().unwrap().1, "c", "the first as they were offered");
-        assert!(!account.is_good(4));
-        let good = Account { counted: 2, good: 2, ..Account::default() };
-        assert!(good.is_good(2) && !good.is_good(3));
+        let totals = monitor.finish();
+        let kept: Vec<&str> = totals.files.iter().map(|file| file.name.as_str()).collect();
+        assert_eq!((kept, totals.left_out), (vec!["a", "d"], 3));
+        assert_eq!((totals.attempted, totals.successful, totals.bytes, totals.sent), (4, 2, 20, 8));
+        assert_eq!(totals.failed.as_ref().unwrap().1, "c", "the first in the order offered");
+        assert!(!totals.succeeded(4));
+        let successful =
+            TransferResult { attempted: 2, successful: 2, ..TransferResult::default() };
+        assert!(successful.succeeded(2) && !successful.succeeded(3));
     }
 }

@@ -1,4 +1,4 @@
-//! The manual page and the completions, made from the options themselves.
+//! Generates the manual page and shell completions from the options.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -8,7 +8,7 @@ use clap_complete::Shell;
 
 use crate::cli::{Generated, Options};
 
-/// Prints what is asked for.
+/// Prints the requested text.
 pub(crate) fn print(what: Generated) -> ExitCode {
     match std::io::stdout().lock().write_all(&text(what)) {
         Ok(()) => ExitCode::SUCCESS,
@@ -42,12 +42,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_option_stands_in_each_of_them() {
+    fn generated_texts_contain_every_option() {
         for what in Generated::value_variants() {
             let text = String::from_utf8(text(*what)).unwrap().replace("\\-", "-");
             for option in Options::command().get_arguments().filter(|x| !x.is_hide_set()) {
                 let long = option.get_long().unwrap();
-                assert!(text.contains(long), "{long} is not in {what:?}");
+                assert!(text.contains(long), "{long} is missing in {what:?}");
             }
         }
     }

@@ -1,11 +1,11 @@
-//! Distributions of message times.
+//! Distributions of message latencies.
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 use crate::control::ClockOffset;
 
-/// Longest time that is told from longer ones: an hour.
+/// Longest recorded time, one hour; longer times count as this.
 const HIGHEST_NS: u64 = 3_600_000_000_000;
 /// Significant digits of a recorded value.
 const DIGITS: u8 = 3;
@@ -24,17 +24,17 @@ pub(crate) struct Percentiles {
     pub(crate) p999_us: f64,
     pub(crate) p9999_us: f64,
     pub(crate) max_us: f64,
-    /// How far the comparison of two hosts' clocks may be wrong; 0 where one clock was used.
+    /// Error bound of the offset between two hosts' clocks; 0 if only one clock was used.
     pub(crate) clock_error_us: f64,
 }
 
-/// Times of the messages of one stream, in nanoseconds.
+/// A histogram of the message times of one stream, in nanoseconds.
 #[derive(Clone, Debug)]
 pub(crate) struct Recorder(Option<Histogram<u64>>);
 
 impl Recorder {
     pub(crate) fn new() -> Self {
-        // The bounds are valid, so there is always one.
+        // The bounds are valid, so this never fails.
         Self(Histogram::new_with_bounds(1, HIGHEST_NS, DIGITS).ok())
     }
 
@@ -51,15 +51,15 @@ impl Recorder {
         }
     }
 
-    /// How many there are.
+    /// The number of recorded times.
     pub(crate) fn count(&self) -> u64 {
         self.0.as_ref().map_or(0, Histogram::len)
     }
 
-    /// `None` when nothing was recorded.
+    /// `None` if nothing was recorded.
     pub(crate) fn percentiles(&self, clock_error_ns: u64) -> Option<Percentiles> {
         let histogram = self.0.as_ref().filter(|histogram| !histogram.is_empty())?;
-        let at = |share: f64| histogram.value_at_quantile(share) as f64 / 1e3;
+        let at = |quantile: f64| histogram.value_at_quantile(quantile) as f64 / 1e3;
         Some(Percentiles {
             count: histogram.len(),
             min_us: histogram.min() as f64 / 1e3,
@@ -76,18 +76,18 @@ impl Recorder {
     }
 }
 
-/// The best of some exchanges: when asked, what the other clock said, when answered, all in
-/// nanoseconds. The quickest exchange has the least room for error.
+/// Estimates the clock offset from exchanges: send time, remote clock, receive time, all in
+/// nanoseconds. The exchange with the shortest round trip has the smallest error bound.
 pub(crate) fn clock_offset(exchanges: &[(u64, u64, u64)]) -> ClockOffset {
     exchanges
         .iter()
-        .min_by_key(|(asked, _, answered)| answered.saturating_sub(*asked))
-        .map(|&(asked, other, answered)| {
-            let middle = asked / 2 + answered / 2;
+        .min_by_key(|(sent, _, received)| received.saturating_sub(*sent))
+        .map(|&(sent, other, received)| {
+            let middle = sent / 2 + received / 2;
             let offset = i128::from(other) - i128::from(middle);
             ClockOffset {
                 offset_ns: i64::try_from(offset).unwrap_or_default(),
-                error_ns: answered.saturating_sub(asked) / 2,
+                error_ns: received.saturating_sub(sent) / 2,
             }
         })
         .unwrap_or_default()
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_are_those_of_a_sorted_list() {
+    fn percentiles_match_a_sorted_list() {
         let mut recorder = Recorder::new();
         let mut other = Recorder::new();
         for value in 1..=10_000_u64 {
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_clock_can_say_is_taken_as_the_most() {
+    fn out_of_range_times_are_clamped() {
         let mut recorder = Recorder::new();
         recorder.record(u64::MAX);
         recorder.record(0);
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn the_quickest_exchange_counts() {
+    fn the_fastest_clock_exchange_is_used() {
         let exchanges = [(0, 1_500, 1_000), (2_000, 3_060, 2_100), (5_000, 9_000, 8_000)];
         assert_eq!(clock_offset(&exchanges), ClockOffset { offset_ns: 1_010, error_ns: 50 });
         assert_eq!(clock_offset(&[]), ClockOffset::default());

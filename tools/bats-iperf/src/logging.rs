@@ -1,4 +1,4 @@
-//! Where the library's log goes.
+//! The log of the library.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -10,11 +10,11 @@ use tracing_subscriber::filter::LevelFilter;
 
 use crate::cli::Options;
 
-/// The protocol's log, for as long as the process runs.
+/// The protocol log; stays open while the process runs.
 static LOG: Mutex<Option<(PathBuf, File)>> = Mutex::new(None);
 
-/// Begins to log, if that is asked for: with `-L` to a file, with `-d` to standard error, with
-/// both in detail to the file.
+/// Starts logging if requested: with `-L` to a file, with `-d` to standard error, with both in
+/// detail to the file.
 ///
 /// # Errors
 /// The file cannot be written.
@@ -27,7 +27,7 @@ pub(crate) fn start(options: &Options) -> Result<()> {
             if let Ok(mut log) = LOG.lock() {
                 *log = Some((path, file));
             }
-            builder.with_ansi(false).with_writer(|| ToLog).init();
+            builder.with_ansi(false).with_writer(|| LogWriter).init();
         }
         None if options.debug => builder.with_writer(std::io::stderr).init(),
         None => {}
@@ -35,10 +35,10 @@ pub(crate) fn start(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Opens the file by its name again: it may have been renamed or removed.
+/// Reopens the file by its name: it may have been renamed or removed.
 ///
 /// # Errors
-/// It cannot be opened; the old one goes on.
+/// The file cannot be opened; logging continues to the old one.
 pub(crate) fn reopen() -> Result<()> {
     let Ok(mut log) = LOG.lock() else { return Ok(()) };
     if let Some((path, file)) = &mut *log {
@@ -47,7 +47,7 @@ pub(crate) fn reopen() -> Result<()> {
     Ok(())
 }
 
-/// Whether there is such a file.
+/// Whether there is a log file.
 pub(crate) fn has_file() -> bool {
     LOG.lock().is_ok_and(|log| log.is_some())
 }
@@ -60,7 +60,7 @@ fn open(path: &Path) -> Result<File> {
         .with_context(|| format!("cannot write the protocol log {}", path.display()))
 }
 
-/// In a directory, each side and port has a file of its own.
+/// The path of the log file. In a directory, each side and port has its own file.
 fn file(options: &Options) -> Option<PathBuf> {
     let path = options.protocol_log.as_ref()?;
     if !path.is_dir() {
@@ -70,10 +70,10 @@ fn file(options: &Options) -> Option<PathBuf> {
     Some(path.join(format!("bats_iperf-{side}-{}.log", options.port)))
 }
 
-/// Writes to whatever file is open now.
-struct ToLog;
+/// Writes to the file that is open at the time.
+struct LogWriter;
 
-impl Write for ToLog {
+impl Write for LogWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match LOG.lock().as_deref_mut() {
             Ok(Some((_, file))) => file.write(bytes),

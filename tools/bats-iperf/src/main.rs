@@ -1,32 +1,33 @@
-//! `bats_iperf`: measures what OpenBATS connections carry, and sends files over them.
+//! `bats_iperf`: measures the throughput, latency and loss of OpenBATS connections, and transfers
+//! files over them.
 #![forbid(unsafe_code)]
 
-mod carrier;
 mod cli;
 mod client;
 mod clock;
 mod console;
 mod control;
+mod cpu;
 mod emulator;
-mod excerpt;
+mod error_text;
 mod files;
 mod generate;
 mod latency;
-mod limit;
 mod logging;
 mod message;
 mod meter;
 mod pidfile;
-mod processor;
+mod rate_limiter;
 mod receiver;
 mod report;
 mod sender;
-mod sending;
-mod sentence;
+mod sender_settings;
 mod server;
 mod signals;
+mod stream;
 mod test;
-mod transport;
+mod transport_stats;
+mod truncate;
 mod units;
 
 use std::io::Write;
@@ -46,7 +47,7 @@ fn main() -> ExitCode {
     if options.daemon {
         let left = match options.detached {
             false => return server::daemon::start().unwrap_or_else(|error| failed(&error)),
-            true => server::daemon::leave_terminal(),
+            true => server::daemon::detach(),
         };
         if let Err(error) = left {
             return failed(&error);
@@ -56,7 +57,7 @@ fn main() -> ExitCode {
         units::set_format(format);
     }
     if let Some(processor) = options.affinity
-        && let Err(error) = processor::bind(processor)
+        && let Err(error) = cpu::pin(processor)
     {
         return failed(&error);
     }
@@ -64,26 +65,26 @@ fn main() -> ExitCode {
         Ok(console) => console,
         Err(error) => return failed(&error),
     };
-    // A daemon says it itself, not the process that starts it.
+    // With `-D`, the detached process prints the notes, not the process that starts it.
     options.notes.iter().for_each(|note| console.note(note));
     let result = logging::start(&options).and_then(|()| match role {
         Role::Client(host) => client::run(&options, &console, &host),
         _ => server::run(&options, &console),
     });
     match result {
-        Ok(code) => match console.take_lost() {
+        Ok(code) => match console.take_write_error() {
             Some(error) => failed(&error),
             None => code,
         },
         Err(error) => {
-            console.error(&sentence::of(&error));
+            console.error(&error_text::join_causes(&error));
             failed(&error)
         }
     }
 }
 
 fn failed(error: &anyhow::Error) -> ExitCode {
-    // Nothing can be done where even this cannot be written.
-    let _ = writeln!(std::io::stderr(), "bats_iperf: error - {}", sentence::of(error));
+    // If standard error cannot be written, there is nothing left to do.
+    let _ = writeln!(std::io::stderr(), "bats_iperf: error - {}", error_text::join_causes(error));
     ExitCode::FAILURE
 }

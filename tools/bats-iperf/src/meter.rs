@@ -1,4 +1,4 @@
-//! What a stream has carried, counted by its thread and read by the reporter.
+//! Counters of a stream, updated by its thread and read by the reporter.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,11 +17,11 @@ pub(crate) struct Meter {
     jitter_ns: AtomicU64,
     unsent: AtomicU64,
     unanswered: AtomicU64,
-    /// When the part that counts began, and the counters then.
+    /// When the results start to count, and the counters at that time.
     base: Mutex<Option<(Duration, Reading)>>,
 }
 
-/// The counters at one moment, or what they gained between two.
+/// Counters at one time, or their difference between two times.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Reading {
     pub(crate) bytes: u64,
@@ -48,24 +48,24 @@ impl Meter {
         self.jitter_ns.store(nanoseconds as u64, Ordering::Relaxed);
     }
 
-    /// So many messages were due and could not be sent before the end.
+    /// Sets the number of messages that were due but not sent before the end.
     pub(crate) fn set_unsent(&self, count: u64) {
         self.unsent.store(count, Ordering::Relaxed);
     }
 
-    /// A message was sent that shall come back.
-    pub(crate) fn ask(&self) {
+    /// Counts a message whose echo is expected.
+    pub(crate) fn expect_echo(&self) {
         self.unanswered.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// So many of them did.
-    pub(crate) fn answer(&self, count: u64) {
-        let rest = |asked: u64| Some(asked.saturating_sub(count));
-        let _ = self.unanswered.fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest);
+    /// Subtracts the echoes that have arrived.
+    pub(crate) fn count_echoes(&self, count: u64) {
+        let subtract = |asked: u64| Some(asked.saturating_sub(count));
+        let _ = self.unanswered.fetch_update(Ordering::Relaxed, Ordering::Relaxed, subtract);
     }
 
-    /// What was counted so far does not count in the end.
-    pub(crate) fn set_base(&self, now: Duration) {
+    /// Omits everything counted so far from the totals.
+    pub(crate) fn start_counting(&self, now: Duration) {
         if let Ok(mut base) = self.base.lock() {
             *base = Some((now, self.read()));
         }
@@ -82,7 +82,7 @@ impl Meter {
         }
     }
 
-    /// Of the part that counts, which ended at `end`.
+    /// Totals without the omitted part, up to `end`.
     pub(crate) fn totals(&self, end: Duration, error: Option<String>) -> Totals {
         let (begin, base) = self.base.lock().ok().and_then(|base| *base).unwrap_or_default();
         let reading = self.read().since(base);
@@ -97,18 +97,18 @@ impl Meter {
             unsent: self.unsent.load(Ordering::Relaxed),
             unanswered: self.unanswered.load(Ordering::Relaxed),
             error,
-            transport: None,
+            transport_stats: None,
         }
     }
 }
 
 impl Reading {
-    /// What was gained since `earlier`; jitter is a state and not a sum.
+    /// The difference to `earlier`; jitter is a state and is not subtracted.
     pub(crate) fn since(self, earlier: Self) -> Self {
         Self {
             bytes: self.bytes.saturating_sub(earlier.bytes),
             messages: self.messages.saturating_sub(earlier.messages),
-            // A late message is not lost any more.
+            // A message that arrives late no longer counts as lost.
             lost: self.lost.saturating_sub(earlier.lost),
             out_of_order: self.out_of_order.saturating_sub(earlier.out_of_order),
             duplicates: self.duplicates.saturating_sub(earlier.duplicates),
@@ -116,7 +116,7 @@ impl Reading {
         }
     }
 
-    /// The sum of streams; its jitter is the streams' mean.
+    /// The sum over streams; its jitter is their mean.
     pub(crate) fn sum(readings: &[Self]) -> Self {
         let total = |field: fn(&Self) -> u64| {
             readings.iter().fold(0_u64, |sum, reading| sum.saturating_add(field(reading)))
@@ -146,13 +146,13 @@ impl From<&Totals> for Reading {
     }
 }
 
-/// Numbers that are told from repetitions, below the highest seen.
+/// How far below the highest number duplicates are detected.
 const WINDOW: u64 = 4_096;
 
-/// Which messages came, by their numbers.
+/// Detects loss, reordering and duplicates from message numbers.
 #[derive(Debug)]
 pub(crate) struct Sequence {
-    /// One more than the highest number seen.
+    /// The highest number seen plus 1.
     next: u64,
     received: u64,
     out_of_order: u64,
@@ -166,7 +166,7 @@ impl Sequence {
         Self { next: 0, received: 0, out_of_order: 0, duplicates: 0, seen }
     }
 
-    /// Takes a number; whether it was new. Older ones than the window are taken for repetitions.
+    /// Adds a number; returns whether it was new. Numbers below the window count as duplicates.
     pub(crate) fn insert(&mut self, number: u64) -> bool {
         if number >= self.next {
             let gap = number - self.next;
@@ -178,8 +178,8 @@ impl Sequence {
             }
             self.next = number.saturating_add(1);
         } else {
-            let place = &self.seen[(number % WINDOW) as usize];
-            if self.next - number > WINDOW || *place {
+            let position = &self.seen[(number % WINDOW) as usize];
+            if self.next - number > WINDOW || *position {
                 self.duplicates += 1;
                 return false;
             }
@@ -190,7 +190,7 @@ impl Sequence {
         true
     }
 
-    /// So many messages were sent.
+    /// Sets how many messages the sender has sent.
     pub(crate) fn end_at(&mut self, count: u64) {
         self.next = self.next.max(count);
     }
@@ -200,7 +200,7 @@ impl Sequence {
     }
 }
 
-/// Smoothed variation of the transit time (RFC 3550, section 6.4.1).
+/// Smoothed variation of the transit time (RFC 3550 section 6.4.1), in nanoseconds.
 #[derive(Debug, Default)]
 pub(crate) struct Jitter {
     transit_ns: Option<i128>,
@@ -208,7 +208,7 @@ pub(crate) struct Jitter {
 }
 
 impl Jitter {
-    /// Takes a message's sending and arrival times, each on any clock; the smoothed value.
+    /// Takes the send and arrival time of a message, each on any clock; returns the smoothed value.
     pub(crate) fn update(&mut self, sent_ns: u64, arrived_ns: u64) -> f64 {
         let transit = i128::from(arrived_ns) - i128::from(sent_ns);
         if let Some(before) = self.transit_ns.replace(transit) {
@@ -224,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn steady_transit_has_no_jitter_whatever_the_clocks_say() {
+    fn constant_transit_has_no_jitter_for_any_clock_offset() {
         let mut jitter = Jitter::default();
         for number in 0..100 {
             assert_eq!(jitter.update(u64::MAX - 1_000_000 + number * 1_000, number * 1_000), 0.0);
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn alternating_transit_settles_at_its_difference() {
+    fn alternating_transit_converges_to_its_difference() {
         let mut jitter = Jitter::default();
         for number in 0..1_000 {
             jitter.update(number * 1_000_000, number * 1_000_000 + (number % 2) * 50_000);
@@ -241,25 +241,25 @@ mod tests {
     }
 
     #[test]
-    fn readings_are_differences_and_the_omitted_part_does_not_count() {
+    fn totals_exclude_the_omitted_part() {
         let meter = Meter::default();
         meter.count(100);
         let first = meter.read();
-        meter.set_base(Duration::from_secs(1));
+        meter.start_counting(Duration::from_secs(1));
         meter.count(50);
-        let gained = meter.read().since(first);
-        assert_eq!((gained.bytes, gained.messages), (50, 1));
+        let difference = meter.read().since(first);
+        assert_eq!((difference.bytes, difference.messages), (50, 1));
         let totals = meter.totals(Duration::from_secs(3), None);
         assert_eq!((totals.bytes, totals.messages, totals.seconds), (50, 1, 2.0));
-        let sum = Reading::sum(&[gained, gained]);
+        let sum = Reading::sum(&[difference, difference]);
         assert_eq!((sum.bytes, sum.messages), (100, 2));
-        let most = Reading { bytes: u64::MAX, ..gained };
+        let most = Reading { bytes: u64::MAX, ..difference };
         assert_eq!(Reading::sum(&[most, most]).bytes, u64::MAX);
     }
 
-    /// Against a list of everything seen.
+    /// Compares with a set of all numbers seen.
     #[test]
-    fn losses_disorder_and_repetitions_are_told_apart() {
+    fn loss_reordering_and_duplicates_are_distinguished() {
         let mut sequence = Sequence::new();
         let mut seen = std::collections::BTreeSet::new();
         let (mut late, mut again) = (0, 0);
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn wild_numbers_do_no_harm() {
+    fn extreme_numbers_do_not_overflow() {
         let mut sequence = Sequence::new();
         for number in [u64::MAX, 0, u64::MAX, u64::MAX - 1, 5] {
             sequence.insert(number);

@@ -1,5 +1,5 @@
-//! The file with this process's number. It is locked for as long as the process runs, so that what
-//! an earlier one left behind is no obstacle, and what a running one needs is not taken.
+//! The PID file. It is locked while the process runs. A file left by a process that has ended is
+//! replaced; the file of a running process is not.
 
 use std::fs::{self, File, Metadata, TryLockError};
 use std::io::{Read, Write};
@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-/// Tries to lock a file that others remove meanwhile.
+/// Attempts to lock a file that other processes remove meanwhile.
 const TRIES: usize = 10;
 
-/// A file with this process's number; it goes with the value.
+/// A PID file with the number of this process; dropping it removes the file.
 #[derive(Debug)]
 pub(crate) struct PidFile {
     path: PathBuf,
@@ -20,7 +20,7 @@ pub(crate) struct PidFile {
 
 impl PidFile {
     /// # Errors
-    /// The file cannot be written, or is that of a running process.
+    /// The file cannot be written, or belongs to a running process.
     pub(crate) fn write(path: &Path) -> Result<Self> {
         let cannot = || format!("cannot write {}", path.display());
         for _ in 0..TRIES {
@@ -32,31 +32,31 @@ impl PidFile {
                 .open(path)
                 .with_context(cannot)?;
             match file.try_lock() {
-                // A file system without locks is none of ours to complain about.
+                // Some file systems have no locks; go on without one.
                 Ok(()) | Err(TryLockError::Error(_)) => {}
                 Err(TryLockError::WouldBlock) => {
                     let mut owner = String::new();
                     let _ = (&mut file).take(20).read_to_string(&mut owner);
-                    bail!("{} is that of the running process {}", path.display(), owner.trim());
+                    bail!("{} belongs to the running process {}", path.display(), owner.trim());
                 }
             }
-            let own = Self { path: path.to_owned(), file };
-            if !own.is_at_its_place() {
-                // Its process ended between our opening and our locking it.
+            let pid_file = Self { path: path.to_owned(), file };
+            if !pid_file.is_current() {
+                // The owner removed the file between open and lock.
                 continue;
             }
-            // What is no regular file has no length.
-            let _ = own.file.set_len(0);
-            writeln!(&own.file, "{}", std::process::id()).with_context(cannot)?;
-            return Ok(own);
+            // Has no effect on a file that is not a regular file.
+            let _ = pid_file.file.set_len(0);
+            writeln!(&pid_file.file, "{}", std::process::id()).with_context(cannot)?;
+            return Ok(pid_file);
         }
-        bail!("{}: others take it again and again", path.display())
+        bail!("cannot lock {}: other processes replace it repeatedly", path.display())
     }
 
-    fn is_at_its_place(&self) -> bool {
+    fn is_current(&self) -> bool {
         let identity = |metadata: Metadata| (metadata.dev(), metadata.ino());
         match (fs::metadata(&self.path), self.file.metadata()) {
-            (Ok(there), Ok(own)) => identity(there) == identity(own),
+            (Ok(there), Ok(pid_file)) => identity(there) == identity(pid_file),
             _ => false,
         }
     }
@@ -64,9 +64,9 @@ impl PidFile {
 
 impl Drop for PidFile {
     fn drop(&mut self) {
-        // `/dev/stdout` shall stay, and so shall what somebody else has put there.
+        // Keep `/dev/stdout`, and a file that another process has put there.
         let is_file = fs::symlink_metadata(&self.path).is_ok_and(|metadata| metadata.is_file());
-        if is_file && self.is_at_its_place() {
+        if is_file && self.is_current() {
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -81,32 +81,32 @@ mod tests {
     }
 
     #[test]
-    fn what_a_dead_process_left_is_replaced_and_goes_in_the_end() {
+    fn a_stale_pid_file_is_replaced_and_removed_on_drop() {
         let path = scratch("stale");
         fs::write(&path, "123456789123\n").unwrap();
-        let own = PidFile::write(&path).unwrap();
+        let pid_file = PidFile::write(&path).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), format!("{}\n", std::process::id()));
-        drop(own);
+        drop(pid_file);
         assert!(!path.exists());
     }
 
     #[test]
-    fn a_running_process_keeps_its_file() {
+    fn the_pid_file_of_a_running_process_is_kept() {
         let path = scratch("held");
-        let own = PidFile::write(&path).unwrap();
+        let pid_file = PidFile::write(&path).unwrap();
         let error = PidFile::write(&path).unwrap_err().to_string();
         assert!(error.contains(&format!("running process {}", std::process::id())), "{error}");
         assert!(path.exists());
-        // Somebody put another file there: it is not ours to remove.
+        // Another process put a different file there: it must not be removed.
         fs::remove_file(&path).unwrap();
         fs::write(&path, "7").unwrap();
-        drop(own);
+        drop(pid_file);
         assert_eq!(fs::read_to_string(&path).unwrap(), "7");
         fs::remove_file(&path).unwrap();
     }
 
     #[test]
-    fn what_is_no_file_stays() {
+    fn a_device_file_is_not_removed() {
         drop(PidFile::write(Path::new("/dev/null")).unwrap());
         assert!(Path::new("/dev/null").exists());
         assert!(PidFile::write(Path::new("/nowhere/pid")).is_err());

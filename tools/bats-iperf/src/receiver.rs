@@ -1,36 +1,36 @@
-//! The receiving end of a stream.
+//! Receiver of a stream.
 
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 
-use crate::carrier::{Pipe, Received};
 use crate::clock::{Clock, stamp_ns};
 use crate::control::Hello;
 use crate::latency::Recorder;
-use crate::message::Head;
+use crate::message::Header;
 use crate::meter::{Jitter, Meter, Sequence};
+use crate::stream::{DataStream, Received};
 
-/// How a stream is received.
+/// Parameters of a receiving stream.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Reception {
-    /// What makes the sender's times this side's, nanoseconds.
+pub(crate) struct ReceiverParams {
+    /// Offset in nanoseconds from the sender's clock to this side's.
     pub(crate) shift_ns: i64,
     /// Whether one-way times are recorded.
     pub(crate) latency: bool,
-    /// How long nothing may come.
+    /// How long nothing may arrive.
     pub(crate) timeout: Duration,
-    /// How long it may go on in all.
+    /// How long the stream may last in all.
     pub(crate) deadline: Duration,
-    /// Messages of the sender that greet only.
-    pub(crate) greetings: u64,
+    /// Hello messages that the sender sent; they are not test messages.
+    pub(crate) hellos: u64,
 }
 
 /// Receives until the sender has finished.
 pub(crate) fn receive(
-    pipe: &Pipe,
+    data_stream: &DataStream,
     meter: &Meter,
-    reception: Reception,
+    params: ReceiverParams,
     recorder: &mut Recorder,
 ) -> Result<()> {
     let clock = Clock::start();
@@ -38,46 +38,46 @@ pub(crate) fn receive(
     let mut sequence = Sequence::new();
     let mut is_omitting = false;
     loop {
-        let message = match pipe.recv(reception.timeout)? {
+        let message = match data_stream.recv(params.timeout)? {
             Received::Message(message) => message,
             Received::End => break,
             Received::Nothing => {
-                bail!("nothing was received for {} s", reception.timeout.as_secs_f64())
+                bail!("nothing was received for {} s", params.timeout.as_secs_f64())
             }
         };
-        // A greeting that was repeated, as the first might have been lost.
+        // A repeated hello message: the sender repeats it in case the first is lost.
         if Hello::decode(&message).is_some() {
             continue;
         }
         let arrived_ns = stamp_ns();
-        if clock.elapsed() > reception.deadline {
-            bail!("the sender does not come to an end");
+        if clock.elapsed() > params.deadline {
+            bail!("the sender did not end in time");
         }
-        let head = Head::of_message(&message)?;
-        if is_omitting && !head.is_omitted {
-            meter.set_base(clock.elapsed());
+        let header = Header::from_message(&message)?;
+        if is_omitting && !header.is_omitted {
+            meter.start_counting(clock.elapsed());
         }
-        is_omitting = head.is_omitted;
-        let is_new = sequence.insert(head.number);
+        is_omitting = header.is_omitted;
+        let is_new = sequence.insert(header.number);
         meter.set_sequence(&sequence);
         if !is_new {
             continue;
         }
         meter.count(message.len());
-        meter.set_jitter(jitter.update(head.sent_ns, arrived_ns));
-        if reception.latency && !head.is_omitted {
-            let due_ns = i128::from(head.due_ns) + i128::from(reception.shift_ns);
+        meter.set_jitter(jitter.update(header.sent_ns, arrived_ns));
+        if params.latency && !header.is_omitted {
+            let due_ns = i128::from(header.due_ns) + i128::from(params.shift_ns);
             let passed = (i128::from(arrived_ns) - due_ns).max(0);
             recorder.record(u64::try_from(passed).unwrap_or(u64::MAX));
         }
-        if head.wants_echo {
-            pipe.send(head.echo(), reception.timeout, None)?;
+        if header.wants_echo {
+            data_stream.send(header.echo(), params.timeout, None)?;
         }
     }
-    // The last messages may be missing, too, which their numbers cannot tell.
-    if let Some(sent) = pipe.messages_sent_by_peer() {
-        sequence.end_at(sent.saturating_sub(reception.greetings));
+    // The last messages may be lost, too, which message numbers cannot show.
+    if let Some(sent) = data_stream.messages_sent_by_peer() {
+        sequence.end_at(sent.saturating_sub(params.hellos));
         meter.set_sequence(&sequence);
     }
-    pipe.finish()
+    data_stream.finish()
 }

@@ -1,4 +1,4 @@
-//! The sending end of a stream.
+//! Sender of a stream.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -6,57 +6,56 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 
-use crate::carrier::{Pipe, Received};
 use crate::clock::{Clock, stamp_ns};
 use crate::latency::Recorder;
-use crate::message::{Head, MIN_LENGTH};
+use crate::message::{Header, MIN_LENGTH};
 use crate::meter::Meter;
+use crate::stream::{DataStream, Received};
 
-/// Bytes of a message unless asked otherwise.
+/// Default length of a message in bytes.
 pub(crate) const DEFAULT_LENGTH: u32 = 64 << 10;
-/// Bytes of a message where times are measured.
+/// Length of a message in bytes when latency is measured.
 const LATENCY_LENGTH: u32 = 1_024;
-/// Messages a second of which the times are sampled at most.
+/// Maximum rate of messages that ask for an echo, per second.
 const SAMPLES_PER_SECOND: f64 = 1_000.0;
-/// The longest sleep without a look at the end of the test.
-const NAP: Duration = Duration::from_millis(200);
-/// How long echoes may follow the last message.
+/// Maximum time between checks for the end of the test.
+const MAX_SLEEP: Duration = Duration::from_millis(200);
+/// How long to wait for echoes after the last message.
 const LAST_ECHO: Duration = Duration::from_secs(5);
-/// How long a test without a time may take.
-pub(crate) const LONGEST: Duration = Duration::from_secs(86_400);
-/// Bytes between two looks at the backlog.
-const LOOK: usize = 64 << 10;
+/// Maximum duration of a test without a time limit.
+pub(crate) const MAX_DURATION: Duration = Duration::from_secs(86_400);
+/// Bytes sent between two checks of the backlog.
+const BACKLOG_CHECK_BYTES: usize = 64 << 10;
 
-/// How a stream sends.
+/// Parameters of a sending stream.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Pace {
-    /// How long, unless a budget is the end.
+pub(crate) struct SenderParams {
+    /// Duration, unless a number of bytes or messages ends the test.
     pub(crate) time: Option<Duration>,
-    /// How much of it at the beginning does not count.
+    /// Initial part of it that is omitted from the results.
     pub(crate) omit: Duration,
-    /// Bits a second, 0 for no limit.
+    /// Bits per second, 0 for no limit.
     pub(crate) bandwidth: u64,
-    /// Bytes of a message.
+    /// Length of a message in bytes.
     pub(crate) length: u32,
     /// Whether messages ask for echoes.
     pub(crate) latency: bool,
-    /// How long there may be no room for a message.
+    /// How long sending may block before the test fails.
     pub(crate) timeout: Duration,
-    /// How long a message is of use, where that counts.
+    /// Deadline of a message, in modes that have one.
     pub(crate) deadline: Option<Duration>,
 }
 
-/// The length of messages where none was asked for: ten milliseconds of a limited stream, so that
-/// slow streams are smooth.
+/// The default length of messages: 10 ms of a limited stream, so that slow streams are smooth.
 pub(crate) fn default_length(bandwidth: u64, latency: bool) -> u32 {
-    let most = if latency { LATENCY_LENGTH } else { DEFAULT_LENGTH };
+    let max_length = if latency { LATENCY_LENGTH } else { DEFAULT_LENGTH };
     if bandwidth == 0 {
-        return most;
+        return max_length;
     }
-    u32::try_from(bandwidth / 8 / 100).unwrap_or(u32::MAX).clamp(1_024, most.max(1_024))
+    u32::try_from(bandwidth / 8 / 100).unwrap_or(u32::MAX).clamp(1_024, max_length.max(1_024))
 }
 
-/// What all streams of one direction may still send.
+/// The bytes and messages that all streams of one direction may still send.
 #[derive(Debug)]
 pub(crate) struct Budget {
     bytes: AtomicU64,
@@ -64,149 +63,173 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// 0 is no limit.
+    /// 0 means no limit.
     pub(crate) fn new(bytes: u64, messages: u64) -> Self {
         let limit = |count| AtomicU64::new(if count == 0 { u64::MAX } else { count });
         Self { bytes: limit(bytes), messages: limit(messages) }
     }
 
-    /// The length of the next message, `None` when the budget is used up.
+    /// Takes the next message from the budget: its length, or `None` when the budget is used up.
     fn take(&self, length: u32) -> Option<usize> {
-        let take = |left: &AtomicU64, wanted: u64| {
-            let update = |left: u64| match left {
+        let take = |remaining: &AtomicU64, wanted: u64| {
+            let update = |remaining: u64| match remaining {
                 u64::MAX => Some(u64::MAX),
                 0 => None,
-                left => Some(left.saturating_sub(wanted)),
+                remaining => Some(remaining.saturating_sub(wanted)),
             };
-            left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, update).ok()
+            remaining.fetch_update(Ordering::Relaxed, Ordering::Relaxed, update).ok()
         };
         take(&self.messages, 1)?;
-        let left = take(&self.bytes, u64::from(length))?;
-        // The last message may be short, but a message it must be.
-        let length = u64::from(length).min(left).max(u64::from(MIN_LENGTH));
+        let remaining = take(&self.bytes, u64::from(length))?;
+        // The last message may be short, but not shorter than its header.
+        let length = u64::from(length).min(remaining).max(u64::from(MIN_LENGTH));
         usize::try_from(length).ok()
     }
 }
 
-/// Sends for as long as the pace and the budget say, then waits until all has arrived. Messages
-/// of a limited stream are due at fixed times: when one had to wait, the next do not move, and those
-/// that never had their turn are counted.
-pub(crate) fn send(pipe: &Pipe, meter: &Meter, pace: &Pace, budget: &Budget) -> Result<()> {
+/// Sends until the time or the budget is used up, then waits until all data has arrived. Messages
+/// of a limited stream are sent on a fixed schedule: a delayed message does not shift the following
+/// ones, and messages that were due but not sent are counted.
+pub(crate) fn send(
+    data_stream: &DataStream,
+    meter: &Meter,
+    params: &SenderParams,
+    budget: &Budget,
+) -> Result<()> {
     let clock = Clock::start();
     let mut number = 0;
-    let result = send_all(pipe, meter, (pace, budget), &clock, &mut number);
-    if let Some(time) = pace.time.filter(|_| pace.latency) {
-        meter.set_unsent(unsent(step(pace), pace.omit, time.min(clock.elapsed()), number));
+    let result = send_all(data_stream, meter, (params, budget), &clock, &mut number);
+    if let Some(time) = params.time.filter(|_| params.latency) {
+        meter.set_unsent(unsent(
+            send_interval(params),
+            params.omit,
+            time.min(clock.elapsed()),
+            number,
+        ));
     }
-    result.and_then(|()| pipe.finish())
+    result.and_then(|()| data_stream.finish())
 }
 
-/// Between two messages of a limited stream; zero without a limit.
-fn step(pace: &Pace) -> Duration {
-    match pace.bandwidth {
+/// The time between two messages of a limited stream; zero without a limit.
+fn send_interval(params: &SenderParams) -> Duration {
+    match params.bandwidth {
         0 => Duration::ZERO,
-        bandwidth => Duration::from_secs_f64(f64::from(pace.length) * 8.0 / bandwidth as f64),
+        bandwidth => Duration::from_secs_f64(f64::from(params.length) * 8.0 / bandwidth as f64),
     }
 }
 
 /// Messages that were due from `omit` to before `end` and are not among the first `sent`.
-fn unsent(step: Duration, omit: Duration, end: Duration, sent: u64) -> u64 {
+fn unsent(send_interval: Duration, omit: Duration, end: Duration, sent: u64) -> u64 {
     let due_before = |time: Duration| {
-        let count = time.as_nanos().div_ceil(step.as_nanos().max(1));
+        let count = time.as_nanos().div_ceil(send_interval.as_nanos().max(1));
         u64::try_from(count).unwrap_or(u64::MAX)
     };
-    if step.is_zero() {
+    if send_interval.is_zero() {
         return 0;
     }
     due_before(end).saturating_sub(sent.max(due_before(omit)))
 }
 
 fn send_all(
-    pipe: &Pipe,
+    data_stream: &DataStream,
     meter: &Meter,
-    (pace, budget): (&Pace, &Budget),
+    (params, budget): (&SenderParams, &Budget),
     clock: &Clock,
     number: &mut u64,
 ) -> Result<()> {
     let start_ns = stamp_ns();
-    let step = step(pace);
-    let rate = 1.0 / step.as_secs_f64().max(1e-9);
-    let echo_every = if pace.latency { (rate / SAMPLES_PER_SECOND).ceil().max(1.0) } else { 0.0 };
+    let send_interval = send_interval(params);
+    let rate = 1.0 / send_interval.as_secs_f64().max(1e-9);
+    let echo_every = if params.latency { (rate / SAMPLES_PER_SECOND).ceil().max(1.0) } else { 0.0 };
     let echo_every = echo_every as u64;
-    let look_every = (LOOK as u64 / u64::from(pace.length.max(1))).max(1);
-    let time = pace.time.unwrap_or(Duration::MAX);
-    let mut silence = Silence::default();
+    let backlog_check_every = (BACKLOG_CHECK_BYTES as u64 / u64::from(params.length.max(1))).max(1);
+    let time = params.time.unwrap_or(Duration::MAX);
+    let mut ack_timeout = AckTimeout::default();
     let mut due = Duration::ZERO;
-    let mut counts = pace.omit.is_zero();
+    let mut counts = params.omit.is_zero();
     loop {
         let now = clock.elapsed();
         if now >= time {
             return Ok(());
         }
-        if pace.time.is_none() && now >= LONGEST {
-            bail!("the test does not come to an end");
+        if params.time.is_none() && now >= MAX_DURATION {
+            bail!("the test did not end within the maximum duration");
         }
         if due > now {
             let wait = due - now;
-            thread::sleep(wait.min(NAP).min(time - now));
-            if wait > NAP {
-                // Whoever has gone would not be missed before the next message.
-                if let Some(why) = pipe.end() {
+            thread::sleep(wait.min(MAX_SLEEP).min(time - now));
+            if wait > MAX_SLEEP {
+                // Detect a closed stream now, not only at the next message.
+                if let Some(why) = data_stream.end_reason() {
                     bail!("cannot send: {why}");
                 }
-                silence.check(pipe.look().heard, clock.elapsed(), pace.timeout)?;
+                ack_timeout.check(
+                    data_stream.send_state().peer_packets,
+                    clock.elapsed(),
+                    params.timeout,
+                )?;
             }
             continue;
         }
-        if number.is_multiple_of(look_every) {
-            let look = pipe.look();
-            silence.check(look.heard, now, pace.timeout)?;
-            if look.is_backlogged && !wait_for_room(pipe, clock, time, pace.timeout)? {
+        if number.is_multiple_of(backlog_check_every) {
+            let send_state = data_stream.send_state();
+            ack_timeout.check(send_state.peer_packets, now, params.timeout)?;
+            if send_state.is_backlogged && !wait_for_room(data_stream, clock, time, params.timeout)?
+            {
                 return Ok(());
             }
         }
         let now = clock.elapsed();
-        if !counts && now >= pace.omit {
-            meter.set_base(now);
+        if !counts && now >= params.omit {
+            meter.start_counting(now);
             counts = true;
         }
-        let Some(length) = budget.take(pace.length) else { return Ok(()) };
+        let Some(length) = budget.take(params.length) else { return Ok(()) };
         let sent_ns = stamp_ns();
-        let head = Head {
+        let header = Header {
             number: *number,
-            due_ns: if step.is_zero() { sent_ns } else { start_ns + due.as_nanos() as u64 },
+            due_ns: if send_interval.is_zero() {
+                sent_ns
+            } else {
+                start_ns + due.as_nanos() as u64
+            },
             sent_ns,
             wants_echo: echo_every > 0 && number.is_multiple_of(echo_every),
             is_omitted: !counts,
         };
-        let left = time.saturating_sub(now);
-        if !pipe.send(head.message(length), left.min(pace.timeout), pace.deadline)? {
+        let remaining = time.saturating_sub(now);
+        if !data_stream.send(
+            header.message(length),
+            remaining.min(params.timeout),
+            params.deadline,
+        )? {
             if clock.elapsed() >= time {
                 return Ok(());
             }
-            bail!("nothing could be sent for {} s", pace.timeout.as_secs_f64());
+            bail!("sending was blocked for {} s", params.timeout.as_secs_f64());
         }
         meter.count(length);
-        if head.wants_echo && counts {
-            meter.ask();
+        if header.wants_echo && counts {
+            meter.expect_echo();
         }
         *number += 1;
-        due += step;
+        due += send_interval;
     }
 }
 
-/// How long the other side has been silent although it has something to say. A connection that probes
-/// for it takes more data from time to time, so that a full one is no sign.
+/// Detects a peer that stops acknowledging. A full connection is no sign of that: one that probes
+/// the peer still accepts data from time to time.
 #[derive(Debug, Default)]
-struct Silence {
+struct AckTimeout {
     packets: u64,
     since: Duration,
 }
 
-impl Silence {
-    /// `heard` are the other side's packets so far, `None` where none is due.
-    fn check(&mut self, heard: Option<u64>, now: Duration, limit: Duration) -> Result<()> {
-        match heard {
+impl AckTimeout {
+    /// `peer_packets` is the number of packets received from the peer, `None` when nothing waits
+    /// for an acknowledgement.
+    fn check(&mut self, peer_packets: Option<u64>, now: Duration, limit: Duration) -> Result<()> {
+        match peer_packets {
             Some(packets) if packets == self.packets => {
                 if now.saturating_sub(self.since) > limit {
                     bail!("nothing was acknowledged for {} s", limit.as_secs_f64());
@@ -219,38 +242,44 @@ impl Silence {
     }
 }
 
-/// Waits until the connection has no long backlog; `false` when the time was over first.
-fn wait_for_room(pipe: &Pipe, clock: &Clock, time: Duration, limit: Duration) -> Result<bool> {
+/// Waits until the backlog of the connection is short; `false` if the test time ended first.
+fn wait_for_room(
+    data_stream: &DataStream,
+    clock: &Clock,
+    time: Duration,
+    limit: Duration,
+) -> Result<bool> {
     let begin = clock.elapsed();
-    while pipe.look().is_backlogged {
+    while data_stream.send_state().is_backlogged {
         let now = clock.elapsed();
         if now >= time {
             return Ok(false);
         }
         if now - begin > limit {
-            bail!("nothing could be sent for {} s", limit.as_secs_f64());
+            bail!("sending was blocked for {} s", limit.as_secs_f64());
         }
         thread::sleep(Duration::from_millis(1));
     }
     Ok(clock.elapsed() < time)
 }
 
-/// Takes the echoes of a stream until it ends; round-trip times from when each was due.
-pub(crate) fn echoes(pipe: &Pipe, has_ended: &AtomicBool) -> Recorder {
+/// Receives the echoes of a stream until it ends, and records round-trip times from each message's
+/// due time.
+pub(crate) fn receive_echoes(data_stream: &DataStream, has_ended: &AtomicBool) -> Recorder {
     let mut recorder = Recorder::new();
-    let mut silence = Duration::ZERO;
-    while silence < LAST_ECHO {
-        match pipe.recv(NAP) {
+    let mut idle = Duration::ZERO;
+    while idle < LAST_ECHO {
+        match data_stream.recv(MAX_SLEEP) {
             Ok(Received::Message(message)) => {
-                if let Ok(head) = Head::of_echo(&message)
-                    && !head.is_omitted
+                if let Ok(header) = Header::from_echo(&message)
+                    && !header.is_omitted
                 {
-                    recorder.record(stamp_ns().saturating_sub(head.due_ns));
+                    recorder.record(stamp_ns().saturating_sub(header.due_ns));
                 }
             }
-            Ok(Received::Nothing) if has_ended.load(Ordering::Acquire) => silence += NAP,
+            Ok(Received::Nothing) if has_ended.load(Ordering::Acquire) => idle += MAX_SLEEP,
             Ok(Received::Nothing) => {}
-            // What broke, the sender reports.
+            // The sending thread reports errors.
             Ok(Received::End) | Err(_) => break,
         }
     }
@@ -271,14 +300,14 @@ mod tests {
     }
 
     #[test]
-    fn what_was_due_and_not_sent_is_counted() {
+    fn messages_due_but_not_sent_are_counted() {
         let ms = Duration::from_millis;
         // Due at 0, 10, ... 990 ms.
         assert_eq!(unsent(ms(10), ms(0), ms(1_000), 100), 0);
         assert_eq!(unsent(ms(10), ms(0), ms(1_000), 99), 1);
         assert_eq!(unsent(ms(10), ms(0), ms(1_001), 100), 1);
         assert_eq!(unsent(ms(10), ms(0), ms(1_000), 0), 100);
-        // Those of the beginning do not count: the first that does is due at 300 ms.
+        // Messages of the omitted beginning do not count: the first that counts is due at 300 ms.
         assert_eq!(unsent(ms(10), ms(300), ms(1_000), 0), 70);
         assert_eq!(unsent(ms(10), ms(300), ms(1_000), 60), 40);
         assert_eq!(unsent(ms(10), ms(300), ms(200), 0), 0);
@@ -287,22 +316,22 @@ mod tests {
     }
 
     #[test]
-    fn silence_counts_while_an_answer_is_due() {
+    fn the_ack_timeout_runs_only_while_an_acknowledgement_is_due() {
         let (at, limit) = (Duration::from_secs, Duration::from_secs(5));
-        let mut silence = Silence::default();
-        assert!(silence.check(None, at(100), limit).is_ok());
-        assert!(silence.check(Some(7), at(200), limit).is_ok());
-        assert!(silence.check(Some(7), at(205), limit).is_ok());
-        assert!(silence.check(Some(8), at(206), limit).is_ok());
-        // Nothing was due meanwhile.
-        assert!(silence.check(None, at(300), limit).is_ok());
-        assert!(silence.check(Some(8), at(304), limit).is_ok());
-        let error = silence.check(Some(8), at(306), limit).unwrap_err().to_string();
+        let mut ack_timeout = AckTimeout::default();
+        assert!(ack_timeout.check(None, at(100), limit).is_ok());
+        assert!(ack_timeout.check(Some(7), at(200), limit).is_ok());
+        assert!(ack_timeout.check(Some(7), at(205), limit).is_ok());
+        assert!(ack_timeout.check(Some(8), at(206), limit).is_ok());
+        // Meanwhile nothing was due.
+        assert!(ack_timeout.check(None, at(300), limit).is_ok());
+        assert!(ack_timeout.check(Some(8), at(304), limit).is_ok());
+        let error = ack_timeout.check(Some(8), at(306), limit).unwrap_err().to_string();
         assert_eq!(error, "nothing was acknowledged for 5 s");
     }
 
     #[test]
-    fn a_budget_is_spent_exactly_and_shared() {
+    fn a_budget_is_spent_exactly() {
         let budget = Budget::new(2_500, 0);
         let lengths: Vec<usize> = std::iter::from_fn(|| budget.take(1_000)).collect();
         assert_eq!(lengths, [1_000, 1_000, 500]);

@@ -1,4 +1,4 @@
-//! Signals: an interrupt or a request to end stops a test in order, a hang-up opens the log anew.
+//! Signal handling: SIGINT and SIGTERM stop a test in order, SIGHUP reopens the logs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,12 +10,12 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::console::Console;
-use crate::{logging, sentence};
+use crate::{error_text, logging};
 
 static REQUESTED: AtomicBool = AtomicBool::new(false);
 
-/// From now on an interrupt or termination shuts these endpoints down. A hang-up does the same
-/// unless there is a log file, which it opens anew, or no terminal that could hang up.
+/// Installs the handlers: SIGINT and SIGTERM shut these endpoints down. So does SIGHUP, unless
+/// there is a log file to reopen or the process is a daemon.
 pub(crate) fn watch(endpoints: Vec<Endpoint>, console: Arc<Console>) -> Result<()> {
     let mut signals =
         Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot watch for signals")?;
@@ -27,12 +27,12 @@ pub(crate) fn watch(endpoints: Vec<Endpoint>, console: Arc<Console>) -> Result<(
                 if signal == SIGHUP && goes_on {
                     console.reopen();
                     if let Err(error) = logging::reopen() {
-                        console.note(&format!("bats_iperf: {}", sentence::of(&error)));
+                        console.note(&format!("bats_iperf: {}", error_text::join_causes(&error)));
                     }
                     continue;
                 }
                 if REQUESTED.swap(true, Ordering::AcqRel) {
-                    // Asked twice: whoever asks will not wait.
+                    // A second signal ends the process at once.
                     std::process::exit(1);
                 }
                 for endpoint in &endpoints {
@@ -44,7 +44,7 @@ pub(crate) fn watch(endpoints: Vec<Endpoint>, console: Arc<Console>) -> Result<(
     Ok(())
 }
 
-/// Whether there was one.
+/// Whether a signal asked the process to stop.
 pub(crate) fn requested() -> bool {
     REQUESTED.load(Ordering::Acquire)
 }

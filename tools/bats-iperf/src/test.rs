@@ -1,4 +1,4 @@
-//! One side of a running throughput test: the streams' threads, and reports in between.
+//! One side of a running throughput test: the threads of the streams, and periodic reports.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -8,82 +8,82 @@ use std::time::Duration;
 use anyhow::Result;
 use openbats::Connection;
 
-use crate::carrier::Pipe;
 use crate::clock::Clock;
 use crate::console::Output;
 use crate::control::{ClockOffset, Direction, Summary, Totals};
+use crate::cpu::CpuTimer;
+use crate::error_text;
 use crate::latency::Recorder;
-use crate::limit::Allowance;
 use crate::meter::{Meter, Reading};
-use crate::processor::Processor;
-use crate::receiver::{self, Reception};
+use crate::rate_limiter::RateLimiter;
+use crate::receiver::{self, ReceiverParams};
 use crate::report::{Side, json, text};
-use crate::sender::{self, Budget, LONGEST, Pace};
-use crate::sending::Sending;
-use crate::sentence;
+use crate::sender::{self, Budget, MAX_DURATION, SenderParams};
+use crate::sender_settings::SenderSettings;
 use crate::signals;
-use crate::transport::Transport;
+use crate::stream::DataStream;
+use crate::transport_stats::TransportStats;
 
-/// How long a test may take beyond its time: what a sender has sent must arrive.
+/// How long a test may exceed its duration: data that was sent must arrive.
 const GRACE: Duration = Duration::from_secs(90);
-/// How often it is looked whether more comes than is allowed, and whether the other side is there.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How often to check the bitrate limit and the signalling connection.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What is run.
+/// Configuration of this side of a test.
 #[derive(Clone, Debug)]
-pub(crate) struct Plan {
-    /// Which end this is of each stream.
+pub(crate) struct TestConfig {
+    /// This side's role in each stream.
     pub(crate) sides: Vec<Side>,
     pub(crate) is_client: bool,
-    pub(crate) pace: Pace,
-    /// Bytes and messages of each direction, 0 for no such end.
+    pub(crate) params: SenderParams,
+    /// Bytes and messages of each direction that end the test, 0 for no limit.
     pub(crate) bytes: u64,
     pub(crate) messages: u64,
     /// Between reports; zero for none.
     pub(crate) interval: Duration,
-    /// The other side's clock.
+    /// Offset to the peer's clock.
     pub(crate) clock: ClockOffset,
     pub(crate) receive_timeout: Duration,
-    /// Messages of each stream from the other side that only greet.
-    pub(crate) greetings: u64,
-    /// How this side sends, where it does.
-    pub(crate) sending: Sending,
-    /// Bits a second of all streams together that end the test when there are more.
+    /// Hello messages that the peer sent on each stream.
+    pub(crate) hellos: u64,
+    /// Sender settings of this side, if it sends.
+    pub(crate) sending: SenderSettings,
+    /// Bitrate limit in bits per second of all streams together; exceeding it ends the test.
     pub(crate) limit: Option<u64>,
 }
 
-/// Figures between two times.
+/// Measurements of one report interval.
 #[derive(Clone, Debug)]
 pub(crate) struct Interval {
-    /// Seconds from the beginning.
+    /// Seconds since the start of the test.
     pub(crate) start: f64,
     pub(crate) end: f64,
-    /// It does not count.
+    /// Whether it is omitted from the results.
     pub(crate) is_omitted: bool,
     pub(crate) streams: Vec<Reading>,
-    /// The connections at its beginning and end.
-    pub(crate) transports: Vec<Option<(Transport, Transport)>>,
+    /// Connection statistics at its start and end.
+    pub(crate) transport_stats: Vec<Option<(TransportStats, TransportStats)>>,
 }
 
-/// What came of a test on this side.
+/// Results of a test on this side.
 #[derive(Clone, Debug)]
 pub(crate) struct Outcome {
     pub(crate) sides: Vec<Side>,
     pub(crate) is_client: bool,
     pub(crate) intervals: Vec<Interval>,
-    /// Intervals that were not kept, as they were too many.
+    /// Number of intervals that were not kept because there were too many.
     pub(crate) left_out: u64,
     pub(crate) summary: Summary,
 }
 
 impl Outcome {
-    /// The first thing that went wrong.
+    /// The first error of a stream.
     pub(crate) fn error(&self) -> Option<&str> {
         self.summary.streams.iter().find_map(|totals| totals.error.as_deref())
     }
 }
 
-/// Which end this is of each stream: those from the client come first.
+/// The role of this side in each stream. Streams from the client come first.
 pub(crate) fn sides(direction: Direction, streams: u16, is_client: bool) -> Vec<Side> {
     let streams = usize::from(streams);
     let (first, second) = match is_client {
@@ -97,97 +97,102 @@ pub(crate) fn sides(direction: Direction, streams: u16, is_client: bool) -> Vec<
     }
 }
 
-/// What a stream's thread brings home.
-struct Ended {
+/// Result of a stream's thread.
+struct StreamResult {
     at: Duration,
     result: Result<()>,
     one_way: Recorder,
     round_trip: Recorder,
 }
 
-/// Why all streams shall end although none has ended by itself, if they shall: more came than is
-/// allowed, or the other side has left, whatever becomes of the data connections.
-fn verdict(
+/// The reason to abort all streams, if there is one: the bitrate limit is exceeded, or the peer has
+/// closed the signalling connection.
+fn abort_reason(
     control: &Connection,
-    plan: &Plan,
-    allowance: Option<&Allowance>,
+    config: &TestConfig,
+    limiter: Option<&RateLimiter>,
     meters: &[Meter],
 ) -> Option<String> {
     let bytes = || meters.iter().fold(0_u64, |sum, x| sum.saturating_add(x.read().bytes));
-    if let Some(allowance) = allowance
-        && allowance.is_exceeded(bytes())
+    if let Some(limiter) = limiter
+        && limiter.is_exceeded(bytes())
     {
-        return Some(allowance.words());
+        return Some(limiter.error_text());
     }
     let reason = control.close_reason()?;
-    Some(match (signals::requested(), plan.is_client) {
+    Some(match (signals::requested(), config.is_client) {
         (true, _) => "interrupted".to_owned(),
         (false, true) => format!("the server has left the test: {reason}"),
         (false, false) => format!("the client has left the test: {reason}"),
     })
 }
 
-/// Runs the streams to their end, or until the signalling connection ends, and prints a line for each
-/// interval.
-pub(crate) fn run(output: &Output, control: &Connection, pipes: &[Pipe], plan: &Plan) -> Outcome {
-    output.line(&text::header(&plan.sides, output.is_verbose()));
-    let processor = Processor::start();
+/// Runs the streams until they end or the signalling connection closes, and prints a report for
+/// each interval.
+pub(crate) fn run(
+    output: &Output,
+    control: &Connection,
+    data_streams: &[DataStream],
+    config: &TestConfig,
+) -> Outcome {
+    output.line(&text::header(&config.sides, output.is_verbose()));
+    let cpu_timer = CpuTimer::start();
     let clock = Clock::start();
-    let meters: Vec<Meter> = pipes.iter().map(|_| Meter::default()).collect();
-    let budget = Budget::new(plan.bytes, plan.messages);
-    let mut reporter = Reporter::new(output, pipes, &meters, plan);
-    let allowance = plan.limit.map(Allowance::new);
-    let mut broken = None;
-    let ended: Vec<Ended> = thread::scope(|scope| {
+    let meters: Vec<Meter> = data_streams.iter().map(|_| Meter::default()).collect();
+    let budget = Budget::new(config.bytes, config.messages);
+    let mut reporter = Reporter::new(output, data_streams, &meters, config);
+    let limiter = config.limit.map(RateLimiter::new);
+    let mut aborted = None;
+    let stream_results: Vec<StreamResult> = thread::scope(|scope| {
         let (done, ends) = channel();
-        let threads: Vec<_> = pipes
+        let threads: Vec<_> = data_streams
             .iter()
             .zip(&meters)
-            .zip(&plan.sides)
-            .map(|((pipe, meter), side)| {
+            .zip(&config.sides)
+            .map(|((data_stream, meter), side)| {
                 let (done, budget) = (done.clone(), &budget);
                 scope.spawn(move || {
-                    let ended = stream(pipe, meter, *side, plan, budget, &clock);
-                    if ended.result.is_err() {
-                        pipe.close("the test failed");
+                    let stream_result = stream(data_stream, meter, *side, config, budget, &clock);
+                    if stream_result.result.is_err() {
+                        data_stream.close("the test failed");
                     }
                     let _ = done.send(());
-                    ended
+                    stream_result
                 })
             })
             .collect();
         drop(done);
         let mut running = threads.len();
-        let mut next = plan.interval;
+        let mut next = config.interval;
         while running > 0 {
-            let left = match plan.interval.is_zero() {
+            let left = match config.interval.is_zero() {
                 true => Duration::from_secs(3_600),
                 false => next.saturating_sub(clock.elapsed()),
             };
-            if broken.is_none() {
-                broken = verdict(control, plan, allowance.as_ref(), &meters);
-                if let Some(why) = &broken {
-                    pipes.iter().for_each(|pipe| pipe.close(why));
+            if aborted.is_none() {
+                aborted = abort_reason(control, config, limiter.as_ref(), &meters);
+                if let Some(why) = &aborted {
+                    data_streams.iter().for_each(|data_stream| data_stream.close(why));
                 }
             }
-            let slice = left.min(LOOK_EVERY);
+            let slice = left.min(CHECK_INTERVAL);
             match ends.recv_timeout(slice) {
                 Ok(()) => running -= 1,
                 Err(RecvTimeoutError::Disconnected) => break,
-                Err(RecvTimeoutError::Timeout) if plan.interval.is_zero() || slice < left => {}
+                Err(RecvTimeoutError::Timeout) if config.interval.is_zero() || slice < left => {}
                 Err(RecvTimeoutError::Timeout) => {
                     // A sender that only waits for its data to arrive has nothing to report.
-                    if plan.sides.contains(&Side::Receiver)
-                        || plan.pace.time.is_none_or(|time| next <= time)
+                    if config.sides.contains(&Side::Receiver)
+                        || config.params.time.is_none_or(|time| next <= time)
                     {
                         reporter.report(clock.elapsed());
                     }
-                    next = following(plan.interval, clock.elapsed());
+                    next = next_report_at(config.interval, clock.elapsed());
                 }
             }
         }
-        reporter.report_rest(clock.elapsed());
-        let lost = || Ended {
+        reporter.report_last(clock.elapsed());
+        let lost = || StreamResult {
             at: clock.elapsed(),
             result: Err(anyhow::anyhow!("the stream's thread panicked")),
             one_way: Recorder::new(),
@@ -196,118 +201,135 @@ pub(crate) fn run(output: &Output, control: &Connection, pipes: &[Pipe], plan: &
         threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| lost())).collect()
     });
     let (mut one_way, mut round_trip) = (Recorder::new(), Recorder::new());
-    let streams = ended
+    let streams = stream_results
         .into_iter()
-        .zip(pipes)
-        .zip(meters.iter().zip(&plan.sides))
-        .map(|((ended, pipe), (meter, side))| {
-            one_way.merge(&ended.one_way);
-            round_trip.merge(&ended.round_trip);
-            let error = ended.result.err().map(|error| sentence::of(&error));
-            // That it was closed is no reason, but has one.
-            let error = error.map(|error| broken.clone().unwrap_or(error));
-            let remote = pipe.addresses().1;
-            tracing::debug!(%remote, ?side, at = ?ended.at, error, "stream ended");
-            // What a sender does after the time is to wait.
-            let end = match (side, plan.pace.time) {
-                (Side::Sender, Some(time)) => ended.at.min(time),
-                _ => ended.at,
+        .zip(data_streams)
+        .zip(meters.iter().zip(&config.sides))
+        .map(|((stream_result, data_stream), (meter, side))| {
+            one_way.merge(&stream_result.one_way);
+            round_trip.merge(&stream_result.round_trip);
+            let error = stream_result.result.err().map(|error| error_text::join_causes(&error));
+            // A stream that was aborted reports the reason for the abort, not that it was closed.
+            let error = error.map(|error| aborted.clone().unwrap_or(error));
+            let remote = data_stream.addresses().1;
+            tracing::debug!(%remote, ?side, at = ?stream_result.at, error, "stream ended");
+            // After the test time a sender only waits.
+            let end = match (side, config.params.time) {
+                (Side::Sender, Some(time)) => stream_result.at.min(time),
+                _ => stream_result.at,
             };
-            Totals { transport: pipe.transport(), ..meter.totals(end, error) }
+            Totals { transport_stats: data_stream.transport_stats(), ..meter.totals(end, error) }
         })
         .collect();
     Outcome {
-        sides: plan.sides.clone(),
-        is_client: plan.is_client,
+        sides: config.sides.clone(),
+        is_client: config.is_client,
         intervals: reporter.intervals,
         left_out: reporter.left_out,
         summary: Summary {
             streams,
-            processor: processor.utilization(),
-            one_way: one_way.percentiles(plan.clock.error_ns),
+            processor: cpu_timer.utilization(),
+            one_way: one_way.percentiles(config.clock.error_ns),
             round_trip: round_trip.percentiles(0),
-            sending: plan.sides.contains(&Side::Sender).then(|| plan.sending.clone()),
+            sending: config.sides.contains(&Side::Sender).then(|| config.sending.clone()),
         },
     }
 }
 
-/// When the next report is due: at a whole number of intervals, at least half of one from now. A
-/// process that stood still leaves out what it has missed.
-fn following(interval: Duration, now: Duration) -> Duration {
+/// When the next report is due: at a multiple of the interval, at least half an interval from now.
+/// A process that was suspended skips the reports that it missed.
+fn next_report_at(interval: Duration, now: Duration) -> Duration {
     let soonest = now.saturating_add(interval / 2).as_nanos();
     let periods = soonest.div_ceil(interval.as_nanos().max(1));
     interval.saturating_mul(u32::try_from(periods).unwrap_or(u32::MAX))
 }
 
 fn stream(
-    pipe: &Pipe,
+    data_stream: &DataStream,
     meter: &Meter,
     side: Side,
-    plan: &Plan,
+    config: &TestConfig,
     budget: &Budget,
     clock: &Clock,
-) -> Ended {
+) -> StreamResult {
     let (mut one_way, mut round_trip) = (Recorder::new(), Recorder::new());
     let has_ended = AtomicBool::new(false);
     let result = match side {
-        Side::Sender if plan.pace.latency => thread::scope(|scope| {
-            let echoes = scope.spawn(|| sender::echoes(pipe, &has_ended));
-            let result = sender::send(pipe, meter, &plan.pace, budget);
+        Side::Sender if config.params.latency => thread::scope(|scope| {
+            let echoes = scope.spawn(|| sender::receive_echoes(data_stream, &has_ended));
+            let result = sender::send(data_stream, meter, &config.params, budget);
             has_ended.store(true, Ordering::Release);
             if result.is_err() {
-                pipe.close("the test failed");
+                data_stream.close("the test failed");
             }
             if let Ok(times) = echoes.join() {
-                meter.answer(times.count());
+                meter.count_echoes(times.count());
                 round_trip = times;
             }
             result
         }),
-        Side::Sender => sender::send(pipe, meter, &plan.pace, budget),
+        Side::Sender => sender::send(data_stream, meter, &config.params, budget),
         Side::Receiver => {
-            // The offset is that of the server's clock against the client's.
-            let offset = plan.clock.offset_ns;
-            let reception = Reception {
-                shift_ns: if plan.is_client { offset.saturating_neg() } else { offset },
-                latency: plan.pace.latency,
-                timeout: plan.receive_timeout,
-                greetings: plan.greetings,
-                deadline: plan.pace.time.map_or(LONGEST, |time| time + GRACE),
+            // The offset is the server's clock minus the client's.
+            let offset = config.clock.offset_ns;
+            let receiver_params = ReceiverParams {
+                shift_ns: if config.is_client { offset.saturating_neg() } else { offset },
+                latency: config.params.latency,
+                timeout: config.receive_timeout,
+                hellos: config.hellos,
+                deadline: config.params.time.map_or(MAX_DURATION, |time| time + GRACE),
             };
-            receiver::receive(pipe, meter, reception, &mut one_way)
+            receiver::receive(data_stream, meter, receiver_params, &mut one_way)
         }
     };
-    Ended { at: clock.elapsed(), result, one_way, round_trip }
+    StreamResult { at: clock.elapsed(), result, one_way, round_trip }
 }
 
 struct Reporter<'a> {
     output: &'a Output,
-    pipes: &'a [Pipe],
+    data_streams: &'a [DataStream],
     meters: &'a [Meter],
-    plan: &'a Plan,
-    last: Vec<(Reading, Option<Transport>)>,
+    config: &'a TestConfig,
+    last: Vec<(Reading, Option<TransportStats>)>,
     last_at: Duration,
     intervals: Vec<Interval>,
     left_out: u64,
 }
 
 impl<'a> Reporter<'a> {
-    fn new(output: &'a Output, pipes: &'a [Pipe], meters: &'a [Meter], plan: &'a Plan) -> Self {
-        let last = pipes.iter().map(|pipe| (Reading::default(), pipe.transport())).collect();
+    fn new(
+        output: &'a Output,
+        data_streams: &'a [DataStream],
+        meters: &'a [Meter],
+        config: &'a TestConfig,
+    ) -> Self {
+        let last = data_streams
+            .iter()
+            .map(|data_stream| (Reading::default(), data_stream.transport_stats()))
+            .collect();
         let last_at = Duration::ZERO;
-        Self { output, pipes, meters, plan, last, last_at, intervals: Vec::new(), left_out: 0 }
+        Self {
+            output,
+            data_streams,
+            meters,
+            config,
+            last,
+            last_at,
+            intervals: Vec::new(),
+            left_out: 0,
+        }
     }
 
     fn report(&mut self, now: Duration) {
-        let readings: Vec<(Reading, Option<Transport>)> = self
+        let readings: Vec<(Reading, Option<TransportStats>)> = self
             .meters
             .iter()
-            .zip(self.pipes)
-            .map(|(x, pipe)| (x.read(), pipe.transport()))
+            .zip(self.data_streams)
+            .map(|(x, data_stream)| (x.read(), data_stream.transport_stats()))
             .collect();
         let streams =
             readings.iter().zip(&self.last).map(|(now, last)| now.0.since(last.0)).collect();
-        let transports = readings
+        let transport_stats = readings
             .iter()
             .zip(&self.last)
             .map(|(now, last)| last.1.clone().zip(now.1.clone()))
@@ -315,18 +337,18 @@ impl<'a> Reporter<'a> {
         let interval = Interval {
             start: self.last_at.as_secs_f64(),
             end: now.as_secs_f64(),
-            is_omitted: self.last_at < self.plan.pace.omit,
+            is_omitted: self.last_at < self.config.params.omit,
             streams,
-            transports,
+            transport_stats,
         };
-        let (sides, is_client) = (&self.plan.sides, self.plan.is_client);
+        let (sides, is_client) = (&self.config.sides, self.config.is_client);
         for line in text::interval(&interval, sides, is_client, self.output.is_verbose()) {
             self.output.line(&line);
         }
         self.output.event("interval", || json::interval(&interval, sides));
-        let most = self.output.samples_kept();
-        if most > 0 {
-            match self.intervals.len() * self.pipes.len() < most {
+        let max_samples = self.output.samples_kept();
+        if max_samples > 0 {
+            match self.intervals.len() * self.data_streams.len() < max_samples {
                 true => self.intervals.push(interval),
                 false => self.left_out += 1,
             }
@@ -334,13 +356,13 @@ impl<'a> Reporter<'a> {
         (self.last, self.last_at) = (readings, now);
     }
 
-    /// What came after the last whole interval, if it is worth a line.
-    fn report_rest(&mut self, now: Duration) {
-        if self.plan.interval.is_zero() {
+    /// Reports what happened after the last whole interval, unless it is very short.
+    fn report_last(&mut self, now: Duration) {
+        if self.config.interval.is_zero() {
             return;
         }
-        let end = match self.plan.pace.time {
-            Some(time) if !self.plan.sides.contains(&Side::Receiver) => now.min(time),
+        let end = match self.config.params.time {
+            Some(time) if !self.config.sides.contains(&Side::Receiver) => now.min(time),
             _ => now,
         };
         let gained = self
@@ -348,7 +370,7 @@ impl<'a> Reporter<'a> {
             .iter()
             .zip(&self.last)
             .any(|(meter, last)| meter.read().bytes > last.0.bytes);
-        if gained && end.saturating_sub(self.last_at) > self.plan.interval / 20 {
+        if gained && end.saturating_sub(self.last_at) > self.config.interval / 20 {
             self.report(end);
         }
     }
@@ -359,17 +381,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_standstill_makes_one_long_interval_and_no_short_ones() {
+    fn a_delayed_report_makes_one_long_interval_and_no_short_ones() {
         let ms = Duration::from_millis;
         for interval in [ms(100), ms(300), ms(1_000)] {
-            // Every eleventh report comes late, by anything from nothing to more than four intervals.
+            // Every eleventh report is late, by zero to more than four intervals.
             for late in (0..=1_350).step_by(15).map(|percent| interval * percent / 300) {
                 let (mut last, mut next) = (Duration::ZERO, interval);
                 for report in 0..40 {
                     let now =
                         next + if report % 11 == 5 { late } else { Duration::from_micros(60) };
                     assert!(now - last >= interval / 2, "{interval:?} {late:?}: {last:?} {now:?}");
-                    (last, next) = (now, following(interval, now));
+                    (last, next) = (now, next_report_at(interval, now));
                     assert!(next - now <= interval * 3 / 2, "{interval:?} {late:?}: {next:?}");
                     assert!((next.as_nanos() % interval.as_nanos()) == 0, "{next:?}");
                 }
@@ -378,14 +400,14 @@ mod tests {
     }
 
     #[test]
-    fn reports_that_are_in_time_leave_nothing_out() {
+    fn reports_in_time_skip_no_interval() {
         let interval = Duration::from_millis(100);
         for number in 1..1_000 {
             let now = interval * number + Duration::from_micros(number.into());
-            assert_eq!(following(interval, now), interval * (number + 1));
+            assert_eq!(next_report_at(interval, now), interval * (number + 1));
         }
         let ages = Duration::from_secs(u64::MAX);
-        assert!(following(interval, ages) >= interval, "and nothing overflows");
-        assert_eq!(following(Duration::ZERO, interval), Duration::ZERO);
+        assert!(next_report_at(interval, ages) >= interval, "must not overflow");
+        assert_eq!(next_report_at(Duration::ZERO, interval), Duration::ZERO);
     }
 }

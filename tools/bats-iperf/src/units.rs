@@ -1,33 +1,33 @@
-//! Quantities as they are typed and printed.
+//! Parses and prints quantities.
 
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// Units that a report has throughout.
+/// The unit of all quantities in a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Format {
-    /// Powers of a thousand.
+    /// Power of 1000.
     power: usize,
-    /// Rates are in bytes.
+    /// Whether rates are in bytes.
     has_bytes: bool,
 }
 
-/// What `--format` says: once, at the begin of the program.
+/// The value of `--format`, set once at the start of the program.
 static FORMAT: OnceLock<Format> = OnceLock::new();
 
-/// From now on all quantities have these units.
+/// Sets the unit of all quantities.
 pub(crate) fn set_format(format: Format) {
-    // It is said once.
+    // It is set only once.
     let _ = FORMAT.set(format);
 }
 
-/// A letter as iperf3 has it.
+/// Parses a unit letter of iperf3.
 pub(crate) fn parse_format(text: &str) -> Result<Format, String> {
     let power = ["k", "m", "g", "t"].iter().position(|letter| text.eq_ignore_ascii_case(letter));
     let has_bytes = text.chars().all(char::is_uppercase);
-    power
-        .map(|power| Format { power: power + 1, has_bytes })
-        .ok_or_else(|| format!("'{text}' is none of k, m, g, t (bits) and K, M, G, T (bytes)"))
+    power.map(|power| Format { power: power + 1, has_bytes }).ok_or_else(|| {
+        format!("'{text}' is not a unit; use k, m, g or t (bits), or K, M, G or T (bytes)")
+    })
 }
 
 const BYTES: [&str; 5] = ["Bytes", "KBytes", "MBytes", "GBytes", "TBytes"];
@@ -35,12 +35,12 @@ const BITS: [&str; 5] = ["bits/sec", "Kbits/sec", "Mbits/sec", "Gbits/sec", "Tbi
 const BYTES_A_SECOND: [&str; 5] =
     ["Bytes/sec", "KBytes/sec", "MBytes/sec", "GBytes/sec", "TBytes/sec"];
 
-/// Bytes with a decimal unit and two decimals; zero is `0.00 Bytes`.
+/// Formats bytes with a decimal unit and two decimals; zero is `0.00 Bytes`.
 pub(crate) fn bytes(count: u64) -> String {
     scaled(count as f64, &BYTES, FORMAT.get().map(|format| format.power))
 }
 
-/// A rate in bits a second with a decimal unit and two decimals.
+/// Formats a rate in bits per second with a decimal unit and two decimals.
 pub(crate) fn rate(bits_per_second: f64) -> String {
     rate_as(bits_per_second, FORMAT.get().copied())
 }
@@ -54,21 +54,21 @@ fn rate_as(bits_per_second: f64, format: Option<Format>) -> String {
     }
 }
 
-/// With the unit of this power, or one that fits.
+/// Formats a value with the unit of this power, or with a suitable one.
 fn scaled(value: f64, units: &[&str; 5], power: Option<usize>) -> String {
     if let Some(power) = power {
         let unit = units[power.min(units.len() - 1)];
         return format!("{:.2} {unit}", value / 1e3_f64.powi(power as i32));
     }
     let (mut value, mut index) = (value, 0);
-    // What would be printed as 1000.00 belongs to the next unit.
+    // A value that would print as 1000.00 uses the next unit.
     while value >= 999.995 && index + 1 < units.len() {
         (value, index) = (value / 1_000.0, index + 1);
     }
     format!("{value:.2} {}", units[index])
 }
 
-/// A number with a decimal unit: the number and its factor, `plain` where there is none.
+/// Parses a number with a decimal unit; without a unit it is multiplied by `plain`.
 fn with_unit(text: &str, plain: f64) -> Option<f64> {
     let factor = match text.chars().last()? {
         'k' | 'K' => 1e3,
@@ -80,43 +80,44 @@ fn with_unit(text: &str, plain: f64) -> Option<f64> {
     text[..text.len() - 1].parse::<f64>().ok().map(|number| number * factor)
 }
 
-/// A rate such as `200` (Mbit/s), `1.5G`, `800M` or `64k`, in bits a second.
+/// Parses a rate such as `200` (Mbit/s), `1.5G`, `800M` or `64k`, in bits per second.
 pub(crate) fn parse_rate(text: &str) -> Result<u64, String> {
     with_unit(text, 1e6)
         .filter(|rate| (0.0..=1e13).contains(rate))
         .map(|rate| rate.round() as u64)
-        .ok_or_else(|| format!("'{text}' is no rate: say for example 200 (Mbit/s), 1.5G or 64k"))
+        .ok_or_else(|| format!("'{text}' is not a rate; use for example 200 (Mbit/s), 1.5G or 64k"))
 }
 
-/// A number of bytes such as `1000000`, `64k`, `10M` or `1.5G`; units are decimal.
+/// Parses a number of bytes such as `1000000`, `64k`, `10M` or `1.5G`; units are decimal.
 pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
     with_unit(text, 1.0)
         .filter(|count| (1.0..=1e15).contains(count))
         .map(|count| count.round() as u64)
-        .ok_or_else(|| format!("'{text}' is no number of bytes: say for example 64k, 10M or 2G"))
+        .ok_or_else(|| format!("'{text}' is not a number of bytes; use for example 64k, 10M or 2G"))
 }
 
-/// The length of a message in bytes, with or without a unit.
+/// Parses the length of a message in bytes, with or without a unit.
 pub(crate) fn parse_length(text: &str) -> Result<u32, String> {
     parse_bytes(text)
         .ok()
         .filter(|length| (64..=16 << 20).contains(length))
         .and_then(|length| u32::try_from(length).ok())
-        .ok_or_else(|| format!("'{text}' is no message length from 64 to 16777216 bytes"))
+        .ok_or_else(|| format!("'{text}' is not a message length; use 64 to 16777216 bytes"))
 }
 
-/// A share such as `5%` or `0.05`, below 1.
-pub(crate) fn parse_share(text: &str) -> Result<f64, String> {
-    let share = match text.strip_suffix('%') {
+/// Parses a fraction below 1, such as `5%` or `0.05`.
+pub(crate) fn parse_fraction(text: &str) -> Result<f64, String> {
+    let fraction = match text.strip_suffix('%') {
         Some(number) => number.parse::<f64>().ok().map(|number| number / 100.0),
         None => text.parse().ok(),
     };
-    share
-        .filter(|share| (0.0..1.0).contains(share))
-        .ok_or_else(|| format!("'{text}' is no share from 0% to below 100%"))
+    fraction
+        .filter(|fraction| (0.0..1.0).contains(fraction))
+        .ok_or_else(|| format!("'{text}' is not a fraction; use 0% to below 100%"))
 }
 
-/// A time with its unit, `50ms`, `20us` or `1.5s`; without one it is in `plain` seconds.
+/// Parses a time with its unit, `50ms`, `20us` or `1.5s`; without a unit it is multiplied by
+/// `plain` seconds.
 pub(crate) fn parse_time(text: &str, plain: f64) -> Result<Duration, String> {
     let units = [("ms", 1e-3), ("us", 1e-6), ("s", 1.0), ("", plain)];
     units
@@ -125,45 +126,45 @@ pub(crate) fn parse_time(text: &str, plain: f64) -> Result<Duration, String> {
         .and_then(|(number, factor)| Some(number.parse::<f64>().ok()? * factor))
         .filter(|seconds| (0.0..=1e6).contains(seconds))
         .map(Duration::from_secs_f64)
-        .ok_or_else(|| format!("'{text}' is no time: say for example 50ms or 1.5s"))
+        .ok_or_else(|| format!("'{text}' is not a time; use for example 50ms or 1.5s"))
 }
 
-/// A time-out in milliseconds, as iperf3 has it, or with a unit.
+/// Parses a timeout in milliseconds, as in iperf3, or with a unit.
 pub(crate) fn parse_timeout(text: &str) -> Result<Duration, String> {
     parse_time(text, 1e-3).and_then(|time| match time.is_zero() {
-        true => Err("a time-out must be longer than nothing".into()),
+        true => Err("a timeout must be longer than 0".into()),
         false => Ok(time),
     })
 }
 
-/// A time-out in seconds, or with a unit.
+/// Parses a timeout in seconds, or with a unit.
 pub(crate) fn parse_long_timeout(text: &str) -> Result<Duration, String> {
     parse_time(text, 1.0).and_then(|time| match time.is_zero() {
-        true => Err("a time-out must be longer than nothing".into()),
+        true => Err("a timeout must be longer than 0".into()),
         false => Ok(time),
     })
 }
 
-/// Seconds from `least` to `most`.
+/// Parses a number of seconds from `least` to `most`.
 fn parse_seconds(text: &str, least: f64, most: f64) -> Result<Duration, String> {
     text.parse::<f64>()
         .ok()
         .filter(|seconds| (least..=most).contains(seconds))
         .map(Duration::from_secs_f64)
-        .ok_or_else(|| format!("'{text}' is no number of seconds from {least} to {most}"))
+        .ok_or_else(|| format!("'{text}' is not a number of seconds; use {least} to {most}"))
 }
 
-/// The length of a test.
+/// Parses the duration of a test.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     parse_seconds(text, 0.1, 86_400.0)
 }
 
-/// How long the beginning of a test is left out of the figures.
+/// Parses the duration that is omitted from the results.
 pub(crate) fn parse_omit(text: &str) -> Result<Duration, String> {
     parse_seconds(text, 0.0, 600.0)
 }
 
-/// The interval of reports; 0 for none.
+/// Parses the interval of reports; 0 for none.
 pub(crate) fn parse_interval(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
         Ok(0.0) => Ok(Duration::ZERO),
@@ -176,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_may_have_one_unit() {
+    fn a_format_fixes_the_unit() {
         let rate = |letter: &str| rate_as(12_345_678.0, Some(parse_format(letter).unwrap()));
         assert_eq!(rate("k"), "12345.68 Kbits/sec");
         assert_eq!(rate("m"), "12.35 Mbits/sec");
@@ -190,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn quantities_have_decimal_units_and_two_decimals() {
+    fn quantities_print_with_decimal_units_and_two_decimals() {
         assert_eq!(bytes(0), "0.00 Bytes");
         assert_eq!(bytes(999), "999.00 Bytes");
         assert_eq!(bytes(1_000), "1.00 KBytes");
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_and_bytes_are_read_or_refused() {
+    fn rates_and_bytes_parse_or_are_rejected() {
         assert_eq!(parse_rate("200"), Ok(200_000_000));
         assert_eq!(parse_rate("1.5G"), Ok(1_500_000_000));
         assert_eq!(parse_rate("64k"), Ok(64_000));
@@ -218,13 +219,13 @@ mod tests {
     }
 
     #[test]
-    fn times_are_read_or_refused() {
+    fn times_parse_or_are_rejected() {
         assert_eq!(parse_duration("2.5"), Ok(Duration::from_millis(2_500)));
         for wrong in ["", "0", "-1", "1e9", "inf", "ten"] {
             assert!(parse_duration(wrong).is_err(), "{wrong}");
         }
         assert_eq!(parse_interval("0"), Ok(Duration::ZERO));
-        // The interval that ended the original's server.
+        // The interval that crashed the server of the original.
         assert!(parse_interval("0.04").is_err());
         assert_eq!(parse_timeout("300"), Ok(Duration::from_millis(300)));
         assert_eq!(parse_timeout("2s"), Ok(Duration::from_secs(2)));
@@ -236,11 +237,11 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_read_or_refused() {
-        assert_eq!(parse_share("5%"), Ok(0.05));
-        assert_eq!(parse_share("0.25"), Ok(0.25));
+    fn fractions_parse_or_are_rejected() {
+        assert_eq!(parse_fraction("5%"), Ok(0.05));
+        assert_eq!(parse_fraction("0.25"), Ok(0.25));
         for wrong in ["100%", "1", "-1%", "nan", "%", ""] {
-            assert!(parse_share(wrong).is_err(), "{wrong}");
+            assert!(parse_fraction(wrong).is_err(), "{wrong}");
         }
     }
 }

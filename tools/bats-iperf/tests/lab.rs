@@ -1,5 +1,6 @@
-//! Real processes over a lab link: two network namespaces joined by an emulated link of `batslab`
-//! that delays and loses frames. Where namespaces are not allowed each test says so loudly.
+//! Real processes over a lab link: two network namespaces connected by an emulated link of
+//! `batslab` that delays and loses frames. Without permission for namespaces each test prints that
+//! it was skipped.
 
 #[path = "program/support.rs"]
 #[allow(dead_code, reason = "shared with the tests of the program")]
@@ -12,15 +13,15 @@ use std::sync::OnceLock;
 
 use serde_json::Value;
 
-use support::{PROGRAM, Scratch, eventually, noise, skipped, text};
+use support::{PROGRAM, Scratch, noise, skipped, text, wait_until};
 
 const PORT: &str = "5201";
-/// The address of the host on the right of the first link.
+/// Address of the host on the right end of the first link.
 const SERVER: &str = "10.77.1.2";
 const SERVER6: &str = "fd00:ba75:0:1::2";
 
-/// `batslab` beside the program. The workspace's test command has built it; other commands do not,
-/// so it is built here.
+/// The `batslab` binary next to the program. The workspace's test command builds it; if another
+/// command did not, it is built here.
 fn batslab() -> &'static Path {
     static PLACE: OnceLock<PathBuf> = OnceLock::new();
     PLACE.get_or_init(|| {
@@ -32,7 +33,7 @@ fn batslab() -> &'static Path {
                 cargo.arg("--release");
             }
             let built = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).status();
-            assert!(built.is_ok_and(|status| status.success()), "batslab cannot be built");
+            assert!(built.is_ok_and(|status| status.success()), "cannot build batslab");
         }
         place
     })
@@ -42,8 +43,8 @@ fn run(arguments: &[&str]) -> Output {
     Command::new(batslab()).args(arguments).output().unwrap()
 }
 
-/// Whether this machine allows labs; says so if not.
-fn allowed(test: &str) -> bool {
+/// Whether this machine can run labs; prints the reason if not.
+fn labs_allowed(test: &str) -> bool {
     let doctor = run(&["doctor", "--json"]);
     if doctor.status.success() {
         return true;
@@ -60,13 +61,13 @@ fn allowed(test: &str) -> bool {
     false
 }
 
-/// A lab that goes when the test does, however it ends.
+/// A lab; removed when dropped.
 struct Lab {
     name: String,
     scratch: Scratch,
 }
 
-/// A process on a host of the lab; ended when dropped.
+/// A process on a lab host; killed when dropped.
 struct Running(Child);
 
 impl Drop for Running {
@@ -84,7 +85,7 @@ impl Running {
 }
 
 impl Lab {
-    /// Two hosts with a bad link between them.
+    /// Creates two hosts connected by a link with these parameters.
     fn up(tag: &str, link: &[&str]) -> Self {
         let lab = Self {
             name: format!("iperf-{tag}-{}", std::process::id()),
@@ -95,14 +96,14 @@ impl Lab {
         lab
     }
 
-    /// The program on a host.
+    /// A command that runs the program on a host.
     fn program(&self, host: &str, options: &[&str]) -> Command {
         let mut command = Command::new(batslab());
         command.args(["exec", "--name", &self.name, host, "--", PROGRAM]).args(options);
         command
     }
 
-    /// A server on the right, once it listens.
+    /// Starts a server on the right host and waits until it listens.
     fn server(&self, options: &[&str]) -> Running {
         let (pid, directory) = (self.scratch.path("pid"), self.scratch.path("in"));
         let words = ["-s", "-p", PORT, "--directory", &directory, "--pidfile", &pid];
@@ -114,29 +115,29 @@ impl Lab {
             .unwrap();
         let running = Running(child);
         let number = format!("{}\n", running.0.id());
-        eventually("the server listens", || fs::read_to_string(&pid).is_ok_and(|x| x == number));
+        wait_until("the server listens", || fs::read_to_string(&pid).is_ok_and(|x| x == number));
         running
     }
 
-    /// A client on the left.
+    /// Runs a client on the left host.
     fn client(&self, options: &[&str]) -> Output {
         let host = if options.contains(&"-6") { SERVER6 } else { SERVER };
         self.program("a", &[&["-c", host, "-p", PORT], options].concat()).output().unwrap()
     }
 
-    /// What a client reports as JSON.
+    /// Runs a client and returns its JSON report.
     fn report(&self, options: &[&str]) -> Value {
         let output = self.client(&[options, &["-J"]].concat());
         assert!(output.status.success(), "{options:?}: {}", text(&output.stderr));
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
-    /// Frames that the link has lost.
+    /// Number of frames that the link has lost.
     fn lost(&self) -> u64 {
         let status = run(&["status", "--name", &self.name, "--json"]);
         let status: Value = serde_json::from_slice(&status.stdout).unwrap();
         ["forward", "backward"]
-            .map(|way| status[0]["links"][0][way]["lost"].as_u64().unwrap())
+            .map(|direction| status[0]["links"][0][direction]["lost"].as_u64().unwrap())
             .iter()
             .sum()
     }
@@ -153,8 +154,8 @@ fn bytes(sum: &Value) -> u64 {
 }
 
 #[test]
-fn options_work_in_both_directions_over_a_bad_link() {
-    if !allowed("options_work_in_both_directions_over_a_bad_link") {
+fn options_work_in_both_directions_over_a_lossy_link() {
+    if !labs_allowed("options_work_in_both_directions_over_a_lossy_link") {
         return;
     }
     let link = ["--rate", "100M", "--delay", "10ms", "--loss", "5%"];
@@ -188,11 +189,14 @@ fn options_work_in_both_directions_over_a_bad_link() {
                 assert_eq!(bytes(sent), bytes(received), "{options:?}: {end:#}");
             }
             let count = |sum: &Value, key: &str| sum[key].as_u64().unwrap();
-            // Those of the receiver are what came and what did not.
+            // The receiver's count includes lost messages.
             let [near, far] = [sent, received].map(|sum| count(sum, "packets"));
             assert_eq!(near, far, "{options:?}: {end:#}");
             if has("3") {
-                assert!(count(received, "lost_packets") > 0, "the link loses: {end:#}");
+                assert!(
+                    count(received, "lost_packets") > 0,
+                    "the link must lose messages: {end:#}"
+                );
             }
         }
         if has("--latency") {
@@ -203,29 +207,29 @@ fn options_work_in_both_directions_over_a_bad_link() {
         }
         let streams = end["streams"].as_array().unwrap();
         let sender = &streams[0]["openbats"]["sender"];
-        // There and back, 10 ms each.
+        // 10 ms in each direction.
         assert!(sender["rtt_us"].as_u64().is_none_or(|rtt| rtt >= 19_900), "{sender:#}");
     }
-    assert!(lab.lost() > 100, "the link was as bad as it should be");
+    assert!(lab.lost() > 100, "the link must lose packets");
 
-    // Bytes that end a test, whatever is lost.
+    // A byte limit ends the test exactly, in spite of loss.
     let report = lab.report(&["-m", "1", "-n", "1M", "-r"]);
     assert_eq!(bytes(&report["end"]["sum_received"]), 1_000_000);
-    // The kernel's TCP over the same link, from the address asked for.
+    // The kernel's TCP over the same link, from the given local address.
     let report = lab.report(&["-m", "1", "-t", "1", "--baseline", "tcp", "-I", "10.77.1.1"]);
     assert!(bytes(&report["baselines"][0]["end"]["sum_received"]) > 10_000);
-    // Nobody is at that address.
-    let nobody = lab
+    // No server at that address.
+    let unreachable = lab
         .program("a", &["-c", "10.77.1.9", "-p", PORT, "--connect-timeout", "300"])
         .output()
         .unwrap();
-    assert_eq!(nobody.status.code(), Some(1));
+    assert_eq!(unreachable.status.code(), Some(1));
 }
 
-/// 128 connections to a server 400 ms away are not opened one by one.
+/// 128 connections to a server with 400 ms RTT are not opened one at a time.
 #[test]
-fn many_streams_reach_a_far_server() {
-    if !allowed("many_streams_reach_a_far_server") {
+fn many_streams_connect_to_a_distant_server() {
+    if !labs_allowed("many_streams_connect_to_a_distant_server") {
         return;
     }
     let lab = Lab::up("far", &["--rate", "100M", "--delay", "200ms", "--loss", "1%"]);
@@ -234,12 +238,12 @@ fn many_streams_reach_a_far_server() {
     let end = &report["end"];
     assert_eq!(end["streams"].as_array().unwrap().len(), 128);
     assert_eq!(bytes(&end["sum_sent"]), bytes(&end["sum_received"]));
-    assert!(bytes(&end["sum_sent"]) >= 128 * 1_024, "each stream has sent: {end:#}");
+    assert!(bytes(&end["sum_sent"]) >= 128 * 1_024, "each stream must send: {end:#}");
 }
 
 #[test]
-fn a_matrix_of_files_arrives_over_a_bad_link() {
-    if !allowed("a_matrix_of_files_arrives_over_a_bad_link") {
+fn files_of_all_sizes_arrive_over_a_lossy_link() {
+    if !labs_allowed("files_of_all_sizes_arrive_over_a_lossy_link") {
         return;
     }
     let lab = Lab::up("files", &["--rate", "200M", "--delay", "5ms", "--loss", "5%"]);
@@ -252,7 +256,7 @@ fn a_matrix_of_files_arrives_over_a_bad_link() {
     }
     let tree = tree.to_str().unwrap();
     for (number, options) in [&["-P", "8"][..], &["-C"], &["-P", "2"]].into_iter().enumerate() {
-        // Everything is there already at the last time.
+        // In the last round the receiver has everything already.
         let existing = if number == 1 { "overwrite" } else { "refuse" };
         if number == 1 {
             fs::remove_dir_all(lab.scratch.path("in/tree")).unwrap();
@@ -273,7 +277,7 @@ fn a_matrix_of_files_arrives_over_a_bad_link() {
             assert_eq!(hash, blake3::hash(&far).to_hex().as_str());
             if number == 2 {
                 assert_eq!(file["state"], "unchanged", "{file}");
-                // Small files are sent before the other side knows them.
+                // Small files are sent before the sender learns that the receiver has them.
                 assert!(file["sent_bytes"].as_u64().unwrap() < 100_000, "{file}");
             }
         }
@@ -281,8 +285,8 @@ fn a_matrix_of_files_arrives_over_a_bad_link() {
 }
 
 #[test]
-fn a_killed_transfer_goes_on_over_a_bad_link() {
-    if !allowed("a_killed_transfer_goes_on_over_a_bad_link") {
+fn a_killed_transfer_resumes_over_a_lossy_link() {
+    if !labs_allowed("a_killed_transfer_resumes_over_a_lossy_link") {
         return;
     }
     const SIZE: u64 = 24_000_000;
@@ -297,20 +301,20 @@ fn a_killed_transfer_goes_on_over_a_bad_link() {
         .spawn()
         .unwrap();
     let first = Running(first);
-    // What is on the disk, not the length.
+    // Allocated blocks, not the file length.
     let arrived = || {
         use std::os::unix::fs::MetadataExt;
         fs::metadata(&partial).map_or(0, |metadata| metadata.blocks() * 512)
     };
-    eventually("half of it has arrived", || arrived() > SIZE / 2);
+    wait_until("half of it has arrived", || arrived() > SIZE / 2);
     first.kill();
-    // The server is killed, too: nothing but the file is left.
+    // Kill the server, too, so that only the partial file remains.
     server.kill();
     assert!(partial.exists() && !lab.scratch.0.join("in/large").exists());
     let _server = lab.server(&["-1"]);
     let report = lab.report(&["-P", "2", "-f", &file]);
     let sent = report["files"][0]["sent_bytes"].as_u64().unwrap();
-    // Some parts of 4 MiB may not have been whole.
+    // Some 4 MiB parts may have been incomplete.
     assert!(sent <= SIZE - 4_000_000, "{sent}");
     assert!(fs::read(&file).unwrap() == fs::read(lab.scratch.path("in/large")).unwrap());
     assert!(!partial.exists());

@@ -1,4 +1,5 @@
-//! As many streams as there may be, apart from the other tests: this one needs the machine.
+//! The maximum number of streams. Runs apart from the other tests because it needs the whole
+//! machine.
 
 #[path = "program/support.rs"]
 #[allow(dead_code, reason = "shared with the tests of the program")]
@@ -9,7 +10,7 @@ use serde_json::Value;
 use support::{Server, client, free_port, run, text};
 
 #[test]
-fn a_hundred_and_twenty_eight_streams_have_a_sum() {
+fn the_maximum_number_of_streams_has_a_sum() {
     let (report, text) = run(&[], &["-P", "128", "-b", "100k", "-t", "1", "-i", "0.5"]);
     assert_eq!(report["end"]["streams"].as_array().unwrap().len(), 128);
     let sum: u64 = report["end"]["streams"]
@@ -24,12 +25,12 @@ fn a_hundred_and_twenty_eight_streams_have_a_sum() {
     assert!(text.lines().any(|line| line.starts_with("[128]")), "{text}");
 }
 
-/// 128 streams, ten times a second, are more than a server sends.
+/// 128 streams with ten reports per second exceed the maximum length of a server report.
 #[test]
-fn a_servers_report_that_is_too_long_comes_without_its_last_intervals() {
+fn a_long_server_report_omits_its_last_intervals() {
     let port = free_port();
     let server = Server::start(port, &["-1"]);
-    // It says more than a pipe holds: someone must read that meanwhile.
+    // It prints more than a pipe holds, so a thread reads it meanwhile.
     let server = std::thread::spawn(move || server.finish());
     let options = ["-P", "128", "-b", "50k", "-t", "5", "-i", "0.1", "--get-server-output", "-J"];
     let output = client(port, &options);
@@ -41,5 +42,5 @@ fn a_servers_report_that_is_too_long_comes_without_its_last_intervals() {
     assert!(!far["intervals"].as_array().unwrap().is_empty());
     let left_out = far["intervals_left_out"].as_u64().unwrap();
     assert!(left_out > 0 && far["end"]["sum_received"].is_object());
-    assert!(errors.contains(&format!("leaves out {left_out} of its intervals")), "{errors}");
+    assert!(errors.contains(&format!("omits {left_out} of its intervals")), "{errors}");
 }

@@ -6,11 +6,11 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::model::BackendName;
-use crate::protocol::echo::Carrier;
+use crate::protocol::echo::EchoTransport;
 use crate::settings::{Changes, Loss, Queue};
-use crate::units::{self, Both};
+use crate::units::{self, PerDirection};
 
-/// Lossy, long links between network namespaces, measured and compared.
+/// Emulated lossy, long-delay links between network namespaces: measure and compare protocols
 #[derive(Debug, Parser)]
 #[command(name = "batslab", version, about, propagate_version = true)]
 pub(crate) struct Cli {
@@ -20,35 +20,36 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run the tests of a file or a shipped case, and write a folder of results
+    /// Run the tests of a file or of a shipped case, and write a result directory
     Run(RunOptions),
-    /// Say whether a test file is right, and what it would run
+    /// Check a test file and print what it would run
     Check(CheckOptions),
     /// List the shipped cases, or print one
     Cases(CasesOptions),
-    /// Show two runs side by side
+    /// Compare two runs
     Compare(CompareOptions),
-    /// Show past runs, start cases and follow them in a web page
+    /// Serve a web page that shows past runs, starts cases and follows them
     Serve(ServeOptions),
-    /// Show BRTP beside TCP over a lossy, long link, with a report
+    /// Compare BRTP with TCP over a lossy, long-delay link, with a report
     Demo(DemoOptions),
-    /// Run BRTP over the same links in the lab and in the simulator, and show how they agree
-    Witness(WitnessOptions),
+    /// Cross-validate: run BRTP over the same links in the lab and in the simulator, and compare
+    #[command(alias = "witness")]
+    CrossValidate(CrossValidateOptions),
     /// Build a lab: hosts `a` and `b`, relays `r1`, `r2`, ... between them
     Up(UpOptions),
     /// Run a command on a host of a lab
     Exec(ExecOptions),
-    /// Show the labs, or what one does
+    /// Show all labs, or the counters of one
     Status(StatusOptions),
-    /// Change a link while it runs
+    /// Change a link of a running lab
     Set(SetOptions),
-    /// Take a lab down
+    /// Stop a lab and remove it
     Down(DownOptions),
-    /// Measure rate, delay and loss of a lab beside what was asked for
+    /// Measure rate, delay and loss of a lab and compare them with its configuration
     Verify(VerifyOptions),
-    /// Say what this machine can do
+    /// Report what this machine supports
     Doctor(DoctorOptions),
-    /// Write the manual pages and the completions to a directory, for packages
+    /// Write manual pages and shell completions to a directory, for packaging
     #[command(hide = true)]
     Generate(bats_sim::generate::Generate),
     #[command(name = "__emulate", hide = true)]
@@ -75,28 +76,28 @@ pub(crate) enum Command {
 pub(crate) struct RunOptions {
     /// A test file, FILE:TEST, or case:NAME
     pub(crate) file: String,
-    /// Where it runs; without it what the test says, or netns
+    /// Backend; default: the one that the test names, else netns
     #[arg(long)]
     pub(crate) backend: Option<BackendName>,
-    /// Only the test of this name
+    /// Run only this test
     #[arg(long, value_name = "TEST")]
     pub(crate) only: Option<String>,
-    /// Folder of the results; without it a new one below `results`
+    /// Result directory; default: a new one below `results`
     #[arg(short, long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
-    /// Say what would be run
+    /// Print what would be run
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// A few seconds of each measurement and the corners of matrices: does it work, and roughly how
+    /// Smoke run: a few seconds per measurement, and only the corners of matrices
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Testbed of the file, for the backend ssh
+    /// Testbed of the file (backend ssh)
     #[arg(long, value_name = "NAME")]
     pub(crate) testbed: Option<String>,
-    /// Leave out the check of the emulator itself
+    /// Skip the check of the emulator itself
     #[arg(long)]
     pub(crate) no_verify: bool,
-    /// Print nothing on the way
+    /// Print no progress
     #[arg(short, long)]
     pub(crate) quiet: bool,
     /// Print the result as JSON
@@ -114,12 +115,12 @@ pub(crate) struct CheckOptions {
     pub(crate) schema: Option<Schema>,
 }
 
-/// Which schema.
+/// A schema to print.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Schema {
-    /// Of test files
+    /// Schema of test files
     TestFile,
-    /// Of result.json
+    /// Schema of result.json
     Result,
 }
 
@@ -132,11 +133,11 @@ pub(crate) struct CasesOptions {
 
 #[derive(Debug, Args)]
 pub(crate) struct CompareOptions {
-    /// A run's folder or result.json
+    /// Result directory or result.json of the first run
     pub(crate) a: PathBuf,
-    /// Another run's
+    /// Result directory or result.json of the second run
     pub(crate) b: PathBuf,
-    /// Write the comparison as a page, too
+    /// Also write the comparison as an HTML page
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
     /// Print JSON
@@ -146,13 +147,13 @@ pub(crate) struct CompareOptions {
 
 #[derive(Debug, Args)]
 pub(crate) struct ServeOptions {
-    /// Address and port to listen on; other than loopback needs --token
+    /// Address and port to listen on; an address other than loopback needs --token
     #[arg(long, default_value = "127.0.0.1:8042")]
     pub(crate) listen: std::net::SocketAddr,
-    /// Folder of the runs
+    /// Directory with the runs
     #[arg(long, default_value = "results")]
     pub(crate) results: PathBuf,
-    /// What a client has to know, 16 letters or more; also from the environment: BATSLAB_TOKEN
+    /// Token that clients must present, 16 characters or more; also read from BATSLAB_TOKEN
     #[arg(long, value_name = "TOKEN")]
     pub(crate) token: Option<String>,
 }
@@ -165,16 +166,16 @@ pub(crate) struct UdpSourceOptions {
     /// Seconds to send
     #[arg(long)]
     pub(crate) seconds: u64,
-    /// Rate of payload
+    /// Payload rate in Mbit/s
     #[arg(long)]
     pub(crate) mbps: f64,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct EchoOptions {
-    /// What carries the messages
+    /// Transport of the messages
     #[arg(long)]
-    pub(crate) carrier: Carrier,
+    pub(crate) carrier: EchoTransport,
     /// Port to listen on
     #[arg(long)]
     pub(crate) port: u16,
@@ -182,68 +183,68 @@ pub(crate) struct EchoOptions {
 
 #[derive(Debug, Args)]
 pub(crate) struct RttOptions {
-    /// What carries the messages
+    /// Transport of the messages
     #[arg(long)]
-    pub(crate) carrier: Carrier,
-    /// Address of the echo
+    pub(crate) carrier: EchoTransport,
+    /// Address of the echo server
     #[arg(long)]
     pub(crate) to: std::net::SocketAddr,
-    /// Messages
+    /// Number of messages
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     pub(crate) count: u64,
-    /// Bytes of a message
+    /// Size of a message in bytes
     #[arg(long)]
     pub(crate) size: usize,
-    /// Seconds between them
+    /// Seconds between two messages
     #[arg(long, value_parser = interval)]
     pub(crate) interval: Duration,
-    /// Measure the first message of so many connections
+    /// Measure only the first message, on each of this many connections
     #[arg(long)]
     pub(crate) first: Option<u32>,
-    /// Congestion control
+    /// Congestion control algorithm
     #[arg(long)]
     pub(crate) congestion: Option<String>,
 }
 
 fn interval(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| format!("`{text}` is no number of seconds"))?;
+    let seconds: f64 = text.parse().map_err(|_| format!("`{text}` is not a number of seconds"))?;
     Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
 }
 
-/// What a link does. `X/Y` gives the two directions different values.
+/// Properties of a link. `X/Y` sets the two directions separately.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct LinkOptions {
-    /// Rate in Ethernet frames without check sequence: 1000M, 512k, none
-    #[arg(long, value_name = "RATE", value_parser = |text: &str| Both::parse(text, units::rate))]
-    rate: Option<Both<u64>>,
+    /// Rate, counted in Ethernet frames without frame check sequence: 1000M, 512k, none
+    #[arg(long, value_name = "RATE", value_parser = |text: &str| PerDirection::parse(text, units::rate))]
+    rate: Option<PerDirection<u64>>,
     /// One-way delay: 50ms, 200us
-    #[arg(long, value_name = "TIME", value_parser = |text: &str| Both::parse(text, units::time))]
-    delay: Option<Both<Duration>>,
-    /// How far the delay varies up and down at random: 5ms
-    #[arg(long, value_name = "TIME", value_parser = |text: &str| Both::parse(text, units::time))]
-    jitter: Option<Both<Duration>>,
-    /// Let jitter change the order of frames
+    #[arg(long, value_name = "TIME", value_parser = |text: &str| PerDirection::parse(text, units::time))]
+    delay: Option<PerDirection<Duration>>,
+    /// Random variation of the delay in both directions around it: 5ms
+    #[arg(long, value_name = "TIME", value_parser = |text: &str| PerDirection::parse(text, units::time))]
+    jitter: Option<PerDirection<Duration>>,
+    /// Allow jitter to reorder frames
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     reorder: Option<bool>,
-    /// Frames lost: 10%, or ge:1%,9% for bursts (probability to enter and to leave one)
-    #[arg(long, value_name = "SHARE", value_parser = |text: &str| Both::parse(text, Loss::parse))]
-    loss: Option<Both<Loss>>,
-    /// Frames that arrive twice: 1%
-    #[arg(long, value_name = "SHARE", value_parser = |text: &str| Both::parse(text, units::share))]
-    duplicate: Option<Both<f64>>,
-    /// Frames that arrive with a byte changed: 0.1%
-    #[arg(long, value_name = "SHARE", value_parser = |text: &str| Both::parse(text, units::share))]
-    corrupt: Option<Both<f64>>,
-    /// Let nothing pass
+    /// Frame loss: 10%, or ge:1%,9% for Gilbert-Elliott bursts (probability to enter and to leave)
+    #[arg(long, value_name = "PERCENT", value_parser = |text: &str| PerDirection::parse(text, Loss::parse))]
+    loss: Option<PerDirection<Loss>>,
+    /// Duplicated frames: 1%
+    #[arg(long, value_name = "PERCENT", value_parser = |text: &str| PerDirection::parse(text, units::fraction))]
+    duplicate: Option<PerDirection<f64>>,
+    /// Frames with one byte corrupted: 0.1%
+    #[arg(long, value_name = "PERCENT", value_parser = |text: &str| PerDirection::parse(text, units::fraction))]
+    corrupt: Option<PerDirection<f64>>,
+    /// Drop all frames
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     black_hole: Option<bool>,
-    /// Queue before the link: 1bdp (rate x round trip), 250k, 4M (bytes)
-    #[arg(long, value_name = "SIZE", value_parser = |text: &str| Both::parse(text, Queue::parse))]
-    queue: Option<Both<Queue>>,
+    /// Size of the queue in front of the link: 1bdp (rate x RTT), 250k, 4M (bytes)
+    #[arg(long, value_name = "SIZE", value_parser = |text: &str| PerDirection::parse(text, Queue::parse))]
+    queue: Option<PerDirection<Queue>>,
 }
 
 impl LinkOptions {
-    /// The changes that were asked for.
+    /// The options as changes to a link.
     pub(crate) fn changes(&self) -> Changes {
         Changes {
             rate: self.rate,
@@ -260,13 +261,14 @@ impl LinkOptions {
 }
 
 fn lab_name(text: &str) -> Result<String, String> {
-    let fits = (1..=40).contains(&text.len())
+    let is_valid = (1..=40).contains(&text.len())
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
         && !text.starts_with('-');
-    if fits {
+    if is_valid {
         Ok(text.to_owned())
     } else {
-        Err("a lab's name has 1 to 40 letters, digits, `-` or `_`".to_owned())
+        Err("a lab name has 1 to 40 letters, digits, `-` or `_`, and does not begin with `-`"
+            .to_owned())
     }
 }
 
@@ -275,18 +277,18 @@ pub(crate) struct UpOptions {
     /// Name of the lab; its namespaces are NAME-a, NAME-b, ...
     #[arg(long, default_value = "lab", value_parser = lab_name)]
     pub(crate) name: String,
-    /// Links in a row, each with the same settings
+    /// Number of links in the chain, all with the same properties
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
     pub(crate) hops: u32,
-    /// Largest IP packet of the hosts' interfaces
+    /// MTU of the interfaces of the hosts, in bytes
     #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u32).range(1280..=9000))]
     pub(crate) mtu: u32,
-    /// Seed of losses and jitter; random if not said
+    /// Seed of losses and jitter; default: random
     #[arg(long)]
     pub(crate) seed: Option<u64>,
     #[command(flatten)]
     pub(crate) link: LinkOptions,
-    /// Print what was built as JSON
+    /// Print a description of the lab as JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -305,7 +307,7 @@ pub(crate) struct ExecOptions {
 
 #[derive(Debug, Args)]
 pub(crate) struct StatusOptions {
-    /// Name of the lab; all labs if not said
+    /// Name of the lab; default: all labs
     #[arg(long, value_parser = lab_name)]
     pub(crate) name: Option<String>,
     /// Print JSON
@@ -318,7 +320,7 @@ pub(crate) struct SetOptions {
     /// Name of the lab
     #[arg(long, default_value = "lab", value_parser = lab_name)]
     pub(crate) name: String,
-    /// Number of the link from `a`, 1 for the first; all if not said
+    /// Number of the link counted from `a`, beginning with 1; default: all links
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=16))]
     pub(crate) hop: Option<u32>,
     #[command(flatten)]
@@ -330,24 +332,24 @@ pub(crate) struct DownOptions {
     /// Name of the lab
     #[arg(long, default_value = "lab", value_parser = lab_name)]
     pub(crate) name: String,
-    /// Take all labs down
+    /// Stop and remove all labs
     #[arg(long, conflicts_with = "name")]
     pub(crate) all: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct VerifyOptions {
-    /// Lab that is up; without it a lab of one's own is built from the options
+    /// Name of a running lab; default: build a temporary lab from the options
     #[arg(long, value_parser = lab_name)]
     pub(crate) name: Option<String>,
-    /// Packets towards `b` to measure loss over
+    /// Packets to send towards `b` to measure loss
     #[arg(long, default_value_t = 1_000_000,
           value_parser = clap::value_parser!(u64).range(1_000..=100_000_000))]
     pub(crate) packets: u64,
-    /// Longest time of one measurement, in seconds
+    /// Time limit of one measurement, in seconds
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=600))]
     pub(crate) seconds: u64,
-    /// Links in a row of a lab of one's own
+    /// Number of links of the temporary lab
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
     pub(crate) hops: u32,
     #[command(flatten)]
@@ -359,22 +361,22 @@ pub(crate) struct VerifyOptions {
 
 #[derive(Debug, Args)]
 pub(crate) struct DemoOptions {
-    /// Seconds of each protocol's run
+    /// Duration of the run of each protocol, in seconds
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u64).range(2..=300))]
     pub(crate) seconds: u64,
     /// Protocols to compare, in this order
     #[arg(long, value_delimiter = ',', default_value = "brtp,bbr,cubic")]
     pub(crate) protocols: Vec<Protocol>,
-    /// Size of the file that is sent first, in MiB; 0 for none
+    /// Size of the file that is sent first, in MiB; 0 to send none
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u64).range(0..=16_384))]
     pub(crate) file_mib: u64,
-    /// Where the report goes
+    /// Path of the report
     #[arg(long, default_value = "report.html")]
     pub(crate) out: PathBuf,
-    /// Write the picture of the report to this file, too (SVG)
+    /// Also write the throughput plot to this file (SVG)
     #[arg(long, value_name = "FILE")]
     pub(crate) picture: Option<PathBuf>,
-    /// Run in the simulator even where a lab can be built
+    /// Use the simulator even if a lab can be built
     #[arg(long)]
     pub(crate) simulate: bool,
     #[command(flatten)]
@@ -385,22 +387,22 @@ pub(crate) struct DemoOptions {
 }
 
 #[derive(Clone, Debug, Args)]
-pub(crate) struct WitnessOptions {
-    /// Losses in both directions
-    #[arg(long, value_delimiter = ',', default_value = "0,2,5,10", value_parser = units::share)]
+pub(crate) struct CrossValidateOptions {
+    /// Loss rates, applied in both directions
+    #[arg(long, value_delimiter = ',', default_value = "0,2,5,10", value_parser = units::fraction)]
     pub(crate) loss: Vec<f64>,
     /// One-way delays
     #[arg(long, value_delimiter = ',', default_value = "10ms,50ms,100ms", value_parser = units::time)]
     pub(crate) delay: Vec<Duration>,
-    /// Seconds of each run
+    /// Duration of each run, in seconds
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u64).range(2..=300))]
     pub(crate) seconds: u64,
 }
 
-/// What the demo compares.
+/// A protocol that the demo can run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Protocol {
-    /// Coded, encrypted, reliable: this project's
+    /// BRTP: coded, encrypted, reliable; the protocol of this project
     Brtp,
     /// TCP with BBR
     Bbr,
@@ -419,13 +421,13 @@ pub(crate) struct DoctorOptions {
 pub(crate) struct EmulateOptions {
     /// Name of the lab
     pub(crate) name: String,
-    /// Process whose end ends the lab too
+    /// Process ID of the owner; the lab ends with it
     #[arg(long)]
     pub(crate) parent: Option<u32>,
-    /// Directory in which labs are remembered
+    /// State directory of the labs
     #[arg(long)]
     pub(crate) home: PathBuf,
-    /// Whether the lab lives in a user namespace
+    /// Whether the lab runs in a user namespace
     #[arg(long)]
     pub(crate) unprivileged: bool,
 }
@@ -435,7 +437,7 @@ pub(crate) struct TcpSinkOptions {
     /// Port to listen on
     #[arg(long)]
     pub(crate) port: u16,
-    /// Seconds of an interval of the report
+    /// Reporting interval in seconds
     #[arg(long, default_value = "1", value_parser = report_interval)]
     pub(crate) interval: std::time::Duration,
 }
@@ -455,7 +457,7 @@ pub(crate) struct TcpSourceOptions {
     /// Seconds to send
     #[arg(long)]
     pub(crate) seconds: u64,
-    /// Congestion control
+    /// Congestion control algorithm
     #[arg(long)]
     pub(crate) congestion: String,
 }
@@ -467,19 +469,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_consistent() {
+    fn clap_accepts_the_command_definitions() {
         Cli::command().debug_assert();
     }
 
     #[test]
-    fn every_command_has_a_page_and_stands_in_the_completions() {
+    fn every_command_has_a_manual_page_and_a_completion() {
         let program = Cli::command();
         assert!(program.get_subcommands().count() > 5);
         assert_eq!(bats_sim::generate::missing(&program).unwrap(), Vec::<String>::new());
     }
 
     #[test]
-    fn names_that_could_leave_their_directory_are_refused() {
+    fn lab_names_with_path_separators_or_leading_dash_are_rejected() {
         assert!(lab_name("lab-1").is_ok());
         for name in ["", "../x", "a/b", "-x", "a b", &"x".repeat(41)] {
             assert!(lab_name(name).is_err(), "{name}");

@@ -1,4 +1,4 @@
-//! Two runs side by side, with confidence intervals.
+//! Comparison of two runs, with confidence intervals.
 
 use std::path::Path;
 
@@ -8,13 +8,13 @@ use serde::Serialize;
 
 use crate::cli::CompareOptions;
 use crate::report::table::{flow_names, flow_values, number, subjects, values};
-use crate::result::figures::{self, Known};
+use crate::result::figures::{self, FigureInfo};
 use crate::result::statistics::{Sample, difference};
 use crate::result::{RunResult, folder};
 
 const PAGE: &str = include_str!("report/compare.html");
 
-/// A figure in both runs.
+/// One figure that both runs have.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct Row {
     case: String,
@@ -25,12 +25,12 @@ struct Row {
     unit: &'static str,
     a: Side,
     b: Side,
-    /// Of B above A, in per cent of A.
+    /// Change from A to B, in percent of A.
     change_percent: Option<f64>,
-    /// Half of the interval of 95 % confidence of the difference, in per cent of A.
+    /// Half the width of the 95 % confidence interval of the difference, in percent of A.
     confidence_percent: Option<f64>,
-    /// `better`, `worse`, `changed`, `same` (within the confidence), or `single` where one run has no
-    /// repetitions and nothing can be said of chance.
+    /// `better`, `worse`, `changed`, `same` (the confidence interval includes zero), or `single`
+    /// (one run has no repetitions, so significance is unknown).
     verdict: &'static str,
 }
 
@@ -44,13 +44,13 @@ struct Side {
 /// Prints the comparison.
 ///
 /// # Errors
-/// Where a run cannot be read, or the two have nothing in common.
+/// If a run cannot be read, or the two runs have no figure in common.
 pub(crate) fn run(options: &CompareOptions) -> Result<()> {
     let (a, b) = (folder::load(&options.a)?, folder::load(&options.b)?);
     let rows = rows(&a, &b);
     if rows.is_empty() {
         anyhow::bail!(
-            "the two runs have no figure in common: what is compared has the same test, network, protocol and tool ({} has {}; {} has {})",
+            "the two runs have no figure in common: only figures of the same test, network, protocol and tool can be compared ({} has {}; {} has {})",
             options.a.display(),
             content(&a),
             options.b.display(),
@@ -69,14 +69,14 @@ pub(crate) fn run(options: &CompareOptions) -> Result<()> {
         cells.iter().map(|row| std::array::from_fn(|column| row[column].as_str())).collect();
     out!("{}", crate::text::table(&["", "", "figure", "A", "B", "B - A", ""], &cells));
     outln!(
-        "±: half of an interval of 95 % confidence; `single`: no repetitions, so chance is not known"
+        "±: half the width of the 95 % confidence interval; `single`: no repetitions, so significance is unknown"
     );
     Ok(())
 }
 
-/// The tests and networks of a run, in words: a few of many.
+/// Names of the first tests and networks of a run, for error messages.
 fn content(run: &RunResult) -> String {
-    const FEW: usize = 4;
+    const MAX_LISTED: usize = 4;
     let all: Vec<String> = run
         .cases
         .iter()
@@ -86,52 +86,61 @@ fn content(run: &RunResult) -> String {
                 .map(move |network| format!("`{}` over {}", case.name, network.label))
         })
         .collect();
-    let more = all.len().saturating_sub(FEW);
-    let told = all.into_iter().take(FEW).collect::<Vec<_>>().join(" | ");
+    let more = all.len().saturating_sub(MAX_LISTED);
+    let listed = all.into_iter().take(MAX_LISTED).collect::<Vec<_>>().join(" | ");
     match more {
-        _ if told.is_empty() => "nothing".to_owned(),
-        0 => told,
-        more => format!("{told} | and {more} more"),
+        _ if listed.is_empty() => "nothing".to_owned(),
+        0 => listed,
+        more => format!("{listed} | and {more} more"),
     }
 }
 
-/// The figures that both runs have.
+/// One row for each figure that both runs have.
 fn rows(a: &RunResult, b: &RunResult) -> Vec<Row> {
     let mut rows = Vec::new();
     for case in &a.cases {
         let Some(other) = b.cases.iter().find(|other| other.name == case.name) else { continue };
         for (index, network) in case.networks.iter().enumerate() {
-            // The same network may have another number in another run.
-            let Some(place) = other.networks.iter().position(|one| one.label == network.label)
+            // The same network may have another index in the other run.
+            let Some(other_index) =
+                other.networks.iter().position(|one| one.label == network.label)
             else {
                 continue;
             };
             for (protocol, label, tool) in subjects(case) {
-                // Where one is a model of the other, both say so.
-                let theirs = subjects(other)
+                // A simulated TCP is labelled as a model and kernel TCP is not, so show both
+                // labels.
+                let other_label = subjects(other)
                     .into_iter()
                     .find(|(name, _, of)| *name == protocol && *of == tool)
-                    .map_or(label.clone(), |(_, theirs, _)| theirs);
-                let label = both(&label, &theirs);
+                    .map_or(label.clone(), |(_, label, _)| label);
+                let label = joined_labels(&label, &other_label);
                 let names = [case.name.as_str(), &network.label, &label, &tool];
-                rows.extend(of_pair(
+                rows.extend(compare_figures(
                     names,
-                    |known| known.more_is_better.is_some(),
+                    |info| info.more_is_better.is_some(),
                     |figure| values(case, index, &protocol, &tool, figure),
-                    |figure| values(other, place, &protocol, &tool, figure),
+                    |figure| values(other, other_index, &protocol, &tool, figure),
                 ));
-                let others = flow_names(other, place, &protocol, &tool);
+                let others = flow_names(other, other_index, &protocol, &tool);
                 for flow in flow_names(case, index, &protocol, &tool) {
-                    let Some(same) = others.iter().find(|one| plain(one) == plain(&flow)) else {
+                    let Some(same) = others
+                        .iter()
+                        .find(|one| without_model_suffix(one) == without_model_suffix(&flow))
+                    else {
                         continue;
                     };
-                    let beside = format!("{}, beside {label}", both(&flow, same));
-                    rows.extend(of_pair(
-                        [names[0], names[1], &beside, names[3]],
-                        // A rival's share is what it is compared for.
-                        |known| known.more_is_better.is_some() || OF_RIVALS.contains(&known.name),
+                    let flow_label =
+                        format!("{}, competing with {label}", joined_labels(&flow, same));
+                    rows.extend(compare_figures(
+                        [names[0], names[1], &flow_label, names[3]],
+                        // Competing flows are measured for their throughput share.
+                        |info| {
+                            info.more_is_better.is_some()
+                                || COMPETITION_FIGURES.contains(&info.name)
+                        },
                         |figure| flow_values(case, index, &protocol, &tool, &flow, figure),
-                        |figure| flow_values(other, place, &protocol, &tool, same, figure),
+                        |figure| flow_values(other, other_index, &protocol, &tool, same, figure),
                     ));
                 }
             }
@@ -140,40 +149,40 @@ fn rows(a: &RunResult, b: &RunResult) -> Vec<Row> {
     rows
 }
 
-/// Figures of flows beside the tool's of which neither more nor less is better.
-const OF_RIVALS: [&str; 2] = ["share_percent", "times_the_tools"];
+/// Figures of competing flows for which neither direction is better.
+const COMPETITION_FIGURES: [&str; 2] = ["share_percent", "times_the_tools"];
 
-/// The names of one thing in two runs.
-fn both(a: &str, b: &str) -> String {
+/// Joins the two labels of one subject if they differ.
+fn joined_labels(a: &str, b: &str) -> String {
     if a == b { a.to_owned() } else { format!("{a} / {b}") }
 }
 
-/// A flow's name without the word that it is a model, which its namesake on hosts lacks.
-fn plain(flow: &str) -> String {
-    flow.replace(crate::backend::sim::IS_MODEL, "")
+/// The label of a flow without the model suffix, so that simulated and real flows match.
+fn without_model_suffix(flow: &str) -> String {
+    flow.replace(crate::backend::sim::MODEL_SUFFIX, "")
 }
 
-/// A row for each figure that is wanted and that both have.
-fn of_pair(
+/// One row for each wanted figure that both runs have.
+fn compare_figures(
     names: [&str; 4],
-    is_wanted: impl Fn(&Known) -> bool,
+    is_wanted: impl Fn(&FigureInfo) -> bool,
     a: impl Fn(&str) -> Vec<f64>,
     b: impl Fn(&str) -> Vec<f64>,
 ) -> Vec<Row> {
-    let of = |known: &'static Known| {
-        let (one, two) = (Sample::of(&a(known.name))?, Sample::of(&b(known.name))?);
-        Some(row(names, known, &one, &two))
+    let of = |info: &'static FigureInfo| {
+        let (one, two) = (Sample::from_values(&a(info.name))?, Sample::from_values(&b(info.name))?);
+        Some(row(names, info, &one, &two))
     };
-    figures::KNOWN.iter().filter(|known| is_wanted(known)).filter_map(of).collect()
+    figures::FIGURES.iter().filter(|info| is_wanted(info)).filter_map(of).collect()
 }
 
-fn row(names: [&str; 4], known: &Known, a: &Sample, b: &Sample) -> Row {
+fn row(names: [&str; 4], info: &FigureInfo, a: &Sample, b: &Sample) -> Row {
     let (change, width) = difference(a, b);
     let percent = |value: f64| (a.mean != 0.0).then(|| value * 100.0 / a.mean.abs());
     let verdict = match width {
         None => "single",
         Some(width) if change.abs() <= width => "same",
-        Some(_) => match known.more_is_better {
+        Some(_) => match info.more_is_better {
             Some(more) if more == (change > 0.0) => "better",
             Some(_) => "worse",
             None => "changed",
@@ -190,8 +199,8 @@ fn row(names: [&str; 4], known: &Known, a: &Sample, b: &Sample) -> Row {
         network,
         protocol,
         tool,
-        figure: known.title,
-        unit: known.unit,
+        figure: info.title,
+        unit: info.unit,
         a: side(a),
         b: side(b),
         change_percent: percent(change),
@@ -230,12 +239,12 @@ fn cells(row: &Row) -> [String; 7] {
 fn page(a: &Path, b: &Path, rows: &[Row]) -> Result<String> {
     let mut environment = Environment::new();
     environment.set_auto_escape_callback(|_| AutoEscape::Html);
-    environment.add_template("page", PAGE).context("the template is broken")?;
+    environment.add_template("page", PAGE).context("the HTML template is invalid")?;
     let rows: Vec<[String; 7]> = rows.iter().map(cells).collect();
     let page = environment.get_template("page")?.render(context! {
         a => a.display().to_string(), b => b.display().to_string(), rows,
     });
-    page.context("the comparison cannot be written")
+    page.context("cannot render the comparison")
 }
 
 #[cfg(test)]
@@ -243,15 +252,15 @@ mod tests {
     use super::*;
 
     fn sample(values: &[f64]) -> Sample {
-        Sample::of(values).unwrap()
+        Sample::from_values(values).unwrap()
     }
 
     #[test]
-    fn verdicts_know_chance_and_direction() {
-        let rate = figures::of("throughput_mbps").unwrap();
-        let time = figures::of("rtt_p50_ms").unwrap();
-        let of = |known, a: &[f64], b: &[f64]| {
-            row(["c", "n", "p", "t"], known, &sample(a), &sample(b)).verdict
+    fn verdict_depends_on_confidence_interval_and_direction() {
+        let rate = figures::find("throughput_mbps").unwrap();
+        let time = figures::find("rtt_p50_ms").unwrap();
+        let of = |info, a: &[f64], b: &[f64]| {
+            row(["c", "n", "p", "t"], info, &sample(a), &sample(b)).verdict
         };
         assert_eq!(of(rate, &[10.0, 11.0, 12.0], &[10.5, 11.5, 12.5]), "same");
         assert_eq!(of(rate, &[10.0, 11.0, 12.0], &[20.0, 21.0, 22.0]), "better");

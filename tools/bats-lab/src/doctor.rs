@@ -1,4 +1,4 @@
-//! What this machine can do for a lab.
+//! Checks what this machine supports: namespaces, backends, programs, kernel settings.
 
 use std::fs;
 use std::process::{Command, ExitCode, Stdio};
@@ -16,16 +16,17 @@ use crate::text;
 struct Finding {
     what: &'static str,
     found: String,
-    /// Whether a lab works as it shall.
+    /// Whether it is sufficient for good measurements.
     good: bool,
-    /// Whether there is no lab without it.
+    /// Whether no lab can run without it.
     needed: bool,
 }
 
-/// Prints what was found; fails if something is missing that a lab cannot do without.
+/// Prints the findings; fails if a requirement of every lab is missing.
 pub(crate) fn run(home: &Home, as_json: bool) -> Result<ExitCode> {
-    // Before any thread is there: the rights themselves are one of the findings.
-    let rights = crate::lab::obtain_rights(home);
+    // Entering a user namespace needs a single-threaded process, so this comes first. Failure is a
+    // finding, not an error.
+    let rights = crate::lab::obtain_privileges(home);
     let refused = rights.as_ref().copied().map_err(|error| format!("{error:#}"));
     let mut findings = vec![
         Finding {
@@ -41,9 +42,9 @@ pub(crate) fn run(home: &Home, as_json: bool) -> Result<ExitCode> {
         packet_sockets(rights.is_ok()),
         processors(),
         congestion_controls(rights.is_ok()),
-        limit("receive buffers (net.core.rmem_max)", "rmem_max", 4 << 20),
-        limit("send buffers (net.core.wmem_max)", "wmem_max", 4 << 20),
-        limit("input queue (net.core.netdev_max_backlog)", "netdev_max_backlog", 1000),
+        socket_limit("receive buffers (net.core.rmem_max)", "rmem_max", 4 << 20),
+        socket_limit("send buffers (net.core.wmem_max)", "wmem_max", 4 << 20),
+        socket_limit("input queue (net.core.netdev_max_backlog)", "netdev_max_backlog", 1000),
         iperf3(),
     ];
     let others = doctor::backends(&refused).into_iter().chain(doctor::programs());
@@ -56,15 +57,15 @@ pub(crate) fn run(home: &Home, as_json: bool) -> Result<ExitCode> {
     if as_json {
         outln!("{}", serde_json::to_string_pretty(&findings)?);
     } else {
-        // What was found may be long: it stands last.
+        // The description may be long, so it is the last column.
         let rows: Vec<[&str; 3]> = findings
             .iter()
             .map(|finding| {
                 let verdict = match (finding.good, finding.needed) {
                     (true, _) => "ok",
                     (false, true) => "MISSING",
-                    (false, false) if finding.what.starts_with("backend") => "not here",
-                    (false, false) => "could be better",
+                    (false, false) if finding.what.starts_with("backend") => "unavailable",
+                    (false, false) => "suboptimal",
                 };
                 [finding.what, verdict, finding.found.as_str()]
             })
@@ -98,7 +99,7 @@ fn processors() -> Finding {
     Finding {
         what: "processors",
         found: match count {
-            1 => "1: emulator and hosts disturb each other".to_owned(),
+            1 => "1: the emulator and the hosts compete for it".to_owned(),
             count => count.to_string(),
         },
         good: count > 1,
@@ -106,7 +107,8 @@ fn processors() -> Finding {
     }
 }
 
-/// Namespaces may use what is listed for them, modules that root can load included.
+/// In a namespace only the listed algorithms can be used; the list includes modules that root can
+/// load.
 fn congestion_controls(rights: bool) -> Finding {
     let read = || fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control");
     let found = if rights { read().unwrap_or_default() } else { String::new() };
@@ -114,7 +116,7 @@ fn congestion_controls(rights: bool) -> Finding {
     Finding { what: "TCP congestion controls", found: found.trim().to_owned(), good, needed: false }
 }
 
-fn limit(what: &'static str, name: &str, enough: u64) -> Finding {
+fn socket_limit(what: &'static str, name: &str, enough: u64) -> Finding {
     let value = fs::read_to_string(format!("/proc/sys/net/core/{name}"))
         .ok()
         .and_then(|text| text.trim().parse::<u64>().ok());
@@ -135,7 +137,7 @@ fn iperf3() -> Finding {
         .is_ok_and(|status| status.success());
     Finding {
         what: "iperf3",
-        found: if there { "yes" } else { "no: the built-in TCP load is used" }.to_owned(),
+        found: if there { "yes" } else { "no: the built-in TCP load generator is used" }.to_owned(),
         good: true,
         needed: false,
     }

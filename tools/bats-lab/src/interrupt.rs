@@ -1,4 +1,4 @@
-//! Ctrl-C and its kin: noted, so that whoever works can clean up.
+//! Termination signals, recorded in a flag so that a run can clean up.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -6,18 +6,18 @@ use anyhow::{Context, Result, bail};
 
 static REQUESTED: AtomicBool = AtomicBool::new(false);
 
-/// Notes interrupt, termination and hang-up from now on instead of dying of them.
+/// From now on SIGINT, SIGTERM and SIGHUP set the flag instead of ending the process.
 pub(crate) fn watch() -> Result<()> {
     ctrlc::set_handler(|| REQUESTED.store(true, Ordering::Relaxed))
-        .context("cannot watch for interrupts")
+        .context("cannot install the signal handler")
 }
 
-/// Whether there was one.
+/// Whether a signal has arrived.
 pub(crate) fn requested() -> bool {
     REQUESTED.load(Ordering::Relaxed)
 }
 
-/// Fails if there was one.
+/// Fails if a signal has arrived.
 pub(crate) fn check() -> Result<()> {
     if requested() {
         bail!("interrupted");

@@ -1,4 +1,4 @@
-//! Building labs and taking them down.
+//! Builds labs and removes them.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -14,51 +14,52 @@ use crate::emulator;
 use crate::emulator::report::HopReport;
 use crate::interrupt;
 use crate::namespace::private_mounts;
-use crate::process::{Guarded, Process};
+use crate::process::{ChildGuard, Process};
 use crate::settings::Link;
 use crate::state::{Home, Lab};
 use crate::topology::{self, Shape};
 
-/// What a lab shall be.
+/// The configuration of a lab.
 #[derive(Clone, Debug)]
-pub(crate) struct Plan {
+pub(crate) struct LabConfig {
     pub(crate) name: String,
     pub(crate) shape: Shape,
     pub(crate) mtu: u32,
     pub(crate) seed: Option<u64>,
-    /// What each link does.
+    /// Settings of each link.
     pub(crate) links: Vec<Link>,
-    /// Whether an emulator of this program carries the frames.
+    /// Whether the emulator of this program forwards the frames.
     pub(crate) is_emulated: bool,
 }
 
-impl Plan {
-    /// A chain of equal links.
+impl LabConfig {
+    /// A chain of links with the same settings.
     pub(crate) fn chain(name: String, hops: u32, link: Link) -> Self {
         let links = vec![link; hops as usize];
         Self { name, shape: Shape::chain(hops), mtu: 1500, seed: None, links, is_emulated: true }
     }
 }
 
-/// Gets the rights that a lab needs: root has them, others get them in a user namespace. To be
-/// called while the process has one thread.
+/// Obtains the privileges that a lab needs. Root has them; other users enter a user namespace. Must
+/// be called while the process has a single thread.
 ///
 /// # Errors
-/// Where the machine does not allow it, with the word what to do.
-pub(crate) fn obtain_rights(home: &Home) -> Result<()> {
+/// If the kernel does not allow it; the error says what to do.
+pub(crate) fn obtain_privileges(home: &Home) -> Result<()> {
     if home.is_unprivileged() {
         let (user, group) = (geteuid(), getegid());
-        unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS).context(
-            "a lab needs root or user namespaces, and this machine allows you neither (try sudo)",
-        )?;
+        unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS)
+            .context("a lab needs root or user namespaces, and this user has neither (try sudo)")?;
         fs::write("/proc/self/setgroups", "deny")
             .and_then(|()| fs::write("/proc/self/uid_map", format!("0 {user} 1")))
             .and_then(|()| fs::write("/proc/self/gid_map", format!("0 {group} 1")))
-            .context("a lab needs root or user namespaces, and this one got no root (try sudo)")?;
+            .context(
+                "a lab needs root or user namespaces, and the user mapping was refused (try sudo)",
+            )?;
         mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_SLAVE, None::<&str>)
             .context("cannot make mounts private")?;
     }
-    // The proof: a namespace on a thread that ends at once.
+    // Verify it by creating a network namespace on a short-lived thread.
     std::thread::scope(|scope| {
         scope
             .spawn(|| unshare(CloneFlags::CLONE_NEWNET))
@@ -68,24 +69,24 @@ pub(crate) fn obtain_rights(home: &Home) -> Result<()> {
     })
 }
 
-/// A lab that this process has built and takes down when it is dropped.
-pub(crate) struct OwnLab {
+/// A lab that is removed when this value is dropped.
+pub(crate) struct ScopedLab {
     pub(crate) home: Home,
     pub(crate) lab: Lab,
-    emulator: Option<Guarded>,
+    emulator: Option<ChildGuard>,
 }
 
-impl OwnLab {
-    /// Builds a lab that lives as long as this process.
-    pub(crate) fn build(home: &Home, plan: &Plan) -> Result<Self> {
-        let (lab, emulator) = build(home, plan, true)?;
+impl ScopedLab {
+    /// Builds a lab that ends with this process.
+    pub(crate) fn build(home: &Home, config: &LabConfig) -> Result<Self> {
+        let (lab, emulator) = build(home, config, true)?;
         Ok(Self { home: home.clone(), lab, emulator })
     }
 }
 
-impl Drop for OwnLab {
+impl Drop for ScopedLab {
     fn drop(&mut self) {
-        // The emulator is told first and waited for, so that it does not clean up at the same time.
+        // Stop the emulator and wait for it first, so that both do not clean up at the same time.
         if let Some(process) = &self.lab.emulator {
             process.end();
         }
@@ -94,23 +95,23 @@ impl Drop for OwnLab {
     }
 }
 
-/// Builds a lab that stays.
-pub(crate) fn up(home: &Home, plan: &Plan) -> Result<Lab> {
-    let (lab, emulator) = build(home, plan, false)?;
-    // It goes on without us.
+/// Builds a lab that outlives this process.
+pub(crate) fn up(home: &Home, config: &LabConfig) -> Result<Lab> {
+    let (lab, emulator) = build(home, config, false)?;
+    // The emulator keeps running.
     std::mem::forget(emulator);
     Ok(lab)
 }
 
-fn build(home: &Home, plan: &Plan, tied: bool) -> Result<(Lab, Option<Guarded>)> {
+fn build(home: &Home, config: &LabConfig, tied: bool) -> Result<(Lab, Option<ChildGuard>)> {
     home.sweep();
     let mut lab = Lab {
-        name: plan.name.clone(),
-        shape: plan.shape.clone(),
-        mtu: plan.mtu,
-        seed: plan.seed.unwrap_or_else(random_seed),
-        links: plan.links.clone(),
-        is_emulated: plan.is_emulated,
+        name: config.name.clone(),
+        shape: config.shape.clone(),
+        mtu: config.mtu,
+        seed: config.seed.unwrap_or_else(random_seed),
+        links: config.links.clone(),
+        is_emulated: config.is_emulated,
         builder: Process::own().context("cannot read /proc/self/stat")?,
         emulator: None,
         unprivileged: home.is_unprivileged(),
@@ -121,9 +122,9 @@ fn build(home: &Home, plan: &Plan, tied: bool) -> Result<(Lab, Option<Guarded>)>
         .into_iter()
         .find(|namespace| namespaces.exists(namespace));
     if let Some(taken) = taken {
-        // Somebody else's: it must not go with our lab.
+        // Another program owns this namespace: do not remove it with the lab.
         let _ = fs::remove_dir_all(home.directory(&lab.name));
-        bail!("there is a namespace {taken} that is not of a lab; choose another --name");
+        bail!("the namespace {taken} exists and belongs to no lab; choose another --name");
     }
     let built = topology::build(home, &lab).and_then(|()| interrupt::check()).and_then(|()| {
         if !lab.is_emulated {
@@ -148,21 +149,22 @@ fn random_seed() -> u64 {
     (time.as_nanos() as u64) ^ (u64::from(std::process::id()) << 40)
 }
 
-/// What the links of a lab do now.
+/// Counters of all links.
 pub(crate) fn report(home: &Home, lab: &Lab) -> Result<Vec<HopReport>> {
     emulator::control::report(&home.control_socket(&lab.name))
 }
 
-/// Becomes a command on a host of a lab. Returns only with the reason why not.
+/// Replaces this process by a command on a host of a lab. Returns only on failure.
 pub(crate) fn exec(home: &Home, name: &str, host: &str, command: &[String]) -> Result<()> {
     home.sweep();
     let lab = home.load_alive(name)?;
     check_host(&lab, host)?;
     home.join(&lab)?;
     home.namespaces(name).enter(&topology::namespace(name, host))?;
-    // Without these the command sees the interfaces of the machine in /sys and no host names.
+    // Without these mounts the command sees the interfaces of the machine in /sys and cannot
+    // resolve host names.
     let _ = private_mounts(Some(&home.hosts_file(name)));
-    let Some((program, arguments)) = command.split_first() else { bail!("no command") };
+    let Some((program, arguments)) = command.split_first() else { bail!("no command was given") };
     Err(Command::new(program).args(arguments).exec())
         .with_context(|| format!("cannot run `{program}`"))
 }
@@ -176,7 +178,7 @@ pub(crate) fn check_host(lab: &Lab, host: &str) -> Result<()> {
     Ok(())
 }
 
-/// Takes a lab down.
+/// Stops a lab and removes it.
 pub(crate) fn down(home: &Home, name: &str) -> Result<()> {
     if !home.names()?.iter().any(|known| known == name) {
         bail!("there is no lab `{name}`");

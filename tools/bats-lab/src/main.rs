@@ -1,13 +1,14 @@
-//! `batslab`: hosts in network namespaces, joined by lossy, long links in real time.
+//! `batslab`: Linux hosts in network namespaces, joined by emulated lossy, long-delay links in real
+//! time.
 //!
-//! The links are those of `bats-netem`, the same that the simulator runs in virtual time; here
-//! they carry real frames between real kernels. See the crate's README for the commands.
+//! The link model is `bats-netem`, which the simulator runs in virtual time. Here it forwards real
+//! frames between real kernels. See the README of this crate for the commands.
 #![allow(
     clippy::disallowed_methods,
     reason = "the lab drives real kernels: it reads clocks and opens sockets"
 )]
 
-/// Writes to standard output; an error there is one like any other.
+/// Writes to standard output and propagates errors, unlike `print!`.
 macro_rules! out {
     ($($arguments:tt)*) => {{
         use std::io::Write as _;
@@ -15,7 +16,7 @@ macro_rules! out {
     }};
 }
 
-/// The same with an end of line.
+/// Like `out!`, with a newline.
 macro_rules! outln {
     ($($arguments:tt)*) => {{
         use std::io::Write as _;
@@ -60,7 +61,7 @@ use serde_json::json;
 
 use cli::{Cli, Command, LinkOptions, SetOptions, StatusOptions, UpOptions, VerifyOptions};
 use emulator::report::{DirectionReport, HopReport, Request};
-use lab::{OwnLab, Plan};
+use lab::{LabConfig, ScopedLab};
 use settings::Link;
 use state::{Home, Lab};
 use verify::Effort;
@@ -71,7 +72,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             let io = error.downcast_ref::<std::io::Error>();
-            // Whoever closed the pipe knows.
+            // A closed pipe (`batslab ... | head`) is not an error worth reporting.
             if io.is_none_or(|io| io.kind() != std::io::ErrorKind::BrokenPipe) {
                 eprintln!("batslab: {error:#}");
             }
@@ -105,7 +106,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Compare(options) => compare::run(&options)?,
         Command::Serve(options) => serve::run(&options)?,
         Command::Demo(options) => return demo::run(&home, &options),
-        Command::Witness(options) => return demo::witnesses::run(&home, &options),
+        Command::CrossValidate(options) => return demo::cross_validation::run(&home, &options),
         Command::Doctor(options) => return doctor::run(&home, options.json),
         Command::Generate(options) => options.run(&Cli::command())?,
         Command::Emulate(options) => {
@@ -126,10 +127,10 @@ fn run(command: Command) -> Result<ExitCode> {
             protocol::quic::source(options.to, options.seconds, &options.congestion)?;
         }
         Command::Echo(options) => protocol::echo::serve(options.carrier, options.port)?,
-        Command::Rtt(options) => protocol::echo::measure(&protocol::echo::Question {
-            carrier: options.carrier,
+        Command::Rtt(options) => protocol::echo::measure(&protocol::echo::RttRequest {
+            transport: options.carrier,
             to: options.to,
-            plan: protocol::echo::Schedule {
+            schedule: protocol::echo::Schedule {
                 count: options.count,
                 size: options.size,
                 interval: options.interval,
@@ -152,7 +153,7 @@ fn check(options: &cli::CheckOptions) -> Result<()> {
     if let Some(file) = &options.file {
         let suite = config::load::suite(file, None)?;
         out!("{}", plan::describe(&suite, None, false));
-        outln!("{file}: all is right");
+        outln!("{file}: valid");
     }
     Ok(())
 }
@@ -173,7 +174,7 @@ fn cases(options: &cli::CasesOptions) -> Result<()> {
     Ok(())
 }
 
-/// The link that was asked for.
+/// The default link with the options applied.
 fn link(options: &LinkOptions) -> Link {
     let mut link = Link::default();
     options.changes().apply(&mut link);
@@ -181,24 +182,24 @@ fn link(options: &LinkOptions) -> Link {
 }
 
 fn up(home: &Home, options: &UpOptions) -> Result<()> {
-    lab::obtain_rights(home)?;
+    lab::obtain_privileges(home)?;
     interrupt::watch()?;
-    let plan = Plan {
+    let config = LabConfig {
         mtu: options.mtu,
         seed: options.seed,
-        ..Plan::chain(options.name.clone(), options.hops, link(&options.link))
+        ..LabConfig::chain(options.name.clone(), options.hops, link(&options.link))
     };
-    let lab = lab::up(home, &plan)?;
+    let lab = lab::up(home, &config)?;
     if options.json {
-        outln!("{}", serde_json::to_string_pretty(&described(home, &lab)?)?);
+        outln!("{}", serde_json::to_string_pretty(&lab_json(home, &lab)?)?);
     } else {
         out!("{}", summary(&lab));
-        outln!("try: batslab exec --name {} a -- ping -c 3 b", lab.name);
+        outln!("Try: batslab exec --name {} a -- ping -c 3 b", lab.name);
     }
     Ok(())
 }
 
-/// The lab in one word per line.
+/// One line for each host and each link setting.
 fn summary(lab: &Lab) -> String {
     let hosts = &lab.shape.hosts;
     let mut text = format!("lab {}: {}\n", lab.name, hosts.join(" - "));
@@ -211,7 +212,7 @@ fn summary(lab: &Lab) -> String {
     }
     if let Some(link) = lab.links.first() {
         if link.forward == link.backward {
-            text.push_str(&format!("  each link, each way: {}\n", link.forward));
+            text.push_str(&format!("  each link, both directions: {}\n", link.forward));
         } else {
             text.push_str(&format!("  each link, towards b: {}\n", link.forward));
             text.push_str(&format!("  each link, towards a: {}\n", link.backward));
@@ -220,7 +221,7 @@ fn summary(lab: &Lab) -> String {
     text
 }
 
-fn described(home: &Home, lab: &Lab) -> Result<serde_json::Value> {
+fn lab_json(home: &Home, lab: &Lab) -> Result<serde_json::Value> {
     let hosts: Vec<_> = lab
         .shape
         .hosts
@@ -250,19 +251,19 @@ fn described(home: &Home, lab: &Lab) -> Result<serde_json::Value> {
 fn status(home: &Home, options: &StatusOptions) -> Result<()> {
     for name in home.sweep() {
         if options.name.as_ref() == Some(&name) {
-            bail!("the emulator of the lab `{name}` has died; what was left of it is cleaned up");
+            bail!("the emulator of the lab `{name}` has died; its remains were removed");
         }
-        eprintln!("the lab `{name}` had died; what was left of it is cleaned up");
+        eprintln!("the lab `{name}` had died; its remains were removed");
     }
     let names = options.name.clone().map_or_else(|| home.names(), |name| Ok(vec![name]))?;
     let labs = names.iter().map(|name| home.load(name)).collect::<Result<Vec<_>>>()?;
     if options.json {
-        let labs = labs.iter().map(|lab| described(home, lab)).collect::<Result<Vec<_>>>()?;
+        let labs = labs.iter().map(|lab| lab_json(home, lab)).collect::<Result<Vec<_>>>()?;
         outln!("{}", serde_json::to_string_pretty(&labs)?);
         return Ok(());
     }
     if labs.is_empty() {
-        outln!("no lab is up");
+        outln!("no lab is running");
     }
     for lab in labs {
         out!("{}", summary(&lab));
@@ -277,16 +278,16 @@ fn counters(hops: &[HopReport]) -> String {
         .iter()
         .enumerate()
         .flat_map(|(index, hop)| {
-            let row = |way: &str, did: &DirectionReport| {
+            let row = |towards: &str, report: &DirectionReport| {
                 [
-                    format!("  {} to {way}", index + 1),
-                    did.frames_in.to_string(),
-                    did.frames_out.to_string(),
-                    did.lost.to_string(),
-                    did.queue_drops.to_string(),
-                    did.emulator_drops.to_string(),
-                    did.queued.to_string(),
-                    format!("{:.2} ms", did.latest_us as f64 / 1e3),
+                    format!("  {} to {towards}", index + 1),
+                    report.frames_in.to_string(),
+                    report.frames_out.to_string(),
+                    report.lost.to_string(),
+                    report.queue_drops.to_string(),
+                    report.emulator_drops.to_string(),
+                    report.queued.to_string(),
+                    format!("{:.2} ms", report.latest_us as f64 / 1e3),
                 ]
             };
             [row("b", &hop.forward), row("a", &hop.backward)]
@@ -294,7 +295,7 @@ fn counters(hops: &[HopReport]) -> String {
         .collect();
     let cells: Vec<[&str; 8]> =
         rows.iter().map(|row| std::array::from_fn(|column| row[column].as_str())).collect();
-    let head = ["  link", "in", "out", "lost", "queue full", "missed", "queued", "latest"];
+    let head = ["  link", "in", "out", "lost", "queue full", "emulator", "queued", "max late"];
     text::table(&head, &cells)
 }
 
@@ -302,11 +303,11 @@ fn set(home: &Home, options: &SetOptions) -> Result<()> {
     let lab = home.load_alive(&options.name)?;
     let changes = options.link.changes();
     if changes == settings::Changes::default() {
-        bail!("nothing to change: say for example --loss 5%");
+        bail!("nothing to change: give an option, for example --loss 5%");
     }
     let hops = lab::report(home, &lab)?;
-    let chosen = options.hop.map_or(1..=lab.shape.hops(), |hop| hop..=hop);
-    for hop in chosen {
+    let selected = options.hop.map_or(1..=lab.shape.hops(), |hop| hop..=hop);
+    for hop in selected {
         let Some(report) = hops.get(hop as usize - 1) else {
             bail!("the lab `{}` has no link {hop}; it has {}", lab.name, lab.shape.hops());
         };
@@ -319,7 +320,7 @@ fn set(home: &Home, options: &SetOptions) -> Result<()> {
 }
 
 fn verify(home: &Home, options: &VerifyOptions) -> Result<ExitCode> {
-    let tell = |what: &str| {
+    let report_step = |what: &str| {
         if std::io::stderr().is_terminal() || !options.json {
             eprintln!("measuring {what}");
         }
@@ -327,27 +328,27 @@ fn verify(home: &Home, options: &VerifyOptions) -> Result<ExitCode> {
     let effort = Effort { pings: 400, packets: options.packets, seconds: options.seconds };
     let rows = if let Some(name) = &options.name {
         if options.link.changes() != settings::Changes::default() {
-            bail!("--name measures a lab as it is; change it with batslab set");
+            bail!("--name measures a running lab unchanged; change its links with batslab set");
         }
-        verify::measure_named(home, name, effort, &tell)?
+        verify::measure_named(home, name, effort, &report_step)?
     } else {
-        lab::obtain_rights(home)?;
+        lab::obtain_privileges(home)?;
         interrupt::watch()?;
         let name = format!("verify-{}", std::process::id());
-        let plan = Plan::chain(name, options.hops, link(&options.link));
-        let own = OwnLab::build(home, &plan)?;
+        let config = LabConfig::chain(name, options.hops, link(&options.link));
+        let scoped = ScopedLab::build(home, &config)?;
         if !options.json {
-            out!("{}", summary(&own.lab));
+            out!("{}", summary(&scoped.lab));
         }
-        verify::measure(&own.home, &own.lab, (0, options.hops), effort, &tell)?
+        verify::measure(&scoped.home, &scoped.lab, (0, options.hops), effort, &report_step)?
     };
     if options.json {
         outln!("{}", serde_json::to_string_pretty(&rows)?);
     } else {
         out!("{}", verify::table(&rows));
     }
-    if !verify::good(&rows) {
-        eprintln!("batslab: the lab does not do what was asked for");
+    if !verify::all_within_tolerance(&rows) {
+        eprintln!("batslab: the measured rate, delay or loss of the lab is out of tolerance");
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)

@@ -1,4 +1,4 @@
-//! Network namespaces with names, made like `ip netns` makes them, so that it sees them too.
+//! Named network namespaces, bound to files as `ip netns` does, so that it sees them too.
 
 use std::fs::{self, File};
 use std::io;
@@ -12,7 +12,7 @@ use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// Where namespaces are bound to names.
+/// The directory where namespaces are bound to names.
 #[derive(Clone, Debug)]
 pub(crate) struct Namespaces {
     directory: PathBuf,
@@ -28,15 +28,15 @@ impl Namespaces {
         self.directory.join(name)
     }
 
-    /// Makes a namespace and gives it a name.
+    /// Creates a namespace with this name.
     pub(crate) fn create(&self, name: &str) -> Result<()> {
         self.prepare_directory()?;
         let path = self.path(name);
         File::create_new(&path)
-            .with_context(|| format!("cannot make the namespace {}", path.display()))?;
+            .with_context(|| format!("cannot create the namespace {}", path.display()))?;
         let target = path.clone();
         let made = on_thread(move || {
-            unshare(CloneFlags::CLONE_NEWNET).context("cannot make a network namespace")?;
+            unshare(CloneFlags::CLONE_NEWNET).context("cannot create a network namespace")?;
             mount(
                 Some("/proc/thread-self/ns/net"),
                 &target,
@@ -47,17 +47,17 @@ impl Namespaces {
             .with_context(|| format!("cannot mount {}", target.display()))
         });
         if made.is_err() {
-            // The file is ours and no namespace is behind it.
+            // We created the file, and no namespace is bound to it.
             let _ = fs::remove_file(&path);
         }
         made
     }
 
-    /// Mounts made below the directory have to reach other mount namespaces, as with `ip netns`.
+    /// Mounts below the directory must propagate to other mount namespaces, as with `ip netns`.
     fn prepare_directory(&self) -> Result<()> {
         let directory = self.directory.as_path();
         fs::create_dir_all(directory)
-            .with_context(|| format!("cannot make {}", directory.display()))?;
+            .with_context(|| format!("cannot create {}", directory.display()))?;
         let share = || {
             mount(
                 None::<&str>,
@@ -81,7 +81,7 @@ impl Namespaces {
         Ok(())
     }
 
-    /// Ends what still runs in a namespace and deletes it. A namespace that is not there is fine.
+    /// Terminates the processes in a namespace and deletes it. Does nothing if it does not exist.
     pub(crate) fn delete(&self, name: &str) {
         let path = self.path(name);
         if !path.exists() {
@@ -97,27 +97,28 @@ impl Namespaces {
             }
             thread::sleep(std::time::Duration::from_millis(100));
         }
-        // Not mounted (a crash between file and mount) is fine: the file goes all the same.
+        // After a crash between creating the file and mounting, nothing is mounted; remove the file
+        // anyway.
         let _ = umount2(&path, MntFlags::MNT_DETACH);
         let _ = fs::remove_file(&path);
     }
 
-    /// Undoes the mount of the directory on itself, without which it could not be removed. To be called
-    /// where the directory is of one lab alone.
+    /// Unmounts the bind mount of the directory on itself; otherwise it could not be removed. Only
+    /// for a directory that belongs to a single lab.
     pub(crate) fn release_directory(&self) {
-        // Where it is not mounted, or in another mount namespace only, nothing holds it.
+        // If it is not mounted here, nothing blocks the removal.
         let _ = umount2(&self.directory, MntFlags::MNT_DETACH);
     }
 
-    /// Whether there is a namespace of that name.
+    /// Whether a namespace with this name exists.
     pub(crate) fn exists(&self, name: &str) -> bool {
         self.path(name).exists()
     }
 
-    /// The namespace itself.
+    /// Opens the namespace.
     pub(crate) fn open(&self, name: &str) -> Result<File> {
         let path = self.path(name);
-        File::open(&path).with_context(|| format!("there is no namespace {}", path.display()))
+        File::open(&path).with_context(|| format!("no such namespace: {}", path.display()))
     }
 
     /// The processes that run in a namespace.
@@ -138,13 +139,13 @@ impl Namespaces {
             .collect()
     }
 
-    /// Moves the calling thread into a namespace. Processes that it starts are there too.
+    /// Moves the calling thread into a namespace. Its child processes start there too.
     pub(crate) fn enter(&self, name: &str) -> Result<()> {
         setns(self.open(name)?, CloneFlags::CLONE_NEWNET)
             .with_context(|| format!("cannot enter the namespace {name}"))
     }
 
-    /// Runs `work` on a thread of its own inside a namespace.
+    /// Runs `work` on a new thread inside a namespace.
     pub(crate) fn within<T: Send>(
         &self,
         name: &str,
@@ -157,15 +158,15 @@ impl Namespaces {
     }
 }
 
-/// Runs `work` on a thread that ends with it, because namespaces belong to threads.
+/// Runs `work` on a new thread, because namespace membership is per thread.
 fn on_thread<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     thread::scope(|scope| {
         scope.spawn(work).join().unwrap_or_else(|_| Err(anyhow!("a thread of the lab panicked")))
     })
 }
 
-/// Gives the calling thread its own view of `/sys`, the one of its network namespace, and of
-/// `/etc/hosts`, if `hosts` says one. What cannot be had is left as it is.
+/// Gives the calling thread a mount namespace with the `/sys` of its network namespace and, if
+/// given, `hosts` as `/etc/hosts`. Stops at the first mount that fails.
 pub(crate) fn private_mounts(hosts: Option<&Path>) -> io::Result<()> {
     unshare(CloneFlags::CLONE_FS | CloneFlags::CLONE_NEWNS)?;
     mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_SLAVE, None::<&str>)?;

@@ -1,4 +1,5 @@
-//! Processes by number and start time, so that a number used again is not taken for the old one.
+//! Processes identified by process ID and start time, so that a reused ID is not mistaken for the
+//! old process.
 
 use std::fs;
 use std::process::{Child, ExitStatus};
@@ -10,17 +11,17 @@ use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::{Pid, SysconfVar, sysconf};
 use serde::{Deserialize, Serialize};
 
-/// A process that is or was.
+/// A process that runs or has run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Process {
-    /// Its number.
+    /// Process ID.
     pub(crate) pid: u32,
-    /// When it started, in clock ticks since the machine did.
+    /// Start time in clock ticks since boot.
     started: u64,
 }
 
 impl Process {
-    /// The process that has the number `pid` now.
+    /// The process with this ID now.
     pub(crate) fn find(pid: u32) -> Option<Self> {
         let stat = Stat::read(pid)?;
         (!stat.dead).then_some(Self { pid, started: stat.started })
@@ -36,10 +37,10 @@ impl Process {
         Self::find(self.pid) == Some(*self)
     }
 
-    /// Ends it: asks first, forces after two seconds.
+    /// Terminates it: SIGTERM, then SIGKILL after two seconds.
     pub(crate) fn end(&self) {
-        for (signal, patience) in [(Signal::SIGTERM, 2000), (Signal::SIGKILL, 1000)] {
-            let deadline = Instant::now() + Duration::from_millis(patience);
+        for (signal, timeout_ms) in [(Signal::SIGTERM, 2000), (Signal::SIGKILL, 1000)] {
+            let deadline = Instant::now() + Duration::from_millis(timeout_ms);
             while self.is_alive() && Instant::now() < deadline {
                 if let Ok(pid) = i32::try_from(self.pid) {
                     let _ = kill(Pid::from_raw(pid), signal);
@@ -49,23 +50,23 @@ impl Process {
         }
     }
 
-    /// Processor time that it has used, as far as it can be told.
+    /// CPU time used so far; zero if unknown.
     pub(crate) fn processor_time(&self) -> Duration {
         processor_time(self.pid).unwrap_or_default()
     }
 }
 
-/// Processor time of a process that runs, or has ended and was not waited for.
+/// CPU time of a process that runs, or has ended and was not waited for.
 fn processor_time(pid: u32) -> Option<Duration> {
-    let ticks_a_second = sysconf(SysconfVar::CLK_TCK).ok()??;
+    let ticks_per_second = sysconf(SysconfVar::CLK_TCK).ok()??;
     let stat = Stat::read(pid)?;
-    Some(Duration::from_secs_f64(stat.processor as f64 / ticks_a_second as f64))
+    Some(Duration::from_secs_f64(stat.cpu_ticks as f64 / ticks_per_second as f64))
 }
 
-/// The fields of proc_pid_stat(5) that are of use here.
+/// The fields of proc_pid_stat(5) that are used here.
 struct Stat {
     dead: bool,
-    processor: u64,
+    cpu_ticks: u64,
     started: u64,
 }
 
@@ -75,42 +76,44 @@ impl Stat {
     }
 
     fn parse(text: &str) -> Option<Self> {
-        // The name in brackets may hold blanks and brackets: count from the last one.
+        // The name in parentheses may contain spaces and parentheses: count from the last one.
         let fields: Vec<&str> = text.rsplit_once(')')?.1.split_ascii_whitespace().collect();
         let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
         Some(Self {
             dead: matches!(*fields.first()?, "Z" | "X"),
-            processor: number(11)?.saturating_add(number(12)?),
+            cpu_ticks: number(11)?.saturating_add(number(12)?),
             started: number(19)?,
         })
     }
 }
 
-/// A child that is ended when it is dropped, and tells the processor time that it has used.
-pub(crate) struct Guarded {
+/// A child process that is killed when this value is dropped. Records the CPU time of the child.
+pub(crate) struct ChildGuard {
     child: Child,
     ended: Option<(ExitStatus, Duration)>,
 }
 
-impl Guarded {
+impl ChildGuard {
     pub(crate) fn new(child: Child) -> Self {
         Self { child, ended: None }
     }
 
-    /// The pipes of the child.
+    /// The child, for its pipes.
     pub(crate) fn child_mut(&mut self) -> &mut Child {
         &mut self.child
     }
 
-    /// How the child ended and the processor time that it had used, if it has ended.
+    /// Exit status and CPU time of the child, if it has ended.
     pub(crate) fn try_wait(&mut self) -> Result<Option<(ExitStatus, Duration)>> {
         if self.ended.is_none() {
-            let Ok(pid) = i32::try_from(self.child.id()) else { bail!("a process without number") };
+            let Ok(pid) = i32::try_from(self.child.id()) else {
+                bail!("the child has an invalid process ID")
+            };
             let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT | WaitPidFlag::WNOHANG;
             if waitid(Id::Pid(Pid::from_raw(pid)), flags)? == WaitStatus::StillAlive {
                 return Ok(None);
             }
-            // Its figures are there only until it has been waited for.
+            // /proc has its CPU time only until it is waited for.
             let used = processor_time(self.child.id()).unwrap_or_default();
             self.ended = Some((self.child.wait()?, used));
         }
@@ -118,7 +121,7 @@ impl Guarded {
     }
 }
 
-impl Drop for Guarded {
+impl Drop for ChildGuard {
     fn drop(&mut self) {
         if self.ended.is_none() {
             let _ = self.child.kill();
@@ -134,23 +137,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_are_counted_from_behind_the_name() {
+    fn stat_fields_are_counted_from_the_last_parenthesis() {
         let line = "7 (a) b) S 1 7 7 0 -1 0 0 0 0 0 30 12 0 0 20 0 1 0 4711 0 0";
         let stat = Stat::parse(line).unwrap();
-        assert_eq!((stat.dead, stat.processor, stat.started), (false, 42, 4711));
+        assert_eq!((stat.dead, stat.cpu_ticks, stat.started), (false, 42, 4711));
         assert!(Stat::parse("7 (a").is_none());
     }
 
     #[test]
-    fn a_number_that_is_used_again_is_another_process() {
+    fn reused_process_id_is_another_process() {
         let own = Process::own().unwrap();
         assert!(own.is_alive());
         assert!(!Process { started: own.started + 1, ..own }.is_alive());
     }
 
     #[test]
-    fn a_child_tells_how_it_ended_once_it_has() {
-        let mut child = Guarded::new(Command::new("sleep").arg("0.1").spawn().unwrap());
+    fn exit_status_is_available_after_the_child_ended() {
+        let mut child = ChildGuard::new(Command::new("sleep").arg("0.1").spawn().unwrap());
         let mut rounds = 0;
         let (status, _) = loop {
             if let Some(ended) = child.try_wait().unwrap() {

@@ -1,42 +1,42 @@
-//! Which processors the emulator and the hosts' input run on.
+//! CPU affinity: processors for the emulator and for packet input of the hosts.
 
 use std::sync::OnceLock;
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
-/// The processors that this process was given when it started.
-fn given() -> &'static [usize] {
-    static GIVEN: OnceLock<Vec<usize>> = OnceLock::new();
-    GIVEN.get_or_init(|| {
+/// The CPU affinity of this process at start.
+fn available() -> &'static [usize] {
+    static AVAILABLE: OnceLock<Vec<usize>> = OnceLock::new();
+    AVAILABLE.get_or_init(|| {
         let Ok(set) = sched_getaffinity(Pid::from_raw(0)) else { return Vec::new() };
         (0..CpuSet::count()).filter(|&cpu| set.is_set(cpu).unwrap_or(false)).collect()
     })
 }
 
-/// The processor for the emulator's thread of link `hop`: the upper half, one after the other.
-fn of_hop(given: &[usize], hop: u32) -> Option<usize> {
-    let half = given.len() / 2;
+/// The processor for the emulator thread of link `hop`: the upper half, round robin.
+fn of_hop(available: &[usize], hop: u32) -> Option<usize> {
+    let half = available.len() / 2;
     if half == 0 {
         return None;
     }
-    given.get(given.len() - 1 - (hop as usize).saturating_sub(1) % half).copied()
+    available.get(available.len() - 1 - (hop as usize).saturating_sub(1) % half).copied()
 }
 
-/// Keeps the calling thread on the processor for link `hop`.
+/// Pins the calling thread to the processor of link `hop`.
 pub(crate) fn pin(hop: u32) {
-    let Some(cpu) = of_hop(given(), hop) else { return };
+    let Some(cpu) = of_hop(available(), hop) else { return };
     let mut set = CpuSet::new();
     if set.set(cpu).is_ok() {
-        // Where this is not allowed the scheduler decides.
+        // Best effort: without permission the scheduler decides.
         let _ = sched_setaffinity(Pid::from_raw(0), &set);
     }
 }
 
-/// The mask, as sysfs wants it, of the processors left to the hosts' input: the lower half.
+/// The sysfs CPU mask of the processors for packet input of the hosts: the lower half.
 pub(crate) fn host_mask() -> Option<String> {
-    let given = given();
-    mask(&given[..given.len().div_ceil(2)]).filter(|_| given.len() > 1)
+    let available = available();
+    mask(&available[..available.len().div_ceil(2)]).filter(|_| available.len() > 1)
 }
 
 fn mask(cpus: &[usize]) -> Option<String> {

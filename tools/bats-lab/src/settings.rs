@@ -1,26 +1,26 @@
-//! What a link is asked to do, in one direction and in both.
+//! Settings of a link, for one direction and for both.
 
 use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::units::{self, Both, rate_text, time_text};
+use crate::units::{self, PerDirection, rate_text, time_text};
 
-/// The least queue: a link without delay still has to take a burst.
-const LEAST_QUEUE: u64 = 64 * 1024;
+/// Minimum queue in bytes: even a link without delay must absorb a burst.
+const MIN_QUEUE_BYTES: u64 = 64 * 1024;
 
-/// Which frames are lost.
+/// Loss model.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Loss {
-    /// Each frame by itself, with this probability.
+    /// Independent loss of each frame with this probability.
     Independent(f64),
-    /// In bursts: probability to enter a bad state, and to leave it; all is lost in it.
+    /// Gilbert-Elliott: every frame is lost in the bad state, none in the good state.
     GilbertElliott {
-        /// From good to bad, per frame.
+        /// Probability per frame to enter the bad state.
         enter: f64,
-        /// From bad to good, per frame.
+        /// Probability per frame to leave the bad state.
         leave: f64,
     },
 }
@@ -29,27 +29,27 @@ impl Loss {
     /// Reads `10%` or `ge:1%,9%`.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let Some(burst) = text.strip_prefix("ge:") else {
-            return units::share(text).map(Self::Independent);
+            return units::fraction(text).map(Self::Independent);
         };
-        let (enter, leave) = burst
-            .split_once(',')
-            .ok_or_else(|| format!("`{text}` is no loss: say ge:ENTER%,LEAVE%"))?;
-        let (enter, leave) = (units::share(enter)?, units::share(leave)?);
+        let (enter, leave) = burst.split_once(',').ok_or_else(|| {
+            format!("`{text}` is not a loss: use for example 10%, or ge:ENTER%,LEAVE%")
+        })?;
+        let (enter, leave) = (units::fraction(enter)?, units::fraction(leave)?);
         if leave == 0.0 {
             return Err(format!("`{text}` would never leave the bad state"));
         }
         Ok(Self::GilbertElliott { enter, leave })
     }
 
-    /// The share of frames that are lost in the long run.
+    /// Long-term loss probability.
     pub(crate) fn mean(self) -> f64 {
         match self {
-            Self::Independent(share) => share,
+            Self::Independent(rate) => rate,
             Self::GilbertElliott { enter, leave } => enter / (enter + leave),
         }
     }
 
-    /// How much wider the spread of the measured loss is than that of independent loss.
+    /// Standard deviation of the measured loss relative to that of independent loss.
     pub(crate) fn burst_factor(self) -> f64 {
         match self {
             Self::Independent(_) => 1.0,
@@ -63,10 +63,10 @@ impl Loss {
 impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Independent(share) => write!(f, "{} %", percent(*share)),
+            Self::Independent(rate) => write!(f, "{} %", percent(*rate)),
             Self::GilbertElliott { enter, leave } => write!(
                 f,
-                "{} % in bursts ({} % in, {} % out)",
+                "{} % in bursts (enter {} %, leave {} %)",
                 percent(self.mean()),
                 percent(*enter),
                 percent(*leave)
@@ -75,30 +75,31 @@ impl fmt::Display for Loss {
     }
 }
 
-fn percent(share: f64) -> f64 {
-    (share * 1e6).round() / 1e4
+fn percent(fraction: f64) -> f64 {
+    (fraction * 1e6).round() / 1e4
 }
 
-/// How much the FIFO before the link holds.
+/// Capacity of the FIFO queue in front of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Queue {
-    /// So many bytes.
+    /// In bytes.
     Bytes(u64),
-    /// So many times rate x round-trip time.
+    /// In multiples of the BDP (rate x RTT).
     Bdp(f64),
 }
 
 impl Queue {
     /// Reads `1bdp`, `250k`, `4M` or bytes.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        let error = || format!("`{text}` is no queue: say for example 1bdp, 250k or 4M (bytes)");
+        let error =
+            || format!("`{text}` is not a queue size: use for example 1bdp, 250k or 4M (bytes)");
         let lower = text.to_ascii_lowercase();
-        if let Some(times) = lower.strip_suffix("bdp") {
-            let times = if times.is_empty() { "1" } else { times };
-            let times: f64 = times.parse().map_err(|_| error())?;
-            return if (0.0..=100.0).contains(&times) {
-                Ok(Self::Bdp(times))
+        if let Some(multiple) = lower.strip_suffix("bdp") {
+            let multiple = if multiple.is_empty() { "1" } else { multiple };
+            let multiple: f64 = multiple.parse().map_err(|_| error())?;
+            return if (0.0..=100.0).contains(&multiple) {
+                Ok(Self::Bdp(multiple))
             } else {
                 Err(error())
             };
@@ -113,23 +114,23 @@ impl Queue {
 /// One direction of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Direction {
-    /// Bits a second, counted in Ethernet frames without check sequence; 0 for no limit.
+    /// Bits per second, counted in Ethernet frames without frame check sequence; 0 for no limit.
     pub(crate) rate: u64,
-    /// From the end of the queue to the other side.
+    /// Delay from the head of the queue to the far end.
     pub(crate) delay: Duration,
-    /// The delay of a frame lies within this much below and above `delay`.
+    /// Maximum deviation of the delay of a frame from `delay`, in both directions.
     pub(crate) jitter: Duration,
-    /// Whether jitter may change the order of frames.
+    /// Whether jitter may reorder frames.
     pub(crate) reorder: bool,
-    /// Applied behind the queue: lost frames have used the link.
+    /// Applied after the queue: lost frames have used the capacity of the link.
     pub(crate) loss: Loss,
-    /// Share of frames that arrive twice.
+    /// Fraction of frames that are duplicated.
     pub(crate) duplicate: f64,
-    /// Share of frames that arrive with one byte changed.
+    /// Fraction of frames with one byte corrupted.
     pub(crate) corrupt: f64,
-    /// Whether nothing passes at all.
+    /// Whether all frames are dropped.
     pub(crate) black_hole: bool,
-    /// The FIFO before the link.
+    /// The FIFO queue in front of the link.
     pub(crate) queue: Queue,
 }
 
@@ -149,7 +150,7 @@ impl Default for Direction {
     }
 }
 
-/// A link: what it does towards `b` and back.
+/// A link in both directions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Link {
     /// Towards `b`.
@@ -159,19 +160,19 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// The delay there and back.
+    /// Sum of the delays of both directions.
     pub(crate) fn round_trip(&self) -> Duration {
         self.forward.delay + self.backward.delay
     }
 
-    /// The bytes that the queue of a direction holds.
+    /// Capacity in bytes of the queue of a direction.
     pub(crate) fn queue_bytes(&self, direction: &Direction) -> u64 {
         match direction.queue {
             Queue::Bytes(bytes) => bytes,
             Queue::Bdp(_) if direction.rate == 0 => 64 << 20,
-            Queue::Bdp(times) => {
+            Queue::Bdp(multiple) => {
                 let bdp = direction.rate as f64 / 8.0 * self.round_trip().as_secs_f64();
-                ((times * bdp) as u64).max(LEAST_QUEUE)
+                ((multiple * bdp) as u64).max(MIN_QUEUE_BYTES)
             }
         }
     }
@@ -181,21 +182,21 @@ impl fmt::Display for Direction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{}, {} one way, loss {}",
+            "{}, one-way delay {}, loss {}",
             rate_text(self.rate),
             time_text(self.delay),
             self.loss
         )?;
         match self.queue {
             Queue::Bytes(bytes) => write!(f, ", queue {bytes} bytes")?,
-            Queue::Bdp(times) => write!(f, ", queue {times} BDP")?,
+            Queue::Bdp(multiple) => write!(f, ", queue {multiple} BDP")?,
         }
         if !self.jitter.is_zero() {
             let order = if self.reorder { " with reordering" } else { "" };
             write!(f, ", jitter +-{}{order}", time_text(self.jitter))?;
         }
         if self.duplicate > 0.0 {
-            write!(f, ", {} % twice", percent(self.duplicate))?;
+            write!(f, ", {} % duplicated", percent(self.duplicate))?;
         }
         if self.corrupt > 0.0 {
             write!(f, ", {} % corrupted", percent(self.corrupt))?;
@@ -207,24 +208,24 @@ impl fmt::Display for Direction {
     }
 }
 
-/// Changes to a link; what is not said stays as it is.
+/// Changes to a link; `None` leaves a setting unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Changes {
-    pub(crate) rate: Option<Both<u64>>,
-    pub(crate) delay: Option<Both<Duration>>,
-    pub(crate) jitter: Option<Both<Duration>>,
+    pub(crate) rate: Option<PerDirection<u64>>,
+    pub(crate) delay: Option<PerDirection<Duration>>,
+    pub(crate) jitter: Option<PerDirection<Duration>>,
     pub(crate) reorder: Option<bool>,
-    pub(crate) loss: Option<Both<Loss>>,
-    pub(crate) duplicate: Option<Both<f64>>,
-    pub(crate) corrupt: Option<Both<f64>>,
+    pub(crate) loss: Option<PerDirection<Loss>>,
+    pub(crate) duplicate: Option<PerDirection<f64>>,
+    pub(crate) corrupt: Option<PerDirection<f64>>,
     pub(crate) black_hole: Option<bool>,
-    pub(crate) queue: Option<Both<Queue>>,
+    pub(crate) queue: Option<PerDirection<Queue>>,
 }
 
 impl Changes {
     /// Applies the changes to `link`.
     pub(crate) fn apply(&self, link: &mut Link) {
-        fn put<T: Clone>(change: &Option<Both<T>>, forward: &mut T, backward: &mut T) {
+        fn put<T: Clone>(change: &Option<PerDirection<T>>, forward: &mut T, backward: &mut T) {
             if let Some(both) = change {
                 *forward = both.forward.clone();
                 *backward = both.backward.clone();
@@ -250,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_queue_of_one_bdp_is_rate_times_round_trip() {
+    fn queue_of_one_bdp_is_rate_times_rtt() {
         let link = Link::default();
         assert_eq!(link.queue_bytes(&link.forward), 12_500_000);
         let direction = Direction { queue: Queue::Bytes(5), ..Direction::default() };
@@ -258,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn queues_and_losses_are_read() {
+    fn queue_sizes_and_losses_are_parsed() {
         assert_eq!(Queue::parse("1bdp"), Ok(Queue::Bdp(1.0)));
         assert_eq!(Queue::parse("0.5bdp"), Ok(Queue::Bdp(0.5)));
         assert_eq!(Queue::parse("250k"), Ok(Queue::Bytes(250_000)));
@@ -271,9 +272,10 @@ mod tests {
     }
 
     #[test]
-    fn changes_leave_the_rest_alone() {
+    fn changes_leave_other_settings_unchanged() {
         let mut link = Link::default();
-        let loss = Both { forward: Loss::Independent(0.2), backward: Loss::Independent(0.0) };
+        let loss =
+            PerDirection { forward: Loss::Independent(0.2), backward: Loss::Independent(0.0) };
         Changes { loss: Some(loss), ..Changes::default() }.apply(&mut link);
         assert_eq!(link.forward.loss, Loss::Independent(0.2));
         assert_eq!(link.backward.loss, Loss::Independent(0.0));

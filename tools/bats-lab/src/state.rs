@@ -1,4 +1,4 @@
-//! What is remembered of labs between commands, and the way to clean up after a crash.
+//! State of labs between commands, and cleanup after a crash.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -16,31 +16,31 @@ use crate::process::Process;
 use crate::settings::Link;
 use crate::topology::{self, Shape};
 
-/// A lab as its file tells it.
+/// A lab, as stored in its state file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Lab {
     /// Its name.
     pub(crate) name: String,
-    /// Links in a row.
+    /// Hosts and links.
     pub(crate) shape: Shape,
-    /// Largest IP packet.
+    /// MTU of the hosts, in bytes.
     pub(crate) mtu: u32,
     /// Seed of losses and jitter.
     pub(crate) seed: u64,
-    /// The links as they were asked for first.
+    /// Initial settings of the links.
     pub(crate) links: Vec<Link>,
-    /// Whether an emulator of this program carries the frames.
+    /// Whether the emulator of this program forwards the frames.
     pub(crate) is_emulated: bool,
-    /// Who builds it.
+    /// The process that built it.
     pub(crate) builder: Process,
-    /// Who carries its frames.
+    /// The emulator process.
     pub(crate) emulator: Option<Process>,
-    /// Whether it lives in a user namespace.
+    /// Whether it runs in a user namespace.
     pub(crate) unprivileged: bool,
 }
 
 impl Lab {
-    /// Whether somebody builds or carries it.
+    /// Whether its emulator, or the process that builds it, is alive.
     pub(crate) fn is_alive(&self) -> bool {
         match &self.emulator {
             Some(emulator) => emulator.is_alive(),
@@ -49,7 +49,7 @@ impl Lab {
     }
 }
 
-/// The directory in which labs are remembered, one directory each.
+/// The state directory, with one subdirectory for each lab.
 #[derive(Clone, Debug)]
 pub(crate) struct Home {
     root: PathBuf,
@@ -57,14 +57,14 @@ pub(crate) struct Home {
 }
 
 impl Home {
-    /// The home of labs of this user, as seen before a user namespace is entered.
+    /// The state directory of this user, as seen before a user namespace is entered.
     pub(crate) fn of_user() -> Self {
         let user = geteuid();
         if user.is_root() {
             return Self { root: "/run/openbats-lab".into(), unprivileged: false };
         }
         let directory = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-        // One that is empty or relative means nothing (XDG Base Directory Specification).
+        // An empty or relative path is ignored (XDG Base Directory Specification).
         let root = directory.filter(|path| path.is_absolute()).map_or_else(
             || std::env::temp_dir().join(format!("openbats-lab-{user}")),
             |directory| directory.join("openbats-lab"),
@@ -72,7 +72,7 @@ impl Home {
         Self { root, unprivileged: true }
     }
 
-    /// The home that another process of this program said.
+    /// The state directory that the parent process passed.
     pub(crate) fn at(root: PathBuf, unprivileged: bool) -> Self {
         Self { root, unprivileged }
     }
@@ -101,48 +101,52 @@ impl Home {
         self.root.join(name)
     }
 
-    /// The socket of the emulator of the lab `name`.
+    /// Control socket of the emulator of the lab `name`.
     pub(crate) fn control_socket(&self, name: &str) -> PathBuf {
         self.directory(name).join("control")
     }
 
-    /// What the emulator of the lab `name` had to say.
+    /// Log file of the emulator of the lab `name`.
     pub(crate) fn log(&self, name: &str) -> PathBuf {
         self.directory(name).join("emulator.log")
     }
 
-    /// Names of hosts for the hosts of the lab `name`.
+    /// The `/etc/hosts` of the hosts of the lab `name`.
     pub(crate) fn hosts_file(&self, name: &str) -> PathBuf {
         self.directory(name).join("hosts")
     }
 
-    /// Takes the name for a new lab.
+    /// Reserves the name for a new lab.
     ///
     /// # Errors
-    /// Where a lab of that name is up, or the directory cannot be made.
+    /// If a lab of that name is running, or the directory cannot be created.
     pub(crate) fn claim(&self, lab: &Lab) -> Result<()> {
         fs::DirBuilder::new()
             .recursive(true)
             .mode(if self.unprivileged { 0o700 } else { 0o755 })
             .create(&self.root)
-            .with_context(|| format!("cannot make {}", self.root.display()))?;
-        self.is_there()?;
+            .with_context(|| format!("cannot create {}", self.root.display()))?;
+        self.exists_and_is_private()?;
         match fs::create_dir(self.directory(&lab.name)) {
             Ok(()) => self.save(lab),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-                bail!("the lab `{0}` is up already (batslab down --name {0} ends it)", lab.name)
+                bail!(
+                    "the lab `{0}` is running already (batslab down --name {0} removes it)",
+                    lab.name
+                )
             }
             Err(error) => Err(error)
-                .with_context(|| format!("cannot make {}", self.directory(&lab.name).display())),
+                .with_context(|| format!("cannot create {}", self.directory(&lab.name).display())),
         }
     }
 
-    /// Whether the directory is there. Below the folder of temporary files everybody could have made it
-    /// before, with files that name processes to end: this is asked before anything in it is looked at.
+    /// Whether the directory exists. It must be owned by this user and writable by no other user:
+    /// below the temporary directory anybody can create it, with state files that name processes to
+    /// kill. Call this before reading anything in it.
     ///
     /// # Errors
-    /// Where somebody else owns it or may write in it.
-    fn is_there(&self) -> Result<bool> {
+    /// If another user owns it or can write to it.
+    fn exists_and_is_private(&self) -> Result<bool> {
         let data = match fs::symlink_metadata(&self.root) {
             Ok(data) => data,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
@@ -153,17 +157,17 @@ impl Home {
         if data.is_dir() && data.uid() == geteuid().as_raw() && data.mode() & 0o022 == 0 {
             return Ok(true);
         }
-        let another = match self.unprivileged {
-            true => ", or say another folder in XDG_RUNTIME_DIR",
+        let alternative = match self.unprivileged {
+            true => ", or set XDG_RUNTIME_DIR to another directory",
             false => "",
         };
         bail!(
-            "{} is not yours alone, so others could write what labs read: take it away{another}",
+            "{} is not private to this user, so other users could tamper with the state of labs: remove it{alternative}",
             self.root.display()
         )
     }
 
-    /// Writes the lab's file, whole or not at all.
+    /// Writes the state file atomically.
     pub(crate) fn save(&self, lab: &Lab) -> Result<()> {
         let directory = self.directory(&lab.name);
         let written = directory.join("lab.json.new");
@@ -175,10 +179,11 @@ impl Home {
     /// The lab `name`.
     ///
     /// # Errors
-    /// Where there is none, with the word how to get one, and where somebody else may have written it.
+    /// If there is no such lab (the error says how to build one), or another user may have written
+    /// its state.
     pub(crate) fn load(&self, name: &str) -> Result<Lab> {
-        let missing = || anyhow!("there is no lab `{name}` (batslab up --name {name} builds one)");
-        if !self.is_there()? {
+        let missing = || anyhow!("there is no lab `{name}` (batslab up --name {name} builds it)");
+        if !self.exists_and_is_private()? {
             return Err(missing());
         }
         let path = self.directory(name).join("lab.json");
@@ -190,22 +195,22 @@ impl Home {
         }
     }
 
-    /// The lab `name`, if it is up.
+    /// The lab `name`, if it is running; otherwise removes its remains and fails.
     pub(crate) fn load_alive(&self, name: &str) -> Result<Lab> {
         let lab = self.load(name)?;
         if !lab.is_alive() {
             self.remove(&lab.name);
-            bail!("the emulator of the lab `{name}` has died; what was left of it is cleaned up");
+            bail!("the emulator of the lab `{name}` has died; its remains were removed");
         }
         Ok(lab)
     }
 
-    /// The names of all labs that are remembered.
+    /// The names of all labs in the state directory.
     ///
     /// # Errors
-    /// Where somebody else may have written them.
+    /// If another user may have written them.
     pub(crate) fn names(&self) -> Result<Vec<String>> {
-        if !self.is_there()? {
+        if !self.exists_and_is_private()? {
             return Ok(Vec::new());
         }
         let mut names: Vec<String> = fs::read_dir(&self.root)
@@ -218,13 +223,14 @@ impl Home {
         Ok(names)
     }
 
-    /// Takes the rest of dead labs away, where nobody else may have written them. Returns their names.
+    /// Removes dead labs and returns their names. Ignores a state directory that another user could
+    /// have written.
     pub(crate) fn sweep(&self) -> Vec<String> {
         let mut swept = Vec::new();
         for name in self.names().unwrap_or_default() {
             let dead = match self.load(&name) {
                 Ok(lab) => !lab.is_alive(),
-                // Its builder may be about to write the file; one that crashed will not.
+                // Its builder may not have written the file yet; after 10 s it has crashed.
                 Err(_) => age(&self.directory(&name)) > Duration::from_secs(10),
             };
             if dead {
@@ -235,12 +241,12 @@ impl Home {
         swept
     }
 
-    /// Ends the emulator of the lab `name` and takes away all that belongs to it, where nobody else may
-    /// have written what that is.
+    /// Terminates the emulator of the lab `name` and removes everything that belongs to it. Does
+    /// nothing if another user could have written the state directory.
     pub(crate) fn remove(&self, name: &str) {
-        match self.is_there() {
+        match self.exists_and_is_private() {
             Ok(true) => {}
-            // The namespaces of root's labs are elsewhere.
+            // The namespaces of the labs of root are elsewhere.
             Ok(false) if !self.unprivileged => {}
             _ => return,
         }
@@ -254,8 +260,8 @@ impl Home {
                 vec![lab.shape]
             }
             Err(_) => {
-                let most = topology::MOST_HOPS;
-                vec![Shape::chain(most), Shape::mesh(most + 1, Vec::new())]
+                let max = topology::MAX_HOPS;
+                vec![Shape::chain(max), Shape::mesh(max + 1, Vec::new())]
             }
         };
         let namespaces = self.namespaces(name);
@@ -268,7 +274,7 @@ impl Home {
         let _ = fs::remove_dir_all(self.directory(name));
     }
 
-    /// Joins the user namespace of a lab that has one of its own. The process must have one thread.
+    /// Enters the user namespace of an unprivileged lab. The process must have a single thread.
     pub(crate) fn join(&self, lab: &Lab) -> Result<()> {
         let Some(emulator) = lab.emulator.filter(|_| lab.unprivileged) else { return Ok(()) };
         for (kind, flag) in [("user", CloneFlags::CLONE_NEWUSER), ("mnt", CloneFlags::CLONE_NEWNS)]
@@ -313,11 +319,11 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_taken_once_and_free_again_after_removal() {
+    fn lab_name_is_exclusive_until_removal() {
         let home = home("claim");
         let lab = lab("x", Process::own().unwrap());
         home.claim(&lab).unwrap();
-        assert!(home.claim(&lab).unwrap_err().to_string().contains("up already"));
+        assert!(home.claim(&lab).unwrap_err().to_string().contains("running already"));
         assert_eq!(home.load("x").unwrap(), lab);
         assert!(home.sweep().is_empty());
         home.remove("x");
@@ -326,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_may_write_is_not_believed() {
+    fn state_directory_writable_by_other_users_is_rejected() {
         use std::os::unix::fs::PermissionsExt;
         let home = home("foreign");
         let lab = lab("z", Process::own().unwrap());
@@ -344,7 +350,10 @@ mod tests {
                 home.load("other").unwrap_err(),
                 home.claim(&lab).unwrap_err(),
             ] {
-                assert!(refused.to_string().contains("not yours alone"), "{mode:o}: {refused}");
+                assert!(
+                    refused.to_string().contains("not private to this user"),
+                    "{mode:o}: {refused}"
+                );
             }
             assert!(home.sweep().is_empty());
             home.remove("z");
@@ -357,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lab_whose_builder_died_is_swept() {
+    fn lab_of_a_dead_builder_is_swept() {
         let home = home("sweep");
         let mut child = std::process::Command::new("sleep").arg("5").spawn().unwrap();
         let builder = Process::find(child.id()).unwrap();

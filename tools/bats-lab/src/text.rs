@@ -1,6 +1,6 @@
-//! Tables for people.
+//! Plain-text tables.
 
-/// A table with columns as wide as their cells.
+/// Formats a table; each column is as wide as its widest cell.
 pub(crate) fn table<const N: usize>(head: &[&str; N], rows: &[[&str; N]]) -> String {
     let mut widths = head.map(|cell| cell.chars().count());
     for row in rows {

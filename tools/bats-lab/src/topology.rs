@@ -1,4 +1,4 @@
-//! The hosts of a lab and the namespaces, interfaces and addresses that they get.
+//! Topology of a lab: hosts, namespaces, interfaces, addresses and routes.
 
 use std::fs;
 use std::io;
@@ -13,32 +13,33 @@ use crate::netlink::{self, Socket, VethEnd};
 use crate::processors;
 use crate::state::{Home, Lab};
 
-/// Most links in a row.
-pub(crate) const MOST_HOPS: u32 = 16;
+/// Maximum number of links.
+pub(crate) const MAX_HOPS: u32 = 16;
 
-/// TCP is shown at its best: its windows may take 256 MiB. (Least, default, most.)
+/// `tcp_rmem` and `tcp_wmem` of the hosts (min, default, max in bytes): up to 256 MiB, so that TCP
+/// is not limited by its window.
 const TCP_MEMORY: &str = "4096 131072 268435456";
 
-/// Which end of a link.
+/// One end of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// The one nearer to `a`.
+    /// The end nearer to `a`.
     Left,
-    /// The one nearer to `b`.
+    /// The end nearer to `b`.
     Right,
 }
 
-/// Hosts, and which of them are joined by links.
+/// Hosts and the links between them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Shape {
-    /// Their names.
+    /// Names of the hosts.
     pub(crate) hosts: Vec<String>,
-    /// The hosts at the left and the right end of each link.
+    /// Indices of the hosts at the left and right end of each link.
     pub(crate) edges: Vec<(u32, u32)>,
 }
 
 impl Shape {
-    /// Hosts in a row: `a`, the relays `r1`, `r2`, ..., `b`.
+    /// A chain: `a`, the relays `r1`, `r2`, ..., `b`.
     pub(crate) fn chain(hops: u32) -> Self {
         let mut hosts = vec!["a".to_owned()];
         hosts.extend((1..hops).map(|number| format!("r{number}")));
@@ -46,19 +47,18 @@ impl Shape {
         Self { hosts, edges: (0..hops).map(|hop| (hop, hop + 1)).collect() }
     }
 
-    /// Hosts `h0`, `h1`, ..., joined by any links.
+    /// Hosts `h0`, `h1`, ... with arbitrary links.
     pub(crate) fn mesh(nodes: u32, edges: Vec<(u32, u32)>) -> Self {
         Self { hosts: (0..nodes).map(|node| format!("h{node}")).collect(), edges }
     }
 
-    /// How many links there are.
+    /// Number of links.
     pub(crate) fn hops(&self) -> u32 {
         self.edges.len() as u32
     }
 
-    /// The link and the end of it by which the other hosts know a host: one to its right, if
-    /// there is one.
-    fn known_by(&self, host: u32) -> Option<(u32, End)> {
+    /// The link end whose address identifies a host: on a link to its right, if there is one.
+    fn primary_link_end(&self, host: u32) -> Option<(u32, End)> {
         let at = |end: End| {
             let found = self
                 .edges
@@ -69,16 +69,16 @@ impl Shape {
         at(End::Left).or_else(|| at(End::Right))
     }
 
-    /// The IPv4 address by which the other hosts know a host.
+    /// The IPv4 address that identifies a host.
     pub(crate) fn address_of(&self, host: u32) -> IpAddr {
-        let known = self.known_by(host);
-        known.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |(hop, end)| address(hop, end))
+        let link_end = self.primary_link_end(host);
+        link_end.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |(hop, end)| address(hop, end))
     }
 
-    /// The same for IPv6.
+    /// The IPv6 address that identifies a host.
     fn address6_of(&self, host: u32) -> IpAddr {
-        let known = self.known_by(host);
-        known.map_or(IpAddr::V6(Ipv6Addr::LOCALHOST), |(hop, end)| address6(hop, end))
+        let link_end = self.primary_link_end(host);
+        link_end.map_or(IpAddr::V6(Ipv6Addr::LOCALHOST), |(hop, end)| address6(hop, end))
     }
 
     /// The name of the interface of a link at an end of it.
@@ -92,8 +92,8 @@ impl Shape {
     }
 }
 
-/// The links of the shortest way from a host to another: their numbers from 0, and whether they are
-/// taken from left to right.
+/// The links of the shortest path between two hosts: indices from 0, and whether each is taken from
+/// left to right.
 pub(crate) fn path(edges: &[(u32, u32)], from: u32, to: u32) -> Option<Vec<(usize, bool)>> {
     let mut reached = std::collections::BTreeMap::from([(from, None)]);
     let mut next = std::collections::VecDeque::from([from]);
@@ -161,7 +161,7 @@ pub(crate) fn address6(hop: u32, end: End) -> IpAddr {
 }
 
 fn mac(hop: u32, end: End) -> [u8; 6] {
-    // Locally administered.
+    // Locally administered address.
     [0x02, 0xba, 0x75, 0x00, hop as u8, if end == End::Left { 1 } else { 2 }]
 }
 
@@ -169,11 +169,11 @@ fn emulator_mac(hop: u32, end: End) -> [u8; 6] {
     [0x02, 0xba, 0x75, 0x01, hop as u8, if end == End::Left { 1 } else { 2 }]
 }
 
-/// Builds the namespaces of `lab` and joins each host with the emulator, or the hosts with each
-/// other if the lab has none.
+/// Builds the namespaces of `lab`. Connects each host to the emulator, or the hosts to each other
+/// if the lab has no emulator.
 ///
 /// # Errors
-/// The kernel's, with what was being done. What was made so far stays: remove the lab.
+/// Errors of the kernel, with the step that failed. Partial state remains: remove the lab.
 pub(crate) fn build(home: &Home, lab: &Lab) -> Result<()> {
     let namespaces = home.namespaces(&lab.name);
     let shape = &lab.shape;
@@ -182,9 +182,9 @@ pub(crate) fn build(home: &Home, lab: &Lab) -> Result<()> {
         let emulator = emulator_namespace(&lab.name);
         namespaces.create(&emulator)?;
         namespaces.within(&emulator, || {
-            // The emulator is a wire: it has no address and says nothing by itself.
-            set("net/ipv6/conf/all/disable_ipv6", "1");
-            set("net/ipv6/conf/default/disable_ipv6", "1");
+            // The emulator acts as a wire: it has no address and must not send packets by itself.
+            set_sysctl("net/ipv6/conf/all/disable_ipv6", "1");
+            set_sysctl("net/ipv6/conf/default/disable_ipv6", "1");
             Ok(())
         })?;
     }
@@ -197,10 +197,10 @@ pub(crate) fn build(home: &Home, lab: &Lab) -> Result<()> {
     }
     for hop in 1..=shape.hops() {
         let joined = if lab.is_emulated {
-            join(&namespaces, lab, hop, End::Left)
-                .and_then(|()| join(&namespaces, lab, hop, End::Right))
+            connect_to_emulator(&namespaces, lab, hop, End::Left)
+                .and_then(|()| connect_to_emulator(&namespaces, lab, hop, End::Right))
         } else {
-            join_directly(&namespaces, lab, hop)
+            connect_directly(&namespaces, lab, hop)
         };
         joined.with_context(|| format!("cannot build link {hop}"))?;
     }
@@ -212,39 +212,39 @@ pub(crate) fn build(home: &Home, lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// Settings of a host's kernel. Older kernels do not have all of them.
+/// Configures the kernel of a host. Older kernels lack some of the settings.
 fn prepare_host(forwards: bool) -> Result<()> {
-    set("net/ipv4/tcp_rmem", TCP_MEMORY);
-    set("net/ipv4/tcp_wmem", TCP_MEMORY);
-    // No run shall learn from the one before.
-    set("net/ipv4/tcp_no_metrics_save", "1");
-    set("net/ipv6/conf/all/accept_ra", "0");
-    set("net/ipv6/conf/default/accept_ra", "0");
-    set("net/ipv6/conf/default/router_solicitations", "0");
-    set("net/ipv4/conf/all/rp_filter", "0");
-    set("net/ipv4/conf/default/rp_filter", "0");
+    set_sysctl("net/ipv4/tcp_rmem", TCP_MEMORY);
+    set_sysctl("net/ipv4/tcp_wmem", TCP_MEMORY);
+    // Runs must not reuse TCP metrics of earlier runs.
+    set_sysctl("net/ipv4/tcp_no_metrics_save", "1");
+    set_sysctl("net/ipv6/conf/all/accept_ra", "0");
+    set_sysctl("net/ipv6/conf/default/accept_ra", "0");
+    set_sysctl("net/ipv6/conf/default/router_solicitations", "0");
+    set_sysctl("net/ipv4/conf/all/rp_filter", "0");
+    set_sysctl("net/ipv4/conf/default/rp_filter", "0");
     if forwards {
-        set("net/ipv4/ip_forward", "1");
-        set("net/ipv6/conf/all/forwarding", "1");
+        set_sysctl("net/ipv4/ip_forward", "1");
+        set_sysctl("net/ipv6/conf/all/forwarding", "1");
     }
     let mut socket = Socket::route()?;
     netlink::set_up(&mut socket, "lo").context("cannot bring the loopback interface up")
 }
 
-/// Writes a setting of the calling thread's network namespace, if the kernel has it.
-fn set(name: &str, value: &str) {
+/// Writes a sysctl of the network namespace of the calling thread, if the kernel has it.
+fn set_sysctl(name: &str, value: &str) {
     let _ = fs::write(format!("/proc/sys/{name}"), value);
 }
 
-/// The namespace of the host at an end of a link.
+/// The namespace of the host at one end of a link.
 fn host_at(lab: &Lab, hop: u32, end: End) -> Result<String> {
-    let edge = lab.shape.edges.get(hop as usize - 1).context("there is no such link")?;
+    let edge = lab.shape.edges.get(hop as usize - 1).context("no such link")?;
     let index = if end == End::Left { edge.0 } else { edge.1 };
-    let host = lab.shape.hosts.get(index as usize).context("there is no such host")?;
+    let host = lab.shape.hosts.get(index as usize).context("no such host")?;
     Ok(namespace(&lab.name, host))
 }
 
-fn join(namespaces: &Namespaces, lab: &Lab, hop: u32, end: End) -> Result<()> {
+fn connect_to_emulator(namespaces: &Namespaces, lab: &Lab, hop: u32, end: End) -> Result<()> {
     let interface = &lab.shape.interface(hop, end);
     let host = host_at(lab, hop, end)?;
     let emulator = emulator_namespace(&lab.name);
@@ -256,15 +256,15 @@ fn join(namespaces: &Namespaces, lab: &Lab, hop: u32, end: End) -> Result<()> {
             VethEnd { name: &wire, mac: emulator_mac(hop, end), namespace: emulator_file.as_fd() };
         let far = VethEnd { name: interface, mac: mac(hop, end), namespace: host_file.as_fd() };
         netlink::create_veth(&mut socket, &near, &far, lab.mtu)
-            .context("cannot make a veth pair")?;
-        netlink::switch_offloads_off(&wire).context("cannot switch offloads off")?;
+            .context("cannot create a veth pair")?;
+        netlink::disable_offloads(&wire).context("cannot disable offloads")?;
         Ok(netlink::set_up(&mut socket, &wire)?)
     })?;
     namespaces.within(&host, || configure(interface, hop, end))
 }
 
-/// Joins two hosts without an emulator between them.
-fn join_directly(namespaces: &Namespaces, lab: &Lab, hop: u32) -> Result<()> {
+/// Connects two hosts without an emulator between them.
+fn connect_directly(namespaces: &Namespaces, lab: &Lab, hop: u32) -> Result<()> {
     let ends = [End::Left, End::Right];
     let names = ends.map(|end| lab.shape.interface(hop, end));
     let hosts = [host_at(lab, hop, End::Left)?, host_at(lab, hop, End::Right)?];
@@ -276,7 +276,7 @@ fn join_directly(namespaces: &Namespaces, lab: &Lab, hop: u32) -> Result<()> {
             mac: mac(hop, ends[index]),
             namespace: files[index].as_fd(),
         });
-        netlink::create_veth(&mut socket, &near, &far, lab.mtu).context("cannot make a veth pair")
+        netlink::create_veth(&mut socket, &near, &far, lab.mtu).context("cannot create a veth pair")
     })?;
     for (index, end) in ends.into_iter().enumerate() {
         namespaces.within(&hosts[index], || configure(&names[index], hop, end))?;
@@ -284,28 +284,28 @@ fn join_directly(namespaces: &Namespaces, lab: &Lab, hop: u32) -> Result<()> {
     Ok(())
 }
 
-/// Sets the host's end of a link up: offloads, addresses, neighbour.
+/// Configures the interface of a host: offloads, addresses, neighbour entry.
 fn configure(interface: &str, hop: u32, end: End) -> Result<()> {
     let other = if end == End::Left { End::Right } else { End::Left };
     {
-        netlink::switch_offloads_off(interface).context("cannot switch offloads off")?;
+        netlink::disable_offloads(interface).context("cannot disable offloads")?;
         let mut socket = Socket::route()?;
         netlink::set_up(&mut socket, interface)?;
         let number = netlink::interface_index(interface)?;
         netlink::add_address(&mut socket, number, address(hop, end), 24)?;
         netlink::add_neighbour(&mut socket, number, address(hop, other), mac(hop, other))?;
-        // A kernel without IPv6 makes a lab without it.
+        // Without IPv6 in the kernel the lab has IPv4 only.
         if netlink::add_address(&mut socket, number, address6(hop, end), 64).is_ok() {
             netlink::add_neighbour(&mut socket, number, address6(hop, other), mac(hop, other))?;
         }
-        // Without this the receiving host's input would run inside the emulator's send call.
-        // Where it cannot be had the lab works, with a wire that stalls under load.
+        // Otherwise the packet input of the receiving host runs inside the send call of the
+        // emulator. If it fails the lab still works, but the emulator stalls under load.
         let _ = steer_input(interface);
     }
     Ok(())
 }
 
-/// Lets the input of an interface run on the processors that the emulator does not use.
+/// Steers the packet input of an interface (RPS) to the processors that the emulator does not use.
 fn steer_input(interface: &str) -> io::Result<()> {
     let Some(mask) = processors::host_mask() else { return Ok(()) };
     private_mounts(None)?;
@@ -318,15 +318,15 @@ fn add_routes(host: u32, shape: &Shape) -> Result<()> {
         if left == host || right == host {
             continue;
         }
-        let ways = [left, right].into_iter().filter_map(|end| path(&shape.edges, host, end));
-        let Some(way) = ways.min_by_key(Vec::len) else { continue };
-        let Some(&(first, forward)) = way.first() else { continue };
+        let paths = [left, right].into_iter().filter_map(|end| path(&shape.edges, host, end));
+        let Some(shortest) = paths.min_by_key(Vec::len) else { continue };
+        let Some(&(first, forward)) = shortest.first() else { continue };
         let (near, end) = (first as u32 + 1, if forward { End::Right } else { End::Left });
         let (gateway, gateway6) = (address(near, end), address6(near, end));
         let network = IpAddr::V4(Ipv4Addr::new(10, 77, hop as u8, 0));
         netlink::add_route(&mut socket, network, 24, gateway)?;
         let network6 = IpAddr::V6(Ipv6Addr::new(0xfd00, 0xba75, 0, hop as u16, 0, 0, 0, 0));
-        // As with the addresses: without IPv6 the lab has IPv4 only.
+        // Without IPv6 in the kernel the lab has IPv4 only.
         let _ = netlink::add_route(&mut socket, network6, 64, gateway6);
     }
     Ok(())
@@ -347,16 +347,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_chain_has_relays_between_its_ends() {
+    fn chain_has_relays_between_its_ends() {
         assert_eq!(Shape::chain(1).hosts, ["a", "b"]);
         assert_eq!(Shape::chain(3).hosts, ["a", "r1", "r2", "b"]);
         assert_eq!(namespaces("x", &Shape::chain(1)), ["x-a", "x-b", "x-emulator"]);
     }
 
     #[test]
-    fn every_end_has_addresses_of_its_own() {
+    fn every_link_end_has_distinct_addresses() {
         let mut seen = Vec::new();
-        for hop in 1..=MOST_HOPS {
+        for hop in 1..=MAX_HOPS {
             for end in [End::Left, End::Right] {
                 seen.push((address(hop, end), address6(hop, end), mac(hop, end)));
                 assert!(emulator_interface(hop, end).len() < 16);
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn ways_are_the_shortest() {
+    fn path_has_the_fewest_links() {
         // A square with a diagonal, and a tail.
         let edges = [(0, 1), (1, 2), (2, 3), (0, 3), (3, 4)];
         assert_eq!(path(&edges, 0, 4), Some(vec![(3, true), (4, true)]));

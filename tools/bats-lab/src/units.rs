@@ -1,8 +1,8 @@
-//! Quantities as they are typed and printed: rates, times, shares, queues.
+//! Parsing and printing of quantities: rates, times, percentages.
 
 use std::time::Duration;
 
-/// A rate such as `1000M`, `1G`, `512k` or `2.5Mbit`, in bits a second; 0 or `none` for no limit.
+/// A rate such as `1000M`, `1G`, `512k` or `2.5Mbit`, in bits per second; 0 or `none` for no limit.
 pub(crate) fn rate(text: &str) -> Result<u64, String> {
     if text == "none" {
         return Ok(0);
@@ -18,7 +18,7 @@ pub(crate) fn rate(text: &str) -> Result<u64, String> {
     };
     let rate = positive(number).map(|number| number * factor).filter(|&rate| rate <= 1e12);
     rate.map(|rate| rate.round() as u64)
-        .ok_or_else(|| format!("`{text}` is no rate: say for example 1000M, 1G or 512k"))
+        .ok_or_else(|| format!("`{text}` is not a rate: use for example 1000M, 1G or 512k"))
 }
 
 /// A time such as `50ms`, `1.5s`, `200us`; a bare number is in milliseconds.
@@ -37,30 +37,32 @@ pub(crate) fn time(text: &str) -> Result<Duration, String> {
         .map(|number| number * factor)
         .filter(|&seconds| seconds <= 60.0)
         .map(Duration::from_secs_f64)
-        .ok_or_else(|| format!("`{text}` is no time up to 60 s: say for example 50ms or 200us"))
+        .ok_or_else(|| {
+            format!("`{text}` is not a time from 0 to 60 s: use for example 50ms or 200us")
+        })
 }
 
-/// A share such as `10%` or `0.5` (both in per cent) as a number from 0 to 1.
-pub(crate) fn share(text: &str) -> Result<f64, String> {
+/// A percentage such as `10%` or `0.5` (both in percent) as a fraction from 0 to 1.
+pub(crate) fn fraction(text: &str) -> Result<f64, String> {
     positive(text.strip_suffix('%').unwrap_or(text))
         .map(|percent| percent / 100.0)
-        .filter(|&share| share <= 1.0)
-        .ok_or_else(|| format!("`{text}` is no share: say for example 10%"))
+        .filter(|&fraction| fraction <= 1.0)
+        .ok_or_else(|| format!("`{text}` is not a percentage from 0 to 100: use for example 10%"))
 }
 
 fn positive(text: &str) -> Option<f64> {
     text.trim().parse::<f64>().ok().filter(|number| number.is_finite() && *number >= 0.0)
 }
 
-/// Two values, forward (towards `b`) and backward, typed as `X` for both or as `X/Y`.
+/// A value for each direction, forward (towards `b`) and backward; written `X` for both or `X/Y`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Both<T> {
+pub(crate) struct PerDirection<T> {
     pub(crate) forward: T,
     pub(crate) backward: T,
 }
 
-impl<T: Clone> Both<T> {
-    /// Reads one value or two.
+impl<T: Clone> PerDirection<T> {
+    /// Parses one value or two.
     pub(crate) fn parse(
         text: &str,
         one: impl Fn(&str) -> Result<T, String>,
@@ -74,7 +76,7 @@ impl<T: Clone> Both<T> {
     }
 }
 
-/// A rate in Mbit/s, with as many digits as are of use.
+/// A rate in Mbit/s with about three significant digits.
 pub(crate) fn megabits(bits_per_second: f64) -> String {
     let megabits = bits_per_second / 1e6;
     if megabits >= 100.0 {
@@ -86,7 +88,7 @@ pub(crate) fn megabits(bits_per_second: f64) -> String {
     }
 }
 
-/// A rate as it is asked for: `1000M`.
+/// A configured rate with its unit.
 pub(crate) fn rate_text(bits_per_second: u64) -> String {
     match bits_per_second {
         0 => "no limit".to_owned(),
@@ -106,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_are_read_with_and_without_unit() {
+    fn rates_are_parsed_with_and_without_unit() {
         for text in ["1000M", "1G", "1000Mbit", "1000mbit/s", "1Gbps", "1000000000"] {
             assert_eq!(rate(text), Ok(1_000_000_000), "{text}");
         }
@@ -118,22 +120,28 @@ mod tests {
     }
 
     #[test]
-    fn times_and_shares_have_bounds() {
+    fn times_and_percentages_are_bounded() {
         assert_eq!(time("50ms"), Ok(Duration::from_millis(50)));
         assert_eq!(time("50"), Ok(Duration::from_millis(50)));
         assert_eq!(time("1.5s"), Ok(Duration::from_millis(1500)));
         assert_eq!(time("200us"), Ok(Duration::from_micros(200)));
         assert!(time("61s").is_err() && time("-1ms").is_err() && time("soon").is_err());
-        assert_eq!(share("10%"), Ok(0.1));
-        assert_eq!(share("100"), Ok(1.0));
-        assert!(share("101%").is_err() && share("x").is_err());
+        assert_eq!(fraction("10%"), Ok(0.1));
+        assert_eq!(fraction("100"), Ok(1.0));
+        assert!(fraction("101%").is_err() && fraction("x").is_err());
     }
 
     #[test]
-    fn two_directions_may_differ() {
-        assert_eq!(Both::parse("10%", share), Ok(Both { forward: 0.1, backward: 0.1 }));
-        assert_eq!(Both::parse("10%/0", share), Ok(Both { forward: 0.1, backward: 0.0 }));
-        assert_eq!(Both::parse("1Mbit/s", rate).unwrap().backward, 1_000_000);
-        assert!(Both::parse("10%/", share).is_err());
+    fn directions_may_have_different_values() {
+        assert_eq!(
+            PerDirection::parse("10%", fraction),
+            Ok(PerDirection { forward: 0.1, backward: 0.1 })
+        );
+        assert_eq!(
+            PerDirection::parse("10%/0", fraction),
+            Ok(PerDirection { forward: 0.1, backward: 0.0 })
+        );
+        assert_eq!(PerDirection::parse("1Mbit/s", rate).unwrap().backward, 1_000_000);
+        assert!(PerDirection::parse("10%/", fraction).is_err());
     }
 }

@@ -1,5 +1,5 @@
-//! Labs on the real kernel. Where namespaces are not allowed each test says so loudly.
-#![allow(clippy::disallowed_methods, reason = "tests of real time wait for real things")]
+//! Labs on the real kernel. On machines without namespaces each test reports that it is skipped.
+#![allow(clippy::disallowed_methods, reason = "tests in real time wait for real events")]
 
 use std::io::Write;
 use std::path::Path;
@@ -12,16 +12,16 @@ fn batslab(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_batslab")).args(arguments).output().unwrap()
 }
 
-fn error_of(output: &Output) -> String {
+fn stderr_of(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 fn json_of(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout)
-        .unwrap_or_else(|error| panic!("{error}: {}", error_of(output)))
+        .unwrap_or_else(|error| panic!("{error}: {}", stderr_of(output)))
 }
 
-/// Whether this machine allows labs; says so if not.
+/// Whether this machine allows labs; reports the test as skipped if not.
 fn allowed(test: &str) -> bool {
     let doctor = batslab(&["doctor", "--json"]);
     if doctor.status.success() {
@@ -35,13 +35,13 @@ fn allowed(test: &str) -> bool {
         .filter(|finding| finding["needed"] == true && finding["good"] == false)
         .filter_map(|finding| finding["found"].as_str())
         .collect();
-    // Not by a macro of printing, whose output of tests that pass is kept back.
+    // Written directly, because the test harness captures the output of print macros.
     let skipped = format!("\nSKIPPED lab test {test}: {}\n", reasons.join("; "));
     std::io::stderr().write_all(skipped.as_bytes()).unwrap();
     false
 }
 
-/// A lab that goes when the test does, however it ends.
+/// A lab that is removed when dropped.
 struct Lab(String);
 
 impl Lab {
@@ -50,13 +50,13 @@ impl Lab {
         let mut arguments = vec!["up", "--name", &lab.0];
         arguments.extend(options);
         let up = batslab(&arguments);
-        assert!(up.status.success(), "{}", error_of(&up));
+        assert!(up.status.success(), "{}", stderr_of(&up));
         lab
     }
 
     fn report(&self) -> Value {
         let status = batslab(&["status", "--name", &self.0, "--json"]);
-        assert!(status.status.success(), "{}", error_of(&status));
+        assert!(status.status.success(), "{}", stderr_of(&status));
         json_of(&status)[0].clone()
     }
 
@@ -82,7 +82,7 @@ fn value(rows: &[Value], what: &str) -> f64 {
     row(rows, what)["value"].as_f64().unwrap()
 }
 
-/// Waits until `done`, for at most ten seconds.
+/// Waits for at most 10 s until `done` returns true.
 fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
@@ -91,12 +91,12 @@ fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// What is there of a lab of that name: its namespaces (root's are visible) and its directory.
+/// Whether nothing is left of a lab: its namespaces (visible to root) and its state directory.
 fn is_gone(name: &str) -> bool {
     !["a", "b", "emulator"]
         .iter()
         .any(|host| Path::new(&format!("/run/netns/{name}-{host}")).exists())
-        && error_of(&batslab(&["status", "--name", name])).contains("there is no lab")
+        && stderr_of(&batslab(&["status", "--name", name])).contains("there is no lab")
 }
 
 fn signal(signal: &str, pid: u64) {
@@ -105,13 +105,13 @@ fn signal(signal: &str, pid: u64) {
 }
 
 #[test]
-fn a_lab_does_what_it_was_asked_for() {
-    if !allowed("a_lab_does_what_it_was_asked_for") {
+fn a_lab_emulates_the_requested_link() {
+    if !allowed("a_lab_emulates_the_requested_link") {
         return;
     }
     let lab = Lab::up("does", &["--rate", "50M", "--delay", "20ms", "--loss", "10%/0"]);
     let rows = lab.verify("10000");
-    // Wide bounds: the machine may be busy. `batslab verify` itself is stricter.
+    // Wide bounds, because the machine may be busy. `batslab verify` itself is stricter.
     let round_trip = value(&rows, "round trip");
     assert!((39.9..80.0).contains(&round_trip), "{rows:?}");
     assert!((8.5..11.5).contains(&value(&rows, "loss a to b")), "{rows:?}");
@@ -120,7 +120,7 @@ fn a_lab_does_what_it_was_asked_for() {
     assert!((40e6..60e6).contains(&rate), "{rows:?}");
 
     let set = batslab(&["set", "--name", &lab.0, "--loss", "50%", "--delay", "5ms"]);
-    assert!(set.status.success(), "{}", error_of(&set));
+    assert!(set.status.success(), "{}", stderr_of(&set));
     let rows = lab.verify("4000");
     assert!((45.0..55.0).contains(&value(&rows, "loss a to b")), "{rows:?}");
     assert!((9.9..35.0).contains(&value(&rows, "round trip")), "{rows:?}");
@@ -142,26 +142,26 @@ fn a_chain_forwards_through_its_relays() {
 }
 
 #[test]
-fn commands_run_on_hosts_and_say_how_they_ended() {
-    if !allowed("commands_run_on_hosts_and_say_how_they_ended") {
+fn commands_run_on_hosts_and_return_their_exit_codes() {
+    if !allowed("commands_run_on_hosts_and_return_their_exit_codes") {
         return;
     }
     let lab = Lab::up("exec", &["--loss", "0"]);
     let name = lab.0.as_str();
     let shown = batslab(&["exec", "--name", name, "b", "--", "cat", "/proc/net/fib_trie"]);
-    assert!(shown.status.success(), "{}", error_of(&shown));
+    assert!(shown.status.success(), "{}", stderr_of(&shown));
     let text = String::from_utf8_lossy(&shown.stdout).into_owned();
     assert!(text.contains("10.77.1.2") && !text.contains("10.77.1.1\n"), "{text}");
     let code = batslab(&["exec", "--name", name, "a", "--", "sh", "-c", "exit 7"]).status.code();
     assert_eq!(code, Some(7));
     let missing = batslab(&["exec", "--name", name, "a", "--", "no-such-program"]);
     assert_eq!(missing.status.code(), Some(1));
-    let stranger = batslab(&["exec", "--name", name, "c", "--", "true"]);
-    assert_eq!(stranger.status.code(), Some(1));
-    assert!(error_of(&stranger).contains("has no host `c`; it has a, b"));
+    let unknown = batslab(&["exec", "--name", name, "c", "--", "true"]);
+    assert_eq!(unknown.status.code(), Some(1));
+    assert!(stderr_of(&unknown).contains("has no host `c`; it has a, b"));
     let again = batslab(&["up", "--name", name]);
     assert_eq!(again.status.code(), Some(1));
-    assert!(error_of(&again).contains("is up already"), "{}", error_of(&again));
+    assert!(stderr_of(&again).contains("is running already"), "{}", stderr_of(&again));
     assert_eq!(lab.report()["name"], name);
 
     assert!(batslab(&["down", "--name", name]).status.success());
@@ -179,12 +179,12 @@ fn a_lab_whose_emulator_was_killed_is_cleaned_up() {
     signal("-KILL", lab.report()["emulator"]["pid"].as_u64().unwrap());
     eventually("the death of the emulator", || {
         let status = batslab(&["status", "--name", &lab.0]);
-        error_of(&status).contains("has died; what was left of it is cleaned up")
+        stderr_of(&status).contains("has died; its remains were removed")
     });
     assert!(is_gone(&lab.0));
 }
 
-/// Starts a measurement that takes long, in a lab of its own, and waits until it is up.
+/// Starts a long measurement in its own lab and waits until the lab is up.
 fn long_measurement() -> (Child, String) {
     let child = Command::new(env!("CARGO_BIN_EXE_batslab"))
         .args(["verify", "--rate", "1M", "--delay", "1ms", "--packets", "100000"])
@@ -198,8 +198,8 @@ fn long_measurement() -> (Child, String) {
 }
 
 #[test]
-fn a_lab_goes_with_the_process_that_was_killed() {
-    if !allowed("a_lab_goes_with_the_process_that_was_killed") {
+fn a_lab_is_removed_when_its_process_is_killed() {
+    if !allowed("a_lab_is_removed_when_its_process_is_killed") {
         return;
     }
     let (mut child, name) = long_measurement();
@@ -209,8 +209,8 @@ fn a_lab_goes_with_the_process_that_was_killed() {
 }
 
 #[test]
-fn an_interrupt_takes_the_lab_down() {
-    if !allowed("an_interrupt_takes_the_lab_down") {
+fn an_interrupt_removes_the_lab() {
+    if !allowed("an_interrupt_removes_the_lab") {
         return;
     }
     let (mut child, name) = long_measurement();
@@ -220,7 +220,7 @@ fn an_interrupt_takes_the_lab_down() {
 }
 
 #[test]
-fn bad_options_are_refused_with_two() {
+fn invalid_options_exit_with_code_two() {
     for arguments in [
         &["up", "--rate", "fast"][..],
         &["up", "--loss", "101%"],
@@ -239,7 +239,7 @@ fn bad_options_are_refused_with_two() {
 }
 
 #[test]
-fn errors_are_one_sentence_and_one() {
+fn errors_are_one_line_with_exit_code_one() {
     for arguments in [
         &["status", "--name", "no-such-lab"][..],
         &["down", "--name", "no-such-lab"],
@@ -250,22 +250,23 @@ fn errors_are_one_sentence_and_one() {
     ] {
         let output = batslab(arguments);
         assert_eq!(output.status.code(), Some(1), "{arguments:?}");
-        let error = error_of(&output);
+        let error = stderr_of(&output);
         assert_eq!(error.lines().count(), 1, "{arguments:?}: {error}");
     }
 }
 
-/// Real programs over a real link: a file, BRTP, TCP, the table and the report.
+/// Runs the real programs over an emulated link: a file transfer, BRTP, TCP, the table and the
+/// report.
 #[test]
-fn the_demo_shows_brtp_beside_tcp() {
-    if !allowed("the_demo_shows_brtp_beside_tcp") {
+fn the_demo_compares_brtp_with_tcp() {
+    if !allowed("the_demo_compares_brtp_with_tcp") {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
     let (page, picture) = (directory.path().join("r.html"), directory.path().join("p.svg"));
     let mut demo = Command::new(env!("CARGO_BIN_EXE_batslab"));
     if Path::new(env!("CARGO_BIN_EXE_batslab")).with_file_name("bats_iperf").exists() {
-        // Built by the same command as this test; without this variable it is taken as it is.
+        // The same command has built bats_iperf. With this variable, batslab would build it again.
         demo.env_remove("CARGO_MANIFEST_DIR");
     }
     let output = demo
@@ -277,14 +278,14 @@ fn the_demo_shows_brtp_beside_tcp() {
         .arg(&picture)
         .output()
         .unwrap();
-    assert!(output.status.success(), "{}", error_of(&output));
+    assert!(output.status.success(), "{}", stderr_of(&output));
     let figures = json_of(&output);
     assert_eq!(figures["simulated"], false);
     assert_eq!(figures["file"]["bytes"], 2 << 20);
     assert_eq!(figures["file"]["verified"], true);
     let rate = |index: usize| figures["runs"][index]["goodput_mbps_10s"].as_f64().unwrap();
     assert_eq!(figures["runs"][0]["protocol"], "BRTP");
-    // A ratio within one run; CUBIC collapses at 5 % whatever the machine does.
+    // A ratio within one run: CUBIC collapses at 5 % loss on any machine.
     assert!(rate(0) > 2.0 * rate(1), "{} and {} Mbit/s", rate(0), rate(1));
     assert!(std::fs::read_to_string(&page).unwrap().contains("<polyline"));
     assert!(std::fs::read_to_string(&picture).unwrap().starts_with("<svg"));

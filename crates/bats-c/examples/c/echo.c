@@ -1,4 +1,4 @@
-/* A server that sends back what it gets, and a client that looks whether it does. */
+/* An echo server, and a client that checks the echoes. */
 
 #include "example.h"
 
@@ -10,7 +10,7 @@ static bool on_server(bats_connection_handle_t connection, bats_conn_event_t eve
   (void)user;
   if (event == bats_connection_data_received) {
     require(bats_connection_send_data(connection, data, length) == bats_error_none,
-            "the server sends back");
+            "the server sends the echo");
   }
   return true;
 }
@@ -28,7 +28,7 @@ static bool on_client(bats_connection_handle_t connection, bats_conn_event_t eve
   } else if (event == bats_connection_data_received) {
     const char* text = texts[atomic_load(&echoes)];
     require((size_t)length == strlen(text) && memcmp(data, text, strlen(text)) == 0,
-            "each message comes back whole and in order");
+            "echoes are complete and in order");
     atomic_fetch_add(&echoes, 1);
   }
   return true;

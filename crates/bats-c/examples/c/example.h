@@ -1,4 +1,4 @@
-/* What the C examples share. */
+/* Helpers of the C examples. */
 #ifndef EXAMPLE_H
 #define EXAMPLE_H
 
@@ -24,7 +24,7 @@ static inline double now(void) {
   return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
 }
 
-/* Waits until a counter that callbacks raise has reached a value. */
+/* Waits until a counter that callbacks increment reaches a value. */
 static inline void await(atomic_llong* counter, long long value, const char* what) {
   const double end = now() + 60;
   while (atomic_load(counter) < value) {
@@ -36,13 +36,13 @@ static inline void await(atomic_llong* counter, long long value, const char* wha
 
 static atomic_llong listening;
 
-/* Listens on loopback; connections get the callback. The port is in *port. */
+/* Listens on loopback and stores the port in *port. */
 static inline bats_protocol_handle_t serve(bats_context_handle_t context,
                                            bats_config_handle_t config,
                                            bats_listen_callback_t on_listen, uint16_t* port) {
   bats_protocol_handle_t server = bats_protocol_create(context, config);
   require(bats_protocol_start_listen(server, "127.0.0.1", 0, on_listen, NULL) == bats_error_none,
-          "listening begins");
+          "start_listen succeeds");
   await(&listening, 1, "the server listens");
   *port = openbats_protocol_listen_port(server);
   return server;
@@ -55,7 +55,7 @@ static inline bats_config_handle_t example_config(void) {
   return config;
 }
 
-/* The callback of a listener whose connections all get one callback. */
+/* Defines a listen callback that sets the callback of all accepted connections. */
 #define LISTENER(name, on_connection)                                                \
   static void name(bats_connection_handle_t connection, bats_listen_event_t event,   \
                    void* user) {                                                     \

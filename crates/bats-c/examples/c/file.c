@@ -1,4 +1,4 @@
-/* Sends a file; the receiver compares what arrives with the original. */
+/* Sends a file; the receiver compares it with the original. */
 
 #include <unistd.h>
 
@@ -14,9 +14,9 @@ static bool on_server(bats_connection_handle_t connection, bats_conn_event_t eve
                       const unsigned char* data, int length, void* user) {
   (void)connection, (void)user;
   if (event == bats_connection_data_received) {
-    const long long place = atomic_load(&received);
-    require(place + length <= SIZE && memcmp(content + place, data, (size_t)length) == 0,
-            "the content is the same");
+    const long long offset = atomic_load(&received);
+    require(offset + length <= SIZE && memcmp(content + offset, data, (size_t)length) == 0,
+            "the content matches");
     atomic_fetch_add(&received, length);
   }
   return true;
@@ -28,7 +28,7 @@ static bool on_client(bats_connection_handle_t connection, bats_conn_event_t eve
   (void)data, (void)length, (void)user;
   switch (event) {
     case bats_connection_writable:
-      require(bats_connection_send_file(connection, path) == bats_error_none, "the file is taken");
+      require(bats_connection_send_file(connection, path) == bats_error_none, "the file is accepted");
       break;
     case bats_connection_send_complete:
       atomic_store(&complete, 1);

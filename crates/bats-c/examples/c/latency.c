@@ -1,4 +1,4 @@
-/* Sends small messages back and forth, one at a time, and prints what a round takes. */
+/* Sends small messages back and forth, one at a time, and prints the round-trip times. */
 
 #include "example.h"
 
@@ -33,7 +33,7 @@ static bool on_client(bats_connection_handle_t connection, bats_conn_event_t eve
   }
   sent = now();
   require(bats_connection_send_data(connection, ping, sizeof ping) == bats_error_none,
-          "the client asks");
+          "the client sends");
   return true;
 }
 
@@ -56,7 +56,7 @@ int main(void) {
   bats_context_destroy(context);
   bats_context_destroy(server_context);
   qsort(rounds, ROUNDS, sizeof rounds[0], compare);
-  require(rounds[0] > 0, "time goes forward");
+  require(rounds[0] > 0, "the clock advances");
   printf("latency: %d rounds; 50 %%: %.0f us, 99 %%: %.0f us\n", ROUNDS,
          rounds[ROUNDS / 2] * 1e6, rounds[ROUNDS * 99 / 100] * 1e6);
   return 0;

@@ -1,4 +1,4 @@
-/* Sends as much as the connection takes and prints the rate that arrives. */
+/* Sends 100 MB as fast as possible and prints the received throughput. */
 
 #include "example.h"
 
@@ -15,7 +15,7 @@ static bool on_server(bats_connection_handle_t connection, bats_conn_event_t eve
   if (event == bats_connection_data_received) {
     long long which;
     memcpy(&which, data, sizeof which);
-    require(which == next_number++, "messages come in order, none is missing");
+    require(which == next_number++, "messages are complete and in order");
     last = now();
     if (which == 0) first = last;
     atomic_fetch_add(&received, length);
@@ -48,7 +48,7 @@ int main(void) {
   bats_protocol_handle_t client = bats_protocol_create(context, config);
   bats_config_destroy(config);
   bats_protocol_start_connect(client, "127.0.0.1", port, on_client, NULL);
-  await(&received, TOTAL, "everything arrives");
+  await(&received, TOTAL, "all messages arrive");
   bats_protocol_destroy(client);
   bats_protocol_destroy(server);
   bats_context_destroy(context);

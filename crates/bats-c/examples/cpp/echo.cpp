@@ -1,4 +1,4 @@
-// A server that sends back what it gets, and a client that looks whether it does.
+// An echo server, and a client that checks the echoes.
 
 #include <string>
 #include <vector>
@@ -24,7 +24,7 @@ int main(int argc, char** argv) {
               [](const IBatsConnPtr& peer, const BatsConnEvent& what, const byte* data,
                  int length, void*) {
                 if (what == BatsConnEvent::BATS_CONNECTION_DATA_RECEIVED) {
-                  Require(peer->SendData(data, length), "the server sends back");
+                  Require(peer->SendData(data, length), "the server sends the echo");
                 }
                 return true;
               },
@@ -52,6 +52,6 @@ int main(int argc, char** argv) {
   signal.Await([&] { return echoes.size() == 3; }, "three echoes");
 
   const std::vector<std::string> expected{"one", "two", "three"};
-  Require(echoes == expected, "each message comes back whole and in order");
+  Require(echoes == expected, "echoes are complete and in order");
   std::printf("echo: 3 messages came back\n");
 }

@@ -1,4 +1,4 @@
-// What the examples share: an assertion that stays in release builds, waiting, a mode by argument.
+// Helpers of the examples: an assertion for release builds, waiting, and the mode as an argument.
 #ifndef EXAMPLE_H
 #define EXAMPLE_H
 
@@ -17,7 +17,7 @@ inline void Require(bool condition, const char* what) {
   }
 }
 
-// A place where the main thread waits for what callbacks bring.
+// Lets the main thread wait for conditions that callbacks change.
 class Signal {
  public:
   template <typename Change>
@@ -40,7 +40,7 @@ class Signal {
   std::condition_variable changed_;
 };
 
-// BRTP, or the number of another mode as first argument.
+// Uses BRTP, or the mode number given as first argument.
 inline BatsConfiguration ExampleConfig(int argc, char** argv) {
   BatsConfiguration config;
   config.SetMode(argc > 1 ? static_cast<TransMode>(std::atoi(argv[1])) : TransMode::BRTP);

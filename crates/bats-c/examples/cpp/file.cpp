@@ -1,4 +1,4 @@
-// Sends a file; the receiver writes what arrives to another, and the two are compared.
+// Sends a file; the receiver writes a copy, which is compared with the original.
 
 #include <unistd.h>
 
@@ -20,9 +20,9 @@ int main(int argc, char** argv) {
   {
     std::string content(kSize, '\0');
     unsigned x = 1;
-    for (auto& one : content) {
+    for (auto& value : content) {
       x = x * 1664525u + 1013904223u;
-      one = static_cast<char>(x >> 24);
+      value = static_cast<char>(x >> 24);
     }
     std::ofstream(source, std::ios::binary) << content;
   }
@@ -62,7 +62,7 @@ int main(int argc, char** argv) {
       [&](const IBatsConnPtr& connection, const BatsConnEvent& event, const byte*, int, void*) {
         switch (event) {
           case BatsConnEvent::BATS_CONNECTION_WRITABLE:
-            Require(connection->SendFile(source), "the file is taken");
+            Require(connection->SendFile(source), "the file is accepted");
             break;
           case BatsConnEvent::BATS_CONNECTION_SEND_COMPLETE:
             signal.Update([&] { complete = true; });
@@ -79,7 +79,7 @@ int main(int argc, char** argv) {
   signal.Await([&] { return acknowledged && received == kSize; }, "the file arrives");
   Require(complete, "SEND_COMPLETE came before ALL_DATA_ACKED");
   out.close();
-  Require(ReadAll(source) == ReadAll(target), "the copy is the same");
+  Require(ReadAll(source) == ReadAll(target), "the copy matches");
   std::remove(source.c_str());
   std::remove(target.c_str());
   std::printf("file: %zu bytes arrived\n", received);

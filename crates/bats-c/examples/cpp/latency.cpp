@@ -1,5 +1,4 @@
-// Sends small messages back and forth, one at a time, and prints the percentiles of the time that
-// a round takes.
+// Sends small messages back and forth, one at a time, and prints percentiles of the round-trip time.
 
 #include <algorithm>
 #include <vector>
@@ -57,14 +56,14 @@ int main(int argc, char** argv) {
           return true;
         }
         sent = Clock::now();
-        Require(connection->SendData(ping), "the client asks");
+        Require(connection->SendData(ping), "the client sends");
         return true;
       },
       nullptr);
   signal.Await([&] { return rounds.size() == kRounds; }, "all answers");
 
   std::sort(rounds.begin(), rounds.end());
-  Require(rounds.front() > 0, "time goes forward");
-  std::printf("latency: %zu rounds; 50 %%: %.0f us, 99 %%: %.0f us, most: %.0f us\n",
+  Require(rounds.front() > 0, "the clock advances");
+  std::printf("latency: %zu rounds; 50 %%: %.0f us, 99 %%: %.0f us, max: %.0f us\n",
               rounds.size(), rounds[kRounds / 2], rounds[kRounds * 99 / 100], rounds.back());
 }

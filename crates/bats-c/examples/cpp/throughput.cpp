@@ -1,4 +1,4 @@
-// Sends as much as the connection takes for a while and prints the rate that arrives:
+// Sends messages as fast as possible and prints the received throughput:
 // throughput [mode] [megabytes].
 
 #include <cstring>
@@ -30,7 +30,7 @@ int main(int argc, char** argv) {
                 if (what != BatsConnEvent::BATS_CONNECTION_DATA_RECEIVED) return true;
                 uint64_t number = 0;
                 std::memcpy(&number, data, sizeof number);
-                Require(number == next++, "messages come in order, none is missing");
+                Require(number == next++, "messages are complete and in order");
                 last = Clock::now();
                 if (number == 0) first = last;
                 signal.Update([&] { received += static_cast<size_t>(length); });
@@ -45,7 +45,7 @@ int main(int argc, char** argv) {
   size_t sent = 0;
   uint64_t number = 0;
   octetVec message;
-  // Called in WRITABLE only, so by one thread at a time.
+  // Called only in WRITABLE, and so by one thread at a time.
   const auto fill = [&](const IBatsConnPtr& connection) {
     message.resize(connection->GetIdealBufferLength());
     while (sent < total) {
@@ -65,7 +65,7 @@ int main(int argc, char** argv) {
         return true;
       },
       nullptr);
-  signal.Await([&] { return received >= total; }, "everything arrives");
+  signal.Await([&] { return received >= total; }, "all messages arrive");
   const std::chrono::duration<double> took = last - first;
   std::printf("throughput: %.0f MB in %llu messages, %.2f Gbit/s\n",
               static_cast<double>(received) / 1e6, static_cast<unsigned long long>(next),

@@ -11,13 +11,13 @@
 extern "C" {
 #endif
 
-/* Handles are numbers in the clothes of pointers: a stale one gives an error, never a crash. */
+/* Handles are numbers cast to pointers. A stale handle gives an error, never a crash. */
 typedef struct bats_context_t* bats_context_handle_t;
 typedef struct bats_protocol_t* bats_protocol_handle_t;
 typedef struct bats_config_t* bats_config_handle_t;
 typedef struct bats_connection_t* bats_connection_handle_t;
 
-/* What a function made of a call. openbats_last_error() has the words. */
+/* Result of a call. openbats_last_error() returns a description. */
 typedef enum {
   bats_error_none = 0,
   bats_error_invalid_param = 1,
@@ -30,18 +30,18 @@ typedef enum {
   bats_error_send_failed = 8
 } bats_error_t;
 
-/* Modes; 10 (TCP), 11 (UDP) and 12 (QUIC) are given as casts. A mode that the library does not
- * have is refused by the call that would use it. */
+/* Modes. Cast 10 (TCP), 11 (UDP) and 12 (QUIC) to this type. The call that uses an unsupported mode
+ * fails. */
 typedef enum {
-  bats_transport_btp = 0,         /* coded, each message in time or not at all */
-  bats_transport_brtp = 1,        /* coded, reliable */
-  bats_transport_brctp = 2,       /* reliable, rateless: blocks coded as RFC 9426 has it */
-  bats_transport_transparent = 3  /* neither coded nor repaired nor controlled */
+  bats_transport_btp = 0,         /* coded, partially reliable: each message until its deadline */
+  bats_transport_brtp = 1,        /* coded, reliable: sliding window */
+  bats_transport_brctp = 2,       /* coded, reliable: rateless blocks of RFC 9426 */
+  bats_transport_transparent = 3  /* uncoded, unreliable, without congestion control */
 } bats_transport_mode_t;
 
-/* Congestion control. There is one BBR: BBRv2 and BBRv3 are that, and so are unknown numbers. Mode
- * 12 has CUBIC in place of none and gcc; modes 3, 10 and 11 leave nothing to choose. The log warns
- * of all this. The numbers differ from those of the C++ interface. */
+/* Congestion control. There is one BBR: BBRv2, BBRv3 and unknown numbers select it. Mode 12 uses CUBIC
+ * for none and gcc; modes 3, 10 and 11 ignore the choice. The log warns of such changes. The numbers
+ * differ from those of the C++ interface. */
 typedef enum {
   bats_cc_none = 0,
   bats_cc_bbr = 1,
@@ -50,7 +50,7 @@ typedef enum {
   bats_cc_gcc = 4
 } bats_congestion_control_t;
 
-/* Accepted for programs of the original; the mode alone decides what stands on the wire. */
+/* Accepted for compatibility; the wire format depends only on the mode. */
 typedef enum {
   bats_frame_transparent = 0,
   bats_frame_header_v0 = 1,
@@ -66,7 +66,7 @@ typedef enum {
   bats_log_level_error = 4
 } bats_log_level_t;
 
-/* What happens to a listener. */
+/* Events of a listener. */
 typedef enum {
   bats_listen_none = 0,
   bats_listen_new_connection = 1, /* set the connection's callback in this call */
@@ -77,7 +77,7 @@ typedef enum {
   bats_listen_stopped = 6
 } bats_listen_event_t;
 
-/* What happens to a connection. After failed, shutdown_by_peer and closed nothing follows. */
+/* Events of a connection. No event follows failed, shutdown_by_peer and closed. */
 typedef enum {
   bats_connection_none = 0,
   bats_connection_failed = 1,
@@ -98,7 +98,7 @@ typedef enum {
 
 typedef void (*sig_callback_t)(int sig);
 
-/* data is valid during the call only. Return true when the data is processed or copied. */
+/* data is valid only during the call. Return true when it is processed or copied. */
 typedef bool (*bats_connection_callback_t)(bats_connection_handle_t connection,
                                            bats_conn_event_t event, const unsigned char* data,
                                            int length, void* user_data);

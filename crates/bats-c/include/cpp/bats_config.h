@@ -18,17 +18,17 @@ using octetVec = std::vector<byte>;
 using octVecIter = octetVec::iterator;
 using octVecConstIter = octetVec::const_iterator;
 
-// Modes. 10 (TCP), 11 (UDP) and 12 (QUIC) are given as casts. A mode that the library does not
-// have is refused by StartConnect and StartListen, with FAILED.
+// Modes. Cast 10 (TCP), 11 (UDP) and 12 (QUIC) to this type. StartConnect and StartListen refuse an
+// unsupported mode with FAILED.
 enum class TransMode : uint8_t {
-  BTP = 0,          // coded, each message in time or not at all
-  BRTP = 1,         // coded, reliable
-  BRCTP = 2,        // reliable, rateless: blocks coded as RFC 9426 has it
-  TRANSPARENT = 3,  // neither coded nor repaired nor controlled
+  BTP = 0,          // coded, partially reliable: each message until its deadline
+  BRTP = 1,         // coded, reliable: sliding window
+  BRCTP = 2,        // coded, reliable: rateless blocks of RFC 9426
+  TRANSPARENT = 3,  // uncoded, unreliable, without congestion control
 };
 
-// There is one BBR: BBRv2 and BBRv3 are that, and so are unknown numbers. Mode 12 has CUBIC in place
-// of None and GCC; modes 3, 10 and 11 leave nothing to choose. The log warns of all this.
+// There is one BBR: BBRv2, BBRv3 and unknown numbers select it. Mode 12 uses CUBIC for None and GCC;
+// modes 3, 10 and 11 ignore the choice. The log warns of such changes.
 enum class CongestionControl : uint8_t {
   None = 0,
   BBR = 1,
@@ -37,7 +37,7 @@ enum class CongestionControl : uint8_t {
   GCC = 5,
 };
 
-// Accepted for programs of the original; the mode alone decides what stands on the wire.
+// Accepted for compatibility; the wire format depends only on the mode.
 enum FrameType : uint8_t {
   TRANSPARENT = 0,
   BATS_HEADER_V0 = 1,
@@ -45,7 +45,7 @@ enum FrameType : uint8_t {
   BATS_HEADER_MIN = 3,
 };
 
-// What happens to a listener.
+// Events of a listener.
 enum class BatsListenEvent : uint8_t {
   BATS_LISTEN_NONE = 0,
   BATS_LISTEN_NEW_CONNECTION = 1,  // set the connection's callback in this call
@@ -56,7 +56,7 @@ enum class BatsListenEvent : uint8_t {
   BATS_LISTEN_STOPPED = 6,
 };
 
-// What happens to a connection. After FAILED, SHUTDOWN_BY_PEER and CLOSED nothing follows.
+// Events of a connection. No event follows FAILED, SHUTDOWN_BY_PEER and CLOSED.
 enum class BatsConnEvent : uint8_t {
   BATS_CONNECTION_NONE = 0,
   BATS_CONNECTION_FAILED = 1,
@@ -77,12 +77,12 @@ enum class BatsConnEvent : uint8_t {
 
 namespace openbats {
 
-// Why the last failed call of this thread failed; in a callback that tells of a failure, why.
+// Description of the last error on this thread; in the callback of a failure, its reason.
 inline std::string LastError() { return openbats_last_error(); }
 
 namespace detail {
 
-// A text of one of the functions that fill a buffer.
+// Returns the text of a function that fills a buffer.
 template <typename Handle>
 std::string Text(size_t (*fill)(Handle, char*, size_t), Handle handle) {
   char buffer[256];
@@ -109,7 +109,7 @@ class BatsConfigImpl {
   const bats_config_handle_t handle;
 };
 
-// What a program asks for. Copies are independent of each other.
+// Options of connections and listeners. Copies are independent of each other.
 class BatsConfiguration {
  public:
   BatsConfiguration() : impl_(new BatsConfigImpl(bats_config_create())) {}
@@ -122,7 +122,7 @@ class BatsConfiguration {
   }
   virtual ~BatsConfiguration() { delete impl_; }
 
-  // Any integer may be cast to a mode.
+  // Any integer can be cast to a mode.
   void SetMode(TransMode mode) {
     bats_config_set_mode(impl_->handle, static_cast<bats_transport_mode_t>(mode));
   }
@@ -131,7 +131,7 @@ class BatsConfiguration {
     bats_config_set_cc(impl_->handle, Translate(congestion));
   }
 
-  // Milliseconds, for connecting and for silence; values below 100 are seconds.
+  // Connect timeout and idle timeout in milliseconds; values below 100 are seconds.
   void SetTimeout(int timeout) { bats_config_set_timeout(impl_->handle, timeout); }
 
   void SetLocalPort(int port) { bats_config_set_local_port(impl_->handle, port); }
@@ -146,35 +146,37 @@ class BatsConfiguration {
 
   void SetRemotePort(int port) { bats_config_set_remote_port(impl_->handle, port); }
 
-  // PEM files. A server without usable ones shows a certificate made for the process.
+  // PEM files. A server without valid ones uses a certificate generated for the process.
   void SetCertFile(const std::string& path) { bats_config_cert_file(impl_->handle, path.c_str()); }
 
   void SetKeyFile(const std::string& path) { bats_config_key_file(impl_->handle, path.c_str()); }
 
-  // Zstandard for each message, off by default. Both ends must want it: otherwise messages go as
-  // they are, with a warning in the log, and openbats::IsCompressed tells. Not in mode 11.
+  // Zstandard compression of each message, off by default. Both ends must enable it; otherwise
+  // messages are not compressed and the log has a warning. openbats::IsCompressed returns the result.
+  // Not in mode 11.
   void EnableCompression(bool enable) { bats_config_enable_compression(impl_->handle, enable); }
 
-  // Always on, but for mode 11, plain UDP, which has none.
+  // No effect: encryption is always on, except in mode 11 (plain UDP), which has none.
   void EnableEncryption(bool enable) { bats_config_enable_encryption(impl_->handle, enable); }
 
   void SetFrameType(FrameType type) {
     bats_config_set_frame_type(impl_->handle, static_cast<bats_frame_type_t>(type));
   }
 
-  // Beyond the original, mode 12: messages as datagrams of QUIC (RFC 9221), each once or not at all,
-  // no longer than the ideal length. If only one end wants it, the connection fails and says so.
+  // Not in the original. Mode 12: sends messages as unreliable QUIC datagrams (RFC 9221) of at most
+  // the ideal length. Both ends must enable it, else the connection fails with that reason.
   void EnableQuicDatagrams(bool enable) {
     openbats_config_enable_quic_datagrams(impl_->handle, enable);
   }
 
-  // Beyond the original, modes 0, 3 and datagrams of mode 12: for how long, 1 to 3600000 ms, a
-  // message is worth something that was sent without a deadline of its own; 200 ms otherwise.
+  // Not in the original. Default deadline of messages, 1 to 3600000 ms after sending, 200 ms if not
+  // set. For modes 0 and 3, and datagrams of mode 12.
   bool SetDeadline(int milliseconds) {
     return openbats_config_set_deadline(impl_->handle, milliseconds) == bats_error_none;
   }
 
-  // Beyond the original: whom a client believes. Anyone, unless one of these was called.
+  // Not in the original. Server certificates that a client trusts: by SHA-256 fingerprint, or by
+  // certificate authorities. Without these calls it trusts any.
   bool SetTrustedFingerprint(const std::string& sha256) {
     return openbats_config_set_trusted_fingerprint(impl_->handle, sha256.c_str()) ==
            bats_error_none;
@@ -185,17 +187,18 @@ class BatsConfiguration {
            bats_error_none;
   }
 
-  // Beyond the original, modes 0 to 3: both ends need this key of 64 hexadecimal digits, or the one in
-  // a file; whoever has it not hears nothing, and times out. Other modes refuse it.
-  bool SetClosedKey(const std::string& key) {
-    return openbats_config_set_closed_key(impl_->handle, key.c_str()) == bats_error_none;
+  // Not in the original. Pre-shared-key (PSK) mode, for modes 0 to 3: both ends need this key of 64
+  // hexadecimal digits, given as text or in a file. A server does not answer clients without the key,
+  // so that they time out. Other modes refuse a key.
+  bool SetPresharedKey(const std::string& key) {
+    return openbats_config_set_preshared_key(impl_->handle, key.c_str()) == bats_error_none;
   }
 
-  bool SetClosedKeyFile(const std::string& path) {
-    return openbats_config_set_closed_key_file(impl_->handle, path.c_str()) == bats_error_none;
+  bool SetPresharedKeyFile(const std::string& path) {
+    return openbats_config_set_preshared_key_file(impl_->handle, path.c_str()) == bats_error_none;
   }
 
-  // Beyond the original: the fingerprint that a server with this configuration shows.
+  // Not in the original. SHA-256 fingerprint of the certificate of a server with this configuration.
   std::string GetFingerprint() const {
     return openbats::detail::Text(openbats_config_fingerprint, impl_->handle);
   }
@@ -221,7 +224,7 @@ class BatsConfiguration {
       case CongestionControl::GCC:
         return bats_cc_gcc;
     }
-    // Unknown ones must not become known ones there: 0x100 and above stand for ours.
+    // Unknown numbers must not become valid ones of the C interface: they start at 0x100 there.
     return static_cast<bats_congestion_control_t>(0x100 + static_cast<int>(congestion));
   }
 

@@ -14,11 +14,11 @@
 
 class IBatsConnection;
 
-// Belongs to the library until the connection's end, and to whoever keeps a copy.
+// Shared by the library, until the connection's end, and by all copies.
 using IBatsConnPtr = std::shared_ptr<IBatsConnection>;
 
-// data is valid during the call only; return true when it is processed or copied. An exception that
-// leaves a callback ends the program.
+// data is valid only during the call; return true when it is processed or copied. An exception that
+// leaves a callback terminates the program.
 using ConnectionCallback = std::function<bool(const IBatsConnPtr&, const BatsConnEvent&,
                                               const byte* data, int length, void* context)>;
 using ListenCallback =
@@ -28,17 +28,18 @@ class IBatsConnection {
  public:
   virtual ~IBatsConnection() = default;
 
-  // From any thread, also from a callback of the same connection.
+  // Can be called from any thread, also from a callback of the same connection.
   virtual void SetConnectionCallback(const ConnectionCallback& callback, void* context) = 0;
   virtual void SetConnectionCallback(ConnectionCallback&& callback, void* context) = 0;
 
-  // One message, copied before this returns. False when the connection is closed or not yet
-  // established, or the send buffer is full; then BUFFER_FULL and later WRITABLE follow. In mode 11
-  // at most 65507 bytes; what is longer than the ideal length goes in fragments.
+  // Sends one message, which is copied before this returns. Returns false if the connection is closed
+  // or not yet established, or the send buffer is full; in the last case BUFFER_FULL and later
+  // WRITABLE follow. In mode 11 at most 65507 bytes; messages longer than the ideal length are sent
+  // as IP fragments.
   virtual bool SendData(const octetVec& data) = 0;
   virtual bool SendData(const byte* data, int length) = 0;
 
-  // Reliable modes: the file's bytes as messages, then SEND_COMPLETE and ALL_DATA_ACKED.
+  // Reliable modes: sends the content of a file as messages; SEND_COMPLETE and ALL_DATA_ACKED follow.
   virtual bool SendFile(const std::string& path) = 0;
 
   virtual bool IsWritable() = 0;
@@ -48,11 +49,11 @@ class IBatsConnection {
   virtual uint16_t GetRemotePort() const = 0;
   virtual uint16_t GetLocalPort() const = 0;
 
-  // The best size of one message: more than 361, at most 150000.
+  // The optimal size of a message in bytes: more than 361, at most 150000.
   virtual uint32_t GetIdealBufferLength() const = 0;
 };
 
-// ThreadSanitizer does not see the locks of the library, so it is told of the order that they make.
+// ThreadSanitizer does not see the locks of the library; these calls declare the resulting order.
 #if defined(__SANITIZE_THREAD__)
 #define OPENBATS_TSAN 1
 #elif defined(__has_feature)
@@ -81,7 +82,7 @@ inline void Acquire() {}
 inline void Release() {}
 #endif
 
-// Around a call into the library or a callback out of it.
+// Guard for a call into the library or a callback from it.
 struct Ordered {
   Ordered() { Acquire(); }
   ~Ordered() { Release(); }
@@ -123,7 +124,7 @@ class Connection final : public IBatsConnection {
   }
 
   bool SendData(const octetVec& data) override {
-    // The peer's int bounds a message, and the library's own limit is far below.
+    // The C interface takes an int; the library's own limit is far lower.
     return data.size() <= static_cast<size_t>(INT32_MAX) &&
            SendData(data.data(), static_cast<int>(data.size()));
   }
@@ -154,7 +155,7 @@ class Connection final : public IBatsConnection {
 
   bats_connection_handle_t Handle() const { return handle_; }
 
-  // The one object of a connection; to be called in callbacks only.
+  // Returns the unique object of a connection. Call it only in callbacks.
   static IBatsConnPtr Of(bats_connection_handle_t handle) {
     if (handle == nullptr) {
       return nullptr;
@@ -208,7 +209,7 @@ inline void DropListenHolder(void* user) noexcept {
   Release();
 }
 
-// Connections are made by the library only.
+// The library creates all connections, so that the cast is valid.
 inline bats_connection_handle_t HandleOf(const IBatsConnPtr& connection) {
   return connection ? static_cast<const Connection&>(*connection).Handle() : nullptr;
 }
@@ -217,7 +218,7 @@ inline bats_connection_handle_t HandleOf(const IBatsConnPtr& connection) {
 
 using Stats = openbats_stats_t;
 
-// A sample of the statistics, the last one after the connection's end. All zero if there is none.
+// Statistics of a connection; after its end the last ones. All zero if there are none.
 inline Stats GetStats(const IBatsConnPtr& connection) {
   Stats stats{};
   stats.size = sizeof stats;
@@ -227,8 +228,8 @@ inline Stats GetStats(const IBatsConnPtr& connection) {
   return stats;
 }
 
-// SendData for a message that is worth something for 1 to 3600000 ms: modes 0, 3 and datagrams of
-// mode 12 neither begin to send it nor repair it after that. Others deliver it, however late.
+// SendData with a deadline of 1 to 3600000 ms. Modes 0 and 3, and datagrams of mode 12, neither start
+// to send nor repair an expired message. Other modes deliver all messages, even late ones.
 inline bool SendWithin(const IBatsConnPtr& connection, const byte* data, int length,
                        int milliseconds) {
   detail::Release();
@@ -236,12 +237,12 @@ inline bool SendWithin(const IBatsConnPtr& connection, const byte* data, int len
                                          milliseconds) == bats_error_none;
 }
 
-// Whether messages are compressed: both ends wanted it.
+// Whether messages are compressed: both ends enabled it.
 inline bool IsCompressed(const IBatsConnPtr& connection) {
   return openbats_connection_is_compressed(detail::HandleOf(connection)) != 0;
 }
 
-// Why a connection failed or ended.
+// The reason why a connection failed or ended.
 inline std::string GetError(const IBatsConnPtr& connection) {
   return detail::Text(openbats_connection_error, detail::HandleOf(connection));
 }

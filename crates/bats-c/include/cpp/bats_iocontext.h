@@ -18,12 +18,12 @@ enum class BATSLogLevel : int {
   LOG_ERROR = 4,
 };
 
-// An exception that leaves it ends the program.
+// An exception that leaves the callback terminates the program.
 using SigCallback = std::function<void(int sig)>;
 
 namespace openbats {
 
-// Marks a context whose callbacks run in Poll, not on a thread of their own.
+// Tag for a context whose callbacks run in Poll instead of on a thread.
 struct Polled {};
 
 }  // namespace openbats
@@ -38,7 +38,7 @@ class IOContextImpl {
   const bats_context_handle_t handle;
 };
 
-// A thread on which callbacks run, one at a time. Create it first and destroy it last: no callback
+// A thread on which callbacks run, one at a time. Create it first and destroy it last; no callback
 // runs afterwards.
 class IOContext {
  public:
@@ -51,17 +51,18 @@ class IOContext {
 
   IOContextImpl& GetImpl() const { return *impl_; }
 
-  // For the process.
+  // Applies to the whole process.
   void SetBATSLogLevel(BATSLogLevel level) {
     bats_context_set_log_level(impl_->handle, static_cast<bats_log_level_t>(level));
   }
 
-  // For the process: a file, or openbats.log in a directory.
+  // Applies to the whole process. For a directory the file is openbats.log there.
   void SetBATSLogFilePath(const std::string& path) {
     openbats_context_set_log_path(impl_->handle, path.c_str());
   }
 
-  // SIGINT and SIGTERM, told on an ordinary thread. An empty callback, or nullptr, ends that.
+  // Called for SIGINT and SIGTERM on an ordinary thread. An empty callback or nullptr restores default
+  // handling.
   void SetSignalCallback(SigCallback&& callback) {
     if (!callback) {
       bats_context_set_signal_callback(impl_->handle, nullptr);
@@ -74,11 +75,11 @@ class IOContext {
         [](void* user) noexcept { delete static_cast<SigCallback*>(user); });
   }
 
-  // Beyond the original, for contexts made with Polled: runs the callbacks that wait, and waits
-  // for the first at most timeout_ms (negative: as long as it takes). How many ran, or -1.
+  // Not in the original. For contexts created with Polled: waits at most timeout_ms for callbacks
+  // (negative: without limit) and runs the pending ones. Returns their number, or -1 on an error.
   int Poll(int timeout_ms) { return openbats_context_poll(impl_->handle, timeout_ms); }
 
-  // Readable while callbacks wait, for epoll and its like.
+  // A file descriptor that is readable while callbacks are pending, for epoll etc.
   int PollFd() const { return openbats_context_fd(impl_->handle); }
 
  protected:

@@ -1,4 +1,4 @@
-// Objects that make connections, with the names of the original SDK.
+// Objects that create connections, with the names of the original SDK.
 // SPDX-License-Identifier: MIT OR Apache-2.0
 #ifndef OPENBATS_BATS_PROTOCOL_H
 #define OPENBATS_BATS_PROTOCOL_H
@@ -24,9 +24,9 @@ class ProtoImpl {
 
 using ProtoImplPtr = std::shared_ptr<ProtoImpl>;
 
-// Makes connections and owns them. Its destructor closes them, frees its ports, and waits for a
-// callback that is running on another thread; none runs afterwards. So two objects on two contexts
-// must not be destroyed each by a callback of the other at once: both would wait for ever.
+// Creates connections and owns them. The destructor closes them, frees the ports, and waits for a
+// callback that runs on another thread; none runs afterwards. Deadlock: if callbacks of two objects on
+// two contexts destroy each other's object at the same time, both wait forever.
 class BatsProtocol {
  public:
   explicit BatsProtocol(IOContext& context)
@@ -48,14 +48,14 @@ class BatsProtocol {
     openbats::detail::Acquire();
   }
 
-  // For connections and listeners from now on; those there are keep theirs.
+  // Applies to later connections and listeners; existing ones keep their configuration.
   bool LoadConfig(const BatsConfiguration& config) {
     return openbats_protocol_load_config(impl_->handle, config.GetImpl().handle) ==
            bats_error_none;
   }
 
-  // Several calls make several connections. The outcome comes as an event; what fails at once is
-  // told by FAILED on the caller's thread.
+  // Each call creates a connection. The result is an event; an immediate error calls FAILED on the
+  // caller's thread.
   void StartConnect(const std::string& address, uint16_t port, const ConnectionCallback& callback,
                     void* context) {
     Connect(address.c_str(), port, callback, context);
@@ -65,7 +65,7 @@ class BatsProtocol {
     Connect(nullptr, 0, callback, context);
   }
 
-  // CLOSED follows. A null pointer is no connection and no error.
+  // CLOSED follows. A null pointer is ignored.
   void StopConnection(const IBatsConnPtr& connection) {
     openbats::detail::Release();
     bats_protocol_stop_connection(impl_->handle, openbats::detail::HandleOf(connection));
@@ -80,10 +80,10 @@ class BatsProtocol {
     Listen(nullptr, 0, callback, context);
   }
 
-  // STOPPED follows. Connections there live on.
+  // STOPPED follows. Accepted connections continue.
   void StopListen() { bats_protocol_stop_listen(impl_->handle); }
 
-  // Beyond the original: the port that is listened at, 0 if there is none.
+  // Not in the original. The listening port, or 0 if there is none.
   uint16_t GetListenPort() const { return openbats_protocol_listen_port(impl_->handle); }
 
  protected:
@@ -95,7 +95,7 @@ class BatsProtocol {
                void* context) {
     using namespace openbats::detail;
     auto* holder = new ConnectionHolder{callback, context};
-    // From the call on, a callback may destroy this object.
+    // A callback may destroy this object during the call.
     const auto handle = impl_->handle;
     Release();
     openbats_protocol_start_connect(handle, address, port, OnConnection, holder,

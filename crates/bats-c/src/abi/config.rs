@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{copy_out, deadline, guard, guard_code, guard_quiet, text};
-use crate::config::{Believed, Config, Congestion};
+use crate::config::{Config, Congestion, TrustPolicy};
 use crate::event::Failure;
 use crate::handles::{Handle, Table, new_id, to_handle};
 use crate::last_error;
@@ -15,7 +15,7 @@ fn get(handle: Handle) -> Result<Arc<Mutex<Config>>, Failure> {
     CONFIGS.get(handle).ok_or_else(|| Failure::invalid("no such configuration"))
 }
 
-/// What the handle stands for; a null one for the defaults.
+/// A copy of the configuration with this handle; the defaults for a null handle.
 pub(super) fn copy(handle: Handle) -> Result<Config, Failure> {
     if handle.is_null() {
         return Ok(Config::default());
@@ -35,7 +35,7 @@ unsafe fn change_text(
     set: impl FnOnce(&mut Config, String) -> Result<(), Failure>,
 ) -> c_int {
     change(handle, |config| {
-        // SAFETY: the caller says so.
+        // SAFETY: guaranteed by the caller.
         let value = unsafe { text(value) }?;
         set(config, value.unwrap_or_default())
     })
@@ -47,7 +47,7 @@ fn insert(config: Config) -> Handle {
     to_handle(id)
 }
 
-/// A configuration with the defaults.
+/// Creates a configuration with the default values.
 #[unsafe(no_mangle)]
 pub extern "C" fn bats_config_create() -> Handle {
     guard(std::ptr::null_mut(), || {
@@ -56,7 +56,7 @@ pub extern "C" fn bats_config_create() -> Handle {
     })
 }
 
-/// A copy, null if there is no such configuration.
+/// Copies a configuration. Returns null if the handle is invalid.
 #[unsafe(no_mangle)]
 pub extern "C" fn openbats_config_clone(config: Handle) -> Handle {
     guard(std::ptr::null_mut(), || match copy(config) {
@@ -68,7 +68,7 @@ pub extern "C" fn openbats_config_clone(config: Handle) -> Handle {
     })
 }
 
-/// Gives a configuration back. Objects made with it have copies.
+/// Destroys a configuration. Objects created with it have copies.
 #[unsafe(no_mangle)]
 pub extern "C" fn bats_config_destroy(config: Handle) {
     guard_quiet(|| {
@@ -78,7 +78,7 @@ pub extern "C" fn bats_config_destroy(config: Handle) {
     });
 }
 
-/// Any number; one without a mode behind it is refused by the call that uses it.
+/// Sets the mode. An unknown number is accepted here and rejected by the call that uses it.
 #[unsafe(no_mangle)]
 pub extern "C" fn bats_config_set_mode(config: Handle, mode: c_int) {
     change(config, |config| {
@@ -87,7 +87,8 @@ pub extern "C" fn bats_config_set_mode(config: Handle, mode: c_int) {
     });
 }
 
-/// Milliseconds; less than 100 are seconds, nothing and less the default of 2000.
+/// Sets the time-out in milliseconds. Values from 1 to 99 count as seconds, values of 0 and below
+/// as the default of 2000 ms.
 #[unsafe(no_mangle)]
 pub extern "C" fn bats_config_set_timeout(config: Handle, timeout: c_int) {
     change(config, |config| {
@@ -104,11 +105,11 @@ pub unsafe extern "C" fn bats_config_set_local_addr(config: Handle, address: *co
         config.local_addr = value;
         Ok(())
     };
-    // SAFETY: the caller says so.
+    // SAFETY: guaranteed by the caller.
     unsafe { change_text(config, address, set) };
 }
 
-/// 0 to 65535; another number fails when it is used.
+/// Sets the local port, 0 to 65535. Other numbers are rejected by the call that uses them.
 #[unsafe(no_mangle)]
 pub extern "C" fn bats_config_set_local_port(config: Handle, port: c_int) {
     change(config, |config| {
@@ -125,11 +126,11 @@ pub unsafe extern "C" fn bats_config_set_remote_addr(config: Handle, address: *c
         config.remote_addr = value;
         Ok(())
     };
-    // SAFETY: the caller says so.
+    // SAFETY: guaranteed by the caller.
     unsafe { change_text(config, address, set) };
 }
 
-/// 1 to 65535; another number fails when it is used.
+/// Sets the remote port, 1 to 65535. Other numbers are rejected by the call that uses them.
 #[unsafe(no_mangle)]
 pub extern "C" fn bats_config_set_remote_port(config: Handle, port: c_int) {
     change(config, |config| {
@@ -138,11 +139,12 @@ pub extern "C" fn bats_config_set_remote_port(config: Handle, port: c_int) {
     });
 }
 
-/// Where the headers for C++ put numbers that they do not know: its numbers are others, and an
-/// unknown one of the one must not become a known one of the other.
-const CPP_NUMBERS: std::ops::Range<c_int> = 0x100..0x200;
+/// Range to which the C++ headers map unknown numbers. The numbers of the C++ interface differ from
+/// those of C, and an unknown C++ number must not become a known C number.
+const UNKNOWN_CPP_NUMBERS: std::ops::Range<c_int> = 0x100..0x200;
 
-/// The C interface's numbers, which are not those of C++. An unknown one is BBR, with a warning.
+/// Sets the congestion control by the number of the C interface, which differs from that of C++. An
+/// unknown number selects BBR and logs a warning.
 #[unsafe(no_mangle)]
 pub extern "C" fn bats_config_set_cc(config: Handle, congestion: c_int) {
     change(config, |config| {
@@ -153,7 +155,11 @@ pub extern "C" fn bats_config_set_cc(config: Handle, congestion: c_int) {
             3 => Congestion::Bbrv3,
             4 => Congestion::Gcc,
             other => {
-                let base = if CPP_NUMBERS.contains(&other) { CPP_NUMBERS.start } else { 0 };
+                let base = if UNKNOWN_CPP_NUMBERS.contains(&other) {
+                    UNKNOWN_CPP_NUMBERS.start
+                } else {
+                    0
+                };
                 let number = i64::from(other) - i64::from(base);
                 tracing::warn!("there is no congestion control {number}: using BBR");
                 Congestion::Bbr
@@ -171,7 +177,7 @@ pub unsafe extern "C" fn bats_config_cert_file(config: Handle, path: *const c_ch
         config.cert_file = value;
         Ok(())
     };
-    // SAFETY: the caller says so.
+    // SAFETY: guaranteed by the caller.
     unsafe { change_text(config, path, set) };
 }
 
@@ -183,11 +189,12 @@ pub unsafe extern "C" fn bats_config_key_file(config: Handle, path: *const c_cha
         config.key_file = value;
         Ok(())
     };
-    // SAFETY: the caller says so.
+    // SAFETY: guaranteed by the caller.
     unsafe { change_text(config, path, set) };
 }
 
-/// Zstandard for each message, if both ends want it; else they go as they are, with a warning.
+/// Enables compression of each message with Zstandard, if both ends enable it. Otherwise messages
+/// are not compressed, and a warning is logged.
 #[unsafe(no_mangle)]
 pub extern "C" fn bats_config_enable_compression(config: Handle, enable: c_int) {
     change(config, |config| {
@@ -196,17 +203,18 @@ pub extern "C" fn bats_config_enable_compression(config: Handle, enable: c_int) 
     });
 }
 
-/// Always on but in mode 11, which has none; asking for what the mode does not do is warned of.
+/// Requests encryption. All modes encrypt except mode 11, which never does; a request that the mode
+/// does not follow is logged as a warning.
 #[unsafe(no_mangle)]
 pub extern "C" fn bats_config_enable_encryption(config: Handle, enable: c_int) {
     change(config, |config| {
         config.encryption = enable != 0;
-        config.encryption_wanted = enable != 0;
+        config.encryption_requested = enable != 0;
         Ok(())
     });
 }
 
-/// Mode 12: messages as datagrams (RFC 9221), each once or not at all. Both ends must want it.
+/// Mode 12: sends messages as QUIC datagrams (RFC 9221), unreliably. Both ends must enable it.
 #[unsafe(no_mangle)]
 pub extern "C" fn openbats_config_enable_quic_datagrams(config: Handle, enable: c_int) -> c_int {
     change(config, |config| {
@@ -215,8 +223,8 @@ pub extern "C" fn openbats_config_enable_quic_datagrams(config: Handle, enable: 
     })
 }
 
-/// Modes 0, 3 and datagrams of mode 12: for how many milliseconds, 1 to an hour, a message is worth
-/// something that was sent without a deadline of its own; 200 if nothing is said.
+/// Modes 0, 3 and datagrams of mode 12: sets the deadline of messages that have none of their own,
+/// in milliseconds from 1 to 3600000. The default is 200 ms.
 #[unsafe(no_mangle)]
 pub extern "C" fn openbats_config_set_deadline(config: Handle, milliseconds: c_int) -> c_int {
     change(config, |config| {
@@ -225,8 +233,8 @@ pub extern "C" fn openbats_config_set_deadline(config: Handle, milliseconds: c_i
     })
 }
 
-/// Kept for programs of the original: the mode alone decides what stands on the wire. An unknown
-/// type is warned of.
+/// Has no effect; kept for programs of the original SDK. The mode alone determines the wire format.
+/// An unknown type is logged as a warning.
 #[unsafe(no_mangle)]
 pub extern "C" fn bats_config_set_frame_type(config: Handle, frame_type: c_int) {
     change(config, |config| {
@@ -235,12 +243,12 @@ pub extern "C" fn bats_config_set_frame_type(config: Handle, frame_type: c_int) 
             return Ok(());
         }
         let text = format!("there is no frame type {frame_type}");
-        tracing::warn!("{text}; the mode alone decides what stands on the wire");
+        tracing::warn!("{text}; the mode alone determines the wire format");
         Err(Failure::invalid(text))
     });
 }
 
-/// A client believes only the server whose certificate has this SHA-256 (64 hexadecimal digits).
+/// Makes a client trust only the server certificate with this SHA-256 (64 hexadecimal digits).
 ///
 /// # Safety
 /// `fingerprint` is null or a C string.
@@ -251,14 +259,14 @@ pub unsafe extern "C" fn openbats_config_set_trusted_fingerprint(
 ) -> c_int {
     let set = |config: &mut Config, value: String| {
         let fingerprint = value.parse().map_err(|error| Failure::invalid(format!("{error}")))?;
-        config.believed = Believed::Fingerprint(fingerprint);
+        config.trust = TrustPolicy::Fingerprint(fingerprint);
         Ok(())
     };
-    // SAFETY: the caller says so.
+    // SAFETY: guaranteed by the caller.
     unsafe { change_text(config, fingerprint, set) }
 }
 
-/// A client believes servers that an authority of this PEM file vouches for.
+/// Makes a client trust server certificates of the authorities in this PEM file.
 ///
 /// # Safety
 /// `path` is null or a C string.
@@ -270,52 +278,53 @@ pub unsafe extern "C" fn openbats_config_set_trusted_authorities(
     let set = |config: &mut Config, value: String| {
         openbats::Trust::authorities(&value)
             .map_err(|error| Failure::invalid(error.to_string()))?;
-        config.believed = Believed::Authorities(value);
+        config.trust = TrustPolicy::Authorities(value);
         Ok(())
     };
-    // SAFETY: the caller says so.
+    // SAFETY: guaranteed by the caller.
     unsafe { change_text(config, path, set) }
 }
 
-/// Closed mode, modes 0 to 3: both ends need this key (64 hexadecimal digits), and whoever has it not
-/// hears nothing.
+/// PSK mode, for modes 0 to 3: sets the pre-shared key (64 hexadecimal digits) that both ends need.
+/// Peers without the key get no answer.
 ///
 /// # Safety
 /// `key` is null or a C string.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn openbats_config_set_closed_key(
+pub unsafe extern "C" fn openbats_config_set_preshared_key(
     config: Handle,
     key: *const c_char,
 ) -> c_int {
     let set = |config: &mut Config, value: String| {
         let key = value.parse().map_err(|error| Failure::invalid(format!("{error}")))?;
-        config.closed = Some(key);
+        config.psk = Some(key);
         Ok(())
     };
-    // SAFETY: the caller says so.
+    // SAFETY: guaranteed by the caller.
     unsafe { change_text(config, key, set) }
 }
 
-/// As [`openbats_config_set_closed_key`], with a file that holds the digits.
+/// As [`openbats_config_set_preshared_key`], with a file that contains the digits.
 ///
 /// # Safety
 /// `path` is null or a C string.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn openbats_config_set_closed_key_file(
+pub unsafe extern "C" fn openbats_config_set_preshared_key_file(
     config: Handle,
     path: *const c_char,
 ) -> c_int {
     let set = |config: &mut Config, value: String| {
-        let key = openbats::read_closed_key(value)
+        let key = openbats::read_preshared_key(value)
             .map_err(|error| Failure::invalid(error.to_string()))?;
-        config.closed = Some(key);
+        config.psk = Some(key);
         Ok(())
     };
-    // SAFETY: the caller says so.
+    // SAFETY: guaranteed by the caller.
     unsafe { change_text(config, path, set) }
 }
 
-/// The fingerprint that a server with this configuration shows; its length, 0 on an error.
+/// Copies the fingerprint of the certificate that a server with this configuration presents.
+/// Returns its length, 0 on an error.
 ///
 /// # Safety
 /// `buffer` is null or has room for `size` bytes.
@@ -326,7 +335,7 @@ pub unsafe extern "C" fn openbats_config_fingerprint(
     size: usize,
 ) -> usize {
     guard(0, || match copy(config).and_then(|config| config.identity()) {
-        // SAFETY: the caller says so.
+        // SAFETY: guaranteed by the caller.
         Ok(identity) => unsafe { copy_out(&identity.fingerprint().to_string(), buffer, size) },
         Err(failure) => {
             last_error::set(&failure.text);
@@ -335,7 +344,7 @@ pub unsafe extern "C" fn openbats_config_fingerprint(
     })
 }
 
-/// The configuration in words; the length of the whole text.
+/// Copies a description of the configuration. Returns the length of the whole text.
 ///
 /// # Safety
 /// `buffer` is null or has room for `size` bytes.
@@ -346,7 +355,7 @@ pub unsafe extern "C" fn openbats_config_describe(
     size: usize,
 ) -> usize {
     guard(0, || match copy(config) {
-        // SAFETY: the caller says so.
+        // SAFETY: guaranteed by the caller.
         Ok(config) => unsafe { copy_out(&config.to_string(), buffer, size) },
         Err(failure) => {
             last_error::set(&failure.text);

@@ -6,14 +6,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::{copy_out, deadline, guard, guard_code, guard_quiet, text};
-use crate::callback::{Callback, ConnectionFn, Owned, ReleaseFn};
+use crate::callback::{Callback, ConnectionFn, ReleaseFn, UserPointer};
 use crate::event::{Code, Failure};
 use crate::handles::Handle;
 use crate::session::{Addresses, SESSIONS, Session};
 use crate::stats::openbats_stats_t;
 
 pub(super) fn get(handle: Handle) -> Result<Arc<Session>, Failure> {
-    let missing = || Failure::new(Code::ConnectionClosed, "no such connection (any more)");
+    let missing = || Failure::new(Code::ConnectionClosed, "no such connection, or it has ended");
     SESSIONS.get(handle).ok_or_else(missing)
 }
 
@@ -28,15 +28,15 @@ pub unsafe extern "C" fn bats_connection_send_data(
     length: c_int,
 ) -> c_int {
     guard_code(|| {
-        // SAFETY: the caller says so.
+        // SAFETY: guaranteed by the caller.
         let message = unsafe { bytes(data, length) }?;
         get(connection)?.send(message, None)
     })
 }
 
-/// The same for a message that is worth something for so many milliseconds, 1 to an hour. Modes 0, 3
-/// and datagrams of mode 12 neither begin to send it nor repair it after that; mode 11 sends at once
-/// and the others deliver everything, however late.
+/// Sends one message with a deadline in milliseconds, 1 to 3600000. Modes 0, 3 and datagrams of
+/// mode 12 neither start to send nor repair an expired message. Mode 11 sends at once; the other
+/// modes deliver all messages, even late ones.
 ///
 /// # Safety
 /// As [`bats_connection_send_data`].
@@ -49,7 +49,7 @@ pub unsafe extern "C" fn openbats_connection_send_within(
 ) -> c_int {
     guard_code(|| {
         let deadline = deadline(milliseconds)?;
-        // SAFETY: the caller says so.
+        // SAFETY: guaranteed by the caller.
         let message = unsafe { bytes(data, length) }?;
         get(connection)?.send(message, Some(deadline))
     })
@@ -58,23 +58,23 @@ pub unsafe extern "C" fn openbats_connection_send_within(
 /// # Safety
 /// `data` points to `length` bytes, or `length` is 0. They do not change while the result is used.
 unsafe fn bytes<'a>(data: *const u8, length: c_int) -> Result<&'a [u8], Failure> {
-    let length =
-        usize::try_from(length).map_err(|_| Failure::invalid(format!("{length} is no length")))?;
+    let length = usize::try_from(length)
+        .map_err(|_| Failure::invalid(format!("{length} is not a valid length")))?;
     match (data.is_null(), length) {
         (_, 0) => Ok(&[]),
-        (true, _) => Err(Failure::invalid("no data")),
-        // SAFETY: the caller says so, and the pointer is not null.
+        (true, _) => Err(Failure::invalid("the data pointer is null")),
+        // SAFETY: guaranteed by the caller, and the pointer is not null.
         (false, length) => Ok(unsafe { std::slice::from_raw_parts(data, length) }),
     }
 }
 
-/// 1 if messages are compressed: both ends wanted it.
+/// Returns 1 if messages are compressed, because both ends enabled it.
 #[unsafe(no_mangle)]
 pub extern "C" fn openbats_connection_is_compressed(connection: Handle) -> c_int {
     guard(0, || get(connection).is_ok_and(|session| session.is_compressed()).into())
 }
 
-/// Sends a file's bytes as messages of at most the ideal length, in order; SEND_COMPLETE and
+/// Sends the bytes of a file in order, as messages of at most the ideal length. SEND_COMPLETE and
 /// ALL_DATA_ACKED follow, or SEND_DATA_ERROR.
 ///
 /// # Safety
@@ -85,13 +85,13 @@ pub unsafe extern "C" fn bats_connection_send_file(
     path: *const c_char,
 ) -> c_int {
     guard_code(|| {
-        // SAFETY: the caller says so.
+        // SAFETY: guaranteed by the caller.
         let path = unsafe { text(path) }?.ok_or_else(|| Failure::invalid("no path"))?;
         get(connection)?.send_file(Path::new(&path))
     })
 }
 
-/// Sets who is told of the connection's events, from any thread or callback.
+/// Sets the callback for the events of a connection. May be called from any thread or callback.
 ///
 /// # Safety
 /// The callback may be called with `user` until the connection has ended or another is set.
@@ -101,11 +101,12 @@ pub unsafe extern "C" fn bats_connection_set_callback(
     call: Option<ConnectionFn>,
     user: *mut c_void,
 ) {
-    // SAFETY: the caller says so.
+    // SAFETY: guaranteed by the caller.
     unsafe { openbats_connection_set_callback(connection, call, user, None) };
 }
 
-/// The same; `release` gives `user` back when the callback is not needed any more.
+/// As [`bats_connection_set_callback`]. `release` is called with `user` when the library no longer
+/// needs the callback.
 ///
 /// # Safety
 /// As [`bats_connection_set_callback`].
@@ -117,26 +118,26 @@ pub unsafe extern "C" fn openbats_connection_set_callback(
     release: Option<ReleaseFn>,
 ) -> c_int {
     guard_code(|| {
-        let user = Owned::new(user, release);
+        let user = UserPointer::new(user, release);
         let call = call.ok_or_else(|| Failure::invalid("no callback"))?;
         get(connection)?.set_callback(Callback::new(call, user));
         Ok(())
     })
 }
 
-/// 1 if a message would be taken now.
+/// Returns 1 if the connection would accept a message now.
 #[unsafe(no_mangle)]
 pub extern "C" fn bats_connection_is_writable(connection: Handle) -> c_int {
     guard(0, || get(connection).is_ok_and(|session| session.is_writable()).into())
 }
 
-/// The best size of one message; 0 for a connection that is gone.
+/// The best message size in bytes; 0 if the connection does not exist.
 #[unsafe(no_mangle)]
 pub extern "C" fn bats_connection_get_ideal_buffer_length(connection: Handle) -> c_int {
     guard(0, || get(connection).map_or(0, |session| session.ideal_length() as c_int))
 }
 
-/// Keeps the handle valid after the connection's end, until it is released as often.
+/// Keeps the handle valid after the end of the connection, until a matching release.
 #[unsafe(no_mangle)]
 pub extern "C" fn openbats_connection_retain(connection: Handle) -> c_int {
     guard_code(|| {
@@ -145,7 +146,7 @@ pub extern "C" fn openbats_connection_retain(connection: Handle) -> c_int {
     })
 }
 
-/// Gives a claim of [`openbats_connection_retain`] back. The connection itself goes on.
+/// Releases a reference of [`openbats_connection_retain`]. Does not close the connection.
 #[unsafe(no_mangle)]
 pub extern "C" fn openbats_connection_release(connection: Handle) {
     guard_quiet(|| {
@@ -154,7 +155,8 @@ pub extern "C" fn openbats_connection_release(connection: Handle) {
     });
 }
 
-/// Hangs an object of the program's on the connection until its end; `release` gives it back.
+/// Attaches an object of the program to the connection. `release` is called with it when the
+/// connection ends or another object is attached.
 #[unsafe(no_mangle)]
 pub extern "C" fn openbats_connection_attach(
     connection: Handle,
@@ -162,13 +164,13 @@ pub extern "C" fn openbats_connection_attach(
     release: Option<ReleaseFn>,
 ) -> c_int {
     guard_code(|| {
-        let object = Owned::new(object, release);
+        let object = UserPointer::new(object, release);
         get(connection)?.attach(object);
         Ok(())
     })
 }
 
-/// The attached object, null if there is none. To be used in callbacks of the connection only.
+/// The attached object, or null. May be used only in callbacks of the connection.
 #[unsafe(no_mangle)]
 pub extern "C" fn openbats_connection_attachment(connection: Handle) -> *mut c_void {
     guard(std::ptr::null_mut(), || {
@@ -187,7 +189,7 @@ unsafe fn address(
     guard(0, || {
         let address = get(connection).ok().and_then(|session| which(session.addresses()));
         let text = address.map(|address| address.ip().to_string()).unwrap_or_default();
-        // SAFETY: the caller says so.
+        // SAFETY: guaranteed by the caller.
         unsafe { copy_out(&text, buffer, size) }
     })
 }
@@ -199,7 +201,7 @@ fn port(connection: Handle, which: fn(Addresses) -> Option<SocketAddr>) -> u16 {
     })
 }
 
-/// The peer's address as text; its length.
+/// Copies the peer's IP address as text. Returns its length.
 ///
 /// # Safety
 /// `buffer` is null or has room for `size` bytes.
@@ -209,11 +211,11 @@ pub unsafe extern "C" fn openbats_connection_remote_address(
     buffer: *mut c_char,
     size: usize,
 ) -> usize {
-    // SAFETY: the caller says so.
+    // SAFETY: guaranteed by the caller.
     unsafe { address(connection, |addresses| addresses.remote, buffer, size) }
 }
 
-/// This side's address as text; its length.
+/// Copies the local IP address as text. Returns its length.
 ///
 /// # Safety
 /// `buffer` is null or has room for `size` bytes.
@@ -223,23 +225,23 @@ pub unsafe extern "C" fn openbats_connection_local_address(
     buffer: *mut c_char,
     size: usize,
 ) -> usize {
-    // SAFETY: the caller says so.
+    // SAFETY: guaranteed by the caller.
     unsafe { address(connection, |addresses| addresses.local, buffer, size) }
 }
 
-/// The peer's port, 0 if it is not known.
+/// The peer's port; 0 if it is not known.
 #[unsafe(no_mangle)]
 pub extern "C" fn openbats_connection_remote_port(connection: Handle) -> u16 {
     port(connection, |addresses| addresses.remote)
 }
 
-/// This side's port, 0 if it is not known.
+/// The local port; 0 if it is not known.
 #[unsafe(no_mangle)]
 pub extern "C" fn openbats_connection_local_port(connection: Handle) -> u16 {
     port(connection, |addresses| addresses.local)
 }
 
-/// Why the connection failed or ended, as text; its length, 0 while there is nothing to say.
+/// Copies the reason why the connection failed or ended. Returns its length, 0 if there is none.
 ///
 /// # Safety
 /// `buffer` is null or has room for `size` bytes.
@@ -251,13 +253,13 @@ pub unsafe extern "C" fn openbats_connection_error(
 ) -> usize {
     guard(0, || {
         let text = get(connection).map(|session| session.error()).unwrap_or_default();
-        // SAFETY: the caller says so.
+        // SAFETY: guaranteed by the caller.
         unsafe { copy_out(&text, buffer, size) }
     })
 }
 
-/// A sample of the statistics, the last one after the end. The caller sets `stats->size` to the
-/// size of its struct; it is set to the bytes that were filled.
+/// Reads the statistics; after the end, the last ones. The caller sets `stats->size` to the size of
+/// its struct, and the function sets it to the number of bytes written.
 ///
 /// # Safety
 /// `stats` is null or points to `stats->size` bytes.
@@ -268,9 +270,9 @@ pub unsafe extern "C" fn openbats_connection_stats(
 ) -> c_int {
     guard_code(|| {
         if stats.is_null() {
-            return Err(Failure::invalid("no place for the statistics"));
+            return Err(Failure::invalid("the statistics pointer is null"));
         }
-        // SAFETY: the pointer is not null, and `size` comes first and is there in every version.
+        // SAFETY: the pointer is not null, and `size` is the first field in every version.
         let room = unsafe { (&raw const (*stats).size).read_unaligned() } as usize;
         if room < size_of::<u32>() {
             return Err(Failure::invalid("stats->size is not set"));
@@ -278,7 +280,7 @@ pub unsafe extern "C" fn openbats_connection_stats(
         let mut sample = get(connection)?.stats();
         let filled = room.min(size_of::<openbats_stats_t>());
         sample.size = filled as u32;
-        // SAFETY: the caller has room for `size` bytes, and the sample has at least `filled`.
+        // SAFETY: the caller provides `size` bytes, and the sample has at least `filled`.
         unsafe {
             std::ptr::copy_nonoverlapping(
                 (&raw const sample).cast::<u8>(),

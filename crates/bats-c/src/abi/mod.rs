@@ -1,4 +1,4 @@
-//! The functions that C calls, one file per group of `bats-api`.
+//! The functions of the C interface, a file for each kind of object.
 
 mod config;
 mod connection;
@@ -18,7 +18,7 @@ pub use protocol::*;
 use crate::event::{Code, Failure};
 use crate::last_error;
 
-/// Runs the body of a function of the interface: a panic becomes `otherwise`.
+/// Runs the body of an interface function. Returns `otherwise` if it panics.
 fn guard<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
         last_error::set("internal error: a panic was caught; please report it");
@@ -26,36 +26,37 @@ fn guard<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
     })
 }
 
-/// The code of a result, or that of a panic.
+/// Runs the body of a function that returns a `bats_error_t`.
 fn guard_code(body: impl FnOnce() -> Result<(), Failure>) -> c_int {
     guard(Code::InvalidParam as c_int, || crate::event::to_code(body()))
 }
 
-/// Notes why a function without a result did nothing.
+/// Runs the body of a function without a result. Its failure is stored as the last error.
 fn guard_quiet(body: impl FnOnce() -> Result<(), Failure>) {
     guard_code(body);
 }
 
-/// The text behind a pointer; `None` behind a null pointer.
+/// The C string at a pointer; `None` for a null pointer.
 ///
 /// # Safety
-/// `text` is null or points to a string that ends with a zero and does not change meanwhile.
+/// `text` is null or points to a string that ends with a zero byte and does not change during the
+/// call.
 unsafe fn text(text: *const c_char) -> Result<Option<String>, Failure> {
     if text.is_null() {
         return Ok(None);
     }
-    // SAFETY: the caller says so, and the pointer is not null.
+    // SAFETY: guaranteed by the caller, and the pointer is not null.
     let text = unsafe { CStr::from_ptr(text) };
     match text.to_str() {
         Ok(text) => Ok(Some(text.to_owned())),
-        Err(_) => Err(Failure::invalid("a text that is not UTF-8")),
+        Err(_) => Err(Failure::invalid("a string argument is not UTF-8")),
     }
 }
 
-/// The longest deadline that is kept.
+/// Maximum deadline in milliseconds: one hour.
 const MAX_DEADLINE_MS: c_int = 3_600_000;
 
-/// A deadline given in milliseconds.
+/// Checks a deadline in milliseconds.
 fn deadline(milliseconds: c_int) -> Result<Duration, Failure> {
     let wrong = || {
         Failure::invalid(format!("a deadline of {milliseconds} ms is not 1 to {MAX_DEADLINE_MS}"))
@@ -66,7 +67,8 @@ fn deadline(milliseconds: c_int) -> Result<Duration, Failure> {
     }
 }
 
-/// Copies a text with its zero to a buffer, cut if need be; the bytes of the whole text.
+/// Copies a text with a final zero byte to a buffer and truncates it if necessary. Returns the
+/// length of the whole text in bytes.
 ///
 /// # Safety
 /// `buffer` is null or has room for `size` bytes.
@@ -75,8 +77,8 @@ unsafe fn copy_out(text: &str, buffer: *mut c_char, size: usize) -> usize {
     let bytes = text.to_bytes();
     if !buffer.is_null() && size > 0 {
         let fits = bytes.len().min(size - 1);
-        // SAFETY: the caller says that the buffer has `size` bytes, and `fits < size`; the text
-        // is ours, so the two do not overlap.
+        // SAFETY: the caller guarantees `size` bytes, and `fits < size`. The library owns the text,
+        // so the two do not overlap.
         unsafe {
             std::ptr::copy_nonoverlapping(bytes.as_ptr().cast(), buffer, fits);
             buffer.add(fits).write(0);
@@ -85,14 +87,15 @@ unsafe fn copy_out(text: &str, buffer: *mut c_char, size: usize) -> usize {
     bytes.len()
 }
 
-/// Why the last call of this thread failed; inside a FAILED, TIMEOUT, ERROR or SEND_DATA_ERROR
-/// callback, why that event came. Never null; valid until the thread's next failure.
+/// The reason why the last failed call of this thread failed. In a FAILED, TIMEOUT, ERROR or
+/// SEND_DATA_ERROR callback, the reason for the event. Never null; valid until the thread's next
+/// failure.
 #[unsafe(no_mangle)]
 pub extern "C" fn openbats_last_error() -> *const c_char {
     guard(c"".as_ptr(), last_error::get)
 }
 
-/// The library's version.
+/// The version of the library.
 #[unsafe(no_mangle)]
 pub extern "C" fn openbats_version() -> *const c_char {
     static VERSION: LazyLock<std::ffi::CString> =
@@ -100,7 +103,7 @@ pub extern "C" fn openbats_version() -> *const c_char {
     VERSION.as_ptr()
 }
 
-/// A text for a `bats_error_t`.
+/// A description of a `bats_error_t`.
 #[unsafe(no_mangle)]
 pub extern "C" fn openbats_strerror(code: c_int) -> *const c_char {
     let text = match code {
@@ -123,15 +126,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_is_caught_and_said() {
-        assert_eq!(guard(7, || panic!("must not get out")), 7);
-        // SAFETY: the library's own text.
+    fn a_panic_is_caught_and_reported_as_the_last_error() {
+        assert_eq!(guard(7, || panic!("must be caught")), 7);
+        // SAFETY: the library owns the text.
         let text = unsafe { text(openbats_last_error()) }.unwrap().unwrap();
         assert!(text.contains("panic"), "{text}");
     }
 
     #[test]
-    fn a_text_is_cut_to_its_buffer() {
+    fn a_text_is_truncated_to_its_buffer() {
         let mut buffer = [1; 4];
         // SAFETY: the buffer has four bytes.
         let len = unsafe { copy_out("abcdef", buffer.as_mut_ptr(), 4) };

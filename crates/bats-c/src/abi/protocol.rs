@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
 
 use super::{config, connection, context, guard, guard_code, guard_quiet, text};
-use crate::callback::{Callback, ConnectionFn, ListenFn, Owned, ReleaseFn};
+use crate::callback::{Callback, ConnectionFn, ListenFn, ReleaseFn, UserPointer};
 use crate::event::Failure;
 use crate::handles::{Handle, to_handle};
 use crate::last_error;
@@ -14,8 +14,8 @@ fn get(handle: Handle) -> Result<Arc<Protocol>, Failure> {
     PROTOCOLS.get(handle).ok_or_else(|| Failure::invalid("no such protocol object"))
 }
 
-/// An object that makes connections with a copy of `config` (null: the defaults). Null if there
-/// is no such context or configuration.
+/// Creates a protocol object, which opens connections with a copy of `config` (null: the defaults).
+/// Returns null if the context or configuration does not exist.
 #[unsafe(no_mangle)]
 pub extern "C" fn bats_protocol_create(context: Handle, config: Handle) -> Handle {
     guard(std::ptr::null_mut(), || {
@@ -35,8 +35,8 @@ pub extern "C" fn bats_protocol_create(context: Handle, config: Handle) -> Handl
     })
 }
 
-/// Ends everything of this object. Its ports are free and no callback of it runs when this
-/// returns, other than one that calls it.
+/// Destroys a protocol object with its connections and listener. When this returns, its ports are
+/// free, and none of its callbacks runs except one that called this function.
 #[unsafe(no_mangle)]
 pub extern "C" fn bats_protocol_destroy(protocol: Handle) {
     guard_quiet(|| {
@@ -47,7 +47,7 @@ pub extern "C" fn bats_protocol_destroy(protocol: Handle) {
     });
 }
 
-/// Another configuration for connections and listeners from now on.
+/// Replaces the configuration for later connections and listeners.
 #[unsafe(no_mangle)]
 pub extern "C" fn openbats_protocol_load_config(protocol: Handle, config: Handle) -> c_int {
     guard_code(|| {
@@ -56,16 +56,16 @@ pub extern "C" fn openbats_protocol_load_config(protocol: Handle, config: Handle
     })
 }
 
-/// The place that a call names; without an address the configuration's counts.
+/// Address and port of a call; `None` without an address, so that those of the configuration apply.
 ///
 /// # Safety
 /// `address` is null or a C string.
-unsafe fn place(address: *const c_char, port: u16) -> Result<Option<(String, u16)>, Failure> {
-    // SAFETY: the caller says so.
+unsafe fn target(address: *const c_char, port: u16) -> Result<Option<(String, u16)>, Failure> {
+    // SAFETY: guaranteed by the caller.
     Ok(unsafe { text(address) }?.map(|address| (address, port)))
 }
 
-/// Begins a connection; the outcome comes as an event.
+/// Starts a connection. The result is reported as an event.
 ///
 /// # Safety
 /// `address` is null or a C string. The callback may be called with `user` until the connection
@@ -78,11 +78,12 @@ pub unsafe extern "C" fn bats_protocol_start_connect(
     call: Option<ConnectionFn>,
     user: *mut c_void,
 ) -> c_int {
-    // SAFETY: the caller says so.
+    // SAFETY: guaranteed by the caller.
     unsafe { openbats_protocol_start_connect(protocol, address, port, call, user, None) }
 }
 
-/// The same; `release` gives `user` back when the callback is not needed any more.
+/// As [`bats_protocol_start_connect`]. `release` is called with `user` when the library no longer
+/// needs the callback.
 ///
 /// # Safety
 /// As [`bats_protocol_start_connect`].
@@ -96,15 +97,15 @@ pub unsafe extern "C" fn openbats_protocol_start_connect(
     release: Option<ReleaseFn>,
 ) -> c_int {
     guard_code(|| {
-        let user = Owned::new(user, release);
+        let user = UserPointer::new(user, release);
         let call = call.ok_or_else(|| Failure::invalid("no callback"))?;
-        // SAFETY: the caller says so.
-        let place = unsafe { place(address, port) }?;
-        get(protocol)?.start_connect(place, Callback::new(call, user))
+        // SAFETY: guaranteed by the caller.
+        let target = unsafe { target(address, port) }?;
+        get(protocol)?.start_connect(target, Callback::new(call, user))
     })
 }
 
-/// Begins to listen; the outcome comes as an event.
+/// Starts to listen. The result is reported as an event.
 ///
 /// # Safety
 /// `address` is null or a C string. The callback may be called with `user` until listening has
@@ -117,11 +118,12 @@ pub unsafe extern "C" fn bats_protocol_start_listen(
     call: Option<ListenFn>,
     user: *mut c_void,
 ) -> c_int {
-    // SAFETY: the caller says so.
+    // SAFETY: guaranteed by the caller.
     unsafe { openbats_protocol_start_listen(protocol, address, port, call, user, None) }
 }
 
-/// The same; `release` gives `user` back when the callback is not needed any more.
+/// As [`bats_protocol_start_listen`]. `release` is called with `user` when the library no longer
+/// needs the callback.
 ///
 /// # Safety
 /// As [`bats_protocol_start_listen`].
@@ -135,21 +137,21 @@ pub unsafe extern "C" fn openbats_protocol_start_listen(
     release: Option<ReleaseFn>,
 ) -> c_int {
     guard_code(|| {
-        let user = Owned::new(user, release);
+        let user = UserPointer::new(user, release);
         let call = call.ok_or_else(|| Failure::invalid("no callback"))?;
-        // SAFETY: the caller says so.
-        let place = unsafe { place(address, port) }?;
-        get(protocol)?.start_listen(place, Callback::new(call, user))
+        // SAFETY: guaranteed by the caller.
+        let target = unsafe { target(address, port) }?;
+        get(protocol)?.start_listen(target, Callback::new(call, user))
     })
 }
 
-/// Accepts nothing more; STOPPED follows.
+/// Stops accepting connections. STOPPED follows.
 #[unsafe(no_mangle)]
 pub extern "C" fn bats_protocol_stop_listen(protocol: Handle) -> c_int {
     guard_code(|| get(protocol)?.stop_listen())
 }
 
-/// Closes a connection of this object; CLOSED follows. A null connection is none and no error.
+/// Closes a connection of this object. CLOSED follows. A null connection is ignored.
 #[unsafe(no_mangle)]
 pub extern "C" fn bats_protocol_stop_connection(protocol: Handle, connection: Handle) -> c_int {
     guard_code(|| {
@@ -161,7 +163,7 @@ pub extern "C" fn bats_protocol_stop_connection(protocol: Handle, connection: Ha
     })
 }
 
-/// The port that is listened at, 0 if there is none.
+/// The listening port; 0 if there is none.
 #[unsafe(no_mangle)]
 pub extern "C" fn openbats_protocol_listen_port(protocol: Handle) -> u16 {
     guard(0, || get(protocol).ok().and_then(|p| p.bound()).map_or(0, |bound| bound.port()))

@@ -1,4 +1,4 @@
-//! From a name to an established connection, or to the events that say why not.
+//! Connecting: from a host name to an established connection, or to the events of a failure.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -12,16 +12,16 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::files::blocking;
 use super::{Addresses, Session};
+use crate::connection::{CloseCause, CloseKind, Connection};
 use crate::event::{Event, Failure};
-use crate::link::{How, Link, Loss};
 use crate::protocol::Protocol;
 
-fn broken(text: impl Into<String>) -> Loss {
-    Loss { how: How::Broken, text: text.into() }
+fn close_error(text: impl Into<String>) -> CloseCause {
+    CloseCause { kind: CloseKind::Error, text: text.into() }
 }
 
 impl Session {
-    /// Connects and stays with the connection until its end.
+    /// Connects, then runs the connection until its end.
     pub(crate) async fn run_connect(
         self: Arc<Self>,
         protocol: Arc<Protocol>,
@@ -32,29 +32,29 @@ impl Session {
         let deadline = Instant::now() + self.config.timeout;
         let connected = tokio::select! {
             biased;
-            () = self.stop_is_wanted() => {
+            () = self.wait_for_stop() => {
                 self.fail("stopped by the program");
                 self.emit(Event::Closed).await;
                 self.end();
                 return;
             }
             connected = self.connect(&protocol, mode, &host, port) => connected,
-            () = sleep_until(deadline) => Err(Loss {
-                how: How::TimedOut,
+            () = sleep_until(deadline) => Err(CloseCause {
+                kind: CloseKind::TimedOut,
                 text: format!("{host}:{port} did not answer within {:?}", self.config.timeout),
             }),
         };
-        // From here on the object may go away without waiting for this connection.
+        // From here on the protocol object may be dropped while the connection runs.
         drop(protocol);
         match connected {
-            Ok((link, local)) => {
-                self.open(link.clone(), local);
-                self.run(link).await;
+            Ok((connection, local)) => {
+                self.open(connection.clone(), local);
+                self.run(connection).await;
             }
-            Err(loss) => {
-                tracing::info!(host, port, error = loss.text, "not connected");
-                self.fail(&loss.text);
-                if loss.how == How::TimedOut {
+            Err(cause) => {
+                tracing::info!(host, port, error = cause.text, "not connected");
+                self.fail(&cause.text);
+                if cause.kind == CloseKind::TimedOut {
                     self.emit(Event::Timeout).await;
                 }
                 self.emit(Event::Failed).await;
@@ -63,8 +63,8 @@ impl Session {
         }
     }
 
-    pub(super) async fn stop_is_wanted(&self) {
-        while !self.stop_wanted.load(Ordering::SeqCst) {
+    pub(super) async fn wait_for_stop(&self) {
+        while !self.stop_requested.load(Ordering::SeqCst) {
             self.wake.notified().await;
         }
     }
@@ -75,21 +75,21 @@ impl Session {
         mode: Mode,
         host: &str,
         port: u16,
-    ) -> Result<(Link, SocketAddr), Loss> {
+    ) -> Result<(Connection, SocketAddr), CloseCause> {
         let until = Instant::now() + self.config.timeout;
-        let found = look_up(host, port).await?;
+        let found = resolve(host, port).await?;
         let count = found.len();
-        let mut failed = broken(format!("no address of '{host}'"));
+        let mut failed = close_error(format!("no address of '{host}'"));
         for (tried, remote) in found.into_iter().enumerate() {
             self.set_addresses(Addresses { local: None, remote: Some(remote) });
             let left = until.saturating_duration_since(Instant::now());
-            let time = openbats::time_for_one(left, count - tried);
+            let time = openbats::attempt_timeout(left, count - tried);
             match timeout(time, self.connect_to(remote, protocol, mode, host)).await {
                 Ok(Ok(connected)) => return Ok(connected),
-                Ok(Err(loss)) => failed = loss,
+                Ok(Err(cause)) => failed = cause,
                 Err(_) => {
                     let text = format!("{remote} did not answer within {time:?}");
-                    failed = Loss { how: How::TimedOut, text };
+                    failed = CloseCause { kind: CloseKind::TimedOut, text };
                 }
             }
             tracing::debug!(%remote, error = failed.text, "not connected to this address");
@@ -103,8 +103,8 @@ impl Session {
         protocol: &Protocol,
         mode: Mode,
         host: &str,
-    ) -> Result<(Link, SocketAddr), Loss> {
-        let failed = |failure: Failure| broken(failure.text);
+    ) -> Result<(Connection, SocketAddr), CloseCause> {
+        let failed = |failure: Failure| close_error(failure.text);
         let options = self.config.client_options().map_err(failed)?;
         let endpoint = if mode == Mode::Udp {
             let endpoint = Protocol::udp_endpoint(&self.config, remote).map_err(failed)?;
@@ -115,9 +115,9 @@ impl Session {
         };
         let mut local = endpoint.local_addr();
         let probe = match mode {
-            // The system tells of a closed port by itself.
+            // TCP reports a closed port without a probe.
             Mode::Tcp => Probe::none(),
-            // Whatever is sent there is a message.
+            // Mode 11 has no packets other than messages, so no probe may be sent.
             Mode::Udp => Probe::new(remote, false).await,
             _ => Probe::new(remote, true).await,
         };
@@ -128,32 +128,33 @@ impl Session {
         }
         let connection = tokio::select! {
             connection = endpoint.connect(remote, host, options) => connection,
-            loss = probe.refused(remote) => return Err(loss),
+            cause = probe.port_closed(remote) => return Err(cause),
         };
         let connection = connection.map_err(|error| match error {
             ConnectError::Closed(CloseReason::HandshakeTimeout | CloseReason::IdleTimeout(_)) => {
-                Loss { how: How::TimedOut, text: format!("{remote} did not answer") }
+                CloseCause { kind: CloseKind::TimedOut, text: format!("{remote} did not answer") }
             }
-            other => broken(format!("cannot connect to {remote}: {other}")),
+            other => close_error(format!("cannot connect to {remote}: {other}")),
         })?;
         if mode == Mode::Tcp {
             local = connection.local_addr();
         }
-        Ok((Link::new(connection), local))
+        Ok((Connection::new(connection), local))
     }
 }
 
-async fn look_up(host: &str, port: u16) -> Result<Vec<SocketAddr>, Loss> {
+async fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, CloseCause> {
     if let Ok(ip) = host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(ip, port)]);
     }
     let name = host.to_owned();
-    let found = blocking(move || openbats::addresses(&name, port)).await;
-    found.map_err(|error| broken(format!("no address of '{host}': {error}")))
+    let found = blocking(move || openbats::resolve_host(&name, port)).await;
+    found.map_err(|error| close_error(format!("no address of '{host}': {error}")))
 }
 
-/// An empty datagram beside the handshake, from a socket that hears of closed ports: the
-/// handshake's own socket serves many peers, and the system tells it nothing. Peers drop it.
+/// An empty datagram in addition to the handshake, from a connected socket, which gets ICMP errors
+/// for closed ports. The socket of the handshake serves many peers and gets none. Peers drop the
+/// datagram.
 struct Probe {
     socket: Option<UdpSocket>,
     local_ip: Option<IpAddr>,
@@ -164,7 +165,7 @@ impl Probe {
         Self { socket: None, local_ip: None }
     }
 
-    /// Without `asks` nothing is sent, and only the local address is found out.
+    /// Sends the datagram if `asks` is true. Otherwise only determines the local address.
     async fn new(remote: SocketAddr, asks: bool) -> Self {
         let any: SocketAddr = match remote {
             SocketAddr::V4(_) => ([0, 0, 0, 0], 0).into(),
@@ -178,23 +179,25 @@ impl Probe {
             }
             Ok::<_, io::Error>(socket)
         };
-        // Without a probe, a closed port shows as a time-out.
+        // If the probe fails, a closed port shows as a time-out.
         let socket = socket.await.ok();
         let local_ip =
             socket.as_ref().and_then(|socket| socket.local_addr().ok()).map(|local| local.ip());
         Self { socket, local_ip }
     }
 
-    /// Done when the peer's host says that nobody listens.
-    async fn refused(&self, remote: SocketAddr) -> Loss {
+    /// Returns when the peer's host reports that the port is closed.
+    async fn port_closed(&self, remote: SocketAddr) -> CloseCause {
         if let Some(socket) = &self.socket {
             while socket.ready(Interest::ERROR).await.is_ok() {
                 if let Ok(Some(error)) = socket.take_error()
                     && error.kind() == io::ErrorKind::ConnectionRefused
                 {
-                    return broken(format!("nobody listens at {remote}"));
+                    return close_error(format!(
+                        "connection refused: no process listens at {remote}"
+                    ));
                 }
-                // Waits for the next one.
+                // Clears the readiness, so that `ready` waits for the next error.
                 let _ = socket
                     .try_io(Interest::ERROR, || Err::<(), _>(io::ErrorKind::WouldBlock.into()));
             }

@@ -1,4 +1,4 @@
-//! `SendFile`: a file's bytes as ordinary messages.
+//! `SendFile`: sends the bytes of a file as ordinary messages.
 
 use std::fs::File;
 use std::io::Read;
@@ -9,22 +9,22 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 
 use super::{Session, lock};
+use crate::connection::Connection;
 use crate::event::{Code, Failure};
-use crate::link::Link;
 
-/// Files that wait for their turn.
-const MOST_FILES: usize = 1_024;
+/// Maximum number of queued files.
+const MAX_FILES: usize = 1_024;
 
 impl Session {
-    /// Queues a file. It is looked at now, so that a wrong name fails here.
+    /// Queues a file. Checks now whether it exists, so that a wrong name fails here.
     pub(crate) fn send_file(&self, path: &Path) -> Result<(), Failure> {
         let failed = |text: String| Failure::new(Code::SendFailed, text);
         let is_open = self.state.load(Ordering::SeqCst) == super::OPEN;
-        let Some(link) = self.link().filter(|_| is_open) else {
+        let Some(connection) = self.connection().filter(|_| is_open) else {
             return Err(Failure::new(Code::ConnectionClosed, "the connection is not established"));
         };
-        if !link.is_reliable() {
-            return Err(failed("files need a reliable mode".into()));
+        if !connection.is_reliable() {
+            return Err(failed("files can be sent in reliable modes only".into()));
         }
         let metadata = std::fs::metadata(path)
             .map_err(|error| failed(format!("cannot send {}: {error}", path.display())))?;
@@ -32,38 +32,38 @@ impl Session {
             return Err(failed(format!("{} is not a regular file", path.display())));
         }
         let mut details = lock(&self.details);
-        if details.files.len() >= MOST_FILES {
-            return Err(failed(format!("{MOST_FILES} files are waiting already")));
+        if details.files.len() >= MAX_FILES {
+            return Err(failed(format!("the queue is full: {MAX_FILES} files")));
         }
         details.files.push_back(path.to_owned());
         drop(details);
-        self.files_wanted.notify_one();
+        self.files_added.notify_one();
         Ok(())
     }
 
-    /// Sends one file after the other.
-    pub(super) async fn run_files(self: Arc<Self>, link: Link) {
+    /// Sends the queued files one after the other.
+    pub(super) async fn run_files(self: Arc<Self>, connection: Connection) {
         loop {
             let next = lock(&self.details).files.front().cloned();
             let Some(path) = next else {
-                self.files_wanted.notified().await;
+                self.files_added.notified().await;
                 continue;
             };
-            let result = self.send_one(&link, path).await;
+            let result = self.send_one(&connection, path).await;
             let is_sent = result.is_ok();
             let mut details = lock(&self.details);
             details.files.pop_front();
             details.file_results.push_back(result);
             drop(details);
             if is_sent {
-                // Also a file without bytes is to be told of as acknowledged.
-                self.dirty.store(true, Ordering::SeqCst);
+                // An empty file must be reported as acknowledged too.
+                self.has_new_data.store(true, Ordering::SeqCst);
             }
             self.wake.notify_one();
         }
     }
 
-    async fn send_one(&self, link: &Link, path: PathBuf) -> Result<(), String> {
+    async fn send_one(&self, connection: &Connection, path: PathBuf) -> Result<(), String> {
         let cannot_read = |error| format!("cannot read {}: {error}", path.display());
         let opened = path.clone();
         let file = blocking(move || File::open(&opened)).await.map_err(cannot_read)?;
@@ -80,7 +80,7 @@ impl Session {
             if chunk.is_empty() {
                 break;
             }
-            link.send(Bytes::from(chunk)).await.map_err(|failure| failure.text)?;
+            connection.send(Bytes::from(chunk)).await.map_err(|failure| failure.text)?;
             self.note_sent();
             file = Some(open);
         }
@@ -88,7 +88,7 @@ impl Session {
     }
 }
 
-/// Runs what may wait for a disk or a resolver elsewhere.
+/// Runs work that may block on a disk or the resolver on another thread.
 pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
 ) -> std::io::Result<T> {

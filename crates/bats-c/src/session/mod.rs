@@ -1,6 +1,6 @@
-//! Sessions: connections as the program sees them, from the first event to the last.
+//! Sessions: connections as the C interface has them, from the first event to the last.
 
-mod acks;
+mod ack_state;
 mod connect;
 mod files;
 mod open;
@@ -17,26 +17,26 @@ use bytes::Bytes;
 use openbats::Endpoint;
 use tokio::sync::Notify;
 
-use crate::callback::{ConnectionCallback, Owned};
+use crate::callback::{ConnectionCallback, UserPointer};
 use crate::config::Config;
+use crate::connection::{Connection, Rejection};
 use crate::context::Context;
 use crate::event::{Code, Event, Failure};
 use crate::handles::{Table, new_id};
-use crate::link::{Link, Refusal};
 use crate::protocol::Protocol;
 use crate::stats::openbats_stats_t;
 
 pub(crate) static SESSIONS: Table<Session> = Table::new();
 
-/// What `GetIdealBufferLength` says before there is a path to ask.
-const FIRST_IDEAL: u32 = 100_000;
+/// Result of `GetIdealBufferLength` before the connection is established.
+const INITIAL_IDEAL_LENGTH: u32 = 100_000;
 
 const CONNECTING: u8 = 0;
 const OPEN: u8 = 1;
 const CLOSING: u8 = 2;
 const ENDED: u8 = 3;
 
-/// Where a connection leads.
+/// Addresses of a connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Addresses {
     pub(crate) local: Option<SocketAddr>,
@@ -46,11 +46,11 @@ pub(crate) struct Addresses {
 #[derive(Default)]
 struct Details {
     addresses: Addresses,
-    /// Why it failed or ended.
+    /// Reason why the connection failed or ended.
     error: String,
     last_stats: openbats_stats_t,
     files: VecDeque<PathBuf>,
-    /// Of files that are done, for the program to be told.
+    /// Results of completed files that are not reported to the program yet.
     file_results: VecDeque<Result<(), String>>,
 }
 
@@ -62,28 +62,29 @@ pub(crate) struct Session {
     protocol: Weak<Protocol>,
     config: Arc<Config>,
     callback: Mutex<Option<Arc<ConnectionCallback>>>,
-    /// An object of the program's that belongs to the connection, until its end.
-    attachment: Mutex<Option<Owned>>,
-    link: RwLock<Option<Link>>,
-    /// Mode 11: the client's socket, which no other connection uses.
+    /// Object of the program that is attached to the connection until its end.
+    attachment: Mutex<Option<UserPointer>>,
+    connection: RwLock<Option<Connection>>,
+    /// Mode 11: the socket of this client connection only.
     endpoint: Mutex<Option<Endpoint>>,
     details: Mutex<Details>,
     state: AtomicU8,
     ideal: AtomicU32,
-    /// Something of the following is to be looked at.
+    /// Wakes the session's task after a change of the fields below.
     wake: Notify,
-    files_wanted: Notify,
-    stop_wanted: AtomicBool,
-    /// A message was refused for want of room.
-    refused: AtomicBool,
-    /// Messages or files were sent that nobody waits to see acknowledged yet.
-    dirty: AtomicBool,
-    /// Counts messages sent.
+    files_added: Notify,
+    stop_requested: AtomicBool,
+    /// A message was rejected because the send buffer was full.
+    is_blocked: AtomicBool,
+    /// Messages or files were sent, and the task does not wait for their acknowledgement yet.
+    has_new_data: AtomicBool,
+    /// Number of messages sent.
     sent: AtomicU64,
-    /// References that the program holds.
-    held: AtomicUsize,
-    /// Of the two that keep a handle valid, the connection's own.
-    is_listed: AtomicBool,
+    /// Number of references that the program holds.
+    references: AtomicUsize,
+    /// Whether the connection has not ended. The handle is valid until then, and while there are
+    /// references.
+    is_alive: AtomicBool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -105,25 +106,25 @@ impl Session {
             config: config.clone(),
             callback: Mutex::new(callback.map(Arc::new)),
             attachment: Mutex::default(),
-            link: RwLock::default(),
+            connection: RwLock::default(),
             endpoint: Mutex::default(),
             details: Mutex::default(),
             state: AtomicU8::new(CONNECTING),
-            ideal: AtomicU32::new(FIRST_IDEAL),
+            ideal: AtomicU32::new(INITIAL_IDEAL_LENGTH),
             wake: Notify::new(),
-            files_wanted: Notify::new(),
-            stop_wanted: AtomicBool::new(false),
-            refused: AtomicBool::new(false),
-            dirty: AtomicBool::new(false),
+            files_added: Notify::new(),
+            stop_requested: AtomicBool::new(false),
+            is_blocked: AtomicBool::new(false),
+            has_new_data: AtomicBool::new(false),
             sent: AtomicU64::new(0),
-            held: AtomicUsize::new(0),
-            is_listed: AtomicBool::new(true),
+            references: AtomicUsize::new(0),
+            is_alive: AtomicBool::new(true),
         });
         SESSIONS.insert(session.id, session.clone());
         session
     }
 
-    /// A connection that is to be made.
+    /// A session for a connection to open.
     pub(crate) fn new(
         protocol: &Arc<Protocol>,
         config: &Arc<Config>,
@@ -132,31 +133,31 @@ impl Session {
         Self::make(protocol, config, Some(callback), false)
     }
 
-    /// A connection that a peer has made.
+    /// A session for an accepted connection.
     pub(crate) fn accepted(
         protocol: &Arc<Protocol>,
-        link: Link,
+        connection: Connection,
         local: SocketAddr,
         config: &Arc<Config>,
     ) -> Arc<Self> {
         let session = Self::make(protocol, config, None, true);
-        session.open(link, local);
+        session.open(connection, local);
         session
     }
 
-    /// From here on messages can be sent.
-    fn open(&self, link: Link, local: SocketAddr) {
-        self.set_addresses(Addresses { local: Some(local), remote: Some(link.remote()) });
-        self.ideal.store(link.ideal_length(), Ordering::Relaxed);
-        *self.link.write().unwrap_or_else(PoisonError::into_inner) = Some(link);
+    /// Marks the session as open: messages can be sent from here on.
+    fn open(&self, connection: Connection, local: SocketAddr) {
+        self.set_addresses(Addresses { local: Some(local), remote: Some(connection.remote()) });
+        self.ideal.store(connection.ideal_length(), Ordering::Relaxed);
+        *self.connection.write().unwrap_or_else(PoisonError::into_inner) = Some(connection);
         let _ = self.state.compare_exchange(CONNECTING, OPEN, Ordering::SeqCst, Ordering::SeqCst);
     }
 
-    pub(crate) fn link(&self) -> Option<Link> {
-        self.link.read().unwrap_or_else(PoisonError::into_inner).clone()
+    pub(crate) fn connection(&self) -> Option<Connection> {
+        self.connection.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The socket is this connection's alone.
+    /// Stores the socket that belongs to this connection only.
     fn keep_endpoint(&self, endpoint: Endpoint) {
         let mut place = lock(&self.endpoint);
         if !self.is_ended() {
@@ -164,7 +165,7 @@ impl Session {
         }
     }
 
-    /// The socket that is this connection's alone, if there is one.
+    /// Takes the socket that belongs to this connection only, if there is one.
     pub(crate) fn take_endpoint(&self) -> Option<Endpoint> {
         lock(&self.endpoint).take()
     }
@@ -185,16 +186,16 @@ impl Session {
         lock(&self.details).error.clone()
     }
 
-    /// Notes why the connection failed, for the program to ask.
+    /// Stores the reason why the connection failed or ended.
     pub(crate) fn fail(&self, text: &str) {
         text.clone_into(&mut lock(&self.details).error);
     }
 
-    /// Tells the program of an event, on the current thread. `data` only with a message.
+    /// Runs the callback for an event on the current thread. `data` is set for messages only.
     pub(crate) fn call_now(&self, event: Event, data: Option<&[u8]>, length: c_int) {
         let Some(protocol) = self.protocol.upgrade() else { return };
         let Some(_running) = protocol.gate.enter() else { return };
-        // Kept until the call is over, also if the call sets another.
+        // The clone lives until the call returns, even if the call sets another callback.
         let callback = lock(&self.callback).clone();
         let Some(callback) = callback else { return };
         if matches!(event, Event::Failed | Event::Error | Event::SendDataError | Event::Timeout) {
@@ -203,7 +204,7 @@ impl Session {
         callback.call(self.id, event, data, length);
     }
 
-    /// Tells the program of an event where its callbacks run.
+    /// Runs the callback for an event where the context runs callbacks.
     async fn emit(self: &Arc<Self>, event: Event) {
         self.emit_with(event, None, 0).await;
     }
@@ -219,7 +220,7 @@ impl Session {
             return;
         }
         let old = lock(&self.callback).replace(Arc::new(callback));
-        // May run code of the program's: not under the lock.
+        // The release function is code of the program, so it must not run under the lock.
         drop(old);
         if self.is_ended() {
             let late = lock(&self.callback).take();
@@ -233,8 +234,8 @@ impl Session {
     }
 
     pub(crate) fn send(&self, message: &[u8], deadline: Option<Duration>) -> Result<(), Failure> {
-        let guard = self.link.read().unwrap_or_else(PoisonError::into_inner);
-        let Some(link) = guard.as_ref().filter(|_| self.state.load(Ordering::SeqCst) == OPEN)
+        let guard = self.connection.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(connection) = guard.as_ref().filter(|_| self.state.load(Ordering::SeqCst) == OPEN)
         else {
             let text = match self.state.load(Ordering::SeqCst) {
                 CONNECTING => "the connection is not established yet",
@@ -242,56 +243,56 @@ impl Session {
             };
             return Err(Failure::new(Code::ConnectionClosed, text));
         };
-        let result = link.try_send(message, deadline);
+        let result = connection.try_send(message, deadline);
         drop(guard);
         match result {
             Ok(()) => {
                 self.note_sent();
                 Ok(())
             }
-            Err(Refusal::Full) => {
-                self.refused.store(true, Ordering::SeqCst);
+            Err(Rejection::Full) => {
+                self.is_blocked.store(true, Ordering::SeqCst);
                 self.wake.notify_one();
                 Err(Failure::new(Code::SendFailed, "the send buffer is full: wait for WRITABLE"))
             }
-            Err(Refusal::Failed(failure)) => Err(failure),
+            Err(Rejection::Failed(failure)) => Err(failure),
         }
     }
 
     fn note_sent(&self) {
         self.sent.fetch_add(1, Ordering::SeqCst);
-        if !self.dirty.swap(true, Ordering::SeqCst) {
+        if !self.has_new_data.swap(true, Ordering::SeqCst) {
             self.wake.notify_one();
         }
     }
 
     pub(crate) fn is_writable(&self) -> bool {
-        self.state.load(Ordering::SeqCst) == OPEN && !self.refused.load(Ordering::SeqCst)
+        self.state.load(Ordering::SeqCst) == OPEN && !self.is_blocked.load(Ordering::SeqCst)
     }
 
     pub(crate) fn is_compressed(&self) -> bool {
-        self.link().is_some_and(|link| link.is_compressed())
+        self.connection().is_some_and(|connection| connection.is_compressed())
     }
 
     pub(crate) fn ideal_length(&self) -> u32 {
         self.ideal.load(Ordering::Relaxed)
     }
 
-    /// Asks for the end: CLOSED follows.
+    /// Requests the end of the connection. CLOSED follows.
     pub(crate) fn stop(&self) {
-        self.stop_wanted.store(true, Ordering::SeqCst);
+        self.stop_requested.store(true, Ordering::SeqCst);
         let _ = self.state.compare_exchange(OPEN, CLOSING, Ordering::SeqCst, Ordering::SeqCst);
         self.wake.notify_one();
     }
 
     pub(crate) fn stats(&self) -> openbats_stats_t {
-        match self.link() {
-            Some(link) => (&link.stats()).into(),
+        match self.connection() {
+            Some(connection) => (&connection.stats()).into(),
             None => lock(&self.details).last_stats,
         }
     }
 
-    pub(crate) fn attach(&self, attachment: Owned) {
+    pub(crate) fn attach(&self, attachment: UserPointer) {
         let old = {
             let mut place = lock(&self.attachment);
             if self.is_ended() { Some(attachment) } else { place.replace(attachment) }
@@ -299,18 +300,18 @@ impl Session {
         drop(old);
     }
 
-    /// The pointer of [`attach`](Self::attach). It may be used within a callback only.
+    /// The pointer of [`attach`](Self::attach). It may be used in a callback only.
     pub(crate) fn attachment(&self) -> *mut std::ffi::c_void {
         lock(&self.attachment).as_ref().map_or(std::ptr::null_mut(), |owned| owned.pointer)
     }
 
-    /// The last of everything: nothing of the program's is kept after this. Idempotent.
+    /// Ends the session and releases all pointers of the program. Idempotent.
     pub(crate) fn end(&self) {
         if self.state.swap(ENDED, Ordering::SeqCst) != ENDED {
-            let link = self.link.write().unwrap_or_else(PoisonError::into_inner).take();
-            if let Some(link) = link {
-                lock(&self.details).last_stats = (&link.stats()).into();
-                link.close();
+            let connection = self.connection.write().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(connection) = connection {
+                lock(&self.details).last_stats = (&connection.stats()).into();
+                connection.close();
             }
         }
         let callback = lock(&self.callback).take();
@@ -320,26 +321,26 @@ impl Session {
             protocol.remove_session(self.id);
         }
         self.wake.notify_one();
-        self.unlist();
+        self.release_own_reference();
         drop((callback, attachment));
     }
 
-    /// The connection's own claim on its handle is over.
-    fn unlist(&self) {
-        self.is_listed.store(false, Ordering::SeqCst);
-        if self.held.load(Ordering::SeqCst) == 0 {
+    /// Drops the session's own reference to its handle.
+    fn release_own_reference(&self) {
+        self.is_alive.store(false, Ordering::SeqCst);
+        if self.references.load(Ordering::SeqCst) == 0 {
             drop(SESSIONS.remove(self.id));
         }
     }
 
     pub(crate) fn retain(&self) {
-        self.held.fetch_add(1, Ordering::SeqCst);
+        self.references.fetch_add(1, Ordering::SeqCst);
     }
 
     pub(crate) fn release(&self) {
-        let more = |held: usize| held.checked_sub(1);
-        let was = self.held.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more);
-        if was == Ok(1) && !self.is_listed.load(Ordering::SeqCst) {
+        let decrement = |references: usize| references.checked_sub(1);
+        let previous = self.references.fetch_update(Ordering::SeqCst, Ordering::SeqCst, decrement);
+        if previous == Ok(1) && !self.is_alive.load(Ordering::SeqCst) {
             drop(SESSIONS.remove(self.id));
         }
     }

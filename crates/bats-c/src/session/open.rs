@@ -1,4 +1,4 @@
-//! An open connection: events in order, until the last.
+//! The task of an open connection, which reports its events in order.
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -8,36 +8,37 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::{MissedTickBehavior, interval, sleep_until, timeout};
 
-use super::acks::Acks;
+use super::ack_state::AckState;
 use super::{Session, lock};
+use crate::connection::{CloseCause, CloseKind, Connection, Incoming};
 use crate::event::Event;
-use crate::link::{How, Incoming, Link, Loss};
 
-/// Messages delivered before others get a turn.
-const MOST_AT_ONCE: usize = 64;
-/// How often the path's size is looked at.
+/// Messages delivered before other tasks run.
+const MAX_PER_TURN: usize = 64;
+/// Interval at which the ideal length is updated from the path MTU.
 const TICK: Duration = Duration::from_secs(1);
-/// The first looks come sooner: the path's size is found in the first round trips.
+/// Interval of the first 40 updates: path MTU discovery completes in the first round trips.
 const FIRST_TICK: Duration = Duration::from_millis(50);
-/// What a stopped connection gives data that is still on its way, if its time-out is longer.
+/// Maximum time that a stopped connection gives data in flight to arrive.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Why the loop was left.
+/// Why the event loop ended.
 enum End {
     Stopped,
     Finished,
-    Lost(Loss),
+    Closed(CloseCause),
 }
 
 impl Session {
-    /// Waits for a callback before anything is read, so that nothing is lost.
-    pub(crate) async fn run_accepted(self: Arc<Self>, link: Link) {
+    /// Runs an accepted connection. Waits for a callback before it reads, so that no message is
+    /// lost.
+    pub(crate) async fn run_accepted(self: Arc<Self>, connection: Connection) {
         let mut tick = interval(TICK);
         while !self.has_callback() {
             if self.is_ended() {
                 return;
             }
-            if self.stop_wanted.load(Ordering::SeqCst) || link.has_ended() {
+            if self.stop_requested.load(Ordering::SeqCst) || connection.has_ended() {
                 self.end();
                 return;
             }
@@ -46,21 +47,21 @@ impl Session {
                 _ = tick.tick() => {}
             }
         }
-        self.run(link).await;
+        self.run(connection).await;
     }
 
-    /// From ESTABLISHED to the last event.
-    pub(super) async fn run(self: &Arc<Self>, link: Link) {
+    /// Runs an established connection from ESTABLISHED to the last event.
+    pub(super) async fn run(self: &Arc<Self>, connection: Connection) {
         self.emit(Event::Established).await;
         self.emit(Event::Writable).await;
-        let files = tokio::spawn(self.clone().run_files(link.clone()));
-        let end = self.serve(&link).await;
+        let files = tokio::spawn(self.clone().run_files(connection.clone()));
+        let end = self.serve(&connection).await;
         files.abort();
         match end {
             End::Stopped => {
-                let patience = LINGER.min(self.config.timeout);
-                let _ = timeout(patience, link.finish()).await;
-                link.close();
+                let linger = LINGER.min(self.config.timeout);
+                let _ = timeout(linger, connection.finish()).await;
+                connection.close();
                 self.fail("closed by this program");
                 self.emit(Event::Closed).await;
             }
@@ -68,15 +69,15 @@ impl Session {
                 self.fail("closed by the peer");
                 self.emit(Event::ShutdownByPeer).await;
             }
-            End::Lost(loss) => {
-                self.fail(&loss.text);
-                let unheard = link.stats().send_buffer_bytes > 0;
-                match loss.how {
-                    How::Peer => self.emit(Event::ShutdownByPeer).await,
-                    // Silence of a peer that should have answered.
-                    How::Idle if unheard => self.emit(Event::ShutdownByPeer).await,
-                    How::Here | How::Idle => self.emit(Event::Closed).await,
-                    How::TimedOut | How::Broken => {
+            End::Closed(cause) => {
+                self.fail(&cause.text);
+                let has_unacknowledged = connection.stats().send_buffer_bytes > 0;
+                match cause.kind {
+                    CloseKind::Peer => self.emit(Event::ShutdownByPeer).await,
+                    // The peer did not acknowledge data, so it is gone.
+                    CloseKind::Idle if has_unacknowledged => self.emit(Event::ShutdownByPeer).await,
+                    CloseKind::Local | CloseKind::Idle => self.emit(Event::Closed).await,
+                    CloseKind::TimedOut | CloseKind::Error => {
                         self.emit(Event::Error).await;
                         self.emit(Event::Closed).await;
                     }
@@ -87,26 +88,26 @@ impl Session {
         self.end();
     }
 
-    async fn serve(self: &Arc<Self>, link: &Link) -> End {
-        let mut acks = Acks::Clean;
+    async fn serve(self: &Arc<Self>, connection: &Connection) -> End {
+        let mut ack_state = AckState::Idle;
         let mut is_full = false;
-        // The count of messages at the last SEND_COMPLETE.
+        // Number of messages sent at the last SEND_COMPLETE.
         let mut complete_at = None;
         let mut tick = interval(FIRST_TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut ticks = 0u32;
         let mut delivered = 0;
         loop {
-            if self.stop_wanted.load(Ordering::SeqCst) || self.is_ended() {
+            if self.stop_requested.load(Ordering::SeqCst) || self.is_ended() {
                 return End::Stopped;
             }
-            if self.refused.load(Ordering::SeqCst) && !is_full {
+            if self.is_blocked.load(Ordering::SeqCst) && !is_full {
                 is_full = true;
                 self.emit(Event::BufferFull).await;
                 continue;
             }
-            if acks != Acks::Wanted && self.dirty.swap(false, Ordering::SeqCst) {
-                acks = Acks::Wanted;
+            if ack_state != AckState::Waiting && self.has_new_data.swap(false, Ordering::SeqCst) {
+                ack_state = AckState::Waiting;
             }
             let file_result = lock(&self.details).file_results.pop_front();
             if let Some(result) = file_result {
@@ -122,7 +123,7 @@ impl Session {
                 }
                 continue;
             }
-            if delivered >= MOST_AT_ONCE {
+            if delivered >= MAX_PER_TURN {
                 delivered = 0;
                 tokio::task::yield_now().await;
             }
@@ -135,62 +136,63 @@ impl Session {
                         tick = interval(TICK);
                         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
                     }
-                    self.look_at_path(link).await;
+                    self.update_ideal_length(connection).await;
                 }
-                () = link.writable(), if is_full => {
+                () = connection.writable(), if is_full => {
                     is_full = false;
-                    self.refused.store(false, Ordering::SeqCst);
+                    self.is_blocked.store(false, Ordering::SeqCst);
                     self.emit(Event::Writable).await;
                 }
-                () = sleep_until(acks.until().unwrap_or_else(tokio::time::Instant::now)),
-                    if acks.until().is_some() =>
+                () = sleep_until(ack_state.until().unwrap_or_else(tokio::time::Instant::now)),
+                    if ack_state.until().is_some() =>
                 {
                     let sent = self.sent.load(Ordering::SeqCst);
                     if !lock(&self.details).files.is_empty() {
-                        // The pause is the disk's: more follows.
-                        acks = Acks::all_acknowledged(sent);
+                        // The sender waits for the disk, and more messages follow.
+                        ack_state = AckState::all_acknowledged(sent);
                         continue;
                     }
-                    let (next, tell) = acks.time_is_over(sent);
-                    acks = next;
-                    if let Some(first) = tell {
+                    let (next, report) = ack_state.on_delay_over(sent);
+                    ack_state = next;
+                    if let Some(first) = report {
                         if first && complete_at.replace(sent) != Some(sent) {
                             self.emit(Event::SendComplete).await;
                         }
-                        if link.is_reliable() {
+                        if connection.is_reliable() {
                             self.emit(Event::AllDataAcked).await;
                         }
                     }
                 }
-                // What is lost shows in what comes in.
-                true = link.flush(), if acks == Acks::Wanted => {
-                    acks = Acks::all_acknowledged(self.sent.load(Ordering::SeqCst));
+                // If `flush` fails, `recv` returns the reason.
+                true = connection.flush(), if ack_state == AckState::Waiting => {
+                    ack_state = AckState::all_acknowledged(self.sent.load(Ordering::SeqCst));
                 }
-                incoming = link.recv() => match incoming {
-                    Incoming::Message(message) => delivered += self.deliver(link, message).await,
+                incoming = connection.recv() => match incoming {
+                    Incoming::Message(message) =>
+                        delivered += self.deliver(connection, message).await,
                     Incoming::Finished => return End::Finished,
-                    Incoming::Lost(loss) => return End::Lost(loss),
+                    Incoming::Closed(cause) => return End::Closed(cause),
                 },
             }
         }
     }
 
-    /// Delivers a message and those that are there already; how many.
-    async fn deliver(self: &Arc<Self>, link: &Link, first: Bytes) -> usize {
+    /// Delivers a message and those that have already arrived. Returns their number.
+    async fn deliver(self: &Arc<Self>, connection: &Connection, first: Bytes) -> usize {
         let mut next = Some(first);
         let mut count = 0;
         while let Some(message) = next {
             let length = c_int::try_from(message.len()).unwrap_or(c_int::MAX);
             self.emit_with(Event::DataReceived, Some(message), length).await;
             count += 1;
-            let goes_on = count < MOST_AT_ONCE && !self.stop_wanted.load(Ordering::SeqCst);
-            next = if goes_on { link.try_recv() } else { None };
+            let goes_on = count < MAX_PER_TURN && !self.stop_requested.load(Ordering::SeqCst);
+            next = if goes_on { connection.try_recv() } else { None };
         }
         count
     }
 
-    async fn look_at_path(self: &Arc<Self>, link: &Link) {
-        let ideal = link.ideal_length();
+    async fn update_ideal_length(self: &Arc<Self>, connection: &Connection) {
+        let ideal = connection.ideal_length();
         if self.ideal.swap(ideal, Ordering::Relaxed) != ideal {
             self.emit_with(Event::IdealBufferLength, None, ideal as c_int).await;
         }

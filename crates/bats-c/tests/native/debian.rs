@@ -1,20 +1,22 @@
-//! The Debian packages.
+//! Tests of the Debian packages.
 
 use std::path::Path;
 use std::process::Command;
 
-use crate::kit::*;
+use crate::support::*;
 
 #[test]
-fn debian_packages_hold_what_a_program_needs() {
-    if !have("dpkg-deb", "the Debian packages") {
+fn debian_packages_contain_library_headers_tools_and_licences() {
+    if !is_installed("dpkg-deb", "the Debian packages") {
         return;
     }
-    // Programs of other packages: cargo builds them if it builds the tests of all.
+    // Programs of other crates, which cargo builds only with the tests of the whole workspace.
     let tools = archive().parent().unwrap().to_owned();
     let tools = if tools.ends_with("deps") { tools.parent().unwrap().to_owned() } else { tools };
     if !["bats_iperf", "batslab", "bats-sim"].iter().all(|tool| tools.join(tool).exists()) {
-        say("SKIPPED the Debian packages: the tools are not built; cargo test --workspace does");
+        print_line(
+            "SKIPPED the Debian packages: the tools are not built; run cargo test --workspace",
+        );
         return;
     }
     let output = scratch().join("deb");
@@ -22,7 +24,7 @@ fn debian_packages_hold_what_a_program_needs() {
     for directory in [&output, &root] {
         let _ = std::fs::remove_dir_all(directory);
     }
-    run(Command::new(here().join("package-deb"))
+    run(Command::new(crate_dir().join("package-deb"))
         .arg(&output)
         .arg("--archive")
         .arg(archive())
@@ -40,20 +42,23 @@ fn debian_packages_hold_what_a_program_needs() {
         let field = run(Command::new("dpkg-deb").arg("-f").arg(package).arg("Package"));
         assert_eq!(text(&field).trim(), name);
         run(Command::new("dpkg-deb").arg("-x").arg(package).arg(&root));
-        let papers = root.join("usr/share/doc").join(name);
-        let copyright = std::fs::read_to_string(papers.join("copyright")).unwrap();
+        let docs = root.join("usr/share/doc").join(name);
+        let copyright = std::fs::read_to_string(docs.join("copyright")).unwrap();
         for part in ["License: MIT or Apache-2.0", "Permission is hereby granted", "Apache-2.0\n"] {
             assert!(copyright.contains(part), "{name}: no '{part}' in:\n{copyright}");
         }
         assert!(!copyright.contains("\n\n\n") && !copyright.contains("\nTHE SOFTWARE"));
-        let others = run(Command::new("gzip").arg("-dc").arg(papers.join("THIRD-PARTY.gz")));
-        let others = text(&others);
+        let third_party = run(Command::new("gzip").arg("-dc").arg(docs.join("THIRD-PARTY.gz")));
+        let third_party = text(&third_party);
         for part in ["  zstd-sys ", "  rustls ", "  bytes ", "Copyright (c) Meta Platforms"] {
-            assert!(others.contains(part), "{name}: no '{part}' in the licences of others");
+            assert!(third_party.contains(part), "{name}: no '{part}' in the third-party licences");
         }
-        assert!(!others.contains("  bats-proto "), "{name}: ours is not another's");
-        let notice = std::fs::read_to_string(papers.join("NOTICE")).unwrap();
-        assert_eq!(notice, std::fs::read_to_string(here().join("../../NOTICE")).unwrap());
+        assert!(
+            !third_party.contains("  bats-proto "),
+            "{name}: crates of the project are not third-party"
+        );
+        let notice = std::fs::read_to_string(docs.join("NOTICE")).unwrap();
+        assert_eq!(notice, std::fs::read_to_string(crate_dir().join("../../NOTICE")).unwrap());
     }
     let dependencies = scratch().join("deb-control");
     let _ = std::fs::remove_dir_all(&dependencies);
@@ -63,27 +68,27 @@ fn debian_packages_hold_what_a_program_needs() {
     let symbols = std::fs::read_to_string(dependencies.join("symbols")).unwrap();
     assert!(symbols.starts_with("libopenbats.so.0 libopenbats0 #MINVER#\n"), "{symbols}");
     assert!(symbols.contains("\n bats_context_create@OPENBATS_0 0.1.0\n"), "{symbols}");
-    // As installed, but below a directory of its own.
+    // Compile an example against the package contents in a directory.
     let library = std::fs::read_dir(root.join("usr/lib")).unwrap().next().unwrap().unwrap().path();
     let program = scratch().join("deb-program");
     let mut command = Command::new("gcc");
     command.args(["-std=c11", "-D_POSIX_C_SOURCE=200809L"]);
     command.arg("-I").arg(root.join("usr/include/openbats"));
-    command.arg(here().join("examples/c/echo.c")).arg("-o").arg(&program);
+    command.arg(crate_dir().join("examples/c/echo.c")).arg("-o").arg(&program);
     command.arg("-L").arg(&library).arg("-lopenbats");
     run(command.arg(format!("-Wl,-rpath,{}", library.display())));
     assert!(run_program(&program, &[]).contains("3 messages came back"));
-    the_tools_are_there(&root);
+    check_tools(&root);
 }
 
-/// What `openbats-tools` puts into a system: programs that run, their pages and completions.
-fn the_tools_are_there(root: &Path) {
+/// Checks the contents of `openbats-tools`: programs that run, manual pages and completions.
+fn check_tools(root: &Path) {
     let usr = root.join("usr");
     for (tool, option) in
         [("bats_iperf", "--fingerprint"), ("batslab", "demo"), ("bats-sim", "matrix")]
     {
-        let said = text(&run(Command::new(usr.join("bin").join(tool)).arg("--version")));
-        assert!(said.contains(env!("CARGO_PKG_VERSION")), "{tool}: {said}");
+        let output = text(&run(Command::new(usr.join("bin").join(tool)).arg("--version")));
+        assert!(output.contains(env!("CARGO_PKG_VERSION")), "{tool}: {output}");
         for completions in [
             format!("share/bash-completion/completions/{tool}"),
             format!("share/fish/vendor_completions.d/{tool}.fish"),
@@ -98,17 +103,17 @@ fn the_tools_are_there(root: &Path) {
         assert!(page.contains(option), "{tool}");
     }
     assert!(usr.join("share/man/man1/batslab-demo.1.gz").exists());
-    // They do what they are for, without anything else of ours.
+    // The tools run without other files of the project.
     let mut command = Command::new(usr.join("bin/bats-sim"));
     command.args(["run", "--loss", "5", "--delay", "10", "--rate", "20", "--seconds", "3"]);
     assert!(!text(&run(&mut command)).is_empty());
     let cases = text(&run(Command::new(usr.join("bin/batslab")).arg("cases")));
     assert!(cases.contains("smoke"), "{cases}");
-    iperf_runs(&usr.join("bin/bats_iperf"));
+    check_iperf_transfer(&usr.join("bin/bats_iperf"));
 }
 
-/// A server for one client, and the client.
-fn iperf_runs(program: &Path) {
+/// Runs a bats_iperf server for one client, and the client.
+fn check_iperf_transfer(program: &Path) {
     let port = {
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.local_addr().unwrap().port().to_string()
@@ -116,18 +121,18 @@ fn iperf_runs(program: &Path) {
     let mut server = Command::new(program);
     server.args(["-s", "-1", "-B", "127.0.0.1", "-p", &port]);
     let mut server = server.stdout(std::process::Stdio::null()).spawn().unwrap();
-    let mut said = None;
+    let mut report = None;
     for _ in 0..50 {
         let mut client = Command::new(program);
         client.args(["-c", "127.0.0.1", "-p", &port, "-n", "2M"]);
         let output = client.output().unwrap();
         if output.status.success() {
-            said = Some(text(&output));
+            report = Some(text(&output));
             break;
         }
         std::thread::sleep(std::time::Duration::from_millis(100));
     }
     let _ = server.kill();
     let _ = server.wait();
-    assert!(said.expect("the client gets through").contains("receiver"));
+    assert!(report.expect("the client connects within 50 attempts").contains("receiver"));
 }

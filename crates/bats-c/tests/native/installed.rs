@@ -1,13 +1,13 @@
-//! What is installed: libraries, headers, packages for pkg-config and CMake.
+//! Tests of the installed files: libraries, headers, and packages for pkg-config and CMake.
 
 use std::collections::BTreeSet;
 use std::process::Command;
 
-use crate::kit::*;
+use crate::support::*;
 
-/// A program as the original's users have it, in both spellings of the include path.
+/// A program for the original SDK, with both include paths that its users have.
 #[test]
-fn the_link_lines_of_the_original_work() {
+fn programs_of_the_original_sdk_compile_and_link_unchanged() {
     let prefix = prefix();
     let main = "int main() {\n  IOContext context;\n  BatsConfiguration config;\n  \
                 config.SetMode(TransMode::BRTP);\n  BatsProtocol protocol(context, config);\n  \
@@ -26,7 +26,7 @@ fn the_link_lines_of_the_original_work() {
         command.arg(prefix.join("lib/libbats_protocol_library.a")).args(["-lpthread", "-ldl"]);
         run(command.arg("-o").arg(&program));
         run(&mut Command::new(&program));
-        // Nothing of ours is needed at run time.
+        // The program does not need the shared library at run time.
         let needed = text(&run(Command::new("readelf").arg("-d").arg(&program)));
         assert!(!needed.contains("libopenbats"), "{needed}");
     }
@@ -34,7 +34,7 @@ fn the_link_lines_of_the_original_work() {
 
 #[test]
 fn a_pkg_config_consumer_builds_and_runs() {
-    if !have("pkg-config", "the consumer that uses pkg-config") {
+    if !is_installed("pkg-config", "the pkg-config consumer") {
         return;
     }
     let prefix = prefix();
@@ -55,14 +55,14 @@ fn a_pkg_config_consumer_builds_and_runs() {
         let mut command = Command::new("gcc");
         command.arg(&source).arg("-o").arg(&program).args(flags.split_whitespace());
         run(command.arg(format!("-Wl,-rpath,{}", prefix.join("lib").display())));
-        let said = text(&run(&mut Command::new(&program)));
-        assert_eq!(said.trim(), env!("CARGO_PKG_VERSION"));
+        let output = text(&run(&mut Command::new(&program)));
+        assert_eq!(output.trim(), env!("CARGO_PKG_VERSION"));
     }
 }
 
 #[test]
 fn a_cmake_consumer_builds_and_runs() {
-    if !have("cmake", "the consumer that uses CMake") {
+    if !is_installed("cmake", "the CMake consumer") {
         return;
     }
     let project = scratch().join("cmake");
@@ -84,8 +84,8 @@ fn a_cmake_consumer_builds_and_runs() {
     run(command.arg(format!("-DCMAKE_PREFIX_PATH={}", prefix().display())));
     run(Command::new("cmake").arg("--build").arg(&build));
     for program in ["shared", "fixed"] {
-        let said = text(&run(&mut Command::new(build.join(program))));
-        assert!(said.starts_with("mode 0 (BTP)"), "{said}");
+        let output = text(&run(&mut Command::new(build.join(program))));
+        assert!(output.starts_with("mode 0 (BTP)"), "{output}");
     }
 }
 
@@ -93,7 +93,7 @@ fn a_cmake_consumer_builds_and_runs() {
 pub(crate) fn declared() -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for header in ["c_bats_api.h", "openbats.h"] {
-        let text = std::fs::read_to_string(here().join("include/c").join(header)).unwrap();
+        let text = std::fs::read_to_string(crate_dir().join("include/c").join(header)).unwrap();
         for (place, _) in text.match_indices('(') {
             let name: String = {
                 let back = text[..place].chars().rev();
@@ -106,7 +106,7 @@ pub(crate) fn declared() -> BTreeSet<String> {
             }
         }
     }
-    // Mentioned in a comment of openbats.h with parentheses, or declared: both are functions.
+    // Names with parentheses in comments of openbats.h are functions too.
     names
 }
 
@@ -125,8 +125,8 @@ fn the_library_exports_what_the_headers_declare_and_nothing_else() {
         }
     }
     assert!(exported.len() > 40);
-    // What Debian's tools know the library's programs by.
-    let list = std::fs::read_to_string(here().join("libopenbats0.symbols")).unwrap();
+    // The symbols file of the Debian package must list the exported symbols.
+    let list = std::fs::read_to_string(crate_dir().join("libopenbats0.symbols")).unwrap();
     let listed = list.lines().skip(1).map(|line| line.trim().split_once('@').unwrap().0.to_owned());
     let mut with_version = exported.clone();
     with_version.insert("OPENBATS_0".to_owned());
@@ -134,16 +134,16 @@ fn the_library_exports_what_the_headers_declare_and_nothing_else() {
     assert_eq!(exported, declared());
 }
 
-/// A program with a zstd of its own, and one with functions of the library's inner names.
+/// A program may define functions of zstd and of the Rust runtime without a conflict.
 #[test]
-fn the_static_library_shows_its_interface_only() {
+fn the_static_library_exports_only_its_interface() {
     let archive = prefix().join("lib/libopenbats.a");
     let symbols = run(Command::new("nm").args(["--extern-only", "--defined-only"]).arg(&archive));
-    let shown: BTreeSet<_> = text(&symbols)
+    let exported: BTreeSet<_> = text(&symbols)
         .lines()
         .filter_map(|line| line.split_once(' ')?.1.split_once(' ').map(|(_, name)| name.to_owned()))
         .collect();
-    assert_eq!(shown, declared());
+    assert_eq!(exported, declared());
     let source = scratch().join("own-zstd.c");
     let main = "#include <openbats.h>\n#include <c_bats_api.h>\n#include <stdio.h>\n\
                 static int asked;\n\
@@ -166,10 +166,10 @@ fn the_static_library_shows_its_interface_only() {
 }
 
 #[test]
-fn a_shared_prefix_and_a_package_directory_are_served() {
+fn install_sdk_supports_a_system_prefix_with_destdir_and_rejects_bad_options() {
     let destination = scratch().join("destination");
     let _ = std::fs::remove_dir_all(&destination);
-    let mut command = Command::new(here().join("install-sdk"));
+    let mut command = Command::new(crate_dir().join("install-sdk"));
     command.arg("--archive").arg(archive()).args(["--prefix", "/usr", "--layout", "system"]);
     command.args(["--libdir", "lib/x86_64-linux-gnu", "--destdir"]).arg(&destination);
     run(&mut command);
@@ -185,9 +185,9 @@ fn a_shared_prefix_and_a_package_directory_are_served() {
     let package = destination.join("usr/lib/x86_64-linux-gnu/pkgconfig/openbats.pc");
     let package = std::fs::read_to_string(package).unwrap();
     assert!(package.contains("prefix=/usr\n"), "{package}");
-    let mut wrong = Command::new(here().join("install-sdk"));
+    let mut wrong = Command::new(crate_dir().join("install-sdk"));
     assert!(!wrong.args(["--prefix", "relative"]).output().unwrap().status.success());
-    let mut wrong = Command::new(here().join("install-sdk"));
+    let mut wrong = Command::new(crate_dir().join("install-sdk"));
     assert!(
         !wrong.args(["--prefix", "/tmp/x", "--layout", "none"]).output().unwrap().status.success()
     );

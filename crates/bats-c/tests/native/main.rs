@@ -1,8 +1,9 @@
-//! The library as C and C++ programs get it: installed to a prefix, compiled against, run.
+//! Tests of the installed library with C and C++ programs: install to a prefix, compile, run.
 //!
-//! With `OPENBATS_TEST_LONG=1` the random calls run for a minute and 10,000 connections are made.
+//! With `OPENBATS_TEST_LONG=1` the random calls run for one minute, and 10,000 connections are
+//! opened.
 
 mod debian;
 mod installed;
-mod kit;
 mod programs;
+mod support;

@@ -1,9 +1,9 @@
-//! The test programs and the examples, plain and under tools that look for faults.
+//! Runs the test programs and the examples, with and without sanitizers and valgrind.
 
 use std::path::Path;
 use std::process::Command;
 
-use crate::kit::*;
+use crate::support::*;
 
 #[test]
 fn every_header_compiles_alone_with_every_compiler() {
@@ -12,7 +12,7 @@ fn every_header_compiles_alone_with_every_compiler() {
     let cpp = ["bats_config.h", "bats_connection.h", "bats_iocontext.h", "bats_protocol.h"];
     let c_and_cpp = [("gcc", "g++"), ("clang", "clang++")];
     for (c_compiler, cpp_compiler) in c_and_cpp {
-        if !have(c_compiler, "headers") || !have(cpp_compiler, "headers") {
+        if !is_installed(c_compiler, "headers") || !is_installed(cpp_compiler, "headers") {
             assert_ne!(c_compiler, "gcc", "the tests need gcc");
             continue;
         }
@@ -38,27 +38,27 @@ fn every_header_compiles_alone_with_every_compiler() {
 }
 
 #[test]
-fn the_contract_holds() {
+fn the_contract_tests_pass() {
     let program = build("g++", "tests/programs/contract.cpp", "contract", &[]);
     assert!(run_program(&program, &[]).contains("39 contract tests passed"));
 }
 
 #[test]
-fn the_contract_holds_under_address_sanitizer() {
+fn the_contract_tests_pass_under_address_sanitizer() {
     let sanitizer = "-fsanitize=address,undefined";
     let program = build("g++", "tests/programs/contract.cpp", "contract-asan", &[sanitizer]);
     assert!(run_program(&program, &[]).contains("39 contract tests passed"));
 }
 
 #[test]
-fn the_contract_holds_under_thread_sanitizer() {
+fn the_contract_tests_pass_under_thread_sanitizer() {
     let program =
         build("g++", "tests/programs/contract.cpp", "contract-tsan", &["-fsanitize=thread"]);
     assert!(run_program(&program, &[]).contains("39 contract tests passed"));
 }
 
 #[test]
-fn options_beyond_the_original_do_what_they_say() {
+fn tests_of_options_beyond_the_original_sdk_pass_plain_and_under_sanitizers() {
     for (name, option) in [
         ("options", "-O2"),
         ("options-asan", "-fsanitize=address,undefined"),
@@ -70,7 +70,7 @@ fn options_beyond_the_original_do_what_they_say() {
 }
 
 #[test]
-fn random_calls_from_eight_threads() {
+fn random_calls_from_eight_threads_cause_no_errors() {
     let seconds = if is_long() { "60" } else { "3" };
     for (name, option) in [
         ("stress", "-O2"),
@@ -82,8 +82,8 @@ fn random_calls_from_eight_threads() {
     }
 }
 
-/// Runs a test program under valgrind, which judges the library's code, too: an access that is wrong or
-/// a byte that nobody reaches any more ends it with an error.
+/// Runs a test program under valgrind, which also checks the code of the library. Panics on invalid
+/// accesses and definite leaks.
 fn run_under_valgrind(program: &Path, arguments: &[&str]) -> String {
     let mut command = Command::new("valgrind");
     command.args(["--quiet", "--error-exitcode=9", "--leak-check=full", "--fair-sched=yes"]);
@@ -92,26 +92,27 @@ fn run_under_valgrind(program: &Path, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn the_programs_run_under_valgrind() {
-    if !have("valgrind", "the programs under valgrind") {
+fn test_programs_and_examples_have_no_valgrind_errors() {
+    if !is_installed("valgrind", "the programs under valgrind") {
         return;
     }
     let program = build("gcc", "tests/programs/c_api.c", "c-api-valgrind", &[]);
     assert!(run_under_valgrind(&program, &[]).contains("ok"));
-    // What does not live by the clock: deadlines of 200 ms are none there. All of it takes minutes.
+    // Only tests without time limits, because valgrind is too slow for deadlines of 200 ms. All of
+    // them take minutes.
     let contract = build("g++", "tests/programs/contract.cpp", "contract-valgrind", &[]);
     let mut parts = vec!["Swapped", "Dropped", "InItsOwn"];
     if is_long() {
         parts.extend(["EstablishedThen", "Files", "NothingIsLost", "NoCallbackAfter", "APolled"]);
         let options = build("g++", "tests/programs/options.cpp", "options-valgrind", &[]);
-        let said = run_under_valgrind(&options, &["CompressionIsAgreed"]);
-        assert!(said.contains("1 tests of options passed"), "{said}");
+        let output = run_under_valgrind(&options, &["CompressionIsAgreed"]);
+        assert!(output.contains("1 tests of options passed"), "{output}");
         let stress = build("g++", "tests/programs/stress.cpp", "stress-valgrind", &[]);
         assert!(run_under_valgrind(&stress, &["4", "60", "1", "slow"]).contains("calls"));
     }
     for part in parts {
-        let said = run_under_valgrind(&contract, &[part]);
-        assert!(said.contains("contract tests passed"), "{part}: {said}");
+        let output = run_under_valgrind(&contract, &[part]);
+        assert!(output.contains("contract tests passed"), "{part}: {output}");
     }
     let churn = build("g++", "tests/programs/churn.cpp", "churn-valgrind", &[]);
     run_under_valgrind(&churn, &["7", "1"]);
@@ -123,7 +124,7 @@ fn the_programs_run_under_valgrind() {
 }
 
 #[test]
-fn connections_leave_nothing_behind() {
+fn repeated_connections_leak_nothing() {
     let count = if is_long() { "10000" } else { "1000" };
     let program = build("g++", "tests/programs/churn.cpp", "churn", &[]);
     assert!(run_program(&program, &[count]).contains(&format!("{count} connections")));
@@ -133,9 +134,9 @@ fn connections_leave_nothing_behind() {
 }
 
 #[test]
-fn the_c_interface_works_from_c11() {
+fn the_c_interface_compiles_as_c11_and_its_tests_pass() {
     for compiler in ["gcc", "clang"] {
-        if !have(compiler, "the C interface") {
+        if !is_installed(compiler, "the C interface") {
             assert_ne!(compiler, "gcc", "the tests need gcc");
             continue;
         }
@@ -148,8 +149,8 @@ fn the_c_interface_works_from_c11() {
 }
 
 #[test]
-fn the_examples_do_what_they_say() {
-    for (name, says) in [
+fn the_examples_run_and_print_their_results() {
+    for (name, expected) in [
         ("echo", "3 messages came back"),
         ("file", "8388608 bytes arrived"),
         ("latency", "1000 rounds"),
@@ -158,12 +159,12 @@ fn the_examples_do_what_they_say() {
         let source = format!("examples/cpp/{name}.cpp");
         let program = build("g++", &source, &format!("example-{name}"), &["-fno-exceptions"]);
         for mode in ["1", "10"] {
-            let said = run_program(&program, &[mode]);
-            assert!(said.contains(says), "{name}: {said}");
+            let output = run_program(&program, &[mode]);
+            assert!(output.contains(expected), "{name}: {output}");
         }
         let source = format!("examples/c/{name}.c");
         let program = build("gcc", &source, &format!("example-c-{name}"), &[]);
-        let said = run_program(&program, &[]);
-        assert!(said.contains(says), "{name} in C: {said}");
+        let output = run_program(&program, &[]);
+        assert!(output.contains(expected), "{name} in C: {output}");
     }
 }

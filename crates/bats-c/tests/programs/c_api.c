@@ -1,9 +1,9 @@
-/* The C interface from C11. */
+/* Tests the C interface from C11. */
 
 #include "include/c/c_bats_types.h"
 
-/* The types header alone must do: it brings bool. */
-static bool types_header_brings_bool = true;
+/* The types header alone defines bool. */
+static bool types_header_defines_bool = true;
 
 #include "include/c/c_bats_api.h"
 #include "include/c/openbats.h"
@@ -95,21 +95,21 @@ static bool on_nothing(bats_connection_handle_t connection, bats_conn_event_t ev
 }
 
 int main(void) {
-  CHECK(types_header_brings_bool);
+  CHECK(types_header_defines_bool);
   bats_context_handle_t context = bats_context_create();
   CHECK(context != NULL);
   bats_context_set_log_level(context, bats_log_level_error);
 
-  /* As the original's C example: GCC is asked for, "2" is the time-out, certificates are named. */
+  /* As in the original's C example: GCC, a short timeout number (seconds), and certificate files. */
   bats_config_handle_t config = bats_config_create();
   bats_config_set_mode(config, bats_transport_brtp);
   bats_config_set_timeout(config, 20);
   bats_config_set_local_addr(config, "127.0.0.1");
   bats_config_set_local_port(config, 0);
   bats_config_set_cc(config, (bats_congestion_control_t)99);
-  char fallen[400];
-  CHECK(openbats_config_describe(config, fallen, sizeof fallen) < sizeof fallen);
-  CHECK(strstr(fallen, "control Bbr") != NULL); /* falls back */
+  char fallback[400];
+  CHECK(openbats_config_describe(config, fallback, sizeof fallback) < sizeof fallback);
+  CHECK(strstr(fallback, "control Bbr") != NULL);
   bats_config_set_cc(config, bats_cc_gcc);
   bats_config_cert_file(config, "server.crt");
   bats_config_key_file(config, "server.key");
@@ -118,9 +118,9 @@ int main(void) {
   CHECK(openbats_config_set_deadline(config, 0) == bats_error_invalid_param);
   CHECK(openbats_config_set_deadline(config, 500) == bats_error_none);
   CHECK(openbats_config_enable_quic_datagrams(config, 0) == bats_error_none);
-  CHECK(openbats_config_set_closed_key(config, "12") == bats_error_invalid_param);
+  CHECK(openbats_config_set_preshared_key(config, "12") == bats_error_invalid_param);
   CHECK(strstr(openbats_last_error(), "64 hexadecimal digits") != NULL);
-  CHECK(openbats_config_set_closed_key_file(config, "/nowhere") == bats_error_invalid_param);
+  CHECK(openbats_config_set_preshared_key_file(config, "/nowhere") == bats_error_invalid_param);
   CHECK(strstr(openbats_last_error(), "/nowhere") != NULL);
   bats_config_set_frame_type(config, bats_frame_header_v1);
   char text[400];
@@ -138,7 +138,7 @@ int main(void) {
   bats_config_set_remote_addr(config, "127.0.0.1");
   bats_config_set_remote_port(config, port);
   bats_protocol_handle_t client = bats_protocol_create(context, config);
-  bats_config_destroy(config); /* protocols have copies */
+  bats_config_destroy(config); /* protocols hold copies */
   CHECK(bats_protocol_start_connect(client, NULL, 0, on_client, &established) == bats_error_none);
   await(&established, 1);
   CHECK(bats_connection_is_writable(client_connection) == 1);
@@ -157,28 +157,28 @@ int main(void) {
   CHECK(bats_connection_send_file(client_connection, "/nowhere") == bats_error_send_failed);
   CHECK(strstr(openbats_last_error(), "/nowhere") != NULL);
 
-  /* A struct of an older program: only its fields are written. */
+  /* The struct of an older version: only its fields are written. */
   struct {
     openbats_stats_t stats;
     unsigned char guard[8];
-  } room;
-  memset(&room, 0xaa, sizeof room);
-  room.stats.size = 16;
-  CHECK(openbats_connection_stats(client_connection, &room.stats) == bats_error_none);
-  CHECK(room.stats.size == 16 && room.stats.smoothed_rtt_ns != 0);
-  CHECK(room.stats.min_rtt_ns == 0xaaaaaaaaaaaaaaaaULL);
-  room.stats.size = sizeof room.stats + 8; /* a newer one's */
-  CHECK(openbats_connection_stats(client_connection, &room.stats) == bats_error_none);
-  CHECK(room.stats.size == sizeof room.stats && room.guard[0] == 0xaa);
-  CHECK(room.stats.messages_sent == 2 && room.stats.messages_received == 2);
+  } guarded;
+  memset(&guarded, 0xaa, sizeof guarded);
+  guarded.stats.size = 16;
+  CHECK(openbats_connection_stats(client_connection, &guarded.stats) == bats_error_none);
+  CHECK(guarded.stats.size == 16 && guarded.stats.smoothed_rtt_ns != 0);
+  CHECK(guarded.stats.min_rtt_ns == 0xaaaaaaaaaaaaaaaaULL);
+  guarded.stats.size = sizeof guarded.stats + 8; /* of a newer version */
+  CHECK(openbats_connection_stats(client_connection, &guarded.stats) == bats_error_none);
+  CHECK(guarded.stats.size == sizeof guarded.stats && guarded.guard[0] == 0xaa);
+  CHECK(guarded.stats.messages_sent == 2 && guarded.stats.messages_received == 2);
 
-  /* The callback gives its pointer back when another takes its place. */
+  /* Replacing a callback releases its user_data. */
   CHECK(openbats_connection_set_callback(client_connection, on_nothing, &released, on_release) ==
         bats_error_none);
   CHECK(atomic_load(&released) == 0);
   bats_connection_set_callback(client_connection, on_client, &established);
   CHECK(atomic_load(&released) == 1);
-  /* Also when the call fails. */
+  /* So does a failed call. */
   CHECK(openbats_connection_set_callback(NULL, on_nothing, &released, on_release) ==
         bats_error_connection_closed);
   CHECK(atomic_load(&released) == 2);
@@ -193,7 +193,7 @@ int main(void) {
   CHECK(bats_connection_send_data(client_connection, (const unsigned char*)text, 1) == bats_error_connection_closed);
   openbats_connection_release(client_connection);
 
-  /* A mode that is not there: the code, the words, and the event on this thread. */
+  /* An unsupported mode: error code, description, and the event on this thread. */
   bats_config_handle_t other = bats_config_create();
   bats_config_set_mode(other, (bats_transport_mode_t)4);
   bats_protocol_handle_t refused = bats_protocol_create(context, other);
@@ -206,7 +206,7 @@ int main(void) {
   CHECK(bats_protocol_stop_listen(server) == bats_error_none);
   CHECK(bats_protocol_stop_listen(server) == bats_error_invalid_param);
 
-  /* Stale and wrong handles are errors. */
+  /* Stale handles and handles of another type are errors. */
   bats_protocol_destroy(refused);
   bats_protocol_destroy(refused);
   CHECK(bats_protocol_start_connect(refused, "127.0.0.1", port, on_client, &established) ==

@@ -1,5 +1,5 @@
-// What the test programs share: checks that end the program, waiting with a limit, a recorder of
-// events.
+// Helpers of the test programs: checks that abort the program, waiting with a limit, an event
+// recorder.
 #ifndef CHECK_H
 #define CHECK_H
 
@@ -33,7 +33,7 @@
     }                                                                                        \
   } while (false)
 
-// Longest wait for anything: sanitizers and busy machines are slow.
+// Longest wait for any condition, in ms: sanitizers and loaded machines are slow.
 constexpr int kLimitMs = 60000;
 
 inline void SleepMs(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
@@ -50,7 +50,7 @@ bool Eventually(Condition condition, int limit_ms = kLimitMs) {
   return true;
 }
 
-struct Seen {
+struct RecordedEvent {
   BatsConnEvent event;
   int length;
   bool has_data;
@@ -58,12 +58,12 @@ struct Seen {
   void* context;
 };
 
-// Notes the events of a connection, and its messages.
+// Records the events and messages of a connection.
 class Recorder {
  public:
   Recorder() = default;
   Recorder(const Recorder&) = delete;
-  // The last event may still be at its end.
+  // The last callback may still be running.
   ~Recorder() {
     CHECK(Eventually([this] {
       std::lock_guard<std::mutex> lock(mutex_);
@@ -84,7 +84,7 @@ class Recorder {
         CHECK(!in_callback_);  // callbacks of one connection are serialised
         in_callback_ = true;
         connection_ = connection;
-        seen_.push_back({event, length, data != nullptr, std::this_thread::get_id(), context});
+        events_.push_back({event, length, data != nullptr, std::this_thread::get_id(), context});
         if (event == BatsConnEvent::BATS_CONNECTION_DATA_RECEIVED) {
           messages_.push_back(message);
         }
@@ -104,9 +104,9 @@ class Recorder {
     hook_ = std::move(hook);
   }
 
-  std::vector<Seen> Events() const {
+  std::vector<RecordedEvent> Events() const {
     std::lock_guard<std::mutex> lock(mutex_);
-    return seen_;
+    return events_;
   }
 
   int Count(BatsConnEvent event) const {
@@ -117,8 +117,8 @@ class Recorder {
     return count;
   }
 
-  // The place of the first such event, -1 if there is none.
-  int Place(BatsConnEvent event) const {
+  // Index of the first such event, -1 if there is none.
+  int IndexOf(BatsConnEvent event) const {
     const auto events = Events();
     for (size_t i = 0; i < events.size(); ++i) {
       if (events[i].event == event) {
@@ -129,15 +129,15 @@ class Recorder {
   }
 
   bool Await(BatsConnEvent event, int count = 1) const {
-    const bool came = Eventually([&] { return Count(event) >= count; });
-    if (!came) {
-      std::fprintf(stderr, "event %d did not come %d times; came:", static_cast<int>(event), count);
+    const bool occurred = Eventually([&] { return Count(event) >= count; });
+    if (!occurred) {
+      std::fprintf(stderr, "event %d did not occur %d times; events:", static_cast<int>(event), count);
       for (const auto& seen : Events()) {
         std::fprintf(stderr, " %d", static_cast<int>(seen.event));
       }
       std::fprintf(stderr, "\n");
     }
-    return came;
+    return occurred;
   }
 
   std::vector<octetVec> Messages() const {
@@ -155,7 +155,7 @@ class Recorder {
     return connection_;
   }
 
-  void Forget() {
+  void ReleaseConnection() {
     std::lock_guard<std::mutex> lock(mutex_);
     connection_.reset();
   }
@@ -163,7 +163,7 @@ class Recorder {
  private:
   mutable std::mutex mutex_;
   bool in_callback_ = false;
-  std::vector<Seen> seen_;
+  std::vector<RecordedEvent> events_;
   std::vector<octetVec> messages_;
   IBatsConnPtr connection_;
   std::function<void(const IBatsConnPtr&, BatsConnEvent, const octetVec&)> hook_;
@@ -221,19 +221,19 @@ class Server {
 inline octetVec Content(size_t length, unsigned seed) {
   octetVec data(length);
   unsigned x = seed * 2654435761u + 1;
-  for (auto& one : data) {
+  for (auto& value : data) {
     x = x * 1664525u + 1013904223u;
-    one = static_cast<byte>(x >> 24);
+    value = static_cast<byte>(x >> 24);
   }
   return data;
 }
 
-// Sends a message as soon as there is room for it.
+// Sends a message, waiting for send-buffer space.
 inline bool Send(const IBatsConnPtr& connection, const octetVec& message) {
   return Eventually([&] { return connection->SendData(message); });
 }
 
-// Binds a port as another program would; false when it is taken.
+// Binds a port like another program. Returns false if the port is in use.
 inline bool CanBind(int type, uint16_t port) {
   const int fd = socket(AF_INET, type, 0);
   CHECK(fd >= 0);
@@ -251,7 +251,7 @@ inline bool CanBind(int type, uint16_t port) {
   return bound && listens;
 }
 
-// A UDP socket that takes everything and answers nothing.
+// A UDP socket that receives datagrams and never answers.
 class BlackHole {
  public:
   BlackHole() : fd_(socket(AF_INET, SOCK_DGRAM, 0)) {
@@ -272,7 +272,7 @@ class BlackHole {
   uint16_t port_;
 };
 
-// Entries of a directory of /proc/self: threads or open files.
+// Number of entries in a directory of /proc/self: threads or open files.
 inline int CountEntries(const char* path) {
   DIR* directory = opendir(path);
   CHECK(directory != nullptr);

@@ -1,5 +1,5 @@
-// Connections opened and closed in every mode leave nothing behind: churn [count] [before], where
-// as many of each mode go before the first look.
+// Tests that connections opened and closed in every mode leak no threads, files or memory:
+// churn [count] [warmup]. `warmup` connections of each mode precede the first measurement.
 
 #include <malloc.h>
 
@@ -7,8 +7,8 @@
 
 using E = BatsConnEvent;
 
-// Memory of the process in kB, without what the allocator keeps of what was freed: that depends on how
-// threads happened to follow each other.
+// Resident memory of the process in kB, without freed memory that the allocator keeps: that depends on
+// thread scheduling.
 static long Resident() {
   malloc_trim(0);
   FILE* file = std::fopen("/proc/self/statm", "r");
@@ -25,9 +25,9 @@ static void Rounds(int mode, int count) {
   std::atomic<int> ended{0}, accepted{0};
   IOContext context;
   BatsConfiguration config = Config(mode);
-  // Over plain UDP a server notices the end of a connection by the silence.
+  // Over plain UDP a server detects the end of a connection by the idle timeout.
   if (mode == 11) config.SetTimeout(500);
-  // A busy machine must not make a message too old.
+  // No message may expire on a loaded machine.
   config.SetDeadline(30000);
   BatsProtocol server(context, config);
   std::atomic<bool> ready{false};
@@ -63,10 +63,10 @@ static void Rounds(int mode, int count) {
           return true;
         },
         nullptr);
-    // Some at the same time, not all.
+    // At most 20 at the same time.
     CHECK(Eventually([&] { return i - closed < 20; }));
   }
-  // A client's port that comes again within the time-out is the same peer over plain UDP.
+  // Over plain UDP a client port that is reused within the timeout is the same peer.
   CHECK(Eventually([&] {
     return closed == count && ended == accepted && (accepted == count || mode == 11);
   }));
@@ -78,9 +78,9 @@ static void AllModes(int count) {
 
 int main(int argc, char** argv) {
   const int count = argc > 1 ? std::atoi(argv[1]) : 1000;
-  const int threads = Threads();  // a sanitizer has one of its own
-  const int before_first = argc > 2 ? std::atoi(argv[2]) : 30;
-  AllModes(before_first);
+  const int threads = Threads();  // includes one of a sanitizer
+  const int warmup = argc > 2 ? std::atoi(argv[2]) : 30;
+  AllModes(warmup);
   CHECK(Eventually([&] { return Threads() == threads; }));
   const int files = Files();
   const long before = Resident();
@@ -92,8 +92,8 @@ int main(int argc, char** argv) {
               threads, before, after);
   std::fflush(stdout);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-  // The allocator keeps some; a leak of a connection's state would be several kB each. (A
-  // sanitizer keeps what was freed, and looks for leaks itself.)
+  // The allocator keeps some memory; leaked connection state would be several kB each. (Sanitizers
+  // keep freed memory, and detect leaks themselves.)
   CHECK(after - before < 8192 + count / 4);
 #endif
   return 0;

@@ -1,5 +1,5 @@
-// The run-time contract of the C++ interface, one function for each line of it. Without an
-// argument all run; with one, those whose names contain it.
+// Tests of the run-time contract of the C++ interface, one function for each rule. Runs all tests, or
+// with an argument those whose names contain it.
 
 #include "contract/connecting.h"
 #include "contract/endings.h"
@@ -14,45 +14,45 @@ struct Test {
 
 #define TEST(name) {#name, name}
 static const Test kTests[] = {
-    TEST(EstablishedThenWritableUnasked),
+    TEST(EstablishedThenWritableWithoutACall),
     TEST(MessagesKeepTheirBoundaries),
-    TEST(UnreliableModesCarryMessagesAndCount),
+    TEST(UnreliableModesDeliverAndCountMessages),
     TEST(DatagramsKeepTheirBoundariesAndTheirPort),
     TEST(NothingIsLostBeforeTheCallbackIsSet),
     TEST(NoEventFromInsideSetConnectionCallback),
-    TEST(TheCallbackCanBeSwappedInsideItself),
+    TEST(CallbackCanBeSwappedInsideItself),
     TEST(RefusedConnectionsFailAtOnce),
     TEST(TimeoutIsFollowedByFailed),
     TEST(AFailedConnectCanBeRepeated),
     TEST(MissingModesAreRefusedOnTheCallersThread),
     TEST(ListenFailedWhenThePortIsTaken),
-    TEST(ASecondListenSaysAlreadyInListen),
+    TEST(ASecondListenGivesAlreadyInListen),
     TEST(StopListenFreesThePortAndConnectionsLiveOn),
     TEST(DestroyingAListenerFreesItsPortBeforeItReturns),
     TEST(BufferFullThenWritable),
-    TEST(AllDataAckedComesAfterAQuietTimeAndAgain),
-    TEST(StoppingClosesHereAndShutsDownThere),
-    TEST(SilenceClosesTheConnection),
+    TEST(AllDataAckedFollowsAnIdleTimeAndRepeats),
+    TEST(StoppingClosesLocallyAndShutsDownThePeer),
+    TEST(IdleTimeoutClosesTheConnection),
     TEST(IdealLengthFollowsThePath),
     TEST(NoCallbackAfterTheOwnerIsDestroyed),
     TEST(AnObjectCanBeDestroyedInItsOwnCallback),
     TEST(CallbacksAreDroppedWithTheirConnection),
     TEST(OneObjectMakesSeveralConnectionsInSeveralModes),
     TEST(TheOverloadsWithoutAnAddressUseTheConfiguration),
-    TEST(NamesAndBothFamiliesAreReached),
-    TEST(EachAddressOfANameIsTried),
+    TEST(HostNamesAndBothAddressFamiliesWork),
+    TEST(EachAddressOfAHostNameIsTried),
     TEST(FilesArriveAsMessages),
-    TEST(FilesWaitUpToALimit),
-    TEST(NothingIsSentBeforeTheConnectionStands),
-    TEST(SignalsAreToldOnAnOrdinaryThread),
-    TEST(TheLogGoesWhereItIsTold),
-    TEST(WhatIsAskedForAndNotDoneIsInTheLog),
+    TEST(FilesAreQueuedUpToALimit),
+    TEST(NothingIsSentBeforeTheConnectionIsEstablished),
+    TEST(SignalCallbackRunsOnAnOrdinaryThread),
+    TEST(LogIsWrittenToTheConfiguredPath),
+    TEST(IgnoredOptionsAreLogged),
     TEST(EveryOptionIsAccepted),
-    TEST(APinnedServerIsBelievedAndAnotherIsNot),
+    TEST(OnlyAServerWithThePinnedFingerprintIsTrusted),
     TEST(StatisticsCount),
     TEST(APolledContextCallsBackInPollOnly),
-    TEST(DestroyedInTheWrongOrderNothingBreaks),
-    TEST(TheLastReleaseOfAConnectionMayComeFromAnywhere),
+    TEST(DestroyingTheContextFirstIsSafe),
+    TEST(AnyThreadMayReleaseTheLastReference),
 };
 
 int main(int argc, char** argv) {

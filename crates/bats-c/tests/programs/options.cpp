@@ -1,5 +1,5 @@
-// What a program asks for beyond the original, and compression: agreed on by both ends, in every mode
-// that has it.
+// Tests of options that the original does not have, and of compression, in every mode that supports
+// them.
 
 #include <unistd.h>
 
@@ -12,14 +12,14 @@
 
 using E = BatsConnEvent;
 
-// A pair of which either end may have its own options.
+// A pair of connected ends with separate options.
 struct Pair {
-  Pair(const BatsConfiguration& of_server, const BatsConfiguration& of_client)
-      : server(context, of_server, far),
-        client(std::make_unique<BatsProtocol>(context, of_client)) {
+  Pair(const BatsConfiguration& server_config, const BatsConfiguration& client_config)
+      : server(context, server_config, far),
+        client(std::make_unique<BatsProtocol>(context, client_config)) {
     client->StartConnect("127.0.0.1", server.Port(), near.Callback(), nullptr);
   }
-  bool Stands() {
+  bool AwaitWritable() {
     return near.Await(E::BATS_CONNECTION_WRITABLE) && far.Await(E::BATS_CONNECTION_WRITABLE);
   }
 
@@ -38,23 +38,23 @@ static BatsConfiguration Compressing(int mode, bool enable) {
 
 static void CompressionIsAgreedOnByBothEnds() {
   for (int mode : {0, 1, 2, 3, 10, 12}) {
-    for (bool there : {true, false}) {
-      for (bool here : {true, false}) {
-        Pair pair(Compressing(mode, there), Compressing(mode, here));
-        CHECK(pair.Stands());
-        const bool both = there && here;
+    for (bool at_server : {true, false}) {
+      for (bool at_client : {true, false}) {
+        Pair pair(Compressing(mode, at_server), Compressing(mode, at_client));
+        CHECK(pair.AwaitWritable());
+        const bool both = at_server && at_client;
         CHECK(openbats::IsCompressed(pair.near.Connection()) == both);
         CHECK(openbats::IsCompressed(pair.far.Connection()) == both);
-        const octetVec even(20000, 7), noise = Content(20000, 1);
+        const octetVec compressible(20000, 7), random_data = Content(20000, 1);
         size_t arrived = 0;
-        for (const auto& message : {even, noise, octetVec(), even}) {
+        for (const auto& message : {compressible, random_data, octetVec(), compressible}) {
           CHECK(Send(pair.near.Connection(), message));
           CHECK(Eventually([&] { return pair.far.MessageCount() == arrived + 1; }));
           CHECK(pair.far.Messages()[arrived++] == message);
         }
-        CHECK(Send(pair.far.Connection(), even));
+        CHECK(Send(pair.far.Connection(), compressible));
         CHECK(Eventually([&] { return pair.near.MessageCount() == 1; }));
-        CHECK(pair.near.Messages()[0] == even);
+        CHECK(pair.near.Messages()[0] == compressible);
         const auto sent = openbats::GetStats(pair.near.Connection()).message_bytes_sent;
         CHECK(both ? sent < 22000 : sent == 60000);
       }
@@ -62,7 +62,7 @@ static void CompressionIsAgreedOnByBothEnds() {
   }
 }
 
-static void DatagramsWithoutAHandshakeGoAsTheyAre() {
+static void PlainUdpIsNotCompressed() {
   Recorder near, far;
   IOContext context;
   Server server(context, Compressing(11, true), far);
@@ -70,17 +70,17 @@ static void DatagramsWithoutAHandshakeGoAsTheyAre() {
   client.StartConnect("127.0.0.1", server.Port(), near.Callback(), nullptr);
   CHECK(near.Await(E::BATS_CONNECTION_WRITABLE));
   CHECK(!openbats::IsCompressed(near.Connection()));
-  const octetVec even(1400, 7);
-  CHECK(openbats::SendWithin(near.Connection(), even.data(), 1400, 100));
+  const octetVec compressible(1400, 7);
+  CHECK(openbats::SendWithin(near.Connection(), compressible.data(), 1400, 100));
   CHECK(Eventually([&] { return far.MessageCount() == 1; }));
-  CHECK(far.Messages()[0] == even);
+  CHECK(far.Messages()[0] == compressible);
 }
 
-static void MessagesHaveDeadlinesOfTheirOwn() {
+static void MessagesCanHaveTheirOwnDeadlines() {
   const auto message = Content(1000, 4);
   for (int mode : {0, 1, 2, 3, 10, 12}) {
     Pair pair(Config(mode), Config(mode));
-    CHECK(pair.Stands());
+    CHECK(pair.AwaitWritable());
     const auto connection = pair.near.Connection();
     for (int wrong : {0, -1, 3600001}) {
       CHECK(!openbats::SendWithin(connection, message.data(), 1000, wrong));
@@ -97,24 +97,24 @@ static void MessagesHaveDeadlinesOfTheirOwn() {
   CHECK(!config.SetDeadline(0) && !config.SetDeadline(3600001) && config.SetDeadline(1));
 }
 
-// More at once than the link carries in a millisecond: the rest is worth nothing any more. Where the
-// deadline is the configuration's, the same.
-static void WhatIsTooOldIsNotSent() {
+// Sends more than the path transfers within the deadline of 1 ms, set for each message or by the
+// configuration: the remaining messages expire.
+static void ExpiredMessagesAreNotSent() {
   for (bool by_configuration : {false, true}) {
     auto config = Config(0);
     if (by_configuration) CHECK(config.SetDeadline(1));
     Pair pair(config, config);
-    CHECK(pair.Stands());
+    CHECK(pair.AwaitWritable());
     const auto connection = pair.near.Connection();
     const auto message = Content(50000, 4);
-    uint64_t taken = 0;
+    uint64_t accepted = 0;
     for (int i = 0; i < 2000; ++i) {
-      taken += by_configuration ? connection->SendData(message)
-                                : openbats::SendWithin(connection, message.data(), 50000, 1);
+      accepted += by_configuration ? connection->SendData(message)
+                                   : openbats::SendWithin(connection, message.data(), 50000, 1);
     }
     CHECK(Eventually([&] { return openbats::GetStats(connection).messages_expired > 0; }));
     const auto stats = openbats::GetStats(connection);
-    CHECK(stats.messages_sent == taken && stats.messages_expired <= taken);
+    CHECK(stats.messages_sent == accepted && stats.messages_expired <= accepted);
   }
 }
 
@@ -124,9 +124,9 @@ static BatsConfiguration WithDatagrams(bool enable) {
   return config;
 }
 
-static void DatagramsOfQuic() {
+static void QuicDatagramsDeliverMessages() {
   Pair pair(WithDatagrams(true), WithDatagrams(true));
-  CHECK(pair.Stands());
+  CHECK(pair.AwaitWritable());
   const auto connection = pair.near.Connection();
   const auto ideal = connection->GetIdealBufferLength();
   CHECK(ideal > 361 && ideal < 1500);
@@ -147,43 +147,43 @@ static void DatagramsOfQuic() {
   CHECK(pair.far.Await(E::BATS_CONNECTION_SHUTDOWN_BY_PEER));
 }
 
-static void DatagramsOfQuicAreWantedByBothOrFail() {
-  for (bool there : {true, false}) {
-    Pair pair(WithDatagrams(there), WithDatagrams(!there));
+static void QuicDatagramsMustBeEnabledAtBothEnds() {
+  for (bool at_server : {true, false}) {
+    Pair pair(WithDatagrams(at_server), WithDatagrams(!at_server));
     CHECK(pair.near.Await(E::BATS_CONNECTION_FAILED));
     CHECK(openbats::GetError(pair.near.Connection()).find("datagrams") != std::string::npos);
   }
-  // Other modes have none; the option is without effect, and the log says so.
+  // In other modes the option has no effect, and the log has a warning.
   auto config = Config(1);
   config.EnableQuicDatagrams(true);
   Pair pair(config, config);
-  CHECK(pair.Stands());
+  CHECK(pair.AwaitWritable());
   CHECK(Send(pair.near.Connection(), Content(100000, 1)));
   CHECK(Eventually([&] { return pair.far.MessageCount() == 1; }));
 }
 
-static BatsConfiguration Closed(int mode, char digit, int timeout_ms = 30000) {
+static BatsConfiguration WithPsk(int mode, char digit, int timeout_ms = 30000) {
   auto config = Config(mode, timeout_ms);
   CHECK(config.SetDeadline(60000));
-  CHECK(config.SetClosedKey(std::string(64, digit)));
+  CHECK(config.SetPresharedKey(std::string(64, digit)));
   return config;
 }
 
-static void ClosedEndsSpeakToEachOtherAlone() {
+static void PskModeConnectsOnlyHoldersOfTheKey() {
   for (int mode : {0, 1, 2, 3}) {
-    Pair pair(Closed(mode, '1'), Closed(mode, '1'));
-    CHECK(pair.Stands());
+    Pair pair(WithPsk(mode, '1'), WithPsk(mode, '1'));
+    CHECK(pair.AwaitWritable());
     const auto message = Content(1000, 4);
     CHECK(Send(pair.near.Connection(), message));
     CHECK(Eventually([&] { return pair.far.MessageCount() == 1; }));
     CHECK(pair.far.Messages()[0] == message);
-    // Another key, and none.
+    // A client with another key, and one without.
     Recorder other, none;
-    BatsProtocol stranger(pair.context, Closed(mode, '2', 500));
-    stranger.StartConnect("127.0.0.1", pair.server.Port(), other.Callback(), nullptr);
+    BatsProtocol other_key(pair.context, WithPsk(mode, '2', 500));
+    other_key.StartConnect("127.0.0.1", pair.server.Port(), other.Callback(), nullptr);
     CHECK(other.Await(E::BATS_CONNECTION_FAILED));
-    BatsProtocol open(pair.context, Config(mode, 500));
-    open.StartConnect("127.0.0.1", pair.server.Port(), none.Callback(), nullptr);
+    BatsProtocol without_key(pair.context, Config(mode, 500));
+    without_key.StartConnect("127.0.0.1", pair.server.Port(), none.Callback(), nullptr);
     CHECK(none.Await(E::BATS_CONNECTION_FAILED));
     CHECK(other.Count(E::BATS_CONNECTION_ESTABLISHED) == 0);
     CHECK(none.Count(E::BATS_CONNECTION_ESTABLISHED) == 0);
@@ -191,15 +191,15 @@ static void ClosedEndsSpeakToEachOtherAlone() {
   for (int mode : {10, 11, 12}) {
     IOContext context;
     Recorder near;
-    BatsProtocol client(context, Closed(mode, '1'));
+    BatsProtocol client(context, WithPsk(mode, '1'));
     client.StartConnect("127.0.0.1", 9, near.Callback(), nullptr);
     CHECK(near.Await(E::BATS_CONNECTION_FAILED));
     CHECK(openbats::GetError(near.Connection()).find("modes 0 to 3") != std::string::npos);
   }
 }
 
-static void KeysOfClosedModeComeFromTextsAndFiles() {
-  const std::string path = "/tmp/openbats-closed-key-" + std::to_string(getpid());
+static void PresharedKeyIsReadFromTextOrFile() {
+  const std::string path = "/tmp/openbats-preshared-key-" + std::to_string(getpid());
   auto config = Config(1);
   for (const auto& [content, is_key] : {std::pair<std::string, bool>{std::string(64, 'a') + "\n", true},
                                         {std::string(63, 'a'), false},
@@ -208,16 +208,16 @@ static void KeysOfClosedModeComeFromTextsAndFiles() {
     CHECK(file != nullptr);
     CHECK(std::fwrite(content.data(), 1, content.size(), file) == content.size());
     CHECK(std::fclose(file) == 0);
-    CHECK(config.SetClosedKeyFile(path) == is_key);
+    CHECK(config.SetPresharedKeyFile(path) == is_key);
   }
   CHECK(std::remove(path.c_str()) == 0);
-  CHECK(!config.SetClosedKeyFile(path));
+  CHECK(!config.SetPresharedKeyFile(path));
   CHECK(openbats::LastError().find(path) != std::string::npos);
-  CHECK(!config.SetClosedKey("") && !config.SetClosedKey(std::string(64, 'x')));
-  // The key that was set stays, and is not told.
+  CHECK(!config.SetPresharedKey("") && !config.SetPresharedKey(std::string(64, 'x')));
+  // The key that was set stays, and is not printed.
   std::ostringstream text;
   text << config;
-  CHECK(text.str().find(", closed") != std::string::npos);
+  CHECK(text.str().find(", PSK") != std::string::npos);
   CHECK(text.str().find("aaaa") == std::string::npos);
 }
 
@@ -229,13 +229,13 @@ struct Test {
 #define TEST(name) {#name, name}
 static const Test kTests[] = {
     TEST(CompressionIsAgreedOnByBothEnds),
-    TEST(DatagramsWithoutAHandshakeGoAsTheyAre),
-    TEST(MessagesHaveDeadlinesOfTheirOwn),
-    TEST(WhatIsTooOldIsNotSent),
-    TEST(DatagramsOfQuic),
-    TEST(DatagramsOfQuicAreWantedByBothOrFail),
-    TEST(ClosedEndsSpeakToEachOtherAlone),
-    TEST(KeysOfClosedModeComeFromTextsAndFiles),
+    TEST(PlainUdpIsNotCompressed),
+    TEST(MessagesCanHaveTheirOwnDeadlines),
+    TEST(ExpiredMessagesAreNotSent),
+    TEST(QuicDatagramsDeliverMessages),
+    TEST(QuicDatagramsMustBeEnabledAtBothEnds),
+    TEST(PskModeConnectsOnlyHoldersOfTheKey),
+    TEST(PresharedKeyIsReadFromTextOrFile),
 };
 
 int main(int argc, char** argv) {

@@ -1,4 +1,4 @@
-// Random calls of the interface from several threads, in every mode:
+// Stress test: random calls of the interface from several threads, in every mode:
 // stress [threads] [seconds] [seed] [slow].
 
 #include <algorithm>
@@ -13,20 +13,21 @@ static const int kModes[] = {0, 1, 2, 3, 10, 11, 12};
 constexpr int kModeCount = 7;
 
 static std::atomic<long> calls{0}, events{0}, messages{0};
-// Messages by mode.
-static std::atomic<long> carried[kModeCount];
-// Under valgrind everything takes fifty times as long.
+// Messages received by mode.
+static std::atomic<long> messages_by_mode[kModeCount];
+// Set under valgrind, which is about fifty times slower.
 static bool is_slow = false;
 
-// A protocol object, and the mode of what it begins next.
+// A protocol object.
 struct Object {
   std::unique_ptr<BatsProtocol> protocol;
+  // Index of the mode of its next connections and listeners.
   int mode;
-  // Of the listener.
-  int listens;
+  // Index of the mode of its listener.
+  int listen_mode;
 };
 
-// Objects of one thread; its callbacks call back in.
+// The objects of one thread. Its callbacks call the library, too.
 struct World {
   IOContext context;
   std::mutex mutex;
@@ -56,10 +57,10 @@ static ConnectionCallback Callback(World& world, int mode) {
         connection->SendData(octetVec(500, 7));
         break;
       case E::BATS_CONNECTION_DATA_RECEIVED:
-        // A port of plain UDP also hears clients that speak another mode.
+        // A plain UDP port also receives datagrams of clients in other modes.
         if (length != 500 || data[0] != 7) return true;
         ++messages;
-        ++carried[mode];
+        ++messages_by_mode[mode];
         CHECK(data[499] == 7);
         if (messages % 7 == 0) connection->SendData(data, length);
         if (messages % 13 == 0) connection->SetConnectionCallback(Callback(world, mode), &world);
@@ -75,7 +76,7 @@ static ConnectionCallback Callback(World& world, int mode) {
 }
 
 static void Listen(World& world, Object& object) {
-  object.listens = object.mode;
+  object.listen_mode = object.mode;
   const int mode = object.mode;
   object.protocol->StartListen(
       "127.0.0.1", 0,
@@ -88,27 +89,28 @@ static void Listen(World& world, Object& object) {
       nullptr);
 }
 
-// Ports that someone listens at, now or before, and in which mode: 65,536 for each.
-static std::atomic<uint32_t> places[8];
+// Present or former listening ports, with the index of the mode in the upper 16 bits.
+static std::atomic<uint32_t> listeners[8];
 
-// On a busy machine a few seconds bring few messages: then it goes on, for a minute at most.
+// Whether every mode has delivered messages. On a loaded machine the test continues until then, but at
+// most a minute longer.
 static bool IsDone() {
-  return messages > 10 && std::all_of(std::begin(carried), std::end(carried),
+  return messages > 10 && std::all_of(std::begin(messages_by_mode), std::end(messages_by_mode),
                                       [](const std::atomic<long>& count) { return count > 0; });
 }
 
 static void Run(unsigned seed, int home, std::chrono::steady_clock::time_point end) {
   std::mt19937 random(seed);
   const auto limit = end + std::chrono::milliseconds(kLimitMs);
-  const auto goes_on = [&] {
+  const auto is_running = [&] {
     const auto now = std::chrono::steady_clock::now();
     return now < end || (now < limit && !is_slow && !IsDone());
   };
-  while (goes_on()) {
+  while (is_running()) {
     World world;
-    for (int step = 0; step < 600 && goes_on(); ++step) {
+    for (int step = 0; step < 600 && is_running(); ++step) {
       ++calls;
-      // Half of what a thread does is in a mode of its own, so that no mode is left out.
+      // Half of a thread's calls use a mode of its own, so that every mode is tested.
       const int mode = static_cast<int>(random() % 2 == 0 ? static_cast<unsigned>(home)
                                                           : random() % kModeCount);
       auto* object =
@@ -131,24 +133,24 @@ static void Run(unsigned seed, int home, std::chrono::steady_clock::time_point e
           if (object) {
             const uint32_t port = object->protocol->GetListenPort();
             if (port != 0) {
-              places[random() % 8] = static_cast<uint32_t>(object->listens) << 16 | port;
+              listeners[random() % 8] = static_cast<uint32_t>(object->listen_mode) << 16 | port;
             }
             if (random() % 4 == 0) object->protocol->StopListen();
           }
           break;
         case 3:
         case 4: {
-          uint32_t place = places[random() % 8];
-          // Half of the time a listener of this thread's, which is there for certain.
+          uint32_t listener = listeners[random() % 8];
+          // Half of the time a listener of this thread, which certainly exists.
           if (object && random() % 2 == 0) {
             const auto& own = world.objects[random() % world.objects.size()];
             const uint32_t port = own.protocol->GetListenPort();
-            if (port != 0) place = static_cast<uint32_t>(own.listens) << 16 | port;
+            if (port != 0) listener = static_cast<uint32_t>(own.listen_mode) << 16 | port;
           }
-          if (object && place != 0) {
-            // Now and then in another mode than that of the listener.
-            if (random() % 8 != 0) change(static_cast<int>(place >> 16));
-            object->protocol->StartConnect("127.0.0.1", static_cast<uint16_t>(place & 0xffff),
+          if (object && listener != 0) {
+            // Sometimes in another mode than the listener's.
+            if (random() % 8 != 0) change(static_cast<int>(listener >> 16));
+            object->protocol->StartConnect("127.0.0.1", static_cast<uint16_t>(listener & 0xffff),
                                            Callback(world, object->mode), &world);
           }
           break;
@@ -182,7 +184,7 @@ static void Run(unsigned seed, int home, std::chrono::steady_clock::time_point e
           break;
       }
     }
-    // Half of the time in the usual order, otherwise the objects fall with the world.
+    // Half of the time destroy the objects first; otherwise they are destroyed with `world`.
     if (random() % 2 == 0) world.objects.clear();
   }
 }
@@ -204,7 +206,7 @@ int main(int argc, char** argv) {
   for (auto& thread : running) thread.join();
   std::printf("%ld calls, %ld events, %ld messages; by mode:", calls.load(), events.load(),
               messages.load());
-  for (int i = 0; i < kModeCount; ++i) std::printf(" %d: %ld", kModes[i], carried[i].load());
+  for (int i = 0; i < kModeCount; ++i) std::printf(" %d: %ld", kModes[i], messages_by_mode[i].load());
   std::printf("\n");
   CHECK(calls > 10 && events > 1);
   CHECK(is_slow || IsDone());

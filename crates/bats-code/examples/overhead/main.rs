@@ -1,12 +1,12 @@
 //! Simulates how many packets beyond K a block needs, for the codes of the overhead table in
-//! `docs/rfc9426.md`, and prints the table's figures beside:
-//! `cargo run --release -p bats-code --example overhead [-- BLOCKS [CODE]]`; with `CODE` only the
-//! codes whose names contain it.
+//! `docs/rfc9426.md`, and prints the table's figures for comparison: `cargo run --release -p
+//! bats-code --example overhead [-- BLOCKS [CODE]]`. With `CODE` it simulates only the codes whose
+//! names contain it.
 //!
-//! A mean stands with twice its standard error. Overhead is counted in innovative packets. The last
-//! column is how far the mean is from the table's figure, beyond its rounding, in standard errors of
-//! the difference: of this mean, by this run, and of the table's, which `simulation.rs` states.
-//! "agrees" is at most 2, "differs" more than 3.
+//! Means are printed with twice their standard error. Overhead is counted in innovative packets.
+//! The last column is the distance of the mean from the table's figure, beyond its rounding, in
+//! standard errors of the difference. That error combines the one of this run and the one of the
+//! table, which `simulation.rs` states. "agrees" is at most 2, "differs" more than 3.
 
 mod simulation;
 

@@ -1,29 +1,31 @@
-//! Blocks over a lossy line, coefficients only: the payload is a zero byte.
+//! Simulates blocks over lossy hops. The payload is a zero byte: only coefficients matter.
 
 use bats_code::rfc::{
     BatchCache, Decoder, DegreeDistribution, Field, InnerCode, Limits, OuterCode, Progress,
     Recoder, Table,
 };
 
-/// A code, a network, and what the table says of them.
+/// A code, a network, and the table's figures for them.
 pub(crate) struct Case {
     pub(crate) name: &'static str,
     pub(crate) source_packets: u32,
     pub(crate) batch_size: usize,
     pub(crate) degrees: fn(u32) -> DegreeDistribution,
     pub(crate) precode: bool,
-    /// Hops, each of which loses this share; relays recode.
+    /// Number of hops; the relays between them recode.
     pub(crate) hops: u32,
+    /// Loss of each hop.
     pub(crate) loss_percent: u32,
-    /// Mean overhead in the table, and half a unit of its last digit.
+    /// Mean overhead in the table.
     pub(crate) table: Option<f64>,
+    /// Half a unit of its last digit.
     pub(crate) table_digit: f64,
-    /// Standard error of the table's mean. The table does not give it: this is what a mean of 200
-    /// blocks has, by the standard deviation of 1000 blocks (10,000 for the mixture of K = 1024) of
-    /// this program. It is fixed here so that no run chooses its own tolerance.
+    /// Standard error of the table's mean. The table does not state it. This is the error of a mean
+    /// of 200 blocks, from the standard deviation of 1000 blocks (10,000 for the mixture of K =
+    /// 1024) of this program. It is a constant so that a run does not choose its own tolerance.
     pub(crate) table_error: f64,
     pub(crate) table_inactive: Option<u32>,
-    /// The table's figures are of the same code.
+    /// Whether the table's figures are of the same code.
     pub(crate) comparable: bool,
     pub(crate) belief_propagation: bool,
 }
@@ -57,7 +59,7 @@ fn table_32(_: u32) -> DegreeDistribution {
 }
 
 fn recommended(k: u32, batch_size: usize, precode: bool) -> DegreeDistribution {
-    let inner = InnerCode::new(batch_size, Field::Byte).expect("in the table");
+    let inner = InnerCode::new(batch_size, Field::Byte).expect("M and q are in the RFC's table");
     DegreeDistribution::recommended(inner, k, precode)
 }
 
@@ -73,7 +75,7 @@ fn recommended_32(k: u32) -> DegreeDistribution {
     recommended(k, 32, false)
 }
 
-/// The rows of the table, and what this crate recommends.
+/// The rows of the table, and the codes that this crate recommends.
 pub(crate) const CASES: &[Case] = &[
     Case {
         name: "K=128 dense",
@@ -145,7 +147,7 @@ pub(crate) const CASES: &[Case] = &[
         table_inactive: Some(358),
         ..ONE_HOP
     },
-    // The table has the author's degrees and precode here; ours are others.
+    // The table's figures here are for the degrees and precode of its author, which differ.
     Case {
         name: "K=1600 M=32 4 hops table, precode",
         source_packets: 1600,
@@ -179,10 +181,10 @@ pub(crate) const CASES: &[Case] = &[
     },
 ];
 
-/// SplitMix64: the dice of the network.
-struct Dice(u64);
+/// SplitMix64: the loss process of the network.
+struct LossProcess(u64);
 
-impl Dice {
+impl LossProcess {
     fn lost(&mut self, percent: u32) -> bool {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -192,7 +194,7 @@ impl Dice {
     }
 }
 
-/// What a block needed.
+/// Result of simulating one block.
 pub(crate) struct Run {
     /// Packets received beyond K.
     pub(crate) overhead: usize,
@@ -200,34 +202,36 @@ pub(crate) struct Run {
 }
 
 fn code(case: &Case) -> OuterCode {
-    let inner = InnerCode::new(case.batch_size, Field::Byte).expect("in the table");
+    let inner =
+        InnerCode::new(case.batch_size, Field::Byte).expect("M and q are in the RFC's table");
     let code = OuterCode::new(case.source_packets, inner, (case.degrees)(case.source_packets));
     let code = code.expect("K is valid");
     if case.precode { code.with_precode() } else { code }
 }
 
-/// Batches of a block: every block has others, so that means are over codes as well as losses.
+/// First batch ID of a block. Blocks use different batches, to average over codes and losses.
 fn first_batch(number: u32) -> u32 {
     number.wrapping_mul(1_000_003)
 }
 
-/// Packets of a batch as they arrive: coefficient vectors with a zero byte of payload.
-fn arriving(case: &Case, batch_id: u32, dice: &mut Dice) -> Vec<Vec<u8>> {
-    let inner = InnerCode::new(case.batch_size, Field::Byte).expect("in the table");
+/// The packets of a batch that arrive: coefficient vectors with a zero byte of payload.
+fn arriving(case: &Case, batch_id: u32, losses: &mut LossProcess) -> Vec<Vec<u8>> {
+    let inner =
+        InnerCode::new(case.batch_size, Field::Byte).expect("M and q are in the RFC's table");
     let m = case.batch_size;
     let unit = |column: usize| (0..=m).map(|x| u8::from(x == column)).collect::<Vec<u8>>();
     let mut packets: Vec<Vec<u8>> =
-        (0..m).map(unit).filter(|_| !dice.lost(case.loss_percent)).collect();
+        (0..m).map(unit).filter(|_| !losses.lost(case.loss_percent)).collect();
     for hop in 1..case.hops {
         let seed = batch_id.wrapping_mul(64) + hop;
-        let mut relay = Recoder::new(inner, 1, seed).expect("size");
+        let mut relay = Recoder::new(inner, 1, seed).expect("valid size");
         packets.iter().for_each(|packet| {
-            relay.push(packet).expect("length");
+            relay.push(packet).expect("valid length");
         });
         packets.clear();
         for _ in 0..m {
             let mut packet = vec![0; m + 1];
-            if relay.recode_random(&mut packet).is_ok() && !dice.lost(case.loss_percent) {
+            if relay.recode_random(&mut packet).is_ok() && !losses.lost(case.loss_percent) {
                 packets.push(packet);
             }
         }
@@ -235,18 +239,18 @@ fn arriving(case: &Case, batch_id: u32, dice: &mut Dice) -> Vec<Vec<u8>> {
     packets
 }
 
-/// Sends one block; counts the innovative packets that arrive until it is decoded.
+/// Sends one block and counts the innovative packets that arrive until it is decoded.
 pub(crate) fn simulate(case: &Case, number: u32) -> Run {
     let code = code(case);
     let limits =
         Limits { max_packets: 1 << 20, max_batches: 1 << 20, ..Limits::for_code(&code, 1) };
-    let mut decoder = Decoder::new(BatchCache::new(code, 0), 1, limits).expect("limits");
-    let mut dice = Dice(u64::from(number) << 32);
+    let mut decoder = Decoder::new(BatchCache::new(code, 0), 1, limits).expect("within limits");
+    let mut losses = LossProcess(u64::from(number) << 32);
     let mut batch_id = first_batch(number);
     loop {
-        for packet in arriving(case, batch_id, &mut dice) {
-            decoder.push(batch_id, &packet).expect("limits");
-            if decoder.decode().expect("limits") == Progress::Complete {
+        for packet in arriving(case, batch_id, &mut losses) {
+            decoder.push(batch_id, &packet).expect("within limits");
+            if decoder.decode().expect("within limits") == Progress::Complete {
                 let stats = decoder.stats();
                 let overhead = stats.packets - case.source_packets as usize;
                 return Run { overhead, inactive: stats.inactive };
@@ -256,12 +260,12 @@ pub(crate) fn simulate(case: &Case, number: u32) -> Run {
     }
 }
 
-/// The same with belief propagation alone: packets beyond K, or `None` if 4 K were not enough. A
-/// batch counts as solvable with as many packets as unknowns, which is wrong once in 250 times.
+/// The same with belief propagation alone: the packets beyond K, or `None` if 4 K were not enough.
+/// A batch counts as solvable with as many packets as unknowns, which is wrong in one of 250 cases.
 pub(crate) fn belief_propagation(case: &Case, number: u32) -> Option<usize> {
     let code = code(case);
     let k = case.source_packets as usize;
-    let mut dice = Dice(u64::from(number) << 32);
+    let mut losses = LossProcess(u64::from(number) << 32);
     let mut known = vec![false; k];
     let mut count = 0;
     let mut received = 0;
@@ -269,7 +273,7 @@ pub(crate) fn belief_propagation(case: &Case, number: u32) -> Option<usize> {
     let mut batch_id = first_batch(number);
     loop {
         batches.push((code.batch(batch_id).indices().to_vec(), 0));
-        for _ in arriving(case, batch_id, &mut dice) {
+        for _ in arriving(case, batch_id, &mut losses) {
             received += 1;
             if received > 4 * k {
                 return None;
@@ -312,16 +316,16 @@ impl Summary {
         let count = values.len().max(2) as f64;
         let mean = values.iter().sum::<f64>() / count;
         let variance = values.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / (count - 1.0);
-        let quantile = |share: f64| {
-            let index = (share * values.len() as f64) as usize;
+        let quantile = |fraction: f64| {
+            let index = (fraction * values.len() as f64) as usize;
             values.get(index).or(values.last()).copied().unwrap_or(f64::NAN)
         };
         let error = 2.0 * (variance / count).sqrt();
         Self { mean, error, median: quantile(0.5), p95: quantile(0.95) }
     }
 
-    /// How far the case's figure in the table, rounded as it is, lies from this mean, in standard
-    /// errors of the difference of the two; `None` if there is none to compare.
+    /// Distance between this mean and the rounded figure of the table, in standard errors of their
+    /// difference; `None` if the table has no comparable figure.
     pub(crate) fn distance(&self, case: &Case) -> Option<f64> {
         let figure = case.table.filter(|_| case.comparable)?;
         let error = case.table_error.hypot(self.error / 2.0);

@@ -1,4 +1,4 @@
-//! A file in windows over four hops and three relays in between. `tests/relays.rs` runs it too.
+//! Sends a file in windows over four hops with three relays. Also used by `tests/relays.rs`.
 
 use std::error::Error;
 
@@ -10,11 +10,11 @@ use bats_code::stream::{Columns, DecoderConfig, StreamDecoder, StreamEncoder, Wi
 const SYMBOL: usize = 1408;
 const WINDOW: usize = 256;
 const SEED: u64 = 42;
-/// What each hop loses.
+/// Loss rate of each hop.
 pub(crate) const LOSS: f64 = 0.2;
-/// Hops: the relays are one fewer.
+/// Number of hops; there is one relay fewer.
 pub(crate) const HOPS: usize = 4;
-/// Packets that each node sends of a batch on average.
+/// Mean number of packets that each node sends of a batch.
 const BUDGET: f64 = 18.0;
 
 /// The source, or a relay.
@@ -26,18 +26,18 @@ struct Node {
 }
 
 impl Node {
-    /// Sends what the plan says of the batch at hand; `next` gets what is not lost.
-    fn send(&mut self, noise: &mut Noise, mut next: impl FnMut(&CoefficientVector, &[u8])) {
-        let count = self.plan.packets(self.recoder.rank(), noise.draw());
+    /// Sends the planned packets of the current batch. Calls `next` for each that is not lost.
+    fn send(&mut self, random: &mut Random, mut next: impl FnMut(&CoefficientVector, &[u8])) {
+        let count = self.plan.packets(self.recoder.rank(), random.draw());
         let received = self.recoder.received().take(count);
         let first = received.inspect(|_| self.sent += 1);
-        first.filter(|_| !noise.loses()).for_each(|(vector, payload)| next(vector, payload));
+        first.filter(|_| !random.is_lost()).for_each(|(vector, payload)| next(vector, payload));
         let (mut vector, mut payload) = ([0; BATCH_SIZE], [0; SYMBOL]);
         for _ in self.recoder.rank()..count {
             self.sent += 1;
             let made = self.recoder.recode_random(self.seed, self.sent, &mut vector, &mut payload);
             if let Ok(len) = made
-                && !noise.loses()
+                && !random.is_lost()
             {
                 next(&vector, &payload[..len]);
             }
@@ -45,35 +45,36 @@ impl Node {
     }
 }
 
-/// A small generator of pseudo-random numbers.
-pub(crate) struct Noise(pub(crate) u64);
+/// A small pseudo-random number generator.
+pub(crate) struct Random(pub(crate) u64);
 
-impl Noise {
+impl Random {
     pub(crate) fn draw(&mut self) -> u32 {
         self.0 = self.0.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
         (self.0 >> 32) as u32
     }
 
-    fn loses(&mut self) -> bool {
+    fn is_lost(&mut self) -> bool {
         f64::from(self.draw()) < LOSS * f64::from(u32::MAX)
     }
 }
 
-/// What became of a file.
+/// Result of a transfer.
 pub(crate) struct Transfer {
-    /// The file as it arrived.
+    /// The received file.
     pub(crate) copy: Vec<u8>,
-    /// Packets that the source and each relay sent.
+    /// Number of packets sent by the source and by each relay.
     pub(crate) sent: Vec<u32>,
     pub(crate) symbols: u64,
-    /// Independent packets that a batch brings the receiver: on average, and by the plan.
+    /// Mean rank of a batch at the receiver.
     pub(crate) rank: f64,
+    /// Expected rank of a batch at the receiver, by the plans.
     pub(crate) planned: f64,
 }
 
-/// Sends a file that is not empty.
-pub(crate) fn transfer(file: &[u8], noise: &mut Noise) -> Result<Transfer, Box<dyn Error>> {
-    // Each node plans for the ranks that the plan of the one before leads to.
+/// Sends a non-empty file.
+pub(crate) fn transfer(file: &[u8], random: &mut Random) -> Result<Transfer, Box<dyn Error>> {
+    // Each node plans for the ranks that the plan of the previous node leads to.
     let mut ranks = vec![0.0; BATCH_SIZE + 1];
     ranks[BATCH_SIZE] = 1.0;
     let mut nodes = Vec::new();
@@ -82,7 +83,8 @@ pub(crate) fn transfer(file: &[u8], noise: &mut Noise) -> Result<Transfer, Box<d
         ranks = plan.ranks_after().to_vec();
         nodes.push(Node { recoder: Recoder::new(SYMBOL), plan, seed, sent: 0 });
     }
-    let planned: f64 = ranks.iter().enumerate().map(|(rank, share)| rank as f64 * share).sum();
+    let planned: f64 =
+        ranks.iter().enumerate().map(|(rank, fraction)| rank as f64 * fraction).sum();
 
     let mut encoder = StreamEncoder::new(SYMBOL, SEED);
     for symbol in file.chunks(SYMBOL) {
@@ -106,7 +108,7 @@ pub(crate) fn transfer(file: &[u8], noise: &mut Noise) -> Result<Transfer, Box<d
             }
             for hop in 0..HOPS {
                 let (here, next) = nodes[hop..].split_at_mut(1);
-                here[0].send(noise, |vector, payload| match next.first_mut() {
+                here[0].send(random, |vector, payload| match next.first_mut() {
                     Some(relay) => drop(relay.recoder.push(vector, payload)),
                     None => drop(decoder.push_repair(
                         window,
@@ -126,7 +128,7 @@ pub(crate) fn transfer(file: &[u8], noise: &mut Noise) -> Result<Transfer, Box<d
     }
 
     if batch == 0 {
-        return Err("there is nothing to send".into());
+        return Err("the file is empty".into());
     }
     Ok(Transfer {
         copy: arrived,

@@ -1,4 +1,4 @@
-//! A file, block by block, over four links and three relays in between. `tests/relays.rs` runs it too.
+//! Sends a file in blocks over four links with three relays. Also used by `tests/relays.rs`.
 
 use std::error::Error;
 
@@ -7,17 +7,17 @@ use bats_code::rfc::{
     PacketHeader, Progress, Recoder, TinyMt32, source_packets,
 };
 
-/// T: bytes of data in a packet.
+/// T: bytes of data per packet.
 const PACKET_SIZE: usize = 1400;
-/// Source packets of a block at most: larger files take several.
+/// Maximum number of source packets in a block; larger files take several blocks.
 const MAX_BLOCK: usize = 4000;
 const RELAYS: u32 = 3;
-/// Each of the four links loses this percentage.
+/// Loss of each link, in percent.
 const LOSS: u32 = 20;
 
 /// A lossy link.
 struct Link {
-    dice: TinyMt32,
+    random: TinyMt32,
     sent: usize,
     lost: usize,
 }
@@ -25,23 +25,23 @@ struct Link {
 impl Link {
     fn delivers(&mut self) -> bool {
         self.sent += 1;
-        let lost = self.dice.below(100) < LOSS;
+        let lost = self.random.below(100) < LOSS;
         self.lost += usize::from(lost);
         !lost
     }
 }
 
-/// Sends a block; returns it as it arrived and the packets that the decoder received.
+/// Sends a block. Returns the decoded block and the number of packets that the decoder received.
 fn send(data: &[u8], links: &mut [Link]) -> Result<(Vec<u8>, usize), Box<dyn Error>> {
     let inner = InnerCode::new(32, Field::Byte)?;
     let m = inner.batch_size();
     let k = source_packets(data.len() as u64, PACKET_SIZE)?;
-    // Large blocks take the precode, which both ends know by the rule written here.
+    // Large blocks use the precode; both ends apply this rule.
     let precode = k > 2000;
     let code = OuterCode::new(k, inner, DegreeDistribution::recommended(inner, k, precode))?;
     let code = if precode { code.with_precode() } else { code };
 
-    // The three parties share M, q and T; source and destination K and DD as well.
+    // Source, relays and destination share M, q and T; source and destination also share K and DD.
     let mut encoder = Encoder::new(BatchCache::new(code.clone(), 1 << 24), data, PACKET_SIZE)?;
     let mut relays = (0..RELAYS)
         .map(|seed| Recoder::new(inner, PACKET_SIZE, seed))
@@ -66,7 +66,7 @@ fn send(data: &[u8], links: &mut [Link]) -> Result<(Vec<u8>, usize), Box<dyn Err
             if relay.rank() == 0 {
                 break;
             }
-            // As many packets as the source sent: M combinations of what is here.
+            // M recoded packets: as many as the source sent.
             for _ in 0..m {
                 let mut packet = vec![0; len];
                 relay.recode_random(&mut packet)?;
@@ -77,7 +77,7 @@ fn send(data: &[u8], links: &mut [Link]) -> Result<(Vec<u8>, usize), Box<dyn Err
         }
         for packet in &packets {
             received += 1;
-            // What the RFC's example puts in front of a packet.
+            // The packet header of the RFC's example.
             let header = PacketHeader::parse(PacketHeader::new(k, inner, batch_id)?.to_bytes())?;
             decoder.push(header.batch_id(), packet)?;
         }
@@ -90,26 +90,26 @@ fn send(data: &[u8], links: &mut [Link]) -> Result<(Vec<u8>, usize), Box<dyn Err
     Ok((copy, received))
 }
 
-/// What became of a file.
+/// Result of a transfer.
 pub(crate) struct Transfer {
-    /// The file as it arrived.
+    /// The received file.
     pub(crate) copy: Vec<u8>,
-    /// Packets sent and lost on each link.
+    /// Number of packets sent and lost on each link.
     pub(crate) links: Vec<(usize, usize)>,
-    /// Source packets of all blocks.
+    /// Number of source packets in all blocks.
     pub(crate) needed: usize,
-    /// Packets that reached the decoder.
+    /// Number of packets that reached the decoder.
     pub(crate) received: usize,
 }
 
 /// Sends a file.
 pub(crate) fn transfer(data: &[u8]) -> Result<Transfer, Box<dyn Error>> {
     let mut links: Vec<Link> = (0..=RELAYS)
-        .map(|link| Link { dice: TinyMt32::new(link + 100), sent: 0, lost: 0 })
+        .map(|link| Link { random: TinyMt32::new(link + 100), sent: 0, lost: 0 })
         .collect();
     let mut copy = Vec::with_capacity(data.len());
     let (mut needed, mut received) = (0, 0);
-    // Every block ends in padding, so that an empty file is a block too.
+    // Every block has padding, so that an empty file is one block.
     let size = MAX_BLOCK * PACKET_SIZE - 1;
     let mut rest = data;
     loop {

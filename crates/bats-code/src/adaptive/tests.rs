@@ -1,9 +1,10 @@
-//! The plans against published figures, against counting all cases, and against all other plans.
+//! Compares plans with published figures, with enumeration of all losses, and with all other plans.
 
 use super::*;
 
-/// A source that sends `packets` of every batch of `m`, then hops that do the same or adapt.
-fn rank_over_line(m: usize, hops: usize, loss: HopLoss, packets: f64, adapt: bool) -> f64 {
+/// Expected rank after `hops` hops, where each node sends `packets` per batch of M = `m` on
+/// average, with adaptive or equal counts.
+fn rank_after_hops(m: usize, hops: usize, loss: HopLoss, packets: f64, adapt: bool) -> f64 {
     let mut ranks = vec![0.0; m + 1];
     ranks[m] = 1.0;
     let mut expected = 0.0;
@@ -22,11 +23,11 @@ fn rank_over_line(m: usize, hops: usize, loss: HopLoss, packets: f64, adapt: boo
     expected
 }
 
-/// Equal and adaptive.
+/// Efficiency with equal and with adaptive counts.
 type Pair = (f64, f64);
 
-/// Loss, M, and E[rank] / (N (1 - p)) of the best N for 2, 3, 6 and 10 hops, computed independently
-/// of this code.
+/// Loss p, M, and E[rank] / (N (1 - p)) at the best N for 2, 3, 6 and 10 hops, computed by an
+/// independent program.
 const TABLE: [(f64, usize, [Pair; 4]); 7] = [
     (0.05, 16, [(0.970, 0.977), (0.952, 0.964), (0.924, 0.937), (0.904, 0.919)]),
     (0.10, 8, [(0.939, 0.955), (0.901, 0.927), (0.849, 0.875), (0.816, 0.839)]),
@@ -38,35 +39,38 @@ const TABLE: [(f64, usize, [Pair; 4]); 7] = [
 ];
 
 #[test]
-fn the_table_of_lines_without_feedback() {
+fn efficiency_without_feedback_matches_reference() {
     for (rate, m, row) in TABLE {
         let loss = HopLoss::independent(rate).unwrap();
         for (hops, (equal, adaptive)) in [2, 3, 6, 10].into_iter().zip(row) {
             for (adapt, expected) in [(false, equal), (true, adaptive)] {
                 let best = (0..m)
                     .map(|extra| (m + extra) as f64)
-                    .map(|n| rank_over_line(m, hops, loss, n, adapt) / (n * (1.0 - rate)))
+                    .map(|n| rank_after_hops(m, hops, loss, n, adapt) / (n * (1.0 - rate)))
                     .fold(0.0, f64::max);
                 let error = (best / expected - 1.0).abs();
-                assert!(error < 0.005, "p {rate} M {m} h {hops} {adapt}: {best} for {expected}");
+                assert!(
+                    error < 0.005,
+                    "p {rate} M {m} h {hops} {adapt}: {best}, expected {expected}"
+                );
             }
         }
     }
 }
 
-/// Distribution of the number received of `t`, by all 2^t ways to lose packets.
-fn count_all(loss: HopLoss, t: usize, max_rank: usize) -> Vec<f64> {
+/// Distribution of the number received of `t`, by enumerating all 2^t loss patterns.
+fn enumerate_losses(loss: HopLoss, t: usize, max_rank: usize) -> Vec<f64> {
     let mut received = vec![0.0; max_rank + 1];
     for pattern in 0..1u32 << t {
         let lost = |i: usize| pattern >> i & 1 != 0;
         let mut probability = 1.0;
         for i in 0..t {
-            let of_loss = match i {
+            let loss_probability = match i {
                 0 => loss.rate,
-                _ if lost(i - 1) => 1.0 - loss.end,
-                _ => loss.begin,
+                _ if lost(i - 1) => 1.0 - loss.burst_end,
+                _ => loss.burst_start,
             };
-            probability *= if lost(i) { of_loss } else { 1.0 - of_loss };
+            probability *= if lost(i) { loss_probability } else { 1.0 - loss_probability };
         }
         received[(t - pattern.count_ones() as usize).min(max_rank)] += probability;
     }
@@ -74,7 +78,7 @@ fn count_all(loss: HopLoss, t: usize, max_rank: usize) -> Vec<f64> {
 }
 
 #[test]
-fn reception_is_what_all_cases_add_up_to() {
+fn reception_model_matches_enumeration() {
     for loss in [
         HopLoss::independent(0.0),
         HopLoss::independent(0.3),
@@ -82,15 +86,15 @@ fn reception_is_what_all_cases_add_up_to() {
         HopLoss::bursty(0.5, 1.0),
         HopLoss::bursty(0.1, 1.0),
     ] {
-        let mut reception = Reception::new(loss.unwrap(), 4);
-        reception.reach(9);
+        let mut reception = ReceptionModel::new(loss.unwrap(), 4);
+        reception.extend_to(9);
         for t in 0..=9 {
-            let expected = count_all(loss.unwrap(), t, 4);
+            let expected = enumerate_losses(loss.unwrap(), t, 4);
             for (x, y) in reception.received[t].iter().zip(&expected) {
                 assert!((x - y).abs() < 1e-12, "{t}: {x} {y}");
             }
             let rank = |t: usize, r: usize| {
-                let received = count_all(loss.unwrap(), t, 9);
+                let received = enumerate_losses(loss.unwrap(), t, 9);
                 received.iter().enumerate().map(|(c, p)| c.min(r) as f64 * p).sum::<f64>()
             };
             for r in 0..=4 {
@@ -101,9 +105,9 @@ fn reception_is_what_all_cases_add_up_to() {
     }
 }
 
-/// No plan of whole packets with the same budget or less is better.
+/// No plan of whole packets with at most the same budget has a higher expected rank.
 #[test]
-fn no_other_plan_is_better() {
+fn adaptive_plan_is_optimal() {
     let ranks = [1.0, 2.0, 4.0, 3.0];
     let sum: f64 = ranks.iter().sum();
     for loss in [HopLoss::independent(0.25), HopLoss::bursty(0.25, 4.0)] {
@@ -111,7 +115,7 @@ fn no_other_plan_is_better() {
         let expected = |counts: &[usize; 3]| -> f64 {
             let mut total = 0.0;
             for (r, &t) in (1..).zip(counts) {
-                let received = count_all(loss, t, 3);
+                let received = enumerate_losses(loss, t, 3);
                 total += received.iter().enumerate().map(|(c, p)| c.min(r) as f64 * p).sum::<f64>()
                     * ranks[r]
                     / sum;
@@ -139,7 +143,7 @@ fn no_other_plan_is_better() {
 }
 
 #[test]
-fn draws_give_the_mean() {
+fn random_draws_average_to_the_mean() {
     let mut ranks = [0.0; 17];
     (ranks[14], ranks[16]) = (0.3, 0.7);
     let loss = HopLoss::independent(0.1).unwrap();
@@ -149,7 +153,7 @@ fn draws_give_the_mean() {
         let draws = (0..4096).map(|i| plan.packets(rank, i << 20)).sum::<usize>();
         assert!((draws as f64 / 4096.0 - plan.mean_packets(rank)).abs() < 1e-3, "{rank}");
     }
-    // A rank not seen so far lies between its neighbours, rank 0 is worth nothing.
+    // A rank of weight zero gets a count between its neighbours; rank 0 gets none.
     assert_eq!(plan.mean_packets(0), 0.0);
     assert!(plan.mean_packets(14) <= plan.mean_packets(15));
     assert!(plan.mean_packets(15) <= plan.mean_packets(16));
@@ -157,28 +161,28 @@ fn draws_give_the_mean() {
 }
 
 #[test]
-fn without_loss_the_rank_is_sent_and_no_more() {
+fn lossless_hop_gets_exactly_the_rank() {
     let plan =
         RecodingPlan::adaptive(&[0.0, 1.0, 1.0], HopLoss::independent(0.0).unwrap(), 9.0).unwrap();
     assert_eq!((plan.packets(1, 0), plan.packets(2, 0)), (1, 2));
     assert_eq!((plan.average(), plan.expected_rank()), (1.5, 1.5));
-    // Nor of a rank that has not come up yet.
+    // The same for ranks of weight zero.
     let loss = HopLoss::independent(0.0).unwrap();
     let plan = RecodingPlan::adaptive(&[0.0, 0.0, 1.0, 0.0], loss, 2.0).unwrap();
     assert_eq!([1, 2, 3].map(|rank| plan.packets(rank, 0)), [1, 2, 3]);
 }
 
-/// Bursts make more packets of few batches less worth: the same budget brings less.
+/// With bursts of loss the same budget gives a lower expected rank.
 #[test]
-fn bursts_cost_rank() {
+fn bursty_loss_lowers_the_expected_rank() {
     let independent = HopLoss::independent(0.2).unwrap();
     let bursty = HopLoss::bursty(0.2, 4.0).unwrap();
-    let rank = |loss| rank_over_line(16, 6, loss, 18.0, true);
+    let rank = |loss| rank_after_hops(16, 6, loss, 18.0, true);
     assert!(rank(bursty) < rank(independent) - 0.5);
 }
 
 #[test]
-fn limits() {
+fn out_of_range_arguments_are_errors() {
     let loss = HopLoss::independent(0.5).unwrap();
     for rate in [-0.1, 1.0, f64::NAN] {
         assert_eq!(HopLoss::independent(rate), Err(AdaptiveError::Loss));
@@ -202,7 +206,7 @@ fn limits() {
 }
 
 #[test]
-fn errors_name_what_was_wrong() {
+fn error_messages_name_the_invalid_argument() {
     for (error, words) in [
         (AdaptiveError::Loss, "loss"),
         (AdaptiveError::Ranks, "rank"),

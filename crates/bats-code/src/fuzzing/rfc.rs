@@ -1,5 +1,5 @@
-//! Drives the code of RFC 9426 from bytes: the decoder beside a naive Gaussian elimination,
-//! chains of recoders, garbage, and the parsers of parameters.
+//! Drives the code of RFC 9426 from bytes: compares the decoder with naive Gaussian elimination,
+//! and tests chains of recoders, arbitrary packets, and the parsers of parameters.
 
 use alloc::collections::BTreeMap;
 use alloc::vec;
@@ -13,26 +13,26 @@ use crate::rfc::{
     PacketHeader, Progress, Reception, RecodeError, Recoder, SessionParameters,
 };
 
-/// Textbook elimination: reduced echelon form of all lines, coefficients and payload together.
+/// Reference decoder: textbook Gauss-Jordan elimination on coefficients and payload together.
 #[derive(Debug)]
 pub struct NaiveBlock {
     unknowns: usize,
-    /// The line whose first coefficient other than 0 is in this column.
+    /// For each column the line whose first non-zero coefficient is there.
     lines: Vec<Option<Vec<u8>>>,
 }
 
 impl NaiveBlock {
-    /// No equation yet.
+    /// A system without equations.
     #[must_use]
     pub fn new(unknowns: usize) -> Self {
         Self { unknowns, lines: vec![None; unknowns] }
     }
 
-    /// Adds an equation: a coefficient for each unknown, then the payload; tells whether it raised
-    /// the rank.
+    /// Adds an equation: a coefficient for each unknown, then the payload. Returns whether it
+    /// raised the rank.
     ///
     /// # Panics
-    /// It contradicts the others.
+    /// The equation contradicts the others.
     pub fn push(&mut self, mut line: Vec<u8>) -> bool {
         for column in 0..self.unknowns {
             if let Some(row) = &self.lines[column] {
@@ -40,7 +40,7 @@ impl NaiveBlock {
             }
         }
         let Some(pivot) = line[..self.unknowns].iter().position(|&x| x != 0) else {
-            assert!(line.iter().all(|&x| x == 0), "a dependent equation contradicts");
+            assert!(line.iter().all(|&x| x == 0), "a dependent equation contradicts the others");
             return false;
         };
         let inverse = gf256::inv(line[pivot]);
@@ -52,13 +52,13 @@ impl NaiveBlock {
         true
     }
 
-    /// Independent equations.
+    /// Number of linearly independent equations.
     #[must_use]
     pub fn rank(&self) -> usize {
         self.lines.iter().flatten().count()
     }
 
-    /// The payload of an unknown, once all are determined.
+    /// The payload of an unknown, or `None` until all are determined.
     #[must_use]
     pub fn payload(&self, unknown: usize) -> Option<&[u8]> {
         if self.rank() < self.unknowns {
@@ -68,7 +68,7 @@ impl NaiveBlock {
     }
 }
 
-/// The bytes of a script, zeros behind its end.
+/// The bytes of a script, followed by zeros.
 struct Script<'a>(&'a [u8]);
 
 impl Script<'_> {
@@ -83,7 +83,7 @@ impl Script<'_> {
     }
 }
 
-/// A small code from the first bytes of a script.
+/// A small code, chosen by the first bytes of a script.
 fn code(script: &mut Script<'_>) -> (OuterCode, usize) {
     let shape = script.next();
     let inner = InnerCode::from_mq((shape & 7) as u8).expect("three bits");
@@ -104,7 +104,7 @@ fn code(script: &mut Script<'_>) -> (OuterCode, usize) {
     (code, packet_size)
 }
 
-/// What a packet says: coefficients of all intermediate packets, then its data.
+/// The equation of a packet: coefficients of all intermediate packets, then its data.
 fn line_of(code: &OuterCode, batch_id: u32, packet: &[u8]) -> Vec<u8> {
     let inner = code.inner_code();
     let data = &packet[inner.vector_len()..];
@@ -119,23 +119,23 @@ fn line_of(code: &OuterCode, batch_id: u32, packet: &[u8]) -> Vec<u8> {
     line
 }
 
-/// Counts of a run, so that tests can tell that something was tested.
+/// Counters of a run, for tests to check that a run was not trivial.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BlockReport {
     /// Innovative packets received.
     pub innovative: usize,
-    /// The block was decoded.
+    /// Whether the block was decoded.
     pub complete: bool,
-    /// Packets that were none.
-    pub redundant: usize,
+    /// Packets received that were not innovative.
+    pub non_innovative: usize,
 }
 
-/// Sends packets of a block, fresh and recoded, as a script says, and compares the decoder after
-/// each with naive elimination: complete if and only if the rank is full, with the same bytes.
+/// Sends packets of a block, coded and recoded, as a script determines, and compares the decoder
+/// with naive elimination: it completes if and only if the rank is full, with the same bytes.
 ///
 /// # Panics
 /// The decoders disagree.
-pub fn block_run(kernel: Kernel, data: &[u8]) -> BlockReport {
+pub fn compare_block_with_reference(kernel: Kernel, data: &[u8]) -> BlockReport {
     let mut script = Script(data);
     let (code, packet_size) = code(&mut script);
     let inner = code.inner_code();
@@ -150,11 +150,11 @@ pub fn block_run(kernel: Kernel, data: &[u8]) -> BlockReport {
     let mut decoder = Decoder::with_kernel(cache, packet_size, limits, kernel).expect("limits");
     let mut naive = naive_of(&code, packet_size);
     let mut relays: BTreeMap<usize, [Recoder; 2]> = BTreeMap::new();
-    let mut of_batches: BTreeMap<usize, NaiveDecoder> = BTreeMap::new();
+    let mut batch_equations: BTreeMap<usize, NaiveDecoder> = BTreeMap::new();
     let mut innovative: BTreeMap<usize, usize> = BTreeMap::new();
     let mut report = BlockReport::default();
-    // Some scripts ask rarely, so that much arrives before the elimination.
-    let patience = 1 + script.next() % 8 * 8;
+    // Some scripts decode rarely, so that many packets arrive before the elimination.
+    let decode_interval = 1 + script.next() % 8 * 8;
     let mut packet = vec![0; encoder.coded_packet_len()];
     let mut turn = 0;
 
@@ -189,11 +189,12 @@ pub fn block_run(kernel: Kernel, data: &[u8]) -> BlockReport {
         let reception = decoder.push(batch as u32, &packet).expect("within limits");
         let line = line_of(&code, batch as u32, &packet);
         let raised_batch =
-            of_batches.entry(batch).or_default().push(line[..naive.unknowns].to_vec());
+            batch_equations.entry(batch).or_default().push(line[..naive.unknowns].to_vec());
         let raised = naive.push(line);
         assert_eq!(naive.rank(), before + usize::from(raised));
-        // Innovative is what raises the rank of its batch: of what it says of packets where the
-        // batch has less than M of them, else of its vector, which may say the same twice.
+        // A packet is innovative if it raises the rank of its batch. For batches of degree below M
+        // that is the rank over their packets; else it is the rank of the coefficient vectors,
+        // which may be independent although the equations are not.
         let degree = code.degree(batch as u32) as usize;
         match reception {
             Reception::Innovative => {
@@ -201,16 +202,22 @@ pub fn block_run(kernel: Kernel, data: &[u8]) -> BlockReport {
                 let count = innovative.entry(batch).or_insert(0);
                 *count += 1;
                 assert!(*count <= m.min(degree), "{count} innovative packets of degree {degree}");
-                assert!(raised_batch || degree >= m, "innovative is what raises it");
+                assert!(
+                    raised_batch || degree >= m,
+                    "an innovative packet does not raise the rank of its batch"
+                );
             }
-            Reception::Redundant => {
-                report.redundant += 1;
-                assert!(!raised || complete, "what raises the rank is innovative");
-                assert!(!raised_batch || complete, "or the rank of its batch");
+            Reception::NonInnovative => {
+                report.non_innovative += 1;
+                assert!(!raised || complete, "a non-innovative packet raises the rank");
+                assert!(
+                    !raised_batch || complete,
+                    "a non-innovative packet raises the rank of its batch"
+                );
             }
         }
         turn += 1;
-        if turn % patience == 0 {
+        if turn % decode_interval == 0 {
             compare(&mut decoder, &naive, &code, &block);
         }
         report.complete = naive.rank() == naive.unknowns;
@@ -228,7 +235,7 @@ fn naive_of(code: &OuterCode, packet_size: usize) -> NaiveBlock {
             for (&index, &factor) in constraint.indices().iter().zip(constraint.generator(row)) {
                 line[index as usize] = factor;
             }
-            assert!(naive.push(line), "constraints are independent");
+            assert!(naive.push(line), "constraints are dependent");
         }
     }
     naive
@@ -238,7 +245,7 @@ fn compare(decoder: &mut Decoder, naive: &NaiveBlock, code: &OuterCode, block: &
     let missing = naive.unknowns - naive.rank();
     match decoder.decode().expect("within limits") {
         Progress::Missing(least) => {
-            assert!(1 <= least && least <= missing, "{least} said, {missing} missing");
+            assert!(1 <= least && least <= missing, "{least} reported, {missing} missing");
             assert_eq!(decoder.source_packet(0), None);
             assert_eq!(decoder.block_len(), Err(DecodeError::Incomplete));
         }
@@ -257,13 +264,13 @@ fn compare(decoder: &mut Decoder, naive: &NaiveBlock, code: &OuterCode, block: &
     }
 }
 
-/// A recoder beside what it must know.
+/// A recoder with the reference state that it must match.
 struct Hop {
     recoder: Recoder,
-    /// The vectors taken: their rank is the recoder's.
+    /// The vectors received: the recoder must have their rank.
     vectors: NaiveDecoder,
     rank: usize,
-    /// The packets held, vector and data: whatever is sent is a combination of them.
+    /// The packets held, vector and data: every packet sent is a linear combination of them.
     packets: NaiveDecoder,
 }
 
@@ -280,26 +287,30 @@ impl Hop {
         assert_eq!(self.recoder.received().count(), 0);
     }
 
-    /// Takes a packet: it is innovative if and only if naive elimination says so.
+    /// Pushes a packet: it is innovative if and only if it raises the reference rank.
     fn push(&mut self, inner: InnerCode, packet: &[u8]) {
         let vector = expanded(inner, packet);
         let raised = self.recoder.push(packet).expect("length");
-        assert_eq!(raised, self.vectors.push(vector), "innovative or not");
+        assert_eq!(raised, self.vectors.push(vector), "innovative differs from the reference");
         self.rank += usize::from(raised);
-        assert_eq!(self.recoder.rank(), self.rank, "the rank does not fall");
+        assert_eq!(self.recoder.rank(), self.rank, "the rank differs from the reference");
         assert!(self.rank <= inner.batch_size());
         if raised {
-            assert_eq!(self.recoder.received().last(), Some(packet), "kept as received");
+            assert_eq!(
+                self.recoder.received().last(),
+                Some(packet),
+                "the packet is not kept as received"
+            );
             assert!(self.packets.push(packet_line(inner, packet)));
         }
         assert_eq!(self.recoder.received().count(), self.rank);
     }
 
-    /// What was made of the packets held is in their span, and not nothing.
+    /// Checks that a recoded packet is a linear combination of the packets held, and not zero.
     fn check(&self, inner: InnerCode, packet: &[u8]) {
         let raised = self.packets.clone().push(packet_line(inner, packet));
-        assert!(!raised, "no combination of what was received");
-        assert!(expanded(inner, packet).iter().any(|&x| x != 0), "a zero vector");
+        assert!(!raised, "the packet is not in the span of the received ones");
+        assert!(expanded(inner, packet).iter().any(|&x| x != 0), "the coefficient vector is zero");
     }
 }
 
@@ -310,20 +321,20 @@ fn expanded(inner: InnerCode, packet: &[u8]) -> Vec<u8> {
     (0..inner.batch_size()).map(|c| if order == 2 { bit(c) } else { packet[c] }).collect()
 }
 
-/// The vector in bytes, and the data.
+/// The expanded vector, then the data.
 fn packet_line(inner: InnerCode, packet: &[u8]) -> Vec<u8> {
     let mut line = expanded(inner, packet);
     line.extend_from_slice(&packet[inner.vector_len()..]);
     line
 }
 
-/// Passes packets of one batch, and garbage, through a chain of recoders. Ranks are those of naive
-/// elimination, never fall, and do not rise from hop to hop; what is sent is a combination of what
-/// is held; honest packets stay what their vectors say; nothing panics.
+/// Passes packets of one batch, and arbitrary ones, through a chain of recoders. Ranks match naive
+/// elimination, never fall, and do not rise from hop to hop. Every packet sent is a linear
+/// combination of those held. If no arbitrary packet was pushed, the data matches the vectors.
 ///
 /// # Panics
-/// One of these is broken.
-pub fn recoder_run(kernel: Kernel, data: &[u8]) -> usize {
+/// One of these properties is violated.
+pub fn check_recoder_chain(kernel: Kernel, data: &[u8]) -> usize {
     let mut script = Script(data);
     let inner = InnerCode::from_mq(script.next() as u8 & 7).expect("three bits");
     let (m, co) = (inner.batch_size(), inner.vector_len());
@@ -335,7 +346,7 @@ pub fn recoder_run(kernel: Kernel, data: &[u8]) -> usize {
     let coded: Vec<Vec<u8>> = (0..m)
         .map(|column| (0..packet_size).map(|x| (x * 13 + column * 7 + x * column) as u8).collect())
         .collect();
-    let (mut honest, mut cleared) = (true, false);
+    let (mut only_valid, mut cleared) = (true, false);
     let mut checked = 0;
     let mut packet = vec![0; co + packet_size];
     while !script.0.is_empty() {
@@ -353,7 +364,7 @@ pub fn recoder_run(kernel: Kernel, data: &[u8]) -> usize {
                 chain[0].push(inner, &packet);
             }
             3 => {
-                honest = false;
+                only_valid = false;
                 packet.fill_with(|| script.next() as u8);
                 let short = &packet[..value % packet.len()];
                 assert_eq!(chain[0].recoder.push(short), Err(RecodeError::Length));
@@ -365,7 +376,7 @@ pub fn recoder_run(kernel: Kernel, data: &[u8]) -> usize {
             }
             5 => {
                 let hop = &chain[hop % 3];
-                // Now and then the right number of coefficients.
+                // Half of the time the correct number of coefficients.
                 let count = if value & 1 == 0 { hop.rank } else { value % (m + 2) };
                 let mask = if inner.field().order() == 2 && value & 2 == 0 { 1 } else { 255 };
                 let coefficients: Vec<u8> =
@@ -380,20 +391,19 @@ pub fn recoder_run(kernel: Kernel, data: &[u8]) -> usize {
                 }
                 chain[hop].check(inner, &packet);
                 chain[hop + 1].push(inner, &packet);
-                if honest {
+                if only_valid {
                     checked += 1;
                     check_sum(inner, &packet, &coded);
                 }
             }
         }
         let ranks = || chain.iter().map(|hop| hop.rank);
-        assert!(cleared || ranks().is_sorted_by(|before, behind| before >= behind));
+        assert!(cleared || ranks().is_sorted_by(|before, after| before >= after));
     }
     checked
 }
 
-/// Recodes with coefficients of the caller: mistakes are the errors that they are, what is none
-/// makes the sum.
+/// Recodes with given coefficients and checks the error or the sum.
 fn check_recode(hop: &Hop, inner: InnerCode, coefficients: &[u8], packet: &mut [u8]) {
     let largest = inner.field().order() - 1;
     let valid = coefficients.len() == hop.rank
@@ -424,11 +434,11 @@ fn check_sum(inner: InnerCode, packet: &[u8], coded: &[Vec<u8>]) {
     assert_eq!(sum, data);
 }
 
-/// Feeds arbitrary packets to a decoder with small limits: nothing panics, memory stays bounded.
+/// Pushes arbitrary packets to a decoder with small limits. Nothing panics, memory stays bounded.
 ///
 /// # Panics
-/// A limit is broken.
-pub fn garbage_block_run(kernel: Kernel, data: &[u8]) -> Option<bool> {
+/// A limit is exceeded.
+pub fn push_arbitrary_block_packets(kernel: Kernel, data: &[u8]) -> Option<bool> {
     let mut script = Script(data);
     let (code, packet_size) = code(&mut script);
     let limits = Limits {
@@ -443,7 +453,7 @@ pub fn garbage_block_run(kernel: Kernel, data: &[u8]) -> Option<bool> {
     let mut complete = false;
     while !script.0.is_empty() {
         let (kind, batch, fill) = (script.next(), script.next() as u32, script.next());
-        // Far batch IDs as well as near ones.
+        // Large batch IDs as well as small ones.
         let batch = if kind & 1 == 0 { batch % 8 } else { batch.wrapping_mul(0x0101_0101) };
         for (x, byte) in packet.iter_mut().enumerate() {
             *byte = (fill + x * (kind >> 4)).wrapping_mul(1 + (x >> 2) * fill) as u8;
@@ -471,12 +481,11 @@ pub fn garbage_block_run(kernel: Kernel, data: &[u8]) -> Option<bool> {
     Some(complete)
 }
 
-/// Parses bytes as parameters: what parses is written to the same bytes, and its code can make a
-/// batch.
+/// Parses bytes as parameters. Valid ones survive a round trip, and their code gives valid batches.
 ///
 /// # Panics
-/// It is not, or cannot.
-pub fn parameters_run(data: &[u8]) -> bool {
+/// One of these properties is violated.
+pub fn check_parameters(data: &[u8]) -> bool {
     if let Some(bytes) = data.first_chunk::<4>()
         && let Ok(header) = PacketHeader::parse(*bytes)
     {

@@ -1,6 +1,6 @@
-//! Which kernels there are, and which of them this processor can run.
+//! The kernels, and detection of those that this processor supports.
 
-/// A way to compute products. All give the same bytes.
+/// An implementation of the matrix products. All give the same bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Scalar,
@@ -35,8 +35,8 @@ pub(super) const KINDS: &[Kind] = &[
     Kind::GfniAvx512,
 ];
 
-/// Whether the processor at hand has these instructions. Without the standard library nobody asks
-/// it: then those count that the whole program is compiled for.
+/// Whether the processor supports these instructions. Without the feature `std` there is no
+/// run-time detection: only the target features that the program is compiled for count.
 #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 macro_rules! has {
     ($($feature:tt),+) => {{
@@ -79,7 +79,7 @@ impl Kind {
     pub(super) fn is_supported(self) -> bool {
         match self {
             Self::Scalar => true,
-            // Compiled in only if every processor of the target has it.
+            // Compiled only if the target guarantees it.
             #[cfg(all(target_arch = "aarch64", target_feature = "neon"))]
             Self::Neon => true,
             #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]

@@ -1,10 +1,10 @@
-//! Matrix products over GF(256) and GF(2): the one primitive that all coding is made of, in the
-//! fastest form that the processor has.
+//! Matrix products over GF(256) and GF(2), the primitive of all coding, with the fastest
+//! instructions that the processor supports.
 //!
 //! All kernels give the same bytes. [`Kernel::active`] is chosen once per process; the environment
-//! variable `OPENBATS_KERNEL` forces another choice, for measurements and for tests. Without the
-//! feature `std` the processor is not asked and no variable read: the best kernel among those that
-//! the program is compiled for counts.
+//! variable `OPENBATS_KERNEL` overrides it for measurements and tests. Without the feature `std`
+//! there is no run-time detection and no variable: the crate uses the fastest kernel that the
+//! program is compiled for.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -21,10 +21,10 @@ mod scalar;
 #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 mod x86;
 
-/// Name of the environment variable that forces a kernel.
+/// Name of the environment variable that selects a kernel.
 pub const ENVIRONMENT_VARIABLE: &str = "OPENBATS_KERNEL";
 
-/// What happens to the former content of the outputs.
+/// Whether a product replaces the outputs or is added to them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// `out = M * rows`
@@ -33,7 +33,7 @@ pub enum Mode {
     Accumulate,
 }
 
-/// A name that is no kernel of this processor.
+/// The name is not that of a kernel that this processor supports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownKernel {
     name: String,
@@ -41,20 +41,20 @@ pub struct UnknownKernel {
 
 impl fmt::Display for UnknownKernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "no kernel \"{}\" on this processor; choices:", self.name)?;
+        write!(f, "no kernel \"{}\" on this processor; available:", self.name)?;
         Kernel::available().try_for_each(|kernel| write!(f, " {}", kernel.name()))
     }
 }
 
 impl core::error::Error for UnknownKernel {}
 
-/// A kernel that this processor can run; there is no way to make another.
+/// A kernel that this processor supports. Unsupported kernels cannot be constructed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kernel(Kind);
 
 impl Kernel {
-    /// The kernel of this process: the one that `OPENBATS_KERNEL` names, else (also when that name
-    /// is unknown, see [`Kernel::from_environment`]) the fastest.
+    /// The kernel of this process: the one that `OPENBATS_KERNEL` names, or the fastest if the
+    /// variable is not set or invalid (see [`Kernel::from_environment`]).
     #[cfg(feature = "std")]
     #[must_use]
     pub fn active() -> Self {
@@ -72,7 +72,7 @@ impl Kernel {
     /// The kernel that `OPENBATS_KERNEL` names, if it is set.
     ///
     /// # Errors
-    /// The variable names no kernel of this processor. Programs that start should say so.
+    /// The variable names no kernel of this processor. Programs should report this at start.
     #[cfg(feature = "std")]
     pub fn from_environment() -> Result<Option<Self>, UnknownKernel> {
         match std::env::var_os(ENVIRONMENT_VARIABLE) {
@@ -109,18 +109,18 @@ impl Kernel {
         self.0.name()
     }
 
-    /// Whether a multiply-add costs about as much as a copy (GFNI): wide windows pay.
+    /// Whether a multiply-add costs about as much as a copy (GFNI), which makes wide windows cheap.
     #[must_use]
     pub fn is_fast(self) -> bool {
         self.0.is_fast()
     }
 
-    /// `outputs[i] = sum over j of matrix[i * n + j] * rows[j]` on the first `len` bytes, or the
-    /// same added to the outputs. Rows need not be contiguous; they should be 64-byte aligned.
+    /// Computes `outputs[i] = sum over j of matrix[i * n + j] * rows[j]` on the first `len` bytes,
+    /// or adds it to the outputs. Rows need not be contiguous; they should be 64-byte aligned.
     ///
     /// # Panics
-    /// `len` is no multiple of 64, a row or an output is shorter, or the matrix has not
-    /// `outputs.len() * rows.len()` entries: errors of the caller, never of input.
+    /// `len` is not a multiple of 64, a row or an output is shorter than `len`, or the matrix does
+    /// not have `outputs.len() * rows.len()` entries. Received data must never cause this.
     pub fn product(
         self,
         matrix: &[u8],
@@ -129,8 +129,8 @@ impl Kernel {
         len: usize,
         mode: Mode,
     ) {
-        assert_eq!(len % ALIGNMENT, 0, "whole vectors only");
-        assert_eq!(matrix.len(), rows.len() * outputs.len(), "matrix is outputs x rows");
+        assert_eq!(len % ALIGNMENT, 0, "the length is not a multiple of 64");
+        assert_eq!(matrix.len(), rows.len() * outputs.len(), "the matrix is not outputs x rows");
         assert!(rows.iter().all(|row| row.len() >= len), "a row is too short");
         assert!(outputs.iter().all(|output| output.len() >= len), "an output is too short");
         match self.0 {
@@ -139,8 +139,8 @@ impl Kernel {
                 all(target_arch = "x86_64", target_feature = "sse2"),
                 all(target_arch = "aarch64", target_feature = "neon")
             ))]
-            #[allow(unsafe_code, reason = "instructions that the detection found")]
-            // SAFETY: a `Kernel` of a kind exists only if the processor has its instructions
+            #[allow(unsafe_code, reason = "instructions that were detected")]
+            // SAFETY: a `Kernel` of a kind exists only if the processor supports its instructions
             // (`available`), and the lengths were checked above.
             kind => unsafe {
                 #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
@@ -164,8 +164,9 @@ impl Kernel {
         }
     }
 
-    /// The same over GF(2): `outputs[i]` is the sum (exclusive or) of the rows `j` for which
-    /// `matrix[i * n + j]` is odd, on the first `len` bytes, or that added to the outputs.
+    /// As [`Kernel::product`] over GF(2): `outputs[i]` becomes the sum (XOR) of the rows `j` for
+    /// which `matrix[i * n + j]` is odd, on the first `len` bytes, or the sum is added to the
+    /// outputs.
     ///
     /// # Panics
     /// As [`Kernel::product`].
@@ -177,8 +178,8 @@ impl Kernel {
         len: usize,
         mode: Mode,
     ) {
-        assert_eq!(len % ALIGNMENT, 0, "whole vectors only");
-        assert_eq!(matrix.len(), rows.len() * outputs.len(), "matrix is outputs x rows");
+        assert_eq!(len % ALIGNMENT, 0, "the length is not a multiple of 64");
+        assert_eq!(matrix.len(), rows.len() * outputs.len(), "the matrix is not outputs x rows");
         assert!(rows.iter().all(|row| row.len() >= len), "a row is too short");
         assert!(outputs.iter().all(|output| output.len() >= len), "an output is too short");
         for (i, output) in outputs.iter_mut().enumerate() {
@@ -200,7 +201,7 @@ impl Kernel {
         }
     }
 
-    /// `output = sum of rows`, or the same added to it; lengths are checked.
+    /// Computes `output = sum of rows`, or adds the sum to it. The caller has checked the lengths.
     fn sum(self, rows: &[&[u8]], output: &mut [u8], len: usize, add: bool) {
         match self.0 {
             Kind::Scalar => scalar::sum(rows, output, len, add),
@@ -208,10 +209,10 @@ impl Kernel {
                 all(target_arch = "x86_64", target_feature = "sse2"),
                 all(target_arch = "aarch64", target_feature = "neon")
             ))]
-            #[allow(unsafe_code, reason = "instructions that the detection found")]
-            // SAFETY: as in `product`: the kind is supported, `product_gf2` has checked the
-            // lengths. A processor with GFNI and AVX-512 (AVX2) has AVX-512 (AVX2), one of x86-64
-            // has SSE2.
+            #[allow(unsafe_code, reason = "instructions that were detected")]
+            // SAFETY: as in `product`: the kind is supported and `product_gf2` has checked the
+            // lengths. The GFNI kinds require AVX-512 or AVX2 as well; every x86-64 processor has
+            // SSE2.
             kind => unsafe {
                 match kind {
                     Kind::Scalar => {}
@@ -230,11 +231,11 @@ impl Kernel {
         }
     }
 
-    /// [`Kernel::product`] (overwriting) for rows of different lengths, each a multiple of 64:
-    /// what is missing counts as zero, what is beyond `len` does not count.
+    /// As [`Kernel::product`] with [`Mode::Overwrite`], for rows of different lengths, each a
+    /// multiple of 64. Bytes missing up to `len` count as zero; bytes beyond `len` are ignored.
     ///
     /// # Panics
-    /// As [`Kernel::product`], except for the rows' lengths.
+    /// As [`Kernel::product`], except for short rows.
     pub fn product_ragged(
         self,
         matrix: &[u8],
@@ -246,10 +247,10 @@ impl Kernel {
         if shortest >= len {
             return self.product(matrix, rows, outputs, len, Mode::Overwrite);
         }
-        assert_eq!(matrix.len(), rows.len() * outputs.len(), "matrix is outputs x rows");
+        assert_eq!(matrix.len(), rows.len() * outputs.len(), "the matrix is not outputs x rows");
         let mut from = 0;
         while from < len {
-            // The rows that reach beyond `from` all reach `to`.
+            // All rows that are longer than `from` reach `to`.
             let active = |row: &&[u8]| row.len() > from;
             let to = rows
                 .iter()

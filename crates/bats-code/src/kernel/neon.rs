@@ -1,4 +1,4 @@
-//! Kernels of AArch64: `tbl` looks up 16 bytes at once in a table of 16, as `pshufb` does on x86.
+//! Kernels for AArch64: `tbl` looks up 16 bytes at once in a 16-entry table, like `pshufb` on x86.
 #![allow(unsafe_code, reason = "vector instructions on raw pointers; each block says why")]
 #![allow(clippy::needless_range_loop, reason = "one index into three arrays of registers")]
 
@@ -25,8 +25,8 @@ pub(super) unsafe fn product(
             *target = output.as_mut_ptr();
         }
         let add = mode == Mode::Accumulate;
-        // SAFETY: as required of the caller; there is a target and a line of factors for each of
-        // the outputs of the block.
+        // SAFETY: required of the caller; each output of the block has a target and a line of
+        // factors.
         unsafe {
             match block.len() {
                 1 => pass::<1>(lines, rows, &targets, len, add),
@@ -84,7 +84,7 @@ unsafe fn pass<const M: usize>(
     }
 }
 
-/// `output = sum of rows`, or the same added to it.
+/// Computes `output = sum of rows`, or adds the sum to it.
 ///
 /// # Safety
 /// The processor has NEON; every row and the output have `len` bytes, a multiple of 64.

@@ -1,15 +1,15 @@
-//! The kernel without vector instructions, in 64-bit words: also the reference for the others, and
-//! the one that Miri can follow.
+//! The kernel without vector instructions, on 64-bit words. It is the reference for the others, and
+//! Miri can run it.
 //!
-//! A product is a sum of rows for each bit of the factors: `sum over k of 2^k * (sum of the rows
-//! whose factor has bit k)`, by Horner's rule. So no table is read, a row costs four additions on
-//! average, and the multiplications by 2 are eight for an output, however many rows it has.
+//! A product is `sum over k of 2^k * (sum of the rows whose factor has bit k)`, by Horner's rule.
+//! It reads no table and costs four additions per row on average. An output needs eight
+//! multiplications by 2, for any number of rows.
 
 use alloc::vec::Vec;
 
 use super::Mode;
 
-/// Bytes of an output computed at a time: the same strip of many rows stays in the first cache.
+/// Bytes of an output computed at a time, so that a strip of many rows fits the L1 cache.
 const STRIP: usize = 256;
 const WORDS: usize = STRIP / 8;
 
@@ -34,7 +34,7 @@ fn store(sum: &[u64; WORDS], strip: &mut [u8]) {
     }
 }
 
-/// See [`super::Kernel::product`], which has checked the lengths.
+/// See [`super::Kernel::product`], which checks the lengths.
 pub(super) fn product(
     matrix: &[u8],
     rows: &[&[u8]],
@@ -66,7 +66,7 @@ pub(super) fn product(
     }
 }
 
-/// `output = sum of rows`, or the same added to it, on `len` bytes.
+/// Computes `output = sum of rows` on `len` bytes, or adds the sum to it.
 pub(super) fn sum(rows: &[&[u8]], output: &mut [u8], len: usize, accumulate: bool) {
     for (index, strip) in output[..len].chunks_mut(STRIP).enumerate() {
         let from = index * STRIP;

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::gf256;
 
-/// Miri takes a thousand times as long: a part of the cases shows it every line.
+/// Miri is about a thousand times slower; fewer cases still cover every line.
 const STEP: usize = if cfg!(miri) { 85 } else { 1 };
 const CASES: u32 = if cfg!(miri) { 2 } else { 64 };
 
@@ -14,14 +14,14 @@ fn reference(matrix: &[u8], rows: &[&[u8]], output: usize, position: usize) -> u
         .fold(0, |sum, (&f, row)| sum ^ row.get(position).map_or(0, |&x| gf256::mul(f, x)))
 }
 
-/// A fixed pseudo-random byte: tests need variety, not quality.
+/// A deterministic pseudo-random byte; statistical quality does not matter here.
 fn byte(a: usize, b: usize) -> u8 {
     ((a * 0x9e37_79b1 + b * 0x85eb_ca77 + (a * b) % 251) >> 7) as u8
 }
 
 #[test]
-fn every_kernel_multiplies_every_pair() {
-    // 5 vectors of 64: the wide loops and the narrow rest both see every product.
+fn every_kernel_multiplies_every_pair_of_bytes() {
+    // 5 blocks of 64 bytes: both the wide loops and the remainder loops compute every product.
     let all: Vec<u8> = (0..320).map(|x| x as u8).collect();
     let rotated: Vec<u8> = (0..320).map(|x| (x + 192) as u8).collect();
     for kernel in Kernel::available() {
@@ -39,9 +39,9 @@ fn every_kernel_multiplies_every_pair() {
     }
 }
 
-/// Every factor in every place of every block of outputs that a pass may have.
+/// Every factor at every matrix position, for each number of outputs that a pass can have.
 #[test]
-fn every_factor_in_every_place_of_a_block() {
+fn every_factor_works_at_every_matrix_position() {
     let rows: Vec<Vec<u8>> =
         (0..3).map(|j| (0..192).map(|position| byte(j, position)).collect()).collect();
     let rows: Vec<&[u8]> = rows.iter().map(Vec::as_slice).collect();
@@ -64,7 +64,7 @@ fn every_factor_in_every_place_of_a_block() {
 }
 
 #[test]
-fn more_rows_than_one_block() {
+fn rows_beyond_one_block_are_accumulated() {
     let count = if cfg!(miri) { 5 } else { 150 };
     let rows: Vec<Vec<u8>> =
         (0..count).map(|j| (0..192).map(|position| byte(j, position)).collect()).collect();
@@ -82,9 +82,9 @@ fn more_rows_than_one_block() {
     }
 }
 
-/// One output is made in tiles of 1 to 12 vectors, whatever divides its length best.
+/// A single output is computed in tiles of 1 to 12 vectors, depending on its length.
 #[test]
-fn one_output_of_any_length() {
+fn a_single_output_can_have_any_length() {
     let longest = if cfg!(miri) { 2 } else { 27 };
     let rows: Vec<Vec<u8>> =
         (0..5).map(|j| (0..longest * 64).map(|position| byte(j, position)).collect()).collect();
@@ -99,8 +99,8 @@ fn one_output_of_any_length() {
             for (mode, before) in [(Mode::Overwrite, 0), (Mode::Accumulate, 0x5a)] {
                 let mut output = vec![0x5au8; longest * 64 + 1];
                 kernel.product(&matrix, &rows[..count], &mut [&mut output], len, mode);
-                let right = expected[..len].iter().map(|x| x ^ before);
-                assert!(output[..len].iter().copied().eq(right), "{} {len}", kernel.name());
+                let correct = expected[..len].iter().map(|x| x ^ before);
+                assert!(output[..len].iter().copied().eq(correct), "{} {len}", kernel.name());
                 assert!(output[len..].iter().all(|&x| x == 0x5a), "{} {len}", kernel.name());
             }
         }
@@ -108,7 +108,7 @@ fn one_output_of_any_length() {
 }
 
 #[test]
-fn names_are_found_and_errors_list_the_choices() {
+fn unknown_names_are_errors_that_list_the_kernels() {
     for kernel in Kernel::available() {
         assert_eq!(Kernel::by_name(kernel.name()), Ok(kernel));
     }
@@ -119,7 +119,7 @@ fn names_are_found_and_errors_list_the_choices() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(CASES))]
     #[test]
-    fn kernels_agree_on_any_shape(
+    fn kernels_agree_on_any_matrix_shape(
         blocks in prop::collection::vec(0usize..6, 0..20),
         outputs in 1usize..20,
         len in 0usize..6,
@@ -127,7 +127,7 @@ proptest! {
         salt in any::<u16>(),
     ) {
         let len = len * 64;
-        // Rows begin anywhere: alignment is for speed only.
+        // Rows may be unaligned: alignment affects only speed.
         let storage: Vec<Vec<u8>> = blocks.iter().enumerate()
             .map(|(j, &b)| (0..b * 64 + offset).map(|p| byte(j + salt as usize, p)).collect())
             .collect();
@@ -146,10 +146,10 @@ proptest! {
         }
     }
 
-    /// Inputs begin anywhere, overlap each other or are the same, and outputs begin anywhere; what
-    /// lies beside the outputs stays as it was.
+    /// Inputs may be unaligned, overlap or be identical; outputs may be unaligned. Bytes next to
+    /// the outputs stay unchanged.
     #[test]
-    fn kernels_agree_on_any_placement(
+    fn kernels_agree_on_any_alignment(
         starts in prop::collection::vec(0usize..700, 0..70),
         places in prop::collection::vec(0usize..70, 1..12),
         blocks in 0usize..9,

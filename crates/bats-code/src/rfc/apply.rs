@@ -1,5 +1,5 @@
-//! Products into slices of the caller, of any length: whole vectors go straight to the slice, the
-//! rest by way of a short row of ours.
+//! Matrix products into unpadded slices of any length. Whole 64-byte blocks are written directly,
+//! the remaining bytes go through a padded buffer.
 
 use alloc::vec::Vec;
 
@@ -8,8 +8,8 @@ use super::parameters::Field;
 use crate::kernel::{Kernel, Mode};
 use crate::rows::ALIGNMENT;
 
-/// `outputs[i] = sum over j of matrix[i * n + j] * rows[j]`, where rows are zero-padded beyond the
-/// outputs' common length. Over GF(2) the matrix has bytes 0 and 1.
+/// Computes `outputs[i] = sum over j of matrix[i * n + j] * rows[j]`. The outputs have equal
+/// lengths; the rows are zero-padded beyond that. Over GF(2) the matrix has bytes 0 and 1.
 pub(super) fn product(
     kernel: Kernel,
     field: Field,
@@ -56,7 +56,7 @@ mod tests {
     use crate::gf256;
 
     #[test]
-    fn any_length_gives_the_naive_sums() {
+    fn products_of_any_length_match_naive_sums() {
         for (field, len) in [0, 1, 63, 64, 65, 200]
             .into_iter()
             .flat_map(|len| [(Field::Binary, len), (Field::Byte, len)])

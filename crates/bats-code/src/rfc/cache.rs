@@ -1,5 +1,5 @@
-//! Structures of batches by batch ID. They depend on the parameters only, not on the data: a cache
-//! serves all blocks of equal K, M and DD, and saves most of the encoder's scalar work.
+//! A cache of batch structures by batch ID. They depend only on the parameters, not on the data. So
+//! a cache serves all blocks of equal K, M and DD, and saves most of the encoder's scalar work.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -9,20 +9,21 @@ use super::precode::Precode;
 use super::sampler::{Batch, OuterCode};
 use super::tinymt32::LANES;
 
-/// Batches of one [`OuterCode`], up to a limit of memory. A clone shares what is there already.
+/// Structures of the batches of one [`OuterCode`], up to a memory limit. Clones share the batches
+/// that are cached when they are made.
 #[derive(Clone, Debug)]
 pub struct BatchCache {
     code: Arc<OuterCode>,
     batches: BTreeMap<u32, Arc<Batch>>,
-    /// The equations of the precode, once somebody wanted them.
+    /// The equations of the precode, once computed.
     constraints: Option<Arc<[Batch]>>,
     bytes: usize,
     max_bytes: usize,
 }
 
 impl BatchCache {
-    /// A cache that keeps at most `max_bytes` bytes of batches; 0 keeps none. What comes first
-    /// stays, because encoders begin at batch 0 with every block.
+    /// A cache of at most `max_bytes` bytes; 0 disables it. Entries are never evicted, because
+    /// encoders start at batch 0 with every block.
     #[must_use]
     pub fn new(code: OuterCode, max_bytes: usize) -> Self {
         let code = Arc::new(code);
@@ -35,17 +36,17 @@ impl BatchCache {
         &self.code
     }
 
-    /// The structure of a batch, computed unless it is there.
+    /// The structure of a batch, from the cache or computed.
     pub fn batch(&mut self, batch_id: u32) -> Arc<Batch> {
         if let Some(batch) = self.batches.get(&batch_id) {
             return Arc::clone(batch);
         }
         let batch = self.code.batch(batch_id);
-        self.keep(batch_id, batch)
+        self.insert(batch_id, batch)
     }
 
-    /// As [`BatchCache::batch`], for somebody who will ask for the next batch IDs soon: computes
-    /// these too if they can be kept, because several batches together take less time.
+    /// As [`BatchCache::batch`], for callers that need the next batch IDs soon. Also computes these
+    /// if they fit the limit, because several batches at once take less time.
     pub fn batch_in_sequence(&mut self, batch_id: u32) -> Arc<Batch> {
         if let Some(batch) = self.batches.get(&batch_id) {
             return Arc::clone(batch);
@@ -60,24 +61,24 @@ impl BatchCache {
         let [first, others @ ..] = self.code.batches(batch_ids);
         for (&batch_id, batch) in batch_ids[1..].iter().zip(others) {
             if !self.batches.contains_key(&batch_id) {
-                self.keep(batch_id, batch);
+                self.insert(batch_id, batch);
             }
         }
-        self.keep(batch_id, first)
+        self.insert(batch_id, first)
     }
 
-    /// The structures of batches, in their order; faster than one after the other.
+    /// The structures of several batches, in the given order. Faster than single calls.
     pub fn batches(&mut self, batch_ids: &[u32]) -> Vec<Arc<Batch>> {
         let mut missing: Vec<u32> =
             batch_ids.iter().copied().filter(|id| !self.batches.contains_key(id)).collect();
-        // Batches of about the same degree together.
+        // Group batches of similar degree.
         missing.sort_by_cached_key(|&id| (self.code.degree(id), id));
         missing.dedup();
         let mut computed = BTreeMap::new();
         for group in missing.chunks(LANES) {
             if let Ok(group) = <[u32; LANES]>::try_from(group) {
                 for (id, batch) in group.into_iter().zip(self.code.batches(group)) {
-                    computed.insert(id, self.keep(id, batch));
+                    computed.insert(id, self.insert(id, batch));
                 }
             } else {
                 computed.extend(group.iter().map(|&id| (id, self.batch(id))));
@@ -87,7 +88,7 @@ impl BatchCache {
         batch_ids.iter().filter_map(found).collect()
     }
 
-    /// The equations of the precode, computed unless they are there; none without a precode.
+    /// The equations of the precode, from the cache or computed; empty without a precode.
     pub(super) fn constraints(&mut self) -> Arc<[Batch]> {
         if let Some(constraints) = &self.constraints {
             return Arc::clone(constraints);
@@ -102,8 +103,8 @@ impl BatchCache {
         constraints
     }
 
-    /// Keeps a batch if the limit allows.
-    fn keep(&mut self, batch_id: u32, batch: Batch) -> Arc<Batch> {
+    /// Caches a batch if it fits the limit.
+    fn insert(&mut self, batch_id: u32, batch: Batch) -> Arc<Batch> {
         let batch = Arc::new(batch);
         if self.bytes + batch.bytes() <= self.max_bytes {
             self.bytes += batch.bytes();
@@ -112,7 +113,7 @@ impl BatchCache {
         batch
     }
 
-    /// Memory of the batches and constraints kept, in bytes.
+    /// Memory of the cached batches and constraints, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
@@ -125,7 +126,7 @@ mod tests {
     use crate::rfc::{Field, InnerCode};
 
     #[test]
-    fn many_batches_are_the_single_ones() {
+    fn several_batches_at_once_match_single_batches() {
         let code = OuterCode::recommended(600, InnerCode::new(4, Field::Byte).unwrap()).unwrap();
         for max_bytes in [0, 5000, 1 << 20] {
             let mut cache = BatchCache::new(code.clone(), max_bytes);
@@ -146,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn constraints_are_kept_up_to_the_limit() {
+    fn constraints_are_cached_up_to_the_limit() {
         let code = OuterCode::recommended(100, InnerCode::new(4, Field::Byte).unwrap()).unwrap();
         assert!(BatchCache::new(code.clone(), 1 << 20).constraints().is_empty());
         let code = code.with_precode();
@@ -162,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn batches_are_kept_up_to_the_limit() {
+    fn batches_are_cached_up_to_the_limit() {
         let code = OuterCode::recommended(100, InnerCode::new(4, Field::Byte).unwrap()).unwrap();
         let size = code.batch(0).bytes();
         let mut cache = BatchCache::new(code, 2 * size);
@@ -173,7 +174,10 @@ mod tests {
             cache.batch(batch_id);
         }
         assert_eq!(cache.bytes(), 2 * size);
-        assert!(Arc::ptr_eq(&first, &cache.batch(7)), "the first stays");
-        assert!(!Arc::ptr_eq(&cache.batch(4), &cache.batch(4)), "beyond the limit nothing is kept");
+        assert!(Arc::ptr_eq(&first, &cache.batch(7)), "the first batch was evicted");
+        assert!(
+            !Arc::ptr_eq(&cache.batch(4), &cache.batch(4)),
+            "a batch beyond the limit was cached"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! Degree distributions: weights of the degrees (RFC 9426, sections 2.1.2 and 4.2).
+//! Degree distributions (RFC 9426, sections 2.1.2 and 4.2).
 
 use alloc::vec::Vec;
 
@@ -6,33 +6,33 @@ use super::parameters::{InnerCode, ParameterError};
 use super::tables::Table;
 use super::tinymt32::TinyMt32;
 
-/// Largest degree that a distribution may name: K has 16 bits, and a larger degree counts as K.
+/// Largest degree of a distribution: K has 16 bits, and a degree above K counts as K.
 pub const MAX_DEGREE: u32 = 65_535;
 
 /// Largest K for which [`DegreeDistribution::recommended`] is dense.
 pub const MAX_DENSE: u32 = 512;
 
-/// The integers DD of the RFC: degree d has probability DD\[d\] / (DD\[1\] + ... + DD\[MAX_DEG\]).
-/// Both ends of a session must use the same.
+/// A degree distribution, DD of the RFC: degree d has probability DD\[d\] / (DD\[1\] + ... +
+/// DD\[MAX_DEG\]). Both ends must use the same.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct DegreeDistribution {
-    /// Degrees in rising order with CDF\[degree\], for degrees of a weight above 0.
+    /// Degrees with a weight above 0, ascending, each with CDF\[degree\].
     steps: Vec<(u32, u32)>,
 }
 
 impl DegreeDistribution {
-    /// From DD\[0..=MAX_DEG\]. DD\[0\] does not count.
+    /// A distribution from DD\[0..=MAX_DEG\]. DD\[0\] is ignored.
     ///
     /// # Errors
-    /// [`ParameterError::Degrees`]: no weight, weights that add up to 2^32 or more, or more than
-    /// [`MAX_DEGREE`] + 1 entries.
+    /// [`ParameterError::Degrees`]: no weight is above 0, the sum of the weights is 2^32 or more,
+    /// or a degree with a weight is above [`MAX_DEGREE`].
     pub fn from_weights(weights: &[u32]) -> Result<Self, ParameterError> {
         let pairs = weights.iter().enumerate().skip(1);
         Self::from_pairs(pairs.map(|(d, &weight)| (u32::try_from(d).unwrap_or(u32::MAX), weight)))
     }
 
-    /// From pairs of degree and weight in any order; weights of equal degrees add up, degree 0 and
-    /// weight 0 do not count.
+    /// A distribution from pairs of degree and weight, in any order. Weights of equal degrees are
+    /// added; degree 0 and weight 0 are ignored.
     ///
     /// # Errors
     /// [`ParameterError::Degrees`], as [`DegreeDistribution::from_weights`].
@@ -48,7 +48,7 @@ impl DegreeDistribution {
             sum = sum.checked_add(*weight).ok_or(ParameterError::Degrees)?;
             *weight = sum;
         }
-        // Of equal degrees the last has their whole weight.
+        // The last of equal degrees has their cumulative weight.
         steps.dedup_by(|next, kept| {
             let same = next.0 == kept.0;
             if same {
@@ -59,39 +59,40 @@ impl DegreeDistribution {
         Ok(Self { steps })
     }
 
-    /// All weight on degree K: every batch is made from all source packets. No overhead but that of
-    /// random matrices over GF(256) (less than 0.01 packets); cost K multiply-adds per packet.
+    /// All weight on degree K: every batch combines all source packets. The overhead is only that
+    /// of random matrices over GF(256), less than 0.01 packets. The cost is K multiply-adds per
+    /// packet.
     #[must_use]
     pub fn dense(source_packets: u32) -> Self {
         Self { steps: [(source_packets.clamp(1, MAX_DEGREE), 1)].into() }
     }
 
-    /// A table that is optimal for belief propagation and K to infinity; alone it is bad at the K
-    /// of a transport.
+    /// A table that is optimal for belief propagation as K goes to infinity. Alone it has a high
+    /// overhead at the K of a transport.
     #[must_use]
     pub fn table(table: Table) -> Self {
         Self::scaled(table, 1, 1, (1, 0), None)
     }
 
-    /// 4/5 a table and 1/5 degree K/2: few packets of overhead from K = 512 on without a precode.
+    /// 4/5 weight on a table and 1/5 on degree K/2. Low overhead for K >= 512 without a precode.
     #[must_use]
     pub fn mixture(table: Table, source_packets: u32) -> Self {
         Self::scaled(table, 1, 1, (4, 1), Some(source_packets / 2))
     }
 
-    /// What to use when nothing better is known. Of the inner code only M counts; K is cut to 1 to
+    /// The default distribution. It depends on M, K and the precode; K is clamped to 1 ..=
     /// [`MAX_DEGREE`].
     ///
-    /// Without a precode: dense for K up to [`MAX_DENSE`]; else a table and degree K/2 in the
-    /// proportion that makes the mean degree M ln(20 K), with which 0.05 source packets remain in
-    /// no batch when K packets have arrived; dense again if that needs more than degree K/2. With a
-    /// precode the table alone.
+    /// Without a precode: dense for K up to [`MAX_DENSE`]. Above that, a table and degree K/2, in
+    /// the proportion that gives mean degree M ln(20 K). Then 0.05 source packets on average are in
+    /// no batch when K packets have arrived. If that needs more than degree K/2, dense again. With
+    /// a precode: the table alone.
     ///
-    /// The degrees of the tables are scaled up, by 5/4 and for M = 32 by 3/2: fewer batches are
-    /// enough when fewer packets are lost than a table was made for, and then its degrees leave
-    /// source packets out. M = 4, 64 and 128 have no table of their own and take that of M = 8 or
-    /// 32 with its degrees scaled by the ratio of the batch sizes as well, because the optimal
-    /// degrees grow like M.
+    /// The degrees of the tables are scaled up by 5/4, and for M = 32 by 3/2. If fewer packets are
+    /// lost than a table assumes, fewer batches suffice, and unscaled degrees would leave source
+    /// packets out. M = 4, 64 and 128 have no table of their own. They use that of M = 8 or 32,
+    /// scaled in addition by the ratio of the batch sizes, because the optimal degrees are
+    /// proportional to M.
     #[must_use]
     pub fn recommended(inner: InnerCode, source_packets: u32, precode: bool) -> Self {
         let batch_size = inner.batch_size();
@@ -124,8 +125,8 @@ impl DegreeDistribution {
         Self::scaled(table, times, over, (half - mean - part, part), Some(half))
     }
 
-    /// A table with its degrees times `times / over` (rounded up) and another degree; `parts` are
-    /// the shares of the two.
+    /// A table with its degrees times `times / over` (rounded up), and another degree. `parts` are
+    /// the relative weights of the two.
     fn scaled(table: Table, times: u32, over: u32, parts: (u32, u32), other: Option<u32>) -> Self {
         let weights = table.weights();
         let sum: u32 = weights.iter().map(|&(_, weight)| weight).sum();
@@ -133,11 +134,11 @@ impl DegreeDistribution {
             .iter()
             .map(|&(degree, weight)| ((degree * times).div_ceil(over), weight * parts.0));
         let other = other.map(|degree| (degree.clamp(1, MAX_DEGREE), sum * parts.1));
-        // The tables are valid, which a test proves; a dense code is the harmless way out.
+        // A test proves that the tables are valid; a dense code is the fallback.
         Self::from_pairs(pairs.chain(other)).unwrap_or_else(|_| Self::dense(MAX_DEGREE))
     }
 
-    /// Pairs of degree and weight, degrees rising.
+    /// Pairs of degree and weight, in ascending order of degree.
     pub fn pairs(&self) -> impl ExactSizeIterator<Item = (u32, u32)> + '_ {
         self.steps.iter().enumerate().map(|(i, &(degree, sum))| {
             let before = if i == 0 { 0 } else { self.steps[i - 1].1 };
@@ -156,8 +157,8 @@ impl DegreeDistribution {
         weighted / f64::from(total)
     }
 
-    /// The degree for the next draw of a generator: the smallest d with `Rand() % CDF[MAX_DEG]`
-    /// below CDF\[d\], and at most K. (The RFC prints the comparison reversed, D2.)
+    /// Draws a degree: the smallest d with `Rand() % CDF[MAX_DEG]` below CDF\[d\], and at most K.
+    /// (The RFC prints the comparison reversed, D2.)
     pub(super) fn draw(&self, generator: &mut TinyMt32, source_packets: u32) -> u32 {
         let Some(&(largest, total)) = self.steps.last() else { return source_packets };
         let value = generator.below(total);
@@ -166,10 +167,10 @@ impl DegreeDistribution {
     }
 }
 
-/// 256 ln x for x of at least 1, within 18; in integers, because both ends must get the same.
+/// 256 ln x for x >= 1, with an error of at most 18; an integer, so that both ends get the same.
 pub(super) fn ln_256(x: u32) -> u32 {
     let exponent = x.ilog2();
-    // Linear between powers of two.
+    // Linear interpolation between powers of two.
     let fraction = ((u64::from(x) << 8) >> exponent) as u32 - 256;
     (exponent * 256 + fraction) * 693 / 1000
 }
@@ -181,38 +182,38 @@ mod tests {
     use super::*;
 
     #[test]
-    fn vector_of_degrees() {
+    fn drawn_degrees_match_golden_vectors() {
         let degrees = DegreeDistribution::from_weights(&[0, 0, 50, 30, 15, 5]).unwrap();
         let drawn: Vec<u32> =
             (0..16).map(|bid| degrees.draw(&mut TinyMt32::new(bid), 128)).collect();
         assert_eq!(drawn, [2, 4, 2, 2, 2, 2, 4, 5, 3, 3, 2, 2, 2, 2, 3, 3]);
-        // Mass above K collapses onto K; DD[0] does not count.
+        // Degrees above K count as K; DD[0] is ignored.
         let degrees = DegreeDistribution::from_weights(&[9, 0, 50, 30, 15, 5]).unwrap();
         assert!((0..16).all(|bid| degrees.draw(&mut TinyMt32::new(bid), 2) == 2));
     }
 
     #[test]
-    fn degrees_have_the_probability_of_their_weight() {
+    fn drawn_degrees_follow_their_weights() {
         let degrees = DegreeDistribution::from_weights(&[0, 1, 0, 3]).unwrap();
         let threes = (0..4000).filter(|&bid| degrees.draw(&mut TinyMt32::new(bid), 9) == 3).count();
         assert!((2850..3150).contains(&threes), "{threes}");
     }
 
     #[test]
-    fn logarithms_in_integers() {
+    fn integer_logarithms_are_accurate() {
         for x in (1..3000).chain([65_535, 20 * 65_535, u32::MAX]) {
             let error = f64::from(ln_256(x)) - 256.0 * f64::from(x).ln();
             assert!(error.abs() <= 18.0, "{x}: {error}");
         }
     }
 
-    /// An inner code of this M.
+    /// An inner code with this M.
     fn inner(m: usize) -> InnerCode {
         InnerCode::all().find(|inner| inner.batch_size() == m).unwrap()
     }
 
     #[test]
-    fn every_recommendation_is_valid() {
+    fn every_recommended_distribution_is_valid() {
         for m in InnerCode::all() {
             for k in (1..3000).chain((3000..=65_535).step_by(997)).chain([65_535]) {
                 for precode in [false, true] {
@@ -224,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn pairs_are_what_was_given() {
+    fn pairs_return_the_merged_input() {
         let degrees =
             DegreeDistribution::from_pairs([(7, 2), (3, 1), (0, 5), (7, 4), (9, 0)]).unwrap();
         assert_eq!(degrees.pairs().collect::<Vec<_>>(), [(3, 1), (7, 6)]);
@@ -233,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_distributions_are_refused() {
+    fn invalid_distributions_are_errors() {
         for pairs in [&[][..], &[(0, 1)], &[(5, 0)], &[(1, u32::MAX), (2, 1)], &[(65_536, 1)]] {
             let result = DegreeDistribution::from_pairs(pairs.iter().copied());
             assert_eq!(result, Err(ParameterError::Degrees));
@@ -242,12 +243,15 @@ mod tests {
     }
 
     #[test]
-    fn recommendations_have_the_documented_means() {
+    fn recommended_distributions_have_the_documented_means() {
         let mean = |m, k, precode| DegreeDistribution::recommended(inner(m), k, precode).mean(k);
         for (m, k) in [(16, 1024), (16, 65_535), (32, 1600), (128, 5000), (4, 513), (64, 3000)] {
             let needed = m as f64 * (20.0 * f64::from(k)).ln();
             let mean = mean(m, k, false);
-            assert!((mean / needed - 1.0).abs() < 0.06, "M = {m}, K = {k}: {mean}, not {needed}");
+            assert!(
+                (mean / needed - 1.0).abs() < 0.06,
+                "M = {m}, K = {k}: {mean}, expected {needed}"
+            );
         }
         assert!((mean(16, 512, false) - 512.0).abs() < 1e-9);
         assert!((mean(128, 1600, false) - 1600.0).abs() < 1e-9);
@@ -255,17 +259,17 @@ mod tests {
         assert!((mean(128, 8000, true) - 6.0 * 93.8).abs() < 1.0);
         assert!((mean(4, 8000, true) - 18.7).abs() < 1.0);
         assert!((mean(8, 1, false) - 1.0).abs() < 1e-9);
-        // K is cut to what a distribution can name.
-        for (k, cut) in [(0, 1), (u32::MAX, MAX_DEGREE)] {
+        // K is clamped.
+        for (k, clamped) in [(0, 1), (u32::MAX, MAX_DEGREE)] {
             let recommended = |k| DegreeDistribution::recommended(inner(16), k, false);
-            assert_eq!(recommended(k), recommended(cut));
+            assert_eq!(recommended(k), recommended(clamped));
         }
         let mean = |table, k| DegreeDistribution::mixture(table, k).mean(k);
         assert!((mean(Table::M16OneHop, 1024) - (0.8 * 58.5 + 0.2 * 512.0)).abs() < 0.1);
         assert!((mean(Table::M32FourHops, 2048) - (0.8 * 93.8 + 0.2 * 1024.0)).abs() < 0.1);
     }
 
-    /// FNV-1a over the pairs, to pin a distribution in one number.
+    /// FNV-1a hash of the pairs.
     fn fingerprint(degrees: &DegreeDistribution) -> u64 {
         degrees
             .pairs()
@@ -276,15 +280,15 @@ mod tests {
             })
     }
 
-    /// Form 1 of the session parameters says "recommended" and no more: a distribution that changed
-    /// would decode nothing that an older version sent.
+    /// Form 1 of the session parameters only states "recommended". If the distribution changed, a
+    /// peer of another version could not decode.
     #[test]
-    fn golden_recommendations() {
+    fn recommended_distributions_match_golden_hashes() {
         let of = |m, k, precode| DegreeDistribution::recommended(inner(m), k, precode);
         let pairs: Vec<(u32, u32)> = of(8, 600, false).pairs().collect();
         let (first, last) = ([(12, 533_586), (13, 95_372)], [(292, 64_636), (300, 380_076)]);
         assert_eq!((pairs.len(), &pairs[..2], &pairs[18..]), (20, &first[..], &last[..]));
-        // Computed by a program of its own from the rule that stands at the function.
+        // Computed by an independent program from the documented rule.
         let golden: [(usize, [u64; 4]); 6] = [
             (
                 4,

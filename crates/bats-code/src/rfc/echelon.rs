@@ -1,5 +1,5 @@
-//! Gauss-Jordan elimination on coefficients over GF(256), in row operations that are products of
-//! the kernel. Payloads never pass through here.
+//! Gauss-Jordan elimination on coefficients over GF(256), with row operations as kernel products.
+//! Payloads are not processed here.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -9,11 +9,11 @@ use super::parameters::MAX_BATCH_SIZE;
 use crate::gf256;
 use crate::kernel::{Kernel, Mode};
 
-/// Brings the rows of `block` to reduced echelon form, judged by their first `width` bytes; what
-/// stands behind takes part in the operations. Rows stay where they are.
+/// Brings the first `width` bytes of the rows of `block` to reduced row echelon form. The
+/// operations also apply to the bytes after `width`. Rows keep their positions.
 ///
-/// Returns the pivot column of each row. It has 1 there, all other rows with a pivot have 0. A row
-/// without a pivot depends on rows before it; its first `width` bytes are zero.
+/// Returns the pivot column of each row. The row has 1 there; all other rows with a pivot have 0. A
+/// row without a pivot depends linearly on earlier rows; its first `width` bytes are zero.
 pub(super) fn eliminate(kernel: Kernel, block: &mut Matrix, width: usize) -> Vec<Option<u32>> {
     let (count, stride) = (block.row_count(), block.stride());
     let mut pivots: Vec<Option<u32>> = vec![None; count];
@@ -26,16 +26,16 @@ pub(super) fn eliminate(kernel: Kernel, block: &mut Matrix, width: usize) -> Vec
             pivots[index] =
                 eliminate_row(kernel, rows, stride, index - first, width, scratch.row_mut(0));
         }
-        // The rows of the group have 0 in each other's pivots: all factors are known at once.
+        // Rows of the group have 0 in each other's pivots, so all factors are known in advance.
         let (before, rest) = block.as_bytes_mut().split_at_mut(first * stride);
-        let (own, behind) = rest.split_at_mut(group.len() * stride);
+        let (own, after) = rest.split_at_mut(group.len() * stride);
         let found = || pivots[group.clone()].iter();
         let mut rows: [&[u8]; GROUP] = Default::default();
         let own = own.chunks_exact(stride).zip(found()).filter(|(_, pivot)| pivot.is_some());
         let used = rows.iter_mut().zip(own).map(|(slot, (row, _))| *slot = row).count();
         let rows = &rows[..used];
         let mut targets: Vec<&mut [u8]> =
-            before.chunks_exact_mut(stride).chain(behind.chunks_exact_mut(stride)).collect();
+            before.chunks_exact_mut(stride).chain(after.chunks_exact_mut(stride)).collect();
         if !rows.is_empty() && !targets.is_empty() {
             factors.clear();
             for line in &targets {
@@ -47,11 +47,11 @@ pub(super) fn eliminate(kernel: Kernel, block: &mut Matrix, width: usize) -> Vec
     pivots
 }
 
-/// Rows whose multiples are added to all others in one product.
+/// Number of rows whose multiples are added to all others in one product.
 const GROUP: usize = 8;
 
-/// Finds the pivot of row `index` of a group, scales the row, and eliminates the pivot in the
-/// others of the group.
+/// Finds the pivot of row `index` of a group, normalises the row, and eliminates the pivot from the
+/// other rows of the group.
 fn eliminate_row(
     kernel: Kernel,
     group: &mut [u8],
@@ -61,7 +61,7 @@ fn eliminate_row(
     scratch: &mut [u8],
 ) -> Option<u32> {
     let (before, rest) = group.split_at_mut(index * stride);
-    let (row, behind) = rest.split_at_mut(stride);
+    let (row, after) = rest.split_at_mut(stride);
     let pivot = row[..width].iter().position(|&x| x != 0)?;
     if row[pivot] != 1 {
         let inverse = gf256::inv(row[pivot]);
@@ -71,8 +71,8 @@ fn eliminate_row(
     let mut factors = [0; GROUP];
     let mut targets: [&mut [u8]; GROUP] = Default::default();
     let mut count = 0;
-    // Rows without a pivot are zero up to the width.
-    for line in before.chunks_exact_mut(stride).chain(behind.chunks_exact_mut(stride)) {
+    // Rows without a pivot are zero in the first `width` bytes, so that they are skipped.
+    for line in before.chunks_exact_mut(stride).chain(after.chunks_exact_mut(stride)) {
         if line[pivot] != 0 {
             factors[count] = line[pivot];
             targets[count] = line;
@@ -86,20 +86,20 @@ fn eliminate_row(
     Some(pivot as u32)
 }
 
-/// A vector space given by the reduced echelon form of its basis: tells whether a vector is new.
+/// A vector space, stored as a basis in reduced row echelon form.
 #[derive(Debug)]
 pub(super) struct VectorSpace {
     width: usize,
     rows: Matrix,
     pivots: Vec<u32>,
-    /// Whether all rows are unit vectors.
+    /// Whether all basis vectors are unit vectors.
     units: bool,
 }
 
 impl VectorSpace {
-    /// The empty subspace of a space of `width` dimensions, at most [`MAX_BATCH_SIZE`].
+    /// The zero subspace of a space of `width` dimensions, at most [`MAX_BATCH_SIZE`].
     pub(super) fn new(width: usize) -> Self {
-        // One row more, for the vector under test.
+        // One row more, for the vector being reduced.
         let rows = Matrix::zeroed(width + 1, width);
         Self { width, rows, pivots: Vec::with_capacity(width), units: true }
     }
@@ -112,7 +112,7 @@ impl VectorSpace {
         self.pivots.len()
     }
 
-    /// Whether no vector can raise the rank any more.
+    /// Whether the rank is equal to the dimension.
     pub(super) fn is_full(&self) -> bool {
         self.rank() == self.width
     }
@@ -122,7 +122,7 @@ impl VectorSpace {
         self.units = true;
     }
 
-    /// Adds a vector of `width` coefficients; tells whether it raised the rank.
+    /// Adds a vector of `width` coefficients. Returns whether it raised the rank.
     pub(super) fn insert(&mut self, kernel: Kernel, vector: &[u8]) -> bool {
         let rank = self.rank();
         let stride = self.rows.stride();
@@ -134,7 +134,7 @@ impl VectorSpace {
         for (factor, &pivot) in factors.iter_mut().zip(&self.pivots) {
             *factor = vector[pivot as usize];
         }
-        // Vectors of fresh packets have nothing in common: the usual case, without allocations.
+        // Fast path without allocations: unit vectors of packets that were not recoded.
         if factors.iter().any(|&factor| factor != 0) {
             let lines: Vec<&[u8]> = before.chunks_exact(stride).collect();
             kernel.product(factors, &lines, &mut [&mut *row], stride, Mode::Accumulate);
@@ -147,7 +147,7 @@ impl VectorSpace {
         if self.units {
             self.units = row[pivot + 1..self.width].iter().fold(0, |any, &x| any | x) == 0;
             if self.units {
-                // Another unit vector: nothing of it is in the others.
+                // All are unit vectors, so that no other row has a coefficient at this pivot.
                 self.pivots.push(pivot as u32);
                 return true;
             }
@@ -179,7 +179,7 @@ mod tests {
         matrix
     }
 
-    /// Sparse lines with repetitions, so that many depend on others.
+    /// Sparse lines with few distinct values, so that many are linearly dependent.
     fn lines() -> impl Strategy<Value = Vec<Vec<u8>>> {
         let byte = prop_oneof![3 => Just(0u8), 1 => Just(1u8), 1 => any::<u8>()];
         prop::collection::vec(prop::collection::vec(byte, 9), 1..14)
@@ -187,7 +187,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn ranks_are_those_of_the_naive_elimination(lines in lines()) {
+        fn rank_matches_naive_elimination(lines in lines()) {
             let kernel = Kernel::active();
             let mut space = VectorSpace::new(9);
             let mut naive = NaiveDecoder::default();
@@ -197,9 +197,9 @@ mod tests {
         }
 
         #[test]
-        fn elimination_is_a_sequence_of_row_operations(lines in lines()) {
+        fn elimination_gives_echelon_form_by_invertible_row_operations(lines in lines()) {
             let kernel = Kernel::active();
-            // The identity behind the coefficients records the operations.
+            // An identity matrix after the coefficients records the operations.
             let n = lines.len();
             let with_identity: Vec<Vec<u8>> = lines.iter().enumerate().map(|(index, line)| {
                 let mut line = line.clone();
@@ -211,7 +211,7 @@ mod tests {
             let pivots = eliminate(kernel, &mut block, 9);
             let mut operations = NaiveDecoder::default();
             for row in block.iter() {
-                prop_assert!(operations.push(row[9..9 + n].to_vec()), "operations can be undone");
+                prop_assert!(operations.push(row[9..9 + n].to_vec()), "not invertible");
             }
             for (index, row) in block.iter().enumerate() {
                 let mut sum = [0u8; 9];

@@ -1,4 +1,4 @@
-//! The outer encoder: from the source packets of a block to the coded packets of any batch
+//! The outer encoder: computes the coded packets of any batch from the source packets of a block
 //! (RFC 9426, section 2.2.1).
 
 use alloc::vec::Vec;
@@ -12,17 +12,17 @@ use super::parameters::{Field, InnerCode};
 use super::sampler::{Batch, OuterCode};
 use crate::kernel::{Kernel, Mode};
 
-/// Why an encoder or a packet could not be made: mistakes of the caller.
+/// Invalid arguments of an encoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EncodeError {
     /// The block cannot be partitioned.
     Block(PaddingError),
-    /// The block has another number of source packets than the code was made for.
+    /// The block's number of source packets is not the K of the code.
     SourcePackets,
-    /// The batch has only M coded packets.
+    /// A column index is M or more.
     Column,
-    /// An output has not CO + T bytes.
+    /// An output does not have CO + T bytes.
     OutputSize,
 }
 
@@ -31,30 +31,30 @@ impl fmt::Display for EncodeError {
         match self {
             Self::Block(error) => error.fmt(f),
             Self::SourcePackets => {
-                f.write_str("the code was made for another number of source packets")
+                f.write_str("the number of source packets is not the K of the code")
             }
-            Self::Column => f.write_str("a batch has only M coded packets"),
-            Self::OutputSize => f.write_str("a coded packet has CO + T bytes"),
+            Self::Column => f.write_str("a column index is M or more"),
+            Self::OutputSize => f.write_str("the length of an output is not CO + T"),
         }
     }
 }
 
 impl core::error::Error for EncodeError {}
 
-/// The encoder of one block. Holds a copy of the data: K rows of T bytes, rounded up to 64, and
-/// the check packets of a precode.
+/// The encoder of one block. It holds a copy of the data, K rows of T bytes rounded up to a
+/// multiple of 64, and the check packets of a precode.
 #[derive(Debug)]
 pub struct Encoder {
     kernel: Kernel,
     cache: BatchCache,
     packet_size: usize,
-    /// The intermediate packets: without a precode the source packets.
+    /// The intermediate packets. Without a precode these are the source packets.
     packets: Matrix,
 }
 
 impl Encoder {
-    /// An encoder for `data` in source packets of `packet_size` (T) bytes. The cache brings the
-    /// code; its K must be [`source_packets`]`(data.len(), packet_size)`.
+    /// An encoder for `data` in source packets of `packet_size` (T) bytes, with the code of the
+    /// cache. Its K must be [`source_packets`]`(data.len(), packet_size)`.
     ///
     /// # Errors
     /// [`EncodeError::Block`], [`EncodeError::SourcePackets`].
@@ -84,7 +84,7 @@ impl Encoder {
             let content = &data[(source * packet_size).min(data.len())..];
             let content = &content[..content.len().min(packet_size)];
             row[..content.len()].copy_from_slice(content);
-            // Only the last packet is not full (D1, N1: there is always padding).
+            // Only the last packet has padding, and it always has some (D1, N1).
             pad(&mut row[content.len()..]);
         }
         let constraints = cache.constraints();
@@ -116,19 +116,19 @@ impl Encoder {
         self.packets.bytes() + self.cache.bytes()
     }
 
-    /// Gives the cache back, for the next block.
+    /// Returns the cache, for the next block.
     #[must_use]
     pub fn into_cache(self) -> BatchCache {
         self.cache
     }
 
-    /// Writes the coded packets `first`, `first + 1`, ... of a batch, one into each output of
-    /// exactly [`Encoder::coded_packet_len`] bytes: the coefficient vector (column `first + i` of
-    /// the identity matrix), then T bytes of data. All M at once are much cheaper than one at a
-    /// time. The same call gives the same packets; a session uses each batch ID once, from 0 on.
+    /// Encodes the packets `first`, `first + 1`, ... of a batch, one into each output of exactly
+    /// [`Encoder::coded_packet_len`] bytes: the coefficient vector (column `first + i` of the
+    /// identity matrix), then T bytes of data. All M packets in one call cost much less than M
+    /// calls. Equal calls give equal packets. A block uses each batch ID once, from 0 on.
     ///
     /// # Errors
-    /// [`EncodeError::Column`], [`EncodeError::OutputSize`]; nothing is written then.
+    /// [`EncodeError::Column`], [`EncodeError::OutputSize`]. On an error nothing is written.
     pub fn encode(
         &mut self,
         batch_id: u32,
@@ -177,7 +177,7 @@ fn add_checks(kernel: Kernel, code: &OuterCode, constraints: &[Batch], packets: 
         let own: Vec<u32> = checks.by_ref().take(equations.row_count()).collect();
         let mut sums = Matrix::zeroed(own.len(), len);
         {
-            // The check packets themselves are zero yet.
+            // The check packets themselves are still zero.
             let rows: Vec<&[u8]> =
                 constraint.indices().iter().map(|&i| packets.row(i as usize)).collect();
             let matrix: Vec<u8> =
@@ -208,8 +208,9 @@ mod tests {
     }
 
     #[test]
-    fn vector_of_a_batch() {
-        // b[i] = 16i, 16i+1, 16i+2, 16i+3 for K = 4: the last is no padding, so put it in by hand.
+    fn batch_matches_golden_vectors() {
+        // b[i] = 16i, 16i+1, 16i+2, 16i+3 for K = 4. The last packet has no padding, so that the
+        // rows are set directly.
         let inner = InnerCode::new(4, Field::Byte).unwrap();
         let mut encoder = encoder(&[0; 15], 4, 2, inner);
         for i in 0..4u8 {
@@ -238,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn coded_packets_are_their_definition_for_every_inner_code() {
+    fn coded_packets_match_the_definition_for_every_inner_code() {
         let data: Vec<u8> = (0..700u32).map(|x| (x * x / 8) as u8).collect();
         for inner in InnerCode::all() {
             let t = 101;
@@ -267,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn check_packets_fulfil_their_equations() {
+    fn check_packets_satisfy_the_constraints() {
         let inner = InnerCode::new(8, Field::Byte).unwrap();
         let data: Vec<u8> = (0..2999u32).map(|x| (x * 7 + x / 64) as u8).collect();
         let degrees = DegreeDistribution::recommended(inner, 300, true);
@@ -289,18 +290,18 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_errors() {
+    fn invalid_arguments_are_errors() {
         let inner = InnerCode::new(4, Field::Byte).unwrap();
-        let mut ours = encoder(&[1; 15], 4, 2, inner);
+        let mut encoder = encoder(&[1; 15], 4, 2, inner);
         let mut packets = [[0; 8]; 5];
         let mut outputs: Vec<&mut [u8]> = packets.iter_mut().map(|p| &mut p[..]).collect();
-        assert_eq!(ours.encode(0, 0, &mut outputs), Err(EncodeError::Column));
-        assert_eq!(ours.encode(0, 1, &mut outputs[..4]), Err(EncodeError::Column));
-        assert_eq!(ours.encode(0, usize::MAX, &mut outputs[..1]), Err(EncodeError::Column));
-        assert_eq!(ours.encode(0, 3, &mut outputs[..1]), Ok(()));
-        assert_eq!(ours.encode(0, 4, &mut []), Ok(()));
-        assert_eq!(ours.encode(0, 0, &mut [&mut [0; 7]]), Err(EncodeError::OutputSize));
-        let cache = ours.into_cache();
+        assert_eq!(encoder.encode(0, 0, &mut outputs), Err(EncodeError::Column));
+        assert_eq!(encoder.encode(0, 1, &mut outputs[..4]), Err(EncodeError::Column));
+        assert_eq!(encoder.encode(0, usize::MAX, &mut outputs[..1]), Err(EncodeError::Column));
+        assert_eq!(encoder.encode(0, 3, &mut outputs[..1]), Ok(()));
+        assert_eq!(encoder.encode(0, 4, &mut []), Ok(()));
+        assert_eq!(encoder.encode(0, 0, &mut [&mut [0; 7]]), Err(EncodeError::OutputSize));
+        let cache = encoder.into_cache();
         let other = Encoder::new(cache.clone(), &[1; 16], 4);
         assert_eq!(other.err(), Some(EncodeError::SourcePackets));
         let other = Encoder::new(cache, &[1; 16], 0);

@@ -1,5 +1,5 @@
-//! Rows of equal length in one piece of memory, as the kernels like them: each begins at a 64-byte
-//! boundary, is a multiple of 64 bytes long, and is zero behind its content.
+//! Matrices with the layout that the kernels need: each row is aligned to 64 bytes, and zero-padded
+//! to a multiple of 64 bytes.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -8,7 +8,7 @@ use crate::rows::{ALIGNMENT, padded_length};
 
 #[derive(Debug, Default)]
 pub(super) struct Matrix {
-    /// Never reallocated, so that `start` stays right.
+    /// Never reallocated, so that `start` stays valid.
     buffer: Vec<u8>,
     start: usize,
     stride: usize,
@@ -16,11 +16,11 @@ pub(super) struct Matrix {
 }
 
 impl Matrix {
-    /// `rows` zero rows for `width` bytes each.
+    /// A zero matrix of `rows` rows with `width` bytes each.
     pub(super) fn zeroed(rows: usize, width: usize) -> Self {
         let stride = padded_length(width.max(1));
         let buffer = vec![0u8; rows * stride + ALIGNMENT - 1];
-        // An allocator that cannot tell costs speed only: the kernels load unaligned.
+        // `align_offset` may fail. The rows are unaligned then, which only costs speed.
         let start = match buffer.as_ptr().align_offset(ALIGNMENT) {
             offset if offset < ALIGNMENT => offset,
             _ => 0,
@@ -28,7 +28,7 @@ impl Matrix {
         Self { buffer, start, stride, rows }
     }
 
-    /// Bytes that a matrix of this shape takes.
+    /// Memory of a matrix of this shape, in bytes.
     pub(super) fn size(rows: usize, width: usize) -> usize {
         rows.saturating_mul(padded_length(width.max(1))).saturating_add(ALIGNMENT - 1)
     }
@@ -37,7 +37,7 @@ impl Matrix {
         self.rows
     }
 
-    /// Bytes of a row with its padding.
+    /// Length of a row with its padding, in bytes.
     pub(super) fn stride(&self) -> usize {
         self.stride
     }
@@ -67,24 +67,24 @@ impl Matrix {
         self.as_bytes().chunks_exact(self.stride.max(1))
     }
 
-    /// The rows before `at`, and those from `at` on, writable.
+    /// The rows before `at`, and those from `at` on, mutable.
     pub(super) fn split_mut(
         &mut self,
         at: usize,
     ) -> (impl Iterator<Item = &mut [u8]>, impl Iterator<Item = &mut [u8]>) {
         let stride = self.stride.max(1);
-        let (before, behind) = self.as_bytes_mut().split_at_mut(at * stride);
-        (before.chunks_exact_mut(stride), behind.chunks_exact_mut(stride))
+        let (before, after) = self.as_bytes_mut().split_at_mut(at * stride);
+        (before.chunks_exact_mut(stride), after.chunks_exact_mut(stride))
     }
 }
 
-/// Rows per piece of a [`RowStore`].
+/// Number of rows per slab of a [`RowStore`].
 const ROWS_PER_SLAB: usize = 64;
 
-/// A growing number of rows that never move. Memory is not zeroed before it is written.
+/// A growing list of rows that never move. Memory is not zeroed before it is written.
 #[derive(Debug)]
 pub(super) struct RowStore {
-    /// The bytes of up to 64 rows, behind as many as bring the first row to its alignment.
+    /// Buffers of up to 64 rows, each with the offset of its first row, which is aligned.
     slabs: Vec<(Vec<u8>, usize)>,
     stride: usize,
     count: usize,
@@ -99,7 +99,7 @@ impl RowStore {
         ROWS_PER_SLAB * stride + ALIGNMENT - 1
     }
 
-    /// Stores a row of at most the width; returns its number.
+    /// Stores a row of at most `width` bytes. Returns its index.
     pub(super) fn push(&mut self, content: &[u8]) -> u32 {
         if self.count == self.slabs.len() * ROWS_PER_SLAB {
             let mut slab: Vec<u8> = Vec::with_capacity(Self::slab_size(self.stride));
@@ -111,7 +111,7 @@ impl RowStore {
             self.slabs.push((slab, start));
         }
         if let Some((slab, _)) = self.slabs.last_mut() {
-            // Within the capacity, so that rows do not move.
+            // Within the capacity, so that existing rows do not move.
             let end = slab.len() + self.stride;
             slab.extend_from_slice(&content[..content.len().min(self.stride)]);
             slab.resize(end, 0);
@@ -135,7 +135,7 @@ impl RowStore {
         self.slabs.len() * Self::slab_size(self.stride)
     }
 
-    /// Bytes that a store of `rows` rows takes.
+    /// Memory of a store with `rows` rows, in bytes.
     pub(super) fn size(rows: usize, width: usize) -> usize {
         let slab = Self::slab_size(padded_length(width.max(1)));
         rows.div_ceil(ROWS_PER_SLAB).saturating_mul(slab)
@@ -155,12 +155,12 @@ mod tests {
             assert_eq!(matrix.row(index).as_ptr().align_offset(ALIGNMENT), 0);
         }
         assert!(matrix.iter().zip(1..).all(|(row, value)| row.iter().all(|&x| x == value)));
-        let (before, behind) = matrix.split_mut(2);
-        assert_eq!((before.count(), behind.count()), (2, 3));
+        let (before, after) = matrix.split_mut(2);
+        assert_eq!((before.count(), after.count()), (2, 3));
     }
 
     #[test]
-    fn a_store_grows_within_its_size() {
+    fn a_row_store_has_the_predicted_size() {
         let mut store = RowStore::new(10);
         for index in 0..130u32 {
             assert_eq!(store.push(&[index as u8; 10]), index);
@@ -169,7 +169,7 @@ mod tests {
         assert_eq!(store.bytes(), RowStore::size(130, 10));
         assert!((0..130).all(|row| store.row(row).as_ptr().align_offset(ALIGNMENT) == 0));
         assert_eq!(store.len(), 130);
-        // Slabs never grow: what stands in them does not move.
+        // Slabs never reallocate, so that their rows do not move.
         let slab = RowStore::slab_size(store.stride);
         assert!(store.slabs.iter().all(|(bytes, _)| bytes.capacity() <= slab));
     }

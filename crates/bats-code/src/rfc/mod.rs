@@ -1,5 +1,5 @@
-//! The BATS code of RFC 9426: blocks of K source packets, batches of M coded packets without end,
-//! relays that recode inside a batch.
+//! The BATS code of RFC 9426: a source codes blocks of K source packets into any number of batches
+//! of M coded packets, and relays recode within a batch.
 //!
 //! ```text
 //! source        K source packets -> Encoder -> batches of M coded packets
@@ -7,12 +7,13 @@
 //! destination   packets of any batches -> Decoder -> K source packets
 //! ```
 //!
-//! What both ends must share is an [`OuterCode`]: K, M, q and the degree distribution; relays need
-//! the [`InnerCode`] (M and q) and T alone. A packet on the wire is the batch ID (and whatever the
-//! transport adds), the coefficient vector of CO bytes, and T bytes of data.
+//! Both ends must share an [`OuterCode`]: K, M, q and the degree distribution. Relays need only the
+//! [`InnerCode`] (M and q) and T. A packet on the wire has the batch ID, the coefficient vector of
+//! CO bytes, T bytes of data, and fields of the transport.
 //!
-//! The RFC leaves open or misprints some points; `docs/rfc9426.md` has the readings used here.
-//! Nothing in this module needs the standard library.
+//! Some points of the RFC are open or misprinted; `docs/rfc9426.md` states how this module reads
+//! them (references such as D1 are to that document). The module does not need the standard
+//! library.
 //!
 //! ```
 //! use bats_code::rfc::{

@@ -1,19 +1,20 @@
 //! Partition of a block into source packets, and padding (RFC 9426, section 2.2).
 //!
 //! A block of F bytes becomes K = floor(F/T) + 1 packets of T bytes, so that there is always
-//! padding: one byte `1`, two bytes `2`, three bytes `3` and so on, the last run cut short. The
-//! padding thus tells its own length (the RFC's formula for it lacks a division by two: D1).
+//! padding. It is one byte `1`, two bytes `2`, three bytes `3` and so on; the last run may be cut
+//! short. Its content determines its length (the RFC's formula for the length lacks a division by
+//! two: D1).
 
 use core::fmt;
 
-/// Longest source packet, in bytes: 1 + 2 + ... + 255, because a packet that is all padding must
-/// not need the value 256.
+/// Longest source packet, in bytes: 1 + 2 + ... + 255. A longer packet full of padding would need
+/// the value 256.
 pub const MAX_PACKET_SIZE: usize = 32_640;
 
-/// Most source packets of a block: K has 16 bits.
+/// Maximum number of source packets in a block: K has 16 bits.
 pub const MAX_SOURCE_PACKETS: u32 = 65_535;
 
-/// Why a block cannot be partitioned or its padding not be removed.
+/// Why a block cannot be partitioned, or its padding cannot be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PaddingError {
@@ -37,7 +38,7 @@ impl fmt::Display for PaddingError {
 
 impl core::error::Error for PaddingError {}
 
-/// K for a block of `data_len` bytes in packets of `packet_size` bytes: 1 to 65,535.
+/// K, 1 to 65,535, for a block of `data_len` bytes in packets of `packet_size` bytes.
 ///
 /// # Errors
 /// [`PaddingError::PacketSize`], [`PaddingError::TooLong`].
@@ -52,10 +53,10 @@ pub fn source_packets(data_len: u64, packet_size: usize) -> Result<u32, PaddingE
     Ok(count as u32)
 }
 
-/// Fills `space`, the rest of the last packet (at most [`MAX_PACKET_SIZE`] bytes), with padding.
+/// Fills `space`, the end of the last packet (at most [`MAX_PACKET_SIZE`] bytes), with padding.
 pub fn pad(space: &mut [u8]) {
     let mut rest = space;
-    // MAX_PACKET_SIZE bytes use up the values of a byte exactly.
+    // The values of a byte suffice for exactly MAX_PACKET_SIZE bytes.
     for value in 1..=255u8 {
         if rest.is_empty() {
             return;
@@ -66,15 +67,15 @@ pub fn pad(space: &mut [u8]) {
     }
 }
 
-/// Length of the padding at the end of the last packet, 1 to its size.
+/// Length of the padding at the end of the last packet: 1 to its size, in bytes.
 ///
 /// # Errors
-/// [`PaddingError::Corrupt`]: the packet does not end in whole runs from 1 on.
+/// [`PaddingError::Corrupt`]: the packet does not end in valid padding.
 pub fn padding_len(last: &[u8]) -> Result<usize, PaddingError> {
     let &end = last.last().ok_or(PaddingError::Corrupt)?;
     let run = last.iter().rev().take_while(|&&byte| byte == end).count();
     let complete = usize::from(end).checked_sub(1).ok_or(PaddingError::Corrupt)?;
-    // For value 1 the run is one byte, whatever stands before it.
+    // For value 1 the run is one byte, even if equal bytes precede it.
     let run = if end == 1 { 1 } else { run };
     let total = complete * (complete + 1) / 2 + run;
     if run > usize::from(end) || total > last.len() {
@@ -98,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn vectors() {
+    fn padding_matches_golden_vectors() {
         for expected in [
             &[1][..],
             &[1, 2],
@@ -115,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn removal_undoes_insertion_whatever_stands_before() {
+    fn padding_length_is_recovered_after_any_content() {
         for before in [0, 1, 2, 52, 53, 255] {
             for len in 1..=1500 {
                 let mut packet = vec![before; 7 + len];
@@ -130,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_padding_is_refused() {
+    fn invalid_padding_is_an_error() {
         for last in [&[][..], &[0], &[2], &[2, 2], &[1, 3], &[1, 2, 3, 3], &[1, 2, 2, 4], &[7; 200]]
         {
             assert_eq!(padding_len(last), Err(PaddingError::Corrupt), "{last:?}");
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_of_packets() {
+    fn number_of_source_packets_is_validated() {
         assert_eq!(source_packets(0, 10), Ok(1));
         assert_eq!(source_packets(9, 10), Ok(1));
         assert_eq!(source_packets(10, 10), Ok(2));

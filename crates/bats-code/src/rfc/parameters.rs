@@ -6,7 +6,7 @@ use core::fmt;
 /// Largest M of the RFC's table.
 pub const MAX_BATCH_SIZE: usize = 128;
 
-/// Batch IDs of the 4-byte form have 13 bits.
+/// Largest batch ID of the 4-byte form: 13 bits.
 pub const MAX_SHORT_BATCH_ID: u32 = (1 << 13) - 1;
 
 /// The field of the recoding coefficients; the outer code is always over GF(256).
@@ -29,7 +29,7 @@ impl Field {
     }
 }
 
-/// What a recoder must know: M and q, a pair of the RFC's table.
+/// The parameters of recoding: M and q, a pair of the RFC's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct InnerCode {
     code: u8,
@@ -51,7 +51,7 @@ impl InnerCode {
     /// The inner code of a batch size and field.
     ///
     /// # Errors
-    /// [`ParameterError::BatchSize`]: the table has 16, 32, 64, 128 for q = 2 and 4, 8, 16, 32 for
+    /// [`ParameterError::BatchSize`]: M must be 16, 32, 64 or 128 for q = 2, and 4, 8, 16 or 32 for
     /// q = 256.
     pub fn new(batch_size: usize, field: Field) -> Result<Self, ParameterError> {
         let code = TABLE
@@ -73,7 +73,7 @@ impl InnerCode {
         }
     }
 
-    /// All eight, in the order of Mq.
+    /// All eight inner codes, in the order of Mq.
     pub fn all() -> impl Iterator<Item = Self> {
         (0..TABLE.len() as u8).map(|code| Self { code })
     }
@@ -84,7 +84,7 @@ impl InnerCode {
         self.code
     }
 
-    /// M: coded packets of a batch.
+    /// M: number of coded packets in a batch.
     #[must_use]
     pub const fn batch_size(self) -> usize {
         TABLE[self.code as usize].0 as usize
@@ -96,8 +96,8 @@ impl InnerCode {
         TABLE[self.code as usize].1
     }
 
-    /// CO: bytes of a coefficient vector, ceil(M log2(q) / 8). 16 for M = 128, q = 2, where the
-    /// RFC prints 6 (D4).
+    /// CO: length of a coefficient vector in bytes, ceil(M log2(q) / 8). It is 16 for M = 128, q =
+    /// 2, where the RFC prints 6 (D4).
     #[must_use]
     pub const fn vector_len(self) -> usize {
         match self.field() {
@@ -106,9 +106,9 @@ impl InnerCode {
         }
     }
 
-    /// Writes the coefficient vector of coded packet `column` as the encoder sends it: column
+    /// Writes the coefficient vector of coded packet `column` as sent by the encoder: column
     /// `column` of the identity matrix. For q = 2 packet c is bit 7 - c mod 8 of byte floor(c/8)
-    /// (D9: the RFC leaves the order of bits open).
+    /// (D9: the RFC does not define the order of bits).
     pub(super) fn write_unit_vector(self, column: usize, vector: &mut [u8]) {
         vector.fill(0);
         match self.field() {
@@ -117,7 +117,7 @@ impl InnerCode {
         }
     }
 
-    /// Spreads a coefficient vector to one byte for each of the M coefficients.
+    /// Expands a coefficient vector to one byte for each of the M coefficients.
     pub(super) fn expand_vector(self, vector: &[u8], coefficients: &mut [u8]) {
         match self.field() {
             Field::Binary => {
@@ -130,11 +130,11 @@ impl InnerCode {
     }
 }
 
-/// Why parameters are refused.
+/// Invalid parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ParameterError {
-    /// M and q are no pair of the RFC's table, or Mq has more than 3 bits.
+    /// M and q are not a pair of the RFC's table, or Mq has more than 3 bits.
     BatchSize,
     /// K is 0 or above 65,535.
     SourcePackets,
@@ -145,14 +145,14 @@ pub enum ParameterError {
     /// The degree distribution has no weight on a degree of at least 1, its weights add up to more
     /// than 32 bits, or a degree is above 65,535.
     Degrees,
-    /// Encoded parameters are cut short, have bytes left over, or an unknown form or flag.
+    /// The encoded parameters are truncated, have excess bytes, or have an unknown form or flag.
     Encoding,
 }
 
 impl fmt::Display for ParameterError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::BatchSize => "no such pair of batch size and field in RFC 9426",
+            Self::BatchSize => "RFC 9426 has no such pair of batch size and field",
             Self::SourcePackets => "the number of source packets is not 1 to 65535",
             Self::BatchId => "the batch ID has more than 13 bits",
             Self::PacketSize => "the size of a source packet is out of range",
@@ -164,8 +164,8 @@ impl fmt::Display for ParameterError {
 
 impl core::error::Error for ParameterError {}
 
-/// The 4 bytes that RFC 9426 puts in front of every coded packet in its example, most significant
-/// bit first: K (16 bits), Mq (3), BID (13).
+/// The packet header of 4 bytes in the example of RFC 9426, most significant bit first: K (16
+/// bits), Mq (3), BID (13).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PacketHeader {
     source_packets: u16,
@@ -174,7 +174,7 @@ pub struct PacketHeader {
 }
 
 impl PacketHeader {
-    /// Bytes of the header.
+    /// Length of the header in bytes.
     pub const LEN: usize = 4;
 
     /// A header for K source packets and a batch ID.
@@ -201,7 +201,7 @@ impl PacketHeader {
     /// Parses the header.
     ///
     /// # Errors
-    /// [`ParameterError::SourcePackets`]: K is 0. All else that 4 bytes can say is valid.
+    /// [`ParameterError::SourcePackets`]: K is 0. All other values of 4 bytes are valid.
     pub fn parse(bytes: [u8; Self::LEN]) -> Result<Self, ParameterError> {
         let word = u32::from_be_bytes(bytes);
         let inner = InnerCode::from_mq((word >> 13 & 7) as u8)?;
@@ -241,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_of_the_rfc() {
+    fn inner_codes_match_the_table_of_the_rfc() {
         let rows = [
             (0, 16, 2, 2),
             (1, 4, 256, 4),
@@ -265,14 +265,14 @@ mod tests {
     }
 
     #[test]
-    fn golden_header() {
+    fn header_matches_golden_bytes() {
         let inner = InnerCode::new(32, Field::Byte).unwrap();
         let header = PacketHeader::new(0x1234, inner, 0x0abc).unwrap();
         assert_eq!(header.to_bytes(), [0x12, 0x34, 0xea, 0xbc]);
     }
 
     #[test]
-    fn headers_survive_the_wire_and_mistakes_are_errors() {
+    fn headers_survive_a_round_trip_and_invalid_fields_are_errors() {
         for inner in InnerCode::all() {
             for (k, bid) in [(1, 0), (128, 77), (65_535, 8191)] {
                 let header = PacketHeader::new(k, inner, bid).unwrap();
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn vectors_of_bits_are_in_network_order() {
+    fn binary_vectors_are_most_significant_bit_first() {
         let inner = InnerCode::new(16, Field::Binary).unwrap();
         let mut vector = [0xff; 2];
         inner.write_unit_vector(9, &mut vector);

@@ -1,8 +1,8 @@
-//! A precode: an extension that RFC 9426 names but does not specify; both ends must agree on it.
+//! The precode: an extension that RFC 9426 mentions but does not specify. Both ends must use it.
 //!
-//! With sparse batches alone the last packets are found late. Check packets, computed from the
-//! source packets before the outer code, recover them. The numbers follow the simulator of the
-//! code's author (2014); the exact rules below are ours.
+//! With sparse batches alone, the last source packets need many more batches. Check packets,
+//! computed from the source packets before the outer code, recover them. The counts follow the
+//! simulator of the code's author (2014); the exact rules below are specific to OpenBATS.
 //!
 //! Let K be the number of source packets, P = floor(sqrt(K)) (at most K),
 //! L = floor(K * 101 / 10000) + floor(sqrt(3 K)) + 1, H = max(5, floor(ln K)). The intermediate
@@ -16,16 +16,16 @@
 //! | the last H | high-density checks |
 //!
 //! Source packet i < K - P is in three checks: a = i mod L, and with s = floor(i/L) mod (L - 1) + 1
-//! in (a + s) mod L and (a + 2 s) mod L; where two of them coincide the packet is in both and
-//! cancels. Check l includes moreover source packets K - P + (l mod P) and K - P + ((l + 1) mod P).
-//! It is the sum (exclusive or) of its packets. High-density check h is the sum over all
-//! intermediate packets but those of its kind, in the order of their numbers, with coefficients
-//! `Rand() % 256` of the generator with seed 2^32 - 1 - h.
+//! in (a + s) mod L and (a + 2 s) mod L. If two of these are equal, the packet cancels there. Check
+//! l also includes source packets K - P + (l mod P) and K - P + ((l + 1) mod P). It is the sum
+//! (XOR) of its packets. High-density check h is the sum over all intermediate packets except the
+//! high-density checks, in the order of their numbers, with coefficients `Rand() % 256` of the
+//! generator with seed 2^32 - 1 - h.
 //!
-//! A batch draws its degree and indices as in the RFC among the first K - P + L packets, then
-//! floor(sqrt(M)) + 2 more distinct ones (at most P + H) among the last P + H, in the same way and
-//! with the same generator; its generator matrix has a row for each in this order. The last P + H
-//! packets are those that a decoder inactivates from the start.
+//! A batch draws its degree and indices as in the RFC among the first K - P + L packets. Then it
+//! draws floor(sqrt(M)) + 2 more distinct indices (at most P + H) among the last P + H, by the same
+//! method and generator. Its generator matrix has a row for each, in this order. A decoder
+//! inactivates the last P + H packets from the start.
 
 use alloc::vec::Vec;
 
@@ -39,14 +39,14 @@ pub struct Precode {
     source_packets: u32,
     low_density: u32,
     high_density: u32,
-    /// Source packets among the permanently inactive ones.
+    /// Number of source packets among the permanently inactive ones.
     inactive_sources: u32,
     extra_degree: u32,
 }
 
 /// floor(ln K) for K up to 65,535.
 fn floor_ln(k: u32) -> u32 {
-    // Least integers of at least e, e^2, ...
+    // ceil(e), ceil(e^2), ...
     const POWERS: [u32; 11] = [3, 8, 21, 55, 149, 404, 1097, 2981, 8104, 22_027, 59_875];
     POWERS.partition_point(|&power| power <= k) as u32
 }
@@ -66,37 +66,37 @@ impl Precode {
         }
     }
 
-    /// Source and check packets together.
+    /// Number of source and check packets.
     #[must_use]
     pub fn intermediate_packets(&self) -> u32 {
         self.source_packets + self.low_density + self.high_density
     }
 
-    /// Check packets.
+    /// Number of check packets.
     #[must_use]
     pub fn check_packets(&self) -> u32 {
         self.low_density + self.high_density
     }
 
-    /// Packets among which the degree distribution chooses: the first of the intermediate packets.
+    /// Number of packets that the degree distribution samples from: the first intermediate packets.
     #[must_use]
     pub fn sampled_packets(&self) -> u32 {
         self.source_packets - self.inactive_sources + self.low_density
     }
 
-    /// Permanently inactive packets: the last of the intermediate packets.
+    /// Number of permanently inactive packets: the last intermediate packets.
     #[must_use]
     pub fn inactive_packets(&self) -> u32 {
         self.inactive_sources + self.high_density
     }
 
-    /// How many of them are in every batch.
+    /// Number of permanently inactive packets in every batch.
     #[must_use]
     pub fn extra_degree(&self) -> u32 {
         self.extra_degree
     }
 
-    /// The intermediate packet that a source packet is.
+    /// Number of a source packet among the intermediate packets.
     pub(crate) fn position(&self, source: u32) -> u32 {
         if source < self.source_packets - self.inactive_sources {
             source
@@ -105,28 +105,28 @@ impl Precode {
         }
     }
 
-    /// No fewer than the packets in all equations together.
+    /// Upper bound of the sum of the packets in all equations.
     pub(crate) fn members_bound(&self) -> usize {
-        // Three checks of a source packet, itself and two inactive ones in a check, and all packets
-        // in the high-density checks, which are one group.
+        // Each source packet is in up to three checks. Each check also has itself and two inactive
+        // packets. The high-density checks are one group of all packets.
         let [k, l] = [self.source_packets, self.low_density].map(|count| count as usize);
         (3 * k).saturating_add(3 * l).saturating_add(self.intermediate_packets() as usize)
     }
 
-    /// The equations between intermediate packets: each batch has as many columns as it gives
-    /// equations, and all its coded packets are zero. Low-density checks first, one each; then all
-    /// high-density checks in one.
+    /// The equations between intermediate packets, as batches whose coded packets are all zero.
+    /// Each column of a batch is one equation. The low-density checks come first, one batch each;
+    /// one batch with all high-density checks follows.
     pub(crate) fn constraints(&self) -> Vec<Batch> {
         let outside = self.source_packets - self.inactive_sources;
         let l = self.low_density;
         let mut members: Vec<Vec<u32>> = (0..l).map(|check| [outside + check].into()).collect();
         for i in 0..outside {
             let a = i % l;
-            // There are two checks at least, also for one source packet.
+            // L is at least 2, also for one source packet.
             let step = i / l % (l - 1) + 1;
             let mut checks = [a, (a + step) % l, (a + 2 * step) % l];
             checks.sort_unstable();
-            // Pairs cancel, so that one or three of the same are one.
+            // Pairs cancel, so that three equal checks count as one.
             let checks = match checks {
                 [x, y, z] if x == y => &[z][..],
                 [x, y, z] if y == z => &[x],
@@ -139,7 +139,7 @@ impl Precode {
         let first = outside + l;
         let p = self.inactive_sources;
         for (check, members) in members.iter_mut().enumerate() {
-            // With one inactive source packet the two cancel.
+            // With P = 1 the two are equal and cancel.
             if p > 1 {
                 members.push(first + check as u32 % p);
                 members.push(first + (check as u32 + 1) % p);
@@ -175,14 +175,14 @@ mod tests {
     use crate::rfc::{DegreeDistribution, Field, InnerCode, OuterCode};
 
     #[test]
-    fn natural_logarithms() {
+    fn floor_of_natural_logarithm_is_exact() {
         for k in 1..=65_535u32 {
             assert_eq!(floor_ln(k), f64::from(k).ln().floor() as u32, "{k}");
         }
     }
 
     #[test]
-    fn constraints_determine_the_check_packets_one_after_the_other() {
+    fn constraints_determine_the_check_packets_in_order() {
         for k in (1..60).chain([100, 2001, 8000]) {
             let precode = Precode::new(k, 16);
             let outside = precode.source_packets - precode.inactive_sources;
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shape_for_8000_packets() {
+    fn shape_for_8000_source_packets() {
         let precode = Precode::new(8000, 32);
         assert_eq!(precode.check_packets(), 80 + 154 + 1 + 8);
         assert_eq!((precode.inactive_packets(), precode.extra_degree()), (89 + 8, 7));
@@ -221,10 +221,10 @@ mod tests {
         assert_eq!(precode.sampled_packets(), 8243 - 97);
     }
 
-    /// Both ends must make the same equations, whichever versions they are: the smallest shape in
-    /// full, larger ones by a hash (FNV-1a) of indices and coefficients.
+    /// All versions must compute the same equations. Compares a small precode in full, and larger
+    /// ones by a hash (FNV-1a) of indices and coefficients.
     #[test]
-    fn golden_constraints() {
+    fn constraints_match_golden_values() {
         let small: Vec<Vec<u32>> =
             Precode::new(6, 4).constraints().iter().map(|c| c.indices().to_vec()).collect();
         let expected: [&[u32]; 6] = [
@@ -241,7 +241,7 @@ mod tests {
             dense[dense.len() - 1].generator(0),
             [34, 216, 188, 50, 236, 65, 195, 169, 47, 35, 3, 1, 0, 0, 0, 0]
         );
-        // Computed by a program of its own from the text above.
+        // Computed by an independent program from the module documentation.
         let fingerprints = [(1, 4), (128, 16), (2500, 16), (65_535, 32)].map(|(k, m)| {
             let constraints = Precode::new(k, m).constraints();
             let bytes = constraints.iter().flat_map(|constraint| {
@@ -262,9 +262,9 @@ mod tests {
         assert_eq!(fingerprints, golden);
     }
 
-    /// A batch of a code with the precode: the extra indices and the rows for them.
+    /// The extra indices of a batch with the precode, and their coefficients.
     #[test]
-    fn golden_batch() {
+    fn batch_with_precode_matches_golden_values() {
         let inner = InnerCode::new(4, Field::Byte).unwrap();
         let degrees = DegreeDistribution::from_pairs([(2, 1)]).unwrap();
         let code = OuterCode::new(100, inner, degrees).unwrap().with_precode();

@@ -1,5 +1,5 @@
-//! The inner code: combinations of received packets of one batch, for every M and q of the RFC
-//! (RFC 9426, section 2.2.2). A recoder needs to know nothing but M, q and T.
+//! The inner code: linear combinations of received packets of one batch, for every M and q of the
+//! RFC (RFC 9426, section 2.2.2). A recoder needs only M, q and T.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -13,17 +13,17 @@ use super::parameters::{Field, InnerCode, MAX_BATCH_SIZE};
 use super::tinymt32::TinyMt32;
 use crate::kernel::Kernel;
 
-/// Why a packet was refused or not made.
+/// Why a packet was refused, or recoding failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RecodeError {
     /// T is 0 or above [`MAX_PACKET_SIZE`].
     PacketSize,
-    /// A packet, or the slice for one, has not CO + T bytes.
+    /// A packet, or the buffer for one, does not have CO + T bytes.
     Length,
     /// The batch has no packet yet.
     Empty,
-    /// There must be one coefficient of GF(q) for each packet held, not all of them zero.
+    /// Recoding needs one coefficient of GF(q) for each packet held, not all of them zero.
     Coefficients,
 }
 
@@ -31,9 +31,11 @@ impl fmt::Display for RecodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::PacketSize => "the size of a source packet is out of range",
-            Self::Length => "a coded packet has CO + T bytes",
+            Self::Length => "the length of a coded packet is not CO + T",
             Self::Empty => "the batch has no packet",
-            Self::Coefficients => "one coefficient per packet is needed, not all zero",
+            Self::Coefficients => {
+                "recoding needs one coefficient of GF(q) per packet, not all zero"
+            }
         })
     }
 }
@@ -47,15 +49,15 @@ pub struct Recoder {
     inner: InnerCode,
     packet_len: usize,
     space: VectorSpace,
-    /// Whole packets, vector and data, as received.
+    /// The packets as received, vector and data.
     packets: Matrix,
     random: TinyMt32,
 }
 
 impl Recoder {
-    /// A recoder for one batch of packets with T = `packet_size` bytes of data. `seed` starts the
-    /// coefficients of [`Recoder::recode_random`]: nodes of one path must take different ones, and
-    /// a node different ones for its batches.
+    /// A recoder for one batch of packets with T = `packet_size` bytes of data. `seed` determines
+    /// the coefficients of [`Recoder::recode_random`]. The nodes of a path must use different
+    /// seeds, and each node different ones for its batches.
     ///
     /// # Errors
     /// [`RecodeError::PacketSize`].
@@ -105,8 +107,8 @@ impl Recoder {
         self.packets.bytes() + VectorSpace::size(self.inner.batch_size())
     }
 
-    /// Takes a packet of the batch (CO + T bytes) if it is innovative, which means that it raises
-    /// the rank; tells whether it was. A packet with a zero vector never is.
+    /// Keeps a packet of the batch (CO + T bytes) if it is innovative. Returns whether it was. A
+    /// packet with a zero vector never is.
     ///
     /// # Errors
     /// [`RecodeError::Length`].
@@ -125,24 +127,25 @@ impl Recoder {
         Ok(true)
     }
 
-    /// Independent packets held, 0 to M.
+    /// Number of linearly independent packets held, 0 to M.
     #[must_use]
     pub fn rank(&self) -> usize {
         self.space.rank()
     }
 
-    /// The packets held, as received: systematic recoding sends these first.
+    /// The packets held, as received. Systematic recoding sends these first.
     pub fn received(&self) -> impl Iterator<Item = &[u8]> {
         self.packets.iter().take(self.rank()).map(|packet| &packet[..self.packet_len])
     }
 
-    /// Forgets all packets, for the next batch. The pseudo-random coefficients go on.
+    /// Removes all packets, to start the next batch. Does not restart the pseudo-random
+    /// coefficients.
     pub fn clear(&mut self) {
         self.space.clear();
     }
 
-    /// Writes `sum of coefficients[i] * received packet i` to `output` (CO + T bytes), vector and
-    /// data alike. For q = 2 a coefficient is 0 or 1.
+    /// Writes the sum of `coefficients[i]` times received packet `i` to `output` (CO + T bytes),
+    /// for both vector and data. For q = 2 a coefficient is 0 or 1.
     ///
     /// # Errors
     /// [`RecodeError::Empty`], [`RecodeError::Coefficients`], [`RecodeError::Length`].
@@ -165,8 +168,7 @@ impl Recoder {
         Ok(())
     }
 
-    /// As [`Recoder::recode`] with pseudo-random coefficients that are not all zero: random linear
-    /// recoding.
+    /// Random linear recoding: [`Recoder::recode`] with pseudo-random coefficients, not all zero.
     ///
     /// # Errors
     /// [`RecodeError::Empty`], [`RecodeError::Length`].
@@ -176,7 +178,8 @@ impl Recoder {
             Field::Binary => 1,
             Field::Byte => 255,
         };
-        // Bounded work; all four draws are zero once in 16 for one packet of q = 2, else hardly ever.
+        // Bounded work. All four draws are zero with probability 1/16 for one packet and q = 2, and
+        // much less often otherwise.
         for _ in 0..4 {
             for chunk in coefficients.chunks_mut(4) {
                 let bytes = self.random.next_u32().to_le_bytes();
@@ -200,7 +203,7 @@ mod tests {
 
     const T: usize = 150;
 
-    /// Coded packet `index` of a batch: its unit vector and data.
+    /// Coded packet `index` of a batch: unit vector and data.
     fn coded(inner: InnerCode, index: usize) -> Vec<u8> {
         let mut packet: Vec<u8> =
             (0..inner.vector_len() + T).map(|x| (x * 7 + index * 13 + x * index) as u8).collect();
@@ -208,7 +211,7 @@ mod tests {
         packet
     }
 
-    /// What a packet with this vector must hold.
+    /// The expected packet for this vector.
     fn expected(inner: InnerCode, packet: &[u8]) -> Vec<u8> {
         let mut coefficients = vec![0; inner.batch_size()];
         inner.expand_vector(&packet[..inner.vector_len()], &mut coefficients);
@@ -222,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn chains_of_recoders_keep_rank_and_content_for_every_inner_code() {
+    fn recoder_chains_preserve_rank_and_content_for_every_inner_code() {
         for inner in InnerCode::all() {
             let m = inner.batch_size();
             let mut recoder = Recoder::new(inner, T, 1).unwrap();
@@ -243,7 +246,7 @@ mod tests {
                         next.push(&packet).unwrap();
                     }
                 }
-                assert!(draws < m * 3 / 2 + 20, "random combinations are mostly innovative");
+                assert!(draws < m * 3 / 2 + 20, "random linear combinations are mostly innovative");
                 recoder = next;
             }
             assert_eq!(recoder.received().count(), m);
@@ -252,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn rank_never_exceeds_what_came_in() {
+    fn recoding_does_not_raise_the_rank() {
         for inner in InnerCode::all() {
             let mut first = Recoder::new(inner, T, 1).unwrap();
             for index in [0, 3] {
@@ -274,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn given_coefficients_are_used_as_they_are() {
+    fn recode_uses_the_given_coefficients() {
         let inner = InnerCode::new(16, Field::Binary).unwrap();
         let mut recoder = Recoder::new(inner, T, 1).unwrap();
         let packets = [1, 8, 15].map(|index| coded(inner, index));
@@ -288,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_errors() {
+    fn invalid_arguments_are_errors() {
         let inner = InnerCode::new(16, Field::Binary).unwrap();
         assert_eq!(Recoder::new(inner, 0, 1).err(), Some(RecodeError::PacketSize));
         assert_eq!(Recoder::new(inner, 1 << 16, 1).err(), Some(RecodeError::PacketSize));

@@ -1,5 +1,5 @@
-//! From a batch ID to the structure of the batch: degree, source packets, generator matrix
-//! (RFC 9426, section 4.2, `BatchSampler`), and what both ends must agree on for it.
+//! The outer code: computes the structure of a batch from its ID, which is degree, source packets
+//! and generator matrix (RFC 9426, section 4.2, `BatchSampler`).
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -11,8 +11,8 @@ use super::parameters::{InnerCode, MAX_BATCH_SIZE, ParameterError};
 use super::precode::Precode;
 use super::tinymt32::{LANES, TinyMt32, TinyMt32Lanes};
 
-/// All that determines the batches of a session besides the data: K, M, q, DD, and whether the
-/// precode is used. Encoder and decoder must have the same.
+/// The parameters that determine the batches of a block: K, M, q, DD, and whether the precode is
+/// used. Encoder and decoder must use the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OuterCode {
     source_packets: u32,
@@ -21,12 +21,12 @@ pub struct OuterCode {
     precode: Option<Precode>,
 }
 
-/// The structure of one batch: coded packet c is the sum of `generator(c)[r]` times packet
-/// `indices()[r]` over GF(256).
+/// The structure of one batch: coded packet c is the sum over r of `generator(c)[r]` times packet
+/// `indices()[r]`, over GF(256).
 #[derive(Debug)]
 pub struct Batch {
     indices: Vec<u32>,
-    /// Column c of the RFC's matrix G is row c here: M rows of d coefficients.
+    /// Row c is column c of the RFC's matrix G: M rows of d coefficients.
     generator: Matrix,
 }
 
@@ -35,14 +35,14 @@ impl Batch {
         Self { indices, generator }
     }
 
-    /// d, the number of source packets in the batch.
+    /// d, the number of packets that the batch combines.
     #[must_use]
     pub fn degree(&self) -> usize {
         self.indices.len()
     }
 
     /// The packets of the batch, in the order of the RFC: numbers of source packets (below K), or
-    /// with a precode of intermediate packets.
+    /// of intermediate packets with a precode.
     #[must_use]
     pub fn indices(&self) -> &[u32] {
         &self.indices
@@ -51,7 +51,7 @@ impl Batch {
     /// Column `column` (below M) of the generator matrix G: one coefficient for each index.
     ///
     /// # Panics
-    /// There is no such column.
+    /// `column` is M or more.
     #[must_use]
     pub fn generator(&self, column: usize) -> &[u8] {
         &self.generator.row(column)[..self.indices.len()]
@@ -66,7 +66,7 @@ impl Batch {
         self.generator.row_count()
     }
 
-    /// What [`Batch::bytes`] will be for a degree.
+    /// Predicts [`Batch::bytes`] for a degree.
     pub(super) fn size(batch_size: usize, degree: usize) -> usize {
         Matrix::size(batch_size, degree) + 4 * degree
     }
@@ -79,7 +79,7 @@ impl Batch {
 }
 
 impl OuterCode {
-    /// The code for K source packets; conformant to the RFC.
+    /// A code for K source packets, without precode, as in the RFC.
     ///
     /// # Errors
     /// [`ParameterError::SourcePackets`]: K is not 1 to 65,535.
@@ -94,7 +94,7 @@ impl OuterCode {
         Ok(Self { source_packets, inner, degrees, precode: None })
     }
 
-    /// The code with [`DegreeDistribution::recommended`] and no precode.
+    /// A code with [`DegreeDistribution::recommended`] and without precode.
     ///
     /// # Errors
     /// As [`OuterCode::new`].
@@ -103,8 +103,8 @@ impl OuterCode {
         Self::new(source_packets, inner, degrees)
     }
 
-    /// The same code with the precode of this crate: an extension that both ends must agree on
-    /// (see [`Precode`]).
+    /// The same code with the precode of this crate. It is an extension that both ends must agree
+    /// on (see [`Precode`]).
     #[must_use]
     pub fn with_precode(mut self) -> Self {
         self.precode = Some(Precode::new(self.source_packets, self.inner.batch_size()));
@@ -135,32 +135,32 @@ impl OuterCode {
         self.precode.as_ref()
     }
 
-    /// Packets that batches are made of: K, and with a precode its check packets.
+    /// Number of packets that batches combine: K, plus the check packets of a precode.
     #[must_use]
     pub fn intermediate_packets(&self) -> u32 {
         self.precode.as_ref().map_or(self.source_packets, Precode::intermediate_packets)
     }
 
-    /// Packets among which a degree of the distribution chooses.
+    /// Number of packets that the degree distribution samples from.
     fn population(&self) -> u32 {
         self.precode.as_ref().map_or(self.source_packets, Precode::sampled_packets)
     }
 
-    /// The degrees that batches have, with their weights; a degree may stand there more than once.
+    /// The degrees of batches with their weights; a degree may occur more than once.
     pub(super) fn degree_weights(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
         let (population, extra) =
             (self.population(), self.precode.as_ref().map_or(0, Precode::extra_degree));
         self.degrees.pairs().map(move |(degree, weight)| (degree.min(population) + extra, weight))
     }
 
-    /// d of a batch. Costs about 30 ns.
+    /// The degree d of a batch. Costs about 30 ns.
     #[must_use]
     pub fn degree(&self, batch_id: u32) -> u32 {
         let degree = self.degrees.draw(&mut TinyMt32::new(batch_id), self.population());
         degree + self.precode.as_ref().map_or(0, Precode::extra_degree)
     }
 
-    /// The structure of a batch. Costs (M + 1) d draws of the generator at least.
+    /// The structure of a batch. Costs at least (M + 1) d draws of the generator.
     #[must_use]
     pub fn batch(&self, batch_id: u32) -> Batch {
         let (indices, mut generator) = self.sample(batch_id);
@@ -175,7 +175,7 @@ impl OuterCode {
         Batch { indices, generator: columns }
     }
 
-    /// The structures of [`LANES`] batches; faster than one after the other.
+    /// The structures of [`LANES`] batches. Faster than single calls.
     pub(super) fn batches(&self, batch_ids: [u32; LANES]) -> [Batch; LANES] {
         let mut sampled = batch_ids.map(|batch_id| self.sample(batch_id));
         let generators = sampled.each_ref().map(|(_, generator)| generator.clone());
@@ -202,23 +202,29 @@ impl OuterCode {
         batches
     }
 
-    /// The indices of a batch, and the generator at the first coefficient.
+    /// The indices of a batch, and the generator positioned at the first coefficient.
     fn sample(&self, batch_id: u32) -> (Vec<u32>, TinyMt32) {
         let degree = self.degrees.draw(&mut TinyMt32::new(batch_id), self.population());
-        // The RFC starts the generator again, so that degree and first index share a draw (D3).
+        // The RFC restarts the generator, so that degree and first index share a draw (D3).
         let mut generator = TinyMt32::new(batch_id);
         let mut indices = Vec::with_capacity(degree as usize);
-        distinct(&mut generator, degree, self.population(), 0, &mut indices);
+        draw_distinct(&mut generator, degree, self.population(), 0, &mut indices);
         if let Some(precode) = &self.precode {
             let (first, count) = (precode.sampled_packets(), precode.inactive_packets());
-            distinct(&mut generator, precode.extra_degree(), count, first, &mut indices);
+            draw_distinct(&mut generator, precode.extra_degree(), count, first, &mut indices);
         }
         (indices, generator)
     }
 }
 
-/// Appends `first` plus `count` distinct numbers below `bound`, which is at least `count`.
-fn distinct(generator: &mut TinyMt32, count: u32, bound: u32, first: u32, indices: &mut Vec<u32>) {
+/// Draws `count` distinct numbers below `bound` (at least `count`) and appends each plus `first`.
+fn draw_distinct(
+    generator: &mut TinyMt32,
+    count: u32,
+    bound: u32,
+    first: u32,
+    indices: &mut Vec<u32>,
+) {
     let mut taken = vec![0u64; bound.div_ceil(64) as usize];
     for _ in 0..count {
         loop {
@@ -247,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn vectors() {
+    fn batches_match_golden_vectors() {
         type Vector = (u32, u32, u32, usize, &'static [u32], &'static [&'static [u8]]);
         let vectors: [Vector; 4] = [
             (
@@ -294,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn batches_together_are_batches_alone() {
+    fn several_batches_at_once_match_single_batches() {
         let inner = InnerCode::new(32, Field::Byte).unwrap();
         for precode in [false, true] {
             let degrees = DegreeDistribution::recommended(inner, 700, precode);
@@ -309,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn degrees_above_the_number_of_packets_take_all() {
+    fn degrees_above_k_count_as_k() {
         let batch = code(5, 4, 65_535).batch(3);
         let mut indices = batch.indices().to_vec();
         indices.sort_unstable();
@@ -317,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_source_packets_has_16_bits() {
+    fn source_packets_must_be_1_to_65535() {
         let inner = InnerCode::new(16, Field::Byte).unwrap();
         for k in [0, 65_536, u32::MAX] {
             assert_eq!(OuterCode::recommended(k, inner), Err(ParameterError::SourcePackets));

@@ -1,14 +1,14 @@
-//! The parameters of a session in bytes, for whatever message sets it up: all that a decoder must
-//! know besides the packets (RFC 9426, section 2.3.1: M, q, K, T, DD), and the precode's signal.
+//! Encoding of the parameters that a decoder needs (RFC 9426, section 2.3.1: M, q, K, T, DD), and
+//! of the precode flag, for a message that sets up a session.
 //!
-//! The RFC leaves the layout open; this one is ours. Integers are big-endian.
+//! The RFC does not define the layout; this one is specific to OpenBATS. Integers are big-endian.
 //!
 //! ```text
 //! | flags, 8 | K, 16 | T, 16 | form specific ...
 //! flags: bits 0-2 Mq, bit 3 precode, bits 4-5 form of DD, bits 6-7 zero
 //! form 0: dense, all weight on degree K
 //! form 1: the recommended distribution for M, K and precode
-//! form 2: number of pairs, 16; pairs (degree, 16; weight, 32), degrees rising
+//! form 2: number of pairs, 16; pairs (degree, 16; weight, 32), degrees ascending
 //! ```
 
 use alloc::vec::Vec;
@@ -21,7 +21,7 @@ use super::sampler::OuterCode;
 const PRECODE: u8 = 1 << 3;
 const FORM_SHIFT: u8 = 4;
 
-/// Everything that both ends of a session must agree on.
+/// The parameters that both ends of a session must agree on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionParameters {
     code: OuterCode,
@@ -60,8 +60,8 @@ impl SessionParameters {
         self.packet_size.into()
     }
 
-    /// Appends the bytes of the parameters: 5, and for a distribution that is neither dense nor
-    /// recommended 2 + 6 for each of its degrees.
+    /// Appends the encoded parameters: 5 bytes, and for a distribution that is neither dense nor
+    /// recommended 2 bytes and 6 for each degree.
     pub fn write(&self, output: &mut Vec<u8>) {
         let code = &self.code;
         let (k, inner, precode) =
@@ -86,10 +86,10 @@ impl SessionParameters {
         }
     }
 
-    /// Parses parameters that fill `bytes`.
+    /// Parses parameters. They must fill `bytes`.
     ///
     /// # Errors
-    /// [`ParameterError`]: every way in which they can be wrong.
+    /// [`ParameterError`]: the parameters are malformed or invalid.
     pub fn parse(bytes: &[u8]) -> Result<Self, ParameterError> {
         let (head, rest) = bytes.split_first_chunk::<5>().ok_or(ParameterError::Encoding)?;
         let &[flags, k0, k1, t0, t1] = head;
@@ -121,7 +121,7 @@ fn parse_pairs(bytes: &[u8]) -> Result<(DegreeDistribution, &[u8]), ParameterErr
         let &[d0, d1, w0, w1, w2, w3] = pair else { return Err(ParameterError::Encoding) };
         let degree = u32::from(u16::from_be_bytes([d0, d1]));
         let weight = u32::from_be_bytes([w0, w1, w2, w3]);
-        // One encoding for each distribution.
+        // Each distribution has exactly one encoding.
         if degree <= last || weight == 0 {
             return Err(ParameterError::Degrees);
         }
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn golden_bytes() {
+    fn encoding_matches_golden_bytes() {
         let dense = parameters(DegreeDistribution::dense(2500), false);
         assert_eq!(bytes(&dense), [0x07, 0x09, 0xc4, 0x05, 0x80]);
         let recommended = DegreeDistribution::recommended(inner(), 2500, true);
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_survive_the_wire() {
+    fn parameters_survive_a_round_trip() {
         for precode in [false, true] {
             for degrees in [
                 DegreeDistribution::dense(2500),

@@ -1,22 +1,22 @@
-//! Degree distributions as data: solutions of the linear program of Yang and Yeung for
-//! eta = 0.98 and the rank distribution of the named network, in weights of about 10,000 together.
+//! Tables of degree distributions: solutions of the linear program of Yang and Yeung for eta = 0.98
+//! and the rank distribution of the named network. The weights add up to about 10,000.
 
 /// A degree distribution that is asymptotically optimal for a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Table {
-    /// M = 8, one hop that loses 10 %; mean degree 30.
+    /// M = 8, one hop with 10 % loss; mean degree 30.
     M8OneHop,
-    /// M = 16, one hop that loses 10 %; mean degree 58.
+    /// M = 16, one hop with 10 % loss; mean degree 58.
     M16OneHop,
-    /// M = 16, four hops that lose 20 % each, random recoding; mean degree 45.
+    /// M = 16, four hops with 20 % loss each, random recoding; mean degree 45.
     M16FourHops,
-    /// M = 32, four hops that lose 20 % each, random recoding; mean degree 94.
+    /// M = 32, four hops with 20 % loss each, random recoding; mean degree 94.
     M32FourHops,
 }
 
 impl Table {
-    /// Pairs of degree and weight, degrees rising.
+    /// Pairs of degree and weight, in ascending order of degree.
     #[must_use]
     pub const fn weights(self) -> &'static [(u32, u32)] {
         match self {

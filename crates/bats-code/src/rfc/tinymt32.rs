@@ -1,4 +1,4 @@
-//! TinyMT32, the pseudo-random generator that RFC 9426 names (section 4.1), with the parameters of
+//! TinyMT32, the pseudo-random number generator of RFC 9426 (section 4.1), with the parameters of
 //! RFC 8682.
 
 const MAT1: u32 = 0x8f70_11ee;
@@ -33,7 +33,7 @@ impl TinyMt32 {
         let mut x = (s0 & 0x7fff_ffff) ^ s1 ^ s2;
         x ^= x << 1;
         y ^= (y >> 1) ^ x;
-        // All bits set if y is odd.
+        // All bits are set if y is odd.
         let odd = (y & 1).wrapping_neg();
         self.state = [s1, s2 ^ (odd & MAT1), x ^ (y << 10) ^ (odd & MAT2), y];
     }
@@ -57,8 +57,8 @@ impl TinyMt32 {
     }
 }
 
-/// Generators that work side by side, in code that compilers turn into vector instructions: one
-/// alone waits for itself.
+/// Several generators in lockstep. Compilers vectorise this; a single generator is bound by the
+/// latency of its own steps.
 #[derive(Clone, Debug)]
 pub(super) struct TinyMt32Lanes {
     state: [[u32; LANES]; 4],
@@ -68,13 +68,13 @@ pub(super) struct TinyMt32Lanes {
 pub(super) const LANES: usize = 4;
 
 impl TinyMt32Lanes {
-    /// The generators go on where they are.
+    /// Continues the generators from their current states.
     pub(super) fn new(generators: &[TinyMt32; LANES]) -> Self {
         let word = |i: usize| [0, 1, 2, 3].map(|lane: usize| generators[lane].state[i]);
         Self { state: [word(0), word(1), word(2), word(3)] }
     }
 
-    /// The next `Rand()` of each.
+    /// The next `Rand()` of each generator.
     #[inline]
     pub(super) fn next(&mut self) -> [u32; LANES] {
         let mut output = [0; LANES];
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lanes_are_generators() {
+    fn lanes_match_single_generators() {
         let mut single = [3, 0, 8191, u32::MAX].map(TinyMt32::new);
         single[1].next_u32();
         let mut lanes = TinyMt32Lanes::new(&single);
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn vectors() {
+    fn output_matches_golden_vectors() {
         for (seed, expected) in [
             (0, [2_081_790_247, 3_105_921_834, 760_524_185, 303_856_848, 2_371_835_568]),
             (1, [2_545_341_989, 981_918_433, 3_715_302_833, 2_387_538_352, 3_591_001_365]),

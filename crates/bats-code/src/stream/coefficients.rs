@@ -1,5 +1,5 @@
-//! Coefficients of R-batches. What this file computes is part of the wire format: the vectors in
-//! the tests must never change within a version.
+//! Coefficients of R-batches. They are part of the wire format: the test vectors must never change
+//! within a protocol version.
 
 /// The increment of SplitMix64 (2^64 over the golden ratio, odd).
 const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -21,12 +21,12 @@ fn without_zeros(word: u64) -> u64 {
     word | (zeros >> 7)
 }
 
-/// Expands the coefficients of a column: `out[i]` is that of symbol `window.first + i`.
+/// Generates the coefficients of a column: `out[i]` belongs to symbol `window.first + i`.
 ///
 /// The state starts at `mix(seed ^ mix(batch * 256 + column + GAMMA))`; each draw adds GAMMA to it
-/// and gives `mix(state)`, whose bytes, least significant first, are eight coefficients. A zero
-/// byte counts as 1, so that every coefficient is non-zero. A shorter window has a prefix of the
-/// coefficients of a longer one.
+/// and yields `mix(state)`, whose bytes, least significant first, are eight coefficients. A zero
+/// byte becomes 1, so that every coefficient is non-zero. The coefficients of a shorter window are
+/// a prefix of those of a longer one.
 pub fn coefficients(seed: u64, batch: u32, column: u8, out: &mut [u8]) {
     let index = u64::from(batch) << 8 | u64::from(column);
     let mut state = mix(seed ^ mix(index.wrapping_add(GAMMA)));
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn vectors_of_the_wire_format() {
+    fn coefficients_match_golden_vectors() {
         let mut out = [0; 16];
         coefficients(0, 0, 0, &mut out);
         assert_eq!(out, VECTORS[0]);
@@ -75,7 +75,7 @@ mod tests {
     ];
 
     #[test]
-    fn prefixes_agree_and_nothing_is_zero() {
+    fn shorter_windows_use_a_prefix_and_no_coefficient_is_zero() {
         let mut long = [0; 512];
         coefficients(7, 8, 9, &mut long);
         assert!(long.iter().all(|&c| c != 0));

@@ -1,41 +1,41 @@
-//! The receiver's half: stores what comes, solves what can be solved, and knows what is missing.
+//! The decoder: stores source symbols, solves missing ones, and reports missing ranges.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use super::cluster::{Equation, LinearSystem, Removal};
 use super::known::KnownSet;
+use super::linear_system::{Equation, LinearSystem, Removal};
 use super::{Columns, MAX_SYMBOL_SIZE, MAX_WINDOW, Window, coefficients, solve};
 use crate::BATCH_SIZE;
 use crate::kernel::{Kernel, Mode};
 use crate::rows::{AlignedRow, RowPool, padded_length};
 
-/// Bytes of rows kept for reuse.
+/// Memory of rows kept for reuse, in bytes.
 const POOL_BYTES: usize = 1 << 20;
 
-/// Limits of a decoder. All of them bound memory that a peer could otherwise grow.
+/// Limits of a decoder. Without them a peer could make its memory grow without bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DecoderConfig {
-    /// Longest symbol in bytes, 1 to [`MAX_SYMBOL_SIZE`] (cut to that).
+    /// Longest symbol in bytes, 1 to [`MAX_SYMBOL_SIZE`] (clamped).
     pub max_symbol_size: usize,
-    /// Seed of the coefficients, as the encoder's.
+    /// Seed of the coefficients; the encoder must use the same.
     pub seed: u64,
-    /// Symbols from the first unreleased one on that are accepted.
+    /// Number of symbols accepted from the first unreleased one on.
     pub max_symbols_held: usize,
-    /// Unsolved equations held in all; up to 512 of them, at most half, are kept for the window of
-    /// the first missing symbol.
+    /// Maximum number of unsolved equations. 512 of them, but at most half, are reserved for
+    /// windows that start at or before the first missing symbol.
     pub max_equations: usize,
-    /// Distance between the first and the last unknown of linked equations, in symbols (at most
+    /// Maximum number of symbols from the first to the last unknown of one linear system (at most
     /// 32768). Bounds the work for one packet.
     pub max_span: u32,
-    /// Released symbols that are kept below the first missing one, because a repair may combine
-    /// them with it: the longest window in use less one.
+    /// Number of released symbols kept below the first missing one, because a repair may combine
+    /// them with it: the longest window in use minus one.
     pub history: u16,
 }
 
 impl DecoderConfig {
-    /// Usual limits: 65,536 symbols, 16,384 equations, spans of 1024, windows of 256.
+    /// Default limits: 65,536 symbols, 16,384 equations, spans of 1024, windows of 256.
     #[must_use]
     pub fn new(max_symbol_size: usize, seed: u64) -> Self {
         Self {
@@ -49,66 +49,67 @@ impl DecoderConfig {
     }
 }
 
-/// What a packet was worth.
+/// Whether a packet raised the rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It raised the rank.
     Innovative,
-    /// It follows from what was there.
-    Redundant,
-    /// It is beyond a limit, malformed, or needs symbols that were released long ago.
+    /// It is a linear combination of the packets received before.
+    NonInnovative,
+    /// It exceeds a limit, is malformed, or needs symbols that are no longer held.
     OutOfRange,
 }
 
-/// What became of a packet.
+/// Result of pushing a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Receipt {
-    /// What it was worth.
+pub struct PushResult {
+    /// Whether the packet raised the rank.
     pub outcome: Outcome,
-    /// Symbols that were solved because of it (the source symbol that came does not count).
+    /// Number of symbols solved by it, without the source symbol that the packet contains.
     pub decoded: usize,
 }
 
-impl Receipt {
-    const REDUNDANT: Self = Self { outcome: Outcome::Redundant, decoded: 0 };
+impl PushResult {
+    const NON_INNOVATIVE: Self = Self { outcome: Outcome::NonInnovative, decoded: 0 };
 }
 
-/// Missing symbols that are solved together.
+/// A range of missing symbols: the unknowns of one linear system, or a run of symbols that are in
+/// no equation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cluster {
+pub struct MissingRange {
     /// The first missing symbol.
     pub first: u64,
-    /// Symbols from the first to the last missing one, both counted.
+    /// Number of symbols from the first to the last missing one, inclusive.
     pub span: u32,
-    /// Independent equations that lack until all are solved.
+    /// Number of innovative packets still needed to solve all of them.
     pub rank_missing: u16,
 }
 
 /// Counters of a decoder, in packets or symbols.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DecoderStats {
-    /// Source symbols that were new.
+    /// Source symbols received that were not known before.
     pub source_innovative: u64,
-    /// Source symbols that were known already.
-    pub source_redundant: u64,
+    /// Source symbols received that were already known.
+    pub source_duplicate: u64,
     /// Repairs that raised the rank.
     pub repair_innovative: u64,
-    /// Repairs that did not.
-    pub repair_redundant: u64,
-    /// Packets refused as [`Outcome::OutOfRange`].
+    /// Repairs that did not raise the rank.
+    pub repair_non_innovative: u64,
+    /// Packets refused with [`Outcome::OutOfRange`].
     pub refused: u64,
     /// Symbols solved from repairs.
     pub decoded: u64,
-    /// Equations dropped unsolved because only released symbols were left in them.
+    /// Equations dropped unsolved: their unknowns were all released, or a symbol was polluted.
     pub equations_dropped: u64,
 }
 
 #[derive(Debug)]
 enum Slot {
-    /// Unknown, in no equation.
+    /// Unknown and in no equation.
     Missing,
-    /// Unknown, a column of a cluster.
-    Linked { cluster: u32, column: u32 },
+    /// Unknown: a column of a linear system.
+    Linked { system_id: u32, column: u32 },
     /// Received or solved.
     Known(AlignedRow),
 }
@@ -125,22 +126,24 @@ pub struct StreamDecoder {
     released: u64,
     first_missing: u64,
     highest: Option<u64>,
-    clusters: Vec<Option<Box<LinearSystem>>>,
-    vacant: Vec<u32>,
-    /// First symbol of all windows of held equations; `u64::MAX` without any.
+    /// Linear systems by ID. Two systems share no unknown.
+    systems: Vec<Option<Box<LinearSystem>>>,
+    /// IDs in `systems` that can be reused.
+    free_ids: Vec<u32>,
+    /// First symbol of the oldest window of the held equations; `u64::MAX` without equations.
     oldest_window: u64,
     equations: usize,
     /// Bytes of rows in slots and equations.
     row_bytes: usize,
     pool: RowPool,
     coefficient_pool: RowPool,
-    /// Scratch: unknowns of the window at hand.
+    /// Scratch: unknowns of the current window.
     unknowns: Vec<u64>,
     stats: DecoderStats,
 }
 
 impl StreamDecoder {
-    /// A decoder that knows nothing yet.
+    /// An empty decoder.
     #[must_use]
     pub fn new(config: DecoderConfig) -> Self {
         Self::with_kernel(config, Kernel::active())
@@ -160,8 +163,8 @@ impl StreamDecoder {
             released: 0,
             first_missing: 0,
             highest: None,
-            clusters: Vec::new(),
-            vacant: Vec::new(),
+            systems: Vec::new(),
+            free_ids: Vec::new(),
             oldest_window: u64::MAX,
             equations: 0,
             row_bytes: 0,
@@ -172,34 +175,34 @@ impl StreamDecoder {
         }
     }
 
-    /// Frees the memory that only serves the next symbols; for a stream that rests. What was released
-    /// and may still take part in a repair stays.
+    /// Frees memory that is kept only for future symbols. Call it when the stream is idle. Released
+    /// symbols that a repair may still need are kept.
     pub fn trim(&mut self) {
         self.pool.trim();
         self.coefficient_pool.trim();
         self.slots.shrink_to_fit();
         self.known.trim();
         self.unknowns = Vec::new();
-        if self.equations == 0 && self.clusters.iter().all(Option::is_none) {
-            self.clusters = Vec::new();
-            self.vacant = Vec::new();
+        if self.equations == 0 && self.systems.iter().all(Option::is_none) {
+            self.systems = Vec::new();
+            self.free_ids = Vec::new();
         }
     }
 
-    /// Takes a source symbol.
-    pub fn push_source(&mut self, number: u64, payload: &[u8]) -> Receipt {
+    /// Adds a source symbol.
+    pub fn push_source(&mut self, number: u64, payload: &[u8]) -> PushResult {
         if !self.is_payload(payload) || number >= self.limit() {
             return self.refuse();
         }
         if number < self.base || self.known.contains(number) {
-            self.stats.source_redundant += 1;
-            return Receipt::REDUNDANT;
+            self.stats.source_duplicate += 1;
+            return PushResult::NON_INNOVATIVE;
         }
         self.stats.source_innovative += 1;
         self.highest = self.highest.max(Some(number));
         let row = self.pool.copy_of(payload);
         let slot = if number == self.base + self.slots.len() as u64 {
-            // The usual case: what comes next.
+            // The common case: the next symbol in order.
             self.row_bytes += row.bytes();
             self.known.insert(number);
             self.slots.push_back(Slot::Known(row));
@@ -209,37 +212,42 @@ impl StreamDecoder {
             self.set_known(number, row)
         };
         let mut decoded = 0;
-        if let Slot::Linked { cluster, column } = slot {
-            self.remove_column(cluster, column);
-            decoded = self.settle(cluster);
+        if let Slot::Linked { system_id, column } = slot {
+            self.remove_column(system_id, column);
+            decoded = self.solve_system(system_id);
         } else if number > self.first_missing {
-            // Nothing that this would move on has changed.
-            return Receipt { outcome: Outcome::Innovative, decoded };
+            // Neither the first missing symbol nor a linear system has changed.
+            return PushResult { outcome: Outcome::Innovative, decoded };
         }
         self.advance();
-        Receipt { outcome: Outcome::Innovative, decoded }
+        PushResult { outcome: Outcome::Innovative, decoded }
     }
 
-    /// Takes a repair: a combination of the symbols of `window`. Explicit coefficients that are not
-    /// one for each symbol, or all zero, are refused as out of range.
-    pub fn push_repair(&mut self, window: Window, columns: Columns<'_>, payload: &[u8]) -> Receipt {
+    /// Adds a repair: a linear combination of the symbols of `window`. Explicit coefficients must
+    /// be one for each symbol and not all zero; others give [`Outcome::OutOfRange`].
+    pub fn push_repair(
+        &mut self,
+        window: Window,
+        columns: Columns<'_>,
+        payload: &[u8],
+    ) -> PushResult {
         let Some(end) = window.end().filter(|&end| end <= self.limit()) else {
             return self.refuse();
         };
-        if !self.is_payload(payload) || !is_of_window(columns, window) {
+        if !self.is_payload(payload) || !are_explicit_coefficients_valid(columns, window) {
             return self.refuse();
         }
         let wanted = window.first.max(self.released);
         if self.known.next_unknown(wanted, end).is_none() {
             self.highest = self.highest.max(Some(end - 1).filter(|&n| n >= self.base));
-            self.stats.repair_redundant += 1;
-            return Receipt::REDUNDANT;
+            self.stats.repair_non_innovative += 1;
+            return PushResult::NON_INNOVATIVE;
         }
         if window.first < self.base || self.equations >= self.max_equations_for(window) {
             return self.refuse();
         }
         self.collect_unknowns(window.first, end);
-        let linked = self.linked_clusters();
+        let linked = self.linked_systems();
         if self.span_with(&linked) > u64::from(self.config.max_span) {
             return self.refuse();
         }
@@ -247,19 +255,19 @@ impl StreamDecoder {
         self.highest = self.highest.max(Some(end - 1));
 
         let row = self.expand(window, columns);
-        let cluster = self.join(&linked);
-        let Some(mut system) = self.take_cluster(cluster) else { return self.refuse() };
+        let system_id = self.merge_systems(&linked);
+        let Some(mut system) = self.take_system(system_id) else { return self.refuse() };
         let mut unknowns = Vec::with_capacity(self.unknowns.len());
         for &number in &self.unknowns {
             let coefficient = row.as_slice()[(number - window.first) as usize];
             let column = match self.slots[(number - self.base) as usize] {
                 Slot::Linked { column, .. } => column as usize,
-                // Recoding may cancel a symbol; one that is in no equation is no unknown of it.
+                // Recoding may cancel a symbol. One that is in no equation needs no column then.
                 _ if coefficient == 0 => continue,
                 _ => {
                     let column = system.add_column(number);
                     self.slots[(number - self.base) as usize] =
-                        Slot::Linked { cluster, column: column as u32 };
+                        Slot::Linked { system_id, column: column as u32 };
                     column
                 }
             };
@@ -269,34 +277,35 @@ impl StreamDecoder {
         let equation = Equation { window, coefficients: row, payload };
         let bytes = equation.bytes();
         let inserted = system.insert(self.kernel, &unknowns, equation);
-        self.clusters[cluster as usize] = Some(system);
-        let receipt = match inserted {
+        self.systems[system_id as usize] = Some(system);
+        let result = match inserted {
             Ok(()) => {
                 self.row_bytes += bytes;
                 self.equations += 1;
                 self.oldest_window = self.oldest_window.min(window.first);
                 self.stats.repair_innovative += 1;
-                Receipt { outcome: Outcome::Innovative, decoded: self.settle(cluster) }
+                PushResult { outcome: Outcome::Innovative, decoded: self.solve_system(system_id) }
             }
             Err(equation) => {
                 self.recycle(equation);
-                self.stats.repair_redundant += 1;
-                self.settle(cluster);
-                Receipt::REDUNDANT
+                self.stats.repair_non_innovative += 1;
+                self.solve_system(system_id);
+                PushResult::NON_INNOVATIVE
             }
         };
         self.advance();
-        receipt
+        result
     }
 
-    /// Whether a symbol was received or solved, or is so old that it no longer matters.
+    /// Whether a symbol was received or solved, or is below the symbols that the decoder keeps.
     #[must_use]
     pub fn contains(&self, number: u64) -> bool {
         self.known.contains(number)
     }
 
-    /// A symbol that is known and held. A solved one is as long as the longest symbol of the
-    /// windows that it was solved from, zero-padded: the code does not know the true length.
+    /// A symbol, if it is known and held. A solved symbol is zero-padded to the length of the
+    /// longest symbol in the windows that it was solved from: the code does not know its true
+    /// length.
     #[must_use]
     pub fn symbol(&self, number: u64) -> Option<&[u8]> {
         let index = usize::try_from(number.checked_sub(self.base)?).ok()?;
@@ -312,19 +321,19 @@ impl StreamDecoder {
         self.first_missing
     }
 
-    /// The highest symbol that a packet told of.
+    /// The highest symbol number seen in an accepted packet.
     #[must_use]
     pub fn highest_seen(&self) -> Option<u64> {
         self.highest
     }
 
-    /// Symbols below this are released.
+    /// All symbols below this number are released.
     #[must_use]
     pub fn released(&self) -> u64 {
         self.released
     }
 
-    /// Unsolved equations held.
+    /// Number of unsolved equations.
     #[must_use]
     pub fn equations_held(&self) -> usize {
         self.equations
@@ -336,51 +345,51 @@ impl StreamDecoder {
         self.stats
     }
 
-    /// Memory of symbols, equations and matrices, in bytes, without what is kept for reuse.
+    /// Memory of symbols, equations and matrices, in bytes, without rows kept for reuse.
     #[must_use]
     pub fn bytes_held(&self) -> usize {
         self.row_bytes + self.matrix_bytes() + self.slots.len() * size_of::<Slot>()
     }
 
-    /// What equations take beyond their payloads, in bytes: coefficients and matrices.
+    /// Memory of the coefficients and matrices of all equations, in bytes, without payloads.
     #[must_use]
     pub fn equation_overhead(&self) -> usize {
         self.equations * padded_length(usize::from(MAX_WINDOW)) + self.matrix_bytes()
     }
 
     fn matrix_bytes(&self) -> usize {
-        self.clusters.iter().flatten().map(|system| system.bytes()).sum()
+        self.systems.iter().flatten().map(|system| system.bytes()).sum()
     }
 
-    /// The application has consumed, or gives up, all symbols below `number`. Rows stay as long as
-    /// held equations need them, and for [`DecoderConfig::history`] symbols.
+    /// Releases all symbols below `number`: the application has consumed them or gives them up.
+    /// Rows stay while held equations need them, and for [`DecoderConfig::history`] symbols.
     pub fn release_below(&mut self, number: u64) {
         if number <= self.released {
             return;
         }
         self.released = number;
-        // Unknowns below the first missing one were released before: their clusters have gone.
+        // Unknowns below the first missing one were released before: their systems are gone.
         if number > self.first_missing {
-            for cluster in 0..self.clusters.len() {
-                self.drop_if_released(cluster as u32);
+            for system_id in 0..self.systems.len() {
+                self.drop_if_released(system_id as u32);
             }
         }
         self.advance();
     }
 
-    /// The symbol turned out to be wrong: forgets it, and all equations held, in which it or what
-    /// made it wrong may be. Nothing happens if it was released or is not known.
+    /// Forgets a polluted symbol, and all equations: they may contain it, or come from the same
+    /// polluting relay. Does nothing if the symbol is released or not known.
     pub fn forget(&mut self, number: u64) {
         let held = number >= self.released.max(self.base) && self.symbol(number).is_some();
         if !held {
             return;
         }
-        for cluster in 0..self.clusters.len() as u32 {
-            let Some(system) = &self.clusters[cluster as usize] else { continue };
+        for system_id in 0..self.systems.len() as u32 {
+            let Some(system) = &self.systems[system_id as usize] else { continue };
             for &unknown in system.columns() {
                 self.slots[(unknown - self.base) as usize] = Slot::Missing;
             }
-            self.stats.equations_dropped += self.forget_cluster(cluster) as u64;
+            self.stats.equations_dropped += self.remove_system(system_id) as u64;
         }
         self.known.remove(number);
         let index = (number - self.base) as usize;
@@ -391,32 +400,36 @@ impl StreamDecoder {
         self.first_missing = self.first_missing.min(number);
     }
 
-    /// What is missing below `below`, in order of the first symbol, at most `max` clusters:
-    /// unknowns linked by held equations as one cluster (which may reach beyond `below`), runs of
-    /// other unknowns as one each.
+    /// The missing ranges below `below`, ordered by first symbol, at most `max`. The unknowns of
+    /// one linear system are one range, which may end beyond `below`; each run of other unknowns is
+    /// one.
     #[must_use]
-    pub fn missing_clusters(&self, below: u64, max: usize) -> Vec<Cluster> {
+    pub fn missing_ranges(&self, below: u64, max: usize) -> Vec<MissingRange> {
         let mut found = Vec::new();
         let mut next = self.first_missing;
         while found.len() < max {
             let Some(number) = self.known.next_unknown(next, below) else { break };
             next = number + 1;
             match self.slot(number) {
-                Some(&Slot::Linked { cluster, .. }) => {
-                    let Some(system) = &self.clusters[cluster as usize] else { continue };
+                Some(&Slot::Linked { system_id, .. }) => {
+                    let Some(system) = &self.systems[system_id as usize] else { continue };
                     let Some((mut first, last)) = system.extent() else { continue };
                     if first < self.released {
                         let wanted = system.columns().iter().filter(|&&n| n >= self.released);
                         first = wanted.min().copied().unwrap_or(last);
                     }
-                    // A cluster counts where its first wanted symbol stands.
+                    // A system is reported at its first unreleased unknown.
                     if first == number {
-                        found.push(cluster_of(first, last, system.columns().len() - system.rank()));
+                        found.push(missing_range(
+                            first,
+                            last,
+                            system.columns().len() - system.rank(),
+                        ));
                     }
                 }
                 None => {
-                    // Nothing was heard of this symbol or a later one.
-                    found.push(cluster_of(number, below - 1, (below - number) as usize));
+                    // No packet has referred to this symbol or a later one.
+                    found.push(missing_range(number, below - 1, (below - number) as usize));
                     break;
                 }
                 Some(_) => {
@@ -424,7 +437,7 @@ impl StreamDecoder {
                     while next < below.min(held) && matches!(self.slot(next), Some(Slot::Missing)) {
                         next += 1;
                     }
-                    found.push(cluster_of(number, next - 1, (next - number) as usize));
+                    found.push(missing_range(number, next - 1, (next - number) as usize));
                 }
             }
         }
@@ -439,8 +452,8 @@ impl StreamDecoder {
         !payload.is_empty() && payload.len() <= self.config.max_symbol_size
     }
 
-    /// A part of the equations is kept for the window of the first missing symbol: nothing gets
-    /// on without it, and incomplete later cells give nothing back.
+    /// Reserves some equations for the window of the first missing symbol. Otherwise incomplete
+    /// later generations could fill the limit, and in-order delivery would stall forever.
     fn max_equations_for(&self, window: Window) -> usize {
         let max = self.config.max_equations;
         if window.first <= self.first_missing {
@@ -449,14 +462,14 @@ impl StreamDecoder {
         max - (max / 2).min(usize::from(MAX_WINDOW))
     }
 
-    /// Symbols from here on are refused.
+    /// First symbol number that is refused.
     fn limit(&self) -> u64 {
         self.released.saturating_add(self.config.max_symbols_held as u64).min(u64::MAX - 1)
     }
 
-    fn refuse(&mut self) -> Receipt {
+    fn refuse(&mut self) -> PushResult {
         self.stats.refused += 1;
-        Receipt { outcome: Outcome::OutOfRange, decoded: 0 }
+        PushResult { outcome: Outcome::OutOfRange, decoded: 0 }
     }
 
     fn extend_slots(&mut self, end: u64) {
@@ -466,7 +479,7 @@ impl StreamDecoder {
         }
     }
 
-    /// Stores a symbol and returns what was there.
+    /// Stores a symbol and returns its former slot.
     fn set_known(&mut self, number: u64, row: AlignedRow) -> Slot {
         self.row_bytes += row.bytes();
         self.known.insert(number);
@@ -479,33 +492,33 @@ impl StreamDecoder {
         self.known.for_each_unknown(first, end, |number| unknowns.push(number));
     }
 
-    /// Clusters that the collected unknowns belong to.
-    fn linked_clusters(&self) -> Vec<u32> {
+    /// IDs of the linear systems that the collected unknowns belong to.
+    fn linked_systems(&self) -> Vec<u32> {
         let mut linked = Vec::new();
         for &number in &self.unknowns {
-            if let Some(&Slot::Linked { cluster, .. }) = self.slot(number)
-                && linked.last() != Some(&cluster)
-                && !linked.contains(&cluster)
+            if let Some(&Slot::Linked { system_id, .. }) = self.slot(number)
+                && linked.last() != Some(&system_id)
+                && !linked.contains(&system_id)
             {
-                linked.push(cluster);
+                linked.push(system_id);
             }
         }
         linked
     }
 
-    /// Span of the cluster that these clusters and the collected unknowns would make.
+    /// Span of the system that would result from merging these and adding the collected unknowns.
     fn span_with(&self, linked: &[u32]) -> u64 {
         let (Some(&first), Some(&last)) = (self.unknowns.first(), self.unknowns.last()) else {
             return 0;
         };
         let (first, last) = linked
             .iter()
-            .filter_map(|&cluster| self.clusters[cluster as usize].as_ref()?.extent())
+            .filter_map(|&system_id| self.systems[system_id as usize].as_ref()?.extent())
             .fold((first, last), |(low, high), (first, last)| (low.min(first), high.max(last)));
         last - first + 1
     }
 
-    /// Coefficients of a repair over its window.
+    /// Expands the coefficients of a repair over its window.
     fn expand(&mut self, window: Window, columns: Columns<'_>) -> AlignedRow {
         let seed = self.config.seed;
         let count = usize::from(window.count);
@@ -529,44 +542,44 @@ impl StreamDecoder {
         row
     }
 
-    /// Makes one cluster of several, a new one of none.
-    fn join(&mut self, linked: &[u32]) -> u32 {
+    /// Merges the linked systems into one, or creates one if there is none. Returns its ID.
+    fn merge_systems(&mut self, linked: &[u32]) -> u32 {
         let Some((&target, others)) = linked.split_first() else {
-            return match self.vacant.pop() {
+            return match self.free_ids.pop() {
                 Some(id) => {
-                    self.clusters[id as usize] = Some(Box::default());
+                    self.systems[id as usize] = Some(Box::default());
                     id
                 }
                 None => {
-                    self.clusters.push(Some(Box::default()));
-                    (self.clusters.len() - 1) as u32
+                    self.systems.push(Some(Box::default()));
+                    (self.systems.len() - 1) as u32
                 }
             };
         };
         for &other in others {
-            let Some(absorbed) = self.take_cluster(other) else { continue };
-            self.vacant.push(other);
-            let Some(system) = &mut self.clusters[target as usize] else { continue };
+            let Some(absorbed) = self.take_system(other) else { continue };
+            self.free_ids.push(other);
+            let Some(system) = &mut self.systems[target as usize] else { continue };
             let from = system.columns().len();
             system.absorb(*absorbed);
             for (column, &number) in system.columns().iter().enumerate().skip(from) {
                 self.slots[(number - self.base) as usize] =
-                    Slot::Linked { cluster: target, column: column as u32 };
+                    Slot::Linked { system_id: target, column: column as u32 };
             }
         }
         target
     }
 
-    fn take_cluster(&mut self, cluster: u32) -> Option<Box<LinearSystem>> {
-        self.clusters[cluster as usize].take()
+    fn take_system(&mut self, system_id: u32) -> Option<Box<LinearSystem>> {
+        self.systems[system_id as usize].take()
     }
 
     /// Removes the column of a symbol that has become known.
-    fn remove_column(&mut self, cluster: u32, column: u32) {
-        let Some(system) = &mut self.clusters[cluster as usize] else { return };
+    fn remove_column(&mut self, system_id: u32, column: u32) {
+        let Some(system) = &mut self.systems[system_id as usize] else { return };
         let Removal { moved, equation } = system.remove_column(self.kernel, column as usize);
         if let Some(number) = moved {
-            self.slots[(number - self.base) as usize] = Slot::Linked { cluster, column };
+            self.slots[(number - self.base) as usize] = Slot::Linked { system_id, column };
         }
         if let Some(equation) = equation {
             self.equations -= 1;
@@ -576,9 +589,10 @@ impl StreamDecoder {
         }
     }
 
-    /// Computes what a cluster determines, and forgets the cluster when nothing is left of it.
-    fn settle(&mut self, cluster: u32) -> usize {
-        let Some(system) = &self.clusters[cluster as usize] else { return 0 };
+    /// Stores the symbols that a system determines, and removes the system if none is left unknown.
+    /// Returns the number of symbols.
+    fn solve_system(&mut self, system_id: u32) -> usize {
+        let Some(system) = &self.systems[system_id as usize] else { return 0 };
         let solved = system.solved_rows();
         if !solved.is_empty() {
             let (slots, base) = (&self.slots, self.base);
@@ -600,22 +614,22 @@ impl StreamDecoder {
                 if let Slot::Linked { column, .. } = self.set_known(number, row)
                     && !all
                 {
-                    self.remove_column(cluster, column);
+                    self.remove_column(system_id, column);
                 }
             }
             self.stats.decoded += solved.len() as u64;
             if all {
-                self.forget_cluster(cluster);
+                self.remove_system(system_id);
             }
         }
-        self.drop_if_released(cluster);
+        self.drop_if_released(system_id);
         solved.len()
     }
 
-    /// Gives back a cluster whose columns no slot names any more. Returns its equations' number.
-    fn forget_cluster(&mut self, cluster: u32) -> usize {
-        let Some(system) = self.take_cluster(cluster) else { return 0 };
-        self.vacant.push(cluster);
+    /// Removes a system that no slot refers to any more. Returns the number of its equations.
+    fn remove_system(&mut self, system_id: u32) -> usize {
+        let Some(system) = self.take_system(system_id) else { return 0 };
+        self.free_ids.push(system_id);
         let equations = system.into_equations();
         let count = equations.len();
         for equation in equations {
@@ -627,16 +641,16 @@ impl StreamDecoder {
         count
     }
 
-    /// Gives up a cluster that concerns released symbols only, or none.
-    fn drop_if_released(&mut self, cluster: u32) {
-        let Some(system) = &self.clusters[cluster as usize] else { return };
+    /// Drops a system whose unknowns are all released, or that has none.
+    fn drop_if_released(&mut self, system_id: u32) {
+        let Some(system) = &self.systems[system_id as usize] else { return };
         if system.extent().is_some_and(|(_, last)| last >= self.released) {
             return;
         }
         for &number in system.columns() {
             self.slots[(number - self.base) as usize] = Slot::Missing;
         }
-        self.stats.equations_dropped += self.forget_cluster(cluster) as u64;
+        self.stats.equations_dropped += self.remove_system(system_id) as u64;
     }
 
     fn recycle(&mut self, equation: Equation) {
@@ -648,11 +662,11 @@ impl StreamDecoder {
         if self.equations == 0 {
             return u64::MAX;
         }
-        let windows = self.clusters.iter().flatten().filter_map(|system| system.first_window());
+        let windows = self.systems.iter().flatten().filter_map(|system| system.first_window());
         windows.min().unwrap_or(u64::MAX)
     }
 
-    /// Moves the first missing symbol on and gives back the rows that nothing needs any more.
+    /// Advances the first missing symbol and recycles rows that are no longer needed.
     fn advance(&mut self) {
         let from = self.first_missing.max(self.released);
         let end = self.base + self.slots.len() as u64;
@@ -679,17 +693,17 @@ impl StreamDecoder {
     }
 }
 
-/// Whether explicit coefficients are as many as the symbols and not all zero; all others are by
-/// construction.
-fn is_of_window(columns: Columns<'_>, window: Window) -> bool {
+/// Whether explicit coefficients are one for each symbol and not all zero. Other columns always
+/// satisfy this.
+fn are_explicit_coefficients_valid(columns: Columns<'_>, window: Window) -> bool {
     let Columns::Explicit { coefficients } = columns else { return true };
     coefficients.len() == usize::from(window.count)
         && coefficients.len() <= BATCH_SIZE
         && coefficients.iter().any(|&x| x != 0)
 }
 
-fn cluster_of(first: u64, last: u64, rank_missing: usize) -> Cluster {
-    Cluster {
+fn missing_range(first: u64, last: u64, rank_missing: usize) -> MissingRange {
+    MissingRange {
         first,
         span: u32::try_from((last - first).saturating_add(1)).unwrap_or(u32::MAX),
         rank_missing: u16::try_from(rank_missing).unwrap_or(u16::MAX),

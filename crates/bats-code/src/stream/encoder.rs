@@ -1,4 +1,4 @@
-//! The sender's half: holds the symbols that may still be needed and combines them.
+//! The encoder: holds source symbols until they are released and makes repairs from them.
 
 use alloc::collections::VecDeque;
 use alloc::vec;
@@ -9,10 +9,10 @@ use crate::BATCH_SIZE;
 use crate::kernel::Kernel;
 use crate::rows::{ALIGNMENT, AlignedRow, RowPool};
 
-/// Bytes of rows kept for reuse.
+/// Memory of rows kept for reuse, in bytes.
 const POOL_BYTES: usize = 1 << 20;
 
-/// Numbers symbols, holds them, and makes repair columns.
+/// Numbers source symbols, holds them, and makes repairs.
 #[derive(Debug)]
 pub struct StreamEncoder {
     seed: u64,
@@ -22,13 +22,13 @@ pub struct StreamEncoder {
     first: u64,
     bytes_held: usize,
     pool: RowPool,
-    /// Scratch: the coefficients of the columns in the making.
+    /// Scratch: the coefficients of the columns under construction.
     matrix: Vec<u8>,
 }
 
 impl StreamEncoder {
-    /// An encoder of symbols of at most `max_symbol_size` bytes (cut to 1 ..=
-    /// [`MAX_SYMBOL_SIZE`]); `seed` is what the decoder knows as its seed.
+    /// An encoder for symbols of at most `max_symbol_size` bytes (clamped to 1 ..=
+    /// [`MAX_SYMBOL_SIZE`]). The decoder must use the same `seed`.
     #[must_use]
     pub fn new(max_symbol_size: usize, seed: u64) -> Self {
         Self::with_kernel(max_symbol_size, seed, Kernel::active())
@@ -50,7 +50,7 @@ impl StreamEncoder {
         }
     }
 
-    /// Frees the memory that only serves the next symbols; for a stream that rests.
+    /// Frees memory that is kept only for future symbols. Call it when the stream is idle.
     pub fn trim(&mut self) {
         self.pool.trim();
         self.rows.shrink_to_fit();
@@ -65,7 +65,7 @@ impl StreamEncoder {
         self.append(symbol.len(), |row| row.copy_from_slice(symbol))
     }
 
-    /// Appends a symbol of `len` bytes that `write` fills in place; it is given zeros.
+    /// Appends a symbol of `len` bytes that `write` fills in place; the buffer is zeroed before.
     ///
     /// # Errors
     /// [`StreamError::SymbolSize`]; then `write` is not called.
@@ -99,7 +99,7 @@ impl StreamEncoder {
         self.rows.get(index).map(AlignedRow::as_slice)
     }
 
-    /// Forgets all symbols below `number`: the peer has them or no longer wants them.
+    /// Releases all symbols below `number`: the peer has them or no longer needs them.
     pub fn release_below(&mut self, number: u64) {
         while self.first < number {
             let Some(row) = self.rows.pop_front() else { break };
@@ -109,7 +109,7 @@ impl StreamEncoder {
         }
     }
 
-    /// Number of the oldest symbol held; equal to [`StreamEncoder::next`] if none is.
+    /// Number of the oldest symbol held; equal to [`StreamEncoder::next`] if none is held.
     #[must_use]
     pub fn first(&self) -> u64 {
         self.first
@@ -127,13 +127,13 @@ impl StreamEncoder {
         self.bytes_held
     }
 
-    /// Makes columns `first_column ..` of batch `batch` over `window`, one for each output, in one
-    /// pass over the symbols: asking for eight costs much less than asking eight times. Returns the
-    /// length of the columns: that of the longest symbol of the window.
+    /// Encodes columns `first_column ..` of batch `batch` over `window`, one for each output, in
+    /// one pass over the symbols: one call for eight columns costs much less than eight calls.
+    /// Returns the length of the columns, which is that of the longest symbol in the window.
     ///
     /// # Errors
-    /// [`StreamError::Window`], [`StreamError::Columns`] if columns beyond 15 are asked for,
-    /// [`StreamError::OutputSize`]. On an error no output is touched.
+    /// [`StreamError::Window`], [`StreamError::Columns`] for column indices above 15,
+    /// [`StreamError::OutputSize`]. On an error no output is written.
     pub fn encode(
         &mut self,
         window: Window,
@@ -147,12 +147,12 @@ impl StreamEncoder {
         self.combine(window, (first_column..).map(|column| (batch, column)), outputs)
     }
 
-    /// As [`StreamEncoder::encode`], for columns of any batches: `columns[i]` is batch and column
-    /// of `outputs[i]`. One call for all the columns of a window is the fastest.
+    /// As [`StreamEncoder::encode`], for columns of several batches: `columns[i]` is the batch and
+    /// column of `outputs[i]`. One call for all columns of a window is fastest.
     ///
     /// # Errors
-    /// As [`StreamEncoder::encode`], and [`StreamError::Columns`] if there are not as many columns
-    /// as outputs.
+    /// As [`StreamEncoder::encode`], and [`StreamError::Columns`] if the numbers of columns and
+    /// outputs differ.
     pub fn encode_columns(
         &mut self,
         window: Window,
@@ -166,7 +166,7 @@ impl StreamEncoder {
         self.combine(window, columns.iter().copied(), outputs)
     }
 
-    /// Makes a column for each output; there are at least as many `columns`.
+    /// Encodes a column for each output. `columns` yields at least as many items.
     fn combine(
         &mut self,
         window: Window,
@@ -188,8 +188,8 @@ impl StreamEncoder {
         for (line, (batch, column)) in self.matrix.chunks_exact_mut(count).zip(columns) {
             coefficients(self.seed, batch, column, line);
         }
-        // Outputs of callers have no padding: whole vectors go there straight, the rest by way of
-        // a vector of our own.
+        // The caller's outputs have no padding. Whole 64-byte blocks are written to them directly,
+        // the remaining bytes go through a padded buffer.
         let whole = len - len % ALIGNMENT;
         let rows: Vec<&[u8]> = symbols().map(AlignedRow::padded).collect();
         self.kernel.product_ragged(&self.matrix, &rows, outputs, whole);
@@ -212,7 +212,7 @@ mod tests {
     use crate::gf256;
 
     #[test]
-    fn columns_are_combinations_of_unequal_symbols() {
+    fn columns_are_linear_combinations_of_symbols_of_different_lengths() {
         let mut encoder = StreamEncoder::new(200, 42);
         let symbols: Vec<Vec<u8>> =
             (1..=20u8).map(|i| (0..i * 9).map(|x| x ^ i).collect()).collect();
@@ -237,9 +237,9 @@ mod tests {
         }
     }
 
-    /// A symbol of up to 64 bytes has a row of 127.
+    /// A symbol of up to 64 bytes takes a row of 127 bytes.
     #[test]
-    fn released_symbols_take_no_memory() {
+    fn releasing_symbols_frees_their_memory() {
         let mut encoder = StreamEncoder::new(200, 42);
         for number in 0..5 {
             assert_eq!(encoder.push(&[1; 60]), Ok(number));
@@ -255,11 +255,11 @@ mod tests {
     }
 
     #[test]
-    fn columns_of_several_batches_at_once_are_those_of_single_calls() {
+    fn encode_columns_matches_single_calls() {
         for len in [1_usize, 63, 64, 65, 128, 191, 700] {
             let mut encoder = StreamEncoder::new(700, 7);
             for i in 0..40u8 {
-                // Most symbols are shorter than the longest.
+                // Two thirds of the symbols are shorter than the longest.
                 let symbol: Vec<u8> = (0..len).map(|x| (x as u8) ^ i).collect();
                 encoder.push(&symbol[..len.div_ceil(1 + usize::from(i % 3))]).unwrap();
             }
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_errors_and_memory_is_given_back() {
+    fn invalid_arguments_are_errors_and_release_frees_memory() {
         let mut encoder = StreamEncoder::new(100, 0);
         assert_eq!(encoder.push(&[]), Err(StreamError::SymbolSize));
         assert_eq!(encoder.push(&[0; 101]), Err(StreamError::SymbolSize));

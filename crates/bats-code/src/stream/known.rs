@@ -1,12 +1,12 @@
-//! Which symbols are known: a bit for each, so that windows of thousands are scanned in words.
+//! The set of known symbols: one bit each, so that long ranges are scanned 64 symbols at a time.
 
 use alloc::collections::VecDeque;
 
-/// Bits of a contiguous range of symbol numbers: all below it are known, all above are not.
+/// A bitmap of a contiguous range of symbol numbers. All below it are known, all above are unknown.
 #[derive(Debug, Default)]
 pub(super) struct KnownSet {
     words: VecDeque<u64>,
-    /// Number of the word in front.
+    /// Index of the first stored word.
     base: u64,
 }
 
@@ -31,7 +31,7 @@ impl KnownSet {
         self.words.shrink_to_fit();
     }
 
-    /// Marks a symbol. The caller bounds how far above the others it is.
+    /// Marks a symbol as known. The caller bounds how far it is above the others.
     pub(super) fn insert(&mut self, number: u64) {
         let Some(offset) = (number / 64).checked_sub(self.base) else { return };
         let offset = offset as usize;
@@ -41,7 +41,7 @@ impl KnownSet {
         self.words[offset] |= 1 << (number % 64);
     }
 
-    /// Unmarks a symbol that is not below everything kept.
+    /// Marks a symbol as unknown; numbers below the stored words stay known.
     pub(super) fn remove(&mut self, number: u64) {
         let offset = (number / 64).checked_sub(self.base).and_then(|o| usize::try_from(o).ok());
         if let Some(word) = offset.and_then(|offset| self.words.get_mut(offset)) {
@@ -49,7 +49,7 @@ impl KnownSet {
         }
     }
 
-    /// Treats everything below `number` as known and frees the words below it.
+    /// Marks all symbols below `number` as known and frees their words.
     pub(super) fn release_below(&mut self, number: u64) {
         while self.base < number / 64 {
             if self.words.pop_front().is_none() {
@@ -68,8 +68,8 @@ impl KnownSet {
         }
     }
 
-    /// Calls `each` for the unknown symbols at or above `number` and below `end`, in order: what
-    /// repeated [`KnownSet::next_unknown`] gives, word by word.
+    /// Calls `each` for the unknown symbols in `number..end`, in order. Faster than repeated calls
+    /// of [`KnownSet::next_unknown`].
     pub(super) fn for_each_unknown(&self, number: u64, end: u64, mut each: impl FnMut(u64)) {
         let number = number.max(self.base * 64);
         if number >= end {
@@ -90,9 +90,9 @@ impl KnownSet {
         }
     }
 
-    /// The first unknown symbol at or above `number` and below `end`.
+    /// The first unknown symbol in `number..end`.
     pub(super) fn next_unknown(&self, number: u64, end: u64) -> Option<u64> {
-        // Below the words everything is known, however far that is.
+        // All symbols below the stored words are known.
         let number = number.max(self.base * 64);
         if number >= end {
             return None;
@@ -102,7 +102,7 @@ impl KnownSet {
         let mut index = number / 64;
         let mut word = !self.word(index) & (u64::MAX << (number % 64));
         while word == 0 {
-            // Beyond the words nothing changes any more.
+            // No unknown symbol follows within the range.
             if index >= last || index >= after {
                 return None;
             }
@@ -124,7 +124,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn agrees_with_a_plain_set(
+        fn bitmap_matches_a_btree_set(
             operations in prop::collection::vec((0u8..5, 0u64..400), 0..80),
             from in 0u64..450,
             span in 0u64..450,
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn trimming_frees_what_was_released() {
+    fn trimming_frees_released_words() {
         let mut set = KnownSet::default();
         set.insert(100_000);
         set.release_below(99_990);
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_numbers() {
+    fn numbers_near_the_maximum_are_supported() {
         let mut set = KnownSet::default();
         set.release_below(u64::MAX - 10);
         set.insert(u64::MAX - 9);

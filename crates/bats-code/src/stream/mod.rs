@@ -1,38 +1,39 @@
-//! The outer code of stream mode: a systematic sliding window.
+//! The stream code of BRTP and BTP: a systematic sliding window of dense random linear combinations
+//! over GF(256).
 //!
-//! Symbols are numbered from 0 and sent as they are. A repair is a column of an *R-batch*: a
-//! combination of the symbols of a [`Window`] with coefficients that both ends compute from
-//! `(seed, batch, column)` ([`coefficients`]). Relays may combine the columns of one batch
-//! (the inner code of RFC 9426); then a vector over the columns comes along ([`Columns::Recoded`]).
-//! They may as well combine the symbols of an *S-batch*, 16 consecutive ones, each its own column;
-//! the vector then holds the coefficients themselves ([`Columns::Explicit`]).
+//! Source symbols are numbered from 0 and sent unchanged. A repair is a column of an *R-batch*: a
+//! linear combination of the symbols of a [`Window`], with coefficients that both ends compute from
+//! `(seed, batch, column)` ([`coefficients`]). Relays may recode the columns of one R-batch (the
+//! inner code of RFC 9426); the packet then holds a vector over the columns ([`Columns::Recoded`]).
+//! Relays may also recode the symbols of an *S-batch*: 16 consecutive source symbols, each its own
+//! column. The vector then holds the coefficients of the symbols ([`Columns::Explicit`]).
 //!
-//! Symbols have any length from 1 byte to a maximum; shorter ones count as zero-padded.
+//! A symbol has 1 byte up to a configured maximum; shorter symbols count as zero-padded.
 
 use core::fmt;
 
-mod cluster;
 mod coefficients;
 mod decoder;
 mod encoder;
 mod known;
+mod linear_system;
 mod solve;
 #[cfg(test)]
 mod tests;
 
 pub use coefficients::coefficients;
-pub use decoder::{Cluster, DecoderConfig, DecoderStats, Outcome, Receipt, StreamDecoder};
+pub use decoder::{DecoderConfig, DecoderStats, MissingRange, Outcome, PushResult, StreamDecoder};
 pub use encoder::StreamEncoder;
 
 use crate::BATCH_SIZE;
 
-/// Most symbols of a window.
+/// Maximum number of symbols in a window.
 pub const MAX_WINDOW: u16 = 512;
 
-/// Longest symbol that the code takes, in bytes.
+/// Maximum length of a symbol, in bytes.
 pub const MAX_SYMBOL_SIZE: usize = 8896;
 
-/// The symbols `first .. first + count` that a batch combines.
+/// A coding window: the symbols `first .. first + count` that a batch combines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Window {
     /// Number of the first symbol.
@@ -42,7 +43,8 @@ pub struct Window {
 }
 
 impl Window {
-    /// One past the last symbol; `None` if the window is empty, too long or beyond the numbers.
+    /// One past the last symbol; `None` if the window is empty, longer than [`MAX_WINDOW`], or ends
+    /// above `u64::MAX`.
     #[must_use]
     pub fn end(&self) -> Option<u64> {
         if self.count == 0 || self.count > MAX_WINDOW {
@@ -52,42 +54,42 @@ impl Window {
     }
 }
 
-/// Which combination of the columns of an R-batch a repair packet holds.
+/// How a repair packet states its coefficients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Columns<'a> {
-    /// A column as the source sent it.
+    /// A column of an R-batch as the source sent it.
     Fresh {
         /// Batch of the column.
         batch: u32,
-        /// Number of the column in its batch.
+        /// Index of the column in its batch.
         column: u8,
     },
-    /// A combination made by relays, over columns 0 to 15.
+    /// A recoded packet: a linear combination of columns 0 to 15 of an R-batch.
     Recoded {
         /// Batch of the columns.
         batch: u32,
         /// The coefficient vector of RFC 9426.
         vector: &'a [u8; BATCH_SIZE],
     },
-    /// A combination of the symbols of the window themselves, as relays make them of packets of an
-    /// S-batch: one coefficient for each symbol.
+    /// A recoded packet of an S-batch: a linear combination of the symbols of the window, with one
+    /// coefficient for each.
     Explicit {
-        /// As many as the window has symbols, at most 16.
+        /// One coefficient for each symbol of the window, at most 16.
         coefficients: &'a [u8],
     },
 }
 
-/// Why a symbol or a combination could not be made: a mistake of the caller.
+/// Invalid arguments of an encoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StreamError {
-    /// A symbol has 1 byte at least and the configured maximum at most.
+    /// The symbol is empty or longer than the configured maximum.
     SymbolSize,
     /// The window is empty, too long, or has symbols that the encoder does not hold.
     Window,
-    /// More columns asked for than a batch has.
+    /// A column index is 16 or more, or there are not as many columns as outputs.
     Columns,
-    /// An output is shorter than the combination.
+    /// An output buffer is shorter than the coded packet.
     OutputSize,
 }
 
@@ -95,9 +97,9 @@ impl fmt::Display for StreamError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::SymbolSize => "a symbol is empty or longer than the configured maximum",
-            Self::Window => "the window has symbols that are not held",
-            Self::Columns => "more columns than a batch has",
-            Self::OutputSize => "an output is shorter than the combination",
+            Self::Window => "the window is empty, too long, or has symbols that are not held",
+            Self::Columns => "a column index is 16 or more, or does not match the outputs",
+            Self::OutputSize => "an output buffer is shorter than the coded packet",
         })
     }
 }

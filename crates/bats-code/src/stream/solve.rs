@@ -1,18 +1,18 @@
-//! From solved rows to payloads: one matrix product over equations and known symbols.
+//! Computes the payloads of solved rows, in one matrix product over equations and known symbols.
 
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::cluster::{Equation, LinearSystem};
 use super::known::KnownSet;
+use super::linear_system::{Equation, LinearSystem};
 use crate::kernel::Kernel;
 use crate::rows::{AlignedRow, RowPool, padded_length};
 
-/// Computes the symbols that `solved` rows of a system determine.
+/// Computes the symbols that the `solved` rows of a system determine.
 ///
-/// A row is a combination of equations, thus of payloads and of known symbols; the coefficients of
-/// the latter follow from a product of small matrices. `known_row` gives the padded row of a known
-/// symbol.
+/// A row is a linear combination of equations, and so of payloads and known symbols. A product of
+/// small matrices gives the coefficients of the known symbols. `known_row` returns the padded row
+/// of a known symbol.
 pub(super) fn payloads<'a>(
     kernel: Kernel,
     system: &'a LinearSystem,
@@ -36,9 +36,9 @@ pub(super) fn payloads<'a>(
     let span = padded_length((end - first) as usize);
     let combined = combine(kernel, &factors, &equations, solved.len(), first, span);
 
-    // The rows stand in the order of the symbols, so that a line of coefficients is copied whole.
-    // Unknown symbols in between are exactly the pivots, or cancel: in their places stand the
-    // payloads of the equations, as far as there are any.
+    // The rows are in symbol order, so that each line of coefficients is one copy. Unknown symbols
+    // between them are the pivots, or cancel; payloads of the equations take their places while
+    // there are any left.
     let mut holes = Vec::with_capacity(equations.len());
     known.for_each_unknown(first, end, |number| holes.push((number - first) as usize));
     let filler = equations.first().map_or(&[][..], |e| e.payload.padded());
@@ -69,7 +69,7 @@ pub(super) fn payloads<'a>(
     outputs
 }
 
-/// The coefficients of all symbols from `first` on, `span` for each of `count` combinations.
+/// Computes the coefficients of `span` symbols from `first` on, for each of `count` solved rows.
 fn combine(
     kernel: Kernel,
     factors: &[u8],

@@ -1,4 +1,4 @@
-//! The decoder against a naive Gaussian elimination, and its limits.
+//! Compares the decoder with naive Gaussian elimination, and checks its limits.
 
 use proptest::prelude::*;
 
@@ -30,21 +30,21 @@ fn repair(encoder: &mut StreamEncoder, window: Window, batch: u32, column: u8) -
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(192))]
     #[test]
-    fn agrees_with_the_naive_decoder(
+    fn decoder_matches_naive_elimination(
         data in prop::collection::vec(any::<u8>(), 0..1600),
     ) {
-        fuzzing::honest_run(Kernel::active(), &data);
+        fuzzing::compare_with_reference(Kernel::active(), &data);
     }
 
     #[test]
-    fn garbage_does_no_harm(data in prop::collection::vec(any::<u8>(), 0..4000)) {
-        fuzzing::garbage_run(&data);
+    fn arbitrary_packets_stay_within_limits(data in prop::collection::vec(any::<u8>(), 0..4000)) {
+        fuzzing::push_arbitrary_packets(&data);
     }
 }
 
 #[test]
-fn the_runs_do_decode() {
-    // A fixed generator: enough operations that clusters form, merge and are solved.
+fn reference_comparison_decodes_symbols() {
+    // A fixed generator: enough operations for linear systems to form, merge and be solved.
     let mut state = 1u64;
     let data: Vec<u8> = (0..4 * 600)
         .map(|_| {
@@ -53,19 +53,19 @@ fn the_runs_do_decode() {
         })
         .collect();
     for kernel in Kernel::available() {
-        let report = fuzzing::honest_run(kernel, &data);
+        let report = fuzzing::compare_with_reference(kernel, &data);
         assert!(report.innovative > 20 && report.decoded > 10, "{report:?}");
     }
 }
 
 #[test]
-fn a_window_with_losses_is_solved_by_as_many_repairs() {
+fn a_window_needs_as_many_repairs_as_losses() {
     let mut encoder = sender(256, 300);
     let mut decoder = StreamDecoder::new(DecoderConfig::new(300, SEED));
     let lost = |n: u64| n % 9 == 4;
     for number in (0..256).filter(|&n| !lost(n)) {
-        let receipt = decoder.push_source(number, encoder.symbol(number).unwrap());
-        assert_eq!(receipt, Receipt { outcome: Outcome::Innovative, decoded: 0 });
+        let result = decoder.push_source(number, encoder.symbol(number).unwrap());
+        assert_eq!(result, PushResult { outcome: Outcome::Innovative, decoded: 0 });
     }
     let count = (0..256).filter(|&n| lost(n)).count();
     let window = Window { first: 0, count: 256 };
@@ -73,15 +73,15 @@ fn a_window_with_losses_is_solved_by_as_many_repairs() {
     for i in 0..count {
         let (batch, column) = (i as u32 / 16, i as u8 % 16);
         let payload = repair(&mut encoder, window, batch, column);
-        let receipt = decoder.push_repair(window, Columns::Fresh { batch, column }, &payload);
-        assert_eq!(receipt.outcome, Outcome::Innovative);
+        let result = decoder.push_repair(window, Columns::Fresh { batch, column }, &payload);
+        assert_eq!(result.outcome, Outcome::Innovative);
         let left = count - 1 - i;
-        assert_eq!(receipt.decoded, if left == 0 { count } else { 0 });
-        let clusters = decoder.missing_clusters(256, 10);
-        assert_eq!(clusters.iter().map(|c| usize::from(c.rank_missing)).sum::<usize>(), left);
+        assert_eq!(result.decoded, if left == 0 { count } else { 0 });
+        let ranges = decoder.missing_ranges(256, 10);
+        assert_eq!(ranges.iter().map(|r| usize::from(r.rank_missing)).sum::<usize>(), left);
         if left > 0 {
-            assert_eq!(clusters.len(), 1);
-            assert_eq!(clusters[0].first, 4);
+            assert_eq!(ranges.len(), 1);
+            assert_eq!(ranges[0].first, 4);
         }
     }
     for number in 0..256 {
@@ -90,20 +90,20 @@ fn a_window_with_losses_is_solved_by_as_many_repairs() {
     assert_eq!(decoder.equations_held(), 0);
     assert_eq!((decoder.first_missing(), decoder.highest_seen()), (256, Some(255)));
     let payload = repair(&mut encoder, window, 99, 0);
-    let receipt = decoder.push_repair(window, Columns::Fresh { batch: 99, column: 0 }, &payload);
-    assert_eq!(receipt.outcome, Outcome::Redundant);
+    let result = decoder.push_repair(window, Columns::Fresh { batch: 99, column: 0 }, &payload);
+    assert_eq!(result.outcome, Outcome::NonInnovative);
 }
 
 #[test]
-fn late_sources_take_part() {
+fn source_symbols_after_repairs_solve_the_rest() {
     let mut encoder = sender(32, 64);
     let mut decoder = StreamDecoder::new(DecoderConfig::new(64, SEED));
     let window = Window { first: 0, count: 32 };
-    // Three equations before any source, then all sources but three, last first.
+    // Three repairs before any source symbol, then all source symbols but three, in reverse order.
     for column in 0..3 {
         let payload = repair(&mut encoder, window, 0, column);
-        let receipt = decoder.push_repair(window, Columns::Fresh { batch: 0, column }, &payload);
-        assert_eq!(receipt.outcome, Outcome::Innovative);
+        let result = decoder.push_repair(window, Columns::Fresh { batch: 0, column }, &payload);
+        assert_eq!(result.outcome, Outcome::Innovative);
     }
     let mut decoded = 0;
     for number in (3..32).rev() {
@@ -114,24 +114,24 @@ fn late_sources_take_part() {
 }
 
 #[test]
-fn released_symbols_serve_later_repairs() {
+fn released_symbols_can_decode_later_repairs() {
     let mut encoder = sender(64, 64);
     let mut decoder = StreamDecoder::new(DecoderConfig::new(64, SEED));
     for number in (0..64).filter(|&n| n != 40) {
         decoder.push_source(number, &symbol(number, 64));
-        // The application reads in order, at once.
+        // The application reads in order, immediately.
         decoder.release_below(decoder.first_missing());
     }
     assert_eq!(decoder.released(), 40);
     let window = Window { first: 0, count: 64 };
     let payload = repair(&mut encoder, window, 1, 1);
-    let receipt = decoder.push_repair(window, Columns::Fresh { batch: 1, column: 1 }, &payload);
-    assert_eq!(receipt, Receipt { outcome: Outcome::Innovative, decoded: 1 });
+    let result = decoder.push_repair(window, Columns::Fresh { batch: 1, column: 1 }, &payload);
+    assert_eq!(result, PushResult { outcome: Outcome::Innovative, decoded: 1 });
     assert_eq!(decoder.symbol(40).unwrap(), symbol(40, 64));
 }
 
 #[test]
-fn memory_of_a_long_stream_is_bounded_and_given_back() {
+fn memory_of_a_long_stream_is_bounded_and_freed() {
     let mut config = DecoderConfig::new(64, SEED);
     config.history = 31;
     let mut decoder = StreamDecoder::new(config);
@@ -142,7 +142,7 @@ fn memory_of_a_long_stream_is_bounded_and_given_back() {
         most = most.max(decoder.bytes_held());
     }
     assert!(most < 33 * 256, "{most} bytes for 32 symbols");
-    // A gap that the application gives up does not hold anything either.
+    // A gap that the application skips keeps no memory either.
     decoder.push_source(20_000, &[1]);
     decoder.release_below(20_001);
     assert!(decoder.bytes_held() < 33 * 256);
@@ -150,19 +150,19 @@ fn memory_of_a_long_stream_is_bounded_and_given_back() {
 }
 
 #[test]
-fn equations_of_skipped_symbols_are_dropped() {
+fn releasing_all_unknowns_drops_their_equations() {
     let mut encoder = sender(64, 64);
     let mut decoder = StreamDecoder::new(DecoderConfig::new(64, SEED));
     let window = Window { first: 0, count: 16 };
     let payload = repair(&mut encoder, window, 0, 0);
     decoder.push_repair(window, Columns::Fresh { batch: 0, column: 0 }, &payload);
     decoder.release_below(15);
-    assert_eq!(decoder.equations_held(), 1, "symbol 15 may still be wanted");
+    assert_eq!(decoder.equations_held(), 1, "symbol 15 is not released yet");
     decoder.release_below(16);
     assert_eq!(decoder.equations_held(), 0);
     assert_eq!(decoder.stats().equations_dropped, 1);
-    let receipt = decoder.push_repair(window, Columns::Fresh { batch: 0, column: 1 }, &payload);
-    assert_eq!(receipt.outcome, Outcome::Redundant);
+    let result = decoder.push_repair(window, Columns::Fresh { batch: 0, column: 1 }, &payload);
+    assert_eq!(result.outcome, Outcome::NonInnovative);
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn limits_refuse_and_count() {
         ..DecoderConfig::new(64, SEED)
     };
     let mut decoder = StreamDecoder::new(config);
-    let refused = Receipt { outcome: Outcome::OutOfRange, decoded: 0 };
+    let refused = PushResult { outcome: Outcome::OutOfRange, decoded: 0 };
     let fresh = |column| Columns::Fresh { batch: 0, column };
     let mut push = |first, count, column, len| {
         decoder.push_repair(Window { first, count }, fresh(column), &vec![1; len])
@@ -194,11 +194,11 @@ fn limits_refuse_and_count() {
     assert_eq!(decoder.push_source(0, &[]), refused);
     assert_eq!(decoder.stats().refused, 11);
     assert_eq!(decoder.push_source(99, &[1]).outcome, Outcome::Innovative);
-    assert_eq!(decoder.push_source(99, &[1]).outcome, Outcome::Redundant);
+    assert_eq!(decoder.push_source(99, &[1]).outcome, Outcome::NonInnovative);
 }
 
 #[test]
-fn clusters_tell_isolated_linked_and_unheard_symbols() {
+fn missing_ranges_distinguish_isolated_linked_and_unseen_symbols() {
     let mut encoder = sender(40, 64);
     let mut decoder = StreamDecoder::new(DecoderConfig::new(64, SEED));
     for number in (0..30).filter(|n| ![3, 4, 10, 12, 20].contains(n)) {
@@ -207,48 +207,51 @@ fn clusters_tell_isolated_linked_and_unheard_symbols() {
     let window = Window { first: 8, count: 8 };
     let payload = repair(&mut encoder, window, 0, 0);
     decoder.push_repair(window, Columns::Fresh { batch: 0, column: 0 }, &payload);
-    let cluster = |first, span, rank_missing| Cluster { first, span, rank_missing };
-    let all = [cluster(3, 2, 2), cluster(10, 3, 1), cluster(20, 1, 1), cluster(30, 5, 5)];
-    assert_eq!(decoder.missing_clusters(35, 10), all);
-    assert_eq!(decoder.missing_clusters(30, 10), all[..3]);
-    assert_eq!(decoder.missing_clusters(35, 2), all[..2]);
-    assert_eq!(decoder.missing_clusters(4, 2), [cluster(3, 1, 1)]);
-    assert_eq!(decoder.missing_clusters(3, 10), []);
-    let far = decoder.missing_clusters(u64::MAX, 10);
+    let range = |first, span, rank_missing| MissingRange { first, span, rank_missing };
+    let all = [range(3, 2, 2), range(10, 3, 1), range(20, 1, 1), range(30, 5, 5)];
+    assert_eq!(decoder.missing_ranges(35, 10), all);
+    assert_eq!(decoder.missing_ranges(30, 10), all[..3]);
+    assert_eq!(decoder.missing_ranges(35, 2), all[..2]);
+    assert_eq!(decoder.missing_ranges(4, 2), [range(3, 1, 1)]);
+    assert_eq!(decoder.missing_ranges(3, 10), []);
+    let far = decoder.missing_ranges(u64::MAX, 10);
     assert_eq!((far[3].span, far[3].rank_missing), (u32::MAX, u16::MAX));
 }
 
-/// Cells that wait for their last equation must not keep the first cell from its own: everything
-/// would wait for ever.
+/// Incomplete generations must not use up all equations: the first one would never be decoded, and
+/// delivery would stall forever.
 #[test]
-fn the_first_missing_cell_gets_its_equations_whatever_others_hold() {
-    const CELL: u16 = 16;
+fn equations_are_reserved_for_the_first_missing_generation() {
+    const GENERATION: u16 = 16;
     let mut encoder = sender(160, 64);
     let config = DecoderConfig { max_equations: 40, ..DecoderConfig::new(64, SEED) };
     let mut decoder = StreamDecoder::new(config);
-    let mut push = |decoder: &mut StreamDecoder, cell: u64, batch: u32, column: u8| {
-        let window = Window { first: cell * u64::from(CELL), count: CELL };
+    let mut push = |decoder: &mut StreamDecoder, generation: u64, batch: u32, column: u8| {
+        let window = Window { first: generation * u64::from(GENERATION), count: GENERATION };
         let payload = repair(&mut encoder, window, batch, column);
         decoder.push_repair(window, Columns::Fresh { batch, column }, &payload).outcome
     };
-    for cell in 0..10 {
+    for generation in 0..10 {
         for column in 1..16 {
-            push(&mut decoder, cell, cell as u32, column);
+            push(&mut decoder, generation, generation as u32, column);
         }
     }
     assert!(decoder.equations_held() <= 40);
-    for cell in 0..10 {
+    for generation in 0..10 {
         for column in 0..16 {
-            push(&mut decoder, cell, 100 + cell as u32, column);
+            push(&mut decoder, generation, 100 + generation as u32, column);
         }
-        assert!(decoder.first_missing() >= (cell + 1) * u64::from(CELL), "cell {cell} is solved");
+        assert!(
+            decoder.first_missing() >= (generation + 1) * u64::from(GENERATION),
+            "generation {generation} is solved"
+        );
     }
     assert_eq!(decoder.symbol(150), Some(&symbol(150, 64)[..]));
 }
 
-/// A relay that combines the packets of an S-batch and the symbols that it has, over two hops.
+/// Two relays recode the packets of S-batches, and the decoder also has some of their symbols.
 #[test]
-fn combinations_of_source_symbols_stand_in_for_lost_ones() {
+fn recoded_source_symbols_replace_lost_ones() {
     use crate::recode::{Recoder, unit_vector};
 
     let mut encoder = sender(48, 300);
@@ -273,13 +276,13 @@ fn combinations_of_source_symbols_stand_in_for_lost_ones() {
             let (mut vector, mut payload) = ([0; BATCH_SIZE], [0; 300]);
             let len = second.recode_random(4, draw, &mut vector, &mut payload).unwrap();
             let columns = Columns::Explicit { coefficients: &vector };
-            let receipt = decoder.push_repair(window, columns, &payload[..len]);
+            let result = decoder.push_repair(window, columns, &payload[..len]);
             let decoded = if draw == 3 { 4 } else { 0 };
-            assert_eq!(receipt, Receipt { outcome: Outcome::Innovative, decoded });
+            assert_eq!(result, PushResult { outcome: Outcome::Innovative, decoded });
         }
     }
     assert!((0..48).all(|number| decoder.symbol(number) == encoder.symbol(number)));
-    // Together with a column of an R-batch over a window that reaches into another batch.
+    // Combined with a column of an R-batch whose window covers two S-batches.
     let mut decoder = StreamDecoder::new(DecoderConfig::new(300, SEED));
     for number in (0..32).filter(|n| ![14, 17].contains(n)) {
         decoder.push_source(number, &symbol(number, 300));
@@ -289,13 +292,13 @@ fn combinations_of_source_symbols_stand_in_for_lost_ones() {
     decoder.push_repair(window, Columns::Fresh { batch: 1, column: 2 }, &payload);
     let sum: Vec<u8> = symbol(14, 300).iter().zip(symbol(15, 300)).map(|(x, y)| x ^ y).collect();
     let columns = Columns::Explicit { coefficients: &[1, 1] };
-    let receipt = decoder.push_repair(Window { first: 14, count: 2 }, columns, &sum);
-    assert_eq!(receipt, Receipt { outcome: Outcome::Innovative, decoded: 2 });
+    let result = decoder.push_repair(Window { first: 14, count: 2 }, columns, &sum);
+    assert_eq!(result, PushResult { outcome: Outcome::Innovative, decoded: 2 });
     assert_eq!(decoder.symbol(17).unwrap(), symbol(17, 300));
 }
 
 #[test]
-fn explicit_coefficients_are_one_for_each_symbol() {
+fn explicit_coefficients_must_match_the_window() {
     let mut decoder = StreamDecoder::new(DecoderConfig::new(64, SEED));
     let mut push = |count, coefficients: &[u8]| {
         let columns = Columns::Explicit { coefficients };
@@ -306,11 +309,11 @@ fn explicit_coefficients_are_one_for_each_symbol() {
     assert_eq!(push(17, &[1; 17]), Outcome::OutOfRange);
     assert_eq!(push(4, &[0; 4]), Outcome::OutOfRange);
     assert_eq!(push(16, &[1; 16]), Outcome::Innovative);
-    assert_eq!(push(16, &[1; 16]), Outcome::Redundant);
+    assert_eq!(push(16, &[1; 16]), Outcome::NonInnovative);
 }
 
 #[test]
-fn a_wrong_symbol_is_forgotten_and_asked_for_again() {
+fn a_polluted_symbol_is_forgotten_and_decoded_again() {
     let mut encoder = sender(32, 64);
     let mut decoder = StreamDecoder::new(DecoderConfig::new(64, SEED));
     for number in (0..32).filter(|&n| n != 20) {
@@ -319,7 +322,7 @@ fn a_wrong_symbol_is_forgotten_and_asked_for_again() {
         decoder.push_source(number, &payload);
     }
     let window = Window { first: 0, count: 32 };
-    // Solved with the wrong symbol, and wrong itself.
+    // Symbol 20 is solved from the polluted symbol 7 and is wrong as well.
     let payload = repair(&mut encoder, window, 0, 0);
     decoder.push_repair(window, Columns::Fresh { batch: 0, column: 0 }, &payload);
     assert_eq!(decoder.first_missing(), 32);
@@ -328,12 +331,12 @@ fn a_wrong_symbol_is_forgotten_and_asked_for_again() {
     decoder.forget(7);
     assert_eq!((decoder.first_missing(), decoder.symbol(7)), (7, None));
     decoder.forget(20);
-    assert_eq!(decoder.missing_clusters(32, 9).len(), 2);
+    assert_eq!(decoder.missing_ranges(32, 9).len(), 2);
     for column in 1..3 {
         let payload = repair(&mut encoder, window, 0, column);
         decoder.push_repair(window, Columns::Fresh { batch: 0, column }, &payload);
         if column == 1 {
-            // Equations may have come from the same liar.
+            // Equations may come from the same polluting relay.
             decoder.forget(3);
             assert_eq!(decoder.equations_held(), 0);
             decoder.push_source(3, &symbol(3, 64));

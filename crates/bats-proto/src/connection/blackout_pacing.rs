@@ -1,25 +1,26 @@
-//! What is sent while nothing is heard.
+//! Pacing during a blackout.
 
 use core::time::Duration;
 
 use bats_types::Timestamp;
 
-/// Nothing is heard of the peer. The link may be back any moment, and what is sent then should arrive; or
-/// it is congested, and every packet makes it worse. Between two probe time-outs, which become rarer, a
-/// window of data may leave, and it leaves evenly: whoever sends it at once is silent, too, when the link
-/// returns.
+/// Paces one congestion window of data evenly between two probe timeouts during a blackout.
+///
+/// The link may return at any moment, and data should be in flight then. Or it is congested, and
+/// every packet makes it worse. Probe timeouts back off, so the rate falls. A window sent at once
+/// would leave nothing to send when the link returns.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BlackoutPacing {
-    /// When the oldest packet without an answer was sent.
+    /// When the oldest unanswered packet was sent.
     pub(super) since: Timestamp,
-    /// When that was too long ago.
+    /// When the blackout was detected.
     pub(super) noticed: Timestamp,
-    /// From the last probe time-out to the next.
+    /// Time from the last probe timeout to the next.
     pub(super) interval: Duration,
 }
 
 impl BlackoutPacing {
-    /// Pace in bytes per second where `rate` and `window`, in bytes, are the path's.
+    /// Pacing rate in bytes per second, from the path's pacing rate and congestion window (bytes).
     pub(super) fn pace(&self, rate: u64, window: u64) -> u64 {
         let even = window as f64 / self.interval.as_secs_f64().max(1e-3);
         (rate / 2).min(even as u64)
@@ -31,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_window_lasts_until_the_next_probe() {
+    fn one_window_is_spread_until_the_next_probe() {
         let blackout = |ms| BlackoutPacing {
             since: Timestamp::ZERO,
             noticed: Timestamp::from_millis(100),

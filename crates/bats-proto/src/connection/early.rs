@@ -1,12 +1,13 @@
-//! Data that overtook the end of the handshake, or all of it.
+//! Data packets that arrive before the handshake is complete.
 
 use super::protection::Opened;
 use crate::wire::short_header::PacketKind;
 
-/// Authentic packets held: a first flight (40 packets at the start of congestion control) and what
-/// goes with it. Who fills this has done the key exchange, so that made-up packets cost nothing.
+/// Authentic packets held: an initial window (40 packets) and the control packets sent with it.
+/// Only a peer that has done the key exchange can fill this buffer, so forged packets cost no
+/// memory.
 const MAX_OPENED: usize = 48;
-/// Packets held whose keys are not there yet, which anybody may have made.
+/// Packets held whose keys are not available yet. They are unauthenticated, hence few.
 const MAX_SEALED: usize = 16;
 
 /// An authentic packet.
@@ -18,20 +19,21 @@ pub(super) struct EarlyPacket {
     pub(super) payload: Vec<u8>,
 }
 
-/// Packets of a peer that is done with the handshake before we are: its last flight was lost or
-/// overtaken. Without them its first message would wait for a time-out.
+/// Packets of a peer that completed the handshake before this end, because its last flight was lost
+/// or reordered. Without this buffer its first message would wait for a timeout.
 #[derive(Debug, Default)]
 pub(super) struct EarlyPackets {
     opened: Vec<EarlyPacket>,
-    /// Whether it met congestion, and the packet.
+    /// (ECN-CE marked, packet).
     sealed: Vec<(bool, Vec<u8>)>,
     dropped: u64,
 }
 
 impl EarlyPackets {
-    /// Keeps a packet, if there is room for it; those of later keys cannot be early.
+    /// Holds an authentic packet, if there is room. Packets of a later key phase are not held: they
+    /// cannot precede the end of the handshake.
     pub(super) fn hold(&mut self, opened: &Opened, ce: bool, payload: &[u8]) {
-        // Copies must not take the places of others.
+        // Duplicates must not use up the buffer.
         if opened.updated || self.opened.iter().any(|held| held.pn == opened.pn) {
             return;
         }
@@ -43,14 +45,13 @@ impl EarlyPackets {
         }
     }
 
-    /// All of them, in the order of their arrival.
+    /// Takes all authentic packets, in order of arrival.
     pub(super) fn take(&mut self) -> Vec<EarlyPacket> {
         core::mem::take(&mut self.opened)
     }
 
-    /// Keeps a packet whose keys are not there yet, if there is room for it. A client does: a server
-    /// that answers early messages says more than its handshake, and a copy of that may come later
-    /// than the rest.
+    /// Holds a packet whose keys are not available yet, if there is room. Only clients do: a server
+    /// that answers early data may send data before its handshake flight arrives.
     pub(super) fn hold_sealed(&mut self, ce: bool, packet: &[u8]) {
         if self.sealed.len() < MAX_SEALED {
             self.sealed.push((ce, packet.to_vec()));
@@ -59,12 +60,12 @@ impl EarlyPackets {
         }
     }
 
-    /// All of these, in the order of their arrival.
+    /// Takes all sealed packets, in order of arrival.
     pub(super) fn take_sealed(&mut self) -> Vec<(bool, Vec<u8>)> {
         core::mem::take(&mut self.sealed)
     }
 
-    /// Packets for which there was no room.
+    /// Packets dropped for lack of room.
     pub(super) fn dropped(&self) -> u64 {
         self.dropped
     }
@@ -75,13 +76,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn little_is_held() {
+    fn early_packets_are_held_up_to_the_limits() {
         let mut early = EarlyPackets::default();
         for pn in 0..100_u64 {
-            // One of them is of later keys, and not counted.
+            // One of them belongs to a later key phase and is not counted.
             assert_eq!(early.dropped(), pn.saturating_sub(MAX_OPENED as u64 + 1));
             let opened = Opened {
-                carried: false,
+                relayed: false,
                 pn,
                 kind: PacketKind::Source,
                 len: 1_400,

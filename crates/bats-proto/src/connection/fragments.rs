@@ -1,25 +1,25 @@
-//! Coded packets that were made for a larger path MTU travel in parts.
+//! Fragments: coded packets that are larger than the path MTU are sent in parts.
 
 use std::collections::VecDeque;
 
 use crate::wire::short_header::PacketKind;
 
-/// Packets under reassembly at once; the oldest is given up, the code repairs it.
+/// Packets under reassembly at once. Beyond it the oldest is dropped, and the code repairs it.
 const MAX_PACKETS: usize = 32;
-/// Parts of one packet: the largest symbol over the smallest path.
+/// Parts of one packet: the largest symbol at the smallest path MTU.
 const MAX_PARTS: u64 = 8;
 
 #[derive(Debug)]
 struct Partial {
     id: u64,
-    /// What the whole is, and whether it is a carried packet.
+    /// Kind of the whole packet, and whether it is relayed.
     kind: (PacketKind, bool),
     parts: Vec<Option<Vec<u8>>>,
     total: Option<usize>,
     bytes: usize,
 }
 
-/// Joins FRAGMENT frames.
+/// Reassembles FRAGMENT frames.
 #[derive(Debug, Default)]
 pub(super) struct FragmentAssembly {
     partials: VecDeque<Partial>,
@@ -28,19 +28,19 @@ pub(super) struct FragmentAssembly {
 }
 
 impl FragmentAssembly {
-    /// Frees what is not needed any more.
+    /// Frees unused memory.
     pub(super) fn trim(&mut self) {
         self.finished = None;
         self.partials.shrink_to_fit();
     }
 
-    /// Packets of which parts had arrived, given up for newer ones.
+    /// Incomplete packets dropped for newer ones.
     pub(super) fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// Takes a part; the whole payload when it was the last one missing. `None` for parts that
-    /// fit nothing, which are dropped.
+    /// Takes a part; returns the whole payload if it was the last one missing. Parts that
+    /// contradict earlier ones are dropped.
     pub(super) fn insert(
         &mut self,
         id: u64,
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_join_in_any_order_once() {
+    fn parts_are_reassembled_once_in_any_order() {
         let mut assembly = FragmentAssembly::default();
         assert_eq!(insert(&mut assembly, 7, 1, true, b"world"), None);
         assert_eq!(insert(&mut assembly, 7, 1, true, b"world"), None);
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_packet_makes_room_and_parts_have_a_limit() {
+    fn oldest_packet_is_dropped_at_the_limit_and_parts_are_bounded() {
         let mut assembly = FragmentAssembly::default();
         (0..MAX_PACKETS as u64)
             .for_each(|id| assert_eq!(insert(&mut assembly, id, 0, false, b"a"), None));
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_dropped_and_memory_stays_bounded() {
+    fn invalid_parts_are_dropped_and_memory_stays_bounded() {
         let mut assembly = FragmentAssembly::default();
         assert_eq!(insert(&mut assembly, 1, MAX_PARTS, true, b"x"), None);
         assert_eq!(insert(&mut assembly, 1, 0, false, &[0; 101]), None);

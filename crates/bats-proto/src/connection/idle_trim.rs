@@ -1,4 +1,4 @@
-//! A connection that says nothing gives back the memory that only a busy one needs.
+//! Idle trimming: an idle connection frees the memory that only an active one needs.
 
 use core::time::Duration;
 
@@ -7,27 +7,27 @@ use bats_types::Timestamp;
 use super::Connection;
 use super::streams::{Incoming, Outgoing};
 
-/// Silence after which buffers are given back: longer than any pause of a conversation that is going
-/// on, shorter than what keep-alives leave.
-const AFTER: Duration = Duration::from_secs(2);
+/// Idle time after which buffers are freed: longer than pauses within a conversation, shorter than
+/// usual keep-alive intervals.
+const IDLE_TRIM_AFTER: Duration = Duration::from_secs(2);
 
-/// Whether a connection rests.
+/// Remembers for which idle period buffers were freed.
 #[derive(Debug, Default)]
 pub(super) struct IdleTrim {
-    /// The last packet before buffers were given back last.
+    /// Time of the last packet when buffers were last freed.
     since: Option<Timestamp>,
 }
 
 impl Connection {
-    /// When buffers are to be given back; `None` if that is done.
-    pub(super) fn rest_at(&self) -> Option<Timestamp> {
+    /// When to free buffers; `None` if that is done.
+    pub(super) fn idle_trim_at(&self) -> Option<Timestamp> {
         let last = self.last_sent_at.max(self.last_received_at);
-        (self.idle_trim.since != Some(last)).then(|| last + AFTER)
+        (self.idle_trim.since != Some(last)).then(|| last + IDLE_TRIM_AFTER)
     }
 
-    /// Gives back what holds nothing.
-    pub(super) fn rest_if_due(&mut self, now: Timestamp) {
-        if !self.state.is_established() || self.rest_at().is_none_or(|at| at > now) {
+    /// Frees empty buffers if the connection has been idle long enough.
+    pub(super) fn trim_if_idle(&mut self, now: Timestamp) {
+        if !self.state.is_established() || self.idle_trim_at().is_none_or(|at| at > now) {
             return;
         }
         self.idle_trim.since = Some(self.last_sent_at.max(self.last_received_at));

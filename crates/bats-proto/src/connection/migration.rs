@@ -1,4 +1,5 @@
-//! The peer's address changes: a NAT gave it another port, or it moved to another network.
+//! Connection migration: NAT rebinding of the peer's port, or a move to another network (RFC 9000,
+//! section 9).
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -16,14 +17,14 @@ use crate::link::sent::Contents;
 use crate::wire::frame::{self, Frame};
 use crate::wire::short_header::PacketKind;
 
-/// Challenges sent to an address before it is given up.
+/// Path challenges sent to an address before validation fails.
 const MAX_CHALLENGES: u32 = 5;
-/// Probe time-outs for which a port is believed without a proof: there are four challenges in them.
-const BELIEVED_PROBES: u32 = 8;
-/// Bytes sent to an unproved address for each one that came from there (RFC 9000, section 8).
+/// Probe timeouts for which a new port is used before it is validated: time for four challenges.
+const REBINDING_PROBES: u32 = 8;
+/// Bytes sent to an unvalidated address per byte received from it (RFC 9000, section 8).
 const AMPLIFICATION: u64 = 3;
 
-/// An address from which the peer seems to speak, until it proves that it hears there, too.
+/// A new address of the peer that is being validated.
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
     remote: SocketAddr,
@@ -35,40 +36,40 @@ struct Candidate {
     bytes_sent: u64,
 }
 
-/// Validation of a new path (RFC 9000, section 8.2). There is one candidate: the newest.
+/// Path validation (RFC 9000, section 8.2). There is one candidate: the newest address.
 #[derive(Debug, Default)]
 pub(super) struct Migration {
     candidate: Option<Candidate>,
-    /// Addresses taken so far.
+    /// Addresses validated so far.
     pub(super) changes: u64,
-    /// The last address that was proved, while packets go to another port of its host that is not.
-    proved: Option<Address>,
-    /// Until when such a port is believed.
-    believed_until: Option<Timestamp>,
-    /// A port did not prove itself: the next one is not believed before it does.
-    distrusts_ports: bool,
+    /// The last validated address, while packets go to an unvalidated port of the same host.
+    validated: Option<PathAddresses>,
+    /// Until when such a port is used without validation.
+    unvalidated_until: Option<Timestamp>,
+    /// A port failed validation: from now on ports are used only after validation.
+    rebinding_disallowed: bool,
 }
 
-/// Where packets go, and from where.
-type Address = (SocketAddr, Option<IpAddr>);
+/// The peer's address, and the local address that packets are sent from.
+type PathAddresses = (SocketAddr, Option<IpAddr>);
 
 impl Migration {
-    /// When a challenge is due, or an unproved port is to be left.
+    /// When a challenge is due, or an unvalidated port must be abandoned.
     pub(super) fn next_timeout(&self) -> Option<Timestamp> {
         let challenge = self.candidate.map(|candidate| candidate.next);
-        challenge.into_iter().chain(self.believed_until).min()
+        challenge.into_iter().chain(self.unvalidated_until).min()
     }
 }
 
 impl Connection {
-    /// An authentic packet, newer than all before it, of so many bytes came from elsewhere. Only a
-    /// server follows: clients know where their server is.
+    /// An authentic packet of `bytes` bytes, with the largest number so far, came from a new
+    /// address. Only servers migrate: clients know their server's address.
     ///
-    /// Another port of the same host is a NAT that forgot, and is followed at once (RFC 9000, section 9.3),
-    /// without the limit of an unproved address: the host has proved that it wants to hear. Whoever
-    /// repeats a client's packets from another port of that host, and faster than they arrive, gets
-    /// this once; then ports must prove themselves first, too.
-    pub(super) fn on_other_address(
+    /// Another port of the same host is NAT rebinding. The server uses it at once (RFC 9000,
+    /// section 9.3) without the anti-amplification limit, because the host itself is validated. An
+    /// attacker on that host who replays packets faster than they arrive achieves this once;
+    /// afterwards new ports must be validated first.
+    pub(super) fn on_new_address(
         &mut self,
         now: Timestamp,
         remote: SocketAddr,
@@ -78,8 +79,8 @@ impl Connection {
         if self.role != Role::Server {
             return;
         }
-        if self.migration.proved.is_some_and(|(proved, _)| proved == remote) {
-            return self.return_to_proved(now);
+        if self.migration.validated.is_some_and(|(validated, _)| validated == remote) {
+            return self.return_to_validated(now);
         }
         match &mut self.migration.candidate {
             Some(candidate) if candidate.remote == remote => {
@@ -89,20 +90,20 @@ impl Connection {
         }
         let migration = &mut self.migration;
         if remote.ip() == self.remote.ip()
-            && migration.proved.is_none()
-            && !migration.distrusts_ports
+            && migration.validated.is_none()
+            && !migration.rebinding_disallowed
         {
-            let patience = self.rtt.probe_timeout(MAX_ACK_DELAY) * BELIEVED_PROBES;
-            migration.believed_until = Some(now + patience);
-            migration.proved = Some((self.remote, self.local_ip));
+            let timeout = self.rtt.probe_timeout(MAX_ACK_DELAY) * REBINDING_PROBES;
+            migration.unvalidated_until = Some(now + timeout);
+            migration.validated = Some((self.remote, self.local_ip));
             (self.remote, self.local_ip) = (remote, local_ip);
-            self.leave_behind(now);
+            self.abandon_old_path(now);
         }
     }
 
-    /// The newest packet came from where this end sends to.
-    pub(super) fn on_known_address(&mut self, now: Timestamp, bytes: usize) {
-        if self.migration.proved.is_none() {
+    /// The newest packet came from the current address of the peer.
+    pub(super) fn on_current_address(&mut self, now: Timestamp, bytes: usize) {
+        if self.migration.validated.is_none() {
             self.migration.candidate = None;
             return;
         }
@@ -132,31 +133,31 @@ impl Connection {
         });
     }
 
-    /// The port that was believed did not prove itself, or the client still speaks from the one before.
-    fn return_to_proved(&mut self, now: Timestamp) {
-        if let Some(proved) = self.migration.proved.take() {
-            (self.remote, self.local_ip) = proved;
+    /// Validation of the new port failed, or the client still uses the old one.
+    fn return_to_validated(&mut self, now: Timestamp) {
+        if let Some(validated) = self.migration.validated.take() {
+            (self.remote, self.local_ip) = validated;
             self.migration.candidate = None;
-            self.migration.believed_until = None;
-            self.migration.distrusts_ports = true;
-            self.leave_behind(now);
+            self.migration.unvalidated_until = None;
+            self.migration.rebinding_disallowed = true;
+            self.abandon_old_path(now);
         }
     }
 
-    /// A challenge for the new address, if one is due.
+    /// Writes a path challenge for the new address, if one is due.
     pub(super) fn poll_challenge(
         &mut self,
         now: Timestamp,
         buffer: &mut Vec<u8>,
     ) -> Option<Transmit> {
-        if self.migration.believed_until.is_some_and(|until| until <= now) {
-            self.return_to_proved(now);
+        if self.migration.unvalidated_until.is_some_and(|until| until <= now) {
+            self.return_to_validated(now);
         }
         let mut candidate = self.migration.candidate.filter(|candidate| candidate.next <= now)?;
         if candidate.sent == MAX_CHALLENGES {
             self.migration.candidate = None;
             if candidate.remote == self.remote {
-                self.return_to_proved(now);
+                self.return_to_validated(now);
             }
             return None;
         }
@@ -171,7 +172,7 @@ impl Connection {
         candidate.next = now + wait.max(Duration::from_millis(1));
         self.migration.candidate = Some(candidate);
         if candidate.bytes_sent > AMPLIFICATION * candidate.bytes_received {
-            // The number is used; it counts as lost.
+            // The packet number is used up; the packet counts as lost.
             buffer.clear();
             return None;
         }
@@ -180,13 +181,13 @@ impl Connection {
         Some(transmit)
     }
 
-    /// Whoever was challenged answers.
+    /// A path response arrived: the candidate is validated if it matches.
     pub(super) fn on_path_response(&mut self, now: Timestamp, response: u64) {
         let Some(candidate) = self.migration.candidate.filter(|c| c.challenge == response) else {
             return;
         };
         self.migration.candidate = None;
-        (self.migration.proved, self.migration.believed_until) = (None, None);
+        (self.migration.validated, self.migration.unvalidated_until) = (None, None);
         self.migration.changes += 1;
         if candidate.remote == self.remote {
             return;
@@ -194,23 +195,23 @@ impl Connection {
         let moved = candidate.remote.ip() != self.remote.ip();
         (self.remote, self.local_ip) = (candidate.remote, candidate.local_ip);
         if moved {
-            // Another network: nothing of what is known of the path holds (RFC 9000, section 9.4). A
-            // new port of the same address is a NAT that forgot.
+            // Another network: path estimates do not apply any more (RFC 9000, section 9.4). A new
+            // port of the same host is NAT rebinding and keeps them.
             let rtt = self.rtt.smoothed();
             self.rtt = RttEstimator::new(rtt);
             self.sent.loss = LossEstimator::default();
             self.mtu = MtuDiscovery::new(self.max_udp_payload);
             let algorithm = self.algorithm();
             self.controller = congestion::build(algorithm, rtt, BASE_UDP_PAYLOAD);
-            // Its rounds end by bytes of the connection, and those before it count.
+            // Round trips are counted by bytes sent on the connection, earlier ones included.
             self.controller.on_sent(now, self.sent.bytes_sent(), 0);
         }
-        self.leave_behind(now);
+        self.abandon_old_path(now);
     }
 
-    /// What went to the old address says nothing about the path, and nobody will ask for it before
-    /// something else arrives.
-    fn leave_behind(&mut self, now: Timestamp) {
+    /// Abandons packets in flight to the old address. They say nothing about the new path, and the
+    /// peer cannot report them missing before something else arrives.
+    fn abandon_old_path(&mut self, now: Timestamp) {
         let lost = self.sent.abandon_in_flight();
         self.retransmit_control(lost);
         let view = self.path_view();

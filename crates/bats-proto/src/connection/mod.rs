@@ -1,13 +1,12 @@
-//! One connection: joins handshake, link, flow and session, and keeps their clocks.
+//! One connection: joins handshake, link, flow and session, and keeps their timers.
 //!
-//! The order of work is the same everywhere: an input changes the parts, then [`Connection::poll`]
-//! asks them what is to be sent, in order of urgency, until only a time-out is left.
+//! Every input updates these parts first. Then [`Connection::poll_transmit`] asks them for data to
+//! send, most urgent first, until only a timer is left.
 
 mod blackout_pacing;
-mod carried;
 mod control;
-mod deadlines;
 mod early;
+mod end_to_end;
 mod fragments;
 mod idle_trim;
 mod migration;
@@ -18,6 +17,7 @@ mod setup;
 mod stall_detector;
 mod state;
 mod streams;
+mod timers;
 mod transmit;
 mod zero_rtt;
 
@@ -43,10 +43,9 @@ use crate::stats::ConnectionStats;
 use crate::wire::short_header::PacketKind;
 
 use blackout_pacing::BlackoutPacing;
-use carried::{EndToEndSession, LinkPacketSource};
 use control::PendingControl;
-use deadlines::Deadlines;
 use early::EarlyPackets;
+use end_to_end::{EndToEndSession, LinkPacketSource};
 use fragments::FragmentAssembly;
 use idle_trim::IdleTrim;
 use migration::Migration;
@@ -54,30 +53,31 @@ use protection::PacketProtection;
 use stall_detector::StallDetector;
 use state::State;
 use streams::{Outgoing, Streams};
+use timers::Timers;
 use zero_rtt::ZeroRtt;
 
-pub(crate) use carried::{Arrived, FirstLink, PacketSource};
-pub(crate) use setup::{Setup, least_budget, local_parameters, max_message, receive_budget};
+pub(crate) use end_to_end::{FirstLink, PacketSource, RelayInput};
+pub(crate) use setup::{Setup, local_parameters, max_message, min_receive_budget, receive_budget};
 
-/// Least and most time that an acknowledgement is held back; between them a 32nd of the
-/// round-trip time, so that a rate change shows within a small part of a round.
+/// Bounds of the acknowledgement delay. Between them it is 1/48 of the minimum RTT, so that a rate
+/// change shows within a small part of a round trip.
 const MIN_ACK_DELAY: Duration = Duration::from_micros(500);
 const MAX_ACK_DELAY: Duration = Duration::from_millis(3);
-/// Longest time that a closed connection answers late packets. Otherwise a peer that withholds
-/// acknowledgements, which looks like a long round trip, could keep it for minutes.
+/// Longest time that a closed connection answers late packets. Without this bound, a peer that
+/// withholds acknowledgements (which inflates the RTT estimate) could keep it open for minutes.
 const MAX_LINGER: Duration = Duration::from_secs(10);
-/// Congestion windows that the send window holds. One of them is two bandwidth-delay products or
-/// so, of which a loss that is repaired by a top-up keeps two and what is under way a third.
-const WINDOWS_HELD: usize = 2;
-/// Bytes that the send window never falls below, unless the budget is less, before anything is known
-/// of the path, so that a start-up does not wait for the application, and afterwards: slow paths
-/// would have to carry for minutes what was taken in an instant.
-const FIRST_SEND_WINDOW: usize = 4 << 20;
-const LEAST_SEND_WINDOW: usize = 128 << 10;
-/// Bytes acknowledged after which something is known.
-const KNOWN_PATH_BYTES: u64 = 64 << 10;
+/// Size of the send window in congestion windows. A congestion window is about two BDP. Data whose
+/// loss a top-up repairs stays held for two BDP, and data in flight needs a third.
+const SEND_WINDOW_CWNDS: usize = 2;
+/// Lower bounds of the send window in bytes, unless the budget is less. The initial one applies
+/// before the path is measured, so that Startup does not wait for the application. The later one
+/// is smaller, because a slow path would need minutes to send what was accepted at once.
+const INITIAL_SEND_WINDOW: usize = 4 << 20;
+const MIN_SEND_WINDOW: usize = 128 << 10;
+/// Bytes acknowledged after which the path counts as measured.
+const MEASURED_PATH_BYTES: u64 = 64 << 10;
 
-/// Longest deadline of a message: nobody waits so long, and sums with it cannot overflow.
+/// Longest deadline of a message. Chosen so that sums of times cannot overflow.
 const MAX_DEADLINE: Duration = Duration::from_secs(3_600);
 
 /// Which end of the connection this is.
@@ -87,7 +87,7 @@ pub(crate) enum Role {
     Server,
 }
 
-/// Counters of a connection that no part keeps itself.
+/// Counters of the connection that none of its parts keeps.
 #[derive(Debug, Default)]
 struct Counters {
     established: Option<Timestamp>,
@@ -98,11 +98,11 @@ struct Counters {
     forged: u64,
     replayed: u64,
     malformed: u64,
-    /// Carried packets and reports of a peer that may not have any carried.
-    uncarried: u64,
-    /// Symbols that somebody has altered on the way.
-    symbols_altered: u64,
-    /// Challenges replaced by newer ones before they were answered.
+    /// Packets and reports for the relay from a peer that is not admitted.
+    relayed_refused: u64,
+    /// Symbols that failed authentication.
+    symbols_polluted: u64,
+    /// Path challenges replaced by newer ones before they were answered.
     challenges_dropped: u64,
     probe_timeouts: u64,
     messages_sent: u64,
@@ -111,7 +111,7 @@ struct Counters {
     message_bytes_received: u64,
 }
 
-/// Acknowledgements that arrived without a rate sample; their sums go into the next one.
+/// Acknowledgements that gave no rate sample; their sums go into the next sample.
 #[derive(Debug, Default)]
 struct PendingSample {
     acked_bytes: u64,
@@ -134,7 +134,7 @@ pub(crate) struct Connection {
     migration: Migration,
     stalls: StallDetector,
     idle_trim: IdleTrim,
-    /// Largest UDP payload that both ends take.
+    /// Largest UDP payload that both ends accept.
     max_udp_payload: u16,
     local_cid: [u8; 4],
     remote_cid: [u8; 4],
@@ -142,7 +142,7 @@ pub(crate) struct Connection {
 
     handshake: Handshake,
     protection: Option<PacketProtection>,
-    /// Bytes received and sent before the peer's address is proved (RFC 9000, section 8).
+    /// Bytes received and sent before the peer's address is validated (RFC 9000, section 8).
     unvalidated_received: u64,
     unvalidated_sent: u64,
 
@@ -153,9 +153,9 @@ pub(crate) struct Connection {
     controller: Box<dyn Controller>,
     pacer: Pacer,
     pending_sample: PendingSample,
-    /// The sender ran out of data (or credit) before it ran out of window.
+    /// The sender ran out of data or credit before it ran out of congestion window.
     app_limited: bool,
-    /// CE marks seen here, and reported by the peer.
+    /// CE marks received here, and CE marks that the peer reported.
     ce_received: u64,
     ce_reported: u64,
 
@@ -168,48 +168,48 @@ pub(crate) struct Connection {
     next_fragment_id: u64,
 
     control: PendingControl,
-    deadlines: Deadlines,
+    timers: Timers,
     probe_count: u32,
-    /// When coded data were sent or the peer reported of them last.
+    /// When coded data was last sent or last reported by the peer.
     coded_at: Timestamp,
-    /// Nothing has been heard for several probe time-outs: what was found then.
+    /// Set during a blackout: several probe timeouts have passed without an answer.
     blackout: Option<BlackoutPacing>,
-    /// When the first packet that no acknowledgement has followed was sent.
+    /// When the first packet since the last acknowledgement was sent.
     unanswered_since: Option<Timestamp>,
-    /// Packets that may leave now regardless of window and pacing.
+    /// Packets that may be sent now regardless of congestion window and pacing.
     probes_allowed: u32,
-    /// Datagrams that came after the connection was closed here.
-    heard_since_close: u32,
+    /// Datagrams received after the connection was closed locally.
+    datagrams_since_close: u32,
     last_received_at: Timestamp,
     last_sent_at: Timestamp,
     idle_timeout: Duration,
 
-    /// A packet that was made but did not fit the burst; leaves first next time.
+    /// A sealed packet that did not fit the last burst; it is sent first next time.
     stash: Vec<u8>,
-    /// The coded payload at hand.
+    /// The coded payload that is being sent.
     scratch: Vec<u8>,
-    /// `scratch` is too long for the path and must be split.
+    /// Set if `scratch` is too long for the path MTU and must be fragmented.
     unsplit: Option<(PacketKind, bool)>,
     ranges: Vec<(u64, u64)>,
 
-    /// What the link carries for others.
-    carriage: LinkPacketSource,
-    /// Set if this is a session that crosses relays, not a link.
-    carried: Option<Box<EndToEndSession>>,
+    /// State of a link that transports packets for the relay.
+    packet_source: LinkPacketSource,
+    /// Set if this is an end-to-end session over relays, not a link.
+    end_to_end: Option<Box<EndToEndSession>>,
 
     events: VecDeque<Event>,
-    readable_told: bool,
+    readable_notified: bool,
     writable_wanted: bool,
-    /// Messages that had become too old when room was last looked for.
-    expired_told: u64,
-    /// Bytes of the message that was refused last.
+    /// Number of expired messages when the application was last notified of free space.
+    expired_notified: u64,
+    /// Length of the message that was refused last.
     refused_bytes: usize,
-    acknowledged_told: bool,
+    acknowledged_notified: bool,
     counters: Counters,
 }
 
 impl Connection {
-    /// Takes a message; see [`crate::Endpoint::send`].
+    /// Accepts a message for sending; see [`crate::Endpoint::send`].
     pub(crate) fn send(
         &mut self,
         now: Timestamp,
@@ -222,7 +222,7 @@ impl Connection {
         let Some(streams) = &mut self.streams else {
             return self.send_early(now, message, deadline);
         };
-        let products = products(&*self.controller, self.carried.as_deref(), &self.rtt);
+        let path_window = path_window(&*self.controller, self.end_to_end.as_deref(), &self.rtt);
         if streams.outgoing.is_finished() {
             return Err(SendError::Finished);
         }
@@ -233,12 +233,13 @@ impl Connection {
             });
         }
         let held = streams.outgoing.bytes_held();
-        let carried = self.carried.as_deref();
+        let end_to_end = self.end_to_end.as_deref();
         let acked = self.sent.bytes_acked();
-        let full = held >= send_window(&self.config, products, &streams.outgoing, acked, carried)
+        let full = held
+            >= send_window(&self.config, path_window, &streams.outgoing, acked, end_to_end)
             || held + message.len() > self.config.send_budget;
-        // One message larger than the budget may pass when nothing else is held, so that every
-        // message the peer accepts can be sent at all.
+        // Accept one message larger than the budget when nothing else is held, so that every
+        // message that the peer accepts can be sent.
         if held > 0 && full {
             self.writable_wanted = true;
             self.refused_bytes = message.len();
@@ -248,17 +249,17 @@ impl Connection {
         self.counters.message_bytes_sent += message.len() as u64;
         let deadline = deadline.unwrap_or(self.config.deadline).min(MAX_DEADLINE);
         streams.outgoing.push(message, now + deadline);
-        self.acknowledged_told = false;
+        self.acknowledged_notified = false;
         Ok(())
     }
 
-    /// Marks the end of the messages; see [`crate::Endpoint::finish`].
+    /// Ends the sending direction; see [`crate::Endpoint::finish`].
     pub(crate) fn finish(&mut self) -> Result<(), SendError> {
         match &mut self.streams {
             Some(streams) if self.state.is_open() => {
                 streams.outgoing.finish();
                 self.control.end = streams.outgoing.end().is_some();
-                self.acknowledged_told = false;
+                self.acknowledged_notified = false;
                 Ok(())
             }
             _ => Err(SendError::Closed),
@@ -268,25 +269,25 @@ impl Connection {
     /// Next message in order; see [`crate::Endpoint::recv`].
     pub(crate) fn recv(&mut self, now: Timestamp) -> Option<Bytes> {
         let Some(message) = self.streams.as_mut()?.inbox.pop() else {
-            // Who has been told of the end need not be told again.
-            self.readable_told = self.is_finished();
+            // Do not notify the application of the end twice.
+            self.readable_notified = self.is_finished();
             return None;
         };
         self.take_symbols(now);
         Some(message)
     }
 
-    /// Whether the peer has finished and every message was taken.
+    /// Whether the peer has finished and the application has read every message.
     pub(crate) fn is_finished(&self) -> bool {
         self.streams.as_ref().is_some_and(|s| s.incoming.is_finished() && s.inbox.is_empty())
     }
 
-    /// Whether the peer has everything.
+    /// Whether the peer has acknowledged everything.
     pub(crate) fn is_all_acknowledged(&self) -> bool {
         self.streams.as_ref().is_some_and(|s| s.outgoing.is_all_acknowledged())
     }
 
-    /// Ends the connection from this side.
+    /// Closes the connection locally.
     pub(crate) fn close(&mut self, now: Timestamp, code: u64, reason: &str) {
         self.begin_close(now, true, code, reason, CloseReason::Local);
     }
@@ -308,15 +309,15 @@ impl Connection {
         self.events.push_back(Event::Closed(reason));
     }
 
-    /// Ends the connection without a word to the peer.
-    fn vanish(&mut self, reason: CloseReason) {
+    /// Closes the connection without sending a CLOSE frame.
+    fn close_silently(&mut self, reason: CloseReason) {
         if self.state.is_open() {
             self.events.push_back(Event::Closed(reason));
         }
         self.state.die();
     }
 
-    /// Whether nothing is left to be done and the connection can be forgotten.
+    /// Whether the connection is closed and has no more events, so that it can be dropped.
     pub(crate) fn is_dead(&self) -> bool {
         self.state.is_dead() && self.events.is_empty()
     }
@@ -350,26 +351,26 @@ impl Connection {
         self.events.pop_front()
     }
 
-    /// How long acknowledgements are held back here.
+    /// How long this end delays acknowledgements.
     fn ack_interval(&self) -> Duration {
         (self.rtt.min() / 48).clamp(MIN_ACK_DELAY, MAX_ACK_DELAY)
     }
 
-    /// Tells the application what changed for it.
+    /// Queues the events that result from the current state.
     fn update_application(&mut self) {
         let Some(streams) = &mut self.streams else { return };
         let readable = !streams.inbox.is_empty() || streams.incoming.is_finished();
-        if readable && !self.readable_told {
-            self.readable_told = true;
+        if readable && !self.readable_notified {
+            self.readable_notified = true;
             self.events.push_back(Event::Readable);
         }
         let held = streams.outgoing.bytes_held();
         let window = send_window(
             &self.config,
-            products(&*self.controller, self.carried.as_deref(), &self.rtt),
+            path_window(&*self.controller, self.end_to_end.as_deref(), &self.rtt),
             &streams.outgoing,
             self.sent.bytes_acked(),
-            self.carried.as_deref(),
+            self.end_to_end.as_deref(),
         );
         let fits = held == 0 || held + self.refused_bytes <= self.config.send_budget;
         if self.writable_wanted && held <= window / 4 * 3 && fits {
@@ -377,19 +378,19 @@ impl Connection {
             self.events.push_back(Event::Writable);
         }
         let all_acknowledged = streams.outgoing.is_all_acknowledged();
-        if !self.acknowledged_told && all_acknowledged {
-            self.acknowledged_told = true;
+        if !self.acknowledged_notified && all_acknowledged {
+            self.acknowledged_notified = true;
             self.events.push_back(Event::AllAcknowledged);
         }
     }
 
-    /// Bytes that have arrived and that nobody has taken.
+    /// Bytes received that the application has not read.
     pub(crate) fn receive_buffer_bytes(&self) -> usize {
         let held = |streams: &Streams| streams.incoming.bytes_held() + streams.inbox.bytes_held();
         self.streams.as_ref().map_or(0, held)
     }
 
-    /// A sample of everything that can be seen.
+    /// A sample of the connection's statistics.
     pub(crate) fn stats(&self, now: Timestamp) -> ConnectionStats {
         let mut stats = ConnectionStats {
             time: now,
@@ -419,8 +420,8 @@ impl Connection {
             packets_forged: self.counters.forged,
             packets_replayed: self.counters.replayed,
             packets_malformed: self.counters.malformed,
-            packets_uncarried: self.counters.uncarried,
-            symbols_altered: self.counters.symbols_altered,
+            relayed_packets_refused: self.counters.relayed_refused,
+            symbols_polluted: self.counters.symbols_polluted,
             early_packets_dropped: self.early.dropped(),
             fragments_dropped: self.fragments.dropped(),
             challenges_dropped: self.counters.challenges_dropped,
@@ -434,11 +435,11 @@ impl Connection {
             early_packets_refused: self.handshake.early_refused(),
             ..ConnectionStats::default()
         };
-        if let Some(carried) = &self.carried {
-            // Its own controller lets everything pass: what counts are the links that it leaves by.
+        if let Some(end_to_end) = &self.end_to_end {
+            // An end-to-end session has no congestion control of its own; its first links do.
             stats.controller_state = "links";
-            stats.cwnd_bytes = carried.bytes_in(carried.round_trip(self.rtt.smoothed()));
-            stats.pacing_bps = carried.bytes_in(Duration::from_secs(8));
+            stats.cwnd_bytes = end_to_end.bytes_in(end_to_end.round_trip(self.rtt.smoothed()));
+            stats.pacing_bps = end_to_end.bytes_in(Duration::from_secs(8));
             stats.delivery_bps = stats.pacing_bps;
         }
         if let Some(protection) = &self.protection {
@@ -473,40 +474,42 @@ impl Connection {
     }
 }
 
-/// About two bandwidth-delay products: what the congestion window allows, or, across relays, what
-/// the first link carries until the other end has answered.
-fn products(
+/// Bytes that the path takes, about two BDP: the congestion window, or, over relays, the bytes that
+/// the first links send until the peer's feedback arrives.
+fn path_window(
     controller: &dyn Controller,
-    carried: Option<&EndToEndSession>,
+    end_to_end: Option<&EndToEndSession>,
     rtt: &RttEstimator,
 ) -> u64 {
-    carried.map_or_else(
+    end_to_end.map_or_else(
         || controller.window(),
-        |carried| carried.products(carried.round_trip(rtt.smoothed())),
+        |end_to_end| end_to_end.path_window(end_to_end.round_trip(rtt.smoothed())),
     )
 }
 
-/// Bytes that may be held for sending now. What the application hands over beyond some bandwidth-
-/// delay products waits here for nothing: it only ages, and the sender's figures run ahead of what
-/// the network carries. What is sent and waits for repair does not count against fresh data.
+/// Bytes that may be held for sending now.
+///
+/// Accepting more than a few BDP would only let data age here, and the application's counters would
+/// run ahead of the network. Data kept for repair does not count against new data.
 fn send_window(
     config: &TransportConfig,
-    products: u64,
+    path_window: u64,
     outgoing: &Outgoing,
     acked: u64,
-    carried: Option<&EndToEndSession>,
+    end_to_end: Option<&EndToEndSession>,
 ) -> usize {
-    let products = usize::try_from(products).unwrap_or(usize::MAX);
-    let with_repairs = outgoing.flow_bytes().saturating_add(products);
-    let window = products.saturating_mul(WINDOWS_HELD).max(with_repairs);
-    // Across relays the ends acknowledge next to nothing: there the first link knows the path.
-    let is_known = acked >= KNOWN_PATH_BYTES || carried.is_some_and(EndToEndSession::has_rate);
-    let least = if is_known { LEAST_SEND_WINDOW } else { FIRST_SEND_WINDOW };
-    let timely = carried.filter(|carried| outgoing.is_timely() && carried.has_rate());
-    // What would wait beyond its deadline is not worth taking.
-    let in_time = timely.map(|carried| carried.bytes_in(config.deadline / 2));
-    let most = in_time.map_or(usize::MAX, |bytes| {
+    let path_window = usize::try_from(path_window).unwrap_or(usize::MAX);
+    let with_repairs = outgoing.flow_bytes().saturating_add(path_window);
+    let window = path_window.saturating_mul(SEND_WINDOW_CWNDS).max(with_repairs);
+    // Over relays the ends acknowledge almost nothing, so the first link's rate counts.
+    let is_measured =
+        acked >= MEASURED_PATH_BYTES || end_to_end.is_some_and(EndToEndSession::has_rate);
+    let min_window = if is_measured { MIN_SEND_WINDOW } else { INITIAL_SEND_WINDOW };
+    let timely = end_to_end.filter(|end_to_end| outgoing.is_timely() && end_to_end.has_rate());
+    // Do not accept data that would expire in the queue.
+    let in_time = timely.map(|end_to_end| end_to_end.bytes_in(config.deadline / 2));
+    let max_window = in_time.map_or(usize::MAX, |bytes| {
         usize::try_from(bytes).unwrap_or(usize::MAX).saturating_add(outgoing.flow_bytes())
     });
-    window.min(most).max(least).min(config.send_budget)
+    window.min(max_window).max(min_window).min(config.send_budget)
 }

@@ -1,149 +1,159 @@
-//! Sessions across relays: what was altered on the way, and which way that was.
+//! Pollution attacks on end-to-end sessions: detection, and attribution to a path.
 //!
-//! Seals show what was altered, not by whom. But a source symbol comes by the way that its batch
-//! took, and only the sender knows which link that began with. So the receiver names the symbols
-//! that nothing but packets of their own batch can have spoilt, and the sender leaves that link to
-//! others, if there are any.
+//! A symbol's seal shows pollution, but not which relay caused it. A source symbol takes the path
+//! of its batch, and only the sender knows the first link of that path. The receiver therefore
+//! reports symbols that only packets of their own batch can have polluted. The sender then avoids
+//! that link if there is another one.
 
 use std::collections::VecDeque;
 
 use bats_types::Timestamp;
 
 use super::Connection;
-use super::carried::EndToEndSession;
+use super::end_to_end::EndToEndSession;
 use crate::error::CloseReason;
 use crate::event::Event;
 use crate::wire::short_header::PacketKind;
 
-/// Symbols or packets refused one after the other, none genuine between them, after which the session
-/// ends: an honest way of a few per mille of lies never comes near.
-pub(super) const MAX_ALTERED_IN_A_ROW: u64 = 256;
-/// The same for blocks, of which one altered packet spoils 512: at one lie in 1,000 packets four in ten
-/// are spoilt, and 32 in a row in one case of 10^12.
+/// Polluted symbols or packets in a row, without an authentic one between them, after which the
+/// session is closed. A path that pollutes a few per mille of its packets never reaches this.
+pub(super) const MAX_POLLUTED_IN_A_ROW: u64 = 256;
+/// The same for blocks, where one polluted packet spoils a block of 512. With one polluted packet
+/// in 1,000, four blocks in ten are polluted, and 32 in a row with a probability of 10^-12.
 pub(super) const MAX_BLOCKS_IN_A_ROW: u64 = 32;
-/// Numbers of which the sender remembers the link: those under way at 1 Gbit/s and 150 ms.
-const REMEMBERED: usize = 16_384;
-/// The protocol's code of a CLOSE for this reason.
+/// Symbol numbers whose first link the sender remembers: those in flight at 1 Gbit/s and 150 ms.
+const FIRST_LINK_LOG_LEN: usize = 16_384;
+/// Error code of the CLOSE frame.
 const CLOSE_CODE: u64 = 4;
 
-/// By which link a number has left.
+/// The first link of a symbol or block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Left {
-    Never,
-    By(u64),
-    /// More than one: it proves nothing.
-    BySeveral,
+enum SentOver {
+    NotSent,
+    Link(u64),
+    /// More than one link, so that pollution cannot be attributed.
+    SeveralLinks,
 }
 
-/// Which link each of the newest numbers has left by.
+/// The first links of the newest symbol numbers.
 #[derive(Debug, Default)]
-pub(super) struct SentBy {
+pub(super) struct FirstLinkLog {
     base: u64,
-    links: VecDeque<Left>,
+    links: VecDeque<SentOver>,
 }
 
-impl SentBy {
-    pub(super) fn note(&mut self, number: u64, link: u64) {
+impl FirstLinkLog {
+    pub(super) fn record(&mut self, number: u64, link: u64) {
         let Some(mut index) = number.checked_sub(self.base) else { return };
-        if index >= 2 * REMEMBERED as u64 {
+        if index >= 2 * FIRST_LINK_LOG_LEN as u64 {
             self.links.clear();
             (self.base, index) = (number, 0);
         }
         while self.links.len() as u64 <= index {
-            self.links.push_back(Left::Never);
+            self.links.push_back(SentOver::NotSent);
         }
-        let left = &mut self.links[index as usize];
-        *left = match *left {
-            Left::Never => Left::By(link),
-            Left::By(other) if other == link => Left::By(link),
-            _ => Left::BySeveral,
+        let entry = &mut self.links[index as usize];
+        *entry = match *entry {
+            SentOver::NotSent => SentOver::Link(link),
+            SentOver::Link(other) if other == link => SentOver::Link(link),
+            _ => SentOver::SeveralLinks,
         };
-        while self.links.len() > REMEMBERED {
+        while self.links.len() > FIRST_LINK_LOG_LEN {
             self.links.pop_front();
             self.base += 1;
         }
     }
 
-    /// The only link that a number has left by.
+    /// The first link of a number, if there is exactly one.
     pub(super) fn link_of(&self, number: u64) -> Option<u64> {
         let index = usize::try_from(number.checked_sub(self.base)?).ok()?;
         match self.links.get(index)? {
-            Left::By(link) => Some(*link),
-            Left::Never | Left::BySeveral => None,
+            SentOver::Link(link) => Some(*link),
+            SentOver::NotSent | SentOver::SeveralLinks => None,
         }
     }
 }
 
 impl EndToEndSession {
-    /// Takes note of the link that a coded packet leaves by.
-    pub(super) fn note_sent(&mut self, number: Option<u64>, link: u64) {
+    /// Records the link that a coded packet is sent over.
+    pub(super) fn record_first_link(&mut self, number: Option<u64>, link: u64) {
         if let Some(number) = number {
-            self.sent_by.note(number, link);
+            self.first_links.record(number, link);
         }
     }
 }
 
 impl Connection {
-    /// Whether a source symbol is genuine; once something was altered each is looked at as it comes,
-    /// before it can spoil others.
-    pub(super) fn is_genuine(&mut self, kind: PacketKind, payload: &[u8]) -> Result<(), u64> {
-        if self.counters.symbols_altered == 0 || kind != PacketKind::Source {
+    /// Checks a source symbol on arrival, before it can pollute repairs. This happens only after
+    /// the first pollution.
+    ///
+    /// # Errors
+    ///
+    /// The number of the symbol, if it is polluted.
+    pub(super) fn check_source_symbol(
+        &mut self,
+        kind: PacketKind,
+        payload: &[u8],
+    ) -> Result<(), u64> {
+        if self.counters.symbols_polluted == 0 || kind != PacketKind::Source {
             return Ok(());
         }
-        let (Some(carried), Some(streams)) = (&mut self.carried, &self.streams) else {
+        let (Some(end_to_end), Some(streams)) = (&mut self.end_to_end, &self.streams) else {
             return Ok(());
         };
         let Some((number, symbol)) = streams.incoming.source(payload) else { return Ok(()) };
-        let Some(keys) = &mut carried.symbols else { return Ok(()) };
-        if keys.open.open(number, symbol, &mut carried.opened) { Ok(()) } else { Err(number) }
+        let Some(keys) = &mut end_to_end.symbols else { return Ok(()) };
+        if keys.open.open(number, symbol, &mut end_to_end.opened) { Ok(()) } else { Err(number) }
     }
 
-    /// Something of the flow was altered on the way; `certain` is its number if nothing but packets
-    /// of its own batch can have spoilt it.
-    pub(super) fn on_altered(&mut self, now: Timestamp, count: u64, certain: Option<u64>) {
+    /// Counts polluted symbols, blocks or packets; `attributable` is the number of one that only
+    /// packets of its own batch can have polluted.
+    pub(super) fn on_polluted(&mut self, now: Timestamp, count: u64, attributable: Option<u64>) {
         if count == 0 {
             return;
         }
-        if self.counters.symbols_altered == 0 {
-            self.events.push_back(Event::Altered);
+        if self.counters.symbols_polluted == 0 {
+            self.events.push_back(Event::PollutionDetected);
         }
-        self.counters.symbols_altered += count;
-        let Some(carried) = &mut self.carried else { return };
-        carried.altered_in_a_row += count;
-        if certain.is_some() {
-            self.control.altered = certain;
+        self.counters.symbols_polluted += count;
+        let Some(end_to_end) = &mut self.end_to_end else { return };
+        end_to_end.polluted_in_a_row += count;
+        if attributable.is_some() {
+            self.control.polluted = attributable;
         }
         let limit = match &self.streams {
-            Some(streams) if streams.incoming.is_of_blocks() => MAX_BLOCKS_IN_A_ROW,
-            _ => MAX_ALTERED_IN_A_ROW,
+            Some(streams) if streams.incoming.seals_blocks() => MAX_BLOCKS_IN_A_ROW,
+            _ => MAX_POLLUTED_IN_A_ROW,
         };
-        if carried.altered_in_a_row >= limit {
-            let reason = CloseReason::Altered(carried.altered_in_a_row);
+        if end_to_end.polluted_in_a_row >= limit {
+            let reason = CloseReason::Pollution(end_to_end.polluted_in_a_row);
             self.begin_close(now, false, CLOSE_CODE, &reason.to_string(), reason);
         }
     }
 
-    /// Something genuine has come.
-    pub(super) fn on_genuine(&mut self) {
-        if let Some(carried) = &mut self.carried {
-            carried.altered_in_a_row = 0;
+    /// An authentic symbol or block arrived.
+    pub(super) fn on_authentic_symbol(&mut self) {
+        if let Some(end_to_end) = &mut self.end_to_end {
+            end_to_end.polluted_in_a_row = 0;
         }
     }
 
-    /// The peer says that a symbol or block was altered by the way it took.
-    pub(super) fn on_altered_told(&mut self, now: Timestamp, number: u64) {
-        let Some(carried) = &mut self.carried else {
-            return self.misbehaved(now, "a link that carries itself was said to alter");
+    /// The peer reports a polluted symbol or block.
+    pub(super) fn on_pollution_report(&mut self, now: Timestamp, number: u64) {
+        let Some(end_to_end) = &mut self.end_to_end else {
+            return self
+                .on_protocol_violation(now, "pollution report outside an end-to-end session");
         };
-        carried.liar = carried.sent_by.link_of(number).or(carried.liar);
+        end_to_end.polluting_link =
+            end_to_end.first_links.link_of(number).or(end_to_end.polluting_link);
         if let Some(streams) = &mut self.streams {
-            streams.outgoing.on_altered();
+            streams.outgoing.on_polluted();
         }
     }
 
-    /// The link that what was altered has left by, once each.
-    pub(crate) fn take_liar(&mut self) -> Option<u64> {
-        self.carried.as_mut()?.liar.take()
+    /// Takes the link that a reported polluted symbol was sent over; each report once.
+    pub(crate) fn take_polluting_link(&mut self) -> Option<u64> {
+        self.end_to_end.as_mut()?.polluting_link.take()
     }
 }
 
@@ -152,24 +162,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_numbers_are_remembered_and_those_sent_twice_prove_nothing() {
-        let mut sent = SentBy::default();
+    fn newest_numbers_are_logged_and_numbers_sent_over_two_links_are_ambiguous() {
+        let mut sent = FirstLinkLog::default();
         for number in 0..40_000 {
-            sent.note(number, number / 16 % 2);
+            sent.record(number, number / 16 % 2);
         }
         assert_eq!(sent.link_of(39_999), Some(1));
         assert_eq!(sent.link_of(39_980), Some(0));
-        assert_eq!(sent.link_of(40_000 - REMEMBERED as u64 - 1), None);
+        assert_eq!(sent.link_of(40_000 - FIRST_LINK_LOG_LEN as u64 - 1), None);
         assert_eq!(sent.link_of(40_000), None);
-        sent.note(39_999, 1);
+        sent.record(39_999, 1);
         assert_eq!(sent.link_of(39_999), Some(1));
-        sent.note(39_999, 0);
+        sent.record(39_999, 0);
         assert_eq!(sent.link_of(39_999), None);
-        // Out of order within what is remembered, and far ahead.
-        sent.note(40_005, 3);
-        sent.note(40_002, 4);
+        // Out of order within the log, and far ahead of it.
+        sent.record(40_005, 3);
+        sent.record(40_002, 4);
         assert_eq!((sent.link_of(40_002), sent.link_of(40_003)), (Some(4), None));
-        sent.note(1 << 40, 5);
+        sent.record(1 << 40, 5);
         assert_eq!((sent.link_of(1 << 40), sent.links.len()), (Some(5), 1));
     }
 }

@@ -1,4 +1,4 @@
-//! Seals and opens packets that carry data, and replaces their keys in time.
+//! Packet protection of data packets, and key update (RFC 9001, sections 5 and 6).
 
 use core::time::Duration;
 
@@ -11,26 +11,26 @@ use crate::wire::short_header::{
     self, PacketKind, SHORT_HEADER_LEN, SHORT_OVERHEAD, ShortHeader, TAG_LEN,
 };
 
-/// A packet whose seal was opened.
+/// A packet that was opened successfully.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Opened {
     pub(super) kind: PacketKind,
-    pub(super) carried: bool,
+    pub(super) relayed: bool,
     pub(super) pn: u64,
-    /// Bytes of payload behind the header.
+    /// Length of the payload in bytes.
     pub(super) len: usize,
     /// The peer began a new key phase with this packet.
     pub(super) updated: bool,
-    /// It was sealed with the keys of the phase that this side is in.
+    /// It was sealed with the keys of this end's current phase.
     pub(super) current: bool,
 }
 
 /// Why a packet was not opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OpenError {
-    /// Too short, reserved bits, wrong tag: not from the peer or damaged on the way.
+    /// Too short, reserved bits set, or wrong tag: not from the peer, or damaged in transit.
     Forged,
-    /// So many forgeries that the key is no longer safe (RFC 9001, section 6.6).
+    /// The AEAD's integrity limit is reached (RFC 9001, section 6.6).
     IntegrityLimit,
 }
 
@@ -40,17 +40,17 @@ pub(super) struct PacketProtection {
     open_header: HeaderKey,
     seal: PacketKey,
     open: PacketKey,
-    /// Keys of the next generation, made ahead of time so that a forged phase bit costs no
-    /// derivation.
+    /// Keys of the next phase, derived in advance so that a forged phase bit costs no derivation.
     next: (PacketKey, PacketKey),
-    /// Opens packets of the last generation that come late.
+    /// Opens late packets of the previous phase.
     previous_open: Option<PacketKey>,
     phase: bool,
     sealed: u64,
     forged: u64,
     updates: u64,
-    /// First packet number sent with the current keys; acknowledged means that the peer has them.
+    /// A packet sent with the current keys was acknowledged, so the peer has them.
     phase_confirmed: bool,
+    /// First packet number sent with the current keys.
     phase_first_pn: u64,
     /// Lowest packet number opened with the current keys.
     open_first_pn: u64,
@@ -79,25 +79,25 @@ impl PacketProtection {
         })
     }
 
-    /// Key generations so far.
+    /// Key updates so far.
     pub(super) fn updates(&self) -> u64 {
         self.updates
     }
 
-    /// Seals the packet that begins at `start` of `buffer`: a header's room, the payload, and
-    /// nothing behind it. Appends the tag.
+    /// Seals the packet from `start` to the end of `buffer`: space for the header, then the
+    /// payload. Appends the tag.
     pub(super) fn seal(
         &mut self,
         buffer: &mut Vec<u8>,
         start: usize,
-        (kind, carried): (PacketKind, bool),
+        (kind, relayed): (PacketKind, bool),
         destination: [u8; 4],
         pn: u64,
         grease: u8,
     ) {
         let header = ShortHeader {
             kind,
-            carried,
+            relayed,
             key_phase: self.phase,
             destination,
             packet_number: pn as u32,
@@ -118,7 +118,7 @@ impl PacketProtection {
         }
     }
 
-    /// Opens a packet in place; the payload stands behind the header.
+    /// Opens a packet in place; the payload follows the header.
     pub(super) fn open(
         &mut self,
         packet: &mut [u8],
@@ -139,7 +139,7 @@ impl PacketProtection {
                     self.open_first_pn = self.open_first_pn.min(pn);
                     Ok(Opened {
                         kind: header.kind,
-                        carried: header.carried,
+                        relayed: header.relayed,
                         pn,
                         len,
                         updated: false,
@@ -149,15 +149,15 @@ impl PacketProtection {
                 None => self.forged(),
             };
         }
-        // The other phase: numbers from before this phase belong to the last generation, later
-        // ones to the next (RFC 9001, section 6.3).
+        // The other phase: numbers below the first of this phase use the previous keys, larger ones
+        // the next keys (RFC 9001, section 6.3).
         let previous = self.previous_open.as_ref().filter(|_| pn < self.open_first_pn);
         let late = previous.is_some();
         let key = previous.unwrap_or(&self.next.1);
         match key.open_in_place(pn, associated, sealed) {
             Some(len) => Ok(Opened {
                 kind: header.kind,
-                carried: header.carried,
+                relayed: header.relayed,
                 pn,
                 len,
                 updated: !late,
@@ -175,19 +175,18 @@ impl PacketProtection {
         Err(OpenError::Forged)
     }
 
-    /// Whether it is time for new keys: the old ones are worn and the peer has them.
+    /// Whether a key update is due: the current keys are used up and the peer has confirmed them.
     pub(super) fn wants_update(&self) -> bool {
         self.sealed >= self.limit && self.phase_confirmed && self.previous_open.is_none()
     }
 
-    /// Whether sealing must stop because the keys are spent and no update is possible.
+    /// Whether sealing must stop: the confidentiality limit is reached and no update is possible.
     pub(super) fn is_spent(&self) -> bool {
         self.sealed >= self.seal.confidentiality_limit()
     }
 
-    /// Begins the next key phase, on own account or because the peer did.
-    /// `next_pn` is the number of the next packet sent, `opened` that of the packet by which the
-    /// peer began the phase.
+    /// Begins the next key phase, on this end's initiative or the peer's. `next_pn` is the next
+    /// packet number to send, `opened` the packet with which the peer began the phase.
     pub(super) fn update(&mut self, handshake: &mut Handshake, next_pn: u64, opened: Option<u64>) {
         let Some(after_next) = handshake.next_one_rtt_keys() else { return };
         let (seal, open) = core::mem::replace(&mut self.next, after_next);
@@ -207,18 +206,18 @@ impl PacketProtection {
         self.phase_confirmed |= largest >= self.phase_first_pn;
     }
 
-    /// Whether keys of the last phase are kept.
+    /// Whether keys of the previous phase are kept.
     pub(super) fn has_previous(&self) -> bool {
         self.previous_open.is_some()
     }
 
-    /// Forgets the keys of the last phase.
+    /// Discards the keys of the previous phase.
     pub(super) fn discard_previous(&mut self) {
         self.previous_open = None;
     }
 
-    /// How long keys of the last phase are kept once the peer was seen to use the new ones (RFC
-    /// 9001, section 6.5); until then it may not have heard of them.
+    /// Until when keys of the previous phase are kept, from the first packet with the new ones (RFC
+    /// 9001, section 6.5). Before that the peer may not know of the update.
     pub(super) fn keep_previous(probe_timeout: Duration, now: Timestamp) -> Timestamp {
         now + probe_timeout * 3
     }

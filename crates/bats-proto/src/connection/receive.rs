@@ -1,8 +1,8 @@
-//! What arrives: handshake packets, data packets and their frames.
+//! Receiving: handshake packets, data packets and their frames.
 
 use bats_types::Timestamp;
 
-use super::carried::Arrived;
+use super::end_to_end::RelayInput;
 use super::fragments::FragmentAssembly;
 use super::protection::{OpenError, PacketProtection};
 use super::setup::receive_budget;
@@ -17,24 +17,25 @@ use crate::wire::frame::{self, AckHeader, Frame};
 use crate::wire::short_header::{self, PacketKind, SHORT_HEADER_LEN, SHORT_OVERHEAD};
 use crate::wire::varint::Reader;
 
-/// ECN bits of a packet that met congestion (RFC 3168).
+/// ECN codepoint CE: congestion experienced (RFC 3168).
 const ECN_CE: u8 = 0b11;
-/// Ack-eliciting packets after which an acknowledgement does not wait, at first: the start of a
-/// connection lives on quick answers.
-const EAGER_ACK_PACKETS: u64 = 64;
+/// Packets at the start of a connection during which every second ack-eliciting packet is
+/// acknowledged at once: Startup depends on quick acknowledgements.
+const IMMEDIATE_ACK_PACKETS: u64 = 64;
 
 impl Connection {
-    /// Takes a datagram that was routed here.
+    /// Takes a datagram for this connection.
     pub(crate) fn handle_datagram(&mut self, now: Timestamp, datagram: Received<'_>) {
         if self.state.is_dead() {
             return;
         }
         self.unvalidated_received += datagram.payload.len() as u64;
         if self.state.closing_until().is_some() {
-            // The peer has not heard of the end: say it again, but ever less often, so that nobody
-            // can have it flooded with the answers to made-up datagrams (RFC 9000, 10.2.1).
-            self.heard_since_close = self.heard_since_close.saturating_add(1);
-            if self.heard_since_close.is_power_of_two() {
+            // The peer may have missed the CLOSE frame: send it again, at exponentially growing
+            // intervals, so that forged datagrams cannot cause a flood of answers (RFC 9000,
+            // section 10.2.1).
+            self.datagrams_since_close = self.datagrams_since_close.saturating_add(1);
+            if self.datagrams_since_close.is_power_of_two() {
                 self.control.close = self.control.close_sent.take().or(self.control.close.take());
             }
             return;
@@ -53,10 +54,10 @@ impl Connection {
                 if remote == self.remote {
                     self.local_ip = local_ip.or(self.local_ip);
                     if is_newest {
-                        self.on_known_address(now, bytes);
+                        self.on_current_address(now, bytes);
                     }
                 } else if is_newest {
-                    self.on_other_address(now, remote, local_ip, bytes);
+                    self.on_new_address(now, remote, local_ip, bytes);
                 }
             }
         } else {
@@ -67,8 +68,10 @@ impl Connection {
 
     fn handle_short(&mut self, now: Timestamp, packet: &mut [u8], ce: bool) -> bool {
         let Some(protection) = &mut self.protection else {
-            // Data that overtook the handshake. A server's sender will repair it.
-            if self.role == Role::Client && self.state.is_handshaking() && self.handshake.may_hold()
+            // Data that arrived before its keys. Servers drop it, and the client repairs it.
+            if self.role == Role::Client
+                && self.state.is_handshaking()
+                && self.handshake.may_buffer_early_packets()
             {
                 self.early.hold_sealed(ce, packet);
             }
@@ -81,15 +84,14 @@ impl Connection {
                 return false;
             }
             Err(OpenError::IntegrityLimit) => {
-                self.vanish(CloseReason::AeadLimit);
+                self.close_silently(CloseReason::AeadLimit);
                 return false;
             }
         };
         let payload = &packet[SHORT_HEADER_LEN..SHORT_HEADER_LEN + opened.len];
-        // What comes with the keys of data before the handshake is done waits for that (RFC 9001,
-        // section 5.7).
+        // 1-RTT packets must wait until the handshake is complete (RFC 9001, section 5.7).
         if !self.state.is_established() || self.is_provisional() {
-            if !opened.carried {
+            if !opened.relayed {
                 self.early.hold(&opened, ce, payload);
             }
             return false;
@@ -100,10 +102,10 @@ impl Connection {
         if opened.updated && self.received.is_new(opened.pn) {
             self.update_keys(now, opened.pn);
         }
-        self.handle_opened(now, opened.pn, (opened.kind, opened.carried), ce, payload)
+        self.handle_opened(now, opened.pn, (opened.kind, opened.relayed), ce, payload)
     }
 
-    /// Takes what came before the handshake was complete.
+    /// Processes packets that arrived before the handshake was complete.
     pub(super) fn handle_early(&mut self, now: Timestamp) {
         for packet in self.early.take() {
             self.handle_opened(now, packet.pn, (packet.kind, false), packet.ce, &packet.payload);
@@ -113,7 +115,7 @@ impl Connection {
         }
     }
 
-    /// Takes an authentic packet, a carried one or not; false if it was seen before.
+    /// Takes an authentic packet; `kind` says whether it is relayed. False if it is a duplicate.
     fn handle_opened(
         &mut self,
         now: Timestamp,
@@ -135,7 +137,7 @@ impl Connection {
                 self.schedule_ack(now);
                 self.on_data_activity(now);
                 let payload = payload.to_vec();
-                self.push_arrived(Arrived::Packet(kind, payload));
+                self.push_relay_input(RelayInput::Packet(kind, payload));
             }
             (PacketKind::Control, false) => self.handle_control(now, payload),
             (kind, false) => {
@@ -147,8 +149,8 @@ impl Connection {
         true
     }
 
-    /// Data arrived, this connection's own or what it carries for others: a client notices when
-    /// there are no more, as its address may be another without its knowing.
+    /// Data arrived, own or relayed. A client detects when it stops, because a NAT may have changed
+    /// the client's address without its knowledge.
     fn on_data_activity(&mut self, now: Timestamp) {
         if self.role == Role::Client {
             self.stalls.on_data(now, self.rtt.smoothed());
@@ -159,82 +161,83 @@ impl Connection {
         let next_pn = self.sent.peek_next();
         if let Some(protection) = &mut self.protection {
             protection.update(&mut self.handshake, next_pn, Some(opened));
-            // Of the phase before the last one nothing is kept; its clock does not count.
-            self.deadlines.key_discard = None;
+            // Keys older than the previous phase are already gone, so their timer does not apply.
+            self.timers.key_discard = None;
             self.retire_keys(now);
         }
     }
 
-    /// The peer uses the keys of this phase: those of the last one are needed for late packets only.
+    /// The peer uses the keys of this phase: arms the timer that discards the previous ones, which
+    /// only late packets still need.
     fn retire_keys(&mut self, now: Timestamp) {
-        if self.deadlines.key_discard.is_none()
+        if self.timers.key_discard.is_none()
             && self.protection.as_ref().is_some_and(PacketProtection::has_previous)
         {
             let probe_timeout = self.rtt.probe_timeout(MAX_ACK_DELAY);
-            self.deadlines.key_discard = Some(PacketProtection::keep_previous(probe_timeout, now));
+            self.timers.key_discard = Some(PacketProtection::keep_previous(probe_timeout, now));
         }
     }
 
-    /// An ack-eliciting packet arrived.
+    /// An ack-eliciting packet arrived: arms the acknowledgement timer.
     fn schedule_ack(&mut self, now: Timestamp) {
         self.control.unacknowledged += 1;
-        let eager =
-            self.counters.packets_received < EAGER_ACK_PACKETS && self.control.unacknowledged >= 2;
-        let due = if eager { now } else { now + self.ack_interval() };
-        self.deadlines.ack = Some(self.deadlines.ack.map_or(due, |at| at.min(due)));
+        let immediate = self.counters.packets_received < IMMEDIATE_ACK_PACKETS
+            && self.control.unacknowledged >= 2;
+        let due = if immediate { now } else { now + self.ack_interval() };
+        self.timers.ack = Some(self.timers.ack.map_or(due, |at| at.min(due)));
     }
 
     pub(super) fn handle_coded(&mut self, now: Timestamp, kind: PacketKind, payload: &[u8]) {
         let rtt = self.report_rtt();
-        if let Err(number) = self.is_genuine(kind, payload) {
-            return self.on_altered(now, 1, Some(number));
+        if let Err(number) = self.check_source_symbol(kind, payload) {
+            return self.on_polluted(now, 1, Some(number));
         }
         let Some(streams) = &mut self.streams else { return };
         if let Err(error) = streams.incoming.on_packet(now, kind, payload, rtt) {
-            if self.carried.is_none() {
+            if self.end_to_end.is_none() {
                 self.counters.malformed += u64::from(error == FlowError::Malformed);
-                return self.misbehaved(now, &error.to_string());
+                return self.on_protocol_violation(now, &error.to_string());
             }
-            // Whoever has carried it may have changed it: the peer is not to blame.
+            // A relay may have changed the packet, so the peer is not to blame.
             self.counters.malformed += 1;
-            return self.on_altered(now, 1, None);
+            return self.on_polluted(now, 1, None);
         }
         self.take_symbols(now);
         let Some(streams) = &self.streams else { return };
         let feedback = streams.incoming.feedback_at();
-        self.deadlines.feedback = match (self.deadlines.feedback, feedback) {
+        self.timers.feedback = match (self.timers.feedback, feedback) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         };
     }
 
-    /// Makes messages of what arrived, as far as the application leaves room for them.
+    /// Reassembles messages from received symbols, as far as the receive budget has room.
     pub(super) fn take_symbols(&mut self, now: Timestamp) {
         let budget = receive_budget(&self.config);
         let Some(streams) = &mut self.streams else { return };
-        let open = self.carried.as_mut().and_then(|carried| carried.symbols.as_mut());
+        let open = self.end_to_end.as_mut().and_then(|end_to_end| end_to_end.symbols.as_mut());
         let open = open.map(|keys| &mut keys.open);
         match streams.incoming.take(&mut streams.inbox, budget, open) {
             Ok(taken) => {
                 self.counters.messages_received += taken.messages;
                 self.counters.message_bytes_received += taken.bytes;
                 if taken.opened > 0 {
-                    self.on_genuine();
+                    self.on_authentic_symbol();
                 }
-                self.on_altered(now, taken.altered, taken.certain);
+                self.on_polluted(now, taken.polluted, taken.attributable);
             }
-            Err(error) => return self.misbehaved(now, &error.to_string()),
+            Err(error) => return self.on_protocol_violation(now, &error.to_string()),
         }
         let Some(streams) = &mut self.streams else { return };
         streams.incoming.on_timeout(now);
         self.update_credit(now);
     }
 
-    /// Grants the peer what the application's progress has freed.
+    /// Schedules a CREDIT frame when the application has freed enough of the receive budget.
     pub(super) fn update_credit(&mut self, now: Timestamp) {
         let Some(streams) = &mut self.streams else { return };
         let rtt = self.rtt.smoothed();
-        let rtt = self.carried.as_ref().map_or(rtt, |carried| carried.round_trip(rtt));
+        let rtt = self.end_to_end.as_ref().map_or(rtt, |end_to_end| end_to_end.round_trip(rtt));
         if streams.incoming.update_credit(now, rtt, &streams.inbox) {
             self.control.credit = true;
         }
@@ -249,7 +252,7 @@ impl Connection {
                 Ok(None) => break,
                 Err(error) => {
                     self.counters.malformed += 1;
-                    self.misbehaved(now, &error.to_string());
+                    self.on_protocol_violation(now, &error.to_string());
                 }
             }
         }
@@ -263,17 +266,17 @@ impl Connection {
             Frame::Rank(mut feedback) => {
                 self.coded_at = now;
                 let view = self.path_view();
-                if self.carried.is_some()
+                if self.end_to_end.is_some()
                     && let Some(streams) = &self.streams
                 {
-                    // Relays may have made up the numbers that the peer speaks of.
+                    // A misbehaving relay may have forged numbers that the peer now reports.
                     streams.outgoing.limit(&mut feedback);
                 }
-                self.on_carried_report(now, feedback.coded);
+                self.on_end_to_end_report(now, feedback.coded);
                 if let Some(streams) = &mut self.streams
                     && let Err(error) = streams.outgoing.on_rank_feedback(now, &feedback, &view)
                 {
-                    self.misbehaved(now, &error.to_string());
+                    self.on_protocol_violation(now, &error.to_string());
                 }
             }
             Frame::Credit(symbols) => {
@@ -304,12 +307,12 @@ impl Connection {
                 if self.role == Role::Client {
                     self.handshake.confirm();
                 } else {
-                    self.misbehaved(now, "a client confirmed the handshake");
+                    self.on_protocol_violation(now, "a client confirmed the handshake");
                 }
             }
             Frame::Crypto { offset, data } => {
                 self.schedule_ack(now);
-                self.handshake.read_later(now, offset, data);
+                self.handshake.read_post_handshake(now, offset, data);
             }
             Frame::Close { application, code, reason } => {
                 let reason = if application {
@@ -320,19 +323,19 @@ impl Connection {
                 if let Some(streams) = &mut self.streams {
                     streams.incoming.on_closed();
                 }
-                self.vanish(reason);
+                self.close_silently(reason);
             }
-            Frame::Altered(number) => self.on_altered_told(now, number),
-            Frame::BatchRank(report) => self.push_arrived(Arrived::Report(report)),
-            Frame::Fragment { id, index, kind, carried, last, data } => {
+            Frame::SymbolPolluted(number) => self.on_pollution_report(now, number),
+            Frame::BatchRank(report) => self.push_relay_input(RelayInput::Report(report)),
+            Frame::Fragment { id, index, kind, relayed, last, data } => {
                 self.schedule_ack(now);
                 let mut assembly = core::mem::take(&mut self.fragments);
                 let limit = self.streams.as_ref().map_or(0, |s| s.max_symbol_size + 64);
-                let whole = assembly.insert(id, index, (kind, carried), last, data, limit);
-                if let Some(((kind, carried), whole)) = whole {
-                    if carried {
+                let whole = assembly.insert(id, index, (kind, relayed), last, data, limit);
+                if let Some(((kind, relayed), whole)) = whole {
+                    if relayed {
                         let whole = core::mem::take(whole);
-                        self.push_arrived(Arrived::Packet(kind, whole));
+                        self.push_relay_input(RelayInput::Packet(kind, whole));
                     } else {
                         self.handle_coded(now, kind, whole);
                     }
@@ -346,7 +349,7 @@ impl Connection {
     fn handle_ack(&mut self, now: Timestamp, header: AckHeader, ranges: &[(u64, u64)]) {
         let outcome = match self.sent.on_ack(ranges, self.rtt.min()) {
             Ok(outcome) => outcome,
-            Err(violation) => return self.misbehaved(now, &violation.to_string()),
+            Err(violation) => return self.on_protocol_violation(now, &violation.to_string()),
         };
         if outcome.end_acked
             && let Some(streams) = &mut self.streams
@@ -354,7 +357,7 @@ impl Connection {
             streams.outgoing.on_end_acknowledged();
         }
         let Some(largest) = outcome.largest else { return };
-        // A liar may name older packets later; samples that run backwards are not measured.
+        // A misbehaving peer may acknowledge older packets later; these give no RTT sample.
         let is_newest =
             largest.pn == header.largest && self.sent.largest_acked() == Some(largest.pn);
         if is_newest {
@@ -365,15 +368,15 @@ impl Connection {
             protection.on_acknowledged(largest.pn);
         }
         self.mtu.on_acknowledged(now, outcome.largest_size);
-        // An old packet whose acknowledgement is late tells of a long queue and not of a hole.
+        // A late acknowledgement of an old packet shows a long queue, not a blackout.
         let after_blackout = self.blackout.take().is_some_and(|blackout| {
             let begun = blackout.since + self.rtt.smoothed() / 2;
             is_newest
                 && largest.sent_at >= blackout.noticed
-                && self.sent.nothing_arrived(begun, blackout.noticed)
+                && self.sent.was_blackout(begun, blackout.noticed)
         });
         if after_blackout {
-            let lost = self.sent.end_silence();
+            let lost = self.sent.end_blackout();
             self.on_losses(now, &lost);
         }
         let losses = self.sent.detect_losses(self.rtt.min(), self.rtt.smoothed() * 2);
@@ -391,7 +394,7 @@ impl Connection {
         pending.lost_sent_at = losses.lost_sent_at.unwrap_or(pending.lost_sent_at);
         pending.ce_packets += header.ce_count.saturating_sub(self.ce_reported);
         self.ce_reported = self.ce_reported.max(header.ce_count);
-        // Only the packet that the frame names has its time of arrival.
+        // The frame gives the arrival time of its largest packet only.
         if is_newest && pending.acked_packets > 0 {
             let pending = core::mem::take(pending);
             self.controller.on_ack(&AckSample {
@@ -436,8 +439,8 @@ impl Connection {
         self.control.crypto |= lost.crypto;
     }
 
-    /// The peer broke the rules: close and name the rule.
-    pub(super) fn misbehaved(&mut self, now: Timestamp, rule: &str) {
+    /// The peer violated the protocol: closes the connection and reports the rule.
+    pub(super) fn on_protocol_violation(&mut self, now: Timestamp, rule: &str) {
         self.begin_close(now, false, 1, rule, CloseReason::PeerMisbehaved(rule.to_owned()));
     }
 }

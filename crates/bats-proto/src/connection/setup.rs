@@ -1,4 +1,4 @@
-//! How a connection begins: before and after the peer's parameters are known.
+//! Connection setup: before and after the peer's transport parameters are known.
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -11,10 +11,9 @@ use bats_types::Timestamp;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::carried::{EndToEndSession, LinkPacketSource};
 use super::control::PendingControl;
-use super::deadlines::Deadlines;
 use super::early::EarlyPackets;
+use super::end_to_end::{EndToEndSession, LinkPacketSource};
 use super::fragments::FragmentAssembly;
 use super::idle_trim::IdleTrim;
 use super::migration::Migration;
@@ -22,6 +21,7 @@ use super::protection::PacketProtection;
 use super::stall_detector::StallDetector;
 use super::state::State;
 use super::streams::{Incoming, Outgoing, Streams, TimelyIncoming};
+use super::timers::Timers;
 use super::zero_rtt::ZeroRtt;
 use super::{Connection, Counters, PendingSample, Role};
 use crate::config::{CongestionAlgorithm, Mode, TransportConfig};
@@ -33,7 +33,7 @@ use crate::flow::{
     RatelessSenderParameters, ReceiverParameters, SenderParameters, TimelyParameters,
     TimelyReceiver, TimelySender, credit_of, initial_credit,
 };
-use crate::handshake::{Handshake, Pace};
+use crate::handshake::{Handshake, RetransmitTimers};
 use crate::link::mtu::{BASE_UDP_PAYLOAD, MtuDiscovery};
 use crate::link::received::ReceivedPackets;
 use crate::link::rtt::RttEstimator;
@@ -42,12 +42,12 @@ use crate::session::{DatagramAssembly, DatagramQueue, Inbox, Reassembly, SendQue
 use crate::wire::flow::FlowKey;
 use crate::wire::parameters::{TransportParameters, symbol_size_for};
 
-/// Symbols that one repair may cover.
+/// Symbols that one repair can combine.
 pub(super) const WINDOW_CAP: u16 = 256;
-/// Messages must fit the memory that both ends grant.
+/// Upper limit of the message size in bytes: messages must fit the memory that both ends grant.
 pub(super) const MAX_MESSAGE: usize = 64 << 20;
 
-/// Everything that a connection begins with.
+/// Everything needed to create a connection.
 pub(crate) struct Setup {
     pub(crate) role: Role,
     pub(crate) config: Arc<TransportConfig>,
@@ -56,41 +56,40 @@ pub(crate) struct Setup {
     pub(crate) local_cid: [u8; 4],
     pub(crate) handshake: Handshake,
     pub(crate) seed: [u8; 32],
-    /// Seed of the repair coefficients that this end sends, as told to the peer.
+    /// Seed of the coefficients of this end's repairs, as in its transport parameters.
     pub(crate) code_seed: u64,
-    /// For a session that crosses relays: the flow that it sends,
-    /// and whether this node's relay recodes.
-    pub(crate) carried: Option<(FlowKey, bool)>,
+    /// For an end-to-end session: the flow that it sends, and whether this node's relay recodes.
+    pub(crate) end_to_end: Option<(FlowKey, bool)>,
 }
 
-/// Bytes that the longest window takes: below that budget a repair could not be made or used.
+/// Bytes of the longest coding window: with a smaller budget a repair could not be made or used.
 fn window_bytes(config: &TransportConfig) -> usize {
     usize::from(MAX_WINDOW) * padded_length(symbol_size_for(config.max_udp_payload))
 }
 
-/// The receive budget, raised to what progress needs: a window that repairs refer to, a message
-/// under assembly and a window of credit.
+/// The receive budget, raised to the least that makes progress: a decoding window, a message under
+/// reassembly and a window of credit.
 pub(crate) fn receive_budget(config: &TransportConfig) -> usize {
-    config.receive_budget.max(least_budget(config))
+    config.receive_budget.max(min_receive_budget(config))
 }
 
-/// The receive budget below which there would be no progress.
-pub(crate) fn least_budget(config: &TransportConfig) -> usize {
+/// The least receive budget that makes progress.
+pub(crate) fn min_receive_budget(config: &TransportConfig) -> usize {
     4 * window_bytes(config)
 }
 
-/// The send budget of the flow, raised to the longest cell and the symbols cut ahead.
+/// The send budget of the flow, raised to the longest coding window with the symbols cut ahead.
 fn send_budget(config: &TransportConfig) -> usize {
     config.send_budget.max(window_bytes(config))
 }
 
-/// The longest message accepted: more than half of the budget would leave no room for credit, and
-/// the message could never be completed.
+/// The longest message accepted. One longer than half of the budget would leave no room for credit
+/// and could never be completed.
 pub(crate) fn max_message(config: &TransportConfig) -> usize {
     config.max_message_size.min(MAX_MESSAGE).min(receive_budget(config) / 2)
 }
 
-/// What this end tells the peer about itself.
+/// This end's transport parameters.
 pub(crate) fn local_parameters(config: &TransportConfig, code_seed: u64) -> TransportParameters {
     TransportParameters {
         mode: config.mode as u8,
@@ -111,7 +110,7 @@ pub(crate) fn local_parameters(config: &TransportConfig, code_seed: u64) -> Tran
 
 impl Connection {
     pub(crate) fn new(now: Timestamp, mut setup: Setup) -> Self {
-        setup.handshake.set_pace(Pace::of(&setup.config));
+        setup.handshake.set_timers(RetransmitTimers::of(&setup.config));
         let mut rng = ChaCha8Rng::from_seed(setup.seed);
         let skip_phase = rng.next_u64();
         let idle_timeout = setup.config.idle_timeout;
@@ -152,13 +151,13 @@ impl Connection {
             fragments: FragmentAssembly::default(),
             next_fragment_id: 0,
             control: PendingControl::default(),
-            deadlines: Deadlines { idle: Some(now + idle_timeout), ..Deadlines::default() },
+            timers: Timers { idle: Some(now + idle_timeout), ..Timers::default() },
             probe_count: 0,
             coded_at: now,
             blackout: None,
             unanswered_since: None,
             probes_allowed: 0,
-            heard_since_close: 0,
+            datagrams_since_close: 0,
             last_received_at: now,
             last_sent_at: now,
             idle_timeout,
@@ -167,15 +166,15 @@ impl Connection {
             unsplit: None,
             ranges: Vec::new(),
             events: VecDeque::new(),
-            readable_told: false,
+            readable_notified: false,
             writable_wanted: true,
-            expired_told: 0,
+            expired_notified: 0,
             refused_bytes: 0,
-            acknowledged_told: true,
+            acknowledged_notified: true,
             counters: Counters::default(),
-            carriage: LinkPacketSource::default(),
-            carried: setup
-                .carried
+            packet_source: LinkPacketSource::default(),
+            end_to_end: setup
+                .end_to_end
                 .map(|(key, recoded)| Box::new(EndToEndSession::new(key, recoded))),
             code_seed: setup.code_seed,
             config: setup.config,
@@ -191,7 +190,7 @@ impl Connection {
         self.local_cid
     }
 
-    /// Takes a datagram of long packets.
+    /// Takes a datagram with long headers.
     pub(super) fn handle_handshake_datagram(&mut self, now: Timestamp, datagram: &mut [u8]) {
         let authentic = match self.handshake.handle_datagram(now, datagram) {
             Ok(authentic) => authentic,
@@ -206,12 +205,12 @@ impl Connection {
         self.progress_handshake(now);
         let is_done = self.state.is_established() && !self.is_provisional();
         if authentic && self.role == Role::Server && is_done {
-            // The client repeats its Finished: it has not heard that it arrived.
+            // The client repeats its Finished: it may have missed HANDSHAKE_DONE.
             self.control.handshake_done = true;
         }
     }
 
-    /// Sets up what the handshake has made possible.
+    /// Installs keys and establishes the connection as far as the handshake allows.
     fn progress_handshake(&mut self, now: Timestamp) {
         if self.protection.is_none()
             && let Some(keys) = self.handshake.take_one_rtt_keys()
@@ -232,14 +231,15 @@ impl Connection {
         let (Some(parameters), Some(remote_cid)) =
             (self.handshake.peer_parameters().cloned(), self.handshake.peer_cid())
         else {
-            return self.vanish(CloseReason::Handshake("peer sent no parameters".to_owned()));
+            return self
+                .close_silently(CloseReason::Handshake("peer sent no parameters".to_owned()));
         };
         self.remote_cid = remote_cid;
         self.establish(now, &parameters);
         self.take_early_data(now);
     }
 
-    /// The mode of the connection: the client's, if the server offers it.
+    /// The mode of the connection: the client's, if the server accepts it.
     pub(super) fn agreed_mode(&self, peers: u8) -> Option<Mode> {
         let theirs = Mode::from_number(peers)?;
         if self.role == Role::Server && !theirs.is_own() {
@@ -247,7 +247,7 @@ impl Connection {
         }
         let own = self.config.mode;
         match self.role {
-            // A server tells the mode that it would have chosen; what counts is that it accepts.
+            // The server's parameters carry its preferred mode; accepting the connection counts.
             Role::Client => Some(own),
             Role::Server => {
                 (theirs == own || self.config.also_accepted.contains(&theirs)).then_some(theirs)
@@ -255,11 +255,11 @@ impl Connection {
         }
     }
 
-    /// The congestion control of the connection's mode.
+    /// The congestion controller for the connection's mode.
     pub(super) fn algorithm(&self) -> CongestionAlgorithm {
         match self.mode.unwrap_or_default() {
-            // The first link's controller decides.
-            _ if self.carried.is_some() => CongestionAlgorithm::None,
+            // The first link's controller applies.
+            _ if self.end_to_end.is_some() => CongestionAlgorithm::None,
             Mode::Transparent => CongestionAlgorithm::None,
             _ => self.config.congestion,
         }
@@ -275,7 +275,7 @@ impl Connection {
         let own = symbol_size_for(config.max_udp_payload);
         let window_cap = WINDOW_CAP.min(peer.window_cap);
         let (outgoing, incoming) = match mode {
-            // Others are carried elsewhere: no connection of packets has agreed on them.
+            // The others use another transport binding and are never agreed on here.
             Mode::Brtp | Mode::Tcp | Mode::Udp | Mode::Quic => {
                 let sender = SenderParameters {
                     max_symbol_size,
@@ -306,13 +306,13 @@ impl Connection {
                     goal: config.goal,
                     budget: send_budget(config),
                     receivers: 1,
-                    carried: self.carried.is_some(),
+                    over_relays: self.end_to_end.is_some(),
                 };
                 let receiver = RatelessParameters {
                     max_symbol_size,
                     receive_budget: receive_budget(config),
                     initial_credit: initial_credit(own, receive_budget(config)),
-                    carried: self.carried.is_some(),
+                    over_relays: self.end_to_end.is_some(),
                     receivers: 1,
                 };
                 (
@@ -374,7 +374,7 @@ impl Connection {
         self.streams = Some(self.streams_for(mode, peer, max_symbol_size));
         self.state.establish();
         self.last_received_at = now;
-        self.deadlines.idle = Some(now + self.idle_timeout);
+        self.timers.idle = Some(now + self.idle_timeout);
         self.counters.established = Some(now);
         self.writable_wanted = self.zero_rtt.refused;
         self.zero_rtt.provisional = !self.handshake.is_complete();
@@ -384,15 +384,16 @@ impl Connection {
                 return;
             }
             self.control.handshake_done = true;
-            self.control.crypto = !self.handshake.later_data().is_empty();
+            self.control.crypto = !self.handshake.post_handshake_data().is_empty();
             self.close_early_data();
         } else {
-            self.settle_first_flight(now);
-            // Lets the server hear the new keys at once, whatever happens to the Finished.
+            self.resend_unaccepted_early(now);
+            // Shows the server at once that the client has 1-RTT keys, even if the Finished is
+            // lost.
             self.control.ping = true;
             self.events.push_back(Event::Connected);
         }
-        self.establish_carried(now);
+        self.establish_end_to_end(now);
         self.handle_early(now);
     }
 }

@@ -1,19 +1,21 @@
-//! A stream of data that stops.
+//! Stall detection: the receiver expects data and gets none.
 
 use core::time::Duration;
 
 use bats_types::Timestamp;
 
-/// Intervals between packets, as they were of late, that are a silence.
-const INTERVALS: u32 = 8;
-/// And least time.
-const LEAST: Duration = Duration::from_millis(10);
-/// Times that something is said in a silence; each takes twice as long as the one before.
+/// Smoothed packet intervals without data after which the flow counts as stalled.
+const STALL_INTERVALS: u32 = 8;
+/// Least time without data before a stall.
+const MIN_STALL: Duration = Duration::from_millis(10);
+/// PINGs per stall, at doubling intervals.
 const MAX_PINGS: u32 = 4;
 
-/// Notices on the receiving side that a stream has stopped. Whoever only receives has nothing to say
-/// then, and the sender talks to an address that a NAT has given up: a word from here tells it where to
-/// send. If the sender has merely paused, it costs four small packets.
+/// Detects on the receiving side that a flow has stalled.
+///
+/// A pure receiver sends nothing during a stall. If a NAT has dropped its binding, the sender keeps
+/// sending to a dead address; a PING shows it the new one. If the sender has merely paused, the
+/// detector costs four small packets.
 #[derive(Debug, Default)]
 pub(super) struct StallDetector {
     last: Option<Timestamp>,
@@ -30,15 +32,15 @@ impl StallDetector {
         }
         self.last = Some(now);
         self.pings = 0;
-        self.due = Some(now + (rtt / 4).max(self.interval * INTERVALS).max(LEAST));
+        self.due = Some(now + (rtt / 4).max(self.interval * STALL_INTERVALS).max(MIN_STALL));
     }
 
-    /// When [`Silence::is_due`] wants to be asked.
+    /// When to call [`StallDetector::is_due`].
     pub(super) fn next_timeout(&self) -> Option<Timestamp> {
         self.due
     }
 
-    /// Whether something should be said now.
+    /// Whether to send a PING now.
     pub(super) fn is_due(&mut self, now: Timestamp) -> bool {
         let (Some(due), Some(last)) = (self.due, self.last) else { return false };
         if due > now {
@@ -55,10 +57,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stream_that_stops_is_asked_for_four_times() {
+    fn stalled_flow_causes_four_pings() {
         let rtt = Duration::from_millis(100);
         let mut stalls = StallDetector::default();
-        assert!(!stalls.is_due(Timestamp::from_millis(500)), "no data, no silence");
+        assert!(!stalls.is_due(Timestamp::from_millis(500)), "no stall before the first data");
         for at in 0..100 {
             stalls.on_data(Timestamp::from_millis(at), rtt);
             assert!(!stalls.is_due(Timestamp::from_millis(at)));
@@ -67,6 +69,6 @@ mod tests {
             (100..2_000).filter(|&at| stalls.is_due(Timestamp::from_millis(at))).collect();
         assert_eq!(pings, [124, 149, 199, 299]);
         stalls.on_data(Timestamp::from_millis(2_000), rtt);
-        assert!(stalls.next_timeout().is_some(), "data makes it listen again");
+        assert!(stalls.next_timeout().is_some(), "data rearms the detector");
     }
 }

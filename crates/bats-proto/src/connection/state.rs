@@ -1,4 +1,4 @@
-//! The life of a connection. The enum is private, so that only this file can write a transition.
+//! The connection state. The enum is private, so that only this file can change the state.
 
 use bats_types::Timestamp;
 
@@ -6,7 +6,7 @@ use bats_types::Timestamp;
 enum Inner {
     Handshaking,
     Established,
-    /// Closed from this side; answers late packets with the CLOSE frame until then.
+    /// Closed locally; answers late packets with the CLOSE frame until the given time.
     Closing(Timestamp),
     Dead,
 }
@@ -25,7 +25,7 @@ impl State {
         }
     }
 
-    /// Closing lasts until `until`; a connection that is closing or dead stays what it is.
+    /// Enters the closing state until `until`; no effect if already closing or dead.
     pub(super) fn close(&mut self, until: Timestamp) {
         if self.is_open() {
             self.0 = Inner::Closing(until);
@@ -70,7 +70,7 @@ mod tests {
             .map(State)
     }
 
-    /// The whole matrix: rows are the states above, columns establish, close, die.
+    /// All transitions: rows are the states above, columns are establish, close, die.
     #[test]
     fn transition_matrix() {
         let later = Timestamp::from_millis(5);

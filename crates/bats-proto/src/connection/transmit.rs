@@ -1,4 +1,4 @@
-//! What leaves, in order of urgency, and the time-outs between.
+//! Sending, most urgent packets first, and the connection's timers.
 
 use core::time::Duration;
 
@@ -6,11 +6,11 @@ use bats_types::Timestamp;
 use rand::Rng;
 
 use super::blackout_pacing::BlackoutPacing;
-use super::carried::PacketSource;
 use super::control::PendingControl;
-use super::deadlines::expired;
+use super::end_to_end::PacketSource;
 use super::protection::PacketProtection;
 use super::streams::Totals;
+use super::timers::take_expired;
 use super::{Connection, MAX_ACK_DELAY, Role};
 use crate::endpoint::Transmit;
 use crate::error::CloseReason;
@@ -21,41 +21,40 @@ use crate::wire::parameters::symbol_size_for;
 use crate::wire::short_header::{PacketKind, SHORT_HEADER_LEN, SHORT_OVERHEAD, TAG_LEN};
 use crate::wire::varint::Writer;
 
-/// ECT(0): our packets may be marked instead of dropped (RFC 9000, section 13.4).
+/// ECN codepoint ECT(0) (RFC 9000, section 13.4).
 const ECT0: u8 = 0b10;
-/// Segments of one GSO burst; the kernel takes 64.
+/// Segments of one GSO burst: the kernel's limit.
 const MAX_SEGMENTS: usize = 64;
-/// Bytes of one GSO burst: an IP datagram's length field, less headers.
+/// Bytes of one GSO burst: the limit of the IP length field, less headers.
 const MAX_BURST_BYTES: usize = 65_000;
-/// Longest interval between probes of a silent path: how soon a transfer resumes when a broken
-/// link returns.
+/// Longest interval between probes in a blackout: a transfer resumes this soon after it ends.
 const MAX_PROBE_INTERVAL: Duration = Duration::from_millis(250);
-/// Probe time-outs in a row from which on a small packet goes with the probes.
+/// Probe timeouts in a row from which a small packet accompanies the probes.
 const SMALL_PROBES_FROM: u32 = 2;
-/// Packets whose fate tells of the path's loss, and the loss that is assumed before.
-const KNOWN_LOSS_PACKETS: u64 = 32;
+/// Packets with known outcome after which the loss counts as measured, and the loss assumed before.
+const MEASURED_LOSS_PACKETS: u64 = 32;
 const ASSUMED_LOSS: f64 = 0.3;
-/// Probes in a row after which packets in flight are given up.
+/// Probe timeouts in a row after which packets in flight are abandoned.
 const PROBES_BEFORE_ABANDON: u32 = 2;
-/// Probes in a row after which they slow down to one a second.
+/// Probe timeouts in a row after which the longest interval becomes one second.
 const FAST_PROBES: u32 = 20;
-/// Probe time-outs that sessions across relays wait where links wait one.
-const CARRIED_PROBE_FACTOR: u32 = 3;
-/// Probes of such a session that an idle time-out has room for, however long its round trip seems.
-const CARRIED_PROBES: u32 = 8;
-/// Bytes below which no further report is begun in a control packet: its fields and some ranks, and
-/// an acknowledgement.
+/// Probe timeout of end-to-end sessions, as a multiple of a link's.
+const END_TO_END_PROBE_FACTOR: u32 = 3;
+/// Least number of probes of an end-to-end session per idle timeout, whatever its RTT estimate.
+const END_TO_END_PROBES: u32 = 8;
+/// Free bytes that a control packet needs for a further report: its fields, some ranks, and an
+/// acknowledgement.
 const REPORT_ROOM: usize = 600;
-/// Bytes of a FRAGMENT frame's header at most.
+/// Longest header of a FRAGMENT frame in bytes.
 const FRAGMENT_OVERHEAD: usize = 1 + 8 + 1 + 1 + 1;
 
 impl Connection {
-    /// The next datagrams to be sent, in `buffer`, or `None` when nothing is to be sent now.
+    /// Writes the next datagrams to `buffer`; `None` if there is nothing to send now.
     pub(crate) fn poll_transmit(
         &mut self,
         now: Timestamp,
         buffer: &mut Vec<u8>,
-        mut carriage: Option<&mut dyn PacketSource>,
+        mut source: Option<&mut dyn PacketSource>,
     ) -> Option<Transmit> {
         buffer.clear();
         if self.state.is_dead() {
@@ -71,15 +70,16 @@ impl Connection {
             return None;
         }
         if self.protection.as_ref().is_some_and(PacketProtection::is_spent) {
-            self.vanish(CloseReason::AeadLimit);
+            self.close_silently(CloseReason::AeadLimit);
             return None;
         }
-        if self.is_provisional() && self.unproved_allowance() < usize::from(self.mtu.current()) {
+        if self.is_provisional() && self.amplification_allowance() < usize::from(self.mtu.current())
+        {
             return None;
         }
         self.maybe_update_keys();
-        if self.carried.is_some() {
-            // What is coded leaves when a link asks for it.
+        if self.end_to_end.is_some() {
+            // Coded packets are sent when a link asks for them.
             let segment_size = self.poll_control(now, buffer, &mut None)?;
             return Some(self.transmit(now, buffer, segment_size));
         }
@@ -88,22 +88,23 @@ impl Connection {
         }
         let had_end = self.control.end;
         let segment_size = self
-            .poll_control(now, buffer, &mut carriage)
+            .poll_control(now, buffer, &mut source)
             .or_else(|| self.poll_mtu_probe(now, buffer))
-            .or_else(|| self.poll_data(now, buffer, &mut carriage))
+            .or_else(|| self.poll_data(now, buffer, &mut source))
             .or_else(|| {
-                // The last messages were too old to be sent: the end must not wait for others.
+                // The last messages expired unsent: send the END frame now.
                 let is_new = self.control.end && !had_end;
-                is_new.then(|| self.poll_control(now, buffer, &mut carriage)).flatten()
+                is_new.then(|| self.poll_control(now, buffer, &mut source)).flatten()
             });
         if segment_size.is_none()
             && self.writable_wanted
             && let Some(streams) = &self.streams
         {
-            // What was too old has made room, and no acknowledgement will tell. Whoever were told so
-            // without such a cause would be told for ever within one moment.
+            // Expired messages free send-buffer space without an acknowledgement, so notify the
+            // application here. Do so only when more have expired: otherwise notifications could
+            // repeat endlessly at one instant.
             let expired = streams.outgoing.expired();
-            let is_new = core::mem::replace(&mut self.expired_told, expired) != expired;
+            let is_new = core::mem::replace(&mut self.expired_notified, expired) != expired;
             if is_new || streams.outgoing.bytes_held() == 0 {
                 self.update_application();
             }
@@ -134,8 +135,8 @@ impl Connection {
     fn poll_close(&mut self, now: Timestamp, buffer: &mut Vec<u8>) -> Option<Transmit> {
         let close = self.control.close.take()?;
         if self.protection.is_some() {
-            // What arrived until now is acknowledged along with it, so that a peer whose last
-            // message was answered by our close knows that it was received.
+            // Acknowledge with the CLOSE frame everything received so far, so that the peer knows
+            // that the message to which this close is the answer has arrived.
             let mut ranges = core::mem::take(&mut self.ranges);
             let header = self.ack_header(now, &mut ranges);
             let rtt = self.report_rtt();
@@ -166,7 +167,7 @@ impl Connection {
 
     fn poll_handshake(&mut self, now: Timestamp, buffer: &mut Vec<u8>) -> Option<Transmit> {
         let allowance = if self.role == Role::Server && !self.handshake.is_complete() {
-            self.unproved_allowance()
+            self.amplification_allowance()
         } else {
             usize::MAX
         };
@@ -192,7 +193,7 @@ impl Connection {
         buffer.resize(buffer.len() + SHORT_HEADER_LEN, 0);
     }
 
-    /// Lets `write` add frames behind a begun packet; returns where the packet starts.
+    /// Lets `write` add frames to the packet begun last; returns the start of that packet.
     pub(super) fn write_frames(
         &mut self,
         buffer: &mut Vec<u8>,
@@ -218,7 +219,7 @@ impl Connection {
         self.finish_packet_of(now, buffer, start, (kind, false), ack_eliciting, contents);
     }
 
-    /// As `finish_packet`, of a carried packet if `kind` says so.
+    /// As `finish_packet`; `kind` says also whether the packet is relayed.
     fn finish_packet_of(
         &mut self,
         now: Timestamp,
@@ -239,33 +240,33 @@ impl Connection {
             self.coded_at = now;
         }
         self.sent.on_sent(now, size, ack_eliciting, self.app_limited, contents);
-        // Acknowledgements count, too: the bytes of a round are those of all packets.
+        // Round trips are counted by the bytes of all packets, acknowledgements included.
         self.controller.on_sent(now, size as u64, self.sent.bytes_in_flight());
-        // Probes of the MTU are lost as a rule, and many follow each other: they must not put off the
-        // probe time-out of what else is under way.
+        // MTU probes come in rounds and most of them are lost. They must not defer the probe
+        // timeout of other packets.
         if awaits_answer {
             self.unanswered_since.get_or_insert(now);
             self.arm_probe(now);
         }
     }
 
-    /// A control packet with everything that waits; its size.
+    /// Writes a control packet with all pending frames; returns its size.
     fn poll_control(
         &mut self,
         now: Timestamp,
         buffer: &mut Vec<u8>,
-        carriage: &mut Option<&mut dyn PacketSource>,
+        source: &mut Option<&mut dyn PacketSource>,
     ) -> Option<usize> {
-        let carriage = carriage.as_mut().filter(|carriage| carriage.has_report());
+        let source = source.as_mut().filter(|source| source.has_report());
         if let Some(streams) = &self.streams
             && streams.incoming.feedback_at().is_some_and(|at| at <= now)
         {
             self.control.rank = true;
         }
-        if !self.control.is_due() && carriage.is_none() {
+        if !self.control.is_due() && source.is_none() {
             return None;
         }
-        // Whatever makes a control packet necessary, the others ride along.
+        // Any control packet carries a pending acknowledgement.
         let ack_due = self.control.ack || self.control.unacknowledged > 0;
         let mut ranges = core::mem::take(&mut self.ranges);
         let header = if ack_due { self.ack_header(now, &mut ranges) } else { None };
@@ -283,9 +284,12 @@ impl Connection {
             _ => None,
         };
         let (ping, done) = (self.control.ping, self.control.handshake_done);
-        let later =
-            if self.control.crypto { self.handshake.later_data().to_vec() } else { Vec::new() };
-        let (path_response, altered) = (self.control.path_response, self.control.altered);
+        let crypto_data = if self.control.crypto {
+            self.handshake.post_handshake_data().to_vec()
+        } else {
+            Vec::new()
+        };
+        let (path_response, polluted) = (self.control.path_response, self.control.polluted);
         let mark = self.received.largest().map_or(0, |(largest, _)| largest);
 
         self.begin_packet(buffer);
@@ -299,11 +303,11 @@ impl Connection {
             if done {
                 frame::encode(writer, &Frame::HandshakeDone)?;
             }
-            if !later.is_empty() {
-                frame::encode(writer, &Frame::Crypto { offset: 0, data: &later })?;
+            if !crypto_data.is_empty() {
+                frame::encode(writer, &Frame::Crypto { offset: 0, data: &crypto_data })?;
             }
-            if let Some(number) = altered {
-                frame::encode(writer, &Frame::Altered(number))?;
+            if let Some(number) = polluted {
+                frame::encode(writer, &Frame::SymbolPolluted(number))?;
             }
             if let Some(credit) = credit {
                 frame::encode(writer, &Frame::Credit(credit))?;
@@ -314,10 +318,10 @@ impl Connection {
             if let Some(feedback) = feedback {
                 frame::encode(writer, &Frame::Rank(feedback))?;
             }
-            if let Some(carriage) = carriage {
-                // A report is cut to the room that there is; the others wait for the next packet.
+            if let Some(source) = source {
+                // The last report is cut to the free space; further ones wait for the next packet.
                 while writer.remaining() >= REPORT_ROOM
-                    && let Some(report) = carriage.next_report(now, mark)
+                    && let Some(report) = source.next_report(now, mark)
                 {
                     frame::encode(writer, &Frame::BatchRank(report))?;
                 }
@@ -332,13 +336,13 @@ impl Connection {
             credit: credit.is_some(),
             end: end.is_some(),
             handshake_done: done,
-            crypto: !later.is_empty(),
+            crypto: !crypto_data.is_empty(),
             ..Contents::default()
         };
         let ack_eliciting = ping
             || path_response.is_some()
             || done
-            || !later.is_empty()
+            || !crypto_data.is_empty()
             || credit.is_some()
             || end.is_some();
         self.control = PendingControl {
@@ -346,8 +350,8 @@ impl Connection {
             close_sent: self.control.close_sent.take(),
             ..PendingControl::default()
         };
-        self.deadlines.ack = None;
-        self.deadlines.feedback =
+        self.timers.ack = None;
+        self.timers.feedback =
             self.streams.as_ref().and_then(|streams| streams.incoming.feedback_at());
         self.finish_packet(now, buffer, start, PacketKind::Control, ack_eliciting, contents);
         Some(buffer.len())
@@ -368,8 +372,8 @@ impl Connection {
         if self.is_provisional() {
             return None;
         }
-        // Of a path that nothing is known of, much loss is assumed.
-        let known = self.sent.loss.packets() >= KNOWN_LOSS_PACKETS;
+        // Assume high loss until it is measured.
+        let known = self.sent.loss.packets() >= MEASURED_LOSS_PACKETS;
         let loss = self.sent.loss.estimate().max(if known { 0.0 } else { ASSUMED_LOSS });
         let size = self.mtu.poll(now, self.rtt.probe_timeout(MAX_ACK_DELAY), loss)?;
         self.begin_packet(buffer);
@@ -382,10 +386,10 @@ impl Connection {
         Some(buffer.len())
     }
 
-    /// How the path looks to the flow.
+    /// The path's properties for the flow.
     pub(super) fn path_view(&self) -> PathView {
-        if let Some(carried) = &self.carried {
-            return self.carried_view(carried);
+        if let Some(end_to_end) = &self.end_to_end {
+            return self.end_to_end_view(end_to_end);
         }
         PathView {
             rate_bytes_per_second: self.controller.bandwidth(),
@@ -397,16 +401,17 @@ impl Connection {
         }
     }
 
-    /// A burst of coded packets as far as window and pacer let; the size of its segments.
+    /// Writes a burst of coded packets, as far as congestion window and pacer allow; returns the
+    /// segment size.
     fn poll_data(
         &mut self,
         now: Timestamp,
         buffer: &mut Vec<u8>,
-        carriage: &mut Option<&mut dyn PacketSource>,
+        source: &mut Option<&mut dyn PacketSource>,
     ) -> Option<usize> {
         let (rate, window) = (self.controller.pacing_rate(), self.controller.window());
         self.pacer.set_rate(self.blackout.map_or(rate, |blackout| blackout.pace(rate, window)));
-        self.deadlines.pacing = None;
+        self.timers.pacing = None;
         let mut segment_size = None;
         if !self.stash.is_empty() {
             core::mem::swap(buffer, &mut self.stash);
@@ -416,7 +421,7 @@ impl Connection {
         let view = self.path_view();
         let limit = buffer.capacity().min(MAX_BURST_BYTES);
         let mut segments = usize::from(segment_size.is_some());
-        // What may go to an address that is not proved is counted packet by packet.
+        // Check the anti-amplification limit before every packet to an unvalidated address.
         let max_segments = if self.is_provisional() { 1 } else { MAX_SEGMENTS };
         while segments < max_segments && self.stash.is_empty() && self.unsplit.is_none() {
             let packet_bound = segment_size.unwrap_or(usize::from(self.mtu.current()));
@@ -431,28 +436,28 @@ impl Connection {
                 if let Some(at) = self.pacer.next_send_time(now, packet_bound as u64)
                     && at > now
                 {
-                    // Only now is it worth asking whether there is anything to send.
+                    // The pacer blocks: arm its timer only if there is data.
                     if self.has_data() {
-                        self.deadlines.pacing = Some(at);
+                        self.timers.pacing = Some(at);
                     }
                     break;
                 }
             }
             let start = buffer.len();
             let own = self.next_coded(now, &view).map(|kind| (kind, false));
-            let next = own.or_else(|| self.next_carried(now, carriage));
+            let next = own.or_else(|| self.next_relayed(now, source));
             let Some(kind) = next else {
-                // Whoever waits for the next node's credit has more to send than it sends, and what
-                // the link carries shows all the same.
-                self.app_limited = !carriage.as_ref().is_some_and(|c| c.has_backlog());
+                // A backlog that waits for the next node's credit is no lack of data, and the
+                // delivery rate is still meaningful.
+                self.app_limited = !source.as_ref().is_some_and(|c| c.has_backlog());
                 self.probes_allowed = 0;
                 break;
             };
-            if let Some(carriage) = carriage {
-                self.carriage.ready = carriage.has_more(now);
+            if let Some(source) = source {
+                self.packet_source.ready = source.has_more(now);
             }
-            let backlog = carriage.as_ref().is_some_and(|carriage| carriage.has_backlog());
-            // What is sent into a silence is less than the path may carry, too.
+            let backlog = source.as_ref().is_some_and(|source| source.has_backlog());
+            // During a blackout the sender also sends less than the path may transport.
             self.app_limited = (!self.has_data() && !backlog) || self.blackout.is_some();
             self.probes_allowed = self.probes_allowed.saturating_sub(1);
             if self.scratch.len() + SHORT_OVERHEAD > usize::from(self.mtu.current()) {
@@ -484,20 +489,20 @@ impl Connection {
     }
 
     pub(super) fn has_data(&self) -> bool {
-        self.carriage.ready
+        self.packet_source.ready
             || self.streams.as_ref().is_some_and(|streams| streams.outgoing.has_data())
     }
 
-    /// Puts the next carried payload into `scratch`.
-    fn next_carried(
+    /// Puts the next relayed payload into `scratch`.
+    fn next_relayed(
         &mut self,
         now: Timestamp,
-        carriage: &mut Option<&mut dyn PacketSource>,
+        source: &mut Option<&mut dyn PacketSource>,
     ) -> Option<(PacketKind, bool)> {
-        let carriage = carriage.as_mut()?;
+        let source = source.as_mut()?;
         let (view, number) = (self.link_view(now), self.sent.peek_next());
-        let kind = carriage.pull(now, &view, number, &mut self.scratch);
-        self.carriage.ready &= kind.is_some();
+        let kind = source.pull(now, &view, number, &mut self.scratch);
+        self.packet_source.ready &= kind.is_some();
         kind.map(|kind| (kind, true))
     }
 
@@ -508,14 +513,14 @@ impl Connection {
         let symbol_size = symbol_size.min(streams.max_symbol_size);
         let had_end = streams.outgoing.end().is_some();
         let kind = streams.outgoing.poll(now, symbol_size, view, None, &mut self.scratch);
-        // The last message has been cut: now the peer can be told how many symbols there are.
+        // The last message has been cut into symbols: the totals for the END frame are known.
         self.control.end |= !had_end && streams.outgoing.end().is_some();
         kind
     }
 
-    /// Sends the payload in `scratch`, which was made for a larger path, in equal parts.
+    /// Sends the payload in `scratch`, which is too large for the path MTU, in equal fragments.
     fn poll_fragments(&mut self, now: Timestamp, buffer: &mut Vec<u8>) -> Option<usize> {
-        let (kind, carried) = self.unsplit.take()?;
+        let (kind, relayed) = self.unsplit.take()?;
         let room = usize::from(self.mtu.current()) - SHORT_OVERHEAD - FRAGMENT_OVERHEAD;
         let payload = core::mem::take(&mut self.scratch);
         let parts = payload.len().div_ceil(room).max(1);
@@ -525,7 +530,7 @@ impl Connection {
         for (index, data) in payload.chunks(payload.len().div_ceil(parts).max(1)).enumerate() {
             self.begin_packet(buffer);
             let last = index + 1 == parts;
-            let frame = Frame::Fragment { id, index: index as u64, kind, carried, last, data };
+            let frame = Frame::Fragment { id, index: index as u64, kind, relayed, last, data };
             let start = self.write_frames(buffer, |writer| frame::encode(writer, &frame));
             let contents = Contents { coded: true, ..Contents::default() };
             self.finish_packet(now, buffer, start, PacketKind::Control, true, contents);
@@ -537,7 +542,7 @@ impl Connection {
         segment_size
     }
 
-    /// Handles every deadline that has come.
+    /// Handles all expired timers.
     pub(crate) fn handle_timeout(&mut self, now: Timestamp) {
         if self.state.is_dead() {
             return;
@@ -548,36 +553,36 @@ impl Connection {
             }
             return;
         }
-        self.rest_if_due(now);
+        self.trim_if_idle(now);
         self.handshake.handle_timeout(now);
         let is_open = self.state.is_handshaking() || self.is_provisional();
         if is_open && self.handshake.has_timed_out(now) {
-            return self.vanish(CloseReason::HandshakeTimeout);
+            return self.close_silently(CloseReason::HandshakeTimeout);
         }
-        if expired(&mut self.deadlines.idle, now) {
-            let silent_until = self.last_received_at + self.idle_timeout;
-            if self.state.is_established() && silent_until > now {
-                self.deadlines.idle = Some(silent_until);
+        if take_expired(&mut self.timers.idle, now) {
+            let idle_deadline = self.last_received_at + self.idle_timeout;
+            if self.state.is_established() && idle_deadline > now {
+                self.timers.idle = Some(idle_deadline);
             } else {
-                return self.vanish(CloseReason::IdleTimeout(self.idle_timeout));
+                return self.close_silently(CloseReason::IdleTimeout(self.idle_timeout));
             }
         }
-        if expired(&mut self.deadlines.ack, now) {
+        if take_expired(&mut self.timers.ack, now) {
             self.control.ack = true;
         }
-        if expired(&mut self.deadlines.feedback, now) {
+        if take_expired(&mut self.timers.feedback, now) {
             self.control.rank = true;
         }
-        if expired(&mut self.deadlines.key_discard, now)
+        if take_expired(&mut self.timers.key_discard, now)
             && let Some(protection) = &mut self.protection
         {
             protection.discard_previous();
         }
-        if expired(&mut self.deadlines.keep_alive, now) {
+        if take_expired(&mut self.timers.keep_alive, now) {
             self.control.ping = true;
         }
         self.control.ping |= self.stalls.is_due(now);
-        expired(&mut self.deadlines.pacing, now);
+        take_expired(&mut self.timers.pacing, now);
         let view = self.path_view();
         if let Some(streams) = &mut self.streams {
             let had_end = streams.outgoing.end().is_some();
@@ -585,15 +590,15 @@ impl Connection {
             streams.incoming.on_timeout(now);
             self.control.end |= !had_end && streams.outgoing.end().is_some();
         }
-        if expired(&mut self.deadlines.probe, now) {
+        if take_expired(&mut self.timers.probe, now) {
             self.on_probe_timeout(now);
         }
         self.update_application();
     }
 
     fn on_probe_timeout(&mut self, now: Timestamp) {
-        if self.carried.is_some() {
-            // The repair leaves when a link asks for it; until then one probe is enough.
+        if self.end_to_end.is_some() {
+            // Links will ask for the repair; until then one probe is enough.
             self.coded_at = now;
         }
         self.probe_count += 1;
@@ -615,18 +620,19 @@ impl Connection {
             self.control.ping = true;
         }
         if self.probe_count >= SMALL_PROBES_FROM {
-            // Only small packets may get through: the path's MTU fell.
+            // The path MTU may have shrunk, so that only small packets arrive.
             self.control.ping = true;
         }
-        self.deadlines.probe = Some(now + self.probe_backoff());
+        self.timers.probe = Some(now + self.probe_backoff());
     }
 
     fn probe_backoff(&self) -> Duration {
         let mut base = self.rtt.probe_timeout(MAX_ACK_DELAY);
-        if self.carried.is_some() {
-            // Relays repair first, and queues stand between the ends. Ends acknowledge so little that a
-            // round trip measured in a full queue stands for long: it must not be the peer's end.
-            base = (base * CARRIED_PROBE_FACTOR).min(self.idle_timeout / CARRIED_PROBES);
+        if self.end_to_end.is_some() {
+            // Relays repair first, and there are queues on the path. End-to-end RTT samples are so
+            // rare that one taken with a full queue stays for long: it must not delay probes until
+            // the peer's idle timeout.
+            base = (base * END_TO_END_PROBE_FACTOR).min(self.idle_timeout / END_TO_END_PROBES);
         }
         let cap = if self.probe_count < FAST_PROBES {
             MAX_PROBE_INTERVAL
@@ -636,15 +642,15 @@ impl Connection {
         (base * (1 << self.probe_count.min(6))).min(cap.max(base))
     }
 
-    /// Starts the clock after which silence means that the tail was lost.
+    /// Arms the probe timeout (RFC 9002, section 6.2).
     pub(super) fn arm_probe(&mut self, now: Timestamp) {
         let undecoded = self.streams.as_ref().is_some_and(|s| s.outgoing.awaits_decoding());
-        self.deadlines.probe = if self.sent.expects_ack() || undecoded {
+        self.timers.probe = if self.sent.expects_ack() || undecoded {
             let from = if self.probe_count == 0 { now } else { self.sent.last_eliciting_at() };
-            // Whoever has seen nothing of the data does not report that they are missing: answers to
-            // keep-alives and other packets do not put their repair off.
-            // Across relays what waits for a link is not under way yet.
-            let stalled = undecoded && (self.carried.is_none() || !self.has_data());
+            // A receiver that got no coded packets reports none missing. Answers to keep-alives and
+            // other packets must therefore not defer their repair. Over relays, data that waits for
+            // a link is not in flight yet.
+            let stalled = undecoded && (self.end_to_end.is_none() || !self.has_data());
             let from = if stalled { from.min(self.coded_at) } else { from };
             Some((from + self.probe_backoff()).max(now))
         } else {
@@ -653,10 +659,10 @@ impl Connection {
     }
 
     fn arm_keep_alive(&mut self, now: Timestamp) {
-        self.deadlines.keep_alive = self.config.keep_alive.map(|interval| now + interval);
+        self.timers.keep_alive = self.config.keep_alive.map(|interval| now + interval);
     }
 
-    /// When [`Connection::handle_timeout`] wants to be called at the latest.
+    /// When to call [`Connection::handle_timeout`] at the latest.
     pub(crate) fn next_timeout(&self, now: Timestamp) -> Option<Timestamp> {
         if self.state.is_dead() {
             return None;
@@ -664,7 +670,7 @@ impl Connection {
         if let Some(until) = self.state.closing_until() {
             return Some(until);
         }
-        let mut next = self.deadlines.next();
+        let mut next = self.timers.next();
         let mut add = |at: Option<Timestamp>| {
             next = match (next, at) {
                 (Some(a), Some(b)) => Some(a.min(b)),
@@ -673,13 +679,13 @@ impl Connection {
         };
         add(self.handshake.next_timeout());
         if self.state.is_established() {
-            if self.carried.is_none() && !self.is_provisional() {
+            if self.end_to_end.is_none() && !self.is_provisional() {
                 add(self.mtu.next_timeout().map(|at| at.max(now)));
                 add(self.migration.next_timeout());
             }
             add(self.stalls.next_timeout());
             add(self.quiet_at().filter(|&at| at > now));
-            add(self.rest_at());
+            add(self.idle_trim_at());
             if let Some(streams) = &self.streams {
                 add(streams.outgoing.next_timeout().map(|at| at.max(now)));
                 add(streams.incoming.next_timeout());

@@ -1,4 +1,4 @@
-//! Messages before the handshake is done (0-RTT), in mode BTP where both ends want them.
+//! Early data (0-RTT): messages before the handshake is complete, in BTP if both ends enable it.
 
 use core::time::Duration;
 
@@ -11,36 +11,36 @@ use crate::congestion;
 use crate::error::SendError;
 use crate::link::mtu::BASE_UDP_PAYLOAD;
 
-/// Bytes sent to an unproved address for each one that came from there (RFC 9000, section 8).
+/// Bytes sent to an unvalidated address per byte received from it (RFC 9000, section 8).
 pub(super) const AMPLIFICATION: u64 = 3;
 
-/// What a connection did before its handshake was done.
+/// State of early data.
 #[derive(Debug, Default)]
 pub(super) struct ZeroRtt {
-    /// Server: the connection lives on what the first flight said; the client has not proved yet that
-    /// it is there.
+    /// Server: the connection is set up from the client's first flight alone; the client is not
+    /// validated yet.
     pub(super) provisional: bool,
     /// A message was refused before the connection was established.
     pub(super) refused: bool,
     /// Messages of the first flight, sent or delivered.
     pub(super) messages: u64,
-    /// Client: those among them that the server had when the handshake was done.
+    /// Client: how many of them the server had when the handshake completed.
     pub(super) accepted: u64,
 }
 
 impl Connection {
-    /// Whether the connection is set up and the other end is not proved.
+    /// Whether the connection is set up but the peer is not validated yet.
     pub(super) fn is_provisional(&self) -> bool {
         self.zero_rtt.provisional
     }
 
-    /// Bytes that may be sent now to an address that is not proved.
-    pub(super) fn unproved_allowance(&self) -> usize {
+    /// Bytes that the anti-amplification limit allows now.
+    pub(super) fn amplification_allowance(&self) -> usize {
         let allowed = self.unvalidated_received.saturating_mul(AMPLIFICATION);
         usize::try_from(allowed.saturating_sub(self.unvalidated_sent)).unwrap_or(usize::MAX)
     }
 
-    /// Takes a message for the first flight, if it can go with it; otherwise it must wait.
+    /// Accepts a message for the first flight; if it does not fit, the application must wait.
     pub(super) fn send_early(
         &mut self,
         now: Timestamp,
@@ -54,7 +54,7 @@ impl Connection {
                 self.counters.messages_sent += 1;
                 self.counters.message_bytes_sent += len;
                 self.zero_rtt.messages += 1;
-                self.acknowledged_told = false;
+                self.acknowledged_notified = false;
                 Ok(())
             }
             Err(message) => {
@@ -66,19 +66,19 @@ impl Connection {
         }
     }
 
-    /// Client, when the handshake is done: what the server does not have of the first flight goes its
-    /// way with the data. Messages keep their numbers, so that none is delivered twice.
-    pub(super) fn settle_first_flight(&mut self, now: Timestamp) {
+    /// Client, when the handshake completes: sends the early messages that the server does not have
+    /// as normal data. Messages keep their numbers, so that none is delivered twice.
+    pub(super) fn resend_unaccepted_early(&mut self, now: Timestamp) {
         let (messages, arrived) = match self.handshake.finish_early() {
             Ok(Some(early)) => early,
             Ok(None) => return,
-            Err(rule) => return self.misbehaved(now, rule),
+            Err(rule) => return self.on_protocol_violation(now, rule),
         };
         let Some(streams) = &mut self.streams else { return };
         streams.outgoing.skip(arrived as u64);
         self.zero_rtt.accepted = arrived as u64;
         for (message, expires) in messages.into_iter().skip(arrived) {
-            // A server that is another than it was may not take it at all: then it is too late for it.
+            // A changed server may accept only shorter messages: then this one counts as expired.
             let fits = message.len() <= streams.peer_max_message;
             let (message, expires) =
                 if fits { (message, expires) } else { (Bytes::new(), Timestamp::ZERO) };
@@ -86,7 +86,7 @@ impl Connection {
         }
     }
 
-    /// Server: whether the connection can be set up by what the client's first flight says.
+    /// Server: whether the connection can be set up from the client's first flight.
     pub(super) fn may_be_provisional(&self) -> bool {
         self.role == Role::Server
             && self.handshake.takes_early()
@@ -97,7 +97,7 @@ impl Connection {
                 .is_some_and(|peer| self.agreed_mode(peer.mode) == Some(Mode::Btp))
     }
 
-    /// Server: delivers what has come with the first flight.
+    /// Server: delivers the early data received so far.
     pub(super) fn take_early_data(&mut self, now: Timestamp) {
         if !self.is_provisional() {
             return;
@@ -110,23 +110,23 @@ impl Connection {
                     self.zero_rtt.messages += taken.messages;
                     self.counters.messages_received += taken.messages;
                     self.counters.message_bytes_received += taken.bytes;
-                    self.handshake.note_early(arrived);
+                    self.handshake.record_early(arrived);
                 }
-                Err(error) => return self.misbehaved(now, &error.to_string()),
+                Err(error) => return self.on_protocol_violation(now, &error.to_string()),
             }
         }
     }
 
-    /// Server, when the handshake is done: what copies of the client's first flight have delivered on
-    /// other connections is not delivered here.
+    /// Server, when the handshake completes: messages that replays of the first flight have
+    /// delivered on other connections are not delivered again.
     pub(super) fn close_early_data(&mut self) {
         let delivered = self.handshake.close_early();
         if let Some(streams) = &mut self.streams {
-            streams.incoming.note_early(delivered);
+            streams.incoming.record_early(delivered);
         }
     }
 
-    /// Server: the client is there. What the round trip is shows only now.
+    /// Server: the client is validated. Only now there is an RTT sample.
     pub(super) fn confirm_provisional(&mut self, now: Timestamp) {
         self.zero_rtt.provisional = false;
         self.close_early_data();
@@ -137,9 +137,9 @@ impl Connection {
             self.controller.on_sent(now, self.sent.bytes_sent(), 0);
         }
         self.control.handshake_done = true;
-        self.control.crypto = !self.handshake.later_data().is_empty();
+        self.control.crypto = !self.handshake.post_handshake_data().is_empty();
         self.last_received_at = now;
-        self.deadlines.idle = Some(now + self.idle_timeout);
+        self.timers.idle = Some(now + self.idle_timeout);
         self.handle_early(now);
     }
 }

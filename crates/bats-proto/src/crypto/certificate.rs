@@ -1,19 +1,21 @@
+//! Self-signed certificates and fingerprints.
+
 use aws_lc_rs::digest;
 
 use crate::config::Identity;
 
-/// SHA-256 of a certificate in DER.
+/// SHA-256 fingerprint of a certificate in DER.
 pub fn fingerprint(certificate: &[u8]) -> [u8; 32] {
     let mut bytes = [0; 32];
     bytes.copy_from_slice(digest::digest(&digest::SHA256, certificate).as_ref());
     bytes
 }
 
-/// Makes a key and a self-signed certificate for these names.
+/// Generates a private key and a self-signed certificate for these names.
 ///
 /// # Errors
 ///
-/// A text that says what is wrong with the names.
+/// A text that says why the names are invalid.
 pub fn generate_identity(names: &[String]) -> Result<Identity, String> {
     let made = rcgen::generate_simple_self_signed(names).map_err(|error| error.to_string())?;
     Ok(Identity {

@@ -1,4 +1,4 @@
-//! The time that TLS is told.
+//! The clock for TLS, set from outside.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
@@ -7,23 +7,23 @@ use bats_types::Timestamp;
 use rustls::pki_types::UnixTime;
 use rustls::time_provider::TimeProvider;
 
-/// A clock that stands where it was put last: like all time, TLS's comes from outside.
+/// A clock that shows the time that was set last, because the core reads no system clock.
 #[derive(Debug)]
-pub(super) struct ToldTime {
-    /// The time since 1970 at `from`, or since whatever the teller counts from.
+pub(super) struct ExternalClock {
+    /// Unix time at `from` (servers use an arbitrary epoch).
     base: Duration,
     from: Timestamp,
     micros: AtomicU64,
 }
 
-impl ToldTime {
-    /// It is `base` at `from`.
+impl ExternalClock {
+    /// Creates a clock that shows `base` at `from`.
     pub(super) fn new(base: Duration, from: Timestamp) -> Self {
         Self { base, from, micros: AtomicU64::new(0) }
     }
 
-    /// It is `now`. Time does not run backwards.
-    pub(super) fn tell(&self, now: Timestamp) {
+    /// Sets the time to `now`; it never goes backwards.
+    pub(super) fn set(&self, now: Timestamp) {
         let micros = u64::try_from((now - self.from).as_micros()).unwrap_or(u64::MAX);
         self.micros.fetch_max(micros, Ordering::Relaxed);
     }
@@ -34,7 +34,7 @@ impl ToldTime {
     }
 }
 
-impl TimeProvider for ToldTime {
+impl TimeProvider for ExternalClock {
     fn current_time(&self) -> Option<UnixTime> {
         Some(self.now())
     }
@@ -45,16 +45,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_what_was_told_last_and_never_earlier() {
+    fn clock_shows_the_latest_time_set() {
         let start = Timestamp::from_millis(5_000);
-        let clock = ToldTime::new(Duration::from_secs(1_000), start);
-        let seconds = |clock: &ToldTime| clock.now().as_secs();
+        let clock = ExternalClock::new(Duration::from_secs(1_000), start);
+        let seconds = |clock: &ExternalClock| clock.now().as_secs();
         assert_eq!(seconds(&clock), 1_000);
-        clock.tell(start + Duration::from_millis(2_999));
+        clock.set(start + Duration::from_millis(2_999));
         assert_eq!(seconds(&clock), 1_002);
-        clock.tell(start + Duration::from_millis(3_000));
+        clock.set(start + Duration::from_millis(3_000));
         assert_eq!(seconds(&clock), 1_003);
-        clock.tell(start + Duration::from_millis(1_000));
+        clock.set(start + Duration::from_millis(1_000));
         assert_eq!(seconds(&clock), 1_003);
         assert_eq!(clock.current_time().map(|time| time.as_secs()), Some(1_003));
     }

@@ -1,10 +1,10 @@
-//! Keys and the TLS session. No type of the TLS library leaves this folder, but to carriers that bring
-//! a transport of their own for TLS: [`stream`](crate::stream) and QUIC.
+//! Keys and the TLS session. Types of the TLS library stay within this module, except for the
+//! transport bindings that run TLS over another transport: [`stream`](crate::stream) and QUIC.
 
 mod certificate;
 mod clock;
-mod closed;
 mod plain;
+mod psk;
 mod session;
 #[cfg(test)]
 mod session_tests;
@@ -15,28 +15,28 @@ mod trust;
 mod verifier;
 
 pub use certificate::{fingerprint, generate_identity};
-pub(crate) use closed::ClosedSecrets;
+pub(crate) use psk::PskSecrets;
 pub use session::{
     ClientParts, ClientTls, CryptoError, ServerParts, ServerTls, Session, tls_client, tls_server,
 };
-pub(crate) use session::{Unlocked, initial_keys, plain_keys};
+pub(crate) use session::{NewKeys, initial_keys, plain_keys};
 pub use store::SessionStore;
 pub(crate) use symbol::{SymbolKey, SymbolKeys};
 
-/// Bytes of a tag.
+/// Length of an authentication tag in bytes.
 pub const TAG_LEN: usize = 16;
 
-/// Seals and opens the payload of packets.
+/// Protects packet payloads.
 pub enum PacketKey {
     /// AEAD of TLS 1.3.
     Aead(Box<dyn rustls::quic::PacketKey>),
-    /// Checksum of the simulator.
+    /// Checksum of the stand-in for simulation.
     Plain(plain::PlainKey),
 }
 
-/// Masks packet numbers.
+/// Protects packet headers (RFC 9001, section 5.4).
 pub enum HeaderKey {
-    /// Block cipher of TLS 1.3.
+    /// Header protection of TLS 1.3's cipher suite.
     Aead(Box<dyn rustls::quic::HeaderProtectionKey>),
     /// No mask.
     Plain,
@@ -63,7 +63,7 @@ pub struct DirectionalKeys {
     pub packet: PacketKey,
 }
 
-/// Keys of both directions of one level.
+/// Keys of both directions of one encryption level.
 #[derive(Debug)]
 pub struct Keys {
     /// For packets that this end sends.
@@ -86,14 +86,14 @@ impl Keys {
 }
 
 impl PacketKey {
-    /// Seals the first `len` bytes of `buffer`; the tag goes behind them, into the last
-    /// [`TAG_LEN`] bytes. `buffer` has `len + TAG_LEN` bytes.
+    /// Seals the first `len` bytes of `buffer` and writes the tag to its last [`TAG_LEN`] bytes.
+    /// `buffer` has `len + TAG_LEN` bytes.
     pub fn seal_in_place(&self, pn: u64, header: &[u8], buffer: &mut [u8], len: usize) {
         let (payload, tag) = buffer.split_at_mut(len);
         match self {
             Self::Aead(key) => {
-                // Sealing fails only for lengths far beyond a datagram; the tag then stays zero
-                // and the peer drops the packet.
+                // Sealing fails only for lengths far beyond a datagram. Then the tag stays zero and
+                // the peer drops the packet.
                 if let Ok(sealed) = key.encrypt_in_place(pn, header, payload) {
                     tag[..TAG_LEN].copy_from_slice(sealed.as_ref());
                 }
@@ -102,7 +102,8 @@ impl PacketKey {
         }
     }
 
-    /// Opens `buffer`, payload and tag; the length of the payload, or `None` if it is not genuine.
+    /// Opens `buffer` (payload and tag); returns the payload's length, or `None` if it is not
+    /// authentic.
     pub fn open_in_place(&self, pn: u64, header: &[u8], buffer: &mut [u8]) -> Option<usize> {
         match self {
             Self::Aead(key) => {
@@ -116,7 +117,7 @@ impl PacketKey {
         }
     }
 
-    /// Packets that may be sealed with this key (RFC 9001, section 6.6).
+    /// Number of packets that may be sealed with this key (RFC 9001, section 6.6).
     pub fn confidentiality_limit(&self) -> u64 {
         match self {
             Self::Aead(key) => key.confidentiality_limit(),
@@ -124,7 +125,7 @@ impl PacketKey {
         }
     }
 
-    /// Forgeries after which this key is no longer safe.
+    /// Number of forged packets after which this key must not be used (RFC 9001, section 6.6).
     pub fn integrity_limit(&self) -> u64 {
         match self {
             Self::Aead(key) => key.integrity_limit(),
@@ -138,8 +139,8 @@ impl HeaderKey {
     pub fn mask(&self, sample: &[u8; 16]) -> [u8; 5] {
         match self {
             Self::Aead(key) => {
-                // The library masks in place; masking zeros yields the mask. A first byte of a
-                // short header and a number length of four have all five bytes masked.
+                // The library masks in place, and masking zeros yields the mask. With the first
+                // byte of a short header and a 4-byte packet number all five bytes are masked.
                 let mut first = 0x03;
                 let mut number = [0; 4];
                 if key.encrypt_in_place(sample, &mut first, &mut number).is_err() {

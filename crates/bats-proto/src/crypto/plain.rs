@@ -1,4 +1,5 @@
-//! A stand-in for security: deterministic, fast, and good for nothing but simulation and fuzzing.
+//! A stand-in for packet protection: deterministic, fast, insecure; only for simulation and
+//! fuzzing.
 
 /// Key of the checksum.
 #[derive(Clone, Copy, Debug)]
@@ -12,7 +13,7 @@ impl PlainKey {
         Self(label.wrapping_mul(A) | 1)
     }
 
-    /// A checksum of 128 bits that finds accidental changes.
+    /// A 128-bit checksum that detects accidental changes.
     pub(super) fn tag(self, pn: u64, header: &[u8], payload: &[u8]) -> [u8; 16] {
         let mut lanes = [self.0 ^ pn, A ^ header.len() as u64, B, payload.len() as u64];
         mix(&mut lanes, header);
@@ -47,7 +48,8 @@ fn mix(lanes: &mut [u64; 4], bytes: &[u8]) {
 mod tests {
     use super::*;
 
-    /// Simulations give the same trace on every machine and in every version.
+    /// Pins the tags, so that simulations give the same trace on every machine and in every
+    /// version.
     #[test]
     fn golden_tags() {
         let bytes: [u8; 100] = core::array::from_fn(|i| i as u8);
@@ -63,22 +65,22 @@ mod tests {
     }
 
     #[test]
-    fn every_byte_and_every_length_counts() {
+    fn tag_depends_on_every_byte_and_length() {
         let mut bytes = [7; 80];
         let tag =
             |number, header: &[u8], payload: &[u8]| PlainKey::new(1).tag(number, header, payload);
-        let genuine = tag(5, &bytes[..9], &bytes[9..]);
-        assert_ne!(tag(6, &bytes[..9], &bytes[9..]), genuine);
-        assert_ne!(PlainKey::new(2).tag(5, &bytes[..9], &bytes[9..]), genuine);
+        let authentic = tag(5, &bytes[..9], &bytes[9..]);
+        assert_ne!(tag(6, &bytes[..9], &bytes[9..]), authentic);
+        assert_ne!(PlainKey::new(2).tag(5, &bytes[..9], &bytes[9..]), authentic);
         for header in (0..80).filter(|&header| header != 9) {
-            assert_ne!(tag(5, &bytes[..header], &bytes[header..]), genuine, "{header}");
+            assert_ne!(tag(5, &bytes[..header], &bytes[header..]), authentic, "{header}");
         }
         for at in 0..80 {
             bytes[at] ^= 1;
-            assert_ne!(tag(5, &bytes[..9], &bytes[9..]), genuine, "{at}");
+            assert_ne!(tag(5, &bytes[..9], &bytes[9..]), authentic, "{at}");
             bytes[at] ^= 1;
         }
-        // Zeros behind the payload are no part of it.
+        // Zeros after the payload change the tag.
         assert_ne!(tag(5, &[], &[0; 3]), tag(5, &[], &[0; 4]));
     }
 }

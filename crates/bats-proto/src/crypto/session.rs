@@ -1,4 +1,4 @@
-//! The TLS session of a handshake, or its stand-in.
+//! The TLS session of a handshake, or its stand-in for simulation.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -10,56 +10,56 @@ use rustls::pki_types::ServerName;
 use rustls::quic::{self, ClientConnection, KeyChange, Secrets, ServerConnection, Version};
 use rustls::{ClientConfig, HandshakeKind, ServerConfig, Side, version::TLS13};
 
-use super::clock::ToldTime;
-use super::closed::ClosedSecrets;
+use super::clock::ExternalClock;
 use super::plain::PlainKey;
-use super::store::StoreOf;
+use super::psk::PskSecrets;
+use super::store::ConnectionSessionStore;
 use super::symbol::{EXPORTER_LABEL, SECRET_LEN, SymbolKeys};
 use super::tickets::ServerSessions;
-use super::trust::{Basis, Template, judged_at, key_of, unusable};
+use super::trust::{Template, TrustIdentity, certificate_and_key, config_error, verification_time};
 use super::{DirectionalKeys, HeaderKey, Keys, PacketKey, fingerprint};
 use crate::config::{self, Mode, Security};
 use crate::error::ConnectError;
 
-/// Application protocol of the handshake.
+/// ALPN protocol of the handshake.
 const ALPN: &[u8] = b"openbats/1";
-/// Sessions that a client asks for with each connection: one for the next, and one to spare, because
-/// each is used once and a connection may end before new ones come.
+/// Session tickets that a client requests per connection: one for the next connection and one
+/// spare, because each is used once and a connection may end before new tickets arrive.
 const TICKETS: u8 = 2;
 
-/// What the TLS session does not accept.
+/// The TLS session failed; the text says why.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct CryptoError(pub String);
 
-/// What a client's session begins with.
+/// TLS setup of a client.
 pub enum ClientTls {
-    /// Real.
+    /// Real TLS.
     Tls(Box<ClientParts>),
-    /// Stand-in.
+    /// The stand-in.
     Plain,
 }
 
-/// What a server's sessions are made of.
+/// Shared parts of a server's sessions.
 pub struct ServerParts {
     tls: Arc<ServerConfig>,
-    clock: Arc<ToldTime>,
+    clock: Arc<ExternalClock>,
     pub(super) sessions: Arc<ServerSessions>,
 }
 
-/// What a client's session is made of.
+/// Parts of a client's session.
 pub struct ClientParts {
     tls: ClientConfig,
     name: ServerName<'static>,
-    clock: Arc<ToldTime>,
-    store: Option<Arc<StoreOf>>,
+    clock: Arc<ExternalClock>,
+    store: Option<Arc<ConnectionSessionStore>>,
 }
 
-/// What a server's sessions have in common.
+/// TLS setup shared by a server's sessions.
 pub enum ServerTls {
-    /// Real.
+    /// Real TLS.
     Tls(ServerParts),
-    /// Stand-in.
+    /// The stand-in.
     Plain,
 }
 
@@ -69,12 +69,11 @@ impl core::fmt::Debug for ServerTls {
     }
 }
 
-/// The TLS of a client, whatever carries it, and the name to be asked for. Every handshake is a full
-/// one.
+/// TLS configuration of a client for any transport, and the server name. Without resumption.
 ///
 /// # Errors
 ///
-/// The name is none, or something in the configuration cannot be used.
+/// The server name or the configuration is invalid.
 pub fn tls_client(
     config: &config::ClientConfig,
     server_name: &str,
@@ -82,8 +81,8 @@ pub fn tls_client(
 ) -> Result<(ClientConfig, ServerName<'static>), ConnectError> {
     let name = name_of(server_name)?;
     let mut tls = Template::new(config)?.tls;
-    let base = judged_at(&config.trust).unwrap_or_default();
-    tls.time_provider = Arc::new(ToldTime::new(base, Timestamp::ZERO));
+    let base = verification_time(&config.trust).unwrap_or_default();
+    tls.time_provider = Arc::new(ExternalClock::new(base, Timestamp::ZERO));
     tls.alpn_protocols = vec![alpn.to_vec()];
     Ok((tls, name))
 }
@@ -93,39 +92,39 @@ fn name_of(server_name: &str) -> Result<ServerName<'static>, ConnectError> {
         .map_err(|_| ConnectError::ServerName(server_name.to_owned()))
 }
 
-/// The TLS of a server, whatever carries it. It offers no sessions to be taken up.
+/// TLS configuration of a server for any transport. Without resumption.
 ///
 /// # Errors
 ///
-/// Certificate or key cannot be used.
+/// The certificate or the key is invalid.
 pub fn tls_server(
     config: &config::ServerConfig,
     alpn: &[u8],
 ) -> Result<ServerConfig, ConnectError> {
-    // Clients show no certificates, so that no time is asked for.
-    tls_server_at(config, alpn, Arc::new(ToldTime::new(Duration::ZERO, Timestamp::ZERO)))
+    // Clients present no certificates, so TLS needs no time.
+    tls_server_at(config, alpn, Arc::new(ExternalClock::new(Duration::ZERO, Timestamp::ZERO)))
 }
 
 fn tls_server_at(
     config: &config::ServerConfig,
     alpn: &[u8],
-    clock: Arc<ToldTime>,
+    clock: Arc<ExternalClock>,
 ) -> Result<ServerConfig, ConnectError> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let (chain, key) = key_of(&config.identity);
+    let (chain, key) = certificate_and_key(&config.identity);
     let mut tls = ServerConfig::builder_with_details(provider, clock)
         .with_protocol_versions(&[&TLS13])
-        .map_err(unusable)?
+        .map_err(config_error)?
         .with_no_client_auth()
         .with_single_cert(chain, key)
-        .map_err(unusable)?;
+        .map_err(config_error)?;
     tls.alpn_protocols = vec![alpn.to_vec()];
     tls.send_tls13_tickets = 0;
     Ok(tls)
 }
 
 impl ClientTls {
-    /// For connections to `server` from `now` on.
+    /// Prepares TLS for a connection to `server` that starts at `now`.
     pub(crate) fn new(
         now: Timestamp,
         config: &config::ClientConfig,
@@ -136,29 +135,31 @@ impl ClientTls {
         let transport = &config.transport;
         let Some(resumption) = &transport.resumption else {
             if transport.early_data {
-                return Err(unusable("early data need a store of sessions"));
+                return Err(config_error("early data needs a session store"));
             }
             if security == Security::DangerousPlain {
                 return Ok(Self::Plain);
             }
             let (tls, name) = tls_client(config, server_name, ALPN)?;
-            let clock = Arc::new(ToldTime::new(Duration::ZERO, now));
+            let clock = Arc::new(ExternalClock::new(Duration::ZERO, now));
             return Ok(Self::Tls(Box::new(ClientParts { tls, name, clock, store: None })));
         };
         if security == Security::DangerousPlain {
-            return Err(unusable("the stand-in for TLS has no sessions to be taken up"));
+            return Err(config_error("the stand-in for TLS does not support resumption"));
         }
         if transport.early_data && transport.mode != Mode::Btp {
-            return Err(unusable("early data can be replayed, so that only mode 0 (BTP) has them"));
+            return Err(config_error(
+                "early data can be replayed, so only mode 0 (BTP) supports it",
+            ));
         }
         let name = name_of(server_name)?;
-        let base = judged_at(&config.trust).unwrap_or(resumption.unix_time);
-        let clock = Arc::new(ToldTime::new(base, now));
-        let basis = Basis::of(config);
-        let template = resumption.store.template(basis, config)?;
-        let store = Arc::new(StoreOf::new(
+        let base = verification_time(&config.trust).unwrap_or(resumption.unix_time);
+        let clock = Arc::new(ExternalClock::new(base, now));
+        let trust_identity = TrustIdentity::of(config);
+        let template = resumption.store.template(trust_identity, config)?;
+        let store = Arc::new(ConnectionSessionStore::new(
             resumption.store.clone(),
-            (basis, template.clone()),
+            (trust_identity, template.clone()),
             server,
             name.clone(),
             ALPN,
@@ -180,7 +181,7 @@ impl ClientTls {
                 let ClientParts { tls, name, clock, store } = *parts;
                 let connection =
                     ClientConnection::new(Arc::new(tls), Version::V1, name, parameters)
-                        .map_err(unusable)?;
+                        .map_err(config_error)?;
                 Ok(Session::tls(quic::Connection::Client(connection), clock, store))
             }
             Self::Plain => Ok(Session::plain(Side::Client, parameters)),
@@ -195,26 +196,27 @@ impl ServerTls {
     ) -> Result<Self, ConnectError> {
         let transport = &config.transport;
         if transport.early_data && !transport.offers(Mode::Btp) {
-            return Err(unusable("early data are for mode 0 (BTP), which is not offered"));
+            return Err(config_error("early data needs mode 0 (BTP), which is not offered"));
         }
         if security == Security::DangerousPlain {
             if transport.early_data {
-                return Err(unusable("the stand-in for TLS has no early data"));
+                return Err(config_error("the stand-in for TLS does not support early data"));
             }
             return Ok(Self::Plain);
         }
-        let clock = Arc::new(ToldTime::new(Duration::ZERO, Timestamp::ZERO));
+        let clock = Arc::new(ExternalClock::new(Duration::ZERO, Timestamp::ZERO));
         let mut tls = tls_server_at(config, ALPN, clock.clone())?;
         let sessions = Arc::new(ServerSessions::new(clock.clone()));
         tls.session_storage = sessions.clone();
-        // As many as a client asks for, and none to one that does not.
+        // As many as a client requests; none to a client that requests none.
         tls.max_tls13_tickets = usize::from(TICKETS);
-        // QUIC's TLS knows none or any number; the limit is the packets' affair.
+        // QUIC's TLS allows only 0 or 2^32 - 1 here (RFC 9001, section 4.6.1); the receiver of
+        // early packets enforces the limit.
         tls.max_early_data_size = if transport.early_data { u32::MAX } else { 0 };
         Ok(Self::Tls(ServerParts { tls: Arc::new(tls), clock, sessions }))
     }
 
-    /// Begins a session; one that may `take_early` data, if the configuration has them.
+    /// Starts a session; `take_early` allows early data, if the configuration enables it.
     pub(crate) fn start(
         &self,
         parameters: Vec<u8>,
@@ -233,7 +235,7 @@ impl ServerTls {
         }
     }
 
-    /// Sessions that made room for others.
+    /// Sessions evicted for newer ones.
     pub(crate) fn sessions_displaced(&self) -> u64 {
         match self {
             Self::Tls(parts) => parts.sessions.displaced(),
@@ -241,7 +243,7 @@ impl ServerTls {
         }
     }
 
-    /// Whether this is the stand-in.
+    /// TLS or the stand-in.
     pub(crate) fn security(&self) -> Security {
         match self {
             Self::Tls(..) => Security::Tls,
@@ -250,15 +252,15 @@ impl ServerTls {
     }
 }
 
-/// Keys of the first level, which follow from a connection ID that everyone sees, and in closed mode
-/// from the shared key.
+/// Initial keys, derived from the client's destination connection ID, which everyone can see, and
+/// in PSK mode also from the pre-shared key.
 pub(crate) fn initial_keys(
     security: Security,
-    closed: Option<&ClosedSecrets>,
+    psk: Option<&PskSecrets>,
     destination: &[u8],
     is_client: bool,
 ) -> Option<Keys> {
-    let material = closed.map(|closed| closed.keying_material(destination));
+    let material = psk.map(|psk| psk.keying_material(destination));
     match security {
         Security::Tls => {
             let side = if is_client { Side::Client } else { Side::Server };
@@ -268,7 +270,7 @@ pub(crate) fn initial_keys(
             Some(Keys::from_tls(suite.keys(material, side, Version::V1)))
         }
         Security::DangerousPlain => {
-            // One bit less, because a label is doubled.
+            // One bit less, because `plain_keys` doubles the label.
             let label = material.map_or(1, |[a, b, c, d, e, f, g, h, ..]| {
                 u64::from_be_bytes([a, b, c, d, e, f, g, h]) >> 1
             });
@@ -277,7 +279,7 @@ pub(crate) fn initial_keys(
     }
 }
 
-/// Keys of the stand-in: everyone can compute them, fuzzing does.
+/// Keys of the stand-in. Everyone can compute them; fuzzing does.
 pub(crate) fn plain_keys(label: u64, is_client: bool) -> Keys {
     let direction = |client: bool| DirectionalKeys {
         header: HeaderKey::Plain,
@@ -286,14 +288,14 @@ pub(crate) fn plain_keys(label: u64, is_client: bool) -> Keys {
     Keys { local: direction(is_client), remote: direction(!is_client) }
 }
 
-/// What the handshake has to say next, and what it unlocked.
+/// Keys that the handshake has produced.
 #[derive(Debug)]
-pub(crate) enum Unlocked {
+pub(crate) enum NewKeys {
     Handshake(Keys),
     OneRtt(Keys),
 }
 
-/// One end's handshake.
+/// The TLS session of one end.
 pub struct Session(Inner);
 
 enum Inner {
@@ -304,9 +306,9 @@ enum Inner {
 struct TlsSession {
     connection: quic::Connection,
     secrets: Option<Secrets>,
-    clock: Arc<ToldTime>,
-    /// Where a client's sessions go.
-    store: Option<Arc<StoreOf>>,
+    clock: Arc<ExternalClock>,
+    /// The session store of a client.
+    store: Option<Arc<ConnectionSessionStore>>,
 }
 
 impl core::fmt::Debug for Session {
@@ -318,8 +320,8 @@ impl core::fmt::Debug for Session {
 impl Session {
     fn tls(
         connection: quic::Connection,
-        clock: Arc<ToldTime>,
-        store: Option<Arc<StoreOf>>,
+        clock: Arc<ExternalClock>,
+        store: Option<Arc<ConnectionSessionStore>>,
     ) -> Self {
         Self(Inner::Tls(Box::new(TlsSession { connection, secrets: None, clock, store })))
     }
@@ -340,7 +342,7 @@ impl Session {
     pub(crate) fn read(&mut self, now: Timestamp, data: &[u8]) -> Result<(), CryptoError> {
         match &mut self.0 {
             Inner::Tls(tls) => {
-                tls.clock.tell(now);
+                tls.clock.set(now);
                 if let Some(store) = &tls.store
                     && !tls.connection.is_handshaking()
                     && let Some(chain) = tls.connection.peer_certificates()
@@ -353,21 +355,22 @@ impl Session {
         }
     }
 
-    /// Appends handshake data to be sent; with the keys of the next level, if it ends here.
-    pub(crate) fn write(&mut self, out: &mut Vec<u8>) -> Option<Unlocked> {
+    /// Appends handshake data to send to `out`; returns the keys of the next level if this level is
+    /// complete.
+    pub(crate) fn write(&mut self, out: &mut Vec<u8>) -> Option<NewKeys> {
         match &mut self.0 {
             Inner::Tls(tls) => match tls.connection.write_hs(out)? {
-                KeyChange::Handshake { keys } => Some(Unlocked::Handshake(Keys::from_tls(keys))),
+                KeyChange::Handshake { keys } => Some(NewKeys::Handshake(Keys::from_tls(keys))),
                 KeyChange::OneRtt { keys, next } => {
                     tls.secrets = Some(next);
-                    Some(Unlocked::OneRtt(Keys::from_tls(keys)))
+                    Some(NewKeys::OneRtt(Keys::from_tls(keys)))
                 }
             },
             Inner::Plain(plain) => plain.write(out),
         }
     }
 
-    /// Whether the handshake is done on this side.
+    /// Whether the handshake is complete at this end.
     pub(crate) fn is_done(&self) -> bool {
         match &self.0 {
             Inner::Tls(tls) => !tls.connection.is_handshaking(),
@@ -375,7 +378,7 @@ impl Session {
         }
     }
 
-    /// Whether an earlier session was taken up, known once the handshake is done.
+    /// Whether an earlier session was resumed; known once the handshake is complete.
     pub(crate) fn is_resumed(&self) -> bool {
         match &self.0 {
             Inner::Tls(tls) => tls.connection.handshake_kind() == Some(HandshakeKind::Resumed),
@@ -383,8 +386,8 @@ impl Session {
         }
     }
 
-    /// Keys of early data: the client's once the session was begun, if it takes up one that has them;
-    /// the server's once it has read the client's first message and accepted.
+    /// Keys of early data. Client: from the start, if it resumes a session that allows early data.
+    /// Server: once it has read the ClientHello and accepted early data.
     pub(crate) fn early_keys(&self) -> Option<DirectionalKeys> {
         match &self.0 {
             Inner::Tls(tls) => tls.connection.zero_rtt_keys().map(DirectionalKeys::from_tls),
@@ -392,7 +395,7 @@ impl Session {
         }
     }
 
-    /// Client: whether the server takes early data, known once the handshake is done.
+    /// Client: whether the server accepted early data; known once the handshake is complete.
     pub(crate) fn is_early_accepted(&self) -> bool {
         match &self.0 {
             Inner::Tls(tls) => match &tls.connection {
@@ -403,8 +406,8 @@ impl Session {
         }
     }
 
-    /// The peer's transport parameters. A client that takes up a session has those of the earlier one
-    /// until its handshake is done.
+    /// The peer's transport parameters. A client that resumes a session gets those of the earlier
+    /// session until the handshake is complete.
     pub(crate) fn peer_parameters(&self) -> Option<&[u8]> {
         match &self.0 {
             Inner::Tls(tls) => tls.connection.quic_transport_parameters(),
@@ -424,7 +427,7 @@ impl Session {
         }
     }
 
-    /// Keys for the symbols of a session that crosses relays; `None` before the handshake is done.
+    /// Keys for the symbols of an end-to-end session; `None` before the handshake is complete.
     pub(crate) fn symbol_keys(&self) -> Option<SymbolKeys> {
         match &self.0 {
             Inner::Tls(tls) => {
@@ -439,7 +442,7 @@ impl Session {
         }
     }
 
-    /// The next generation of keys for data: (to seal, to open).
+    /// 1-RTT keys of the next key phase: (to seal, to open).
     pub(crate) fn next_keys(&mut self) -> Option<(PacketKey, PacketKey)> {
         match &mut self.0 {
             Inner::Tls(tls) => {
@@ -455,7 +458,7 @@ impl Session {
     }
 }
 
-/// Lengths of the stand-in's flights: those of TLS with a small certificate.
+/// Lengths in bytes of the stand-in's flights: those of TLS with a small certificate.
 const PLAIN_CLIENT_HELLO: usize = 280;
 const PLAIN_SERVER_HELLO: usize = 96;
 const PLAIN_SERVER_FLIGHT: usize = 800;
@@ -480,11 +483,11 @@ impl PlainSession {
     }
 
     fn take_parameters(&mut self, from: usize) -> Result<(), CryptoError> {
-        let broken = || CryptoError("malformed stand-in handshake".to_owned());
-        let flight = self.incoming.get(from..).ok_or_else(broken)?;
-        let (len, rest) = flight.split_first_chunk::<2>().ok_or_else(broken)?;
+        let malformed = || CryptoError("malformed stand-in handshake".to_owned());
+        let flight = self.incoming.get(from..).ok_or_else(malformed)?;
+        let (len, rest) = flight.split_first_chunk::<2>().ok_or_else(malformed)?;
         let len = usize::from(u16::from_be_bytes(*len));
-        self.peer = Some(rest.get(..len).ok_or_else(broken)?.to_vec());
+        self.peer = Some(rest.get(..len).ok_or_else(malformed)?.to_vec());
         Ok(())
     }
 
@@ -517,7 +520,7 @@ impl PlainSession {
         Ok(())
     }
 
-    fn write(&mut self, out: &mut Vec<u8>) -> Option<Unlocked> {
+    fn write(&mut self, out: &mut Vec<u8>) -> Option<NewKeys> {
         match (self.side, self.step) {
             (Side::Client, 0) => {
                 out.extend(self.flight(PLAIN_CLIENT_HELLO));
@@ -526,23 +529,23 @@ impl PlainSession {
             }
             (Side::Client, 2) => {
                 self.step = 3;
-                Some(Unlocked::Handshake(plain_keys(2, self.side == Side::Client)))
+                Some(NewKeys::Handshake(plain_keys(2, self.side == Side::Client)))
             }
             (Side::Client, 4) => {
                 out.extend([1; PLAIN_FINISHED]);
                 self.step = 5;
                 self.done = true;
-                Some(Unlocked::OneRtt(plain_keys(3, self.side == Side::Client)))
+                Some(NewKeys::OneRtt(plain_keys(3, self.side == Side::Client)))
             }
             (Side::Server, 1) => {
                 out.extend([2; PLAIN_SERVER_HELLO]);
                 self.step = 2;
-                Some(Unlocked::Handshake(plain_keys(2, self.side == Side::Client)))
+                Some(NewKeys::Handshake(plain_keys(2, self.side == Side::Client)))
             }
             (Side::Server, 2) => {
                 out.extend(self.flight(PLAIN_SERVER_FLIGHT));
                 self.step = 3;
-                Some(Unlocked::OneRtt(plain_keys(3, self.side == Side::Client)))
+                Some(NewKeys::OneRtt(plain_keys(3, self.side == Side::Client)))
             }
             _ => None,
         }

@@ -1,4 +1,4 @@
-//! Sessions without packets: what becomes of a first message whose ticket was tampered with.
+//! Tests of TLS sessions without packets: tampered tickets, refused early data, the stand-in.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bats_types::Timestamp;
 use rustls::server::StoresServerSessions as _;
 
-use super::session::{ClientTls, ServerTls, Session, Unlocked, initial_keys, plain_keys};
+use super::session::{ClientTls, NewKeys, ServerTls, Session, initial_keys, plain_keys};
 use super::tickets::MAX_SESSIONS;
 use super::{
     DirectionalKeys, Keys, PacketKey, SessionStore, TAG_LEN, fingerprint, generate_identity,
@@ -16,17 +16,17 @@ use crate::config::{
 };
 
 const NOW: Timestamp = Timestamp::from_millis(5);
-/// Behind the ticket: its age, and the binders with their lengths (SHA-384).
-const BEHIND_TICKET: usize = 4 + 2 + 1 + 48;
+/// Bytes after the ticket: its age, and the binders with their lengths (SHA-384).
+const BYTES_AFTER_TICKET: usize = 4 + 2 + 1 + 48;
 const TICKET: usize = 32;
 
-struct Ends {
+struct Peers {
     server: ServerTls,
     config: ClientConfig,
     store: SessionStore,
 }
 
-impl Ends {
+impl Peers {
     fn new() -> Self {
         let identity = generate_identity(&["server".to_owned()]).unwrap();
         let trust = PeerTrust::Fingerprints(vec![fingerprint(&identity.certificate_chain[0])]);
@@ -55,13 +55,13 @@ impl Ends {
     }
 }
 
-/// What a session has to say, level by level.
-fn say(session: &mut Session) -> Vec<Vec<u8>> {
+/// Takes all data that a session wants to send, level by level.
+fn flights_of(session: &mut Session) -> Vec<Vec<u8>> {
     let mut parts = Vec::new();
     loop {
         let mut part = Vec::new();
-        let unlocked = session.write(&mut part);
-        let nothing = part.is_empty() && unlocked.is_none();
+        let new_keys = session.write(&mut part);
+        let nothing = part.is_empty() && new_keys.is_none();
         parts.extend((!part.is_empty()).then_some(part));
         if nothing {
             return parts;
@@ -69,15 +69,15 @@ fn say(session: &mut Session) -> Vec<Vec<u8>> {
     }
 }
 
-/// Hands everything over until nobody has more to say; false if somebody does not accept it.
+/// Exchanges all flights; false if one end rejects the other's data or is not complete.
 fn finish(client: &mut Session, server: &mut Session) -> bool {
     for _ in 0..4 {
-        for part in say(server) {
+        for part in flights_of(server) {
             if client.read(NOW, &part).is_err() {
                 return false;
             }
         }
-        for part in say(client) {
+        for part in flights_of(client) {
             if server.read(NOW, &part).is_err() {
                 return false;
             }
@@ -86,9 +86,9 @@ fn finish(client: &mut Session, server: &mut Session) -> bool {
     client.is_done() && server.is_done()
 }
 
-fn meet(ends: &Ends, tamper: impl FnOnce(&mut Vec<u8>)) -> (bool, Session, Session) {
-    let (mut client, mut server) = ends.begin();
-    let mut hello = say(&mut client).concat();
+fn handshake_with(peers: &Peers, tamper: impl FnOnce(&mut Vec<u8>)) -> (bool, Session, Session) {
+    let (mut client, mut server) = peers.begin();
+    let mut hello = flights_of(&mut client).concat();
     tamper(&mut hello);
     let read = server.read(NOW, &hello).is_ok();
     let done = read && finish(&mut client, &mut server);
@@ -96,54 +96,54 @@ fn meet(ends: &Ends, tamper: impl FnOnce(&mut Vec<u8>)) -> (bool, Session, Sessi
 }
 
 #[test]
-fn a_ticket_is_taken_as_it_is_or_not_at_all() {
-    let ends = Ends::new();
-    let (done, client, server) = meet(&ends, |_| {});
-    assert!(done && !client.is_resumed() && ends.store.len() == 2 && !ends.store.is_empty());
+fn tampered_ticket_prevents_resumption() {
+    let peers = Peers::new();
+    let (done, client, server) = handshake_with(&peers, |_| {});
+    assert!(done && !client.is_resumed() && peers.store.len() == 2 && !peers.store.is_empty());
     assert!(server.early_keys().is_none());
 
-    let (done, client, server) = meet(&ends, |_| {});
+    let (done, client, server) = handshake_with(&peers, |_| {});
     assert!(done && client.is_resumed() && server.is_resumed());
     assert!(client.early_keys().is_some() && server.early_keys().is_some());
     assert!(client.is_early_accepted());
 
-    // Garbled: of the ticket, of its age, of the binder, and of what the binder stands for.
+    // Tamper with the ticket, its age, the binder, and the data that the binder covers.
     for (from_end, is_ticket) in [
-        (BEHIND_TICKET + TICKET, true),
-        (BEHIND_TICKET + TICKET / 2, true),
-        (BEHIND_TICKET + 1, true),
-        (BEHIND_TICKET - 1, false),
+        (BYTES_AFTER_TICKET + TICKET, true),
+        (BYTES_AFTER_TICKET + TICKET / 2, true),
+        (BYTES_AFTER_TICKET + 1, true),
+        (BYTES_AFTER_TICKET - 1, false),
         (40, false),
         (1, false),
     ] {
-        ends.store.clear();
-        assert!(ends.store.is_empty());
-        assert!(meet(&ends, |_| {}).0);
-        let (done, client, server) = meet(&ends, |hello| {
+        peers.store.clear();
+        assert!(peers.store.is_empty());
+        assert!(handshake_with(&peers, |_| {}).0);
+        let (done, client, server) = handshake_with(&peers, |hello| {
             let at = hello.len() - from_end;
             hello[at] ^= 1;
         });
         assert!(!done && server.early_keys().is_none(), "{from_end} bytes from the end");
         assert!(!client.is_done());
-        // An unknown ticket is none; a wrong binder is an attack.
-        let (mut client, mut server) = ends.begin();
-        let mut hello = say(&mut client).concat();
+        // An unknown ticket is ignored; a wrong binder is an error.
+        let (mut client, mut server) = peers.begin();
+        let mut hello = flights_of(&mut client).concat();
         let at = hello.len() - from_end;
         hello[at] ^= 1;
         assert_eq!(server.read(NOW, &hello).is_ok(), is_ticket, "{from_end} bytes from the end");
     }
 }
 
-/// A server that does not want early data of a connection goes on without.
+/// A server can refuse early data and still resume the session.
 #[test]
-fn early_data_are_refused_without_harm() {
-    let ends = Ends::new();
-    assert!(meet(&ends, |_| {}).0);
-    let (mut client, _) = ends.begin();
-    let mut server = ends.server.start(vec![6], false).unwrap();
-    server.read(NOW, &say(&mut client).concat()).unwrap();
+fn session_is_resumed_when_early_data_is_refused() {
+    let peers = Peers::new();
+    assert!(handshake_with(&peers, |_| {}).0);
+    let (mut client, _) = peers.begin();
+    let mut server = peers.server.start(vec![6], false).unwrap();
+    server.read(NOW, &flights_of(&mut client).concat()).unwrap();
     assert!(server.early_keys().is_none());
-    // Until the handshake is done the client knows what the server said before.
+    // Until the handshake is complete the client has the server's earlier parameters.
     assert_eq!(client.peer_parameters(), Some(&[3, 4, 5][..]));
     assert!(finish(&mut client, &mut server));
     assert_eq!(client.peer_parameters(), Some(&[6][..]));
@@ -151,8 +151,8 @@ fn early_data_are_refused_without_harm() {
 }
 
 #[test]
-fn sessions_that_made_room_are_counted() {
-    let Ends { server, .. } = Ends::new();
+fn evicted_sessions_are_counted() {
+    let Peers { server, .. } = Peers::new();
     let ServerTls::Tls(parts) = &server else { panic!("real TLS") };
     for number in 0..MAX_SESSIONS {
         assert!(parts.sessions.put(number.to_be_bytes().to_vec(), vec![7]));
@@ -169,7 +169,7 @@ fn sealed(key: &PacketKey) -> Vec<u8> {
     packet
 }
 
-/// Whether what one seals the other opens.
+/// Whether `open` opens what `seal` has sealed.
 fn opens(seal: &PacketKey, open: &PacketKey) -> bool {
     let opened = open.open_in_place(5, b"header", &mut sealed(seal));
     assert!(opened.is_none_or(|len| len == 3));
@@ -182,22 +182,22 @@ fn match_each_other(client: &Keys, server: &Keys) -> bool {
         && !opens(&client.local.packet, &client.remote.packet)
 }
 
-/// The handshake of simulations: flights as long as those of TLS, which may arrive in pieces.
+/// The stand-in's handshake: flights as long as those of TLS, which may arrive in pieces.
 #[test]
-fn the_stand_in_shakes_hands_as_tls_does() {
-    fn write(session: &mut Session) -> (Vec<u8>, Option<Unlocked>) {
+fn stand_in_completes_a_handshake_like_tls() {
+    fn write(session: &mut Session) -> (Vec<u8>, Option<NewKeys>) {
         let mut out = Vec::new();
-        let unlocked = session.write(&mut out);
-        (out, unlocked)
+        let new_keys = session.write(&mut out);
+        (out, new_keys)
     }
 
-    /// Hands over a flight, of which all but the last byte unlocks nothing.
+    /// Delivers a flight and checks that nothing happens before its last byte.
     fn read(session: &mut Session, flight: &[u8]) {
         assert!(!session.is_done() && session.symbol_keys().is_none());
         let (last, before) = flight.split_last().unwrap();
         session.read(NOW, before).unwrap();
-        let (out, unlocked) = write(session);
-        assert!(out.is_empty() && unlocked.is_none() && !session.is_done());
+        let (out, new_keys) = write(session);
+        assert!(out.is_empty() && new_keys.is_none() && !session.is_done());
         session.read(NOW, &[*last]).unwrap();
     }
 
@@ -206,14 +206,14 @@ fn the_stand_in_shakes_hands_as_tls_does() {
     let (hello, None) = write(&mut client) else { panic!("no keys yet") };
     assert_eq!((hello.len(), server.peer_parameters()), (280, None));
     read(&mut server, &hello);
-    let (hello, Some(Unlocked::Handshake(servers))) = write(&mut server) else { panic!("keys") };
-    let (flight, Some(Unlocked::OneRtt(servers_data))) = write(&mut server) else { panic!("keys") };
+    let (hello, Some(NewKeys::Handshake(servers))) = write(&mut server) else { panic!("keys") };
+    let (flight, Some(NewKeys::OneRtt(servers_data))) = write(&mut server) else { panic!("keys") };
     assert_eq!((hello.len(), flight.len()), (96, 800));
     read(&mut client, &hello);
-    let (nothing, Some(Unlocked::Handshake(clients))) = write(&mut client) else { panic!("keys") };
+    let (nothing, Some(NewKeys::Handshake(clients))) = write(&mut client) else { panic!("keys") };
     assert!(nothing.is_empty());
     read(&mut client, &flight);
-    let (finished, Some(Unlocked::OneRtt(clients_data))) = write(&mut client) else {
+    let (finished, Some(NewKeys::OneRtt(clients_data))) = write(&mut client) else {
         panic!("keys")
     };
     assert_eq!(finished.len(), 36);
@@ -244,7 +244,7 @@ fn the_stand_in_shakes_hands_as_tls_does() {
 }
 
 #[test]
-fn the_stand_in_takes_no_more_than_a_handshake() {
+fn stand_in_rejects_more_data_than_a_handshake() {
     let server = || ServerTls::Plain.start(vec![], false).unwrap();
     let most = 280 + 96 + 800 + 36;
     assert!(server().read(NOW, &vec![0; most]).is_ok());
@@ -252,12 +252,12 @@ fn the_stand_in_takes_no_more_than_a_handshake() {
     let mut one = server();
     assert!(one.read(NOW, &vec![0; most]).is_ok());
     assert!(one.read(NOW, &[0]).is_err());
-    // Parameters that are longer than what came.
+    // Parameters longer than the data received.
     assert!(server().read(NOW, &[0xff; 280]).is_err());
 }
 
 #[test]
-fn keys_of_the_stand_in_differ_by_label_and_direction() {
+fn stand_in_keys_differ_by_label_and_direction() {
     let mut tags = std::collections::BTreeSet::new();
     for label in 0..20 {
         let Keys { local, remote } = plain_keys(label, true);
@@ -272,10 +272,10 @@ fn keys_of_the_stand_in_differ_by_label_and_direction() {
     assert_eq!(local.packet.open_in_place(0, &[], &mut [0; TAG_LEN - 1]), None);
 }
 
-/// Samples and masks of RFC 9001, appendices A.2 and A.3; the first byte with the five bits that a
-/// short header has masked. Limits of section 6.6.
+/// Samples and masks of RFC 9001, appendices A.2 and A.3, with the five bits of the first byte that
+/// are masked in a short header; limits of section 6.6.
 #[test]
-fn masks_are_those_of_the_rfc() {
+fn header_masks_match_rfc_9001() {
     let id = [0x83, 0x94, 0xc8, 0xf0, 0x3e, 0x51, 0x57, 0x08];
     let keys = initial_keys(Security::Tls, None, &id, true).unwrap();
     let sample = 0xd1b1_c98d_d768_9fb8_ec11_d242_b123_dc9b_u128;

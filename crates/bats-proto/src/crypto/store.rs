@@ -1,4 +1,4 @@
-//! Sessions that a client can take up again.
+//! Store of TLS sessions that a client can resume.
 
 use core::net::SocketAddr;
 use std::collections::VecDeque;
@@ -8,40 +8,41 @@ use rustls::NamedGroup;
 use rustls::client::{ClientSessionStore, Tls12ClientSessionValue, Tls13ClientSessionValue};
 use rustls::pki_types::{CertificateDer, ServerName};
 
-use super::clock::ToldTime;
-use super::trust::{Basis, Template};
+use super::clock::ExternalClock;
+use super::trust::{Template, TrustIdentity};
 use crate::config::ClientConfig;
 use crate::error::ConnectError;
 
-/// Sessions of one server kept at once: it hands out two per connection, and each is used once.
+/// Limit of sessions per server: a server issues two per connection, and each is used once.
 const MAX_PER_SERVER: usize = 4;
-/// Kinds of trust remembered at once, each with its certificate authorities; with the oldest go its
-/// sessions.
-const MAX_BASES: usize = 16;
-/// Bytes of certificates kept with a session. Servers with longer chains are greeted in full.
+/// Limit of remembered trust configurations, each with its certificate authorities. Beyond it the
+/// oldest is dropped with its sessions.
+const MAX_TRUST_IDENTITIES: usize = 16;
+/// Limit in bytes of the certificate chain kept with a session. Servers with longer chains get a
+/// full handshake.
 const MAX_CHAIN: usize = 16 << 10;
 
-/// Sessions that a client keeps, to take them up again: the next handshake with the same server, under
-/// the same trust, needs no certificate, and its first flight can carry messages.
+/// Store of TLS sessions for resumption by a client. A resumed handshake needs no certificate, and
+/// its first flight can carry early data.
 ///
-/// A handle: clones share the sessions. They are used once each, the newest first, and last as long as
-/// the server says, a week at most. A session is taken up only with the server name, the address,
-/// the trust and the identity that it was begun with, and the server's certificate is judged anew.
-/// Everything is in memory, and secret.
+/// A handle: clones share the sessions. Each session is used once, the newest first, and lasts as
+/// long as the server says, at most a week. A session is resumed only with the same server name,
+/// address, trust and identity, and the server's certificate is verified again. Sessions are secret
+/// and kept in memory only.
 #[derive(Clone)]
 pub struct SessionStore {
-    shared: Arc<Mutex<Kept>>,
+    shared: Arc<Mutex<StoreState>>,
 }
 
 #[derive(Default)]
-struct Kept {
+struct StoreState {
     limit: usize,
-    bases: VecDeque<(Basis, Template)>,
+    trust_identities: VecDeque<(TrustIdentity, Template)>,
     /// Oldest first.
-    sessions: VecDeque<KeptSession>,
+    sessions: VecDeque<StoredSession>,
 }
 
-struct KeptSession {
+struct StoredSession {
     key: Key,
     chain: Vec<CertificateDer<'static>>,
     value: Tls13ClientSessionValue,
@@ -49,7 +50,7 @@ struct KeptSession {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Key {
-    basis: Basis,
+    trust_identity: TrustIdentity,
     server: SocketAddr,
     name: ServerName<'static>,
     alpn: Vec<u8>,
@@ -62,139 +63,141 @@ impl core::fmt::Debug for SessionStore {
 }
 
 impl SessionStore {
-    /// Keeps up to `limit` sessions, at most 65,536; each takes a few kilobytes with its certificate.
-    /// The oldest make room.
+    /// Creates a store for up to `limit` sessions, at most 65,536. Each takes a few kilobytes with
+    /// its certificate. Beyond the limit the oldest are dropped.
     #[must_use]
     pub fn new(limit: usize) -> Self {
-        let kept = Kept { limit: limit.min(1 << 16), ..Kept::default() };
-        Self { shared: Arc::new(Mutex::new(kept)) }
+        let state = StoreState { limit: limit.min(1 << 16), ..StoreState::default() };
+        Self { shared: Arc::new(Mutex::new(state)) }
     }
 
-    /// Sessions kept now, those among them that are too old and were not asked for.
+    /// Number of sessions kept, including expired ones.
     #[must_use]
     pub fn len(&self) -> usize {
         self.lock().sessions.len()
     }
 
-    /// Whether nothing is kept.
+    /// Whether the store is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Forgets everything.
+    /// Removes all sessions.
     pub fn clear(&self) {
-        let mut kept = self.lock();
-        kept.sessions.clear();
-        kept.bases.clear();
+        let mut state = self.lock();
+        state.sessions.clear();
+        state.trust_identities.clear();
     }
 
-    /// What is under the lock is whole between any two statements.
-    fn lock(&self) -> MutexGuard<'_, Kept> {
+    /// Locks the state. A poisoned lock is fine: the state is consistent after every statement.
+    fn lock(&self) -> MutexGuard<'_, StoreState> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The TLS for this trust and identity: the same objects as before, as long as they are
-    /// remembered.
+    /// The TLS configuration for this trust and identity: the same objects as before, if they are
+    /// still remembered.
     pub(super) fn template(
         &self,
-        basis: Basis,
+        trust_identity: TrustIdentity,
         config: &ClientConfig,
     ) -> Result<Template, ConnectError> {
-        let mut kept = self.lock();
-        if let Some(at) = kept.bases.iter().position(|(known, _)| *known == basis)
-            && let Some(found) = kept.bases.remove(at)
+        let mut state = self.lock();
+        if let Some(at) =
+            state.trust_identities.iter().position(|(known, _)| *known == trust_identity)
+            && let Some(found) = state.trust_identities.remove(at)
         {
             let template = found.1.clone();
-            kept.bases.push_back(found);
+            state.trust_identities.push_back(found);
             return Ok(template);
         }
         let template = Template::new(config)?;
-        if kept.bases.len() == MAX_BASES
-            && let Some((oldest, _)) = kept.bases.pop_front()
+        if state.trust_identities.len() == MAX_TRUST_IDENTITIES
+            && let Some((oldest, _)) = state.trust_identities.pop_front()
         {
-            kept.sessions.retain(|session| session.key.basis != oldest);
+            state.sessions.retain(|session| session.key.trust_identity != oldest);
         }
-        kept.bases.push_back((basis, template.clone()));
+        state.trust_identities.push_back((trust_identity, template.clone()));
         Ok(template)
     }
 
-    /// Keeps a session that was begun under `template`, if that is still the one of its basis: under
-    /// another TLS would not take it up.
-    fn insert(&self, template: &Template, session: KeptSession) {
-        let mut kept = self.lock();
-        let is_known = kept.bases.iter().any(|(basis, known)| {
-            *basis == session.key.basis && Arc::ptr_eq(&known.verifier, &template.verifier)
+    /// Keeps a session that was created with `template`, if that is still the current one: TLS
+    /// would not resume the session with another.
+    fn insert(&self, template: &Template, session: StoredSession) {
+        let mut state = self.lock();
+        let is_known = state.trust_identities.iter().any(|(trust_identity, known)| {
+            *trust_identity == session.key.trust_identity
+                && Arc::ptr_eq(&known.verifier, &template.verifier)
         });
-        if kept.limit == 0 || !is_known {
+        if state.limit == 0 || !is_known {
             return;
         }
-        let of_server = |other: &&KeptSession| other.key == session.key;
-        if kept.sessions.iter().filter(of_server).count() >= MAX_PER_SERVER
-            && let Some(oldest) = kept.sessions.iter().position(|other| other.key == session.key)
+        let of_server = |other: &&StoredSession| other.key == session.key;
+        if state.sessions.iter().filter(of_server).count() >= MAX_PER_SERVER
+            && let Some(oldest) = state.sessions.iter().position(|other| other.key == session.key)
         {
-            kept.sessions.remove(oldest);
+            state.sessions.remove(oldest);
         }
-        while kept.sessions.len() >= kept.limit {
-            kept.sessions.pop_front();
+        while state.sessions.len() >= state.limit {
+            state.sessions.pop_front();
         }
-        kept.sessions.push_back(session);
+        state.sessions.push_back(session);
     }
 
-    fn take(&self, key: &Key) -> Option<KeptSession> {
-        let mut kept = self.lock();
-        let newest = kept.sessions.iter().rposition(|session| session.key == *key)?;
-        kept.sessions.remove(newest)
+    fn take(&self, key: &Key) -> Option<StoredSession> {
+        let mut state = self.lock();
+        let newest = state.sessions.iter().rposition(|session| session.key == *key)?;
+        state.sessions.remove(newest)
     }
 }
 
-/// The store as one connection sees it.
-pub(super) struct StoreOf {
+/// The store as one connection uses it.
+pub(super) struct ConnectionSessionStore {
     store: SessionStore,
     key: Key,
     template: Template,
-    clock: Arc<ToldTime>,
-    /// The certificates by which the connection's server was believed, once it was.
+    clock: Arc<ExternalClock>,
+    /// The verified certificate chain of the connection's server, once known.
     chain: Mutex<Vec<CertificateDer<'static>>>,
 }
 
-impl core::fmt::Debug for StoreOf {
+impl core::fmt::Debug for ConnectionSessionStore {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str("StoreOf")
     }
 }
 
-impl StoreOf {
+impl ConnectionSessionStore {
     pub(super) fn new(
         store: SessionStore,
-        (basis, template): (Basis, Template),
+        (trust_identity, template): (TrustIdentity, Template),
         server: SocketAddr,
         name: ServerName<'static>,
         alpn: &[u8],
-        clock: Arc<ToldTime>,
+        clock: Arc<ExternalClock>,
     ) -> Self {
-        let key = Key { basis, server, name, alpn: alpn.to_vec() };
+        let key = Key { trust_identity, server, name, alpn: alpn.to_vec() };
         Self { store, key, template, clock, chain: Mutex::new(Vec::new()) }
     }
 
-    /// The server was believed by these certificates; sessions that it offers stand on them.
+    /// Records the verified certificate chain for the sessions that the server issues.
     pub(super) fn set_chain(&self, chain: &[CertificateDer<'static>]) {
-        let mut kept = self.chain.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.is_empty() && chain.iter().map(|one| one.len()).sum::<usize>() <= MAX_CHAIN {
-            *kept = chain.to_vec();
+        let mut state = self.chain.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.is_empty() && chain.iter().map(|one| one.len()).sum::<usize>() <= MAX_CHAIN {
+            *state = chain.to_vec();
         }
     }
 
-    /// Whether the server of a session would be believed now.
-    fn is_believed(&self, session: &KeptSession) -> bool {
+    /// Whether the certificate of a session's server is still valid and trusted.
+    fn is_still_trusted(&self, session: &StoredSession) -> bool {
         let Some((end_entity, intermediates)) = session.chain.split_first() else { return false };
         let (name, now) = (&self.key.name, self.clock.now());
-        let judge = &self.template.verifier;
-        judge.verify_server_cert(end_entity, intermediates, name, &[], now).is_ok()
+        let verifier = &self.template.verifier;
+        verifier.verify_server_cert(end_entity, intermediates, name, &[], now).is_ok()
     }
 }
 
-impl ClientSessionStore for StoreOf {
+impl ClientSessionStore for ConnectionSessionStore {
     fn set_kx_hint(&self, _: ServerName<'static>, _: NamedGroup) {}
 
     fn kx_hint(&self, _: &ServerName<'_>) -> Option<NamedGroup> {
@@ -212,13 +215,13 @@ impl ClientSessionStore for StoreOf {
     fn insert_tls13_ticket(&self, _: ServerName<'static>, value: Tls13ClientSessionValue) {
         let chain = self.chain.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if !chain.is_empty() {
-            let session = KeptSession { key: self.key.clone(), chain, value };
+            let session = StoredSession { key: self.key.clone(), chain, value };
             self.store.insert(&self.template, session);
         }
     }
 
     fn take_tls13_ticket(&self, _: &ServerName<'static>) -> Option<Tls13ClientSessionValue> {
         let session = self.store.take(&self.key)?;
-        self.is_believed(&session).then_some(session.value)
+        self.is_still_trusted(&session).then_some(session.value)
     }
 }

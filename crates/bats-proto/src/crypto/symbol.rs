@@ -1,5 +1,5 @@
-//! Seals the symbols of sessions that cross relays, before they are coded: who changes a coded
-//! packet on the way makes symbols that do not open.
+//! End-to-end protection of symbols: they are sealed before coding, so that a symbol decoded from
+//! polluted packets fails authentication.
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use aws_lc_rs::hmac;
@@ -9,21 +9,22 @@ use super::plain::PlainKey;
 
 /// Label of the exporter (RFC 8446, section 7.5).
 pub(super) const EXPORTER_LABEL: &[u8] = b"openbats symbols";
-/// Bytes of one direction's secret.
+/// Length of one direction's secret in bytes.
 pub(super) const SECRET_LEN: usize = 32;
-/// Bytes of the length before the content.
+/// Bytes of the length field before the content.
 const LENGTH_LEN: usize = 2;
 /// Bytes of a symbol that are not content.
 pub(crate) const SYMBOL_OVERHEAD: usize = LENGTH_LEN + TAG_LEN;
-/// Bytes of a block that are sealed together: what is sealed has a length of two bytes.
+/// Size of a block's parts in bytes. Each part is sealed separately, because the length field has
+/// two bytes.
 const BLOCK_PART: usize = 32 << 10;
-/// A block's number times two to this, plus the part, is the number that a part is sealed with: blocks
-/// have at most 512 packets of 64 KiB.
+/// A part is sealed with the number `block << PART_BITS | part`. Blocks have at most 512 packets of
+/// 64 KiB.
 const PART_BITS: u32 = 12;
-/// The part that ends a block, and its bytes: it holds the number of the others.
+/// Number and length of the part that ends a block; it contains the number of the other parts.
 const LAST_PART: u64 = (1 << PART_BITS) - 1;
 const LAST_LEN: usize = SYMBOL_OVERHEAD + 2;
-/// Symbols per key, as a power of two: far below what is safe for AES-GCM (RFC 9001, section 6.6).
+/// Symbols per key (power of two): far below the limit of AES-GCM (RFC 9001, section 6.6).
 const GENERATION_BITS: u32 = 22;
 
 enum Secret {
@@ -34,7 +35,7 @@ enum Secret {
 /// Seals or opens the symbols of one direction.
 pub(crate) struct SymbolKey {
     secret: Secret,
-    /// The last two generations in use: repairs mix symbols of both for a while.
+    /// Keys of the two newest key generations: for a while repairs combine symbols of both.
     keys: Vec<(u64, LessSafeKey)>,
 }
 
@@ -65,7 +66,7 @@ impl SymbolKeys {
         Self { seal: key(is_client), open: key(!is_client) }
     }
 
-    /// The simulator's.
+    /// Keys of the stand-in for simulation.
     pub(super) fn plain(is_client: bool) -> Self {
         let key = |client: bool| SymbolKey {
             secret: Secret::Plain(PlainKey::new(0x5eed + u64::from(client))),
@@ -95,8 +96,8 @@ impl SymbolKey {
         self.keys.get(index).map(|(_, key)| key)
     }
 
-    /// Lets `fill` write content into `symbol` and seals it; bytes of the sealed symbol, 0 if
-    /// `fill` wrote none.
+    /// Lets `fill` write content into `symbol` and seals it; returns the length of the sealed
+    /// symbol, 0 if `fill` wrote nothing.
     pub(crate) fn seal(
         &mut self,
         number: u64,
@@ -120,7 +121,7 @@ impl SymbolKey {
                 let sealed = self.key(number).and_then(|key| {
                     key.seal_in_place_separate_tag(nonce(number), Aad::from(length), content).ok()
                 });
-                // Cannot fail for such lengths; if it did, nothing readable may leave.
+                // Cannot fail for these lengths; if it did, no plaintext may be sent.
                 let tag = sealed.and_then(|tag| tag.as_ref().try_into().ok());
                 match tag {
                     Some(tag) => tag,
@@ -135,28 +136,29 @@ impl SymbolKey {
         len + SYMBOL_OVERHEAD
     }
 
-    /// Opens a symbol, which may be padded, into `content`; false if it was altered.
+    /// Opens a symbol, which may be padded, into `content`; false if it is not authentic.
     pub(crate) fn open(&mut self, number: u64, symbol: &[u8], content: &mut Vec<u8>) -> bool {
         content.clear();
         let Some((length, rest)) = symbol.split_first_chunk::<LENGTH_LEN>() else { return false };
         let len = usize::from(u16::from_be_bytes(*length));
-        // Zeros at the end may have been left out.
+        // Trailing zeros may be omitted.
         content.extend_from_slice(&rest[..rest.len().min(len + TAG_LEN)]);
         content.resize(len + TAG_LEN, 0);
-        let genuine = match &self.secret {
+        let authentic = match &self.secret {
             Secret::Plain(key) => key.tag(number, length, &content[..len]) == content[len..],
             Secret::Tls(_) => self.key(number).is_some_and(|key| {
                 key.open_in_place(nonce(number), Aad::from(*length), content).is_ok()
             }),
         };
-        content.truncate(if genuine { len } else { 0 });
-        genuine
+        content.truncate(if authentic { len } else { 0 });
+        authentic
     }
 }
 
 impl SymbolKey {
-    /// Lets `fill` write content into a block as long as it writes any, and seals it in parts; bytes
-    /// of the sealed block, 0 if `fill` wrote none. The last part says that no other is missing.
+    /// Lets `fill` write content into a block until it writes nothing, and seals it in parts;
+    /// returns the length of the sealed block, 0 if `fill` wrote nothing. The last part
+    /// authenticates the number of parts.
     pub(crate) fn seal_block(
         &mut self,
         block: u64,
@@ -185,7 +187,7 @@ impl SymbolKey {
         total
     }
 
-    /// Opens a block in place; false if it was altered.
+    /// Opens a block in place; false if it is not authentic.
     pub(crate) fn open_block(&mut self, block: u64, bytes: &mut Vec<u8>) -> bool {
         let mut content = Vec::with_capacity(bytes.len());
         let (mut rest, mut part) = (bytes.as_slice(), Vec::new());
@@ -228,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sealed_opens_padded_or_not_and_nothing_else_does() {
+    fn only_authentic_symbols_and_blocks_open() {
         for (mut client, mut server) in pairs() {
             let mut content = Vec::new();
             for number in [0, 5, (1 << 22) - 1, 1 << 22, 3 << 22, 6] {
@@ -246,16 +248,16 @@ mod tests {
                 assert!(!server.open.open(number + 1, &symbol, &mut content));
                 assert!(!client.open.open(number, &symbol, &mut content), "other direction");
                 for at in 0..len {
-                    let mut altered = symbol.clone();
-                    altered[at] ^= 1;
-                    assert!(!server.open.open(number, &altered, &mut content), "byte {at}");
+                    let mut tampered = symbol.clone();
+                    tampered[at] ^= 1;
+                    assert!(!server.open.open(number, &tampered, &mut content), "byte {at}");
                     assert!(content.is_empty());
                 }
             }
             for total in [1, 100, BLOCK_PART, 3 * BLOCK_PART] {
                 let (mut block, mut left) = (vec![0; total + 200], total);
                 let len = client.seal.seal_block(9, &mut block, |bytes| {
-                    // As a queue of messages does, some bytes are left free.
+                    // Leave some bytes free, as a message queue does.
                     let part = left.min(bytes.len().saturating_sub(3));
                     bytes[..part].fill(left as u8);
                     left -= part;
@@ -267,10 +269,10 @@ mod tests {
                 assert!(server.open.open_block(9, &mut opened) && opened.len() == total);
                 assert!(!server.open.open_block(8, &mut block.clone()));
                 for at in (0..len).step_by(977) {
-                    let mut altered = block.clone();
-                    altered[at] ^= 1;
-                    assert!(!server.open.open_block(9, &mut altered), "byte {at}");
-                    // Neither can parts be cut off.
+                    let mut tampered = block.clone();
+                    tampered[at] ^= 1;
+                    assert!(!server.open.open_block(9, &mut tampered), "byte {at}");
+                    // A truncated block does not open.
                     assert!(!server.open.open_block(9, &mut block[..at].to_vec()), "{at}");
                     assert!(!server.open.open_block(9, &mut block[at + 1..].to_vec()), "{at}");
                 }
@@ -286,8 +288,8 @@ mod tests {
         }
     }
 
-    /// AES-256-GCM under HMAC-SHA256(secret, generation), the number as nonce, the length as
-    /// associated data: computed by another implementation.
+    /// AES-256-GCM with the key HMAC-SHA256(secret, generation), the number as nonce, the length as
+    /// associated data. The expected values come from another implementation.
     #[test]
     fn golden_symbols() {
         let bytes = core::array::from_fn(|i| i as u8);
@@ -306,7 +308,7 @@ mod tests {
             let made: String = symbol.iter().map(|byte| format!("{byte:02x}")).collect();
             assert_eq!(made, sealed, "{number}");
         }
-        // The simulator's: the same layout with the stand-in's checksum.
+        // The stand-in for simulation: the same layout with its checksum.
         for (is_client, label) in [(false, 0x5eed), (true, 0x5eee)] {
             let mut symbol = [0; 5 + SYMBOL_OVERHEAD];
             SymbolKeys::plain(is_client).seal.seal(7, &mut symbol, |bytes| {
@@ -319,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_two_generations_are_kept() {
+    fn keys_of_the_last_two_generations_are_kept() {
         let mut keys = SymbolKeys::from_exporter(&[3; 2 * SECRET_LEN], true);
         for (generation, kept) in
             [(0, vec![0]), (1, vec![0, 1]), (0, vec![0, 1]), (2, vec![1, 2]), (9, vec![2, 9])]
@@ -332,7 +334,7 @@ mod tests {
         }
     }
 
-    /// The length of the content has two bytes.
+    /// The length field has two bytes.
     #[test]
     fn content_is_limited_by_its_length_field() {
         for (mut client, mut server) in pairs() {
@@ -354,7 +356,7 @@ mod tests {
     #[test]
     fn parts_of_a_block_are_bounded_in_length_and_number() {
         for (mut client, mut server) in pairs() {
-            // Two whole parts and the bytes of the last, which says how many there were.
+            // Two full parts and the last one, which contains their number.
             let mut block = vec![0; 2 * BLOCK_PART + LAST_LEN];
             let mut rooms = Vec::new();
             let len = client.seal.seal_block(3, &mut block, |bytes| {
@@ -366,7 +368,7 @@ mod tests {
             assert!(server.open.open_block(3, &mut block));
             assert_eq!(block.len(), 2 * (BLOCK_PART - SYMBOL_OVERHEAD));
 
-            // As many parts as their numbers allow, then nothing more is taken.
+            // At most as many parts as the part number allows.
             let mut block = vec![0; 5_000 * (1 + SYMBOL_OVERHEAD) + LAST_LEN];
             let mut taken = 0;
             let len = client.seal.seal_block(4, &mut block, |bytes| {
@@ -379,7 +381,7 @@ mod tests {
             assert!(server.open.open_block(4, &mut block));
             assert_eq!(block, [5; 4_095]);
 
-            // A block without room for the last part takes nothing; neither does one without content.
+            // Without room for content and the last part nothing is sealed.
             for room in 0..=LAST_LEN + SYMBOL_OVERHEAD {
                 assert_eq!(client.seal.seal_block(5, &mut vec![0; room], |bytes| bytes.len()), 0);
             }

@@ -1,4 +1,4 @@
-//! Sessions that a server has promised to take up again.
+//! Store of TLS sessions that a server can resume.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -6,29 +6,30 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rustls::server::StoresServerSessions;
 
-use super::clock::ToldTime;
+use super::clock::ExternalClock;
 
-/// Sessions kept at once: 3 MiB or so. The oldest make room; their clients shake hands in full.
+/// Limit of sessions, about 3 MiB. Beyond it the oldest are evicted; their clients get a full
+/// handshake.
 pub(super) const MAX_SESSIONS: usize = 8_192;
-/// Bytes of a session: a key, a name and an application protocol.
+/// Limit in bytes of one session: a key, a name and an application protocol.
 pub(super) const MAX_SESSION: usize = 1_024;
-/// How long a session can be taken up, as the client is told.
+/// Lifetime of a session, as advertised to the client.
 pub(super) const LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// The sessions themselves, kept here under a random name: what the client gets is the name alone. So a
-/// session is taken up once, whoever has copied the client's packets, and its key is gone after that.
+/// Server-side sessions under random names; the client gets only the name. A session is therefore
+/// resumed at most once, even if the client's packets are replayed, and its key is deleted then.
 #[derive(Debug)]
 pub(super) struct ServerSessions {
-    clock: Arc<ToldTime>,
-    kept: Mutex<Kept>,
+    clock: Arc<ExternalClock>,
+    state: Mutex<StoreState>,
 }
 
 #[derive(Default)]
-struct Kept {
+struct StoreState {
     next: u64,
-    /// Sessions that made room for others.
+    /// Sessions evicted for newer ones.
     displaced: u64,
-    /// Names in the order of their age.
+    /// Names by age, the oldest first.
     names: BTreeMap<u64, Vec<u8>>,
     sessions: BTreeMap<Vec<u8>, Session>,
 }
@@ -39,20 +40,20 @@ struct Session {
     value: Vec<u8>,
 }
 
-impl core::fmt::Debug for Kept {
+impl core::fmt::Debug for StoreState {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Kept").field("sessions", &self.sessions.len()).finish()
     }
 }
 
 impl ServerSessions {
-    pub(super) fn new(clock: Arc<ToldTime>) -> Self {
-        Self { clock, kept: Mutex::default() }
+    pub(super) fn new(clock: Arc<ExternalClock>) -> Self {
+        Self { clock, state: Mutex::default() }
     }
 
-    /// Sessions that made room for others.
+    /// Sessions evicted for newer ones.
     pub(super) fn displaced(&self) -> u64 {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner).displaced
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).displaced
     }
 
     fn now(&self) -> Duration {
@@ -66,32 +67,32 @@ impl StoresServerSessions for ServerSessions {
             return false;
         }
         let since = self.now();
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let number = kept.next;
-        kept.next += 1;
-        if let Some(old) = kept.sessions.insert(name.clone(), Session { number, since, value }) {
-            kept.names.remove(&old.number);
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = state.next;
+        state.next += 1;
+        if let Some(old) = state.sessions.insert(name.clone(), Session { number, since, value }) {
+            state.names.remove(&old.number);
         }
-        kept.names.insert(number, name);
-        if kept.names.len() > MAX_SESSIONS
-            && let Some((_, oldest)) = kept.names.pop_first()
+        state.names.insert(number, name);
+        if state.names.len() > MAX_SESSIONS
+            && let Some((_, oldest)) = state.names.pop_first()
         {
-            kept.sessions.remove(&oldest);
-            kept.displaced += 1;
+            state.sessions.remove(&oldest);
+            state.displaced += 1;
         }
         true
     }
 
-    /// Only TLS 1.2 looks a session up without using it up.
+    /// Only TLS 1.2 looks up a session without consuming it.
     fn get(&self, _: &[u8]) -> Option<Vec<u8>> {
         None
     }
 
     fn take(&self, name: &[u8]) -> Option<Vec<u8>> {
         let now = self.now();
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let session = kept.sessions.remove(name)?;
-        kept.names.remove(&session.number);
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let session = state.sessions.remove(name)?;
+        state.names.remove(&session.number);
         (now < session.since + LIFETIME).then_some(session.value)
     }
 
@@ -106,13 +107,13 @@ mod tests {
 
     use super::*;
 
-    fn sessions() -> (ServerSessions, Arc<ToldTime>) {
-        let clock = Arc::new(ToldTime::new(Duration::ZERO, Timestamp::ZERO));
+    fn sessions() -> (ServerSessions, Arc<ExternalClock>) {
+        let clock = Arc::new(ExternalClock::new(Duration::ZERO, Timestamp::ZERO));
         (ServerSessions::new(clock.clone()), clock)
     }
 
     #[test]
-    fn a_session_is_taken_once_and_in_time() {
+    fn session_is_resumed_once_and_within_its_lifetime() {
         let (sessions, clock) = sessions();
         for name in 0..3 {
             assert!(sessions.put(vec![name], vec![name; 100]));
@@ -121,39 +122,39 @@ mod tests {
         assert_eq!(sessions.get(&[0]), None);
         assert_eq!(sessions.take(&[0]), Some(vec![0; 100]));
         assert_eq!(sessions.take(&[0]), None, "used up");
-        clock.tell(Timestamp::ZERO + (LIFETIME - Duration::from_secs(1)));
+        clock.set(Timestamp::ZERO + (LIFETIME - Duration::from_secs(1)));
         assert_eq!(sessions.take(&[1]), Some(vec![1; 100]));
         assert_eq!(LIFETIME.as_secs(), 86_400);
-        clock.tell(Timestamp::ZERO + LIFETIME);
+        clock.set(Timestamp::ZERO + LIFETIME);
         assert_eq!(sessions.take(&[2]), None, "expired");
     }
 
     #[test]
-    fn the_oldest_make_room_and_what_is_large_is_not_kept() {
+    fn oldest_sessions_are_evicted_and_large_ones_are_refused() {
         let (sessions, _) = sessions();
         let name = |number: usize| number.to_be_bytes().to_vec();
         for number in 0..MAX_SESSIONS {
             sessions.put(name(number), vec![7]);
         }
-        assert_eq!(sessions.kept.lock().unwrap().sessions.len(), MAX_SESSIONS);
+        assert_eq!(sessions.state.lock().unwrap().sessions.len(), MAX_SESSIONS);
         assert_eq!(sessions.displaced(), 0);
         sessions.put(name(MAX_SESSIONS), vec![8]);
         sessions.put(name(MAX_SESSIONS), vec![9]);
-        let kept = sessions.kept.lock().unwrap();
-        assert_eq!((kept.sessions.len(), kept.names.len()), (MAX_SESSIONS, MAX_SESSIONS));
-        drop(kept);
+        let state = sessions.state.lock().unwrap();
+        assert_eq!((state.sessions.len(), state.names.len()), (MAX_SESSIONS, MAX_SESSIONS));
+        drop(state);
         assert_eq!(sessions.displaced(), 1);
         assert_eq!(sessions.take(&name(0)), None);
         assert_eq!(sessions.take(&name(1)), Some(vec![7]));
         assert_eq!(sessions.take(&name(MAX_SESSIONS)), Some(vec![9]));
         assert!(sessions.put(vec![1], vec![0; MAX_SESSION]));
         assert!(!sessions.put(vec![2], vec![0; MAX_SESSION + 1]));
-        // Taking leaves nothing behind.
+        // Taking a session removes its name, too.
         for number in 0..=MAX_SESSIONS {
             sessions.take(&name(number));
         }
         sessions.take(&[1]);
-        let kept = sessions.kept.lock().unwrap();
-        assert!(kept.sessions.is_empty() && kept.names.is_empty());
+        let state = sessions.state.lock().unwrap();
+        assert!(state.sessions.is_empty() && state.names.is_empty());
     }
 }

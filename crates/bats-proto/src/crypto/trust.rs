@@ -1,4 +1,4 @@
-//! What a client's TLS follows from: whom it believes and who it is.
+//! TLS configuration of a client from its trust and identity.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -9,36 +9,36 @@ use rustls::client::danger::ServerCertVerifier;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::{ClientConfig, RootCertStore, version::TLS13};
 
-use super::clock::ToldTime;
+use super::clock::ExternalClock;
 use super::fingerprint;
 use super::verifier::PinnedVerifier;
 use crate::config::{self, Identity, PeerTrust};
 use crate::error::ConnectError;
 
-pub(super) fn unusable(error: impl core::fmt::Display) -> ConnectError {
+pub(super) fn config_error(error: impl core::fmt::Display) -> ConnectError {
     ConnectError::Configuration(error.to_string())
 }
 
-pub(super) fn key_of(
+pub(super) fn certificate_and_key(
     identity: &Identity,
 ) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
     let chain = identity.certificate_chain.iter().cloned().map(CertificateDer::from).collect();
     (chain, PrivateKeyDer::from(PrivatePkcs8KeyDer::from(identity.private_key.clone())))
 }
 
-/// The TLS of a client but for time, application protocol and sessions. TLS takes a session up only
-/// under the very objects that it was begun under, so that they are kept with the sessions.
+/// TLS configuration of a client without clock, application protocol and session store. TLS resumes
+/// a session only with the same configuration objects, so they are kept with the sessions.
 #[derive(Clone, Debug)]
 pub(super) struct Template {
     pub(super) tls: ClientConfig,
     pub(super) verifier: Arc<dyn ServerCertVerifier>,
 }
 
-/// The time at which certificates are judged when a connection begins.
-pub(super) fn judged_at(trust: &PeerTrust) -> Option<Duration> {
+/// The Unix time for certificate verification at the start of a connection.
+pub(super) fn verification_time(trust: &PeerTrust) -> Option<Duration> {
     match trust {
         PeerTrust::Authorities { unix_time, .. } => Some(*unix_time),
-        // Fingerprints know no time.
+        // Fingerprint checks do not depend on time.
         PeerTrust::Fingerprints(_) | PeerTrust::DangerousAcceptAny => None,
     }
 }
@@ -50,11 +50,11 @@ impl Template {
             PeerTrust::Authorities { certificates, .. } => {
                 let mut roots = RootCertStore::empty();
                 for authority in certificates {
-                    roots.add(CertificateDer::from(authority.clone())).map_err(unusable)?;
+                    roots.add(CertificateDer::from(authority.clone())).map_err(config_error)?;
                 }
                 WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone())
                     .build()
-                    .map_err(unusable)?
+                    .map_err(config_error)?
             }
             PeerTrust::Fingerprints(accepted) => Arc::new(PinnedVerifier {
                 accepted: Some(accepted.clone()),
@@ -64,16 +64,16 @@ impl Template {
                 Arc::new(PinnedVerifier { accepted: None, provider: provider.clone() })
             }
         };
-        let time = Arc::new(ToldTime::new(Duration::ZERO, Timestamp::ZERO));
+        let time = Arc::new(ExternalClock::new(Duration::ZERO, Timestamp::ZERO));
         let builder = ClientConfig::builder_with_details(provider, time)
             .with_protocol_versions(&[&TLS13])
-            .map_err(unusable)?
+            .map_err(config_error)?
             .dangerous()
             .with_custom_certificate_verifier(verifier.clone());
         let mut tls = match &config.identity {
             Some(identity) => {
-                let (chain, key) = key_of(identity);
-                builder.with_client_auth_cert(chain, key).map_err(unusable)?
+                let (chain, key) = certificate_and_key(identity);
+                builder.with_client_auth_cert(chain, key).map_err(config_error)?
             }
             None => builder.with_no_client_auth(),
         };
@@ -82,11 +82,11 @@ impl Template {
     }
 }
 
-/// What a session stands on: a session of one such basis is never taken up under another.
+/// Hash of trust and identity; a session is resumed only with the same one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Basis([u8; 32]);
+pub(super) struct TrustIdentity([u8; 32]);
 
-impl Basis {
+impl TrustIdentity {
     pub(super) fn of(config: &config::ClientConfig) -> Self {
         let mut bytes = Vec::new();
         let mut put = |part: &[u8]| {

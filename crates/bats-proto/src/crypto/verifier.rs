@@ -1,4 +1,4 @@
-//! Whom a client believes, beside certificate authorities.
+//! Certificate verification by fingerprint, without certificate authorities.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
 
 use super::fingerprint;
 
-/// Accepts certificates by fingerprint, or any if there are none; possession of the key is
-/// always proved.
+/// Accepts certificates by fingerprint, or any certificate if none are configured. The peer always
+/// proves possession of the private key.
 #[derive(Debug)]
 pub(super) struct PinnedVerifier {
     pub(super) accepted: Option<Vec<[u8; 32]>>,
@@ -40,7 +40,7 @@ impl ServerCertVerifier for PinnedVerifier {
         _cert: &CertificateDer<'_>,
         _dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        Err(Error::General("TLS 1.2 is not spoken here".to_owned()))
+        Err(Error::General("TLS 1.2 is not supported".to_owned()))
     }
 
     fn verify_tls13_signature(

@@ -1,4 +1,4 @@
-//! Whom an endpoint lets in: half-open handshakes by where they come from, memory by connection.
+//! Admission control: half-open handshakes by network prefix, memory by connection.
 
 use core::net::{IpAddr, SocketAddr};
 use std::collections::{BTreeMap, VecDeque};
@@ -8,68 +8,67 @@ use rustc_hash::FxHashSet;
 use super::{ConnectionHandle, relay_node};
 use crate::wire::long_header::{CID_LEN, ORIGINAL_CID_LEN};
 
-/// Half-open handshakes at once: each takes some 20 KiB, and 70 more if its client
-/// sends data and withholds the end of the handshake; it ends after 10 s, and a server that needs more of
-/// them is flooded.
+/// Limit of half-open handshakes. Each takes about 20 KiB, plus 70 KiB if its client sends data and
+/// withholds the end of the handshake. They end after 10 s; a server that has more is under attack.
 pub(super) const MAX_HALF_OPEN: usize = 4_096;
-/// Half-open handshakes at once from one /24 (IPv4) or /56 (IPv6), what one network is given: it
-/// cannot take all the places. Across relays each node counts for itself.
+/// Limit of half-open handshakes from one /24 (IPv4) or /56 (IPv6), the usual size of one network,
+/// so that one network cannot use all of them. Over relays each node has its own limit.
 pub(super) const MAX_HALF_OPEN_PER_PREFIX: usize = 64;
-/// Half-open handshakes of a prefix from which on its hosts must prove their addresses. Whoever
-/// makes up addresses gets this far at most, and the rest is left to those who are there.
+/// Half-open handshakes of a prefix from which its hosts must validate their addresses. Spoofed
+/// addresses get no further than this; the rest is left to validated hosts.
 pub(super) const RETRY_PER_PREFIX: usize = MAX_HALF_OPEN_PER_PREFIX / 2;
-/// First flights that a closed server remembers, in some 0.6 MiB.
-const MAX_FLIGHTS: usize = 16_384;
-/// A connection gets at most one part in so many of the memory that is not set aside.
+/// First flights that a server in PSK mode remembers, in about 0.6 MiB.
+const MAX_FIRST_FLIGHTS: usize = 16_384;
+/// A connection gets at most this fraction (1/n) of the memory that is not reserved.
 const MEMORY_PARTS: u64 = 8;
 
-/// Where an address belongs to: as many leading bits as one network is given, IPv4 mapped.
+/// Network prefix of an address, IPv4 as mapped IPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Prefix(u128);
+struct NetworkPrefix(u128);
 
-impl Prefix {
+impl NetworkPrefix {
     fn of(address: SocketAddr) -> Self {
         let (bytes, bits) = match address.ip().to_canonical() {
             IpAddr::V4(ip) => (ip.to_ipv6_mapped(), 96 + 24),
-            // The rest names the flow.
-            IpAddr::V6(ip) if relay_node::is_carried(address) => (ip, 96),
+            // The other bits encode the flow.
+            IpAddr::V6(ip) if relay_node::is_relayed_address(address) => (ip, 96),
             IpAddr::V6(ip) => (ip, 56),
         };
         Self(bytes.to_bits() & (u128::MAX << (128 - bits)))
     }
 }
 
-/// Connections of peers whose handshakes are not done.
+/// Connections with incomplete handshakes.
 #[derive(Debug, Default)]
 pub(super) struct HalfOpen {
-    prefixes: BTreeMap<ConnectionHandle, Prefix>,
-    counts: BTreeMap<Prefix, usize>,
+    prefixes: BTreeMap<ConnectionHandle, NetworkPrefix>,
+    counts: BTreeMap<NetworkPrefix, usize>,
 }
 
 impl HalfOpen {
     fn count(&self, remote: SocketAddr) -> usize {
-        self.counts.get(&Prefix::of(remote)).copied().unwrap_or(0)
+        self.counts.get(&NetworkPrefix::of(remote)).copied().unwrap_or(0)
     }
 
-    /// Whether another one from there is one too many, whatever it proves.
+    /// Whether another half-open handshake from this network must be refused.
     pub(super) fn is_full(&self, remote: SocketAddr) -> bool {
         self.prefixes.len() >= MAX_HALF_OPEN || self.count(remote) >= MAX_HALF_OPEN_PER_PREFIX
     }
 
-    /// Whether another one from there must prove its address first.
-    pub(super) fn is_busy(&self, remote: SocketAddr, retry_threshold: usize) -> bool {
+    /// Whether another client from this network must validate its address first.
+    pub(super) fn requires_retry(&self, remote: SocketAddr, retry_threshold: usize) -> bool {
         self.prefixes.len() >= retry_threshold || self.count(remote) >= RETRY_PER_PREFIX
     }
 
-    /// A handshake has begun.
+    /// A handshake has started.
     pub(super) fn insert(&mut self, handle: ConnectionHandle, remote: SocketAddr) {
-        let prefix = Prefix::of(remote);
+        let prefix = NetworkPrefix::of(remote);
         if self.prefixes.insert(handle, prefix).is_none() {
             *self.counts.entry(prefix).or_default() += 1;
         }
     }
 
-    /// It is done, or given up.
+    /// A handshake has completed or failed.
     pub(super) fn remove(&mut self, handle: ConnectionHandle) {
         let Some(prefix) = self.prefixes.remove(&handle) else { return };
         if let Some(count) = self.counts.get_mut(&prefix) {
@@ -81,46 +80,47 @@ impl HalfOpen {
     }
 }
 
-/// What names a first flight: the connection IDs that its client invented for the server and for itself.
+/// Identifies a first flight: the connection IDs that its client chose for the server and for
+/// itself.
 type Flight = ([u8; ORIGINAL_CID_LEN], [u8; CID_LEN]);
 
-/// First flights of which a closed server has begun handshakes, the last [`MAX_FLIGHTS`]. Whoever
-/// records one and sends it again, from whatever address, must prove that address; it cannot, as it
-/// has no keys to seal the token with.
+/// The last [`MAX_FIRST_FLIGHTS`] first flights for which a server in PSK mode has started
+/// handshakes. A replayed first flight must validate its address with a token. An attacker without
+/// the key cannot seal the token.
 #[derive(Debug, Default)]
-pub(super) struct Flights {
-    known: FxHashSet<Flight>,
+pub(super) struct FirstFlights {
+    recorded: FxHashSet<Flight>,
     order: VecDeque<Flight>,
 }
 
-impl Flights {
+impl FirstFlights {
     pub(super) fn contains(&self, flight: Flight) -> bool {
-        self.known.contains(&flight)
+        self.recorded.contains(&flight)
     }
 
-    /// The oldest makes room.
+    /// Records a first flight; beyond the limit the oldest is dropped.
     pub(super) fn insert(&mut self, flight: Flight) {
-        if !self.known.insert(flight) {
+        if !self.recorded.insert(flight) {
             return;
         }
-        if self.order.len() >= MAX_FLIGHTS
+        if self.order.len() >= MAX_FIRST_FLIGHTS
             && let Some(oldest) = self.order.pop_front()
         {
-            self.known.remove(&oldest);
+            self.recorded.remove(&oldest);
         }
         self.order.push_back(flight);
     }
 }
 
-/// Bytes that peers may have this endpoint hold, all connections together. A connection is given
-/// its part when it begins, because its credit is a promise that cannot be taken back.
+/// The memory ledger: bytes of received data that all connections together may hold. A connection
+/// gets its share when it starts, because credit granted to a peer cannot be revoked.
 #[derive(Debug)]
-pub(super) struct Memory {
+pub(super) struct MemoryLedger {
     budget: u64,
     promised: u64,
 }
 
-impl Memory {
+impl MemoryLedger {
     pub(super) fn new(budget: u64) -> Self {
         Self { budget, promised: 0 }
     }
@@ -130,9 +130,9 @@ impl Memory {
         self.promised
     }
 
-    /// The part of a connection that wants `wanted` bytes and cannot do with less than `least`,
-    /// while so many `others` may come: for each of them `least` is set aside, or half of what is free
-    /// if that is not enough for all of them. `None` if there is no room for it.
+    /// The share of a connection that wants `wanted` bytes and needs `least`, when `others` more
+    /// connections may follow. `least` is reserved for each of them, or half of the free memory if
+    /// that is not enough for all. `None` if there is no room.
     pub(super) fn grant(&self, wanted: usize, least: usize, others: usize) -> Option<usize> {
         let free = self.budget.checked_sub(self.promised)?;
         let (wanted, least, others) = (wanted as u64, least as u64, others as u64);
@@ -145,12 +145,12 @@ impl Memory {
         usize::try_from(share.max(least).min(wanted)).ok()
     }
 
-    /// So many bytes were promised to a connection.
+    /// Records `bytes` promised to a connection.
     pub(super) fn promise(&mut self, bytes: usize) {
         self.promised += bytes as u64;
     }
 
-    /// A connection that had so many is gone.
+    /// Releases the `bytes` of a closed connection.
     pub(super) fn release(&mut self, bytes: usize) {
         self.promised = self.promised.saturating_sub(bytes as u64);
     }
@@ -176,19 +176,21 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_has_its_limits_and_leaves_others_alone() {
+    fn one_prefix_is_limited_without_affecting_others() {
         for address in [v4, v6] {
             let mut half_open = HalfOpen::default();
             let (retry, limit) = (RETRY_PER_PREFIX as u64, MAX_HALF_OPEN_PER_PREFIX as u64);
             fill(&mut half_open, 0, |host| address(1, host), retry - 1);
-            assert!(!half_open.is_busy(address(1, 200), usize::MAX), "at the limit");
+            assert!(!half_open.requires_retry(address(1, 200), usize::MAX), "at the limit");
             fill(&mut half_open, retry - 1, |host| address(1, host + 100), 1);
-            assert!(half_open.is_busy(address(1, 200), usize::MAX), "beyond it");
+            assert!(half_open.requires_retry(address(1, 200), usize::MAX), "beyond it");
             fill(&mut half_open, retry, |host| address(1, host), limit - retry - 1);
             assert!(!half_open.is_full(address(1, 200)), "at the limit");
             fill(&mut half_open, limit - 1, |host| address(1, host), 1);
             assert!(half_open.is_full(address(1, 200)), "beyond it");
-            assert!(!half_open.is_full(address(2, 200)) && !half_open.is_busy(address(2, 1), 65));
+            assert!(
+                !half_open.is_full(address(2, 200)) && !half_open.requires_retry(address(2, 1), 65)
+            );
             half_open.remove(ConnectionHandle(7));
             half_open.remove(ConnectionHandle(7));
             assert!(!half_open.is_full(address(1, 200)));
@@ -198,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn all_prefixes_together_have_a_limit_too() {
+    fn half_open_handshakes_have_a_total_limit() {
         let mut half_open = HalfOpen::default();
         fill(&mut half_open, 0, |n| v4(n, 1), MAX_HALF_OPEN as u64 - 1);
         assert!(!half_open.is_full(v4(5_000, 1)), "at the limit");
@@ -207,36 +209,41 @@ mod tests {
     }
 
     #[test]
-    fn mapped_addresses_count_as_what_they_are_and_nodes_for_themselves() {
+    fn mapped_addresses_count_as_ipv4_and_relay_nodes_separately() {
         let mapped = SocketAddr::from((core::net::Ipv4Addr::new(10, 0, 1, 9).to_ipv6_mapped(), 1));
-        assert_eq!(Prefix::of(mapped), Prefix::of(v4(1, 200)));
-        assert_ne!(Prefix::of(v6(1, 1)), Prefix::of(v6(2, 1)));
+        assert_eq!(NetworkPrefix::of(mapped), NetworkPrefix::of(v4(1, 200)));
+        assert_ne!(NetworkPrefix::of(v6(1, 1)), NetworkPrefix::of(v6(2, 1)));
         let session = |node, flow| relay_node::address(crate::wire::flow::NodeId(node), flow);
-        assert_ne!(Prefix::of(session(1, 1)), Prefix::of(session(2, 1)));
-        assert_eq!(Prefix::of(session(1, 1)), Prefix::of(session(1, 2)));
+        assert_ne!(NetworkPrefix::of(session(1, 1)), NetworkPrefix::of(session(2, 1)));
+        assert_eq!(NetworkPrefix::of(session(1, 1)), NetworkPrefix::of(session(1, 2)));
     }
 
     #[test]
-    fn the_newest_flights_are_remembered() {
+    fn newest_first_flights_are_remembered_up_to_the_limit() {
         let flight = |number: usize| ((number as u64).to_be_bytes(), [0; CID_LEN]);
-        let mut flights = Flights::default();
-        for number in 0..MAX_FLIGHTS {
-            flights.insert(flight(number));
-            flights.insert(flight(number));
+        let mut first_flights = FirstFlights::default();
+        for number in 0..MAX_FIRST_FLIGHTS {
+            first_flights.insert(flight(number));
+            first_flights.insert(flight(number));
         }
-        assert!(flights.contains(flight(0)), "at the limit");
-        assert!(!flights.contains((flight(0).0, [1; CID_LEN])));
-        flights.insert(flight(MAX_FLIGHTS));
-        assert!(!flights.contains(flight(0)), "beyond it");
-        assert!(flights.contains(flight(1)) && flights.contains(flight(MAX_FLIGHTS)));
-        assert_eq!((flights.known.len(), flights.order.len()), (MAX_FLIGHTS, MAX_FLIGHTS));
+        assert!(first_flights.contains(flight(0)), "at the limit");
+        assert!(!first_flights.contains((flight(0).0, [1; CID_LEN])));
+        first_flights.insert(flight(MAX_FIRST_FLIGHTS));
+        assert!(!first_flights.contains(flight(0)), "beyond it");
+        assert!(
+            first_flights.contains(flight(1)) && first_flights.contains(flight(MAX_FIRST_FLIGHTS))
+        );
+        assert_eq!(
+            (first_flights.recorded.len(), first_flights.order.len()),
+            (MAX_FIRST_FLIGHTS, MAX_FIRST_FLIGHTS)
+        );
     }
 
     #[test]
-    fn promises_never_sum_above_the_budget() {
+    fn granted_memory_never_exceeds_the_budget() {
         const LEAST: usize = 3 << 20;
         for (budget, others) in [(1_u64 << 30, 10_000), (1 << 30, 0), (40 << 30, 10_000)] {
-            let mut memory = Memory::new(budget);
+            let mut memory = MemoryLedger::new(budget);
             let (mut connections, mut last) = (0, usize::MAX);
             while let Some(granted) = memory.grant(
                 192 << 20,
@@ -244,15 +251,18 @@ mod tests {
                 (others - 1_usize.min(others)).saturating_sub(connections),
             ) {
                 assert!((LEAST..=192 << 20).contains(&granted));
-                assert!(granted <= last, "newer connections get no more");
+                assert!(granted <= last, "newer connections never get more");
                 memory.promise(granted);
                 assert!(memory.promised() <= budget);
                 (connections, last) = (connections + 1, granted);
             }
-            assert!(budget - memory.promised() < LEAST as u64, "refused only when all is gone");
+            assert!(
+                budget - memory.promised() < LEAST as u64,
+                "refused only when the budget is used up"
+            );
             assert_eq!(last, LEAST);
             if budget == 40 << 30 {
-                assert!(connections >= 10_000, "{connections} of those that were to have room");
+                assert!(connections >= 10_000, "only {connections} connections had room");
             }
             memory.release(LEAST);
             assert_eq!(memory.grant(192 << 20, LEAST, 0), Some(LEAST));

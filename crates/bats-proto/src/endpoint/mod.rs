@@ -1,10 +1,10 @@
-//! The endpoint: routes datagrams to connections and speaks for all of them to the driver.
+//! The endpoint: routes datagrams to connections and is the interface of all of them to the driver.
 
 mod admission;
-#[cfg(test)]
-mod ledger_tests;
 mod relay_node;
-mod strangers;
+#[cfg(test)]
+mod replay_ledger_tests;
+mod unauthenticated;
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -19,7 +19,9 @@ use rand_chacha::ChaCha20Rng;
 use rustc_hash::FxHashMap;
 
 use crate::config::{ClientConfig, EndpointConfig, Mode, PeerLimits, TransportConfig};
-use crate::connection::{Connection, Role, Setup, least_budget, local_parameters, receive_budget};
+use crate::connection::{
+    Connection, Role, Setup, local_parameters, min_receive_budget, receive_budget,
+};
 use crate::error::{CloseReason, ConnectError, SendError};
 use crate::event::Event;
 use crate::handshake::{Handshake, ServerCrypto};
@@ -28,19 +30,19 @@ use crate::wire::long_header::ORIGINAL_CID_LEN;
 use crate::wire::parameters::TransportParameters;
 use crate::wire::short_header;
 
-use admission::{Flights, HalfOpen, Memory};
+use admission::{FirstFlights, HalfOpen, MemoryLedger};
 use relay_node::RelayNode;
 
-/// Names a connection of one endpoint; never reused.
+/// Identifies a connection of one endpoint; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionHandle(pub u64);
 
-/// A datagram as it came from the network.
+/// A datagram received from the network.
 #[derive(Debug)]
 pub struct Received<'a> {
     /// Sender's address.
     pub remote: SocketAddr,
-    /// Own address that it was sent to, if the driver knows.
+    /// Local address that it was sent to, if the driver knows it.
     pub local_ip: Option<IpAddr>,
     /// The two ECN bits of the IP header.
     pub ecn: u8,
@@ -48,47 +50,47 @@ pub struct Received<'a> {
     pub payload: &'a mut [u8],
 }
 
-/// What a driver tells an endpoint.
+/// An input from the driver.
 #[derive(Debug)]
 pub enum Input<'a> {
     /// A datagram arrived.
     Datagram(Received<'a>),
-    /// The time that `poll` named has come.
+    /// The time of the last [`Output::Timeout`] has come.
     Timeout,
 }
 
-/// Datagrams to be sent, all of `segment_size` bytes but the last, which may be shorter.
-/// Their bytes stand in the buffer handed to `poll`.
+/// Datagrams to send, each of `segment_size` bytes except the last, which may be shorter. Their
+/// bytes are in the buffer passed to `poll`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transmit {
-    /// Where to.
+    /// Destination address.
     pub remote: SocketAddr,
-    /// From which own address, if that matters.
+    /// Local address to send from, if it matters.
     pub local_ip: Option<IpAddr>,
     /// The two ECN bits.
     pub ecn: u8,
-    /// Bytes of each datagram but the last.
+    /// Bytes of each datagram except the last.
     pub segment_size: usize,
-    /// Bytes in all.
+    /// Bytes of all datagrams.
     pub len: usize,
 }
 
-/// What an endpoint tells its driver.
+/// An output for the driver.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Output {
-    /// Send what stands in the buffer.
+    /// Send the datagrams in the buffer.
     Transmit(Transmit),
-    /// Tell the application.
+    /// Report an event to the application.
     Event(ConnectionHandle, Event),
-    /// Nothing more now; call again at this time at the latest, if there is one.
+    /// Nothing more to do now; call again at this time at the latest, if set.
     Timeout(Option<Timestamp>),
 }
 
-/// Longest handshake of a client with early data: servers remember first flights for 25 seconds, so that
-/// none of them is taken twice (ADR 0013).
-const EARLY_HANDSHAKE: Duration = Duration::from_secs(10);
+/// Longest handshake of a client with early data. Servers remember first flights for 25 s against
+/// replays (ADR 0013).
+const MAX_EARLY_HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// One UDP socket's worth of connections.
+/// All connections of one UDP socket.
 #[derive(Debug)]
 pub struct Endpoint {
     config: EndpointConfig,
@@ -97,30 +99,31 @@ pub struct Endpoint {
     connections: BTreeMap<ConnectionHandle, Box<Connection>>,
     next_handle: u64,
     by_cid: FxHashMap<[u8; 4], ConnectionHandle>,
-    /// Clients' first packets, until they have learnt our connection ID.
+    /// Connections by the client's address and initial destination connection ID, for packets that
+    /// do not use the server's connection ID yet.
     by_first: FxHashMap<(SocketAddr, [u8; ORIGINAL_CID_LEN]), ConnectionHandle>,
-    /// The same the other way round.
+    /// The inverse of `by_first`.
     firsts: BTreeMap<ConnectionHandle, (SocketAddr, [u8; ORIGINAL_CID_LEN])>,
-    /// Connections that may have something to say, each at most once.
+    /// Connections that may have output, each at most once.
     dirty: VecDeque<ConnectionHandle>,
     is_dirty: BTreeSet<ConnectionHandle>,
-    /// Sessions across relays among them of which all that is new is that a link has asked them in
-    /// vain.
-    asked: BTreeSet<ConnectionHandle>,
+    /// End-to-end sessions among them that are here only because a link polled them and got no
+    /// packet.
+    polled_empty: BTreeSet<ConnectionHandle>,
     timers: BTreeSet<(Timestamp, ConnectionHandle)>,
     armed: BTreeMap<ConnectionHandle, Timestamp>,
     half_open: HalfOpen,
-    /// First flights that a closed server has begun handshakes with.
-    flights: Flights,
-    memory: Memory,
+    /// First flights for which a server in PSK mode has started handshakes.
+    first_flights: FirstFlights,
+    memory: MemoryLedger,
     answers: VecDeque<(SocketAddr, Option<IpAddr>, Vec<u8>)>,
     stats: EndpointStats,
-    /// There if this is a node.
+    /// Set if this endpoint is a relay node.
     relay_node: Option<RelayNode>,
 }
 
 impl Endpoint {
-    /// An endpoint whose every random choice follows from `seed`.
+    /// Creates an endpoint; all its random choices follow from `seed`.
     pub fn new(config: EndpointConfig, seed: [u8; 32]) -> Result<Self, ConnectError> {
         let mut rng = ChaCha20Rng::from_seed(seed);
         let server = match &config.server {
@@ -131,7 +134,7 @@ impl Endpoint {
             }
             None => None,
         };
-        let memory = Memory::new(config.memory_budget);
+        let memory = MemoryLedger::new(config.memory_budget);
         Ok(Self {
             config,
             server,
@@ -143,11 +146,11 @@ impl Endpoint {
             firsts: BTreeMap::new(),
             dirty: VecDeque::new(),
             is_dirty: BTreeSet::new(),
-            asked: BTreeSet::new(),
+            polled_empty: BTreeSet::new(),
             timers: BTreeSet::new(),
             armed: BTreeMap::new(),
             half_open: HalfOpen::default(),
-            flights: Flights::default(),
+            first_flights: FirstFlights::default(),
             memory,
             answers: VecDeque::new(),
             stats: EndpointStats::default(),
@@ -155,7 +158,7 @@ impl Endpoint {
         })
     }
 
-    /// Begins a connection; [`Event::Connected`] or [`Event::Closed`] follows.
+    /// Starts a connection; [`Event::Connected`] or [`Event::Closed`] follows.
     pub fn connect(
         &mut self,
         now: Timestamp,
@@ -164,21 +167,21 @@ impl Endpoint {
         config: ClientConfig,
     ) -> Result<ConnectionHandle, ConnectError> {
         if !config.transport.mode.is_own() {
-            let text = format!("mode {} is not carried by packets", config.transport.mode as u8);
+            let text = format!("mode {} needs another transport", config.transport.mode as u8);
             return Err(ConnectError::Configuration(text));
         }
-        if config.transport.early_data && config.transport.handshake_timeout > EARLY_HANDSHAKE {
-            let text = "with early data a handshake has ten seconds: a server remembers its first flight \
-                        for little longer";
+        if config.transport.early_data && config.transport.handshake_timeout > MAX_EARLY_HANDSHAKE {
+            let text = "with early data the handshake timeout is at most 10 s, because servers \
+                        remember first flights for 25 s only";
             return Err(ConnectError::Configuration(text.to_owned()));
         }
-        let carried = self.relay_node.as_ref().and_then(|relay_node| relay_node.key_of(remote));
-        if carried.is_some() && config.transport.early_data {
-            let text = "sessions across relays have no early data";
+        let end_to_end = self.relay_node.as_ref().and_then(|relay_node| relay_node.key_of(remote));
+        if end_to_end.is_some() && config.transport.early_data {
+            let text = "end-to-end sessions over relays do not support early data";
             return Err(ConnectError::Configuration(text.to_owned()));
         }
-        if carried.is_some_and(|(key, _)| self.has_session(key)) {
-            let text = format!("there is a session at {remote} already");
+        if end_to_end.is_some_and(|(key, _)| self.has_session(key)) {
+            let text = format!("a session with {remote} already exists");
             return Err(ConnectError::Configuration(text));
         }
         let transport = self.within_memory(&config.transport, 0).ok_or(ConnectError::Memory)?;
@@ -206,7 +209,7 @@ impl Endpoint {
             handshake,
             seed: self.fresh_seed(),
             code_seed,
-            carried,
+            end_to_end,
         };
         Ok(self.insert(now, setup))
     }
@@ -216,7 +219,7 @@ impl Endpoint {
         self.next_handle += 1;
         self.memory.promise(receive_budget(&setup.config));
         self.by_cid.insert(setup.local_cid, handle);
-        if let (Some(relay_node), Some((key, _))) = (&mut self.relay_node, setup.carried) {
+        if let (Some(relay_node), Some((key, _))) = (&mut self.relay_node, setup.end_to_end) {
             relay_node.insert(key, handle);
         }
         self.connections.insert(handle, Box::new(Connection::new(now, setup)));
@@ -224,15 +227,15 @@ impl Endpoint {
         handle
     }
 
-    /// The configuration with what memory is left for one more connection beside `others` that may
-    /// come; `None` if there is too little.
+    /// The configuration with a receive budget that the remaining memory allows, when `others` more
+    /// connections may follow; `None` if there is too little memory.
     fn within_memory(
         &mut self,
         transport: &Arc<TransportConfig>,
         others: usize,
     ) -> Option<Arc<TransportConfig>> {
         let wanted = receive_budget(transport);
-        let Some(granted) = self.memory.grant(wanted, least_budget(transport), others) else {
+        let Some(granted) = self.memory.grant(wanted, min_receive_budget(transport), others) else {
             self.stats.memory_refusals += 1;
             return None;
         };
@@ -243,7 +246,7 @@ impl Endpoint {
         Some(Arc::new(TransportConfig { receive_budget: granted, ..(**transport).clone() }))
     }
 
-    /// What this end tells a peer about itself.
+    /// This end's transport parameters.
     fn parameters(&self, transport: &TransportConfig, code_seed: u64) -> TransportParameters {
         TransportParameters {
             batch_ranks: self.relay_node.as_ref().is_some_and(RelayNode::is_recoding),
@@ -267,17 +270,18 @@ impl Endpoint {
     }
 
     fn mark_dirty(&mut self, handle: ConnectionHandle) {
-        self.asked.remove(&handle);
+        self.polled_empty.remove(&handle);
         if self.is_dirty.insert(handle) {
             self.dirty.push_back(handle);
         }
     }
 
-    /// Takes one input. Never fails: what is wrong with a datagram is counted.
+    /// Processes one input. Never fails: invalid datagrams are counted and dropped.
     pub fn handle(&mut self, now: Timestamp, input: Input<'_>) {
         match input {
-            // Such a sender could pass for one across relays.
-            Input::Datagram(datagram) if relay_node::is_carried(datagram.remote) => {
+            // A datagram with a spoofed address of this kind could pass as one from a relayed
+            // session.
+            Input::Datagram(datagram) if relay_node::is_relayed_address(datagram.remote) => {
                 self.stats.datagrams_dropped += 1;
             }
             Input::Datagram(datagram) => self.handle_datagram(now, datagram),
@@ -314,25 +318,27 @@ impl Endpoint {
         };
         match route.and_then(|handle| Some((handle, self.connections.get_mut(&handle)?))) {
             Some((handle, connection)) => {
-                // Whoever comes over a relay is no link, and the other way round.
-                if connection.carried_key().is_some() != relay_node::is_carried(datagram.remote) {
+                // Relayed packets are for end-to-end sessions only, direct ones for links only.
+                if connection.flow_key().is_some()
+                    != relay_node::is_relayed_address(datagram.remote)
+                {
                     self.stats.datagrams_dropped += 1;
                     return;
                 }
                 connection.handle_datagram(now, datagram);
                 self.mark_dirty(handle);
-                self.fetch_arrived(now, handle);
+                self.fetch_relay_inputs(now, handle);
             }
             None => self.stats.datagrams_dropped += 1,
         }
     }
 
-    /// The next output. `buffer` is cleared first; its capacity bounds a GSO burst.
+    /// Returns the next output. `buffer` is cleared first; its capacity bounds a GSO burst.
     pub fn poll(&mut self, now: Timestamp, buffer: &mut Vec<u8>) -> Output {
         buffer.clear();
         while let Some((remote, local_ip, answer)) = self.answers.pop_front() {
-            if relay_node::is_carried(remote) {
-                self.send_carried(now, remote, &answer);
+            if relay_node::is_relayed_address(remote) {
+                self.send_relayed(now, remote, &answer);
                 continue;
             }
             buffer.extend_from_slice(&answer);
@@ -342,34 +348,34 @@ impl Endpoint {
         while let Some(&handle) = self.dirty.front() {
             if let Some(connection) = self.connections.get_mut(&handle) {
                 if let Some(event) = connection.pop_event() {
-                    return self.tell(handle, event);
+                    return self.report_event(handle, event);
                 }
                 if let Some(transmit) = self.poll_connection(now, handle, buffer) {
-                    if relay_node::is_carried(transmit.remote) {
+                    if relay_node::is_relayed_address(transmit.remote) {
                         for packet in buffer[..transmit.len].chunks(transmit.segment_size) {
-                            self.send_carried(now, transmit.remote, packet);
+                            self.send_relayed(now, transmit.remote, packet);
                         }
                         continue;
                     }
-                    // The next connection gets its turn.
+                    // Round robin: the next connection comes first next time.
                     self.dirty.rotate_left(1);
                     return Output::Transmit(transmit);
                 }
                 let connection = self.connections.get_mut(&handle);
                 if let Some(event) = connection.and_then(|connection| connection.pop_event()) {
-                    return self.tell(handle, event);
+                    return self.report_event(handle, event);
                 }
             }
             self.dirty.pop_front();
             self.is_dirty.remove(&handle);
-            self.settle(now, handle);
+            self.finish_polling(now, handle);
         }
         let own = self.timers.first().map(|&(at, _)| at);
-        let carriers = self.relay_node.as_ref().and_then(RelayNode::next_timeout);
-        Output::Timeout([own, carriers].into_iter().flatten().min())
+        let relay_timeout = self.relay_node.as_ref().and_then(RelayNode::next_timeout);
+        Output::Timeout([own, relay_timeout].into_iter().flatten().min())
     }
 
-    fn tell(&mut self, handle: ConnectionHandle, event: Event) -> Output {
+    fn report_event(&mut self, handle: ConnectionHandle, event: Event) -> Output {
         if let Event::Closed(CloseReason::PeerMisbehaved(_)) = event {
             self.stats.peers_misbehaved += 1;
         }
@@ -377,26 +383,26 @@ impl Endpoint {
     }
 
     /// Sends an end-to-end packet over the relay.
-    fn send_carried(&mut self, now: Timestamp, remote: SocketAddr, packet: &[u8]) {
+    fn send_relayed(&mut self, now: Timestamp, remote: SocketAddr, packet: &[u8]) {
         if let Some(relay_node) = &mut self.relay_node {
             relay_node.send(now, remote, packet);
             self.wake_links();
         }
     }
 
-    /// A connection has nothing more to say now: arm its timer, or forget it.
-    fn settle(&mut self, now: Timestamp, handle: ConnectionHandle) {
-        let was_asked = self.asked.remove(&handle);
-        self.watch_link(now, handle);
-        self.leave_liar(now, handle);
+    /// A connection has no more output now: arms its timer, or drops it if it is closed.
+    fn finish_polling(&mut self, now: Timestamp, handle: ConnectionHandle) {
+        let was_polled_empty = self.polled_empty.remove(&handle);
+        self.update_link_state(now, handle);
+        self.avoid_polluting_link(now, handle);
         let Some(connection) = self.connections.get(&handle) else { return };
         if connection.is_established() {
             self.half_open.remove(handle);
         }
-        let has_data = connection.has_carried_data();
-        let key = connection.carried_key();
+        let has_data = connection.has_end_to_end_data();
+        let key = connection.flow_key();
         let next = if connection.is_dead() {
-            self.forget(now, handle);
+            self.remove_connection(now, handle);
             None
         } else {
             connection.next_timeout(now)
@@ -411,16 +417,17 @@ impl Endpoint {
             }
         }
         if let (Some(relay_node), Some(key)) = (&mut self.relay_node, key) {
-            let links = relay_node.note(key, has_data);
-            // A link that has just asked in vain would ask again, and so on without end: a session
-            // whose window is full, or which keeps the rest for another link, has data all the same.
-            for link in links.into_iter().filter(|_| !was_asked) {
+            let links = relay_node.update_session(key, has_data);
+            // Do not wake a link that has just polled this session in vain, or it would poll again
+            // without end: a session has data even if its window is full or the data is reserved
+            // for another link.
+            for link in links.into_iter().filter(|_| !was_polled_empty) {
                 self.wake_link(ConnectionHandle(link.0));
             }
         }
     }
 
-    fn forget(&mut self, now: Timestamp, handle: ConnectionHandle) {
+    fn remove_connection(&mut self, now: Timestamp, handle: ConnectionHandle) {
         if let Some(connection) = self.connections.remove(&handle) {
             self.memory.release(connection.memory());
             self.by_cid.remove(&connection.local_cid());
@@ -429,14 +436,14 @@ impl Endpoint {
             }
             self.half_open.remove(handle);
             if let Some(relay_node) = &mut self.relay_node {
-                relay_node.forget(now, handle, connection.carried_key());
-                self.release_lost();
+                relay_node.remove_connection(now, handle, connection.flow_key());
+                self.release_unresponsive_links();
             }
         }
     }
 
-    /// Hands over a message; kept until it is acknowledged. Before [`Event::Connected`] only messages
-    /// that go with the first flight find room: see [`TransportConfig::early_data`].
+    /// Sends a message; it is kept until it is acknowledged. Before [`Event::Connected`] only early
+    /// data is accepted: see [`TransportConfig::early_data`].
     pub fn send(
         &mut self,
         now: Timestamp,
@@ -446,9 +453,9 @@ impl Endpoint {
         self.send_with(now, handle, message, None)
     }
 
-    /// As [`Endpoint::send`], with a deadline for this message in place of the connection's: after
-    /// that time it is neither sent nor repaired any more (modes BTP and TRANSPARENT; the others
-    /// deliver everything). At most an hour.
+    /// As [`Endpoint::send`], with a deadline for this message in place of the connection's, at
+    /// most one hour. An expired message is neither sent nor repaired (modes BTP and TRANSPARENT;
+    /// the others deliver everything).
     ///
     /// # Errors
     ///
@@ -476,7 +483,7 @@ impl Endpoint {
         result
     }
 
-    /// No more messages will follow; the peer learns it in order.
+    /// Ends the sending direction; the peer is notified after the last message.
     pub fn finish(&mut self, _now: Timestamp, handle: ConnectionHandle) -> Result<(), SendError> {
         let connection = self.connections.get_mut(&handle).ok_or(SendError::Closed)?;
         let result = connection.finish();
@@ -484,25 +491,25 @@ impl Endpoint {
         result
     }
 
-    /// The next message in order. `None` when there is none now.
+    /// Returns the next message in order; `None` if there is none now.
     pub fn recv(&mut self, now: Timestamp, handle: ConnectionHandle) -> Option<Bytes> {
         let message = self.connections.get_mut(&handle)?.recv(now);
         self.mark_dirty(handle);
         message
     }
 
-    /// Whether the peer has finished and every message was taken.
+    /// Whether the peer has finished and the application has read every message.
     pub fn is_finished(&self, handle: ConnectionHandle) -> bool {
         self.connections.get(&handle).is_some_and(|connection| connection.is_finished())
     }
 
-    /// Whether everything handed to `send`, and `finish` if it was called, has arrived at the
-    /// peer.
+    /// Whether the peer has acknowledged everything passed to `send`, and `finish` if it was
+    /// called.
     pub fn is_all_acknowledged(&self, handle: ConnectionHandle) -> bool {
         self.connections.get(&handle).is_some_and(|connection| connection.is_all_acknowledged())
     }
 
-    /// Ends the connection at once; unsent data is dropped. [`Event::Closed`] follows.
+    /// Closes the connection at once; unsent data is dropped. [`Event::Closed`] follows.
     pub fn close(&mut self, now: Timestamp, handle: ConnectionHandle, code: u64, reason: &str) {
         if let Some(connection) = self.connections.get_mut(&handle) {
             connection.close(now, code, reason);
@@ -515,7 +522,8 @@ impl Endpoint {
         Some(self.connections.get(&handle)?.stats(now))
     }
 
-    /// Bytes that have arrived on a connection and that nobody has taken, whole messages or not.
+    /// Bytes received on a connection that the application has not read, in complete messages or
+    /// not.
     pub fn receive_buffer_bytes(&self, handle: ConnectionHandle) -> Option<usize> {
         Some(self.connections.get(&handle)?.receive_buffer_bytes())
     }
@@ -530,17 +538,17 @@ impl Endpoint {
         self.connections.get(&handle)?.mode()
     }
 
-    /// What the peer said of itself, once it is known.
+    /// The peer's limits, once they are known.
     pub fn peer_limits(&self, handle: ConnectionHandle) -> Option<PeerLimits> {
         self.connections.get(&handle)?.peer_limits()
     }
 
-    /// SHA-256 of the peer's end-entity certificate, if it showed one.
+    /// SHA-256 fingerprint of the peer's end-entity certificate, if it presented one.
     pub fn peer_fingerprint(&self, handle: ConnectionHandle) -> Option<[u8; 32]> {
         self.connections.get(&handle)?.peer_fingerprint()
     }
 
-    /// Counters of the endpoint itself.
+    /// Statistics of the endpoint itself.
     pub fn endpoint_stats(&self) -> EndpointStats {
         let displaced = self.server.as_ref().map_or(0, ServerCrypto::sessions_displaced);
         EndpointStats {

@@ -1,8 +1,8 @@
-//! A node's relay, its links and its own sessions across relays, joined by the endpoint.
+//! The relay node of an endpoint: its relay, its links and its own end-to-end sessions.
 //!
-//! A session across relays has an address like any other peer, from a range that no network
-//! delivers to (RFC 6666): it names the node at the other end and the flow. So the endpoint treats
-//! the packets between the ends as datagrams.
+//! The peer of an end-to-end session has an address from the discard prefix (RFC 6666), to which no
+//! network delivers. The address encodes the peer's node and the flow, so that the endpoint can
+//! treat end-to-end packets as datagrams.
 
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -12,19 +12,19 @@ use rand::Rng;
 
 use super::{ConnectionHandle, Endpoint, Received};
 use crate::config::ClientConfig;
-use crate::connection::{Arrived, Connection, FirstLink, PacketSource};
+use crate::connection::{Connection, FirstLink, PacketSource, RelayInput};
 use crate::error::ConnectError;
 use crate::relay::{LinkId, LinkView, Relay, RelayConfig, RelayEvent, RelayStats};
 use crate::wire::batch_rank::BatchRank;
 use crate::wire::flow::{FlowKey, NodeId};
 use crate::wire::short_header::PacketKind;
 
-/// First 64 bits of the addresses of sessions across relays: the discard prefix 100::/64.
+/// First 64 bits of the addresses of end-to-end sessions: the discard prefix 100::/64.
 const PREFIX: [u16; 4] = [0x0100, 0, 0, 0];
-/// Port in them.
+/// Port of these addresses.
 const PORT: u16 = 1;
 
-/// The address that stands for the other end of a session.
+/// The address that represents the peer of an end-to-end session.
 pub(super) fn address(peer: NodeId, flow: u32) -> SocketAddr {
     let [a, b, c, d] = PREFIX;
     let (node, half) = (peer.0, |x: u32| ((x >> 16) as u16, x as u16));
@@ -32,7 +32,7 @@ pub(super) fn address(peer: NodeId, flow: u32) -> SocketAddr {
     SocketAddr::new(IpAddr::V6(Ipv6Addr::new(a, b, c, d, e, f, g, h)), PORT)
 }
 
-/// The other end and the flow that an address stands for.
+/// The peer and the flow that an address represents.
 fn parse(address: SocketAddr) -> Option<(NodeId, u32)> {
     let IpAddr::V6(ip) = address.ip() else { return None };
     let [a, b, c, d, e, f, g, h] = ip.segments();
@@ -40,31 +40,32 @@ fn parse(address: SocketAddr) -> Option<(NodeId, u32)> {
     ([a, b, c, d] == PREFIX).then(|| (NodeId(join(e, f)), join(g, h)))
 }
 
-/// Whether an address stands for a session across relays: no datagram of a network may claim one.
-pub(super) fn is_carried(address: SocketAddr) -> bool {
+/// Whether an address represents an end-to-end session. Datagrams from the network must not use
+/// one.
+pub(super) fn is_relayed_address(address: SocketAddr) -> bool {
     parse(address).is_some()
 }
 
-/// What an endpoint has beside its connections when it is a node.
+/// State of an endpoint that is a relay node.
 #[derive(Debug)]
 pub(super) struct RelayNode {
     relay: Relay,
-    /// Sessions of this node by the flow that they send.
+    /// End-to-end sessions of this node, by the flow that they send.
     sessions: BTreeMap<FlowKey, ConnectionHandle>,
     /// Sessions that may have coded packets to send.
-    eager: BTreeSet<FlowKey>,
-    /// Whose turn it was last.
+    ready: BTreeSet<FlowKey>,
+    /// The session that sent last, for round robin.
     last: Option<FlowKey>,
-    /// Whether own sessions go before what is passed on: they take turns.
-    own_turn: bool,
+    /// Whether own sessions go before relayed flows next; they alternate.
+    own_session_next: bool,
     /// Packets for this node's sessions.
-    arrived: VecDeque<(FlowKey, PacketKind, Vec<u8>)>,
-    /// Sessions that a link has asked for packets, and whether they gave one.
-    touched: Vec<(ConnectionHandle, bool)>,
+    deliveries: VecDeque<(FlowKey, PacketKind, Vec<u8>)>,
+    /// Sessions that a link has polled, and whether they gave a packet.
+    serviced: Vec<(ConnectionHandle, bool)>,
 }
 
 impl RelayNode {
-    /// The flow that a session with this address sends.
+    /// The flow that a session with this address sends, and whether the relay recodes.
     pub(super) fn key_of(&self, remote: SocketAddr) -> Option<(FlowKey, bool)> {
         let (destination, flow) = parse(remote)?;
         let key = FlowKey { destination, source: self.relay.node(), flow };
@@ -79,7 +80,7 @@ impl RelayNode {
         self.sessions.insert(key, handle);
     }
 
-    pub(super) fn forget(
+    pub(super) fn remove_connection(
         &mut self,
         now: Timestamp,
         handle: ConnectionHandle,
@@ -90,7 +91,7 @@ impl RelayNode {
             && self.sessions.get(&key) == Some(&handle)
         {
             self.sessions.remove(&key);
-            self.eager.remove(&key);
+            self.ready.remove(&key);
         }
     }
 
@@ -101,13 +102,13 @@ impl RelayNode {
         }
     }
 
-    /// A session has settled: it may want links.
-    pub(super) fn note(&mut self, key: FlowKey, has_data: bool) -> Vec<LinkId> {
+    /// Records whether a session has data; returns the links to wake.
+    pub(super) fn update_session(&mut self, key: FlowKey, has_data: bool) -> Vec<LinkId> {
         if !has_data {
-            self.eager.remove(&key);
+            self.ready.remove(&key);
             return Vec::new();
         }
-        self.eager.insert(key);
+        self.ready.insert(key);
         self.relay.routes(key.destination).collect()
     }
 
@@ -120,16 +121,16 @@ impl RelayNode {
     }
 }
 
-/// What one link may carry.
-struct Pulling<'a> {
+/// The packet source of one link: own sessions and relayed flows.
+struct LinkPackets<'a> {
     link: LinkId,
     relay_node: &'a mut RelayNode,
     connections: &'a mut BTreeMap<ConnectionHandle, Box<Connection>>,
     recoded: bool,
 }
 
-impl Pulling<'_> {
-    /// Whether a session's next packet is to leave by this link now.
+impl LinkPackets<'_> {
+    /// Whether a session's next packet may be sent over this link now.
     fn is_for_link(&mut self, now: Timestamp, key: FlowKey) -> bool {
         if !self.is_worthwhile(key) {
             return false;
@@ -137,7 +138,7 @@ impl Pulling<'_> {
         self.relay_node.relay.has_room(now, key, self.link)
     }
 
-    /// Whether this is a link for a session's next packet, be there room on it or not.
+    /// Whether a session's next packet should use this link, ignoring whether it has room now.
     fn is_worthwhile(&self, key: FlowKey) -> bool {
         let relay = &self.relay_node.relay;
         if !relay.routes(key.destination).any(|link| link == self.link) {
@@ -147,48 +148,49 @@ impl Pulling<'_> {
         let Some(session) = handle.and_then(|handle| self.connections.get(handle)) else {
             return false;
         };
-        session.has_share_of(self.link.0)
-            || relay.is_worthwhile(key.destination, self.link, session.carried_backlog())
+        session.has_assigned(self.link.0)
+            || relay.is_worthwhile(key.destination, self.link, session.end_to_end_backlog())
     }
 
-    /// Sessions whose way begins with this link, the one after the last in front.
-    fn turns(&self) -> Vec<FlowKey> {
+    /// Sessions with data in round-robin order, beginning after the one that sent last.
+    fn round_robin_order(&self) -> Vec<FlowKey> {
         let relay_node = &*self.relay_node;
         let after = relay_node.last.unwrap_or(FlowKey {
             destination: NodeId(u32::MAX),
             source: NodeId(u32::MAX),
             flow: u32::MAX,
         });
-        let turns = relay_node
-            .eager
+        let order = relay_node
+            .ready
             .range((core::ops::Bound::Excluded(after), core::ops::Bound::Unbounded));
-        turns.chain(relay_node.eager.range(..=after)).copied().collect()
+        order.chain(relay_node.ready.range(..=after)).copied().collect()
     }
 
-    fn pull_own(
+    fn pull_own_session(
         &mut self,
         now: Timestamp,
         view: &LinkView,
         number: u64,
         out: &mut Vec<u8>,
     ) -> Option<PacketKind> {
-        for key in self.turns() {
+        for key in self.round_robin_order() {
             if !self.is_for_link(now, key) {
                 continue;
             }
-            let way = self.relay_node.relay.way(key.destination);
+            let path_set = self.relay_node.relay.path_set(key.destination);
             let handle = self.relay_node.sessions.get(&key).copied();
             let session = handle.and_then(|handle| self.connections.get_mut(&handle));
-            let first = FirstLink { link: self.link.0, view: *view, recoded: self.recoded, way };
+            let first =
+                FirstLink { link: self.link.0, view: *view, recoded: self.recoded, path_set };
             let (kind, has_more) = session.map_or((None, false), |session| {
-                let kind = session.poll_carried(now, &first, out);
-                (kind, session.has_carried_data())
+                let kind = session.poll_end_to_end(now, &first, out);
+                (kind, session.has_end_to_end_data())
             });
-            self.relay_node.touched.extend(handle.map(|handle| (handle, kind.is_some())));
+            self.relay_node.serviced.extend(handle.map(|handle| (handle, kind.is_some())));
             let Some(kind) = kind else {
-                // What is left may be the share of another link.
-                if !has_more || way.links <= 1 {
-                    self.relay_node.eager.remove(&key);
+                // The remaining data may be reserved for another link.
+                if !has_more || path_set.links <= 1 {
+                    self.relay_node.ready.remove(&key);
                 }
                 continue;
             };
@@ -200,7 +202,7 @@ impl Pulling<'_> {
     }
 }
 
-impl PacketSource for Pulling<'_> {
+impl PacketSource for LinkPackets<'_> {
     fn pull(
         &mut self,
         now: Timestamp,
@@ -208,26 +210,26 @@ impl PacketSource for Pulling<'_> {
         number: u64,
         out: &mut Vec<u8>,
     ) -> Option<PacketKind> {
-        let own_turn = self.relay_node.own_turn;
-        self.relay_node.own_turn = !own_turn;
-        if !own_turn && self.relay_node.relay.wants(now, self.link) {
+        let own_session_next = self.relay_node.own_session_next;
+        self.relay_node.own_session_next = !own_session_next;
+        if !own_session_next && self.relay_node.relay.wants(now, self.link) {
             let pulled = self.relay_node.relay.pull(now, self.link, view, number, out);
             if pulled.is_some() {
                 return pulled;
             }
         }
-        self.pull_own(now, view, number, out)
+        self.pull_own_session(now, view, number, out)
             .or_else(|| self.relay_node.relay.pull(now, self.link, view, number, out))
     }
 
     fn has_more(&mut self, now: Timestamp) -> bool {
         self.relay_node.relay.wants(now, self.link)
-            || self.turns().into_iter().any(|key| self.is_for_link(now, key))
+            || self.round_robin_order().into_iter().any(|key| self.is_for_link(now, key))
     }
 
     fn has_backlog(&self) -> bool {
         self.relay_node.relay.has_backlog(self.link)
-            || self.relay_node.eager.iter().any(|key| self.is_worthwhile(*key))
+            || self.relay_node.ready.iter().any(|key| self.is_worthwhile(*key))
     }
 
     fn next_report(&mut self, now: Timestamp, mark: u64) -> Option<BatchRank> {
@@ -240,40 +242,43 @@ impl PacketSource for Pulling<'_> {
 }
 
 impl Endpoint {
-    /// Makes this endpoint a node that can relay and speak across relays. Nothing is carried for
-    /// anybody yet: see [`Endpoint::admit`] and [`Endpoint::route`].
+    /// Makes this endpoint a relay node, which can relay flows and open end-to-end sessions. It
+    /// relays nothing before [`Endpoint::admit`] and [`Endpoint::route`] are called.
     ///
     /// # Errors
     ///
-    /// If it is one already.
+    /// If it already is one.
     pub fn enable_relay(&mut self, config: RelayConfig) -> Result<(), ConnectError> {
         if self.relay_node.is_some() {
-            return Err(ConnectError::Configuration("this endpoint is a node already".to_owned()));
+            return Err(ConnectError::Configuration(
+                "this endpoint already is a relay node".to_owned(),
+            ));
         }
         let seed = self.rng.next_u64();
         self.relay_node = Some(RelayNode {
             relay: Relay::new(config, seed),
             sessions: BTreeMap::new(),
-            eager: BTreeSet::new(),
+            ready: BTreeSet::new(),
             last: None,
-            own_turn: false,
-            arrived: VecDeque::new(),
-            touched: Vec::new(),
+            own_session_next: false,
+            deliveries: VecDeque::new(),
+            serviced: Vec::new(),
         });
         Ok(())
     }
 
-    /// Lets the peer of an established connection have packets carried, and packets be handed to
-    /// it. Who that may be is for the owner of the node to decide: see
-    /// [`Endpoint::peer_fingerprint`]. False if the connection is not established, is itself a
-    /// session across relays, or this is no node.
+    /// Admits the peer of an established link: the node relays its packets and sends it relayed
+    /// packets. The owner of the node decides whom to admit: see [`Endpoint::peer_fingerprint`].
+    ///
+    /// False if the connection is not established or is an end-to-end session, or if this endpoint
+    /// is no relay node.
     pub fn admit(&mut self, link: ConnectionHandle) -> bool {
         let (Some(relay_node), Some(connection)) =
             (&mut self.relay_node, self.connections.get_mut(&link))
         else {
             return false;
         };
-        if !connection.is_established() || connection.carried_key().is_some() {
+        if !connection.is_established() || connection.flow_key().is_some() {
             return false;
         }
         connection.admit();
@@ -282,8 +287,8 @@ impl Endpoint {
         true
     }
 
-    /// Packets for the node `destination` leave over this admitted link alone from now on. False if it
-    /// is not admitted.
+    /// Routes packets for the node `destination` over this admitted link only. False if the link is
+    /// not admitted.
     pub fn route(&mut self, now: Timestamp, destination: NodeId, link: ConnectionHandle) -> bool {
         let link = LinkId(link.0);
         match &mut self.relay_node {
@@ -296,10 +301,11 @@ impl Endpoint {
         }
     }
 
-    /// Packets for the node `destination` leave over this admitted link, too: the links towards a node
-    /// are used together, each as its own congestion control allows, and those that are silent are
-    /// left out until they are heard again. False if the link is not admitted, or if there are
-    /// [`MAX_PATHS`](crate::relay::MAX_PATHS) of them.
+    /// Adds this admitted link as a further route to the node `destination`.
+    ///
+    /// All links towards a node are used at once, each as its own congestion control allows.
+    /// Unresponsive links are not used until they answer again. False if the link is not admitted,
+    /// or if there already are [`MAX_PATHS`](crate::relay::MAX_PATHS) of them.
     pub fn add_route(
         &mut self,
         now: Timestamp,
@@ -315,40 +321,42 @@ impl Endpoint {
         is_added
     }
 
-    /// Packets for the node `destination` no longer leave over this link: what it has not brought over
-    /// leaves by another, or waits for one.
+    /// Removes this link as a route to the node `destination`. Its undelivered packets use another
+    /// link, or wait for one.
     pub fn remove_route(&mut self, now: Timestamp, destination: NodeId, link: ConnectionHandle) {
         if let Some(relay_node) = &mut self.relay_node {
             relay_node.relay.remove_route(now, destination, LinkId(link.0));
-            self.release_shares(link);
+            self.release_assigned_symbols(link);
             self.wake_links();
         }
     }
 
-    /// What sessions have set aside for a link is for any other.
-    fn release_shares(&mut self, link: ConnectionHandle) {
+    /// Lets other links send the symbols that sessions have reserved for a link.
+    fn release_assigned_symbols(&mut self, link: ConnectionHandle) {
         let Some(relay_node) = &self.relay_node else { return };
         for handle in relay_node.sessions.values().copied().collect::<Vec<_>>() {
             if let Some(session) = self.connections.get_mut(&handle) {
-                session.release_share(link.0);
+                session.release_assigned(link.0);
             }
             self.mark_dirty(handle);
         }
     }
 
-    /// A session may have been told that what left by a link was altered on the way.
-    pub(super) fn leave_liar(&mut self, now: Timestamp, handle: ConnectionHandle) {
+    /// Avoids the link of a polluting path, if the session's peer has reported pollution.
+    pub(super) fn avoid_polluting_link(&mut self, now: Timestamp, handle: ConnectionHandle) {
         let Some(session) = self.connections.get_mut(&handle) else { return };
-        let (Some(key), Some(link)) = (session.carried_key(), session.take_liar()) else { return };
+        let (Some(key), Some(link)) = (session.flow_key(), session.take_polluting_link()) else {
+            return;
+        };
         let Some(relay_node) = &mut self.relay_node else { return };
-        if relay_node.relay.distrust(now, key.destination, LinkId(link)) {
-            self.release_shares(ConnectionHandle(link));
+        if relay_node.relay.mark_polluting(now, key.destination, LinkId(link)) {
+            self.release_assigned_symbols(ConnectionHandle(link));
             self.wake_links();
         }
     }
 
-    /// A link may have fallen silent, or been heard again.
-    pub(super) fn watch_link(&mut self, now: Timestamp, handle: ConnectionHandle) {
+    /// Updates the relay's view of a link, and wakes links if its liveness has changed.
+    pub(super) fn update_link_state(&mut self, now: Timestamp, handle: ConnectionHandle) {
         let (Some(relay_node), Some(link)) = (&mut self.relay_node, self.connections.get(&handle))
         else {
             return;
@@ -365,13 +373,12 @@ impl Endpoint {
         self.wake_links();
     }
 
-    /// Begins a session with another node, across as many relays as the routes say, with a handshake
-    /// and keys of its own. It is used like any connection.
+    /// Opens an end-to-end session with another node over the relays that the routes define, with
+    /// its own handshake and keys. It is used like any connection.
     ///
     /// # Errors
     ///
-    /// If this is no node, or as
-    /// [`Endpoint::connect`].
+    /// If this endpoint is no relay node, or as [`Endpoint::connect`].
     pub fn connect_across(
         &mut self,
         now: Timestamp,
@@ -380,7 +387,7 @@ impl Endpoint {
         config: ClientConfig,
     ) -> Result<ConnectionHandle, ConnectError> {
         let Some(relay_node) = &self.relay_node else {
-            return Err(ConnectError::Configuration("this endpoint is no node".to_owned()));
+            return Err(ConnectError::Configuration("this endpoint is no relay node".to_owned()));
         };
         let source = relay_node.relay.node();
         let flow = loop {
@@ -392,29 +399,29 @@ impl Endpoint {
         self.connect(now, address(destination, flow), server_name, config)
     }
 
-    /// Whether a flow is that of a session of this node.
+    /// Whether a session of this node sends this flow.
     pub(super) fn has_session(&self, key: FlowKey) -> bool {
         self.relay_node.as_ref().is_some_and(|relay_node| relay_node.sessions.contains_key(&key))
     }
 
-    /// The node at the other end of a session across relays.
+    /// The peer's node of an end-to-end session.
     pub fn remote_node(&self, handle: ConnectionHandle) -> Option<NodeId> {
-        Some(self.connections.get(&handle)?.carried_key()?.destination)
+        Some(self.connections.get(&handle)?.flow_key()?.destination)
     }
 
-    /// Counters of the relay, if this is a node.
+    /// Statistics of the relay, if this endpoint is a relay node.
     pub fn relay_stats(&self) -> Option<RelayStats> {
         Some(self.relay_node.as_ref()?.relay.stats())
     }
 
-    /// The next thing that the owner of the relay may want to know.
+    /// The next event of the relay.
     pub fn poll_relay_event(&mut self) -> Option<RelayEvent> {
         self.relay_node.as_mut()?.relay.pop_event()
     }
 
-    /// A link has got packets or reports: they go to the relay, and what is for this node itself to
+    /// Passes packets and reports that a link has received to the relay, and those for this node to
     /// its sessions.
-    pub(super) fn fetch_arrived(&mut self, now: Timestamp, handle: ConnectionHandle) {
+    pub(super) fn fetch_relay_inputs(&mut self, now: Timestamp, handle: ConnectionHandle) {
         let (Some(relay_node), Some(link)) =
             (&mut self.relay_node, self.connections.get_mut(&handle))
         else {
@@ -425,25 +432,25 @@ impl Endpoint {
         }
         let id = LinkId(handle.0);
         let view = link.link_view(now);
-        while let Some(arrived) = link.pop_arrived() {
-            match arrived {
-                Arrived::Report(report) => relay_node.relay.on_report(now, id, &view, &report),
-                Arrived::Packet(kind, payload) => {
-                    let delivery = relay_node.relay.on_carried(now, id, &view, kind, &payload);
+        while let Some(input) = link.pop_relay_input() {
+            match input {
+                RelayInput::Report(report) => relay_node.relay.on_report(now, id, &view, &report),
+                RelayInput::Packet(kind, payload) => {
+                    let delivery = relay_node.relay.on_packet(now, id, &view, kind, &payload);
                     if let Some(delivery) = delivery {
                         let payload = delivery.payload.to_vec();
-                        relay_node.arrived.push_back((delivery.key, delivery.kind, payload));
+                        relay_node.deliveries.push_back((delivery.key, delivery.kind, payload));
                     }
                 }
             }
         }
-        self.deliver_arrived(now);
+        self.deliver_to_sessions(now);
         self.wake_links();
     }
 
-    fn deliver_arrived(&mut self, now: Timestamp) {
+    fn deliver_to_sessions(&mut self, now: Timestamp) {
         while let Some((key, kind, mut payload)) =
-            self.relay_node.as_mut().and_then(|relay_node| relay_node.arrived.pop_front())
+            self.relay_node.as_mut().and_then(|relay_node| relay_node.deliveries.pop_front())
         {
             if kind == PacketKind::Control {
                 let remote = address(key.source, key.flow);
@@ -456,7 +463,7 @@ impl Endpoint {
             match handle.and_then(|handle| Some((handle, self.connections.get_mut(&handle)?))) {
                 Some((handle, session)) => {
                     let slowest = self.relay_node.as_ref().map(|c| c.relay.slowest_inbound(key));
-                    session.handle_carried(now, kind, &payload, slowest.unwrap_or_default());
+                    session.handle_flow_packet(now, kind, &payload, slowest.unwrap_or_default());
                     self.mark_dirty(handle);
                 }
                 None => self.stats.datagrams_dropped += 1,
@@ -464,39 +471,38 @@ impl Endpoint {
         }
     }
 
-    /// Whoever asks the relay may find a link silent: its shares are for the others then.
-    pub(super) fn release_lost(&mut self) {
+    /// Releases the symbols reserved for links that the relay has found unresponsive.
+    pub(super) fn release_unresponsive_links(&mut self) {
         while let Some(LinkId(id)) = self.relay_node.as_mut().and_then(|c| c.relay.pop_lost()) {
-            self.release_shares(ConnectionHandle(id));
+            self.release_assigned_symbols(ConnectionHandle(id));
         }
     }
 
-    /// Links that the relay has got something for, and sessions that gave packets, have to be looked
-    /// at.
+    /// Schedules links that have packets from the relay, and sessions that links have polled.
     pub(super) fn wake_links(&mut self) {
-        self.release_lost();
+        self.release_unresponsive_links();
         while let Some(LinkId(id)) = self.relay_node.as_mut().and_then(|c| c.relay.pop_ready()) {
             self.wake_link(ConnectionHandle(id));
         }
-        let touched = self.relay_node.as_mut().map(|c| core::mem::take(&mut c.touched));
-        for (handle, gave) in touched.into_iter().flatten() {
-            if gave {
+        let serviced = self.relay_node.as_mut().map(|c| core::mem::take(&mut c.serviced));
+        for (handle, sent) in serviced.into_iter().flatten() {
+            if sent {
                 self.mark_dirty(handle);
             } else if self.is_dirty.insert(handle) {
                 self.dirty.push_back(handle);
-                self.asked.insert(handle);
+                self.polled_empty.insert(handle);
             }
         }
     }
 
     pub(super) fn wake_link(&mut self, handle: ConnectionHandle) {
         if let Some(link) = self.connections.get_mut(&handle) {
-            link.wake_carriage();
+            link.wake_packet_source();
             self.mark_dirty(handle);
         }
     }
 
-    /// Asks a connection for datagrams; a link is offered what the relay and the sessions have.
+    /// Polls a connection for datagrams; an admitted link can take packets of relay and sessions.
     pub(super) fn poll_connection(
         &mut self,
         now: Timestamp,
@@ -504,28 +510,28 @@ impl Endpoint {
         buffer: &mut Vec<u8>,
     ) -> Option<super::Transmit> {
         let admitted = self.connections.get(&handle).is_some_and(|c| c.is_admitted());
-        // A link that is given up must not be handed what was kept for it.
-        self.watch_link(now, handle);
-        self.release_lost();
+        // An unresponsive link must not get the packets reserved for it.
+        self.update_link_state(now, handle);
+        self.release_unresponsive_links();
         let Some(relay_node) = self.relay_node.as_mut().filter(|_| admitted) else {
             return self.connections.get_mut(&handle)?.poll_transmit(now, buffer, None);
         };
         let mut link = self.connections.remove(&handle)?;
         let recoded = relay_node.is_recoding() && link.peer_reports_batches();
-        let mut pulling = Pulling {
+        let mut packets = LinkPackets {
             link: LinkId(handle.0),
             relay_node,
             connections: &mut self.connections,
             recoded,
         };
-        let transmit = link.poll_transmit(now, buffer, Some(&mut pulling));
+        let transmit = link.poll_transmit(now, buffer, Some(&mut packets));
         self.connections.insert(handle, link);
-        self.wake_links_but(handle);
+        self.wake_links_except(handle);
         transmit
     }
 
-    /// As `wake_links`; the link at hand has just been asked, and asks again while it sends.
-    fn wake_links_but(&mut self, handle: ConnectionHandle) {
+    /// As `wake_links`, except for the link that was just polled: it polls again while it sends.
+    fn wake_links_except(&mut self, handle: ConnectionHandle) {
         let Some(relay_node) = &mut self.relay_node else { return };
         let mut others = Vec::new();
         while let Some(LinkId(id)) = relay_node.relay.pop_ready() {
@@ -544,12 +550,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_of_sessions_are_told_from_those_of_networks() {
+    fn session_addresses_differ_from_network_addresses() {
         let made = address(NodeId(0x0102_0304), 0xa0b0_c0d0);
         assert_eq!(made.to_string(), "[100::102:304:a0b0:c0d0]:1");
         assert_eq!(parse(made), Some((NodeId(0x0102_0304), 0xa0b0_c0d0)));
         for other in ["10.0.0.1:5", "[101::1]:1", "[::ffff:10.0.0.1]:4", "[100:0:0:1::1]:1"] {
-            assert!(!is_carried(other.parse().unwrap()), "{other}");
+            assert!(!is_relayed_address(other.parse().unwrap()), "{other}");
         }
     }
 }

@@ -2,29 +2,28 @@ use core::time::Duration;
 
 use bats_types::Timestamp;
 
-/// Bytes promised to a fresh peer: a promise costs nothing until it is used, and start-up on a
-/// long path, where the first losses are repaired while the rate multiplies, must not wait for
-/// more.
+/// Initial window in bytes. Credit takes no memory until it is used. On a long path the first
+/// losses are repaired while the rate multiplies, and that must not wait for more credit.
 const INITIAL_WINDOW: usize = 96 << 20;
-/// The window grows by this factor in a round trip in which a quarter of it was consumed, or at
-/// whose end half of it stands between what is consumed and the newest symbol: with losses on a
-/// long path that is repair under way, not an application that does not read.
-const GROWTH: usize = 4;
+/// The window grows by this factor in a round trip in which a quarter of it was consumed. It also
+/// grows if half of it lies between the consumed symbols and the newest one at the end: on a long
+/// path with losses that means repairs in flight, not a slow application.
+const WINDOW_GROWTH: usize = 4;
 
-/// Symbols promised at the start, for symbols of this size and this budget in bytes.
+/// Initial credit in symbols, for this symbol size and this budget in bytes.
 pub fn initial_credit(symbol_bytes: usize, budget: usize) -> u64 {
     (INITIAL_WINDOW.min(budget / 2) / symbol_bytes.max(1)) as u64
 }
 
-/// How many symbols the peer may send: what the budget carries beside what is held, autotuned.
+/// Flow control credit for the peer, autotuned within the budget less the memory held elsewhere.
 #[derive(Debug)]
 pub(super) struct Credit {
     symbol_bytes: usize,
     budget: usize,
-    /// Bytes that may be outstanding beyond what the session took.
+    /// Bytes that may be outstanding beyond the symbols that the session has consumed.
     window: usize,
     granted: u64,
-    told: u64,
+    advertised: u64,
     round_start: Timestamp,
     consumed_at_round_start: u64,
 }
@@ -36,25 +35,26 @@ impl Credit {
             budget,
             window: INITIAL_WINDOW.min(budget / 2),
             granted: initial,
-            told: initial,
+            advertised: initial,
             round_start: Timestamp::ZERO,
             consumed_at_round_start: 0,
         }
     }
 
-    /// Symbols that the peer may send in all.
+    /// Total number of symbols that the peer may send.
     pub(super) fn granted(&self) -> u64 {
         self.granted
     }
 
-    /// The peer is told what is granted.
-    pub(super) fn tell(&mut self) -> u64 {
-        self.told = self.granted;
+    /// Returns the granted credit and records that it is advertised.
+    pub(super) fn advertise(&mut self) -> u64 {
+        self.advertised = self.granted;
         self.granted
     }
 
-    /// `consumed` symbols went to the session so far, `seen` is the end of what has arrived, `held_elsewhere` bytes are held beside the
-    /// symbols under the credit. True when it is worth telling the peer.
+    /// Updates the credit. `consumed` symbols went to the session so far, `seen` is one more than
+    /// the newest symbol, and `held_elsewhere` bytes are held in addition to the symbols under the
+    /// credit. Returns whether the peer should get the new credit.
     pub(super) fn update(
         &mut self,
         now: Timestamp,
@@ -67,14 +67,14 @@ impl Credit {
             let used = (consumed - self.consumed_at_round_start) as usize * self.symbol_bytes;
             let waiting = seen.saturating_sub(consumed) as usize * self.symbol_bytes;
             if used >= self.window / 4 || waiting >= self.window / 2 {
-                self.window = (self.window * GROWTH).min(self.budget);
+                self.window = (self.window * WINDOW_GROWTH).min(self.budget);
             }
             self.round_start = now;
             self.consumed_at_round_start = consumed;
         }
         let bytes = self.window.min(self.budget.saturating_sub(held_elsewhere));
         self.granted = self.granted.max(consumed + (bytes / self.symbol_bytes) as u64);
-        let fresh = (self.granted - self.told) as usize * self.symbol_bytes;
+        let fresh = (self.granted - self.advertised) as usize * self.symbol_bytes;
         fresh >= (self.window / 16).max(self.symbol_bytes)
     }
 }
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn credit_grows_with_use_and_never_promises_beyond_the_budget() {
+    fn credit_grows_with_use_up_to_the_budget() {
         let rtt = Duration::from_millis(100);
         let mut credit = Credit::new(1408, 64 << 20, initial_credit(1408, 64 << 20));
         let mut consumed = 0;
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn an_application_that_takes_nothing_stops_the_credit() {
+    fn credit_stops_when_the_application_reads_nothing() {
         let mut credit = Credit::new(1408, 4 << 20, initial_credit(1408, 4 << 20));
         let before = credit.granted();
         credit.update(

@@ -1,16 +1,16 @@
 //! The coded flow of one direction: symbols, repairs, rank feedback, credit.
 //!
-//! A flow knows neither packet numbers nor messages: the link tells it how the path looks
-//! ([`PathView`]), the session fills and takes its symbols.
+//! A flow handles neither packet numbers nor messages. The link supplies its path estimates
+//! ([`PathView`]); the session fills and consumes its symbols.
 
-mod coded;
+mod coded_packet;
 mod credit;
+mod link_assignments;
 mod rate;
 mod rateless;
 mod receiver;
 mod reordering;
 mod sender;
-mod shares;
 mod thin;
 mod timely_receiver;
 mod timely_sender;
@@ -26,31 +26,31 @@ pub use rateless::{
 };
 pub use receiver::{FlowReceiver, ReceiverCounters, ReceiverParameters};
 pub use sender::{FlowSender, SenderCounters, SenderParameters};
-pub use timely_receiver::{Residual, TimelyReceiver};
+pub use timely_receiver::{ResidualStats, TimelyReceiver};
 pub use timely_sender::{TimelyParameters, TimelySender};
 
-/// How the path looks to a flow, from the link's measurements.
+/// Path estimates of the link, as the flow needs them.
 #[derive(Clone, Copy, Debug)]
 pub struct PathView {
     /// Estimated rate of the path.
     pub rate_bytes_per_second: u64,
     /// Smoothed round-trip time.
     pub smoothed_rtt: Duration,
-    /// How long acknowledgements and feedback are held back.
+    /// Delay of acknowledgements and feedback.
     pub ack_interval: Duration,
-    /// Loss before repair, 0 to 1; 0 while none was seen.
+    /// Loss before repair, 0 to 1; 0 if none was seen.
     pub loss: f64,
-    /// Variance of the loss over that of independent losses, at least 1.
+    /// Variance of the loss relative to independent losses, at least 1.
     pub burst_factor: f64,
-    /// Packets that the estimate rests on.
+    /// Number of packets that the estimate is based on.
     pub loss_packets: u64,
 }
 
-/// How the peer broke the rules of the flow.
+/// A violation of the flow's protocol by the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FlowError {
-    /// A coded packet is too short or has impossible fields.
+    /// A coded packet is too short or has invalid fields.
     #[error("malformed coding header")]
     Malformed,
     /// A symbol beyond the credit.

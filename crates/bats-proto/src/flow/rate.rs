@@ -3,40 +3,39 @@ use core::time::Duration;
 use super::PathView;
 use crate::config::Goal;
 
-/// Redundancy beyond this share of the source symbols is not believed to be needed, whatever the
-/// loss estimate says: forged loss must not steer the code rate without bound.
+/// Maximum redundancy as a multiple of the source symbols. Forged loss reports must not raise the
+/// code rate without bound.
 const MAX_REDUNDANCY: f64 = 3.0;
-/// Packets without a loss after which a path counts as one that loses nothing.
-const KNOWN_PATH: u64 = 500;
+/// Number of packets without a loss after which a path counts as lossless.
+const LOSSLESS_PACKETS: u64 = 500;
 
-/// Round trips from which on the end of the data is protected before any loss has been seen, and against
-/// which loss: whoever waits for seconds, or hours, to hear of it pays too dearly for not knowing.
-const DEAR_ROUND_TRIP: Duration = Duration::from_secs(1);
-const DEAR_LOSS: f64 = 0.1;
+/// From this round-trip time on, the tail of the data is protected before any loss was seen,
+/// against the assumed loss: recovering a lost tail would take too long.
+const LONG_ROUND_TRIP: Duration = Duration::from_secs(1);
+const ASSUMED_TAIL_LOSS: f64 = 0.1;
 
-/// What a repair is for; each class has its own strength (`coding.md`, section 7).
+/// Purpose of a repair. Each class has its own strength (`coding.md`, section 7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RepairClass {
-    /// More data follows that can hide a loss.
+    /// More data follows that reveals and repairs a loss.
     Bulk,
-    /// The end of what there is to send: nothing later hides a loss.
+    /// The end of the data: nothing later reveals a loss.
     Tail,
 }
 
-/// Decides how much redundancy goes on the wire, apart from congestion control, which decides
-/// how much goes on the wire at all.
+/// Determines the amount of redundancy. Congestion control determines the total amount sent.
 #[derive(Clone, Copy, Debug)]
 pub struct RateController {
     goal: Goal,
 }
 
 impl RateController {
-    /// A controller that favours `goal`.
+    /// A controller that optimises for `goal`.
     pub fn new(goal: Goal) -> Self {
         Self { goal }
     }
 
-    /// Standard deviations of protection (z) and of caution about the estimate (c).
+    /// Standard deviations of protection (z) and of the loss estimate's margin (c).
     fn strength(self, class: RepairClass) -> (f64, f64) {
         match (class, self.goal) {
             (RepairClass::Bulk, Goal::Latency) => (1.0, 1.0),
@@ -48,26 +47,33 @@ impl RateController {
         }
     }
 
-    /// Repairs to send with `symbols` source symbols before anything is known of their fate:
-    /// R(n) = (n p + z sqrt(n p B)) / (1 - p), at least 0; a fraction, the caller carries it on.
-    /// Nothing where no loss was seen.
+    /// Repairs to send with `symbols` source symbols before any feedback: R(n) = (n p + z sqrt(n p
+    /// B)) / (1 - p), at least 0. The result has a fraction, which the caller accumulates. 0 if no
+    /// loss was seen.
     pub fn proactive(self, class: RepairClass, symbols: u64, path: &PathView) -> f64 {
         let (z, c) = self.strength(class);
-        let unknown = path.loss_packets < KNOWN_PATH && path.smoothed_rtt >= DEAR_ROUND_TRIP;
-        if class == RepairClass::Tail && unknown && path.loss < DEAR_LOSS {
-            return Self::formula(symbols as f64, z, 0.0, &PathView { loss: DEAR_LOSS, ..*path });
+        let is_unmeasured =
+            path.loss_packets < LOSSLESS_PACKETS && path.smoothed_rtt >= LONG_ROUND_TRIP;
+        if class == RepairClass::Tail && is_unmeasured && path.loss < ASSUMED_TAIL_LOSS {
+            return Self::formula(
+                symbols as f64,
+                z,
+                0.0,
+                &PathView { loss: ASSUMED_TAIL_LOSS, ..*path },
+            );
         }
         let p = path.loss;
         if p <= 0.0 || symbols == 0 {
             return 0.0;
         }
-        // The more is lost, the wider its spread: less ahead of feedback, the rest after it.
+        // The higher the loss, the larger its variance: send less before feedback and the remainder
+        // after it.
         let z = if class == RepairClass::Bulk { z - 1.5 * p } else { z };
         Self::formula(symbols as f64, z, c, path)
     }
 
-    /// Repairs per window of `symbols` for data with a deadline, which gets no top-up: what arrives
-    /// in time is decided here (`coding.md`, section 5.4).
+    /// Repairs per window of `symbols` for data with a deadline. There are no top-ups, so these
+    /// repairs alone decide what arrives in time (`coding.md`, section 5.4).
     pub fn timely(self, symbols: u64, path: &PathView) -> f64 {
         let (z, c) = match self.goal {
             Goal::Latency => (3.0, 1.0),
@@ -77,18 +83,18 @@ impl RateController {
         Self::formula(symbols as f64, z, c, path)
     }
 
-    /// Repairs for the last `symbols` with a deadline, after which nothing follows for a while.
+    /// Repairs for the last `symbols` with a deadline if no data follows for a while.
     pub fn timely_end(self, symbols: u64, path: &PathView) -> f64 {
         let (z, c) = if self.goal == Goal::Throughput { (1.0, 0.0) } else { (2.0, 1.0) };
         Self::formula(symbols as f64, z, c, path)
     }
 
-    /// Repairs right after each message of a thin flow (`coding.md`, section 5.5). One as long as
-    /// nothing is known of the path. Two already from 2 % on: with one, of a hundred round trips
-    /// in order one waits for the next message at 5 %, and so does what stands behind it.
+    /// Repairs right after each message of a thin flow (`coding.md`, section 5.5): one while the
+    /// path is unknown, two from 2 % loss on. With one repair at 5 % loss, one in a hundred
+    /// in-order round trips waits for the next message, and so do the messages behind it.
     pub fn thin(self, path: &PathView) -> f64 {
         match path.loss {
-            loss if loss <= 0.0 && path.loss_packets >= KNOWN_PATH => 0.0,
+            loss if loss <= 0.0 && path.loss_packets >= LOSSLESS_PACKETS => 0.0,
             loss if loss <= 0.02 => 1.0,
             loss if loss <= 0.2 => 2.0,
             _ => 3.0,
@@ -107,15 +113,16 @@ impl RateController {
         repairs.clamp(0.0, n * MAX_REDUNDANCY + 3.0)
     }
 
-    /// Repairs in flight that a group of missing rank `missing` needs, in its `round`th round
+    /// Number of repairs in flight that a missing range of rank `missing` needs in round `round`
     /// (from 1): (D + z sqrt(D p B)) / (1 - p).
     pub fn top_up(self, class: RepairClass, missing: u64, round: u32, path: &PathView) -> u64 {
         let z = match (class, round) {
             (RepairClass::Tail, _) | (_, 3..) => 3.0,
-            // Delivery in order waits for the slowest of many generations: few may need a third round.
+            // In-order delivery waits for the slowest of many generations, so few may need a third
+            // round.
             (RepairClass::Bulk, 2) => 2.5,
             (RepairClass::Bulk, _) if self.goal == Goal::Throughput => 0.0,
-            // The more is lost, the more a margin costs.
+            // The higher the loss, the more a margin costs.
             (RepairClass::Bulk, _) => (1.5 - 2.0 * path.loss).max(0.9),
         };
         let p = path.loss.min(0.9);
@@ -142,7 +149,7 @@ mod tests {
 
     /// The exact binomials of `coding.md` 5.4: z = 2 and 3 at p = 0.3, n = 64 are 39.9 and 46.2.
     #[test]
-    fn formula_gives_the_checked_values() {
+    fn repair_formula_matches_exact_binomials() {
         let formula = |z: f64, n: f64, p: f64| (n * p + z * (n * p).sqrt()) / (1.0 - p);
         assert!((formula(2.0, 64.0, 0.3) - 39.9).abs() < 0.1);
         assert!((formula(3.0, 64.0, 0.3) - 46.2).abs() < 0.1);
@@ -151,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn no_loss_no_redundancy() {
+    fn lossless_paths_get_no_redundancy() {
         for goal in [Goal::Latency, Goal::Balanced, Goal::Throughput] {
             for class in [RepairClass::Bulk, RepairClass::Tail] {
                 assert_eq!(RateController::new(goal).proactive(class, 256, &path(0.0)), 0.0);
@@ -160,20 +167,24 @@ mod tests {
     }
 
     #[test]
-    fn where_a_round_trip_is_dear_the_end_is_protected_unasked() {
+    fn long_round_trips_protect_the_tail_before_any_loss() {
         let rate = RateController::new(Goal::Balanced);
-        let far = PathView { smoothed_rtt: DEAR_ROUND_TRIP, loss_packets: 10, ..path(0.0) };
+        let far = PathView { smoothed_rtt: LONG_ROUND_TRIP, loss_packets: 10, ..path(0.0) };
         let repairs = rate.proactive(RepairClass::Tail, 29, &far);
         assert!((8.0..10.0).contains(&repairs), "{repairs}");
-        assert_eq!(rate.proactive(RepairClass::Bulk, 29, &far), 0.0, "a later repair covers it");
-        let near = PathView { smoothed_rtt: DEAR_ROUND_TRIP / 2, ..far };
+        assert_eq!(
+            rate.proactive(RepairClass::Bulk, 29, &far),
+            0.0,
+            "a later repair covers the loss"
+        );
+        let near = PathView { smoothed_rtt: LONG_ROUND_TRIP / 2, ..far };
         assert_eq!(rate.proactive(RepairClass::Tail, 29, &near), 0.0);
-        let known = PathView { loss_packets: KNOWN_PATH, ..far };
+        let known = PathView { loss_packets: LOSSLESS_PACKETS, ..far };
         assert_eq!(rate.proactive(RepairClass::Tail, 29, &known), 0.0);
     }
 
     #[test]
-    fn bulk_stays_below_the_mean_loss_and_forged_loss_is_capped() {
+    fn bulk_redundancy_is_below_mean_loss_and_forged_loss_is_capped() {
         let rate = RateController::new(Goal::Balanced);
         let bulk = rate.proactive(RepairClass::Bulk, 256, &path(0.1));
         assert!(bulk > 23.0 && bulk < 256.0 * 0.1 / 0.9, "{bulk}");

@@ -8,7 +8,7 @@ use bats_code::stream::{
 use bats_types::Timestamp;
 
 use super::FlowError;
-use super::coded::Combination;
+use super::coded_packet::CodedPacket;
 use super::credit::Credit;
 use super::reordering::Reordering;
 use crate::wire::coding::{SourceHeader, expand};
@@ -16,31 +16,33 @@ use crate::wire::rank::{MAX_RANK_ENTRIES, RankEntry, RankFeedback};
 use crate::wire::short_header::PacketKind;
 use crate::wire::varint::Reader;
 
-/// Equations held at once, all generations together: a round trip of 200 ms at 1 Gbit/s and 50 % loss
-/// has 17,000 in generations that wait for a top-up. They count against the budget like symbols.
+/// Maximum number of equations held, of all generations together. A round trip of 200 ms at 1
+/// Gbit/s and 50 % loss has 17,000 in generations that wait for a top-up. They count against the
+/// budget like symbols.
 const MAX_EQUATIONS: usize = 32_768;
-/// Distance over which equations may link unknowns; a generation has at most 256 symbols.
+/// Maximum distance in symbols over which equations may link unknowns. A generation has at most 256
+/// symbols.
 const MAX_SPAN: u32 = 1_024;
-/// Equations below which nobody counts their overhead.
-const FEW_EQUATIONS: usize = 128;
-/// Part of the budget for the overhead of equations; the rest is for symbols.
-const OVERHEAD_SHARE: usize = 8;
-/// Least interval between reports.
+/// Up to this number of equations, their overhead is not limited.
+const MIN_LIMITED_EQUATIONS: usize = 128;
+/// The overhead of equations may take the budget divided by this; the remainder is for symbols.
+const OVERHEAD_BUDGET_DIVISOR: usize = 8;
+/// Minimum interval between reports.
 const MIN_FEEDBACK_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Moments remembered of what had been seen; at one a report, half a minute.
-const MAX_SEEN_ENDS: usize = 4_096;
+/// Maximum number of marks of seen symbols; with one for each report, half a minute.
+const MAX_SEEN_MARKS: usize = 4_096;
 
-/// What a receiver is set up with.
+/// Parameters of a receiver.
 #[derive(Clone, Copy, Debug)]
 pub struct ReceiverParameters {
-    /// Bytes of a symbol at most.
+    /// Maximum size of a symbol in bytes.
     pub max_symbol_size: usize,
-    /// The sender's seed of coefficients.
+    /// The sender's coefficient seed.
     pub seed: u64,
-    /// Bytes that this direction may hold.
+    /// Maximum number of bytes that this direction may hold.
     pub receive_budget: usize,
-    /// Symbols promised in the handshake.
+    /// Initial credit announced in the handshake, in symbols.
     pub initial_credit: u64,
 }
 
@@ -49,16 +51,17 @@ pub struct ReceiverParameters {
 pub struct ReceiverCounters {
     /// Coded packets received.
     pub coded_received: u64,
-    /// Of these, packets that brought nothing new.
+    /// Number of these that were not innovative.
     pub wasted: u64,
-    /// Symbols known by decoding.
+    /// Symbols decoded from repairs.
     pub symbols_decoded: u64,
-    /// Packets refused for want of room.
+    /// Packets refused for lack of memory.
     pub refused: u64,
 }
 
-/// Repairs whose windows are remembered, to tell what cannot have spoilt a symbol.
-const MAX_REPAIRED: usize = 64;
+/// Maximum number of repair windows remembered, to determine which symbols a repair may have
+/// polluted.
+const MAX_REPAIR_WINDOWS: usize = 64;
 
 /// The receiving end of a flow.
 #[derive(Debug)]
@@ -71,23 +74,23 @@ pub struct FlowReceiver {
     max_overhead: usize,
     counters: ReceiverCounters,
     seen_end: u64,
-    /// `seen_end` at the last report: what is missing below was overtaken for long enough.
+    /// `seen_end` at the last report. Symbols missing below it have exceeded the reordering window.
     reported_end: u64,
     repair_seen: Option<u64>,
     feedback_at: Option<Timestamp>,
     last_feedback: Timestamp,
-    /// Ends of what had been seen, and when: a gap is reported when it is as old as `patience`.
+    /// Times and values of `seen_end`. A gap is reported when it is older than `feedback_delay`.
     seen_ends: VecDeque<(Timestamp, u64)>,
-    patience: Option<Duration>,
+    feedback_delay: Option<Duration>,
     reordering: Reordering,
-    /// Symbols that the last repairs taken cover: first ones and ends.
-    repaired: VecDeque<(u64, u64)>,
-    /// End of what those before cover.
-    repaired_before: u64,
+    /// Windows of the newest repairs: first symbol and end.
+    repair_windows: VecDeque<(u64, u64)>,
+    /// End of the windows of earlier repairs.
+    repair_windows_end: u64,
 }
 
 impl FlowReceiver {
-    /// A receiver for a fresh flow.
+    /// A receiver for a new flow.
     pub fn new(parameters: ReceiverParameters) -> Self {
         let ReceiverParameters { max_symbol_size, seed, receive_budget, initial_credit } =
             parameters;
@@ -104,11 +107,11 @@ impl FlowReceiver {
             next: 0,
             credit: Credit::new(
                 row_bytes,
-                receive_budget - receive_budget / OVERHEAD_SHARE,
+                receive_budget - receive_budget / OVERHEAD_BUDGET_DIVISOR,
                 initial_credit,
             ),
             row_bytes,
-            max_overhead: receive_budget / OVERHEAD_SHARE,
+            max_overhead: receive_budget / OVERHEAD_BUDGET_DIVISOR,
             counters: ReceiverCounters::default(),
             seen_end: 0,
             reported_end: 0,
@@ -116,21 +119,21 @@ impl FlowReceiver {
             feedback_at: None,
             last_feedback: Timestamp::ZERO,
             seen_ends: VecDeque::new(),
-            patience: None,
+            feedback_delay: None,
             reordering: Reordering::default(),
-            repaired: VecDeque::new(),
-            repaired_before: 0,
+            repair_windows: VecDeque::new(),
+            repair_windows_end: 0,
         }
     }
 
-    /// Leaves the repair of gaps to others for so long, and counts as decoded only what the caller
-    /// has taken and not rejected.
-    pub fn set_feedback_delay(&mut self, patience: Duration) {
-        self.patience = Some(patience);
+    /// Leaves the repair of gaps to relays for this long. From then on only symbols that the caller
+    /// has taken and not rejected count as decoded.
+    pub fn set_feedback_delay(&mut self, feedback_delay: Duration) {
+        self.feedback_delay = Some(feedback_delay);
     }
 
-    /// The symbol that [`FlowReceiver::next_symbol`] gave last was altered on the way: it is
-    /// missing again.
+    /// Rejects the symbol that [`FlowReceiver::next_symbol`] returned last, because it is polluted.
+    /// It is missing again.
     pub fn reject(&mut self) {
         if let Some(number) = self.next.checked_sub(1) {
             self.decoder.forget(number);
@@ -140,19 +143,19 @@ impl FlowReceiver {
         }
     }
 
-    /// Whether a symbol can have come by packets of its own batch only: no repair that covers it was
-    /// taken.
-    pub fn is_of_its_batch(&self, number: u64) -> bool {
+    /// Whether the symbol was decoded from packets of its own batch only: no repair that covers it
+    /// was used.
+    pub fn is_from_own_batch(&self, number: u64) -> bool {
         let covers = |&(first, end): &(u64, u64)| (first..end).contains(&number);
-        number >= self.repaired_before && !self.repaired.iter().any(covers)
+        number >= self.repair_windows_end && !self.repair_windows.iter().any(covers)
     }
 
-    /// The symbol after the newest one that is known to exist.
+    /// One more than the newest symbol that is known to exist.
     pub fn seen_end(&self) -> u64 {
         self.seen_end
     }
 
-    /// Number of the symbol that comes next.
+    /// Number of the next symbol.
     pub fn next_number(&self) -> u64 {
         self.next
     }
@@ -173,7 +176,7 @@ impl FlowReceiver {
         self.counters
     }
 
-    /// Takes the payload of a coded packet; `rtt` sets how soon a report follows.
+    /// Processes the payload of a coded packet; `rtt` determines when the next report follows.
     pub fn on_packet(
         &mut self,
         now: Timestamp,
@@ -198,7 +201,7 @@ impl FlowReceiver {
         self.counters.symbols_decoded = self.decoder.stats().decoded;
         match outcome {
             Outcome::Innovative => {}
-            Outcome::Redundant => self.counters.wasted += 1,
+            Outcome::NonInnovative => self.counters.wasted += 1,
             Outcome::OutOfRange => self.counters.refused += 1,
         }
         let interval = (rtt / 16).max(MIN_FEEDBACK_INTERVAL);
@@ -212,12 +215,12 @@ impl FlowReceiver {
         kind: PacketKind,
         reader: &mut Reader<'_>,
     ) -> Result<Outcome, FlowError> {
-        let combination = Combination::decode(kind, reader, self.seen_end)?;
-        let window = combination.window;
+        let coded = CodedPacket::decode(kind, reader, self.seen_end)?;
+        let window = coded.window;
         let end = window.end().ok_or(FlowError::Malformed)?;
         self.check_credit(end - 1)?;
         self.seen_end = self.seen_end.max(end);
-        if let Some((batch, column)) = combination.repair {
+        if let Some((batch, column)) = coded.repair {
             let expected = self.repair_seen.map_or(0, |seen| seen / 16);
             let sequence = expand(u64::from(batch), 24, expected) * 16 + u64::from(column);
             self.repair_seen = Some(self.repair_seen.map_or(sequence, |seen| seen.max(sequence)));
@@ -225,21 +228,21 @@ impl FlowReceiver {
         if self.is_overloaded(window) {
             return Ok(Outcome::OutOfRange);
         }
-        if combination.repair.is_some() && self.patience.is_some() {
-            if self.repaired.len() == MAX_REPAIRED {
-                let gone = self.repaired.pop_front().map_or(0, |(_, end)| end);
-                self.repaired_before = self.repaired_before.max(gone);
+        if coded.repair.is_some() && self.feedback_delay.is_some() {
+            if self.repair_windows.len() == MAX_REPAIR_WINDOWS {
+                let gone = self.repair_windows.pop_front().map_or(0, |(_, end)| end);
+                self.repair_windows_end = self.repair_windows_end.max(gone);
             }
-            self.repaired.push_back((window.first, end));
+            self.repair_windows.push_back((window.first, end));
         }
-        Ok(self.decoder.push_repair(window, combination.columns(), reader.rest()).outcome)
+        Ok(self.decoder.push_repair(window, coded.columns(), reader.rest()).outcome)
     }
 
-    /// Whether equations take more than their share of the budget, as they do only if someone
-    /// makes them as long and as linked as possible. Nothing gets on without the window of the
-    /// first missing symbol, so that it is always welcome.
+    /// Whether equations take more than their part of the budget. This happens only if a peer makes
+    /// them as long and as linked as possible. Repairs that cover the first missing symbol are
+    /// always accepted, because decoding cannot proceed without it.
     fn is_overloaded(&self, window: Window) -> bool {
-        self.decoder.equations_held() > FEW_EQUATIONS
+        self.decoder.equations_held() > MIN_LIMITED_EQUATIONS
             && window.first > self.decoder.first_missing()
             && self.decoder.equation_overhead() > self.max_overhead
     }
@@ -249,7 +252,7 @@ impl FlowReceiver {
         if symbol >= credit { Err(FlowError::BeyondCredit { symbol, credit }) } else { Ok(()) }
     }
 
-    /// The next symbol in order, if it is known.
+    /// The next symbol in order, if it is decoded.
     pub fn next_symbol(&mut self) -> Option<&[u8]> {
         if self.next >= self.decoder.first_missing() {
             return None;
@@ -264,45 +267,46 @@ impl FlowReceiver {
         self.feedback_at
     }
 
-    /// The report that is due. While something is missing, another one follows in a while even
-    /// if nothing arrives: this one may be lost.
+    /// Builds the report that is due. While a symbol is missing, another report follows after an
+    /// interval even if no packet arrives, because this one may be lost.
     pub fn feedback(&mut self, now: Timestamp, rtt: Duration) -> RankFeedback {
-        let end = match self.patience {
+        let end = match self.feedback_delay {
             None => {
-                // Since the last report everything has had an interval to arrive.
-                let settled = self.reordering.settled(now, self.seen_end, self.reported_end, rtt);
-                core::mem::replace(&mut self.reported_end, settled)
+                // Everything since the last report has had an interval to arrive.
+                let missing_below =
+                    self.reordering.missing_below(now, self.seen_end, self.reported_end, rtt);
+                core::mem::replace(&mut self.reported_end, missing_below)
             }
-            Some(patience) => {
+            Some(feedback_delay) => {
                 if self.seen_ends.back().is_none_or(|&(_, end)| end != self.seen_end)
-                    && self.seen_ends.len() < MAX_SEEN_ENDS
+                    && self.seen_ends.len() < MAX_SEEN_MARKS
                 {
                     self.seen_ends.push_back((now, self.seen_end));
                 }
-                while self.seen_ends.front().is_some_and(|&(at, _)| at + patience <= now) {
+                while self.seen_ends.front().is_some_and(|&(at, _)| at + feedback_delay <= now) {
                     self.reported_end = self.seen_ends.pop_front().map_or(0, |(_, end)| end);
                 }
                 self.reported_end
             }
         };
-        let clusters = self.decoder.missing_clusters(end, MAX_RANK_ENTRIES);
-        let entries = clusters
+        let ranges = self.decoder.missing_ranges(end, MAX_RANK_ENTRIES);
+        let entries = ranges
             .iter()
-            .filter(|cluster| cluster.rank_missing > 0)
-            .map(|cluster| RankEntry {
-                first: cluster.first,
-                span: u64::from(cluster.span),
-                missing: u64::from(cluster.rank_missing),
+            .filter(|range| range.rank_missing > 0)
+            .map(|range| RankEntry {
+                first: range.first,
+                span: u64::from(range.span),
+                missing: u64::from(range.rank_missing),
             })
             .collect();
         self.last_feedback = now;
-        let decoded_below = match self.patience {
+        let decoded_below = match self.feedback_delay {
             None => self.decoder.first_missing(),
             Some(_) => self.next,
         };
         let incomplete = decoded_below < self.seen_end;
-        // While relays repair there is no use in asking often, and each time costs them packets.
-        let repeat = (rtt / 4).max(self.patience.unwrap_or_default() / 4);
+        // While relays repair, frequent reports are useless and cost the relays packets.
+        let repeat = (rtt / 4).max(self.feedback_delay.unwrap_or_default() / 4);
         self.feedback_at = incomplete.then(|| now + repeat.max(MIN_FEEDBACK_INTERVAL * 4));
         RankFeedback {
             decoded_below,
@@ -314,17 +318,17 @@ impl FlowReceiver {
         }
     }
 
-    /// Recomputes the credit; `session_bytes` are held by messages. True when the peer should be
-    /// told.
+    /// Recomputes the credit; messages hold `session_bytes` bytes. Returns whether to advertise it
+    /// to the peer.
     pub fn update_credit(&mut self, now: Timestamp, rtt: Duration, session_bytes: usize) -> bool {
         let retained = self.decoder.equations_held() + usize::from(MAX_WINDOW);
         let held = session_bytes + retained * self.row_bytes;
         self.credit.update(now, rtt, self.next, self.seen_end, held)
     }
 
-    /// Symbols that the peer may send in all; it is being told.
+    /// Total number of symbols that the peer may send. The caller advertises it.
     pub fn credit(&mut self) -> u64 {
-        self.credit.tell()
+        self.credit.advertise()
     }
 }
 
@@ -351,8 +355,9 @@ mod tests {
         receiver.on_packet(now, PacketKind::Repair, &payload, RTT).unwrap();
     }
 
-    /// The worst sender: behaves until the window is the whole budget, then leaves out the next
-    /// symbol, links as many others as it can by long equations and sends all the rest.
+    /// The worst sender sends correctly until the window is the whole budget. Then it omits the
+    /// next symbol, links as many others as possible by long equations and sends all the remaining
+    /// symbols.
     #[test]
     fn the_worst_sender_stays_within_the_budget() {
         let budget = 16 << 20;
@@ -377,7 +382,7 @@ mod tests {
         let credit = receiver.credit();
         assert!((credit - number) as usize * SYMBOL > budget / 2, "the window has grown");
         let mut batch = 0;
-        // Windows that overlap by half: clusters as long as they may be.
+        // Windows that overlap by half: missing ranges of maximum length.
         for first in (number..credit - 512).step_by(256) {
             for _ in 0..255 {
                 push_repair(&mut receiver, now, first, batch);
@@ -393,7 +398,7 @@ mod tests {
             push_source(&mut receiver, now, symbol);
         }
         receiver.update_credit(now, RTT, 0);
-        assert_eq!(receiver.credit(), credit, "no more for who is stuck");
+        assert_eq!(receiver.credit(), credit, "no more credit while the first symbol is missing");
         let held = receiver.bytes_held();
         assert!(held <= budget + budget / 16, "{held} bytes held, {equations} equations");
     }

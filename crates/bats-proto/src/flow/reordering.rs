@@ -1,38 +1,38 @@
-//! How far packets overtake each other, seen by the receiver of a flow.
+//! Measures packet reordering at the receiver of a flow.
 
 use core::time::Duration;
 use std::collections::VecDeque;
 
 use bats_types::Timestamp;
 
-/// Moments remembered.
+/// Maximum number of marks remembered.
 const MAX_MARKS: usize = 64;
-/// Share of a round trip that is waited for what was overtaken, at most: repairs come later by that.
-const MAX_SHARE: u32 = 2;
-/// Round trips without a late packet after which half is waited.
-const CALM_ROUNDS: u32 = 16;
+/// The reordering window is at most a round trip divided by this, because it delays repairs.
+const WINDOW_RTT_DIVISOR: u32 = 2;
+/// Round trips without a late packet after which the window is halved.
+const DECAY_ROUNDS: u32 = 16;
 
-/// Tells what is missing from what is merely late (after RFC 8985, section 6.2: the window follows the
-/// reordering that is seen). Asking for what is on its way costs a repair each time.
+/// Distinguishes lost packets from reordered ones. The window follows the observed reordering, as
+/// in RFC 8985, section 6.2. Requesting the repair of a reordered packet would waste the repair.
 #[derive(Debug, Default)]
 pub(super) struct Reordering {
-    /// What had been seen when, the oldest first: (time, one past the largest symbol).
+    /// Progress of the newest symbol, oldest mark first: (time, one past the largest symbol).
     marks: VecDeque<(Timestamp, u64)>,
     window: Duration,
     last_late: Timestamp,
 }
 
 impl Reordering {
-    /// A report is being made and all below `seen_end` was sent. Below the number returned, which is at
-    /// least `reported`, everything that has not come is missing.
-    pub(super) fn settled(
+    /// Called for each report, with all symbols below `seen_end` sent. Symbols below the returned
+    /// number, which is at least `reported`, that have not arrived are missing.
+    pub(super) fn missing_below(
         &mut self,
         now: Timestamp,
         seen_end: u64,
         reported: u64,
         rtt: Duration,
     ) -> u64 {
-        if self.window > Duration::ZERO && now - self.last_late > rtt * CALM_ROUNDS {
+        if self.window > Duration::ZERO && now - self.last_late > rtt * DECAY_ROUNDS {
             self.last_late = now;
             self.window /= 2;
             if self.window <= rtt / 64 {
@@ -49,14 +49,15 @@ impl Reordering {
         old.map_or(reported, |&(_, end)| end.max(reported))
     }
 
-    /// Symbol `number` arrived after later ones.
+    /// Records that symbol `number` arrived after later ones.
     pub(super) fn on_late(&mut self, now: Timestamp, number: u64, rtt: Duration) {
-        // What was passed between two reports was not missed by any.
+        // A packet that was overtaken between two reports was not reported as missing.
         let Some(&(at, _)) = self.marks.iter().find(|&&(_, end)| end > number) else { return };
-        // Who comes a round trip late was not overtaken but sent again, by the network or a liar.
+        // A packet that is more than a round trip late was not reordered but duplicated, by the
+        // network or an attacker.
         let late = now - at;
         if late <= rtt {
-            self.window = self.window.max(late + late / 4).min(rtt / MAX_SHARE);
+            self.window = self.window.max(late + late / 4).min(rtt / WINDOW_RTT_DIVISOR);
             self.last_late = now;
         }
     }
@@ -74,38 +75,38 @@ mod tests {
     }
 
     #[test]
-    fn in_order_everything_is_settled_at_once() {
+    fn without_reordering_gaps_are_missing_at_once() {
         let mut order = Reordering::default();
         for ms in 0..100 {
-            assert_eq!(order.settled(at(ms), ms * 10, 0, RTT), ms * 10);
+            assert_eq!(order.missing_below(at(ms), ms * 10, 0, RTT), ms * 10);
         }
     }
 
     #[test]
-    fn what_was_overtaken_is_waited_for_and_forgotten_when_it_stops() {
+    fn reordering_window_grows_with_late_packets_and_decays() {
         let mut order = Reordering::default();
-        assert_eq!(order.settled(at(100), 50, 0, RTT), 50);
+        assert_eq!(order.missing_below(at(100), 50, 0, RTT), 50);
         order.on_late(at(104), 47, RTT);
         assert_eq!(order.window, 5 * MS);
-        assert_eq!(order.settled(at(106), 80, 50, RTT), 50, "those may be on their way");
-        assert_eq!(order.settled(at(110), 90, 50, RTT), 50);
-        assert_eq!(order.settled(at(111), 95, 50, RTT), 80, "no longer");
-        // Calm: half, and half again, and nothing.
+        assert_eq!(order.missing_below(at(106), 80, 50, RTT), 50, "they may be reordered");
+        assert_eq!(order.missing_below(at(110), 90, 50, RTT), 50);
+        assert_eq!(order.missing_below(at(111), 95, 50, RTT), 80, "the window has passed");
+        // Without late packets the window is halved repeatedly, down to zero.
         for ms in 112..2_000 {
-            order.settled(at(ms), ms, 95, RTT);
+            order.missing_below(at(ms), ms, 95, RTT);
         }
         assert_eq!(order.window, Duration::ZERO);
     }
 
     #[test]
-    fn the_wait_is_bounded_and_so_is_the_memory() {
+    fn reordering_window_and_memory_are_bounded() {
         let mut order = Reordering::default();
         for ms in 0..10_000 {
-            order.settled(at(ms), ms + 1, 0, RTT);
+            order.missing_below(at(ms), ms + 1, 0, RTT);
             order.on_late(at(ms), ms.saturating_sub(15), RTT);
             assert!(order.window <= RTT / 2 && order.marks.len() <= MAX_MARKS);
         }
         order.on_late(at(60_000), 3, RTT);
-        assert!(order.window <= RTT / 2, "an echo of long ago says nothing");
+        assert!(order.window <= RTT / 2, "a very late duplicate does not count");
     }
 }

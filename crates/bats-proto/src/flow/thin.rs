@@ -5,37 +5,37 @@ use bats_types::Timestamp;
 
 use super::PathView;
 
-/// A flow with fewer symbols in a round trip than this is thin: its losses are repaired message by
-/// message, there is no window to spread repairs over.
+/// A flow with fewer symbols than this in a round trip is thin. Its losses are repaired message by
+/// message, because there is no window to spread repairs over.
 const THIN_SYMBOLS: usize = 12;
-/// What counts as a round trip for that at least.
-const THIN_TIME: Duration = Duration::from_millis(50);
-/// Share of the path that repairs of thin flows may take, and bytes a second that they always may
-/// (`coding.md`, section 7).
-const RATE_SHARE: f64 = 0.2;
-const LEAST_RATE: f64 = 125_000.0;
-/// Repairs that may leave at once after a pause.
-const BURST: f64 = 16.0;
+/// Minimum round-trip time used for that decision.
+const MIN_THIN_RTT: Duration = Duration::from_millis(50);
+/// Fraction of the path's rate that repairs of thin flows may take, and bytes per second that they
+/// may always take (`coding.md`, section 7).
+const MAX_RATE_FRACTION: f64 = 0.2;
+const MIN_RATE: f64 = 125_000.0;
+/// Maximum number of repairs sent at once after an idle period.
+const MAX_BURST: f64 = 16.0;
 
-/// Whether a flow is thin, and how many repairs it may have: many small flows, each with three times
+/// Decides whether a flow is thin and limits its repairs. Many small flows, each with three times
 /// its own load in repairs, must not fill a path.
 #[derive(Debug)]
 pub(super) struct ThinFlow {
-    /// When the newest symbols were sent.
+    /// Send times of the newest symbols.
     sent_at: VecDeque<Timestamp>,
-    /// Repairs that may be sent, at the time of the last one.
+    /// Number of repairs that may be sent, as of `since`.
     allowance: f64,
     since: Timestamp,
 }
 
 impl Default for ThinFlow {
     fn default() -> Self {
-        Self { sent_at: VecDeque::new(), allowance: BURST, since: Timestamp::ZERO }
+        Self { sent_at: VecDeque::new(), allowance: MAX_BURST, since: Timestamp::ZERO }
     }
 }
 
 impl ThinFlow {
-    /// A symbol leaves.
+    /// Records a sent symbol.
     pub(super) fn on_symbol(&mut self, now: Timestamp) {
         if self.sent_at.len() == THIN_SYMBOLS {
             self.sent_at.pop_front();
@@ -44,12 +44,12 @@ impl ThinFlow {
     }
 
     pub(super) fn is_thin(&self, now: Timestamp, path: &PathView) -> bool {
-        let round = path.smoothed_rtt.max(THIN_TIME);
+        let round = path.smoothed_rtt.max(MIN_THIN_RTT);
         self.sent_at.len() < THIN_SYMBOLS
             || self.sent_at.front().is_some_and(|&at| at + round <= now)
     }
 
-    /// So many of the `wanted` repairs of `bytes` each may be sent.
+    /// How many of the `wanted` repairs of `bytes` bytes each may be sent.
     pub(super) fn allow(
         &mut self,
         now: Timestamp,
@@ -57,9 +57,9 @@ impl ThinFlow {
         bytes: usize,
         path: &PathView,
     ) -> u64 {
-        let rate = (path.rate_bytes_per_second as f64 * RATE_SHARE).max(LEAST_RATE);
+        let rate = (path.rate_bytes_per_second as f64 * MAX_RATE_FRACTION).max(MIN_RATE);
         let earned = (now - self.since).as_secs_f64() * rate / bytes.max(1) as f64;
-        self.allowance = (self.allowance + earned).min(BURST);
+        self.allowance = (self.allowance + earned).min(MAX_BURST);
         self.since = now;
         let allowed = (wanted as f64).min(self.allowance.floor());
         self.allowance -= allowed;
@@ -83,23 +83,23 @@ mod tests {
     }
 
     #[test]
-    fn few_symbols_in_a_round_trip_are_thin() {
+    fn few_symbols_in_a_round_trip_make_a_thin_flow() {
         let mut thin = ThinFlow::default();
         for number in 0..40 {
             let now = Timestamp::from_millis(number * 10);
             thin.on_symbol(now);
-            assert!(thin.is_thin(now, &path(0)), "one in 10 ms, ten in a round");
+            assert!(thin.is_thin(now, &path(0)), "one per 10 ms, ten per round trip");
         }
         for number in 0..40 {
             let now = Timestamp::from_millis(400 + number);
             thin.on_symbol(now);
-            // Then the twelfth one before is less than 100 ms old.
-            assert_eq!(thin.is_thin(now, &path(0)), number < 2, "one in a millisecond: {number}");
+            // From then on the twelfth last symbol is less than 100 ms old.
+            assert_eq!(thin.is_thin(now, &path(0)), number < 2, "one per millisecond: {number}");
         }
     }
 
     #[test]
-    fn repairs_are_capped_at_a_fifth_of_the_path_or_a_megabit() {
+    fn repairs_are_limited_to_a_fifth_of_the_rate_or_one_megabit() {
         for (rate, cap) in [(0, 125_000.0), (10_000_000, 2_000_000.0)] {
             let mut thin = ThinFlow::default();
             let sum: u64 = (0..10_000)

@@ -2,25 +2,25 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use bats_code::rows::padded_length;
-use bats_code::stream::{DecoderConfig, MAX_SYMBOL_SIZE, Outcome, Receipt, StreamDecoder};
+use bats_code::stream::{DecoderConfig, MAX_SYMBOL_SIZE, Outcome, PushResult, StreamDecoder};
 
 use bats_types::Timestamp;
 
-use super::coded::Combination;
+use super::coded_packet::CodedPacket;
 use super::{FlowError, ReceiverCounters};
 use crate::wire::coding::SourceHeader;
 use crate::wire::short_header::PacketKind;
 use crate::wire::varint::Reader;
 
-/// Symbols behind the newest one that may still be repaired; windows are much shorter.
+/// Number of symbols before the newest one that may still be repaired. Windows are much shorter.
 const HISTORY: u64 = 1_024;
-/// Equations held at once: several windows of the largest size.
+/// Maximum number of equations held: several windows of the largest size.
 const MAX_EQUATIONS: usize = 1_024;
-/// Symbols beyond the newest one that a packet may name: an outage of seconds at a gigabit.
+/// Maximum distance of a symbol from the newest one: a blackout of several seconds at 1 Gbit/s.
 const MAX_JUMP: u64 = 1 << 20;
 
-/// The receiving end of a flow whose symbols are worth something for a while only (mode BTP):
-/// hands over each symbol as soon as it is known, in whatever order.
+/// The receiving end of a flow whose symbols have deadlines (mode BTP). Delivers each symbol as
+/// soon as it is decoded, in any order.
 #[derive(Debug)]
 pub struct TimelyReceiver {
     decoder: StreamDecoder,
@@ -29,39 +29,39 @@ pub struct TimelyReceiver {
     base: u64,
     seen_end: u64,
     ready: VecDeque<u64>,
-    residual: Residual,
+    residual: ResidualStats,
     counters: ReceiverCounters,
 }
 
 /// A symbol that is known to exist.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
-    /// Since when.
+    /// When the symbol became known to exist.
     seen_at: Timestamp,
-    /// It was handed over.
-    known: bool,
+    /// Whether the symbol was delivered.
+    delivered: bool,
 }
 
-/// What did not arrive in time, and what repair cost in time.
+/// Residual loss and repair delay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Residual {
-    /// Symbols given up.
+pub struct ResidualStats {
+    /// Symbols that were given up.
     pub symbols_lost: u64,
-    /// Symbols that a repair gave.
+    /// Symbols decoded from repairs.
     pub symbols_repaired: u64,
-    /// Time from when these were first seen to be missing until they were known, in all.
+    /// Sum of the times from the detection of a missing symbol to its repair.
     pub repair_delay: Duration,
-    /// The longest one.
+    /// Longest of these times.
     pub longest_repair_delay: Duration,
-    /// Messages given up.
+    /// Messages that were given up.
     pub messages_lost: u64,
-    /// Those among them that had arrived and found no room.
+    /// Number of these that had arrived but exceeded the receive budget.
     pub messages_overflowed: u64,
 }
 
 impl TimelyReceiver {
-    /// A receiver for a fresh flow with symbols of up to `max_symbol_size` bytes and the sender's
-    /// seed of coefficients.
+    /// A receiver for a new flow with symbols of up to `max_symbol_size` bytes and the sender's
+    /// coefficient seed.
     pub fn new(max_symbol_size: usize, seed: u64) -> Self {
         let max_symbol_size = max_symbol_size.clamp(1, MAX_SYMBOL_SIZE);
         let config = DecoderConfig {
@@ -76,12 +76,12 @@ impl TimelyReceiver {
             base: 0,
             seen_end: 0,
             ready: VecDeque::new(),
-            residual: Residual::default(),
+            residual: ResidualStats::default(),
             counters: ReceiverCounters::default(),
         }
     }
 
-    /// Bytes that such a receiver holds at most, for symbols of so many bytes.
+    /// Maximum number of bytes held for symbols of this size.
     pub fn bound(max_symbol_size: usize) -> usize {
         (2 * HISTORY as usize + MAX_EQUATIONS) * padded_length(max_symbol_size)
     }
@@ -103,28 +103,28 @@ impl TimelyReceiver {
         self.ready.shrink_to_fit();
     }
 
-    /// Losses and delays since the start.
-    pub fn residual(&self) -> Residual {
+    /// Residual loss and repair delay since the start.
+    pub fn residual(&self) -> ResidualStats {
         self.residual
     }
 
-    /// The symbol after the newest one that is known to exist.
+    /// One more than the newest symbol that is known to exist.
     pub fn seen_end(&self) -> u64 {
         self.seen_end
     }
 
-    /// Whether every symbol below `end` is known.
+    /// Whether every symbol below `end` was delivered.
     pub fn has_all_below(&self, end: u64) -> bool {
-        self.seen_end >= end && self.slots.iter().all(|slot| slot.known)
+        self.seen_end >= end && self.slots.iter().all(|slot| slot.delivered)
     }
 
-    /// The flow had `end` symbols and no more will be repaired.
+    /// Ends the flow after `end` symbols: no repairs will follow.
     pub fn finish(&mut self, end: u64) {
-        self.see(Timestamp::ZERO, end.min(self.seen_end.saturating_add(MAX_JUMP)));
+        self.extend_to(Timestamp::ZERO, end.min(self.seen_end.saturating_add(MAX_JUMP)));
         self.give_up_below(self.seen_end);
     }
 
-    /// Takes the payload of a coded packet.
+    /// Processes the payload of a coded packet.
     pub fn on_packet(
         &mut self,
         now: Timestamp,
@@ -140,10 +140,10 @@ impl TimelyReceiver {
                 self.counters.refused += 1;
                 return Ok(());
             }
-            self.see(now, number + 1);
+            self.extend_to(now, number + 1);
             let receipt = self.decoder.push_source(number, reader.rest());
             if receipt.outcome == Outcome::Innovative {
-                self.hand_over(number);
+                self.deliver(number);
             }
             receipt
         } else {
@@ -152,20 +152,20 @@ impl TimelyReceiver {
         self.counters.coded_received += 1;
         match receipt.outcome {
             Outcome::Innovative => {}
-            Outcome::Redundant => self.counters.wasted += 1,
+            Outcome::NonInnovative => self.counters.wasted += 1,
             Outcome::OutOfRange => self.counters.refused += 1,
         }
         self.counters.symbols_decoded += receipt.decoded as u64;
         if receipt.decoded > 0 {
             for number in self.base..self.seen_end {
                 let slot = self.slots[(number - self.base) as usize];
-                if !slot.known && self.decoder.contains(number) {
+                if !slot.delivered && self.decoder.contains(number) {
                     let delay = now - slot.seen_at;
                     self.residual.symbols_repaired += 1;
                     self.residual.repair_delay += delay;
                     self.residual.longest_repair_delay =
                         self.residual.longest_repair_delay.max(delay);
-                    self.hand_over(number);
+                    self.deliver(number);
                 }
             }
         }
@@ -177,41 +177,41 @@ impl TimelyReceiver {
         now: Timestamp,
         kind: PacketKind,
         reader: &mut Reader<'_>,
-    ) -> Result<Receipt, FlowError> {
-        let refused = Receipt { outcome: Outcome::OutOfRange, decoded: 0 };
-        let combination = Combination::decode(kind, reader, self.seen_end)?;
-        let window = combination.window;
+    ) -> Result<PushResult, FlowError> {
+        let refused = PushResult { outcome: Outcome::OutOfRange, decoded: 0 };
+        let coded = CodedPacket::decode(kind, reader, self.seen_end)?;
+        let window = coded.window;
         let end = window.end().ok_or(FlowError::Malformed)?;
         if end > self.seen_end + MAX_JUMP {
             return Ok(refused);
         }
-        self.see(now, end);
+        self.extend_to(now, end);
         if window.first < self.base {
             return Ok(refused);
         }
-        Ok(self.decoder.push_repair(window, combination.columns(), reader.rest()))
+        Ok(self.decoder.push_repair(window, coded.columns(), reader.rest()))
     }
 
-    /// Symbols below `end` exist.
-    fn see(&mut self, now: Timestamp, end: u64) {
+    /// Records that symbols below `end` exist.
+    fn extend_to(&mut self, now: Timestamp, end: u64) {
         if end <= self.seen_end {
             return;
         }
-        // What is so far behind is given up before it takes memory.
+        // Give up symbols that are too far behind before new ones take memory.
         if end.saturating_sub(HISTORY) > self.base {
             self.give_up_below(end - HISTORY);
         }
         self.seen_end = end;
-        let slot = Slot { seen_at: now, known: false };
+        let slot = Slot { seen_at: now, delivered: false };
         self.slots.resize((end - self.base) as usize, slot);
     }
 
     fn give_up_below(&mut self, number: u64) {
         while self.base < number {
             match self.slots.pop_front() {
-                Some(slot) => self.residual.symbols_lost += u64::from(!slot.known),
+                Some(slot) => self.residual.symbols_lost += u64::from(!slot.delivered),
                 None => {
-                    // Never seen at all.
+                    // These symbols were never seen.
                     self.residual.symbols_lost += number - self.base;
                     self.base = number;
                     break;
@@ -224,15 +224,15 @@ impl TimelyReceiver {
         self.decoder.release_below(self.base);
     }
 
-    fn hand_over(&mut self, number: u64) {
+    fn deliver(&mut self, number: u64) {
         let index = number.checked_sub(self.base).and_then(|index| usize::try_from(index).ok());
         if let Some(slot) = index.and_then(|index| self.slots.get_mut(index)) {
-            slot.known = true;
+            slot.delivered = true;
             self.ready.push_back(number);
         }
     }
 
-    /// The next symbol that has become known, with its number.
+    /// The next decoded symbol with its number.
     pub fn next_symbol(&mut self) -> Option<(u64, &[u8])> {
         let number = self.ready.pop_front()?;
         Some((number, self.decoder.symbol(number)?))

@@ -12,58 +12,58 @@ use crate::wire::coding::{REPAIR_HEADER_LEN, RepairHeader, SOURCE_HEADER_LEN, So
 use crate::wire::short_header::PacketKind;
 use crate::wire::varint::Writer;
 
-/// Symbols that a repair of a busy flow covers: more cost delay, fewer cost redundancy
-/// (`coding.md`, section 5.4).
+/// Number of symbols that a repair of a busy flow covers. More symbols cost delay, fewer cost
+/// redundancy (`coding.md`, section 5.4).
 const WINDOW: u64 = 64;
-/// The window grows with bursts, which it must span, up to this many symbols.
+/// Maximum window size in symbols. The window grows with loss bursts, because it must span them.
 const MAX_WINDOW: u64 = 256;
-/// Symbols that a repair of a thin flow covers.
+/// Number of symbols that a repair of a thin flow covers.
 const THIN_WINDOW: u64 = 32;
-/// A flow with fewer symbols in a round trip than this is thin: its losses are repaired message by
-/// message, there is no window to spread repairs over.
+/// A flow with fewer symbols than this in a round trip is thin. Its losses are repaired message by
+/// message, because there is no window to spread repairs over.
 const THIN_SYMBOLS: usize = 12;
-/// What counts as a round trip for that at least.
-const THIN_TIME: Duration = Duration::from_millis(50);
-/// Silence after which the symbols at the end get the protection that nothing later gives them.
+/// Minimum round-trip time used for that decision.
+const MIN_THIN_RTT: Duration = Duration::from_millis(50);
+/// Idle time after which the last symbols get extra protection, because no later symbols follow.
 const FLUSH_AFTER: Duration = Duration::from_millis(4);
-/// Symbols cut ahead of being sent.
-const UNSENT_SYMBOLS: u64 = 16;
+/// Maximum number of symbols cut in advance of sending.
+const MAX_UNSENT_SYMBOLS: u64 = 16;
 
-/// What a sender with deadlines is set up with.
+/// Parameters of a sender with deadlines.
 #[derive(Clone, Copy, Debug)]
 pub struct TimelyParameters {
-    /// Bytes of a symbol at most.
+    /// Maximum size of a symbol in bytes.
     pub max_symbol_size: usize,
-    /// Symbols that one repair may cover.
+    /// Maximum number of symbols that one repair covers.
     pub window_cap: u16,
-    /// Seed of the coefficients, as told to the peer.
+    /// Seed of the coefficients, as announced to the peer.
     pub seed: u64,
-    /// What redundancy favours; `None` for no repairs at all.
+    /// Optimisation goal of the redundancy; `None` for no repairs at all.
     pub goal: Option<Goal>,
 }
 
-/// A symbol that is kept: when it left, and until when it is worth repairing.
+/// A symbol kept for repairs: its send time and its expiry time.
 #[derive(Clone, Copy, Debug)]
-struct Kept {
+struct KeptSymbol {
     sent_at: Option<Timestamp>,
     expires: Timestamp,
 }
 
-/// The sending end of a flow whose symbols are worth something for a while only (mode BTP): no
-/// feedback, no top-up; repairs of a sliding window go between the symbols.
+/// The sending end of a flow whose symbols have deadlines (mode BTP). Without feedback and top-ups:
+/// repairs over a sliding window are sent between the symbols.
 #[derive(Debug)]
 pub struct TimelySender {
     encoder: StreamEncoder,
     symbol: Vec<u8>,
-    /// `None` where nothing is ever repaired.
+    /// `None` if nothing is repaired.
     rate: Option<RateController>,
     parameters: TimelyParameters,
     next_unsent: u64,
-    /// The encoder's symbols.
-    kept: VecDeque<Kept>,
-    /// Repairs owed, the last one in part.
-    owed: f64,
-    /// Symbols and repairs since the last flush.
+    /// One entry for each symbol of the encoder.
+    kept: VecDeque<KeptSymbol>,
+    /// Repairs due, with a fraction.
+    due_repairs: f64,
+    /// Symbols and repairs sent since the last flush.
     unflushed: u64,
     unflushed_repairs: u64,
     flush_at: Option<Timestamp>,
@@ -72,7 +72,7 @@ pub struct TimelySender {
 }
 
 impl TimelySender {
-    /// A sender for a fresh flow.
+    /// A sender for a new flow.
     pub fn new(parameters: TimelyParameters) -> Self {
         Self {
             encoder: StreamEncoder::new(parameters.max_symbol_size, parameters.seed),
@@ -81,7 +81,7 @@ impl TimelySender {
             parameters,
             next_unsent: 0,
             kept: VecDeque::new(),
-            owed: 0.0,
+            due_repairs: 0.0,
             unflushed: 0,
             unflushed_repairs: 0,
             flush_at: None,
@@ -107,32 +107,32 @@ impl TimelySender {
         self.counters
     }
 
-    /// Symbols so far.
+    /// Number of symbols pushed so far.
     pub fn symbols(&self) -> u64 {
         self.encoder.next()
     }
 
-    /// Whether nothing is left that would be sent, repairs included.
+    /// Whether nothing is left to send, repairs included.
     pub fn is_idle(&self) -> bool {
         !self.wants_to_send() && self.flush_at.is_none()
     }
 
-    /// Whether another symbol would be taken now.
+    /// Whether another symbol can be pushed now.
     pub fn wants_symbol(&self) -> bool {
-        self.encoder.next() - self.next_unsent < UNSENT_SYMBOLS
+        self.encoder.next() - self.next_unsent < MAX_UNSENT_SYMBOLS
     }
 
-    /// Whether [`TimelySender::poll`] would give a packet.
+    /// Whether [`TimelySender::poll`] would return a packet.
     pub fn wants_to_send(&self) -> bool {
         self.next_unsent < self.encoder.next() || self.repair_due()
     }
 
     fn repair_due(&self) -> bool {
-        self.owed >= 1.0 && self.next_unsent > self.encoder.first()
+        self.due_repairs >= 1.0 && self.next_unsent > self.encoder.first()
     }
 
-    /// Adds a symbol of up to `size` bytes that `fill` writes; it tells how many bytes it wrote,
-    /// and until when they are worth repairing. False if it wrote none.
+    /// Adds a symbol of up to `size` bytes, which `fill` writes; `fill` returns their number and
+    /// their expiry time. Returns false if it writes nothing.
     pub fn push_symbol(
         &mut self,
         size: usize,
@@ -144,11 +144,11 @@ impl TimelySender {
         if self.encoder.push(&self.symbol[..len.min(size)]).is_err() {
             return false;
         }
-        self.kept.push_back(Kept { sent_at: None, expires });
+        self.kept.push_back(KeptSymbol { sent_at: None, expires });
         true
     }
 
-    /// When [`TimelySender::on_timeout`] wants to be called.
+    /// Time of the next call of [`TimelySender::on_timeout`].
     pub fn next_timeout(&self) -> Option<Timestamp> {
         let oldest = self.kept.front().filter(|kept| kept.sent_at.is_some());
         let expiry = oldest.map(|kept| kept.expires);
@@ -158,7 +158,7 @@ impl TimelySender {
         }
     }
 
-    /// Forgets what is too old, and protects the end of what was sent if nothing follows.
+    /// Drops expired symbols, and protects the last symbols if none follow.
     pub fn on_timeout(&mut self, now: Timestamp, path: &PathView) {
         self.forget(now);
         if self.flush_at.is_some_and(|at| at <= now) {
@@ -166,7 +166,7 @@ impl TimelySender {
         }
     }
 
-    /// Lets go of what was sent and is too old, or beyond what any repair covers.
+    /// Drops sent symbols that are expired or that no repair covers.
     fn forget(&mut self, now: Timestamp) {
         let covered = self.next_unsent.saturating_sub(MAX_WINDOW);
         let mut keep = self.encoder.first();
@@ -186,20 +186,20 @@ impl TimelySender {
         let symbols = self.unflushed.min(WINDOW);
         let wanted = rate.timely_end(symbols, path);
         let sent = (self.unflushed_repairs as f64).min(symbols as f64 * path.loss);
-        self.owed = self.owed.max(0.0).max(wanted - sent).ceil();
+        self.due_repairs = self.due_repairs.max(0.0).max(wanted - sent).ceil();
         self.unflushed = 0;
         self.unflushed_repairs = 0;
     }
 
-    /// Symbols sent within a round trip.
+    /// Whether fewer symbols than `THIN_SYMBOLS` were sent within a round trip.
     fn is_thin(&self, now: Timestamp, path: &PathView) -> bool {
-        let round = path.smoothed_rtt.max(THIN_TIME);
+        let round = path.smoothed_rtt.max(MIN_THIN_RTT);
         let sent = self.kept.iter().rev().filter_map(|kept| kept.sent_at);
         sent.take(THIN_SYMBOLS).take_while(|&at| at + round > now).count() < THIN_SYMBOLS
     }
 
-    /// The next coded payload, header included, into `out`. `more` tells whether further symbols
-    /// would follow at once.
+    /// Writes the next coded payload, header included, to `out`. `more` says whether further
+    /// symbols follow at once.
     pub fn poll(
         &mut self,
         now: Timestamp,
@@ -209,7 +209,7 @@ impl TimelySender {
     ) -> Option<PacketKind> {
         out.clear();
         if self.repair_due() {
-            self.owed -= 1.0;
+            self.due_repairs -= 1.0;
             if let Some(kind) = self.send_repair(now, path, out) {
                 return Some(kind);
             }
@@ -229,23 +229,23 @@ impl TimelySender {
         self.next_unsent += 1;
         self.counters.source_packets += 1;
         self.forget(now);
-        self.owe(now, path, !more && self.next_unsent == self.encoder.next());
+        self.schedule_repairs(now, path, !more && self.next_unsent == self.encoder.next());
         Some(PacketKind::Source)
     }
 
-    /// A symbol was sent, and perhaps the last one for a while: what repair that asks for.
-    fn owe(&mut self, now: Timestamp, path: &PathView, last: bool) {
+    /// Schedules the repairs that a sent symbol requires. `last` if no symbol follows for now.
+    fn schedule_repairs(&mut self, now: Timestamp, path: &PathView, last: bool) {
         let Some(rate) = self.rate else { return };
         self.unflushed += 1;
         if self.is_thin(now, path) {
             self.flush_at = None;
             if last {
-                self.owed = rate.thin(path);
+                self.due_repairs = rate.thin(path);
                 self.unflushed = 0;
             }
         } else {
             let window = self.window(path);
-            self.owed += rate.timely(window, path) / window as f64;
+            self.due_repairs += rate.timely(window, path) / window as f64;
             self.flush_at = Some(now + FLUSH_AFTER);
         }
     }

@@ -1,5 +1,5 @@
-//! Packets under the keys of the stand-in, which follow from nothing secret: what a peer that
-//! lies would send.
+//! Packets sealed with the keys of the plain-text TLS stand-in, which are not secret: what a
+//! misbehaving peer would send.
 
 use core::net::SocketAddr;
 
@@ -8,19 +8,19 @@ use crate::wire::long_header::{self, CID_LEN, LongKind, MIN_INITIAL_DATAGRAM, OR
 use crate::wire::short_header::{PacketKind, SHORT_HEADER_LEN, SHORT_OVERHEAD, ShortHeader};
 use crate::wire::varint::Writer;
 
-/// Bytes of the stand-in's first message and of its last one.
+/// Length in bytes of the stand-in's ClientHello and of its Finished.
 const CLIENT_HELLO: usize = 280;
 const FINISHED: usize = 36;
-/// Type of a CRYPTO frame of the handshake.
+/// Frame type of a CRYPTO frame in the handshake.
 const CRYPTO: u8 = 1;
 
-/// Keys of a generation of data packets.
+/// Keys of data packets after `generation` key updates.
 fn data_keys(generation: u64, is_client: bool) -> Keys {
-    // Generation 0 ends the handshake, the others are key updates.
+    // Generation 0 comes from the handshake, the others from key updates.
     plain_keys(if generation == 0 { 3 } else { 8 + generation }, is_client)
 }
 
-/// A data packet of a client or a server with the payload of one's choice.
+/// A sealed data packet of a client or a server with an arbitrary payload.
 pub fn seal_short(
     from_client: bool,
     generation: u64,
@@ -31,11 +31,11 @@ pub fn seal_short(
 ) -> Vec<u8> {
     let key_phase = generation & 1 == 1;
     let packet_number = pn as u32;
-    let header = ShortHeader { kind, carried: false, key_phase, destination, packet_number };
+    let header = ShortHeader { kind, relayed: false, key_phase, destination, packet_number };
     seal_as(from_client, generation, header, payload)
 }
 
-/// A data packet with the header and the payload of one's choice.
+/// A sealed data packet with an arbitrary header and payload.
 pub fn seal_as(from_client: bool, generation: u64, header: ShortHeader, payload: &[u8]) -> Vec<u8> {
     let pn = u64::from(header.packet_number);
     let mut bytes = [0; SHORT_HEADER_LEN];
@@ -47,7 +47,7 @@ pub fn seal_as(from_client: bool, generation: u64, header: ShortHeader, payload:
     [&bytes, &sealed[..]].concat()
 }
 
-/// Header and payload of a data packet that a client or a server sent.
+/// Header and payload of a data packet that a client or a server sent; `None` if it does not open.
 pub fn open_short(
     from_client: bool,
     generation: u64,
@@ -66,7 +66,7 @@ pub fn open_short(
     Some((header, sealed))
 }
 
-/// A handshake packet of a client or a server with the payload of one's choice.
+/// A sealed handshake packet of a client or a server with an arbitrary payload.
 pub fn seal_long(
     from_client: bool,
     kind: LongKind,
@@ -104,19 +104,20 @@ fn crypto_frame(offset: u64, data: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// A client without a protocol behind it: it shakes hands and then says what it is told to.
+/// A client without a protocol implementation: it completes the handshake and then sends what the
+/// caller passes.
 #[derive(Clone, Debug)]
-pub struct LyingClient {
+pub struct MisbehavingClient {
     cid: [u8; CID_LEN],
     original: [u8; ORIGINAL_CID_LEN],
     server_cid: Option<[u8; CID_LEN]>,
     next_pn: u64,
-    /// Largest packet number of the server.
+    /// Largest packet number of the server seen so far.
     pub largest_seen: Option<u64>,
 }
 
-impl LyingClient {
-    /// A client that invents connection IDs from a number.
+impl MisbehavingClient {
+    /// A client with connection IDs derived from `number`.
     pub fn new(number: u32) -> Self {
         let cid = number.to_be_bytes();
         let mut original = [0xaa; ORIGINAL_CID_LEN];
@@ -124,12 +125,12 @@ impl LyingClient {
         Self { cid, original, server_cid: None, next_pn: 0, largest_seen: None }
     }
 
-    /// Its connection ID.
+    /// The client's connection ID.
     pub fn cid(&self) -> [u8; CID_LEN] {
         self.cid
     }
 
-    /// The first flight, with the parameters of one's choice; as bytes, they may be malformed.
+    /// The first flight with arbitrary transport parameters; as bytes, they may be malformed.
     pub fn first_flight(&self, parameters: &[u8], token: &[u8]) -> Vec<u8> {
         let mut hello = (parameters.len() as u16).to_be_bytes().to_vec();
         hello.extend_from_slice(parameters);
@@ -141,7 +142,7 @@ impl LyingClient {
         datagram
     }
 
-    /// Looks at what the server sent: its connection ID, and which packets there are.
+    /// Records the server's connection ID and largest packet number from a datagram of the server.
     pub fn learn(&mut self, datagram: &[u8]) {
         if let Some(header) = long_header::decode(datagram) {
             self.server_cid = self.server_cid.or(header.source.try_into().ok());
@@ -150,12 +151,12 @@ impl LyingClient {
         }
     }
 
-    /// Whether the server has said anything.
+    /// Whether any datagram of the server was seen.
     pub fn has_heard(&self) -> bool {
         self.server_cid.is_some() || self.largest_seen.is_some()
     }
 
-    /// The end of the handshake. `None` before the server has answered.
+    /// The client's Finished. `None` before the server has answered.
     pub fn finished(&self) -> Option<Vec<u8>> {
         let frame = crypto_frame(0, &[1; FINISHED]);
         let to = self.server_cid?;
@@ -169,12 +170,12 @@ impl LyingClient {
         Some(seal_short(true, 0, kind, to, self.next_pn - 1, payload))
     }
 
-    /// Leaves out packet numbers.
+    /// Skips packet numbers.
     pub fn skip(&mut self, numbers: u64) {
         self.next_pn = self.next_pn.saturating_add(numbers).min(1 << 60);
     }
 
-    /// An address for the client of a number.
+    /// The address of the client with this number.
     pub fn address(number: u32) -> SocketAddr {
         let [a, b, c, d] = number.to_be_bytes();
         SocketAddr::from(([10, b, c, d], 1_024 + u16::from(a)))

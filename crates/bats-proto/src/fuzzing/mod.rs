@@ -1,8 +1,8 @@
-//! Bodies of the fuzz targets: ordinary functions of bytes that panic when a rule is broken.
-//! Fuzz targets call them, `tests/replay.rs` replays their corpora; no part of the API.
+//! Bodies of the fuzz targets: functions of bytes that panic when a property is violated. The
+//! targets call them and `tests/replay.rs` replays their corpora. Not part of the API.
 
 mod forge;
-mod liar;
+mod misbehaving_peer;
 mod network;
 mod relay;
 mod script;
@@ -11,8 +11,8 @@ mod stream;
 mod wire;
 mod world;
 
-pub use forge::{LyingClient, open_short, seal_as, seal_long, seal_short};
-pub use liar::{LiarReport, forger_run, lying_client_run};
+pub use forge::{MisbehavingClient, open_short, seal_as, seal_long, seal_short};
+pub use misbehaving_peer::{MisbehavingPeerReport, forger_run, misbehaving_client_run};
 pub use network::{NetworkReport, network_run};
 pub use relay::{RelayReport, relay_run};
 pub use session::session_run;

@@ -1,4 +1,4 @@
-//! Honest ends and a network that does everything but break the seals.
+//! Correct endpoints and a network that does everything except break the encryption.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -6,33 +6,33 @@ use core::time::Duration;
 use super::script::Script;
 use super::world::{CLIENT, SERVER, Side, World, WorldConfig, address};
 
-/// Steps of a script; more are not looked at.
+/// Maximum number of steps of a script; further ones are ignored.
 const MAX_STEPS: usize = 600;
-/// Application bytes of a run in each direction.
+/// Maximum number of application bytes of a run in each direction.
 const MAX_BYTES: usize = 400_000;
-/// A connection that survived the script has delivered everything after this time on a good
-/// network. Long, because the script may have taught the ends a round-trip time of minutes.
+/// A connection that survived the script delivers everything within this time over a network
+/// without faults. It is long because the script may have caused a round-trip time of minutes.
 const RECOVERY: Duration = Duration::from_secs(600);
 
-/// What came of a run, so that tests can tell that something was tested.
+/// Counters of a run, so that a test can check that it exercised something.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NetworkReport {
     /// Messages delivered.
     pub delivered: usize,
-    /// Whether both ends were established and neither had closed when the script ended.
+    /// Whether both ends were established and open when the script ended.
     pub survived: bool,
 }
 
-/// Two endpoints over a network that drops, repeats, reorders, cuts, changes and invents
-/// datagrams as `data` says, four bytes for each step.
+/// Two endpoints over a network that drops, duplicates, reorders, truncates, corrupts and injects
+/// datagrams as `data` determines, with four bytes for each step.
 ///
 /// # Panics
-/// A message was changed, invented, repeated or overtaken; a connection that survived does not
-/// deliver; a limit is broken.
+/// A message is corrupted, invented, duplicated or reordered; a connection that survived does not
+/// deliver; a limit is violated.
 pub fn network_run(data: &[u8]) -> NetworkReport {
     let mut script = Script::new(data);
     let mut config = WorldConfig::new(script.array());
-    // Silence is the script's fault, not the ends'.
+    // The script may stop all traffic for long, so the idle time-out must not close the connection.
     config.transport.idle_timeout = RECOVERY * 10;
     let mut world = World::new(config);
     let mut bytes = [0; 2];
@@ -45,7 +45,7 @@ pub fn network_run(data: &[u8]) -> NetworkReport {
     }
     let survived = world.sides.iter().all(|side| side.established && side.closed.is_none());
     if survived {
-        world.run_perfectly(RECOVERY, true);
+        world.run_without_faults(RECOVERY, true);
         world.check_messages();
         assert!(world.is_complete(), "not all messages arrived: {}", states(&world));
     }
@@ -64,37 +64,37 @@ fn states(world: &World) -> String {
 fn step(world: &mut World, [kind, a, b, c]: [u8; 4], bytes: &mut [usize; 2]) {
     let to = usize::from(a & 1);
     let number = usize::from(u16::from_be_bytes([b, c]));
-    let flying = &mut world.sides[to].flying;
-    let index = usize::from(a >> 1) % flying.len().max(1);
+    let in_flight = &mut world.sides[to].in_flight;
+    let index = usize::from(a >> 1) % in_flight.len().max(1);
     match kind % 16 {
         0..=2 => {
             for _ in 0..=b % 16 {
-                let Some(datagram) = world.sides[to].flying.pop_front() else { break };
+                let Some(datagram) = world.sides[to].in_flight.pop_front() else { break };
                 world.deliver(to, datagram, address(1 - to));
             }
         }
         3 => {
-            let end = flying.len().min(index + 1 + usize::from(b % 8));
-            flying.drain(index..end);
+            let end = in_flight.len().min(index + 1 + usize::from(b % 8));
+            in_flight.drain(index..end);
         }
         4 => {
-            if let Some(datagram) = flying.get(index).cloned() {
+            if let Some(datagram) = in_flight.get(index).cloned() {
                 world.deliver(to, datagram, address(1 - to));
             }
         }
         5 => {
-            if let Some(datagram) = flying.remove(index) {
+            if let Some(datagram) = in_flight.remove(index) {
                 world.deliver(to, datagram, address(1 - to));
             }
         }
         6 => {
-            if let Some(mut datagram) = flying.remove(index) {
+            if let Some(mut datagram) = in_flight.remove(index) {
                 datagram.truncate(number % datagram.len().max(1));
                 world.deliver(to, datagram, address(1 - to));
             }
         }
         7 => {
-            if let Some(mut datagram) = flying.remove(index) {
+            if let Some(mut datagram) = in_flight.remove(index) {
                 let bit = number % (datagram.len() * 8).max(1);
                 if let Some(byte) = datagram.get_mut(bit / 8) {
                     *byte ^= 1 << (bit % 8);
@@ -103,9 +103,9 @@ fn step(world: &mut World, [kind, a, b, c]: [u8; 4], bytes: &mut [usize; 2]) {
             }
         }
         8 | 9 => {
-            let old = &world.sides[to].old;
+            let old = &world.sides[to].history;
             if let Some(datagram) = old.get(usize::from(b) % old.len().max(1)).cloned() {
-                let from = if kind % 16 == 8 { address(1 - to) } else { stranger(c) };
+                let from = if kind % 16 == 8 { address(1 - to) } else { spoofed_address(c) };
                 world.deliver(to, datagram, from);
             }
         }
@@ -118,7 +118,7 @@ fn step(world: &mut World, [kind, a, b, c]: [u8; 4], bytes: &mut [usize; 2]) {
                 world.send(to, len);
             }
         }
-        14 => world.run_perfectly(Duration::from_millis(u64::from(b)), false),
+        14 => world.run_without_faults(Duration::from_millis(u64::from(b)), false),
         _ => {
             world.receive(CLIENT);
             world.receive(SERVER);
@@ -134,13 +134,13 @@ fn step(world: &mut World, [kind, a, b, c]: [u8; 4], bytes: &mut [usize; 2]) {
     }
 }
 
-fn stranger(byte: u8) -> SocketAddr {
+fn spoofed_address(byte: u8) -> SocketAddr {
     SocketAddr::from(([192, 168, 0, byte], 9))
 }
 
-/// A datagram of the beginning of a known one and something else.
+/// A datagram that begins like a known one and continues with other bytes.
 fn spliced(world: &World, to: usize, b: u8, c: u8) -> Vec<u8> {
-    let old = &world.sides[to].old;
+    let old = &world.sides[to].history;
     let mut datagram = match old.get(usize::from(b) % old.len().max(1)) {
         Some(datagram) => datagram[..datagram.len().min(usize::from(c) % 32)].to_vec(),
         None => vec![b],

@@ -1,37 +1,37 @@
-//! A relay among neighbours that send anything: forged flows, reports of what was never sent, links
-//! that come, fall silent and go.
+//! A relay whose neighbours send anything: forged flows, reports of packets that were never sent,
+//! links that are added, become unresponsive and are removed.
 
 use core::time::Duration;
 
 use bats_types::Timestamp;
 
 use super::script::Script;
-use crate::relay::{LEAST_FLOW_BYTES, LinkId, LinkView, Relay, RelayConfig};
+use crate::relay::{LinkId, LinkView, MIN_FLOW_BYTES, Relay, RelayConfig};
 use crate::wire::batch_rank::{BatchRank, Space};
 use crate::wire::coding::{CodingHeader, MAX_CODING_HEADER_LEN, RepairHeader, SourceHeader};
 use crate::wire::flow::{FLOW_HEADER_LEN, FlowHeader, FlowKey, NodeId};
 use crate::wire::short_header::PacketKind;
 use crate::wire::varint::{Reader, Writer};
 
-/// Steps of a script; more are not looked at.
+/// Maximum number of steps of a script; further ones are ignored.
 const MAX_STEPS: usize = 400;
-/// Links that there may be.
+/// Maximum number of links.
 const LINKS: u64 = 5;
-/// Nodes that packets come from and go to; the relay is one of them.
+/// Number of nodes that send or receive packets; the relay is one of them.
 const NODES: u32 = 4;
 const HERE: NodeId = NodeId(2);
-const TOTAL: usize = 2 * LEAST_FLOW_BYTES;
+const TOTAL: usize = 2 * MIN_FLOW_BYTES;
 const KINDS: [PacketKind; 4] =
     [PacketKind::Control, PacketKind::Source, PacketKind::Repair, PacketKind::Recoded];
 
-/// What came of a run, so that tests can tell that something was tested.
+/// Counters of a run, so that a test can check that it exercised something.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RelayReport {
-    /// Packets that left.
+    /// Number of packets sent.
     pub sent: u64,
-    /// Combinations among them.
-    pub combined: u64,
-    /// Packets delivered at the relay itself.
+    /// Number of these that were recoded.
+    pub recoded: u64,
+    /// Number of packets delivered at the relay's own node.
     pub delivered: u64,
 }
 
@@ -40,22 +40,22 @@ struct Run {
     now: Timestamp,
     numbers: [u64; LINKS as usize],
     admitted: [bool; LINKS as usize],
-    /// The largest hop limit that came.
-    most_hops: u8,
+    /// The largest hop limit received.
+    max_hop_limit: u8,
     report: RelayReport,
 }
 
-/// Any packets and reports in any order, four bytes a step and what they ask for.
+/// Arbitrary packets and reports in any order, with four bytes for each step plus its parameters.
 ///
 /// # Panics
-/// More is held than allowed, something leaves over a link that was not admitted or after its last
-/// hop, what leaves cannot be read, or something is kept after silence.
+/// The relay holds more than allowed, sends over a link that was not admitted or beyond the hop
+/// limit, sends a packet that cannot be parsed, or holds state after the idle time-out.
 pub fn relay_run(data: &[u8]) -> RelayReport {
     let mut script = Script::new(data);
     let first = script.u8();
     let config = RelayConfig {
         recoding: first & 7 != 7,
-        flow_bytes: LEAST_FLOW_BYTES,
+        flow_bytes: MIN_FLOW_BYTES,
         total_bytes: TOTAL,
         ..RelayConfig::new(HERE)
     };
@@ -64,7 +64,7 @@ pub fn relay_run(data: &[u8]) -> RelayReport {
         now: Timestamp::from_millis(1_000),
         numbers: [0; LINKS as usize],
         admitted: [false; LINKS as usize],
-        most_hops: 0,
+        max_hop_limit: 0,
         report: RelayReport::default(),
     };
     for link in 0..3 {
@@ -98,14 +98,16 @@ impl Run {
             flow: u32::from(b >> 4) % 3,
         };
         match kind % 16 {
-            0..=4 => self.coded(script, link, key, c),
+            0..=4 => self.deliver_coded(script, link, key, c),
             5 => {
                 let bytes = script.bytes().to_vec();
-                self.carried(link, KINDS[usize::from(c & 3)], &bytes);
+                self.deliver_packet(link, KINDS[usize::from(c & 3)], &bytes);
             }
-            6 => self.carried(link, PacketKind::Control, &flow_packet(key, c, script.bytes())),
+            6 => {
+                self.deliver_packet(link, PacketKind::Control, &flow_packet(key, c, script.bytes()))
+            }
             7..=9 => (0..=c % 32).for_each(|_| self.pull(link)),
-            10 => self.reported(script, link, key, c),
+            10 => self.deliver_report(script, link, key, c),
             11 => {
                 self.now += Duration::from_micros((u64::from(b) * 40) << (c % 10));
                 self.relay.handle_timeout(self.now);
@@ -116,14 +118,14 @@ impl Run {
                 while self.relay.pop_ready().is_some() {}
                 while self.relay.pop_event().is_some() {}
             }
-            13 => self.own(link, FlowKey { source: HERE, ..key }, c),
+            13 => self.send_own(link, FlowKey { source: HERE, ..key }, c),
             14 => self.relay.set_view(self.now, link, &view(b, c)),
             _ => self.routes(link, key.destination, c),
         }
     }
 
-    /// A coded packet whose header is as it should be.
-    fn coded(&mut self, script: &mut Script<'_>, link: LinkId, key: FlowKey, c: u8) {
+    /// A coded packet with a valid header.
+    fn deliver_coded(&mut self, script: &mut Script<'_>, link: LinkId, key: FlowKey, c: u8) {
         let number = script.number(u64::from(c));
         let header = match c % 4 {
             0 | 1 => CodingHeader::Source(SourceHeader::new(number)),
@@ -143,16 +145,16 @@ impl Run {
         let written = header.encode(&mut writer).map_or(0, |()| writer.written());
         bytes.truncate(written);
         bytes.resize(written + 1 + usize::from(c) * 5, c);
-        self.carried(link, header.kind(), &flow_packet(key, 1 + c % 9, &bytes));
+        self.deliver_packet(link, header.kind(), &flow_packet(key, 1 + c % 9, &bytes));
     }
 
-    fn carried(&mut self, link: LinkId, kind: PacketKind, packet: &[u8]) {
+    fn deliver_packet(&mut self, link: LinkId, kind: PacketKind, packet: &[u8]) {
         if let Some(header) = FlowHeader::decode(&mut Reader::new(packet)) {
-            self.most_hops = self.most_hops.max(header.hop_limit);
+            self.max_hop_limit = self.max_hop_limit.max(header.hop_limit);
         }
         let view = LinkView { loss: 0.1, ..LinkView::default() };
-        if let Some(delivery) = self.relay.on_carried(self.now, link, &view, kind, packet) {
-            assert!(self.admitted[link.0 as usize], "of a stranger");
+        if let Some(delivery) = self.relay.on_packet(self.now, link, &view, kind, packet) {
+            assert!(self.admitted[link.0 as usize], "over a link that was not admitted");
             assert_eq!(delivery.key.destination, HERE);
             self.report.delivered += 1;
         }
@@ -164,21 +166,21 @@ impl Run {
         let view = LinkView { loss: 0.1, ..LinkView::default() };
         let kind = self.relay.pull(self.now, link, &view, self.numbers[index], &mut out);
         let Some(kind) = kind else { return };
-        assert!(self.admitted[index], "to a stranger");
+        assert!(self.admitted[index], "over a link that was not admitted");
         let mut reader = Reader::new(&out);
         let header = FlowHeader::decode(&mut reader).expect("a flow header");
-        assert!(header.key.destination != HERE, "it was at its end");
+        assert!(header.key.destination != HERE, "the packet was at its destination");
         let own = header.key.source == HERE;
-        assert!(own || header.hop_limit < self.most_hops, "no further than it may");
+        assert!(own || header.hop_limit < self.max_hop_limit, "within the hop limit");
         if kind != PacketKind::Control && self.relay.is_recoding() {
             assert!(CodingHeader::decode(kind, &mut reader).is_some(), "a coding header");
             assert!(!reader.rest().is_empty());
         }
         self.report.sent += 1;
-        self.report.combined += u64::from(kind == PacketKind::Recoded);
+        self.report.recoded += u64::from(kind == PacketKind::Recoded);
     }
 
-    fn reported(&mut self, script: &mut Script<'_>, link: LinkId, key: FlowKey, c: u8) {
+    fn deliver_report(&mut self, script: &mut Script<'_>, link: LinkId, key: FlowKey, c: u8) {
         let report = BatchRank {
             key,
             space: if c & 1 == 0 { Space::Source } else { Space::Repair },
@@ -191,8 +193,8 @@ impl Run {
         self.relay.on_report(self.now, link, &LinkView::default(), &report);
     }
 
-    /// A packet of a session at this node.
-    fn own(&mut self, link: LinkId, key: FlowKey, c: u8) {
+    /// Sends a packet of a session at this node.
+    fn send_own(&mut self, link: LinkId, key: FlowKey, c: u8) {
         if key.destination == HERE {
             return;
         }
@@ -216,7 +218,7 @@ impl Run {
             }
             2 => self.relay.remove_route(self.now, node, link),
             3 => {
-                self.relay.distrust(self.now, node, link);
+                self.relay.mark_polluting(self.now, node, link);
             }
             4 => {
                 self.relay.remove_link(self.now, link);
@@ -233,7 +235,7 @@ impl Run {
         assert!(stats.flows <= 2 * u64::from(NODES * NODES) * 3, "{stats:?}");
     }
 
-    /// Silence: nothing is kept.
+    /// After the idle time-out nothing is held.
     fn end(&mut self) {
         for _ in 0..3 {
             self.now += Duration::from_secs(301);
@@ -262,6 +264,6 @@ fn view(b: u8, c: u8) -> LinkView {
         burst_factor: 1.0 + f64::from(b & 15),
         packet: u64::from(b) * 8,
         alive: c & 1 == 0,
-        quiet: c & 2 != 0,
+        potentially_failed: c & 2 != 0,
     }
 }

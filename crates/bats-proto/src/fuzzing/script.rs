@@ -1,4 +1,4 @@
-//! Reads decisions from bytes; beyond their end all are zero.
+//! Reads decisions from bytes. Beyond the end all bytes are zero.
 
 use crate::wire::varint::MAX_VARINT;
 
@@ -34,7 +34,7 @@ impl<'a> Script<'a> {
         })
     }
 
-    /// Some bytes, their number first.
+    /// A length byte and that many bytes.
     pub(super) fn bytes(&mut self) -> &'a [u8] {
         let len = usize::from(self.u8()).min(self.rest.len());
         let (bytes, rest) = self.rest.split_at(len);
@@ -42,7 +42,7 @@ impl<'a> Script<'a> {
         bytes
     }
 
-    /// A number of the kind that breaks things: near what is right, a power of two, or huge.
+    /// A number likely to trigger defects: near the correct one, a power of two, or huge.
     pub(super) fn number(&mut self, near: u64) -> u64 {
         let kind = self.u8();
         let value = match kind >> 5 {

@@ -1,4 +1,4 @@
-//! Messages in symbols, without anything below.
+//! Messages in symbols, without the layers below.
 
 use bytes::Bytes;
 
@@ -7,11 +7,11 @@ use crate::session::{Reassembly, SendQueue};
 const MAX_MESSAGE: usize = 2_000;
 const MAX_SYMBOL: usize = 300;
 
-/// Feeds arbitrary symbols to a session, then honest ones to another: the first byte of each
-/// part of `data` is the length of the rest.
+/// Feeds arbitrary symbols to a session, then valid ones to another. `data` consists of parts, each
+/// with its length in the first byte.
 ///
 /// # Panics
-/// A message is longer than allowed, memory grows beyond what came, or honest messages change.
+/// A message is too long, memory grows beyond the input, or valid messages are changed.
 pub fn session_run(data: &[u8]) {
     let mut parts = Vec::new();
     let mut rest = data;
@@ -26,22 +26,22 @@ pub fn session_run(data: &[u8]) {
 
 fn garbage(symbols: &[&[u8]]) {
     let mut reassembly = Reassembly::new(MAX_MESSAGE);
-    let mut came = 0;
+    let mut fed = 0;
     for symbol in symbols {
-        came += symbol.len();
+        fed += symbol.len();
         let was_finished = reassembly.is_finished();
         if reassembly.feed(symbol).is_err() {
             return;
         }
-        assert!(reassembly.bytes_held() <= came.min(MAX_MESSAGE + symbol.len()));
+        assert!(reassembly.bytes_held() <= fed.min(MAX_MESSAGE + symbol.len()));
         while let Some(message) = reassembly.pop() {
-            assert!(!was_finished, "nothing follows the end");
+            assert!(!was_finished, "no message follows the end");
             assert!(message.len() <= MAX_MESSAGE);
         }
     }
 }
 
-/// The parts are messages; the lengths of the parts are the sizes of symbols, too.
+/// The parts are messages; their lengths also determine the sizes of symbols.
 fn honest(parts: &[&[u8]]) {
     let mut queue = SendQueue::new();
     let messages: Vec<Bytes> = parts.iter().map(|part| Bytes::copy_from_slice(part)).collect();
@@ -52,7 +52,7 @@ fn honest(parts: &[&[u8]]) {
     let mut sizes = parts.iter().map(|part| 64 + part.len() % (MAX_SYMBOL - 64)).cycle();
     while !queue.is_empty() {
         let mut symbol = vec![0; sizes.next().unwrap_or(MAX_SYMBOL)];
-        assert!(queue.fill_symbol(&mut symbol) > 0, "a symbol takes something");
+        assert!(queue.fill_symbol(&mut symbol) > 0, "a symbol takes some bytes");
         assert_eq!(reassembly.feed(&symbol), Ok(()));
         got.extend(core::iter::from_fn(|| reassembly.pop()));
     }

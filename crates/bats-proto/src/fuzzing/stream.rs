@@ -1,4 +1,4 @@
-//! Messages over a stream of bytes, cut anywhere, made up or changed.
+//! Messages over a byte stream that is fragmented, arbitrary or corrupted.
 
 use core::time::Duration;
 
@@ -13,12 +13,12 @@ const MAX_MESSAGE: usize = 100_000;
 const STEPS: usize = 300;
 const START: Timestamp = Timestamp::from_millis(1_000);
 
-/// What came of a run, so that tests can tell that something was tested.
+/// Counters of a run, so that a test can check that it exercised something.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StreamReport {
     /// Messages delivered.
     pub delivered: usize,
-    /// Whether the first end, which heard arbitrary bytes, was still open at their end.
+    /// Whether the end that received arbitrary bytes was still open after them.
     pub survived: bool,
 }
 
@@ -31,12 +31,12 @@ fn config() -> TransportConfig {
     }
 }
 
-/// An end that hears arbitrary bytes; then two honest ones, over a stream that delivers in pieces as
-/// the script says; then two over one that changes a byte.
+/// First an end that receives arbitrary bytes. Then two correct ends over a stream that delivers
+/// fragments as the script determines. Then the same over a stream that corrupts a byte.
 ///
 /// # Panics
-/// A message is longer than allowed, more is held than was granted, an honest stream does not carry
-/// everything unchanged and in order, or a session that is over says more.
+/// A message is too long, more is held than was granted, a correct stream does not deliver
+/// everything unchanged and in order, or a closed session sends more than a Close frame.
 pub fn stream_run(data: &[u8]) -> StreamReport {
     let mut report = StreamReport { survived: garbage(data), ..StreamReport::default() };
     report.delivered = honest(data, None);
@@ -53,7 +53,7 @@ fn garbage(data: &[u8]) -> bool {
     let (mut session, mut now) = (Session::new(START, is_client, &config), START);
     let mut peer = Session::new(START, !is_client, &config);
     if script.u8() & 3 != 0 {
-        // Greeted rightly: otherwise hardly anything goes further than the first frame.
+        // Starts with a valid Hello; otherwise almost no input gets beyond the first frame.
         let mut hello = Vec::new();
         peer.transmit(now, &mut hello, 1_000);
         session.receive(now, &hello);
@@ -66,7 +66,7 @@ fn garbage(data: &[u8]) -> bool {
         now += Duration::from_millis(u64::from(script.u8()));
         session.receive(now, script.bytes());
         session.handle_timeout(now);
-        let was_over = session.is_over();
+        let was_over = session.is_closed();
         while let Some(message) = session.recv() {
             assert!(message.len() <= MAX_MESSAGE);
         }
@@ -75,20 +75,20 @@ fn garbage(data: &[u8]) -> bool {
         let mut out = Vec::new();
         session.transmit(now, &mut out, 10_000);
         last_words += u32::from(was_over && !out.is_empty());
-        assert!(last_words <= 1, "nothing follows the farewell");
+        assert!(last_words <= 1, "no frame follows the Close frame");
         while session.pop_event().is_some() {}
     }
     session.is_open()
 }
 
-/// Messages of the first end that the second has got.
+/// Returns the number of messages of the first end that the second one received.
 fn honest(data: &[u8], change: Option<(usize, u8)>) -> usize {
     let mut script = Script::new(data);
     let config = config();
     let mut ends = [Session::new(START, true, &config), Session::new(START, false, &config)];
-    let mut on_the_way: [Vec<u8>; 2] = Default::default();
+    let mut in_flight: [Vec<u8>; 2] = Default::default();
     let (mut sent, mut got) = (Vec::new(), Vec::<Bytes>::new());
-    let (mut carried, mut now) = (0, START);
+    let (mut bytes_delivered, mut now) = (0, START);
     let is_honest = change.is_none();
     for step in 0..4 * STEPS {
         now += Duration::from_millis(1);
@@ -105,7 +105,7 @@ fn honest(data: &[u8], change: Option<(usize, u8)>) -> usize {
             }
         }
         for from in 0..2 {
-            let bytes = &mut on_the_way[from];
+            let bytes = &mut in_flight[from];
             let before = bytes.len();
             let limit = if over { 1 << 20 } else { usize::from(a) * 16 + 1 };
             if bytes.len() < limit {
@@ -114,11 +114,11 @@ fn honest(data: &[u8], change: Option<(usize, u8)>) -> usize {
             if from == 0 {
                 for byte in &mut bytes[before..] {
                     if let Some((at, how)) = change
-                        && carried == at
+                        && bytes_delivered == at
                     {
                         *byte ^= how;
                     }
-                    carried += 1;
+                    bytes_delivered += 1;
                 }
             }
             let piece = if over { bytes.len() } else { bytes.len().min(1 + usize::from(b) * 8) };

@@ -1,11 +1,11 @@
-//! Parsers: what parses can be written again and means the same; nothing else matters to a peer.
+//! Parsers: input that parses can be encoded and parses to the same value again.
 
 use core::net::SocketAddr;
 
 use bats_types::Timestamp;
 
-use crate::config::{ClosedKey, Identity, Security, ServerConfig, TransportConfig};
-use crate::crypto::ClosedSecrets;
+use crate::config::{Identity, PresharedKey, Security, ServerConfig, TransportConfig};
+use crate::crypto::PskSecrets;
 use crate::handshake::{FirstPacket, InitialInfo, ServerCrypto, ServerStart, parse_first};
 use crate::wire::coding::{RepairHeader, SourceHeader};
 use crate::wire::frame::{self, Frame, MAX_ACK_RANGES};
@@ -16,13 +16,13 @@ use crate::wire::rank::{MAX_RANK_ENTRIES, RankFeedback};
 use crate::wire::short_header::{self, SHORT_HEADER_LEN, ShortHeader};
 use crate::wire::varint::{MAX_VARINT, Reader, Writer};
 
-/// Room for whatever a datagram can hold, written in the longest form.
+/// Buffer size for anything that a datagram can hold, in its longest encoding.
 const ROOM: usize = 64 << 10;
 
-/// Hands `data` to every parser.
+/// Passes `data` to every parser.
 ///
 /// # Panics
-/// Something that parsed is not the same after it was written and parsed again.
+/// A parsed value differs after it was encoded and parsed again.
 pub fn wire_run(data: &[u8]) {
     varints(data);
     short_headers(data);
@@ -35,11 +35,11 @@ pub fn wire_run(data: &[u8]) {
     let _ = parse_first(data);
 }
 
-/// What `write` wrote, or a panic if it found no room.
+/// The bytes that `write` wrote. Panics if they did not fit.
 fn written(write: impl FnOnce(&mut Writer<'_>) -> Option<()>) -> Vec<u8> {
     let mut buffer = vec![0; ROOM];
     let mut writer = Writer::new(&mut buffer);
-    assert!(write(&mut writer).is_some(), "what was parsed can be written");
+    assert!(write(&mut writer).is_some(), "a parsed value can be encoded");
     let len = writer.written();
     buffer.truncate(len);
     buffer
@@ -178,10 +178,10 @@ fn parameters(data: &[u8]) {
     assert_eq!(TransportParameters::decode(&bytes), Some(parameters));
 }
 
-fn token_server(closed: Option<ClosedKey>) -> ServerCrypto {
+fn token_server(psk: Option<PresharedKey>) -> ServerCrypto {
     let config = ServerConfig {
         identity: Identity { certificate_chain: Vec::new(), private_key: Vec::new() },
-        transport: TransportConfig { closed, ..TransportConfig::default() }.into(),
+        transport: TransportConfig { psk, ..TransportConfig::default() }.into(),
         retry_threshold: 0,
         max_connections: 1,
     };
@@ -191,11 +191,11 @@ fn token_server(closed: Option<ClosedKey>) -> ServerCrypto {
     server
 }
 
-/// A busy server and a client with a token made from `data`: arbitrary, or a real one changed.
+/// A busy server and a client with a token made from `data`: arbitrary, or a valid one modified.
 ///
 /// # Panics
-/// A token is taken that the server did not make for this client, or its own is refused; a proof of
-/// closed mode is taken that is none, or is not.
+/// The server accepts a token that it did not make for this client, or rejects its own; or it
+/// accepts an invalid PSK proof or rejects a valid one.
 pub fn token_run(data: &[u8]) {
     let server = token_server(None);
     let now = Timestamp::from_millis(100_000);
@@ -203,28 +203,30 @@ pub fn token_run(data: &[u8]) {
     let start = |initial: &InitialInfo<'_>| server.start(now, remote, initial, false, true);
     let mut initial = InitialInfo { destination: [1; 8], source: [2; 4], token: &[] };
 
-    let ServerStart::Answer(answer) = start(&initial) else { panic!("a busy server asks") };
+    let ServerStart::Answer(answer) = start(&initial) else {
+        panic!("a busy server requests a token")
+    };
     assert!(answer.len() <= MIN_INITIAL_DATAGRAM, "no more than the client sent");
     let Some(retry) = long_header::decode(&answer) else { panic!("a retry is a long packet") };
     let real = retry.token.to_vec();
     initial.token = &real;
-    assert!(matches!(start(&initial), ServerStart::Accept(_)), "its own token");
+    assert!(matches!(start(&initial), ServerStart::Accept(_)), "the server's own token");
 
     initial.token = data;
     assert!(data == real || !matches!(start(&initial), ServerStart::Accept(_)));
-    let altered: Vec<u8> =
+    let modified: Vec<u8> =
         real.iter().enumerate().map(|(i, x)| x ^ data.get(i).unwrap_or(&0)).collect();
-    initial.token = &altered;
-    let changed = altered != real;
+    initial.token = &modified;
+    let changed = modified != real;
     assert_eq!(matches!(start(&initial), ServerStart::Accept(_)), !changed);
 
-    let key = ClosedKey::new([5; ClosedKey::LEN]);
-    let proof = ClosedSecrets::new(&key).proof(&initial.destination, &initial.source);
-    let closed = token_server(Some(key));
+    let key = PresharedKey::new([5; PresharedKey::LEN]);
+    let proof = PskSecrets::new(&key).proof(&initial.destination, &initial.source);
+    let psk = token_server(Some(key));
     let with_proof = [&proof[..], data].concat();
     for token in [data, &with_proof] {
         initial.token = token;
-        let behind = closed.known(&initial).map(|known| known.token);
+        let behind = psk.verify_psk_proof(&initial).map(|initial| initial.token);
         assert_eq!(behind, token.strip_prefix(&proof));
     }
 

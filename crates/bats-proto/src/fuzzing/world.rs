@@ -1,5 +1,5 @@
-//! Two endpoints and the datagrams between them, in virtual time. Whoever drives it decides what
-//! becomes of each datagram.
+//! Two endpoints and the datagrams between them, in virtual time. The caller decides what happens
+//! to each datagram.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -10,7 +10,7 @@ use bats_types::Timestamp;
 use bytes::Bytes;
 
 use crate::config::{
-    ClientConfig, ClosedKey, CongestionAlgorithm, EndpointConfig, Identity, PeerTrust, Security,
+    ClientConfig, CongestionAlgorithm, EndpointConfig, Identity, PeerTrust, PresharedKey, Security,
     ServerConfig, TransportConfig,
 };
 use crate::endpoint::{ConnectionHandle, Endpoint, Input, Output, Received};
@@ -22,17 +22,17 @@ pub(super) const CLIENT: usize = 0;
 pub(super) const SERVER: usize = 1;
 pub(super) const MAX_CONNECTIONS: usize = 8;
 
-/// Outputs after which an endpoint that has nothing new to do must rest.
+/// An endpoint must be idle after this number of outputs if nothing new happens.
 const MAX_OUTPUTS: usize = 20_000;
-/// Datagrams that the network holds in each direction; more are lost.
-const MAX_FLYING: usize = 2_048;
-/// Datagrams remembered for replays.
-const MAX_OLD: usize = 64;
-/// Bytes that may be held beyond a budget: repairs in the queue, rows behind the window that
-/// repairs refer to, bookkeeping of every symbol.
+/// Maximum number of datagrams in flight in each direction; further ones are lost.
+const MAX_IN_FLIGHT: usize = 2_048;
+/// Number of datagrams remembered for replays.
+const MAX_HISTORY: usize = 64;
+/// Bytes that may be held in addition to a budget: queued repairs, rows behind the window that
+/// repairs refer to, and state of every symbol.
 const MEMORY_SLACK: u64 = 6 << 20;
 
-/// What the ends of a run agreed on.
+/// Configuration of a run, the same for both ends.
 #[derive(Clone, Debug)]
 pub(super) struct WorldConfig {
     pub(super) transport: TransportConfig,
@@ -55,34 +55,34 @@ impl WorldConfig {
             key_update_packets: if keys & 1 == 1 { 64 } else { 1 << 22 },
             max_udp_payload: if keys & 2 == 2 { 1_472 } else { 1_200 },
             keep_alive: (keys & 4 == 4).then_some(Duration::from_millis(300)),
-            closed: (keys & 48 == 48).then(|| ClosedKey::new([5; ClosedKey::LEN])),
+            psk: (keys & 48 == 48).then(|| PresharedKey::new([5; PresharedKey::LEN])),
             ..TransportConfig::default()
         };
         Self { transport, retry_threshold: if keys & 8 == 8 { 0 } else { 1_000 } }
     }
 }
 
-/// One side.
+/// One side and its application.
 #[derive(Debug)]
 pub(super) struct Side {
     pub(super) endpoint: Endpoint,
     pub(super) handle: Option<ConnectionHandle>,
     pub(super) established: bool,
     pub(super) closed: Option<CloseReason>,
-    /// On their way to this side.
-    pub(super) flying: VecDeque<Vec<u8>>,
-    /// Arrived here earlier or was lost.
-    pub(super) old: VecDeque<Vec<u8>>,
+    /// Datagrams in flight to this side.
+    pub(super) in_flight: VecDeque<Vec<u8>>,
+    /// Datagrams that were delivered to this side earlier.
+    pub(super) history: VecDeque<Vec<u8>>,
     /// Messages accepted by `send`.
     pub(super) sent: Vec<Bytes>,
-    /// No more will be sent.
+    /// Whether `finish` was called.
     pub(super) finished: bool,
     /// Messages taken by `recv`.
     pub(super) received: Vec<Bytes>,
     next_timeout: Option<Timestamp>,
 }
 
-/// Both.
+/// Both sides and the clock.
 #[derive(Debug)]
 pub(super) struct World {
     pub(super) now: Timestamp,
@@ -91,8 +91,8 @@ pub(super) struct World {
     buffer: Vec<u8>,
 }
 
-pub(super) fn address(who: usize) -> SocketAddr {
-    SocketAddr::from(([10, 0, 0, 1 + who as u8], 4_000))
+pub(super) fn address(peer: usize) -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, 1 + peer as u8], 4_000))
 }
 
 /// A server that needs no certificate.
@@ -119,8 +119,8 @@ fn side(config: EndpointConfig, seed: u8) -> Side {
         handle: None,
         established: false,
         closed: None,
-        flying: VecDeque::new(),
-        old: VecDeque::new(),
+        in_flight: VecDeque::new(),
+        history: VecDeque::new(),
         sent: Vec::new(),
         finished: false,
         received: Vec::new(),
@@ -146,7 +146,7 @@ impl World {
         world
     }
 
-    /// A server, and nobody who speaks for the client.
+    /// A server without a client endpoint.
     pub(super) fn without_client(config: WorldConfig) -> Self {
         let client =
             EndpointConfig { security: Security::DangerousPlain, ..EndpointConfig::default() };
@@ -158,27 +158,27 @@ impl World {
         }
     }
 
-    /// Lets a side say everything that it has to say now.
-    pub(super) fn settle(&mut self, who: usize) {
+    /// Lets a side produce all outputs that are due.
+    pub(super) fn settle(&mut self, peer: usize) {
         let Self { now, sides, buffer, .. } = self;
         let (mut outputs, mut lost) = (0, 0);
         loop {
             outputs += 1;
-            assert!(outputs < MAX_OUTPUTS, "an endpoint comes to rest");
-            match sides[who].endpoint.poll(*now, buffer) {
+            assert!(outputs < MAX_OUTPUTS, "an endpoint becomes idle");
+            match sides[peer].endpoint.poll(*now, buffer) {
                 Output::Transmit(transmit) => {
                     assert_eq!(transmit.len, buffer.len());
                     for datagram in buffer.chunks(transmit.segment_size) {
-                        assert!(datagram.len() <= 1_472, "no longer than the largest path");
-                        if sides[1 - who].flying.len() < MAX_FLYING {
-                            sides[1 - who].flying.push_back(datagram.to_vec());
+                        assert!(datagram.len() <= 1_472, "no longer than the largest MTU");
+                        if sides[1 - peer].in_flight.len() < MAX_IN_FLIGHT {
+                            sides[1 - peer].in_flight.push_back(datagram.to_vec());
                         } else {
                             lost += 1;
                         }
                     }
                 }
                 Output::Event(handle, event) => {
-                    let side = &mut sides[who];
+                    let side = &mut sides[peer];
                     match event {
                         Event::Accepted if side.handle.is_none() => side.handle = Some(handle),
                         _ => {}
@@ -192,19 +192,19 @@ impl World {
                     }
                 }
                 Output::Timeout(at) => {
-                    sides[who].next_timeout = at;
+                    sides[peer].next_timeout = at;
                     break;
                 }
             }
         }
         assert!(lost < MAX_OUTPUTS, "a burst is bounded");
-        self.check_memory(who);
+        self.check_memory(peer);
     }
 
-    fn check_memory(&self, who: usize) {
-        let side = &self.sides[who];
+    fn check_memory(&self, peer: usize) {
+        let side = &self.sides[peer];
         assert!(side.endpoint.connection_count() <= MAX_CONNECTIONS);
-        let Some(stats) = self.stats(who) else { return };
+        let Some(stats) = self.stats(peer) else { return };
         let transport = &self.config.transport;
         let send = transport.send_budget as u64 + MEMORY_SLACK;
         assert!(stats.send_buffer_bytes <= send, "{stats:?}");
@@ -212,25 +212,25 @@ impl World {
         assert!(stats.receive_buffer_bytes <= receive, "{stats:?}");
     }
 
-    fn stats(&self, who: usize) -> Option<ConnectionStats> {
-        let side = &self.sides[who];
+    fn stats(&self, peer: usize) -> Option<ConnectionStats> {
+        let side = &self.sides[peer];
         side.handle.and_then(|handle| side.endpoint.stats(self.now, handle))
     }
 
-    /// Data packets that a side took for genuine so far, 0 when it has closed.
-    pub(super) fn packets_received(&self, who: usize) -> u64 {
-        self.stats(who).map_or(0, |stats| stats.packets_received)
+    /// Number of data packets that a side accepted as authentic so far; 0 once it has closed.
+    pub(super) fn packets_received(&self, peer: usize) -> u64 {
+        self.stats(peer).map_or(0, |stats| stats.packets_received)
     }
 
-    /// Source symbols that a side sent so far, 0 when it has closed.
-    pub(super) fn symbols_sent(&self, who: usize) -> u64 {
-        self.stats(who).map_or(0, |stats| stats.source_packets_sent)
+    /// Number of source symbols that a side sent so far; 0 once it has closed.
+    pub(super) fn symbols_sent(&self, peer: usize) -> u64 {
+        self.stats(peer).map_or(0, |stats| stats.source_packets_sent)
     }
 
-    /// A datagram arrives.
+    /// Delivers a datagram.
     pub(super) fn deliver(&mut self, to: usize, mut datagram: Vec<u8>, from: SocketAddr) {
-        let old = &mut self.sides[to].old;
-        if old.len() == MAX_OLD {
+        let old = &mut self.sides[to].history;
+        if old.len() == MAX_HISTORY {
             old.pop_front();
         }
         old.push_back(datagram.clone());
@@ -239,29 +239,29 @@ impl World {
         self.settle(to);
     }
 
-    /// Everything in flight arrives in order, and what follows from it takes flight.
+    /// Delivers all datagrams in flight in order, including those sent in response.
     pub(super) fn deliver_all(&mut self) {
         for to in [CLIENT, SERVER] {
-            for datagram in core::mem::take(&mut self.sides[to].flying) {
+            for datagram in core::mem::take(&mut self.sides[to].in_flight) {
                 self.deliver(to, datagram, address(1 - to));
             }
         }
     }
 
-    /// Time goes on.
+    /// Advances the clock and fires timers.
     pub(super) fn advance(&mut self, time: Duration) {
         self.now += time;
-        for who in [CLIENT, SERVER] {
-            if self.sides[who].next_timeout.is_some_and(|at| at <= self.now) {
-                self.sides[who].endpoint.handle(self.now, Input::Timeout);
-                self.settle(who);
+        for peer in [CLIENT, SERVER] {
+            if self.sides[peer].next_timeout.is_some_and(|at| at <= self.now) {
+                self.sides[peer].endpoint.handle(self.now, Input::Timeout);
+                self.settle(peer);
             }
         }
     }
 
-    /// A perfect network of a millisecond for some time, applications included; may stop when all
-    /// messages have arrived.
-    pub(super) fn run_perfectly(&mut self, time: Duration, until_complete: bool) {
+    /// Runs a network without faults and with a delay of 1 ms for `time`, applications included.
+    /// May stop when all messages have arrived.
+    pub(super) fn run_without_faults(&mut self, time: Duration, until_complete: bool) {
         const STEP: Duration = Duration::from_millis(1);
         let end = self.now + time;
         while self.now < end && !(until_complete && self.is_complete()) {
@@ -269,52 +269,52 @@ impl World {
             self.receive(CLIENT);
             self.receive(SERVER);
             let next = self.sides.iter().filter_map(|side| side.next_timeout).min();
-            let idle = self.sides.iter().all(|side| side.flying.is_empty());
+            let idle = self.sides.iter().all(|side| side.in_flight.is_empty());
             let step = match next {
                 Some(at) if idle => at - self.now,
                 None if idle => end - self.now,
                 _ => STEP,
             };
-            // An endpoint that asks for now again and again would stop the world.
+            // The minimum step ends loops of an endpoint that always requests the current time.
             self.advance(step.max(Duration::from_micros(100)).min(end - self.now));
         }
     }
 
-    /// The application sends a message that is like no other.
-    pub(super) fn send(&mut self, who: usize, len: usize) {
-        let Some(handle) = self.sides[who].handle else { return };
-        let side = &mut self.sides[who];
-        let mark = side.sent.len() * 2 + who;
+    /// Sends an application message with a unique content.
+    pub(super) fn send(&mut self, peer: usize, len: usize) {
+        let Some(handle) = self.sides[peer].handle else { return };
+        let side = &mut self.sides[peer];
+        let mark = side.sent.len() * 2 + peer;
         let message: Bytes = (0..len).map(|i| (mark * 89 + i * 7 + (i >> 8)) as u8).collect();
         if side.endpoint.send(self.now, handle, message.clone()).is_ok() {
             side.sent.push(message);
         }
-        self.settle(who);
+        self.settle(peer);
     }
 
-    /// The application has nothing more to say.
-    pub(super) fn finish(&mut self, who: usize) {
-        let side = &mut self.sides[who];
+    /// Finishes the application's messages.
+    pub(super) fn finish(&mut self, peer: usize) {
+        let side = &mut self.sides[peer];
         if let Some(handle) = side.handle {
             side.finished |= side.endpoint.finish(self.now, handle).is_ok();
         }
-        self.settle(who);
+        self.settle(peer);
     }
 
-    /// The application takes everything there is.
-    pub(super) fn receive(&mut self, who: usize) {
-        let side = &mut self.sides[who];
+    /// Receives all available application messages.
+    pub(super) fn receive(&mut self, peer: usize) {
+        let side = &mut self.sides[peer];
         let Some(handle) = side.handle else { return };
         let before = side.received.len();
         while let Some(message) = side.endpoint.recv(self.now, handle) {
             side.received.push(message);
         }
         if side.received.len() > before {
-            self.settle(who);
+            self.settle(peer);
         }
     }
 
-    /// Whether all messages and the end mark, if there was one, have arrived.
+    /// Whether all messages have arrived, and the end mark if there was one.
     pub(super) fn is_complete(&self) -> bool {
         let [client, server] = &self.sides;
         let has_all = |receiver: &Side, sender: &Side| {
@@ -324,13 +324,13 @@ impl World {
         has_all(client, server) && has_all(server, client)
     }
 
-    /// What arrived is the beginning of what was sent.
+    /// Checks that the received messages are a prefix of the sent ones.
     pub(super) fn check_messages(&self) {
-        for who in [CLIENT, SERVER] {
-            let (sent, received) = (&self.sides[1 - who].sent, &self.sides[who].received);
-            assert!(received.len() <= sent.len(), "nobody sent that");
+        for peer in [CLIENT, SERVER] {
+            let (sent, received) = (&self.sides[1 - peer].sent, &self.sides[peer].received);
+            assert!(received.len() <= sent.len(), "more received than sent");
             for (index, (sent, received)) in sent.iter().zip(received).enumerate() {
-                assert!(sent == received, "message {index} changed on the way");
+                assert!(sent == received, "message {index} changed in transit");
             }
         }
     }

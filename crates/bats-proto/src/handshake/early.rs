@@ -1,60 +1,62 @@
-//! Early data: messages that travel with the client's first flight (RFC 9001, section 4.6).
+//! Early data: messages sent with the client's first flight (RFC 9001, section 4.6).
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bats_types::Timestamp;
 use bytes::Bytes;
 
-use super::ledger::Ledger;
-use super::packet::{self, Head};
+use super::packet::{self, PacketHeader};
+use super::replay_ledger::ReplayLedger;
 use crate::crypto::{DirectionalKeys, TAG_LEN};
 use crate::session::DatagramQueue;
 use crate::wire::long_header::{CID_LEN, LongKind, MIN_INITIAL_DATAGRAM, ORIGINAL_CID_LEN};
 use crate::wire::parameters::TransportParameters;
 
-/// Messages before the handshake is done: the server tells which it has in 32 bits.
+/// Limit of early messages: the server acknowledges them with 32 bits.
 pub(crate) const MAX_EARLY_MESSAGES: usize = 32;
-/// Bytes of early data that a server takes of one connection, copies included: somewhat more than
-/// clients send. They are opened and parsed for an address that is not proved.
+/// Bytes of early data that a server accepts from one connection, retransmissions included: a
+/// little more than clients send. They are opened and parsed for an unvalidated address.
 pub(crate) const EARLY_LIMIT: u64 = 16 << 10;
-/// Bytes of early packets that a client sends, copies included: the window that a connection begins with
-/// (RFC 9002, section 7.2), as nothing is known of the path.
-const FLIGHT: usize = 14_720;
-/// Bytes that an early message counts beside its content.
-const MESSAGE_COST: usize = 16;
-/// Bytes of an early packet beside its payload.
+/// Bytes of early packets that a client sends, retransmissions included: the initial congestion
+/// window (RFC 9002, section 7.2), because nothing is known about the path.
+const MAX_EARLY_FLIGHT: usize = 14_720;
+/// Bytes that an early message counts in addition to its content.
+const MESSAGE_OVERHEAD: usize = 16;
+/// Bytes of an early packet without its payload.
 const OVERHEAD: usize = 1 + 4 + 1 + ORIGINAL_CID_LEN + 1 + CID_LEN + 2 + 4 + TAG_LEN;
-/// Bytes of payload below which a packet is not worth while.
-const LEAST_PAYLOAD: usize = 32;
+/// Least payload of an early packet in bytes.
+const MIN_PAYLOAD: usize = 32;
 
-/// A message and when it is worth nothing any more.
-pub(crate) type Expiring = (Bytes, Timestamp);
+/// A message and when it expires.
+pub(crate) type ExpiringMessage = (Bytes, Timestamp);
 
 /// The client's early data.
 #[derive(Debug)]
 pub(super) struct EarlySender {
     keys: DirectionalKeys,
-    /// What the server said of itself when the session was begun.
+    /// The server's transport parameters from the earlier session.
     remembered: TransportParameters,
-    messages: Vec<Expiring>,
-    /// Bytes that messages may still take.
+    messages: Vec<ExpiringMessage>,
+    /// Bytes that are free for further messages.
     room: usize,
     /// Bytes of packets that may still be sent.
     budget: usize,
-    /// What is left of the repetition at hand.
+    /// Messages not yet sent in the current transmission round.
     unsent: DatagramQueue,
     next_pn: u64,
 }
 
 impl EarlySender {
-    /// With what is remembered of the server; `None` if it took no early data.
+    /// Creates a sender from the remembered parameters; `None` if the server accepted no early
+    /// data.
     pub(super) fn new(keys: DirectionalKeys, remembered: TransportParameters) -> Option<Self> {
-        let budget = usize::try_from(remembered.early_limit).unwrap_or(usize::MAX).min(FLIGHT);
+        let budget =
+            usize::try_from(remembered.early_limit).unwrap_or(usize::MAX).min(MAX_EARLY_FLIGHT);
         (budget > 0).then(|| Self {
             keys,
             remembered,
             messages: Vec::new(),
-            // So that each can be sent twice.
+            // Half, so that each message can be sent twice.
             room: budget / 2,
             budget,
             unsent: DatagramQueue::default(),
@@ -62,10 +64,10 @@ impl EarlySender {
         })
     }
 
-    /// Takes a message, or gives it back if there is no room for it, or it is longer than the server
-    /// took.
+    /// Accepts a message, or returns it if there is no room or it exceeds the server's message
+    /// limit.
     pub(super) fn push(&mut self, message: Bytes, expires: Timestamp) -> Result<(), Bytes> {
-        let cost = message.len() + MESSAGE_COST;
+        let cost = message.len() + MESSAGE_OVERHEAD;
         let too_long = message.len() as u64 > self.remembered.max_message_size;
         if self.messages.len() == MAX_EARLY_MESSAGES || cost > self.room || too_long {
             return Err(message);
@@ -76,22 +78,22 @@ impl EarlySender {
         Ok(())
     }
 
-    pub(super) fn messages(&self) -> &[Expiring] {
+    pub(super) fn messages(&self) -> &[ExpiringMessage] {
         &self.messages
     }
 
-    /// Whether a server that took the data may tell this of itself: not less than it told before
-    /// (RFC 9000, section 7.4.1).
-    pub(super) fn is_kept_by(&self, told: &TransportParameters) -> bool {
-        told.early_limit >= self.remembered.early_limit
-            && told.max_message_size >= self.remembered.max_message_size
+    /// Whether the advertised limits are valid for a server that accepted early data: not smaller
+    /// than the remembered ones (RFC 9000, section 7.4.1).
+    pub(super) fn limits_kept_by(&self, advertised: &TransportParameters) -> bool {
+        advertised.early_limit >= self.remembered.early_limit
+            && advertised.max_message_size >= self.remembered.max_message_size
     }
 
     pub(super) fn has_unsent(&self) -> bool {
-        !self.unsent.is_empty() && self.budget >= OVERHEAD + LEAST_PAYLOAD
+        !self.unsent.is_empty() && self.budget >= OVERHEAD + MIN_PAYLOAD
     }
 
-    /// Begins another repetition.
+    /// Begins another transmission round.
     pub(super) fn rewind(&mut self) {
         self.unsent = DatagramQueue::default();
         for (message, expires) in &self.messages {
@@ -99,7 +101,7 @@ impl EarlySender {
         }
     }
 
-    /// Writes the next packet, if there is room for one; its length.
+    /// Writes the next packet, if there is room; returns its length.
     pub(super) fn write(
         &mut self,
         now: Timestamp,
@@ -110,13 +112,13 @@ impl EarlySender {
     ) -> Option<usize> {
         let whole = MIN_INITIAL_DATAGRAM - OVERHEAD;
         let room = out.len().min(self.budget).checked_sub(OVERHEAD)?.min(whole);
-        if room < LEAST_PAYLOAD {
+        if room < MIN_PAYLOAD {
             return None;
         }
         self.unsent.expire(now);
-        // Behind other packets a message is not cut that fits a datagram of its own: both parts would
-        // have to arrive.
-        let next = self.unsent.next_bytes()? + MESSAGE_COST;
+        // Do not split a message after other packets if it fits a datagram of its own: both parts
+        // would have to arrive.
+        let next = self.unsent.next_bytes()? + MESSAGE_OVERHEAD;
         if room < whole && next > room && next <= whole {
             return None;
         }
@@ -125,7 +127,7 @@ impl EarlySender {
         if len == 0 {
             return None;
         }
-        let head = Head { kind: LongKind::Early, destination, source, token: &[], grease };
+        let head = PacketHeader { kind: LongKind::Early, destination, source, token: &[], grease };
         let written = packet::seal(out, &self.keys, &head, self.next_pn, &payload[..len])?;
         self.next_pn += 1;
         self.budget = self.budget.saturating_sub(written);
@@ -133,34 +135,34 @@ impl EarlySender {
     }
 }
 
-/// The ledger of all handshakes of a server.
-pub(super) type SharedLedger = Arc<Mutex<Ledger>>;
+/// The replay ledger of all handshakes of a server.
+pub(super) type SharedReplayLedger = Arc<Mutex<ReplayLedger>>;
 
-pub(super) fn lock(ledger: &SharedLedger) -> MutexGuard<'_, Ledger> {
+pub(super) fn lock(ledger: &SharedReplayLedger) -> MutexGuard<'_, ReplayLedger> {
     ledger.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The server's end: of a client whose early data are taken, or may have been.
+/// Early data of one client at the server, accepted or not.
 #[derive(Debug)]
 pub(super) struct EarlyReceiver {
-    ledger: SharedLedger,
-    /// SHA-256 of the client's first message of TLS.
+    ledger: SharedReplayLedger,
+    /// SHA-256 of the ClientHello.
     flight: [u8; 32],
-    /// There while early data are taken.
+    /// Set while early data is accepted.
     keys: Option<DirectionalKeys>,
     taken: u64,
-    /// Packets beyond the limit.
+    /// Packets refused because of the limit.
     pub(super) refused: u64,
     waiting: Vec<Vec<u8>>,
-    /// Messages that have arrived, a bit each.
+    /// Messages received, as a bit mask.
     pub(super) arrived: u32,
 }
 
 impl EarlyReceiver {
-    /// `keys` if TLS has accepted early data.
+    /// Creates a receiver; `keys` is set if TLS has accepted early data.
     pub(super) fn new(
         now: Timestamp,
-        ledger: SharedLedger,
+        ledger: SharedReplayLedger,
         flight: [u8; 32],
         keys: Option<DirectionalKeys>,
     ) -> Self {
@@ -168,12 +170,12 @@ impl EarlyReceiver {
         Self { ledger, flight, keys, taken: 0, refused: 0, waiting: Vec::new(), arrived: 0 }
     }
 
-    /// Whether early data are taken.
-    pub(super) fn is_taking(&self) -> bool {
+    /// Whether early data is accepted.
+    pub(super) fn accepts_data(&self) -> bool {
         self.keys.is_some()
     }
 
-    /// Takes a packet; whether it is authentic.
+    /// Takes a packet; returns whether it is authentic.
     pub(super) fn receive(&mut self, packet: &mut [u8], number_at: usize) -> bool {
         let Some(keys) = &self.keys else { return false };
         let len = packet.len() as u64;
@@ -187,20 +189,20 @@ impl EarlyReceiver {
         true
     }
 
-    /// What has come and may be delivered.
+    /// Takes the received payloads, if they may be delivered.
     pub(super) fn take(&mut self) -> Vec<Vec<u8>> {
         let waiting = core::mem::take(&mut self.waiting);
         if lock(&self.ledger).is_open(&self.flight) { waiting } else { Vec::new() }
     }
 
-    /// These messages were delivered.
-    pub(super) fn note(&mut self, arrived: u32) {
+    /// Records messages (a bit mask) as delivered.
+    pub(super) fn record(&mut self, arrived: u32) {
         self.arrived |= arrived;
-        lock(&self.ledger).note(&self.flight, self.arrived);
+        lock(&self.ledger).record(&self.flight, self.arrived);
     }
 
-    /// The handshake is done: nothing is taken any more. Messages that copies of this flight have
-    /// delivered elsewhere, if it was refused.
+    /// The handshake is complete: stops accepting early data. If it was refused, returns the
+    /// messages that replays of this flight have delivered on other connections.
     pub(super) fn finish(&mut self) -> u32 {
         self.waiting.clear();
         match self.keys.take() {
@@ -226,7 +228,7 @@ mod tests {
         EarlySender::new(plain_keys(9, true).local, remembered(early_limit, 5_000))
     }
 
-    fn receiver(ledger: &SharedLedger, flight: u8) -> EarlyReceiver {
+    fn receiver(ledger: &SharedReplayLedger, flight: u8) -> EarlyReceiver {
         let keys = plain_keys(9, false).remote;
         EarlyReceiver::new(NOW, ledger.clone(), [flight; 32], Some(keys))
     }
@@ -243,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sender_takes_what_the_server_took_and_no_more() {
+    fn early_sender_respects_the_remembered_limits() {
         assert!(sender(0).is_none());
         let mut small = sender(1_000).unwrap();
         assert!(small.push(Bytes::from(vec![0; 480]), LATER).is_ok());
@@ -254,26 +256,28 @@ mod tests {
             assert!(large.push(Bytes::new(), LATER).is_ok());
         }
         assert!(large.push(Bytes::new(), LATER).is_err(), "too many");
-        // Sent again and again, it ends.
+        // Retransmissions stop at the limit.
         let mut bytes = 0;
         for _ in 0..10_000 {
             bytes += packet(&mut large, 1_200).map_or(0, |packet| packet.len());
             large.rewind();
         }
-        assert!(bytes <= FLIGHT && bytes > FLIGHT - 1_200 && !large.has_unsent());
+        assert!(
+            bytes <= MAX_EARLY_FLIGHT && bytes > MAX_EARLY_FLIGHT - 1_200 && !large.has_unsent()
+        );
     }
 
     #[test]
-    fn a_server_that_takes_early_data_keeps_its_word() {
+    fn server_that_accepted_early_data_must_not_reduce_its_limits() {
         let sender = sender(10_000).unwrap();
-        assert!(sender.is_kept_by(&remembered(10_000, 5_000)));
-        assert!(sender.is_kept_by(&remembered(20_000, 6_000)));
-        assert!(!sender.is_kept_by(&remembered(9_999, 5_000)));
-        assert!(!sender.is_kept_by(&remembered(10_000, 4_999)));
+        assert!(sender.limits_kept_by(&remembered(10_000, 5_000)));
+        assert!(sender.limits_kept_by(&remembered(20_000, 6_000)));
+        assert!(!sender.limits_kept_by(&remembered(9_999, 5_000)));
+        assert!(!sender.limits_kept_by(&remembered(10_000, 4_999)));
     }
 
     #[test]
-    fn a_message_that_fits_a_datagram_is_not_cut_and_one_too_old_is_not_sent() {
+    fn message_that_fits_a_datagram_is_not_split_and_expired_one_is_not_sent() {
         let mut sender = sender(10_000).unwrap();
         sender.push(Bytes::from(vec![7; 512]), LATER).unwrap();
         assert_eq!(packet(&mut sender, 500), None);
@@ -287,25 +291,25 @@ mod tests {
     }
 
     #[test]
-    fn copies_of_a_flight_are_taken_once_and_a_closed_flight_not_at_all() {
-        let ledger = SharedLedger::default();
+    fn replayed_flight_is_accepted_once_and_closed_flight_never() {
+        let ledger = SharedReplayLedger::default();
         let mut sender = sender(10_000).unwrap();
         sender.push(Bytes::from_static(b"hello"), LATER).unwrap();
         let packet = packet(&mut sender, 1_200).unwrap();
         let at = number_at(&packet);
         let mut first = receiver(&ledger, 1);
         let mut copy = receiver(&ledger, 1);
-        assert!(first.is_taking() && !copy.is_taking());
+        assert!(first.accepts_data() && !copy.accepts_data());
         assert!(first.receive(&mut packet.clone(), at));
         assert!(!copy.receive(&mut packet.clone(), at));
         assert_eq!(first.take().len(), 1);
-        first.note(0b1);
-        assert_eq!(copy.finish(), 0b1, "what the other has delivered");
-        // The copy's client is there: the first connection was somebody else's.
+        first.record(0b1);
+        assert_eq!(copy.finish(), 0b1, "messages delivered on the other connection");
+        // The client completed the second handshake, so the first connection was a replay.
         assert!(first.receive(&mut packet.clone(), at));
         assert!(first.take().is_empty());
         assert_eq!(first.finish(), 0);
-        assert!(!first.receive(&mut packet.clone(), at), "the handshake is done");
+        assert!(!first.receive(&mut packet.clone(), at), "the handshake is complete");
 
         let mut forged = packet.clone();
         forged[at + 6] ^= 1;

@@ -1,46 +1,46 @@
-//! What a server does with a stranger's first packet, without keeping state.
+//! Stateless processing of first packets from unauthenticated peers.
 
 use core::net::SocketAddr;
 
 use bats_types::Timestamp;
 
-use super::early::{SharedLedger, lock};
+use super::early::{SharedReplayLedger, lock};
 use super::packet;
 use super::token::TokenKey;
 use crate::config::{Security, ServerConfig};
-use crate::crypto::{ClosedSecrets, ServerTls, initial_keys};
+use crate::crypto::{PskSecrets, ServerTls, initial_keys};
 use crate::error::ConnectError;
 use crate::wire::long_header::{
     self, CID_LEN, LongKind, MIN_INITIAL_DATAGRAM, ORIGINAL_CID_LEN, VERSION,
 };
 
-/// A datagram of long packets, seen from outside.
+/// A datagram with long headers, classified without keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FirstPacket<'a> {
-    /// Addressed to a connection ID that an endpoint chose.
+    /// Addressed to a connection ID that this endpoint chose.
     ForUs {
-        /// That ID.
+        /// That connection ID.
         destination: [u8; CID_LEN],
     },
-    /// A client's first packet, or a copy of it.
+    /// A client's first packet, or a retransmission of it.
     Initial(InitialInfo<'a>),
-    /// Early data of a client that has not learnt the server's connection ID.
+    /// Early data of a client that does not know the server's connection ID yet.
     Early {
-        /// Connection ID that the client invented.
+        /// Destination connection ID that the client chose.
         destination: [u8; ORIGINAL_CID_LEN],
     },
-    /// A version that is not spoken here; worth an answer.
+    /// An unknown version, which is answered with version negotiation.
     UnknownVersion(UnknownVersion<'a>),
 }
 
 /// A client's first packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InitialInfo<'a> {
-    /// Connection ID that the client invented.
+    /// Destination connection ID that the client chose.
     pub destination: [u8; ORIGINAL_CID_LEN],
     /// Connection ID of the client.
     pub source: [u8; CID_LEN],
-    /// Token, empty at first; in closed mode behind a proof of the key.
+    /// Token, empty at first; in PSK mode it follows the proof of the key.
     pub token: &'a [u8],
 }
 
@@ -51,11 +51,11 @@ pub struct UnknownVersion<'a> {
     source: &'a [u8],
 }
 
-/// Classifies a datagram of long packets; `None` for what deserves no answer.
+/// Classifies a datagram with long headers; `None` if it must be dropped without an answer.
 pub fn parse_first(datagram: &[u8]) -> Option<FirstPacket<'_>> {
     let header = long_header::decode(datagram)?;
     if header.version != VERSION && header.version != 0 {
-        // Small packets of unknown versions get no answer that could be larger.
+        // The answer to a small packet of an unknown version could be larger than the packet.
         return (datagram.len() >= MIN_INITIAL_DATAGRAM).then_some(FirstPacket::UnknownVersion(
             UnknownVersion { destination: header.destination, source: header.source },
         ));
@@ -80,23 +80,23 @@ pub fn parse_first(datagram: &[u8]) -> Option<FirstPacket<'_>> {
     }))
 }
 
-/// The answer to an unknown version.
+/// The version negotiation packet for an unknown version.
 pub fn write_version_negotiation(unknown: &UnknownVersion<'_>, grease: u32) -> Vec<u8> {
     long_header::version_negotiation(unknown.source, unknown.destination, grease)
 }
 
-/// What a server's handshakes have in common.
+/// State shared by all handshakes of a server.
 #[derive(Debug)]
 pub struct ServerCrypto {
     pub(super) tls: ServerTls,
     tokens: TokenKey,
-    /// There in closed mode.
-    pub(super) closed: Option<ClosedSecrets>,
-    /// There if early data are taken.
-    pub(super) ledger: Option<SharedLedger>,
+    /// Set in PSK mode.
+    pub(super) psk: Option<PskSecrets>,
+    /// Set if early data is enabled.
+    pub(super) ledger: Option<SharedReplayLedger>,
 }
 
-/// What a server begins a connection with.
+/// What a server needs to start a handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StartInfo {
     pub(super) destination: [u8; ORIGINAL_CID_LEN],
@@ -104,14 +104,14 @@ pub struct StartInfo {
     pub(super) validated: bool,
 }
 
-/// What is to be done with a first packet.
+/// What to do with a first packet.
 #[derive(Debug)]
 pub enum ServerStart {
-    /// Begin a connection.
+    /// Start a connection.
     Accept(StartInfo),
-    /// Send this back and keep nothing.
+    /// Send this datagram and keep no state.
     Answer(Vec<u8>),
-    /// Nothing.
+    /// Drop it.
     Drop,
 }
 
@@ -120,49 +120,49 @@ impl ServerCrypto {
     ///
     /// # Errors
     ///
-    /// [`ConnectError::Configuration`] if certificate and key cannot be used, or a mode is offered that
-    /// does not go with closed mode.
+    /// [`ConnectError::Configuration`] if certificate or key is invalid, or if a mode is offered
+    /// that PSK mode does not support.
     pub fn new(
         config: &ServerConfig,
         security: Security,
         token_key: [u8; 32],
     ) -> Result<Self, ConnectError> {
-        config.transport.check_closed()?;
+        config.transport.check_psk_modes()?;
         Ok(Self {
             tls: ServerTls::new(config, security)?,
             tokens: TokenKey::new(token_key),
-            closed: config.transport.closed.as_ref().map(ClosedSecrets::new),
-            ledger: config.transport.early_data.then(SharedLedger::default),
+            psk: config.transport.psk.as_ref().map(PskSecrets::new),
+            ledger: config.transport.early_data.then(SharedReplayLedger::default),
         })
     }
 
-    /// Whether strangers get no answer.
-    pub fn is_closed(&self) -> bool {
-        self.closed.is_some()
+    /// Whether the server is in PSK mode, so that peers without the key get no answer.
+    pub fn requires_psk(&self) -> bool {
+        self.psk.is_some()
     }
 
-    /// A first packet as an open server has it: in closed mode without the proof in front of its token,
-    /// and `None` if that is not there or wrong. Cheap, and the first that is done with a packet.
-    pub fn known<'a>(&self, initial: &InitialInfo<'a>) -> Option<InitialInfo<'a>> {
-        let Some(closed) = &self.closed else { return Some(*initial) };
-        let token = closed.behind_proof(&initial.destination, &initial.source, initial.token)?;
+    /// Checks and removes the PSK proof in front of the token; `None` if it is missing or wrong.
+    /// Without PSK mode the packet is returned unchanged. Cheap; the first check of a packet.
+    pub fn verify_psk_proof<'a>(&self, initial: &InitialInfo<'a>) -> Option<InitialInfo<'a>> {
+        let Some(psk) = &self.psk else { return Some(*initial) };
+        let token = psk.verify_proof(&initial.destination, &initial.source, initial.token)?;
         Some(InitialInfo { token, ..*initial })
     }
 
-    /// Sessions that made room for others before they were taken up.
+    /// TLS sessions evicted before they were resumed.
     pub fn sessions_displaced(&self) -> u64 {
         self.tls.sessions_displaced()
     }
 
-    /// Whether early data of one more first flight would be taken; true if none are taken at all.
+    /// Whether the replay ledger has room for another first flight; true if early data is disabled.
     pub(crate) fn has_early_room(&self, now: Timestamp) -> bool {
         self.ledger.as_ref().is_none_or(|ledger| lock(ledger).has_room(now))
     }
 
-    /// As many first flights with early data as are remembered.
+    /// Fills the replay ledger.
     #[cfg(test)]
     pub(crate) fn fill_ledger(&self, now: Timestamp) {
-        let mut ledger = lock(self.ledger.as_ref().expect("early data are taken"));
+        let mut ledger = lock(self.ledger.as_ref().expect("early data is enabled"));
         let mut number = 0_u64;
         while ledger.has_room(now) {
             let mut flight = [0; 32];
@@ -172,11 +172,10 @@ impl ServerCrypto {
         }
     }
 
-    /// Whether a datagram has a packet that the keys of its first level open: what was damaged on the way
-    /// costs no handshake, and takes no place that others would be limited by.
+    /// Whether a datagram has a packet that the Initial keys open. A damaged datagram then costs no
+    /// handshake and uses up no half-open limit.
     pub(crate) fn opens(&self, destination: &[u8; ORIGINAL_CID_LEN], datagram: &[u8]) -> bool {
-        let Some(keys) =
-            initial_keys(self.tls.security(), self.closed.as_ref(), destination, false)
+        let Some(keys) = initial_keys(self.tls.security(), self.psk.as_ref(), destination, false)
         else {
             return false;
         };
@@ -197,26 +196,26 @@ impl ServerCrypto {
         false
     }
 
-    /// Decides about a first packet, of which [`ServerCrypto::known`] has taken the proof. `full`: no more connections are wanted; `busy`: clients must
-    /// prove their address first.
+    /// Decides about a first packet whose proof [`ServerCrypto::verify_psk_proof`] has removed.
+    /// `full`: accept no more connections; `busy`: clients must validate their address first.
     pub fn start(
         &self,
         now: Timestamp,
         remote: SocketAddr,
         initial: &InitialInfo<'_>,
         full: bool,
-        busy: bool,
+        require_retry: bool,
     ) -> ServerStart {
         let validated = !initial.token.is_empty()
             && self.tokens.check(now, initial.token, remote, &initial.destination);
         if full || (!initial.token.is_empty() && !validated) {
             return ServerStart::Drop;
         }
-        if busy && !validated {
+        if require_retry && !validated {
             let mut token = self.tokens.make(now, remote, &initial.destination);
             let grease = token.last().copied().unwrap_or_default();
-            if let Some(closed) = &self.closed {
-                let proof = closed.retry_proof(&initial.destination, &initial.source, &token);
+            if let Some(psk) = &self.psk {
+                let proof = psk.retry_proof(&initial.destination, &initial.source, &token);
                 token.extend_from_slice(&proof);
             }
             let answer = long_header::retry(&initial.source, &initial.destination, &token, grease);

@@ -1,53 +1,54 @@
-//! One level of the handshake: a small reliable stream under its own keys.
+//! One encryption level of the handshake: a small reliable stream with its own keys.
 
 use crate::crypto::Keys;
 
-/// Bytes of TLS data accepted on the first level: a hello with large key shares. Its keys are
-/// known to everyone, so that a stranger can have that much memory used by one small packet.
+/// Limit of TLS data in Initial packets in bytes: a ClientHello with large key shares. Everyone
+/// knows the Initial keys, so an unauthenticated peer can cause this memory use with one small
+/// packet.
 const MAX_INITIAL_DATA: usize = 8 << 10;
-/// Bytes of TLS data accepted on the second level: a long certificate chain.
+/// Limit of TLS data in Handshake packets in bytes: a long certificate chain.
 const MAX_HANDSHAKE_DATA: usize = 64 << 10;
-/// Bytes of TLS data accepted after the handshake: some tickets, which the store of sessions keeps.
-const MAX_LATER_DATA: usize = 8 << 10;
+/// Limit of TLS data after the handshake in bytes: some session tickets.
+const MAX_POST_HANDSHAKE_DATA: usize = 8 << 10;
 
 #[derive(Debug)]
 pub(super) struct Level {
-    /// Bytes accepted.
+    /// Limit of received bytes.
     limit: usize,
     pub(super) keys: Option<Keys>,
-    /// Everything this end has to say on the level.
+    /// All data that this end sends on the level.
     outgoing: Vec<u8>,
     acknowledged: usize,
-    /// Sent in the current repetition up to here.
+    /// End of the data sent in the current transmission round.
     cursor: usize,
-    /// What arrived, holes included, and which bytes are real.
+    /// Received data with gaps, and which bytes of it are present.
     incoming: Vec<u8>,
     present: Vec<bool>,
     received: usize,
-    /// Handed to the session.
+    /// Bytes passed to the TLS session.
     consumed: usize,
     pub(super) next_pn: u64,
-    /// Something arrived that the peer does not know of.
-    pub(super) owes_ack: bool,
+    /// Received data must be acknowledged.
+    pub(super) ack_pending: bool,
 }
 
 impl Level {
-    /// The first level; its keys are there from the beginning.
+    /// The Initial level; its keys are available from the start.
     pub(super) fn initial(keys: Option<Keys>) -> Self {
         Self { keys, ..Self::new(MAX_INITIAL_DATA) }
     }
 
-    /// The second level.
+    /// The Handshake level.
     pub(super) fn handshake() -> Self {
         Self::new(MAX_HANDSHAKE_DATA)
     }
 
-    /// What comes after the handshake, under the keys of data.
-    pub(super) fn later() -> Self {
-        Self::new(MAX_LATER_DATA)
+    /// TLS data after the handshake, protected with 1-RTT keys.
+    pub(super) fn post_handshake() -> Self {
+        Self::new(MAX_POST_HANDSHAKE_DATA)
     }
 
-    /// The first message of TLS (RFC 8446, section 4), once it is there.
+    /// The first TLS message (RFC 8446, section 4), once it is complete.
     pub(super) fn first_message(&self) -> Option<&[u8]> {
         let arrived = &self.incoming[..self.received];
         let &[_, a, b, c] = arrived.first_chunk()?;
@@ -66,7 +67,7 @@ impl Level {
             received: 0,
             consumed: 0,
             next_pn: 0,
-            owes_ack: false,
+            ack_pending: false,
         }
     }
 
@@ -81,7 +82,7 @@ impl Level {
         self.outgoing.extend_from_slice(data);
     }
 
-    /// The next part to be sent, at most `max` bytes: (offset, data).
+    /// The next data to send, at most `max` bytes: (offset, data).
     pub(super) fn next_part(&self, max: usize) -> Option<(usize, &[u8])> {
         let end = self.outgoing.len().min(self.cursor + max);
         (self.cursor < end).then(|| (self.cursor, &self.outgoing[self.cursor..end]))
@@ -99,24 +100,24 @@ impl Level {
         self.keys.is_some() && self.acknowledged < self.outgoing.len()
     }
 
-    /// Begins another repetition.
+    /// Begins another transmission round with the unacknowledged data.
     pub(super) fn rewind(&mut self) {
         self.cursor = self.acknowledged;
     }
 
-    /// The peer has everything below `offset`; lies about more are cut to what was sent.
+    /// The peer acknowledges everything below `offset`, clamped to the data that was sent.
     pub(super) fn on_acknowledged(&mut self, offset: u64) {
         let offset = usize::try_from(offset).unwrap_or(usize::MAX).min(self.outgoing.len());
         self.acknowledged = self.acknowledged.max(offset);
         self.cursor = self.cursor.max(self.acknowledged);
     }
 
-    /// How far everything has arrived.
+    /// Length of the data received without gaps.
     pub(super) fn received(&self) -> usize {
         self.received
     }
 
-    /// Takes a part; false if it is beyond what is accepted.
+    /// Takes received data; false if it exceeds the limit.
     pub(super) fn receive(&mut self, offset: u64, data: &[u8]) -> bool {
         let Ok(offset) = usize::try_from(offset) else { return false };
         let Some(end) = offset.checked_add(data.len()).filter(|&end| end <= self.limit) else {
@@ -134,8 +135,8 @@ impl Level {
         true
     }
 
-    /// Data in order that the session has not seen.
-    pub(super) fn take_fresh(&mut self) -> Option<Vec<u8>> {
+    /// Takes data in order that was not passed to the TLS session yet.
+    pub(super) fn take_in_order(&mut self) -> Option<Vec<u8>> {
         let fresh = self.incoming[self.consumed..self.received].to_vec();
         self.consumed = self.received;
         (!fresh.is_empty()).then_some(fresh)
@@ -147,11 +148,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn strangers_get_little_memory_and_what_is_beyond_is_refused() {
+    fn data_beyond_the_limit_of_a_level_is_refused() {
         for (mut level, limit) in [
             (Level::initial(None), 8 << 10),
             (Level::handshake(), 64 << 10),
-            (Level::later(), 8 << 10),
+            (Level::post_handshake(), 8 << 10),
         ] {
             assert!(level.receive(limit - 1, &[1]));
             assert!(!level.receive(limit, &[1]));
@@ -162,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_message_is_what_its_length_says() {
+    fn first_message_has_the_length_of_its_header() {
         let mut level = Level::initial(None);
         assert_eq!(level.first_message(), None);
         assert!(level.receive(0, &[1, 0, 0, 2, 7]));

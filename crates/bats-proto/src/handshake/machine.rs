@@ -1,4 +1,6 @@
-mod beside;
+//! The handshake of one connection: drives TLS, retransmits its flights, validates addresses.
+
+mod resumption;
 mod retry;
 
 use core::net::SocketAddr;
@@ -8,14 +10,14 @@ use bats_types::Timestamp;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::early::{EarlyReceiver, EarlySender, SharedLedger, lock};
+use super::early::{EarlyReceiver, EarlySender, SharedReplayLedger, lock};
 use super::first::{ServerCrypto, StartInfo};
 use super::level::Level;
-use super::pace::{COPY_AFTER, Pace};
-use super::packet::{self, Head};
+use super::packet::{self, PacketHeader};
+use super::timers::{DUPLICATE_AFTER, RetransmitTimers};
 use crate::config::{ClientConfig, Security, TransportConfig};
-use crate::crypto::{ClientTls, ClosedSecrets, CryptoError, Keys, PacketKey, Session};
-use crate::crypto::{SymbolKeys, TAG_LEN, Unlocked, initial_keys};
+use crate::crypto::{ClientTls, CryptoError, Keys, PacketKey, PskSecrets, Session};
+use crate::crypto::{NewKeys, SymbolKeys, TAG_LEN, initial_keys};
 use crate::error::{CloseReason, ConnectError};
 use crate::wire::long_header::{
     self, CID_LEN, LongKind, MIN_INITIAL_DATAGRAM, ORIGINAL_CID_LEN, VERSION,
@@ -23,9 +25,9 @@ use crate::wire::long_header::{
 use crate::wire::parameters::TransportParameters;
 use crate::wire::varint::{Reader, Writer};
 
-/// Least interval between repetitions.
-const LEAST_INTERVAL: Duration = Duration::from_millis(20);
-/// Bytes of a handshake datagram: what every path carries.
+/// Least interval between retransmissions.
+const MIN_INTERVAL: Duration = Duration::from_millis(20);
+/// Bytes of a handshake datagram: every path must support this size.
 const DATAGRAM: usize = MIN_INITIAL_DATAGRAM;
 
 const CRYPTO: u8 = 1;
@@ -39,13 +41,13 @@ const EARLY_ARRIVED: u8 = 6;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandshakeError {
-    /// TLS did not accept what the peer sent.
+    /// TLS rejected the peer's data.
     #[error("{0}")]
     Tls(String),
-    /// The peer's transport parameters are malformed or do not fit the packets.
+    /// The peer's transport parameters are malformed or contradict its packets.
     #[error("unacceptable transport parameters")]
     Parameters,
-    /// The peer refused and says why.
+    /// The peer refused the handshake with this reason.
     #[error("refused by the peer: {0}")]
     ByPeer(String),
     /// No common version.
@@ -79,46 +81,46 @@ pub struct Handshake {
     local_cid: [u8; CID_LEN],
     original: [u8; ORIGINAL_CID_LEN],
     peer_cid: Option<[u8; CID_LEN]>,
-    /// In closed mode it begins with the proof.
+    /// In PSK mode it begins with the proof.
     token: Vec<u8>,
     retried: bool,
-    /// Client in closed mode.
-    closed: Option<Box<ClosedSecrets>>,
+    /// Set for a client in PSK mode.
+    psk: Option<Box<PskSecrets>>,
     validated: bool,
     peer: Option<TransportParameters>,
     one_rtt: Option<Keys>,
-    /// What TLS says from now on travels with the data.
+    /// Further TLS data is sent in CRYPTO frames of 1-RTT packets.
     has_one_rtt: bool,
     confirmed: bool,
     started: Timestamp,
     next_send: Option<Timestamp>,
-    pace: Pace,
+    timers: RetransmitTimers,
     interval: Duration,
-    /// The flight at hand has not been sent twice yet.
-    copy_due: bool,
+    /// The current flight has not been sent twice yet.
+    duplicate_pending: bool,
     last_sent: Timestamp,
-    /// The peer's newest time stamp and when it came.
+    /// The peer's newest timestamp and when it arrived.
     stamp: Option<(u64, Timestamp)>,
     rtt: Option<Duration>,
     failed: bool,
-    /// TLS data after the handshake: what came, and what this end has to say.
-    later: Level,
-    later_data: Vec<u8>,
-    /// The client's early data, if it has an earlier session that allows them.
+    /// TLS data after the handshake: received, and to send.
+    post_handshake: Level,
+    post_handshake_data: Vec<u8>,
+    /// Client: early data, if it resumes a session that allows it.
     early: Option<Box<EarlySender>>,
-    /// The server's, of every client if it takes any.
-    ledger: Option<SharedLedger>,
+    /// Server: the replay ledger of all clients, if early data is enabled.
+    ledger: Option<SharedReplayLedger>,
     early_data: Option<Box<EarlyReceiver>>,
-    /// Client: the early messages that the server has, a bit each.
+    /// Client: early messages that the server has received, as a bit mask.
     early_arrived: u32,
 }
 
 impl Handshake {
-    /// The client's side, to a server at `remote`; sends its first flight at once.
+    /// Creates the client side of a handshake with `remote`; the first flight is sent at once.
     ///
     /// # Errors
     ///
-    /// [`ConnectError`] if name or configuration cannot be used.
+    /// [`ConnectError`] if the name or the configuration is invalid.
     pub fn client(
         now: Timestamp,
         config: &ClientConfig,
@@ -135,13 +137,13 @@ impl Handshake {
         let bytes = parameters.encode(rng.next_u32() as u8);
         let tls = ClientTls::new(now, config, remote, server_name, security)?;
         let session = tls.start(bytes)?;
-        let closed = config.transport.closed.as_ref().map(ClosedSecrets::new);
-        let initial = initial_keys(security, closed.as_ref(), &original, true);
+        let psk = config.transport.psk.as_ref().map(PskSecrets::new);
+        let initial = initial_keys(security, psk.as_ref(), &original, true);
         let mut handshake =
             Self::new(now, true, security, session, rng, local_cid, original, (None, initial));
-        if let Some(closed) = closed {
-            handshake.token = closed.proof(&original, &local_cid).to_vec();
-            handshake.closed = Some(Box::new(closed));
+        if let Some(psk) = psk {
+            handshake.token = psk.proof(&original, &local_cid).to_vec();
+            handshake.psk = Some(Box::new(psk));
         }
         handshake.drive_session(now).map_err(|e| ConnectError::Configuration(e.to_string()))?;
         handshake.early = handshake.session.early_keys().and_then(|keys| {
@@ -152,12 +154,12 @@ impl Handshake {
         Ok(handshake)
     }
 
-    /// The server's side; `start` comes from the client's first packet. It may `take_early` data, if
-    /// the server takes them at all.
+    /// Creates the server side; `start` comes from the client's first packet. `take_early` allows
+    /// early data, if the server accepts it at all.
     ///
     /// # Errors
     ///
-    /// [`CryptoError`] if no TLS session can be made.
+    /// [`CryptoError`] if no TLS session can be created.
     pub fn server(
         now: Timestamp,
         crypto: &ServerCrypto,
@@ -174,7 +176,7 @@ impl Handshake {
         let has_room = ledger.as_ref().is_some_and(|ledger| lock(ledger).has_room(now));
         let session = crypto.tls.start(parameters.encode(rng.next_u32() as u8), has_room)?;
         let security = crypto.tls.security();
-        let initial = initial_keys(security, crypto.closed.as_ref(), &start.destination, false);
+        let initial = initial_keys(security, crypto.psk.as_ref(), &start.destination, false);
         let mut handshake = Self::new(
             now,
             false,
@@ -202,7 +204,7 @@ impl Handshake {
         (peer_cid, initial): (Option<[u8; CID_LEN]>, Option<Keys>),
     ) -> Self {
         let initial = Level::initial(initial);
-        let pace = Pace::of(&TransportConfig::default());
+        let timers = RetransmitTimers::of(&TransportConfig::default());
         Self {
             is_client,
             security,
@@ -214,7 +216,7 @@ impl Handshake {
             peer_cid,
             token: Vec::new(),
             retried: false,
-            closed: None,
+            psk: None,
             validated: false,
             peer: None,
             one_rtt: None,
@@ -222,15 +224,15 @@ impl Handshake {
             confirmed: false,
             started: now,
             next_send: None,
-            pace,
-            interval: pace.first,
-            copy_due: true,
+            timers,
+            interval: timers.initial,
+            duplicate_pending: true,
             last_sent: Timestamp::ZERO,
             stamp: None,
             rtt: None,
             failed: false,
-            later: Level::later(),
-            later_data: Vec::new(),
+            post_handshake: Level::post_handshake(),
+            post_handshake_data: Vec::new(),
             early: None,
             ledger: None,
             early_data: None,
@@ -238,60 +240,60 @@ impl Handshake {
         }
     }
 
-    /// Waits as long as this says, before anything has been sent.
-    pub fn set_pace(&mut self, pace: Pace) {
-        self.pace = pace;
-        self.interval = pace.first;
+    /// Sets the retransmission timers, before anything has been sent.
+    pub fn set_timers(&mut self, timers: RetransmitTimers) {
+        self.timers = timers;
+        self.interval = timers.initial;
     }
 
-    /// Whether TLS is done on this side and the peer's parameters are known.
+    /// Whether TLS is complete at this end and the peer's transport parameters are known.
     pub fn is_complete(&self) -> bool {
         self.session.is_done() && self.peer.is_some() && !self.failed
     }
 
-    /// Whether the peer's address is proved: it answered a retry, or used keys that only who
-    /// received our packets can have.
+    /// Whether the peer's address is validated: it returned a Retry token, or used keys that only a
+    /// receiver of our packets can have.
     pub fn is_validated(&self) -> bool {
         self.validated || self.is_client
     }
 
-    /// The server said that it is done, too: nothing needs repeating any more.
+    /// The server has confirmed the handshake (HANDSHAKE_DONE): stops retransmission.
     pub fn confirm(&mut self) {
         self.confirmed = true;
         self.next_send = None;
     }
 
-    /// Keys for data, once.
+    /// Takes the 1-RTT keys, once.
     pub fn take_one_rtt_keys(&mut self) -> Option<Keys> {
         self.one_rtt.take()
     }
 
-    /// The next generation of keys for data: (to seal, to open).
+    /// 1-RTT keys of the next key phase: (to seal, to open).
     pub fn next_one_rtt_keys(&mut self) -> Option<(PacketKey, PacketKey)> {
         self.session.next_keys()
     }
 
-    /// Keys for symbols, once the handshake is complete.
+    /// Keys of the symbol seals, once the handshake is complete.
     pub(crate) fn symbol_keys(&self) -> Option<SymbolKeys> {
         self.session.symbol_keys()
     }
 
-    /// The peer's parameters, authentic once the handshake is complete.
+    /// The peer's transport parameters; authentic once the handshake is complete.
     pub fn peer_parameters(&self) -> Option<&TransportParameters> {
         self.peer.as_ref()
     }
 
-    /// The connection ID that the peer wants to see.
+    /// The connection ID that the peer chose for itself.
     pub fn peer_cid(&self) -> Option<[u8; CID_LEN]> {
         self.peer_cid
     }
 
-    /// SHA-256 of the peer's certificate.
+    /// SHA-256 fingerprint of the peer's certificate.
     pub fn peer_fingerprint(&self) -> Option<[u8; 32]> {
         self.session.peer_fingerprint()
     }
 
-    /// Round-trip time by echoed time stamps.
+    /// Minimum RTT from echoed timestamps.
     pub fn rtt_sample(&self) -> Option<Duration> {
         self.rtt
     }
@@ -301,16 +303,17 @@ impl Handshake {
         self.levels.iter_mut().for_each(Level::trim);
     }
 
-    /// Whether it took too long.
+    /// Whether the handshake timeout has passed.
     pub fn has_timed_out(&self, now: Timestamp) -> bool {
-        !self.is_complete() && now - self.started >= self.pace.timeout
+        !self.is_complete() && now - self.started >= self.timers.timeout
     }
 
-    /// Takes a datagram of long packets; tells whether any was authentic. What is not is ignored.
+    /// Takes a datagram of packets with long headers; returns whether any was authentic. Others are
+    /// ignored.
     ///
     /// # Errors
     ///
-    /// [`HandshakeError`] if the handshake cannot go on.
+    /// [`HandshakeError`] if the handshake has failed.
     pub fn handle_datagram(
         &mut self,
         now: Timestamp,
@@ -348,7 +351,7 @@ impl Handshake {
                 }
                 self.validated |= kind == LongKind::Handshake;
                 self.handle_payload(now, kind, &payload)?;
-                // The keys of the next packet may come from this one.
+                // This packet may yield the keys of the next one.
                 self.drive_session(now)?;
             }
             rest = others;
@@ -359,19 +362,17 @@ impl Handshake {
 
     fn on_version_negotiation(&mut self, to: &[u8], offered: &[u8]) -> Result<(), HandshakeError> {
         let ours = VERSION.to_be_bytes();
-        // A closed server never says this: it comes from somebody else.
-        let untouched = self.is_client
-            && self.closed.is_none()
-            && self.peer_cid.is_none()
-            && to == self.local_cid;
-        if untouched && offered.chunks_exact(4).all(|version| version != ours) {
+        // A server in PSK mode never sends version negotiation, so an attacker sent it.
+        let is_unanswered =
+            self.is_client && self.psk.is_none() && self.peer_cid.is_none() && to == self.local_cid;
+        if is_unanswered && offered.chunks_exact(4).all(|version| version != ours) {
             self.failed = true;
             return Err(HandshakeError::Version);
         }
         Ok(())
     }
 
-    /// Begins another repetition of what the peer lacks.
+    /// Begins another transmission round of all unacknowledged data.
     fn rewind(&mut self) {
         self.levels.iter_mut().for_each(Level::rewind);
         if self.levels[1].keys.is_none()
@@ -405,11 +406,11 @@ impl Handshake {
                         if !level.receive(offset, reader.take(len)?) {
                             return None;
                         }
-                        level.owes_ack = true;
+                        level.ack_pending = true;
                         if level.received() == before {
-                            // The peer repeats itself: perhaps it lacks what we said.
+                            // The peer retransmits, so it may have missed our data.
                             let since = now - self.last_sent;
-                            if since >= self.pace.first && level.has_unacknowledged() {
+                            if since >= self.timers.initial && level.has_unacknowledged() {
                                 level.rewind();
                             }
                         }
@@ -426,7 +427,7 @@ impl Handshake {
                     }
                     EARLY_ARRIVED => {
                         let arrived = reader.u32()?;
-                        // The keys of the first level are known to everyone.
+                        // Everyone knows the Initial keys.
                         if kind == LongKind::Handshake && self.is_client {
                             self.early_arrived |= arrived;
                         }
@@ -443,35 +444,35 @@ impl Handshake {
             match parsed {
                 Some(Ok(())) => {}
                 Some(Err(error)) => return Err(error),
-                // Authentic, but not understood: the rest cannot be read.
+                // Authentic, but with an unknown frame: the rest cannot be parsed.
                 None => return Ok(()),
             }
         }
         Ok(())
     }
 
-    /// Lets the session read and write as far as it can.
+    /// Lets the TLS session read and write as far as possible.
     fn drive_session(&mut self, now: Timestamp) -> Result<(), HandshakeError> {
-        // Levels unlock one another, so two rounds reach everything.
+        // Each level can yield the keys of the next, so two rounds suffice.
         for index in [0, 1] {
-            if let Some(data) = self.levels[index].take_fresh() {
+            if let Some(data) = self.levels[index].take_in_order() {
                 self.session.read(now, &data).inspect_err(|_| self.failed = true)?;
             }
             loop {
                 let mut data = Vec::new();
-                let unlocked = self.session.write(&mut data);
+                let new_keys = self.session.write(&mut data);
                 if self.has_one_rtt {
-                    self.later_data.extend_from_slice(&data);
+                    self.post_handshake_data.extend_from_slice(&data);
                 } else {
                     let level = usize::from(self.levels[1].keys.is_some());
                     self.levels[level].send(&data);
                 }
-                match unlocked {
-                    Some(Unlocked::Handshake(keys)) => {
+                match new_keys {
+                    Some(NewKeys::Handshake(keys)) => {
                         self.levels[1].keys = Some(keys);
                         self.decide_early(now);
                     }
-                    Some(Unlocked::OneRtt(keys)) => {
+                    Some(NewKeys::OneRtt(keys)) => {
                         self.one_rtt = Some(keys);
                         self.has_one_rtt = true;
                     }
@@ -480,7 +481,8 @@ impl Handshake {
                 }
             }
         }
-        // Until a client's handshake is done these are those of the session that it takes up.
+        // Until a client's handshake is complete, TLS returns the parameters of the resumed
+        // session.
         if self.peer.is_none()
             && (!self.is_client || self.session.is_done())
             && let Some(bytes) = self.session.peer_parameters()
@@ -497,20 +499,20 @@ impl Handshake {
         Ok(())
     }
 
-    /// Sends at once what a packet made possible or necessary.
+    /// Schedules data and acknowledgements that the last datagram made possible or necessary.
     fn answer(&mut self, now: Timestamp) {
         if self.confirmed {
             return;
         }
-        let fresh = self.levels.iter().any(Level::has_unsent);
-        let owed = self.levels.iter().any(|level| level.owes_ack && level.keys.is_some());
-        if fresh {
+        let has_unsent_data = self.levels.iter().any(Level::has_unsent);
+        let ack_due = self.levels.iter().any(|level| level.ack_pending && level.keys.is_some());
+        if has_unsent_data {
             self.interval = self.base_interval();
-            self.copy_due = true;
+            self.duplicate_pending = true;
             self.next_send = Some(now);
-        } else if owed && !self.is_complete() {
-            // An answer leaves anyway: the copy goes with it.
-            if core::mem::take(&mut self.copy_due) {
+        } else if ack_due && !self.is_complete() {
+            // An answer is sent anyway: send the duplicate with it.
+            if core::mem::take(&mut self.duplicate_pending) {
                 self.rewind();
             }
             self.interval = self.base_interval();
@@ -519,43 +521,43 @@ impl Handshake {
     }
 
     fn base_interval(&self) -> Duration {
-        let first = self.pace.first;
-        // What was expected does not count against what is measured.
-        self.rtt.map_or(first, |rtt| (rtt + rtt / 4).max(first.min(LEAST_INTERVAL)))
+        let first = self.timers.initial;
+        // A measured RTT overrides the assumed one.
+        self.rtt.map_or(first, |rtt| (rtt + rtt / 4).max(first.min(MIN_INTERVAL)))
     }
 
-    /// When [`Handshake::handle_timeout`] or [`Handshake::poll_datagram`] want to be called.
+    /// When to call [`Handshake::handle_timeout`] or [`Handshake::poll_datagram`].
     pub fn next_timeout(&self) -> Option<Timestamp> {
-        let give_up = (!self.is_complete()).then(|| self.started + self.pace.timeout);
-        match (self.next_send, give_up) {
+        let fails_at = (!self.is_complete()).then(|| self.started + self.timers.timeout);
+        match (self.next_send, fails_at) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         }
     }
 
-    /// Begins a repetition if it is time.
+    /// Begins a retransmission if it is due.
     pub fn handle_timeout(&mut self, now: Timestamp) {
         if self.next_send.is_none_or(|at| at > now) || self.levels.iter().any(Level::has_unsent) {
             return;
         }
-        self.copy_due = false;
+        self.duplicate_pending = false;
         self.rewind();
         if self.is_client && !self.levels.iter().any(Level::has_unsent) {
-            // Everything arrived, yet the server is silent: it may have used up what it may send
-            // to an unproved address (RFC 9002, section 6.2.2.1).
+            // The server has everything but sends nothing: it may have reached its
+            // anti-amplification limit (RFC 9002, section 6.2.2.1).
             let level = usize::from(self.levels[1].keys.is_some());
-            self.levels[level].owes_ack = true;
+            self.levels[level].ack_pending = true;
         }
     }
 
-    /// Whether this side has something that the peer may lack.
+    /// Whether the peer may still lack data of this end.
     fn is_waiting(&self) -> bool {
         let unanswered = self.levels.iter().any(Level::has_unacknowledged);
         if self.is_client { !self.confirmed } else { !self.is_complete() && unanswered }
     }
 
-    /// Writes the next datagram of long packets if one is due, at most `allowance` bytes;
-    /// returns its length.
+    /// Writes the next datagram with long headers if one is due, at most `allowance` bytes; returns
+    /// its length.
     pub fn poll_datagram(
         &mut self,
         now: Timestamp,
@@ -565,10 +567,10 @@ impl Handshake {
         if self.failed || self.next_send.is_none_or(|at| at > now) {
             return None;
         }
-        // Whoever asks before the timer is told of the time finds a repetition due, and not nothing to
-        // send: peers that repeat themselves at the same moments would never hear of each other.
-        let owed = self.levels.iter().any(|level| level.owes_ack && level.keys.is_some());
-        if !owed && !self.has_early() {
+        // A poll before the timer was handled must find the due retransmission. Otherwise peers
+        // that retransmit at the same moments would never answer each other.
+        let ack_due = self.levels.iter().any(|level| level.ack_pending && level.keys.is_some());
+        if !ack_due && !self.has_early() {
             self.handle_timeout(now);
         }
         let limit = out.len().min(allowance).min(DATAGRAM);
@@ -586,18 +588,18 @@ impl Handshake {
         }
         let more = self.levels.iter().any(Level::has_unsent) || self.has_early();
         if len == 0 || !more {
-            let wait = if self.copy_due { COPY_AFTER } else { self.interval };
+            let wait = if self.duplicate_pending { DUPLICATE_AFTER } else { self.interval };
             self.next_send = self.is_waiting().then(|| now + wait);
-            if !self.copy_due {
-                let longest = self.pace.longest.max(self.base_interval());
-                self.interval = (self.interval * 2).min(longest);
+            if !self.duplicate_pending {
+                let max_interval = self.timers.max.max(self.base_interval());
+                self.interval = (self.interval * 2).min(max_interval);
             }
         }
         if len == 0 {
             return None;
         }
         if self.is_client && has_initial {
-            // Padding behind the packets: zeros are no packet and end the datagram.
+            // Pad the datagram with zeros after the packets; zeros end the packets of a datagram.
             out[len..DATAGRAM].fill(0);
             len = DATAGRAM;
         }
@@ -606,14 +608,14 @@ impl Handshake {
     }
 
     fn write_packet(&mut self, now: Timestamp, kind: LongKind, out: &mut [u8]) -> Option<usize> {
-        /// Header without token, packet number, tag, and the frames beside CRYPTO data.
+        /// Header without token, packet number, tag, and frames other than CRYPTO data.
         const OVERHEAD: usize = 64 + 4 + TAG_LEN + 40;
         let index = kind as usize;
         let token = if kind == LongKind::Initial { self.token.as_slice() } else { &[] };
         let room = out.len().checked_sub(OVERHEAD + token.len())?;
         let level = &mut self.levels[index];
         let keys = level.keys.as_ref()?;
-        if room < 32 || !(level.has_unsent() || level.owes_ack) {
+        if room < 32 || !(level.has_unsent() || level.ack_pending) {
             return None;
         }
         let mut payload = [0; DATAGRAM];
@@ -649,16 +651,16 @@ impl Handshake {
             Some(cid) => cid,
             None => &self.original,
         };
-        let head = Head { kind, destination, source: &self.local_cid, token, grease };
+        let head = PacketHeader { kind, destination, source: &self.local_cid, token, grease };
         let packet_len =
             packet::seal(out, &keys.local, &head, level.next_pn, &payload[..payload_len])?;
         level.next_pn += 1;
-        level.owes_ack = false;
+        level.ack_pending = false;
         level.advance(sent);
         Some(packet_len)
     }
 
-    /// A datagram that tells the peer why the handshake ends.
+    /// Writes a datagram with a CLOSE frame that says why the handshake fails.
     pub fn write_close(&mut self, text: &str, out: &mut Vec<u8>) {
         let kind =
             if self.levels[1].keys.is_some() { LongKind::Handshake } else { LongKind::Initial };
@@ -672,7 +674,8 @@ impl Handshake {
         };
         out.clear();
         out.resize(256, 0);
-        let head = Head { kind, destination, source: &self.local_cid, token: &[], grease: 0 };
+        let head =
+            PacketHeader { kind, destination, source: &self.local_cid, token: &[], grease: 0 };
         let len = packet::seal(out, &keys.local, &head, level.next_pn, &frame).unwrap_or(0);
         out.truncate(len);
         level.next_pn += 1;

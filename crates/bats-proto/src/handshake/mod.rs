@@ -1,18 +1,18 @@
-//! How two endpoints begin: TLS 1.3 in long packets, made for heavy loss.
+//! The handshake: TLS 1.3 in packets with long headers, designed for heavy loss.
 //!
-//! Every level (Initial, Handshake) is a small reliable stream of TLS data. Its receiver tells how
-//! far it has it; its sender repeats what was not acknowledged, at first after 20 ms, then at
+//! Every encryption level (Initial, Handshake) is a small reliable stream of TLS data with
+//! cumulative acknowledgements. The sender retransmits unacknowledged data after 20 ms, then at
 //! doubling intervals, so that a lost first flight does not cost a second
-//! (`docs/adr/0002-early-repeated-first-flights.md`). Time stamps are echoed, so that repeated
-//! flights still give a round-trip time.
+//! (`docs/adr/0002-early-repeated-first-flights.md`). Echoed timestamps give an RTT sample even for
+//! retransmitted flights.
 
 mod early;
 mod first;
-mod ledger;
 mod level;
 mod machine;
-mod pace;
 mod packet;
+mod replay_ledger;
+mod timers;
 mod token;
 
 pub(crate) use early::{EARLY_LIMIT, MAX_EARLY_MESSAGES};
@@ -21,4 +21,4 @@ pub use first::{
     write_version_negotiation,
 };
 pub use machine::{Handshake, HandshakeError};
-pub use pace::Pace;
+pub use timers::RetransmitTimers;

@@ -1,30 +1,30 @@
-//! Sealing and opening packets of the handshake.
+//! Packet protection of packets with long headers.
 
 use crate::crypto::{DirectionalKeys, TAG_LEN};
 use crate::wire::long_header::{self, LongKind};
 use crate::wire::short_header::{self, PROTECTED_LONG_BITS};
 use crate::wire::varint::Writer;
 
-/// The readable part of a packet to be written.
-pub(super) struct Head<'a> {
+/// The unencrypted header fields of a packet to write.
+pub(super) struct PacketHeader<'a> {
     pub(super) kind: LongKind,
     pub(super) destination: &'a [u8],
     pub(super) source: &'a [u8],
     pub(super) token: &'a [u8],
-    /// Fills the ignored bits.
+    /// Random value of the ignored bits.
     pub(super) grease: u8,
 }
 
-/// Writes a packet at the beginning of `out`; its length, or `None` if there is no room.
+/// Writes a packet to the start of `out`; returns its length, or `None` if there is no room.
 pub(super) fn seal(
     out: &mut [u8],
     keys: &DirectionalKeys,
-    head: &Head<'_>,
+    head: &PacketHeader<'_>,
     pn: u64,
     payload: &[u8],
 ) -> Option<usize> {
     let mut writer = Writer::new(out);
-    let Head { kind, destination, source, token, grease } = *head;
+    let PacketHeader { kind, destination, source, token, grease } = *head;
     long_header::encode(&mut writer, kind, destination, source, token, payload.len(), grease)?;
     let number_at = writer.written();
     writer.u32(pn as u32)?;
@@ -41,7 +41,7 @@ pub(super) fn seal(
     Some(packet_len)
 }
 
-/// The payload of a packet whose number stands at `number_at`, if it is genuine.
+/// The payload of a packet whose packet number is at offset `number_at`, if it is authentic.
 pub(super) fn open(packet: &mut [u8], keys: &DirectionalKeys, number_at: usize) -> Option<Vec<u8>> {
     let sample = packet.get(number_at + 4..)?.first_chunk()?;
     let mask = keys.header.mask(sample);

@@ -1,4 +1,4 @@
-//! Tokens by which a client proves that it receives at its address, without state on the server.
+//! Retry tokens: address validation without state on the server (RFC 9000, section 8.1).
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -8,12 +8,12 @@ use bats_types::Timestamp;
 
 use crate::wire::long_header::ORIGINAL_CID_LEN;
 
-/// How long a token is good; a client answers a retry at once.
+/// How long a token is valid; a client answers a Retry at once.
 const LIFETIME: Duration = Duration::from_secs(10);
 const TAG: usize = 32;
 
-/// Makes and checks tokens: expiry, and an HMAC over it, the client's address and its first
-/// connection ID.
+/// Makes and checks tokens. A token is its expiry time and an HMAC over it, the client's address
+/// and the client's initial destination connection ID.
 pub(super) struct TokenKey(hmac::Key);
 
 impl core::fmt::Debug for TokenKey {
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_good_for_its_client_its_attempt_and_its_time() {
+    fn token_is_valid_only_for_its_address_attempt_and_lifetime() {
         let key = TokenKey::new([7; 32]);
         let now = Timestamp::from_millis(100_000);
         let remote: SocketAddr = "10.0.0.1:5000".parse().unwrap();

@@ -1,15 +1,15 @@
 use std::collections::VecDeque;
 
-/// Packets in one bin of the burst statistic (`coding.md` 7: variance per 32-packet bin).
+/// Packets per bin of the burst statistic (`coding.md` 7: variance per 32-packet bin).
 const BIN_PACKETS: u32 = 32;
-/// Least number of bins in the estimate: 256 packets.
+/// Least window of the estimate in bins: 256 packets.
 const MIN_BINS: usize = 8;
-/// Most bins kept, 65,536 packets: two round trips of 200 ms at 1 Gbit/s.
+/// Largest window in bins, 65,536 packets: two round trips of 200 ms at 1 Gbit/s.
 const MAX_BINS: usize = 2_048;
-/// Largest burst factor believed; more would let a few bursts steer the redundancy without bound.
+/// Upper bound of the burst factor, so that a few bursts cannot raise the redundancy without limit.
 const MAX_BURST_FACTOR: f64 = 8.0;
 
-/// Loss of a path before repair, from packet numbers: its share and how bursty it is.
+/// Estimates the packet loss of a path before repair: loss fraction and burst factor.
 #[derive(Clone, Debug)]
 pub struct LossEstimator {
     bins: VecDeque<u8>,
@@ -17,7 +17,7 @@ pub struct LossEstimator {
     open_losses: u32,
     sum: u64,
     sum_of_squares: u64,
-    losses_ever: u64,
+    total_losses: u64,
     window_bins: usize,
 }
 
@@ -29,24 +29,24 @@ impl Default for LossEstimator {
             open_losses: 0,
             sum: 0,
             sum_of_squares: 0,
-            losses_ever: 0,
+            total_losses: 0,
             window_bins: MIN_BINS,
         }
     }
 }
 
 impl LossEstimator {
-    /// The estimate covers the last `packets` packets (at least 256, at most 65,536).
+    /// Sets the window of the estimate to the last `packets` packets (256 to 65,536).
     pub fn set_window(&mut self, packets: u64) {
         let bins = usize::try_from(packets / u64::from(BIN_PACKETS)).unwrap_or(MAX_BINS);
         self.window_bins = bins.clamp(MIN_BINS, MAX_BINS);
     }
 
-    /// The fate of the next packet in sending order is known.
+    /// The next packet in sending order was lost or acknowledged.
     pub fn on_resolved(&mut self, lost: bool) {
         self.open_packets += 1;
         self.open_losses += u32::from(lost);
-        self.losses_ever += u64::from(lost);
+        self.total_losses += u64::from(lost);
         if self.open_packets == BIN_PACKETS {
             let losses = self.open_losses as u8;
             self.bins.push_back(losses);
@@ -56,13 +56,13 @@ impl LossEstimator {
             self.open_losses = 0;
         }
         while self.bins.len() > self.window_bins {
-            self.forget_oldest_bin();
+            self.drop_oldest_bin();
         }
     }
 
-    /// A packet counted as lost arrived after all.
+    /// A packet counted as lost was acknowledged later.
     pub fn on_spurious(&mut self) {
-        self.losses_ever = self.losses_ever.saturating_sub(1);
+        self.total_losses = self.total_losses.saturating_sub(1);
         if self.open_losses > 0 {
             self.open_losses -= 1;
         } else if let Some(bin) = self.bins.iter_mut().rev().find(|bin| **bin > 0) {
@@ -73,24 +73,24 @@ impl LossEstimator {
         }
     }
 
-    fn forget_oldest_bin(&mut self) {
+    fn drop_oldest_bin(&mut self) {
         if let Some(losses) = self.bins.pop_front() {
             self.sum -= u64::from(losses);
             self.sum_of_squares -= u64::from(losses) * u64::from(losses);
         }
     }
 
-    /// Packets that the estimate rests on.
+    /// Number of packets in the window.
     pub fn packets(&self) -> u64 {
         self.bins.len() as u64 * u64::from(BIN_PACKETS) + u64::from(self.open_packets)
     }
 
-    /// Losses among those packets.
+    /// Number of losses in the window.
     pub fn losses(&self) -> u64 {
         self.sum + u64::from(self.open_losses)
     }
 
-    /// Share of packets lost, 0 to 1: (L + 1/2)/(N + 1), and 0 while no loss is in sight.
+    /// Fraction of packets lost, 0 to 1: (L + 1/2)/(N + 1), and 0 without any loss in the window.
     pub fn estimate(&self) -> f64 {
         if self.losses() == 0 {
             return 0.0;
@@ -98,7 +98,7 @@ impl LossEstimator {
         (self.losses() as f64 + 0.5) / (self.packets() as f64 + 1.0)
     }
 
-    /// Variance of the losses per bin over that of independent losses, 1 to 8.
+    /// Burst factor, 1 to 8: variance of the losses per bin divided by that of independent losses.
     pub fn burst_factor(&self) -> f64 {
         let n = self.bins.len() as f64;
         let p = self.estimate();
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_loss_means_zero_not_a_prior() {
+    fn estimate_is_zero_without_loss() {
         let mut loss = LossEstimator::default();
         (0..1000).for_each(|_| loss.on_resolved(false));
         assert_eq!(loss.estimate(), 0.0);
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn every_tenth_packet_is_ten_percent_and_not_bursty() {
+    fn periodic_loss_is_estimated_and_not_bursty() {
         let mut loss = LossEstimator::default();
         loss.set_window(4096);
         (0..8192).for_each(|i| loss.on_resolved(i % 10 == 0));
@@ -133,10 +133,10 @@ mod tests {
     }
 
     #[test]
-    fn bursts_of_eight_are_seen_as_bursty() {
+    fn bursts_of_eight_raise_the_burst_factor() {
         let mut loss = LossEstimator::default();
         loss.set_window(4096);
-        // Bursts at irregular places: positions by a multiplicative sequence.
+        // Bursts at irregular positions from a linear congruential generator.
         let mut x = 1_u32;
         let mut left = 0;
         for _ in 0..8192 {
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_forgets() {
+    fn losses_outside_the_window_do_not_count() {
         let mut loss = LossEstimator::default();
         (0..512).for_each(|_| loss.on_resolved(true));
         (0..512).for_each(|_| loss.on_resolved(false));
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn spurious_losses_are_taken_back() {
+    fn spurious_losses_are_subtracted() {
         let mut loss = LossEstimator::default();
         (0..64).for_each(|_| loss.on_resolved(true));
         (0..64).for_each(|_| loss.on_spurious());

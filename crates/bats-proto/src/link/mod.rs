@@ -1,4 +1,4 @@
-//! One hop: packet numbers, acknowledgements, loss, round-trip time, path MTU.
+//! One link: packet numbers, acknowledgements, loss detection, round-trip time, path MTU.
 
 /// Loss and burst estimate.
 pub mod loss;

@@ -2,33 +2,34 @@ use core::time::Duration;
 
 use bats_types::Timestamp;
 
-/// UDP payload that every path must carry (RFC 9000, section 14).
+/// UDP payload that every path must support (RFC 9000, section 14).
 pub const BASE_UDP_PAYLOAD: u16 = 1_200;
-/// Largest UDP payload that is searched for: frames of 9,216 bytes, and then some.
+/// Upper limit of the search: jumbo frames of 9,216 bytes and some more.
 pub const MAX_UDP_PAYLOAD: u16 = 9_500;
-/// Search stops when what passes and what does not are this close.
+/// The search stops when the bounds are this close, in bytes.
 const SEARCH_STEP: u16 = 16;
-/// Sizes that are tried together: each round makes what is unknown five times smaller.
-const LADDER: usize = 4;
-/// Copies of a probe before its size counts as too large, at least and at most.
-const LEAST_COPIES: u8 = 2;
-const MOST_COPIES: u8 = 6;
-/// Probes are lost at random, too. All copies together should be so once in a thousand times; loss
-/// below 3 % is not told from none.
-const CHANCE: f64 = 1e-3;
-const LEAST_LOSS: f64 = 0.03;
-/// A finished search is repeated after this time, the path may have changed (RFC 8899, 5.1.1).
+/// Probe sizes per round. Four sizes divide the search interval by five.
+const ROUND_SIZES: usize = 4;
+/// Bounds of the number of copies of a probe before its size counts as too large.
+const MIN_COPIES: u8 = 2;
+const MAX_COPIES: u8 = 6;
+/// Probability that random loss hits all copies of a probe; it sets their number. A loss below 3 %
+/// counts as 3 %.
+const FALSE_POSITIVE_RATE: f64 = 1e-3;
+const MIN_ASSUMED_LOSS: f64 = 0.03;
+/// A finished search is repeated after this time, because the path may have changed
+/// (PMTU_RAISE_TIMER, RFC 8899, section 5.1.1).
 const RAISE_INTERVAL: Duration = Duration::from_secs(600);
-/// Large packets lost in a row, with nothing large getting through, that mean a black hole.
-/// Random loss of 50 % does this once in 10^9 times.
+/// Consecutive losses of large packets, without a large one acknowledged, that indicate a black
+/// hole. With 50 % random loss this happens by chance once in 10^9 times.
 const BLACK_HOLE_LOSSES: u32 = 30;
 
-/// Path MTU discovery by padded probes (RFC 8899), in bytes of UDP payload.
+/// Path MTU discovery with padded probes (DPLPMTUD, RFC 8899), in bytes of UDP payload.
 #[derive(Debug)]
 pub struct MtuDiscovery {
     /// Largest size known to pass.
     current: u16,
-    /// Smallest size believed not to pass.
+    /// Smallest size assumed not to pass.
     ceiling: u16,
     max: u16,
     round: Option<Round>,
@@ -36,20 +37,21 @@ pub struct MtuDiscovery {
     large_losses: u32,
 }
 
-/// Sizes that are tried together, the smallest first; the rest of them is 0.
+/// One round of the search: sizes that are probed together, in ascending order; unused entries are
+/// 0.
 #[derive(Clone, Copy, Debug)]
 struct Round {
-    sizes: [u16; LADDER],
-    /// The size whose turn it is.
+    sizes: [u16; ROUND_SIZES],
+    /// Index of the next size to send.
     next: usize,
-    /// Copies sent of each.
+    /// Copies sent of each size.
     copies: u8,
-    /// All copies are out.
-    waits: bool,
+    /// All copies are sent.
+    awaiting_answers: bool,
 }
 
 impl MtuDiscovery {
-    /// Searches up to `max`; the first probe has that very size because it is usually right.
+    /// Starts a search up to `max`. The first probe has this size, because it usually passes.
     pub fn new(max: u16) -> Self {
         let max = max.clamp(BASE_UDP_PAYLOAD, MAX_UDP_PAYLOAD);
         Self {
@@ -67,8 +69,8 @@ impl MtuDiscovery {
         self.current
     }
 
-    /// Size of a probe to be sent now, if one is due; `probe_timeout` and `loss`, a share from 0 to 1,
-    /// are the path's.
+    /// Size of a probe to send now, if one is due, from the path's probe timeout and loss fraction
+    /// (0 to 1).
     pub fn poll(&mut self, now: Timestamp, probe_timeout: Duration, loss: f64) -> Option<u16> {
         loop {
             if now < self.next_probe_at {
@@ -79,39 +81,40 @@ impl MtuDiscovery {
                 None => self.next_round()?,
             };
             let open =
-                |from: usize| (from..LADDER).find(|&index| round.sizes[index] > self.current);
+                |from: usize| (from..ROUND_SIZES).find(|&index| round.sizes[index] > self.current);
             if let Some(index) = open(round.next) {
                 round.next = index + 1;
-                // Together: one alone between the flights of data would look like a slow link.
+                // Send all sizes together: a lone probe between flights of data would make the link
+                // look slow.
                 self.next_probe_at = now;
                 self.round = Some(round);
                 return Some(round.sizes[index]);
             }
             let smallest = open(0).map(|index| round.sizes[index]);
-            round.copies += u8::from(!round.waits);
+            round.copies += u8::from(!round.awaiting_answers);
             match smallest {
-                // All of them pass.
+                // All sizes pass.
                 None => self.end_round(now),
                 Some(_) if round.copies < copies(loss) => {
-                    // The second copy of a single size leaves at once, the others wait for an answer.
-                    let is_single = round.sizes[LADDER - 2] == 0;
+                    // Send the second copy of a single size at once; otherwise wait for answers.
+                    let is_single = round.sizes[ROUND_SIZES - 2] == 0;
                     let wait = if is_single && round.copies == 1 {
                         Duration::ZERO
                     } else {
                         probe_timeout / 2
                     };
                     round.next = 0;
-                    // More copies may be wanted after all: what is lost is learnt meanwhile.
-                    round.waits = false;
+                    // The loss estimate may have risen, so that more copies are needed.
+                    round.awaiting_answers = false;
                     self.next_probe_at = now + wait;
                     self.round = Some(round);
                 }
-                Some(_) if !round.waits => {
-                    round.waits = true;
+                Some(_) if !round.awaiting_answers => {
+                    round.awaiting_answers = true;
                     self.next_probe_at = now + probe_timeout;
                     self.round = Some(round);
                 }
-                // Their answers are overdue.
+                // The answers are overdue: the smallest size did not pass.
                 Some(size) => {
                     self.ceiling = self.ceiling.min(size);
                     self.end_round(now);
@@ -120,24 +123,24 @@ impl MtuDiscovery {
         }
     }
 
-    /// What is tried next, if there is anything left to find.
+    /// The next round, unless the search is complete.
     fn next_round(&self) -> Option<Round> {
         if self.current + SEARCH_STEP >= self.ceiling {
             return None;
         }
-        let mut sizes = [0; LADDER];
+        let mut sizes = [0; ROUND_SIZES];
         if self.ceiling > self.max {
-            sizes[LADDER - 1] = self.max;
+            sizes[ROUND_SIZES - 1] = self.max;
         } else {
             let span = self.ceiling - self.current;
             for (index, size) in (1..).zip(&mut sizes) {
-                *size = self.current + (u32::from(span) * index / (LADDER as u32 + 1)) as u16;
+                *size = self.current + (u32::from(span) * index / (ROUND_SIZES as u32 + 1)) as u16;
             }
         }
-        Some(Round { sizes, next: 0, copies: 0, waits: false })
+        Some(Round { sizes, next: 0, copies: 0, awaiting_answers: false })
     }
 
-    /// The next round begins now, or the search is over for a while.
+    /// Starts the next round now, or ends the search for [`RAISE_INTERVAL`].
     fn end_round(&mut self, now: Timestamp) {
         self.round = None;
         self.next_probe_at = now;
@@ -147,12 +150,12 @@ impl MtuDiscovery {
         }
     }
 
-    /// When [`MtuDiscovery::poll`] wants to be asked again, if a search is on.
+    /// When to call [`MtuDiscovery::poll`] again, if a search is active.
     pub fn next_timeout(&self) -> Option<Timestamp> {
         (self.round.is_some() || self.next_round().is_some()).then_some(self.next_probe_at)
     }
 
-    /// A packet of `size` arrived.
+    /// A packet of `size` was acknowledged.
     pub fn on_acknowledged(&mut self, now: Timestamp, size: u16) {
         if size > BASE_UDP_PAYLOAD {
             self.large_losses = 0;
@@ -160,14 +163,14 @@ impl MtuDiscovery {
         if size > self.current {
             self.current = size.min(self.max);
             self.ceiling = self.ceiling.max(self.current + 1);
-            if self.round.is_none_or(|round| round.sizes[LADDER - 1] <= size) {
+            if self.round.is_none_or(|round| round.sizes[ROUND_SIZES - 1] <= size) {
                 self.end_round(now);
             }
         }
     }
 
-    /// A packet of `size` that was no probe was lost. True when that makes a black hole: the
-    /// size falls back to the base and the search begins anew.
+    /// A packet of `size`, not a probe, was lost. True if this indicates a black hole: the path MTU
+    /// falls back to the base size and the search starts again.
     pub fn on_lost(&mut self, now: Timestamp, size: u16) -> bool {
         if size <= BASE_UDP_PAYLOAD || self.current == BASE_UDP_PAYLOAD {
             return false;
@@ -185,10 +188,10 @@ impl MtuDiscovery {
     }
 }
 
-/// Copies that a path with this loss needs.
+/// Number of probe copies for a path with this loss.
 fn copies(loss: f64) -> u8 {
-    let copies = (CHANCE.ln() / loss.clamp(LEAST_LOSS, 0.99).ln()).ceil();
-    (copies as u8).clamp(LEAST_COPIES, MOST_COPIES)
+    let copies = (FALSE_POSITIVE_RATE.ln() / loss.clamp(MIN_ASSUMED_LOSS, 0.99).ln()).ceil();
+    (copies as u8).clamp(MIN_COPIES, MAX_COPIES)
 }
 
 #[cfg(test)]
@@ -197,7 +200,7 @@ mod tests {
 
     const PTO: Duration = Duration::from_millis(100);
 
-    /// Runs the search over a path that passes up to `limit` and loses by `lost`.
+    /// Runs the search on a path with MTU `limit`; `lost` decides which probes are lost.
     fn search(
         limit: u16,
         max: u16,
@@ -208,7 +211,8 @@ mod tests {
         (mtu, probes)
     }
 
-    /// The same until a time, and the sizes found on the way. Answers take half a probe time-out.
+    /// The same until `end`; returns also the sizes found and when. Answers take half a probe
+    /// timeout.
     fn search_until(
         end: Timestamp,
         limit: u16,
@@ -241,14 +245,14 @@ mod tests {
     }
 
     #[test]
-    fn a_full_size_path_is_found_by_the_first_probe() {
+    fn full_mtu_is_found_by_the_first_probe() {
         let (mtu, probes) = search(1472, 1472, 0.0, |_| false);
         assert_eq!(mtu.current(), 1472);
-        assert!(probes <= 2, "{probes}: the answer to the first comes after the second");
+        assert!(probes <= 2, "{probes}: the second is sent before the first is answered");
     }
 
     #[test]
-    fn a_smaller_path_is_found_within_a_step() {
+    fn smaller_mtu_is_found_within_one_step() {
         for limit in [1200, 1252, 1380, 1452] {
             let (mtu, probes) = search(limit, 1472, 0.0, |_| false);
             assert!(mtu.current() <= limit && mtu.current() + SEARCH_STEP >= limit, "{mtu:?}");
@@ -257,23 +261,23 @@ mod tests {
     }
 
     #[test]
-    fn lost_probes_are_repeated() {
+    fn lost_probes_are_retransmitted() {
         let (mtu, _) = search(1472, 1472, 0.6, |n| n % 3 != 0);
         assert_eq!(mtu.current(), 1472);
     }
 
     #[test]
-    fn a_smaller_path_that_loses_is_found() {
-        for share in [10, 20, 3] {
-            // Spread without a period, which would hit all copies of one size.
-            let lost = |n: u32| (n.wrapping_mul(0x9e37_79b1) >> 16).is_multiple_of(share);
-            let (mtu, probes) = search(1_392, 1_472, 1.0 / f64::from(share), lost);
+    fn smaller_mtu_is_found_despite_random_loss() {
+        for period in [10, 20, 3] {
+            // Aperiodic: periodic loss would hit all copies of one size.
+            let lost = |n: u32| (n.wrapping_mul(0x9e37_79b1) >> 16).is_multiple_of(period);
+            let (mtu, probes) = search(1_392, 1_472, 1.0 / f64::from(period), lost);
             assert!(mtu.current() + SEARCH_STEP >= 1_392, "{mtu:?}, {probes} probes");
         }
     }
 
     #[test]
-    fn a_loss_that_is_learnt_in_the_middle_does_not_end_the_search() {
+    fn rising_loss_estimate_does_not_end_the_search() {
         let mut mtu = MtuDiscovery::new(1_472);
         let (mut now, mut probes) = (Timestamp::from_millis(1), 0);
         while now < Timestamp::from_millis(10_000) {
@@ -290,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn nearly_all_is_used_within_five_round_trips() {
+    fn mtu_reaches_95_percent_within_five_round_trips() {
         let round_trip = PTO / 2;
         for limit in 1_201..1_472 {
             let end = Timestamp::from_millis(1) + round_trip * 20;
@@ -303,12 +307,12 @@ mod tests {
     }
 
     #[test]
-    fn more_copies_where_more_is_lost() {
+    fn higher_loss_needs_more_copies() {
         assert_eq!([0.0, 0.05, 0.1, 0.3, 0.9].map(copies), [2, 3, 3, 6, 6]);
     }
 
     #[test]
-    fn a_black_hole_falls_back_and_one_loss_less_does_not() {
+    fn mtu_falls_back_after_exactly_the_black_hole_losses() {
         let (mut mtu, _) = search(1472, 1472, 0.0, |_| false);
         let now = Timestamp::from_millis(70_000);
         for _ in 0..BLACK_HOLE_LOSSES - 1 {

@@ -1,25 +1,25 @@
 use bats_types::Timestamp;
 
-/// Packet numbers remembered behind the largest one. At 1 Gbit/s this is 190 ms of reordering;
-/// the least that `design.md` section 5 asks for is 8,192.
+/// Replay window in packet numbers below the largest one: 190 ms of reordering at 1 Gbit/s.
+/// `design.md` section 5 requires at least 8,192.
 pub const REPLAY_WINDOW: u64 = 16_384;
 const WORDS: usize = (REPLAY_WINDOW / 64) as usize;
-/// Acknowledgements whose loss in a row leaves no packet unreported.
+/// Number of consecutive acknowledgements that report each packet.
 const ACK_REPEATS: usize = 8;
-/// Packets behind the largest that every acknowledgement covers at least.
+/// Packet numbers below the largest that every acknowledgement covers at least.
 const MIN_COVERAGE: u64 = 64;
-/// Ranges in one acknowledgement: 256 ranges of two bytes fit any packet.
+/// Limit of ranges per acknowledgement: 256 ranges of two bytes fit any packet.
 pub const MAX_RANGES: usize = 256;
 
-/// Which packet numbers of a path arrived: replay window and source of acknowledgements in one.
+/// Packet numbers received on a link: replay window and source of acknowledgements.
 #[derive(Debug)]
 pub struct ReceivedPackets {
-    /// Bit `pn % REPLAY_WINDOW` tells whether `pn` arrived, for the last `REPLAY_WINDOW` numbers.
+    /// Bit `pn % REPLAY_WINDOW` is set if `pn` was received, for the last `REPLAY_WINDOW` numbers.
     bits: Box<[u64; WORDS]>,
     /// Largest packet number, `None` before the first packet.
     largest: Option<u64>,
     largest_at: Timestamp,
-    /// `largest` at the time of the last acknowledgements, a ring.
+    /// `largest` at each of the last acknowledgements, as a ring buffer.
     acknowledged_largest: [u64; ACK_REPEATS],
     acks_sent: usize,
     shortened: u64,
@@ -39,13 +39,13 @@ impl Default for ReceivedPackets {
 }
 
 impl ReceivedPackets {
-    /// The number that the next packet probably has; truncated numbers are expanded around it.
+    /// The next expected packet number; truncated numbers are expanded around it.
     pub fn expected(&self) -> u64 {
         self.largest.map_or(0, |largest| largest + 1)
     }
 
-    /// Whether `pn` is new. To be asked after the packet proved authentic, so that a forger
-    /// cannot move the window.
+    /// Whether `pn` is new. Call it only for authentic packets, so that forged packets cannot move
+    /// the window.
     pub fn is_new(&self, pn: u64) -> bool {
         match self.largest {
             None => true,
@@ -59,8 +59,8 @@ impl ReceivedPackets {
         self.bits[(bit / 64) as usize] >> (bit % 64) & 1 == 1
     }
 
-    /// Records an authentic packet; false if it was seen before or is too old to tell.
-    /// `pn` must be within what [`expand`] can produce.
+    /// Records an authentic packet; false if it is a duplicate or older than the replay window.
+    /// `pn` must come from [`expand`].
     pub fn insert(&mut self, now: Timestamp, pn: u64) -> bool {
         if !self.is_new(pn) {
             return false;
@@ -90,19 +90,19 @@ impl ReceivedPackets {
         self.bits[(bit / 64) as usize] &= !(1 << (bit % 64));
     }
 
-    /// Largest packet number and when it arrived.
+    /// Largest packet number and its arrival time.
     pub fn largest(&self) -> Option<(u64, Timestamp)> {
         self.largest.map(|largest| (largest, self.largest_at))
     }
 
-    /// Acknowledgements that left out older ranges.
+    /// Acknowledgements that omitted older ranges.
     pub fn shortened(&self) -> u64 {
         self.shortened
     }
 
-    /// Writes the ranges of the next acknowledgement, newest first, each (first, last) inclusive.
-    /// Every packet is covered by several acknowledgements in a row, so that losing some of them
-    /// does no harm.
+    /// Writes the ranges of the next acknowledgement, newest first, each as (first, last)
+    /// inclusive. Several consecutive acknowledgements cover every packet, so that losing some of
+    /// them does no harm.
     pub fn write_ranges(&mut self, ranges: &mut Vec<(u64, u64)>) {
         ranges.clear();
         let Some(largest) = self.largest else { return };
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// The window agrees with a set that remembers everything.
+        /// The window agrees with a set of all received numbers.
         #[test]
         fn window_agrees_with_a_set(steps in prop::collection::vec((0_u64..40_000, any::<bool>()), 1..400)) {
             let mut window = ReceivedPackets::default();
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_is_reported_by_eight_acknowledgements_in_a_row() {
+    fn packet_is_reported_by_eight_consecutive_acknowledgements() {
         let mut window = ReceivedPackets::default();
         let mut ranges = Vec::new();
         let mut reports = 0;
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn an_acknowledgement_has_so_many_ranges_and_forgets_the_oldest() {
+    fn acknowledgement_omits_the_oldest_ranges_beyond_the_limit() {
         for (packets, shortened) in [(MAX_RANGES as u64, 0), (MAX_RANGES as u64 + 1, 1)] {
             let mut window = ReceivedPackets::default();
             let mut ranges = Vec::new();
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_knows_so_many_packets_and_takes_older_ones_for_repeated() {
+    fn packets_older_than_the_replay_window_count_as_duplicates() {
         for (behind, is_new) in [(REPLAY_WINDOW - 1, true), (REPLAY_WINDOW, false)] {
             let mut window = ReceivedPackets::default();
             assert!(window.insert(Timestamp::ZERO, 100_000));
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_jump_beyond_the_window_clears_it() {
+    fn jump_beyond_the_replay_window_clears_it() {
         let mut window = ReceivedPackets::default();
         (0..100).for_each(|pn| assert!(window.insert(Timestamp::ZERO, pn)));
         assert!(window.insert(Timestamp::ZERO, 10 * REPLAY_WINDOW + 3));

@@ -2,10 +2,10 @@ use core::time::Duration;
 
 use bats_types::Timestamp;
 
-/// How long a minimum of the round-trip time is believed before a later one replaces it.
+/// Window of the minimum RTT: after this time a later sample replaces it.
 const MIN_RTT_LIFETIME: Duration = Duration::from_secs(30);
 
-/// Round-trip time estimate of one path (RFC 9002, section 5).
+/// RTT estimator of one path (RFC 9002, section 5).
 #[derive(Clone, Debug)]
 pub struct RttEstimator {
     latest: Duration,
@@ -29,8 +29,8 @@ impl RttEstimator {
         }
     }
 
-    /// Takes the time between a packet and its acknowledgement, and the delay that the peer says
-    /// it added. The delay is subtracted only as far as the minimum allows.
+    /// Takes an RTT sample and the peer's acknowledgement delay. The delay is subtracted only if
+    /// the result stays above the minimum RTT.
     pub fn on_sample(&mut self, now: Timestamp, sample: Duration, ack_delay: Duration) {
         if !self.has_sample || sample < self.min || now - self.min_at > MIN_RTT_LIFETIME {
             self.min = sample;
@@ -50,22 +50,22 @@ impl RttEstimator {
         }
     }
 
-    /// The newest sample without the peer's delay.
+    /// The newest sample, less the acknowledgement delay.
     pub fn latest(&self) -> Duration {
         self.latest
     }
 
-    /// The smoothed round-trip time.
+    /// The smoothed RTT.
     pub fn smoothed(&self) -> Duration {
         self.smoothed
     }
 
-    /// The minimum of the last half minute.
+    /// The minimum RTT of the last 30 s.
     pub fn min(&self) -> Duration {
         self.min
     }
 
-    /// Time after which silence is suspicious (RFC 9002, section 6.2.1).
+    /// The probe timeout (RFC 9002, section 6.2.1).
     pub fn probe_timeout(&self, max_ack_delay: Duration) -> Duration {
         self.smoothed + (self.variance * 4).max(Duration::from_millis(1)) + max_ack_delay
     }
@@ -78,7 +78,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn first_sample_replaces_the_guess_and_later_ones_are_smoothed() {
+    fn first_sample_replaces_the_initial_rtt_and_later_ones_are_smoothed() {
         let mut rtt = RttEstimator::new(100 * MS);
         rtt.on_sample(Timestamp::from_millis(1), 40 * MS, Duration::ZERO);
         assert_eq!((rtt.smoothed(), rtt.min()), (40 * MS, 40 * MS));
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claimed_delay_never_pulls_a_sample_below_the_minimum() {
+    fn ack_delay_never_reduces_a_sample_below_the_minimum() {
         let mut rtt = RttEstimator::new(100 * MS);
         rtt.on_sample(Timestamp::from_millis(1), 40 * MS, Duration::ZERO);
         rtt.on_sample(Timestamp::from_millis(2), 50 * MS, 3600 * 1000 * MS);
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_minimum_is_forgotten_when_the_path_became_longer() {
+    fn expired_minimum_is_replaced_on_a_longer_path() {
         let mut rtt = RttEstimator::new(100 * MS);
         rtt.on_sample(Timestamp::from_millis(1), 10 * MS, Duration::ZERO);
         rtt.on_sample(Timestamp::from_millis(40_000), 80 * MS, Duration::ZERO);

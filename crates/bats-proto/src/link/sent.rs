@@ -5,40 +5,40 @@ use bats_types::Timestamp;
 
 use super::loss::LossEstimator;
 
-/// Least time that a packet may be overtaken by before it counts as lost.
-const MIN_REORDERING: Duration = Duration::from_millis(1);
-/// Packet numbers between two skipped ones at first, and at most; skipping more often costs
-/// more acknowledgement ranges, less often lets a liar go unseen for longer.
-const FIRST_SKIP_INTERVAL: u64 = 64;
+/// Least reordering window.
+const MIN_REORDERING_WINDOW: Duration = Duration::from_millis(1);
+/// Initial and largest interval between skipped packet numbers. More skips cost acknowledgement
+/// ranges; fewer skips detect optimistic ACKs later (RFC 9000, section 21.4).
+const INITIAL_SKIP_INTERVAL: u64 = 64;
 const MAX_SKIP_INTERVAL: u64 = 4_096;
-/// Packets remembered at most: fifteen round trips of 200 ms at 1 Gbit/s. Acknowledgements are
-/// packets, too, and a peer that never acknowledges them would have them remembered for ever.
+/// Limit of tracked packets: 15 round trips of 200 ms at 1 Gbit/s. Acknowledgement packets are
+/// tracked too, and a peer that never acknowledges them must not make memory grow without bound.
 const MAX_TRACKED: usize = 1 << 18;
-/// Packets looked through for some that ask for an answer.
+/// Packets searched for unanswered ack-eliciting ones.
 const UNANSWERED_SEARCH: usize = 64;
 
-/// Packets in a row that are lost together in a hole and hardly by chance.
-const HOLE_PACKETS: usize = 32;
+/// Consecutive lost packets that indicate a blackout instead of random loss.
+const MIN_BLACKOUT_PACKETS: usize = 32;
 
-/// What must be said again if a packet is lost; data is not among it, the flow sees to that.
+/// Contents of a packet, for retransmission if it is lost. The flow repairs lost data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Contents {
-    /// Carried the flow's credit.
+    /// A CREDIT frame.
     pub credit: bool,
-    /// Carried the end of a flow with deadlines.
+    /// An END frame.
     pub end: bool,
-    /// Carried the confirmation of the handshake.
+    /// A HANDSHAKE_DONE frame.
     pub handshake_done: bool,
-    /// Carried post-handshake TLS data.
+    /// A CRYPTO frame with post-handshake TLS data.
     pub crypto: bool,
-    /// Was a path MTU probe.
+    /// The packet is a path MTU probe.
     pub mtu_probe: bool,
-    /// Carried coded data.
+    /// Coded data.
     pub coded: bool,
 }
 
 impl Contents {
-    /// Adds what another packet carried that must be said again.
+    /// Adds the retransmittable contents of another packet.
     fn add(&mut self, other: Self) {
         self.credit |= other.credit;
         self.end |= other.end;
@@ -52,9 +52,9 @@ enum Fate {
     InFlight,
     Acknowledged,
     Lost,
-    /// Given up after a long silence, without a verdict on the path.
+    /// Abandoned in a blackout, not counted as loss of the path.
     Abandoned,
-    /// Never sent: acknowledging it is a lie (RFC 9000, section 21.4).
+    /// Never sent; acknowledging it is an optimistic ACK (RFC 9000, section 21.4).
     Skipped,
 }
 
@@ -70,38 +70,37 @@ struct SentPacket {
 }
 
 impl SentPacket {
-    /// Bytes that it takes beside probes of the MTU.
+    /// Size in bytes, 0 for an MTU probe.
     fn data_bytes(&self) -> u64 {
         if self.contents.mtu_probe { 0 } else { u64::from(self.size) }
     }
 }
 
-/// Why an acknowledgement is a lie.
+/// How an acknowledgement violates the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AckViolation {
-    /// Acknowledges a number not yet sent.
+    /// It acknowledges a packet number not sent yet.
     #[error("acknowledgement of packet {0}, which was not sent yet")]
     NotSent(u64),
-    /// Acknowledges a number that was left out on purpose.
+    /// It acknowledges a skipped packet number (optimistic ACK).
     #[error("acknowledgement of packet {0}, which was never sent")]
     Skipped(u64),
 }
 
-/// What an acknowledgement changed.
+/// Result of an acknowledgement.
 #[derive(Debug, Default)]
 pub struct AckOutcome {
-    /// Largest packet newly acknowledged: (sent at, bytes sent through it, app-limited,
-    /// ack-eliciting, is it the largest that the frame names).
+    /// Largest newly acknowledged packet.
     pub largest: Option<LargestAcked>,
     /// Ack-eliciting bytes newly acknowledged.
     pub acked_bytes: u64,
     /// Ack-eliciting packets newly acknowledged.
     pub acked_packets: u64,
-    /// Largest size acknowledged.
+    /// Largest size newly acknowledged.
     pub largest_size: u16,
-    /// Handshake confirmation was among them.
+    /// A HANDSHAKE_DONE frame was acknowledged.
     pub handshake_done_acked: bool,
-    /// The end of a flow was among them.
+    /// An END frame was acknowledged.
     pub end_acked: bool,
 }
 
@@ -112,15 +111,15 @@ pub struct LargestAcked {
     pub pn: u64,
     /// When it was sent.
     pub sent_at: Timestamp,
-    /// Bytes sent on the path through it.
+    /// Bytes sent on the link up to and including this packet.
     pub cumulative: u64,
-    /// Whether it was sent when there was nothing more to send.
+    /// Whether the sender was application-limited when it was sent.
     pub app_limited: bool,
-    /// Whether it asked for an acknowledgement.
+    /// Whether it was ack-eliciting.
     pub ack_eliciting: bool,
 }
 
-/// What loss detection found.
+/// Result of loss detection.
 #[derive(Debug, Default)]
 pub struct LossOutcome {
     /// Bytes newly declared lost.
@@ -129,21 +128,20 @@ pub struct LossOutcome {
     pub lost_packets: u64,
     /// When the newest of these was sent.
     pub lost_sent_at: Option<Timestamp>,
-    /// The fate of all packets sent before this time is known.
+    /// All packets sent before this time are known to be acknowledged or lost.
     pub settled_until: Timestamp,
-    /// Union of what was in them and must be said again.
+    /// Union of their retransmittable contents.
     pub contents: Contents,
-    /// Packets above the base size that were lost though nothing of that kind that was sent
-    /// later arrived: the mark of a path MTU that has shrunk.
+    /// Lost packets above the base size after which no other such packet was acknowledged: they
+    /// indicate that the path MTU has shrunk.
     pub large_lost: u32,
     /// Size of the largest of these.
     pub large_size: u16,
 }
 
 impl LossOutcome {
-    /// Counts a packet that did not arrive if it was large and nothing large that was sent later
-    /// has arrived since.
-    fn note_size(&mut self, packet: &SentPacket, large_acked_sent_at: Timestamp) {
+    /// Counts a lost packet if it was large and no large packet sent later was acknowledged.
+    fn count_large_loss(&mut self, packet: &SentPacket, large_acked_sent_at: Timestamp) {
         if packet.size > super::mtu::BASE_UDP_PAYLOAD && packet.sent_at > large_acked_sent_at {
             self.large_lost += 1;
             self.large_size = self.large_size.max(packet.size);
@@ -151,21 +149,21 @@ impl LossOutcome {
     }
 }
 
-/// Packets sent on one path: in flight, acknowledged, lost.
+/// Packets sent on one link: in flight, acknowledged, lost.
 #[derive(Debug)]
 pub struct SentPackets {
     packets: VecDeque<SentPacket>,
     /// Packet number of `packets[0]`.
     base: u64,
-    /// Everything below is resolved.
+    /// Loss detection has handled all packet numbers below this one.
     scan: u64,
     largest_acked: Option<u64>,
     largest_acked_sent_at: Timestamp,
-    /// The newest acknowledged packet above the base size was sent then.
+    /// When the newest acknowledged packet above the base size was sent.
     large_acked_sent_at: Timestamp,
     cumulative_bytes: u64,
     in_flight: u64,
-    /// What of it are no probes of the MTU.
+    /// Bytes of `in_flight` without MTU probes.
     data_in_flight: u64,
     acked_bytes: u64,
     eliciting_in_flight: u64,
@@ -173,11 +171,11 @@ pub struct SentPackets {
     next_skip: u64,
     skip_interval: u64,
     last_eliciting_at: Timestamp,
-    /// Losses that turned out not to be.
+    /// Packets declared lost that were acknowledged later.
     pub spurious: u64,
     /// Packets declared lost.
     pub lost: u64,
-    /// Loss of the path before repair.
+    /// Loss estimate of the path before repair.
     pub loss: LossEstimator,
 }
 
@@ -187,7 +185,7 @@ impl SentPackets {
         self.packets.shrink_to_fit();
     }
 
-    /// `skip_phase` decides which number is the first to be left out.
+    /// `skip_phase` selects the first skipped packet number.
     pub fn new(skip_phase: u64) -> Self {
         Self {
             packets: VecDeque::new(),
@@ -201,9 +199,9 @@ impl SentPackets {
             data_in_flight: 0,
             acked_bytes: 0,
             eliciting_in_flight: 0,
-            reordering: MIN_REORDERING,
-            next_skip: 8 + skip_phase % FIRST_SKIP_INTERVAL,
-            skip_interval: FIRST_SKIP_INTERVAL,
+            reordering: MIN_REORDERING_WINDOW,
+            next_skip: 8 + skip_phase % INITIAL_SKIP_INTERVAL,
+            skip_interval: INITIAL_SKIP_INTERVAL,
             last_eliciting_at: Timestamp::ZERO,
             spurious: 0,
             lost: 0,
@@ -211,8 +209,8 @@ impl SentPackets {
         }
     }
 
-    /// The number of the next packet. Now and then a number is left out, so that who
-    /// acknowledges what did not arrive is found out; `random` decides where.
+    /// The number of the next packet. Some numbers are skipped to detect optimistic ACKs; `random`
+    /// selects the next one.
     pub fn next_number(&mut self, now: Timestamp, random: u64) -> u64 {
         let pn = self.base + self.packets.len() as u64;
         if pn < self.next_skip {
@@ -232,12 +230,12 @@ impl SentPackets {
         pn + 1
     }
 
-    /// The number that the next packet has at least.
+    /// The lowest number that the next packet can have.
     pub fn peek_next(&self) -> u64 {
         self.base + self.packets.len() as u64
     }
 
-    /// Records the packet whose number `next_number` gave last.
+    /// Records the packet whose number `next_number` returned last.
     pub fn on_sent(
         &mut self,
         now: Timestamp,
@@ -250,7 +248,7 @@ impl SentPackets {
         if ack_eliciting {
             self.in_flight += size as u64;
             self.eliciting_in_flight += 1;
-            // What is too large for the path says nothing about whether it is there.
+            // A probe that exceeds the path MTU says nothing about the path's liveness.
             if !contents.mtu_probe {
                 self.last_eliciting_at = now;
                 self.data_in_flight += size as u64;
@@ -267,11 +265,11 @@ impl SentPackets {
             contents,
         });
         while self.packets.len() > MAX_TRACKED {
-            self.forget_oldest();
+            self.drop_oldest();
         }
     }
 
-    fn forget_oldest(&mut self) {
+    fn drop_oldest(&mut self) {
         let Some(packet) = self.packets.pop_front() else { return };
         self.base += 1;
         if packet.fate == Fate::InFlight && packet.ack_eliciting {
@@ -281,34 +279,36 @@ impl SentPackets {
         }
     }
 
-    /// The newest packet acknowledged so far.
+    /// The largest packet number acknowledged so far.
     pub fn largest_acked(&self) -> Option<u64> {
         self.largest_acked
     }
 
-    /// Bytes of all packets sent so far.
+    /// Bytes of all packets sent.
     pub fn bytes_sent(&self) -> u64 {
         self.cumulative_bytes
     }
 
-    /// Bytes of packets acknowledged so far.
+    /// Bytes of all packets acknowledged.
     pub fn bytes_acked(&self) -> u64 {
         self.acked_bytes
     }
 
-    /// Bytes of ack-eliciting packets neither acknowledged nor lost.
+    /// Inflight: bytes of ack-eliciting packets neither acknowledged nor lost.
     pub fn bytes_in_flight(&self) -> u64 {
         self.in_flight
     }
 
-    /// The same for the congestion window, but nothing where only probes of the MTU are in flight: these
-    /// are mostly too large for the path, and nothing tells so before something newer is acknowledged,
-    /// which a window that they fill would never let leave.
+    /// Bytes in flight that count against the congestion window: 0 if only MTU probes are in
+    /// flight.
+    ///
+    /// Most probes exceed the path MTU, and only a newer acknowledgement reveals their loss. If
+    /// they filled the window, no newer packet could be sent.
     pub fn bytes_in_window(&self) -> u64 {
         if self.data_in_flight == 0 { 0 } else { self.in_flight }
     }
 
-    /// Whether an answer is owed by the peer.
+    /// Whether ack-eliciting packets are in flight.
     pub fn expects_ack(&self) -> bool {
         self.eliciting_in_flight > 0
     }
@@ -348,12 +348,13 @@ impl SentPackets {
                             self.eliciting_in_flight -= 1;
                         }
                     }
-                    // Its loss was not counted either.
+                    // Lost MTU probes are not counted as losses.
                     Fate::Lost if packet.contents.mtu_probe => {}
                     Fate::Lost => {
                         self.spurious += 1;
                         self.loss.on_spurious();
-                        self.reordering = (self.reordering * 2).min(min_rtt.max(MIN_REORDERING));
+                        self.reordering =
+                            (self.reordering * 2).min(min_rtt.max(MIN_REORDERING_WINDOW));
                     }
                 }
                 packet.fate = Fate::Acknowledged;
@@ -386,14 +387,14 @@ impl SentPackets {
         Ok(outcome)
     }
 
-    /// How long a packet may be overtaken before it counts as lost.
-    fn reordering_time(&self, min_rtt: Duration) -> Duration {
+    /// The reordering window: how late a packet may be before it counts as lost.
+    fn reordering_window(&self, min_rtt: Duration) -> Duration {
         self.reordering.max(min_rtt / 16)
     }
 
-    /// Whether none of the packets that were sent in this time arrived, and they were so many that this is
-    /// no chance even where nine in ten are lost.
-    pub fn nothing_arrived(&self, from: Timestamp, until: Timestamp) -> bool {
+    /// Whether none of the packets sent in this interval was acknowledged, and they were too many
+    /// for random loss, even of nine in ten packets.
+    pub fn was_blackout(&self, from: Timestamp, until: Timestamp) -> bool {
         let first = self.packets.partition_point(|packet| packet.sent_at < from);
         let sent = self.packets.iter().skip(first).take_while(|packet| packet.sent_at < until);
         let (mut count, mut arrived) = (0, false);
@@ -401,12 +402,12 @@ impl SentPackets {
             count += usize::from(packet.fate != Fate::Skipped);
             arrived |= packet.fate == Fate::Acknowledged;
         }
-        !arrived && count >= HOLE_PACKETS
+        !arrived && count >= MIN_BLACKOUT_PACKETS
     }
 
-    /// A silence has ended: what did not arrive until now was lost in it, and that says nothing of the
-    /// path as it is when it is there. It is given up without being counted.
-    pub fn end_silence(&mut self) -> LossOutcome {
+    /// A blackout has ended: abandons all packets that were not acknowledged, without counting them
+    /// as losses, because they say nothing about the path outside the blackout.
+    pub fn end_blackout(&mut self) -> LossOutcome {
         let mut outcome = LossOutcome::default();
         let Some(largest_acked) = self.largest_acked else { return outcome };
         self.scan = self.scan.max(self.base);
@@ -421,9 +422,9 @@ impl SentPackets {
                         self.eliciting_in_flight -= 1;
                     }
                     outcome.contents.add(packet.contents);
-                    outcome.note_size(packet, self.large_acked_sent_at);
+                    outcome.count_large_loss(packet, self.large_acked_sent_at);
                 }
-                Fate::Abandoned => outcome.note_size(packet, self.large_acked_sent_at),
+                Fate::Abandoned => outcome.count_large_loss(packet, self.large_acked_sent_at),
                 Fate::Acknowledged | Fate::Lost | Fate::Skipped => {}
             }
             self.scan += 1;
@@ -431,12 +432,12 @@ impl SentPackets {
         outcome
     }
 
-    /// Declares lost what was overtaken for too long (RFC 8985) and forgets what is settled.
-    /// `forget_after` is how long a lost packet is remembered in case it arrives after all.
-    pub fn detect_losses(&mut self, min_rtt: Duration, forget_after: Duration) -> LossOutcome {
+    /// Declares packets lost by time (RACK, RFC 8985) and drops settled ones. Lost packets are kept
+    /// for `forget_after`, to detect spurious losses.
+    pub fn detect_losses(&mut self, min_rtt: Duration, retain_for: Duration) -> LossOutcome {
         let mut outcome = LossOutcome::default();
         let Some(largest_acked) = self.largest_acked else { return outcome };
-        let threshold = self.largest_acked_sent_at.saturating_sub(self.reordering_time(min_rtt));
+        let threshold = self.largest_acked_sent_at.saturating_sub(self.reordering_window(min_rtt));
         outcome.settled_until = threshold;
         self.scan = self.scan.max(self.base);
         while self.scan <= largest_acked {
@@ -458,21 +459,21 @@ impl SentPackets {
                         outcome.lost_bytes += u64::from(packet.size);
                         outcome.lost_packets += 1;
                         outcome.lost_sent_at = Some(packet.sent_at);
-                        outcome.note_size(packet, self.large_acked_sent_at);
+                        outcome.count_large_loss(packet, self.large_acked_sent_at);
                     }
                     outcome.contents.add(packet.contents);
                 }
                 Fate::Acknowledged => self.loss.on_resolved(false),
-                // Given up in a silence that something small has ended now.
-                Fate::Abandoned => outcome.note_size(packet, self.large_acked_sent_at),
+                // Abandoned in a blackout that a small packet has ended now.
+                Fate::Abandoned => outcome.count_large_loss(packet, self.large_acked_sent_at),
                 Fate::Lost | Fate::Skipped => {}
             }
             self.scan += 1;
         }
-        let forget = self.largest_acked_sent_at.saturating_sub(forget_after);
+        let retain_since = self.largest_acked_sent_at.saturating_sub(retain_for);
         while self.base < self.scan {
             let Some(packet) = self.packets.front() else { break };
-            if packet.fate != Fate::Acknowledged && packet.sent_at > forget {
+            if packet.fate != Fate::Acknowledged && packet.sent_at > retain_since {
                 break;
             }
             self.packets.pop_front();
@@ -481,8 +482,8 @@ impl SentPackets {
         outcome
     }
 
-    /// Gives up on everything in flight: after a long silence it only blocks the window. Not
-    /// counted as loss of the path, nothing is known about it.
+    /// Abandons all packets in flight, because in a blackout they only block the window. They are
+    /// not counted as losses, because their outcome is unknown.
     pub fn abandon_in_flight(&mut self) -> Contents {
         let mut contents = Contents::default();
         for packet in &mut self.packets {
@@ -497,16 +498,16 @@ impl SentPackets {
         contents
     }
 
-    /// When the packet was sent that is the `count`th of those that ask for an answer and left after the
-    /// newest with one; `None` as long as there are fewer, or before the first answer.
+    /// When the `count`th ack-eliciting packet after the largest acknowledged one was sent. `None`
+    /// if there are fewer, or before the first acknowledgement.
     pub fn unanswered(&self, count: usize) -> Option<Timestamp> {
         let from = self.largest_acked?.saturating_add(1).saturating_sub(self.base) as usize;
         let after = self.packets.iter().skip(from).take(UNANSWERED_SEARCH);
-        let asking = after.filter(|packet| packet.ack_eliciting && !packet.contents.mtu_probe);
-        asking.map(|packet| packet.sent_at).nth(count.checked_sub(1)?)
+        let eliciting = after.filter(|packet| packet.ack_eliciting && !packet.contents.mtu_probe);
+        eliciting.map(|packet| packet.sent_at).nth(count.checked_sub(1)?)
     }
 
-    /// Packets remembered.
+    /// Number of tracked packets.
     pub fn packets_tracked(&self) -> usize {
         self.packets.len()
     }
@@ -527,18 +528,16 @@ mod tests {
         pn
     }
 
-    /// Forty losses that one acknowledgement reveals at once, with and without a large packet
-    /// behind them that arrived.
     #[test]
-    fn packets_without_an_answer_are_those_after_the_newest_with_one() {
+    fn unanswered_packets_are_those_after_the_largest_acknowledged() {
         let mut sent = SentPackets::new(0);
         let numbers: Vec<u64> = (0..20).map(|ms| send(&mut sent, ms)).collect();
-        assert_eq!(sent.unanswered(1), None, "nothing was answered ever");
+        assert_eq!(sent.unanswered(1), None, "before the first acknowledgement");
         sent.on_ack(&[(numbers[9], numbers[9])], RTT).unwrap();
         let at = |ms| Some(Timestamp::from_millis(ms));
         assert_eq!((sent.unanswered(1), sent.unanswered(10)), (at(10), at(19)));
         assert_eq!((sent.unanswered(11), sent.unanswered(0)), (None, None));
-        // What asks for no answer does not count.
+        // Packets that are not ack-eliciting do not count.
         let plain = sent.next_number(Timestamp::from_millis(20), 20);
         sent.on_sent(Timestamp::from_millis(20), 100, false, false, Contents::default());
         assert_eq!(sent.unanswered(11), None);
@@ -546,8 +545,10 @@ mod tests {
         assert_eq!(sent.unanswered(1), None);
     }
 
+    /// Forty losses that one acknowledgement reveals at once, with and without a large packet after
+    /// them that was acknowledged.
     #[test]
-    fn only_losses_that_nothing_large_overtook_speak_of_a_smaller_path() {
+    fn large_losses_count_only_without_a_later_large_acknowledgement() {
         for (last_size, expected) in [(1_400, 0), (100, 40)] {
             let mut sent = SentPackets::new(0);
             let mut last = 0;
@@ -564,10 +565,10 @@ mod tests {
         }
     }
 
-    /// A search for the path's MTU sends dozens of packets that never arrive: a small window would be
-    /// full for ever, for nothing that could reveal their loss would leave any more.
+    /// MTU discovery sends dozens of packets that never arrive. They must not fill a small
+    /// congestion window for ever, because then no packet could reveal their loss.
     #[test]
-    fn probes_of_the_mtu_alone_take_nothing_of_the_window_and_await_an_answer() {
+    fn mtu_probes_alone_use_no_congestion_window_but_expect_an_ack() {
         let mut sent = SentPackets::new(1000);
         let probe = Contents { mtu_probe: true, ..Contents::default() };
         for number in 0..30 {
@@ -579,20 +580,20 @@ mod tests {
         let last = send(&mut sent, 30);
         assert_eq!(sent.bytes_in_window(), sent.bytes_in_flight());
         assert_eq!(sent.bytes_in_flight(), 30 * 1_400 + 1_000);
-        // One of them passes, the others are lost; those of a second search are abandoned.
+        // One of the probes passes, the others are lost.
         sent.on_ack(&[(last, last), (3, 3)], RTT).unwrap();
         let outcome = sent.detect_losses(RTT, 10 * RTT);
         assert_eq!((sent.bytes_in_flight(), sent.expects_ack()), (0, false));
-        assert_eq!(outcome.lost_packets, 0, "a probe that is lost is no loss of the path");
+        assert_eq!(outcome.lost_packets, 0, "lost probes do not count as losses");
     }
 
     #[test]
-    fn overtaken_packets_are_lost_and_late_ones_forgiven() {
+    fn late_packets_are_declared_lost_and_counted_as_spurious_on_arrival() {
         let mut sent = SentPackets::new(1000);
         (0..10).for_each(|i| assert_eq!(send(&mut sent, i), i));
         sent.on_ack(&[(9, 9), (0, 3)], RTT).unwrap();
         let outcome = sent.detect_losses(RTT, 10 * RTT);
-        // Packet 9 left at 9 ms; 4 to 8 were overtaken by 1 ms and more.
+        // Packet 9 was sent at 9 ms; packets 4 to 8 were sent at least 1 ms earlier.
         assert_eq!(outcome.lost_packets, 5);
         assert_eq!(sent.bytes_in_flight(), 0);
         let late = sent.on_ack(&[(8, 9)], RTT).unwrap();
@@ -601,25 +602,25 @@ mod tests {
     }
 
     #[test]
-    fn acknowledging_the_unsent_is_a_violation() {
+    fn acknowledging_an_unsent_packet_is_a_violation() {
         let mut sent = SentPackets::new(0);
         send(&mut sent, 0);
         assert_eq!(sent.on_ack(&[(1, 1)], RTT).unwrap_err(), AckViolation::NotSent(1));
     }
 
     #[test]
-    fn whoever_acknowledges_everything_is_caught_within_a_few_hundred_packets() {
+    fn optimistic_ack_is_detected_within_a_few_hundred_packets() {
         let mut sent = SentPackets::new(5);
         let mut last = 0;
         for i in 0..200 {
             last = send(&mut sent, i);
         }
-        assert!(last > 199, "numbers are left out");
+        assert!(last > 199, "numbers are skipped");
         assert!(matches!(sent.on_ack(&[(0, last)], RTT), Err(AckViolation::Skipped(_))));
     }
 
     #[test]
-    fn a_peer_that_never_acknowledges_is_not_remembered_for_ever() {
+    fn tracked_packets_are_bounded_without_acknowledgements() {
         let mut sent = SentPackets::new(9);
         for i in 0..MAX_TRACKED as u64 + 1_000 {
             send(&mut sent, i / 100);
@@ -634,7 +635,7 @@ mod tests {
     }
 
     proptest! {
-        /// In-flight accounting equals a recount, whatever is acknowledged in which order.
+        /// Bytes in flight equal a recount for acknowledgements in any order.
         #[test]
         fn in_flight_equals_a_recount(acks in prop::collection::vec((0_u64..300, 0_u64..20), 1..60)) {
             let mut sent = SentPackets::new(9);
@@ -645,8 +646,8 @@ mod tests {
             let mut now_lost = 0;
             for (first, len) in acks {
                 let last = first + len;
-                let honest: Vec<u64> = (first..=last).filter(|pn| real.contains(pn)).collect();
-                for pn in honest.iter().rev() {
+                let valid: Vec<u64> = (first..=last).filter(|pn| real.contains(pn)).collect();
+                for pn in valid.iter().rev() {
                     sent.on_ack(&[(*pn, *pn)], RTT).unwrap();
                 }
                 now_lost += sent.detect_losses(RTT, Duration::from_secs(100)).lost_packets;

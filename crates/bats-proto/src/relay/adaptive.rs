@@ -1,21 +1,22 @@
-//! How many combinations follow a batch where the next node reports nothing.
+//! Adaptive recoding: the number of recoded packets that follow a batch if the next node does not
+//! report ranks.
 
 use bats_code::BATCH_SIZE;
 use bats_code::adaptive::{HopLoss, RecodingPlan};
 
 use super::LinkView;
 
-/// Batches after which the plan is made anew.
+/// Number of batches after which the plan is recomputed.
 const BATCHES_PER_PLAN: u32 = 64;
-/// Batches that the ranks are weighted over: older ones fade.
-const MEMORY: f64 = 0.75;
-/// Ranks that less than one batch in so many has do not count.
-const RARE: f64 = 64.0;
-/// Packets of a batch in the plan at most.
+/// Weight that the counts of earlier batches keep at each new plan.
+const DECAY: f64 = 0.75;
+/// Ranks with fewer than one in this many batches are ignored.
+const MIN_RANK_FRACTION: f64 = 64.0;
+/// Maximum number of packets of a batch in the plan.
 const MAX_BUDGET: f64 = 4.0 * BATCH_SIZE as f64;
 
-/// Ranks of the batches that came, and the plan made of them (RFC 9426, section 3.3; adaptive
-/// recoding: see `bats_code::adaptive`).
+/// Rank distribution of received batches, and the recoding plan computed from it (RFC 9426, section
+/// 3.3; adaptive recoding: see `bats_code::adaptive`).
 #[derive(Debug, Default)]
 pub(super) struct AdaptiveCounts {
     ranks: [f64; BATCH_SIZE + 1],
@@ -25,7 +26,7 @@ pub(super) struct AdaptiveCounts {
 }
 
 impl AdaptiveCounts {
-    /// Combinations to send of a batch that ended with this rank.
+    /// Number of recoded packets to send after a batch that ended with this rank.
     pub(super) fn extras(&mut self, rank: usize, view: &LinkView) -> usize {
         let rank = rank.min(BATCH_SIZE);
         self.ranks[rank] += 1.0;
@@ -34,7 +35,7 @@ impl AdaptiveCounts {
             self.since = 0;
             self.make_plan(view);
         }
-        // A sequence that fills the unit interval evenly.
+        // Weyl sequence: covers the unit interval evenly.
         self.draws = self.draws.wrapping_add(0x9e37_79b9);
         let packets = self.plan.as_ref().map_or(rank, |plan| plan.packets(rank, self.draws));
         packets.saturating_sub(rank)
@@ -43,12 +44,12 @@ impl AdaptiveCounts {
     fn make_plan(&mut self, view: &LinkView) {
         let total: f64 = self.ranks.iter().sum();
         let p = view.loss.clamp(0.0, 0.9);
-        // The previous nodes were given a link's share for batches that were full when they began:
-        // so are the next ones, whatever was lost on the way.
-        let full = self.ranks.iter().rposition(|&n| n * RARE >= total).unwrap_or(0);
+        // The previous nodes used the whole rate of a link for batches that were full at first. The
+        // following nodes do so too, whatever was lost before this node.
+        let full = self.ranks.iter().rposition(|&n| n * MIN_RANK_FRACTION >= total).unwrap_or(0);
         let budget = (full as f64 / (1.0 - p)).min(MAX_BUDGET);
         let loss = if view.burst_factor > 1.0 {
-            // Variance over that of independent losses: (1 + r) / (1 - r) of a Gilbert chain.
+            // Variance relative to independent losses: (1 + r) / (1 - r) of a Gilbert model.
             let correlation = (view.burst_factor - 1.0) / (view.burst_factor + 1.0);
             HopLoss::bursty(p, (1.0 / ((1.0 - p) * (1.0 - correlation))).max(1.0))
         } else {
@@ -56,7 +57,7 @@ impl AdaptiveCounts {
         };
         let loss = loss.or_else(|_| HopLoss::independent(p));
         self.plan = loss.and_then(|loss| RecodingPlan::adaptive(&self.ranks, loss, budget)).ok();
-        self.ranks.iter_mut().for_each(|n| *n *= MEMORY);
+        self.ranks.iter_mut().for_each(|n| *n *= DECAY);
     }
 }
 
@@ -65,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn higher_ranks_get_more_within_the_share_of_a_full_batch() {
+    fn higher_ranks_get_more_packets_within_the_full_batch_budget() {
         let view = LinkView { loss: 0.2, ..LinkView::default() };
         let mut counts = AdaptiveCounts::default();
         let ranks = [16, 14, 12, 13, 15, 16, 11, 13];

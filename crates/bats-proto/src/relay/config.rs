@@ -1,53 +1,56 @@
-//! What a relay is set up with, what it counts, and its limits.
+//! Configuration, counters and limits of a relay.
 
 use core::time::Duration;
 
 use crate::wire::flow::NodeId;
 
-/// Flows known at once (`guide`: 10,000 through one relay); packets of further ones are dropped.
+/// Maximum number of flows (the goal is 10,000 through one relay). Packets of further flows are
+/// dropped.
 pub const MAX_FLOWS: usize = 16_384;
-/// Batches of a kind that a node follows for a flow: eight round trips of 20 ms at 1 Gbit/s.
+/// Number of batches of a kind that a node tracks for a flow: eight round trips of 20 ms at 1
+/// Gbit/s.
 pub(super) const MAX_BATCHES: usize = 1_024;
-/// Combinations made of one batch at most: enough for half of the packets lost in bursts, and an
-/// end to what a neighbour that always lacks something can ask for.
+/// Maximum number of recoded packets of one batch. It covers a loss of half of the packets in
+/// bursts, and limits a neighbour that always reports missing rank.
 pub const MAX_RECODED: u16 = 64;
-/// Packets beyond a round trip that may wait for the next hop: what the rates of two hops differ
-/// by for a while.
+/// Number of packets that may be queued for the next hop in addition to a round trip. It absorbs
+/// short-term rate differences of two hops.
 pub(super) const QUEUE_PACKETS: u64 = 128;
-/// Least memory of a flow that is granted whatever the round trip is.
-pub const LEAST_FLOW_BYTES: usize = 1 << 20;
-/// End-to-end packets that wait for a link; more are dropped.
+/// Minimum memory in bytes that a flow may use, whatever the round trip is.
+pub const MIN_FLOW_BYTES: usize = 1 << 20;
+/// Maximum number of end-to-end packets queued for a link. Further packets are dropped.
 pub const MAX_OPAQUE: usize = 256;
-/// Packets over which the share of useless ones from a neighbour is looked at.
-pub const USELESS_WINDOW: u64 = 1_000;
-/// Useless ones among them from which on a neighbour is left out, where there is another. More than
-/// half are told of; but an honest neighbour protects each packet of a thin flow by up to three others,
-/// so that three of four may be useless without harm to anybody.
-pub const MOST_USELESS: u64 = 800;
+/// Number of packets over which the non-innovative ones of a neighbour are counted.
+pub const NON_INNOVATIVE_WINDOW: u64 = 1_000;
+/// Number of non-innovative packets in that window above which a neighbour is demoted, if there is
+/// another one. An event reports more than half of the window. Three of four packets may be
+/// non-innovative without harm, because a correct neighbour protects each packet of a thin flow by
+/// up to three others.
+pub const MAX_NON_INNOVATIVE: u64 = 800;
 
-/// What a node that relays or speaks across relays is set up with.
+/// Configuration of a node that relays or that has sessions over relays.
 #[derive(Clone, Debug)]
 pub struct RelayConfig {
-    /// Its own name.
+    /// ID of this node.
     pub node: NodeId,
-    /// Whether carried flows are recoded and repaired hop by hop. If not, packets are forwarded
-    /// as they come, and the ends repair.
+    /// Whether flows are recoded and repaired hop by hop. If not, packets are forwarded unchanged
+    /// and the ends repair losses.
     pub recoding: bool,
-    /// Bytes that the payloads of one flow may take: what a round trip of the next hop and its
-    /// repairs need, at least 1 MiB, at most this.
+    /// Upper limit of the bytes that the payloads of one flow may take, at least 1 MiB. Below it, a
+    /// flow gets what a round trip of the next hop and its repairs need.
     pub flow_bytes: usize,
-    /// Bytes that the payloads of all flows may take, and as many that what is known of their batches
-    /// may take.
+    /// Maximum number of bytes of the payloads of all flows. The state of their batches may take as
+    /// many bytes again.
     pub total_bytes: usize,
-    /// Silence after which a flow is forgotten.
+    /// Idle time after which a flow is removed.
     pub idle_timeout: Duration,
-    /// Links that packets made here may cross.
+    /// Hop limit of packets that this node sends.
     pub hop_limit: u8,
 }
 
 impl RelayConfig {
-    /// Recoding on, at most 8 MiB a flow (1 Gbit/s over a hop of 25 ms round trip) and 64 MiB in
-    /// all, flows forgotten after 300 s, 64 hops.
+    /// Recoding enabled; at most 8 MiB for a flow (1 Gbit/s over a hop with a 25 ms round trip) and
+    /// 64 MiB in total; idle time-out 300 s; 64 hops.
     #[must_use]
     pub fn new(node: NodeId) -> Self {
         Self {
@@ -61,60 +64,61 @@ impl RelayConfig {
     }
 }
 
-/// Counters of a relay, in packets unless their names say otherwise.
+/// Counters of a relay, in packets unless stated otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RelayStats {
-    /// Carried packets received from links.
+    /// Relayed packets received from links.
     pub received: u64,
-    /// Packets passed on as they came.
+    /// Packets forwarded unchanged.
     pub forwarded: u64,
-    /// Combinations sent because the next node reported less rank than was sent.
+    /// Recoded packets sent because the next node reported less rank than was sent.
     pub top_ups: u64,
-    /// Combinations sent ahead of a report, in slots that nothing else wanted, or, where the next
-    /// node reports nothing, as adaptive recoding says.
+    /// Recoded packets sent before a report: in idle slots or, if the next node does not report, as
+    /// adaptive recoding determines.
     pub extras: u64,
-    /// Coded packets handed to this node's own sessions.
+    /// Coded packets delivered to this node's own sessions.
     pub delivered: u64,
-    /// End-to-end packets sent, repetitions included.
+    /// End-to-end packets sent, including repetitions.
     pub opaque_sent: u64,
-    /// Dropped: coded packets that brought nothing new.
-    pub useless: u64,
-    /// Dropped: packets of batches that are done or given up.
+    /// Dropped: non-innovative coded packets.
+    pub non_innovative: u64,
+    /// Dropped: packets of batches that are complete or given up.
     pub late: u64,
-    /// Dropped: their headers are malformed.
+    /// Dropped: malformed headers.
     pub malformed: u64,
     /// Dropped: no route to the destination.
     pub unroutable: u64,
-    /// Dropped: they would go back where they came from, or claim to come from here.
+    /// Dropped: the packet would return to the link that it came from, or claims this node as its
+    /// source.
     pub looped: u64,
-    /// Dropped: they have crossed too many links.
+    /// Dropped: hop limit reached.
     pub hop_limit: u64,
-    /// Dropped: repetitions of end-to-end packets.
+    /// Dropped: repeated end-to-end packets.
     pub repeated: u64,
-    /// Dropped: a queue was full, a packet between the ends waited too long in one, or there were
-    /// too many flows.
+    /// Dropped: a queue was full, an end-to-end packet waited too long in one, or there were too
+    /// many flows.
     pub overflowed: u64,
-    /// Batches whose packets were let go for want of room before the next node was known to have
-    /// them: they were forwarded, and not repaired here.
+    /// Batches whose packets were freed for lack of memory before the next node reported them. They
+    /// were forwarded, but not repaired here.
     pub batches_unrepaired: u64,
-    /// Batches dropped for want of room before all their packets were sent.
+    /// Batches dropped for lack of memory before all their packets were sent.
     pub batches_dropped: u64,
-    /// Batches given up because nothing came of them for long.
+    /// Batches given up because no packets of them arrived within the time-out.
     pub batches_expired: u64,
-    /// Batches of which the most combinations allowed were made.
+    /// Batches that reached [`MAX_RECODED`].
     pub batches_capped: u64,
-    /// Links whose packets were found useless for the most part, each time anew.
+    /// Number of times that a link was demoted because most of its packets were non-innovative.
     pub links_demoted: u64,
-    /// Ways on which something was altered.
-    pub ways_lying: u64,
-    /// Flows known now.
+    /// Number of paths marked as polluting.
+    pub polluting_paths: u64,
+    /// Current number of flows.
     pub flows: u64,
-    /// Flows forgotten after silence.
+    /// Flows removed after the idle time-out.
     pub flows_expired: u64,
-    /// Bytes of what is known of batches, beside their payloads.
+    /// Bytes of batch state, without payloads.
     pub state_bytes: u64,
     /// Bytes of payloads held now.
     pub bytes_held: u64,
-    /// Most bytes of payloads held so far.
+    /// Maximum of [`bytes_held`](Self::bytes_held) so far.
     pub bytes_peak: u64,
 }

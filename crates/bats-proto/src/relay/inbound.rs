@@ -1,4 +1,4 @@
-//! What has arrived of a flow, as the previous node needs to know it.
+//! The receiving side of a hop: the ranks that the previous node needs as feedback.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -13,49 +13,49 @@ use crate::wire::batch_rank::{BatchRank, Space};
 use crate::wire::coding::expand;
 use crate::wire::flow::FlowKey;
 
-/// Batches before the first one seen that may be on the way, too.
+/// Number of batches before the first one seen that may still be in flight.
 const HISTORY: u64 = 64;
-/// Round trips after which nothing more is expected of an incomplete batch. Each lets one round of
-/// repairs through; at a loss of 20 % three of them would leave 1 % of the packets unrepaired on
-/// every hop, eight leave nothing that counts.
-pub(super) const PATIENCE: u32 = 8;
-/// The same at least.
-pub(super) const LEAST_PATIENCE: Duration = Duration::from_millis(250);
-/// Interval of reports: a part of the round trip, but within these.
-const LEAST_INTERVAL: Duration = Duration::from_millis(1);
-const MOST_INTERVAL: Duration = Duration::from_millis(10);
-const INTERVALS_PER_RTT: u32 = 16;
+/// Number of round trips after which an incomplete batch is given up. Each one allows one round of
+/// repairs. At 20 % loss, three would leave 1 % of the packets unrepaired on every hop; eight leave
+/// a negligible part.
+pub(super) const BATCH_TIMEOUT_ROUND_TRIPS: u32 = 8;
+/// Minimum of that time.
+pub(super) const MIN_BATCH_TIMEOUT: Duration = Duration::from_millis(250);
+/// Limits of the interval between reports, which is a fraction of the round trip.
+const MIN_REPORT_INTERVAL: Duration = Duration::from_millis(1);
+const MAX_REPORT_INTERVAL: Duration = Duration::from_millis(10);
+const REPORTS_PER_RTT: u32 = 16;
 
-/// What a packet was worth.
+/// Classification of a received packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Arrival {
-    /// It raised the rank.
+    /// The packet raised the rank.
     Innovative,
-    /// It did not.
-    Useless,
-    /// Its batch is done or given up.
+    /// The packet did not raise the rank.
+    NonInnovative,
+    /// The batch is complete or given up.
     Late,
 }
 
 #[derive(Debug)]
 struct Batch {
-    /// `None` before the first packet, and when the rank is full.
+    /// `None` before the first packet and once the rank is full.
     basis: Option<Box<Basis>>,
     rank: u8,
     changed: Timestamp,
 }
 
-/// Batches of one kind.
+/// Ranks of the batches of one kind.
 #[derive(Debug, Default)]
 struct Ranks {
     started: bool,
-    /// The first batch that is not done.
+    /// The first batch that is not complete or given up.
     floor: u64,
     batches: VecDeque<Batch>,
-    /// How many of them have a basis.
+    /// Number of batches with a basis.
     bases: usize,
-    /// Something came since the last report.
-    news: bool,
+    /// Whether a packet arrived since the last report.
+    has_new_packets: bool,
 }
 
 impl Ranks {
@@ -64,7 +64,7 @@ impl Ranks {
         now: Timestamp,
         batch: u32,
         vector: &CoefficientVector,
-        patience: Duration,
+        batch_timeout: Duration,
     ) -> (u64, Arrival) {
         let end = self.floor + self.batches.len() as u64;
         let number = expand(u64::from(batch), 24, end);
@@ -72,13 +72,13 @@ impl Ranks {
             self.started = true;
             self.floor = number.saturating_sub(HISTORY);
         }
-        self.news = true;
+        self.has_new_packets = true;
         if number < self.floor {
             return (number, Arrival::Late);
         }
         let most = MAX_BATCHES as u64;
         if number - self.floor >= most {
-            // What is so far back was overtaken by more than is kept.
+            // Give up the oldest batches: packets overtook them by more than the table holds.
             let floor = number + 1 - most;
             let gone = (floor - self.floor).min(self.batches.len() as u64);
             let gone = self.batches.drain(..gone as usize);
@@ -91,12 +91,12 @@ impl Ranks {
         }
         let state = &mut self.batches[index];
         if usize::from(state.rank) == BATCH_SIZE {
-            return (number, Arrival::Useless);
+            return (number, Arrival::NonInnovative);
         }
         self.bases += usize::from(state.basis.is_none());
         let basis = state.basis.get_or_insert_default();
         if !basis.insert(*vector) {
-            return (number, Arrival::Useless);
+            return (number, Arrival::NonInnovative);
         }
         state.rank += 1;
         state.changed = now;
@@ -104,15 +104,15 @@ impl Ranks {
             state.basis = None;
             self.bases -= 1;
         }
-        self.retire(now, patience);
+        self.retire(now, batch_timeout);
         (number, Arrival::Innovative)
     }
 
-    /// Batches that are complete, or of which nothing came for long, need no more. The newest two
-    /// may still grow: a slow source fills them one symbol after the other.
-    fn retire(&mut self, now: Timestamp, patience: Duration) {
+    /// Removes complete batches, and those that have timed out, from the front. The newest two may
+    /// still grow, because a slow source fills them one symbol at a time.
+    fn retire(&mut self, now: Timestamp, batch_timeout: Duration) {
         while let Some(batch) = self.batches.front() {
-            let stale = self.batches.len() > 2 && batch.changed + patience <= now;
+            let stale = self.batches.len() > 2 && batch.changed + batch_timeout <= now;
             if usize::from(batch.rank) < BATCH_SIZE && !stale {
                 break;
             }
@@ -129,22 +129,24 @@ pub(super) struct Inbound {
     spaces: [Ranks; 2],
     report_at: Option<Timestamp>,
     last_report: Timestamp,
-    /// The last report told of packets that wait here: the next one is due even if nothing comes.
-    queued_told: u64,
+    /// Packets queued here, as last reported. If there were any, the next report is due even if no
+    /// packet arrives.
+    queued_reported: u64,
 }
 
-/// How long an incomplete batch is waited for on a hop.
-pub(super) fn patience(view: &LinkView) -> Duration {
-    (view.smoothed_rtt * PATIENCE).max(LEAST_PATIENCE)
+/// Time after which an incomplete batch is given up on a hop.
+pub(super) fn batch_timeout(view: &LinkView) -> Duration {
+    (view.smoothed_rtt * BATCH_TIMEOUT_ROUND_TRIPS).max(MIN_BATCH_TIMEOUT)
 }
 
 /// Interval between two reports.
-pub(super) fn interval(view: &LinkView) -> Duration {
-    (view.min_rtt / INTERVALS_PER_RTT).clamp(LEAST_INTERVAL, MOST_INTERVAL)
+pub(super) fn report_interval(view: &LinkView) -> Duration {
+    (view.min_rtt / REPORTS_PER_RTT).clamp(MIN_REPORT_INTERVAL, MAX_REPORT_INTERVAL)
 }
 
 impl Inbound {
-    /// Takes the vector of a packet; the batch's full number and what the packet was worth.
+    /// Processes the coefficient vector of a packet. Returns the full batch number and the
+    /// classification.
     pub(super) fn on_packet(
         &mut self,
         now: Timestamp,
@@ -153,12 +155,12 @@ impl Inbound {
         vector: &CoefficientVector,
         view: &LinkView,
     ) -> (u64, Arrival) {
-        let due = (self.last_report + interval(view)).max(now);
+        let due = (self.last_report + report_interval(view)).max(now);
         self.report_at = Some(self.report_at.map_or(due, |at| at.min(due)));
-        self.spaces[space as usize].on_packet(now, batch, vector, patience(view))
+        self.spaces[space as usize].on_packet(now, batch, vector, batch_timeout(view))
     }
 
-    /// Bytes of what is known of batches.
+    /// Bytes of batch state.
     pub(super) fn state_bytes(&self) -> usize {
         let of = |ranks: &Ranks| {
             ranks.batches.len() * size_of::<Batch>() + ranks.bases * size_of::<Basis>()
@@ -166,7 +168,7 @@ impl Inbound {
         self.spaces.iter().map(of).sum()
     }
 
-    /// Whether a packet of this batch would take no more memory than there is.
+    /// Whether a packet of this batch would take no further memory.
     pub(super) fn holds(&self, space: Space, batch: u32) -> bool {
         let ranks = &self.spaces[space as usize];
         let number = expand(u64::from(batch), 24, ranks.floor + ranks.batches.len() as u64);
@@ -180,17 +182,17 @@ impl Inbound {
         self.report_at
     }
 
-    /// The report is about to be written; until then nobody needs to be reminded.
+    /// Postpones the timer while a report waits to be written.
     pub(super) fn postpone(&mut self, now: Timestamp) {
-        self.report_at = Some(now + MOST_INTERVAL);
+        self.report_at = Some(now + MAX_REPORT_INTERVAL);
     }
 
-    /// There is nobody to report to.
-    pub(super) fn forget_report(&mut self) {
+    /// Cancels the report: the previous node does not accept reports.
+    pub(super) fn cancel_report(&mut self) {
         self.report_at = None;
     }
 
-    /// The reports that are due: one for each kind of batches that there is news of.
+    /// Builds the reports that are due: one for each kind of batches with new packets.
     pub(super) fn reports(
         &mut self,
         now: Timestamp,
@@ -200,16 +202,16 @@ impl Inbound {
         view: &LinkView,
     ) -> Vec<BatchRank> {
         self.last_report = now;
-        self.report_at = (queued > 0).then(|| now + interval(view));
-        let more_room = self.queued_told > queued;
-        self.queued_told = queued;
+        self.report_at = (queued > 0).then(|| now + report_interval(view));
+        let more_room = self.queued_reported > queued;
+        self.queued_reported = queued;
         let mut reports = Vec::new();
         for (space, ranks) in [Space::Source, Space::Repair].into_iter().zip(&mut self.spaces) {
             let room_alone = space == Space::Source && more_room && ranks.started;
-            if !core::mem::take(&mut ranks.news) && !room_alone {
+            if !core::mem::take(&mut ranks.has_new_packets) && !room_alone {
                 continue;
             }
-            ranks.retire(now, patience(view));
+            ranks.retire(now, batch_timeout(view));
             reports.push(BatchRank {
                 key,
                 space,
@@ -243,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_tell_ranks_from_the_first_batch_that_lacks_something() {
+    fn reports_start_at_the_first_incomplete_batch() {
         let mut inbound = Inbound::default();
         let now = Timestamp::from_millis(20);
         assert_eq!(inbound.report_at(), None);
@@ -254,7 +256,7 @@ mod tests {
         for (batch, index) in [(1, 4), (1, 7), (3, 0)] {
             assert_eq!(push(&mut inbound, now, batch, index), Arrival::Innovative);
         }
-        assert_eq!(push(&mut inbound, now, 3, 0), Arrival::Useless);
+        assert_eq!(push(&mut inbound, now, 3, 0), Arrival::NonInnovative);
         assert_eq!(inbound.report_at(), Some(now));
         let report = report(&mut inbound, now);
         assert_eq!((report.first, &report.ranks[..]), (1, &[2, 0, 1][..]));
@@ -263,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_begins_late_asks_for_what_is_under_way() {
+    fn first_report_includes_batches_in_flight() {
         let mut inbound = Inbound::default();
         let now = Timestamp::from_millis(5);
         push(&mut inbound, now, 1_000, 0);
@@ -272,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn old_batches_are_given_up_but_not_the_newest() {
+    fn stale_batches_are_given_up_except_the_newest_two() {
         let mut inbound = Inbound::default();
         let start = Timestamp::from_millis(5);
         for batch in 0..4 {
@@ -286,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_neighbour_cannot_make_it_grow() {
+    fn tracked_batches_are_bounded() {
         let mut inbound = Inbound::default();
         let now = Timestamp::from_millis(5);
         for batch in (0..0x00ff_ffff).step_by(99_991) {

@@ -1,4 +1,4 @@
-//! Limits of what neighbours can make a relay do and keep, at each limit and beyond.
+//! Limits of what neighbours can make a relay do and store, each tested at the limit and beyond.
 
 use super::*;
 use crate::wire::coding::SourceHeader;
@@ -31,19 +31,19 @@ fn packet(key: FlowKey, number: u64) -> Vec<u8> {
 
 fn push(relay: &mut Relay, link: LinkId, key: FlowKey, number: u64) {
     let bytes = packet(key, number);
-    relay.on_carried(NOW, link, &LinkView::default(), PacketKind::Source, &bytes);
+    relay.on_packet(NOW, link, &LinkView::default(), PacketKind::Source, &bytes);
 }
 
-fn ways(relay: &Relay) -> Vec<LinkId> {
+fn links_in_use(relay: &Relay) -> Vec<LinkId> {
     relay.routes(KEY.destination).collect()
 }
 
-/// More than half of 1,000 useless are told of; of more than 800, the neighbour gets nothing as long as
-/// there is another way.
+/// More than half of 1,000 packets non-innovative: an event. More than 800: the neighbour gets no
+/// packets while there is another path.
 #[test]
-fn a_useless_neighbour_is_left_out_until_it_is_useful_again() {
-    let half = USELESS_WINDOW / 2;
-    let few = USELESS_WINDOW - MOST_USELESS;
+fn non_innovative_neighbour_is_demoted_until_it_recovers() {
+    let half = NON_INNOVATIVE_WINDOW / 2;
+    let few = NON_INNOVATIVE_WINDOW - MAX_NON_INNOVATIVE;
     for (useful, is_told, is_left_out) in
         [(half, false, false), (half - 1, true, false), (few, true, false), (few - 1, true, true)]
     {
@@ -53,64 +53,65 @@ fn a_useless_neighbour_is_left_out_until_it_is_useful_again() {
         for number in 0..useful {
             push(&mut relay, DOWN, back, number);
         }
-        for _ in useful..USELESS_WINDOW {
+        for _ in useful..NON_INNOVATIVE_WINDOW {
             push(&mut relay, DOWN, back, 0);
         }
         let expected = if is_left_out { vec![OTHER] } else { vec![DOWN, OTHER] };
-        assert_eq!(ways(&relay), expected, "{useful}");
+        assert_eq!(links_in_use(&relay), expected, "{useful}");
         assert_eq!(relay.stats().links_demoted, u64::from(is_left_out));
-        let event = is_told.then_some(RelayEvent::UselessNeighbour(DOWN));
+        let event = is_told.then_some(RelayEvent::NonInnovativeNeighbour(DOWN));
         assert_eq!(relay.pop_event(), event);
         if !is_left_out {
             continue;
         }
-        // Alone it is better than nothing.
+        // It is used if it is the only link.
         relay.set_view(NOW, OTHER, &LinkView { alive: false, ..LinkView::default() });
-        assert_eq!(ways(&relay), [DOWN, OTHER]);
+        assert_eq!(links_in_use(&relay), [DOWN, OTHER]);
         relay.set_view(NOW, OTHER, &LinkView::default());
-        assert_eq!(ways(&relay), [OTHER]);
-        for number in useful..useful + USELESS_WINDOW {
+        assert_eq!(links_in_use(&relay), [OTHER]);
+        for number in useful..useful + NON_INNOVATIVE_WINDOW {
             push(&mut relay, DOWN, back, number);
         }
-        assert_eq!(ways(&relay), [DOWN, OTHER]);
+        assert_eq!(links_in_use(&relay), [DOWN, OTHER]);
         assert_eq!((relay.pop_event(), relay.stats().links_demoted), (None, 1));
     }
 }
 
 #[test]
-fn a_way_that_lies_is_left_and_what_waits_for_it_moves() {
+fn polluting_path_is_left_and_its_packets_move() {
     let mut relay = relay();
     for number in 0..16 {
         push(&mut relay, UP, KEY, number);
     }
     let (mut out, view) = (Vec::new(), LinkView::default());
-    let first = ways(&relay)[0];
+    let first = links_in_use(&relay)[0];
     assert!(relay.pull(NOW, first, &view, 1, &mut out).is_some());
     let held = relay.stats().bytes_held;
-    assert!(!relay.distrust(NOW, KEY.destination, UP), "no way there");
-    assert!(!relay.distrust(NOW, NodeId(9), first), "nor that one");
-    assert!(relay.distrust(NOW, KEY.destination, first));
-    assert!(!relay.distrust(NOW, KEY.destination, first), "known");
+    assert!(!relay.mark_polluting(NOW, KEY.destination, UP), "not a path to the node");
+    assert!(!relay.mark_polluting(NOW, NodeId(9), first), "no path to that node");
+    assert!(relay.mark_polluting(NOW, KEY.destination, first));
+    assert!(!relay.mark_polluting(NOW, KEY.destination, first), "marked already");
     let other = if first == DOWN { OTHER } else { DOWN };
-    assert_eq!((ways(&relay), relay.stats().bytes_held), (vec![other], held));
+    assert_eq!((links_in_use(&relay), relay.stats().bytes_held), (vec![other], held));
     assert_eq!(relay.pop_event(), Some(RelayEvent::PollutingPath(first, KEY.destination)));
     assert!(relay.pull(NOW, first, &view, 2, &mut out).is_none());
     let sent = (1..40).filter(|&n| relay.pull(NOW, other, &view, n, &mut out).is_some()).count();
     assert_eq!(sent, 16);
-    // To other nodes it may be honest, and if both lie, both are used.
+    // The link may still be used for other nodes. If all paths pollute, all are used.
     relay.set_route(NOW, NodeId(60), first);
     assert_eq!(relay.routes(NodeId(60)).count(), 1);
-    assert!(relay.distrust(NOW, KEY.destination, other));
-    assert_eq!((ways(&relay).len(), relay.stats().ways_lying), (2, 2));
+    assert!(relay.mark_polluting(NOW, KEY.destination, other));
+    assert_eq!((links_in_use(&relay).len(), relay.stats().polluting_paths), (2, 2));
     relay.remove_link(NOW, first);
     relay.add_link(first, true);
     assert!(relay.add_route(NOW, KEY.destination, first));
-    assert_eq!(ways(&relay), [first], "a new link is a new chance");
+    assert_eq!(links_in_use(&relay), [first], "a new link is not marked");
 }
 
-/// Batches far apart make a relay remember all between them: what it remembers is limited, too.
+/// Batches with distant numbers make a relay track all batches between them. That state is limited,
+/// too.
 #[test]
-fn what_is_known_of_batches_is_bounded_and_forgotten() {
+fn batch_state_is_bounded_and_freed() {
     let mut relay = relay();
     relay.config.total_bytes = 1 << 20;
     for number in 0..10_000 {
@@ -124,10 +125,10 @@ fn what_is_known_of_batches_is_bounded_and_forgotten() {
     }
     let stats = relay.stats();
     assert!(stats.overflowed > 5_000 && stats.state_bytes >= 1 << 20, "{stats:?}");
-    // Flows that are known go on with the batches that they have.
+    // Known flows continue with the batches that they have.
     let before = stats.overflowed;
     push(&mut relay, UP, FlowKey { flow: 99_999, ..KEY }, 1);
-    assert_eq!(relay.stats().overflowed, before + 1, "a new one does not");
+    assert_eq!(relay.stats().overflowed, before + 1, "a new flow is refused");
     push(&mut relay, UP, FlowKey { flow: 0, ..KEY }, 1);
     assert_eq!(relay.stats().overflowed, before + 1);
     relay.handle_timeout(NOW + relay.config.idle_timeout);

@@ -1,29 +1,29 @@
-//! Relays: flows that cross several links, recoded and repaired hop by hop.
+//! Relays: flows over several links, recoded and repaired hop by hop.
 //!
-//! A [`Relay`] sits between the links of a node. It takes authenticated carried packets, keeps the
-//! packets of each batch until the next node has their rank, and gives a link what it may send when
-//! the link's window and pacer allow ([`Relay::pull`]): first combinations that the next node is
-//! known to lack, then fresh packets as they are, then, in slots that nothing else wants,
-//! combinations for losses that are to be expected. A source and a destination take part in the
-//! same way, with no link on their other side.
+//! A [`Relay`] connects the links of a node. It takes authenticated relayed packets, keeps the
+//! packets of each batch until the next node reports their rank, and supplies a link with packets
+//! when its congestion window and pacer allow ([`Relay::pull`]). First come recoded packets for
+//! rank that the next node is known to lack, then new packets unchanged, then, in idle slots,
+//! recoded packets for expected losses. A source and a destination work in the same way, with no
+//! link on their other side.
 //!
-//! It cannot read what it carries: nothing here names a type of the ends.
+//! A relay cannot read the flows: no module here uses a type of the ends.
 //!
-//! Time comes in as an argument, random choices follow from a seed.
+//! Time is an argument; random choices derive from a seed.
 
 mod adaptive;
 mod config;
 mod inbound;
-mod intake;
+mod ingress;
 #[cfg(test)]
 mod limit_tests;
+#[cfg(test)]
+mod multipath_tests;
 mod opaque;
 mod outbound;
 mod routes;
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod ways_tests;
 
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -36,19 +36,19 @@ use crate::wire::short_header::PacketKind;
 use crate::wire::varint::Writer;
 
 pub use config::{
-    LEAST_FLOW_BYTES, MAX_FLOWS, MAX_OPAQUE, MAX_RECODED, MOST_USELESS, RelayConfig, RelayStats,
-    USELESS_WINDOW,
+    MAX_FLOWS, MAX_NON_INNOVATIVE, MAX_OPAQUE, MAX_RECODED, MIN_FLOW_BYTES, NON_INNOVATIVE_WINDOW,
+    RelayConfig, RelayStats,
 };
 use inbound::Inbound;
-use opaque::{OpaqueQueue, Repetitions};
+use opaque::{DuplicateFilter, OpaqueQueue};
 use outbound::Outbound;
 pub use routes::{MAX_PATHS, PathSetStats};
 
-/// Names a link of a node; never reused.
+/// Identifies a link of a node; IDs are never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkId(pub u64);
 
-/// How a link looks, from its own measurements.
+/// Measurements of a link.
 #[derive(Clone, Copy, Debug)]
 pub struct LinkView {
     /// Rate before loss, in bytes per second.
@@ -57,17 +57,17 @@ pub struct LinkView {
     pub smoothed_rtt: Duration,
     /// Least round-trip time.
     pub min_rtt: Duration,
-    /// Share of packets lost.
+    /// Fraction of packets lost.
     pub loss: f64,
-    /// Variance of the losses over that of independent ones, at least 1.
+    /// Variance of the losses relative to independent losses, at least 1.
     pub burst_factor: f64,
     /// Bytes of a full packet.
     pub packet: u64,
-    /// The other end was heard of late, as far as it was asked.
+    /// Whether the other end is responsive.
     pub alive: bool,
-    /// Several answers are overdue: not to be used as long as there is another link to the same
-    /// place.
-    pub quiet: bool,
+    /// Whether several answers are overdue. Such a link is potentially failed (RFC 7829): it is not
+    /// used while another link leads to the same node.
+    pub potentially_failed: bool,
 }
 
 impl Default for LinkView {
@@ -80,7 +80,7 @@ impl Default for LinkView {
             burst_factor: 1.0,
             packet: 1_200,
             alive: true,
-            quiet: false,
+            potentially_failed: false,
         }
     }
 }
@@ -90,100 +90,103 @@ impl Default for LinkView {
 pub struct Delivery<'a> {
     /// Its flow.
     pub key: FlowKey,
-    /// What it is; [`PacketKind::Control`]: an end-to-end packet.
+    /// Kind of the packet; [`PacketKind::Control`] is an end-to-end packet.
     pub kind: PacketKind,
-    /// What stands behind the flow header.
+    /// The payload behind the flow header.
     pub payload: &'a [u8],
 }
 
-/// What the owner of a relay may want to know.
+/// Events for the owner of a relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RelayEvent {
-    /// More than half of 1,000 coded packets of this link brought nothing new; told once a link. As
-    /// long as it is more than [`MOST_USELESS`], the link carries nothing where there is another one.
-    UselessNeighbour(LinkId),
-    /// What left over this link towards that node was altered on the way: the link carries nothing to
-    /// it any more where there is another one.
+    /// More than half of 1,000 coded packets from this link were non-innovative; reported once for
+    /// each link. While it is more than [`MAX_NON_INNOVATIVE`], the link is not used if there is
+    /// another one.
+    NonInnovativeNeighbour(LinkId),
+    /// Data sent over this link to that node was polluted. The link is no longer used for that node
+    /// if there is another one.
     PollutingPath(LinkId, NodeId),
 }
 
 #[derive(Debug)]
 struct Link {
-    /// Both ends report ranks to each other.
+    /// Whether both ends report ranks to each other.
     feedback: bool,
     view: LinkView,
     opaque: OpaqueQueue,
-    /// A packet between the ends has left, and the next one is to be of a flow.
+    /// Whether the next packet comes from a flow, because the last one was an end-to-end packet.
     coded_turn: bool,
-    /// Flows that may have packets for the link, in order of their turns.
+    /// Flows that may have packets for the link, in round-robin order.
     active: VecDeque<FlowKey>,
     is_active: BTreeSet<FlowKey>,
     /// Flows whose packets wait for the next node's credit.
     blocked: BTreeSet<FlowKey>,
-    /// Reports that wait to be written.
+    /// Reports to be written.
     reports: VecDeque<BatchRank>,
     /// Flows whose reports are due.
     reporting: BTreeSet<FlowKey>,
     received: u64,
-    useless: u64,
-    told: bool,
-    /// Most of what comes is useless.
+    non_innovative: u64,
+    event_sent: bool,
+    /// Whether most packets from the link are non-innovative.
     demoted: bool,
 }
 
 #[derive(Debug)]
 struct Flow {
     seed: u64,
-    /// What has arrived, by the link that it came over; none where the flow begins. Boxed, as are those
-    /// below: a node of the tree has room for eleven.
+    /// Receiving state by the link that packets arrive over; empty at the source. Values are boxed
+    /// here and below because a B-tree node has space for eleven of them.
     inbound: BTreeMap<LinkId, Box<Inbound>>,
-    /// What the next nodes are to have, by the link towards them; none where the flow ends.
-    ways: BTreeMap<LinkId, Box<Outbound>>,
-    /// What waits for a route.
-    parked: Option<Box<Outbound>>,
-    repetitions: Repetitions,
+    /// Sending state by the link to the next node; empty at the destination.
+    outbound: BTreeMap<LinkId, Box<Outbound>>,
+    /// Packets that wait for a route.
+    unrouted: Option<Box<Outbound>>,
+    duplicates: DuplicateFilter,
     last_used: Timestamp,
     timer: Option<Timestamp>,
-    /// Newest BIDs of a flow that begins here.
+    /// Newest BIDs of a flow that starts at this node.
     newest: [u64; 2],
-    /// Bytes of what is known of batches, as counted last.
+    /// Bytes of batch state at the last update.
     state: usize,
-    /// Packets passed on without being looked at.
-    plain: VecDeque<(PacketKind, u8, Vec<u8>)>,
+    /// Packets forwarded without recoding.
+    unrecoded: VecDeque<(PacketKind, u8, Vec<u8>)>,
 }
 
 impl Flow {
-    /// Whether a packet waits that any link may take, and none of the `better` ones leads there.
-    fn has_plain_for(&self, better: &[LinkId]) -> bool {
-        !self.plain.is_empty() && !better.iter().any(|link| self.ways.contains_key(link))
+    /// Whether an unrecoded packet is queued and no link in `alternatives` can send it.
+    fn has_unrecoded_for(&self, alternatives: &[LinkId]) -> bool {
+        !self.unrecoded.is_empty()
+            && !alternatives.iter().any(|link| self.outbound.contains_key(link))
     }
 }
 
-/// The carrying part of a node.
+/// The relay of a node.
 #[derive(Debug)]
 pub struct Relay {
     config: RelayConfig,
     seed: u64,
     links: BTreeMap<LinkId, Link>,
     routes: BTreeMap<NodeId, Vec<LinkId>>,
-    /// Ways on which something was altered.
-    lying: BTreeSet<(NodeId, LinkId)>,
+    /// Paths on which data was polluted.
+    polluting: BTreeSet<(NodeId, LinkId)>,
     flows: BTreeMap<FlowKey, Flow>,
     timers: BTreeSet<(Timestamp, FlowKey)>,
-    /// Links that have got something to send.
+    /// Links with new packets to send.
     ready: BTreeSet<LinkId>,
-    /// Links that have fallen silent or are gone.
+    /// Links that became unresponsive or were removed.
     lost: BTreeSet<LinkId>,
     events: VecDeque<RelayEvent>,
     bytes: usize,
-    /// Bytes of what is known of batches, of all flows.
+    /// Bytes of batch state of all flows.
     state: usize,
     stats: RelayStats,
 }
 
 impl Relay {
-    /// A relay without links; `seed` decides every random choice and differs from node to node.
+    /// A relay without links. `seed` determines every random choice and should differ between
+    /// nodes.
     #[must_use]
     pub fn new(config: RelayConfig, seed: u64) -> Self {
         Self {
@@ -191,7 +194,7 @@ impl Relay {
             seed,
             links: BTreeMap::new(),
             routes: BTreeMap::new(),
-            lying: BTreeSet::new(),
+            polluting: BTreeSet::new(),
             flows: BTreeMap::new(),
             timers: BTreeSet::new(),
             ready: BTreeSet::new(),
@@ -203,19 +206,19 @@ impl Relay {
         }
     }
 
-    /// This node's name.
+    /// ID of this node.
     #[must_use]
     pub fn node(&self) -> NodeId {
         self.config.node
     }
 
-    /// Whether flows are recoded and repaired here.
+    /// Whether this relay recodes and repairs flows.
     #[must_use]
     pub fn is_recoding(&self) -> bool {
         self.config.recoding
     }
 
-    /// Counters and what is held now.
+    /// Counters and current memory use.
     #[must_use]
     pub fn stats(&self) -> RelayStats {
         RelayStats {
@@ -231,7 +234,7 @@ impl Relay {
         self.events.pop_front()
     }
 
-    /// Admits a link, whose other end is authenticated; `feedback` tells whether both ends report
+    /// Admits a link whose other end is authenticated. `feedback` says whether both ends report
     /// ranks. Packets of links that were not admitted are dropped.
     pub fn add_link(&mut self, link: LinkId, feedback: bool) {
         self.links.entry(link).or_insert_with(|| Link {
@@ -245,8 +248,8 @@ impl Relay {
             reports: VecDeque::new(),
             reporting: BTreeSet::new(),
             received: 0,
-            useless: 0,
-            told: false,
+            non_innovative: 0,
+            event_sent: false,
             demoted: false,
         });
     }
@@ -257,8 +260,8 @@ impl Relay {
         self.links.contains_key(&link)
     }
 
-    /// The next payload for a link, flow header included, in `out`; `number` is that of the packet
-    /// that will carry it.
+    /// Writes the next payload for a link, flow header included, to `out`. `number` is the number
+    /// of the packet that will transport it.
     pub fn pull(
         &mut self,
         now: Timestamp,
@@ -270,7 +273,8 @@ impl Relay {
         self.set_view(now, link, view);
         out.clear();
         out.resize(FLOW_HEADER_LEN, 0);
-        // They take turns: handshakes and reports that fill a slow link would starve all data.
+        // The two kinds alternate: handshakes and reports that fill a slow link would starve all
+        // data.
         if self.links.get(&link)?.coded_turn {
             let coded = self.pull_coded(now, link, view, number, out);
             return coded.or_else(|| {
@@ -306,26 +310,26 @@ impl Relay {
         number: u64,
         out: &mut Vec<u8>,
     ) -> Option<PacketKind> {
-        let better = self.better_than(link);
+        let alternatives = self.responsive_alternatives(link);
         let state = self.links.get_mut(&link)?;
         state.coded_turn = false;
         while let Some(&key) = state.active.front() {
-            let flow = self.flows.get_mut(&key).filter(|flow| flow.ways.contains_key(&link));
+            let flow = self.flows.get_mut(&key).filter(|flow| flow.outbound.contains_key(&link));
             let Some(flow) = flow else {
                 state.active.pop_front();
                 state.is_active.remove(&key);
                 continue;
             };
-            let waits = flow.has_plain_for(&better);
-            let Some(way) = flow.ways.get_mut(&link) else { continue };
-            let pulled = match waits.then(|| flow.plain.pop_front()).flatten() {
+            let sends_unrecoded = flow.has_unrecoded_for(&alternatives);
+            let Some(outbound) = flow.outbound.get_mut(&link) else { continue };
+            let pulled = match sends_unrecoded.then(|| flow.unrecoded.pop_front()).flatten() {
                 Some((kind, hop_limit, bytes)) => {
                     out.extend_from_slice(&bytes);
                     self.bytes -= bytes.len();
                     self.stats.forwarded += 1;
                     Some((kind, hop_limit))
                 }
-                None => way.pull(now, number, view, out, &mut self.stats),
+                None => outbound.pull(now, number, view, out, &mut self.stats),
             };
             if let Some((kind, hop_limit)) = pulled {
                 FlowHeader { key, hop_limit }.encode(&mut Writer::new(out))?;
@@ -335,32 +339,34 @@ impl Relay {
             }
             state.active.pop_front();
             state.is_active.remove(&key);
-            if way.queued() > 0 {
+            if outbound.queued() > 0 {
                 state.blocked.insert(key);
             }
-            if let Some(at) = way.check_at() {
+            if let Some(at) = outbound.check_at() {
                 arm(&mut self.timers, key, flow, at);
             }
         }
         None
     }
 
-    /// Whether [`Relay::pull`] would give a packet that was not made here.
+    /// Whether [`Relay::pull`] would return a packet other than an extra recoded one.
     #[must_use]
     pub fn wants(&self, now: Timestamp, link: LinkId) -> bool {
-        let better = self.better_than(link);
+        let alternatives = self.responsive_alternatives(link);
         self.links.get(&link).is_some_and(|state| {
             state.opaque.is_due(now)
                 || state.active.iter().any(|key| {
                     self.flows.get(key).is_some_and(|flow| {
-                        let way = flow.ways.get(&link);
-                        way.is_some_and(|way| flow.has_plain_for(&better) || way.wants())
+                        let outbound = flow.outbound.get(&link);
+                        outbound.is_some_and(|outbound| {
+                            flow.has_unrecoded_for(&alternatives) || outbound.wants()
+                        })
                     })
                 })
         })
     }
 
-    /// Whether packets wait for a link, be it for the next node's credit.
+    /// Whether packets are queued for a link, including those that wait for the next node's credit.
     #[must_use]
     pub fn has_backlog(&self, link: LinkId) -> bool {
         self.links
@@ -368,20 +374,20 @@ impl Relay {
             .is_some_and(|state| !state.blocked.is_empty() || !state.active.is_empty())
     }
 
-    /// Takes the report of the neighbour on a link.
+    /// Processes a report of the neighbour on a link.
     pub fn on_report(&mut self, now: Timestamp, link: LinkId, view: &LinkView, report: &BatchRank) {
         self.set_view(now, link, view);
-        let way = self.flows.get_mut(&report.key).and_then(|flow| flow.ways.get_mut(&link));
-        let Some(way) = way else { return };
-        let before = way.bytes();
-        way.on_report(now, report, view, &mut self.stats);
-        self.bytes = self.bytes - before + way.bytes();
+        let outbound =
+            self.flows.get_mut(&report.key).and_then(|flow| flow.outbound.get_mut(&link));
+        let Some(outbound) = outbound else { return };
+        let before = outbound.bytes();
+        outbound.on_report(now, report, view, &mut self.stats);
+        self.bytes = self.bytes - before + outbound.bytes();
         self.activate(report.key);
         self.arm(report.key);
     }
 
-    /// The next report that a link has to carry; `mark` is the largest packet number that has
-    /// arrived on it.
+    /// The next report to send on a link. `mark` is the largest packet number received on it.
     pub fn next_report(&mut self, now: Timestamp, link: LinkId, mark: u64) -> Option<BatchRank> {
         loop {
             let state = self.links.get_mut(&link)?;
@@ -394,14 +400,15 @@ impl Relay {
             let queue = if key.destination == self.config.node {
                 (0, u64::from(u32::MAX))
             } else {
-                let held: usize = flow.ways.values().map(|way| way.bytes()).sum();
-                let ways = flow.ways.len().max(1);
-                let allowed = flow.ways.values().map(|way| allowance(&self.config, way, ways));
+                let held: usize = flow.outbound.values().map(|outbound| outbound.bytes()).sum();
+                let links = flow.outbound.len().max(1);
+                let allowed =
+                    flow.outbound.values().map(|outbound| allowance(&self.config, outbound, links));
                 let room = allowed
                     .sum::<usize>()
                     .min(self.config.total_bytes.saturating_sub(self.bytes - held))
                     .saturating_sub(held);
-                let queued: usize = flow.ways.values().map(|way| way.queued()).sum();
+                let queued: usize = flow.outbound.values().map(|outbound| outbound.queued()).sum();
                 (queued as u64, room as u64 / view.packet.max(1))
             };
             let Some(inbound) = flow.inbound.get_mut(&link) else { continue };
@@ -413,18 +420,19 @@ impl Relay {
         }
     }
 
-    /// Whether a report waits for this link.
+    /// Whether a report is due on this link.
     #[must_use]
     pub fn has_report(&self, link: LinkId) -> bool {
         self.links.get(&link).is_some_and(|s| !s.reporting.is_empty() || !s.reports.is_empty())
     }
 
-    /// A link that has got something to send since it was asked last.
+    /// A link that got packets to send since the last call.
     pub fn pop_ready(&mut self) -> Option<LinkId> {
         self.ready.pop_first()
     }
 
-    /// A link that has fallen silent or is gone: what sessions have set aside for it is for others.
+    /// A link that became unresponsive or was removed. Sessions release the symbols that they
+    /// assigned to it.
     pub fn pop_lost(&mut self) -> Option<LinkId> {
         self.lost.pop_first()
     }
@@ -432,25 +440,27 @@ impl Relay {
     fn arm(&mut self, key: FlowKey) {
         let Some(flow) = self.flows.get_mut(&key) else { return };
         let inbound = flow.inbound.values().map(|inbound| inbound.state_bytes());
-        let state = inbound.chain(flow.ways.values().map(|way| way.state_bytes())).sum();
+        let state =
+            inbound.chain(flow.outbound.values().map(|outbound| outbound.state_bytes())).sum();
         self.state = self.state - core::mem::replace(&mut flow.state, state) + state;
         let idle = flow.last_used + self.config.idle_timeout;
         let reports = flow.inbound.values().filter_map(|inbound| inbound.report_at());
-        let next = reports.chain(flow.ways.values().filter_map(|way| way.check_at())).min();
+        let next =
+            reports.chain(flow.outbound.values().filter_map(|outbound| outbound.check_at())).min();
         arm(&mut self.timers, key, flow, next.map_or(idle, |at| at.min(idle)));
     }
 
-    /// When [`Relay::handle_timeout`] wants to be called.
+    /// Time of the next call of [`Relay::handle_timeout`].
     #[must_use]
     pub fn next_timeout(&self) -> Option<Timestamp> {
         let opaque = self.links.values().filter_map(|link| link.opaque.next_at());
         opaque.chain(self.timers.first().map(|&(at, _)| at)).min()
     }
 
-    /// Does what is due.
+    /// Handles all timers that are due.
     pub fn handle_timeout(&mut self, now: Timestamp) {
         for (&id, link) in &mut self.links {
-            if link.opaque.announce(now) {
+            if link.opaque.notify(now) {
                 self.ready.insert(id);
             }
         }
@@ -466,11 +476,11 @@ impl Relay {
                 continue;
             }
             let mut checked = false;
-            for way in flow.ways.values_mut() {
-                if way.check_at().is_some_and(|at| at <= now) {
-                    let before = way.bytes();
-                    way.check(now, &mut self.stats);
-                    self.bytes = self.bytes - before + way.bytes();
+            for outbound in flow.outbound.values_mut() {
+                if outbound.check_at().is_some_and(|at| at <= now) {
+                    let before = outbound.bytes();
+                    outbound.check(now, &mut self.stats);
+                    self.bytes = self.bytes - before + outbound.bytes();
                     checked = true;
                 }
             }
@@ -485,7 +495,7 @@ impl Relay {
                         // The report itself sets when the next one is due.
                         inbound.postpone(now);
                     }
-                    None => inbound.forget_report(),
+                    None => inbound.cancel_report(),
                 }
             }
             if checked {
@@ -497,9 +507,10 @@ impl Relay {
 
     fn forget(&mut self, key: FlowKey) {
         if let Some(flow) = self.flows.remove(&key) {
-            let plain: usize = flow.plain.iter().map(|(_, _, bytes)| bytes.len()).sum();
-            let ways = flow.ways.values().chain(&flow.parked).map(|way| way.bytes());
-            self.bytes -= ways.sum::<usize>() + plain;
+            let unrecoded: usize = flow.unrecoded.iter().map(|(_, _, bytes)| bytes.len()).sum();
+            let held =
+                flow.outbound.values().chain(&flow.unrouted).map(|outbound| outbound.bytes());
+            self.bytes -= held.sum::<usize>() + unrecoded;
             self.state -= flow.state;
         }
         for link in self.links.values_mut() {
@@ -510,14 +521,14 @@ impl Relay {
     }
 }
 
-/// What a flow may hold for one of the `ways` links that it leaves by.
-fn allowance(config: &RelayConfig, outbound: &Outbound, ways: usize) -> usize {
-    let most = config.flow_bytes.max(LEAST_FLOW_BYTES);
-    let least = LEAST_FLOW_BYTES / ways;
-    usize::try_from(outbound.needs()).unwrap_or(most).clamp(least, (most / ways).max(least))
+/// Maximum number of bytes that a flow may hold for one of its `links` next links.
+fn allowance(config: &RelayConfig, outbound: &Outbound, links: usize) -> usize {
+    let most = config.flow_bytes.max(MIN_FLOW_BYTES);
+    let least = MIN_FLOW_BYTES / links;
+    usize::try_from(outbound.needs()).unwrap_or(most).clamp(least, (most / links).max(least))
 }
 
-/// Makes sure that a flow is looked at by then. Timers that come too early are harmless.
+/// Arms the timer of a flow for `at` or earlier. Early timers are harmless.
 fn arm(timers: &mut BTreeSet<(Timestamp, FlowKey)>, key: FlowKey, flow: &mut Flow, at: Timestamp) {
     if flow.timer.is_some_and(|armed| armed <= at) {
         return;

@@ -1,4 +1,4 @@
-//! What the next node is to have of a flow: packets to pass on, and combinations of them.
+//! The sending side of a hop: packets to forward to the next node, and packets recoded from them.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
@@ -11,7 +11,7 @@ use bats_types::Timestamp;
 use super::LinkView;
 use super::adaptive::AdaptiveCounts;
 use super::config::{MAX_BATCHES, MAX_RECODED, QUEUE_PACKETS, RelayStats};
-use super::inbound::{interval, patience};
+use super::inbound::{batch_timeout, report_interval};
 use crate::wire::batch_rank::{BatchRank, Space};
 use crate::wire::coding::{
     CodingHeader, MAX_CODING_HEADER_LEN, RepairHeader, SourceHeader, expand,
@@ -19,30 +19,30 @@ use crate::wire::coding::{
 use crate::wire::short_header::PacketKind;
 use crate::wire::varint::Writer;
 
-/// A batch is closed when nothing came of it for this long: then its losses may be made up for.
+/// A batch is closed if no packet of it arrived for this long. Then its losses may be repaired.
 const CLOSE_AFTER: Duration = Duration::from_millis(2);
-/// Packets sent so shortly before the newest that a report counts may just have been overtaken.
-const REORDERING: u64 = 3;
-/// Standard deviations of protection by combinations that use idle slots.
+/// Packets sent this shortly before the newest one in a report may only be reordered.
+const REORDERING_PACKETS: u64 = 3;
+/// Standard deviations of protection by recoded packets in idle slots.
 const EXTRA_Z: f64 = 0.0;
-/// Packets under way in a batch of a flow that has so few that each is protected by itself.
+/// Up to this number of packets in flight in a batch, each packet is protected by itself.
 const FEW_PACKETS: usize = 4;
-/// Longest payload of which a batch keeps rows of small size.
-const USUAL_PAYLOAD: usize = 1_536;
-/// Batches looked at for one idle slot.
-const IDLE_SEARCH: usize = 64;
+/// Longest payload for which a batch keeps rows of small size.
+const COMMON_PAYLOAD: usize = 1_536;
+/// Number of batches searched for one idle slot.
+const MAX_SEARCHED_BATCHES: usize = 64;
 
-/// A coded packet without its header, as it is put in and taken out.
+/// A coded packet without its header, as it is added and removed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Coded<'a> {
     pub(super) space: Space,
-    /// The full batch ID.
+    /// Full batch number.
     pub(super) batch: u64,
     /// First symbol and number of symbols of the window, for R-batches.
     pub(super) window: (u32, u16),
     pub(super) vector: CoefficientVector,
     pub(super) payload: &'a [u8],
-    /// Links that it may still cross.
+    /// Number of links that the packet may still cross.
     pub(super) hop_limit: u8,
 }
 
@@ -50,27 +50,27 @@ pub(super) struct Coded<'a> {
 struct Batch {
     window: (u32, u16),
     hop_limit: u8,
-    /// Packets held, none once the next node has them.
+    /// Packets held; `None` once the next node has them.
     recoder: Option<Recoder>,
     row_bytes: usize,
-    /// Rank that was sent by packets no longer held.
-    base: usize,
-    /// Packets of the recoder that were sent.
+    /// Rank sent by packets that are no longer held.
+    freed_rank: usize,
+    /// Number of packets of the recoder that were sent.
     sent_rows: usize,
     /// Rank that the next node reported.
     reported: usize,
-    /// Packet number and time of what no report has counted yet.
+    /// Packet number and send time of packets that no report has counted yet.
     in_flight: VecDeque<(u64, Timestamp)>,
-    /// Combinations to be sent ahead of new data.
-    owed: usize,
+    /// Number of recoded packets to send before new data.
+    recoded_due: usize,
     is_queued: bool,
     recoded: u16,
-    /// Combinations sent since the last packet was passed on.
+    /// Number of recoded packets sent since the last packet was forwarded.
     covered: usize,
     closed: bool,
-    /// Where nobody reports: what follows the batch has been decided.
-    decided: bool,
-    /// When it last came closer to its end.
+    /// Without reports: whether the number of packets that follow the batch is decided.
+    is_decided: bool,
+    /// When the batch last made progress.
     changed: Timestamp,
 }
 
@@ -81,7 +81,7 @@ impl Batch {
 
     /// Rank that was sent and that the next node has not reported.
     fn outstanding(&self) -> usize {
-        (self.base + self.sent_rows).saturating_sub(self.reported)
+        (self.freed_rank + self.sent_rows).saturating_sub(self.reported)
     }
 
     fn is_unsent(&self) -> bool {
@@ -92,12 +92,12 @@ impl Batch {
         self.closed || !newest || self.changed + CLOSE_AFTER <= now
     }
 
-    /// Lets the packets go; the rank sent so far remains known.
+    /// Frees the packets; the rank sent so far stays recorded.
     fn free(&mut self) -> usize {
-        self.base += self.rank();
+        self.freed_rank += self.rank();
         self.sent_rows = 0;
-        self.owed = 0;
-        self.decided = false;
+        self.recoded_due = 0;
+        self.is_decided = false;
         self.recoder = None;
         core::mem::take(&mut self.row_bytes)
     }
@@ -109,15 +109,15 @@ pub(super) struct Outbound {
     seed: u64,
     /// Whether the next node reports ranks.
     feedback: bool,
-    /// Boxed: a node of the tree has room for eleven.
+    /// Boxed: a B-tree node has space for eleven values.
     batches: [BTreeMap<u64, Box<Batch>>; 2],
-    /// Packets to be passed on: their batches, in order of arrival.
+    /// Packets to forward: their batches, in order of arrival.
     forwards: VecDeque<(Space, u64)>,
-    /// Batches with owed combinations.
-    owed: VecDeque<(Space, u64)>,
-    /// Packets passed on that no report has counted yet.
-    fresh: VecDeque<(u64, Timestamp)>,
-    /// What the next node said last of its queue and its room.
+    /// Batches with recoded packets to send.
+    recoded_queue: VecDeque<(Space, u64)>,
+    /// Forwarded packets that no report has counted yet.
+    uncounted: VecDeque<(u64, Timestamp)>,
+    /// Queue length and room of the next node in its last report.
     queued_there: u64,
     room_there: Option<u64>,
     reported_at: Timestamp,
@@ -134,8 +134,8 @@ impl Outbound {
             feedback,
             batches: Default::default(),
             forwards: VecDeque::new(),
-            owed: VecDeque::new(),
-            fresh: VecDeque::new(),
+            recoded_queue: VecDeque::new(),
+            uncounted: VecDeque::new(),
             queued_there: 0,
             room_there: None,
             reported_at: Timestamp::ZERO,
@@ -151,33 +151,33 @@ impl Outbound {
         self.bytes
     }
 
-    /// Bytes of what is known of batches beside their payloads.
+    /// Bytes of batch state, without payloads.
     pub(super) fn state_bytes(&self) -> usize {
         let batches: usize = self.batches.iter().map(BTreeMap::len).sum();
         batches * size_of::<Batch>()
     }
 
-    /// Packets that wait to be sent for the first time.
+    /// Number of packets that were not sent yet.
     pub(super) fn queued(&self) -> usize {
         self.forwards.len()
     }
 
-    /// Bytes that this flow needs to keep the next hop busy and repaired: two round trips, and
-    /// what may wait.
+    /// Bytes that this flow needs to keep the next hop busy and repaired: two round trips and the
+    /// queue.
     pub(super) fn needs(&self) -> u64 {
         let round_trip = self.view.rate as f64 * self.view.smoothed_rtt.as_secs_f64();
-        (2.0 * round_trip) as u64 + QUEUE_PACKETS * USUAL_PAYLOAD as u64
+        (2.0 * round_trip) as u64 + QUEUE_PACKETS * COMMON_PAYLOAD as u64
     }
 
-    /// When [`Outbound::check`] wants to be called.
+    /// Time of the next call of [`Outbound::check`].
     pub(super) fn check_at(&self) -> Option<Timestamp> {
         self.check_at
     }
 
-    /// The next node is another one now, or was restarted: nothing sent so far counts.
+    /// Handles a new or restarted next node: nothing sent so far counts.
     pub(super) fn restart(&mut self, feedback: bool) {
         self.feedback = feedback;
-        self.fresh.clear();
+        self.uncounted.clear();
         (self.queued_there, self.room_there) = (0, None);
         for batch in self.batches.iter_mut().flat_map(BTreeMap::values_mut) {
             batch.in_flight.clear();
@@ -185,18 +185,17 @@ impl Outbound {
         }
     }
 
-    /// Whether another fresh packet may be sent: the next node's queue, and what is on the way to
-    /// it, are to be no more than the link carries in a round trip and some.
+    /// Whether another new packet may be sent. The next node's queue and the packets in flight to
+    /// it are limited to what the link transports in a round trip, plus a margin.
     fn may_forward(&self) -> bool {
         if !self.feedback {
             return true;
         }
-        let on_the_way = self.fresh.len() as u64;
-        let rtt = self.view.smoothed_rtt + interval(&self.view) * 2;
+        let in_flight = self.uncounted.len() as u64;
+        let rtt = self.view.smoothed_rtt + report_interval(&self.view) * 2;
         let round_trip = self.view.rate as f64 * rtt.as_secs_f64();
         let limit = (round_trip / self.view.packet.max(1) as f64) as u64 + QUEUE_PACKETS;
-        on_the_way + self.queued_there < limit
-            && self.room_there.is_none_or(|room| on_the_way < room)
+        in_flight + self.queued_there < limit && self.room_there.is_none_or(|room| in_flight < room)
     }
 
     /// Whether a source at this node may add a packet: it would be sent at once.
@@ -204,7 +203,7 @@ impl Outbound {
         self.forwards.is_empty() && self.may_forward()
     }
 
-    /// Adds a packet; false if it is of no use to the next node.
+    /// Adds a packet. Returns false if it is not innovative for the next node.
     pub(super) fn add(
         &mut self,
         now: Timestamp,
@@ -218,21 +217,21 @@ impl Outbound {
                 hop_limit: coded.hop_limit,
                 recoder: None,
                 row_bytes: 0,
-                base: 0,
+                freed_rank: 0,
                 sent_rows: 0,
                 reported: 0,
                 in_flight: VecDeque::new(),
-                owed: 0,
+                recoded_due: 0,
                 is_queued: false,
                 recoded: 0,
                 covered: 0,
                 closed: false,
-                decided: false,
+                is_decided: false,
                 changed: now,
             })
         });
-        let largest = if coded.payload.len() <= USUAL_PAYLOAD {
-            USUAL_PAYLOAD
+        let largest = if coded.payload.len() <= COMMON_PAYLOAD {
+            COMMON_PAYLOAD
         } else {
             usize::from(u16::MAX)
         };
@@ -242,7 +241,7 @@ impl Outbound {
         }
         batch.changed = now;
         batch.hop_limit = batch.hop_limit.min(coded.hop_limit);
-        // Where nobody reports, all that comes of a batch counts, combinations included.
+        // Without reports every packet of a batch counts, recoded ones included.
         let last = self.feedback && coded.vector[BATCH_SIZE - 1] != 0;
         batch.closed |= last || recoder.rank() == BATCH_SIZE;
         let row = row_bytes(coded.payload.len());
@@ -267,7 +266,7 @@ impl Outbound {
         self.batches[space as usize].get(&batch).is_some_and(|batch| batch.rank() > 0)
     }
 
-    /// Takes over what another link has not brought to its next node.
+    /// Takes over the packets that another link has not delivered to its next node.
     pub(super) fn adopt(&mut self, now: Timestamp, other: Self, stats: &mut RelayStats) {
         for (space, batches) in [Space::Source, Space::Repair].into_iter().zip(other.batches) {
             for (id, batch) in batches {
@@ -281,10 +280,11 @@ impl Outbound {
                     let (window, hop_limit) = (batch.window, batch.hop_limit);
                     let vector = *vector;
                     let coded = Coded { space, batch: id, window, vector, payload, hop_limit };
-                    // What is here already is not needed twice.
+                    // Packets that are held already are ignored.
                     self.add(now, &coded, stats);
                 }
-                // It may come back: a batch has one budget, whatever links it has tried.
+                // The batch may move back later. It has one budget, however many links it has
+                // tried.
                 if let Some(own) = self.batches[space as usize].get_mut(&id) {
                     own.recoded = own.recoded.max(spent.min(MAX_RECODED));
                 }
@@ -296,8 +296,8 @@ impl Outbound {
         self.check_at = Some(self.check_at.map_or(at, |other| other.min(at)));
     }
 
-    /// Lets packets go until at most `limit` bytes are held: first those that were sent, oldest
-    /// batch first, then those that were not.
+    /// Frees packets until at most `limit` bytes are held: first sent packets, oldest batch first,
+    /// then unsent ones.
     pub(super) fn shed(&mut self, limit: usize, stats: &mut RelayStats) {
         for sent_only in [true, false] {
             for batch in self.batches.iter_mut().flat_map(BTreeMap::values_mut) {
@@ -312,17 +312,17 @@ impl Outbound {
                 } else {
                     stats.batches_unrepaired += 1;
                 }
-                // What was not sent must not count as sent.
-                batch.base = batch.base.saturating_sub(batch.rank() - batch.sent_rows);
+                // Unsent packets must not count as sent.
+                batch.freed_rank = batch.freed_rank.saturating_sub(batch.rank() - batch.sent_rows);
                 self.bytes -= batch.free();
-                batch.base = batch.base.min(batch.reported);
+                batch.freed_rank = batch.freed_rank.min(batch.reported);
             }
         }
     }
 
-    /// The next packet, its coding header included, behind what `out` holds: what the next node
-    /// lacks for certain, then what it has not been sent, then what it may lack. `number` is that
-    /// of the packet. Packets have at most `room` bytes.
+    /// Appends the next packet with its coding header to `out`: first for rank that the next node
+    /// certainly lacks, then new packets, then for rank that it may lack. `number` is the packet
+    /// number.
     pub(super) fn pull(
         &mut self,
         now: Timestamp,
@@ -332,22 +332,22 @@ impl Outbound {
         stats: &mut RelayStats,
     ) -> Option<(PacketKind, u8)> {
         self.view = *view;
-        while let Some(&(space, id)) = self.owed.front() {
+        while let Some(&(space, id)) = self.recoded_queue.front() {
             if let Some(batch) = self.batches[space as usize].get_mut(&id) {
-                if batch.owed > 0 && batch.rank() > 0 && batch.recoded < MAX_RECODED {
-                    batch.owed -= 1;
+                if batch.recoded_due > 0 && batch.rank() > 0 && batch.recoded < MAX_RECODED {
+                    batch.recoded_due -= 1;
                     stats.top_ups += u64::from(self.feedback);
                     stats.extras += u64::from(!self.feedback);
-                    return self.send_combination(now, number, space, id, out, stats);
+                    return self.send_recoded(now, number, space, id, out, stats);
                 }
-                batch.owed = 0;
+                batch.recoded_due = 0;
                 batch.is_queued = false;
             }
-            self.owed.pop_front();
+            self.recoded_queue.pop_front();
         }
         if self.may_forward() {
             while let Some((space, id)) = self.forwards.pop_front() {
-                if let Some(sent) = self.send_row(now, number, space, id, out) {
+                if let Some(sent) = self.send_received(now, number, space, id, out) {
                     stats.forwarded += 1;
                     return Some(sent);
                 }
@@ -356,17 +356,17 @@ impl Outbound {
         if self.feedback && self.forwards.is_empty() {
             let (space, id) = self.find_extra(now)?;
             stats.extras += 1;
-            return self.send_combination(now, number, space, id, out, stats);
+            return self.send_recoded(now, number, space, id, out, stats);
         }
         None
     }
 
-    /// Whether [`Outbound::pull`] may give something now.
+    /// Whether [`Outbound::pull`] may return a packet now.
     pub(super) fn wants(&self) -> bool {
-        !self.owed.is_empty() || !self.forwards.is_empty() && self.may_forward()
+        !self.recoded_queue.is_empty() || !self.forwards.is_empty() && self.may_forward()
     }
 
-    fn send_row(
+    fn send_received(
         &mut self,
         now: Timestamp,
         number: u64,
@@ -377,20 +377,20 @@ impl Outbound {
         let feedback = self.feedback;
         let batch = self.batches[space as usize].get_mut(&id)?;
         let (vector, payload) = batch.recoder.as_ref()?.received().nth(batch.sent_rows)?;
-        let kind = write(space, id, batch.window, vector, out)?;
+        let kind = write_header(space, id, batch.window, vector, out)?;
         out.extend_from_slice(payload);
         batch.sent_rows += 1;
         batch.covered = 0;
         if feedback {
             batch.in_flight.push_back((number, now));
-            self.fresh.push_back((number, now));
+            self.uncounted.push_back((number, now));
             let check = now + self.horizon();
             self.arm(check);
         }
         Some((kind, self.batches[space as usize].get(&id)?.hop_limit))
     }
 
-    fn send_combination(
+    fn send_recoded(
         &mut self,
         now: Timestamp,
         number: u64,
@@ -430,7 +430,7 @@ impl Outbound {
         Some((PacketKind::Recoded, hop_limit))
     }
 
-    /// A closed batch whose losses, as they are to be expected, nothing makes up for yet.
+    /// A closed batch whose expected losses are not covered by recoded packets yet.
     fn find_extra(&mut self, now: Timestamp) -> Option<(Space, u64)> {
         let (p, b) = (self.view.loss.min(0.9), self.view.burst_factor);
         if p <= 0.0 {
@@ -439,15 +439,15 @@ impl Outbound {
         let mut wait = None;
         for (space, batches) in [Space::Source, Space::Repair].into_iter().zip(&self.batches) {
             let newest = batches.last_key_value().map_or(0, |(&id, _)| id);
-            for (&id, batch) in batches.iter().rev().take(IDLE_SEARCH) {
+            for (&id, batch) in batches.iter().rev().take(MAX_SEARCHED_BATCHES) {
                 let n = batch.outstanding();
                 if n == 0 || batch.rank() == 0 || batch.recoded >= MAX_RECODED {
                     continue;
                 }
                 let np = n as f64 * p;
                 let extra = ((np + EXTRA_Z * (np * b).sqrt()) / (1.0 - p)).ceil().max(0.0);
-                let cover = if n <= FEW_PACKETS { cover(p) } else { 0 };
-                if batch.in_flight.len() >= n + extra as usize && batch.covered >= cover {
+                let to_cover = if n <= FEW_PACKETS { recoded_per_packet(p) } else { 0 };
+                if batch.in_flight.len() >= n + extra as usize && batch.covered >= to_cover {
                     continue;
                 }
                 if batch.is_closed(now, id + 1 >= newest) {
@@ -462,13 +462,13 @@ impl Outbound {
         None
     }
 
-    /// Time after which a packet has been counted by a report, or is lost.
+    /// Time after which a report has counted a packet or the packet is lost.
     fn horizon(&self) -> Duration {
         let rtt = self.view.smoothed_rtt;
-        rtt + rtt / 4 + interval(&self.view) * 3
+        rtt + rtt / 4 + report_interval(&self.view) * 3
     }
 
-    /// Takes the next node's report.
+    /// Processes a report of the next node.
     pub(super) fn on_report(
         &mut self,
         now: Timestamp,
@@ -485,13 +485,17 @@ impl Outbound {
         self.reported_at = now;
         let horizon = self.horizon();
         self.arm(now + horizon);
-        while self.fresh.front().is_some_and(|&(pn, at)| pn <= report.mark || at + horizon <= now) {
-            self.fresh.pop_front();
+        while self
+            .uncounted
+            .front()
+            .is_some_and(|&(pn, at)| pn <= report.mark || at + horizon <= now)
+        {
+            self.uncounted.pop_front();
         }
         let batches = &mut self.batches[report.space as usize];
         let Some((&newest, _)) = batches.last_key_value() else { return };
         let first = expand(u64::from(report.first), 24, newest);
-        // Nothing more is wanted of what is before.
+        // The next node needs no more packets of earlier batches.
         let kept = batches.split_off(&first);
         for (_, mut done) in core::mem::replace(batches, kept) {
             self.bytes -= done.free();
@@ -504,20 +508,22 @@ impl Outbound {
                 batch.changed = now;
             }
             batch.reported = rank;
-            batch.in_flight.retain(|&(pn, at)| at + horizon > now && pn + REORDERING > report.mark);
-            if batch.rank() > 0 && !batch.is_unsent() && rank >= batch.base + batch.rank() {
+            batch
+                .in_flight
+                .retain(|&(pn, at)| at + horizon > now && pn + REORDERING_PACKETS > report.mark);
+            if batch.rank() > 0 && !batch.is_unsent() && rank >= batch.freed_rank + batch.rank() {
                 self.bytes -= batch.free();
                 continue;
             }
-            if owe(batch) {
+            if update_recoded_due(batch) {
                 added.push((report.space, id));
             }
         }
-        self.owed.extend(added);
+        self.recoded_queue.extend(added);
         self.expire(now, stats);
     }
 
-    /// Looks at what no report came about: it may all be lost.
+    /// Handles packets that no report has counted: all of them may be lost.
     pub(super) fn check(&mut self, now: Timestamp, stats: &mut RelayStats) {
         self.check_at = None;
         if !self.feedback {
@@ -533,11 +539,11 @@ impl Outbound {
             return;
         }
         let horizon = self.horizon();
-        while self.fresh.front().is_some_and(|&(_, at)| at + horizon <= now) {
-            self.fresh.pop_front();
+        while self.uncounted.front().is_some_and(|&(_, at)| at + horizon <= now) {
+            self.uncounted.pop_front();
         }
         if self.reported_at + horizon <= now {
-            // The report that told of more room was lost; whoever waits for it waits for ever.
+            // The report of more room was lost. Waiting for it would block forever.
             self.queued_there /= 2;
             self.room_there = None;
         }
@@ -549,18 +555,22 @@ impl Outbound {
                 if batch.rank() == 0 || batch.outstanding() == 0 {
                     continue;
                 }
-                if owe(batch) {
+                if update_recoded_due(batch) {
                     added.push((space, id));
                 }
                 let at = batch.in_flight.front().map_or(now, |&(_, at)| at) + horizon;
                 next = Some(next.map_or(at, |other: Timestamp| other.min(at)));
             }
         }
-        self.owed.extend(added);
-        // Room that comes back while nothing is on the way is told with the next packet only: it has
-        // to be tried.
+        self.recoded_queue.extend(added);
+        // With nothing in flight, new room is reported only with the next packet, so a packet must
+        // be sent to find out.
         let is_full = self.room_there == Some(0);
-        if !self.fresh.is_empty() || !self.forwards.is_empty() || self.queued_there > 0 || is_full {
+        if !self.uncounted.is_empty()
+            || !self.forwards.is_empty()
+            || self.queued_there > 0
+            || is_full
+        {
             next = Some(next.map_or(now + horizon, |at| at.min(now + horizon)));
         }
         if let Some(at) = next {
@@ -569,20 +579,20 @@ impl Outbound {
         self.expire(now, stats);
     }
 
-    /// Gives up batches of which nothing has come for long.
+    /// Gives up batches that have timed out.
     fn expire(&mut self, now: Timestamp, stats: &mut RelayStats) {
-        let patience = patience(&self.view);
+        let batch_timeout = batch_timeout(&self.view);
         for batch in self.batches.iter_mut().flat_map(BTreeMap::values_mut) {
-            if batch.rank() == 0 || batch.is_unsent() || batch.changed + patience > now {
+            if batch.rank() == 0 || batch.is_unsent() || batch.changed + batch_timeout > now {
                 continue;
             }
             stats.batches_expired += u64::from(batch.outstanding() > 0);
             self.bytes -= batch.free();
-            batch.base = batch.base.min(batch.reported);
+            batch.freed_rank = batch.freed_rank.min(batch.reported);
         }
     }
 
-    /// Where nobody reports: decides how many combinations follow a batch, once, when it ends.
+    /// Without reports: determines once, at the end of a batch, how many recoded packets follow it.
     fn close_batches(&mut self, now: Timestamp, space: Space, newest: u64) {
         let mut added = Vec::new();
         let mut freed = 0;
@@ -592,11 +602,11 @@ impl Outbound {
                 continue;
             }
             if batch.is_closed(now, id + 1 >= newest) && !batch.is_queued {
-                if !batch.decided {
-                    batch.decided = true;
-                    batch.owed = self.adaptive.extras(batch.rank(), &self.view);
+                if !batch.is_decided {
+                    batch.is_decided = true;
+                    batch.recoded_due = self.adaptive.extras(batch.rank(), &self.view);
                 }
-                if batch.owed > 0 {
+                if batch.recoded_due > 0 {
                     batch.is_queued = true;
                     added.push((space, id));
                 } else {
@@ -605,7 +615,7 @@ impl Outbound {
             }
         }
         self.bytes -= freed;
-        self.owed.extend(added);
+        self.recoded_queue.extend(added);
         let unfinished = self.batches[space as usize].values().any(|batch| batch.rank() > 0);
         if unfinished {
             self.arm(now + CLOSE_AFTER);
@@ -613,20 +623,19 @@ impl Outbound {
     }
 }
 
-/// Sets what is owed to a batch; true if it is to be queued for that.
-fn owe(batch: &mut Batch) -> bool {
+/// Updates the number of recoded packets due. Returns whether to queue the batch for them.
+fn update_recoded_due(batch: &mut Batch) -> bool {
     let missing = batch.outstanding().saturating_sub(batch.in_flight.len());
-    batch.owed = missing.min(batch.rank());
-    let queue = batch.owed > 0 && !batch.is_queued;
+    batch.recoded_due = missing.min(batch.rank());
+    let queue = batch.recoded_due > 0 && !batch.is_queued;
     batch.is_queued |= queue;
     queue
 }
 
-/// Combinations that follow each packet of a flow that has few (`coding.md` 7, thin flows): more
-/// cannot be known before the report, a round trip later. Two already from 2 % on, as between the
-/// ends: with one, over three hops at 5 %, one packet in 130 waits for a report, and the messages
-/// behind it with it.
-fn cover(loss: f64) -> usize {
+/// Number of recoded packets that follow each packet of a thin flow (`coding.md`, section 7),
+/// because a report takes a round trip. Two from 2 % loss on, as end to end: with one, over three
+/// hops at 5 %, one packet in 130 waits for a report and delays the messages behind it.
+fn recoded_per_packet(loss: f64) -> usize {
     match loss {
         p if p < 0.005 => 0,
         p if p <= 0.02 => 1,
@@ -635,7 +644,7 @@ fn cover(loss: f64) -> usize {
     }
 }
 
-/// Memory of a row.
+/// Memory of a row in bytes.
 fn row_bytes(len: usize) -> usize {
     padded_length(len) + 2 * ALIGNMENT
 }
@@ -656,8 +665,8 @@ fn recoded_header(
     }
 }
 
-/// Appends the header of a packet with this vector: the short form for what the source sent.
-fn write(
+/// Appends the header of a packet with this vector, in the short form for packets of the source.
+fn write_header(
     space: Space,
     id: u64,
     window: (u32, u16),
@@ -689,7 +698,7 @@ fn write(
     Some(header.kind())
 }
 
-/// The column that a vector stands for if it is a unit vector.
+/// The column of a unit vector; `None` for other vectors.
 fn unit_index(vector: &CoefficientVector) -> Option<usize> {
     let index = vector.iter().position(|&x| x != 0)?;
     (vector[index] == 1 && vector[index + 1..].iter().all(|&x| x == 0)).then_some(index)

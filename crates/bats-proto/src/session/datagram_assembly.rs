@@ -6,14 +6,14 @@ use super::SessionError;
 use crate::wire::message::{self, MessageFrame};
 use crate::wire::varint::Reader;
 
-/// Messages under assembly at once: their parts stand in symbols near one another.
+/// Maximum number of partial messages. The parts of a message are in symbols near one another.
 const MAX_PARTIALS: usize = 1_024;
-/// Bytes that a message under assembly costs beside its content.
+/// Bytes that a partial message takes in addition to its content.
 const PARTIAL_OVERHEAD: usize = 128;
-/// Numbers of messages remembered, so that each is delivered at most once.
-const REMEMBERED: u64 = 4_096;
+/// Number of the newest message IDs whose delivery is recorded, to detect duplicates.
+const DUPLICATE_WINDOW: u64 = 4_096;
 
-/// Joins the parts of messages that may come in any order or not at all (mode BTP).
+/// Reassembles messages whose parts arrive in any order or not at all (mode BTP).
 #[derive(Debug)]
 pub struct DatagramAssembly {
     max_message: usize,
@@ -21,10 +21,10 @@ pub struct DatagramAssembly {
     partials: VecDeque<Partial>,
     bytes: usize,
     complete: VecDeque<Bytes>,
-    /// Which of the newest [`REMEMBERED`] messages were delivered, by number modulo that; empty
-    /// before the first one.
+    /// Bit map of the newest [`DUPLICATE_WINDOW`] messages: whether each was delivered, indexed by
+    /// number modulo that. Empty before the first delivery.
     delivered: Vec<u64>,
-    /// Messages below are known to exist.
+    /// All messages below this number are known to exist.
     end: u64,
     lost: u64,
 }
@@ -33,7 +33,7 @@ pub struct DatagramAssembly {
 struct Partial {
     id: u64,
     data: BytesMut,
-    /// What has come, as (first, end), in order and not touching.
+    /// Received ranges as (first, end), sorted and neither overlapping nor adjacent.
     ranges: Vec<(usize, usize)>,
 }
 
@@ -42,7 +42,7 @@ impl Partial {
         self.data.len() + PARTIAL_OVERHEAD
     }
 
-    /// Takes a part; whether the message is complete.
+    /// Inserts a part. Returns whether the message is complete.
     fn insert(&mut self, offset: usize, part: &[u8]) -> bool {
         let end = offset + part.len();
         self.data[offset..end].copy_from_slice(part);
@@ -59,8 +59,8 @@ impl Partial {
 }
 
 impl DatagramAssembly {
-    /// Accepts messages of up to `max_message` bytes, and holds up to `budget` bytes of
-    /// incomplete ones: the oldest make room.
+    /// Accepts messages of up to `max_message` bytes. Holds up to `budget` bytes of partial
+    /// messages and discards the oldest ones first.
     pub fn new(max_message: usize, budget: usize) -> Self {
         Self {
             max_message,
@@ -79,31 +79,31 @@ impl DatagramAssembly {
         self.bytes + self.complete.iter().map(Bytes::len).sum::<usize>()
     }
 
-    /// Messages that were sent, or taken to be sent, and given up here: more than 4,096 newer ones
-    /// exist, or the end has come.
+    /// Number of messages given up: over 4,096 newer ones exist, or the session has ended. Includes
+    /// message numbers that were skipped and are assumed to have been sent.
     pub fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// Whether this message was delivered, of those that are remembered.
+    /// Whether this message is recorded as delivered.
     pub fn has_delivered(&self, id: u64) -> bool {
-        let word = self.delivered.get((id % REMEMBERED / 64) as usize);
-        let is_remembered = id < self.end && id.saturating_add(REMEMBERED) >= self.end;
-        is_remembered && word.is_some_and(|word| word >> (id % 64) & 1 == 1)
+        let word = self.delivered.get((id % DUPLICATE_WINDOW / 64) as usize);
+        let is_in_window = id < self.end && id.saturating_add(DUPLICATE_WINDOW) >= self.end;
+        is_in_window && word.is_some_and(|word| word >> (id % 64) & 1 == 1)
     }
 
-    /// This message was delivered by another connection: it counts as delivered here, too.
-    pub fn note_delivered(&mut self, id: u64) {
-        self.know(id.saturating_add(1));
-        self.remember(id);
+    /// Records the delivery of this message by another connection.
+    pub fn mark_delivered(&mut self, id: u64) {
+        self.extend_to(id.saturating_add(1));
+        self.set_delivered(id);
     }
 
     fn word(&mut self, id: u64) -> &mut u64 {
-        &mut self.delivered[(id % REMEMBERED / 64) as usize]
+        &mut self.delivered[(id % DUPLICATE_WINDOW / 64) as usize]
     }
 
-    fn remember(&mut self, id: u64) {
-        self.delivered.resize((REMEMBERED / 64) as usize, 0);
+    fn set_delivered(&mut self, id: u64) {
+        self.delivered.resize((DUPLICATE_WINDOW / 64) as usize, 0);
         *self.word(id) |= 1 << (id % 64);
     }
 
@@ -112,22 +112,22 @@ impl DatagramAssembly {
         self.complete.pop_front()
     }
 
-    /// There were so many `messages` in all, and nothing more will come.
+    /// Ends the session after `messages` messages: none will follow.
     pub fn finish(&mut self, messages: u64) {
-        self.know(messages.max(self.end).saturating_add(REMEMBERED));
+        self.extend_to(messages.max(self.end).saturating_add(DUPLICATE_WINDOW));
     }
 
-    /// Messages below `end` exist; what falls out of memory undelivered is lost.
-    fn know(&mut self, end: u64) {
+    /// Records that messages below `end` exist. Undelivered ones that leave the window are lost.
+    fn extend_to(&mut self, end: u64) {
         if end <= self.end {
             return;
         }
-        let first = self.end.saturating_sub(REMEMBERED);
-        let keep = end.saturating_sub(REMEMBERED);
+        let first = self.end.saturating_sub(DUPLICATE_WINDOW);
+        let keep = end.saturating_sub(DUPLICATE_WINDOW);
         let is_lost = |id: &u64| !self.has_delivered(*id);
         self.lost += (first..keep.min(self.end)).filter(is_lost).count() as u64;
-        // Their places are for the new ones.
-        if end - self.end >= REMEMBERED {
+        // Clear the bits of the new message numbers.
+        if end - self.end >= DUPLICATE_WINDOW {
             self.delivered.fill(0);
         } else if !self.delivered.is_empty() {
             (self.end..end).for_each(|id| *self.word(id) &= !(1 << (id % 64)));
@@ -142,7 +142,7 @@ impl DatagramAssembly {
         });
     }
 
-    /// Takes a symbol, each at most once.
+    /// Parses a symbol and inserts its parts. The caller passes each symbol at most once.
     pub fn feed(&mut self, symbol: &[u8]) -> Result<(), SessionError> {
         let mut reader = Reader::new(symbol);
         while let Some(frame) =
@@ -171,10 +171,10 @@ impl DatagramAssembly {
         offset: usize,
         data: &[u8],
     ) -> Result<(), SessionError> {
-        if id.saturating_add(REMEMBERED) < self.end || self.has_delivered(id) {
+        if id.saturating_add(DUPLICATE_WINDOW) < self.end || self.has_delivered(id) {
             return Ok(());
         }
-        self.know(id + 1);
+        self.extend_to(id + 1);
         if data.len() == length {
             self.deliver(id, Bytes::copy_from_slice(data));
             return Ok(());
@@ -211,7 +211,7 @@ impl DatagramAssembly {
     }
 
     fn deliver(&mut self, id: u64, message: Bytes) {
-        self.remember(id);
+        self.set_delivered(id);
         self.complete.push_back(message);
     }
 }
@@ -225,10 +225,10 @@ mod tests {
     use crate::session::{DatagramQueue, MESSAGE_OVERHEAD};
 
     proptest! {
-        /// Whatever symbols are lost, in whatever order the others come: a message arrives once and
-        /// unchanged if all its symbols do, and not at all otherwise.
+        /// For any losses and any order of the other symbols: a message arrives once and unchanged
+        /// if all its symbols arrive, and not at all otherwise.
         #[test]
-        fn messages_arrive_whole_or_not_at_all(
+        fn messages_arrive_complete_or_not_at_all(
             lengths in prop::collection::vec(0usize..5_000, 1..40),
             lost in prop::collection::vec(any::<bool>(), 400),
             swaps in prop::collection::vec((0usize..400, 0usize..400), 0..50),
@@ -292,7 +292,7 @@ mod tests {
         }
 
         #[test]
-        fn garbage_is_an_error_or_bounded(symbols in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 0..200)) {
+        fn arbitrary_input_is_an_error_or_bounded(symbols in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 0..200)) {
             let mut assembly = DatagramAssembly::new(1_000, 4_000);
             for symbol in &symbols {
                 let _ = assembly.feed(symbol);
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_delivered_once() {
+    fn duplicate_symbols_deliver_a_message_once() {
         let mut queue = DatagramQueue::default();
         queue.push(Bytes::from_static(b"once"), LATER);
         let mut symbol = vec![0; 100];
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_connection_delivered_is_not_delivered_again() {
+    fn messages_delivered_by_another_connection_are_not_repeated() {
         let mut queue = DatagramQueue::default();
         queue.skip(1);
         queue.push(Bytes::from_static(b"second"), LATER);
@@ -327,8 +327,8 @@ mod tests {
         let mut symbol = vec![0; 100];
         let (len, _) = queue.fill_symbol(&mut symbol);
         let mut assembly = DatagramAssembly::new(1_000, 4_000);
-        assembly.note_delivered(0);
-        assembly.note_delivered(1);
+        assembly.mark_delivered(0);
+        assembly.mark_delivered(1);
         assembly.feed(&symbol[..len]).unwrap();
         assert_eq!(assembly.pop().as_deref(), Some(&b"third"[..]));
         assert_eq!(assembly.pop(), None);
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_unfinished_message_makes_room() {
+    fn the_oldest_partial_message_is_evicted() {
         let cost = 2 + PARTIAL_OVERHEAD;
         for (limit, budget) in [(MAX_PARTIALS, 1 << 30), (10, 10 * cost)] {
             for beyond in [0, 1] {
@@ -348,20 +348,20 @@ mod tests {
                 }
                 assert_eq!((assembly.partials.len(), assembly.bytes), (limit, limit * cost));
                 assembly.insert(0, 2, 1, b"b").unwrap();
-                assert_eq!(assembly.pop().is_some(), beyond == 0, "the first one");
+                assert_eq!(assembly.pop().is_some(), beyond == 0, "the first message");
                 assembly.insert(1, 2, 1, b"b").unwrap();
-                assert_eq!(assembly.pop().is_some(), beyond == 0, "the one that it pushed out");
+                assert_eq!(assembly.pop().is_some(), beyond == 0, "the message that it evicted");
             }
         }
     }
 
     #[test]
-    fn what_is_too_old_is_not_sent() {
+    fn expired_messages_are_not_sent() {
         let mut queue = DatagramQueue::default();
         queue.push(Bytes::from(vec![0; 1_000]), Timestamp::from_millis(100));
         queue.push(Bytes::from(vec![0; 10]), Timestamp::from_millis(150));
         let mut symbol = vec![0; 500];
-        assert!(queue.fill_symbol(&mut symbol).0 > 400, "the first message is begun");
+        assert!(queue.fill_symbol(&mut symbol).0 > 400, "part of the first message is sent");
         queue.expire(Timestamp::from_millis(101));
         assert_eq!((queue.expired(), queue.bytes_held()), (1, 10 + MESSAGE_OVERHEAD));
         queue.expire(Timestamp::from_millis(150));
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_from_far_ahead_costs_no_time_and_counts_what_is_between() {
+    fn a_message_number_far_ahead_counts_the_skipped_ones_as_lost() {
         let mut assembly = DatagramAssembly::new(1_000, 4_000);
         let mut symbol = vec![0; 100];
         let mut writer = crate::wire::varint::Writer::new(&mut symbol);

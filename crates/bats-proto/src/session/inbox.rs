@@ -2,11 +2,11 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-/// Bytes that a message costs beside its content: its place in the queue and the head of its
-/// allocation. Without it empty messages, three bytes on the wire, would cost nothing.
+/// Bytes that a message takes in addition to its content: its queue entry and the header of its
+/// allocation. Without this cost, empty messages (three bytes on the wire) would be free.
 pub const MESSAGE_OVERHEAD: usize = 2 * size_of::<Bytes>();
 
-/// Complete messages that the application has not taken.
+/// Complete messages that the application has not received yet.
 #[derive(Debug, Default)]
 pub struct Inbox {
     messages: VecDeque<Bytes>,
@@ -14,7 +14,7 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// Bytes held, overhead included.
+    /// Bytes held, including the overhead of each message.
     pub fn bytes_held(&self) -> usize {
         self.bytes
     }
@@ -24,13 +24,13 @@ impl Inbox {
         self.messages.shrink_to_fit();
     }
 
-    /// Whether there is nothing to take.
+    /// Whether no message is queued.
     pub fn is_empty(&self) -> bool {
         self.messages.is_empty()
     }
 
-    /// Whether further symbols should become messages: a symbol can hold hundreds of them, which
-    /// take more memory than it. One is always possible, however long.
+    /// Whether further symbols may be turned into messages. A symbol can hold hundreds of messages,
+    /// which take more memory than the symbol itself. One message is always accepted, however long.
     pub fn has_room(&self, budget: usize) -> bool {
         self.messages.is_empty() || self.bytes <= budget
     }
@@ -41,7 +41,7 @@ impl Inbox {
         self.messages.push_back(message);
     }
 
-    /// Takes the oldest message.
+    /// Removes the oldest message.
     pub fn pop(&mut self) -> Option<Bytes> {
         let message = self.messages.pop_front()?;
         self.bytes -= message.len() + MESSAGE_OVERHEAD;

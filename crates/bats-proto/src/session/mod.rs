@@ -1,4 +1,4 @@
-//! What an application holds: messages in symbols.
+//! The messages of a session and their representation in symbols.
 
 mod datagram_assembly;
 mod datagram_queue;

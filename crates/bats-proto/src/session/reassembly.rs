@@ -5,16 +5,16 @@ use bytes::{Bytes, BytesMut};
 use crate::wire::message::{self, MessageFrame};
 use crate::wire::varint::Reader;
 
-/// How the peer broke the rules of the session.
+/// A violation of the session protocol by the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SessionError {
-    /// A symbol holds something that is no frame.
+    /// A symbol holds an invalid frame.
     #[error("malformed message frame")]
     Malformed,
-    /// A message is longer than this end said it accepts.
-    #[error("message of {0} bytes is longer than was allowed")]
+    /// A message is longer than the limit that this end announced.
+    #[error("message of {0} bytes is longer than allowed")]
     TooLong(u64),
-    /// A continuation without a beginning, or a beginning inside a message, or too much data.
+    /// A continuation without a beginning, a beginning inside a message, or too much data.
     #[error("message parts out of sequence")]
     Sequence,
     /// Data after the end mark.
@@ -22,7 +22,7 @@ pub enum SessionError {
     AfterEnd,
 }
 
-/// Joins the parts of messages; symbols come in order.
+/// Reassembles messages from symbols that come in order.
 #[derive(Debug)]
 pub struct Reassembly {
     max_message: usize,
@@ -32,8 +32,8 @@ pub struct Reassembly {
     finished: bool,
 }
 
-/// Capacity given to a message at its beginning; more follows as its data really arrives, so
-/// that a declared length costs nothing.
+/// Initial capacity of a message buffer. It grows as data arrives, so a declared length alone does
+/// not allocate memory.
 const FIRST_CAPACITY: usize = 64 << 10;
 
 impl Reassembly {
@@ -48,7 +48,7 @@ impl Reassembly {
             + self.complete.iter().map(Bytes::len).sum::<usize>()
     }
 
-    /// Whether the end mark came and everything before it was taken.
+    /// Whether the end mark was received and every message before it was taken.
     pub fn is_finished(&self) -> bool {
         self.finished && self.complete.is_empty()
     }
@@ -58,7 +58,7 @@ impl Reassembly {
         self.complete.pop_front()
     }
 
-    /// Takes the next symbol.
+    /// Parses the next symbol.
     pub fn feed(&mut self, symbol: &[u8]) -> Result<(), SessionError> {
         let mut reader = Reader::new(symbol);
         while let Some(frame) =
@@ -116,9 +116,10 @@ mod tests {
     use crate::session::SendQueue;
 
     proptest! {
-        /// Any messages cut into symbols of any sizes come out as they went in, then the end.
+        /// Messages of any lengths, cut into symbols of any sizes, come out unchanged and then
+        /// finish.
         #[test]
-        fn messages_survive_symbols(
+        fn messages_survive_cutting_into_symbols(
             lengths in prop::collection::vec(0_usize..3000, 0..30),
             sizes in prop::collection::vec(64_usize..1408, 1..20),
         ) {
@@ -145,7 +146,7 @@ mod tests {
         }
 
         #[test]
-        fn garbage_is_an_error_or_bounded(symbols in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..100), 0..30)) {
+        fn arbitrary_input_is_an_error_or_bounded(symbols in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..100), 0..30)) {
             let mut reassembly = Reassembly::new(500);
             for symbol in symbols {
                 if reassembly.feed(&symbol).is_err() {
@@ -157,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_liar_about_lengths_gets_an_error_and_no_memory() {
+    fn false_message_lengths_fail_without_allocating() {
         let mut reassembly = Reassembly::new(1000);
         assert_eq!(reassembly.feed(&[1, 0x43, 0xe9, 0]), Err(SessionError::TooLong(1001)));
         let mut reassembly = Reassembly::new(64 << 20);

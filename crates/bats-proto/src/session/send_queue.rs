@@ -6,15 +6,15 @@ use super::inbox::MESSAGE_OVERHEAD;
 use crate::wire::message::{CONTINUATION, FIN, MESSAGE};
 use crate::wire::varint::{Writer, varint_len};
 
-/// Bytes of message data below which a new message does not begin in a symbol's rest.
-const LEAST_PART: usize = 16;
+/// Minimum number of message bytes to begin a message in the remaining space of a symbol.
+const MIN_PART: usize = 16;
 
 /// Messages that wait to be cut into symbols, in order.
 #[derive(Debug, Default)]
 pub struct SendQueue {
     messages: VecDeque<Bytes>,
     /// Bytes of the first message that are in symbols already; `None` before its first part.
-    begun: Option<usize>,
+    front_offset: Option<usize>,
     bytes: usize,
     fin: Fin,
 }
@@ -23,7 +23,7 @@ pub struct SendQueue {
 enum Fin {
     #[default]
     Open,
-    Wanted,
+    Pending,
     Written,
 }
 
@@ -33,17 +33,17 @@ impl SendQueue {
         Self::default()
     }
 
-    /// Bytes that wait, and what their messages cost beside.
+    /// Bytes of queued data, plus the overhead of each message.
     pub fn bytes_held(&self) -> usize {
         self.bytes + self.messages.len() * MESSAGE_OVERHEAD
     }
 
-    /// Whether nothing waits, the end mark included.
+    /// Whether neither a message nor the end mark is queued.
     pub fn is_empty(&self) -> bool {
-        self.messages.is_empty() && self.fin != Fin::Wanted
+        self.messages.is_empty() && self.fin != Fin::Pending
     }
 
-    /// Whether the end was declared.
+    /// Whether [`finish`](Self::finish) was called.
     pub fn is_finished(&self) -> bool {
         self.fin != Fin::Open
     }
@@ -54,29 +54,29 @@ impl SendQueue {
         self.messages.push_back(message);
     }
 
-    /// Declares the end.
+    /// Marks the end: no messages will follow.
     pub fn finish(&mut self) {
         if self.fin == Fin::Open {
-            self.fin = Fin::Wanted;
+            self.fin = Fin::Pending;
         }
     }
 
-    /// Fills a symbol as far as there is something to send; returns its length.
+    /// Fills a symbol with as many message parts as fit. Returns its length.
     pub fn fill_symbol(&mut self, symbol: &mut [u8]) -> usize {
         let mut writer = Writer::new(symbol);
         while let Some(message) = self.messages.front() {
-            let offset = self.begun.unwrap_or(0);
+            let offset = self.front_offset.unwrap_or(0);
             let left = message.len() - offset;
             let header =
-                1 + if self.begun.is_none() { varint_len(message.len() as u64) } else { 0 };
+                1 + if self.front_offset.is_none() { varint_len(message.len() as u64) } else { 0 };
             let length = varint_len(left.min(writer.remaining()) as u64).max(2);
             let room = writer.remaining().saturating_sub(header + length);
             let part = left.min(room);
-            if part < left.min(LEAST_PART) || writer.remaining() < header + length {
+            if part < left.min(MIN_PART) || writer.remaining() < header + length {
                 break;
             }
             let written = (|| {
-                match self.begun {
+                match self.front_offset {
                     None => {
                         writer.u8(MESSAGE)?;
                         writer.varint(message.len() as u64)?;
@@ -92,12 +92,12 @@ impl SendQueue {
             self.bytes -= part;
             if part == left {
                 self.messages.pop_front();
-                self.begun = None;
+                self.front_offset = None;
             } else {
-                self.begun = Some(offset + part);
+                self.front_offset = Some(offset + part);
             }
         }
-        if self.messages.is_empty() && self.fin == Fin::Wanted && writer.u8(FIN).is_some() {
+        if self.messages.is_empty() && self.fin == Fin::Pending && writer.u8(FIN).is_some() {
             self.fin = Fin::Written;
         }
         writer.written()

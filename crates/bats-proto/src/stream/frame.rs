@@ -1,4 +1,4 @@
-//! The frames of the stream: a kind, a length, and so many bytes.
+//! Frames on the byte stream: a kind, a length and the payload.
 //!
 //! ```text
 //!  0                   1                   2                   3
@@ -9,16 +9,16 @@
 //! | Payload ...
 //! ```
 //!
-//! Numbers are big endian. Frames of a kind above 0x3f that is not known are skipped, so that later
-//! versions can say more; lower ones end the connection.
+//! Integers are big endian. A receiver skips unknown frames of a kind above 0x3f, so that later
+//! versions can add frames. Unknown frames of a lower kind end the connection.
 
 /// Bytes before the payload.
 pub(super) const HEADER_LEN: usize = 4;
-/// Most bytes of a message in one frame: short enough that receipts pass between two of them.
+/// Maximum number of message bytes in a frame, short enough for receipts between two frames.
 pub(super) const MAX_PART: usize = 64 << 10;
-/// Most bytes of any other payload that is kept.
+/// Maximum payload length of any other frame.
 pub(super) const MAX_CONTROL: usize = 1_024 + 8;
-/// Kinds from here on are skipped if they are not known.
+/// Unknown frames of this kind and above are skipped.
 const FIRST_OPTIONAL: u8 = 0x40;
 
 const HELLO: u8 = 0;
@@ -36,13 +36,13 @@ const VERSION: u8 = 1;
 const HELLO_LEN: usize = 1 + 8 + 8 + 8;
 const RECEIPT_LEN: usize = 3 * 8;
 
-/// Which rule a peer's bytes break.
+/// A violation of the framing by the peer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// A frame of a kind that this version must know and does not.
+    /// A frame of an unknown kind that a receiver must understand.
     #[error("frame of unknown kind {0}")]
     Kind(u8),
-    /// A payload of a length that this kind cannot have.
+    /// A payload length that is invalid for this kind.
     #[error("frame of kind {kind} with {len} bytes")]
     Length {
         /// Kind of the frame.
@@ -50,58 +50,59 @@ pub enum FrameError {
         /// Bytes of its payload.
         len: usize,
     },
-    /// A version of the framing that is not spoken here.
-    #[error("version {0} of the framing")]
+    /// A version of the framing that this end does not support.
+    #[error("unsupported framing version {0}")]
     Version(u8),
 }
 
-/// The first words of each side.
+/// The first frame of each end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hello {
-    /// Bytes of the longest message accepted.
+    /// Longest message accepted, in bytes.
     pub(super) max_message: u64,
-    /// Credit to begin with.
+    /// Initial credit.
     pub(super) credit: u64,
-    /// Silence in milliseconds after which this side gives up.
+    /// Idle time-out of this end in milliseconds.
     pub(super) idle_ms: u64,
-    /// Bits of the layer above; without any they are not sent, which older versions do not know.
+    /// Bits for the layer above. If they are 0 they are not sent, because older versions do not
+    /// know them.
     pub(super) application: u8,
 }
 
-/// Sums since the beginning: what has arrived, and up to where the peer may send.
+/// Cumulative acknowledgement and flow control credit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Receipt {
-    /// Messages that have arrived whole; the end counts as one.
+    /// Number of messages received completely; the end mark counts as one.
     pub(super) units: u64,
-    /// Bytes of them.
+    /// Number of message bytes received.
     pub(super) bytes: u64,
-    /// Credit: see [`cost`].
+    /// Credit granted so far: see [`cost`].
     pub(super) credit: u64,
 }
 
-/// What a header announces.
+/// The frame that a header announces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Bytes of a message, of which more follow.
+    /// Bytes of a message that continues in the next frame.
     Part,
     /// The last bytes of a message.
     Last,
-    /// Something small, to be read by [`Control::decode`].
+    /// A short frame for [`Control::decode`].
     Control(u8),
-    /// Something of a later version.
+    /// A frame of a later version.
     Unknown,
 }
 
-/// Credit that bytes of a message take; its last frame pays for the memory that even an empty
-/// message needs.
+/// Credit that a message frame consumes. The last frame of a message also pays for the memory that
+/// even an empty message takes.
 pub(super) fn cost(bytes: usize, is_last: bool) -> u64 {
     bytes as u64 + if is_last { MESSAGE_COST } else { 0 }
 }
 
-/// Bytes that a message takes beside its content.
+/// Bytes that a message takes in addition to its content.
 pub(super) const MESSAGE_COST: u64 = 64;
 
-/// Reads a header: the kind and the bytes of the payload.
+/// Reads a header. Returns the kind and the length of the payload.
 pub(super) fn decode_header(header: [u8; HEADER_LEN]) -> Result<(Kind, usize), FrameError> {
     let kind = header[0];
     let len = u32::from_be_bytes([0, header[1], header[2], header[3]]) as usize;
@@ -118,19 +119,19 @@ pub(super) fn decode_header(header: [u8; HEADER_LEN]) -> Result<(Kind, usize), F
 }
 
 fn put_header(out: &mut Vec<u8>, kind: u8, len: usize) {
-    // Lengths are at most `MAX_PART`, which three bytes hold.
+    // Lengths are at most `MAX_PART`, which fits three bytes.
     let [_, length @ ..] = (len as u32).to_be_bytes();
     out.push(kind);
     out.extend_from_slice(&length);
 }
 
-/// Appends bytes of a message, at most [`MAX_PART`].
+/// Appends a message frame with at most [`MAX_PART`] bytes.
 pub(super) fn put_part(out: &mut Vec<u8>, bytes: &[u8], is_last: bool) {
     put_header(out, if is_last { LAST } else { PART }, bytes.len());
     out.extend_from_slice(bytes);
 }
 
-/// Everything but messages.
+/// Every frame except message frames.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Control {
     Hello(Hello),
@@ -140,7 +141,7 @@ pub(super) enum Control {
         code: u64,
         reason: String,
     },
-    /// The peer broke a rule.
+    /// The peer violated the protocol.
     Report {
         reason: String,
     },
@@ -149,17 +150,17 @@ pub(super) enum Control {
 }
 
 impl Control {
-    /// Appends the frame. Longer reasons are cut.
+    /// Appends the frame. Truncates long reasons.
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Self::Hello(hello) => {
-                let says_more = hello.application != 0;
-                put_header(out, HELLO, HELLO_LEN + usize::from(says_more));
+                let has_application = hello.application != 0;
+                put_header(out, HELLO, HELLO_LEN + usize::from(has_application));
                 out.push(VERSION);
                 for number in [hello.max_message, hello.credit, hello.idle_ms] {
                     out.extend_from_slice(&number.to_be_bytes());
                 }
-                if says_more {
+                if has_application {
                     out.push(hello.application);
                 }
             }
@@ -199,7 +200,7 @@ impl Control {
             Ok(numbers)
         };
         match (kind, payload.len()) {
-            // A later version may say more in its greeting.
+            // A later version may append fields to its Hello.
             (HELLO, HELLO_LEN..) => {
                 if payload[0] != VERSION {
                     return Err(FrameError::Version(payload[0]));
@@ -262,7 +263,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_a_value_or_an_error(header: [u8; 4], payload: Vec<u8>) {
+        fn arbitrary_frames_decode_or_fail(header: [u8; 4], payload: Vec<u8>) {
             if let Ok((Kind::Control(kind), len)) = decode_header(header) {
                 prop_assert!(len <= MAX_CONTROL);
                 let _ = Control::decode(kind, &payload[..len.min(payload.len())]);
@@ -271,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_and_kinds_have_limits() {
+    fn frame_lengths_and_kinds_are_limited() {
         let header = |kind, len: usize| {
             let mut out = Vec::new();
             put_header(&mut out, kind, len);
@@ -288,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_reason_is_cut_and_another_version_refused() {
+    fn long_reasons_are_truncated_and_unknown_versions_rejected() {
         let mut frame = Vec::new();
         Control::Close { code: 7, reason: "x".repeat(5_000) }.encode(&mut frame);
         let Ok(Control::Close { code: 7, reason }) = decode(&frame) else { panic!() };

@@ -1,13 +1,13 @@
-//! Messages over a stream of bytes that somebody else makes reliable: modes TCP and QUIC.
+//! Messages over a reliable byte stream: modes TCP and QUIC.
 //!
-//! [`Session`] is the protocol: messages in frames, credit, receipts, an orderly end. It knows
-//! neither sockets nor TLS, so that it runs over a QUIC stream as it stands. [`Secured`] puts TLS 1.3
-//! under it, for TCP.
+//! [`Session`] is the protocol: messages in frames, credit, receipts and an orderly end. It uses
+//! neither sockets nor TLS, so it also runs over a QUIC stream. [`TlsStream`] runs it inside TLS
+//! 1.3, for TCP.
 
 mod frame;
-mod secured;
 mod session;
+mod tls_stream;
 
 pub use frame::FrameError;
-pub use secured::{Secured, SecuredServer};
 pub use session::Session;
+pub use tls_stream::{TlsStream, TlsStreamServer};

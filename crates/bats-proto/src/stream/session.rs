@@ -1,4 +1,4 @@
-//! Messages both ways over one stream of bytes, reliable and in order.
+//! Messages in both directions over one reliable, ordered byte stream.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -14,13 +14,13 @@ use crate::event::Event;
 use crate::session::Inbox;
 use crate::stats::ConnectionStats;
 
-/// Bytes that wait for the stream before a message is refused: what is below the stream has a
-/// window of its own, and more would only wait longer.
-const SEND_QUEUE: u64 = 4 << 20;
-/// Bytes of an unfinished message after which the sender is told of them.
-const PROGRESS: u64 = 1 << 20;
+/// Maximum number of queued bytes before a message is refused. The stream below has a window of its
+/// own, so a longer queue would only add delay.
+const MAX_SEND_QUEUE: u64 = 4 << 20;
+/// Bytes of an incomplete message after which the receiver sends a receipt.
+const RECEIPT_INTERVAL: u64 = 1 << 20;
 
-/// What the next bytes of the stream are.
+/// State of the frame parser.
 #[derive(Debug)]
 enum Expect {
     Header { bytes: [u8; HEADER_LEN], have: usize },
@@ -35,15 +35,15 @@ impl Expect {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// The peer has not greeted.
-    Greeting,
+    /// The peer's Hello is outstanding.
+    Handshake,
     Open,
-    Over,
+    Closed,
 }
 
-/// What the user is to be told, each once however often it happened.
+/// Events for the application. Each is reported once, even if it occurred several times.
 #[derive(Debug, Default)]
-struct Due {
+struct PendingEvents {
     established: bool,
     readable: bool,
     writable: bool,
@@ -51,45 +51,45 @@ struct Due {
     closed: Option<CloseReason>,
 }
 
-/// What this side sends.
+/// Send state.
 #[derive(Debug, Default)]
 struct Outgoing {
     queue: VecDeque<Bytes>,
-    /// Bytes and costs of the queue, without those of the first message that have left.
+    /// Cost of the queued messages, without the sent bytes of the first one.
     queued: u64,
-    /// Bytes of the first message that have left.
+    /// Bytes of the first message that were sent.
     offset: usize,
-    /// Messages accepted, and the end if it was said.
+    /// Number of messages accepted, plus one for the end mark.
     units: u64,
     units_sent: u64,
     bytes_sent: u64,
     /// Credit used.
-    spent: u64,
+    credit_used: u64,
     is_finished: bool,
     finish_sent: bool,
-    was_refused: bool,
-    /// What the peer said last.
+    send_blocked: bool,
+    /// The last receipt of the peer.
     receipt: Receipt,
 }
 
-/// What the peer sends.
+/// Receive state.
 #[derive(Debug, Default)]
 struct Incoming {
     partial: Vec<u8>,
     inbox: Inbox,
-    /// Cost of what has arrived.
-    spent: u64,
-    /// Cost of what the user has taken.
-    freed: u64,
+    /// Cost of the data received.
+    credit_used: u64,
+    /// Cost of the messages that the application received.
+    credit_released: u64,
     units: u64,
     bytes: u64,
-    /// What the peer was told last.
-    told: Receipt,
+    /// The last receipt sent.
+    last_receipt: Receipt,
     is_finished: bool,
 }
 
-/// One end of a connection. Plain bytes go in by [`receive`](Self::receive) and come out of
-/// [`transmit`](Self::transmit); time and messages are as in [`Endpoint`](crate::Endpoint).
+/// One end of a connection. Plaintext goes into [`receive`](Self::receive) and comes out of
+/// [`transmit`](Self::transmit). Time and messages work as in [`Endpoint`](crate::Endpoint).
 #[derive(Debug)]
 pub struct Session {
     is_client: bool,
@@ -98,23 +98,23 @@ pub struct Session {
     send_budget: u64,
     idle_timeout: Duration,
     keep_alive: Option<Duration>,
-    /// What the layer above tells its counterpart.
+    /// Bits that the layer above sends to its peer.
     application: u8,
     state: State,
     peer: Hello,
     expect: Expect,
     outgoing: Outgoing,
     incoming: Incoming,
-    due: Due,
+    pending: PendingEvents,
     hello_due: bool,
     ping_due: bool,
     pong_due: bool,
     receipt_due: bool,
-    farewell: Option<Control>,
-    handshake_until: Timestamp,
-    heard_at: Timestamp,
-    said_at: Timestamp,
-    pinged_at: Timestamp,
+    close_frame: Option<Control>,
+    handshake_deadline: Timestamp,
+    last_received_at: Timestamp,
+    last_sent_at: Timestamp,
+    last_ping_at: Timestamp,
     established: Option<Timestamp>,
     messages_sent: u64,
     message_bytes_sent: u64,
@@ -123,35 +123,35 @@ pub struct Session {
 }
 
 impl Session {
-    /// One end; the client is the one that has begun the connection.
+    /// Creates one end; the client is the end that started the connection.
     pub fn new(now: Timestamp, is_client: bool, config: &TransportConfig) -> Self {
         let receive_budget = receive_budget(config) as u64;
         let mut incoming = Incoming::default();
-        incoming.told.credit = receive_budget;
+        incoming.last_receipt.credit = receive_budget;
         Self {
             is_client,
             max_message: max_message(config),
             receive_budget,
-            send_budget: SEND_QUEUE.min(config.send_budget as u64),
+            send_budget: MAX_SEND_QUEUE.min(config.send_budget as u64),
             idle_timeout: config.idle_timeout,
             keep_alive: config.keep_alive,
-            state: State::Greeting,
+            state: State::Handshake,
             application: config.application,
             peer: Hello { max_message: 0, credit: 0, idle_ms: 0, application: 0 },
             expect: Expect::START,
             outgoing: Outgoing::default(),
             incoming,
-            due: Due::default(),
+            pending: PendingEvents::default(),
             hello_due: true,
             ping_due: false,
             pong_due: false,
             receipt_due: false,
-            farewell: None,
-            // Until then the greetings must have crossed.
-            handshake_until: now + config.handshake_timeout.min(config.idle_timeout),
-            heard_at: now,
-            said_at: now,
-            pinged_at: now,
+            close_frame: None,
+            // Both Hello frames must arrive before this time.
+            handshake_deadline: now + config.handshake_timeout.min(config.idle_timeout),
+            last_received_at: now,
+            last_sent_at: now,
+            last_ping_at: now,
             established: None,
             messages_sent: 0,
             message_bytes_sent: 0,
@@ -160,94 +160,95 @@ impl Session {
         }
     }
 
-    /// Whether both sides have greeted and neither has gone.
+    /// Whether both Hello frames were exchanged and neither end has closed.
     pub fn is_open(&self) -> bool {
         self.state == State::Open
     }
 
-    /// Silence after which the connection ends, as both sides have it.
+    /// Idle time-out of the connection: the smaller one of both ends.
     pub fn idle_timeout(&self) -> Duration {
         self.idle_timeout
     }
 
-    /// What the peer said of itself, once it has greeted.
+    /// Limits that the peer announced in its Hello; `None` before that.
     pub fn peer_limits(&self) -> Option<PeerLimits> {
         let max_message_size = usize::try_from(self.peer.max_message).unwrap_or(usize::MAX);
         let limits = PeerLimits { max_message_size, application: self.peer.application };
         self.established.map(|_| limits)
     }
 
-    /// The rule that the peer broke, if that ended the connection and it was not told yet.
+    /// The protocol violation of the peer that ended the connection, until it was sent to the peer.
     pub fn violation_found(&self) -> Option<&str> {
-        match &self.farewell {
+        match &self.close_frame {
             Some(Control::Report { reason }) => Some(reason),
             _ => None,
         }
     }
 
-    /// Whether the connection has ended; [`transmit`](Self::transmit) may still have a last word.
-    pub fn is_over(&self) -> bool {
-        self.state == State::Over
+    /// Whether the connection has ended. [`transmit`](Self::transmit) may still send a Close frame.
+    pub fn is_closed(&self) -> bool {
+        self.state == State::Closed
     }
 
-    /// The next thing to tell the user.
+    /// The next event for the application.
     pub fn pop_event(&mut self) -> Option<Event> {
-        let due = &mut self.due;
-        if core::mem::take(&mut due.established) {
+        let pending = &mut self.pending;
+        if core::mem::take(&mut pending.established) {
             return Some(if self.is_client { Event::Connected } else { Event::Accepted });
         }
         for (flag, event) in [
-            (&mut due.readable, Event::Readable),
-            (&mut due.writable, Event::Writable),
-            (&mut due.acknowledged, Event::AllAcknowledged),
+            (&mut pending.readable, Event::Readable),
+            (&mut pending.writable, Event::Writable),
+            (&mut pending.acknowledged, Event::AllAcknowledged),
         ] {
             if core::mem::take(flag) {
                 return Some(event);
             }
         }
-        due.closed.take().map(Event::Closed)
+        pending.closed.take().map(Event::Closed)
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) is to be called at the latest.
+    /// Latest time for the next call of [`handle_timeout`](Self::handle_timeout).
     pub fn next_timeout(&self) -> Option<Timestamp> {
         match self.state {
-            State::Greeting => Some(self.handshake_until),
+            State::Handshake => Some(self.handshake_deadline),
             State::Open => {
-                let mut next = self.heard_at + self.idle_timeout;
+                let mut next = self.last_received_at + self.idle_timeout;
                 if let Some(interval) = self.keep_alive {
-                    next = next.min(self.said_at.max(self.pinged_at) + interval);
+                    next = next.min(self.last_sent_at.max(self.last_ping_at) + interval);
                 }
                 if self.has_outstanding() {
-                    next = next.min(self.heard_at.max(self.pinged_at) + self.idle_timeout / 3);
+                    next = next
+                        .min(self.last_received_at.max(self.last_ping_at) + self.idle_timeout / 3);
                 }
                 if self.has_unreported() {
-                    next = next.min(self.said_at + self.idle_timeout / 4);
+                    next = next.min(self.last_sent_at + self.idle_timeout / 4);
                 }
                 Some(next)
             }
-            State::Over => None,
+            State::Closed => None,
         }
     }
 
-    /// A time that [`next_timeout`](Self::next_timeout) named has come.
+    /// Handles the time-outs that are due, see [`next_timeout`](Self::next_timeout).
     pub fn handle_timeout(&mut self, now: Timestamp) {
         match self.state {
-            State::Greeting if now >= self.handshake_until => {
+            State::Handshake if now >= self.handshake_deadline => {
                 self.end(CloseReason::HandshakeTimeout);
             }
-            State::Open if now >= self.heard_at + self.idle_timeout => {
+            State::Open if now >= self.last_received_at + self.idle_timeout => {
                 self.end(CloseReason::IdleTimeout(self.idle_timeout));
             }
             State::Open => {
-                let quiet = self.said_at.max(self.pinged_at);
-                let keep = self.keep_alive.is_some_and(|interval| now >= quiet + interval);
-                let unheard = self.has_outstanding()
-                    && now >= self.heard_at.max(self.pinged_at) + self.idle_timeout / 3;
-                if keep || unheard {
+                let last_activity = self.last_sent_at.max(self.last_ping_at);
+                let keep = self.keep_alive.is_some_and(|interval| now >= last_activity + interval);
+                let unresponsive = self.has_outstanding()
+                    && now >= self.last_received_at.max(self.last_ping_at) + self.idle_timeout / 3;
+                if keep || unresponsive {
                     self.ping_due = true;
-                    self.pinged_at = now;
+                    self.last_ping_at = now;
                 }
-                if self.has_unreported() && now >= self.said_at + self.idle_timeout / 4 {
+                if self.has_unreported() && now >= self.last_sent_at + self.idle_timeout / 4 {
                     self.receipt_due = true;
                 }
             }
@@ -255,62 +256,62 @@ impl Session {
         }
     }
 
-    /// Something of ours has not been confirmed: the silence of the peer would be bad news.
+    /// Whether data or the end mark is unacknowledged. Only then a silent peer matters.
     fn has_outstanding(&self) -> bool {
         self.outgoing.receipt.units < self.outgoing.units
     }
 
-    /// A part of a message has arrived of which the peer does not know. One that waits to be sent
-    /// is no reason for a timer.
+    /// Whether part of a message has arrived that no receipt covers. A receipt that is already
+    /// scheduled needs no timer.
     fn has_unreported(&self) -> bool {
-        self.incoming.told.bytes != self.incoming.bytes && !self.receipt_due
+        self.incoming.last_receipt.bytes != self.incoming.bytes && !self.receipt_due
     }
 
-    /// The peer was heard of beside the stream.
-    pub fn on_heard(&mut self, now: Timestamp) {
-        self.heard_at = self.heard_at.max(now);
+    /// Restarts the idle time-out after activity of the peer outside of this stream.
+    pub fn on_peer_activity(&mut self, now: Timestamp) {
+        self.last_received_at = self.last_received_at.max(now);
     }
 
-    /// The stream has ended or broken, which says nothing of the peer's intent.
+    /// Reports that the stream ended or failed, which says nothing about the peer's intent.
     pub fn on_lost(&mut self, text: &str) {
         match self.state {
-            State::Greeting => self.end(CloseReason::Handshake(text.to_owned())),
+            State::Handshake => self.end(CloseReason::Handshake(text.to_owned())),
             State::Open => self.end(CloseReason::Lost(text.to_owned())),
-            State::Over => {}
+            State::Closed => {}
         }
     }
 
-    /// Ends the connection for a reason found below the session.
+    /// Ends the connection for a reason found in a lower layer.
     pub fn end(&mut self, reason: CloseReason) {
-        if self.state != State::Over {
-            self.state = State::Over;
+        if self.state != State::Closed {
+            self.state = State::Closed;
             self.outgoing.queue.clear();
             self.outgoing.queued = 0;
             self.incoming.partial = Vec::new();
-            self.due.closed = Some(reason);
+            self.pending.closed = Some(reason);
         }
     }
 
-    /// Ends the connection at once; unsent data is dropped.
+    /// Closes the connection at once and drops unsent data.
     pub fn close(&mut self, code: u64, reason: &str) {
-        if self.state != State::Over {
-            self.farewell = Some(Control::Close { code, reason: reason.to_owned() });
+        if self.state != State::Closed {
+            self.close_frame = Some(Control::Close { code, reason: reason.to_owned() });
             self.end(CloseReason::Local);
         }
     }
 
     fn violation(&mut self, rule: &str) {
-        self.farewell = Some(Control::Report { reason: rule.to_owned() });
+        self.close_frame = Some(Control::Report { reason: rule.to_owned() });
         self.end(CloseReason::PeerMisbehaved(rule.to_owned()));
     }
 
-    /// Hands over a message.
+    /// Queues a message.
     ///
     /// # Errors
     ///
     /// As [`Endpoint::send`](crate::Endpoint::send).
     pub fn send(&mut self, message: Bytes) -> Result<(), SendError> {
-        if self.state == State::Over {
+        if self.state == State::Closed {
             return Err(SendError::Closed);
         }
         let outgoing = &mut self.outgoing;
@@ -326,7 +327,7 @@ impl Session {
         }
         let cost = cost(message.len(), true);
         if outgoing.queued > 0 && outgoing.queued + cost > self.send_budget {
-            outgoing.was_refused = true;
+            outgoing.send_blocked = true;
             return Err(SendError::Blocked(message));
         }
         outgoing.queued += cost;
@@ -334,17 +335,17 @@ impl Session {
         self.messages_sent += 1;
         self.message_bytes_sent += message.len() as u64;
         outgoing.queue.push_back(message);
-        self.due.acknowledged = false;
+        self.pending.acknowledged = false;
         Ok(())
     }
 
-    /// No more messages will follow.
+    /// Marks the end: no messages will follow.
     ///
     /// # Errors
     ///
-    /// Said before, or the connection is over.
+    /// Called before, or the connection has ended.
     pub fn finish(&mut self) -> Result<(), SendError> {
-        if self.state == State::Over {
+        if self.state == State::Closed {
             return Err(SendError::Closed);
         }
         if self.outgoing.is_finished {
@@ -352,7 +353,7 @@ impl Session {
         }
         self.outgoing.is_finished = true;
         self.outgoing.units += 1;
-        self.due.acknowledged = false;
+        self.pending.acknowledged = false;
         Ok(())
     }
 
@@ -360,30 +361,32 @@ impl Session {
     pub fn recv(&mut self) -> Option<Bytes> {
         let incoming = &mut self.incoming;
         let message = incoming.inbox.pop()?;
-        incoming.freed += cost(message.len(), true);
-        // Credit is worth a frame of its own when it is a good part of the whole.
-        if incoming.freed + self.receive_budget - incoming.told.credit >= self.receive_budget / 4 {
+        incoming.credit_released += cost(message.len(), true);
+        // Send credit in a frame of its own once it is a quarter of the budget.
+        if incoming.credit_released + self.receive_budget - incoming.last_receipt.credit
+            >= self.receive_budget / 4
+        {
             self.receipt_due = true;
         }
         Some(message)
     }
 
-    /// Whether the peer has finished and every message was taken.
+    /// Whether the peer has finished and the application has received every message.
     pub fn is_finished(&self) -> bool {
         self.incoming.is_finished && self.incoming.inbox.is_empty()
     }
 
-    /// Whether everything handed over has arrived at the peer.
+    /// Whether the peer has received everything that was sent.
     pub fn is_all_acknowledged(&self) -> bool {
         !self.has_outstanding()
     }
 
-    /// Bytes that have arrived and that nobody has taken.
+    /// Bytes received that the application has not taken.
     pub fn receive_buffer_bytes(&self) -> usize {
         self.incoming.inbox.bytes_held() + self.incoming.partial.len()
     }
 
-    /// A sample of what this layer knows: messages and buffers.
+    /// Statistics of this layer: messages and buffers.
     pub fn stats(&self, now: Timestamp) -> ConnectionStats {
         let unconfirmed = self.outgoing.bytes_sent.saturating_sub(self.outgoing.receipt.bytes);
         ConnectionStats {
@@ -400,10 +403,10 @@ impl Session {
         }
     }
 
-    /// Appends what is to be sent, until `out` holds `limit` bytes or a little more.
+    /// Appends the bytes to send, until `out` holds `limit` bytes or slightly more.
     pub fn transmit(&mut self, now: Timestamp, out: &mut Vec<u8>, limit: usize) {
         let before = out.len();
-        if self.hello_due && self.farewell.is_none() && self.state != State::Over {
+        if self.hello_due && self.close_frame.is_none() && self.state != State::Closed {
             self.hello_due = false;
             let idle_ms = u64::try_from(self.idle_timeout.as_millis()).unwrap_or(u64::MAX);
             let max_message = self.max_message as u64;
@@ -412,7 +415,7 @@ impl Session {
             Control::Hello(hello).encode(out);
         }
         match self.state {
-            State::Greeting => {}
+            State::Handshake => {}
             State::Open => {
                 if core::mem::take(&mut self.pong_due) {
                     Control::Pong.encode(out);
@@ -423,27 +426,28 @@ impl Session {
                 self.transmit_receipt(out);
                 self.transmit_messages(out, limit);
             }
-            State::Over => {
-                if let Some(farewell) = self.farewell.take() {
-                    farewell.encode(out);
+            State::Closed => {
+                if let Some(close_frame) = self.close_frame.take() {
+                    close_frame.encode(out);
                 }
             }
         }
         if out.len() > before {
-            self.said_at = now;
+            self.last_sent_at = now;
         }
     }
 
     fn transmit_receipt(&mut self, out: &mut Vec<u8>) {
         let incoming = &mut self.incoming;
-        let told = incoming.told;
+        let last_receipt = incoming.last_receipt;
         let is_due = core::mem::take(&mut self.receipt_due)
-            || incoming.units != told.units
-            || incoming.bytes - told.bytes >= PROGRESS;
+            || incoming.units != last_receipt.units
+            || incoming.bytes - last_receipt.bytes >= RECEIPT_INTERVAL;
         if is_due {
-            let credit = incoming.freed + self.receive_budget;
-            incoming.told = Receipt { units: incoming.units, bytes: incoming.bytes, credit };
-            Control::Receipt(incoming.told).encode(out);
+            let credit = incoming.credit_released + self.receive_budget;
+            incoming.last_receipt =
+                Receipt { units: incoming.units, bytes: incoming.bytes, credit };
+            Control::Receipt(incoming.last_receipt).encode(out);
         }
     }
 
@@ -453,7 +457,7 @@ impl Session {
             && let Some(message) = outgoing.queue.front()
         {
             let left = message.len() - outgoing.offset;
-            let credit = outgoing.receipt.credit.saturating_sub(outgoing.spent);
+            let credit = outgoing.receipt.credit.saturating_sub(outgoing.credit_used);
             let is_last = left <= MAX_PART && cost(left, true) <= credit;
             let len = if is_last {
                 left
@@ -465,7 +469,7 @@ impl Session {
             }
             frame::put_part(out, &message[outgoing.offset..outgoing.offset + len], is_last);
             let cost = cost(len, is_last);
-            outgoing.spent += cost;
+            outgoing.credit_used += cost;
             outgoing.queued -= cost;
             outgoing.bytes_sent += len as u64;
             outgoing.offset += len;
@@ -480,18 +484,18 @@ impl Session {
             outgoing.units_sent += 1;
             Control::Finish.encode(out);
         }
-        if outgoing.was_refused && outgoing.queued <= self.send_budget / 4 * 3 {
-            outgoing.was_refused = false;
-            self.due.writable = true;
+        if outgoing.send_blocked && outgoing.queued <= self.send_budget / 4 * 3 {
+            outgoing.send_blocked = false;
+            self.pending.writable = true;
         }
     }
 
-    /// Takes the next bytes of the stream. What is wrong with them ends the connection.
+    /// Processes the next bytes of the stream. A protocol violation ends the connection.
     pub fn receive(&mut self, now: Timestamp, mut bytes: &[u8]) {
-        if !bytes.is_empty() && self.state != State::Over {
-            self.heard_at = now;
+        if !bytes.is_empty() && self.state != State::Closed {
+            self.last_received_at = now;
         }
-        while !bytes.is_empty() && self.state != State::Over {
+        while !bytes.is_empty() && self.state != State::Closed {
             match &mut self.expect {
                 Expect::Header { bytes: header, have } => {
                     let len = bytes.len().min(HEADER_LEN - *have);
@@ -545,12 +549,12 @@ impl Session {
         self.expect = Expect::START;
         match (kind, len) {
             (Kind::Part | Kind::Last, _) if self.state != State::Open => {
-                self.violation("a message before the greeting");
+                self.violation("message before Hello");
             }
             (Kind::Part | Kind::Last, _) if self.incoming.is_finished => {
-                self.violation("a message after the last");
+                self.violation("message after the end mark");
             }
-            // What has no bytes is complete at once.
+            // A frame without payload is complete at once.
             (Kind::Last, 0) => self.on_content(&[], true),
             (Kind::Control(kind), 0) => self.on_control(now, kind, &[]),
             (Kind::Unknown, 0) => {}
@@ -565,12 +569,12 @@ impl Session {
 
     fn on_content(&mut self, content: &[u8], is_last: bool) {
         let incoming = &mut self.incoming;
-        incoming.spent += cost(content.len(), is_last);
-        if incoming.spent > incoming.told.credit {
-            return self.violation("more than the credit allows");
+        incoming.credit_used += cost(content.len(), is_last);
+        if incoming.credit_used > incoming.last_receipt.credit {
+            return self.violation("more data than the credit allows");
         }
         if incoming.partial.len() + content.len() > self.max_message {
-            return self.violation("a message longer than is accepted");
+            return self.violation("message longer than accepted");
         }
         incoming.bytes += content.len() as u64;
         let message = match (is_last, incoming.partial.is_empty()) {
@@ -587,7 +591,7 @@ impl Session {
         self.messages_received += 1;
         self.message_bytes_received += message.len() as u64;
         incoming.inbox.push(message);
-        self.due.readable = true;
+        self.pending.readable = true;
     }
 
     fn on_control(&mut self, now: Timestamp, kind: u8, payload: &[u8]) {
@@ -598,19 +602,19 @@ impl Session {
         match (self.state, control) {
             (_, Control::Close { code, reason }) => self.end(CloseReason::Peer { code, reason }),
             (_, Control::Report { reason }) => self.end(CloseReason::ReportedByPeer(reason)),
-            (State::Greeting, Control::Hello(hello)) => self.on_hello(now, hello),
+            (State::Handshake, Control::Hello(hello)) => self.on_hello(now, hello),
             (State::Open, Control::Receipt(receipt)) => self.on_receipt(receipt),
             (State::Open, Control::Finish) if !self.incoming.is_finished => {
                 if !self.incoming.partial.is_empty() {
-                    return self.violation("the end within a message");
+                    return self.violation("end mark within a message");
                 }
                 self.incoming.is_finished = true;
                 self.incoming.units += 1;
-                self.due.readable = true;
+                self.pending.readable = true;
             }
             (State::Open, Control::Ping) => self.pong_due = true,
             (State::Open, Control::Pong) => {}
-            _ => self.violation("a frame out of place"),
+            _ => self.violation("unexpected frame"),
         }
     }
 
@@ -620,29 +624,29 @@ impl Session {
         self.outgoing.receipt.credit = hello.credit;
         self.idle_timeout = self.idle_timeout.min(Duration::from_millis(hello.idle_ms));
         self.established = Some(now);
-        self.due.established = true;
+        self.pending.established = true;
     }
 
     fn on_receipt(&mut self, receipt: Receipt) {
         let outgoing = &mut self.outgoing;
         let before = outgoing.receipt;
         if receipt.units > outgoing.units_sent || receipt.bytes > outgoing.bytes_sent {
-            return self.violation("a receipt for what was not sent");
+            return self.violation("receipt for data that was not sent");
         }
         if receipt.units < before.units
             || receipt.bytes < before.bytes
             || receipt.credit < before.credit
         {
-            return self.violation("a receipt that takes back");
+            return self.violation("receipt that decreases a total");
         }
         outgoing.receipt = receipt;
         if receipt.units == outgoing.units && receipt.units > before.units {
-            self.due.acknowledged = true;
+            self.pending.acknowledged = true;
         }
     }
 }
 
-/// Memory that a message of the peer takes beside its content is paid for.
+/// Every message must consume enough credit for its overhead in memory.
 const _: () = assert!(MESSAGE_COST as usize >= crate::session::MESSAGE_OVERHEAD);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Two sessions and a stream between them that cuts bytes anywhere.
+//! Two sessions and a byte stream between them that is cut at arbitrary positions.
 
 use std::collections::VecDeque;
 
@@ -24,17 +24,17 @@ fn pair() -> [Session; 2] {
     pair
 }
 
-/// Carries bytes until both are silent.
+/// Transfers bytes until both sessions have nothing to send.
 fn run(pair: &mut [Session; 2], now: Timestamp) {
     loop {
-        let mut is_silent = true;
+        let mut is_idle = true;
         for from in 0..2 {
             let mut bytes = Vec::new();
             pair[from].transmit(now, &mut bytes, 100_000);
-            is_silent &= bytes.is_empty();
+            is_idle &= bytes.is_empty();
             pair[1 - from].receive(now, &bytes);
         }
-        if is_silent {
+        if is_idle {
             return;
         }
     }
@@ -57,8 +57,8 @@ const HELLO: Control = Control::Hello(Hello {
     application: 0,
 });
 
-/// A server that was greeted by hand.
-fn greeted() -> Session {
+/// A server that has received a hand-made Hello.
+fn server_after_hello() -> Session {
     let mut session = Session::new(at(0), false, &config());
     session.receive(at(0), &frames(&[HELLO]));
     assert_eq!(events(&mut session), [Event::Accepted]);
@@ -67,14 +67,14 @@ fn greeted() -> Session {
 }
 
 #[test]
-fn both_ends_are_told_when_the_greetings_have_crossed() {
+fn both_ends_report_the_connection_after_hello() {
     let mut pair = pair();
     assert_eq!(events(&mut pair[0]), [Event::Connected]);
     assert_eq!(events(&mut pair[1]), [Event::Accepted]);
 }
 
 #[test]
-fn messages_keep_their_boundaries_and_the_end_is_confirmed() {
+fn messages_keep_boundaries_and_finish_is_acknowledged() {
     let mut pair = pair();
     let lengths = [0, 1, MAX_PART - 1, MAX_PART, MAX_PART + 1, 1 << 20, 0];
     for len in lengths {
@@ -85,7 +85,7 @@ fn messages_keep_their_boundaries_and_the_end_is_confirmed() {
     assert_eq!(pair[0].finish(), Err(SendError::Finished));
     assert_eq!(pair[0].send(Bytes::new()), Err(SendError::Finished));
     run(&mut pair, at(1));
-    // Nothing was taken, and yet the peer is known to have it.
+    // The peer has acknowledged everything although its application received nothing.
     assert!(pair[0].is_all_acknowledged());
     assert_eq!(events(&mut pair[0]), [Event::Connected, Event::AllAcknowledged]);
     assert_eq!(pair[0].stats(at(1)).send_buffer_bytes, 0);
@@ -99,7 +99,7 @@ fn messages_keep_their_boundaries_and_the_end_is_confirmed() {
 }
 
 #[test]
-fn what_is_not_taken_stops_the_sender_within_the_budget_and_not_the_rest() {
+fn unread_messages_block_only_their_direction_at_the_budget() {
     let mut pair = pair();
     let message = Bytes::from(vec![1; 100_000]);
     let mut sent = 0;
@@ -114,7 +114,7 @@ fn what_is_not_taken_stops_the_sender_within_the_budget_and_not_the_rest() {
     let held = pair[1].stats(at(1)).receive_buffer_bytes;
     assert!(held <= pair[1].receive_budget, "{held}");
     assert!(held + 200_000 > pair[1].receive_budget, "{held}");
-    // The other direction, receipts and the end are not held up.
+    // The other direction, receipts and the end mark are not blocked.
     pair[1].send(Bytes::from_static(b"back")).unwrap();
     run(&mut pair, at(2));
     assert!(pair[1].is_all_acknowledged());
@@ -130,7 +130,7 @@ fn what_is_not_taken_stops_the_sender_within_the_budget_and_not_the_rest() {
 }
 
 #[test]
-fn empty_messages_are_not_free() {
+fn empty_messages_consume_credit() {
     let mut pair = pair();
     for _ in 0..200_000 {
         let _ = pair[0].send(Bytes::new());
@@ -143,7 +143,7 @@ fn empty_messages_are_not_free() {
 }
 
 #[test]
-fn a_message_that_the_peer_does_not_accept_is_refused_here() {
+fn messages_above_the_peer_limit_are_refused_locally() {
     let small = TransportConfig { max_message_size: 10, ..config() };
     let mut pair = [Session::new(at(0), true, &config()), Session::new(at(0), false, &small)];
     run(&mut pair, at(0));
@@ -153,31 +153,31 @@ fn a_message_that_the_peer_does_not_accept_is_refused_here() {
 }
 
 #[test]
-fn a_close_reaches_the_peer_with_its_words() {
+fn close_transfers_code_and_reason() {
     let mut pair = pair();
     pair[0].send(Bytes::from_static(b"lost")).unwrap();
     pair[0].close(7, "enough");
     assert_eq!(events(&mut pair[0]), [Event::Connected, Event::Closed(CloseReason::Local)]);
     run(&mut pair, at(1));
-    let told = CloseReason::Peer { code: 7, reason: "enough".into() };
-    assert_eq!(events(&mut pair[1]), [Event::Accepted, Event::Closed(told)]);
+    let expected = CloseReason::Peer { code: 7, reason: "enough".into() };
+    assert_eq!(events(&mut pair[1]), [Event::Accepted, Event::Closed(expected)]);
     assert_eq!(pair[1].send(Bytes::new()), Err(SendError::Closed));
 }
 
 #[test]
-fn the_stream_s_end_is_a_loss_unless_somebody_closed() {
-    let mut session = greeted();
+fn stream_end_without_close_is_a_lost_connection() {
+    let mut session = server_after_hello();
     session.on_lost("gone");
     assert_eq!(events(&mut session), [Event::Closed(CloseReason::Lost("gone".into()))]);
     session.on_lost("again");
     assert_eq!(events(&mut session), []);
-    let mut young = Session::new(at(0), true, &config());
-    young.on_lost("gone");
-    assert_eq!(events(&mut young), [Event::Closed(CloseReason::Handshake("gone".into()))]);
+    let mut handshaking = Session::new(at(0), true, &config());
+    handshaking.on_lost("gone");
+    assert_eq!(events(&mut handshaking), [Event::Closed(CloseReason::Handshake("gone".into()))]);
 }
 
 #[test]
-fn rules_that_a_peer_breaks_end_the_connection_and_are_named() {
+fn protocol_violations_close_with_a_reason() {
     let receipt = |units, bytes, credit| Control::Receipt(Receipt { units, bytes, credit });
     let mut too_long = Vec::new();
     for _ in 0..(2 << 20) / MAX_PART {
@@ -193,42 +193,42 @@ fn rules_that_a_peer_breaks_end_the_connection_and_are_named() {
     let mut after = frames(&[Control::Finish]);
     frame::put_part(&mut after, &[], true);
     for (bytes, rule) in [
-        (frames(&[HELLO]), "out of place"),
-        (frames(&[Control::Finish, Control::Finish]), "out of place"),
+        (frames(&[HELLO]), "unexpected frame"),
+        (frames(&[Control::Finish, Control::Finish]), "unexpected frame"),
         (frames(&[receipt(1, 0, 1 << 20)]), "not sent"),
         (frames(&[receipt(0, 1, 1 << 20)]), "not sent"),
-        (frames(&[receipt(0, 0, 1)]), "takes back"),
-        (too_long, "longer than is accepted"),
+        (frames(&[receipt(0, 0, 1)]), "decreases"),
+        (too_long, "longer than accepted"),
         (beyond_credit, "credit"),
         (half, "within a message"),
-        (after, "after the last"),
+        (after, "after the end"),
         (vec![0x3f, 0, 0, 0], "unknown kind"),
         (vec![1, 0xff, 0xff, 0xff], "bytes"),
     ] {
-        let mut session = greeted();
+        let mut session = server_after_hello();
         session.receive(at(1), &bytes);
         let found = events(&mut session);
         let Some(Event::Closed(CloseReason::PeerMisbehaved(text))) = found.last() else {
             panic!("{rule}: {found:?}")
         };
         assert!(text.contains(rule), "{text}");
-        // The peer learns of it.
+        // The peer receives the reason.
         let mut last = Vec::new();
         session.transmit(at(1), &mut last, 10_000);
-        let mut peer = greeted();
+        let mut peer = server_after_hello();
         peer.receive(at(1), &last);
         assert_eq!(events(&mut peer), [Event::Closed(CloseReason::ReportedByPeer(text.clone()))]);
     }
-    let mut stranger = Session::new(at(0), false, &config());
+    let mut uninitialised = Session::new(at(0), false, &config());
     let mut bytes = Vec::new();
     frame::put_part(&mut bytes, b"x", true);
-    stranger.receive(at(0), &bytes);
-    assert!(stranger.is_over());
+    uninitialised.receive(at(0), &bytes);
+    assert!(uninitialised.is_closed());
 }
 
 #[test]
-fn frames_of_later_versions_are_skipped() {
-    let mut session = greeted();
+fn unknown_optional_frames_are_skipped() {
+    let mut session = server_after_hello();
     let mut bytes = vec![0x40, 0, 0, 5];
     bytes.extend([9; 5]);
     bytes.extend([0xff, 0, 0, 0]);
@@ -239,21 +239,26 @@ fn frames_of_later_versions_are_skipped() {
     assert_eq!(session.recv().unwrap(), "x");
 }
 
-/// Runs the clock until `until`; what happens to the ends.
-fn wait(pair: &mut [Session; 2], mut now: Timestamp, until: Timestamp, deaf: bool) -> Timestamp {
+/// Advances the clock until `until` or until both ends have closed. Returns the time.
+fn wait(
+    pair: &mut [Session; 2],
+    mut now: Timestamp,
+    until: Timestamp,
+    is_lossy: bool,
+) -> Timestamp {
     while let Some(next) = pair.iter().filter_map(Session::next_timeout).min() {
-        assert!(next > now || pair.iter().any(Session::is_over) || next == now, "time goes on");
+        assert!(next > now || pair.iter().any(Session::is_closed) || next == now, "time advances");
         if next > until {
             return until;
         }
         now = next.max(now + Duration::from_millis(1));
         pair.iter_mut().for_each(|session| session.handle_timeout(now));
-        if deaf {
+        if is_lossy {
             pair.iter_mut().for_each(|session| session.transmit(now, &mut Vec::new(), 1_000));
         } else {
             run(pair, now);
         }
-        if pair.iter().all(Session::is_over) {
+        if pair.iter().all(Session::is_closed) {
             return now;
         }
     }
@@ -261,13 +266,13 @@ fn wait(pair: &mut [Session; 2], mut now: Timestamp, until: Timestamp, deaf: boo
 }
 
 #[test]
-fn silence_ends_a_connection_and_keep_alive_prevents_it() {
-    let mut silent = pair();
-    let end = wait(&mut silent, at(0), at(100_000), false);
+fn idle_timeout_closes_and_keep_alive_prevents_it() {
+    let mut idle_pair = pair();
+    let end = wait(&mut idle_pair, at(0), at(100_000), false);
     assert_eq!(end, at(30_000));
-    assert!(silent.iter().all(Session::is_over));
+    assert!(idle_pair.iter().all(Session::is_closed));
     let idle = CloseReason::IdleTimeout(Duration::from_secs(30));
-    assert_eq!(events(&mut silent[0]).last(), Some(&Event::Closed(idle)));
+    assert_eq!(events(&mut idle_pair[0]).last(), Some(&Event::Closed(idle)));
 
     let kept = TransportConfig { keep_alive: Some(Duration::from_secs(10)), ..config() };
     let mut kept = [Session::new(at(0), true, &kept), Session::new(at(0), false, &config())];
@@ -277,44 +282,44 @@ fn silence_ends_a_connection_and_keep_alive_prevents_it() {
 }
 
 #[test]
-fn a_receiver_that_takes_nothing_is_not_taken_for_dead_and_a_dead_one_is() {
-    for deaf in [false, true] {
+fn blocked_receiver_stays_connected_and_unresponsive_one_times_out() {
+    for is_lossy in [false, true] {
         let mut pair = pair();
         for _ in 0..40 {
             pair[0].send(Bytes::from(vec![0; 100_000])).unwrap();
         }
         run(&mut pair, at(0));
-        wait(&mut pair, at(0), at(100_000), deaf);
-        assert_eq!(pair[0].is_over(), deaf);
+        wait(&mut pair, at(0), at(100_000), is_lossy);
+        assert_eq!(pair[0].is_closed(), is_lossy);
     }
 }
 
 #[test]
-fn handshakes_have_a_deadline() {
+fn handshake_times_out() {
     let mut session = Session::new(at(0), false, &config());
     assert_eq!(session.next_timeout(), Some(at(10_000)));
     session.handle_timeout(at(9_999));
-    assert!(!session.is_over());
+    assert!(!session.is_closed());
     session.handle_timeout(at(10_000));
     assert_eq!(events(&mut session), [Event::Closed(CloseReason::HandshakeTimeout)]);
-    let hasty = TransportConfig { idle_timeout: Duration::from_millis(300), ..config() };
-    assert_eq!(Session::new(at(0), true, &hasty).next_timeout(), Some(at(300)));
+    let short_idle = TransportConfig { idle_timeout: Duration::from_millis(300), ..config() };
+    assert_eq!(Session::new(at(0), true, &short_idle).next_timeout(), Some(at(300)));
 }
 
 #[derive(Clone, Debug)]
 enum Step {
     Send(usize, usize),
     Recv(usize),
-    Carry(usize, usize),
+    Transfer(usize, usize),
     Finish(usize),
 }
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         3 => (0..2_usize, prop_oneof![0..100_usize, 60_000..200_000_usize])
-            .prop_map(|(who, len)| Step::Send(who, len)),
+            .prop_map(|(index, len)| Step::Send(index, len)),
         2 => (0..2_usize).prop_map(Step::Recv),
-        5 => (0..2_usize, 1..200_000_usize).prop_map(|(who, len)| Step::Carry(who, len)),
+        5 => (0..2_usize, 1..200_000_usize).prop_map(|(index, len)| Step::Transfer(index, len)),
         1 => (0..2_usize).prop_map(Step::Finish),
     ]
 }
@@ -322,29 +327,29 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// Whatever is cut where, each side gets what the other sent, in order, and no more.
+    /// However the stream is cut, each end receives the other's messages, in order and no more.
     #[test]
-    fn a_stream_in_pieces_carries_two_queues(steps in prop::collection::vec(step(), 0..120)) {
+    fn fragmented_streams_deliver_both_directions_in_order(steps in prop::collection::vec(step(), 0..120)) {
         let mut pair = pair_of(&config());
         let mut wires: [VecDeque<u8>; 2] = Default::default();
         let mut sent: [VecDeque<Bytes>; 2] = Default::default();
         let mut finished = [false; 2];
         for step in steps {
             match step {
-                Step::Send(who, len) => {
-                    let message = Bytes::from(vec![sent[who].len() as u8; len]);
-                    match pair[who].send(message.clone()) {
-                        Ok(()) => sent[who].push_back(message),
-                        Err(SendError::Finished) => prop_assert!(finished[who]),
+                Step::Send(index, len) => {
+                    let message = Bytes::from(vec![sent[index].len() as u8; len]);
+                    match pair[index].send(message.clone()) {
+                        Ok(()) => sent[index].push_back(message),
+                        Err(SendError::Finished) => prop_assert!(finished[index]),
                         Err(error) => prop_assert!(matches!(error, SendError::Blocked(_))),
                     }
                 }
-                Step::Recv(who) => {
-                    if let Some(message) = pair[who].recv() {
-                        prop_assert_eq!(Some(message), sent[1 - who].pop_front());
+                Step::Recv(index) => {
+                    if let Some(message) = pair[index].recv() {
+                        prop_assert_eq!(Some(message), sent[1 - index].pop_front());
                     }
                 }
-                Step::Carry(from, len) => {
+                Step::Transfer(from, len) => {
                     let mut bytes = Vec::new();
                     pair[from].transmit(at(0), &mut bytes, 50_000);
                     wires[from].extend(bytes);
@@ -352,7 +357,7 @@ proptest! {
                     let piece: Vec<u8> = wires[from].drain(..len).collect();
                     pair[1 - from].receive(at(0), &piece);
                 }
-                Step::Finish(who) => finished[who] |= pair[who].finish().is_ok(),
+                Step::Finish(index) => finished[index] |= pair[index].finish().is_ok(),
             }
         }
         for _ in 0..1_000 {
@@ -365,16 +370,16 @@ proptest! {
                 }
             }
         }
-        for who in 0..2 {
-            prop_assert!(sent[who].is_empty());
-            prop_assert!(pair[who].is_open() && pair[who].is_all_acknowledged());
-            prop_assert_eq!(pair[who].is_finished(), finished[1 - who]);
+        for index in 0..2 {
+            prop_assert!(sent[index].is_empty());
+            prop_assert!(pair[index].is_open() && pair[index].is_all_acknowledged());
+            prop_assert_eq!(pair[index].is_finished(), finished[1 - index]);
         }
     }
 
     #[test]
-    fn garbage_ends_the_connection_or_waits(bytes: Vec<u8>, cut in 0..40_usize) {
-        let mut session = greeted();
+    fn arbitrary_bytes_close_or_are_bounded(bytes: Vec<u8>, cut in 0..40_usize) {
+        let mut session = server_after_hello();
         let cut = cut.min(bytes.len());
         session.receive(at(1), &bytes[..cut]);
         session.receive(at(1), &bytes[cut..]);

@@ -1,4 +1,4 @@
-//! The coding header: what a relay needs to know of a coded packet.
+//! The coding header: the fields of a coded packet that a relay needs.
 //!
 //! ```text
 //! Source (S-batch):   | BID, 3 bytes | index, 1 | symbol ...
@@ -14,13 +14,14 @@
 //! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
 //! ```
 //!
-//! The second picture is a repair packet (R-batch). A recoded packet has 16 bytes of coefficient
-//! vector before its payload. That of an R-batch has column 0, then the window; that of an S-batch
-//! has 1 there and no window, its vector stands behind these four bytes. BID is the batch ID of RFC 9426, here 24 bits. S-batches
-//! consist of 16 consecutive symbols, so the symbol number of a source packet is
-//! `BID * 16 + index`; R-batches have a space of their own. Truncated numbers are expanded to the
-//! value nearest to what the receiver expects. The payload ends with the packet; zeros at the end
-//! of a symbol may be left out.
+//! The second diagram is a repair packet (R-batch). A recoded packet has a 16-byte coefficient
+//! vector before its payload. For an R-batch the column is 0 and the vector follows the window. For
+//! an S-batch the column is 1, there is no window, and the vector follows these four bytes.
+//!
+//! BID is the batch ID of RFC 9426, here 24 bits. An S-batch consists of 16 consecutive symbols, so
+//! the symbol number of a source packet is `BID * 16 + index`. R-batches have their own BID space.
+//! A receiver expands truncated numbers to the value nearest to the one it expects. The payload
+//! ends with the packet; a sender may omit zeros at the end of a symbol.
 
 use bats_code::BATCH_SIZE;
 
@@ -29,30 +30,30 @@ use super::varint::{Reader, Writer};
 
 /// Bytes before the symbol of a source packet.
 pub const SOURCE_HEADER_LEN: usize = 4;
-/// Bytes before the column of a repair packet.
+/// Bytes before the payload of a repair packet.
 pub const REPAIR_HEADER_LEN: usize = 10;
-/// Bytes that a coded packet has at most before its payload: a recoded one.
+/// Maximum number of header bytes before the payload of a coded packet: that of a recoded one.
 pub const MAX_CODING_HEADER_LEN: usize = REPAIR_HEADER_LEN + BATCH_SIZE;
 const BID_BITS: u32 = 24;
 
-/// What stands in place of the column in a recoded packet of an S-batch.
+/// Value in place of the column in a recoded packet of an S-batch.
 const RECODED_SOURCE: u8 = 1;
 
-/// The coding header of any packet.
+/// The coding header of any coded packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CodingHeader {
-    /// A symbol.
+    /// A source symbol.
     Source(SourceHeader),
     /// A column of an R-batch.
     Repair(RepairHeader),
-    /// A combination of the symbols of an S-batch.
+    /// A linear combination of the symbols of an S-batch.
     RecodedSource {
         /// BID, 24 bits.
         batch: u32,
         /// Coefficients of the symbols.
         vector: [u8; BATCH_SIZE],
     },
-    /// A combination of the columns of an R-batch.
+    /// A linear combination of the columns of an R-batch.
     RecodedRepair {
         /// Batch and window; the column is 0.
         header: RepairHeader,
@@ -62,7 +63,7 @@ pub enum CodingHeader {
 }
 
 impl CodingHeader {
-    /// Reads the header of a packet of kind `kind`; `None` if truncated or impossible.
+    /// Reads the header of a packet of kind `kind`. Returns `None` if it is truncated or invalid.
     pub fn decode(kind: PacketKind, reader: &mut Reader<'_>) -> Option<Self> {
         match kind {
             PacketKind::Control => None,
@@ -130,14 +131,14 @@ impl SourceHeader {
         writer.u8((self.symbol % BATCH_SIZE as u32) as u8)
     }
 
-    /// Reads BID and index; `None` if truncated or the index is beyond the batch.
+    /// Reads BID and index. Returns `None` if truncated or if the index exceeds the batch.
     pub fn decode(reader: &mut Reader<'_>) -> Option<Self> {
         let (bid, index) = split(reader.u32()?);
         (usize::from(index) < BATCH_SIZE)
             .then_some(Self { symbol: bid * BATCH_SIZE as u32 + u32::from(index) })
     }
 
-    /// The full number nearest to `expected`.
+    /// The full symbol number nearest to `expected`.
     pub fn number(self, expected: u64) -> u64 {
         expand(u64::from(self.symbol), BID_BITS + 4, expected)
     }
@@ -148,11 +149,11 @@ impl SourceHeader {
 pub struct RepairHeader {
     /// Batch ID, 24 bits.
     pub batch: u32,
-    /// Column of the batch, 0 to 15; 0 for recoded packets.
+    /// Column of the batch, 0 to 15; 0 in recoded packets.
     pub column: u8,
     /// First symbol of the window, low 32 bits.
     pub first: u32,
-    /// Symbols of the window.
+    /// Number of symbols in the window.
     pub count: u16,
 }
 
@@ -165,7 +166,7 @@ impl RepairHeader {
         writer.u16(self.count)
     }
 
-    /// Reads the header; `None` if truncated or the column is beyond the batch.
+    /// Reads the header. Returns `None` if truncated or if the column exceeds the batch.
     pub fn decode(reader: &mut Reader<'_>) -> Option<Self> {
         let (batch, column) = split(reader.u32()?);
         let header = Self { batch, column, first: reader.u32()?, count: reader.u16()? };
@@ -182,7 +183,7 @@ fn split(word: u32) -> (u32, u8) {
     (word >> 8, word as u8)
 }
 
-/// The value nearest to `expected` whose low `bits` bits are `truncated`, at least zero.
+/// The non-negative value nearest to `expected` whose low `bits` bits are `truncated`.
 pub fn expand(truncated: u64, bits: u32, expected: u64) -> u64 {
     let window = 1_u64 << bits;
     let candidate = (expected & !(window - 1)) | truncated;
@@ -216,14 +217,14 @@ mod tests {
     }
 
     #[test]
-    fn columns_beyond_the_batch_are_refused() {
+    fn columns_above_the_batch_size_are_rejected() {
         assert_eq!(SourceHeader::decode(&mut Reader::new(&[0, 0, 0, 16])), None);
         assert_eq!(RepairHeader::decode(&mut Reader::new(&[0, 0, 0, 16, 0, 0, 0, 0, 0, 1])), None);
         assert_eq!(SourceHeader::decode(&mut Reader::new(&[0, 0, 0])), None);
     }
 
     #[test]
-    fn headers_of_recoded_packets_name_their_space() {
+    fn recoded_headers_identify_the_batch_space() {
         let header = RepairHeader { batch: 0x01_02_03, column: 0, first: 9, count: 20 };
         let vector = core::array::from_fn(|i| i as u8);
         for (header, len) in [
@@ -249,7 +250,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn numbers_survive_truncation(number in 0_u64..1 << 50, near in -100_000_000_i64..100_000_000) {
+        fn truncated_numbers_expand_to_the_original(number in 0_u64..1 << 50, near in -100_000_000_i64..100_000_000) {
             let expected = number.saturating_add_signed(near);
             let mut buffer = [0; REPAIR_HEADER_LEN];
             SourceHeader::new(number).encode(&mut Writer::new(&mut buffer)).unwrap();
@@ -263,10 +264,10 @@ mod tests {
         }
     }
 
-    /// Of the three numbers with these low bits next to the expected one, the nearest; of two at the
-    /// same distance the one of the same window.
+    /// The expected result is the nearest of three candidates with these low bits. Of two at equal
+    /// distance it is the one in the same window.
     #[test]
-    fn truncated_numbers_expand_to_the_nearest() {
+    fn truncated_numbers_expand_to_the_nearest_candidate() {
         for bits in 1..=4 {
             let window = 1_u64 << bits;
             for (expected, truncated) in (0..=3 * window)

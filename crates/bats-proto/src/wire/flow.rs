@@ -1,4 +1,4 @@
-//! The flow header: what a relay needs to know to pass a packet on.
+//! The flow header: the fields that a relay needs to forward a packet.
 //!
 //! ```text
 //!  0                   1                   2                   3
@@ -14,26 +14,26 @@
 //! +-+-+-+-+-+-+-+-+-+-+-
 //! ```
 //!
-//! It stands behind the hop header of a *carried* packet. Everything in it is repeated in each
-//! packet, so that a relay that has lost its state goes on with the next one.
+//! It follows the hop header of a *relayed* packet. Every packet repeats all fields, so a relay
+//! that lost its state resumes with the next packet.
 
 use super::varint::{Reader, Writer};
 
 /// Bytes of the header.
 pub const FLOW_HEADER_LEN: usize = 13;
 
-/// Names a node to all others. Whoever runs the network gives these out.
+/// Identifies a node in the network. The network's operator assigns these numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub u32);
 
-/// Names one direction of a session between two nodes.
+/// Identifies one direction of a session between two nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FlowKey {
-    /// Where its packets go.
+    /// Node that the packets go to.
     pub destination: NodeId,
-    /// Where they come from.
+    /// Node that the packets come from.
     pub source: NodeId,
-    /// The same in both directions, chosen at random by the node that opened the session.
+    /// Equal in both directions. The node that opens the session chooses it at random.
     pub flow: u32,
 }
 
@@ -64,9 +64,9 @@ impl FlowKey {
 /// The fields of the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowHeader {
-    /// Which flow.
+    /// The flow that the packet belongs to.
     pub key: FlowKey,
-    /// Links that the packet may still cross after this one.
+    /// Number of links that the packet may still cross after this one.
     pub hop_limit: u8,
 }
 

@@ -1,4 +1,4 @@
-//! Frames of control packets: what two neighbours tell each other beside data.
+//! Frames of control packets: everything that two neighbours exchange except coded data.
 //!
 //! A frame is a type byte and its fields; integers are variable-length (RFC 9000, section 16).
 //!
@@ -12,20 +12,20 @@
 //! 0x05 HANDSHAKE_DONE
 //! 0x06 CRYPTO          offset, length, TLS data
 //! 0x07 CLOSE           application (0, 1), code, length, UTF-8 text
-//! 0x08 FRAGMENT        id, index, kind (plus 4 if carried), last (0, 1), part of the payload of a
-//!                      coded or carried packet (rest of packet)
-//! 0x09 END             symbols and messages that the flow had in all (modes without delivery of all)
+//! 0x08 FRAGMENT        id, index, kind (plus 4 if relayed), last (0, 1), part of the payload of a
+//!                      coded or relayed packet (rest of packet)
+//! 0x09 END             numbers of symbols and messages of the flow (modes without full delivery)
 //! 0x0a PATH_CHALLENGE  8 bytes
 //! 0x0b PATH_RESPONSE   the 8 bytes of a challenge
 //! 0x10 BATCH_RANK      see `batch_rank`
-//! 0x11 SYMBOL_POLLUTED         number of a symbol or block that relays have altered on the way it took
+//! 0x11 SYMBOL_POLLUTED number of a symbol or block that relays on its path polluted
 //! ```
 //!
 //! ACK ranges are as in RFC 9000, section 19.3.1: `first_length` is the number of packets before
 //! the largest one in its range, `gap` the number of missing packets less one, `length` again
-//! packets less one. `received_at_us` is when the largest packet arrived, on the receiver's
-//! clock, whose epoch is nobody's business: only differences are used. It is less than 2^62 ns, a
-//! CLOSE text has at most 256 bytes; what is beyond is malformed.
+//! packets less one. `received_at_us` is the arrival time of the largest packet on the receiver's
+//! clock. The epoch of that clock is arbitrary, because only differences are used. The time must be
+//! below 2^62 ns and a CLOSE text has at most 256 bytes; larger values are malformed.
 
 use core::time::Duration;
 
@@ -36,14 +36,14 @@ use super::rank::RankFeedback;
 use super::short_header::PacketKind;
 use super::varint::{Reader, Writer};
 
-/// Ranges that an acknowledgement may have; a peer that sends more is closed.
+/// Maximum number of ranges in an acknowledgement. A peer that sends more is closed.
 pub const MAX_ACK_RANGES: u64 = 1_024;
-/// Longest delay that an acknowledgement tells or is believed, in microseconds: 12 days.
+/// Longest ACK delay sent or accepted, in microseconds: 12 days.
 const MAX_ACK_DELAY_MICROS: u64 = 1 << 40;
-/// Largest time on a peer's clock: differences of such times fit 64 bits with a sign. A clock
-/// whose epoch is that of Unix passes it in the year 2116.
+/// Largest time on a peer's clock, so that differences fit a signed 64-bit integer. A clock that
+/// counts from the Unix epoch exceeds it in the year 2116.
 const MAX_PEER_TIME: Timestamp = Timestamp::from_nanos(1 << 62);
-/// Bytes of the text of a CLOSE frame.
+/// Maximum length in bytes of the text of a CLOSE frame.
 pub const MAX_CLOSE_TEXT: usize = 256;
 
 const PADDING: u8 = 0x00;
@@ -60,36 +60,36 @@ const PATH_CHALLENGE: u8 = 0x0a;
 const PATH_RESPONSE: u8 = 0x0b;
 const BATCH_RANK: u8 = 0x10;
 const SYMBOL_POLLUTED: u8 = 0x11;
-/// Added to the kind in a FRAGMENT of a carried packet.
-const CARRIED: u64 = 4;
+/// Added to the kind in a FRAGMENT of a relayed packet.
+const RELAYED: u64 = 4;
 
-/// An acknowledgement without its ranges, which stand in a buffer of the caller's.
+/// An acknowledgement without its ranges, which are in a buffer of the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AckHeader {
     /// Largest packet number acknowledged.
     pub largest: u64,
-    /// Time between its arrival and this frame.
+    /// Time between its arrival and the sending of this frame.
     pub delay: Duration,
-    /// Its arrival on the receiver's clock, in whole microseconds.
+    /// Arrival time on the receiver's clock, in whole microseconds.
     pub received_at: Timestamp,
-    /// Packets with an ECN-CE mark so far.
+    /// Number of packets received with an ECN-CE mark so far.
     pub ce_count: u64,
 }
 
 /// One frame.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Frame<'a> {
-    /// Asks for an acknowledgement.
+    /// Requests an acknowledgement.
     Ping,
-    /// Acknowledgement; the ranges are in the buffer handed to [`decode`].
+    /// Acknowledgement; the ranges are in the buffer passed to [`decode`].
     Ack(AckHeader),
-    /// The flow's feedback.
+    /// Rank feedback of the flow.
     Rank(RankFeedback),
-    /// A neighbour's feedback about a flow that the link carries.
+    /// A neighbour's rank feedback about a flow that the link relays.
     BatchRank(BatchRank),
-    /// Symbols that the peer may have sent in all.
+    /// Total number of symbols that the peer may send.
     Credit(u64),
-    /// The server has the client's Finished.
+    /// The server has received the client's Finished message.
     HandshakeDone,
     /// TLS data after the handshake.
     Crypto {
@@ -98,52 +98,52 @@ pub enum Frame<'a> {
         /// The data.
         data: &'a [u8],
     },
-    /// The end.
+    /// Closes the link.
     Close {
-        /// Whether the application (1) or the protocol (0) closed.
+        /// Whether the application (1) or the protocol (0) closed it.
         application: bool,
-        /// The application's or protocol's code.
+        /// Error code of the application or the protocol.
         code: u64,
-        /// Why.
+        /// Reason phrase.
         reason: &'a str,
     },
-    /// Whoever hears this where it was sent says so.
+    /// The receiver returns the number from the address where it received the frame.
     PathChallenge(u64),
-    /// The answer.
+    /// Answer to a [`Frame::PathChallenge`].
     PathResponse(u64),
-    /// The flow ends; what it had need not all arrive.
+    /// End of a flow whose data need not all arrive.
     End {
-        /// Symbols sent.
+        /// Number of symbols sent.
         symbols: u64,
-        /// Messages taken from the application.
+        /// Number of messages that the application sent.
         messages: u64,
     },
-    /// A symbol, or a block, was altered on the way that it took.
-    Altered(u64),
-    /// Part of a coded packet that no longer fits the path.
+    /// A symbol or block was polluted on its path.
+    SymbolPolluted(u64),
+    /// Part of a coded packet that no longer fits the path MTU.
     Fragment {
-        /// Which packet.
+        /// ID of the whole packet.
         id: u64,
-        /// Which part.
+        /// Index of the part.
         index: u64,
-        /// What the whole is.
+        /// Kind of the whole packet.
         kind: PacketKind,
-        /// Whether the whole is a carried packet.
-        carried: bool,
+        /// Whether the whole packet is a relayed one.
+        relayed: bool,
         /// Whether this is the last part.
         last: bool,
-        /// The part.
+        /// Content of the part.
         data: &'a [u8],
     },
 }
 
-/// A frame that breaks the rules; the text names which.
+/// A malformed frame; the text names the violated rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("malformed frame: {0}")]
 pub struct MalformedFrame(pub &'static str);
 
-/// Reads the next frame, `None` at the end. The ranges of an ACK go to `ranges`, newest first,
-/// (first, last) inclusive.
+/// Reads the next frame; `None` at the end. Puts the ranges of an ACK into `ranges` as (first,
+/// last) inclusive, newest first.
 pub fn decode<'a>(
     reader: &mut Reader<'a>,
     ranges: &mut Vec<(u64, u64)>,
@@ -166,7 +166,7 @@ pub fn decode<'a>(
             Frame::BatchRank(BatchRank::decode(reader).ok_or(MalformedFrame("batch ranks"))?)
         }
         CREDIT => Frame::Credit(int(reader)?),
-        SYMBOL_POLLUTED => Frame::Altered(int(reader)?),
+        SYMBOL_POLLUTED => Frame::SymbolPolluted(int(reader)?),
         END => Frame::End { symbols: int(reader)?, messages: int(reader)? },
         PATH_CHALLENGE => Frame::PathChallenge(long(reader)?),
         PATH_RESPONSE => Frame::PathResponse(long(reader)?),
@@ -192,16 +192,16 @@ pub fn decode<'a>(
             let id = int(reader)?;
             let index = int(reader)?;
             let whole = int(reader)?;
-            let carried = whole & CARRIED != 0;
-            let kind = match whole & !CARRIED {
-                0 if carried => PacketKind::Control,
+            let relayed = whole & RELAYED != 0;
+            let kind = match whole & !RELAYED {
+                0 if relayed => PacketKind::Control,
                 1 => PacketKind::Source,
                 2 => PacketKind::Repair,
                 3 => PacketKind::Recoded,
-                _ => return Err(MalformedFrame("fragment of something that is not coded")),
+                _ => return Err(MalformedFrame("fragment of a packet that is not coded")),
             };
             let last = int(reader)? == 1;
-            Frame::Fragment { id, index, kind, carried, last, data: reader.rest() }
+            Frame::Fragment { id, index, kind, relayed, last, data: reader.rest() }
         }
         _ => return Err(MalformedFrame("unknown frame type")),
     };
@@ -218,7 +218,7 @@ fn decode_ack(
     let delay = Duration::from_micros(reader.varint().ok_or(BAD)?.min(MAX_ACK_DELAY_MICROS));
     let received_at = Timestamp::from_micros(reader.varint().ok_or(BAD)?);
     if received_at > MAX_PEER_TIME {
-        return Err(MalformedFrame("acknowledgement's time of arrival"));
+        return Err(MalformedFrame("acknowledgement arrival time"));
     }
     let ce_count = reader.varint().ok_or(BAD)?;
     let count = reader.varint().ok_or(BAD)?;
@@ -236,12 +236,12 @@ fn decode_ack(
     Ok(AckHeader { largest, delay, received_at, ce_count })
 }
 
-/// Writes an acknowledgement; older ranges that do not fit are left out. `None` if not even the
-/// newest fits, or if there is none.
+/// Writes an acknowledgement and omits older ranges that do not fit. Returns `None` if not even the
+/// newest range fits, or if there is no range.
 pub fn encode_ack(writer: &mut Writer<'_>, ack: &AckHeader, ranges: &[(u64, u64)]) -> Option<()> {
-    /// Two integers of up to 8 bytes: what one more range costs at most.
+    /// Two integers of up to 8 bytes: upper bound of the size of one more range.
     const RANGE_BOUND: usize = 16;
-    /// Type and six integers.
+    /// Frame type and six integers.
     const HEADER_BOUND: usize = 1 + 6 * 8;
     if writer.remaining() < HEADER_BOUND {
         return None;
@@ -276,8 +276,8 @@ pub fn encode_ack(writer: &mut Writer<'_>, ack: &AckHeader, ranges: &[(u64, u64)
     Some(())
 }
 
-/// Writes any other frame. `None` if it does not fit; the writer is then in an undefined state
-/// and must be rewound by the caller.
+/// Writes any other frame. If it does not fit, returns `None` and leaves a partial frame; the
+/// caller must rewind the writer.
 pub fn encode(writer: &mut Writer<'_>, frame: &Frame<'_>) -> Option<()> {
     match frame {
         Frame::Ping => writer.u8(PING),
@@ -320,7 +320,7 @@ pub fn encode(writer: &mut Writer<'_>, frame: &Frame<'_>) -> Option<()> {
             writer.varint(end as u64)?;
             writer.bytes(&reason.as_bytes()[..end])
         }
-        Frame::Altered(number) => {
+        Frame::SymbolPolluted(number) => {
             writer.u8(SYMBOL_POLLUTED)?;
             writer.varint(*number)
         }
@@ -329,11 +329,11 @@ pub fn encode(writer: &mut Writer<'_>, frame: &Frame<'_>) -> Option<()> {
             writer.varint(*symbols)?;
             writer.varint(*messages)
         }
-        Frame::Fragment { id, index, kind, carried, last, data } => {
+        Frame::Fragment { id, index, kind, relayed, last, data } => {
             writer.u8(FRAGMENT)?;
             writer.varint(*id)?;
             writer.varint(*index)?;
-            writer.varint(*kind as u64 + if *carried { CARRIED } else { 0 })?;
+            writer.varint(*kind as u64 + if *relayed { RELAYED } else { 0 })?;
             writer.varint(u64::from(*last))?;
             writer.bytes(data)
         }
@@ -353,9 +353,9 @@ mod tests {
         bytes
     }
 
-    /// Differences of times of arrival are computed with 64 bits and a sign.
+    /// Differences of arrival times are computed with signed 64-bit integers.
     #[test]
-    fn absurd_times_of_arrival_are_refused() {
+    fn arrival_times_above_the_limit_are_rejected() {
         let decode = |bytes: &[u8]| decode(&mut Reader::new(bytes), &mut Vec::new()).is_ok();
         let limit = MAX_PEER_TIME.as_micros();
         assert!(decode(&ack(1, limit)));
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn absurd_delays_are_cut() {
+    fn ack_delays_above_the_limit_are_clamped() {
         let bytes = ack(crate::wire::varint::MAX_VARINT, 5);
         let frame = decode(&mut Reader::new(&bytes), &mut Vec::new()).unwrap();
         let Some(Frame::Ack(header)) = frame else { panic!("{frame:?}") };
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_close_text_beyond_its_limit_is_refused() {
+    fn close_texts_above_the_limit_are_rejected() {
         for (len, fits) in [(MAX_CLOSE_TEXT, true), (MAX_CLOSE_TEXT + 1, false)] {
             let mut bytes = vec![CLOSE, 0, 0, 0x40 | (len >> 8) as u8, len as u8];
             bytes.resize(bytes.len() + len, b'x');
@@ -389,14 +389,14 @@ mod tests {
         Some(bytes)
     }
 
-    /// RANK and BATCH_RANK have their own files.
+    /// RANK and BATCH_RANK have golden bytes in their own files.
     #[test]
     fn golden_bytes() {
-        let part = |kind, carried, last| Frame::Fragment {
+        let part = |kind, relayed, last| Frame::Fragment {
             id: 7,
             index: 8,
             kind,
-            carried,
+            relayed,
             last,
             data: &[9, 9],
         };
@@ -414,18 +414,18 @@ mod tests {
             (Frame::End { symbols: 1, messages: 2 }, &[0x09, 1, 2]),
             (Frame::PathChallenge(0x0102_0304_0506_0708), &[0x0a, 1, 2, 3, 4, 5, 6, 7, 8]),
             (Frame::PathResponse(0x0102_0304_0506_0708), &[0x0b, 1, 2, 3, 4, 5, 6, 7, 8]),
-            (Frame::Altered(3), &[0x11, 3]),
+            (Frame::SymbolPolluted(3), &[0x11, 3]),
         ];
         for (frame, bytes) in frames {
             assert_eq!(written(&frame, 20).as_deref(), Some(bytes));
             assert_eq!(written(&frame, bytes.len() - 1), None, "{frame:?}");
-            // Padding may stand before it.
+            // Padding may precede a frame.
             let padded = [&[0, 0][..], bytes].concat();
             let mut reader = Reader::new(&padded);
             assert_eq!(decode(&mut reader, &mut Vec::new()), Ok(Some(frame)));
             assert_eq!(decode(&mut reader, &mut Vec::new()), Ok(None));
         }
-        // A link's own control packets are not cut; others are no kind at all.
+        // A link's own control packets are not fragmented, and kind 8 does not exist.
         for kind in [0, 8] {
             assert!(decode(&mut Reader::new(&[0x08, 7, 8, kind, 0]), &mut Vec::new()).is_err());
         }
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_close_text_is_cut_between_characters() {
+    fn long_close_texts_are_truncated_between_characters() {
         let reason = format!("x{}", "\u{e4}".repeat(MAX_CLOSE_TEXT));
         for (reason, len) in [(&reason[..], MAX_CLOSE_TEXT - 1), (&reason[1..], MAX_CLOSE_TEXT)] {
             let bytes =
@@ -444,7 +444,7 @@ mod tests {
         }
     }
 
-    /// Writes an acknowledgement into so many bytes; the ranges that a reader finds.
+    /// Writes an acknowledgement into `room` bytes and returns the ranges that a reader finds.
     fn acknowledged(ranges: &[(u64, u64)], room: usize) -> Option<Vec<(u64, u64)>> {
         let header = AckHeader {
             largest: ranges.first()?.1,
@@ -461,9 +461,9 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_ranges_are_acknowledged_as_far_as_they_fit() {
+    fn newest_ack_ranges_that_fit_are_encoded() {
         assert_eq!(acknowledged(&[], 100), None);
-        // Missing packets and packets of a range, less one each: what two bytes hold, and more.
+        // Gap and length of a range: the largest values that fit one byte each, and larger ones.
         for (missing, len, bound) in [(58, 59, 2), (59, 59, 16), (58, 60, 16)] {
             let mut ranges = vec![(100_000, 100_007)];
             for _ in 0..5 {
@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_are_limited_and_stay_above_zero() {
+    fn ack_ranges_are_limited_and_not_negative() {
         let read = |largest: u64, first: u64, ranges: &[(u64, u64)]| {
             let mut bytes = vec![0; 4_000];
             let mut writer = Writer::new(&mut bytes);

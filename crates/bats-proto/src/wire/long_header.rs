@@ -1,4 +1,4 @@
-//! Packets of the handshake.
+//! Headers of handshake packets and early data.
 //!
 //! ```text
 //!  0                   1                   2                   3
@@ -18,39 +18,39 @@
 //! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
 //! ```
 //!
-//! T: 0 Initial, 1 Handshake, 2 Retry (the token follows SCID and ends the packet), 3 Early. G: random. A
-//! version of 0 is version negotiation: after SCID stand the versions offered. The header up to
-//! and including the packet number is the associated data. Client Initial datagrams have at
+//! T: 0 Initial, 1 Handshake, 2 Retry (the token follows SCID and ends the packet), 3 Early. G:
+//! random. A version of 0 is version negotiation; the offered versions follow SCID. The header up
+//! to and including the packet number is the associated data. Client Initial datagrams have at
 //! least 1,200 bytes (RFC 9000, section 14.1).
 
 use super::varint::{Reader, Writer};
 
-/// The version of this document.
+/// Version of the protocol that this crate implements.
 pub const VERSION: u32 = 0xba75_0001;
-/// Bytes of the connection ID that a client invents for the server's first packets.
+/// Bytes of the connection ID that a client chooses for the server's first packets.
 pub const ORIGINAL_CID_LEN: usize = 8;
 /// Bytes of the connection IDs that endpoints choose for themselves.
 pub const CID_LEN: usize = 4;
-/// Least bytes of a client's Initial datagram.
+/// Minimum size in bytes of a client's Initial datagram.
 pub const MIN_INITIAL_DATAGRAM: usize = 1_200;
 
-/// Kinds of long packets.
+/// Kinds of long-header packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LongKind {
-    /// First level.
+    /// First encryption level.
     Initial,
-    /// Second level.
+    /// Second encryption level.
     Handshake,
-    /// Asks the client to prove its address.
+    /// Asks the client to prove its address (RFC 9000, section 8.1.2).
     Retry,
-    /// Messages of a client that takes up an earlier session, before the handshake is done.
+    /// Messages of a client that resumes a session, sent before the handshake completes (0-RTT).
     Early,
 }
 
-/// The readable part of a long packet.
+/// The fields of a long header that are not encrypted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LongHeader<'a> {
-    /// Kind; without meaning if the version is unknown.
+    /// Kind; meaningless if the version is unknown.
     pub kind: LongKind,
     /// Version; 0 is version negotiation.
     pub version: u32,
@@ -62,12 +62,12 @@ pub struct LongHeader<'a> {
     pub token: &'a [u8],
     /// Offset of the packet number.
     pub number_at: usize,
-    /// Bytes of the whole packet.
+    /// Length of the whole packet in bytes.
     pub packet_len: usize,
 }
 
-/// Reads the header of the first packet of `datagram`. For unknown versions only version and
-/// connection IDs are read (RFC 8999).
+/// Reads the header of the first packet of `datagram`. Of packets of unknown versions it reads only
+/// the version and the connection IDs (RFC 8999).
 pub fn decode(datagram: &[u8]) -> Option<LongHeader<'_>> {
     let mut reader = Reader::new(datagram);
     let first = reader.u8()?;
@@ -82,7 +82,7 @@ pub fn decode(datagram: &[u8]) -> Option<LongHeader<'_>> {
     let destination = cid()?;
     let source = cid()?;
     let kind = match first >> 4 & 3 {
-        // Other versions give these bits other meanings.
+        // These bits have other meanings in other versions.
         _ if version != VERSION => LongKind::Initial,
         0 => LongKind::Initial,
         1 => LongKind::Handshake,
@@ -112,7 +112,7 @@ pub fn decode(datagram: &[u8]) -> Option<LongHeader<'_>> {
     };
     let length = usize::from(reader.u16()?);
     let number_at = datagram.len() - reader.remaining();
-    // Packet number, a sample and a tag must be there.
+    // The packet number, a header protection sample and a tag must be present.
     if length < 4 + 16 || length > reader.remaining() {
         return None;
     }
@@ -154,7 +154,7 @@ fn encode_start(
     writer.bytes(source)
 }
 
-/// A Retry packet.
+/// Encodes a Retry packet.
 pub fn retry(destination: &[u8], source: &[u8], token: &[u8], grease: u8) -> Vec<u8> {
     let mut packet = vec![0; 64 + token.len()];
     let mut writer = Writer::new(&mut packet);
@@ -165,7 +165,7 @@ pub fn retry(destination: &[u8], source: &[u8], token: &[u8], grease: u8) -> Vec
     packet
 }
 
-/// A version negotiation packet, with an unknown version among those offered (greasing).
+/// Encodes a version negotiation packet, with an unknown version among the offered ones (greasing).
 pub fn version_negotiation(destination: &[u8], source: &[u8], grease: u32) -> Vec<u8> {
     let mut packet = vec![0; 64];
     let mut writer = Writer::new(&mut packet);
@@ -192,9 +192,9 @@ mod tests {
         assert_eq!(buffer[..written], [0xc5, 0xba, 0x75, 0, 1, 2, 1, 2, 1, 3, 0, 2, 9, 9, 0, 30]);
     }
 
-    /// RFC 8999: of the first byte only the highest bit means the same in all versions.
+    /// RFC 8999: only the highest bit of the first byte has the same meaning in all versions.
     #[test]
-    fn unknown_versions_are_seen_whatever_their_type_bits_say() {
+    fn unknown_versions_are_detected_for_all_type_bits() {
         for first in 0x80..=0xff {
             let datagram = [first, 1, 2, 3, 4, 1, 8, 1, 9, 0];
             let header = decode(&datagram).unwrap();
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn retry_and_version_negotiation_have_their_layout() {
+    fn retry_and_version_negotiation_golden_bytes() {
         let token = [7; 100];
         let packet = retry(&[1, 2], &[3], &token, 0xf5);
         let head = [0xe5, 0xba, 0x75, 0, 1, 2, 1, 2, 1, 3];
@@ -212,7 +212,7 @@ mod tests {
         let header = decode(&packet).unwrap();
         assert_eq!((header.kind, header.token), (LongKind::Retry, &token[..]));
         assert_eq!((header.number_at, header.packet_len), (packet.len(), packet.len()));
-        // The longest connection IDs fit.
+        // Connection IDs of the maximum length fit.
         assert_eq!(retry(&[1; 20], &[2; 20], &[], 0).len(), 1 + 4 + 2 * 21);
 
         let packet = version_negotiation(&[1], &[2, 3], 0x1234_5678);
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_are_read_up_to_their_limits() {
+    fn lengths_are_decoded_up_to_their_limits() {
         let packet = |cid: usize, length: u16, rest: usize| {
             let mut bytes = vec![0xd0, 0xba, 0x75, 0, 1, cid as u8];
             bytes.resize(6 + cid, 9);
@@ -244,14 +244,14 @@ mod tests {
             let bytes = packet(cid, length, rest);
             assert_eq!(decode(&bytes).is_some(), is_read, "{cid} {length} {rest}");
         }
-        // What follows in the datagram is another packet.
+        // Another packet follows in the datagram.
         let bytes = packet(3, 20, 40);
         let header = decode(&bytes).unwrap();
         assert_eq!(
             (header.kind, header.number_at, header.packet_len),
             (LongKind::Handshake, 12, 32)
         );
-        // A short header is none of these.
+        // A short header is not a long header.
         assert_eq!(decode(&[&[0x50][..], &bytes[1..]].concat()), None);
     }
 
@@ -279,7 +279,7 @@ mod tests {
         }
 
         #[test]
-        fn garbage_never_reaches_beyond_the_datagram(mut bytes in prop::collection::vec(any::<u8>(), 1..200)) {
+        fn arbitrary_headers_end_within_the_datagram(mut bytes in prop::collection::vec(any::<u8>(), 1..200)) {
             bytes[0] |= 0x80;
             if let Some(header) = decode(&bytes) {
                 prop_assert!(header.packet_len <= bytes.len());

@@ -1,16 +1,16 @@
-//! Frames inside symbols: how messages stand in the stream of symbols.
+//! Message frames: how symbols hold messages.
 //!
 //! ```text
-//! 0x00 padding        until the end of the symbol or the next frame
+//! 0x00 padding        up to the end of the symbol or the next frame
 //! 0x01 MESSAGE        total length, length, data      the first part of a message
 //! 0x02 CONTINUATION   length, data                    a further part of it
 //! 0x03 FIN            no more messages
 //! 0x04 DATAGRAM       number of the message, its total length, offset of the part, length, data
 //! ```
 //!
-//! Lengths are variable-length integers. Messages are not interleaved: between MESSAGE and the
-//! part that completes it only its continuations stand. DATAGRAM frames, which need no other
-//! symbol to be understood, are those of mode BTP; the others are those of BRTP.
+//! Lengths are variable-length integers. Messages are not interleaved: between MESSAGE and the part
+//! that completes it there are only its continuations. Mode BTP uses DATAGRAM frames, which can be
+//! read without any other symbol. Mode BRTP uses the other frames.
 
 use super::varint::Reader;
 
@@ -29,24 +29,24 @@ pub enum MessageFrame<'a> {
         /// Its first bytes.
         data: &'a [u8],
     },
-    /// Further part.
+    /// Further part of the current message.
     Continuation(&'a [u8]),
     /// End of all messages.
     Fin,
-    /// Part of a message that stands for itself.
+    /// Part of a message that can be read without any other symbol.
     Datagram {
         /// Number of the message.
         id: u64,
         /// Bytes of the whole message.
         total: u64,
-        /// Where the part begins in it.
+        /// Offset of the part in the message.
         offset: u64,
-        /// The part.
+        /// Content of the part.
         data: &'a [u8],
     },
 }
 
-/// Something that is no frame.
+/// The input is not a valid message frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
@@ -54,7 +54,7 @@ pub struct Malformed;
 ///
 /// # Errors
 ///
-/// [`Malformed`] for what is no frame.
+/// [`Malformed`] if the input is not a valid frame.
 pub fn decode<'a>(reader: &mut Reader<'a>) -> Result<Option<MessageFrame<'a>>, Malformed> {
     let kind = loop {
         match reader.u8() {
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_or_unknown_is_malformed() {
+    fn truncated_or_unknown_frames_are_malformed() {
         for bytes in [&[1, 9, 2, 7][..], &[1], &[2, 1], &[4, 6, 9], &[4, 6, 9, 3, 1], &[5], &[0xff]]
         {
             assert_eq!(all(bytes), Err(Malformed), "{bytes:?}");

@@ -1,4 +1,4 @@
-//! The wire format: hop header, coding header, frames, each in its file with its picture.
+//! The wire format: hop header, coding header and frames. Each file documents its layout.
 
 pub mod batch_rank;
 pub mod coding;

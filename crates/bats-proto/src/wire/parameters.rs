@@ -1,7 +1,7 @@
-//! What the two ends tell each other in the handshake, authenticated by it.
+//! Transport parameters that the two ends exchange in the handshake, which authenticates them.
 //!
-//! A sequence of (identifier, length, value), all variable-length integers; unknown identifiers
-//! are ignored, and one random unknown one is always sent (greasing).
+//! A sequence of (identifier, length, value), all variable-length integers. Unknown identifiers are
+//! ignored, and every sender includes one random unknown one (greasing).
 
 use core::time::Duration;
 
@@ -9,47 +9,48 @@ use super::coding::MAX_CODING_HEADER_LEN;
 use super::short_header::SHORT_OVERHEAD;
 use super::varint::{Reader, Writer};
 
-/// Symbols are whole cache lines from this length on; it is the length at an MTU of 1500.
-const LINE_SYMBOL: usize = 1_408;
-/// Longest symbol, for jumbo frames.
+/// From this length on, symbols are whole cache lines. It is the symbol length at an MTU of 1500.
+const CACHE_LINE_SYMBOL: usize = 1_408;
+/// Longest symbol, used with jumbo frames.
 const MAX_SYMBOL: usize = 8_896;
 
-/// Bytes of a symbol whose packet, recoded by relays, fits this UDP payload.
+/// Symbol size in bytes for this UDP payload, with room for the header of a recoded packet.
 pub fn symbol_size_for(udp_payload: u16) -> usize {
     let room = usize::from(udp_payload).saturating_sub(SHORT_OVERHEAD + MAX_CODING_HEADER_LEN);
-    let room = if room >= LINE_SYMBOL { room / 64 * 64 } else { room };
+    let room = if room >= CACHE_LINE_SYMBOL { room / 64 * 64 } else { room };
     room.clamp(64, MAX_SYMBOL)
 }
 
-/// The parameters of one end.
+/// The transport parameters of one end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransportParameters {
     /// Transport mode.
     pub mode: u8,
-    /// Bytes of the longest message accepted.
+    /// Longest message accepted, in bytes.
     pub max_message_size: u64,
-    /// Bytes of the longest symbol accepted.
+    /// Longest symbol accepted, in bytes.
     pub max_symbol_size: u16,
-    /// Symbols that may be sent before further credit.
+    /// Number of symbols that the peer may send before it gets further credit.
     pub initial_credit: u64,
-    /// Silence after which this end gives up.
+    /// Idle time-out of this end (RFC 9000, section 10.1).
     pub idle_timeout: Duration,
-    /// Symbols that a repair may cover.
+    /// Maximum number of symbols that a repair may cover.
     pub window_cap: u16,
-    /// Seed of this end's repair coefficients.
+    /// Seed of the coefficients of this end's repairs.
     pub code_seed: u64,
-    /// Bytes of the longest UDP payload accepted.
+    /// Longest UDP payload accepted, in bytes.
     pub max_udp_payload: u16,
-    /// Connection ID that this end wants to see in packets sent to it.
+    /// Connection ID that the peer must put into packets to this end.
     pub connection_id: [u8; 4],
-    /// This end takes and sends reports about batches of carried flows.
+    /// Whether this end sends and accepts batch rank reports of relayed flows.
     pub batch_ranks: bool,
-    /// Bits of the layer above, without a meaning here.
+    /// Bits for the layer above; this layer does not interpret them.
     pub application: u8,
-    /// Server: destination of the client's very first packet, so that a forged retry shows.
+    /// Server only: destination connection ID of the client's first packet, which exposes a forged
+    /// Retry (RFC 9000, section 7.3).
     pub original_destination: Option<[u8; 8]>,
-    /// Server: bytes of early data that it takes of a connection, copies included; 0 for none. The
-    /// client remembers it with the session.
+    /// Server only: bytes of early data accepted on a connection, duplicates included; 0 for none.
+    /// The client stores it with the session.
     pub early_limit: u64,
 }
 
@@ -58,7 +59,7 @@ impl Default for TransportParameters {
         Self {
             mode: 1,
             max_message_size: 64 << 20,
-            max_symbol_size: LINE_SYMBOL as u16,
+            max_symbol_size: CACHE_LINE_SYMBOL as u16,
             initial_credit: 0,
             idle_timeout: Duration::from_secs(30),
             window_cap: 256,
@@ -73,14 +74,14 @@ impl Default for TransportParameters {
     }
 }
 
-/// Longest idle time-out told or believed: 35 years, for ever.
+/// Longest idle time-out sent or accepted, 35 years: no time-out in practice.
 const MAX_IDLE_MILLIS: u64 = 1 << 40;
 
-/// Bytes of all parameters at most.
+/// Upper bound of the encoded length of all parameters, in bytes.
 const MAX_ENCODED: usize = 256;
 
 impl TransportParameters {
-    /// The bytes; `grease` makes the unknown parameter.
+    /// Encodes the parameters; `grease` selects the unknown parameter.
     pub fn encode(&self, grease: u8) -> Vec<u8> {
         let mut buffer = vec![0; MAX_ENCODED];
         let mut writer = Writer::new(&mut buffer);
@@ -118,7 +119,7 @@ impl TransportParameters {
         buffer
     }
 
-    /// Reads parameters; `None` if they are malformed or out of range.
+    /// Reads parameters. Returns `None` if they are malformed or out of range.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut reader = Reader::new(bytes);
         let mut parameters = Self::default();
@@ -175,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn symbols_are_whole_cache_lines_where_that_costs_little() {
+    fn large_symbols_are_whole_cache_lines() {
         for (payload, symbol) in [
             (0, 64),
             (115, 64),
@@ -191,7 +192,7 @@ mod tests {
         }
     }
 
-    /// Identifier, length, value; what is not told keeps its default.
+    /// Identifier, length, value. A parameter that is not sent keeps its default.
     #[test]
     fn golden_bytes() {
         let parameters = TransportParameters {
@@ -246,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_taken_up_to_their_limits() {
+    fn parameter_values_are_accepted_up_to_their_limits() {
         let read = |parameters: TransportParameters| {
             TransportParameters::decode(&parameters.encode(0)) == Some(parameters)
         };
@@ -272,15 +273,15 @@ mod tests {
         for (max_message_size, taken) in [(1 << 40, true), ((1 << 40) + 1, false)] {
             assert_eq!(read(TransportParameters { max_message_size, ..default() }), taken);
         }
-        // A value that is longer or shorter than it should be.
+        // Values that are longer or shorter than their type.
         assert_eq!(TransportParameters::decode(&[1, 2, 0, 0]), None);
         assert_eq!(TransportParameters::decode(&[3, 1, 9]), None);
         assert_eq!(TransportParameters::decode(&[3, 2, 9]), None);
     }
 
-    /// Times beyond what is told are cut, not wrapped.
+    /// Longer times are clamped, not wrapped.
     #[test]
-    fn endless_idle_times_are_told_as_the_longest() {
+    fn long_idle_timeouts_are_clamped() {
         let parameters =
             TransportParameters { idle_timeout: Duration::MAX, ..TransportParameters::default() };
         let read = TransportParameters::decode(&parameters.encode(0)).unwrap();
@@ -306,7 +307,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_read_can_be_written_again(idle: u64) {
+        fn decoded_parameters_encode_to_the_same_values(idle: u64) {
             let mut bytes = vec![5, 8];
             bytes.extend_from_slice(&idle.max(100).to_be_bytes());
             let parameters = TransportParameters::decode(&bytes).unwrap();
@@ -314,7 +315,7 @@ mod tests {
         }
 
         #[test]
-        fn garbage_does_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        fn arbitrary_bytes_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             let _ = TransportParameters::decode(&bytes);
         }
     }

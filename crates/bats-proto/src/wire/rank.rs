@@ -1,62 +1,62 @@
-//! The flow's feedback: how much is missing, not what.
+//! Rank feedback of a flow: the receiver reports how much is missing, not which packets.
 //!
 //! ```text
 //! decoded_below, seen_end - decoded_below, repair_seen, coded, wasted, count,
 //! { first - previous end, span, missing rank } ...
 //! ```
 //!
-//! All are variable-length integers. `repair_seen` is 0 or one more than the sequence number of
-//! the newest repair received (its batch times 16 plus its column), so that the sender knows which repairs the report has
-//! not counted.
+//! All are variable-length integers. `repair_seen` is 0, or one more than the sequence number of
+//! the newest repair received (its batch times 16 plus its column). From it the sender knows which
+//! repairs the report does not count.
 
 use super::varint::{MAX_VARINT, Reader, Writer, varint_len};
 
-/// Groups in one report at most. On a long fast path every cell of several round trips may lack
-/// something; who is not in the report waits for the next.
+/// Maximum number of entries in one report. On a long fast path every generation of several round
+/// trips may lack rank; further entries wait for the next report.
 pub const MAX_RANK_ENTRIES: usize = 255;
 /// Room left in the packet for an acknowledgement.
 const ROOM_FOR_ACK: usize = 400;
 
-/// Missing symbols that belong together.
+/// A missing range: symbols that the receiver has not decoded and that depend on each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RankEntry {
     /// First missing symbol.
     pub first: u64,
-    /// Symbols from the first to the last missing one.
+    /// Number of symbols from the first to the last missing one.
     pub span: u64,
-    /// Innovative packets needed.
+    /// Number of innovative packets needed.
     pub missing: u64,
 }
 
-/// One report.
+/// One feedback report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RankFeedback {
-    /// All symbols below are decoded.
+    /// All symbols below this number are decoded.
     pub decoded_below: u64,
-    /// The symbol after the newest one that arrived.
+    /// One more than the newest symbol that arrived.
     pub seen_end: u64,
     /// Sequence number of the newest repair that arrived.
     pub repair_seen: Option<u64>,
     /// Coded packets received so far.
     pub coded: u64,
-    /// Of these, packets that brought nothing new.
+    /// Number of these that were not innovative.
     pub wasted: u64,
-    /// Groups, in order of `first`.
+    /// Missing ranges, ordered by `first`.
     pub entries: Vec<RankEntry>,
 }
 
 impl RankFeedback {
-    /// Writes the report without its frame type; entries that do not fit are left out.
+    /// Writes the report without its frame type. Omits entries that do not fit.
     pub fn encode(&self, writer: &mut Writer<'_>) -> Option<()> {
         writer.varint(self.decoded_below)?;
         writer.varint(self.seen_end.saturating_sub(self.decoded_below))?;
         writer.varint(self.repair_seen.map_or(0, |repair| repair + 1))?;
         writer.varint(self.coded)?;
         writer.varint(self.wasted)?;
-        let fitting = self.fitting(writer.remaining().saturating_sub(2));
-        writer.varint(fitting.len() as u64)?;
+        let entries_that_fit = self.entries_that_fit(writer.remaining().saturating_sub(2));
+        writer.varint(entries_that_fit.len() as u64)?;
         let mut end = self.decoded_below;
-        for entry in fitting {
+        for entry in entries_that_fit {
             writer.varint(entry.first.checked_sub(end)?)?;
             writer.varint(entry.span)?;
             writer.varint(entry.missing)?;
@@ -65,9 +65,9 @@ impl RankFeedback {
         Some(())
     }
 
-    /// The entries that fit into so many bytes, with something left for an acknowledgement if
-    /// there is that much.
-    fn fitting(&self, room: usize) -> &[RankEntry] {
+    /// The entries that fit into `room` bytes. If `room` is large enough, leaves space for an
+    /// acknowledgement.
+    fn entries_that_fit(&self, room: usize) -> &[RankEntry] {
         let mut room = if room > 2 * ROOM_FOR_ACK { room - ROOM_FOR_ACK } else { room };
         let mut end = self.decoded_below;
         let mut count = 0;
@@ -82,7 +82,7 @@ impl RankFeedback {
         &self.entries[..count]
     }
 
-    /// Reads a report; `None` if it is truncated or contradicts itself.
+    /// Reads a report. Returns `None` if it is truncated or inconsistent.
     pub fn decode(reader: &mut Reader<'_>) -> Option<Self> {
         let decoded_below = reader.varint()?;
         let seen_end = decoded_below.checked_add(reader.varint()?)?;
@@ -138,7 +138,7 @@ mod tests {
         }
 
         #[test]
-        fn garbage_is_refused_or_bounded(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn arbitrary_bytes_are_rejected_or_bounded(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             if let Some(feedback) = RankFeedback::decode(&mut Reader::new(&bytes)) {
                 prop_assert!(feedback.entries.len() <= MAX_RANK_ENTRIES);
                 prop_assert!(feedback.seen_end >= feedback.decoded_below);
@@ -155,9 +155,9 @@ mod tests {
         bytes
     }
 
-    /// Five bytes before the number of entries, two of its own, six of each entry.
+    /// Five bytes precede the number of entries, which takes two; each entry takes six.
     #[test]
-    fn as_many_entries_as_fit_and_room_for_an_acknowledgement() {
+    fn entries_fill_the_packet_except_room_for_an_acknowledgement() {
         let entries = (1..=MAX_RANK_ENTRIES as u64 + 1)
             .map(|number| RankEntry { first: 100 * number, span: 64, missing: 64 })
             .collect();
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_contradicts_itself_is_refused() {
+    fn inconsistent_feedback_is_rejected() {
         let read = |fields: &[u64]| {
             let mut bytes = [0; 100];
             let mut writer = Writer::new(&mut bytes);
@@ -200,9 +200,9 @@ mod tests {
         assert_eq!(read(&[7, 3, 1, 5, 4, 0]).unwrap().repair_seen, Some(0));
         assert_eq!(read(&[7, 3, 0, 5, 6, 0]), None, "more wasted than received");
         assert_eq!(read(&[7, 3, 0, 5, 5, 1, 2, 0, 1]), None, "an entry without symbols");
-        assert_eq!(read(&[7, 3, 0, 5, 5, 1, 2, 4, 0]), None, "an entry that lacks nothing");
+        assert_eq!(read(&[7, 3, 0, 5, 5, 1, 2, 4, 0]), None, "an entry without missing rank");
         assert_eq!(read(&[7, 3, 0, 5, 5, 1, 2, 4]), None, "truncated");
-        // Symbols have numbers that a variable-length integer can hold.
+        // Symbol numbers must fit a variable-length integer.
         assert!(read(&[MAX_VARINT, 0, 0, 0, 0, 0]).is_some());
         assert_eq!(read(&[MAX_VARINT, 1, 0, 0, 0, 0]), None);
         assert!(read(&[MAX_VARINT - 3, 0, 0, 0, 0, 1, 1, 2, 1]).is_some());

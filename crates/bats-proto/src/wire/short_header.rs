@@ -1,4 +1,4 @@
-//! The hop header of packets that carry data: path, packet number, key phase.
+//! The hop header of data packets: connection ID, packet number, key phase.
 //!
 //! ```text
 //!  0                   1                   2                   3
@@ -14,25 +14,25 @@
 //! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
 //! ```
 //!
-//! G: random, ignored by receivers (greasing). R: 0, or 1 for a carried packet. K: [`PacketKind`]. P: key phase.
-//! The low five bits of the first byte and the packet number are masked as in RFC 9001,
-//! section 5.4; the sample is the 16 bytes that follow the packet number. The header in clear
-//! is the associated data of the seal.
+//! G: random, ignored by receivers (greasing). R: 0, or 1 for a relayed packet. K: [`PacketKind`].
+//! P: key phase. The low five bits of the first byte and the packet number are masked as in RFC
+//! 9001, section 5.4; the sample is the 16 bytes that follow the packet number. The unprotected
+//! header is the associated data of the AEAD.
 
 /// Bytes of the header.
 pub const SHORT_HEADER_LEN: usize = 9;
-/// Bytes of the tag behind the payload.
+/// Bytes of the authentication tag behind the payload.
 pub const TAG_LEN: usize = 16;
-/// Bytes that a packet has beyond its payload.
+/// Bytes of a packet in addition to its payload.
 pub const SHORT_OVERHEAD: usize = SHORT_HEADER_LEN + TAG_LEN;
 const PROTECTED_BITS: u8 = 0x1f;
-/// Bits of a long header's first byte that are masked.
+/// Protected bits of the first byte of a long header.
 pub(crate) const PROTECTED_LONG_BITS: u8 = 0x0f;
-/// The R bits: 0 for the link's own packets, 1 for carried ones; 2 and 3 are refused.
-const CARRIED_BIT: u8 = 0x08;
+/// The R bits: 0 for the link's own packets, 1 for relayed ones. 2 and 3 are rejected.
+const RELAYED_BIT: u8 = 0x08;
 const RESERVED_BIT: u8 = 0x10;
 
-/// What the payload of a packet is.
+/// The kind of payload of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PacketKind {
     /// Control frames of the link.
@@ -41,19 +41,19 @@ pub enum PacketKind {
     Source = 1,
     /// A column of an R-batch.
     Repair = 2,
-    /// A combination of columns with its coefficient vector.
+    /// A linear combination of columns with its coefficient vector.
     Recoded = 3,
 }
 
-/// The fields of a header after its protection is removed.
+/// The fields of a header after header protection was removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShortHeader {
     /// Kind of the payload.
     pub kind: PacketKind,
-    /// The packet belongs to a flow that the link only carries: a flow header stands behind this
-    /// one, and of kind [`PacketKind::Control`] are packets that concern the ends alone.
-    pub carried: bool,
-    /// Lowest bit of the key generation.
+    /// The packet belongs to a flow that the link relays: a flow header follows this one. Relayed
+    /// packets of kind [`PacketKind::Control`] are end-to-end packets, which relays do not read.
+    pub relayed: bool,
+    /// Lowest bit of the number of the key update.
     pub key_phase: bool,
     /// Receiver's connection ID.
     pub destination: [u8; 4],
@@ -62,15 +62,16 @@ pub struct ShortHeader {
 }
 
 impl ShortHeader {
-    /// Writes the header in clear. `grease` fills the ignored bits.
+    /// Writes the unprotected header. `grease` fills the ignored bits.
     pub fn encode(&self, grease: u8, out: &mut [u8; SHORT_HEADER_LEN]) {
-        let carried = if self.carried { CARRIED_BIT } else { 0 };
-        out[0] = (grease & 0x60) | carried | (self.kind as u8) << 1 | u8::from(self.key_phase);
+        let relayed = if self.relayed { RELAYED_BIT } else { 0 };
+        out[0] = (grease & 0x60) | relayed | (self.kind as u8) << 1 | u8::from(self.key_phase);
         out[1..5].copy_from_slice(&self.destination);
         out[5..9].copy_from_slice(&self.packet_number.to_be_bytes());
     }
 
-    /// Reads a header in clear; `None` if it is too short, a long header or has reserved bits.
+    /// Reads an unprotected header. Returns `None` if it is too short, a long header or has
+    /// reserved bits.
     pub fn decode(packet: &[u8]) -> Option<Self> {
         let header: &[u8; SHORT_HEADER_LEN] = packet.first_chunk()?;
         if header[0] & 0x80 != 0 || header[0] & RESERVED_BIT != 0 {
@@ -84,7 +85,7 @@ impl ShortHeader {
         };
         Some(Self {
             kind,
-            carried: header[0] & CARRIED_BIT != 0,
+            relayed: header[0] & RELAYED_BIT != 0,
             key_phase: header[0] & 1 == 1,
             destination: [header[1], header[2], header[3], header[4]],
             packet_number: u32::from_be_bytes([header[5], header[6], header[7], header[8]]),
@@ -92,8 +93,8 @@ impl ShortHeader {
     }
 }
 
-/// The connection ID of a short packet, readable without keys. `None` for long packets and for
-/// datagrams that are too short to be a packet.
+/// The connection ID of a short-header packet, which is readable without keys. Returns `None` for
+/// long headers and for datagrams that are too short.
 pub fn destination(datagram: &[u8]) -> Option<[u8; 4]> {
     if datagram.len() < SHORT_OVERHEAD || datagram[0] & 0x80 != 0 {
         return None;
@@ -101,7 +102,7 @@ pub fn destination(datagram: &[u8]) -> Option<[u8; 4]> {
     datagram[1..5].try_into().ok()
 }
 
-/// The 16 bytes that the header mask is computed from.
+/// The 16-byte sample that the header protection mask is computed from.
 pub fn sample(packet: &[u8]) -> Option<&[u8; 16]> {
     packet.get(SHORT_HEADER_LEN..)?.first_chunk()
 }
@@ -129,7 +130,7 @@ mod tests {
     fn golden_bytes() {
         let header = ShortHeader {
             kind: PacketKind::Repair,
-            carried: false,
+            relayed: false,
             key_phase: true,
             destination: [1, 2, 3, 4],
             packet_number: 0x0a0b_0c0d,
@@ -137,12 +138,12 @@ mod tests {
         let mut out = [0; SHORT_HEADER_LEN];
         header.encode(0xff, &mut out);
         assert_eq!(out, [0x65, 1, 2, 3, 4, 0x0a, 0x0b, 0x0c, 0x0d]);
-        ShortHeader { carried: true, ..header }.encode(0, &mut out);
+        ShortHeader { relayed: true, ..header }.encode(0, &mut out);
         assert_eq!(out[0], 0x0d);
     }
 
     #[test]
-    fn long_and_reserved_headers_are_not_short_ones() {
+    fn long_headers_and_reserved_bits_are_rejected() {
         assert_eq!(ShortHeader::decode(&[0x80; 40]), None);
         assert_eq!(ShortHeader::decode(&[0x10; 40]), None);
         assert_eq!(ShortHeader::decode(&[0; 8]), None);
@@ -151,9 +152,10 @@ mod tests {
         assert_eq!(destination(&[0x80; SHORT_OVERHEAD]), None);
     }
 
-    /// The sample is what follows the header; the mask leaves the ignored bits and the destination.
+    /// The sample follows the header. The mask does not change the greased bits and the connection
+    /// ID.
     #[test]
-    fn protection_covers_the_low_bits_and_the_number() {
+    fn header_protection_covers_low_bits_and_packet_number() {
         let packet: [u8; SHORT_OVERHEAD] = core::array::from_fn(|i| i as u8);
         assert_eq!(sample(&packet), packet.last_chunk());
         assert_eq!(sample(&packet[..SHORT_OVERHEAD - 1]), None);
@@ -165,11 +167,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn decoding_inverts_encoding(kind in 0_u8..4, carried: bool, key_phase: bool, destination: [u8; 4],
+        fn decoding_inverts_encoding(kind in 0_u8..4, relayed: bool, key_phase: bool, destination: [u8; 4],
                                      packet_number: u32, grease: u8, mask: [u8; 5]) {
             let kind = [PacketKind::Control, PacketKind::Source, PacketKind::Repair,
                         PacketKind::Recoded][kind as usize];
-            let header = ShortHeader { kind, carried, key_phase, destination, packet_number };
+            let header = ShortHeader { kind, relayed, key_phase, destination, packet_number };
             let mut packet = [0; 40];
             header.encode(grease, packet.first_chunk_mut().unwrap());
             apply_mask(&mut packet, mask);

@@ -3,7 +3,7 @@
 /// Largest value of a variable-length integer.
 pub const MAX_VARINT: u64 = (1 << 62) - 1;
 
-/// Reads from the front of a slice; every method answers `None` beyond the end.
+/// Reads from the front of a slice. Every method returns `None` beyond the end.
 #[derive(Clone, Debug)]
 pub struct Reader<'a> {
     rest: &'a [u8],
@@ -20,7 +20,7 @@ impl<'a> Reader<'a> {
         self.rest.len()
     }
 
-    /// Whether everything was read.
+    /// Whether all bytes were read.
     pub fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }
@@ -65,14 +65,14 @@ impl<'a> Reader<'a> {
         Some(bytes)
     }
 
-    /// Everything that is left.
+    /// Takes all remaining bytes.
     pub fn rest(&mut self) -> &'a [u8] {
         core::mem::take(&mut self.rest)
     }
 }
 
-/// Writes to a slice of fixed length; every method answers `None` if it does not fit and then
-/// writes nothing.
+/// Writes to a slice of fixed length. If a value does not fit, a method returns `None` and writes
+/// nothing.
 #[derive(Debug)]
 pub struct Writer<'a> {
     buffer: &'a mut [u8],
@@ -95,7 +95,7 @@ impl<'a> Writer<'a> {
         self.buffer.len() - self.written
     }
 
-    /// Goes back to an earlier `written()`.
+    /// Goes back to an earlier value of `written()`.
     pub fn rewind(&mut self, written: usize) {
         self.written = self.written.min(written);
     }
@@ -123,7 +123,7 @@ impl<'a> Writer<'a> {
         self.bytes(&value.to_be_bytes())
     }
 
-    /// A variable-length integer in its shortest form; `None` above [`MAX_VARINT`], too.
+    /// A variable-length integer in its shortest form. Returns `None` above [`MAX_VARINT`], too.
     pub fn varint(&mut self, value: u64) -> Option<()> {
         match value {
             0..=0x3f => self.u8(value as u8),
@@ -135,7 +135,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Bytes of `value` as a variable-length integer.
+/// Length in bytes of `value` as a variable-length integer.
 pub fn varint_len(value: u64) -> usize {
     match value {
         0..=0x3f => 1,
@@ -153,7 +153,7 @@ mod tests {
 
     /// The examples of RFC 9000, appendix A.1.
     #[test]
-    fn examples_of_the_rfc() {
+    fn rfc_9000_examples_decode_and_encode() {
         let cases: [(&[u8], u64); 4] = [
             (&[0xc2, 0x19, 0x7c, 0x5e, 0xff, 0x14, 0xe8, 0x8c], 151_288_809_941_952_652),
             (&[0x9d, 0x7f, 0x3e, 0x7d], 494_878_333),
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_read_or_written_beyond_the_end() {
+    fn reads_and_writes_beyond_the_end_fail() {
         assert_eq!(Reader::new(&[0xc0, 0, 0]).varint(), None);
         assert_eq!(Reader::new(&[1]).u16(), None);
         let mut buffer = [7; 1];
@@ -182,9 +182,9 @@ mod tests {
         assert_eq!((writer.written(), buffer[0]), (0, 7));
     }
 
-    /// RFC 9000, section 16: the shortest form of the values at its ends.
+    /// RFC 9000, section 16: the shortest form at the limits of each length.
     #[test]
-    fn lengths_change_where_the_rfc_says() {
+    fn varint_lengths_change_at_rfc_9000_limits() {
         for (value, len) in [
             (0, 1),
             (0x3f, 1),
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn reader_and_writer_count_what_is_left() {
+    fn reader_and_writer_count_remaining_bytes() {
         let mut buffer = [0; 8];
         let mut writer = Writer::new(&mut buffer);
         writer.u16(0x0102).unwrap();

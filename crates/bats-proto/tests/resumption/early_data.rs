@@ -1,4 +1,4 @@
-//! Messages before the handshake is done: they come early or later, once, and from who holds the session.
+//! Early data: messages arrive early or later, once, and only from the holder of the session.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,28 +13,28 @@ use bytes::Bytes;
 use crate::world::{CLIENT, DELAY, NAME, SERVER, World, address, client, identity, server};
 
 /// A world in which the client has sessions that allow early data.
-struct Stage {
+struct Setup {
     world: World,
     config: ClientConfig,
     identity: Identity,
     store: SessionStore,
 }
 
-fn stage() -> Stage {
+fn setup() -> Setup {
     let (identity, print) = identity();
     let store = SessionStore::new(100);
     let config = client(Mode::Btp, PeerTrust::Fingerprints(vec![print]), &store);
     let mut world = World::new(server(&identity, true));
-    world.visit(config.clone());
+    world.connect_and_close(config.clone());
     assert_eq!(store.len(), 2);
-    Stage { world, config, identity, store }
+    Setup { world, config, identity, store }
 }
 
 fn message(number: usize, len: usize) -> Bytes {
     (0..len).map(|at| (at * 31 + number * 7) as u8).collect()
 }
 
-/// Connects and hands in `count` messages of `len` bytes at once.
+/// Connects and sends `count` messages of `len` bytes at once.
 fn begin(world: &mut World, config: &ClientConfig, count: usize, len: usize) -> ConnectionHandle {
     let handle = world.connect(config.clone());
     for number in 0..count {
@@ -53,8 +53,8 @@ fn expected(count: usize, len: usize) -> Vec<Bytes> {
 }
 
 #[test]
-fn the_first_message_arrives_after_half_a_round_trip_and_its_echo_after_one() {
-    let Stage { mut world, config, .. } = stage();
+fn early_message_arrives_after_half_a_round_trip_and_its_echo_after_one() {
+    let Setup { mut world, config, .. } = setup();
     let began = world.now;
     let handle = begin(&mut world, &config, 1, 512);
     world.run(DELAY);
@@ -69,10 +69,10 @@ fn the_first_message_arrives_after_half_a_round_trip_and_its_echo_after_one() {
     assert!(stats.resumed && theirs.resumed);
     assert_eq!((stats.early_messages, stats.early_messages_accepted), (1, 1));
     assert_eq!((stats.messages_sent, theirs.early_messages, theirs.messages_received), (1, 1, 1));
-    // What was taken early is not sent again.
+    // Messages accepted as early data are not retransmitted.
     assert_eq!(stats.source_packets_sent, 0);
     assert_eq!(world.all(CLIENT, &Event::AllAcknowledged), [handle]);
-    // Later messages go on where the early ones ended, and the end counts all.
+    // Later message numbers follow the early ones, and the end counts all.
     world.endpoints[CLIENT].send(world.now, handle, message(1, 512)).unwrap();
     world.endpoints[CLIENT].finish(world.now, handle).unwrap();
     world.run(Duration::from_millis(500));
@@ -83,8 +83,8 @@ fn the_first_message_arrives_after_half_a_round_trip_and_its_echo_after_one() {
 }
 
 #[test]
-fn many_messages_go_as_far_as_there_is_room_and_the_others_wait() {
-    let Stage { mut world, config, .. } = stage();
+fn early_messages_are_limited_by_bytes_number_and_initial_window() {
+    let Setup { mut world, config, .. } = setup();
     let handle = begin(&mut world, &config, 20, 300);
     let blocked = world.endpoints[CLIENT].send(world.now, handle, message(20, 3_000));
     assert_eq!(blocked, Err(SendError::Blocked(message(20, 3_000))));
@@ -94,7 +94,7 @@ fn many_messages_go_as_far_as_there_is_room_and_the_others_wait() {
     assert_eq!(world.stats(CLIENT, handle).early_messages, 20);
     world.end(handle);
 
-    // By number, too.
+    // The number of messages is limited, too.
     let handle = begin(&mut world, &config, 32, 5);
     let blocked = world.endpoints[CLIENT].send(world.now, handle, message(32, 5));
     assert!(matches!(blocked, Err(SendError::Blocked(_))));
@@ -102,7 +102,7 @@ fn many_messages_go_as_far_as_there_is_room_and_the_others_wait() {
     assert_eq!(sorted(world.delivered()), expected(32, 5));
     world.end(handle);
 
-    // A client's first flight stays within the window that a connection begins with.
+    // A client's first flight stays within the initial congestion window.
     let before = world.sent.len();
     let handle = begin(&mut world, &config, 6, 1_190);
     world.run_with(Duration::from_secs(4), &mut |_, _| true);
@@ -114,7 +114,7 @@ fn many_messages_go_as_far_as_there_is_room_and_the_others_wait() {
     world.end(handle);
 }
 
-/// A source of the same numbers on every run.
+/// A generator that produces the same numbers on every run.
 fn numbers(seed: u64) -> impl FnMut() -> u64 {
     let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     move || {
@@ -126,8 +126,8 @@ fn numbers(seed: u64) -> impl FnMut() -> u64 {
 }
 
 #[test]
-fn through_loss_or_corruption_of_thirty_percent_each_message_comes_once_unaltered() {
-    let Stage { mut world, config, .. } = stage();
+fn thirty_percent_loss_or_corruption_delivers_messages_once_and_unchanged() {
+    let Setup { mut world, config, .. } = setup();
     let (mut early, mut connected, mut arrived) = (0, 0, 0);
     for seed in 0..60_u64 {
         let mut draw = numbers(seed + 1);
@@ -146,34 +146,34 @@ fn through_loss_or_corruption_of_thirty_percent_each_message_comes_once_unaltere
         connected += u32::from(stats.resumed);
         early += stats.early_messages_accepted;
         let len = 100 + 20 * seed as usize % 700;
-        // BTP repairs what it can; what comes, comes once and as it was.
+        // BTP repairs what it can. Each delivered message must be unchanged and delivered once.
         let messages = sorted(world.delivered());
         let mut once = messages.clone();
         once.dedup();
-        assert!(once == messages, "seed {seed}: twice");
-        assert!(messages.iter().all(|one| expected(8, len).contains(one)), "seed {seed}: altered");
+        assert!(once == messages, "seed {seed}: delivered twice");
+        assert!(messages.iter().all(|one| expected(8, len).contains(one)), "seed {seed}: changed");
         assert!(messages.len() as u64 >= stats.early_messages_accepted, "seed {seed}");
         arrived += messages.len();
         world.run(Duration::from_millis(100));
         world.end(handle);
     }
-    // A session is lost where nothing of the connection before came back; there are two.
+    // A session is lost if nothing came back on the connection before; there are two.
     assert!(connected >= 50 && early > 200, "{connected} resumed, {early} messages accepted");
     assert!(arrived >= 470, "{arrived} of 480");
 }
 
-/// The attacker has everything that the client sent, and sends it again: to the same connection, later,
-/// and from elsewhere.
+/// The attacker replays everything that the client sent: to the same connection, later, and from
+/// another address.
 #[test]
-fn a_first_flight_sent_again_delivers_nothing_twice_and_is_answered_threefold_at_most() {
-    let Stage { mut world, config, .. } = stage();
+fn replayed_first_flight_delivers_nothing_twice_and_gets_at_most_three_times_its_bytes() {
+    let Setup { mut world, config, .. } = setup();
     let before = world.sent.len();
     let handle = begin(&mut world, &config, 3, 500);
     world.run(Duration::from_millis(300));
     assert_eq!(sorted(world.delivered()), expected(3, 500));
     let all = world.sent[before..].iter();
     let flight: Vec<Vec<u8>> =
-        all.filter(|(who, ..)| *who == CLIENT).map(|(_, _, bytes)| bytes.clone()).collect();
+        all.filter(|(peer, ..)| *peer == CLIENT).map(|(_, _, bytes)| bytes.clone()).collect();
     let attacker: SocketAddr = "10.9.9.9:999".parse().unwrap();
     for from in [address(CLIENT), attacker] {
         for bytes in &flight {
@@ -183,7 +183,8 @@ fn a_first_flight_sent_again_delivers_nothing_twice_and_is_answered_threefold_at
         assert_eq!(world.delivered(), Vec::<Bytes>::new(), "{from}");
     }
     world.end(handle);
-    // The connection is forgotten: to its address, too, the flight is a new one.
+    // The server has forgotten the connection, so the flight starts a new one, even from the
+    // client's address.
     for from in [address(CLIENT), attacker] {
         let (mut injected, before) = (0, world.sent.len());
         for bytes in &flight {
@@ -192,25 +193,25 @@ fn a_first_flight_sent_again_delivers_nothing_twice_and_is_answered_threefold_at
         }
         world.run(Duration::from_secs(12));
         assert_eq!(world.delivered(), Vec::<Bytes>::new());
-        assert_eq!(world.all(SERVER, &Event::Accepted), [], "nobody is there");
+        assert_eq!(world.all(SERVER, &Event::Accepted), [], "no connection is accepted");
         let answers =
-            world.sent[before..].iter().filter(|(who, to, _)| *who == SERVER && *to == from);
+            world.sent[before..].iter().filter(|(peer, to, _)| *peer == SERVER && *to == from);
         let answered: usize = answers.map(|(_, _, bytes)| bytes.len()).sum();
         assert!(answered > 0 && answered <= 3 * injected, "{answered} for {injected}");
     }
     assert_eq!(world.endpoints[SERVER].connection_count(), 0);
 }
 
-/// RFC 8446, section 8: the attacker holds the client's flight back, has a copy taken, and lets the client
-/// find that it is refused, so that it sends its messages again.
+/// RFC 8446, section 8: the attacker holds back the client's flight and delivers a copy, so that
+/// the server rejects the client's and the client sends its messages again.
 #[test]
-fn a_copy_that_overtakes_the_client_delivers_in_its_place_and_nothing_comes_twice() {
+fn replayed_flight_before_the_client_delivers_each_message_once() {
     for held_back in [false, true] {
-        let Stage { mut world, config, .. } = stage();
+        let Setup { mut world, config, .. } = setup();
         let handle = begin(&mut world, &config, 10, 300);
         let mut flight = Vec::new();
-        world.run_with(Duration::from_micros(100), &mut |who, bytes| {
-            assert_eq!(who, CLIENT);
+        world.run_with(Duration::from_micros(100), &mut |peer, bytes| {
+            assert_eq!(peer, CLIENT);
             flight.push(bytes.clone());
             true
         });
@@ -225,8 +226,12 @@ fn a_copy_that_overtakes_the_client_delivers_in_its_place_and_nothing_comes_twic
         assert!(!first.is_empty());
         world.run(Duration::from_millis(500));
         let stats = world.stats(CLIENT, handle);
-        assert_eq!((stats.resumed, stats.early_messages_accepted), (false, 0), "refused");
-        // And once the client is there, copies deliver nothing more.
+        assert_eq!(
+            (stats.resumed, stats.early_messages_accepted),
+            (false, 0),
+            "early data was rejected"
+        );
+        // Once the client is connected, copies deliver nothing.
         for bytes in late {
             world.inject(SERVER, attacker, bytes);
         }
@@ -234,8 +239,8 @@ fn a_copy_that_overtakes_the_client_delivers_in_its_place_and_nothing_comes_twic
         let all = [first, world.delivered()].concat();
         assert_eq!(sorted(all), expected(10, 300), "held back: {held_back}");
         world.run(Duration::from_secs(11));
-        let gone = world.events.iter().filter(|(who, _, event)| {
-            *who == SERVER && *event == Event::Closed(CloseReason::HandshakeTimeout)
+        let gone = world.events.iter().filter(|(peer, _, event)| {
+            *peer == SERVER && *event == Event::Closed(CloseReason::HandshakeTimeout)
         });
         assert_eq!(gone.count(), 1, "the attacker's connection ends: {:?}", world.events);
         assert_eq!(world.endpoints[SERVER].connection_count(), 1);
@@ -243,23 +248,24 @@ fn a_copy_that_overtakes_the_client_delivers_in_its_place_and_nothing_comes_twic
 }
 
 #[test]
-fn where_early_data_are_refused_each_message_comes_once_after_a_handshake() {
+fn rejected_early_data_is_delivered_once_after_the_handshake() {
     let (other, _) = identity();
     for case in 0..4 {
-        let Stage { mut world, config, identity, store } = stage();
+        let Setup { mut world, config, identity, store } = setup();
         let mut config = config;
         match case {
-            // It has lost its sessions.
+            // The server has lost its sessions.
             0 => world.restart(server(&identity, true)),
-            // It has another certificate, which this client accepts as it does any.
+            // The server has another certificate, which this client accepts like any other.
             1 => {
                 config = client(Mode::Btp, PeerTrust::DangerousAcceptAny, &store);
-                world.visit(config.clone());
+                world.connect_and_close(config.clone());
                 world.restart(server(&other, true));
             }
-            // It does not take early data any more.
+            // The server no longer accepts early data.
             2 => world.restart(server(&identity, false)),
-            // It finds the session older than the client says: taken up, but without early data.
+            // The server's age of the session exceeds the client's: it resumes the session without
+            // early data.
             _ => world.now += Duration::from_secs(300),
         }
         let handle = begin(&mut world, &config, 9, 400);
@@ -272,7 +278,7 @@ fn where_early_data_are_refused_each_message_comes_once_after_a_handshake() {
         assert_eq!(stats.resumed, case == 3);
         world.end(handle);
         if case == 2 {
-            // The new sessions say so.
+            // The new sessions do not allow early data.
             let handle = world.connect(config);
             let sent = world.endpoints[CLIENT].send(world.now, handle, message(0, 10));
             assert!(matches!(sent, Err(SendError::Blocked(_))));
@@ -281,8 +287,8 @@ fn where_early_data_are_refused_each_message_comes_once_after_a_handshake() {
 }
 
 #[test]
-fn without_a_session_for_it_nothing_is_early() {
-    let Stage { mut world, config, store, .. } = stage();
+fn without_a_matching_session_there_is_no_early_data() {
+    let Setup { mut world, config, store, .. } = setup();
     let mut is_blocked = |config: &ClientConfig, name: &str| {
         let handle = world.connect_as(config.clone(), name);
         let sent = world.endpoints[CLIENT].send(world.now, handle, message(0, 10));
@@ -291,7 +297,7 @@ fn without_a_session_for_it_nothing_is_early() {
     assert!(is_blocked(&config, "other.example"));
     let mut plain = config.clone();
     Arc::make_mut(&mut plain.transport).early_data = false;
-    assert!(is_blocked(&plain, NAME), "only who asks for it");
+    assert!(is_blocked(&plain, NAME), "early data must be enabled");
     let reliable = ClientConfig {
         transport: client(Mode::Brtp, config.trust.clone(), &store).transport,
         ..config.clone()
@@ -302,10 +308,10 @@ fn without_a_session_for_it_nothing_is_early() {
     assert!(store.is_empty());
 }
 
-/// Who has stolen a client's sessions can be that client; but each of them once.
+/// A thief of a client's sessions can impersonate that client, but each session works once.
 #[test]
-fn a_stolen_session_is_of_use_to_one_of_two() {
-    let Stage { mut world, config, store, .. } = stage();
+fn a_stolen_session_works_for_one_of_two_users() {
+    let Setup { mut world, config, store, .. } = setup();
     let thief = begin(&mut world, &config, 1, 50);
     let stolen: Vec<Vec<u8>> = {
         let mut flight = Vec::new();
@@ -325,10 +331,11 @@ fn a_stolen_session_is_of_use_to_one_of_two() {
     assert_eq!(store.len(), 1);
 }
 
-/// Copies of an early packet use up what the server takes; the connection lives on without.
+/// Copies of an early packet exhaust the server's limit; the connection continues without early
+/// data.
 #[test]
-fn the_server_takes_a_limited_amount() {
-    let Stage { mut world, config, .. } = stage();
+fn server_limits_early_data_bytes() {
+    let Setup { mut world, config, .. } = setup();
     let handle = begin(&mut world, &config, 2, 1_100);
     let mut flight = Vec::new();
     world.run_with(Duration::from_micros(100), &mut |_, bytes| {
@@ -338,7 +345,7 @@ fn the_server_takes_a_limited_amount() {
     let early: Vec<Vec<u8>> =
         flight.iter().filter(|bytes| bytes[0] >> 4 == 0b1111).cloned().collect();
     assert_eq!(early.len(), 2);
-    // The first flight, less the second message, and copies of the first message up to the limit.
+    // The first flight without the second message, and copies of the first message up to the limit.
     world.inject(SERVER, address(CLIENT), flight[0].clone());
     let at_limit = (16 << 10) / early[0].len();
     for _ in 0..at_limit {
@@ -359,10 +366,10 @@ fn the_server_takes_a_limited_amount() {
     assert_eq!(world.stats(CLIENT, handle).early_messages_accepted, 1);
 }
 
-/// An application that answers at length speaks to an address that is not proved.
+/// The application of a server sends a long answer to an unvalidated address.
 #[test]
-fn a_server_sends_little_before_the_client_has_answered() {
-    let Stage { mut world, config, .. } = stage();
+fn server_respects_amplification_limit_before_address_validation() {
+    let Setup { mut world, config, .. } = setup();
     let handle = begin(&mut world, &config, 1, 500);
     let before = world.sent.len();
     let mut received = 0;
@@ -374,11 +381,11 @@ fn a_server_sends_little_before_the_client_has_answered() {
     for _ in 0..50 {
         world.endpoints[SERVER].send(world.now, accepted, message(0, 10_000)).unwrap();
     }
-    // Nothing more of the client arrives; what left before does.
-    world.run_with(Duration::from_secs(12), &mut |who, _| who == CLIENT);
+    // Nothing more arrives from the client; packets already in flight are delivered.
+    world.run_with(Duration::from_secs(12), &mut |peer, _| peer == CLIENT);
     let sent: usize = world.sent[before..]
         .iter()
-        .filter(|(who, ..)| *who == SERVER)
+        .filter(|(peer, ..)| *peer == SERVER)
         .map(|(_, _, bytes)| bytes.len())
         .sum();
     assert!(sent > received && sent <= 3 * received, "{sent} for {received}");
@@ -388,14 +395,14 @@ fn a_server_sends_little_before_the_client_has_answered() {
 }
 
 #[test]
-fn early_data_go_through_a_retry() {
+fn early_data_survives_a_retry() {
     let (identity, print) = identity();
     let store = SessionStore::new(100);
     let config = client(Mode::Btp, PeerTrust::Fingerprints(vec![print]), &store);
     let mut busy = server(&identity, true);
     busy.retry_threshold = 0;
     let mut world = World::new(busy);
-    world.visit(config.clone());
+    world.connect_and_close(config.clone());
     let handle = begin(&mut world, &config, 3, 600);
     world.run(DELAY * 3);
     assert_eq!(sorted(world.delivered()), expected(3, 600), "half a round trip after the token");

@@ -1,4 +1,4 @@
-//! Sessions that are taken up again, and messages that travel with the first flight, over real TLS.
+//! Session resumption and early data over real TLS.
 
 mod early_data;
 mod sessions;

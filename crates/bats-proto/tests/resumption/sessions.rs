@@ -1,4 +1,4 @@
-//! Sessions that are taken up again, and those that must not be.
+//! Session resumption (TLS 1.3): when it succeeds and when it must not.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use bats_proto::{
 };
 use bytes::Bytes;
 
-/// Connects; whether the handshake took up a session. The connection ends again.
+/// Connects and closes again. Returns whether the handshake resumed a session.
 fn is_resumed(world: &mut World, config: ClientConfig, name: &str) -> bool {
     let handle = world.connect_as(config, name);
     world.run(Duration::from_millis(300));
@@ -29,7 +29,7 @@ fn is_resumed(world: &mut World, config: ClientConfig, name: &str) -> bool {
 }
 
 #[test]
-fn a_session_is_taken_up_under_every_kind_of_trust_and_the_certificate_is_known() {
+fn sessions_resume_under_every_kind_of_trust_with_known_certificate() {
     let (identity, print) = identity();
     let authority = identity.certificate_chain[0].clone();
     for trust in [
@@ -41,25 +41,25 @@ fn a_session_is_taken_up_under_every_kind_of_trust_and_the_certificate_is_known(
         let store = SessionStore::new(100);
         let config = client(Mode::Brtp, trust, &store);
         assert!(!is_resumed(&mut world, config.clone(), NAME));
-        assert_eq!(store.len(), 2, "two are asked for");
+        assert_eq!(store.len(), 2, "two tickets are requested");
         for _ in 0..5 {
             assert!(is_resumed(&mut world, config.clone(), NAME));
         }
-        assert_eq!(store.len(), 4, "four are kept");
+        assert_eq!(store.len(), 4, "four tickets are stored");
         let before = world.sent.len();
         let handle = world.connect(config);
         world.run(Duration::from_millis(300));
         assert_eq!(world.endpoints[CLIENT].peer_fingerprint(handle), Some(print));
-        // No certificate travels.
+        // No certificate is sent.
         let sent = world.sent[before..].iter();
-        let long = sent.filter(|(who, _, bytes)| *who == SERVER && bytes[0] & 0x80 != 0);
+        let long = sent.filter(|(peer, _, bytes)| *peer == SERVER && bytes[0] & 0x80 != 0);
         let longest = long.map(|(_, _, bytes)| bytes.len()).max().unwrap();
         assert!(longest < 600, "{longest}");
     }
 }
 
 #[test]
-fn without_a_store_nobody_is_sent_sessions() {
+fn without_a_store_no_tickets_are_sent() {
     let (identity, print) = identity();
     let mut world = World::new(server(&identity, true));
     let config = ClientConfig {
@@ -71,9 +71,9 @@ fn without_a_store_nobody_is_sent_sessions() {
     assert!(!is_resumed(&mut world, config, NAME));
 }
 
-/// Whom a client believed by one rule it need not believe by another.
+/// Trust established by one rule does not hold for another rule.
 #[test]
-fn a_session_is_not_taken_up_under_another_trust_name_or_address() {
+fn sessions_do_not_resume_under_another_trust_name_or_address() {
     let (identity, print) = identity();
     let authority = identity.certificate_chain[0].clone();
     let mut world = World::new(server(&identity, false));
@@ -81,24 +81,27 @@ fn a_session_is_not_taken_up_under_another_trust_name_or_address() {
     let any = client(Mode::Brtp, PeerTrust::DangerousAcceptAny, &store);
     assert!(!is_resumed(&mut world, any.clone(), NAME));
     let pinned = client(Mode::Brtp, PeerTrust::Fingerprints(vec![print]), &store);
-    assert!(!is_resumed(&mut world, pinned.clone(), NAME), "a pinned certificate must be shown");
+    assert!(
+        !is_resumed(&mut world, pinned.clone(), NAME),
+        "a pinned certificate must be presented"
+    );
     let pinned_twice = client(Mode::Brtp, PeerTrust::Fingerprints(vec![print, [7; 32]]), &store);
     assert!(!is_resumed(&mut world, pinned_twice, NAME));
     let trust = PeerTrust::Authorities { certificates: vec![authority], unix_time: NOW };
     assert!(!is_resumed(&mut world, client(Mode::Brtp, trust, &store), NAME));
     assert!(!is_resumed(&mut world, any.clone(), "other.example"));
-    // Each of them stands on its own.
+    // Each kind of trust has sessions of its own.
     assert!(is_resumed(&mut world, any.clone(), NAME));
     assert!(is_resumed(&mut world, any.clone(), "other.example"));
     assert!(is_resumed(&mut world, pinned, NAME));
 
-    // Another address, the same server.
+    // The same server at another address.
     let before = store.len();
     let elsewhere = "10.0.0.2:4001".parse().unwrap();
     world.endpoints[CLIENT].connect(world.now, elsewhere, NAME, any).unwrap();
-    assert_eq!(store.len(), before, "no session was taken");
+    assert_eq!(store.len(), before, "no session was used");
 
-    // Who trusts a stranger's certificate refuses this server although there are sessions with it.
+    // A client that pins another certificate rejects this server although it has sessions with it.
     let wrong = client(Mode::Brtp, PeerTrust::Fingerprints(vec![[9; 32]]), &store);
     world.connect(wrong);
     world.run(Duration::from_secs(1));
@@ -117,7 +120,7 @@ fn at(config: &ClientConfig, unix_time: Duration) -> ClientConfig {
 }
 
 #[test]
-fn old_sessions_are_not_taken_up_on_either_side() {
+fn expired_sessions_are_rejected_by_both_ends() {
     let (identity, print) = identity();
     let mut world = World::new(server(&identity, false));
     let store = SessionStore::new(100);
@@ -125,9 +128,9 @@ fn old_sessions_are_not_taken_up_on_either_side() {
     let day = Duration::from_secs(24 * 60 * 60);
     assert!(!is_resumed(&mut world, config.clone(), NAME));
     assert!(is_resumed(&mut world, at(&config, NOW + day / 2), NAME));
-    // The client's clock says that they are too old.
+    // By the client's clock the sessions have expired.
     assert!(!is_resumed(&mut world, at(&config, NOW + day * 2), NAME));
-    // The client's clock stands still, the server's does not.
+    // The client's clock stands still while the server's advances.
     store.clear();
     assert!(!is_resumed(&mut world, config.clone(), NAME));
     world.now += day + Duration::from_secs(5);
@@ -135,7 +138,7 @@ fn old_sessions_are_not_taken_up_on_either_side() {
     assert!(is_resumed(&mut world, config, NAME));
 }
 
-/// The certificate is judged anew: what it was good for yesterday does not count.
+/// The certificate is verified again: an earlier verification does not count.
 #[test]
 fn a_session_does_not_outlive_the_certificate() {
     let (identity, _) = identity();
@@ -145,15 +148,16 @@ fn a_session_does_not_outlive_the_certificate() {
     let trust = PeerTrust::Authorities { certificates: vec![authority], unix_time: NOW };
     let config = client(Mode::Brtp, trust, &store);
     assert!(!is_resumed(&mut world, config.clone(), NAME));
-    // Certificates made here are valid from 1975 on; the sessions, from later, are not too old.
+    // Certificates made here are valid from 1975 on. The sessions are from later and have not
+    // expired.
     world.connect(at(&config, Duration::ZERO));
     world.run(Duration::from_secs(1));
     assert_eq!(world.all(CLIENT, &Event::Connected), Vec::<ConnectionHandle>::new());
-    assert_eq!(store.len(), 1, "the session was looked at and thrown away");
+    assert_eq!(store.len(), 1, "the session was examined and discarded");
 }
 
 #[test]
-fn a_server_that_lost_its_sessions_or_has_another_certificate_is_greeted_in_full() {
+fn lost_sessions_or_a_new_certificate_cause_a_full_handshake() {
     let (first, print) = identity();
     let (second, other_print) = identity();
     let store = SessionStore::new(100);
@@ -166,14 +170,14 @@ fn a_server_that_lost_its_sessions_or_has_another_certificate_is_greeted_in_full
     world.restart(server(&second, false));
     let handle = world.connect(config);
     world.run(Duration::from_secs(1));
-    assert_eq!(world.all(CLIENT, &Event::Connected), [], "pinned, and it is another");
+    assert_eq!(world.all(CLIENT, &Event::Connected), [], "another certificate is pinned");
     world.end(handle);
     let config = client(Mode::Brtp, PeerTrust::Fingerprints(vec![other_print]), &store);
     assert!(!is_resumed(&mut world, config, NAME));
 }
 
 #[test]
-fn the_store_is_bounded_and_the_newest_stay() {
+fn session_store_is_bounded_and_keeps_the_newest() {
     let (identity, print) = identity();
     let mut world = World::new(server(&identity, false));
     let store = SessionStore::new(3);
@@ -190,7 +194,7 @@ fn the_store_is_bounded_and_the_newest_stay() {
     let config = client(Mode::Brtp, PeerTrust::Fingerprints(vec![print]), &none);
     assert!(!is_resumed(&mut world, config.clone(), NAME));
     assert!(none.is_empty() && !is_resumed(&mut world, config, NAME));
-    // Trust is remembered in small numbers, too: with the oldest goes its session.
+    // The number of trust identities is limited, too: the oldest is removed with its sessions.
     let many = SessionStore::new(1_000);
     for kind in 0..40 {
         let trust = PeerTrust::Fingerprints(vec![print, [kind; 32]]);
@@ -199,9 +203,9 @@ fn the_store_is_bounded_and_the_newest_stay() {
     assert_eq!(many.len(), 16 * 2);
 }
 
-/// What comes to a store that was cleared meanwhile is of no use, and not kept.
+/// Tickets that arrive after the store was cleared are not stored.
 #[test]
-fn sessions_of_forgotten_trust_are_not_kept() {
+fn tickets_of_cleared_trust_are_not_stored() {
     let (identity, print) = identity();
     let mut world = World::new(server(&identity, false));
     let store = SessionStore::new(100);
@@ -212,15 +216,15 @@ fn sessions_of_forgotten_trust_are_not_kept() {
     let second = world.connect(config.clone());
     world.run(Duration::from_millis(100));
     assert_eq!(world.all(CLIENT, &Event::Connected), [first, second]);
-    assert_eq!(store.len(), 2, "those of the second alone");
+    assert_eq!(store.len(), 2, "only those of the second connection");
     world.end(first);
     world.end(second);
     assert!(is_resumed(&mut world, config, NAME));
 }
 
-/// Sessions are sent after the handshake, and again if they are lost.
+/// Tickets are sent after the handshake and retransmitted if lost.
 #[test]
-fn sessions_arrive_through_loss() {
+fn tickets_arrive_despite_loss() {
     let (identity, print) = identity();
     for seed in 0..10_u64 {
         let mut world = World::new(server(&identity, false));
@@ -239,7 +243,7 @@ fn sessions_arrive_through_loss() {
 }
 
 #[test]
-fn what_cannot_be_done_is_refused_at_once() {
+fn invalid_resumption_configurations_are_rejected() {
     let (identity, print) = identity();
     let store = SessionStore::new(10);
     let trust = PeerTrust::Fingerprints(vec![print]);
@@ -254,9 +258,9 @@ fn what_cannot_be_done_is_refused_at_once() {
         matches!(begun, Err(ConnectError::Configuration(_)))
     };
     assert!(!refused(None, &|_| {}));
-    assert!(refused(None, &|transport| transport.mode = Mode::Brtp), "early data are for BTP");
-    assert!(refused(None, &|transport| transport.resumption = None), "and need sessions");
-    assert!(refused(Some(&mut plain), &|_| {}), "the stand-in has none");
+    assert!(refused(None, &|transport| transport.mode = Mode::Brtp), "early data requires BTP");
+    assert!(refused(None, &|transport| transport.resumption = None), "and a session store");
+    assert!(refused(Some(&mut plain), &|_| {}), "the stand-in has no sessions");
 
     let start = |change: &dyn Fn(&mut TransportConfig), security| {
         let mut config = server(&identity, true);

@@ -1,4 +1,4 @@
-//! Endpoints over real TLS and a network of 5 ms one way, whose every datagram a test can see.
+//! Endpoints over real TLS and a network with a one-way delay of 5 ms. A test sees every datagram.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,27 +14,27 @@ use bytes::Bytes;
 
 pub(crate) const CLIENT: usize = 0;
 pub(crate) const SERVER: usize = 1;
-/// One way.
+/// One-way delay.
 pub(crate) const DELAY: Duration = Duration::from_millis(5);
 pub(crate) const NAME: &str = "server.example";
 /// The year 2026.
 pub(crate) const NOW: Duration = Duration::from_secs(1_790_000_000);
 
-pub(crate) fn address(who: usize) -> SocketAddr {
-    SocketAddr::from(([10, 0, 0, 1 + who as u8], 4_000))
+pub(crate) fn address(peer: usize) -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, 1 + peer as u8], 4_000))
 }
 
-/// What the network does with a datagram, which a test may change.
-pub(crate) type Fate<'a> = dyn FnMut(usize, &mut Vec<u8>) -> bool + 'a;
+/// Decides whether the network drops a datagram; may modify it.
+pub(crate) type DropFilter<'a> = dyn FnMut(usize, &mut Vec<u8>) -> bool + 'a;
 
 /// Two endpoints and the network between them.
 pub(crate) struct World {
     pub(crate) now: Timestamp,
     pub(crate) endpoints: [Endpoint; 2],
-    /// When, to whom, from where.
-    flying: Vec<(Timestamp, usize, SocketAddr, Vec<u8>)>,
+    /// Datagrams in flight: arrival time, receiver, source address, bytes.
+    in_flight: Vec<(Timestamp, usize, SocketAddr, Vec<u8>)>,
     pub(crate) events: Vec<(usize, ConnectionHandle, Event)>,
-    /// What was sent: by whom, to where, the bytes.
+    /// Datagrams sent: sender, destination address, bytes.
     pub(crate) sent: Vec<(usize, SocketAddr, Vec<u8>)>,
 }
 
@@ -53,7 +53,7 @@ pub(crate) fn transport(mode: Mode) -> TransportConfig {
     }
 }
 
-/// A server of both modes that takes early data, or not.
+/// A server of both modes, with or without early data.
 pub(crate) fn server(identity: &Identity, early_data: bool) -> ServerConfig {
     let transport =
         TransportConfig { also_accepted: vec![Mode::Btp], early_data, ..transport(Mode::Brtp) };
@@ -65,7 +65,7 @@ pub(crate) fn server(identity: &Identity, early_data: bool) -> ServerConfig {
     }
 }
 
-/// A client that keeps its sessions in `store`; with early data in BTP.
+/// A client that stores its sessions in `store`; with early data in mode BTP.
 pub(crate) fn client(mode: Mode, trust: PeerTrust, store: &SessionStore) -> ClientConfig {
     let transport = TransportConfig {
         resumption: Some(Resumption { store: store.clone(), unix_time: NOW }),
@@ -81,7 +81,7 @@ impl World {
         Self {
             now: Timestamp::from_millis(1),
             endpoints: [client, Self::server(server, 2)],
-            flying: Vec::new(),
+            in_flight: Vec::new(),
             events: Vec::new(),
             sent: Vec::new(),
         }
@@ -92,11 +92,11 @@ impl World {
         Endpoint::new(config, [seed; 32]).unwrap()
     }
 
-    /// The server is another one from now on and knows nothing.
+    /// Replaces the server by a new one without state.
     pub(crate) fn restart(&mut self, config: ServerConfig) {
         self.endpoints[SERVER] = Self::server(config, 3);
-        self.events.retain(|(who, _, _)| *who == CLIENT);
-        self.flying.clear();
+        self.events.retain(|(peer, _, _)| *peer == CLIENT);
+        self.in_flight.clear();
     }
 
     pub(crate) fn connect(&mut self, config: ClientConfig) -> ConnectionHandle {
@@ -111,28 +111,28 @@ impl World {
         self.run_with(time, &mut |_, _| false);
     }
 
-    /// Lets time pass; `drop` sees each datagram and takes those for which it says so.
-    pub(crate) fn run_with(&mut self, time: Duration, drop: &mut Fate<'_>) {
+    /// Advances the clock by `time`. Drops the datagrams for which `drop` returns true.
+    pub(crate) fn run_with(&mut self, time: Duration, drop: &mut DropFilter<'_>) {
         let end = self.now + time;
         let mut buffer = Vec::with_capacity(65_536);
         loop {
             let mut next = end;
-            for who in [CLIENT, SERVER] {
-                self.endpoints[who].handle(self.now, Input::Timeout);
+            for peer in [CLIENT, SERVER] {
+                self.endpoints[peer].handle(self.now, Input::Timeout);
                 loop {
-                    match self.endpoints[who].poll(self.now, &mut buffer) {
+                    match self.endpoints[peer].poll(self.now, &mut buffer) {
                         Output::Transmit(t) => {
                             for segment in buffer[..t.len].chunks(t.segment_size) {
-                                self.sent.push((who, t.remote, segment.to_vec()));
+                                self.sent.push((peer, t.remote, segment.to_vec()));
                                 let mut bytes = segment.to_vec();
-                                let known = t.remote == address(1 - who);
-                                if known && !drop(who, &mut bytes) {
+                                let known = t.remote == address(1 - peer);
+                                if known && !drop(peer, &mut bytes) {
                                     let at = self.now + DELAY;
-                                    self.flying.push((at, 1 - who, address(who), bytes));
+                                    self.in_flight.push((at, 1 - peer, address(peer), bytes));
                                 }
                             }
                         }
-                        Output::Event(handle, event) => self.events.push((who, handle, event)),
+                        Output::Event(handle, event) => self.events.push((peer, handle, event)),
                         Output::Timeout(at) => {
                             next = next.min(at.unwrap_or(end));
                             break;
@@ -143,11 +143,11 @@ impl World {
             if self.now >= end {
                 break;
             }
-            next = self.flying.iter().map(|f| f.0).fold(next, Timestamp::min);
+            next = self.in_flight.iter().map(|f| f.0).fold(next, Timestamp::min);
             self.now = next.max(self.now).min(end);
             let now = self.now;
-            let (due, later) = self.flying.drain(..).partition(|f| f.0 <= now);
-            self.flying = later;
+            let (due, later) = self.in_flight.drain(..).partition(|f| f.0 <= now);
+            self.in_flight = later;
             let due: Vec<(Timestamp, usize, SocketAddr, Vec<u8>)> = due;
             for (_, to, from, bytes) in due {
                 self.inject(to, from, bytes);
@@ -155,22 +155,22 @@ impl World {
         }
     }
 
-    /// A datagram arrives now.
+    /// Delivers a datagram now.
     pub(crate) fn inject(&mut self, to: usize, from: SocketAddr, mut bytes: Vec<u8>) {
         let received = Received { remote: from, local_ip: None, ecn: 0, payload: &mut bytes };
         self.endpoints[to].handle(self.now, Input::Datagram(received));
     }
 
-    pub(crate) fn all(&self, who: usize, wanted: &Event) -> Vec<ConnectionHandle> {
+    pub(crate) fn all(&self, peer: usize, wanted: &Event) -> Vec<ConnectionHandle> {
         let events = self.events.iter();
-        events.filter(|(w, _, e)| *w == who && e == wanted).map(|(_, h, _)| *h).collect()
+        events.filter(|(w, _, e)| *w == peer && e == wanted).map(|(_, h, _)| *h).collect()
     }
 
-    pub(crate) fn stats(&self, who: usize, handle: ConnectionHandle) -> ConnectionStats {
-        self.endpoints[who].stats(self.now, handle).unwrap()
+    pub(crate) fn stats(&self, peer: usize, handle: ConnectionHandle) -> ConnectionStats {
+        self.endpoints[peer].stats(self.now, handle).unwrap()
     }
 
-    /// Everything that the server's connections have delivered and nobody has taken.
+    /// All messages delivered by the server's connections and not received yet.
     pub(crate) fn delivered(&mut self) -> Vec<Bytes> {
         let mut messages = Vec::new();
         for handle in self.all(SERVER, &Event::Accepted) {
@@ -181,8 +181,8 @@ impl World {
         messages
     }
 
-    /// A first connection, which leaves sessions behind; its handshake is a full one.
-    pub(crate) fn visit(&mut self, config: ClientConfig) {
+    /// A first connection with a full handshake, which leaves session tickets.
+    pub(crate) fn connect_and_close(&mut self, config: ClientConfig) {
         let handle = self.connect(config);
         self.run(Duration::from_millis(300));
         assert!(self.all(CLIENT, &Event::Connected).contains(&handle), "{:?}", self.events);

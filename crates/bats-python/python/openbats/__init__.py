@@ -1,4 +1,4 @@
-"""A coded, encrypted, reliable transport over UDP.
+"""An encrypted, reliable UDP transport with network coding.
 
     import openbats
 
@@ -8,7 +8,8 @@
             connection.send(b"hello")
             print(listener.accept().recv())
 
-``openbats.aio`` has the same with ``await``, ``openbats.sim`` the protocol in virtual time.
+``openbats.aio`` has the same interface with ``await``; ``openbats.sim`` simulates the protocol in
+virtual time.
 """
 
 from . import aio, sim

@@ -19,16 +19,16 @@ from ._types import (
     trust,
 )
 
-#: Seconds that leaving a ``with`` block gives unacknowledged data.
+#: Longest wait in seconds for unacknowledged data when a ``with`` block is left.
 LINGER = 10.0
 
 
 class Connection(ConnectionBase):
-    """Messages to and from one peer. Usable from several threads.
+    """A connection for messages to and from one peer. Usable from several threads.
 
-    In modes brtp, brctp, tcp and quic messages come in order, each exactly once; in btp,
-    transparent, udp and with datagrams of quic some may be missing or come in another order (in
-    udp also twice). ``is_reliable`` tells."""
+    Modes brtp, brctp, tcp and quic deliver messages in order, each exactly once. Modes btp,
+    transparent, udp and QUIC datagrams may lose or reorder messages (udp may also duplicate them);
+    see ``is_reliable``."""
 
     def send(
         self,
@@ -37,23 +37,22 @@ class Connection(ConnectionBase):
         *,
         deadline: Optional[float] = None,
     ) -> None:
-        """Hands a message over; returns when there is room for it, not when it has arrived.
+        """Sends a message; returns when it is buffered, not when it has arrived.
 
-        ``deadline`` says for how many seconds, an hour at most, the message is worth something:
-        modes btp, transparent and datagrams of quic do not begin to send it after that. Reliable
-        modes deliver it, however late."""
+        The message expires after ``deadline`` seconds, at most an hour: modes btp, transparent and
+        QUIC datagrams do not start sending it after that. Reliable modes always deliver it."""
         self._native.send(as_bytes(data), deadline).wait(timeout)
 
     def recv(self, timeout: Optional[float] = None) -> Optional[bytes]:
-        """The next message, or ``None`` after the peer's last."""
+        """Returns the next message, or ``None`` after the peer's last one."""
         return self._native.recv().wait(timeout)
 
     def flush(self, timeout: Optional[float] = None) -> None:
-        """Waits until the peer has everything that was sent so far."""
+        """Waits until the peer has acknowledged everything sent so far."""
         self._native.flush().wait(timeout)
 
     def finish(self, timeout: Optional[float] = None) -> None:
-        """Says that no more messages follow, and waits until the peer has everything."""
+        """Ends sending and waits until the peer has acknowledged everything."""
         self._native.finish().wait(timeout)
 
     def send_file(
@@ -98,7 +97,7 @@ class Connection(ConnectionBase):
 
 
 class Listener:
-    """Accepts connections. Iterating gives one after the other."""
+    """Accepts connections. Iterating yields accepted connections."""
 
     def __init__(self, native: "_native.Endpoint"):
         self._native = native
@@ -115,7 +114,7 @@ class Listener:
         return fingerprint
 
     def accept(self, timeout: Optional[float] = None) -> Connection:
-        """The next connection that a peer has established."""
+        """Returns the next incoming connection."""
         return Connection(self._native.accept().wait(timeout), None)
 
     def close(self) -> None:
@@ -157,28 +156,27 @@ def connect(
     local: Optional[Tuple[str, int]] = None,
     timeout: Optional[float] = None,
 ) -> Connection:
-    """Connects to a server. In modes btp and transparent a message that waits longer than
-    ``deadline`` (seconds) is not sent.
+    """Connects to a server. In modes btp and transparent a message expires unsent after
+    ``deadline`` seconds.
 
     ``congestion`` is ``bbr``, ``cubic``, ``gcc``, ``none``, or ``fixed`` with a ``rate`` in bit/s,
-    in modes btp, brtp and brctp. Mode quic has ``bbr`` and ``cubic``; over tcp the kernel decides;
-    transparent and udp have none. Asking for another is a ``ValueError``.
+    in modes btp, brtp and brctp. Mode quic supports ``bbr`` and ``cubic``; tcp uses the kernel's
+    congestion control; transparent and udp have none. Others raise ``ValueError``.
 
-    ``compression`` is a level of Zstandard, 1 to 19, for each message; ``quic_datagrams`` has the
-    messages of mode quic go as datagrams, each once or not at all. Both ends must want it: messages
-    are sent as they are otherwise (``Connection.is_compressed``), and without agreement on
-    datagrams the connection fails.
+    ``compression`` is the Zstandard level, 1 to 19, for each message; messages are compressed only
+    if both ends enable it (see ``Connection.is_compressed``). ``quic_datagrams`` sends the messages
+    of mode quic as datagrams, each at most once; if only one end enables it, the connection fails.
 
-    ``closed_key`` is a key of 32 bytes that both ends need, beside whom they trust, in modes btp, brtp,
-    brctp and transparent: a listener with one answers whoever has it not nothing at all, and a
-    client with another key or none times out."""
-    believed = trust(fingerprint, authorities, insecure)
+    ``closed_key`` is a pre-shared key of 32 bytes (PSK mode) that both ends need in addition to
+    trust, in modes btp, brtp, brctp and transparent. A listener with a key does not answer clients
+    without it, and a client with another key or none times out."""
+    trusted = trust(fingerprint, authorities, insecure)
     chosen = options(
         mode, congestion, rate, goal, deadline, idle_timeout, keep_alive, max_message_size,
         compression, quic_datagrams, closed_key,
     )
     endpoint = _native.Endpoint.client(local, chosen["mode"])
-    operation = endpoint.connect(host, port, believed, chosen)
+    operation = endpoint.connect(host, port, trusted, chosen)
     return Connection(operation.wait(timeout), endpoint)
 
 
@@ -200,7 +198,7 @@ def listen(
     quic_datagrams: bool = False,
     closed_key: Optional[bytes] = None,
 ) -> Listener:
-    """Listens; without certificate and key a certificate is made."""
+    """Listens for connections. Without ``cert`` and ``key`` it generates a certificate."""
     chosen = options(
         mode, congestion, rate, goal, deadline, idle_timeout, keep_alive, max_message_size,
         compression, quic_datagrams, closed_key,

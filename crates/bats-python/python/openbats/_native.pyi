@@ -102,7 +102,7 @@ def hops(
     lossless: Optional[float] = None,
 ) -> Dict[str, Any]: ...
 def paths(
-    ways: List[List[Link]],
+    paths: List[List[Link]],
     *,
     cut: Optional[Tuple[int, float, Optional[float]]],
     duration: float,

@@ -1,4 +1,4 @@
-"""What the blocking and the asyncio interface share."""
+"""Types and helpers shared by the blocking and the asyncio interface."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MODES = {
 
 
 def mode_number(mode: Mode) -> int:
-    """The number of a mode given by name or number."""
+    """Returns the number of a mode given by name or number."""
     if isinstance(mode, str):
         try:
             return MODES[mode.lower()]
@@ -34,7 +34,7 @@ def mode_number(mode: Mode) -> int:
 
 
 def as_bytes(data: BytesLike) -> Union[bytes, bytearray]:
-    """What the native part takes without a detour."""
+    """Converts data to a type that the native part accepts without a copy."""
     if isinstance(data, (bytes, bytearray)):
         return data
     return bytes(data)
@@ -73,7 +73,7 @@ def trust(
     authorities: Optional[Union[str, os.PathLike]],
     insecure: bool,
 ) -> Tuple[str, str]:
-    """Whom a client believes: exactly one of the three ways must be chosen."""
+    """The kind of trust and its value; exactly one of the three must be given."""
     chosen = (fingerprint is not None) + (authorities is not None) + bool(insecure)
     if chosen != 1:
         raise ValueError(
@@ -106,7 +106,7 @@ class Stats:
     smoothed_rtt: float
     min_rtt: float
     queue_delay: float
-    #: Time by which repaired symbols came later than it was seen that they were missing, in all.
+    #: Sum over repaired symbols of the time from detecting the gap to recovery.
     repair_delay: float
     longest_repair_delay: float
     loss_estimate: float
@@ -132,9 +132,9 @@ class Stats:
     message_bytes_sent: int
     messages_received: int
     message_bytes_received: int
-    #: Modes btp and transparent: too old before they were sent.
+    #: Modes btp and transparent: messages that expired before they were sent.
     messages_expired: int
-    #: The peer's that were given up, as far as it is known; and its symbols.
+    #: Messages and symbols of the peer known to be lost.
     messages_lost: int
     symbols_lost: int
     symbols_repaired: int
@@ -144,7 +144,7 @@ class Stats:
 
 @dataclasses.dataclass(frozen=True)
 class File:
-    """A file that has arrived and was verified."""
+    """A transferred and verified file."""
 
     path: Optional[str]
     size: int
@@ -157,19 +157,19 @@ def file_of(value: Any) -> Optional[File]:
 
 
 class ConnectionBase:
-    """What needs no waiting."""
+    """Methods that do not wait."""
 
     def __init__(self, native: "_native.Connection", endpoint: Optional["_native.Endpoint"]):
         self._native = native
-        # A client's own endpoint: it ends with the connection.
+        # A client's own endpoint is closed with the connection.
         self._endpoint = endpoint
 
     def close(self, code: int = 0, reason: str = "") -> None:
-        """Ends the connection at once; what was not acknowledged may be lost."""
+        """Closes the connection at once; unacknowledged data may be lost."""
         self._native.close(code, reason)
 
     def stats(self) -> Stats:
-        """A sample of the statistics; the last one after the end."""
+        """A sample of the statistics; after the close, the last sample."""
         return Stats(**self._native.stats())
 
     @property
@@ -186,17 +186,17 @@ class ConnectionBase:
 
     @property
     def is_reliable(self) -> bool:
-        """Whether what is sent arrives, or the connection ends."""
+        """Whether messages are delivered reliably and in order."""
         return self._native.is_reliable()
 
     @property
     def is_compressed(self) -> bool:
-        """Whether messages are compressed: both ends wanted it."""
+        """Whether messages are compressed, because both ends enabled it."""
         return self._native.is_compressed()
 
     @property
     def longest_message(self) -> Optional[int]:
-        """Bytes of the longest message that may be sent now, if the mode knows."""
+        """Length in bytes of the longest message that may be sent now, if it is known."""
         return self._native.longest_message()
 
     @property
@@ -205,12 +205,12 @@ class ConnectionBase:
 
     @property
     def peer_fingerprint(self) -> Optional[str]:
-        """SHA-256 of the peer's certificate, while it is connected and if it showed one."""
+        """SHA-256 fingerprint of the peer's certificate, if connected and it presented one."""
         return self._native.peer_fingerprint()
 
     @property
     def close_reason(self) -> Optional[str]:
-        """How the connection ended, if it has."""
+        """Why the connection was closed, if it is."""
         return self._native.close_reason()
 
     def __repr__(self) -> str:

@@ -4,8 +4,8 @@
         await connection.send(b"hello")
         print(await connection.recv())
 
-Cancelling a task gives up what it was waiting for: a connection that is being made is given up, a
-message that was not handed over yet is not sent, a message that is waited for is not lost.
+Cancelling a task aborts its operation: a connection attempt is aborted, and a message that is not
+buffered yet is not sent. A cancelled ``recv`` loses no message.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ __all__ = ["Connection", "Listener", "connect", "listen"]
 
 T = TypeVar("T")
 
-#: Seconds that a cancelled transfer waits for its thread, which ends with the connection.
+#: Longest wait in seconds for the thread of a cancelled transfer, which ends with the connection.
 _THREAD_END = 1.0
 
 
 class _Driver:
-    """Polls operations when the I/O threads say so. One for each event loop."""
+    """Polls operations when the I/O threads signal them. One per event loop."""
 
     _drivers: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Driver]" = (
         weakref.WeakKeyDictionary()
@@ -89,13 +89,13 @@ async def _run(operation: "_native.Operation") -> Any:
 
 
 def _on_own_thread(operation: "_native.Operation") -> "asyncio.Future[Any]":
-    """Waits for an operation on a thread of its own.
+    """Waits for an operation on its own thread.
 
-    The loop's executor has few threads: transfers that wait for their peers would keep each other
-    and everything else that runs there from going on."""
+    The loop's executor has few threads: transfers that wait for their peers would block each other
+    and all other users of the executor."""
     loop = asyncio.get_running_loop()
     ended: "asyncio.Future[Any]" = loop.create_future()
-    # Who was cancelled does not ask how it ended.
+    # Retrieve the exception, because a cancelled caller does not.
     ended.add_done_callback(lambda future: future.cancelled() or future.exception())
 
     def settle(result: Any, error: Optional[BaseException]) -> None:
@@ -115,7 +115,7 @@ def _on_own_thread(operation: "_native.Operation") -> "asyncio.Future[Any]":
         try:
             loop.call_soon_threadsafe(settle, result, failure)
         except RuntimeError:
-            # The loop was closed: nobody waits any more.
+            # The loop was closed, so no task waits.
             pass
 
     threading.Thread(target=work, name="openbats file").start()
@@ -123,45 +123,47 @@ def _on_own_thread(operation: "_native.Operation") -> "asyncio.Future[Any]":
 
 
 class Connection(ConnectionBase):
-    """Messages to and from one peer. In modes brtp, brctp, tcp and quic they come in order, each
-    exactly once; in btp, transparent, udp and with datagrams of quic some may be missing or come in
-    another order (in udp also twice)."""
+    """A connection for messages to and from one peer.
+
+    Modes brtp, brctp, tcp and quic deliver messages in order, each exactly once. Modes btp,
+    transparent, udp and QUIC datagrams may lose or reorder messages; udp may also duplicate
+    them."""
 
     async def send(self, data: BytesLike, *, deadline: Optional[float] = None) -> None:
-        """Hands a message over; done when there is room for it, not when it has arrived.
+        """Sends a message; completes when it is buffered, not when it has arrived.
 
         ``deadline`` is as in ``openbats.Connection.send``."""
         await _run(self._native.send(as_bytes(data), deadline))
 
     async def recv(self) -> Optional[bytes]:
-        """The next message, or ``None`` after the peer's last."""
+        """Returns the next message, or ``None`` after the peer's last one."""
         return await _run(self._native.recv())
 
     async def flush(self) -> None:
-        """Waits until the peer has everything that was sent so far."""
+        """Waits until the peer has acknowledged everything sent so far."""
         await _run(self._native.flush())
 
     async def finish(self) -> None:
-        """Says that no more messages follow, and waits until the peer has everything."""
+        """Ends sending and waits until the peer has acknowledged everything."""
         await _run(self._native.finish())
 
     async def _on_thread(self, operation: "_native.Operation") -> Optional[File]:
-        # Files are read and written in place, which would hold up the event loop.
+        # Files are read and written synchronously, which would block the event loop.
         ended = _on_own_thread(operation)
         try:
             return file_of(await asyncio.shield(ended))
         except asyncio.CancelledError:
-            # Half a file helps nobody, and the thread ends with the connection.
+            # A partial file is useless, and closing the connection ends the thread.
             self.close(0, "file transfer cancelled")
             await asyncio.wait([ended], timeout=_THREAD_END)
             raise
         except GeneratorExit:
             # The loop was closed without cancelling its tasks.
-            self.close(0, "file transfer given up")
+            self.close(0, "file transfer aborted")
             raise
 
     async def send_file(self, path: Union[str, os.PathLike]) -> File:
-        """Sends a file; done when the peer has stored it. Cancelling closes the connection."""
+        """Sends a file; completes when the peer has stored it. Cancelling closes the connection."""
         self._needs_reliability()
         sent = await self._on_thread(self._native.send_file(os.fspath(path)))
         assert sent is not None
@@ -201,7 +203,7 @@ class Connection(ConnectionBase):
 
 
 class Listener:
-    """Accepts connections. Iterating gives one after the other."""
+    """Accepts connections. Iterating yields accepted connections."""
 
     def __init__(self, native: "_native.Endpoint"):
         self._native = native
@@ -218,11 +220,11 @@ class Listener:
         return fingerprint
 
     async def accept(self) -> Connection:
-        """The next connection that a peer has established."""
+        """Returns the next incoming connection."""
         return Connection(await _run(self._native.accept()), None)
 
     async def close(self) -> None:
-        """Closes all connections of this listener; its port is free when this is done."""
+        """Closes all connections of this listener; its port is free when this completes."""
         await _run(self._native.terminate())
 
     async def __aiter__(self) -> AsyncIterator[Connection]:
@@ -237,7 +239,7 @@ class Listener:
 
 
 class _Begun(Generic[T]):
-    """Something to be awaited, or entered with ``async with``."""
+    """An awaitable that is also an asynchronous context manager."""
 
     def __init__(self, made: Awaitable[T]):
         self._made = made
@@ -274,8 +276,8 @@ def connect(
     closed_key: Optional[bytes] = None,
     local: Optional[Tuple[str, int]] = None,
 ) -> "_Begun[Connection]":
-    """Connects to a server: to be awaited, or entered with ``async with``."""
-    believed = trust(fingerprint, authorities, insecure)
+    """Connects to a server; await it or use it with ``async with``. See ``openbats.connect``."""
+    trusted = trust(fingerprint, authorities, insecure)
     chosen = options(
         mode, congestion, rate, goal, deadline, idle_timeout, keep_alive, max_message_size,
         compression, quic_datagrams, closed_key,
@@ -283,7 +285,7 @@ def connect(
 
     async def make() -> Connection:
         endpoint = _native.Endpoint.client(local, chosen["mode"])
-        operation = endpoint.connect(host, port, believed, chosen)
+        operation = endpoint.connect(host, port, trusted, chosen)
         return Connection(await _run(operation), endpoint)
 
     return _Begun(make())
@@ -307,7 +309,7 @@ def listen(
     quic_datagrams: bool = False,
     closed_key: Optional[bytes] = None,
 ) -> "_Begun[Listener]":
-    """Listens: to be awaited, or entered with ``async with``."""
+    """Listens for connections; await it or use it with ``async with``. See ``openbats.listen``."""
     chosen = options(
         mode, congestion, rate, goal, deadline, idle_timeout, keep_alive, max_message_size,
         compression, quic_datagrams, closed_key,

@@ -1,12 +1,11 @@
-"""The protocol over emulated links in virtual time: same seed, same result.
+"""Simulates the protocol over emulated links in virtual time: equal seeds give equal results.
 
     from openbats import sim
     import pandas
     table = pandas.DataFrame(sim.matrix([0, 0.1, 0.3], [0.01, 0.05], rate=100e6, duration=5))
 
-``hops`` has the same for lines of relays, ``paths`` for several ways at once. Results are plain
-dictionaries and lists. A run holds the calling thread until it is done; other
-threads go on.
+``hops`` simulates lines of relays, ``paths`` multipath. Results are plain dictionaries and lists. A
+run blocks the calling thread, but not other threads.
 """
 
 from __future__ import annotations
@@ -26,20 +25,20 @@ Row = Dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Transfer:
-    """What came of a transfer."""
+    """Result of a transfer."""
 
     #: When the connection was established and when the last message was delivered, in seconds.
     established: Optional[float]
     finished: Optional[float]
-    #: Messages and bytes delivered: whole, in order, each once.
+    #: Messages and bytes delivered.
     messages: int
     bytes: int
-    #: Why the connection ended, if it did.
+    #: Why the connection was closed, if it was.
     closed: Optional[str]
     #: The receiver's statistics at the end.
     receiver: Row
     samples: List[Row]
-    #: Percentiles of the messages' delays in the steady part of the run, in seconds.
+    #: Percentiles of the message delay in the steady part of the run, in seconds.
     delay_p50: Optional[float]
     delay_p99: Optional[float]
 
@@ -65,9 +64,9 @@ def transfer(
     congestion: str = "bbr",
     rate: Optional[int] = None,
 ) -> Transfer:
-    """Sends messages over a link: ``up`` is the data's direction, ``down`` the way back (the same
-    if it is not given). With ``total_bytes`` as many whole messages as hold that much are sent,
-    otherwise as many as possible until ``duration`` seconds after the handshake.
+    """Sends messages over a link: ``up`` is the direction of the data, ``down`` the return
+    direction (default: the same as ``up``). With ``total_bytes`` it sends as many full messages as
+    that holds, otherwise as many as possible until ``duration`` seconds after the handshake.
 
     ``mode`` is ``brtp`` or ``brctp``; ``congestion`` is ``bbr``, ``cubic``, ``gcc``, ``none``, or
     ``fixed`` with a ``rate`` in bit/s of UDP payload."""
@@ -95,8 +94,8 @@ def cell(
     duration: float = 15.0,
     seed: int = 1,
 ) -> Cell:
-    """Bulk data over a link that loses a share ``loss`` of the packets in both directions, with
-    ``delay`` seconds one way, ``rate`` bit/s, and a queue of so many bandwidth-delay products."""
+    """Bulk transfer over a link that loses the fraction ``loss`` of the packets in each direction,
+    with a one-way delay of ``delay`` seconds, ``rate`` bit/s, and a queue of ``queue`` BDP."""
     figures, samples = _native.cell(
         loss=loss, delay=delay, rate=int(rate), queue=queue, duration=duration, seed=seed
     )
@@ -112,7 +111,7 @@ def matrix(
     duration: float = 15.0,
     seed: int = 1,
 ) -> List[Row]:
-    """The figures of a cell for each loss and each delay, as rows of a table."""
+    """Runs a cell for each loss and each delay; returns the figures as rows of a table."""
     delays = list(delays)
     return [
         cell(loss, delay, rate=rate, queue=queue, duration=duration, seed=seed).figures
@@ -132,27 +131,28 @@ def hops(
     duration: float = 15.0,
     seed: int = 1,
 ) -> List[Row]:
-    """Bulk data along lines of relays: a row for each number of links (1 to 64) and each loss, and
-    for each of ``recoding`` if that is several.
+    """Bulk transfer over lines of relays: returns a row for each number of links (1 to 64), each
+    loss, and each value of ``recoding``.
 
-    Each link loses a share ``loss`` of the packets in both directions and has ``delay`` seconds one
-    way, ``rate`` bit/s of Ethernet frames and a queue of so many bandwidth-delay products. With
-    ``recoding`` relays recode and repair; without, they forward, and the ends repair.
+    Each link loses the fraction ``loss`` of the packets in each direction and has a one-way delay
+    of ``delay`` seconds, ``rate`` bit/s of Ethernet frames and a queue of ``queue`` BDP. With
+    ``recoding`` relays recode and repair; without it they forward, and the ends repair.
 
     A row has ``hops``, ``loss_percent``, ``recoding`` and
 
-    - ``goodput_mbps``: of messages, from the second third of the run on;
-    - ``lossless_mbps``: the same over one such link without loss;
-    - ``bound_mbps``: (1 - loss) times that, and ``share``: the goodput's part of it (``None`` if
-      the run is too short to tell);
-    - ``forwarding_mbps``: (1 - loss) ** hops times that, what forwarding alone leaves;
-    - ``handshake_ms`` between the ends, ``None`` if it did not succeed in 20 s;
-    - ``end_repairs_percent``: repairs that the source sent, of its symbols;
-    - ``useless_percent``: packets that brought nothing to the node that received them;
-    - ``relay_kib``: most that one node held, in KiB;
-    - ``batches_lost``: batches that some relay gave up.
+    - ``goodput_mbps``: goodput without the first third of the run;
+    - ``lossless_mbps``: goodput over one such link without loss;
+    - ``bound_mbps``: (1 - loss) times ``lossless_mbps``, and ``share``: goodput divided by this
+      bound (``None`` if the run is too short);
+    - ``forwarding_mbps``: (1 - loss) ** hops times ``lossless_mbps``: the bound without repair by
+      relays;
+    - ``handshake_ms``: duration of the end-to-end handshake, ``None`` if it took more than 20 s;
+    - ``end_repairs_percent``: repairs sent by the source, relative to its symbols;
+    - ``useless_percent``: non-innovative packets, over all nodes;
+    - ``relay_kib``: largest memory use of a node, in KiB;
+    - ``batches_lost``: batches abandoned by relays.
 
-    Raises ``ConnectError`` if links lose so much that they do not come up."""
+    Raises ``ConnectError`` if the loss is too high for links to be established."""
     counts, losses = list(counts), list(losses)
     rows: List[Row] = []
     lossless: Optional[float] = None
@@ -182,23 +182,24 @@ def paths(
     duration: float = 15.0,
     seed: int = 1,
 ) -> Row:
-    """Bulk data over several ways at once (1 to 16): a row for a table.
+    """Bulk transfer over several paths at once (multipath, 1 to 16 paths): returns a table row.
 
-    A way is a link, or links one after the other with a relay between each two. All ways have as
-    many links, and each link a rate; it is the same in both directions. ``cut`` is the number of a
-    way (from 0), the seconds after the handshake when its first link stops, and the seconds when it
-    carries again, or ``None``.
+    Each item of ``ways`` is a path: a link, or a sequence of links with relays between them. All
+    paths need the same number of links, and each link a rate; links are symmetric. ``cut`` is the
+    number of a path (from 0), the time in seconds after the handshake when its first link fails,
+    and the time when it works again, or ``None``.
 
-    The row has ``ways`` (their number) and
+    The row has ``ways`` (the number of paths) and
 
-    - ``goodput_mbps``: of messages, from the second third of the run on, with ``cut`` in the last;
-    - ``bound_mbps``: the sum of (1 - loss) times the rate over the ways that are there in the end,
-      of the least link of each, as UDP payload in full frames, and ``share``: the goodput's part of
-      it (``None`` if nothing is left);
+    - ``goodput_mbps``: goodput without the first third of the run, or with ``cut`` in the last
+      third;
+    - ``bound_mbps``: sum over the paths that work at the end of (1 - loss) times the rate of the
+      slowest link, as UDP payload in full frames, and ``share``: goodput divided by this bound
+      (``None`` if no path is left);
     - ``longest_gap_ms``: longest time without progress;
-    - ``end_repairs_percent``: repairs that the source sent, of its symbols;
-    - ``useless_percent``: coded packets that brought the destination nothing.
+    - ``end_repairs_percent``: repairs sent by the source, relative to its symbols;
+    - ``useless_percent``: non-innovative coded packets at the destination.
 
-    Raises ``ConnectError`` if links lose so much that they do not come up."""
-    lines = [[way] if isinstance(way, Link) else list(way) for way in ways]
-    return _native.paths(lines, cut=cut, duration=duration, seed=seed)
+    Raises ``ConnectError`` if the loss is too high for links to be established."""
+    paths = [[path] if isinstance(path, Link) else list(path) for path in ways]
+    return _native.paths(paths, cut=cut, duration=duration, seed=seed)

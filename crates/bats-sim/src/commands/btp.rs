@@ -1,4 +1,4 @@
-//! `btp`: what arrives in time without being asked for again, and what that costs.
+//! Command `btp`: residual loss, overhead and delay of messages that are repaired proactively only.
 
 use std::time::Duration;
 
@@ -11,47 +11,49 @@ use bats_sim::messages::Messages;
 use clap::Parser;
 
 use super::{ms, parallel};
-use crate::{Failure, in_range, say};
+use crate::{Failure, in_range, print_line};
 
-/// What the columns mean.
+/// Explanation of the columns.
 pub(crate) const LEGEND: &str = "\
-Messages of one symbol go one way at the load. 'lost %': symbols that neither arrived nor were \
-repaired. 'sent x': coded packets per symbol; 'least x' is 1/(1 - loss), which nothing can stay \
-below that lets all arrive. 'late': mean delay beyond that of the path, in times between two \
-symbols, of all symbols and of the fastest 99 per cent; 'ideal': what a perfect code would have, of all \
-symbols, with as many repairs and independent losses; 'repaired': the mean of those that came by \
-repair, p99 and max of the delay beyond the path's, in ms. The first fifth of the messages, from which the sender learns of the \
-loss, is not counted for delays; for losses it is.
+Messages of one symbol are sent in one direction at the given load. 'lost %': symbols that \
+neither arrived nor were repaired. 'sent x': coded packets per symbol. 'least x': 1/(1 - loss), \
+the minimum for complete delivery. 'late': mean delay in excess of the path delay, in symbol \
+intervals, of all symbols ('late') and of the fastest 99 per cent ('late 99%'). 'ideal': the mean \
+for an ideal code with as many repairs at independent losses. 'repaired': mean excess delay of \
+repaired symbols in ms. 'p99' and 'max': excess delay of all symbols in ms. The first fifth of \
+the messages is the warm-up, in which the sender estimates the loss: it counts for losses and not \
+for delays.
 
-Bounds stand behind their figures, '<='. They are goals for independent losses of up to 30 per cent: \
-at most 0.1 per cent lost up to 10, 1 per cent beyond; 1.12 times the least sent, which is 1.60 at 30; a \
-mean delay of 3 times between two symbols. Bursts and heavier losses have none but that no message is \
-wrong. The exit status is 1 if a bound is not kept.";
+A bound follows its figure ('<='). Bounds are goals for independent losses of up to 30 per cent: \
+lost at most 0.1 per cent for losses up to 10 per cent, and 1 per cent above; sent at most 1.12 \
+times the minimum, which is 1.60 at 30 per cent; late at most 3 symbol intervals. For bursts and \
+higher losses the only bound is that no message is wrong. The exit status is 1 if a bound is \
+missed.";
 
 #[derive(Parser)]
 pub(crate) struct Btp {
-    /// Losses in per cent, both directions
+    /// Loss rates in per cent, applied in both directions
     #[arg(long, value_delimiter = ',', default_values_t = [5.0, 10.0, 15.0, 20.0, 25.0, 30.0])]
     loss: Vec<f64>,
-    /// Mean lengths of bursts in packets; 1 for independent losses
+    /// Mean lengths of loss bursts in packets; 1 for independent losses
     #[arg(long, value_delimiter = ',', default_values_t = [1.0, 4.0])]
     burst: Vec<f64>,
     /// One-way delay in milliseconds
     #[arg(long, default_value_t = 30.0)]
     delay: f64,
-    /// Rate in Mbit/s of frames
+    /// Link rate in Mbit/s, frames included
     #[arg(long, default_value_t = 100.0)]
     rate: f64,
-    /// Messages in Mbit/s
+    /// Rate of message data in Mbit/s
     #[arg(long, default_value_t = 20.0)]
     load: f64,
-    /// Length of a run in seconds
+    /// Duration of a run in seconds
     #[arg(long, default_value_t = 20.0)]
     seconds: f64,
-    /// What redundancy favours: latency, balanced, throughput
+    /// Goal of the redundancy: latency, balanced or throughput
     #[arg(long, default_value = "balanced", value_parser = goal)]
     goal: Goal,
-    /// Decides every random choice
+    /// Seed of all random choices
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
@@ -61,16 +63,16 @@ fn goal(text: &str) -> Result<Goal, String> {
         "latency" => Ok(Goal::Latency),
         "balanced" => Ok(Goal::Balanced),
         "throughput" => Ok(Goal::Throughput),
-        _ => Err("latency, balanced or throughput".to_owned()),
+        _ => Err("use latency, balanced or throughput".to_owned()),
     }
 }
 
 /// Bytes of a message that fills one symbol at an MTU of 1,500.
 const SIZE: usize = 1_390;
-/// Bytes of a frame beside the message: lower layers, hop and coding header, frame, tag.
+/// Bytes of a frame in addition to the message: lower layers, hop and coding header, frame, tag.
 const OVERHEAD: usize = FRAME_OVERHEAD + 9 + 4 + 10 + 16;
 
-/// What is to be kept at a loss, all of them from above.
+/// Upper bounds of the figures at one loss rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Bounds {
     lost_percent: f64,
@@ -78,7 +80,7 @@ struct Bounds {
     late: f64,
 }
 
-/// The goals for a loss in per cent, in bursts of a mean length; none for what they do not name.
+/// The bounds for a loss in per cent in bursts of this mean length, `None` where there is no goal.
 fn bounds(loss: f64, burst: f64) -> Option<Bounds> {
     let lost_percent = match loss {
         _ if burst > 1.0 || loss > 30.0 => return None,
@@ -88,7 +90,7 @@ fn bounds(loss: f64, burst: f64) -> Option<Bounds> {
     Some(Bounds { lost_percent, sent: 1.12 / (1.0 - loss / 100.0), late: 3.0 })
 }
 
-/// What is not kept, "met" if all is, and nothing where there is nothing to keep.
+/// The missed bounds, "met" if none is missed, or an empty string if there are no bounds.
 fn verdict(bounds: Option<Bounds>, lost_percent: f64, sent: f64, late: f64, wrong: u64) -> String {
     let mut missed = Vec::new();
     if let Some(bounds) = bounds {
@@ -140,7 +142,7 @@ pub(crate) fn run(arguments: &Btp) -> Result<(), Failure> {
     let cells: Vec<_> =
         pairs.map(|(p, b)| cell(p, b)).collect::<Result<_, _>>().map_err(Failure::Usage)?;
     let outcomes = parallel(&cells, |(_, _, run)| run.run());
-    say(
+    print_line(
         " loss %  burst   lost %  bound   sent x  bound  least x   late bound  ideal  late 99%  repaired ms   \
          p99 ms   max ms  wrong",
     )?;
@@ -171,7 +173,7 @@ pub(crate) fn run(arguments: &Btp) -> Result<(), Failure> {
         let most = |of: fn(Bounds) -> f64, digits: usize| {
             bounds.map_or("-".to_owned(), |bounds| format!("<={:.digits$}", of(bounds)))
         };
-        say(&format!(
+        print_line(&format!(
             "{loss:7.1} {burst:6.1} {lost:8.3} {:>6} {sent:8.3} {:>6} {:8.3} {late:6.2} {:>5} {ideal:>6} \
              {fastest:9.2} {:12.2} {:8.2} {:8.2} {:6}  {verdict}",
             most(|bounds| bounds.lost_percent, 1),
@@ -186,7 +188,7 @@ pub(crate) fn run(arguments: &Btp) -> Result<(), Failure> {
     }
     match missed {
         0 => Ok(()),
-        missed => Err(Failure::Verdict(format!("the bounds of {missed} lines are not kept"))),
+        missed => Err(Failure::CheckFailed(format!("{missed} lines miss a bound"))),
     }
 }
 
@@ -195,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn goals_are_for_independent_losses_up_to_thirty_per_cent() {
+    fn bounds_exist_for_independent_losses_up_to_thirty_per_cent() {
         let of = |loss| bounds(loss, 1.0).expect("a goal");
         assert_eq!((of(10.0).lost_percent, of(10.1).lost_percent), (0.1, 1.0));
         assert!((of(30.0).sent - 1.6).abs() < 1e-9);
@@ -203,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn the_verdict_names_what_is_not_kept() {
+    fn the_verdict_names_missed_bounds() {
         let bounds = bounds(30.0, 1.0);
         assert_eq!(verdict(bounds, 1.0, 1.6, 3.0, 0), "met");
         assert_eq!(verdict(bounds, 1.1, 1.61, 3.1, 1), "MISSED: lost, sent, late, wrong");

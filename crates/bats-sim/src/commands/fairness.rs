@@ -1,36 +1,37 @@
-//! `bats-sim fairness`.
+//! Command `fairness`: competing flows on one link.
 
-use bats_sim::fairness::{Verdict, scenes};
+use bats_sim::fairness::{Verdict, scenarios};
 use clap::Parser;
 
 use super::parallel;
-use crate::{Failure, say};
+use crate::{Failure, print_line};
 
 pub(crate) const LEGEND: &str = "\
-A link of 100 Mbit/s and 20 ms one way, measured for 30 s from 10 s after the last flow began. \
-'share': what the first flow takes of what the link carries, its redundancy counted as its own. \
-'Jain': index of the goodputs, 1 for equal ones. 'queue': mean, as a share of its length. TCP is a \
-model: acknowledgements clock data out, selective acknowledgements, CUBIC after RFC 9438 or BBR v1. \
-The exit status is 1 if a bound is not kept.";
+A link of 100 Mbit/s with a one-way delay of 20 ms, measured for 30 s, from 10 s after the last \
+flow started. 'share': throughput share of the first flow, its redundancy included. 'Jain': \
+fairness index of the goodputs, 1 if all are equal. 'queue': mean queue as a fraction of its \
+length. TCP is a model: ACK clocking, selective acknowledgements, CUBIC (RFC 9438) or BBRv1. \
+The exit status is 1 if a bound is missed.";
 
 #[derive(Parser)]
 pub(crate) struct Fairness {
-    /// Only scenes whose name contains this
+    /// Run only scenarios whose name contains this text
     #[arg(long, default_value = "")]
     only: String,
-    /// Decides every random choice
+    /// Seed of all random choices
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Print an array of objects
+    /// Print the figures as a JSON array of objects
     #[arg(long)]
     json: bool,
-    /// Print every second of every scene: Mbit/s and state of each flow, and the mean queue
+    /// Print each second of each scenario: Mbit/s and state of each flow, and the mean queue
     #[arg(long, conflicts_with = "json")]
     trace: bool,
 }
 
 fn line(verdict: &Verdict) -> String {
-    let rates: Vec<String> = verdict.carried_mbps.iter().map(|rate| format!("{rate:.1}")).collect();
+    let rates: Vec<String> =
+        verdict.throughput_mbps.iter().map(|rate| format!("{rate:.1}")).collect();
     let met = match (verdict.bound.as_str(), verdict.is_met) {
         ("-", _) => "",
         (_, true) => "met",
@@ -52,16 +53,17 @@ fn line(verdict: &Verdict) -> String {
     )
 }
 
-fn seconds(samples: &[bats_sim::shared::SharedSample]) -> Vec<String> {
+fn seconds(samples: &[bats_sim::shared_link::SharedLinkSample]) -> Vec<String> {
     let every: Vec<_> = samples.iter().step_by(10).collect();
     let lines = every.windows(2).map(|pair| {
         let (a, b) = (pair[0], pair[1]);
         let time = (b.time - a.time).as_secs_f64();
         let queue = (b.link.queue_byte_seconds - a.link.queue_byte_seconds) / time / 1e3;
-        let flows = b.carried.iter().zip(&a.carried).zip(&b.senders).map(|((b, a), sender)| {
-            let state = sender.as_ref().map_or("", |sender| sender.controller_state);
-            format!("{:7.1} {state:10}", (b - a) as f64 * 8e-6 / time)
-        });
+        let flows =
+            b.link_bytes.iter().zip(&a.link_bytes).zip(&b.senders).map(|((b, a), sender)| {
+                let state = sender.as_ref().map_or("", |sender| sender.controller_state);
+                format!("{:7.1} {state:10}", (b - a) as f64 * 8e-6 / time)
+            });
         let flows: Vec<String> = flows.collect();
         format!("{:5.1} s  queue {queue:6.0} kB  {}", b.time.as_secs_f64(), flows.join(" "))
     });
@@ -69,29 +71,34 @@ fn seconds(samples: &[bats_sim::shared::SharedSample]) -> Vec<String> {
 }
 
 pub(crate) fn run(arguments: &Fairness) -> Result<(), Failure> {
-    let mut chosen = scenes(arguments.seed);
-    chosen.retain(|scene| scene.name.contains(&arguments.only));
+    let mut chosen = scenarios(arguments.seed);
+    chosen.retain(|scenario| scenario.name.contains(&arguments.only));
     if chosen.is_empty() {
-        return Err(Failure::Usage(format!("--only {}: no scene has this name", arguments.only)));
+        return Err(Failure::Usage(format!(
+            "--only {}: no scenario name contains this text",
+            arguments.only
+        )));
     }
     if arguments.trace {
-        for scene in &chosen {
-            say(&format!("{}, queue {} BDP", scene.name, scene.queue))?;
-            seconds(&scene.samples()).iter().try_for_each(|line| say(line))?;
+        for scenario in &chosen {
+            print_line(&format!("{}, queue {} BDP", scenario.name, scenario.queue))?;
+            seconds(&scenario.samples()).iter().try_for_each(|line| print_line(line))?;
         }
         return Ok(());
     }
-    let verdicts = parallel(&chosen, |scene| scene.run());
+    let verdicts = parallel(&chosen, |scenario| scenario.run());
     if arguments.json {
         let text =
             serde_json::to_string_pretty(&verdicts).map_err(|error| Failure::Io(error.into()))?;
-        return say(&text);
+        return print_line(&text);
     }
-    say("scene                              queue loss%  share   Jain  queue  q-loss%   used  \
-         bound                     Mbit/s of each")?;
-    verdicts.iter().try_for_each(|verdict| say(&line(verdict)))?;
+    print_line(
+        "scenario                           queue loss%  share   Jain  queue  q-loss%   used  \
+         bound                     Mbit/s of each",
+    )?;
+    verdicts.iter().try_for_each(|verdict| print_line(&line(verdict)))?;
     match verdicts.iter().filter(|verdict| !verdict.is_met).count() {
         0 => Ok(()),
-        missed => Err(Failure::Verdict(format!("{missed} bounds are not kept"))),
+        missed => Err(Failure::CheckFailed(format!("{missed} scenarios miss a bound"))),
     }
 }

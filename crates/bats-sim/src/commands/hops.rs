@@ -1,25 +1,26 @@
-//! The command `hops`.
+//! Command `hops`: bulk transfer across relays.
 
 use bats_sim::hops::{Hops, HopsFigures};
 use clap::Parser;
 
 use super::parallel;
-use crate::{Common, Failure, say};
+use crate::{Common, Failure, print_line};
 
-/// What the columns mean.
+/// Explanation of the columns.
 pub(crate) const LEGEND: &str = "\
-Every link loses that much in both directions. Goodput counts message bytes that became \
-deliverable in order from the second third of the run on. The bound is (1 - p) times the goodput of \
-the same session over one hop without loss; 'share' is the goodput's part of it. 'forwarding' is \
-(1 - p)^h of that figure: what relays that only forward leave. With --recoding off relays do \
-just that, and the ends repair.
+Every link has the given loss p in both directions. Goodput counts message bytes that became \
+deliverable in order after the first third of the run. The bound is (1 - p) times the goodput of \
+the same session over one lossless hop; 'share' is goodput divided by the bound. 'forwarding' is \
+(1 - p)^h times the lossless goodput: what remains with relays that only forward. With --recoding \
+off relays only forward, and the ends repair.
 
-'ends repair': repairs that the source sent, per cent of its symbols. 'useless': packets that \
-brought nothing to the node that received them (mostly combinations in slots that nothing else \
-wanted). 'relay KiB': most that one node held. 'lost': batches that some relay gave up.";
+'ends repair': repairs sent by the source, per cent of its symbols. 'non-innov.': packets that \
+were not innovative for the node that received them (mostly recoded packets in otherwise unused \
+send slots). 'relay KiB': the most memory that one node held. 'lost': batches that a relay gave \
+up.";
 
 const HEADER: &str = "hops  loss %  recoding  goodput Mbit/s   bound   share  forwarding  \
-    handshake ms  ends repair %  useless %  relay KiB  lost";
+    handshake ms  ends repair %  non-innov. %  relay KiB  lost";
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Recoding {
@@ -27,37 +28,37 @@ enum Recoding {
     On,
     /// Relays forward, the ends repair
     Off,
-    /// One after the other
+    /// Run both, one after the other
     Both,
 }
 
 #[derive(Parser)]
 pub(crate) struct HopsArguments {
-    /// Numbers of links
+    /// Numbers of links between the ends
     #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 3, 4, 6, 8])]
     hops: Vec<usize>,
-    /// Losses of each link in per cent, both directions
+    /// Loss rates of each link in per cent, applied in both directions
     #[arg(long, value_delimiter = ',', default_values_t = [5.0, 10.0, 20.0])]
     loss: Vec<f64>,
     /// One-way delay of each link in milliseconds
     #[arg(long, default_value_t = 10.0)]
     delay: f64,
-    /// What relays do
+    /// Whether relays recode
     #[arg(long, default_value = "both")]
     recoding: Recoding,
-    /// Rate of each link in Mbit/s of frames
+    /// Rate of each link in Mbit/s, frames included
     #[arg(long, default_value_t = 100.0)]
     rate: f64,
-    /// Queue of each link in bandwidth-delay products, at least two full frames
+    /// Queue length of each link in BDP, at least two full frames
     #[arg(long, default_value_t = 1.0)]
     queue: f64,
-    /// Length of a run in seconds
+    /// Duration of a run in seconds
     #[arg(long, default_value_t = 15.0)]
     seconds: f64,
-    /// Decides every random choice
+    /// Seed of all random choices
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Print an array of objects
+    /// Print the figures as a JSON array of objects
     #[arg(long)]
     json: bool,
 }
@@ -65,7 +66,7 @@ pub(crate) struct HopsArguments {
 fn line(figures: &HopsFigures) -> String {
     let handshake = figures.handshake_ms.map_or("-".to_owned(), |ms| format!("{ms:.0}"));
     format!(
-        "{:4} {:7.1} {:>9} {:15.1} {:7.1} {:7.3} {:11.1} {:>13} {:14.2} {:10.2} {:10.0} {:5}",
+        "{:4} {:7.1} {:>9} {:15.1} {:7.1} {:7.3} {:11.1} {:>13} {:14.2} {:13.2} {:10.0} {:5}",
         figures.hops,
         figures.loss_percent,
         if figures.recoding { "on" } else { "off" },
@@ -75,13 +76,13 @@ fn line(figures: &HopsFigures) -> String {
         figures.forwarding_mbps,
         handshake,
         figures.end_repairs_percent,
-        figures.useless_percent,
+        figures.non_innovative_percent,
         figures.relay_kib,
         figures.batches_lost,
     )
 }
 
-/// Runs all lines and prints their figures.
+/// Runs all transfers and prints their figures.
 pub(crate) fn run(arguments: &HopsArguments) -> Result<(), Failure> {
     let &HopsArguments { delay, rate, queue, seconds, seed, .. } = arguments;
     let congestion = bats_proto::CongestionAlgorithm::Bbr;
@@ -92,13 +93,15 @@ pub(crate) fn run(arguments: &HopsArguments) -> Result<(), Failure> {
         Recoding::Off => &[false],
         Recoding::Both => &[true, false],
     };
-    // The first run is what the others are measured by.
+    // The first run is the lossless reference for the bounds of the others.
     let mut runs = vec![Hops::new(1, cell(0.0)?, true)];
     for &recoding in modes {
         for &loss in &arguments.loss {
             for &hops in &arguments.hops {
                 if !(1..=64).contains(&hops) {
-                    return Err(Failure::Usage(format!("--hops {hops} is not within 1 to 64")));
+                    return Err(Failure::Usage(format!(
+                        "--hops {hops} is out of range: allowed are 1 to 64"
+                    )));
                 }
                 runs.push(Hops::new(hops, cell(loss)?, recoding));
             }
@@ -121,10 +124,10 @@ pub(crate) fn run(arguments: &HopsArguments) -> Result<(), Failure> {
     if arguments.json {
         let text =
             serde_json::to_string_pretty(&figures).map_err(|error| Failure::Io(error.into()))?;
-        return say(&text);
+        return print_line(&text);
     }
     eprintln!();
-    say(&format!("one hop without loss: {lossless:.1} Mbit/s"))?;
-    say(HEADER)?;
-    figures.iter().try_for_each(|figures| say(&line(figures)))
+    print_line(&format!("one lossless hop: {lossless:.1} Mbit/s"))?;
+    print_line(HEADER)?;
+    figures.iter().try_for_each(|figures| print_line(&line(figures)))
 }

@@ -1,4 +1,4 @@
-//! `messages`: round trips of small messages, and of the first one of a connection.
+//! Command `messages`: round-trip times of small messages, and of the first one of a connection.
 
 use std::time::Duration;
 
@@ -7,60 +7,60 @@ use bats_proto::TransportConfig;
 use bats_proto::config::Mode;
 use bats_sim::links::FRAME_OVERHEAD;
 use bats_sim::messages::{Messages, MessagesOutcome};
-use bats_sim::resumed::Resumed;
+use bats_sim::resumption::ResumptionRun;
 use clap::Parser;
 
 use super::{ms, parallel};
-use crate::{Failure, in_range, say};
+use crate::{Failure, in_range, print_line};
 
-/// What the columns mean.
+/// Explanation of the columns.
 pub(crate) const LEGEND: &str = "\
-Messages go there and back; times are in ms from send() to the recv() of the echo. 'base': the \
-round trip of the path with nothing lost and nothing waiting. 'bound' is what p99 is to stay \
-below: 1.15 times the base on one hop, 1.3 times on more. 'first' is the mean time from connect() \
-to the echo of the first message on fresh connections, in base round trips, and is to stay below \
-2.1. Several hops are links in a row without relays.
-The second table is of clients that were there before: they take up a session over real TLS, and the \
-first message, BTP with early data, travels with the first flight; the mean time to its echo is to \
-stay below 1.1 base round trips. 'early' are messages that the server had when the \
-handshake was done, 'echoes' the answers that BTP brought.";
+The server echoes each message. Times are in ms from send() to the recv() of the echo. 'base': \
+round-trip time of the path without loss and queueing. 'bound': goal of p99, 1.15 times the base \
+on one hop, 1.3 times on several. 'first RTTs': mean time from connect() to the echo of the first \
+message on new connections, in base round trips; the goal is below 2.1. Several hops are links in \
+a row without relays.
+The second table is for resumed TLS sessions. The first message, BTP with early data, travels in \
+the client's first flight; the goal for the mean time to its echo is below 1.1 base round trips. \
+'early': connections on which the server had the message when the handshake was complete. \
+'echoes': echoes that arrived.";
 
 #[derive(Parser)]
 pub(crate) struct MessagesCommand {
-    /// Loss of each hop in per cent, both directions
+    /// Loss rates of each hop in per cent, applied in both directions
     #[arg(long, value_delimiter = ',', default_values_t = [5.0])]
     loss: Vec<f64>,
     /// One-way delay of each hop in milliseconds
     #[arg(long, default_value_t = 10.0)]
     delay: f64,
-    /// Rate of each hop in Mbit/s of frames
+    /// Rate of each hop in Mbit/s, frames included
     #[arg(long, default_value_t = 100.0)]
     rate: f64,
-    /// Hops
+    /// Numbers of hops
     #[arg(long, value_delimiter = ',', default_values_t = [1, 3])]
     hops: Vec<u32>,
-    /// Messages a second
+    /// Messages per second
     #[arg(long, default_value_t = 100.0)]
     per_second: f64,
-    /// Bytes of a message
+    /// Message size in bytes
     #[arg(long, default_value_t = 512)]
     size: usize,
-    /// Messages that are measured
+    /// Number of messages measured
     #[arg(long, default_value_t = 20_000)]
     count: u64,
-    /// Connections for the first message
+    /// Number of connections for the figure of the first message
     #[arg(long, default_value_t = 15)]
     connections: u64,
-    /// Decides every random choice
+    /// Seed of all random choices
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
 
-/// Bytes of a frame beside the message.
+/// Bytes of a frame in addition to the message.
 const OVERHEAD: usize = FRAME_OVERHEAD + 9 + 4 + 10 + 16;
-/// What the mean first message on resumed connections is to stay below, in base round trips.
+/// Goal for the mean time to the first echo on resumed connections, in base round trips.
 const RESUMED_BOUND: f64 = 1.1;
-/// Messages that let the connection learn of the loss.
+/// Messages sent before the measurement, so that the sender has a loss estimate.
 const WARM_UP: u64 = 500;
 
 struct Row {
@@ -123,13 +123,13 @@ pub(crate) fn run(arguments: &MessagesCommand) -> Result<(), Failure> {
         }
     }
     let outcomes = parallel(&rows, Row::run);
-    let visits: Vec<_> = rows
+    let resumed_runs: Vec<_> = rows
         .iter()
         .filter(|row| row.mode == Mode::Btp)
         .flat_map(|row| row.first.iter().map(resumed))
         .collect();
-    let visited = parallel(&visits, Resumed::run);
-    say(
+    let resumed_outcomes = parallel(&resumed_runs, ResumptionRun::run);
+    print_line(
         "mode  hops  loss %  arrived %     base      p50      p90      p99    bound    p99.9      \
          max  first RTTs  wrong",
     )?;
@@ -140,7 +140,7 @@ pub(crate) fn run(arguments: &MessagesCommand) -> Result<(), Failure> {
         let first = first.map_or("none".to_owned(), |first| {
             format!("{:.2}", first.as_secs_f64() / base.as_secs_f64())
         });
-        say(&format!(
+        print_line(&format!(
             "{:5} {:4} {:7.1} {:10.3} {:8.2} {:8.2} {:8.2} {:8.2} {bound:8.2} {:8.2} {:8.2} \
              {first:>11} {:6}",
             format!("{:?}", row.mode).to_lowercase(),
@@ -156,11 +156,15 @@ pub(crate) fn run(arguments: &MessagesCommand) -> Result<(), Failure> {
             outcome.wrong,
         ))?;
     }
-    say("\nfirst messages on resumed connections (BTP, early data), echo in base round trips")?;
-    say("hops  loss %  connections  resumed  early  echoes     mean    bound    worst  wrong")?;
+    print_line(
+        "\nfirst messages on resumed connections (BTP, early data), echo in base round trips",
+    )?;
+    print_line(
+        "hops  loss %  connections  resumed  early  echoes     mean    bound    worst  wrong",
+    )?;
     let each = usize::try_from(arguments.connections).unwrap_or(usize::MAX);
     let own_rows = rows.iter().filter(|row| row.mode == Mode::Btp);
-    for (row, outcomes) in own_rows.zip(visited.chunks(each)) {
+    for (row, outcomes) in own_rows.zip(resumed_outcomes.chunks(each)) {
         let outcomes: Vec<_> = outcomes.iter().flatten().collect();
         let base = (row.steady.path_delay(OVERHEAD) * 2).as_secs_f64();
         let trips: Vec<f64> = outcomes
@@ -171,7 +175,7 @@ pub(crate) fn run(arguments: &MessagesCommand) -> Result<(), Failure> {
         let text = |value: Option<f64>| value.map_or("none".to_owned(), |v| format!("{v:.2}"));
         let mean = trips.as_ref().map(|all| all.iter().sum::<f64>() / all.len() as f64);
         let worst = trips.as_ref().map(|all| all.iter().copied().fold(0.0, f64::max));
-        say(&format!(
+        print_line(&format!(
             "{:4} {:7.1} {:12} {:8} {:6} {:7} {:>8} {:8.2} {:>8} {:6}",
             row.hops,
             row.loss,
@@ -188,8 +192,8 @@ pub(crate) fn run(arguments: &MessagesCommand) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The same path for a client that was there before.
-fn resumed(fresh: &Messages) -> Resumed {
+/// The same path for a client that resumes a session.
+fn resumed(fresh: &Messages) -> ResumptionRun {
     let Messages { hops, size, seed, .. } = fresh;
-    Resumed { hops: hops.clone(), size: *size, count: 1, restart: false, seed: *seed }
+    ResumptionRun { hops: hops.clone(), size: *size, count: 1, restart: false, seed: *seed }
 }

@@ -1,4 +1,4 @@
-//! The commands whose tables need more than a line.
+//! The commands with tables of their own; `matrix` and `run` are in `main.rs`.
 
 pub(crate) mod btp;
 pub(crate) mod fairness;
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Runs `work` for all items on all cores; results in the order of the items.
+/// Runs `work` for all items on all cores. Returns the results in the order of the items.
 pub(crate) fn parallel<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let next = AtomicUsize::new(0);
     let results: Mutex<Vec<Option<R>>> = Mutex::new(items.iter().map(|_| None).collect());
@@ -33,7 +33,7 @@ pub(crate) fn parallel<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + S
     results.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter().flatten().collect()
 }
 
-/// Milliseconds.
+/// The duration in milliseconds.
 pub(crate) fn ms(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
 }

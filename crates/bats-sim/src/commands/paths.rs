@@ -1,4 +1,4 @@
-//! The command `paths`.
+//! Command `paths`: multipath bulk transfer.
 
 use std::time::Duration;
 
@@ -6,32 +6,33 @@ use bats_sim::paths::{Paths, PathsFigures};
 use clap::Parser;
 
 use super::parallel;
-use crate::{Failure, say};
+use crate::{Failure, print_line};
 
-/// What the columns mean.
+/// Explanation of the columns.
 pub(crate) const LEGEND: &str = "\
-Goodput counts message bytes that became deliverable in order from the second third of the run on; \
-where a link is cut at a third of the run, in its last third. The bound is the sum of (1 - p) C over the \
-ways that are there then, C in UDP payload of full frames, of a way of two links the lesser; 'share' is \
-to be 0.9 of it. 'longest gap': time without any message, from the beginning on, in steps of 10 ms; where \
-a link is cut it is to be no longer than the round trip of what is left. 'ends repair': repairs that the \
-source sent, per cent of its symbols. 'useless': coded packets that brought the destination nothing. \
-The exit status is 1 if a bound is not kept.";
+Goodput counts message bytes that became deliverable in order after the first third of the run, \
+or in the last third if a link is cut. 'of': the bound, the sum of (1 - p) C over the paths that \
+work in that time; C is in UDP payload of full frames, and a path of two links counts with the \
+smaller. 'share': goodput divided by the bound; the goal is at least 0.9. 'gap ms': longest time \
+without progress in the whole run, in steps of 10 ms; if a link is cut, the goal is one round \
+trip of the longest remaining path. 'ends repair': repairs sent by the source, per cent of its \
+symbols. 'non-innov.': coded packets that were not innovative for the destination. The exit \
+status is 1 if a bound is missed.";
 
 #[derive(Parser)]
 pub(crate) struct PathsArguments {
-    /// Length of a run in seconds, at least 6
+    /// Duration of a run in seconds, at least 6
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u64).range(6..=3_600))]
     seconds: u64,
-    /// Decides every random choice
+    /// Seed of all random choices
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Print an array of objects
+    /// Print the figures as a JSON array of objects
     #[arg(long)]
     json: bool,
 }
 
-/// What is not kept, or that all is.
+/// "met", or the missed bounds.
 fn verdict(figures: &PathsFigures) -> &'static str {
     match (figures.has_share(), figures.is_steady()) {
         (true, true) => "met",
@@ -44,7 +45,7 @@ fn verdict(figures: &PathsFigures) -> &'static str {
 fn line(figures: &PathsFigures) -> String {
     let gap_bound = figures.gap_bound_ms.map_or("-".to_owned(), |bound| format!("<= {bound:.0}"));
     format!(
-        "{:50} {:8.1} {:6.1} {:6.3} >= {:.2} {:7.0} {:>6} {:14.2} {:10.2}  {}",
+        "{:50} {:8.1} {:6.1} {:6.3} >= {:.2} {:7.0} {:>6} {:14.2} {:12.2}  {}",
         figures.name,
         figures.goodput_mbps,
         figures.bound_mbps,
@@ -53,23 +54,23 @@ fn line(figures: &PathsFigures) -> String {
         figures.longest_gap_ms,
         gap_bound,
         figures.end_repairs_percent,
-        figures.useless_percent,
+        figures.non_innovative_percent,
         verdict(figures),
     )
 }
 
-/// Runs all scenes and prints their figures.
+/// Runs all scenarios and prints their figures.
 pub(crate) fn run(arguments: &PathsArguments) -> Result<(), Failure> {
-    let runs = Paths::usual(Duration::from_secs(arguments.seconds), arguments.seed);
+    let runs = Paths::scenarios(Duration::from_secs(arguments.seconds), arguments.seed);
     let figures = parallel(&runs, Paths::run);
     if arguments.json {
         let text =
             serde_json::to_string_pretty(&figures).map_err(|error| Failure::Io(error.into()))?;
-        say(&text)?;
+        print_line(&text)?;
     } else {
-        say(&format!(
-            "{:50} {:>8} {:>6} {:>6} {:>7} {:>7} {:>6} {:>14} {:>10}",
-            "ways",
+        print_line(&format!(
+            "{:50} {:>8} {:>6} {:>6} {:>7} {:>7} {:>6} {:>14} {:>12}",
+            "paths",
             "Mbit/s",
             "of",
             "share",
@@ -77,13 +78,13 @@ pub(crate) fn run(arguments: &PathsArguments) -> Result<(), Failure> {
             "gap ms",
             "bound",
             "ends repair %",
-            "useless %"
+            "non-innov. %"
         ))?;
-        figures.iter().try_for_each(|figures| say(&line(figures)))?;
+        figures.iter().try_for_each(|figures| print_line(&line(figures)))?;
     }
     match figures.iter().filter(|figures| !figures.is_met()).count() {
         0 => Ok(()),
-        missed => Err(Failure::Verdict(format!("the bounds of {missed} scenes are not kept"))),
+        missed => Err(Failure::CheckFailed(format!("{missed} scenarios miss a bound"))),
     }
 }
 
@@ -101,12 +102,12 @@ mod tests {
             longest_gap_ms,
             gap_bound_ms,
             end_repairs_percent: 0.0,
-            useless_percent: 0.0,
+            non_innovative_percent: 0.0,
         }
     }
 
     #[test]
-    fn the_verdict_says_what_is_not_kept() {
+    fn the_verdict_names_missed_bounds() {
         assert_eq!(verdict(&figures(0.9, 300.0, None)), "met");
         assert_eq!(verdict(&figures(0.9, 50.0, Some(50.0))), "met");
         assert_eq!(verdict(&figures(0.9, 60.0, Some(50.0))), "MISSED: gap");

@@ -1,4 +1,4 @@
-//! `swarm`: random runs, watched by models.
+//! Command `swarm`: random runs that are checked against models.
 
 use std::time::{Duration, Instant};
 
@@ -6,79 +6,80 @@ use bats_sim::swarm::{self, Plan, Report};
 use clap::Parser;
 
 use super::parallel;
-use crate::{Failure, in_range, say};
+use crate::{Failure, in_range, print_line};
 
-/// What is reported.
+/// Explanation of the report.
 pub(crate) const LEGEND: &str = "\
-Each seed decides the links, up to three relays between them, their faults, the congestion control, \
-and what up to four connections of modes BRTP, BRCTP, BTP and TRANSPARENT do over them. While there are faults, models watch what is delivered; then faults end, \
-and all must finish within a time computed from rate and round trip. A seed that fails is printed \
-with what was broken and the command that repeats it; the exit status is 1 then. Every 25th seed \
-runs twice, and both runs must be the same to the byte.";
+A seed determines the links, up to three relays between them, their faults, the congestion \
+control, and the traffic of up to four connections of modes BRTP, BRCTP, BTP and TRANSPARENT. \
+During the faults, models check everything that is delivered. Then the faults end, and all \
+connections must finish within a time computed from rate and round-trip time. A seed that fails \
+is printed with the violation and the command that repeats it, and the exit status is 1. Every \
+25th seed runs repeat, and both runs must be identical to the byte.";
 
 #[derive(Parser)]
 pub(crate) struct Swarm {
-    /// How many seeds
+    /// Number of seeds
     #[arg(long, default_value_t = 1_000)]
     seeds: u64,
-    /// The first
+    /// First seed
     #[arg(long, default_value_t = 0)]
     from: u64,
-    /// Longest phase of faults in seconds; a seed is another run with another value
+    /// Longest fault phase in seconds; another value gives other runs for the same seeds
     #[arg(long, default_value_t = 10.0)]
     seconds: f64,
-    /// Print the plans and reports of all seeds
+    /// Print the plan and report of each seed
     #[arg(long)]
     verbose: bool,
 }
 
-/// Seeds after which one runs twice.
-const TWICE: u64 = 25;
+/// One seed in this many runs twice.
+const REPEAT_INTERVAL: u64 = 25;
 
-#[expect(clippy::disallowed_methods, reason = "a command tells how long it took")]
-fn one(arguments: &Swarm, seed: u64) -> (Report, Duration) {
+#[expect(clippy::disallowed_methods, reason = "the command reports its wall-clock time")]
+fn run_seed(arguments: &Swarm, seed: u64) -> (Report, Duration) {
     let began = Instant::now();
     let plan = Plan::new(seed, Duration::from_secs_f64(arguments.seconds));
-    let twice = seed.is_multiple_of(TWICE);
-    let mut report = swarm::run(&plan, twice || arguments.verbose);
-    if twice && report.violation.is_none() && swarm::run(&plan, true) != report {
-        report.violation = Some("a second run was another one".to_owned());
+    let repeat = seed.is_multiple_of(REPEAT_INTERVAL);
+    let mut report = swarm::run(&plan, repeat || arguments.verbose);
+    if repeat && report.violation.is_none() && swarm::run(&plan, true) != report {
+        report.violation = Some("a second run of this seed was different".to_owned());
     }
     (report, began.elapsed())
 }
 
-#[expect(clippy::disallowed_methods, reason = "a command tells how long it took")]
+#[expect(clippy::disallowed_methods, reason = "the command reports its wall-clock time")]
 pub(crate) fn run(arguments: &Swarm) -> Result<(), Failure> {
     in_range("seeds", arguments.seeds as f64, 1.0, 1e9).map_err(Failure::Usage)?;
     in_range("seconds", arguments.seconds, 0.1, 3_600.0).map_err(Failure::Usage)?;
     let seeds: Vec<u64> =
         (0..arguments.seeds).map(|number| arguments.from.wrapping_add(number)).collect();
     let began = Instant::now();
-    // In parts, so that failures are seen while others run.
+    // In parts, so that failures are printed while other seeds run.
     let mut reports = Vec::with_capacity(seeds.len());
     for part in seeds.chunks(250) {
-        for (report, time) in parallel(part, |&seed| one(arguments, seed)) {
-            tell(arguments, &report)?;
+        for (report, time) in parallel(part, |&seed| run_seed(arguments, seed)) {
+            print_report(arguments, &report)?;
             reports.push((report, time));
         }
     }
     summary(&reports, began.elapsed())?;
     let failed = reports.iter().filter(|(report, _)| report.violation.is_some()).count();
     if failed > 0 {
-        return Err(Failure::Verdict(format!("{failed} of {} seeds failed", reports.len())));
+        return Err(Failure::CheckFailed(format!("{failed} of {} seeds failed", reports.len())));
     }
     Ok(())
 }
 
-fn tell(arguments: &Swarm, report: &Report) -> Result<(), Failure> {
+fn print_report(arguments: &Swarm, report: &Report) -> Result<(), Failure> {
     let seed = report.seed;
     if arguments.verbose {
         let plan = Plan::new(seed, Duration::from_secs_f64(arguments.seconds));
-        say(&format!("{plan:#?}\n{report:#?}"))?;
+        print_line(&format!("{plan:#?}\n{report:#?}"))?;
     }
     if let Some(violation) = &report.violation {
         let seconds = arguments.seconds;
-        say(&format!(
+        print_line(&format!(
             "seed {seed}: {violation}\n  repeat: bats-sim swarm --from {seed} --seeds 1 --seconds {seconds} --verbose"
         ))?;
     }
@@ -92,29 +93,36 @@ fn summary(reports: &[(Report, Duration)], time: Duration) -> Result<(), Failure
     let rows = [
         ("seeds", reports.len() as u64),
         ("connections", sum(|r| r.connections)),
-        ("  finished by both", sum(|r| r.finished)),
+        ("  finished by both ends", sum(|r| r.finished)),
         ("  closed early", sum(|r| r.closed)),
-        ("  given up in long silence", sum(|r| r.given_up)),
+        ("  ended by time-outs", sum(|r| r.timed_out)),
         ("messages sent", sum(|r| r.sent)),
         ("messages delivered", sum(|r| r.delivered)),
         ("bytes delivered", sum(|r| r.bytes)),
         ("seeds with relays", sum(|r| r.relayed)),
-        ("relays that lost their memory", sum(|r| r.restarts)),
-        ("clients found elsewhere", sum(|r| r.moves)),
-        ("packets", sum(|r| r.packets)),
+        ("relay restarts", sum(|r| r.restarts)),
+        ("client address changes", sum(|r| r.path_changes)),
+        ("packets sent", sum(|r| r.packets)),
         ("violations", sum(|r| u64::from(r.violation.is_some()))),
     ];
-    rows.iter().try_for_each(|(name, value)| say(&format!("{name:30} {value:>16}")))?;
-    say(&format!("{:30} {:>16.0}", "virtual seconds", virtual_time.as_secs_f64()))?;
-    say(&format!("{:30} {:>16.1}", "seconds", time.as_secs_f64()))?;
+    rows.iter().try_for_each(|(name, value)| print_line(&format!("{name:30} {value:>16}")))?;
+    print_line(&format!("{:30} {:>16.0}", "virtual time, s", virtual_time.as_secs_f64()))?;
+    print_line(&format!("{:30} {:>16.1}", "wall-clock time, s", time.as_secs_f64()))?;
     let worst =
         |of: fn(&(Report, Duration)) -> f64| reports.iter().max_by(|a, b| of(a).total_cmp(&of(b)));
-    if let Some((report, _)) = worst(|(report, _)| report.patience_used) {
-        let text = format!("{:.0} % of the time allowed", report.patience_used * 100.0);
-        say(&format!("slowest to finish: seed {}, {text}, {:?}", report.seed, report.to_finish))?;
+    if let Some((report, _)) = worst(|(report, _)| report.time_limit_used) {
+        let text = format!("{:.0} % of the allowed time", report.time_limit_used * 100.0);
+        print_line(&format!(
+            "slowest to finish: seed {}, {text}, {:?}",
+            report.seed, report.to_finish
+        ))?;
     }
     if let Some((report, time)) = worst(|(_, time)| time.as_secs_f64()) {
-        say(&format!("most work: seed {}, {:.2} s", report.seed, time.as_secs_f64()))?;
+        print_line(&format!(
+            "longest wall-clock time: seed {}, {:.2} s",
+            report.seed,
+            time.as_secs_f64()
+        ))?;
     }
     Ok(())
 }

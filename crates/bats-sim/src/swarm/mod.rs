@@ -1,16 +1,17 @@
-//! A swarm of random runs: each seed decides a topology, the faults that happen to it, which kinds
-//! of faults there are at all (Groce et al., "Swarm Testing", 2012), and what applications do.
+//! Swarm tests: random runs, each determined by a seed. A seed selects the topology, the kinds of
+//! faults that occur (Groce et al., "Swarm Testing", 2012), the faults, and the application
+//! traffic.
 //!
-//! A run has two phases. In the first there are faults, and models watch that what is delivered is
-//! what was sent. Then the faults stop, and within a time computed from rate and round trip every
-//! connection must have finished, been closed, and left nothing behind.
+//! A run has two phases. In the first one there are faults, and models check that all delivered
+//! messages are those that were sent. Then the faults end. Within a time computed from rate and
+//! round-trip time, every connection must finish, be closed, and leave no state behind.
 
-mod draw;
+mod connection;
 mod model;
-mod net;
-mod pair;
+mod network;
 mod plan;
-mod relays;
+mod relay_monitor;
+mod rng;
 mod run;
 mod topology;
 

@@ -1,22 +1,20 @@
-//! What one direction of a connection may deliver, by mode.
+//! Model of one direction of a connection: which messages it may deliver, by mode.
 
 use bats_proto::ConnectionStats;
 use bats_proto::config::Mode;
 use bytes::Bytes;
 
-use super::draw::mix;
+use super::rng::mix;
 
-/// Least bytes of a message that names itself: its number and its direction.
-pub(super) const NAMED: usize = 16;
+/// Bytes of the label of a message: its number and the tag of its direction.
+pub(super) const LABEL_LEN: usize = 16;
 
-/// The number that all messages of one direction carry: no other direction of any connection of
-/// any seed has it.
+/// The tag of all messages of one direction, different for each direction, connection and seed.
 pub(super) fn tag(seed: u64, connection: usize, side: usize) -> u64 {
     mix(mix(seed) ^ (connection as u64) << 8 ^ side as u64)
 }
 
-/// Message `number`: as many bytes as fit of its number and its tag, and noise that follows from
-/// both.
+/// Message `number`: its number, its tag, and bytes that derive from both, truncated to `size`.
 fn content(tag: u64, number: u64, size: usize) -> Vec<u8> {
     let mut bytes = vec![0; size];
     let mut x = mix(tag ^ number) | 1;
@@ -34,8 +32,8 @@ fn content(tag: u64, number: u64, size: usize) -> Vec<u8> {
     bytes
 }
 
-/// Number and tag of a message that names itself.
-pub(super) fn name(message: &[u8]) -> Option<(u64, u64)> {
+/// Number and tag of a message; `None` if it is too short.
+pub(super) fn label(message: &[u8]) -> Option<(u64, u64)> {
     let word = |at: usize| {
         let bytes = message.get(at..at + 8)?;
         Some(u64::from_le_bytes(bytes.try_into().ok()?))
@@ -43,74 +41,77 @@ pub(super) fn name(message: &[u8]) -> Option<(u64, u64)> {
     Some((word(0)?, word(8)?))
 }
 
-/// One direction of a connection: everything sent, and what of it was delivered.
+/// One direction of a connection: the messages sent, and which of them were delivered.
 #[derive(Clone, Debug)]
-pub(super) struct Way {
+pub(super) struct DirectionModel {
     mode: Mode,
     tag: u64,
     /// Bytes of each message sent.
     sizes: Vec<u32>,
     /// Which of them were delivered.
-    got: Vec<bool>,
+    was_delivered: Vec<bool>,
     delivered: u64,
     bytes: u64,
 }
 
-impl Way {
+impl DirectionModel {
     pub(super) fn new(mode: Mode, tag: u64) -> Self {
-        Self { mode, tag, sizes: Vec::new(), got: Vec::new(), delivered: 0, bytes: 0 }
+        Self { mode, tag, sizes: Vec::new(), was_delivered: Vec::new(), delivered: 0, bytes: 0 }
     }
 
     pub(super) fn tag(&self) -> u64 {
         self.tag
     }
 
-    /// Messages taken by `send`.
+    /// Number of messages accepted by `send`.
     pub(super) fn sent(&self) -> u64 {
         self.sizes.len() as u64
     }
 
-    /// Messages delivered.
+    /// Number of messages delivered.
     pub(super) fn delivered(&self) -> u64 {
         self.delivered
     }
 
-    /// Their bytes.
+    /// Bytes of the messages delivered.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The next message, which counts as sent once [`Way::took`] says so.
-    pub(super) fn compose(&self, size: usize) -> Bytes {
+    /// The next message to send. It counts as sent after [`DirectionModel::on_sent`].
+    pub(super) fn next_message(&self, size: usize) -> Bytes {
         content(self.tag, self.sent(), size).into()
     }
 
-    /// A message of `size` bytes was taken.
-    pub(super) fn took(&mut self, size: usize) {
+    /// Records that `send` accepted the next message, of `size` bytes.
+    pub(super) fn on_sent(&mut self, size: usize) {
         self.sizes.push(u32::try_from(size).unwrap_or(u32::MAX));
-        self.got.push(false);
+        self.was_delivered.push(false);
     }
 
-    /// A message was delivered: in BRTP the next one in order, otherwise one that was sent and not
-    /// delivered before; never another one's, and never altered.
+    /// Checks a delivered message. In reliable modes it must be the next one in order, in others
+    /// one that was sent and not delivered before. It must be intact and of this direction.
     pub(super) fn receive(&mut self, message: &[u8]) -> Result<(), String> {
         let number = if self.mode.is_reliable() {
             self.delivered
         } else {
-            name(message).ok_or("a message shorter than any sent")?.0
+            label(message).ok_or("a message that is shorter than any message sent")?.0
         };
         let index = usize::try_from(number).unwrap_or(usize::MAX);
         let Some(&size) = self.sizes.get(index) else {
-            return Err(format!("message {number} was delivered, {} were sent", self.sent()));
+            return Err(format!(
+                "message {number} was delivered, but only {} were sent",
+                self.sent()
+            ));
         };
         if message != content(self.tag, number, size as usize) {
-            let named = name(message);
+            let label = label(message);
             return Err(format!(
-                "message {number} of {size} bytes is not what was sent, but {} bytes, {named:?}",
+                "message {number} of {size} bytes arrived corrupted: {} bytes, label {label:?}",
                 message.len()
             ));
         }
-        if core::mem::replace(&mut self.got[index], true) {
+        if core::mem::replace(&mut self.was_delivered[index], true) {
             return Err(format!("message {number} was delivered twice"));
         }
         self.delivered += 1;
@@ -118,12 +119,12 @@ impl Way {
         Ok(())
     }
 
-    /// The receiver saw the end: what it counted is what was sent.
+    /// Checks the counters of the receiver after it has seen the end of the messages.
     pub(super) fn end(&self, receiver: &ConnectionStats) -> Result<(), String> {
         let (sent, delivered) = (self.sent(), self.delivered);
         match self.mode {
             mode if mode.is_reliable() && delivered != sent => {
-                Err(format!("{delivered} of {sent} messages were there at the end"))
+                Err(format!("{delivered} of {sent} messages were delivered before the end"))
             }
             Mode::Btp | Mode::Transparent if delivered + receiver.messages_lost != sent => {
                 let lost = receiver.messages_lost;
@@ -138,63 +139,63 @@ impl Way {
 mod tests {
     use super::*;
 
-    fn ways(mode: Mode) -> (Way, Vec<Bytes>) {
-        let mut way = Way::new(mode, tag(1, 0, 0));
+    fn model_with_messages(mode: Mode) -> (DirectionModel, Vec<Bytes>) {
+        let mut model = DirectionModel::new(mode, tag(1, 0, 0));
         let messages = (0..4)
             .map(|_| {
-                let message = way.compose(40);
-                way.took(40);
+                let message = model.next_message(40);
+                model.on_sent(40);
                 message
             })
             .collect();
-        (way, messages)
+        (model, messages)
     }
 
     #[test]
-    fn reliable_messages_come_in_order_and_all() {
-        let (mut way, messages) = ways(Mode::Brtp);
-        way.receive(&messages[0]).unwrap();
-        assert!(way.clone().receive(&messages[2]).is_err(), "one left out");
-        assert!(way.clone().receive(&messages[0]).is_err(), "one twice");
-        way.receive(&messages[1]).unwrap();
-        assert!(way.end(&ConnectionStats::default()).is_err(), "two missing");
-        way.receive(&messages[2]).unwrap();
-        way.receive(&messages[3]).unwrap();
-        assert!(way.receive(&messages[3]).is_err(), "more than was sent");
-        way.end(&ConnectionStats::default()).unwrap();
+    fn reliable_messages_must_arrive_in_order_and_completely() {
+        let (mut model, messages) = model_with_messages(Mode::Brtp);
+        model.receive(&messages[0]).unwrap();
+        assert!(model.clone().receive(&messages[2]).is_err(), "a gap");
+        assert!(model.clone().receive(&messages[0]).is_err(), "a duplicate");
+        model.receive(&messages[1]).unwrap();
+        assert!(model.end(&ConnectionStats::default()).is_err(), "two missing");
+        model.receive(&messages[2]).unwrap();
+        model.receive(&messages[3]).unwrap();
+        assert!(model.receive(&messages[3]).is_err(), "more than were sent");
+        model.end(&ConnectionStats::default()).unwrap();
     }
 
     #[test]
-    fn timely_messages_come_in_any_order_at_most_once_and_are_accounted_for() {
+    fn unreliable_messages_may_arrive_in_any_order_but_once_and_must_be_accounted_for() {
         for mode in [Mode::Btp, Mode::Transparent] {
-            let (mut way, messages) = ways(mode);
-            way.receive(&messages[2]).unwrap();
-            way.receive(&messages[0]).unwrap();
-            assert!(way.clone().receive(&messages[2]).is_err(), "one twice");
+            let (mut model, messages) = model_with_messages(mode);
+            model.receive(&messages[2]).unwrap();
+            model.receive(&messages[0]).unwrap();
+            assert!(model.clone().receive(&messages[2]).is_err(), "a duplicate");
             let stats = |messages_lost| ConnectionStats { messages_lost, ..Default::default() };
-            way.end(&stats(2)).unwrap();
-            assert!(way.end(&stats(1)).is_err());
-            assert!(way.end(&stats(3)).is_err());
+            model.end(&stats(2)).unwrap();
+            assert!(model.end(&stats(1)).is_err());
+            assert!(model.end(&stats(3)).is_err());
         }
     }
 
     #[test]
-    fn what_was_altered_or_is_of_another_connection_is_seen() {
+    fn corrupted_messages_and_those_of_other_connections_are_detected() {
         for mode in [Mode::Brtp, Mode::Btp] {
-            let (mut way, messages) = ways(mode);
+            let (mut model, messages) = model_with_messages(mode);
             let (_, others) = {
-                let mut other = Way::new(mode, tag(1, 1, 0));
-                let message = other.compose(40);
-                other.took(40);
+                let mut other = DirectionModel::new(mode, tag(1, 1, 0));
+                let message = other.next_message(40);
+                other.on_sent(40);
                 (other, message)
             };
-            assert!(way.receive(&others).is_err());
+            assert!(model.receive(&others).is_err());
             for at in 0..40 {
-                let mut altered = messages[0].to_vec();
-                altered[at] ^= 4;
-                assert!(way.receive(&altered).is_err(), "byte {at}");
+                let mut corrupted = messages[0].to_vec();
+                corrupted[at] ^= 4;
+                assert!(model.receive(&corrupted).is_err(), "byte {at}");
             }
-            assert!(way.receive(&messages[0][..39]).is_err(), "one cut short");
+            assert!(model.receive(&messages[0][..39]).is_err(), "truncated");
         }
     }
 }

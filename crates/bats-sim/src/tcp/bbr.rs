@@ -1,22 +1,22 @@
-//! BBR as TCP had it first (v1; Cardwell and others, "BBR: Congestion-Based Congestion Control",
-//! 2016): the maximum of the delivery rate over ten round trips, the minimum of the round-trip time
-//! over ten seconds, a window of two products, and no answer to loss. Left out: packet conservation
-//! in the first round of recovery, aggregation of acknowledgements, the long-term rate of policers.
+//! BBRv1 for TCP (Cardwell et al., "BBR: Congestion-Based Congestion Control", 2016): a maximum
+//! filter of the delivery rate over ten round trips, a minimum filter of the RTT over ten seconds,
+//! a window of 2 BDP, and no response to loss. Not modelled: packet conservation in the first round
+//! of recovery, ACK aggregation, and long-term bandwidth sampling for policers.
 
 use core::time::Duration;
 use std::collections::VecDeque;
 
 use bats_types::Timestamp;
 
-use super::{Control, Progress};
+use super::{AckSample, Control};
 
 const HIGH_GAIN: f64 = 2.885;
-const CYCLE: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
+const GAIN_CYCLE: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
 const RATE_ROUNDS: u64 = 10;
-const RTT_LIFETIME: Duration = Duration::from_secs(10);
-const PROBE_RTT: Duration = Duration::from_millis(200);
-const LEAST_WINDOW: u64 = 4;
-const INITIAL: u64 = 10;
+const MIN_RTT_EXPIRY: Duration = Duration::from_secs(10);
+const PROBE_RTT_DURATION: Duration = Duration::from_millis(200);
+const MIN_WINDOW: u64 = 4;
+const INITIAL_WINDOW: u64 = 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -30,7 +30,7 @@ enum State {
 #[derive(Debug)]
 pub struct Bbr {
     state: State,
-    /// (round, rate) with falling rates: the first is the maximum.
+    /// (round, rate) in order of falling rates: the first is the maximum.
     rates: VecDeque<(u64, f64)>,
     min_rtt: Option<(Duration, Timestamp)>,
     round: u64,
@@ -44,7 +44,7 @@ pub struct Bbr {
 }
 
 impl Bbr {
-    /// Begins the cycle of gains at phase `phase`.
+    /// Starts the ProbeBW gain cycle at phase `phase`.
     pub fn new(phase: usize) -> Self {
         Self {
             state: State::Startup,
@@ -55,7 +55,7 @@ impl Bbr {
             full_rate: 0.0,
             full_rounds: 0,
             is_full: false,
-            // The phase that drains is never the first.
+            // The cycle never starts in the draining phase, as in Linux.
             phase: [0, 2, 3, 4, 5, 6, 7][phase % 7],
             phase_since: Timestamp::ZERO,
             probe_until: None,
@@ -66,17 +66,17 @@ impl Bbr {
         self.rates.front().map(|&(_, rate)| rate)
     }
 
-    fn product(&self) -> Option<f64> {
+    fn bdp(&self) -> Option<f64> {
         Some(self.rate()? * self.min_rtt?.0.as_secs_f64())
     }
 
-    fn note_rate(&mut self, progress: &Progress) {
-        let is_round = progress.delivered_before >= self.round_end;
+    fn update_rate(&mut self, sample: &AckSample) {
+        let is_round = sample.delivered_before >= self.round_end;
         if is_round {
-            self.round_end = progress.delivered;
+            self.round_end = sample.delivered;
             self.round += 1;
         }
-        if let Some(rate) = progress.rate {
+        if let Some(rate) = sample.rate {
             while self.rates.back().is_some_and(|&(_, last)| last <= rate) {
                 self.rates.pop_back();
             }
@@ -98,62 +98,60 @@ impl Bbr {
         }
     }
 
-    /// True if the minimum is too old to be believed.
-    fn note_rtt(&mut self, progress: &Progress) -> bool {
-        let expired = self.min_rtt.is_some_and(|(_, at)| progress.now - at > RTT_LIFETIME);
-        if let Some(rtt) = progress.rtt
+    /// True if the minimum RTT has expired.
+    fn update_min_rtt(&mut self, sample: &AckSample) -> bool {
+        let expired = self.min_rtt.is_some_and(|(_, at)| sample.now - at > MIN_RTT_EXPIRY);
+        if let Some(rtt) = sample.rtt
             && (expired || self.min_rtt.is_none_or(|(least, _)| rtt <= least))
         {
-            self.min_rtt = Some((rtt, progress.now));
+            self.min_rtt = Some((rtt, sample.now));
         }
         expired
     }
 
-    fn cycle(&mut self, progress: &Progress) {
-        let (Some((rtt, _)), Some(product)) = (self.min_rtt, self.product()) else { return };
-        let gain = CYCLE[self.phase];
-        let is_long = progress.now - self.phase_since > rtt;
-        let in_flight = progress.in_flight as f64;
+    fn advance_cycle(&mut self, sample: &AckSample) {
+        let (Some((rtt, _)), Some(bdp)) = (self.min_rtt, self.bdp()) else { return };
+        let gain = GAIN_CYCLE[self.phase];
+        let is_long = sample.now - self.phase_since > rtt;
+        let in_flight = sample.in_flight as f64;
         let is_over = match gain {
-            gain if gain > 1.0 => {
-                is_long && (progress.is_loss_event || in_flight >= gain * product)
-            }
-            gain if gain < 1.0 => is_long || in_flight <= product,
+            gain if gain > 1.0 => is_long && (sample.is_loss_event || in_flight >= gain * bdp),
+            gain if gain < 1.0 => is_long || in_flight <= bdp,
             _ => is_long,
         };
         if is_over {
-            self.phase = (self.phase + 1) % CYCLE.len();
-            self.phase_since = progress.now;
+            self.phase = (self.phase + 1) % GAIN_CYCLE.len();
+            self.phase_since = sample.now;
         }
     }
 }
 
 impl Control for Bbr {
-    fn on_ack(&mut self, progress: &Progress) {
-        self.note_rate(progress);
-        let expired = self.note_rtt(progress);
-        let product = self.product().unwrap_or(0.0);
+    fn on_ack(&mut self, sample: &AckSample) {
+        self.update_rate(sample);
+        let expired = self.update_min_rtt(sample);
+        let bdp = self.bdp().unwrap_or(0.0);
         if expired && self.state != State::ProbeRtt {
             self.state = State::ProbeRtt;
             self.probe_until = None;
         }
         match self.state {
             State::Startup if self.is_full => self.state = State::Drain,
-            State::Drain if progress.in_flight as f64 <= product => {
+            State::Drain if sample.in_flight as f64 <= bdp => {
                 self.state = State::ProbeBandwidth;
-                self.phase_since = progress.now;
+                self.phase_since = sample.now;
             }
-            State::ProbeBandwidth => self.cycle(progress),
+            State::ProbeBandwidth => self.advance_cycle(sample),
             State::ProbeRtt => match self.probe_until {
-                None if progress.in_flight <= LEAST_WINDOW => {
-                    self.probe_until = Some(progress.now + PROBE_RTT);
+                None if sample.in_flight <= MIN_WINDOW => {
+                    self.probe_until = Some(sample.now + PROBE_RTT_DURATION);
                 }
-                Some(until) if progress.now >= until => {
+                Some(until) if sample.now >= until => {
                     if let Some((_, at)) = &mut self.min_rtt {
-                        *at = progress.now;
+                        *at = sample.now;
                     }
                     self.state = if self.is_full { State::ProbeBandwidth } else { State::Startup };
-                    self.phase_since = progress.now;
+                    self.phase_since = sample.now;
                 }
                 _ => {}
             },
@@ -164,11 +162,11 @@ impl Control for Bbr {
     fn on_timeout(&mut self, _now: Timestamp) {}
 
     fn window(&self) -> u64 {
-        let Some(product) = self.product() else { return INITIAL };
+        let Some(bdp) = self.bdp() else { return INITIAL_WINDOW };
         match self.state {
-            State::ProbeRtt => LEAST_WINDOW,
-            State::Startup | State::Drain => (product * HIGH_GAIN) as u64 + INITIAL,
-            State::ProbeBandwidth => ((product * 2.0) as u64).max(LEAST_WINDOW),
+            State::ProbeRtt => MIN_WINDOW,
+            State::Startup | State::Drain => (bdp * HIGH_GAIN) as u64 + INITIAL_WINDOW,
+            State::ProbeBandwidth => ((bdp * 2.0) as u64).max(MIN_WINDOW),
         }
     }
 
@@ -176,10 +174,10 @@ impl Control for Bbr {
         let gain = match self.state {
             State::Startup => HIGH_GAIN,
             State::Drain => 1.0 / HIGH_GAIN,
-            State::ProbeBandwidth => CYCLE[self.phase],
+            State::ProbeBandwidth => GAIN_CYCLE[self.phase],
             State::ProbeRtt => 1.0,
         };
-        // Before the first sample: the first window over a short round trip.
-        Some(self.rate().map_or(INITIAL as f64 / 0.001 * HIGH_GAIN, |rate| rate * gain))
+        // Before the first rate sample: the initial window over an RTT of 1 ms.
+        Some(self.rate().map_or(INITIAL_WINDOW as f64 / 0.001 * HIGH_GAIN, |rate| rate * gain))
     }
 }

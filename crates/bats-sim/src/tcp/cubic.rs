@@ -1,16 +1,16 @@
-//! CUBIC as TCP has it (RFC 9438), slow start ended by loss or by the delay of HyStart (RFC 9406,
-//! without its conservative phase). Written apart from the protocol's own, so that one checks the
-//! other.
+//! CUBIC for TCP (RFC 9438). Slow start ends at a loss or by the delay increase of HyStart++
+//! (RFC 9406, without conservative slow start). Independent of the protocol's implementation, so
+//! that each can be checked against the other.
 
 use core::time::Duration;
 
 use bats_types::Timestamp;
 
-use super::{Control, Progress};
+use super::{AckSample, Control};
 
 const C: f64 = 0.4;
 const BETA: f64 = 0.7;
-const INITIAL: f64 = 10.0;
+const INITIAL_WINDOW: f64 = 10.0;
 
 /// The controller.
 #[derive(Debug)]
@@ -24,15 +24,15 @@ pub struct Cubic {
     epoch: Option<Timestamp>,
     rtt: Duration,
     round_end: u64,
-    round_least: Duration,
-    round_before: Option<Duration>,
+    round_min_rtt: Duration,
+    previous_min_rtt: Option<Duration>,
     samples: u32,
 }
 
 impl Default for Cubic {
     fn default() -> Self {
         Self {
-            window: INITIAL,
+            window: INITIAL_WINDOW,
             threshold: f64::INFINITY,
             w_max: 0.0,
             k: 0.0,
@@ -41,8 +41,8 @@ impl Default for Cubic {
             epoch: None,
             rtt: Duration::from_millis(100),
             round_end: 0,
-            round_least: Duration::MAX,
-            round_before: None,
+            round_min_rtt: Duration::MAX,
+            previous_min_rtt: None,
             samples: 0,
         }
     }
@@ -50,24 +50,24 @@ impl Default for Cubic {
 
 impl Cubic {
     fn reduce(&mut self, now: Timestamp) {
-        let given_way = if self.window < self.w_max { (1.0 + BETA) / 2.0 } else { 1.0 };
+        let convergence_factor = if self.window < self.w_max { (1.0 + BETA) / 2.0 } else { 1.0 };
         self.prior = self.window;
-        self.w_max = self.window * given_way;
+        self.w_max = self.window * convergence_factor;
         self.window = (self.window * BETA).max(2.0);
         self.threshold = self.window;
-        self.begin(now);
+        self.start_epoch(now);
     }
 
-    fn begin(&mut self, now: Timestamp) {
+    fn start_epoch(&mut self, now: Timestamp) {
         self.epoch = Some(now);
         self.reno = self.window;
         self.k = ((self.w_max - self.window).max(0.0) / C).cbrt();
     }
 
-    fn avoid(&mut self, now: Timestamp, acked: f64) {
+    fn avoid_congestion(&mut self, now: Timestamp, acked: f64) {
         if self.epoch.is_none() {
             (self.w_max, self.prior) = (self.window, self.window);
-            self.begin(now);
+            self.start_epoch(now);
         }
         let t = self.epoch.map_or(0.0, |since| (now - since).as_secs_f64());
         let curve = |t: f64| C * (t - self.k).powi(3) + self.w_max;
@@ -81,40 +81,41 @@ impl Cubic {
         };
     }
 
-    fn start(&mut self, progress: &Progress) {
-        self.window += progress.acked as f64;
-        if let Some(rtt) = progress.rtt {
-            self.round_least = self.round_least.min(rtt);
+    fn slow_start(&mut self, sample: &AckSample) {
+        self.window += sample.acked as f64;
+        if let Some(rtt) = sample.rtt {
+            self.round_min_rtt = self.round_min_rtt.min(rtt);
             self.samples += 1;
         }
-        if let Some(before) = self.round_before
+        if let Some(before) = self.previous_min_rtt
             && self.samples >= 8
-            && self.round_least != Duration::MAX
+            && self.round_min_rtt != Duration::MAX
         {
             let more = (before / 8).clamp(Duration::from_millis(4), Duration::from_millis(16));
-            if self.round_least >= before + more {
+            if self.round_min_rtt >= before + more {
                 self.threshold = self.window;
             }
         }
-        if progress.delivered_before >= self.round_end {
-            self.round_end = progress.delivered;
-            self.round_before = Some(self.round_least).filter(|&least| least != Duration::MAX);
-            (self.round_least, self.samples) = (Duration::MAX, 0);
+        if sample.delivered_before >= self.round_end {
+            self.round_end = sample.delivered;
+            self.previous_min_rtt =
+                Some(self.round_min_rtt).filter(|&least| least != Duration::MAX);
+            (self.round_min_rtt, self.samples) = (Duration::MAX, 0);
         }
     }
 }
 
 impl Control for Cubic {
-    fn on_ack(&mut self, progress: &Progress) {
-        if let Some(rtt) = progress.rtt {
+    fn on_ack(&mut self, sample: &AckSample) {
+        if let Some(rtt) = sample.rtt {
             self.rtt = rtt;
         }
-        if progress.is_loss_event {
-            self.reduce(progress.now);
+        if sample.is_loss_event {
+            self.reduce(sample.now);
         } else if self.window < self.threshold {
-            self.start(progress);
+            self.slow_start(sample);
         } else {
-            self.avoid(progress.now, progress.acked as f64);
+            self.avoid_congestion(sample.now, sample.acked as f64);
         }
     }
 
@@ -134,9 +135,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_back_at_the_window_of_a_loss_after_k() {
+    fn the_window_is_back_at_w_max_after_k_seconds() {
         let mut cubic = Cubic { window: 500.0, threshold: 1.0, ..Cubic::default() };
-        let progress = |now, acked, is_loss_event| Progress {
+        let sample = |now, acked, is_loss_event| AckSample {
             now,
             acked,
             is_loss_event,
@@ -147,13 +148,13 @@ mod tests {
             rate: None,
         };
         let at = Timestamp::from_millis;
-        cubic.on_ack(&progress(at(0), 1, true));
+        cubic.on_ack(&sample(at(0), 1, true));
         assert_eq!(cubic.window(), 350);
         let k = (500.0_f64 * 0.3 / 0.4).cbrt();
         let mut ms = 0;
         while (ms as f64) < k * 1e3 {
             ms += 50;
-            cubic.on_ack(&progress(at(ms), cubic.window(), false));
+            cubic.on_ack(&sample(at(ms), cubic.window(), false));
         }
         assert!((cubic.window / 500.0 - 1.0).abs() < 0.02, "{}", cubic.window);
     }

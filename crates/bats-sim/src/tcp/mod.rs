@@ -1,13 +1,14 @@
-//! A simple model of TCP, to compete with: one bulk transfer, its sender and its receiver.
+//! A simple model of TCP as a competing flow: sender and receiver of one bulk transfer.
 //!
-//! What is modelled: segments of 1,448 bytes; an acknowledgement for every segment, with the
-//! cumulative number and up to four selective ranges, the one just extended first (RFC 2018); a
-//! segment is lost when one sent three transmissions later was acknowledged (the link keeps the
-//! order; RFC 8985 in spirit), or after a time-out (RFC 6298, at least 200 ms); lost segments go first;
-//! one answer of the controller for a round trip's losses; data clocked out by acknowledgements, and
-//! paced where the controller says so. Controllers: [`reno`], [`cubic`] and [`bbr`].
+//! Modelled: segments of 1,448 bytes; an acknowledgement for every segment, with the cumulative
+//! number and up to four selective ranges, the most recently extended one first (RFC 2018). A
+//! segment is lost when one sent three transmissions later is acknowledged (links keep the order;
+//! similar to RFC 8985), or after a time-out (RFC 6298, at least 200 ms). Lost segments are sent
+//! before new ones. The controller responds once to the losses of a round trip. Acknowledgements
+//! clock out data, which is paced if the controller has a pacing rate. Controllers: [`reno`],
+//! [`cubic`] and [`bbr`].
 //!
-//! What is not: handshake, receive window, delayed acknowledgements, proportional rate reduction,
+//! Not modelled: handshake, receive window, delayed acknowledgements, proportional rate reduction,
 //! ECN, undo of spurious retransmissions.
 
 pub mod bbr;
@@ -22,67 +23,68 @@ use bats_types::Timestamp;
 
 pub use receiver::{Ack, Receiver};
 
-/// Bytes of data in a segment.
+/// Data bytes of a segment.
 pub const SEGMENT: u64 = 1_448;
-/// Bytes of a full segment beyond the Ethernet and IPv4 headers and eight more, so that it fills
-/// the same frame as a UDP payload of 1,472.
+/// Size of a full segment as the UDP payload that would fill the same frame: 1,472 bytes. The links
+/// add the overhead of Ethernet, IPv4 and UDP to every payload.
 pub const SEGMENT_PAYLOAD: usize = SEGMENT as usize + 24;
-/// The same of an acknowledgement.
+/// Size of an acknowledgement as the UDP payload that would fill the same frame.
 pub const ACK_PAYLOAD: usize = 24;
-/// Transmissions after a segment whose acknowledgement proves it lost.
-const REORDERING: u64 = 3;
-/// Bounds of the retransmission time-out.
-const LEAST_TIMEOUT: Duration = Duration::from_millis(200);
-const FIRST_TIMEOUT: Duration = Duration::from_secs(1);
-const MOST_TIMEOUT: Duration = Duration::from_secs(60);
+/// Reordering threshold in transmissions (RFC 6675: DupThresh).
+const REORDERING_THRESHOLD: u64 = 3;
+/// Minimum, initial and maximum retransmission time-out (RFC 6298; the minimum is that of Linux).
+const MIN_TIMEOUT: Duration = Duration::from_millis(200);
+const INITIAL_TIMEOUT: Duration = Duration::from_secs(1);
+const MAX_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What an acknowledgement told a controller.
+/// An acknowledgement as the controller sees it.
 #[derive(Clone, Copy, Debug)]
-pub struct Progress {
-    /// When it came.
+pub struct AckSample {
+    /// Arrival time.
     pub now: Timestamp,
-    /// Segments newly known to have arrived.
+    /// Newly acknowledged segments.
     pub acked: u64,
-    /// Segments newly known to be lost, if that begins a new round of loss.
+    /// Whether a loss was detected, the first in this round trip.
     pub is_loss_event: bool,
-    /// Round-trip time of the newest one, unless it was sent twice.
+    /// RTT sample of the newest acknowledged segment, unless it was retransmitted.
     pub rtt: Option<Duration>,
     /// Segments in flight now.
     pub in_flight: u64,
-    /// Segments delivered in all.
+    /// Segments delivered in total.
     pub delivered: u64,
-    /// Segments delivered when the newest one was sent.
+    /// Segments delivered when the newest acknowledged segment was sent.
     pub delivered_before: u64,
-    /// Segments a second at which the newest one and those before it were delivered.
+    /// Delivery rate sample in segments per second.
     pub rate: Option<f64>,
 }
 
-/// A TCP congestion controller: windows in segments, rates in segments a second.
+/// A TCP congestion controller: windows in segments, rates in segments per second.
 pub trait Control: core::fmt::Debug {
-    /// An acknowledgement came.
-    fn on_ack(&mut self, progress: &Progress);
-    /// Nothing came for a retransmission time-out.
+    /// Handles an acknowledgement.
+    fn on_ack(&mut self, sample: &AckSample);
+    /// Handles a retransmission time-out.
     fn on_timeout(&mut self, now: Timestamp);
-    /// Segments that may be in flight.
+    /// Congestion window in segments.
     fn window(&self) -> u64;
-    /// Segments a second; `None` for what acknowledgements clock out.
+    /// Pacing rate in segments per second; `None` without pacing.
     fn pace(&self) -> Option<f64> {
         None
     }
 }
 
-/// A transmission of a segment and its fate.
+/// The last transmission of a segment and its state.
 #[derive(Clone, Copy, Debug)]
 struct Segment {
     /// Number of the transmission.
     order: u64,
     sent: Timestamp,
-    /// Segments delivered, when the last of them was, and when that one was sent.
+    /// State at transmission, for rate samples: segments delivered, time of the last delivery, and
+    /// send time of the segment delivered last.
     delivered: u64,
     delivered_at: Timestamp,
     first_sent: Timestamp,
     fate: Fate,
-    is_repeated: bool,
+    is_retransmission: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,20 +94,20 @@ enum Fate {
     Lost,
 }
 
-/// A sender with more data than it can send.
+/// A sender that is never application-limited.
 #[derive(Debug)]
 pub struct Sender {
     control: Box<dyn Control>,
-    /// Number of the first segment not acknowledged in order; the first of `segments`.
+    /// Number of the first segment that is not acknowledged in order: the first of `segments`.
     base: u64,
     segments: VecDeque<Segment>,
     lost: VecDeque<u64>,
-    /// Transmissions of which nothing has been concluded from later ones: order and number.
+    /// Transmissions that loss detection has not examined: order and segment number.
     sent: VecDeque<(u64, u64)>,
-    /// The ranges of the acknowledgement before.
+    /// The ranges of the previous acknowledgement.
     known: [Option<(u64, u64)>; 4],
     in_flight: u64,
-    orders: u64,
+    transmissions_sent: u64,
     largest_arrived: u64,
     recovery_until: u64,
     delivered: u64,
@@ -115,12 +117,12 @@ pub struct Sender {
     backoff: u32,
     timer: Option<Timestamp>,
     next_paced: Timestamp,
-    repeated: u64,
+    retransmissions: u64,
     rate: Option<f64>,
 }
 
 impl Sender {
-    /// A sender under `control`.
+    /// A sender with this congestion controller.
     pub fn new(control: Box<dyn Control>) -> Self {
         Self {
             control,
@@ -130,7 +132,7 @@ impl Sender {
             sent: VecDeque::new(),
             known: [None; 4],
             in_flight: 0,
-            orders: 0,
+            transmissions_sent: 0,
             largest_arrived: 0,
             recovery_until: 0,
             delivered: 0,
@@ -140,12 +142,12 @@ impl Sender {
             backoff: 0,
             timer: None,
             next_paced: Timestamp::ZERO,
-            repeated: 0,
+            retransmissions: 0,
             rate: None,
         }
     }
 
-    /// Its controller.
+    /// The congestion controller.
     pub fn control(&self) -> &dyn Control {
         &*self.control
     }
@@ -155,22 +157,22 @@ impl Sender {
         self.srtt.map(|(mean, _)| mean)
     }
 
-    /// Segments a second at which what was acknowledged last was delivered.
+    /// The last delivery rate sample in segments per second.
     pub fn delivery_rate(&self) -> Option<f64> {
         self.rate
     }
 
-    /// Segments sent in all, and those of them that had been sent before.
+    /// Segments sent in total, and retransmissions among them.
     pub fn transmissions(&self) -> (u64, u64) {
-        (self.orders, self.repeated)
+        (self.transmissions_sent, self.retransmissions)
     }
 
     fn timeout(&self) -> Duration {
-        let base = self.srtt.map_or(FIRST_TIMEOUT, |(mean, deviation)| mean + deviation * 4);
-        (base.max(LEAST_TIMEOUT) * 2_u32.saturating_pow(self.backoff.min(10))).min(MOST_TIMEOUT)
+        let base = self.srtt.map_or(INITIAL_TIMEOUT, |(mean, deviation)| mean + deviation * 4);
+        (base.max(MIN_TIMEOUT) * 2_u32.saturating_pow(self.backoff.min(10))).min(MAX_TIMEOUT)
     }
 
-    /// The number of a segment to send now; `None` if it must wait.
+    /// The number of the segment to send now; `None` if the sender must wait.
     pub fn poll(&mut self, now: Timestamp) -> Option<u64> {
         if self.timer.is_some_and(|at| at <= now) {
             self.on_timeout(now);
@@ -183,7 +185,7 @@ impl Sender {
                 return None;
             }
             let gap = Duration::from_secs_f64(1.0 / rate.max(1.0));
-            // A timer that is late by less than a millisecond is made up for.
+            // Pacing catches up if the timer is late by at most 1 ms.
             let from = if now - self.next_paced > Duration::from_millis(1) {
                 now
             } else {
@@ -206,29 +208,29 @@ impl Sender {
             delivered_at: now,
             first_sent: now,
             fate: Fate::InFlight,
-            is_repeated: false,
+            is_retransmission: false,
         });
         self.send(now, self.segments.len() - 1, false);
         Some(number)
     }
 
-    fn send(&mut self, now: Timestamp, index: usize, is_repeated: bool) {
+    fn send(&mut self, now: Timestamp, index: usize, is_retransmission: bool) {
         if self.in_flight == 0 {
             (self.delivered_at, self.first_sent) = (now, now);
         }
-        self.orders += 1;
-        self.repeated += u64::from(is_repeated);
+        self.transmissions_sent += 1;
+        self.retransmissions += u64::from(is_retransmission);
         self.in_flight += 1;
-        self.sent.push_back((self.orders, self.base + index as u64));
+        self.sent.push_back((self.transmissions_sent, self.base + index as u64));
         if let Some(segment) = self.segments.get_mut(index) {
             *segment = Segment {
-                order: self.orders,
+                order: self.transmissions_sent,
                 sent: now,
                 delivered: self.delivered,
                 delivered_at: self.delivered_at,
                 first_sent: self.first_sent,
                 fate: Fate::InFlight,
-                is_repeated,
+                is_retransmission,
             };
         }
         if self.timer.is_none() {
@@ -236,7 +238,7 @@ impl Sender {
         }
     }
 
-    /// When [`Self::poll`] has something to do at the latest.
+    /// Latest time at which [`Self::poll`] must be called.
     pub fn next_timer(&self) -> Option<Timestamp> {
         let open = self.in_flight < self.control.window().max(1);
         let paced = (open && self.control.pace().is_some()).then_some(self.next_paced);
@@ -256,17 +258,17 @@ impl Sender {
         }
         self.in_flight = 0;
         self.sent.clear();
-        self.recovery_until = self.orders;
+        self.recovery_until = self.transmissions_sent;
         self.control.on_timeout(now);
         self.timer = Some(now + self.timeout());
         self.next_paced = now;
     }
 
-    /// An acknowledgement arrived.
+    /// Handles an acknowledgement.
     pub fn on_ack(&mut self, now: Timestamp, ack: &Ack) {
         let mut newest: Option<Segment> = None;
         let mut acked = 0;
-        // Of a range that has grown at its end only what is new is looked at.
+        // Skip the part of a range that the previous acknowledgement contained.
         let known = core::mem::replace(&mut self.known, ack.ranges);
         let unknown = |(start, end): (u64, u64)| {
             let before = known.iter().flatten().find(|range| (range.0..range.1).contains(&start));
@@ -299,9 +301,9 @@ impl Sender {
         self.delivered += acked;
         self.delivered_at = now;
         self.first_sent = newest.sent;
-        let rtt = (!newest.is_repeated).then(|| now - newest.sent);
+        let rtt = (!newest.is_retransmission).then(|| now - newest.sent);
         if let Some(rtt) = rtt {
-            self.note_rtt(rtt);
+            self.update_rtt(rtt);
         }
         let is_loss_event = self.detect_losses();
         let span = (now - newest.delivered_at).max(newest.sent - newest.first_sent).as_secs_f64();
@@ -309,7 +311,7 @@ impl Sender {
         self.timer = Some(now + self.timeout());
         let rate = (span > 0.0).then(|| count / span);
         self.rate = rate.or(self.rate);
-        self.control.on_ack(&Progress {
+        self.control.on_ack(&AckSample {
             now,
             acked,
             is_loss_event,
@@ -321,7 +323,7 @@ impl Sender {
         });
     }
 
-    fn note_rtt(&mut self, rtt: Duration) {
+    fn update_rtt(&mut self, rtt: Duration) {
         self.srtt = Some(match self.srtt {
             None => (rtt, rtt / 2),
             Some((mean, deviation)) => {
@@ -330,12 +332,12 @@ impl Sender {
         });
     }
 
-    /// Marks what is lost; true if the first of a round trip.
+    /// Marks lost segments. True if this is the first loss of a round trip.
     fn detect_losses(&mut self) -> bool {
         let mut is_event = false;
         let mut found = Vec::new();
         while let Some(&(order, number)) = self.sent.front()
-            && order + REORDERING <= self.largest_arrived
+            && order + REORDERING_THRESHOLD <= self.largest_arrived
         {
             self.sent.pop_front();
             let index = number.checked_sub(self.base).map(|index| index as usize);
@@ -348,11 +350,11 @@ impl Sender {
                 is_event |= order > self.recovery_until;
             }
         }
-        // What has waited longest for being delivered goes first.
+        // Retransmit in the order of segment numbers.
         found.sort_unstable();
         self.lost.extend(found);
         if is_event {
-            self.recovery_until = self.orders;
+            self.recovery_until = self.transmissions_sent;
         }
         is_event
     }
@@ -362,13 +364,13 @@ impl Sender {
 mod tests {
     use super::*;
 
-    /// A constant window.
+    /// A controller with a constant window, and its count of loss events.
     #[derive(Debug)]
     struct Constant(u64, u64);
 
     impl Control for Constant {
-        fn on_ack(&mut self, progress: &Progress) {
-            self.1 += u64::from(progress.is_loss_event);
+        fn on_ack(&mut self, sample: &AckSample) {
+            self.1 += u64::from(sample.is_loss_event);
         }
         fn on_timeout(&mut self, _now: Timestamp) {}
         fn window(&self) -> u64 {
@@ -376,14 +378,14 @@ mod tests {
         }
     }
 
-    /// A sender with a window of ten over a path of 10 ms.
+    /// Runs a sender with a window of ten segments over a path with an RTT of 10 ms.
     fn run(is_dropped: impl Fn(u64) -> bool, steps: u64) -> (Sender, Receiver) {
         let sender = Sender::new(Box::new(Constant(10, 0)));
         run_over(Duration::from_millis(10), sender, is_dropped, steps)
     }
 
-    /// Milliseconds over a path of this delay without a limit that drops the transmissions that `is_dropped`
-    /// names, the first one 1.
+    /// Runs `steps` milliseconds over a path with an RTT of `delay` and no rate limit. The path
+    /// drops the transmissions, counted from 1, for which `is_dropped` is true.
     pub(super) fn run_over(
         delay: Duration,
         mut sender: Sender,
@@ -413,26 +415,26 @@ mod tests {
         let (sender, receiver) = run(|_| false, 1_000);
         assert!((980..=1_000).contains(&receiver.in_order()), "{}", receiver.in_order());
         assert_eq!(sender.in_flight, 10);
-        // Ten segments in each round trip of ten milliseconds.
+        // Ten segments in each round trip of 10 ms.
         assert_eq!(sender.smoothed_rtt(), Some(Duration::from_millis(10)));
         assert!((sender.delivery_rate().unwrap_or(0.0) - 1_000.0).abs() < 1.0);
-        let (sent, repeated) = sender.transmissions();
-        assert_eq!((sent - 10 - receiver.in_order(), repeated), (0, 0));
+        let (sent, retransmissions) = sender.transmissions();
+        assert_eq!((sent - 10 - receiver.in_order(), retransmissions), (0, 0));
     }
 
     #[test]
-    fn losses_are_repaired_without_a_timeout_and_counted_once_a_round() {
+    fn losses_are_retransmitted_without_a_timeout() {
         let (sender, receiver) = run(|sent| sent % 20 == 0 || sent % 50 == 1, 2_000);
         // Seven of a hundred transmissions are lost.
         assert!((1_600..=1_900).contains(&receiver.in_order()), "{}", receiver.in_order());
         assert_eq!(sender.backoff, 0);
-        let (sent, repeated) = sender.transmissions();
-        let share = repeated as f64 / sent as f64;
+        let (sent, retransmissions) = sender.transmissions();
+        let share = retransmissions as f64 / sent as f64;
         assert!((0.06..0.08).contains(&share), "{share}");
     }
 
     #[test]
-    fn silence_ends_in_a_timeout() {
+    fn a_lost_window_is_retransmitted_after_a_timeout() {
         let (_, receiver) = run(|sent| (5..=15).contains(&sent), 2_000);
         assert!(receiver.in_order() > 1_000, "{}", receiver.in_order());
     }

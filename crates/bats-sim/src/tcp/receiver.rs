@@ -1,29 +1,31 @@
+//! The receiver of the TCP model.
+
 use std::collections::BTreeMap;
 
-/// An acknowledgement.
+/// An acknowledgement with selective ranges (RFC 2018).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ack {
-    /// Number of the first segment that is missing.
+    /// Number of the first missing segment.
     pub next: u64,
-    /// Ranges of later segments that arrived, first and past the end; the newest first.
+    /// Ranges [first, end) of later segments that arrived; the most recently extended one first.
     pub ranges: [Option<(u64, u64)>; 4],
 }
 
-/// The receiving end.
+/// The receiver.
 #[derive(Debug, Default)]
 pub struct Receiver {
     next: u64,
-    /// Ranges beyond the first gap: first, past the end.
+    /// Ranges [first, end) beyond the first missing segment.
     ranges: BTreeMap<u64, u64>,
 }
 
 impl Receiver {
-    /// Segments that arrived in order.
+    /// Number of segments that arrived in order.
     pub fn in_order(&self) -> u64 {
         self.next
     }
 
-    /// A segment arrived; what is said of it.
+    /// Handles an arriving segment and returns its acknowledgement.
     pub fn on_segment(&mut self, number: u64) -> Ack {
         let mut extended = None;
         if number >= self.next {
@@ -59,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_grow_merge_and_are_taken_in() {
+    fn ranges_grow_merge_and_are_removed_when_in_order() {
         let mut receiver = Receiver::default();
         let ack = |next, first: &[(u64, u64)]| {
             let mut ranges = [None; 4];

@@ -1,4 +1,4 @@
-//! What a connection costs that says nothing: an endpoint may have thousands of them.
+//! Memory of an idle connection: an endpoint may have thousands of them.
 
 use std::time::Duration;
 
@@ -8,16 +8,16 @@ use bats_sim::network::{Host, Network};
 use bats_sim::transfer::endpoints;
 use bytes::Bytes;
 
-/// Connections of a measurement: what the endpoints themselves hold is shared by so many.
+/// Number of connections of a measurement, which share the memory of the endpoints.
 const CONNECTIONS: u64 = 20;
 
-struct Scene {
+struct Scenario {
     network: Network,
     clients: Vec<ConnectionHandle>,
-    taken: usize,
+    received: usize,
 }
 
-impl Scene {
+impl Scenario {
     fn new(mode: Mode) -> (Self, TransportConfig) {
         let transport = TransportConfig {
             mode,
@@ -30,7 +30,7 @@ impl Scene {
             ..LinkConfig::default()
         };
         let network = Network::new(endpoints(&transport, 1), [link.clone(), link], 1);
-        (Self { network, clients: Vec::new(), taken: 0 }, transport)
+        (Self { network, clients: Vec::new(), received: 0 }, transport)
     }
 
     fn connect(&mut self, transport: &TransportConfig) {
@@ -38,7 +38,7 @@ impl Scene {
         self.clients.push(client);
     }
 
-    fn pass(&mut self, time: Duration) {
+    fn advance(&mut self, time: Duration) {
         let until = self.network.now() + time;
         while self.network.now() < until {
             self.network.step(until);
@@ -46,9 +46,9 @@ impl Scene {
             for (host, handle, event) in core::mem::take(&mut self.network.events) {
                 if host == Host::Server && event == Event::Readable {
                     while let Some(message) = self.network.endpoint(host).recv(now, handle) {
-                        self.taken += message.len();
+                        self.received += message.len();
                     }
-                    self.network.touch(host);
+                    self.network.wake(host);
                 }
             }
         }
@@ -60,31 +60,31 @@ impl Scene {
             let message = Bytes::from(vec![7; bytes]);
             self.network.endpoint(Host::Client).send(now, client, message).unwrap();
         }
-        self.network.touch(Host::Client);
+        self.network.wake(Host::Client);
     }
 }
 
-/// Bytes of heap for each end of a connection that has sent so much and is silent since.
+/// Heap bytes for each end of a connection that has sent `bytes` and is idle since.
 fn idle_bytes(mode: Mode, bytes: usize) -> i64 {
-    let (mut scene, transport) = Scene::new(mode);
-    // What the simulator and the endpoints need once.
-    scene.connect(&transport);
-    scene.pass(Duration::from_secs(2));
-    scene.clients.reserve(CONNECTIONS as usize);
+    let (mut scenario, transport) = Scenario::new(mode);
+    // Memory that the simulator and the endpoints allocate only once is not measured.
+    scenario.connect(&transport);
+    scenario.advance(Duration::from_secs(2));
+    scenario.clients.reserve(CONNECTIONS as usize);
     let held = allocation_counter::measure(|| {
         for _ in 0..CONNECTIONS {
-            scene.connect(&transport);
+            scenario.connect(&transport);
         }
-        scene.pass(Duration::from_secs(1));
+        scenario.advance(Duration::from_secs(1));
         if bytes > 0 {
-            scene.send(bytes);
+            scenario.send(bytes);
         }
-        scene.pass(Duration::from_secs(20));
+        scenario.advance(Duration::from_secs(20));
     });
-    let connections = scene.network.endpoint(Host::Server).connection_count();
-    assert_eq!(connections as u64, CONNECTIONS + 1, "all of them are open");
+    let connections = scenario.network.endpoint(Host::Server).connection_count();
+    assert_eq!(connections as u64, CONNECTIONS + 1, "all connections are open");
     if bytes > 0 {
-        assert_eq!(scene.taken, bytes * (CONNECTIONS as usize + 1), "all of it was taken");
+        assert_eq!(scenario.received, bytes * (CONNECTIONS as usize + 1), "all data were received");
     }
     held.bytes_current / (2 * CONNECTIONS as i64)
 }
@@ -96,7 +96,7 @@ fn check(mode: Mode, bytes: usize, limit: i64) {
 }
 
 #[test]
-fn an_idle_connection_takes_little() {
+fn a_connection_with_little_traffic_takes_at_most_17_kib_when_idle() {
     for mode in [Mode::Brtp, Mode::Btp, Mode::Brctp, Mode::Transparent] {
         check(mode, 0, 17 << 10);
     }
@@ -105,16 +105,17 @@ fn an_idle_connection_takes_little() {
     }
 }
 
-/// The receiver keeps what repairs may refer to: 255 symbols; a mean of both ends.
+/// The receiver keeps the 255 symbols to which repairs may refer. The figure is the mean of both
+/// ends.
 #[test]
-fn little_is_left_of_a_busy_connection() {
+fn a_connection_takes_at_most_256_kib_when_idle_after_a_transfer() {
     for mode in [Mode::Brtp, Mode::Btp, Mode::Transparent] {
         check(mode, 200_000, 256 << 10);
     }
 }
 
-/// The structures of blocks are kept for the next ones, 1 MiB of them at most.
+/// BRCTP keeps at most 1 MiB of block structures for the next blocks.
 #[test]
-fn blocks_leave_more() {
+fn a_brctp_connection_takes_at_most_1_mib_when_idle_after_a_transfer() {
     check(Mode::Brctp, 200_000, 1 << 20);
 }

@@ -1,5 +1,4 @@
-//! What memory is taken from the heap, and what it costs: by a counter that every allocation of the
-//! program goes through.
+//! Heap memory and allocations, counted by the allocator of the test program.
 
 mod allocations;
 mod idle_memory;

@@ -1,10 +1,10 @@
-//! Row 21 of the goals: ten thousand flows through one relay, by what the allocator counts: payloads,
-//! and all that is remembered of batches.
+//! Memory of a relay with ten thousand flows, counted by the allocator: payloads and batch state
+//! (row 21 of the goals).
 
 use std::time::Duration;
 
 use bats_proto::Timestamp;
-use bats_proto::relay::{LEAST_FLOW_BYTES, LinkId, LinkView, Relay, RelayConfig};
+use bats_proto::relay::{LinkId, LinkView, MIN_FLOW_BYTES, Relay, RelayConfig};
 use bats_proto::wire::coding::SourceHeader;
 use bats_proto::wire::flow::{FLOW_HEADER_LEN, FlowHeader, FlowKey, NodeId};
 use bats_proto::wire::short_header::PacketKind;
@@ -27,17 +27,17 @@ fn push(relay: &mut Relay, packet: &mut [u8], flow: u32, number: u64) {
     let mut writer = Writer::new(packet);
     FlowHeader { key, hop_limit: 9 }.encode(&mut writer).expect("room");
     SourceHeader::new(number).encode(&mut writer).expect("room");
-    relay.on_carried(NOW, UP, &LinkView::default(), PacketKind::Source, packet);
+    relay.on_packet(NOW, UP, &LinkView::default(), PacketKind::Source, packet);
 }
 
-/// Bytes allocated by `work` and kept.
+/// Bytes that `work` allocates and does not free.
 fn kept(work: impl FnOnce()) -> usize {
     let info = allocation_counter::measure(work);
-    usize::try_from(info.bytes_current).expect("nothing of before is freed")
+    usize::try_from(info.bytes_current).expect("work frees no older memory")
 }
 
 #[test]
-fn ten_thousand_flows_take_no_more_than_they_are_granted() {
+fn ten_thousand_flows_stay_within_the_memory_limit_of_the_relay() {
     const FLOWS: u32 = 10_000;
     let mut relay = relay();
     let mut packet = vec![5; FLOW_HEADER_LEN + 4 + 1_408];
@@ -53,20 +53,20 @@ fn ten_thousand_flows_take_no_more_than_they_are_granted() {
     println!("{bytes} bytes for {} flows: {stats:?}", stats.flows);
     assert_eq!(stats.flows, u64::from(FLOWS));
     assert!(stats.bytes_held as usize <= total && stats.state_bytes as usize <= total);
-    // The payloads, what is known of batches, and rows and tables that are half full.
+    // Payloads, batch state, and rows and tables that are half full.
     assert!(bytes <= 3 * total, "{bytes}");
-    assert!(bytes / FLOWS as usize <= LEAST_FLOW_BYTES);
+    assert!(bytes / FLOWS as usize <= MIN_FLOW_BYTES);
     let later = NOW + Duration::from_secs(300);
     let freed = allocation_counter::measure(|| relay.handle_timeout(later));
     assert_eq!((relay.stats().flows, relay.stats().state_bytes), (0, 0));
     let left = bytes as i64 + freed.bytes_current;
-    println!("{left} bytes are left after silence");
+    println!("{left} bytes remain after the idle time-out");
     assert!(left < bytes as i64 / 20, "{left}");
 }
 
-/// Whatever a single flow does: batches far apart, or more than the next hop takes.
+/// The limit holds for batch numbers with gaps and for a flow that the next hop does not drain.
 #[test]
-fn a_flow_has_a_limit_of_its_own() {
+fn a_single_flow_stays_within_its_memory_limit() {
     let jumps = |number: u64| number * 16 * 5;
     let full = |number: u64| number;
     for (name, step) in [("jumps", jumps as fn(u64) -> u64), ("full", full)] {
@@ -78,9 +78,9 @@ fn a_flow_has_a_limit_of_its_own() {
             }
         });
         println!("{name}: {bytes} bytes, {:?}", relay.stats());
-        // What waits for a slow hop has 1 MiB; beside it stands what is known of 1,024 batches.
-        assert!(relay.stats().bytes_held as usize <= LEAST_FLOW_BYTES);
-        assert!(relay.stats().state_bytes as usize <= LEAST_FLOW_BYTES, "{:?}", relay.stats());
-        assert!(bytes <= 5 * LEAST_FLOW_BYTES / 2, "{name}: {bytes}");
+        // At most 1 MiB of payload waits for a slow hop. The state of 1,024 batches is in addition.
+        assert!(relay.stats().bytes_held as usize <= MIN_FLOW_BYTES);
+        assert!(relay.stats().state_bytes as usize <= MIN_FLOW_BYTES, "{:?}", relay.stats());
+        assert!(bytes <= 5 * MIN_FLOW_BYTES / 2, "{name}: {bytes}");
     }
 }

@@ -1,24 +1,23 @@
-//! Whoever scans the net with what looks like our packets learns little and costs nothing: no answer
-//! where there is none to give, no state, and no memory.
+//! Unauthenticated packets of a network scan: no answer without need, no state, and no memory.
 
 use std::net::SocketAddr;
 
-use bats_proto::fuzzing::LyingClient;
+use bats_proto::fuzzing::MisbehavingClient;
 use bats_proto::wire::long_header::VERSION;
 use bats_proto::wire::parameters::TransportParameters;
-use bats_proto::{ClosedKey, Endpoint, Input, Output, Received, Timestamp, TransportConfig};
+use bats_proto::{Endpoint, Input, Output, PresharedKey, Received, Timestamp, TransportConfig};
 use bats_sim::transfer::endpoints;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// Bytes below which no first packet is one (RFC 9000, section 14.1).
+/// Minimum size of a datagram with an Initial packet (RFC 9000, section 14.1).
 const MIN_INITIAL: usize = 1_200;
-/// To each of two endpoints: a million in all.
+/// Datagrams to each of two endpoints: a million in total.
 const DATAGRAMS: u32 = 500_000;
-/// Bytes of the tokens of made-up first flights: none, a proof, a proof and a retry's token.
+/// Token sizes of the invented first flights in bytes: none, a proof, a proof and a Retry token.
 const TOKENS: [usize; 3] = [0, 16, 56];
 
-/// Noise; every other one begins as a packet of ours does.
+/// Random bytes. Half of the datagrams start like a packet of the protocol.
 fn noise(rng: &mut ChaCha8Rng, longest: usize) -> Vec<u8> {
     let mut bytes = vec![0; 1 + rng.next_u32() as usize % longest];
     rng.fill_bytes(&mut bytes);
@@ -33,8 +32,9 @@ fn noise(rng: &mut ChaCha8Rng, longest: usize) -> Vec<u8> {
     bytes
 }
 
-/// Bytes answered, and allocations, for what arrives from `remote`.
-fn hear(endpoint: &mut Endpoint, now: Timestamp, payload: &mut [u8]) -> (usize, u64) {
+/// Hands a datagram to the endpoint. Returns the bytes of its answers and the number of
+/// allocations.
+fn deliver(endpoint: &mut Endpoint, now: Timestamp, payload: &mut [u8]) -> (usize, u64) {
     let remote: SocketAddr = "192.0.2.7:4433".parse().unwrap();
     let mut buffer = Vec::with_capacity(65_536);
     let mut answered = 0;
@@ -49,33 +49,34 @@ fn hear(endpoint: &mut Endpoint, now: Timestamp, payload: &mut [u8]) -> (usize, 
 }
 
 #[test]
-fn noise_gets_no_answer_and_no_memory() {
+fn random_datagrams_get_no_answer_and_allocate_nothing() {
     let mut rng = ChaCha8Rng::seed_from_u64(7);
-    // One that only connects, and one that serves, which answers nothing short.
+    // A client endpoint, and a server endpoint, which does not answer short datagrams.
     for (mut endpoint, longest) in
         endpoints(&TransportConfig::default(), 1).into_iter().zip([1_500, MIN_INITIAL - 1])
     {
         for number in 0..DATAGRAMS {
             let mut datagram = noise(&mut rng, longest);
             let now = Timestamp::from_millis(1_000 + u64::from(number));
-            let (answered, allocations) = hear(&mut endpoint, now, &mut datagram);
+            let (answered, allocations) = deliver(&mut endpoint, now, &mut datagram);
             assert_eq!((answered, allocations), (0, 0), "datagram {number}: {datagram:02x?}");
         }
         let stats = endpoint.endpoint_stats();
-        assert_eq!(stats.datagrams_dropped, u64::from(DATAGRAMS), "every one is counted");
+        assert_eq!(stats.datagrams_dropped, u64::from(DATAGRAMS), "all datagrams are counted");
         assert_eq!(endpoint.connection_count(), 0);
     }
 }
 
-/// What a scanner may send to a closed server: noise of any length, first flights as an open client
-/// sends them, with tokens that may pass for proofs, packets of other versions, and short headers.
+/// A scanner's datagram to a server in PSK mode: random bytes of any length, a first flight of a
+/// client without the key whose token looks like a proof, a packet of another version, or a short
+/// header.
 fn scan(rng: &mut ChaCha8Rng, flights: &[Vec<u8>; 3]) -> Vec<u8> {
     match rng.next_u32() % 8 {
         0..=2 => noise(rng, 1_500),
         kind @ 3..=5 => {
             let kind = kind as usize - 3;
             let mut datagram = flights[kind].clone();
-            // Connection IDs of eight and of four bytes, then the token behind its length.
+            // Connection IDs of 8 and 4 bytes, then the token after its length.
             rng.fill_bytes(&mut datagram[6..14]);
             rng.fill_bytes(&mut datagram[15..19]);
             rng.fill_bytes(&mut datagram[21..][..TOKENS[kind]]);
@@ -95,41 +96,42 @@ fn scan(rng: &mut ChaCha8Rng, flights: &[Vec<u8>; 3]) -> Vec<u8> {
 }
 
 #[test]
-fn a_closed_server_answers_a_million_strangers_nothing_and_takes_no_memory() {
-    let closed = Some(ClosedKey::new([1; 32]));
-    let [_, mut server] = endpoints(&TransportConfig { closed, ..TransportConfig::default() }, 1);
+fn a_psk_mode_server_ignores_unauthenticated_packets_without_allocating() {
+    let psk = Some(PresharedKey::new([1; 32]));
+    let [_, mut server] = endpoints(&TransportConfig { psk, ..TransportConfig::default() }, 1);
     let mut rng = ChaCha8Rng::seed_from_u64(9);
     let parameters = TransportParameters::default().encode(0);
-    let flights = TOKENS.map(|len| LyingClient::new(1).first_flight(&parameters, &vec![0; len]));
+    let flights =
+        TOKENS.map(|len| MisbehavingClient::new(1).first_flight(&parameters, &vec![0; len]));
     for number in 0..2 * DATAGRAMS {
         let mut datagram = scan(&mut rng, &flights);
         let now = Timestamp::from_millis(1_000 + u64::from(number));
-        let (answered, allocations) = hear(&mut server, now, &mut datagram);
+        let (answered, allocations) = deliver(&mut server, now, &mut datagram);
         assert_eq!((answered, allocations), (0, 0), "datagram {number}: {datagram:02x?}");
     }
     let stats = server.endpoint_stats();
-    let counted = stats.datagrams_dropped + stats.strangers_ignored;
-    assert_eq!(counted, 2 * u64::from(DATAGRAMS), "every one is counted");
-    // Three in eight are first flights, one is of another version, and so is some noise.
-    assert!(stats.strangers_ignored > u64::from(DATAGRAMS), "{stats:?}");
+    let counted = stats.datagrams_dropped + stats.unauthenticated_ignored;
+    assert_eq!(counted, 2 * u64::from(DATAGRAMS), "all datagrams are counted");
+    // Three in eight are first flights, one in eight is of another version, and so is some noise.
+    assert!(stats.unauthenticated_ignored > u64::from(DATAGRAMS), "{stats:?}");
     assert_eq!(server.connection_count(), 0);
 }
 
 #[test]
-fn a_full_sized_packet_of_another_version_gets_no_more_than_it_brings() {
+fn version_negotiation_answers_only_full_sized_packets_and_does_not_amplify() {
     let [_, mut server] = endpoints(&TransportConfig::default(), 1);
     let mut rng = ChaCha8Rng::seed_from_u64(8);
     let mut answers = 0;
     for number in 0..20_000_u64 {
         let mut datagram = noise(&mut rng, 1_500);
-        let brought = datagram.len();
+        let len = datagram.len();
         let now = Timestamp::from_millis(1_000 + number);
-        let (answered, _) = hear(&mut server, now, &mut datagram);
-        assert!(answered == 0 || brought >= MIN_INITIAL, "{brought} bytes brought {answered}");
-        assert!(answered <= brought / 2, "{answered} bytes for {brought}");
+        let (answered, _) = deliver(&mut server, now, &mut datagram);
+        assert!(answered == 0 || len >= MIN_INITIAL, "{len} bytes were answered with {answered}");
+        assert!(answered <= len / 2, "{answered} bytes in answer to {len}");
         answers += u64::from(answered > 0);
     }
     assert_eq!(server.endpoint_stats().version_negotiations_sent, answers);
-    assert!(answers > 0, "the other versions are told which one is spoken");
+    assert!(answers > 0, "packets of other versions are answered with Version Negotiation");
     assert_eq!(server.connection_count(), 0);
 }

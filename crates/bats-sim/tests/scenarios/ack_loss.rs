@@ -1,10 +1,10 @@
-//! Only the way back loses packets: acknowledgements and reports, no data.
+//! Only the reverse path loses packets: acknowledgements and feedback, no data.
 
 use crate::common::transfer;
 use bats_netem::Loss;
 
 #[test]
-fn losing_a_third_of_the_acknowledgements_costs_next_to_nothing() {
+fn thirty_per_cent_ack_loss_keeps_95_per_cent_of_the_goodput() {
     for seed in 1..3 {
         let mut run = transfer(&crate::common::link(100, 20), 15);
         run.seed = seed;

@@ -1,5 +1,5 @@
-//! BRCTP: blocks without a rate are as reliable as BRTP, and use the link nearly as well. That no
-//! message is altered, lost or out of order is checked by `Transfer::run`.
+//! BRCTP: rateless blocks are as reliable as BRTP and use the link nearly as well. `Transfer::run`
+//! checks that no message is corrupted, lost or out of order.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ fn brctp() -> TransportConfig {
 }
 
 #[test]
-fn everything_arrives_over_a_hostile_link() {
+fn all_data_arrive_with_loss_reordering_duplicates_and_corruption() {
     for (seed, loss) in [(1, 0.0), (2, 0.1), (3, 0.3), (4, 0.5)] {
         let hostile = LinkConfig {
             jitter: Some(Jitter { amplitude: Duration::from_millis(3), reorder: true }),
@@ -35,10 +35,10 @@ fn everything_arrives_over_a_hostile_link() {
     }
 }
 
-/// The bound beside full frames of payload: a header of 40 bytes in packets of 1,472, and one packet
-/// in 256 for what dense degrees lack.
+/// Overhead relative to full frames of payload: a header of 40 bytes in packets of 1,472 bytes, and
+/// one packet in 256 because of the degree distribution.
 #[test]
-fn the_link_is_used() {
+fn goodput_exceeds_88_per_cent_of_the_capacity_with_little_waste() {
     for loss in [0.0, 0.1, 0.3] {
         let lossy = LinkConfig { loss: Loss::Iid(loss), ..link(100, 30) };
         let mut run = transfer(&lossy, 10);
@@ -50,6 +50,6 @@ fn the_link_is_used() {
         let waste =
             receiver.wasted_packets_received as f64 / receiver.coded_packets_received as f64;
         assert!(waste < 0.03, "{waste:.3} at loss {loss}");
-        println!("loss {loss}: {share:.3} of the link, waste {waste:.4}");
+        println!("loss {loss}: {share:.3} of the capacity, waste {waste:.4}");
     }
 }

@@ -1,5 +1,5 @@
-//! BRTP delivers every message once, unaltered and in order, whatever the network does. The
-//! check itself stands in `Transfer::run`, which panics at the first wrong message.
+//! BRTP delivers every message once, intact and in order, over any network. `Transfer::run` checks
+//! this and panics at the first wrong message.
 
 use std::time::Duration;
 
@@ -48,26 +48,26 @@ fn assert_complete(outcome: &Outcome, what: &str) {
 }
 
 #[test]
-fn every_message_arrives_at_any_loss_with_reordering_duplicates_and_corruption() {
+fn all_messages_arrive_with_loss_reordering_duplicates_and_corruption() {
     for loss in [0.0, 0.1, 0.3, 0.5] {
         for seed in 1..4 {
             let outcome = transfer(Loss::Iid(loss), seed).run();
             assert_complete(&outcome, &format!("loss {loss}, seed {seed}"));
-            assert!(outcome.receiver.packets_forged > 0, "corruption is seen and counted");
-            assert!(outcome.receiver.packets_replayed > 0, "duplicates are seen and counted");
+            assert!(outcome.receiver.packets_forged > 0, "corrupted packets are counted");
+            assert!(outcome.receiver.packets_replayed > 0, "duplicates are counted");
         }
     }
 }
 
 #[test]
-fn bursts_of_losses_are_survived() {
+fn all_messages_arrive_with_burst_losses() {
     for seed in 1..4 {
         assert_complete(&transfer(Loss::bursts(0.1, 8.0), seed).run(), &format!("seed {seed}"));
     }
 }
 
 #[test]
-fn a_hole_of_two_seconds_costs_little_more_than_two_seconds() {
+fn a_blackout_of_two_seconds_delays_the_transfer_by_at_most_3_5_s() {
     let base = transfer(Loss::Iid(0.02), 5);
     let without = base.run().finished.expect("arrives").as_secs_f64();
     let hole = LinkConfig { black_hole: true, ..base.up.clone() };
@@ -77,7 +77,7 @@ fn a_hole_of_two_seconds_costs_little_more_than_two_seconds() {
         (Duration::from_millis(2_800), base.up.clone(), base.down.clone()),
     ];
     let outcome = with.run();
-    assert_complete(&outcome, "black hole");
+    assert_complete(&outcome, "blackout");
     let cost = outcome.finished.expect("arrives").as_secs_f64() - without;
     assert!((1.0..3.5).contains(&cost), "{cost} s");
 }

@@ -1,4 +1,5 @@
-//! Losses in bursts (Gilbert-Elliott) cost bandwidth in proportion to their share, like others.
+//! Burst losses (Gilbert-Elliott model) reduce goodput in proportion to the loss rate, as others
+//! do.
 
 use std::time::Duration;
 
@@ -6,7 +7,7 @@ use crate::common::{capacity, link, payload_optimum, transfer};
 use bats_netem::{LinkConfig, Loss};
 
 #[test]
-fn bursts_of_eight_leave_most_of_the_capacity() {
+fn five_per_cent_loss_in_bursts_of_eight_keeps_80_per_cent_of_the_capacity() {
     for seed in 1..4 {
         let link = LinkConfig { loss: Loss::bursts(0.05, 8.0), ..link(100, 25) };
         let mut run = transfer(&link, 15);
@@ -17,9 +18,9 @@ fn bursts_of_eight_leave_most_of_the_capacity() {
     }
 }
 
-/// Row 3 of the goals: the interop runner's lossy transfer.
+/// Row 3 of the goals: the lossy transfer of the QUIC interop runner.
 #[test]
-fn two_per_cent_in_bursts_of_three_cost_a_slow_link_little_more() {
+fn two_per_cent_loss_in_bursts_of_three_costs_a_slow_link_little_more_than_the_loss() {
     for seed in 1..6 {
         let link = LinkConfig {
             loss: Loss::bursts(0.02, 3.0),
@@ -29,7 +30,7 @@ fn two_per_cent_in_bursts_of_three_cost_a_slow_link_little_more() {
         let mut run = transfer(&link, 20);
         run.seed = seed;
         let outcome = run.run();
-        // Of what the link did not lose, since seeds are luckier or less so.
+        // Relative to the measured loss, because it differs between seeds.
         let (a, b) = (outcome.at(5.0), outcome.at(20.0));
         let lost = (b.link.dropped_loss - a.link.dropped_loss) as f64;
         let lost = lost / (b.link.offered - a.link.offered) as f64;

@@ -1,4 +1,4 @@
-//! A capture of a run can be read back and shows what the link's counters say.
+//! A capture of a run can be read back and agrees with the link counters.
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use bats_sim::capture::Capture;
 use bats_sim::matrix::Cell;
 use bats_sim::network::Host;
-use bats_sim::record::Recorder;
+use bats_sim::recorder::Recorder;
 use bats_sim::transfer::Outcome;
 use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
 use pcap_file::pcapng::{Block, PcapNgReader};
@@ -20,7 +20,7 @@ struct Packet {
     dropped: bool,
 }
 
-/// Runs a second over 10 Mbit/s with 10 % loss and reads the capture of `limit` datagrams.
+/// Runs for 1 s over 10 Mbit/s with 10 % loss and reads the capture of at most `limit` datagrams.
 fn captured(name: &str, limit: u64) -> (Outcome, u64, Vec<Packet>) {
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
     let file = BufWriter::new(File::create(&path).expect("a file"));
@@ -28,7 +28,7 @@ fn captured(name: &str, limit: u64) -> (Outcome, u64, Vec<Packet>) {
     let mut recorder = Recorder { capture: Some(capture), ..Recorder::default() };
     let cell = Cell { seed: 4, ..Cell::over(10, 10, 0.1, 1) };
     let (_, outcome) = cell.run_recorded(&mut recorder);
-    let written = recorder.capture.expect("asked for").finish().expect("written");
+    let written = recorder.capture.expect("the recorder has a capture").finish().expect("written");
 
     let mut reader = PcapNgReader::new(File::open(&path).expect("there")).expect("a header");
     let (mut packets, mut interfaces) = (Vec::new(), 0);
@@ -56,11 +56,11 @@ fn captured(name: &str, limit: u64) -> (Outcome, u64, Vec<Packet>) {
 }
 
 #[test]
-fn everything_sent_is_there_in_order_with_its_addresses() {
+fn the_capture_contains_all_datagrams_in_order_with_their_addresses() {
     let (outcome, written, packets) = captured("all.pcapng", u64::MAX);
     assert_eq!(packets.len() as u64, written);
     assert!(packets.is_sorted_by_key(|packet| packet.time));
-    // Virtual time starts at a millisecond; the run is a second and the handshake.
+    // Virtual time starts at 1 ms. The run takes 1 s and the handshake.
     assert_eq!(packets[0].time, Duration::from_millis(1));
     assert!(packets.last().expect("some").time < Duration::from_secs(2));
 
@@ -80,7 +80,7 @@ fn everything_sent_is_there_in_order_with_its_addresses() {
         assert_eq!(usize::from(u16::from_be_bytes([ip[2], ip[3]])), ip.len());
     }
 
-    // The last sample is up to 10 ms older than the end of the run.
+    // The last sample is at most 10 ms older than the end of the run.
     let link = outcome.samples.last().expect("samples").link;
     let up = |dropped: bool| {
         packets.iter().filter(|p| p.interface == 0 && p.dropped == dropped).count() as u64
@@ -92,7 +92,7 @@ fn everything_sent_is_there_in_order_with_its_addresses() {
 }
 
 #[test]
-fn no_more_datagrams_than_asked_for() {
+fn the_capture_ends_at_its_datagram_limit() {
     let (_, written, packets) = captured("hundred.pcapng", 100);
     assert_eq!((written, packets.len()), (100, 100));
     assert!(packets.iter().any(|packet| packet.interface == 1));

@@ -1,4 +1,4 @@
-//! Links, runs and bounds that the scenarios share.
+//! Links, transfers and bounds that the scenarios share.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use bats_sim::links::FRAME_OVERHEAD;
 pub(crate) use bats_sim::links::{capacity, link};
 use bats_sim::transfer::Transfer;
 
-/// As much as possible over `link`, the same in both directions.
+/// A bulk transfer over `link`, the same in both directions.
 pub(crate) fn transfer(link: &LinkConfig, seconds: u64) -> Transfer {
     Transfer::over(link, Duration::from_secs(seconds))
 }
 
-/// Mbit/s of data that arrive over `link` where nothing is coded: of a symbol in each frame, which has 29
-/// bytes of header and seal beside it.
+/// Capacity of `link` after loss in Mbit/s of data without repairs: each frame has one symbol and
+/// 29 bytes of header and authentication tag.
 pub(crate) fn payload_optimum(link: &LinkConfig) -> f64 {
     let rate = link.rate_bps.expect("a rate") as f64 / 1e6;
     let symbol = symbol_size_for(1_472);

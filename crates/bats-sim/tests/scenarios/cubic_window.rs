@@ -1,5 +1,5 @@
-//! CUBIC in a whole connection: after an overflow of the queue the window is back where it was
-//! when RFC 9438 says, and random loss costs what its formula says.
+//! CUBIC in a complete connection: the window recovers from a queue overflow in the time of RFC
+//! 9438, and throughput at random loss follows its formula.
 
 use crate::common::{capacity, link, transfer};
 use bats_netem::{LinkConfig, Loss};
@@ -14,12 +14,12 @@ fn run(link: &LinkConfig, seconds: u64) -> Outcome {
 }
 
 #[test]
-fn the_window_of_a_loss_is_reached_again_after_k() {
+fn the_window_is_back_at_w_max_after_k_seconds() {
     let link = link(50, 25);
     let outcome = run(&link, 40);
     let efficiency = outcome.goodput(5.0, 40.0) / capacity(&link);
     assert!(efficiency >= 0.9, "{efficiency}");
-    // Falls of the window by three tenths.
+    // Reductions of the window by a factor of 0.7.
     let samples: Vec<(f64, f64)> = outcome
         .samples
         .iter()
@@ -47,11 +47,11 @@ fn the_window_of_a_loss_is_reached_again_after_k() {
 }
 
 #[test]
-fn random_loss_costs_what_the_formula_says() {
+fn throughput_at_random_loss_follows_the_response_function() {
     let link = LinkConfig { loss: Loss::Iid(0.01), ..link(100, 25) };
     let outcome = run(&link, 40);
     let mbps = outcome.goodput(5.0, 40.0);
-    // RFC 9438, 5.1 and 5.2: packets of 1,437 bytes in 50 ms.
+    // RFC 9438, sections 5.1 and 5.2: packets of 1,437 bytes, RTT of 50 ms.
     let packets = (1.054 * (0.05_f64 / 0.01).powf(0.75)).max(1.2 / 0.01_f64.sqrt());
     let formula = packets * 1_437.0 * 8e-6 / 0.05;
     assert!((0.5..=2.0).contains(&(mbps / formula)), "{mbps} Mbit/s, formula {formula}");

@@ -1,4 +1,4 @@
-//! The path's delay changes under a running transfer.
+//! The delay of the path changes during a transfer.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use bats_netem::{LinkConfig, Loss};
 
 const CHANGE: f64 = 6.0;
 
-/// Seconds until the transfer is back at 85 % after the one-way delay changed, and its share of
-/// the capacity from `settled` seconds after the change on.
+/// Seconds until the goodput is back at 85 % of the capacity after a change of the one-way delay,
+/// and its share of the capacity from `settled` seconds after the change on.
 fn after_change(from_ms: u64, to_ms: u64, loss: f64, seed: u64, settled: f64) -> (f64, f64) {
-    // The queue is that of the longer path throughout, only the delay changes.
+    // The queue length is that of the longer path throughout; only the delay changes.
     let before = LinkConfig {
         loss: Loss::Iid(loss),
         delay: Duration::from_millis(from_ms),
@@ -29,14 +29,15 @@ fn after_change(from_ms: u64, to_ms: u64, loss: f64, seed: u64, settled: f64) ->
 }
 
 #[test]
-fn a_path_that_gets_shorter_stays_full() {
+fn goodput_recovers_within_2_s_after_the_delay_falls() {
     for (loss, seed) in [(0.0, 1), (0.0, 2), (0.05, 1), (0.05, 2)] {
         let (seconds, share) = after_change(100, 20, loss, seed, 2.0);
         assert!(seconds <= 2.0 && share >= 0.85, "loss {loss}, seed {seed}: {seconds} s, {share}");
     }
 }
+
 #[test]
-fn a_path_that_gets_longer_stays_full() {
+fn goodput_recovers_within_5_s_after_the_delay_rises() {
     for (loss, seed) in [(0.0, 1), (0.0, 2), (0.05, 1), (0.05, 2)] {
         let (seconds, share) = after_change(20, 100, loss, seed, 5.0);
         assert!(seconds <= 5.0 && share >= 0.85, "loss {loss}, seed {seed}: {seconds} s, {share}");

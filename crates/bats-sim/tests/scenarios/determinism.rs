@@ -1,10 +1,10 @@
-//! Same seed, same run, to the last byte and nanosecond.
+//! Runs with the same seed are identical to the byte and nanosecond.
 
 use std::time::Duration;
 
 use bats_netem::{Jitter, LinkConfig, Loss};
 use bats_proto::TransportConfig;
-use bats_sim::record::Recorder;
+use bats_sim::recorder::Recorder;
 use bats_sim::transfer::Transfer;
 
 fn hash(seed: u64) -> String {
@@ -32,13 +32,13 @@ fn hash(seed: u64) -> String {
     }
     .run_recorded(&mut recorder);
     assert!(outcome.bytes > 1 << 20, "{} bytes", outcome.bytes);
-    let trace = recorder.trace.expect("asked for");
+    let trace = recorder.trace.expect("the recorder has a trace");
     assert!(trace.events() > 10_000);
     trace.hash().to_hex().to_string()
 }
 
 #[test]
-fn the_same_seed_gives_the_same_trace_and_another_seed_another() {
+fn equal_seeds_give_equal_traces_and_different_seeds_different_ones() {
     assert_eq!(hash(9), hash(9));
     assert_ne!(hash(9), hash(10));
 }

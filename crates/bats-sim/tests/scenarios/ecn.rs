@@ -1,10 +1,11 @@
-//! A bottleneck that marks instead of dropping: marks are congestion, also while no probe is on.
+//! A bottleneck that sets ECN-CE marks instead of dropping: marks count as congestion in all
+//! phases.
 
 use crate::common::{capacity, link, transfer};
 use bats_netem::{LinkConfig, Loss};
 
 #[test]
-fn marks_keep_the_queue_at_the_threshold_and_cost_little() {
+fn ce_marks_keep_the_queue_below_the_threshold_at_80_per_cent_goodput() {
     for (loss, seed) in [(0.0, 1), (0.0, 2), (0.02, 1), (0.02, 2)] {
         let threshold = 12_000;
         let link =
@@ -20,9 +21,9 @@ fn marks_keep_the_queue_at_the_threshold_and_cost_little() {
     }
 }
 
-/// Another flow's queue is marked, too: two flows share a marking link evenly enough.
+/// The packets of both flows are marked, so the throughput shares become about equal.
 #[test]
-fn two_flows_share_a_link_that_marks() {
+fn two_flows_share_a_marking_link_fairly() {
     use bats_sim::flows::{Flows, jain_index};
     use std::time::Duration;
 

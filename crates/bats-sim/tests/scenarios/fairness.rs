@@ -1,4 +1,4 @@
-//! Two connections share a bottleneck.
+//! Flows of the protocol that share a bottleneck.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use bats_sim::flows::{Flows, jain_index};
 const FROM: usize = 10;
 const TO: usize = 30;
 
-/// Mbit/s of each connection over seconds 10 to 30.
+/// Goodput of each connection over seconds 10 to 30, in Mbit/s.
 fn shares(link: &LinkConfig, starts: [u64; 2], seed: u64) -> Vec<f64> {
     let samples = Flows {
         up: link.clone(),
@@ -30,7 +30,7 @@ fn shares(link: &LinkConfig, starts: [u64; 2], seed: u64) -> Vec<f64> {
 }
 
 #[test]
-fn two_that_start_together_get_equal_shares_of_all() {
+fn two_flows_that_start_together_get_equal_shares_of_a_full_link() {
     for (loss, seed) in [(0.0, 1), (0.0, 2), (0.02, 1), (0.02, 2)] {
         let link = LinkConfig { loss: Loss::Iid(loss), ..link(100, 50) };
         let shares = shares(&link, [0, 0], seed);
@@ -40,16 +40,17 @@ fn two_that_start_together_get_equal_shares_of_all() {
     }
 }
 
-/// Who begins fills the link for a moment. Those that are there must not take it for a rival, keep the
-/// queue full in answer, and lose so much that the next one takes the loss for the path's own.
+/// A flow in Startup fills the queue for a moment. The other flows must not enter the competitive
+/// mode for that: they would keep the queue full, and new flows would take the losses for random
+/// loss.
 #[test]
-fn eight_that_begin_one_after_the_other_do_not_flood_the_link() {
+fn eight_flows_that_start_one_after_the_other_keep_the_queue_short() {
     for seed in [7, 12] {
-        let scene = bats_sim::fairness::scenes(seed)
+        let scenario = bats_sim::fairness::scenarios(seed)
             .into_iter()
-            .find(|scene| scene.name == "8 BRTP, 3 s apart")
-            .expect("the scene is in the table");
-        let verdict = scene.run();
+            .find(|scenario| scenario.name == "8 BRTP, 3 s apart")
+            .expect("the scenario is in the table");
+        let verdict = scenario.run();
         assert!(verdict.queue_loss_percent <= 1.0, "seed {seed}: {verdict:?}");
         assert!(verdict.queue_mean <= 0.2, "seed {seed}: {verdict:?}");
         assert!(verdict.utilisation >= 0.95, "seed {seed}: {verdict:?}");

@@ -1,10 +1,10 @@
-//! Half of all packets are lost, in both directions.
+//! 50 % loss in both directions.
 
 use crate::common::{capacity, link, transfer};
 use bats_netem::{LinkConfig, Loss};
 
 #[test]
-fn half_the_packets_lost_is_half_the_rate_not_a_collapse() {
+fn fifty_per_cent_loss_keeps_seventy_per_cent_of_the_capacity() {
     for (delay, seed) in [(20, 1), (20, 2), (50, 1), (50, 2)] {
         let link = LinkConfig { loss: Loss::Iid(0.5), ..link(100, delay) };
         let mut run = transfer(&link, 15);

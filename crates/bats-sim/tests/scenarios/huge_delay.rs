@@ -1,4 +1,4 @@
-//! Paths to other planets: minutes from end to end, where a round trip more is what must not happen.
+//! Interplanetary paths: one-way delays of minutes, so additional round trips must be avoided.
 
 use std::time::Duration;
 
@@ -12,7 +12,8 @@ use bytes::Bytes;
 const MESSAGES: u64 = 10;
 const BYTES: usize = 2_000;
 
-/// One-way delays until everything has arrived, and packets sent by both ends.
+/// Transfers ten messages. Returns the duration in one-way delays, and the packets sent by both
+/// ends.
 fn crossing(one_way: Duration, loss: f64, seed: u64) -> (f64, u64) {
     let link = LinkConfig { delay: one_way, loss: Loss::Iid(loss), ..link(10, 15) };
     let transport = TransportConfig {
@@ -49,12 +50,12 @@ fn crossing(one_way: Duration, loss: f64, seed: u64) -> (f64, u64) {
                 }
                 _ => continue,
             }
-            network.touch(host);
+            network.wake(host);
         }
     }
     assert_eq!(arrived, MESSAGES, "{one_way:?}, loss {loss}, seed {seed}");
     let took = finished.expect("everything arrives") - began;
-    // What the sender sends until it knows counts, too.
+    // Packets that the sender sends until it gets the last acknowledgement count too.
     let end = network.now() + one_way * 2;
     while network.now() < end {
         network.step(end);
@@ -65,7 +66,7 @@ fn crossing(one_way: Duration, loss: f64, seed: u64) -> (f64, u64) {
 }
 
 #[test]
-fn another_planet_costs_no_round_trip_more() {
+fn messages_over_minutes_of_delay_take_no_additional_round_trip() {
     for (minutes, most) in [(1, 120), (20, 190)] {
         let one_way = Duration::from_secs(minutes * 60);
         let (took, packets) = crossing(one_way, 0.0, 1);
@@ -74,13 +75,13 @@ fn another_planet_costs_no_round_trip_more() {
         for seed in 1..201 {
             let (took, packets) = crossing(one_way, 0.1, seed);
             assert!(packets <= most, "{minutes} min, seed {seed}: {packets} packets");
-            // One round trip for the handshake and a way for the data; a flight that is lost goes again
-            // well before its answer would have come.
+            // One round trip for the handshake and one one-way delay for the data. A lost flight is
+            // retransmitted well before its answer would have arrived.
             if took > 3.5 {
                 late.push((seed, took));
             }
         }
-        // Repairs are sent against three standard deviations, not against all that can happen.
+        // The repairs cover three standard deviations of the losses, not every case.
         assert!(late.len() <= 4, "{minutes} min, seeds that waited a round trip: {late:?}");
     }
 }

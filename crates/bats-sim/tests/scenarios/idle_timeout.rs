@@ -1,4 +1,4 @@
-//! A peer vanishes: both ends say so, once, and fall silent.
+//! A peer disappears: each end reports the idle time-out once and stops sending.
 
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ use bytes::Bytes;
 
 const IDLE: Duration = Duration::from_secs(5);
 
-struct Scene {
+struct Scenario {
     network: Network,
     client: ConnectionHandle,
-    /// (when, who, what) of all events.
+    /// All events: (time, host, event).
     events: Vec<(Timestamp, Host, Event)>,
 }
 
-impl Scene {
-    /// A connection over 100 Mbit/s and 20 ms that has been up for two seconds.
+impl Scenario {
+    /// A connection over 100 Mbit/s with a one-way delay of 20 ms, established for about 2 s.
     fn connected(seed: u64) -> Self {
         let link = LinkConfig {
             rate_bps: Some(100_000_000),
@@ -29,14 +29,14 @@ impl Scene {
         let endpoints = endpoints(&transport, seed);
         let mut network = Network::new(endpoints, [link.clone(), link], seed);
         let client = network.connect(&transport);
-        let mut scene = Self { network, client, events: Vec::new() };
-        scene.pass(Duration::from_secs(2));
-        let connected = scene.events.iter().any(|(_, _, event)| *event == Event::Connected);
-        assert!(connected, "{:?}", scene.events);
-        scene
+        let mut scenario = Self { network, client, events: Vec::new() };
+        scenario.advance(Duration::from_secs(2));
+        let connected = scenario.events.iter().any(|(_, _, event)| *event == Event::Connected);
+        assert!(connected, "{:?}", scenario.events);
+        scenario
     }
 
-    fn pass(&mut self, time: Duration) {
+    fn advance(&mut self, time: Duration) {
         let until = self.network.now() + time;
         while self.network.now() < until {
             self.network.step(until);
@@ -53,7 +53,7 @@ impl Scene {
         }
     }
 
-    /// When the end closed, which it must have done once and for want of a peer.
+    /// Time at which the host closed, which must have happened once and by the idle time-out.
     fn closed(&self, end: Host) -> Timestamp {
         let closes: Vec<_> = self
             .events
@@ -72,41 +72,41 @@ impl Scene {
 }
 
 #[test]
-fn an_idle_connection_ends_on_time_at_both_ends() {
-    let mut scene = Scene::connected(1);
-    scene.cut();
-    scene.pass(3 * IDLE);
+fn both_ends_of_an_idle_connection_close_after_the_idle_timeout() {
+    let mut scenario = Scenario::connected(1);
+    scenario.cut();
+    scenario.advance(3 * IDLE);
     for end in [Host::Client, Host::Server] {
-        // The last packet was heard within the first second or so, when the path was searched.
-        let after = scene.closed(end) - Timestamp::from_millis(0);
+        // The last packets were received in about the first second, during path MTU discovery.
+        let after = scenario.closed(end) - Timestamp::from_millis(0);
         assert!(after >= IDLE && after <= IDLE + Duration::from_secs(2), "{end:?}: {after:?}");
     }
-    let offered = scene.offered();
-    scene.pass(Duration::from_secs(60));
-    assert_eq!(scene.offered(), offered, "packets after the end");
+    let offered = scenario.offered();
+    scenario.advance(Duration::from_secs(60));
+    assert_eq!(scenario.offered(), offered, "packets after the close");
 }
 
 #[test]
-fn a_peer_that_vanishes_in_mid_transfer_is_given_up_on_time() {
-    let mut scene = Scene::connected(2);
-    let now = scene.network.now();
+fn both_ends_close_after_the_idle_timeout_if_the_path_fails_during_a_transfer() {
+    let mut scenario = Scenario::connected(2);
+    let now = scenario.network.now();
     let message = Bytes::from(vec![7; 4 << 20]);
-    scene.network.endpoint(Host::Client).send(now, scene.client, message).expect("room");
-    scene.network.touch(Host::Client);
-    scene.pass(Duration::from_millis(100));
-    scene.cut();
-    let cut = scene.network.now();
-    let before = scene.offered();
-    scene.pass(3 * IDLE);
+    scenario.network.endpoint(Host::Client).send(now, scenario.client, message).expect("room");
+    scenario.network.wake(Host::Client);
+    scenario.advance(Duration::from_millis(100));
+    scenario.cut();
+    let cut = scenario.network.now();
+    let before = scenario.offered();
+    scenario.advance(3 * IDLE);
     for end in [Host::Client, Host::Server] {
-        let after = scene.closed(end) - cut;
+        let after = scenario.closed(end) - cut;
         let range = IDLE - Duration::from_millis(1)..=IDLE + Duration::from_secs(1);
         assert!(range.contains(&after), "{end:?}: {after:?}");
     }
-    // Probes go on until the end, but not at the link's rate.
-    let probes = scene.offered() - before;
+    // Probes continue until the close.
+    let probes = scenario.offered() - before;
     assert!(probes > 10, "{probes} probes");
-    let offered = scene.offered();
-    scene.pass(Duration::from_secs(60));
-    assert_eq!(scene.offered(), offered, "packets after the end");
+    let offered = scenario.offered();
+    scenario.advance(Duration::from_secs(60));
+    assert_eq!(scenario.offered(), offered, "packets after the close");
 }

@@ -1,4 +1,4 @@
-//! Keep-alive packets that come more often than a round trip takes do not hide that data are missing.
+//! Keep-alives at intervals below the RTT do not prevent the detection of lost data.
 
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ use bats_sim::transfer::endpoints;
 use bytes::Bytes;
 
 #[test]
-fn what_was_lost_whole_is_repaired_although_keep_alives_are_answered() {
-    let way = link(10, 100);
+fn a_completely_lost_message_is_repaired_although_keep_alives_are_acknowledged() {
+    let path = link(10, 100);
     let transport = TransportConfig {
         keep_alive: Some(Duration::from_millis(50)),
         ..TransportConfig::default()
     };
-    let mut network = Network::new(endpoints(&transport, 1), [way.clone(), way.clone()], 1);
+    let mut network = Network::new(endpoints(&transport, 1), [path.clone(), path.clone()], 1);
     let client = network.connect(&transport);
-    let pass = |network: &mut Network, time: Duration| {
+    let advance = |network: &mut Network, time: Duration| {
         let until = network.now() + time;
         let mut arrived = false;
         while network.now() < until {
@@ -27,22 +27,22 @@ fn what_was_lost_whole_is_repaired_although_keep_alives_are_answered() {
             for (host, handle, event) in core::mem::take(&mut network.events) {
                 if (host, event) == (Host::Server, Event::Readable) {
                     arrived |= network.endpoint(host).recv(now, handle).is_some();
-                    network.touch(host);
+                    network.wake(host);
                 }
             }
         }
         arrived
     };
-    // The search for the MTU is over, and keep-alives go to and fro.
-    assert!(!pass(&mut network, Duration::from_secs(2)));
+    // Path MTU discovery is complete, and keep-alives are exchanged.
+    assert!(!advance(&mut network, Duration::from_secs(2)));
 
-    // All that is sent of the message in this moment is lost, what follows is not.
-    network.set_link(Host::Client, LinkConfig { black_hole: true, ..way.clone() });
+    // All packets of the message that are sent now are lost; later ones are not.
+    network.set_link(Host::Client, LinkConfig { black_hole: true, ..path.clone() });
     let now = network.now();
-    let message = Bytes::from_static(b"all of it is lost at first");
+    let message = Bytes::from_static(b"first transmission is lost");
     network.endpoint(Host::Client).send(now, client, message).expect("room");
-    network.touch(Host::Client);
-    assert!(!pass(&mut network, Duration::from_millis(30)));
-    network.set_link(Host::Client, way);
-    assert!(pass(&mut network, Duration::from_secs(2)), "keep-alives put the repair off");
+    network.wake(Host::Client);
+    assert!(!advance(&mut network, Duration::from_millis(30)));
+    network.set_link(Host::Client, path);
+    assert!(advance(&mut network, Duration::from_secs(2)), "keep-alives delay the repair");
 }

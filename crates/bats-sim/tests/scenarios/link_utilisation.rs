@@ -1,4 +1,4 @@
-//! Goodput as a share of what the link can carry, and what it costs: waste, queue, drops.
+//! Efficiency of bulk transfers, with their waste, queue and queue drops.
 
 use bats_sim::matrix::{Cell, Figures};
 
@@ -11,7 +11,7 @@ fn figures(loss: f64, delay_ms: u64, rate_mbps: u64, seconds: u64) -> Figures {
 }
 
 #[test]
-fn a_lossy_link_is_filled_without_flooding_it() {
+fn lossy_links_are_filled_with_a_short_queue_and_little_waste() {
     for (loss, delay, rate, least) in [
         (0.0, 10, 100, 0.93),
         (0.1, 10, 100, 0.90),
@@ -29,7 +29,7 @@ fn a_lossy_link_is_filled_without_flooding_it() {
 }
 
 #[test]
-fn nothing_is_coded_where_nothing_is_lost() {
+fn a_lossless_link_gets_at_most_one_per_cent_repairs() {
     let (_, outcome) = cell(0.0, 20, 100, 5).run();
     let sender = &outcome.samples.last().expect("samples").sender;
     let repairs = sender.proactive_packets_sent + sender.top_up_packets_sent;
@@ -38,7 +38,7 @@ fn nothing_is_coded_where_nothing_is_lost() {
 }
 
 #[test]
-fn start_up_over_200_ms_reaches_a_gigabit_in_six_round_trips_without_overflow() {
+fn startup_at_an_rtt_of_200_ms_reaches_one_gigabit_in_six_round_trips() {
     for loss in [0.0, 0.1] {
         let f = figures(loss, 100, 1_000, 2);
         assert!(f.rounds_to_rate.is_some_and(|rounds| rounds <= 6.0), "{f:?}");

@@ -1,10 +1,10 @@
-//! A slow satellite link: 2 Mbit/s, a round trip of 300 ms, 5 % loss.
+//! A slow satellite link: 2 Mbit/s, RTT of 300 ms, 5 % loss.
 
 use crate::common::{capacity, link, transfer};
 use bats_netem::{LinkConfig, Loss};
 
 #[test]
-fn a_slow_long_lossy_link_is_filled() {
+fn a_slow_lossy_link_with_a_long_rtt_is_filled() {
     for seed in 1..4 {
         let link = LinkConfig { loss: Loss::Iid(0.05), ..link(2, 150) };
         let mut run = transfer(&link, 30);

@@ -1,56 +1,58 @@
-//! The protocol's behaviour in virtual time, a file for each: what is asked of it, and how near it comes
-//! to what the network allows. One program, so that it is linked once and the scenarios share the
-//! processors: `cargo test -p bats-sim --test scenarios <file>` runs those of one file.
+//! Scenarios: tests of the protocol's behaviour and efficiency in virtual time, a file for each
+//! topic.
+//!
+//! All scenarios are one test program, which is linked once and runs them in parallel.
+//! `cargo test -p bats-sim --test scenarios <file>` runs the scenarios of one file.
 
 mod common;
 
 mod ack_loss;
-mod black_hole;
+mod blackout;
 mod brctp;
 mod brtp_integrity;
+mod btp_residual_loss;
 mod burst_loss;
 mod capture;
-mod closed;
 mod cubic_window;
 mod deadlines;
 mod delay_change;
 mod determinism;
+mod duplication;
 mod ecn;
 mod fairness;
-mod fairness_rivals;
+mod fairness_with_tcp;
 mod gcc_queue;
 mod handshake;
 mod high_loss;
 mod hops_messages;
-mod hops_one_way;
 mod hops_throughput;
+mod hops_unidirectional;
 mod huge_delay;
 mod idle_timeout;
 mod keep_alive;
+mod key_update;
 mod link_utilisation;
 mod low_rate;
-mod lying_relay;
+mod min_rtt;
 mod path_mtu;
 mod paths;
+mod psk_mode;
 mod rate_change;
 mod rebinding;
 mod recovery;
-mod rekey;
-mod relay_blocks;
+mod relay_brctp;
+mod relay_btp;
 mod relay_faults;
-mod relay_timely;
+mod relay_pollution;
 mod reordering;
-mod replay;
 mod resumption;
 mod satellite;
 mod shallow_queue;
+mod short_blackouts;
 mod slow_lossy_links;
 mod small_budgets;
 mod small_transfers;
-mod steady_rate;
-mod suspension;
 mod swarm;
-mod thin_messages;
-mod timely_messages;
+mod thin_flow;
 mod tiny_queues;
 mod very_heavy_loss;

@@ -1,5 +1,4 @@
-//! The link's rate changes under a running transfer: the sender follows, and the queue does not
-//! pay for it.
+//! The link rate changes during a transfer: the sender follows, and the queue stays short.
 
 use std::time::Duration;
 
@@ -8,13 +7,13 @@ use bats_netem::{LinkConfig, Loss};
 
 const HALVED: f64 = 8.0;
 const DOUBLED: f64 = 16.0;
-/// A sender sees congestion within round trips but has to probe for free capacity, which it does
-/// every few seconds.
+/// Seconds to follow a change. A sender sees congestion within round trips, but probes for free
+/// capacity only every few seconds.
 const SECONDS_DOWN: f64 = 1.0;
 const SECONDS_UP: f64 = 4.0;
 
 #[test]
-fn a_rate_that_halves_and_doubles_again_is_followed() {
+fn goodput_follows_a_halved_rate_within_1_s_and_a_doubled_one_within_4_s() {
     for (loss, seed) in [(0.0, 1), (0.0, 2), (0.05, 1), (0.05, 2)] {
         let full = LinkConfig { loss: Loss::Iid(loss), ..link(100, 20) };
         let half = LinkConfig { rate_bps: Some(50_000_000), ..full.clone() };
@@ -36,18 +35,18 @@ fn a_rate_that_halves_and_doubles_again_is_followed() {
         let share = outcome.goodput(doubled + SECONDS_UP, 24.0) / capacity(&full);
         assert!(share >= 0.85, "loss {loss}, seed {seed}: {share} of the rate");
 
-        // Half the rate keeps the buffer of the whole one: two products of its own.
+        // The queue length in bytes stays the same: 2 BDP at half the rate.
         let queue = outcome.mean_queue(halved, halved + 2.0) / 250_000.0;
-        assert!(queue <= 0.5, "loss {loss}, seed {seed}: {queue} products after halving");
+        assert!(queue <= 0.5, "loss {loss}, seed {seed}: {queue} BDP after halving");
         let queue = outcome.mean_queue(doubled, 24.0) / 500_000.0;
-        assert!(queue <= 0.25, "loss {loss}, seed {seed}: {queue} products after doubling");
+        assert!(queue <= 0.25, "loss {loss}, seed {seed}: {queue} BDP after doubling");
         let dropped = outcome.queue_loss(halved, 24.0);
         assert!(dropped <= 0.005, "loss {loss}, seed {seed}: {dropped} dropped by the queue");
     }
 }
 
 #[test]
-fn a_rate_that_falls_to_a_tenth_is_followed() {
+fn goodput_follows_a_rate_that_falls_to_a_tenth_within_3_s() {
     for (loss, seed) in [(0.0, 1), (0.0, 2), (0.05, 1), (0.05, 2)] {
         let full = LinkConfig { loss: Loss::Iid(loss), ..link(100, 20) };
         let tenth = LinkConfig { rate_bps: Some(10_000_000), ..full.clone() };
@@ -58,8 +57,8 @@ fn a_rate_that_falls_to_a_tenth_is_followed() {
         let fallen = outcome.since_connected(HALVED);
         let share = outcome.goodput(fallen + 3.0, 20.0) / capacity(&tenth);
         assert!(share >= 0.85, "loss {loss}, seed {seed}: {share} of the tenth");
-        // The buffer is ten products of the new rate; the queue is worked off and stays away.
+        // The queue length is 10 BDP of the new rate. The queue must drain and stay short.
         let queue = outcome.mean_queue(fallen + 4.0, 20.0) / 50_000.0;
-        assert!(queue <= 0.5, "loss {loss}, seed {seed}: {queue} products");
+        assert!(queue <= 0.5, "loss {loss}, seed {seed}: {queue} BDP");
     }
 }

@@ -1,4 +1,4 @@
-//! Heavy loss that ends: the rate is there again within round trips.
+//! Recovery of the goodput after a time of high loss.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use crate::common::{capacity, link, transfer};
 use bats_netem::{LinkConfig, Loss};
 
 #[test]
-fn the_rate_is_there_within_ten_round_trips_after_the_loss_ends() {
+fn goodput_recovers_within_ten_round_trips_after_thirty_per_cent_loss_ends() {
     for seed in 1..4 {
         let clean = link(100, 20);
         let lossy = LinkConfig { loss: Loss::Iid(0.3), ..clean.clone() };

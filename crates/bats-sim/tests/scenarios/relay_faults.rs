@@ -1,5 +1,5 @@
-//! Relays that lie, strangers that forge, relays that restart, links that break: what is delivered is
-//! what was sent (`Hops` checks each message), and afterwards things go on.
+//! Faults of relays: pollution, forged packets, restarts, link failures. Sessions deliver only
+//! correct messages (`Hops` checks each one) and continue after the fault.
 
 use std::time::Duration;
 
@@ -7,74 +7,74 @@ use bats_proto::fuzzing::{open_short, seal_as};
 use bats_proto::wire::short_header::PacketKind;
 use bats_proto::{Input, Received};
 use bats_sim::hops::Hops;
-use bats_sim::line::{Line, Way};
 use bats_sim::matrix::Cell;
+use bats_sim::relay_network::{LinkDirection, RelayNetwork};
 
 fn hops(count: usize, loss: f64, seconds: u64) -> Hops {
     let cell = Cell { seed: 3, ..Cell::over(20, 5, loss, seconds) };
     Hops::new(count, cell, true)
 }
 
-/// Row 30, insider: the second relay flips a byte of one in a thousand coded packets. Its link's
-/// seal is right; the symbols' is not.
+/// Row 30 of the goals, insider: the first relay flips a bit in one of a thousand coded packets.
+/// The link packets are authentic, but the symbols fail their authentication.
 #[test]
-fn a_relay_that_lies_is_seen_and_nothing_of_it_is_delivered() {
+fn polluted_symbols_are_counted_discarded_and_repaired() {
     let run = hops(3, 0.02, 6);
     let honest = run.run().goodput();
-    let mut line = Line::new(run.line());
+    let mut network = RelayNetwork::new(run.network_config());
     let mut count = 0_u64;
-    let (told, flips) = (std::rc::Rc::new(std::cell::Cell::new(0)), 1_000);
-    let flipped = told.clone();
-    line.tamper = Some(Box::new(move |link, way, bytes| {
-        if link != 1 || way != Way::Forth {
+    let (polluted, interval) = (std::rc::Rc::new(std::cell::Cell::new(0)), 1_000);
+    let counter = polluted.clone();
+    network.tamper = Some(Box::new(move |link, direction, bytes| {
+        if link != 1 || direction != LinkDirection::Forward {
             return;
         }
         let Some((header, mut payload)) = open_short(true, 0, bytes) else { return };
-        if !header.carried || header.kind == PacketKind::Control {
+        if !header.relayed || header.kind == PacketKind::Control {
             return;
         }
         count += 1;
-        if count.is_multiple_of(flips) {
+        if count.is_multiple_of(interval) {
             let last = payload.len() - 1;
             payload[last] ^= 0x40;
             *bytes = seal_as(true, 0, header, &payload);
-            flipped.set(flipped.get() + 1);
+            counter.set(counter.get() + 1);
         }
     }));
-    let outcome = run.run_on(&mut line, |_, _| {});
-    let altered = outcome.receiver.symbols_altered;
+    let outcome = run.run_on(&mut network, |_, _| {});
+    let discarded = outcome.receiver.symbols_polluted;
     let goodput = outcome.goodput();
     println!(
-        "{} packets altered, {altered} symbols refused, {goodput:.1} of {honest:.1} Mbit/s",
-        told.get()
+        "{} packets polluted, {discarded} symbols discarded, {goodput:.1} of {honest:.1} Mbit/s",
+        polluted.get()
     );
-    assert!(told.get() >= 5, "the relay did lie");
-    assert!(altered >= 1, "and was found out");
-    assert!(goodput > 0.3 * honest, "what is altered is sent again");
+    assert!(polluted.get() >= 5, "the relay pollutes packets");
+    assert!(discarded >= 1, "polluted symbols are detected");
+    assert!(goodput > 0.3 * honest, "polluted symbols are repaired");
 }
 
-/// Row 30, outsider: forged and replayed packets on the middle link change nothing.
+/// Row 30 of the goals, outsider: forged and replayed packets on the middle link.
 #[test]
-fn strangers_get_nothing_into_a_flow() {
+fn forged_and_replayed_packets_change_no_relay_state() {
     let run = hops(3, 0.0, 2);
-    let mut line = Line::new(run.line());
+    let mut network = RelayNetwork::new(run.network_config());
     let seen = std::rc::Rc::new(std::cell::RefCell::new(Vec::<Vec<u8>>::new()));
     let copies = seen.clone();
-    line.tamper = Some(Box::new(move |link, way, bytes| {
-        if link == 1 && way == Way::Forth && copies.borrow().len() < 200 {
+    network.tamper = Some(Box::new(move |link, direction, bytes| {
+        if link == 1 && direction == LinkDirection::Forward && copies.borrow().len() < 200 {
             copies.borrow_mut().push(bytes.clone());
         }
     }));
-    let outcome = run.run_on(&mut line, |_, _| {});
-    assert_eq!(outcome.receiver.symbols_altered, 0);
-    let now = line.now();
-    let before = line.relay_stats(2);
+    let outcome = run.run_on(&mut network, |_, _| {});
+    assert_eq!(outcome.receiver.symbols_polluted, 0);
+    let now = network.now();
+    let before = network.relay_stats(2);
     let remote = "10.0.1.1:4000".parse().expect("an address");
     let mut forged = 0;
     for round in 0..500_usize {
         for bytes in seen.borrow().iter() {
             let mut bytes = bytes.clone();
-            // The first round replays; the others change a byte.
+            // The first round replays the packets; the others corrupt a byte.
             if round > 0 {
                 let at = 5 + (round * 7 + forged) % (bytes.len() - 5);
                 bytes[at] ^= 1 + (round % 255) as u8;
@@ -82,36 +82,36 @@ fn strangers_get_nothing_into_a_flow() {
             forged += 1;
             let payload = &mut bytes[..];
             let received = Received { remote, local_ip: None, ecn: 0, payload };
-            line.node(2).handle(now, Input::Datagram(received));
+            network.node(2).handle(now, Input::Datagram(received));
         }
     }
     assert!(forged >= 100_000);
-    assert_eq!(line.relay_stats(2), before, "not one was taken");
-    // Nor does anything of a network pass for a packet between the ends.
+    assert_eq!(network.relay_stats(2), before, "no packet is accepted");
+    // A datagram from the network is not accepted as a packet of an end-to-end session either.
     let remote = "[100::1:1:1]:1".parse().expect("an address");
     let mut bytes = seen.borrow()[0].clone();
-    let dropped = line.node(2).endpoint_stats().datagrams_dropped;
+    let dropped = network.node(2).endpoint_stats().datagrams_dropped;
     let received = Received { remote, local_ip: None, ecn: 0, payload: &mut bytes };
-    line.node(2).handle(now, Input::Datagram(received));
-    assert_eq!(line.node(2).endpoint_stats().datagrams_dropped, dropped + 1);
+    network.node(2).handle(now, Input::Datagram(received));
+    assert_eq!(network.node(2).endpoint_stats().datagrams_dropped, dropped + 1);
 }
 
-/// Mbit/s in the second from `at` on.
+/// Goodput in the second from `at` on, in Mbit/s.
 fn rate_from(delivered: &[u64], at: f64) -> f64 {
     let index = |second: f64| (second / Hops::SAMPLE.as_secs_f64()).round() as usize;
     (delivered[index(at + 1.0)] - delivered[index(at)]) as f64 * 8e-6
 }
 
-/// A relay loses all its state in the middle of a transfer and comes back.
+/// A relay restarts during a transfer and loses all its state.
 #[test]
-fn a_relay_that_restarts_costs_what_was_under_way() {
+fn goodput_recovers_within_two_seconds_after_a_relay_restart() {
     let run = hops(3, 0.05, 8);
-    let mut line = Line::new(run.line());
+    let mut network = RelayNetwork::new(run.network_config());
     let mut restarted = false;
-    let outcome = run.run_on(&mut line, |line, time| {
+    let outcome = run.run_on(&mut network, |network, time| {
         if !restarted && time >= Duration::from_secs(3) {
             restarted = true;
-            line.restart(1);
+            network.restart(1);
         }
     });
     assert!(restarted);
@@ -119,60 +119,59 @@ fn a_relay_that_restarts_costs_what_was_under_way() {
     let (before, after) = (second(1.8), second(5.0));
     println!("{before:.1} Mbit/s before, {after:.1} after");
     assert!(after > 0.9 * before, "{after} after {before}");
-    // Back within a second: the links' handshakes, then reports and repairs.
+    // Half of the goodput returns within 1 s: link handshakes, then feedback and repairs.
     assert!(second(4.0) > 0.5 * before, "{}", second(4.0));
 }
 
-/// Row 8 for a middle link: it is dead for a while, then the flow goes on.
+/// Row 8 of the goals for a link between relays.
 #[test]
-fn a_link_in_the_middle_may_be_dead_for_a_while() {
+fn goodput_recovers_after_a_blackout_of_two_seconds_on_a_middle_link() {
     let run = hops(3, 0.05, 8);
-    let mut line = Line::new(run.line());
+    let mut network = RelayNetwork::new(run.network_config());
     let link = run.cell.link();
     let mut steps = 0;
-    let outcome = run.run_on(&mut line, |line, time| {
+    let outcome = run.run_on(&mut network, |network, time| {
         if steps == 0 && time >= Duration::from_secs(3) {
-            line.set_link(1, &bats_netem::LinkConfig { black_hole: true, ..link.clone() });
+            network.set_link(1, &bats_netem::LinkConfig { black_hole: true, ..link.clone() });
             steps = 1;
         }
         if steps == 1 && time >= Duration::from_secs(5) {
-            line.set_link(1, &link);
+            network.set_link(1, &link);
             steps = 2;
         }
     });
     assert_eq!(steps, 2);
     let rate = |at: f64| rate_from(&outcome.delivered, at);
-    let (before, hole, after) = (rate(1.5), rate(3.8), rate(6.5));
-    println!("{before:.1}, {hole:.1}, {after:.1} Mbit/s");
-    assert!(hole < 0.1 * before && after > 0.9 * before);
+    let (before, during, after) = (rate(1.5), rate(3.8), rate(6.5));
+    println!("{before:.1} Mbit/s before, {during:.1} during, {after:.1} after the blackout");
+    assert!(during < 0.1 * before && after > 0.9 * before);
 }
 
-/// When nobody speaks, relays forget.
 #[test]
-fn relays_forget_silent_flows() {
+fn relays_delete_idle_flows_after_the_idle_timeout() {
     let mut run = hops(3, 0.05, 1);
     run.cell.duration = Duration::from_millis(500);
-    let mut config = run.line();
+    let mut config = run.network_config();
     config.relay.idle_timeout = Duration::from_secs(5);
     config.transport.idle_timeout = Duration::from_secs(3_000);
     config.transport.keep_alive = None;
-    let mut line = Line::new(config);
-    run.run_on(&mut line, |_, _| {});
-    assert!(line.relay_stats(1).flows >= 2);
-    // The source goes on with what it was given; then it is silent.
-    let end = line.now() + Duration::from_secs(120);
-    while line.now() < end {
-        line.step(end);
-        for (node, handle, event) in core::mem::take(&mut line.events) {
+    let mut network = RelayNetwork::new(config);
+    run.run_on(&mut network, |_, _| {});
+    assert!(network.relay_stats(1).flows >= 2);
+    // The source sends the data that it has accepted, and is idle afterwards.
+    let end = network.now() + Duration::from_secs(120);
+    while network.now() < end {
+        network.step(end);
+        for (node, handle, event) in core::mem::take(&mut network.events) {
             if event == bats_proto::Event::Readable {
-                let now = line.now();
-                while line.node(node).recv(now, handle).is_some() {}
-                line.touch(node);
+                let now = network.now();
+                while network.node(node).recv(now, handle).is_some() {}
+                network.wake(node);
             }
         }
     }
     for node in 1..3 {
-        let stats = line.relay_stats(node);
+        let stats = network.relay_stats(node);
         assert_eq!((stats.flows, stats.bytes_held), (0, 0), "node {node}");
         assert!(stats.flows_expired >= 2);
     }

@@ -1,10 +1,10 @@
-//! A bottleneck with next to no buffer.
+//! A bottleneck with a queue of 0.1 BDP.
 
 use crate::common::{capacity, link, transfer};
 use bats_netem::{LinkConfig, Loss};
 
 #[test]
-fn a_tenth_of_a_product_is_buffer_enough() {
+fn a_queue_of_a_tenth_of_the_bdp_keeps_85_per_cent_of_the_goodput() {
     for (loss, seed) in [(0.0, 1), (0.0, 2), (0.05, 1), (0.05, 2)] {
         let full = link(100, 20);
         let link = LinkConfig {
@@ -17,7 +17,7 @@ fn a_tenth_of_a_product_is_buffer_enough() {
         let outcome = run.run();
         let efficiency = outcome.goodput(5.0, 15.0) / capacity(&link);
         assert!(efficiency >= 0.85, "loss {loss}, seed {seed}: {efficiency}");
-        // Probing for more rate overflows it now and then; standing overload would cost more.
+        // Bandwidth probing overflows the queue at times; permanent overload would drop more.
         let dropped = outcome.queue_loss(5.0, 15.0);
         assert!(dropped <= 0.02, "loss {loss}, seed {seed}: {dropped} dropped by the queue");
     }

@@ -1,12 +1,12 @@
-//! Slow links that lose much: a round trip holds few packets, and what they tell of the rate and of
-//! the path's own loss is noise. No conclusion from it may hold the flow down.
+//! Slow links with high loss: a round trip has few packets, so estimates of the delivery rate and
+//! of the random loss are noisy. This noise must not reduce the goodput.
 
 use crate::common::{capacity, transfer};
 use bats_netem::{LinkConfig, Loss};
 
-/// (Mbit/s, one-way delay in ms, bytes of queue, loss, share of the capacity that must arrive from
-/// second 8 on, whatever the seed).
-const SCENES: [(u64, u64, usize, f64, f64); 6] = [
+/// (Mbit/s, one-way delay in ms, queue in bytes, loss, minimum share of the capacity from second 8
+/// on, for each seed).
+const SCENARIOS: [(u64, u64, usize, f64, f64); 6] = [
     (20, 20, 100_000, 0.6, 0.6),
     (20, 20, 100_000, 0.5, 0.8),
     (20, 20, 100_000, 0.3, 0.85),
@@ -16,8 +16,8 @@ const SCENES: [(u64, u64, usize, f64, f64); 6] = [
 ];
 
 #[test]
-fn a_slow_link_that_loses_much_is_used() {
-    for (rate, delay, queue, loss, share) in SCENES {
+fn slow_links_with_high_loss_reach_their_share_of_the_capacity() {
+    for (rate, delay, queue, loss, share) in SCENARIOS {
         for seed in 1..=5 {
             let link = LinkConfig {
                 queue_bytes: Some(queue),

@@ -1,4 +1,4 @@
-//! However small the budgets: nothing waits for memory for ever.
+//! Small memory budgets must not cause a deadlock.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use bats_proto::TransportConfig;
 use bats_sim::transfer::Transfer;
 
 #[test]
-fn the_smallest_budgets_deliver_everything_at_any_loss() {
+fn the_smallest_budgets_deliver_all_data_at_any_loss() {
     const TOTAL: u64 = 8 << 20;
     for (loss, receive_budget, message_size) in
         [(0.0, 0, 1_400_000), (0.3, 0, 5_000), (0.5, 0, 700_000), (0.5, 3 << 20, 1_400_000)]
@@ -20,7 +20,7 @@ fn the_smallest_budgets_deliver_everything_at_any_loss() {
             frame_overhead: 42,
             ..LinkConfig::default()
         };
-        // A smaller send budget would mean one message for each round trip.
+        // A smaller send budget would allow only one message per round trip.
         let transport = TransportConfig {
             send_budget: 256 << 10,
             receive_budget,

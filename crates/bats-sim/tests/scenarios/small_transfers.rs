@@ -1,5 +1,5 @@
-//! Ten megabytes over links that lose nothing, from the first byte of the handshake to the last of the
-//! data: what a user of a good link waits for.
+//! Transfers of 10 MB over lossless links, measured from the start of the handshake to the last
+//! byte of data.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use bats_netem::{Jitter, LinkConfig};
 
 const BYTES: u64 = 10_000_000;
 
-/// Seconds until everything has arrived, the handshake included.
+/// Seconds until all data have arrived, including the handshake.
 fn seconds(link: &LinkConfig, seed: u64) -> f64 {
     let mut run = transfer(link, 60);
     run.seed = seed;
@@ -20,16 +20,16 @@ fn seconds(link: &LinkConfig, seed: u64) -> f64 {
 }
 
 #[test]
-fn a_slow_link_is_filled_without_variation() {
+fn rates_on_a_slow_link_vary_by_less_than_one_per_cent_between_seeds() {
     let link = link(10, 15);
     let rates: Vec<f64> = (1..6).map(|seed| BYTES as f64 * 8e-6 / seconds(&link, seed)).collect();
     let (least, most) = rates.iter().fold((f64::MAX, 0.0_f64), |(a, b), &r| (a.min(r), b.max(r)));
-    assert!(least >= 9.3, "Mbit/s of at most {}: {rates:?}", capacity(&link));
+    assert!(least >= 9.3, "capacity {} Mbit/s: {rates:?}", capacity(&link));
     assert!(most - least < 0.01 * least, "{rates:?}");
 }
 
 #[test]
-fn jitter_costs_a_fast_link_little() {
+fn ten_megabytes_at_100_mbit_s_with_jitter_take_at_most_1_s() {
     let link = LinkConfig {
         jitter: Some(Jitter { amplitude: Duration::from_millis(3), reorder: true }),
         ..link(100, 10)
@@ -41,7 +41,7 @@ fn jitter_costs_a_fast_link_little() {
 }
 
 #[test]
-fn a_gigabit_is_reached_at_once_over_a_few_milliseconds() {
+fn ten_megabytes_at_1_gbit_s_take_at_most_200_ms() {
     let link = link(1_000, 4);
     for seed in 1..4 {
         let took = seconds(&link, seed);

@@ -1,14 +1,14 @@
-//! Bottlenecks that buffer a few packets only, as policers and small routers do: what overflows
-//! them is known by what arrives, and nobody floods them.
+//! Bottlenecks with a queue of a few packets, as policers and small routers have. The sender
+//! detects the rate of the bottleneck from the delivery rate and does not flood it.
 
 use std::time::Duration;
 
 use crate::common::{capacity, transfer};
 use bats_netem::{LinkConfig, Loss};
 
-/// (rate, rate from second 5 on, one-way delay, bytes of queue, loss, share of the packets that may
-/// be dropped by the queue, share of the capacity that must arrive), from second 8 on.
-const SCENES: [(u64, u64, u64, usize, f64, f64, f64); 7] = [
+/// (Mbit/s, Mbit/s from second 5 on, one-way delay in ms, queue in bytes, loss, maximum fraction of
+/// packets dropped by the queue, minimum share of the capacity); both bounds from second 8 on.
+const SCENARIOS: [(u64, u64, u64, usize, f64, f64, f64); 7] = [
     (50, 50, 25, 6_000, 0.0, 0.08, 0.85),
     (50, 50, 25, 15_000, 0.01, 0.08, 0.85),
     (20, 20, 20, 6_000, 0.02, 0.08, 0.85),
@@ -19,8 +19,8 @@ const SCENES: [(u64, u64, u64, usize, f64, f64, f64); 7] = [
 ];
 
 #[test]
-fn a_queue_of_a_few_packets_is_not_flooded() {
-    for (before, after, delay, queue, loss, dropped, share) in SCENES {
+fn a_queue_of_a_few_packets_drops_at_most_eight_per_cent() {
+    for (before, after, delay, queue, loss, dropped, share) in SCENARIOS {
         let link = |rate: u64| LinkConfig {
             queue_bytes: Some(queue),
             loss: if loss > 0.0 { Loss::Iid(loss) } else { Loss::None },
@@ -29,12 +29,13 @@ fn a_queue_of_a_few_packets_is_not_flooded() {
         let mut run = transfer(&link(before), 20);
         run.changes = vec![(Duration::from_secs(5), link(after), link(after))];
         let outcome = run.run();
-        let scene = format!("{before} to {after} Mbit/s, {delay} ms, {queue} bytes, loss {loss}");
-        let believed = outcome.at(20.0).sender.delivery_bps as f64 / 1e6;
+        let scenario =
+            format!("{before} to {after} Mbit/s, {delay} ms, {queue} bytes, loss {loss}");
+        let estimate = outcome.at(20.0).sender.delivery_bps as f64 / 1e6;
         let lost = outcome.queue_loss(8.0, 20.0);
         let efficiency = outcome.goodput(8.0, 20.0) / capacity(&link(after));
-        assert!(believed <= 1.2 * after as f64, "{scene}: {believed} Mbit/s believed");
-        assert!(lost <= dropped, "{scene}: {lost} dropped by the queue");
-        assert!(efficiency >= share, "{scene}: {efficiency} of the capacity");
+        assert!(estimate <= 1.2 * after as f64, "{scenario}: delivery rate {estimate} Mbit/s");
+        assert!(lost <= dropped, "{scenario}: {lost} dropped by the queue");
+        assert!(efficiency >= share, "{scenario}: {efficiency} of the capacity");
     }
 }

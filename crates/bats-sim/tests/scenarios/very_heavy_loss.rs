@@ -1,11 +1,11 @@
-//! Loss at which others give up: still a share of what the path carries.
+//! Independent loss of 30, 50 and 90 %.
 
 use std::time::Duration;
 
 use crate::common::{capacity, link, transfer};
 use bats_netem::{LinkConfig, Loss};
 
-/// Shares of the capacity at this loss, of some seeds.
+/// Goodput divided by the capacity at this loss, for three seeds.
 fn shares(loss: f64) -> Vec<f64> {
     let link = LinkConfig { loss: Loss::Iid(loss), ..link(100, 20) };
     let share = |seed| {
@@ -19,21 +19,21 @@ fn shares(loss: f64) -> Vec<f64> {
 }
 
 #[test]
-fn at_thirty_per_cent_the_path_is_filled() {
+fn thirty_per_cent_loss_keeps_ninety_per_cent_of_the_capacity() {
     let shares = shares(0.3);
     assert!(shares.iter().all(|share| (0.9..=1.0).contains(share)), "{shares:?}");
 }
 
 #[test]
-fn at_fifty_per_cent_four_fifths_of_what_can_pass_do() {
+fn fifty_per_cent_loss_keeps_eighty_per_cent_of_the_capacity() {
     let shares = shares(0.5);
     assert!(shares.iter().all(|share| (0.8..=1.0).contains(share)), "{shares:?}");
 }
 
 #[test]
-fn at_ninety_per_cent_everything_arrives() {
+fn ninety_per_cent_loss_delivers_all_data_within_60_s() {
     for seed in 1..4 {
-        // A handshake has ten seconds, too few for this: the loss begins after it.
+        // The loss begins after the handshake, whose time-out of 10 s is too short for it.
         let clean = link(20, 10);
         let lossy = LinkConfig { loss: Loss::Iid(0.9), ..clean.clone() };
         let mut run = transfer(&clean, 120);

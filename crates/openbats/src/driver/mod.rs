@@ -1,10 +1,10 @@
-//! The I/O thread: one socket, one protocol core, deadlines in nanoseconds.
+//! The I/O thread: drives one socket and one protocol core, with timers in nanoseconds.
 
-mod alarm;
-mod marks;
+mod icmp_errors;
 mod poller;
 mod socket;
-mod unreachable;
+mod socket_options;
+mod thread_waker;
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,25 +16,25 @@ use std::time::Duration;
 use bats_proto::Input;
 use bats_types::Timestamp;
 
-pub(crate) use alarm::Alarm;
-pub(crate) use marks::{MAX_DSCP, SocketOptions};
 pub(crate) use poller::{Interest, Poller};
 pub(crate) use socket::{Socket, canonical};
+pub(crate) use socket_options::{MAX_DSCP, SocketOptions};
+pub(crate) use thread_waker::ThreadWaker;
 
-use crate::carrier::Output;
 use crate::shared::Shared;
+use crate::transport::Output;
 use socket::{Bursts, Readiness, ReceiveBuffers};
 
-/// The timer slack asked of the system: the default of 50 us is a fifth of a pacing interval.
+/// Timer slack requested from the system: the default of 50 us is a fifth of a pacing interval.
 const TIMER_SLACK_NS: u64 = 1;
-/// Least time to sleep: shorter deadlines are reached by looking again.
+/// Shortest sleep: the loop polls for earlier deadlines.
 const SHORTEST_SLEEP: Duration = Duration::from_micros(5);
 
-/// Starts the thread. It ends when nobody holds the endpoint or a connection of it any more and
-/// the last connection has said its farewell.
+/// Starts the I/O thread. It ends when all handles of the endpoint and its connections are dropped
+/// and the last connection has ended.
 pub(crate) fn start(shared: Arc<Shared>, socket: Socket) -> io::Result<()> {
     thread::Builder::new().name("openbats-io".into()).spawn(move || {
-        let mut guard = EndGuard { shared: &shared, why: "the I/O thread panicked".into() };
+        let mut guard = EndNotifier { shared: &shared, why: "the I/O thread panicked".into() };
         set_timer_slack();
         guard.why = match Driver::new(&shared, &socket).run() {
             Ok(()) => "all handles were dropped".into(),
@@ -43,19 +43,19 @@ pub(crate) fn start(shared: Arc<Shared>, socket: Socket) -> io::Result<()> {
                 error.to_string()
             }
         };
-        // Who hears of the end may bind the address at once.
+        // Tasks that are notified of the end can bind the address at once.
         drop(socket);
     })?;
     Ok(())
 }
 
-/// Tells everyone who waits, also after a panic.
-struct EndGuard<'a> {
+/// Notifies all waiting tasks when the thread ends, also after a panic.
+struct EndNotifier<'a> {
     shared: &'a Shared,
     why: String,
 }
 
-impl Drop for EndGuard<'_> {
+impl Drop for EndNotifier<'_> {
     fn drop(&mut self) {
         self.shared.on_ended(std::mem::take(&mut self.why));
     }
@@ -75,20 +75,20 @@ struct Driver<'a> {
     socket: &'a Socket,
     incoming: ReceiveBuffers,
     outgoing: Bursts,
-    /// Where nobody listens, as the system said.
-    closed_ports: Vec<SocketAddr>,
-    /// Whom to wake once the lock is free.
+    /// Remote addresses for which the system reported an unreachable port.
+    unreachable_ports: Vec<SocketAddr>,
+    /// Tasks to wake once the lock is released.
     due: Vec<Waker>,
 }
 
-/// What the core wants next.
-enum Next {
-    /// More is ready to be sent at once.
+/// The next step of the loop.
+enum NextStep {
+    /// Poll again at once: more packets are ready to be sent.
     Now,
-    /// Nothing before this time, or before something happens.
+    /// Sleep until this time or the next I/O event.
     Sleep(Option<Timestamp>),
-    /// Nobody is left.
-    End,
+    /// End the thread: no handles and no connections are left.
+    Finish,
 }
 
 impl<'a> Driver<'a> {
@@ -98,68 +98,68 @@ impl<'a> Driver<'a> {
             socket,
             incoming: ReceiveBuffers::new(socket),
             outgoing: Bursts::new(),
-            closed_ports: Vec::new(),
+            unreachable_ports: Vec::new(),
             due: Vec::new(),
         }
     }
 
     fn run(&mut self) -> io::Result<()> {
         loop {
-            // Errors first: while one is pending, the next call would fail by it.
-            self.closed_ports = self.socket.closed_ports();
+            // Read pending errors first: otherwise they make the next call fail.
+            self.unreachable_ports = self.socket.unreachable_ports();
             let received = self.socket.receive(&mut self.incoming)?;
-            let next = self.turn();
+            let next = self.process();
             self.due.drain(..).for_each(Waker::wake);
             let all_sent = self.socket.send(&mut self.outgoing)?;
             match next {
-                Next::End => return Ok(()),
+                NextStep::Finish => return Ok(()),
                 _ if !all_sent => {
                     if self.shared.lock().is_terminated {
                         return Ok(());
                     }
                     self.sleep(None, Readiness::ReadOrWrite)?;
                 }
-                Next::Sleep(until) if !received => self.sleep(until, Readiness::Read)?,
-                // Something came in: more may wait, and a look is cheaper than a sleep.
-                Next::Sleep(_) => self.shared.lock().is_asleep = false,
-                Next::Now => {}
+                NextStep::Sleep(until) if !received => self.sleep(until, Readiness::Read)?,
+                // More packets may follow: polling is cheaper than sleeping.
+                NextStep::Sleep(_) => self.shared.lock().is_asleep = false,
+                NextStep::Now => {}
             }
         }
     }
 
-    /// Hands what came in to the core and collects what it wants to send.
-    fn turn(&mut self) -> Next {
+    /// Passes received packets to the core and collects the packets to send.
+    fn process(&mut self) -> NextStep {
         let clock = &self.shared.clock;
         let mut core = self.shared.lock();
-        // Before anything else, as the answer to what was sent earlier.
-        for closed in self.closed_ports.drain(..) {
-            core.endpoint.handle_closed_port(closed);
+        // Before the received datagrams: the errors answer packets sent earlier.
+        for closed in self.unreachable_ports.drain(..) {
+            core.endpoint.handle_unreachable_port(closed);
         }
         for datagram in self.incoming.drain() {
             core.endpoint.handle(clock.now(), Input::Datagram(datagram));
         }
         core.endpoint.handle(clock.now(), Input::Timeout);
-        core.check_strangers(clock);
+        core.check_untrusted_peers(clock);
         let next = loop {
-            // What could not be sent goes first; there is room for more only behind it.
-            let Some(buffer) = self.outgoing.room() else { break Next::Now };
+            // Unsent packets go first; without free buffers, send before polling for more.
+            let Some(buffer) = self.outgoing.room() else { break NextStep::Now };
             match core.endpoint.poll(clock.now(), buffer) {
                 Output::Transmit(transmit) => self.outgoing.push(transmit),
                 Output::Event(handle, event) => {
                     core.on_event(clock, handle, event, &mut self.due);
                 }
-                Output::Timeout(until) => break Next::Sleep(until),
+                Output::Timeout(until) => break NextStep::Sleep(until),
             }
         };
         core.check_idle(&mut self.due);
-        if matches!(next, Next::Sleep(_)) {
+        if matches!(next, NextStep::Sleep(_)) {
             if core.is_terminated {
-                return Next::End;
+                return NextStep::Finish;
             }
             if core.handles == 0 && core.is_idle() {
-                return Next::End;
+                return NextStep::Finish;
             }
-            // From here on a call of the application rings the alarm.
+            // From here on calls of the application wake the thread.
             core.is_asleep = true;
         }
         next
@@ -170,9 +170,10 @@ impl<'a> Driver<'a> {
         if timeout.is_some_and(|timeout| timeout < SHORTEST_SLEEP) {
             return Ok(());
         }
-        let rung = self.socket.wait(&self.shared.alarm, &self.shared.poller, timeout, readiness)?;
-        if rung {
-            self.shared.alarm.silence();
+        let woken =
+            self.socket.wait(&self.shared.thread_waker, &self.shared.poller, timeout, readiness)?;
+        if woken {
+            self.shared.thread_waker.reset();
         }
         Ok(())
     }

@@ -1,14 +1,14 @@
-//! Tells which of many sockets are ready.
+//! Readiness of many sockets: epoll(7).
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{Timespec, epoll};
 
-/// Sockets told of at a time; the others keep.
-const AT_ONCE: usize = 256;
+/// Sockets reported per call; the next call reports the others.
+const MAX_EVENTS: usize = 256;
 
-/// What a socket is watched for: always for what comes in.
+/// The readiness to wait for; reading is always included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Interest {
     Read,
@@ -24,7 +24,7 @@ impl Interest {
     }
 }
 
-/// A set of sockets, itself a file that is readable while one of them is ready.
+/// A set of sockets. Its own file descriptor is readable while one of them is ready.
 #[derive(Debug)]
 pub(crate) struct Poller(OwnedFd);
 
@@ -33,7 +33,7 @@ impl Poller {
         Ok(Self(epoll::create(epoll::CreateFlags::CLOEXEC)?))
     }
 
-    /// Watches a socket until it is closed.
+    /// Adds a socket; closing the socket removes it.
     pub(crate) fn add(&self, socket: &impl AsFd, token: u64, interest: Interest) -> io::Result<()> {
         let data = epoll::EventData::new_u64(token);
         Ok(epoll::add(&self.0, socket, data, interest.flags())?)
@@ -49,17 +49,17 @@ impl Poller {
         Ok(epoll::modify(&self.0, socket, data, interest.flags())?)
     }
 
-    /// Watches a socket no more, although it stays open.
+    /// Removes a socket that stays open.
     pub(crate) fn remove(&self, socket: &impl AsFd) {
-        // It is not watched, which was to be achieved.
+        // An error means that the socket is not in the set.
         let _ = epoll::delete(&self.0, socket);
     }
 
-    /// Appends the tokens of sockets that are ready now.
+    /// Appends the tokens of the sockets that are ready now.
     pub(crate) fn ready(&self, tokens: &mut Vec<u64>) -> io::Result<()> {
         let empty =
             epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
-        let mut events = [empty; AT_ONCE];
+        let mut events = [empty; MAX_EVENTS];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         match epoll::wait(&self.0, &mut events[..], Some(&now)) {
             Ok(count) => tokens.extend(events[..count].iter().map(|event| event.data.u64())),

@@ -1,4 +1,4 @@
-//! The UDP socket: batches in and out with GRO and GSO, addresses of both families.
+//! The UDP socket: batched I/O with GRO and GSO, for both IP families.
 
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
@@ -11,21 +11,21 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{Domain, Protocol, Socket as RawSocket, Type};
 
 use crate::clock::Clock;
-use crate::driver::{Alarm, Poller, SocketOptions};
+use crate::driver::{Poller, SocketOptions, ThreadWaker};
 use crate::log_limit::LogLimit;
 
-/// Datagrams, or trains of datagrams joined by GRO, of one call.
+/// Buffers per receive call, each for one datagram or for several that GRO has coalesced.
 const RECEIVE_BATCH: usize = 16;
-/// Bytes of a train: the kernel joins no more.
-const TRAIN_BYTES: usize = 65_536;
-/// Bursts between two looks at what came in.
+/// Size of a receive buffer in bytes: the limit of GRO.
+const GRO_BYTES: usize = 65_536;
+/// Bursts sent between two receive calls.
 const MAX_BURSTS: usize = 16;
 /// Bytes of one burst.
 const BURST_BYTES: usize = 65_000;
-/// Buffers asked of the system: at 10 Gbit/s this is 6 ms in which the thread may be held up.
+/// Requested socket buffers in bytes: at 10 Gbit/s they cover a delay of the thread of 6 ms.
 const SOCKET_BUFFER: usize = 8 << 20;
 
-/// What to wait for besides time and alarm.
+/// The socket readiness to wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Readiness {
     Read,
@@ -37,16 +37,16 @@ pub(crate) enum Readiness {
 pub(crate) struct Socket {
     socket: UdpSocket,
     state: UdpSocketState,
-    /// An IPv6 socket reaches IPv4 addresses as mapped ones.
+    /// Whether the socket is IPv6; it reaches IPv4 addresses as IPv4-mapped ones.
     is_ipv6: bool,
-    /// The mark of each datagram beside its ECN bits.
+    /// DSCP of outgoing datagrams.
     dscp: u8,
-    /// For plain datagrams alone: long ones go in fragments, and closed ports are heard of.
-    is_plain: bool,
+    /// For mode UDP only: long datagrams are fragmented, and unreachable ports are reported.
+    is_mode_udp: bool,
 }
 
 impl Socket {
-    /// Binds `address`; an unspecified IPv6 address serves IPv4 too.
+    /// Binds `address`; an unspecified IPv6 address also serves IPv4.
     pub(crate) fn bind(address: SocketAddr, options: &SocketOptions) -> io::Result<Self> {
         let socket =
             RawSocket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
@@ -58,7 +58,7 @@ impl Socket {
         Ok(Self { dscp: options.dscp, ..Self::from_std(socket.into())? })
     }
 
-    /// Any free port, of both families where there are both.
+    /// Binds any free port, of both IP families if the system has both.
     pub(crate) fn bind_any(options: &SocketOptions) -> io::Result<Self> {
         Self::bind((Ipv6Addr::UNSPECIFIED, 0).into(), options)
             .or_else(|_| Self::bind(([0, 0, 0, 0], 0).into(), options))
@@ -69,32 +69,36 @@ impl Socket {
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
         enlarge_buffers(&socket);
         disable_timestamps(&socket);
-        Ok(Self { socket, state, is_ipv6, dscp: 0, is_plain: false })
+        Ok(Self { socket, state, is_ipv6, dscp: 0, is_mode_udp: false })
     }
 
-    /// Makes it a socket for plain datagrams alone: long ones go in fragments, and closed ports are
-    /// told of.
-    pub(crate) fn make_plain(&mut self) -> io::Result<()> {
-        super::unreachable::prepare(&self.socket, self.is_ipv6)?;
-        self.is_plain = true;
+    /// Dedicates the socket to mode UDP: long datagrams are fragmented, and unreachable ports are
+    /// reported.
+    pub(crate) fn dedicate_to_mode_udp(&mut self) -> io::Result<()> {
+        super::icmp_errors::configure(&self.socket, self.is_ipv6)?;
+        self.is_mode_udp = true;
         Ok(())
     }
 
-    /// Where nobody listens, as the system has heard since the last time. Only of sockets for plain
-    /// datagrams.
-    pub(crate) fn closed_ports(&self) -> Vec<SocketAddr> {
-        if self.is_plain { super::unreachable::closed_ports(&self.socket) } else { Vec::new() }
+    /// Remote addresses whose ports were reported as unreachable since the last call. Only for
+    /// sockets of mode UDP.
+    pub(crate) fn unreachable_ports(&self) -> Vec<SocketAddr> {
+        if self.is_mode_udp {
+            super::icmp_errors::unreachable_ports(&self.socket)
+        } else {
+            Vec::new()
+        }
     }
 
     pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
     }
 
-    /// Takes one batch; `false` when nothing was there.
+    /// Receives one batch; returns `false` if there was none.
     pub(crate) fn receive(&self, buffers: &mut ReceiveBuffers) -> io::Result<bool> {
         let mut slices: [IoSliceMut<'_>; RECEIVE_BATCH] = {
-            let mut trains = buffers.bytes.chunks_exact_mut(TRAIN_BYTES);
-            std::array::from_fn(|_| IoSliceMut::new(trains.next().unwrap_or_default()))
+            let mut gro_buffers = buffers.bytes.chunks_exact_mut(GRO_BYTES);
+            std::array::from_fn(|_| IoSliceMut::new(gro_buffers.next().unwrap_or_default()))
         };
         let result = self.state.recv((&self.socket).into(), &mut slices, &mut buffers.metas);
         buffers.count = 0;
@@ -108,7 +112,7 @@ impl Socket {
         }
     }
 
-    /// Sends what is there; `false` when the system takes no more now.
+    /// Sends the bursts; returns `false` if the send buffer of the socket is full.
     pub(crate) fn send(&self, bursts: &mut Bursts) -> io::Result<bool> {
         while let Some((transmit, bytes)) = bursts.front() {
             match self.send_burst(&transmit, bytes) {
@@ -118,8 +122,8 @@ impl Socket {
                     return Ok(false);
                 }
                 Err((sent, error)) => {
-                    // A datagram that the system refuses (too large for the interface, no route
-                    // for the moment) is lost like one that the network drops.
+                    // A datagram that the system refuses (too large for the interface, no route at
+                    // the moment) counts as lost in the network.
                     let consumed = (sent + transmit.segment_size).min(bytes.len());
                     if let Some(others) = bursts.log.allow(bursts.clock.now()) {
                         let remote = transmit.remote;
@@ -133,12 +137,12 @@ impl Socket {
         Ok(true)
     }
 
-    /// On error: how many bytes had left.
+    /// On error also returns the number of bytes sent before it.
     fn send_burst(&self, transmit: &Transmit, bytes: &[u8]) -> Result<(), (usize, io::Error)> {
-        // The system may have learnt meanwhile that the interface cannot do GSO.
+        // The system may have found out that the interface does not support GSO.
         let step = transmit.segment_size * self.state.max_gso_segments().max(1);
         let mut sent = 0;
-        // An empty datagram is one, too.
+        // An empty datagram is sent, too.
         let empty = bytes.is_empty().then_some(bytes);
         for contents in bytes.chunks(step.max(1)).chain(empty) {
             let datagrams = quinn_udp::Transmit {
@@ -151,8 +155,11 @@ impl Socket {
             };
             let send = || self.send_datagrams(&datagrams);
             let result = match send() {
-                // News of an earlier datagram, perhaps of another peer: this one did not leave.
-                Err(error) if self.is_plain && error.kind() != io::ErrorKind::WouldBlock => send(),
+                // The error belongs to an earlier datagram, perhaps to another peer; this one was
+                // not sent.
+                Err(error) if self.is_mode_udp && error.kind() != io::ErrorKind::WouldBlock => {
+                    send()
+                }
                 other => other,
             };
             match result {
@@ -167,7 +174,7 @@ impl Socket {
     fn send_datagrams(&self, datagrams: &quinn_udp::Transmit<'_>) -> io::Result<()> {
         #[cfg(target_os = "linux")]
         if self.dscp > 0 {
-            return super::marks::send(&self.socket, datagrams, self.dscp);
+            return super::socket_options::send(&self.socket, datagrams, self.dscp);
         }
         self.state.try_send((&self.socket).into(), datagrams)
     }
@@ -181,7 +188,7 @@ impl Socket {
         }
     }
 
-    /// A mapped source address is given as IPv4: the control message differs.
+    /// IPv4-mapped source addresses are passed as IPv4, because the control message differs.
     fn map_ip(&self, ip: IpAddr) -> IpAddr {
         match (self.is_ipv6, ip) {
             (true, IpAddr::V4(v4)) => v4.to_ipv6_mapped().into(),
@@ -189,11 +196,11 @@ impl Socket {
         }
     }
 
-    /// Sleeps until this socket or one of the poller's is ready, the alarm rings or the time is over;
-    /// whether it rang.
+    /// Sleeps until this socket or one of the poller is ready, the thread is woken, or the timeout
+    /// expires. Returns whether it was woken.
     pub(crate) fn wait(
         &self,
-        alarm: &Alarm,
+        thread_waker: &ThreadWaker,
         poller: &Poller,
         timeout: Option<Duration>,
         readiness: Readiness,
@@ -202,10 +209,10 @@ impl Socket {
             Readiness::Read => PollFlags::IN,
             Readiness::ReadOrWrite => PollFlags::IN | PollFlags::OUT,
         };
-        let (socket, alarm) = (self.socket.as_fd(), alarm.as_fd());
+        let (socket, thread_waker) = (self.socket.as_fd(), thread_waker.as_fd());
         let mut files = [
             PollFd::from_borrowed_fd(socket, flags),
-            PollFd::from_borrowed_fd(alarm, PollFlags::IN),
+            PollFd::from_borrowed_fd(thread_waker, PollFlags::IN),
             PollFd::from_borrowed_fd(poller.as_fd(), PollFlags::IN),
         ];
         let timeout = timeout.map(|timeout| Timespec {
@@ -220,14 +227,15 @@ impl Socket {
     }
 }
 
-/// An address without the disguise that an IPv6 socket gives IPv4 addresses.
+/// Converts IPv4-mapped IPv6 addresses to IPv4.
 pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
 fn is_transient(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionRefused, ConnectionReset, Interrupted, WouldBlock};
-    // ICMP errors of earlier datagrams show up as refusals and resets; nobody authenticated them.
+    // ICMP errors of earlier datagrams appear as refused and reset connections. They are not
+    // authenticated.
     matches!(error.kind(), WouldBlock | Interrupted | ConnectionRefused | ConnectionReset)
         || error.raw_os_error().is_some_and(|code| {
             let code = rustix::io::Errno::from_raw_os_error(code);
@@ -248,21 +256,22 @@ fn is_transient(error: &io::Error) -> bool {
         })
 }
 
-/// `quinn-udp` 0.6 asks for time stamps, but for trains its control buffer is 16 bytes too short
-/// to hold them beside addresses and ECN bits, so that the ECN bits fall off. We use no stamps.
+/// Disables the receive time stamps that `quinn-udp` 0.6 enables: they are not used, and its
+/// control buffer is 16 bytes too short for them together with addresses and ECN bits of coalesced
+/// datagrams, so that the ECN bits are lost.
 fn disable_timestamps(socket: &UdpSocket) {
     #[cfg(target_os = "linux")]
     {
         use nix::sys::socket::{setsockopt, sockopt};
         if let Err(error) = setsockopt(socket, sockopt::ReceiveTimestampns, &false) {
-            tracing::debug!(%error, "ECN marks of joined datagrams may be lost");
+            tracing::debug!(%error, "ECN marks of datagrams coalesced by GRO may be lost");
         }
     }
 }
 
 fn enlarge_buffers(socket: &UdpSocket) {
     let raw = socket2::SockRef::from(socket);
-    // Errors do not matter: what is there must do, and the loss shows in the statistics.
+    // Errors are ignored: smaller buffers work, and losses show in the statistics.
     #[cfg(target_os = "linux")]
     let forced =
         rustix::net::sockopt::set_socket_recv_buffer_size_force(socket, SOCKET_BUFFER).is_ok();
@@ -279,7 +288,7 @@ fn enlarge_buffers(socket: &UdpSocket) {
     }
 }
 
-/// Memory for one batch of datagrams.
+/// Buffers of one receive call.
 pub(crate) struct ReceiveBuffers {
     bytes: Vec<u8>,
     metas: [RecvMeta; RECEIVE_BATCH],
@@ -289,33 +298,33 @@ pub(crate) struct ReceiveBuffers {
 impl ReceiveBuffers {
     pub(crate) fn new(_socket: &Socket) -> Self {
         Self {
-            bytes: vec![0; RECEIVE_BATCH * TRAIN_BYTES],
+            bytes: vec![0; RECEIVE_BATCH * GRO_BYTES],
             metas: [RecvMeta::default(); RECEIVE_BATCH],
             count: 0,
         }
     }
 
-    /// The datagrams of the batch, each once.
+    /// Returns each datagram of the batch once.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = Received<'_>> {
         let count = std::mem::take(&mut self.count);
-        let trains = self.bytes.chunks_exact_mut(TRAIN_BYTES);
-        trains.zip(&self.metas[..count]).flat_map(|(train, meta)| {
+        let gro_buffers = self.bytes.chunks_exact_mut(GRO_BYTES);
+        gro_buffers.zip(&self.metas[..count]).flat_map(|(gro_buffer, meta)| {
             let (remote, local_ip) =
                 (canonical(meta.addr), meta.dst_ip.map(|ip| ip.to_canonical()));
             let ecn = meta.ecn.map_or(0, |ecn| ecn as u8);
-            let len = meta.len.min(TRAIN_BYTES);
-            // An empty datagram is one, too.
+            let len = meta.len.min(GRO_BYTES);
+            // An empty datagram is received, too.
             let empty: Option<&mut [u8]> = (len == 0).then_some(&mut []);
-            let payloads = train[..len].chunks_mut(meta.stride.max(1)).chain(empty);
+            let payloads = gro_buffer[..len].chunks_mut(meta.stride.max(1)).chain(empty);
             payloads.map(move |payload| Received { remote, local_ip, ecn, payload })
         })
     }
 }
 
-/// Bursts on their way out, in order, in buffers that are used again and again.
+/// Queue of bursts to send, in reused buffers. A burst is the payload of one GSO send.
 pub(crate) struct Bursts {
     buffers: Vec<(Vec<u8>, Option<Transmit>)>,
-    /// The first that is not sent, the bytes of it that are, and the first that is free.
+    /// First unsent burst, bytes of it already sent, and first free buffer.
     first: usize,
     consumed: usize,
     free: usize,
@@ -330,7 +339,7 @@ impl Bursts {
         Self { buffers, first: 0, consumed: 0, free: 0, clock, log }
     }
 
-    /// The buffer for the next burst, unless all are full.
+    /// Returns the buffer for the next burst, or `None` if all are in use.
     pub(crate) fn room(&mut self) -> Option<&mut Vec<u8>> {
         if self.first == self.free {
             (self.first, self.free, self.consumed) = (0, 0, 0);
@@ -338,7 +347,7 @@ impl Bursts {
         self.buffers.get_mut(self.free).map(|(buffer, _)| buffer)
     }
 
-    /// The buffer from [`room`](Self::room) is filled with this.
+    /// Queues the burst that was written into the buffer from [`room`](Self::room).
     pub(crate) fn push(&mut self, transmit: Transmit) {
         if let Some((_, slot)) = self.buffers.get_mut(self.free) {
             *slot = Some(transmit);
@@ -380,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn bursts_leave_in_order_and_buffers_return() {
+    fn bursts_are_sent_in_order_and_buffers_are_reused() {
         let mut bursts = Bursts::new();
         for round in 0..3 {
             let mut filled = 0u8;
@@ -404,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn datagrams_cross_in_both_families_with_their_boundaries() {
+    fn datagrams_keep_their_boundaries_in_both_families() {
         for (server, client) in [
             ("127.0.0.1:0", "127.0.0.1:0"),
             ("[::1]:0", "[::1]:0"),
@@ -445,10 +454,10 @@ mod tests {
         }
     }
 
-    /// What is in the field, mark and ECN together, of datagrams and trains of them.
+    /// Checks the whole field, DSCP and ECN, of single and of coalesced datagrams.
     #[test]
     #[cfg(target_os = "linux")]
-    fn datagrams_are_marked_beside_their_own_bits() {
+    fn dscp_is_set_and_ecn_bits_are_kept() {
         use std::os::fd::AsRawFd;
 
         use nix::sys::socket::{
@@ -503,17 +512,17 @@ mod tests {
     }
 
     #[test]
-    fn the_alarm_ends_the_wait() {
+    fn the_thread_waker_ends_the_wait() {
         let socket = Socket::bind_any(&SocketOptions::default()).unwrap();
-        let alarm = Alarm::new().unwrap();
+        let thread_waker = ThreadWaker::new().unwrap();
         let poller = Poller::new().unwrap();
         let short = Some(Duration::from_micros(100));
-        assert!(!socket.wait(&alarm, &poller, short, Readiness::Read).unwrap());
-        alarm.ring();
-        alarm.ring();
-        assert!(socket.wait(&alarm, &poller, None, Readiness::Read).unwrap());
-        alarm.silence();
-        assert!(!socket.wait(&alarm, &poller, short, Readiness::Read).unwrap());
-        assert!(!socket.wait(&alarm, &poller, None, Readiness::ReadOrWrite).unwrap());
+        assert!(!socket.wait(&thread_waker, &poller, short, Readiness::Read).unwrap());
+        thread_waker.wake();
+        thread_waker.wake();
+        assert!(socket.wait(&thread_waker, &poller, None, Readiness::Read).unwrap());
+        thread_waker.reset();
+        assert!(!socket.wait(&thread_waker, &poller, short, Readiness::Read).unwrap());
+        assert!(!socket.wait(&thread_waker, &poller, None, Readiness::ReadOrWrite).unwrap());
     }
 }

@@ -1,4 +1,4 @@
-//! The messages of a file transfer: one byte of type, then fields in big endian.
+//! The messages of a file transfer: a type byte, then big-endian fields.
 
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -10,7 +10,7 @@ const END: u8 = 3;
 const ABORT: u8 = 4;
 const VERDICT: u8 = 5;
 
-/// Bytes of a name or text at most.
+/// Longest name or text in bytes.
 const MAX_TEXT: usize = 1_024;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,11 +25,11 @@ pub(super) enum Message {
     },
     /// The sender gives up this file.
     Abort(String),
-    /// The receiver has the file, or says why not.
+    /// Whether the receiver has stored the file, or why not.
     Verdict(Result<(), String>),
 }
 
-/// An empty `DATA` message with room for `bytes`; they are appended.
+/// Creates an empty `DATA` message with capacity for `bytes`, which the caller appends.
 pub(super) fn begin_data(bytes: usize) -> BytesMut {
     let mut message = BytesMut::with_capacity(1 + bytes);
     message.put_u8(DATA);
@@ -69,36 +69,37 @@ impl Message {
     }
 
     pub(super) fn decode(mut bytes: Bytes) -> Result<Self, FileError> {
-        let wrong = FileError::Protocol;
+        let violation = FileError::Protocol;
         if bytes.is_empty() {
-            return Err(wrong("empty message"));
+            return Err(violation("empty message"));
         }
         let kind = bytes.split_to(1)[0];
         Ok(match kind {
             BEGIN => {
                 if bytes.len() < 8 || bytes.len() > 8 + MAX_TEXT {
-                    return Err(wrong("BEGIN of a wrong length"));
+                    return Err(violation("BEGIN has a wrong length"));
                 }
                 let size = bytes.split_to(8).iter().fold(0, |size, &x| size << 8 | u64::from(x));
-                let name = std::str::from_utf8(&bytes).map_err(|_| wrong("name is not UTF-8"))?;
+                let name =
+                    std::str::from_utf8(&bytes).map_err(|_| violation("name is not UTF-8"))?;
                 Self::Begin { size, name: name.to_owned() }
             }
             DATA => Self::Data(bytes),
             END => Self::End {
-                hash: bytes.as_ref().try_into().map_err(|_| wrong("END of a wrong length"))?,
+                hash: bytes.as_ref().try_into().map_err(|_| violation("END has a wrong length"))?,
             },
             ABORT => Self::Abort(text(&bytes)),
             VERDICT => match bytes.first() {
                 Some(0) if bytes.len() == 1 => Self::Verdict(Ok(())),
                 Some(1) => Self::Verdict(Err(text(&bytes[1..]))),
-                _ => return Err(wrong("VERDICT that is none")),
+                _ => return Err(violation("unknown VERDICT")),
             },
-            _ => return Err(wrong("unknown message")),
+            _ => return Err(violation("unknown message")),
         })
     }
 }
 
-/// Text of a peer, fit to be printed.
+/// Text from a peer, with control characters replaced so that it can be printed.
 pub(super) fn text(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(MAX_TEXT)]).into_owned();
     text.chars().map(|char| if char.is_control() { '?' } else { char }).collect()
@@ -114,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_survive_the_wire() {
+    fn messages_round_trip() {
         for message in [
             Message::Begin { size: u64::MAX - 7, name: "ä.bin".into() },
             Message::Data(Bytes::from_static(b"")),
@@ -132,8 +133,8 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_and_text_cannot_drive_a_terminal() {
-        for wrong in [
+    fn malformed_messages_are_refused_and_control_characters_replaced() {
+        for malformed in [
             &b""[..],
             b"\x00",
             b"\x06",
@@ -143,7 +144,7 @@ mod tests {
             b"\x05",
             b"\x05\x02",
         ] {
-            assert!(Message::decode(Bytes::copy_from_slice(wrong)).is_err(), "{wrong:?}");
+            assert!(Message::decode(Bytes::copy_from_slice(malformed)).is_err(), "{malformed:?}");
         }
         let longest = Message::Begin { size: 0, name: "x".repeat(MAX_TEXT) };
         assert_eq!(Message::decode(longest.encode()).unwrap(), longest);

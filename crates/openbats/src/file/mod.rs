@@ -1,13 +1,13 @@
-//! Files over a connection, verified end to end with BLAKE3, without holding them in memory.
+//! File transfer over a connection: verified end to end with BLAKE3, in constant memory.
 //!
-//! A file goes as a `BEGIN` message with its name and size, `DATA` messages, and an `END` message
-//! with the hash; the receiver answers with a verdict. Several files may follow each other. The
-//! receiver writes to a temporary file beside the target and renames it when the hash is right,
-//! so that nobody ever sees half a file under its name.
+//! A file is sent as a `BEGIN` message with its name and size, `DATA` messages, and an `END`
+//! message with the hash; the receiver replies with a verdict. Several files may follow each other.
+//! The receiver writes to a temporary file in the same directory and renames it once the hash is
+//! verified, so that an incomplete file never appears under the final name.
 //!
-//! The futures of this module read and write files in place, so they block the executor's thread
-//! for as long as the disk takes for one chunk. Run them with [`Wait`](crate::Wait) on a thread of
-//! their own where that matters.
+//! The futures of this module read and write files synchronously, so that they block the executor's
+//! thread while the disk processes a chunk. Where that matters, run them with [`Wait`](crate::Wait)
+//! on a thread of their own.
 
 mod message;
 mod name;
@@ -24,38 +24,38 @@ pub use send::{SentFile, send};
 
 use crate::error::{RecvError, SendError};
 
-/// Bytes of one `DATA` message.
+/// Payload of one `DATA` message in bytes.
 const CHUNK: usize = 256 << 10;
 
-/// Why a file did not arrive.
+/// Why a file was not transferred.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
-    /// The local file system refused something.
+    /// An operation of the local file system failed.
     #[error("cannot {action} {path}: {source}")]
     Local {
-        /// What was tried.
+        /// The operation.
         action: &'static str,
         /// The file or directory.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// The path is no regular file.
+    /// The path is not a regular file.
     #[error("{0} is not a regular file")]
     NotAFile(PathBuf),
-    /// The file's size was not what it had been at the beginning.
+    /// The file was modified during the transfer.
     #[error("{0} changed while it was sent")]
     Changed(PathBuf),
-    /// The name that the sender gave cannot be used here.
+    /// The receiver refuses the name that the sender gave.
     #[error("refused the file name '{name}': {problem}")]
     Name {
-        /// The name as it came, escaped.
+        /// The received name, escaped.
         name: String,
-        /// What is wrong with it.
+        /// The problem with it.
         problem: &'static str,
     },
-    /// There is a file of this name already.
+    /// A file of this name exists already.
     #[error("{0} exists")]
     Exists(PathBuf),
     /// Two files of a transfer would get the same name.
@@ -69,40 +69,40 @@ pub enum FileError {
     /// Another transfer is writing this file.
     #[error("{0} is being received by another transfer")]
     Busy(PathBuf),
-    /// The content is not what the SHA-256 hash beside the file says.
+    /// The content does not match the SHA-256 hash in the file `NAME.sha256sum`.
     #[error("content of '{0}' does not match the hash in its .sha256sum")]
     Checksum(String),
-    /// More than this receiver takes.
+    /// The file exceeds the limit of the receiver.
     #[error("a file of {size} bytes is larger than the limit of {limit} bytes")]
     TooLarge {
-        /// Size announced.
+        /// The announced size.
         size: u64,
-        /// Limit of the receiver.
+        /// The limit of the receiver.
         limit: u64,
     },
-    /// Not enough room.
+    /// The disk has too little free space.
     #[error("{free} bytes free in {directory}, {size} needed")]
     NoSpace {
-        /// Where the file was to be written.
+        /// The directory of the file.
         directory: PathBuf,
         /// Bytes that the file needs.
         size: u64,
-        /// Bytes that there are.
+        /// Free bytes.
         free: u64,
     },
-    /// The content is not what the sender had hashed.
+    /// The content does not match the hash that the sender computed.
     #[error("content of '{0}' does not match its BLAKE3 hash")]
     Corrupt(String),
-    /// The other side gave up, and says why.
+    /// The peer refused or gave up the file, with its reason.
     #[error("refused by the peer: {0}")]
     Peer(String),
-    /// The peer does not speak this protocol.
+    /// The peer violated the protocol of this module.
     #[error("peer violated the file protocol: {0}")]
     Protocol(&'static str),
-    /// The connection broke while sending.
+    /// The connection failed while sending.
     #[error(transparent)]
     Send(#[from] SendError),
-    /// The connection broke while receiving.
+    /// The connection failed while receiving.
     #[error(transparent)]
     Receive(#[from] RecvError),
 }

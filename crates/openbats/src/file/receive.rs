@@ -1,24 +1,24 @@
-//! The receiving side of a file transfer.
+//! The receiver of a file transfer.
 
 use std::path::PathBuf;
 
 use super::message::Message;
-use super::storage::Incoming;
+use super::storage::TemporaryFile;
 use super::{FileError, name};
 use crate::connection::Connection;
 
 /// A file that was received, verified and stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReceivedFile {
-    /// Where it is.
+    /// Path of the stored file.
     pub path: PathBuf,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
     /// BLAKE3 hash of the content.
     pub hash: [u8; 32],
 }
 
-/// Where and which files are received.
+/// Options of the receiver of single files.
 #[derive(Clone, Debug)]
 pub struct Receiver {
     directory: PathBuf,
@@ -27,36 +27,37 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// Files go into `directory`, existing ones are not replaced, and the disk is the limit.
+    /// Stores files in `directory`. By default existing files are not replaced, and the size is not
+    /// limited.
     #[must_use]
     pub fn new(directory: impl Into<PathBuf>) -> Self {
         Self { directory: directory.into(), overwrite: false, max_size: u64::MAX }
     }
 
-    /// Whether a file replaces one of the same name.
+    /// Whether a received file replaces one of the same name; by default it does not.
     #[must_use]
     pub fn overwrite(mut self, overwrite: bool) -> Self {
         self.overwrite = overwrite;
         self
     }
 
-    /// Bytes of a file at most.
+    /// Largest size of a file in bytes; by default there is no limit.
     #[must_use]
     pub fn max_size(mut self, bytes: u64) -> Self {
         self.max_size = bytes;
         self
     }
 
-    /// Receives the next file, or `None` when the peer has finished. `progress` is told the name,
-    /// bytes received and bytes in all.
+    /// Receives the next file, or returns `None` when the peer has finished. Calls `progress` with
+    /// the name, the bytes received and the total size.
     ///
-    /// After an error that is this side's or the file's, the peer has been told; the connection is
-    /// of no use for more files then and should be closed once
-    /// [`flush`](Connection::flush) is done.
+    /// After an error of the local system or of the file, the peer has been notified; close the
+    /// connection once [`flush`](Connection::flush) completes, because it cannot transfer more
+    /// files.
     ///
     /// # Errors
-    /// The name is unusable, the disk full, the content not what was hashed, the peer gave up or
-    /// broke the rules, or the connection broke. No file is left behind.
+    /// The name is refused, the disk is full, the hash does not match, the peer gave up or violated
+    /// the protocol, or the connection failed. No temporary file is left.
     pub async fn receive(
         &self,
         connection: &Connection,
@@ -66,7 +67,7 @@ impl Receiver {
         let result = self.receive_file(connection, first, &mut progress).await;
         let verdict = match &result {
             Ok(_) => Ok(()),
-            // Nobody is there to be told, or knows already.
+            // The peer cannot be notified, or knows of the error.
             Err(FileError::Send(_) | FileError::Receive(_) | FileError::Peer(_)) => {
                 return result.map(Some);
             }
@@ -89,7 +90,7 @@ impl Receiver {
         if size > self.max_size {
             return Err(FileError::TooLarge { size, limit: self.max_size });
         }
-        let mut file = Incoming::create(&self.directory, &name, size, self.overwrite)?;
+        let mut file = TemporaryFile::create(&self.directory, &name, size, self.overwrite)?;
         let mut hasher = blake3::Hasher::new();
         let mut received = 0;
         progress(&name, received, size);
@@ -111,7 +112,7 @@ impl Receiver {
                     if received != size {
                         return Err(FileError::Protocol("less data than announced"));
                     }
-                    // Compared in constant time, though there is no secret in it.
+                    // `blake3::Hash` compares in constant time, although the hash is not secret.
                     if hasher.finalize() != blake3::Hash::from(hash) {
                         return Err(FileError::Corrupt(name));
                     }

@@ -1,4 +1,4 @@
-//! The sending side of a file transfer.
+//! The sender of a file transfer.
 
 use std::fs::File;
 use std::io::Read;
@@ -12,20 +12,21 @@ use super::{CHUNK, FileError, name};
 use crate::connection::Connection;
 use crate::error::SendError;
 
-/// A file that has arrived at the peer and was verified there.
+/// A file that the peer has received, verified and stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SentFile {
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
     /// BLAKE3 hash of the content.
     pub hash: [u8; 32],
 }
 
-/// Sends a file; done when the peer has verified and stored it. `progress` is told bytes handed
-/// to the connection and bytes in all.
+/// Sends a file; completes when the peer has verified and stored it. Calls `progress` with the
+/// bytes queued for sending and the total size.
 ///
 /// # Errors
-/// The file cannot be read or changes meanwhile, the peer refuses it, or the connection breaks.
+/// The file cannot be read or is modified during the transfer, the peer refuses it, or the
+/// connection fails.
 pub async fn send(
     connection: &Connection,
     path: &Path,
@@ -33,12 +34,12 @@ pub async fn send(
 ) -> Result<SentFile, FileError> {
     let not_a_file = || FileError::NotAFile(path.to_owned());
     let mut file = File::open(path).map_err(|error| local("open", path, error))?;
-    let metadata = file.metadata().map_err(|error| local("look at", path, error))?;
+    let metadata = file.metadata().map_err(|error| local("inspect", path, error))?;
     if !metadata.is_file() {
         return Err(not_a_file());
     }
-    let (size, name) = (metadata.len(), name::of(path).ok_or_else(not_a_file)?);
-    hand_over(connection, Message::Begin { size, name }.encode()).await?;
+    let (size, name) = (metadata.len(), name::from_path(path).ok_or_else(not_a_file)?);
+    send_message(connection, Message::Begin { size, name }.encode()).await?;
 
     let mut hasher = blake3::Hasher::new();
     let mut sent = 0;
@@ -53,43 +54,44 @@ pub async fn send(
                 std::io::ErrorKind::UnexpectedEof => FileError::Changed(path.to_owned()),
                 _ => local("read", path, error),
             };
-            hand_over(connection, Message::Abort(error.to_string()).encode()).await?;
+            send_message(connection, Message::Abort(error.to_string()).encode()).await?;
             return Err(error);
         }
         hasher.update(&data[1..]);
-        hand_over(connection, data.freeze()).await?;
+        send_message(connection, data.freeze()).await?;
         sent += want as u64;
         progress(sent, size);
-        // The peer need not take all of it before it says no.
-        if let Some(early) = connection.try_recv() {
-            return Err(early_answer(early));
+        // The peer may refuse the file before it has received all of it.
+        if let Some(reply) = connection.try_recv() {
+            return Err(early_reply_error(reply));
         }
     }
     let hash = *hasher.finalize().as_bytes();
-    hand_over(connection, Message::End { hash }.encode()).await?;
+    send_message(connection, Message::End { hash }.encode()).await?;
     match connection.recv().await? {
-        Some(answer) => match Message::decode(answer)? {
+        Some(reply) => match Message::decode(reply)? {
             Message::Verdict(Ok(())) => Ok(SentFile { size, hash }),
             Message::Verdict(Err(why)) => Err(FileError::Peer(why)),
-            _ => Err(FileError::Protocol("an answer that is no verdict")),
+            _ => Err(FileError::Protocol("the reply is not a verdict")),
         },
         None => Err(FileError::Protocol("no verdict")),
     }
 }
 
-/// Sends a message. Where the connection is over, why the peer refused the file says more than that.
-async fn hand_over(connection: &Connection, message: Bytes) -> Result<(), FileError> {
+/// Sends a message. If the connection is closed, prefers the peer's reason for refusing the file to
+/// that error.
+async fn send_message(connection: &Connection, message: Bytes) -> Result<(), FileError> {
     connection.send(message).await.map_err(|error| match (&error, connection.try_recv()) {
-        (SendError::Closed(_), Some(answer)) => early_answer(answer),
+        (SendError::Closed(_), Some(reply)) => early_reply_error(reply),
         _ => error.into(),
     })
 }
 
-/// What an answer before the end of the file means.
-fn early_answer(answer: Bytes) -> FileError {
-    match Message::decode(answer) {
+/// The error for a reply before the end of the file.
+fn early_reply_error(reply: Bytes) -> FileError {
+    match Message::decode(reply) {
         Ok(Message::Verdict(Err(why))) => FileError::Peer(why),
-        Ok(_) => FileError::Protocol("an answer before the end"),
+        Ok(_) => FileError::Protocol("a reply before the end of the file"),
         Err(error) => error,
     }
 }

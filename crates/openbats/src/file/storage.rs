@@ -1,4 +1,4 @@
-//! A file that is being received: written beside its place, and put there when it is whole.
+//! Received files are written under a temporary name and renamed when they are complete.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -6,16 +6,16 @@ use std::path::{Path, PathBuf};
 
 use super::FileError;
 
-/// A temporary file that goes away unless it is [committed](Self::commit).
+/// A temporary file that is removed when dropped, unless it was [committed](Self::commit).
 #[derive(Debug)]
-pub(super) struct Incoming {
+pub(super) struct TemporaryFile {
     file: File,
     temporary: PathBuf,
     target: PathBuf,
     is_committed: bool,
 }
 
-impl Incoming {
+impl TemporaryFile {
     pub(super) fn create(
         directory: &Path,
         name: &str,
@@ -27,7 +27,7 @@ impl Incoming {
             return Err(FileError::Exists(target));
         }
         let space = rustix::fs::statvfs(directory)
-            .map_err(|error| local("look at", directory, error.into()))?;
+            .map_err(|error| local("inspect", directory, error.into()))?;
         let free = space.f_bavail.saturating_mul(space.f_frsize);
         if size > free {
             return Err(FileError::NoSpace { directory: directory.to_owned(), size, free });
@@ -49,7 +49,7 @@ impl Incoming {
         self.file.write_all(bytes).map_err(|error| local("write", &self.target, error))
     }
 
-    /// Gives the whole file its name; it survives a crash of the system from here on.
+    /// Flushes the complete file to disk and renames it to its final name.
     pub(super) fn commit(mut self, overwrite: bool) -> Result<PathBuf, FileError> {
         self.file.sync_data().map_err(|error| local("write", &self.target, error))?;
         let renamed = if overwrite {
@@ -66,7 +66,7 @@ impl Incoming {
     }
 }
 
-impl Drop for Incoming {
+impl Drop for TemporaryFile {
     fn drop(&mut self) {
         if !self.is_committed {
             let _ = fs::remove_file(&self.temporary);
@@ -74,12 +74,13 @@ impl Drop for Incoming {
     }
 }
 
-/// A hard link fails where the name is taken, on every file system; a rename does not.
+/// Renames with a hard link, which fails on every file system if the name exists; a rename would
+/// replace the file.
 pub(super) fn rename_without_replacing(from: &Path, to: &Path) -> io::Result<()> {
     match fs::hard_link(from, to) {
         Ok(()) => fs::remove_file(from),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(error),
-        // File systems without hard links: the name was free a moment ago.
+        // File systems without hard links: the name did not exist a moment ago.
         Err(_) if to.symlink_metadata().is_err() => fs::rename(from, to),
         Err(_) => Err(io::ErrorKind::AlreadyExists.into()),
     }

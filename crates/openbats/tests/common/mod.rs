@@ -1,9 +1,9 @@
-//! What the tests of files share.
+//! Helpers for the tests of file transfers.
 
 use std::fs;
 use std::path::PathBuf;
 
-/// A directory that goes away, with one inside it to receive into.
+/// A temporary directory with a subdirectory for received files; removed when dropped.
 pub(crate) struct Scratch(pub(crate) PathBuf);
 
 impl Scratch {
@@ -25,7 +25,7 @@ impl Scratch {
         path
     }
 
-    /// All files below the receiver's directory, temporary ones too.
+    /// All files below the receiver's directory, including temporary ones.
     pub(crate) fn received(&self) -> Vec<String> {
         let mut names = Vec::new();
         let mut waiting = vec![self.incoming()];

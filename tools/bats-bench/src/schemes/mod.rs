@@ -1,4 +1,4 @@
-//! The codes that are measured, behind one interface.
+//! The erasure codes under measurement, with a common interface.
 
 use crate::measure::Block;
 
@@ -12,26 +12,26 @@ mod stream;
 pub trait Scheme {
     fn name(&self) -> &'static str;
 
-    /// Most source symbols that are possible, or worth the time unless the scheme is asked for.
+    /// Maximum number of source symbols, by the scheme's limits or for a reasonable run time.
     fn largest(&self) -> usize;
 
-    /// Makes `repairs` repair symbols from the block, including what has to be set up for it. Timed.
+    /// Makes `repairs` repair symbols from the block, including the set-up for it. Timed.
     fn encode(&mut self, block: &Block, repairs: usize);
 
-    /// Makes what the receiver of this pattern of loss may get. Not timed.
+    /// Makes the packets that a receiver with this loss pattern gets. Not timed.
     fn prepare(&mut self, block: &Block, lost: &[usize], repairs: usize);
 
-    /// Receives all sources that were not lost, then repairs until the lost ones are restored;
-    /// writes those to `restored` in order and returns how many repairs it took. Timed.
+    /// Receives all source symbols that were not lost, then repairs until the lost ones are
+    /// decoded. Writes these to `restored` in order and returns the number of repairs used. Timed.
     fn decode(&mut self, block: &Block, lost: &[usize], restored: &mut [Vec<u8>]) -> usize;
 
-    /// Repairs without which it cannot be done.
-    fn least(&self, _count: usize, lost: usize) -> usize {
+    /// Minimum number of repairs.
+    fn min_repairs(&self, _count: usize, lost: usize) -> usize {
         lost
     }
 }
 
-/// All schemes, new, for blocks of `count` symbols.
+/// Creates all schemes for blocks of `count` symbols.
 pub fn all(count: usize) -> Vec<Box<dyn Scheme>> {
     vec![
         Box::new(stream::Stream::new()),

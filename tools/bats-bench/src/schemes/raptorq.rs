@@ -1,4 +1,4 @@
-//! RFC 6330.
+//! RaptorQ (RFC 6330).
 
 use raptorq::{
     EncodingPacket, ObjectTransmissionInformation, PayloadId, SourceBlockDecoder,

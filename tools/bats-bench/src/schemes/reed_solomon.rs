@@ -1,4 +1,4 @@
-//! Reed-Solomon by fast Fourier transform over GF(2^16): a fixed number of repairs.
+//! Reed-Solomon by fast Fourier transform over GF(2^16), with a fixed number of repairs.
 
 use reed_solomon_simd::{ReedSolomonDecoder, ReedSolomonEncoder};
 
@@ -28,9 +28,9 @@ impl Scheme for ReedSolomon {
         let mut encoder =
             ReedSolomonEncoder::new(block.count(), repairs, SYMBOL).expect("supported counts");
         for symbol in block.symbols() {
-            encoder.add_original_shard(symbol).expect("as many as promised");
+            encoder.add_original_shard(symbol).expect("the declared number of symbols");
         }
-        let result = encoder.encode().expect("all sources are there");
+        let result = encoder.encode().expect("all symbols were added");
         self.repairs.resize_with(repairs, || vec![0; SYMBOL]);
         for (repair, shard) in self.repairs.iter_mut().zip(result.recovery_iter()) {
             repair.copy_from_slice(shard);

@@ -1,6 +1,6 @@
-//! Random linear network coding over GF(256) of a whole block, not systematic: the sender makes as
-//! many coded packets as sources and repairs together, the receiver decodes all of them. Its pieces
-//! are a byte longer than the symbols, for the mark of the end that it adds.
+//! Random linear network coding over GF(256) of a whole block. Not systematic: the sender codes as
+//! many packets as source symbols and repairs together, and the receiver decodes the whole block.
+//! Its pieces are one byte longer than the symbols, for an end marker.
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -27,18 +27,18 @@ impl Scheme for Rlnc {
     }
 
     fn largest(&self) -> usize {
-        // Beyond that a round takes a minute.
+        // A larger round takes a minute.
         1024
     }
 
     fn encode(&mut self, block: &Block, repairs: usize) {
         let count = block.count();
-        let encoder = Encoder::new(block.data.clone(), count).expect("a block");
+        let encoder = Encoder::new(block.data.clone(), count).expect("a valid block");
         self.piece = encoder.get_piece_byte_len();
         self.packets.resize_with(count + repairs, Vec::new);
         for packet in &mut self.packets {
             packet.resize(encoder.get_full_coded_piece_byte_len(), 0);
-            encoder.code_with_buf(&mut self.random, packet).expect("a buffer of that length");
+            encoder.code_with_buf(&mut self.random, packet).expect("valid buffer length");
         }
     }
 
@@ -47,10 +47,10 @@ impl Scheme for Rlnc {
     }
 
     fn decode(&mut self, block: &Block, lost: &[usize], restored: &mut [Vec<u8>]) -> usize {
-        let mut decoder = Decoder::new(self.piece, block.count()).expect("a block");
+        let mut decoder = Decoder::new(self.piece, block.count()).expect("a valid block");
         let mut used = 0;
         while !decoder.is_already_decoded() {
-            // A packet that is not independent is an error to this decoder, not to us.
+            // This decoder returns an error for a non-innovative packet.
             let _ = decoder.decode(&self.packets[used]);
             used += 1;
         }
@@ -61,7 +61,7 @@ impl Scheme for Rlnc {
         used
     }
 
-    fn least(&self, count: usize, _lost: usize) -> usize {
+    fn min_repairs(&self, count: usize, _lost: usize) -> usize {
         count
     }
 }

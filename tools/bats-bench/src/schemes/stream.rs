@@ -1,5 +1,5 @@
-//! The stream mode of OpenBATS: windows of 256 symbols, one after the other, as a transfer cuts
-//! them; repairs until a window is complete, as feedback asks for them.
+//! The stream code of OpenBATS: consecutive windows of 256 symbols, as in a file transfer, with
+//! repairs until a window is decoded, as after feedback.
 
 use bats_code::stream::{Columns, DecoderConfig, StreamDecoder, StreamEncoder, Window};
 
@@ -8,30 +8,30 @@ use crate::measure::{Block, SYMBOL};
 
 const WINDOW: usize = 256;
 const SEED: u64 = 1;
-/// Repairs kept in reserve for a window whose first ones are not independent.
+/// Spare repairs for a window whose first repairs are not all innovative.
 const RESERVE: usize = 4;
 
 pub struct Stream {
     /// Buffers of repairs.
     repairs: Vec<Vec<u8>>,
-    /// For each window how many of those are its own.
-    made: Vec<usize>,
+    /// Number of repairs of each window.
+    counts: Vec<usize>,
 }
 
 impl Stream {
     pub fn new() -> Self {
-        Self { repairs: Vec::new(), made: Vec::new() }
+        Self { repairs: Vec::new(), counts: Vec::new() }
     }
 
-    /// Makes `counts[i]` repairs of window i.
-    fn make(&mut self, block: &Block, counts: Vec<usize>) {
+    /// Encodes `counts[i]` repairs of window i.
+    fn encode_repairs(&mut self, block: &Block, counts: Vec<usize>) {
         let total = counts.iter().sum();
         if self.repairs.len() < total {
             self.repairs.resize_with(total, || vec![0; SYMBOL]);
         }
         let mut encoder = StreamEncoder::new(SYMBOL, SEED);
         for symbol in block.symbols() {
-            encoder.push(symbol).expect("a symbol of the configured size");
+            encoder.push(symbol).expect("the symbol has the configured size");
         }
         let mut rest = &mut self.repairs[..];
         for (window, &count) in windows(block.count()).zip(&counts) {
@@ -39,9 +39,9 @@ impl Stream {
             rest = others;
             let columns: Vec<(u32, u8)> = (0..count).map(column).collect();
             let mut outputs: Vec<&mut [u8]> = own.iter_mut().map(Vec::as_mut_slice).collect();
-            encoder.encode_columns(window, &columns, &mut outputs).expect("a window that is held");
+            encoder.encode_columns(window, &columns, &mut outputs).expect("the window is held");
         }
-        self.made = counts;
+        self.counts = counts;
     }
 }
 
@@ -68,13 +68,13 @@ impl Scheme for Stream {
         let counts = windows(block.count())
             .map(|window| (repairs * usize::from(window.count)).div_ceil(block.count()))
             .collect();
-        self.make(block, counts);
+        self.encode_repairs(block, counts);
     }
 
     fn prepare(&mut self, block: &Block, lost: &[usize], _repairs: usize) {
         let mut counts = vec![RESERVE; block.count().div_ceil(WINDOW)];
         lost.iter().for_each(|index| counts[index / WINDOW] += 1);
-        self.make(block, counts);
+        self.encode_repairs(block, counts);
     }
 
     fn decode(&mut self, block: &Block, lost: &[usize], restored: &mut [Vec<u8>]) -> usize {
@@ -83,8 +83,8 @@ impl Scheme for Stream {
         let mut lost = lost.iter().copied().peekable();
         let mut restored = restored.iter_mut();
         let mut repairs = &self.repairs[..];
-        for (window, &made) in windows(block.count()).zip(&self.made) {
-            let (own, others) = repairs.split_at(made);
+        for (window, &count) in windows(block.count()).zip(&self.counts) {
+            let (own, others) = repairs.split_at(count);
             repairs = others;
             let end = window.first + u64::from(window.count);
             let mut own_losses = Vec::with_capacity(WINDOW);
@@ -104,10 +104,10 @@ impl Scheme for Stream {
                 used += 1;
             }
             for number in own_losses {
-                let symbol = decoder.symbol(number).expect("enough repairs in reserve");
+                let symbol = decoder.symbol(number).expect("enough spare repairs");
                 restored.next().expect("a buffer for each loss").copy_from_slice(symbol);
             }
-            // The application reads what is complete.
+            // The application has read the window.
             decoder.release_below(end);
         }
         used

@@ -1,4 +1,4 @@
-//! What the options mean together.
+//! Checks combinations of options.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -6,20 +6,20 @@ use std::time::Duration;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
-use openbats::{ClosedKey, CongestionAlgorithm, Goal, IdentityError, TransportConfig};
+use openbats::{CongestionAlgorithm, Goal, IdentityError, PresharedKey, TransportConfig};
 
 use super::{Existing, GoalName, Options, TransportMode};
-use crate::carrier::udp;
-use crate::control::Carrier;
+use crate::control::Transport;
+use crate::stream::udp;
 
-/// Bytes in advance that a limited server takes at least.
-const LEAST_BUDGET: usize = 4 << 20;
+/// Minimum receive budget in bytes of a server with a bitrate limit.
+const MIN_RECEIVE_BUDGET: usize = 4 << 20;
 
-/// What streams send in modes without congestion control where no rate was asked for, as with UDP in
-/// iperf3: without a limit they would only fill queues.
+/// Default rate of streams in modes without congestion control, in bits per second. It is iperf3's
+/// default for UDP: an unlimited rate would only fill queues.
 const UNCONTROLLED_RATE: u64 = 1_000_000;
 
-/// Which side this is.
+/// Which side this process is.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Role {
     Server,
@@ -27,7 +27,7 @@ pub(crate) enum Role {
     Generate(super::Generated),
 }
 
-/// Options that mean nothing to a server.
+/// Options that a server rejects.
 const CLIENT_ONLY: [&str; 16] = [
     "bytes",
     "blockcount",
@@ -46,10 +46,10 @@ const CLIENT_ONLY: [&str; 16] = [
     "fingerprint",
     "authorities",
 ];
-/// Options that a server takes without heed, as the original does: scripts may have them.
-const IDLE_AT_A_SERVER: [&str; 7] =
+/// Options that a server ignores, as the original does: existing scripts may pass them.
+const IGNORED_BY_SERVER: [&str; 7] =
     ["mode", "udp", "time", "parallel", "reverse", "files", "compress"];
-/// Options that mean nothing to a client.
+/// Options that a client rejects.
 const SERVER_ONLY: [&str; 11] = [
     "only_mode",
     "directory",
@@ -63,27 +63,27 @@ const SERVER_ONLY: [&str; 11] = [
     "certificate",
     "key",
 ];
-/// Options that a transfer of files does not know.
-const NOT_WITH_FILES: [&str; 4] = ["bytes", "blockcount", "omit", "length"];
-/// Options of iperf3 that ask for what is so anyway.
-const ALWAYS_SO: [(&str, &str); 4] = [
+/// Options that a file transfer rejects.
+const EXCLUDED_WITH_FILES: [&str; 4] = ["bytes", "blockcount", "omit", "length"];
+/// iperf3 options whose effect is always on here.
+const IMPLIED: [(&str, &str); 4] = [
     ("udp_counters_64bit", "all counters have 64 bits"),
-    ("repeating_payload", "all messages are filled with one byte"),
-    ("no_delay", "nothing waits for more data to come"),
-    ("zerocopy", "datagrams leave in batches as they are made"),
+    ("repeating_payload", "the payload is always one repeated byte"),
+    ("no_delay", "messages are always sent without delay"),
+    ("zerocopy", "datagrams are always sent in batches"),
 ];
-/// Options that a transfer of files takes without heed, as the original does.
-const IDLE_WITH_FILES: [&str; 2] = ["time", "bandwidth"];
+/// Options that a file transfer ignores, as the original does.
+const IGNORED_WITH_FILES: [&str; 2] = ["time", "bandwidth"];
 
-/// The options and what they are for.
+/// Parses the options and the role of this process.
 ///
 /// # Errors
-/// They are unknown, have no value or a wrong one, or make no sense together; a request for help
-/// is such an error, too.
+/// An option is unknown, has a missing or invalid value, or conflicts with another; a request for
+/// help is reported as an error, too.
 pub(crate) fn parse<I: IntoIterator<Item = T>, T: Into<OsString> + Clone>(
-    words: I,
+    arguments: I,
 ) -> Result<(Options, Role), clap::Error> {
-    let matches = Options::command().try_get_matches_from(words)?;
+    let matches = Options::command().try_get_matches_from(arguments)?;
     let mut options = Options::from_arg_matches(&matches)?;
     let role = check(&options, &matches)?;
     let given = |id: &str| {
@@ -91,14 +91,14 @@ pub(crate) fn parse<I: IntoIterator<Item = T>, T: Into<OsString> + Clone>(
             && matches.value_source(id) == Some(ValueSource::CommandLine)
     };
     options.has_interval = given("interval");
-    // As with iperf3: none.
+    // 0 means no limit, as in iperf3.
     options.server_bitrate_limit = options.server_bitrate_limit.filter(|limit| *limit > 0);
     if options.udp {
         options.mode = TransportMode::Udp;
     }
-    options.notes = ignored(&options, &role, given);
+    options.notes = ignored_option_notes(&options, &role, given);
     if role == Role::Server {
-        options.forget_the_client();
+        options.clear_client_options();
     } else if !options.files.is_empty() && !given("mode") && !options.udp {
         options.mode = TransportMode::Brtp;
     }
@@ -120,24 +120,30 @@ pub(crate) fn parse<I: IntoIterator<Item = T>, T: Into<OsString> + Clone>(
     Ok((options, role))
 }
 
-fn wrong(text: &str) -> clap::Error {
+fn conflict(text: &str) -> clap::Error {
     Options::command().error(ErrorKind::ArgumentConflict, text)
 }
 
-/// How an option is written.
-fn spelled(id: &str) -> String {
+/// The long name of an option.
+fn long_name(id: &str) -> String {
     let command = Options::command();
     let argument = command.get_arguments().find(|argument| argument.get_id() == id);
     let long = argument.and_then(|argument| argument.get_long()).unwrap_or(id);
     format!("--{long}")
 }
 
-/// Notes on what was given and has no effect.
-fn ignored(options: &Options, role: &Role, given: impl Fn(&str) -> bool) -> Vec<String> {
+/// Notes about options that have no effect.
+fn ignored_option_notes(
+    options: &Options,
+    role: &Role,
+    given: impl Fn(&str) -> bool,
+) -> Vec<String> {
     let has_files = !options.files.is_empty();
-    let (idle, why): (&[&str], &str) = match role {
-        Role::Server => (&IDLE_AT_A_SERVER, "the client decides"),
-        Role::Client(_) if has_files => (&IDLE_WITH_FILES, "files are sent whole and at full rate"),
+    let (ignored_ids, why): (&[&str], &str) = match role {
+        Role::Server => (&IGNORED_BY_SERVER, "the client sets it"),
+        Role::Client(_) if has_files => {
+            (&IGNORED_WITH_FILES, "files are sent completely and at full rate")
+        }
         Role::Client(_) => (&["compress"], "there are no files (-f)"),
         Role::Generate(_) => (&[], ""),
     };
@@ -145,7 +151,7 @@ fn ignored(options: &Options, role: &Role, given: impl Fn(&str) -> bool) -> Vec<
         let command = Options::command();
         let argument = command.get_arguments().find(|argument| argument.get_id() == id);
         let short = argument.and_then(|argument| argument.get_short());
-        short.map_or_else(|| spelled(id), |letter| format!("-{letter}"))
+        short.map_or_else(|| long_name(id), |letter| format!("-{letter}"))
     };
     let note = |id: &&str| {
         let more = match (*id, role) {
@@ -154,9 +160,9 @@ fn ignored(options: &Options, role: &Role, given: impl Fn(&str) -> bool) -> Vec<
         };
         format!("note: {} is ignored: {why}{more}", letter(id))
     };
-    let always = ALWAYS_SO.iter().filter(|(id, _)| given(id));
+    let always = IMPLIED.iter().filter(|(id, _)| given(id));
     let always = always.map(|(id, why)| format!("note: {} is ignored: {why}", letter(id)));
-    idle.iter().filter(|id| given(id)).map(note).chain(always).collect()
+    ignored_ids.iter().filter(|id| given(id)).map(note).chain(always).collect()
 }
 
 fn check(options: &Options, matches: &ArgMatches) -> Result<Role, clap::Error> {
@@ -170,137 +176,148 @@ fn check(options: &Options, matches: &ArgMatches) -> Result<Role, clap::Error> {
     match (&options.client, options.server) {
         (Some(host), _) => {
             if let Some(id) = SERVER_ONLY.iter().find(given) {
-                return Err(wrong(&format!("{} is an option of the server (-s)", spelled(id))));
+                return Err(conflict(&format!("{} is a server option (-s)", long_name(id))));
             }
             if !options.files.is_empty()
-                && let Some(id) = NOT_WITH_FILES.iter().find(given)
+                && let Some(id) = EXCLUDED_WITH_FILES.iter().find(given)
             {
-                return Err(wrong(&format!("{} means nothing with -f", spelled(id))));
+                return Err(conflict(&format!("{} cannot be used with -f", long_name(id))));
             }
             if !options.files.is_empty() && options.reverse {
-                return Err(wrong("-r means nothing with -f: files go to the server"));
+                return Err(conflict("-r cannot be used with -f: files are sent to the server"));
             }
             check_client(options)?;
             Ok(Role::Client(host.clone()))
         }
         (None, true) => match CLIENT_ONLY.iter().find(given) {
-            Some(id) => Err(wrong(&format!("{} is an option of the client (-c)", spelled(id)))),
+            Some(id) => Err(conflict(&format!("{} is a client option (-c)", long_name(id)))),
             None if options.daemon && options.debug && options.protocol_log.is_none() => {
-                Err(wrong(
-                    "-d writes to standard error, which a server with -D does not have: add -L FILE",
+                Err(conflict(
+                    "-d writes to standard error, which a daemon (-D) does not have: add -L FILE",
                 ))
             }
             None => Ok(Role::Server),
         },
-        (None, false) => Err(Options::command()
-            .error(ErrorKind::MissingRequiredArgument, "say -s for a server or -c HOST")),
+        (None, false) => Err(Options::command().error(
+            ErrorKind::MissingRequiredArgument,
+            "use -s for a server or -c HOST for a client",
+        )),
     }
 }
 
 fn check_mode(options: &Options) -> Result<(), clap::Error> {
     if !options.files.is_empty() && !options.mode.is_reliable() {
-        return Err(wrong(
-            "files need all of their data: -f goes with modes 1 (brtp), 2 (brctp), 10 (tcp) and \
-             12 (quic)",
+        return Err(conflict(
+            "-f needs a reliable mode: 1 (brtp), 2 (brctp), 10 (tcp) or 12 (quic)",
         ));
     }
     let is_timely = matches!(options.mode, TransportMode::Btp | TransportMode::Transparent);
     if options.deadline.is_some() && !is_timely {
-        return Err(wrong("--deadline goes with modes 0 (btp) and 3 (transparent)"));
+        return Err(conflict("--deadline needs mode 0 (btp) or 3 (transparent)"));
     }
     if options.closed_key.is_some() {
         if !options.mode.to_library().is_own() {
-            return Err(wrong(
-                "--closed-key goes with modes 0 (btp), 1 (brtp), 2 (brctp) and 3 (transparent)",
+            return Err(conflict(
+                "--closed-key works with modes 0 (btp), 1 (brtp), 2 (brctp) and 3 (transparent)",
             ));
         }
         if !options.baseline.is_empty() {
-            return Err(wrong(
-                "the kernel's TCP and UDP know no key: no --baseline with --closed-key",
+            return Err(conflict(
+                "--baseline cannot be used with --closed-key: the kernel's TCP and UDP have no key",
             ));
         }
     }
     let congestion = options.congestion.map(|congestion| congestion.0);
     if options.mode == TransportMode::Quic {
         if options.goal.is_some() {
-            return Err(wrong("in mode 12 (quic) nothing is coded: no --goal"));
+            return Err(conflict("--goal cannot be used with mode 12 (quic), which has no coding"));
         }
         if !matches!(congestion, None | Some(CongestionAlgorithm::Bbr | CongestionAlgorithm::Cubic))
         {
-            return Err(wrong("mode 12 (quic) has --congestion bbr and cubic"));
+            return Err(conflict("mode 12 (quic) supports --congestion bbr and cubic only"));
         }
     }
     if options.mode == TransportMode::Tcp {
         if options.goal.is_some() || congestion.is_some() {
-            return Err(wrong("in mode 10 (tcp) the kernel decides: no --goal or --congestion"));
+            return Err(conflict(
+                "--goal and --congestion cannot be used with mode 10 (tcp): the kernel controls it",
+            ));
         }
         if options.emulate.is_some() {
-            return Err(wrong("the emulated link carries UDP only: no mode 10 with --emulate"));
+            return Err(conflict(
+                "--emulate cannot be used with mode 10 (tcp): it emulates UDP only",
+            ));
         }
     }
     if options.mode == TransportMode::Udp && (options.goal.is_some() || congestion.is_some()) {
-        return Err(wrong(
-            "mode 11 (udp) has neither redundancy nor congestion control: no --goal and no \
-             --congestion",
+        return Err(conflict(
+            "--goal and --congestion cannot be used with mode 11 (udp), which has neither \
+             redundancy nor congestion control",
         ));
     }
-    // A server without --only-mode may still get clients of other modes.
+    // A server without --only-mode may get clients of other modes.
     let is_settled = options.client.is_some() || options.only_mode.is_some();
     if is_settled
         && options.mode == TransportMode::Transparent
         && (options.goal.is_some() || options.congestion.is_some())
     {
-        return Err(wrong(
-            "mode 3 (transparent) has neither redundancy nor congestion control: \
-             no --goal and no --congestion",
+        return Err(conflict(
+            "--goal and --congestion cannot be used with mode 3 (transparent), which has neither \
+             redundancy nor congestion control",
         ));
     }
     Ok(())
 }
 
-/// A client in mode 11. Without a rate datagrams would only fill queues.
+/// Checks a client in mode 11. Without a rate its datagrams would only fill queues.
 fn check_udp(options: &Options, has_rate: bool) -> Result<(), clap::Error> {
     if has_rate && options.bandwidth == 0 {
-        return Err(wrong("mode 11 (udp) has no congestion control: give a rate with -b"));
+        return Err(conflict("mode 11 (udp) has no congestion control: set a rate with -b"));
     }
-    if options.length.is_some_and(|length| length > udp::LONGEST) {
-        let longest = udp::LONGEST;
-        return Err(wrong(&format!("a datagram has at most {longest} bytes: no --length beyond")));
+    if options.length.is_some_and(|length| length > udp::MAX_DATAGRAM) {
+        let longest = udp::MAX_DATAGRAM;
+        return Err(conflict(&format!(
+            "--length must be at most {longest} in mode 11 (udp), the maximum of a datagram"
+        )));
     }
     if options.cport.is_some() {
-        return Err(wrong("in mode 11 (udp) each stream has a port of its own: no --cport"));
+        return Err(conflict(
+            "--cport cannot be used with mode 11 (udp): each stream has its own port",
+        ));
     }
-    if options.baseline.contains(&Carrier::Udp) {
-        return Err(wrong("mode 11 (udp) is what --baseline udp would compare it with"));
+    if options.baseline.contains(&Transport::Udp) {
+        return Err(conflict(
+            "--baseline udp cannot be used with mode 11 (udp): it is the same transport",
+        ));
     }
     Ok(())
 }
 
 fn check_client(options: &Options) -> Result<(), clap::Error> {
     if options.reverse && (options.goal.is_some() || options.congestion.is_some()) {
-        return Err(wrong(
-            "with -r the server sends: --goal and --congestion must be given to the server",
+        return Err(conflict(
+            "with -r the server sends: pass --goal and --congestion to the server",
         ));
     }
-    if options.emulate.is_some() && options.baseline.contains(&Carrier::Tcp) {
-        return Err(wrong("the emulated link carries UDP only: no --baseline tcp with --emulate"));
+    if options.emulate.is_some() && options.baseline.contains(&Transport::Tcp) {
+        return Err(conflict("--baseline tcp cannot be used with --emulate: it emulates UDP only"));
     }
     if options.omit >= options.time && options.bytes.is_none() && options.blockcount.is_none() {
-        return Err(wrong("-O leaves nothing of -t"));
+        return Err(conflict("-O must be less than -t"));
     }
     if !options.omit.is_zero() && (options.bytes.is_some() || options.blockcount.is_some()) {
-        return Err(wrong("-O goes with -t, not with -n or -k"));
+        return Err(conflict("-O needs -t, not -n or -k"));
     }
     if options.latency && (options.bytes.is_some() || options.blockcount.is_some()) {
-        return Err(wrong("--latency goes with -t, not with -n or -k"));
+        return Err(conflict("--latency needs -t, not -n or -k"));
     }
     if options.extra_data.is_some() && !options.is_json() {
-        return Err(wrong("--extra-data goes with -J or --json-stream"));
+        return Err(conflict("--extra-data needs -J or --json-stream"));
     }
     Ok(())
 }
 
-/// A format of strftime that can be printed.
+/// Checks that a strftime format is valid.
 pub(super) fn parse_format(text: &str) -> Result<String, String> {
     if text.is_empty() {
         return Ok(String::new());
@@ -308,31 +325,32 @@ pub(super) fn parse_format(text: &str) -> Result<String, String> {
     let now = jiff::Zoned::now();
     jiff::fmt::strtime::format(text, &now)
         .map(|_| text.to_owned())
-        .map_err(|error| format!("'{text}' is no time format: {error}"))
+        .map_err(|error| format!("'{text}' is not a time format: {error}"))
 }
 
 impl Options {
-    /// The key of `--closed-key`.
+    /// The pre-shared key of `--closed-key`.
     ///
     /// # Errors
-    /// The file cannot be read, or holds no key.
-    pub(crate) fn read_closed_key(&self) -> Result<Option<ClosedKey>, IdentityError> {
-        self.closed_key.as_deref().map(openbats::read_closed_key).transpose()
+    /// The file cannot be read, or contains no key.
+    pub(crate) fn read_preshared_key(&self) -> Result<Option<PresharedKey>, IdentityError> {
+        self.closed_key.as_deref().map(openbats::read_preshared_key).transpose()
     }
 
-    /// Limits and behaviour of the data connections of this side.
-    pub(crate) fn transport(&self) -> TransportConfig {
+    /// Configuration of the data connections of this side.
+    pub(crate) fn transport_config(&self) -> TransportConfig {
         let goal = match self.goal {
             Some(GoalName::Latency) => Goal::Latency,
             Some(GoalName::Throughput) => Goal::Throughput,
             Some(GoalName::Balanced) | None => Goal::Balanced,
         };
         let default = TransportConfig::default();
-        // What a limited server takes in advance must not be a multiple of what it allows.
+        // The buffer of a server with a bitrate limit must not hold more than about one second of
+        // it.
         let receive_budget = match self.server_bitrate_limit {
             Some(limit) => usize::try_from(limit / 8)
                 .unwrap_or(usize::MAX)
-                .clamp(LEAST_BUDGET, default.receive_budget),
+                .clamp(MIN_RECEIVE_BUDGET, default.receive_budget),
             None => default.receive_budget,
         };
         TransportConfig {
@@ -340,22 +358,22 @@ impl Options {
             mode: self.mode.to_library(),
             goal,
             congestion: self.congestion.map_or(default.congestion, |congestion| congestion.0),
-            // A receiver of a slow stream is silent, and so is a server that reads what a file
-            // was interrupted at.
+            // Neither the receiver of a slow stream nor a server that reads a partial file sends
+            // anything for a while.
             keep_alive: Some(Duration::from_secs(5)),
             ..default
         }
     }
 
-    /// A server goes by what its clients say, whatever it was given.
-    fn forget_the_client(&mut self) {
+    /// Replaces options that the client decides: a server uses those of each request.
+    fn clear_client_options(&mut self) {
         self.mode = self.only_mode.unwrap_or(TransportMode::Btp);
         self.files.clear();
         self.compress = None;
         self.reverse = false;
     }
 
-    /// Names files from the root: a process that leaves its directory would not find them.
+    /// Makes paths absolute: a daemon changes its working directory.
     fn make_absolute(&mut self) -> std::io::Result<()> {
         self.directory = std::path::absolute(&self.directory)?;
         for path in [
@@ -380,12 +398,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn modes_without_a_control_have_a_rate_of_their_own() {
-        let bandwidth = |words: &str| {
-            let line = format!("bats_iperf -c host {words}");
+    fn modes_without_congestion_control_have_a_default_rate() {
+        let bandwidth = |arguments: &str| {
+            let line = format!("bats_iperf -c host {arguments}");
             parse(line.split_whitespace()).unwrap().0.bandwidth
         };
-        for (words, rate) in [
+        for (arguments, rate) in [
             ("-m 3", 1_000_000),
             ("-m 11", 1_000_000),
             ("-u -P 4 -r", 1_000_000),
@@ -394,12 +412,12 @@ mod tests {
             ("-m 0", 0),
             ("-m 1 --latency", 0),
         ] {
-            assert_eq!(bandwidth(words), rate, "{words}");
+            assert_eq!(bandwidth(arguments), rate, "{arguments}");
         }
     }
 
     #[test]
-    fn a_limit_of_nothing_is_none() {
+    fn a_zero_bitrate_limit_means_no_limit() {
         let limit = |rate: &str| {
             let line = format!("bats_iperf -s --server-bitrate-limit {rate}");
             parse(line.split_whitespace()).unwrap().0.server_bitrate_limit
@@ -412,29 +430,29 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_is_consistent() {
+    fn option_tables_name_existing_options() {
         Options::command().debug_assert();
         let command = Options::command();
         let known: Vec<&str> =
             command.get_arguments().map(|argument| argument.get_id().as_str()).collect();
         for id in CLIENT_ONLY
             .iter()
-            .chain(&IDLE_AT_A_SERVER)
+            .chain(&IGNORED_BY_SERVER)
             .chain(&SERVER_ONLY)
-            .chain(&NOT_WITH_FILES)
-            .chain(&IDLE_WITH_FILES)
-            .chain(ALWAYS_SO.iter().map(|(id, _)| id))
+            .chain(&EXCLUDED_WITH_FILES)
+            .chain(&IGNORED_WITH_FILES)
+            .chain(IMPLIED.iter().map(|(id, _)| id))
         {
             assert!(known.contains(id), "{id}");
         }
     }
 
     #[test]
-    fn usual_lines_are_understood() {
+    fn valid_command_lines_parse() {
         assert_eq!(role("bats_iperf -s -I lo -p 6000 -1 -J -i 1").unwrap(), Role::Server);
         let client = "bats_iperf -c 10.0.0.1 -m 1 -p 5201 -P 4 -i 0.5 -t 3 -b 100 -r -T -l log";
         assert_eq!(role(client).unwrap(), Role::Client("10.0.0.1".into()));
-        // As Oasis starts it.
+        // Command lines of Oasis.
         role("bats_iperf -s -p 4000 -I eth0 -l /tmp/log -L /tmp/dir").unwrap();
         role("bats_iperf -c 10.0.0.2 -m 1 -p 4000 -P 2 -i 1 -t 10 -L /tmp/dir").unwrap();
         let (options, _) = parse("bats_iperf -c host -f a b c -P 2 -f d".split(' ')).unwrap();
@@ -476,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_lines_are_refused_with_two() {
+    fn invalid_command_lines_exit_with_2() {
         for line in [
             "",
             "-s -c host",
@@ -574,9 +592,9 @@ mod tests {
     }
 
     #[test]
-    fn the_mode_is_btp_unless_files_go() {
-        let mode = |words: &str| {
-            let line = format!("bats_iperf {words}");
+    fn the_default_mode_is_btp_and_brtp_for_files() {
+        let mode = |arguments: &str| {
+            let line = format!("bats_iperf {arguments}");
             parse(line.split_whitespace()).unwrap().0.mode
         };
         assert_eq!(mode("-c host"), TransportMode::Btp);
@@ -585,10 +603,10 @@ mod tests {
         assert_eq!(mode("-c host -u"), TransportMode::Udp);
     }
 
-    /// What the original takes without heed.
+    /// Options that the original ignores.
     #[test]
-    fn scripts_for_the_original_run_with_notes() {
-        for (words, letters) in [
+    fn options_ignored_by_the_original_are_accepted_with_notes() {
+        for (arguments, letters) in [
             ("-s -t 5", &["-t"][..]),
             ("-s -P 2", &["-P"]),
             ("-s -r", &["-r"]),
@@ -609,14 +627,14 @@ mod tests {
             ("-c h -C", &["-C"]),
             ("-c h --compress=lz4", &["-C"]),
             ("-c h -t 5 -b 5 -P 2 -r -m 1", &[]),
-            // Of iperf3.
+            // From iperf3.
             ("-c h -u -N -Z", &["-N", "-Z"]),
             (
                 "-c h --udp-counters-64bit --repeating-payload",
                 &["--udp-counters-64bit", "--repeating-payload"],
             ),
         ] {
-            let line = format!("bats_iperf {words}");
+            let line = format!("bats_iperf {arguments}");
             let (options, role) =
                 parse(line.split_whitespace()).unwrap_or_else(|error| panic!("{line}: {error}"));
             let found: Vec<&str> = options
@@ -632,9 +650,9 @@ mod tests {
     }
 
     #[test]
-    fn a_server_has_the_modes_that_it_is_restricted_to() {
-        let modes = |words: &str| {
-            let line = format!("bats_iperf -s {words}");
+    fn only_mode_restricts_the_modes_of_a_server() {
+        let modes = |arguments: &str| {
+            let line = format!("bats_iperf -s {arguments}");
             let options = parse(line.split_whitespace()).unwrap().0;
             (options.only_mode, options.mode)
         };

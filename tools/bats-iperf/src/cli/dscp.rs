@@ -1,12 +1,12 @@
-//! Marks of packets: code points of differentiated services, by name or number.
+//! Parses DSCP values, by name or number.
 
-/// The largest code point (RFC 2474).
+/// The largest DSCP (RFC 2474).
 const MAX_DSCP: u32 = 63;
 /// Names other than those of the classes `cs` and `af`: RFC 2474, 3246, 5865, 8622.
 const NAMES: [(&str, u8); 6] =
     [("be", 0), ("df", 0), ("le", 1), ("va", 44), ("voice-admit", 44), ("ef", 46)];
 
-/// A number as in C: 46, 0x2e or 056.
+/// Parses a number in C notation: 46, 0x2e or 056.
 fn number(text: &str) -> Option<u32> {
     match (text.strip_prefix("0x"), text.strip_prefix('0')) {
         (Some(digits), _) => u32::from_str_radix(digits, 16).ok(),
@@ -15,9 +15,9 @@ fn number(text: &str) -> Option<u32> {
     }
 }
 
-/// The class selectors of RFC 2474 and the assured forwarding of RFC 2597.
-fn of_class(name: &str) -> Option<u8> {
-    let digit = |text: &str, most: u8| text.parse::<u8>().ok().filter(|digit| *digit <= most);
+/// Parses the class selectors of RFC 2474 and the assured forwarding classes of RFC 2597.
+fn class_dscp(name: &str) -> Option<u8> {
+    let digit = |text: &str, max: u8| text.parse::<u8>().ok().filter(|digit| *digit <= max);
     if let Some(class) = name.strip_prefix("cs") {
         return Some(8 * digit(class, 7)?);
     }
@@ -26,25 +26,25 @@ fn of_class(name: &str) -> Option<u8> {
     (class > 0 && precedence > 0).then_some(8 * class + 2 * precedence)
 }
 
-/// A code point by its name or number.
+/// Parses a DSCP by name or number.
 pub(super) fn parse_dscp(text: &str) -> Result<u8, String> {
     let name = text.to_ascii_lowercase();
     let named = NAMES.iter().find(|(other, _)| *other == name).map(|(_, point)| *point);
     let number = || number(&name).filter(|point| *point <= MAX_DSCP);
     named
-        .or_else(|| of_class(&name))
+        .or_else(|| class_dscp(&name))
         .or_else(|| u8::try_from(number()?).ok())
-        .ok_or_else(|| format!("'{text}' is no DSCP: say for example ef, af21, cs1 or 0 to 63"))
+        .ok_or_else(|| format!("'{text}' is not a DSCP; use for example ef, af21, cs1 or 0 to 63"))
 }
 
-/// The code point in a whole byte of the header, whose lower two bits are ECN's.
+/// Parses the DSCP given as the whole header byte, whose lower two bits are for ECN.
 pub(super) fn parse_tos(text: &str) -> Result<u8, String> {
     match number(&text.to_ascii_lowercase()).and_then(|byte| u8::try_from(byte).ok()) {
         Some(byte) if byte & 3 == 0 => Ok(byte >> 2),
-        Some(byte) => {
-            Err(format!("the lower two bits of {byte} are ECN's, which each packet sets"))
+        Some(byte) => Err(format!("the lower two bits of {byte} are for ECN and must be 0")),
+        None => {
+            Err(format!("'{text}' is not a type of service; use 0 to 252, or --dscp with a name"))
         }
-        None => Err(format!("'{text}' is no type of service: 0 to 252, or --dscp with a name")),
     }
 }
 
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn marks_go_by_name_or_number() {
+    fn dscp_parses_by_name_and_number() {
         for (text, point) in [
             ("ef", 46),
             ("EF", 46),

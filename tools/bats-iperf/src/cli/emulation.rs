@@ -1,24 +1,24 @@
-//! The emulated link as it is written: `loss=5%,delay=50ms,rate=100M`.
+//! Parses the emulated link of `--emulate`: `loss=5%,delay=50ms,rate=100M`.
 
 use std::time::Duration;
 
 use bats_netem::{Jitter, LinkConfig, Loss};
 
-use crate::units::{parse_bytes, parse_rate, parse_share, parse_time};
+use crate::units::{parse_bytes, parse_fraction, parse_rate, parse_time};
 
 /// Bytes of headers below UDP: IPv4 and Ethernet.
 const FRAME_OVERHEAD: usize = 42;
-/// The shortest queue where none was asked for.
+/// Minimum queue length in bytes if none is given.
 const MIN_QUEUE: usize = 100_000;
-/// The longest queue where there is no rate to keep it short.
+/// Maximum queue length in bytes if none is given.
 const MAX_QUEUE: usize = 64 << 20;
 
-/// A link of which there is one in each direction.
+/// An emulated link; each direction gets one.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Emulation {
     pub(crate) link: LinkConfig,
     pub(crate) seed: u64,
-    /// As it was written.
+    /// The text of the option.
     pub(crate) text: String,
 }
 
@@ -29,13 +29,13 @@ pub(super) fn parse(text: &str) -> Result<Emulation, String> {
     for word in text.split(',').map(str::trim).filter(|word| !word.is_empty()) {
         let (key, value) = word.split_once('=').unwrap_or((word, ""));
         match key {
-            "loss" => loss = parse_share(value)?,
+            "loss" => loss = parse_fraction(value)?,
             "burst" => {
                 burst = value
                     .parse()
                     .ok()
                     .filter(|burst| (1.0..=1_000.0).contains(burst))
-                    .ok_or_else(|| format!("'{value}' is no burst length from 1 to 1000"))?;
+                    .ok_or_else(|| format!("'{value}' is not a burst length; use 1 to 1000"))?;
             }
             "delay" => link.delay = parse_delay(value)?,
             "jitter" => {
@@ -45,26 +45,28 @@ pub(super) fn parse(text: &str) -> Result<Emulation, String> {
             "rate" => {
                 let rate = parse_rate(value)?;
                 if rate == 0 {
-                    return Err("rate=0 would let nothing pass".into());
+                    return Err("rate=0 would drop everything; use a rate above 0".into());
                 }
                 link.rate_bps = Some(rate);
             }
             "queue" => link.queue_bytes = Some(parse_bytes(value)? as usize),
-            "duplicate" => link.duplicate = parse_share(value)?,
-            "corrupt" => link.corrupt = parse_share(value)?,
+            "duplicate" => link.duplicate = parse_fraction(value)?,
+            "corrupt" => link.corrupt = parse_fraction(value)?,
             "mtu" => {
                 let mtu = value.parse().ok().filter(|mtu| (1_228..=65_507).contains(mtu));
-                link.mtu = Some(
-                    mtu.ok_or_else(|| format!("'{value}' is no UDP payload of 1228 to 65507"))?,
-                );
+                link.mtu =
+                    Some(mtu.ok_or_else(|| {
+                        format!("'{value}' is not an MTU; use 1228 to 65507 bytes")
+                    })?);
             }
             "seed" => {
-                seed = value.parse().map_err(|_| format!("'{value}' is no seed (a number)"))?;
+                seed =
+                    value.parse().map_err(|_| format!("'{value}' is not a seed; use a number"))?;
             }
             _ => {
                 return Err(format!(
-                    "'{word}' is no part of a link; loss, burst, delay, jitter, reorder, rate, \
-                     queue, duplicate, corrupt, mtu and seed are"
+                    "'{word}' is not a link parameter; use loss, burst, delay, jitter, reorder, \
+                     rate, queue, duplicate, corrupt, mtu or seed"
                 ));
             }
         }
@@ -85,9 +87,9 @@ pub(super) fn parse(text: &str) -> Result<Emulation, String> {
         Loss::Iid(loss)
     };
     if link.queue_bytes.is_none() {
-        // One bandwidth-delay product, as routers are sized.
-        let product = |rate| LinkConfig::queue_for(rate, 2 * link.delay, 1.0);
-        link.queue_bytes = link.rate_bps.map(|rate| product(rate).clamp(MIN_QUEUE, MAX_QUEUE));
+        // One bandwidth-delay product (BDP), as routers are sized.
+        let bdp = |rate| LinkConfig::queue_for(rate, 2 * link.delay, 1.0);
+        link.queue_bytes = link.rate_bps.map(|rate| bdp(rate).clamp(MIN_QUEUE, MAX_QUEUE));
     }
     Ok(Emulation { link, seed, text: text.to_owned() })
 }
@@ -96,7 +98,7 @@ fn parse_delay(text: &str) -> Result<Duration, String> {
     parse_time(text, 1e-3)
         .ok()
         .filter(|delay| *delay <= Duration::from_secs(10))
-        .ok_or_else(|| format!("'{text}' is no delay up to 10s: say for example 50ms"))
+        .ok_or_else(|| format!("'{text}' is not a delay; use up to 10s, for example 50ms"))
 }
 
 #[cfg(test)]
@@ -104,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn links_are_read() {
+    fn link_parameters_parse() {
         let link = parse("loss=5%,delay=50ms,rate=1000M").unwrap().link;
         assert_eq!(link.loss, Loss::Iid(0.05));
         assert_eq!(link.delay, Duration::from_millis(50));
@@ -118,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_links_are_rejected() {
         for wrong in [
             "loss=100%",
             "loss",

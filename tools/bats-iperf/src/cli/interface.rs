@@ -1,4 +1,4 @@
-//! Interfaces by name, and the address that each goes by.
+//! Resolves interface names to local addresses.
 
 use std::net::IpAddr;
 
@@ -6,17 +6,17 @@ use super::Options;
 use crate::control::printable;
 
 impl Options {
-    /// The address of `-I`, if it was given, and what is to be said about it. A client goes without
-    /// an interface that there is not.
+    /// The address of `-I`, if given, and a note to print. A client ignores an interface that does
+    /// not exist.
     ///
     /// # Errors
-    /// There is no such interface at a server, or it has no address of the family asked for.
+    /// At a server the interface does not exist, or it has no address of the requested family.
     pub(crate) fn local_ip(&self) -> anyhow::Result<(Option<IpAddr>, Option<String>)> {
         let Some(name) = &self.interface else { return Ok((None, None)) };
         if let Ok(address) = name.parse() {
             return match self.fits(address) {
                 true => Ok((Some(address), None)),
-                false => anyhow::bail!("{address} is not of the IP family asked for"),
+                false => anyhow::bail!("{address} is not of the requested IP family (-4, -6)"),
             };
         }
         let name = if name == "loopback" { "lo" } else { name };
@@ -24,7 +24,7 @@ impl Options {
             .filter(|interface| interface.interface_name == name)
             .collect();
         if interfaces.is_empty() && self.client.is_some() {
-            // The original's clients do not look at the name.
+            // Clients of the original tool do not check the name.
             let note = format!("note: -I is ignored: there is no interface '{}'", printable(name));
             return Ok((None, Some(note)));
         }
@@ -39,18 +39,18 @@ impl Options {
             .collect();
         match first_of(&addresses) {
             Some(address) => Ok((Some(address), None)),
-            None => anyhow::bail!("no interface '{name}' with an address (ip addr lists them)"),
+            None => anyhow::bail!("no interface '{name}' with an address (see ip addr)"),
         }
     }
 
-    /// Whether an address is of the IP family asked for.
+    /// Whether an address is of the requested IP family.
     pub(crate) fn fits(&self, address: IpAddr) -> bool {
         !(self.ipv4 && address.is_ipv6() || self.ipv6 && address.is_ipv4())
     }
 }
 
-/// The address that an interface goes by: the first as the system lists them, which is the main one,
-/// of IPv4 before IPv6, and one that is good everywhere before one of the link.
+/// The address used for an interface: the first that the system lists, which is the primary one.
+/// IPv4 goes before IPv6, and global addresses before link-local ones.
 fn first_of(addresses: &[IpAddr]) -> Option<IpAddr> {
     let class = |address: &&IpAddr| match address {
         IpAddr::V4(_) => 0,
@@ -66,12 +66,12 @@ mod tests {
     use crate::cli::parse;
 
     #[test]
-    fn an_interface_goes_by_its_main_address() {
+    fn an_interface_resolves_to_its_primary_address() {
         let first = |text: &str| {
             let addresses: Vec<IpAddr> = text.split(' ').map(|x| x.parse().unwrap()).collect();
             first_of(&addresses).unwrap().to_string()
         };
-        // Not the least, but the first.
+        // The first, not the lowest.
         assert_eq!(first("192.168.7.1 10.0.0.1"), "192.168.7.1");
         assert_eq!(first("fe80::1 fd00::2 2001:db8::1 10.0.0.9 10.0.0.1"), "10.0.0.9");
         assert_eq!(first("fe80::1 fd00::2 2001:db8::1"), "fd00::2");
@@ -80,9 +80,9 @@ mod tests {
     }
 
     #[test]
-    fn interfaces_have_addresses() {
-        let ip = |words: &str| {
-            let line = format!("bats_iperf -s {words}");
+    fn interface_names_and_addresses_resolve() {
+        let ip = |arguments: &str| {
+            let line = format!("bats_iperf -s {arguments}");
             Ok::<_, anyhow::Error>(parse(line.split_whitespace()).unwrap().0.local_ip()?.0)
         };
         assert_eq!(ip("-I lo").unwrap(), Some([127, 0, 0, 1].into()));
@@ -90,8 +90,8 @@ mod tests {
         assert_eq!(ip("-B ::1").unwrap(), Some("::1".parse().unwrap()));
         assert!(ip("-I ::1 -4").is_err());
         assert!(ip("-I nosuch0").unwrap_err().to_string().contains("nosuch0"));
-        let client = |words: &str| {
-            let line = format!("bats_iperf -c host {words}");
+        let client = |arguments: &str| {
+            let line = format!("bats_iperf -c host {arguments}");
             parse(line.split_whitespace()).unwrap().0.local_ip()
         };
         assert_eq!(client("-I lo").unwrap(), (Some([127, 0, 0, 1].into()), None));

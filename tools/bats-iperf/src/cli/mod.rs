@@ -1,4 +1,4 @@
-//! The command line.
+//! Command-line options.
 
 mod check;
 mod dscp;
@@ -16,56 +16,56 @@ pub(crate) use check::{Role, parse};
 pub(crate) use emulation::Emulation;
 pub(crate) use mode::{Congestion, TransportMode};
 
-use crate::control::Carrier;
+use crate::control::Transport;
 use crate::units::{
     Format, parse_bytes, parse_duration, parse_interval, parse_length, parse_long_timeout,
     parse_omit, parse_rate, parse_timeout,
 };
 
-/// Measures throughput, latency, loss and jitter of OpenBATS connections, and sends files over
+/// Measures throughput, latency, loss and jitter of OpenBATS connections, and transfers files over
 /// them.
 ///
-/// Start a server with `bats_iperf -s`, then a client with `bats_iperf -c HOST`. Options of the
-/// server and of the client stand under headings of their own; those under "General" are for both.
+/// Start a server with `bats_iperf -s`, then a client with `bats_iperf -c HOST`. Client and server
+/// options have their own headings; options under "General" apply to both.
 ///
-/// Exit codes: 0 all went well, 1 the test or a transfer failed, 2 the command line is wrong.
+/// Exit codes: 0 success, 1 the test or a transfer failed, 2 invalid command line.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "bats_iperf", version, max_term_width = 100, next_help_heading = "General")]
 #[command(disable_version_flag = true)]
 pub(crate) struct Options {
-    /// Run as a server.
+    /// Run in server mode.
     #[arg(short, long, conflicts_with = "client")]
     pub(crate) server: bool,
 
-    /// Run as a client of the server at this address or name.
+    /// Run in client mode, connecting to this host name or address.
     #[arg(short, long, value_name = "HOST")]
     pub(crate) client: Option<String>,
 
-    /// Port of the data, 2 to 65535: UDP, and at a server TCP, too, for mode 10. Signalling goes over the
-    /// UDP port below it. Beside a server of iperf3, which has TCP 5201, a server needs another port or
-    /// --only-mode.
+    /// Server port to listen on or connect to, 2 to 65535. Data uses this UDP port and, for mode 10
+    /// at a server, this TCP port; signalling uses the UDP port below it. A host that also runs an
+    /// iperf3 server, which uses TCP 5201, needs another port or --only-mode here.
     #[arg(short, long, default_value_t = 5201, value_parser = clap::value_parser!(u16).range(2..))]
     pub(crate) port: u16,
 
-    /// Transport mode by number or name: 0 btp, 1 brtp, 2 brctp, 3 transparent, 10 tcp, 11 udp,
-    /// 12 quic. Mode 11 is plain datagrams, in clear, at 1 Mbit/s unless -b says otherwise. Files go by
-    /// brtp without this option and by brtp, brctp, tcp and quic with it. A server takes the client's
-    /// mode and ignores this option; see --only-mode.
+    /// Transport mode by number or name: 0 btp, 1 brtp, 2 brctp, 3 transparent, 10 tcp, 11 udp, 12
+    /// quic. Mode 11 sends plain, unencrypted datagrams, at 1 Mbit/s unless -b is given. File
+    /// transfers use brtp by default and work in modes brtp, brctp, tcp and quic. A server uses the
+    /// mode of each client and ignores this option; see --only-mode.
     #[arg(short, long, default_value = "btp", value_parser = mode::parse)]
     pub(crate) mode: TransportMode,
 
-    /// The same as -m udp.
+    /// Same as -m udp.
     #[arg(short, long, conflicts_with = "mode")]
     pub(crate) udp: bool,
 
-    /// Seconds between reports, or between lines of progress with -f; 0 for none but the last. A
-    /// server that is not told takes the client's.
+    /// Seconds between periodic reports, or between progress lines with -f; 0 prints only the final
+    /// report. A server without this option uses the interval of the client.
     #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = parse_interval)]
     pub(crate) interval: Duration,
 
-    /// Interface or address to listen on (server) or to send from (client). An interface stands for the
-    /// first of its addresses, IPv4 before IPv6. A server without this option listens on all addresses of
-    /// both families.
+    /// Interface or address to listen on (server) or to send from (client). For an interface, its
+    /// first address is used, IPv4 before IPv6. Without this option a server listens on all IPv4
+    /// and IPv6 addresses.
     #[arg(
         short = 'I',
         long,
@@ -75,33 +75,34 @@ pub(crate) struct Options {
     )]
     pub(crate) interface: Option<String>,
 
-    /// Everything goes by this network interface only, in every mode, whatever the routes say.
+    /// Bind all sockets of every mode to this network interface (SO_BINDTODEVICE), regardless of
+    /// the routing table.
     #[arg(long, value_name = "INTERFACE")]
     pub(crate) bind_dev: Option<String>,
 
-    /// Every line is written at once, with this option and without it.
+    /// Accepted for iperf3 compatibility; every line is always flushed.
     #[arg(long, hide = true)]
     pub(crate) forceflush: bool,
 
-    /// Mark all packets of this side with this code point of differentiated services: ef, af21, cs1
-    /// or 0 to 63. Each side marks what it sends itself.
+    /// Set the IP DSCP value of all packets of this side: ef, af21, cs1 or 0 to 63. Each side marks
+    /// only its own packets.
     #[arg(long, value_name = "DSCP", value_parser = dscp::parse_dscp, conflicts_with = "tos")]
     pub(crate) dscp: Option<u8>,
 
-    /// The same as --dscp, given as the whole byte of the header: 184 for ef.
+    /// Set the IP type of service: the DSCP as the whole header byte, 184 for ef.
     #[arg(short = 'S', long, value_name = "BYTE", value_parser = dscp::parse_tos)]
     pub(crate) tos: Option<u8>,
 
-    /// Run on this processor only, 0 for the first.
+    /// Set CPU affinity: run on this CPU only, counted from 0.
     #[arg(short = 'A', long, value_name = "CPU", value_parser = clap::value_parser!(u16).range(..1_024))]
     pub(crate) affinity: Option<u16>,
 
-    /// Units of all rates and sizes in the report: k, m, g, t for bits, K, M, G, T for bytes. Without
-    /// it each figure has one that fits.
+    /// Format of all rates and sizes in the report: k, m, g, t for bits, K, M, G, T for bytes. By
+    /// default each value gets a suitable unit.
     #[arg(long, value_name = "UNIT", value_parser = crate::units::parse_format)]
     pub(crate) format: Option<Format>,
 
-    /// For scripts of iperf3; see the notes.
+    /// Accepted for iperf3 compatibility; each prints a note.
     #[arg(long, hide = true)]
     pub(crate) udp_counters_64bit: bool,
     #[arg(long, hide = true)]
@@ -111,250 +112,250 @@ pub(crate) struct Options {
     #[arg(short = 'Z', long, hide = true)]
     pub(crate) zerocopy: bool,
 
-    /// Only IPv4.
+    /// Only use IPv4.
     #[arg(short = '4', long, alias = "version4", conflicts_with = "ipv6")]
     pub(crate) ipv4: bool,
 
-    /// Only IPv6.
+    /// Only use IPv6.
     #[arg(short = '6', long, alias = "version6")]
     pub(crate) ipv6: bool,
 
-    /// More columns: loss seen, residual loss, redundancy, waste, round-trip time, congestion
-    /// window, messages that were too old to be sent, delay of repaired data, and the processor time
-    /// of both ends.
+    /// More detailed output: path loss, residual loss, redundancy, waste, round-trip time,
+    /// congestion window, expired messages, repair delay, and the CPU utilization of both ends.
     #[arg(short = 'V', long)]
     pub(crate) verbose: bool,
 
-    /// Print one JSON document, with the keys of iperf3 and some of our own.
+    /// Output in JSON format: one document, with iperf3's keys and additional ones.
     #[arg(short = 'J', long)]
     pub(crate) json: bool,
 
-    /// Print one JSON object a line: the start, each interval, each file, the end.
+    /// Output in line-delimited JSON format: an object for the start, each interval, each file and
+    /// the end.
     #[arg(long, conflicts_with = "json")]
     pub(crate) json_stream: bool,
 
-    /// Begin each line with the local time and the time since the program began, or with the time
-    /// in a format of strftime.
+    /// Emit a timestamp at the start of each line: the local time and the time since the start of
+    /// the program, or the time in the given strftime format.
     #[arg(short = 'T', long, value_name = "FORMAT", num_args = 0..=1, require_equals = true,
           default_missing_value = "", value_parser = check::parse_format)]
     pub(crate) timestamps: Option<String>,
 
-    /// Begin each line with these words; they stand in the JSON document, too.
+    /// Prefix every line with this string; it is also included in the JSON document.
     #[arg(long, value_name = "TEXT")]
     pub(crate) title: Option<String>,
 
-    /// Put these words into the JSON document.
+    /// Data string to include in the JSON document.
     #[arg(long, value_name = "TEXT")]
     pub(crate) extra_data: Option<String>,
 
-    /// Append the report to this file, too. At a hang-up signal this file and that of -L are opened
-    /// anew, so that they can be rotated.
+    /// Also append the report to this log file. On SIGHUP this file and that of -L are reopened, so
+    /// that they can be rotated.
     #[arg(short, long, value_name = "FILE")]
     pub(crate) logfile: Option<PathBuf>,
 
-    /// Append the protocol's log to this file, or to a file in this directory.
+    /// Append the protocol log to this file, or to a file in this directory.
     #[arg(short = 'L', long, value_name = "PATH")]
     pub(crate) protocol_log: Option<PathBuf>,
 
-    /// Log what the library does, to standard error; no progress bars.
+    /// Emit debugging output: the library's log on standard error. Disables progress bars.
     #[arg(short, long)]
     pub(crate) debug: bool,
 
-    /// End with an error when a stream has brought nothing, or a transfer of files has not moved,
-    /// for this long (milliseconds, or with a unit as in 5s).
+    /// Idle timeout for receiving data: fail when a stream has received nothing, or a file transfer
+    /// has made no progress, for this long (milliseconds, or with a unit, such as 5s).
     #[arg(long, value_name = "TIME", default_value = "120s", value_parser = parse_timeout)]
     pub(crate) rcv_timeout: Duration,
 
-    /// End with an error when a stream could send nothing, or nothing of what it has sent was
-    /// acknowledged (modes 1, 2, 10 and 12), for this long (milliseconds, or with a unit as in 5s).
+    /// Timeout for sending: fail when a stream could not send, or received no acknowledgement
+    /// (modes 1, 2, 10 and 12), for this long (milliseconds, or with a unit, such as 5s).
     #[arg(long, value_name = "TIME", default_value = "120s", value_parser = parse_timeout)]
     pub(crate) snd_timeout: Duration,
 
-    /// Write this process's number to a file, which goes with the process.
+    /// Write a PID file; it is removed when the process ends.
     #[arg(long, value_name = "FILE")]
     pub(crate) pidfile: Option<PathBuf>,
 
-    /// Congestion control of what this side sends: bbr, cubic, gcc, none, or a constant rate such as
-    /// 100M. The client's governs what goes to the server, the server's what comes from it. A client
-    /// is refused what its mode does not have; a server, whose clients choose the mode, says in the
-    /// report where it is not in force.
+    /// Congestion control of the data that this side sends: bbr, cubic, gcc, none, or a constant
+    /// rate such as 100M. The client's option applies to data to the server, the server's option to
+    /// data from it. A client rejects a value that its mode does not support; a server, whose
+    /// clients choose the mode, reports when its value is not in effect.
     #[arg(long, value_name = "NAME", value_parser = mode::parse_congestion)]
     pub(crate) congestion: Option<Congestion>,
 
-    /// What the redundancy of what this side sends favours: each side's for its own direction, as with
-    /// --congestion.
+    /// Goal of the redundancy that this side sends. As with --congestion, each side sets its own
+    /// direction.
     #[arg(long, value_enum)]
     pub(crate) goal: Option<GoalName>,
 
-    /// Print the manual page (roff) or the completions of a shell, and end.
+    /// Print the manual page (roff) or the completions of a shell, and exit.
     #[arg(long, value_enum, value_name = "WHAT", exclusive = true)]
     pub(crate) generate: Option<Generated>,
 
-    /// Print the version.
+    /// Show version information.
     #[arg(short = 'v', long, action = ArgAction::Version)]
     pub(crate) version: Option<bool>,
 
-    /// Speak only with who has the key in this file, too: 64 hexadecimal digits, as `openssl rand -hex
-    /// 32` makes them. A server with a key answers nobody else anything; a client without it gets no
-    /// answer. Modes 0 to 3, which a server with a key takes alone; no baselines.
+    /// Pre-shared key (PSK) mode: only communicate with peers that have the key in this file, 64
+    /// hexadecimal digits as made by `openssl rand -hex 32`. A server with a key does not answer
+    /// packets without it, and a client without the key gets no answer. A server then takes modes 0
+    /// to 3 only; there are no baselines.
     #[arg(long, value_name = "FILE")]
     pub(crate) closed_key: Option<PathBuf>,
 
     // Client ----------------------------------------------------------------------------------
-    /// Length of the test in seconds.
+    /// Time in seconds to transmit for.
     #[arg(short, long, value_name = "SECONDS", default_value = "10", value_parser = parse_duration,
           help_heading = CLIENT)]
     pub(crate) time: Duration,
 
-    /// End the test when all streams together have sent this many bytes, instead of after a
-    /// time.
+    /// Number of bytes to transmit over all streams together (instead of -t).
     #[arg(short = 'n', long, value_name = "BYTES", value_parser = parse_bytes,
           conflicts_with_all = ["time", "blockcount"], help_heading = CLIENT)]
     pub(crate) bytes: Option<u64>,
 
-    /// End the test when all streams together have sent this many messages.
+    /// Number of messages to transmit over all streams together (instead of -t).
     #[arg(short = 'k', long, value_name = "MESSAGES", conflicts_with = "time",
           value_parser = clap::value_parser!(u64).range(1..=1_000_000_000_000), help_heading = CLIENT)]
     pub(crate) blockcount: Option<u64>,
 
-    /// Leave the first seconds out of the figures.
+    /// Omit the first seconds from the results.
     #[arg(short = 'O', long, value_name = "SECONDS", default_value = "0", value_parser = parse_omit,
           help_heading = CLIENT)]
     pub(crate) omit: Duration,
 
-    /// Parallel streams, each a connection of its own.
+    /// Number of parallel client streams; each is a separate connection.
     #[arg(short = 'P', long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=128),
           help_heading = CLIENT)]
     pub(crate) parallel: u16,
 
-    /// The server sends, the client receives.
+    /// Reverse mode: the server sends, the client receives.
     #[arg(short, long, short_alias = 'R', conflicts_with = "bidir", help_heading = CLIENT)]
     pub(crate) reverse: bool,
 
-    /// Both send and receive, each over streams of its own.
+    /// Bidirectional mode: client and server send and receive, over separate streams.
     #[arg(long, help_heading = CLIENT)]
     pub(crate) bidir: bool,
 
-    /// Sending limit of each stream: Mbit/s, or with a unit as in 64k, 1.5G; 0 for none. Without it
-    /// modes 3 (transparent) and 11 (udp), which have no congestion control, send 1 Mbit/s, and the
-    /// others as fast as they can.
+    /// Target bitrate of each stream: Mbit/s, or with a unit, such as 64k or 1.5G; 0 for unlimited.
+    /// By default modes 3 (transparent) and 11 (udp), which have no congestion control, send 1
+    /// Mbit/s, and the others as fast as they can.
     #[arg(short, long, visible_alias = "bitrate", value_name = "RATE", default_value = "0",
           value_parser = parse_rate, help_heading = CLIENT)]
     pub(crate) bandwidth: u64,
 
-    /// Bytes of a message in a throughput test, from 64 to 16777216; without it 65536, less where
-    /// -b is small.
+    /// Length of a message in a throughput test, 64 to 16777216 bytes; 65536 by default, less if -b
+    /// is low.
     #[arg(long, value_name = "BYTES", value_parser = parse_length, help_heading = CLIENT)]
     pub(crate) length: Option<u32>,
 
-    /// Measure one-way and round-trip times of messages and print percentiles. Times count from
-    /// when a message was to be sent, not from when there was room for it. Without -b each stream
+    /// Measure one-way and round-trip times of messages and print percentiles. Each time starts
+    /// when the message was scheduled, not when there was room to send it. Without -b each stream
     /// sends 1 Mbit/s.
     #[arg(long, conflicts_with = "files", help_heading = CLIENT)]
     pub(crate) latency: bool,
 
-    /// Milliseconds after which a message is of no use, up to 3600000: what waits longer is not sent
-    /// (modes 0 and 3, either direction; not the baselines). Without it 200.
+    /// Deadline of a message in milliseconds, up to 3600000: messages that wait longer expire and
+    /// are not sent. Applies to modes 0 and 3 in both directions, not to baselines; 200 by default.
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=3_600_000),
           conflicts_with = "files", help_heading = CLIENT)]
     pub(crate) deadline: Option<u64>,
 
-    /// Put an emulated link between the client and its socket, for the data in either direction:
-    /// loss=5%, burst=4 (mean packets of a loss burst), delay=50ms (one way), jitter=5ms,
-    /// reorder, rate=100M, queue=200k (bytes), duplicate=1%, corrupt=1%, mtu=1400, seed=7.
+    /// Emulate a link between the client and its socket, for the data in both directions: loss=5%,
+    /// burst=4 (mean packets of a loss burst), delay=50ms (one-way), jitter=5ms, reorder,
+    /// rate=100M, queue=200k (bytes), duplicate=1%, corrupt=1%, mtu=1400, seed=7.
     #[arg(long, value_name = "LINK", value_parser = emulation::parse, help_heading = CLIENT)]
     pub(crate) emulate: Option<Emulation>,
 
-    /// Then make the same run over the kernel's TCP and UDP and compare.
-    #[arg(long, value_name = "CARRIERS", value_delimiter = ',', conflicts_with = "files",
+    /// Repeat the test over the kernel's TCP, UDP or both, and compare.
+    #[arg(long, value_name = "TRANSPORTS", value_delimiter = ',', conflicts_with = "files",
           value_parser = mode::parse_baseline, help_heading = CLIENT)]
-    pub(crate) baseline: Vec<Carrier>,
+    pub(crate) baseline: Vec<Transport>,
 
-    /// Write the report as one HTML file that needs nothing else.
+    /// Write the report as one self-contained HTML file.
     #[arg(long, value_name = "FILE", conflicts_with = "files", help_heading = CLIENT)]
     pub(crate) report: Option<PathBuf>,
 
-    /// Have the server's report, too.
+    /// Get the report of the server.
     #[arg(long, help_heading = CLIENT)]
     pub(crate) get_server_output: bool,
 
-    /// Local UDP port of the client; not in mode 11 (udp), whose streams have a port each.
+    /// Bind to this local UDP port; not in mode 11 (udp), where each stream has its own port.
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..),
           help_heading = CLIENT)]
     pub(crate) cport: Option<u16>,
 
-    /// How long to wait for the server (milliseconds, or with a unit as in 5s).
+    /// Timeout for connection setup (milliseconds, or with a unit, such as 5s).
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_timeout,
           help_heading = CLIENT)]
     pub(crate) connect_timeout: Duration,
 
-    /// The server's certificate must have this SHA-256 fingerprint.
+    /// Require this SHA-256 fingerprint of the server's certificate.
     #[arg(long, value_name = "HEX", conflicts_with = "authorities", help_heading = CLIENT)]
     pub(crate) fingerprint: Option<Fingerprint>,
 
-    /// The server's certificate must come from one of the authorities in this PEM file.
+    /// Require a server certificate that was issued by an authority in this PEM file.
     #[arg(long, value_name = "FILE", help_heading = CLIENT)]
     pub(crate) authorities: Option<PathBuf>,
 
-    /// Send these files and directories; the server verifies each (BLAKE3) before it gets its
-    /// name. What was interrupted goes on where it stopped. FILE.sha256sum beside a file travels
-    /// along and is checked.
+    /// Send these files and directories. The server verifies each (BLAKE3) before it appears under
+    /// its final name. Interrupted transfers resume. If FILE.sha256sum exists next to FILE, it is
+    /// sent too and the content is checked against it.
     #[arg(short, long, value_name = "FILE", num_args = 1.., action = ArgAction::Append,
           conflicts_with = "bidir", help_heading = CLIENT)]
     pub(crate) files: Vec<PathBuf>,
 
-    /// Compress files on their way with zstd (smaller) or lz4 (less work); zstd if it is not said.
+    /// Compress files in transit with zstd (smaller) or lz4 (less CPU); zstd by default.
     #[arg(short = 'C', long, value_name = "METHOD", num_args = 0..=1, require_equals = true,
           default_missing_value = "zstd", value_parser = mode::parse_compression,
           help_heading = CLIENT)]
     pub(crate) compress: Option<Compression>,
 
     // Server ----------------------------------------------------------------------------------
-    /// Take clients of this transport mode only, by number or name as with -m.
+    /// Only accept clients of this transport mode, by number or name as with -m.
     #[arg(long, value_name = "MODE", value_parser = mode::parse, help_heading = SERVER)]
     pub(crate) only_mode: Option<TransportMode>,
 
-    /// Where received files go.
+    /// Directory for received files.
     #[arg(long, value_name = "DIRECTORY", default_value = ".", help_heading = SERVER)]
     pub(crate) directory: PathBuf,
 
-    /// What happens to a file whose name is taken by another content.
+    /// What to do with a received file whose name exists with other content.
     #[arg(long, value_enum, default_value = "refuse", help_heading = SERVER)]
     pub(crate) existing: Existing,
 
-    /// The same as --existing overwrite.
+    /// Same as --existing overwrite.
     #[arg(long, conflicts_with = "existing", help_heading = SERVER)]
     pub(crate) overwrite: bool,
 
-    /// Serve one test, then exit with its outcome.
+    /// Handle one test, then exit with its exit code.
     #[arg(short = '1', long, help_heading = SERVER)]
     pub(crate) one_off: bool,
 
-    /// Go on without the terminal, once the server listens. What it has to say goes to the file of
-    /// -l; it ends by a signal (see --pidfile).
+    /// Run the server as a daemon: detach from the terminal once it listens. Its output goes to the
+    /// file of -l; end it by a signal (see --pidfile).
     #[arg(short = 'D', long, help_heading = SERVER)]
     pub(crate) daemon: bool,
 
-    /// This is the process that -D has started.
+    /// Internal: marks the process that -D started.
     #[arg(long, hide = true, requires = "daemon")]
     pub(crate) detached: bool,
 
-    /// End when no client has come for this long (seconds, or with a unit as in 500ms).
+    /// Exit when no client has connected for this long (seconds, or with a unit, such as 500ms).
     #[arg(long, value_name = "TIME", value_parser = parse_long_timeout, help_heading = SERVER)]
     pub(crate) idle_timeout: Option<Duration>,
 
-    /// Deny tests whose streams ask for more than this together, or for no limit; end those that
-    /// send more all the same (more than it over five seconds), and receive files no faster. Each
-    /// test has it for itself. 0 for no limit.
+    /// Bitrate limit of each test, all streams together. The server denies tests that ask for more
+    /// or for no limit, ends tests that send more (averaged over 5 s), and receives files no
+    /// faster. 0 for no limit.
     #[arg(long, value_name = "RATE", value_parser = parse_rate, help_heading = SERVER)]
     pub(crate) server_bitrate_limit: Option<u64>,
 
-    /// Deny tests that would take longer than this many seconds, and those without a time (-n, -k).
+    /// Deny tests longer than this many seconds, and tests without a time limit (-n, -k).
     #[arg(long, value_name = "SECONDS", value_parser = parse_duration, help_heading = SERVER)]
     pub(crate) server_max_duration: Option<Duration>,
 
-    /// Certificate chain in PEM. Without it the server makes a certificate for itself and prints
-    /// its fingerprint.
+    /// Certificate chain in PEM. By default the server generates a certificate and prints its
+    /// fingerprint.
     #[arg(long, value_name = "FILE", requires = "key", help_heading = SERVER)]
     pub(crate) certificate: Option<PathBuf>,
 
@@ -362,11 +363,11 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FILE", requires = "certificate", help_heading = SERVER)]
     pub(crate) key: Option<PathBuf>,
 
-    /// The interval was on the command line.
+    /// Whether the interval was given on the command line.
     #[arg(skip)]
     pub(crate) has_interval: bool,
 
-    /// What is to be said about options that have no effect.
+    /// Notes about options that have no effect.
     #[arg(skip)]
     pub(crate) notes: Vec<String>,
 }
@@ -374,10 +375,10 @@ pub(crate) struct Options {
 const CLIENT: &str = "Client";
 const SERVER: &str = "Server";
 
-/// What the redundancy favours.
+/// What the redundancy optimizes for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum GoalName {
-    /// Hide losses, at the price of a few per cent of the rate.
+    /// Hide losses at the cost of a few per cent of the rate.
     Latency,
     /// Little waste in bulk, strong protection of message ends.
     Balanced,
@@ -385,18 +386,18 @@ pub(crate) enum GoalName {
     Throughput,
 }
 
-/// What happens to a received file whose name is taken by another content.
+/// What to do with a received file whose name exists with other content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Existing {
-    /// It is not taken.
+    /// Refuse it.
     Refuse,
-    /// It replaces the other.
+    /// Replace the existing file.
     Overwrite,
-    /// It gets a free name, NAME.1 and so on.
+    /// Store it under a free name: NAME.1 and so on.
     Rename,
 }
 
-/// How files are compressed.
+/// Compression of files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Compression {
     Zstd,
@@ -421,12 +422,12 @@ pub(crate) enum Generated {
 }
 
 impl Options {
-    /// The code point that packets of this side bear.
+    /// The DSCP of packets that this side sends.
     pub(crate) fn code_point(&self) -> u8 {
         self.dscp.or(self.tos).unwrap_or(0)
     }
 
-    /// Whether standard output is for a program.
+    /// Whether standard output is meant for a program.
     pub(crate) fn is_json(&self) -> bool {
         self.json || self.json_stream
     }

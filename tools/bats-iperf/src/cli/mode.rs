@@ -1,13 +1,13 @@
-//! Names of modes, congestion controllers, baselines and compressions.
+//! Names of modes, congestion controllers, baselines and compression methods.
 
 use openbats::{CongestionAlgorithm, Mode};
 use serde::{Deserialize, Serialize};
 
 use super::Compression;
-use crate::control::Carrier;
+use crate::control::Transport;
 use crate::units::parse_rate;
 
-/// A transport mode that this program can run.
+/// A transport mode that this program supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum TransportMode {
@@ -21,20 +21,21 @@ pub(crate) enum TransportMode {
 }
 
 impl TransportMode {
-    /// Those that an endpoint of OpenBATS offers side by side. Datagrams of mode 11 have nothing by
-    /// which they could be told from others: their streams have ports of their own.
-    pub(crate) const TOGETHER: [Self; 6] =
+    /// The modes that one OpenBATS endpoint serves on one port. Datagrams of mode 11 have no field
+    /// that distinguishes them, so their streams use separate ports.
+    pub(crate) const SHARED_ENDPOINT: [Self; 6] =
         [Self::Btp, Self::Brtp, Self::Brctp, Self::Transparent, Self::Tcp, Self::Quic];
 
-    /// Those of them that go with `--closed-key`.
-    pub(crate) const CLOSABLE: &[Self] = &[Self::Btp, Self::Brtp, Self::Brctp, Self::Transparent];
+    /// The modes that support `--closed-key`.
+    pub(crate) const PSK_CAPABLE: &[Self] =
+        &[Self::Btp, Self::Brtp, Self::Brctp, Self::Transparent];
 
-    /// What carries its data.
-    pub(crate) fn carrier(self) -> Carrier {
-        if self == Self::Udp { Carrier::Udp } else { Carrier::Bats }
+    /// The transport of its data.
+    pub(crate) fn transport(self) -> Transport {
+        if self == Self::Udp { Transport::Udp } else { Transport::Bats }
     }
 
-    /// Whether nothing keeps its senders from sending as fast as they can.
+    /// Whether the mode has no congestion control.
     pub(super) fn is_uncontrolled(self) -> bool {
         matches!(self, Self::Transparent | Self::Udp)
     }
@@ -56,7 +57,7 @@ impl TransportMode {
         self.to_library().is_reliable()
     }
 
-    /// The name in reports: plain TCP is the kernel's, for comparison.
+    /// The name in reports. Mode tcp is `TCP+TLS`; `TCP` is the kernel's bare TCP as a baseline.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Btp => "BTP",
@@ -90,8 +91,8 @@ pub(super) fn parse(text: &str) -> Result<TransportMode, String> {
     let found = MODES.iter().find(|(number, name, _)| wanted == *number || wanted == *name);
     found.map(|(_, _, mode)| *mode).ok_or_else(|| {
         format!(
-            "'{text}' is no mode; 0 (btp), 1 (brtp), 2 (brctp), 3 (transparent), 10 (tcp), 11 (udp) \
-             and 12 (quic) are"
+            "'{text}' is not a mode; use 0 (btp), 1 (brtp), 2 (brctp), 3 (transparent), 10 (tcp), \
+             11 (udp) or 12 (quic)"
         )
     })
 }
@@ -104,18 +105,19 @@ pub(super) fn parse_congestion(text: &str) -> Result<Congestion, String> {
         Ok(rate) if rate > 0 => CongestionAlgorithm::FixedRate { bits_per_second: rate },
         _ => {
             return Err(format!(
-                "'{text}' is none of bbr, cubic, gcc, none and a rate such as 100M"
+                "'{text}' is not a congestion control; use bbr, cubic, gcc, none or a \
+                 rate such as 100M"
             ));
         }
     };
     Ok(Congestion(algorithm))
 }
 
-pub(super) fn parse_baseline(text: &str) -> Result<Carrier, String> {
+pub(super) fn parse_baseline(text: &str) -> Result<Transport, String> {
     match text.to_ascii_lowercase().as_str() {
-        "tcp" => Ok(Carrier::Tcp),
-        "udp" => Ok(Carrier::Udp),
-        _ => Err(format!("'{text}' is no baseline; tcp and udp are")),
+        "tcp" => Ok(Transport::Tcp),
+        "udp" => Ok(Transport::Udp),
+        _ => Err(format!("'{text}' is not a baseline; use tcp or udp")),
     }
 }
 
@@ -123,8 +125,8 @@ pub(super) fn parse_compression(text: &str) -> Result<Compression, String> {
     match text.to_ascii_lowercase().as_str() {
         "zstd" => Ok(Compression::Zstd),
         "lz4" => Ok(Compression::Lz4),
-        "density" => Err(format!("'{text}' is not available; zstd and lz4 are")),
-        _ => Err(format!("'{text}' is no compression; zstd and lz4 are")),
+        "density" => Err(format!("'{text}' is not available; use zstd or lz4")),
+        _ => Err(format!("'{text}' is not a compression method; use zstd or lz4")),
     }
 }
 
@@ -133,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn modes_go_by_number_or_name() {
+    fn modes_parse_by_number_and_name() {
         for (number, mode) in [
             (0, "btp"),
             (1, "brtp"),
@@ -149,11 +151,11 @@ mod tests {
             assert_eq!(parse(&number.to_string()), Ok(parsed));
             assert_eq!(parse(&mode.to_uppercase()), Ok(parsed));
         }
-        assert!(parse("4").unwrap_err().contains("no mode"));
+        assert!(parse("4").unwrap_err().contains("not a mode"));
     }
 
     #[test]
-    fn controllers_are_names_or_rates() {
+    fn congestion_control_parses_names_and_rates() {
         let fixed = CongestionAlgorithm::FixedRate { bits_per_second: 5_000_000 };
         assert_eq!(parse_congestion("5M"), Ok(Congestion(fixed)));
         assert_eq!(parse_congestion("none"), Ok(Congestion(CongestionAlgorithm::None)));

@@ -1,69 +1,69 @@
-//! The kernel's TCP and UDP beside OpenBATS.
+//! Baselines: the same test over the kernel's TCP and UDP.
 
 use serde_json::{Value, json};
 
 use super::throughput::Run;
-use crate::control::{Carrier, Summary};
+use crate::control::{Summary, Transport};
 use crate::meter::Reading;
 use crate::report::json::{self, protocol};
-use crate::report::{Side, kinds, places};
+use crate::report::{Side, distinct_sides, indices};
 use crate::units;
 
-pub(super) fn name(carrier: Carrier) -> &'static str {
-    match carrier {
-        Carrier::Bats => "OpenBATS",
-        Carrier::Tcp => "TCP",
-        Carrier::Udp => "UDP",
+pub(super) fn name(transport: Transport) -> &'static str {
+    match transport {
+        Transport::Bats => "OpenBATS",
+        Transport::Tcp => "TCP",
+        Transport::Udp => "UDP",
     }
 }
 
-/// What arrived in one direction: bytes, seconds and share lost.
-struct Arrived {
+/// Result of one direction: received rate and loss.
+struct Received {
     bits_per_second: f64,
     lost_percent: f64,
 }
 
-fn sum(summary: &Summary, places: &[usize]) -> Arrived {
-    let streams: Vec<_> = places.iter().filter_map(|&place| summary.streams.get(place)).collect();
+fn sum(summary: &Summary, indices: &[usize]) -> Received {
+    let streams: Vec<_> = indices.iter().filter_map(|&place| summary.streams.get(place)).collect();
     let readings: Vec<Reading> = streams.iter().map(|totals| Reading::from(*totals)).collect();
     let seconds = streams.iter().map(|totals| totals.seconds).fold(0.0, f64::max);
     let all = Reading::sum(&readings);
     let total = all.messages.saturating_add(all.lost).max(1);
-    Arrived {
+    Received {
         bits_per_second: all.bytes as f64 * 8.0 / seconds.max(1e-9),
         lost_percent: 100.0 * all.lost as f64 / total as f64,
     }
 }
 
-/// What arrived in each direction, the client's own first.
-fn arrived(run: &Run) -> Vec<(&'static str, Arrived)> {
-    kinds(&run.outcome.sides)
+/// The result of each direction, the client's own first.
+fn arrived(run: &Run) -> Vec<(&'static str, Received)> {
+    distinct_sides(&run.outcome.sides)
         .into_iter()
         .filter_map(|side| {
-            let places = places(&run.outcome.sides, side);
+            let indices = indices(&run.outcome.sides, side);
             match side {
-                Side::Sender => Some(("forward", sum(run.remote.as_ref()?, &places))),
-                Side::Receiver => Some(("reverse", sum(&run.outcome.summary, &places))),
+                Side::Sender => Some(("forward", sum(run.remote.as_ref()?, &indices))),
+                Side::Receiver => Some(("reverse", sum(&run.outcome.summary, &indices))),
             }
         })
         .collect()
 }
 
-/// The rate of one stream that arrived: what UDP shall send.
-pub(super) fn rate_of_a_stream(run: &Run) -> u64 {
+/// The received rate per stream, which a UDP baseline sends at.
+pub(super) fn rate_per_stream(run: &Run) -> u64 {
     let best = arrived(run).iter().map(|(_, x)| x.bits_per_second).fold(0.0, f64::max);
-    let streams = f64::from(run.about.request.streams.max(1));
+    let streams = f64::from(run.test_info.request.streams.max(1));
     (best / streams).clamp(1e5, 1e12) as u64
 }
 
-/// A run over one of the kernel's carriers, or why it came to nothing.
+/// A run over the kernel's TCP or UDP, or its error.
 pub(super) struct Baseline {
-    pub(super) carrier: Carrier,
+    pub(super) transport: Transport,
     pub(super) outcome: Result<Run, String>,
 }
 
 impl Baseline {
-    /// What went wrong in its own words.
+    /// The error of this run.
     fn own_error(&self) -> Option<String> {
         match &self.outcome {
             Ok(run) => run.error(),
@@ -71,16 +71,16 @@ impl Baseline {
         }
     }
 
-    /// What went wrong and in which baseline.
+    /// The error with the name of the baseline.
     pub(super) fn error(&self) -> Option<String> {
-        Some(format!("baseline {}: {}", name(self.carrier), self.own_error()?))
+        Some(format!("baseline {}: {}", name(self.transport), self.own_error()?))
     }
 
-    /// Its part of the document.
+    /// The JSON document of this baseline.
     pub(super) fn document(&self) -> Value {
-        let mut value = json!({ "protocol": name(self.carrier) });
+        let mut value = json!({ "protocol": name(self.transport) });
         if let Ok(run) = &self.outcome {
-            let mut document = json::document(&run.about, &run.outcome, run.remote.as_ref());
+            let mut document = json::document(&run.test_info, &run.outcome, run.remote.as_ref());
             value["intervals"] = document["intervals"].take();
             value["end"] = document["end"].take();
         }
@@ -91,7 +91,7 @@ impl Baseline {
     }
 }
 
-/// The test and the baselines that came about, side by side.
+/// A table that compares the test and the successful baselines.
 pub(super) fn table(test: &Run, baselines: &[Baseline]) -> Vec<String> {
     let baselines = baselines.iter().filter_map(|baseline| baseline.outcome.as_ref().ok());
     let runs: Vec<&Run> = std::iter::once(test).chain(baselines).collect();
@@ -99,7 +99,7 @@ pub(super) fn table(test: &Run, baselines: &[Baseline]) -> Vec<String> {
         String::new(),
         format!(
             "{:<10} {:<9} {:>18} {:>9} {:>9} {:>14} {:>14}",
-            "Carrier", "Direction", "Received", "Ratio", "Lost", "CPU local", "CPU remote"
+            "Transport", "Direction", "Received", "Ratio", "Lost", "CPU local", "CPU remote"
         ),
     ];
     let first = arrived(test);
@@ -113,7 +113,7 @@ pub(super) fn table(test: &Run, baselines: &[Baseline]) -> Vec<String> {
             let remote = run.remote.as_ref().map_or(0.0, |remote| remote.processor.total);
             lines.push(format!(
                 "{:<10} {direction:<9} {:>18} {ratio:>9} {:>8.2}% {:>13.1}% {remote:>13.1}%",
-                protocol(&run.about.request),
+                protocol(&run.test_info.request),
                 units::rate(found.bits_per_second),
                 found.lost_percent,
                 run.outcome.summary.processor.total,

@@ -1,4 +1,4 @@
-//! The client: asks for a test, opens the streams, runs its side, prints the report.
+//! The client: requests a test, opens the streams, runs its side and prints the report.
 
 mod baseline;
 mod session;
@@ -11,40 +11,40 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use openbats::{ClosedKey, Endpoint, Trust, Wait};
+use openbats::{Endpoint, PresharedKey, Trust, Wait};
 
-use crate::carrier::Local;
 use crate::cli::Options;
 use crate::console::{Console, Output};
 use crate::pidfile::PidFile;
 use crate::report::text;
+use crate::stream::Local;
 use crate::{files, signals};
 
 pub(crate) use session::receive_summary;
-pub(crate) use throughput::pace;
+pub(crate) use throughput::params;
 
-/// How long the farewell may take.
-const FAREWELL: Duration = Duration::from_secs(2);
+/// How long closing the endpoint may take.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A client with its endpoints.
+/// A client with its endpoint.
 struct Client<'a> {
     options: &'a Options,
     console: &'a Arc<Console>,
-    /// Of the signalling, and of the data unless there is an emulated link.
+    /// For signalling, and for data unless there is an emulated link.
     endpoint: Endpoint,
     host: &'a str,
     local: Local,
     remote: SocketAddr,
     trust: Trust,
-    closed: Option<ClosedKey>,
+    psk: Option<PresharedKey>,
 }
 
-/// Runs the client to its end.
+/// Runs the client.
 ///
 /// # Errors
-/// The server cannot be reached, refuses, or breaks off.
+/// The server cannot be reached, denies the test, or disconnects.
 pub(crate) fn run(options: &Options, console: &Arc<Console>, host: &str) -> Result<ExitCode> {
-    // As in a URL: [::1].
+    // Brackets as in a URL: [::1].
     let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     let set = files::collect(options)?;
     let (local_ip, note) = options.local_ip()?;
@@ -53,7 +53,7 @@ pub(crate) fn run(options: &Options, console: &Arc<Console>, host: &str) -> Resu
     }
     let remote = resolve(options, host, local_ip)?;
     if let Some(path) = &options.report {
-        // Better now than after the test.
+        // Fail now rather than after the test.
         std::fs::write(path, "").with_context(|| format!("cannot write {}", path.display()))?;
     }
     let mut builder = Endpoint::builder().dscp(options.code_point());
@@ -69,21 +69,21 @@ pub(crate) fn run(options: &Options, console: &Arc<Console>, host: &str) -> Resu
     let _pidfile = options.pidfile.as_deref().map(PidFile::write).transpose()?;
     let (device, dscp) = (options.bind_dev.clone(), options.code_point());
     let local = Local { ip: local_ip, device, dscp };
-    let (trust, closed) = (trust(options)?, options.read_closed_key()?);
-    let client = Client { options, console, endpoint, host, local, remote, trust, closed };
+    let (trust, psk) = (trust(options)?, options.read_preshared_key()?);
+    let client = Client { options, console, endpoint, host, local, remote, trust, psk };
     let output = Output::new(console.clone());
     text::banner().iter().for_each(|line| output.line(line));
     output.line(&format!("Connecting to host {host}, port {}", options.port - 1));
     if options.fingerprint.is_none() && options.authorities.is_none() {
-        output.note("note: the server is not authenticated (--fingerprint or --authorities)");
+        output.note("note: the server is not authenticated (use --fingerprint or --authorities)");
     }
     let result = match set {
         Some(set) => client.transfer(&output, set),
         None => client.throughput(&output),
     };
     client.endpoint.shut_down(0, "");
-    // The peer's time-out covers what does not get through.
-    let _ = client.endpoint.idle().wait_for(FAREWELL);
+    // If the close is lost, the peer's idle timeout ends the connection.
+    let _ = client.endpoint.idle().wait_for(CLOSE_TIMEOUT);
     match result {
         Err(_) if signals::requested() => bail!("interrupted"),
         other => other,
@@ -98,16 +98,17 @@ fn trust(options: &Options) -> Result<Trust> {
     })
 }
 
-/// An address of the host, of the same family as our own if that is given.
+/// Resolves the host to an address of the same family as the local address, if given.
 fn resolve(options: &Options, host: &str, local: Option<IpAddr>) -> Result<SocketAddr> {
     let port = options.port;
-    let addresses =
-        (host, port).to_socket_addrs().with_context(|| format!("cannot find the host '{host}'"))?;
+    let addresses = (host, port)
+        .to_socket_addrs()
+        .with_context(|| format!("cannot resolve the host '{host}'"))?;
     let addresses: Vec<SocketAddr> = addresses
         .filter(|address| local.is_none_or(|ip| ip.is_ipv4() == address.is_ipv4()))
         .filter(|address| options.fits(address.ip()))
         .collect();
-    // IPv4 first, as the original knew nothing else.
+    // Prefer IPv4, which is all that the original supports.
     let address = addresses.iter().find(|address| address.is_ipv4()).or(addresses.first());
-    address.copied().with_context(|| format!("'{host}' has no address of the IP family asked for"))
+    address.copied().with_context(|| format!("'{host}' has no address of the requested IP family"))
 }

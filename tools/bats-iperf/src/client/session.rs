@@ -1,4 +1,4 @@
-//! From the request to the moment at which the streams are there.
+//! Starts a test: from the request until the streams are connected.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -8,72 +8,73 @@ use anyhow::{Context, Result, bail};
 use bats_netem::LinkStats;
 use openbats::{ClientOptions, Connection, Endpoint, TransportConfig, Wait};
 
-use super::{Client, FAREWELL};
-use crate::carrier::{Local, Pipe, tcp, udp};
+use super::{CLOSE_TIMEOUT, Client};
 use crate::clock::stamp_ns;
 use crate::control::{
-    self, Carrier, ClockOffset, Hello, Message, PATIENCE, Request, Summary, Work,
+    self, ClockOffset, Hello, Message, REPLY_TIMEOUT, Request, Summary, Transport, Work,
 };
-use crate::emulator::Relay;
+use crate::emulator::LinkProxy;
 use crate::latency::clock_offset;
-use crate::sending::Sending;
+use crate::sender_settings::SenderSettings;
+use crate::stream::{DataStream, Local, tcp, udp};
 
-/// Bytes of files under way on a stream: enough for 1 Gbit/s over 250 ms, and little enough that
-/// progress shows what has arrived.
+/// Send budget of a file stream in bytes: enough for 1 Gbit/s over 250 ms, and small enough that
+/// progress shows data that has arrived.
 const FILES_BUDGET: usize = 32 << 20;
-/// Exchanges to compare the clocks.
+/// Number of exchanges to compare the clocks.
 const PINGS: usize = 16;
-/// Streams that are opened at a time: a far server would be waited for long, one by one, and all at
-/// once would overflow the queue of a socket.
-const AT_A_TIME: u16 = 16;
-/// How often a stream greets the server until it is known, where greetings may be lost.
-const GREETING_EVERY: Duration = Duration::from_millis(100);
-/// How long a greeting is of use.
-const GREETING_DEADLINE: Duration = Duration::from_secs(5);
+/// Streams that are opened at once. One at a time would take long with a distant server; all at
+/// once would overflow socket queues.
+const MAX_CONCURRENT_OPENS: u16 = 16;
+/// How often a stream repeats its hello message until the server has it, in modes that lose
+/// messages.
+const HELLO_INTERVAL: Duration = Duration::from_millis(100);
+/// Deadline of a hello message.
+const HELLO_DEADLINE: Duration = Duration::from_secs(5);
 
-/// A test that the server has begun.
+/// A test that the server has started.
 #[derive(Debug)]
-pub(super) struct Begun {
+pub(super) struct StartedTest {
     pub(super) test: u64,
-    pub(super) pipes: Vec<Pipe>,
+    pub(super) data_streams: Vec<DataStream>,
     pub(super) clock: ClockOffset,
-    pub(super) way: Way,
+    pub(super) path: EmulatedPath,
 }
 
-/// What the data passes where it does not go straight from the signalling's endpoint.
+/// The emulated link, with the endpoint that uses it.
 #[derive(Debug, Default)]
-pub(super) struct Way {
+pub(super) struct EmulatedPath {
     endpoint: Option<Endpoint>,
-    relays: Vec<Relay>,
+    proxies: Vec<LinkProxy>,
 }
 
-impl Way {
-    /// Ends it, and tells what each emulated link has done in either direction.
-    pub(super) fn end(mut self) -> Vec<[LinkStats; 2]> {
-        self.farewell();
-        self.relays.drain(..).filter_map(Relay::stop).collect()
+impl EmulatedPath {
+    /// Closes the link, and returns the statistics of each emulator in both directions.
+    pub(super) fn close(mut self) -> Vec<[LinkStats; 2]> {
+        self.close_endpoint();
+        self.proxies.drain(..).filter_map(LinkProxy::stop).collect()
     }
 
-    /// The last packets must get through before the relays go.
-    fn farewell(&mut self) {
+    /// Closes the endpoint. Its last packets must get through before the emulator stops.
+    fn close_endpoint(&mut self) {
         if let Some(endpoint) = self.endpoint.take() {
             endpoint.shut_down(0, "");
-            let _ = endpoint.idle().wait_for(FAREWELL);
+            let _ = endpoint.idle().wait_for(CLOSE_TIMEOUT);
         }
     }
 }
 
-impl Drop for Way {
+impl Drop for EmulatedPath {
     fn drop(&mut self) {
-        self.farewell();
+        self.close_endpoint();
     }
 }
 
 impl Client<'_> {
     /// Connects to the signalling port.
-    pub(super) fn call(&self) -> Result<Connection> {
+    pub(super) fn connect_control(&self) -> Result<Connection> {
         let remote = SocketAddr::new(self.remote.ip(), self.options.port - 1);
-        self.connect(&self.endpoint, remote, control::transport())
+        self.connect(&self.endpoint, remote, control::transport_config())
     }
 
     fn connect(
@@ -82,13 +83,13 @@ impl Client<'_> {
         remote: SocketAddr,
         transport: TransportConfig,
     ) -> Result<Connection> {
-        let closed = self.closed.clone();
-        let is_closed = closed.is_some();
-        let transport = TransportConfig { closed, ..transport };
+        let psk = self.psk.clone();
+        let has_psk = psk.is_some();
+        let transport = TransportConfig { psk, ..transport };
         let options = ClientOptions::new(self.trust.clone()).transport(transport);
         let limit = self.options.connect_timeout;
-        let nobody = || {
-            let with_key = if is_closed { ", with the same --closed-key" } else { "" };
+        let no_answer = || {
+            let with_key = if has_psk { ", with the same --closed-key" } else { "" };
             format!(
                 "no answer from {remote} within {} s: is a server running there{with_key}?",
                 limit.as_secs_f64()
@@ -97,87 +98,92 @@ impl Client<'_> {
         endpoint
             .connect(remote, self.host, options)
             .wait_for(limit)
-            .with_context(nobody)?
+            .with_context(no_answer)?
             .with_context(|| format!("cannot connect to {remote}"))
     }
 
-    /// Asks the server for a test and opens its streams.
-    pub(super) fn begin(&self, control: &Connection, request: &Request) -> Result<Begun> {
+    /// Requests a test and opens its streams.
+    pub(super) fn start_test(
+        &self,
+        control: &Connection,
+        request: &Request,
+    ) -> Result<StartedTest> {
         control::send(control, &Message::Request(request.clone()))?;
-        let (test, ports) = match control::receive(control, PATIENCE)? {
+        let (test, ports) = match control::receive(control, REPLY_TIMEOUT)? {
             Message::Accept { test, ports } => (test, ports),
             Message::Deny { reason } => {
-                bail!("the server refuses: {}", control::printable(&reason))
+                bail!("the server denied the test: {}", control::printable(&reason))
             }
-            _ => bail!("the server answers out of turn"),
+            _ => bail!("the server sent an unexpected message"),
         };
         let streams = request.all_streams();
-        let (pipes, way) = match request.carrier {
-            Carrier::Bats => {
-                let mut transport = self.options.transport();
+        let (data_streams, path) = match request.transport {
+            Transport::Bats => {
+                let mut transport = self.options.transport_config();
                 if matches!(request.work, Work::Files { .. }) {
                     transport.send_budget = FILES_BUDGET;
                 }
                 self.open_bats(test, streams, &transport)?
             }
-            Carrier::Tcp => {
-                let port = *ports.first().context("the server names no TCP port")?;
+            Transport::Tcp => {
+                let port = *ports.first().context("the server sent no TCP port")?;
                 let remote = SocketAddr::new(self.remote.ip(), port);
                 let open = |stream| {
                     let limit = self.options.connect_timeout;
                     tcp::connect(&self.local, remote, Hello { test, stream }, limit)
                 };
-                let pipes = (0..streams).map(open).map(|pipe| Ok(Pipe::Tcp(pipe?)));
-                (pipes.collect::<Result<_>>()?, Way::default())
+                let data_streams =
+                    (0..streams).map(open).map(|data_stream| Ok(DataStream::Tcp(data_stream?)));
+                (data_streams.collect::<Result<_>>()?, EmulatedPath::default())
             }
-            Carrier::Udp => self.open_udp(test, streams, &ports)?,
+            Transport::Udp => self.open_udp(test, streams, &ports)?,
         };
-        let greetings = self.join(control, request, test, &pipes)?;
+        let hellos = self.wait_until_joined(control, request, test, &data_streams)?;
         let needs_clock = matches!(&request.work, Work::Throughput(work) if work.latency);
         let clock =
             if needs_clock { self.compare_clocks(control)? } else { ClockOffset::default() };
-        control::send(control, &Message::Ready { clock, greetings })?;
-        match control::receive(control, PATIENCE)? {
+        control::send(control, &Message::Ready { clock, hellos })?;
+        match control::receive(control, REPLY_TIMEOUT)? {
             Message::Start => {
-                tracing::info!(server = %self.remote, test, streams, "test begins");
-                Ok(Begun { test, pipes, clock, way })
+                tracing::info!(server = %self.remote, test, streams, "test started");
+                Ok(StartedTest { test, data_streams, clock, path })
             }
             Message::Deny { reason } => {
-                bail!("the server refuses: {}", control::printable(&reason))
+                bail!("the server denied the test: {}", control::printable(&reason))
             }
-            _ => bail!("the server answers out of turn"),
+            _ => bail!("the server sent an unexpected message"),
         }
     }
 
-    /// Waits until the server knows all streams; how often each has greeted.
-    fn join(
+    /// Waits until the server has all streams; returns how many hello messages each has sent.
+    fn wait_until_joined(
         &self,
         control: &Connection,
         request: &Request,
         test: u64,
-        pipes: &[Pipe],
+        data_streams: &[DataStream],
     ) -> Result<u64> {
-        let is_lossy = request.carrier == Carrier::Bats && !request.mode.is_reliable();
-        let mut greetings = 1;
+        let is_lossy = request.transport == Transport::Bats && !request.mode.is_reliable();
+        let mut hellos = 1;
         let again = || {
             if is_lossy {
-                greetings += 1;
-                for (stream, pipe) in (0..).zip(pipes) {
+                hellos += 1;
+                for (stream, data_stream) in (0..).zip(data_streams) {
                     let hello = Hello { test, stream }.encode().into();
-                    let deadline = Some(GREETING_DEADLINE);
-                    if !pipe.send(hello, self.options.connect_timeout, deadline)? {
-                        bail!("a stream cannot greet the server");
+                    let deadline = Some(HELLO_DEADLINE);
+                    if !data_stream.send(hello, self.options.connect_timeout, deadline)? {
+                        bail!("a stream cannot send its hello message");
                     }
                 }
             }
             Ok(())
         };
-        match control::receive_meanwhile(control, PATIENCE, GREETING_EVERY, again)? {
-            Message::Joined => Ok(greetings),
+        match control::receive_meanwhile(control, REPLY_TIMEOUT, HELLO_INTERVAL, again)? {
+            Message::Joined => Ok(hellos),
             Message::Deny { reason } => {
-                bail!("the server refuses: {}", control::printable(&reason))
+                bail!("the server denied the test: {}", control::printable(&reason))
             }
-            _ => bail!("the server answers out of turn"),
+            _ => bail!("the server sent an unexpected message"),
         }
     }
 
@@ -186,89 +192,94 @@ impl Client<'_> {
         test: u64,
         streams: u16,
         transport: &TransportConfig,
-    ) -> Result<(Vec<Pipe>, Way)> {
-        let mut relays = Vec::new();
+    ) -> Result<(Vec<DataStream>, EmulatedPath)> {
+        let mut proxies = Vec::new();
         let (endpoint, remote) = match &self.options.emulate {
             None => (self.endpoint.clone(), self.remote),
             Some(emulation) => {
-                let relay = Relay::start(emulation, &self.local, self.remote)?;
-                let address = relay.address();
-                relays.push(relay);
+                let proxy = LinkProxy::start(emulation, &self.local, self.remote)?;
+                let address = proxy.address();
+                proxies.push(proxy);
                 (Endpoint::builder().bind(([127, 0, 0, 1], 0).into()).start()?, address)
             }
         };
         let open = |stream| {
             let connection = self.connect(&endpoint, remote, transport.clone())?;
             let hello = Hello { test, stream }.encode();
-            connection.send_within(hello, GREETING_DEADLINE).wait()?;
-            Ok(Pipe::bats(connection))
+            connection.send_within(hello, HELLO_DEADLINE).wait()?;
+            Ok(DataStream::bats(connection))
         };
-        let mut pipes = Vec::with_capacity(streams.into());
-        for first in (0..streams).step_by(AT_A_TIME.into()) {
-            let group = first..streams.min(first.saturating_add(AT_A_TIME));
+        let mut data_streams = Vec::with_capacity(streams.into());
+        for first in (0..streams).step_by(MAX_CONCURRENT_OPENS.into()) {
+            let group = first..streams.min(first.saturating_add(MAX_CONCURRENT_OPENS));
             thread::scope(|scope| -> Result<()> {
                 let open = &open;
                 let opening: Vec<_> =
                     group.map(|stream| scope.spawn(move || open(stream))).collect();
                 for thread in opening {
-                    let opened: Result<Pipe> =
+                    let opened: Result<DataStream> =
                         thread.join().unwrap_or_else(|_| bail!("opening a stream panicked"));
-                    pipes.push(opened?);
+                    data_streams.push(opened?);
                 }
                 Ok(())
             })?;
         }
-        let endpoint = (!relays.is_empty()).then_some(endpoint);
-        Ok((pipes, Way { endpoint, relays }))
+        let endpoint = (!proxies.is_empty()).then_some(endpoint);
+        Ok((data_streams, EmulatedPath { endpoint, proxies }))
     }
 
-    fn open_udp(&self, test: u64, streams: u16, ports: &[u16]) -> Result<(Vec<Pipe>, Way)> {
+    fn open_udp(
+        &self,
+        test: u64,
+        streams: u16,
+        ports: &[u16],
+    ) -> Result<(Vec<DataStream>, EmulatedPath)> {
         if ports.len() != usize::from(streams) {
-            bail!("the server names {} UDP ports for {streams} streams", ports.len());
+            bail!("the server sent {} UDP ports for {streams} streams", ports.len());
         }
-        let mut relays = Vec::new();
-        let mut pipes = Vec::new();
+        let mut proxies = Vec::new();
+        let mut data_streams = Vec::new();
         for (stream, &port) in (0..streams).zip(ports) {
             let (mut local, mut remote) =
                 (self.local.clone(), SocketAddr::new(self.remote.ip(), port));
             if let Some(emulation) = &self.options.emulate {
-                let relay = Relay::start(emulation, &self.local, remote)?;
-                // The relay is on loopback; its other side has our address.
-                (local, remote) = (Local::default(), relay.address());
-                relays.push(relay);
+                let proxy = LinkProxy::start(emulation, &self.local, remote)?;
+                // The emulator listens on loopback; its other socket has the local address of `-I`.
+                (local, remote) = (Local::default(), proxy.address());
+                proxies.push(proxy);
             }
             let hello = Hello { test, stream };
             let limit = self.options.connect_timeout;
-            pipes.push(Pipe::Udp(udp::connect(&local, remote, hello, limit)?));
+            data_streams.push(DataStream::Udp(udp::connect(&local, remote, hello, limit)?));
         }
-        Ok((pipes, Way { endpoint: None, relays }))
+        Ok((data_streams, EmulatedPath { endpoint: None, proxies }))
     }
 
     fn compare_clocks(&self, control: &Connection) -> Result<ClockOffset> {
         let mut exchanges = Vec::with_capacity(PINGS);
         for _ in 0..PINGS {
-            let asked = stamp_ns();
+            let sent_ns = stamp_ns();
             control::send(control, &Message::Ping)?;
-            let Message::Pong { at_ns } = control::receive(control, PATIENCE)? else {
-                bail!("the server answers out of turn");
+            let Message::Pong { at_ns } = control::receive(control, REPLY_TIMEOUT)? else {
+                bail!("the server sent an unexpected message");
             };
-            exchanges.push((asked, at_ns, stamp_ns()));
+            exchanges.push((sent_ns, at_ns, stamp_ns()));
         }
         Ok(clock_offset(&exchanges))
     }
 }
 
-/// The other side's view.
-pub(crate) fn receive_summary(control: &Connection, patience: Duration) -> Result<Summary> {
-    match control::receive(control, patience)? {
+/// Receives the peer's summary.
+pub(crate) fn receive_summary(control: &Connection, timeout: Duration) -> Result<Summary> {
+    match control::receive(control, timeout)? {
         Message::Summary(mut summary) => {
-            tracing::debug!(streams = summary.streams.len(), "summary of the other side");
+            tracing::debug!(streams = summary.streams.len(), "received the peer's summary");
             for totals in &mut summary.streams {
                 totals.error = totals.error.as_deref().map(control::printable);
             }
-            summary.sending = summary.sending.as_ref().map(Sending::printable);
+            summary.sending = summary.sending.as_ref().map(SenderSettings::printable);
             Ok(*summary)
         }
-        _ => bail!("the peer answers out of turn"),
+        _ => bail!("the peer sent an unexpected message"),
     }
 }

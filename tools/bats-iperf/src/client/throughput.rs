@@ -1,4 +1,4 @@
-//! A throughput test: the run itself, then the baselines beside it.
+//! A throughput test and its baselines.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -10,68 +10,70 @@ use serde_json::json;
 use super::Client;
 use super::baseline::{self, Baseline};
 use super::session::receive_summary;
-use crate::carrier::udp;
 use crate::console::Output;
 use crate::control::{
-    self, Carrier, Direction, Message, Request, SUMMARY_PATIENCE, Summary, Throughput, Work,
+    self, Direction, Message, Request, SUMMARY_TIMEOUT, Summary, Throughput, Transport, Work,
 };
-use crate::report::json::{self, About};
+use crate::error_text;
+use crate::report::json::{self, TestInfo};
 use crate::report::{html, text};
-use crate::sender::{self, Pace};
-use crate::sending::Sending;
-use crate::sentence;
+use crate::sender::{self, SenderParams};
+use crate::sender_settings::SenderSettings;
 use crate::signals;
-use crate::test::{self, Outcome, Plan};
+use crate::stream::udp;
+use crate::test::{self, Outcome, TestConfig};
 
-/// What streams send where times are measured and no rate was asked for.
+/// Default rate of streams in bits per second when latency is measured.
 const LATENCY_RATE: u64 = 1_000_000;
 
-/// One finished run.
+/// A finished run.
 pub(super) struct Run {
-    pub(super) about: About,
+    pub(super) test_info: TestInfo,
     pub(super) outcome: Outcome,
     pub(super) remote: Option<Summary>,
-    /// Why there is no summary of the server, if there is none.
-    pub(super) unheard: Option<String>,
-    /// The server's report, if it was asked for and came.
+    /// Why the server's summary is missing, if it is.
+    pub(super) summary_error: Option<String>,
+    /// The server's report, if requested and received.
     pub(super) output: Option<String>,
 }
 
 impl Run {
-    /// The first thing that went wrong on either side; without one the run was good.
+    /// The first error on either side; `None` if the run succeeded.
     pub(super) fn error(&self) -> Option<String> {
         let far = self.remote.as_ref().map(|remote| &remote.streams[..]).unwrap_or_default();
         let far = far.iter().find_map(|totals| totals.error.clone());
-        self.outcome.error().map(str::to_owned).or(far).or_else(|| self.unheard.clone())
+        self.outcome.error().map(str::to_owned).or(far).or_else(|| self.summary_error.clone())
     }
 }
 
 impl Client<'_> {
-    /// Runs the test, then the baselines; the outcome is that of all.
+    /// Runs the test, then the baselines; returns the exit code of all.
     pub(super) fn throughput(&self, output: &Output) -> Result<ExitCode> {
-        let control = self.call()?;
-        let carrier = self.options.mode.carrier();
-        let run = self.run(output, &control, carrier, self.bandwidth(carrier, None))?;
-        let mut document = json::document(&run.about, &run.outcome, run.remote.as_ref());
+        let control = self.connect_control()?;
+        let transport = self.options.mode.transport();
+        let run = self.run(output, &control, transport, self.bandwidth(transport, None))?;
+        let mut document = json::document(&run.test_info, &run.outcome, run.remote.as_ref());
         let mut baselines = Vec::new();
-        for &carrier in &self.options.baseline {
+        for &transport in &self.options.baseline {
             let quiet = Output::new(self.console.clone()).without_events();
             output.line("");
-            output
-                .line(&format!("Baseline: the same over the kernel's {}", baseline::name(carrier)));
-            let bandwidth = self.bandwidth(carrier, Some(&run));
-            let outcome = self.run(&quiet, &control, carrier, bandwidth).map_err(|error| {
+            output.line(&format!(
+                "Baseline: the same test over the kernel's {}",
+                baseline::name(transport)
+            ));
+            let bandwidth = self.bandwidth(transport, Some(&run));
+            let outcome = self.run(&quiet, &control, transport, bandwidth).map_err(|error| {
                 let error = match signals::requested() {
                     true => "interrupted".to_owned(),
-                    false => sentence::of(&error),
+                    false => error_text::join_causes(&error),
                 };
                 output.note(&format!("bats_iperf: error - {error}"));
                 error
             });
             let has_failed = outcome.is_err();
-            baselines.push(Baseline { carrier, outcome });
+            baselines.push(Baseline { transport, outcome });
             if has_failed {
-                // Nobody knows where the signalling stands. What there is goes into the report.
+                // The state of the signalling is unknown. Report the results so far.
                 break;
             }
         }
@@ -107,30 +109,30 @@ impl Client<'_> {
         Ok(if error.is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
-    /// Bits a second of each stream.
-    fn bandwidth(&self, carrier: Carrier, run: Option<&Run>) -> u64 {
-        match (self.options.bandwidth, carrier, run) {
-            // UDP knows no rate of its own; what it is compared with gives it.
-            (0, Carrier::Udp, Some(run)) => baseline::rate_of_a_stream(run),
+    /// Bits per second of each stream.
+    fn bandwidth(&self, transport: Transport, run: Option<&Run>) -> u64 {
+        match (self.options.bandwidth, transport, run) {
+            // UDP has no congestion control: use the rate that OpenBATS reached.
+            (0, Transport::Udp, Some(run)) => baseline::rate_per_stream(run),
             (0, ..) if self.options.latency => LATENCY_RATE,
             (bandwidth, ..) => bandwidth,
         }
     }
 
-    fn request(&self, carrier: Carrier, bandwidth: u64) -> (Request, Throughput) {
+    fn request(&self, transport: Transport, bandwidth: u64) -> (Request, Throughput) {
         let options = self.options;
         let direction = match (options.reverse, options.bidir) {
             (true, _) => Direction::Reverse,
             (_, true) => Direction::Both,
             _ => Direction::Forward,
         };
-        let is_main = carrier == options.mode.carrier();
+        let is_main = transport == options.mode.transport();
         let length = match options.length {
-            // Of mode 11 they were checked.
+            // Mode 11 lengths were checked with the options.
             Some(length) if is_main => length,
             length => {
                 let usual = || sender::default_length(bandwidth, options.latency);
-                let most = if carrier == Carrier::Udp { udp::MAX_MESSAGE } else { u32::MAX };
+                let most = if transport == Transport::Udp { udp::MAX_MESSAGE } else { u32::MAX };
                 length.unwrap_or_else(usual).min(most)
             }
         };
@@ -144,13 +146,13 @@ impl Client<'_> {
             bandwidth,
             length,
             latency: options.latency,
-            deadline_ms: options.deadline.filter(|_| carrier == Carrier::Bats),
+            deadline_ms: options.deadline.filter(|_| transport == Transport::Bats),
         };
         let request = Request {
             version: control::VERSION,
             mode: options.mode,
             streams: options.parallel,
-            carrier,
+            transport,
             work: Work::Throughput(work.clone()),
             title: options.title.clone(),
             wants_output: options.get_server_output && is_main,
@@ -159,67 +161,75 @@ impl Client<'_> {
         (request, work)
     }
 
-    /// One test from request to summary.
+    /// Runs one test from request to summary.
     fn run(
         &self,
         output: &Output,
         control: &Connection,
-        carrier: Carrier,
+        transport: Transport,
         bandwidth: u64,
     ) -> Result<Run> {
-        let (request, work) = self.request(carrier, bandwidth);
-        let begun = self.begin(control, &request)?;
-        let about = About {
-            connected: begun.pipes.iter().map(|pipe| pipe.addresses()).collect(),
+        let (request, work) = self.request(transport, bandwidth);
+        let started = self.start_test(control, &request)?;
+        let test_info = TestInfo {
+            connected: started
+                .data_streams
+                .iter()
+                .map(|data_stream| data_stream.addresses())
+                .collect(),
             connecting_to: Some((self.host.to_owned(), self.options.port)),
             accepted: None,
-            test: begun.test,
+            test: started.test,
             request,
             emulate: self.options.emulate.as_ref().map(|emulation| emulation.text.clone()),
         };
-        output.event("start", || json::start(&about));
-        let plan = Plan {
-            sides: test::sides(work.direction, about.request.streams, true),
+        output.event("start", || json::start(&test_info));
+        let config = TestConfig {
+            sides: test::sides(work.direction, test_info.request.streams, true),
             is_client: true,
-            pace: pace(&work, self.options.snd_timeout),
+            params: params(&work, self.options.snd_timeout),
             bytes: work.bytes,
             messages: work.messages,
             interval: self.options.interval,
-            clock: begun.clock,
+            clock: started.clock,
             receive_timeout: self.options.rcv_timeout,
-            greetings: 0,
-            sending: Sending::of(self.options, &about.request),
+            hellos: 0,
+            sending: SenderSettings::of(self.options, &test_info.request),
             limit: None,
         };
-        let outcome = test::run(output, control, &begun.pipes, &plan);
+        let outcome = test::run(output, control, &started.data_streams, &config);
         let summary = Message::Summary(Box::new(outcome.summary.clone()));
         let remote = control::send(control, &summary)
-            .and_then(|()| receive_summary(control, SUMMARY_PATIENCE));
-        let (remote, unheard) = match remote {
+            .and_then(|()| receive_summary(control, SUMMARY_TIMEOUT));
+        let (remote, summary_error) = match remote {
             Ok(summary) => (Some(summary), None),
-            Err(error) => {
-                (None, Some(format!("no summary from the server: {}", sentence::of(&error))))
-            }
+            Err(error) => (
+                None,
+                Some(format!("no summary from the server: {}", error_text::join_causes(&error))),
+            ),
         };
-        let far_output = match about.request.wants_output && remote.is_some() {
+        let far_output = match test_info.request.wants_output && remote.is_some() {
             true => control::receive_output(control)
                 .map_err(|error| {
-                    output.note(&format!("no report from the server: {}", sentence::of(&error)))
+                    output.note(&format!(
+                        "no report from the server: {}",
+                        error_text::join_causes(&error)
+                    ))
                 })
                 .ok(),
             false => None,
         };
         output.line(&text::rule());
-        output.line(&text::header(&plan.sides, output.is_verbose()));
+        output.line(&text::header(&config.sides, output.is_verbose()));
         for line in text::summary(&outcome, remote.as_ref(), output.is_verbose()) {
             output.line(&line);
         }
-        drop(begun.pipes);
-        for stats in begun.way.end() {
+        drop(started.data_streams);
+        for stats in started.path.close() {
             for (name, stats) in ["forward", "reverse"].into_iter().zip(stats) {
                 output.line(&format!(
                     "Emulated link {name}: {} packets offered, {} delivered, {} lost, \
-                     {} queue full, {} too long",
+                     {} dropped by a full queue, {} exceeding the MTU",
                     stats.offered,
                     stats.delivered,
                     stats.dropped_loss,
@@ -228,7 +238,7 @@ impl Client<'_> {
                 ));
             }
         }
-        let run = Run { about, outcome, remote, unheard, output: far_output };
+        let run = Run { test_info, outcome, remote, summary_error, output: far_output };
         if let Some(error) = run.error() {
             output.note(&format!("bats_iperf: error - {error}"));
         }
@@ -236,10 +246,10 @@ impl Client<'_> {
     }
 }
 
-/// How streams of a test send.
-pub(crate) fn pace(work: &Throughput, timeout: Duration) -> Pace {
+/// The sender parameters of a test.
+pub(crate) fn params(work: &Throughput, timeout: Duration) -> SenderParams {
     let is_timed = work.bytes == 0 && work.messages == 0;
-    Pace {
+    SenderParams {
         time: is_timed.then(|| Duration::from_secs_f64(work.seconds)),
         omit: Duration::from_secs_f64(work.omit),
         bandwidth: work.bandwidth,
@@ -266,7 +276,7 @@ mod tests {
             ..Summary::default()
         };
         Run {
-            about: About {
+            test_info: TestInfo {
                 connected: Vec::new(),
                 connecting_to: None,
                 accepted: None,
@@ -275,7 +285,7 @@ mod tests {
                     version: control::VERSION,
                     mode: TransportMode::Brtp,
                     streams: 2,
-                    carrier: Carrier::Tcp,
+                    transport: Transport::Tcp,
                     work: Work::Files { count: 0, bytes: 0 },
                     title: None,
                     wants_output: false,
@@ -291,13 +301,13 @@ mod tests {
                 summary: summary(near),
             },
             remote: far.map(summary),
-            unheard: far.is_none().then(|| "no summary".to_owned()),
+            summary_error: far.is_none().then(|| "no summary".to_owned()),
             output: None,
         }
     }
 
     #[test]
-    fn whatever_went_wrong_on_either_side_is_the_error() {
+    fn the_first_error_of_either_side_is_reported() {
         let error = |near, far| run(near, far).error();
         assert_eq!(error(None, Some(None)), None);
         assert_eq!(error(None, Some(Some("far"))).unwrap(), "far");
@@ -307,8 +317,8 @@ mod tests {
     }
 
     #[test]
-    fn a_baseline_that_failed_names_itself() {
-        let baseline = |outcome| Baseline { carrier: Carrier::Tcp, outcome };
+    fn errors_of_baselines_name_the_baseline() {
+        let baseline = |outcome| Baseline { transport: Transport::Tcp, outcome };
         let good = baseline(Ok(run(None, Some(None))));
         assert_eq!(good.error(), None);
         assert!(good.document()["error"].is_null());

@@ -1,4 +1,4 @@
-//! A transfer of files.
+//! A file transfer.
 
 use std::process::ExitCode;
 
@@ -7,48 +7,62 @@ use anyhow::Result;
 use super::Client;
 use crate::clock::Clock;
 use crate::console::Output;
-use crate::control::{self, Carrier, Request, Work};
-use crate::files::{self, Outgoing};
-use crate::report::json::{self, About};
-use crate::sentence;
+use crate::control::{self, Request, Transport, Work};
+use crate::error_text;
+use crate::files::{self, OutgoingFiles};
+use crate::report::json::{self, TestInfo};
 
 impl Client<'_> {
-    pub(super) fn transfer(&self, output: &Output, set: Outgoing) -> Result<ExitCode> {
-        let control = self.call()?;
+    pub(super) fn transfer(&self, output: &Output, set: OutgoingFiles) -> Result<ExitCode> {
+        let control = self.connect_control()?;
         let request = Request {
             version: control::VERSION,
             mode: self.options.mode,
             streams: self.options.parallel,
-            carrier: Carrier::Bats,
+            transport: Transport::Bats,
             work: Work::Files { count: set.count(), bytes: set.bytes() },
             title: self.options.title.clone(),
             wants_output: self.options.get_server_output,
             wants_json: self.options.is_json(),
         };
-        let begun = self.begin(&control, &request)?;
-        let about = About {
-            connected: begun.pipes.iter().map(|pipe| pipe.addresses()).collect(),
+        let started = self.start_test(&control, &request)?;
+        let test_info = TestInfo {
+            connected: started
+                .data_streams
+                .iter()
+                .map(|data_stream| data_stream.addresses())
+                .collect(),
             connecting_to: Some((self.host.to_owned(), self.options.port)),
             accepted: None,
-            test: begun.test,
+            test: started.test,
             request,
             emulate: self.options.emulate.as_ref().map(|emulation| emulation.text.clone()),
         };
-        output.event("start", || json::start(&about));
+        output.event("start", || json::start(&test_info));
         let clock = Clock::start();
-        let sent = files::send(output, &begun.pipes, &set, self.options);
+        let sent = files::send(output, &started.data_streams, &set, self.options);
         let seconds = clock.elapsed().as_secs_f64();
-        let server_output = match about.request.wants_output {
+        let server_output = match test_info.request.wants_output {
             true => control::receive_output(&control)
                 .map_err(|error| {
-                    output.note(&format!("no report from the server: {}", sentence::of(&error)))
+                    output.note(&format!(
+                        "no report from the server: {}",
+                        error_text::join_causes(&error)
+                    ))
                 })
                 .ok(),
             false => None,
         };
-        drop(begun.pipes);
-        begun.way.end();
+        drop(started.data_streams);
+        started.path.close();
         control.close(0, "done");
-        Ok(files::conclude(output, &about, &sent, "verified", seconds, server_output.as_deref()))
+        Ok(files::print_summary(
+            output,
+            &test_info,
+            &sent,
+            "verified",
+            seconds,
+            server_output.as_deref(),
+        ))
     }
 }

@@ -1,4 +1,4 @@
-//! The report as one page that needs nothing else: figures, a plot, and the whole JSON document.
+//! The report as a self-contained HTML page: tables, a plot, and the JSON document.
 
 use anyhow::{Context, Result};
 use minijinja::Environment;
@@ -7,15 +7,15 @@ use serde_json::{Value, json};
 use crate::units;
 
 const TEMPLATE: &str = include_str!("report.html.j2");
-/// The plot's inner size.
+/// Inner size of the plot.
 const WIDTH: f64 = 800.0;
 const HEIGHT: f64 = 240.0;
 const COLOURS: [&str; 4] = ["#2563eb", "#dc2626", "#059669", "#d97706"];
 
-/// The page for a document.
+/// Renders the page of a document.
 ///
 /// # Errors
-/// The template does not fit the document, which is a defect.
+/// The template does not match the document, which is a bug.
 pub(crate) fn page(document: &Value) -> Result<String> {
     let mut environment = Environment::new();
     environment.set_undefined_behavior(minijinja::UndefinedBehavior::Chainable);
@@ -23,8 +23,8 @@ pub(crate) fn page(document: &Value) -> Result<String> {
     environment.add_filter("bytes", |bytes: f64| units::bytes(bytes as u64));
     environment.add_filter("short", |value: f64| format!("{value:.1}"));
     environment.add_filter("fixed", |value: f64| format!("{value:.3}"));
-    environment.add_template("report.html", TEMPLATE).context("the report's template is broken")?;
-    // Nothing in the data may end the element that holds it.
+    environment.add_template("report.html", TEMPLATE).context("the report template is invalid")?;
+    // The data must not end the element that contains it.
     let raw = document.to_string().replace('<', "\\u003c");
     let series = series(document);
     let highest = series.iter().flat_map(|(_, points)| points).map(|(_, y)| *y).fold(1.0, f64::max);
@@ -44,9 +44,9 @@ pub(crate) fn page(document: &Value) -> Result<String> {
         .collect();
     let grid: Vec<Value> = (0..=4)
         .map(|step| {
-            let share = f64::from(step) / 4.0;
-            json!({ "y": HEIGHT - share * HEIGHT, "rate": highest * share,
-                    "x": share * WIDTH, "time": longest * share })
+            let fraction = f64::from(step) / 4.0;
+            json!({ "y": HEIGHT - fraction * HEIGHT, "rate": highest * fraction,
+                    "x": fraction * WIDTH, "time": longest * fraction })
         })
         .collect();
     environment
@@ -62,10 +62,10 @@ pub(crate) fn page(document: &Value) -> Result<String> {
                 "height": HEIGHT,
             }))
         })
-        .context("the report's template does not fit")
+        .context("the report template does not match the document")
 }
 
-/// Rates over time: of the test, of its other direction, and of each baseline.
+/// Rates over time: of the test, of its reverse direction, and of each baseline.
 fn series(document: &Value) -> Vec<(String, Vec<(f64, f64)>)> {
     let points = |document: &Value, key: &str| -> Vec<(f64, f64)> {
         let intervals = document["intervals"].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_needs_nothing_else_and_data_cannot_leave_its_place() {
+    fn the_page_is_self_contained_and_data_is_escaped() {
         let sum = json!({ "end": 1.0, "bits_per_second": 5e6 });
         let document = json!({
             "start": { "test_start": { "protocol": "BRTP" }, "system_info": "<b>host</b>" },

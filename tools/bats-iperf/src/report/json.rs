@@ -1,17 +1,17 @@
-//! The report as JSON: the keys of iperf3 where it has them, and some of our own. The shapes are
+//! The JSON report: the keys of iperf3 where they exist, and additional ones. The formats are
 //! published in `schema/bats_iperf.schema.json`.
 
 use serde_json::{Value, json};
 
-use super::{Side, kinds, places, text};
-use crate::control::{Carrier, Direction, Request, Summary, Throughput, Totals, Work};
+use super::{Side, distinct_sides, indices, text};
+use crate::control::{Direction, Request, Summary, Throughput, Totals, Transport, Work};
+use crate::cpu::Utilization;
 use crate::meter::Reading;
-use crate::processor::Utilization;
 use crate::test::{Interval, Outcome};
 
-/// What is known before the test.
+/// Information about a test that is known at its start.
 #[derive(Clone, Debug)]
-pub(crate) struct About {
+pub(crate) struct TestInfo {
     pub(crate) connected: Vec<(std::net::SocketAddr, std::net::SocketAddr)>,
     /// Host and port, at a client.
     pub(crate) connecting_to: Option<(String, u16)>,
@@ -23,19 +23,19 @@ pub(crate) struct About {
     pub(crate) emulate: Option<String>,
 }
 
-/// The name of what carries the data.
+/// The name of the protocol.
 pub(crate) fn protocol(request: &Request) -> &'static str {
-    match request.carrier {
-        Carrier::Bats => request.mode.name(),
-        Carrier::Tcp => "TCP",
-        Carrier::Udp => "UDP",
+    match request.transport {
+        Transport::Bats => request.mode.name(),
+        Transport::Tcp => "TCP",
+        Transport::Udp => "UDP",
     }
 }
 
-/// What is known at the beginning.
-pub(crate) fn start(about: &About) -> Value {
+/// The `start` object.
+pub(crate) fn start(test_info: &TestInfo) -> Value {
     let now = jiff::Timestamp::now();
-    let connected: Vec<Value> = about
+    let connected: Vec<Value> = test_info
         .connected
         .iter()
         .enumerate()
@@ -54,27 +54,27 @@ pub(crate) fn start(about: &About) -> Value {
         "version": format!("bats_iperf {}", env!("CARGO_PKG_VERSION")),
         "system_info": text::banner()[0],
         "timestamp": { "time": now.to_string(), "timesecs": now.as_second() },
-        "cookie": format!("{:016x}", about.test),
+        "cookie": format!("{:016x}", test_info.test),
     });
-    match &about.request.work {
-        Work::Throughput(work) => value["test_start"] = test_start(&about.request, work),
+    match &test_info.request.work {
+        Work::Throughput(work) => value["test_start"] = test_start(&test_info.request, work),
         Work::Files { count, bytes } => {
             value["files_start"] = json!({
-                "protocol": protocol(&about.request),
-                "num_streams": about.request.streams,
+                "protocol": protocol(&test_info.request),
+                "num_streams": test_info.request.streams,
                 "files": count,
                 "bytes": bytes,
             });
         }
     }
-    if let Some((host, port)) = &about.connecting_to {
+    if let Some((host, port)) = &test_info.connecting_to {
         value["connecting_to"] = json!({ "host": host, "port": port });
     }
-    if let Some(address) = about.accepted {
+    if let Some(address) = test_info.accepted {
         value["accepted_connection"] =
             json!({ "host": address.ip().to_string(), "port": address.port() });
     }
-    if let Some(link) = &about.emulate {
+    if let Some(link) = &test_info.emulate {
         value["emulate"] = link.as_str().into();
     }
     value
@@ -118,26 +118,26 @@ fn figures(from: f64, to: f64, reading: Reading, side: Side, is_omitted: bool) -
     })
 }
 
-/// One interval.
+/// The object of one interval.
 pub(crate) fn interval(interval: &Interval, sides: &[Side]) -> Value {
     let figures =
         |reading, side| figures(interval.start, interval.end, reading, side, interval.is_omitted);
     let streams: Vec<Value> = interval
         .streams
         .iter()
-        .zip(&interval.transports)
+        .zip(&interval.transport_stats)
         .zip(sides)
         .enumerate()
-        .map(|(index, ((&reading, transport), &side))| {
+        .map(|(index, ((&reading, stats), &side))| {
             let mut value = figures(reading, side);
             value["socket"] = json!(index + 1);
-            value["openbats"] = json!(transport.as_ref().map(|(_, after)| after));
+            value["openbats"] = json!(stats.as_ref().map(|(_, after)| after));
             value
         })
         .collect();
     let mut value = json!({ "streams": streams });
-    for (key, side) in ["sum", "sum_bidir_reverse"].into_iter().zip(kinds(sides)) {
-        let readings: Vec<Reading> = places(sides, side)
+    for (key, side) in ["sum", "sum_bidir_reverse"].into_iter().zip(distinct_sides(sides)) {
+        let readings: Vec<Reading> = indices(sides, side)
             .into_iter()
             .filter_map(|place| interval.streams.get(place).copied())
             .collect();
@@ -152,7 +152,7 @@ fn sum(streams: &[&Totals], side: Side) -> Value {
     figures(0.0, seconds, Reading::sum(&readings), side, false)
 }
 
-/// The end of the whole.
+/// The `end` object.
 pub(crate) fn end(outcome: &Outcome, remote: Option<&Summary>) -> Value {
     let own = &outcome.summary;
     let theirs = remote.map_or(&[][..], |summary| &summary.streams);
@@ -177,8 +177,8 @@ pub(crate) fn end(outcome: &Outcome, remote: Option<&Summary>) -> Value {
             );
             let (sending, receiving) = pair(
                 side,
-                json!(totals.transport),
-                json!(far.and_then(|far| far.transport.as_ref())),
+                json!(totals.transport_stats),
+                json!(far.and_then(|far| far.transport_stats.as_ref())),
             );
             json!({
                 "socket": index + 1,
@@ -194,10 +194,10 @@ pub(crate) fn end(outcome: &Outcome, remote: Option<&Summary>) -> Value {
     });
     let keys =
         [("sum_sent", "sum_received"), ("sum_sent_bidir_reverse", "sum_received_bidir_reverse")];
-    for ((sent, received), side) in keys.into_iter().zip(kinds(&outcome.sides)) {
-        let places = places(&outcome.sides, side);
+    for ((sent, received), side) in keys.into_iter().zip(distinct_sides(&outcome.sides)) {
+        let indices = indices(&outcome.sides, side);
         let pick = |streams: &[Totals]| -> Vec<Totals> {
-            places.iter().filter_map(|&place| streams.get(place).cloned()).collect()
+            indices.iter().filter_map(|&place| streams.get(place).cloned()).collect()
         };
         let (near, far) = (pick(&own.streams), pick(theirs));
         let far_sum = match far.is_empty() {
@@ -220,7 +220,7 @@ pub(crate) fn end(outcome: &Outcome, remote: Option<&Summary>) -> Value {
     if !latency.is_empty() {
         value["latency"] = latency.into();
     }
-    let sending: serde_json::Map<String, Value> = text::sendings(outcome, remote)
+    let sending: serde_json::Map<String, Value> = text::sender_settings(outcome, remote)
         .into_iter()
         .map(|(direction, sending)| (direction.to_owned(), json!(sending)))
         .collect();
@@ -239,11 +239,11 @@ fn processors(near: Utilization, far: Option<Utilization>) -> Value {
     })
 }
 
-/// The whole document. `remote` is the other side's summary, where it came.
-pub(crate) fn document(about: &About, outcome: &Outcome, remote: Option<&Summary>) -> Value {
+/// The whole document. `remote` is the peer's summary, if it arrived.
+pub(crate) fn document(test_info: &TestInfo, outcome: &Outcome, remote: Option<&Summary>) -> Value {
     let intervals = outcome.intervals.iter().map(|x| interval(x, &outcome.sides));
     let mut value = json!({
-        "start": start(about),
+        "start": start(test_info),
         "intervals": intervals.collect::<Vec<_>>(),
         "end": end(outcome, remote),
     });

@@ -1,10 +1,10 @@
-//! What a test found, as text, as JSON and as a page.
+//! Reports of a test as text, JSON and HTML.
 
 pub(crate) mod html;
 pub(crate) mod json;
 pub(crate) mod text;
 
-/// Which end of a stream this is.
+/// The role of an end of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Sender,
@@ -27,14 +27,14 @@ impl Side {
     }
 }
 
-/// The places of the streams of which this is that end.
-pub(crate) fn places(sides: &[Side], side: Side) -> Vec<usize> {
+/// Indices of the streams in which this end has the given role.
+pub(crate) fn indices(sides: &[Side], side: Side) -> Vec<usize> {
     sides.iter().enumerate().filter(|(_, x)| **x == side).map(|(place, _)| place).collect()
 }
 
-/// The ends that this program is of some stream; that of the client's own data first.
-pub(crate) fn kinds(sides: &[Side]) -> Vec<Side> {
-    let mut kinds = sides.to_vec();
-    kinds.dedup();
-    kinds
+/// The distinct roles of this end; that of streams from the client first.
+pub(crate) fn distinct_sides(sides: &[Side]) -> Vec<Side> {
+    let mut distinct_sides = sides.to_vec();
+    distinct_sides.dedup();
+    distinct_sides
 }

@@ -1,37 +1,37 @@
-//! The report as text. Its shapes are those that scripts around the original read.
+//! The text report. Scripts for the original parse its format.
 
 use serde::Serialize;
 
-use super::{Side, kinds, places};
+use super::{Side, distinct_sides, indices};
 use crate::control::{Summary, Totals};
 use crate::latency::Percentiles;
 use crate::meter::Reading;
-use crate::sending::Sending;
+use crate::sender_settings::SenderSettings;
 use crate::test::{Interval, Outcome};
-use crate::transport::{Coding, Transport};
+use crate::transport_stats::{CodingStats, TransportStats};
 use crate::units;
 
-/// What a line is about: a stream by its number, or all of them.
+/// What a line describes: a stream by its index, or the sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Subject {
     Stream(usize),
     Sum,
 }
 
-/// One line's figures.
+/// Values of one line.
 struct Line {
     subject: Subject,
-    /// Where both ends send: which of them a stream's end is.
+    /// The role of this end, in bidirectional tests.
     role: Option<&'static str>,
     from: f64,
     to: f64,
-    gained: Reading,
-    coding: Option<Coding>,
+    counters: Reading,
+    coding: Option<CodingStats>,
     word: &'static str,
 }
 
-/// Where the columns of `-V` begin.
-const BESIDE: usize = 103;
+/// Where the columns of `-V` start.
+const VERBOSE_COLUMN: usize = 103;
 
 /// First lines of every run.
 pub(crate) fn banner() -> [String; 3] {
@@ -55,20 +55,20 @@ pub(crate) fn rule() -> String {
     "-".repeat(60)
 }
 
-/// The names of the columns.
+/// The column headings.
 pub(crate) fn header(sides: &[Side], verbose: bool) -> String {
-    let both = kinds(sides).len() > 1;
-    let moved =
+    let both = distinct_sides(sides).len() > 1;
+    let transferred =
         if sides.first() == Some(&Side::Receiver) && !both { "Received" } else { "Transfer" };
     let id = if both { "[ ID][Role]" } else { "[ ID]" };
     let columns = format!(
-        "{id}  {:<17} {moved:<14}  {:<18} {:<10} Lost/Total Datagrams",
+        "{id}  {:<17} {transferred:<14}  {:<18} {:<10} Lost/Total Datagrams",
         "Interval", "Bitrate", "Jitter"
     );
     match verbose {
         false => columns,
         true => format!(
-            "{columns:<BESIDE$}  {:>8} {:>8} {:>10} {:>7} {:>11} {:>14} {:>8} {:>11}",
+            "{columns:<VERBOSE_COLUMN$}  {:>8} {:>8} {:>10} {:>7} {:>11} {:>14} {:>8} {:>11}",
             "Loss", "Residual", "Redundancy", "Waste", "RTT", "Cwnd", "Expired", "Repair"
         ),
     }
@@ -95,16 +95,17 @@ impl Line {
             Subject::Sum => "SUM".into(),
         };
         let role = self.role.map(|role| format!("[{role}]")).unwrap_or_default();
-        let rate = self.gained.bytes as f64 * 8.0 / (self.to - self.from).max(1e-9);
-        let total = self.gained.messages.saturating_add(self.gained.lost);
-        let lost = self.gained.lost;
-        let share = percent(lost, total);
+        let rate = self.counters.bytes as f64 * 8.0 / (self.to - self.from).max(1e-9);
+        let total = self.counters.messages.saturating_add(self.counters.lost);
+        let lost = self.counters.lost;
+        let lost_percent = percent(lost, total);
         let times = format!("{:.2}-{:.2} sec", self.from, self.to);
-        // Exactly two blanks stand between transfer and rate: that is what is looked for.
-        let moved = format!("{}  {}", units::bytes(self.gained.bytes), units::rate(rate));
-        let jitter = format!("{:.3} ms", self.gained.jitter_ms);
+        // Scripts search for exactly two blanks between transfer and rate.
+        let transferred = format!("{}  {}", units::bytes(self.counters.bytes), units::rate(rate));
+        let jitter = format!("{:.3} ms", self.counters.jitter_ms);
         let mut text = format!(
-            "[{subject}]{role}  {times:<17} {moved:<34} {jitter:<10} {lost}/{total} ({share:.2}%)"
+            "[{subject}]{role}  {times:<17} {transferred:<34} {jitter:<10} {lost}/{total} \
+             ({lost_percent:.2}%)"
         );
         if !self.word.is_empty() {
             text = format!("{text}  {}", self.word);
@@ -119,7 +120,7 @@ impl Line {
                 None => "-".into(),
             };
             text = format!(
-                "{text:<BESIDE$}  {:>8} {:>8} {:>10} {:>7} {:>11} {:>14} {:>8} {:>11}",
+                "{text:<VERBOSE_COLUMN$}  {:>8} {:>8} {:>10} {:>7} {:>11} {:>14} {:>8} {:>11}",
                 column(coding.loss),
                 column(coding.residual),
                 column(coding.redundancy),
@@ -134,7 +135,7 @@ impl Line {
     }
 }
 
-/// The lines of an interval: one for each stream, and a sum where there are several.
+/// The lines of an interval: one for each stream, and a sum if there are several.
 pub(crate) fn interval(
     interval: &Interval,
     sides: &[Side],
@@ -142,62 +143,62 @@ pub(crate) fn interval(
     verbose: bool,
 ) -> Vec<String> {
     let mut lines = Vec::new();
-    for side in kinds(sides) {
-        let places = places(sides, side);
-        let coding = |places: &[usize]| {
-            let samples: Vec<(&Transport, &Transport)> = places
+    for side in distinct_sides(sides) {
+        let indices = indices(sides, side);
+        let coding = |indices: &[usize]| {
+            let samples: Vec<(&TransportStats, &TransportStats)> = indices
                 .iter()
-                .filter_map(|&place| interval.transports.get(place)?.as_ref())
+                .filter_map(|&place| interval.transport_stats.get(place)?.as_ref())
                 .map(|(before, after)| (before, after))
                 .collect();
             verbose.then(|| match side {
-                Side::Sender => Coding::between(&samples, &[]),
-                Side::Receiver => Coding::between(&[], &samples),
+                Side::Sender => CodingStats::between(&samples, &[]),
+                Side::Receiver => CodingStats::between(&[], &samples),
             })
         };
-        let line = |subject, gained, places: &[usize]| {
+        let line = |subject, counters, indices: &[usize]| {
             Line {
                 subject,
                 role: role(sides, side, is_client),
                 from: interval.start,
                 to: interval.end,
-                gained,
-                coding: coding(places),
+                counters,
+                coding: coding(indices),
                 word: if interval.is_omitted { "(omitted)" } else { "" },
             }
             .text()
         };
         let readings: Vec<Reading> =
-            places.iter().filter_map(|&place| interval.streams.get(place).copied()).collect();
-        for (&place, &gained) in places.iter().zip(&readings) {
-            lines.push(line(Subject::Stream(place), gained, &[place]));
+            indices.iter().filter_map(|&place| interval.streams.get(place).copied()).collect();
+        for (&place, &counters) in indices.iter().zip(&readings) {
+            lines.push(line(Subject::Stream(place), counters, &[place]));
         }
-        if places.len() > 1 {
-            lines.push(line(Subject::Sum, Reading::sum(&readings), &places));
+        if indices.len() > 1 {
+            lines.push(line(Subject::Sum, Reading::sum(&readings), &indices));
         }
     }
     lines
 }
 
-/// Of whole tests, from both ends.
-fn coding_of(senders: &[&Totals], receivers: &[&Totals]) -> Coding {
-    let nothing = Transport::default();
-    let samples = |all: &[&'_ Totals]| -> Vec<Transport> {
-        all.iter().filter_map(|totals| totals.transport.clone()).collect()
+/// Coding statistics of whole tests, from both ends.
+fn total_coding(senders: &[&Totals], receivers: &[&Totals]) -> CodingStats {
+    let nothing = TransportStats::default();
+    let samples = |all: &[&'_ Totals]| -> Vec<TransportStats> {
+        all.iter().filter_map(|totals| totals.transport_stats.clone()).collect()
     };
     let (senders, receivers) = (samples(senders), samples(receivers));
     let senders: Vec<_> = senders.iter().map(|after| (&nothing, after)).collect();
     let receivers: Vec<_> = receivers.iter().map(|after| (&nothing, after)).collect();
-    Coding::between(&senders, &receivers)
+    CodingStats::between(&senders, &receivers)
 }
 
-/// The last lines: for each stream this side's figures and the other's, then the sums.
+/// The final lines: for each stream both ends' results, then the sums.
 pub(crate) fn summary(outcome: &Outcome, remote: Option<&Summary>, verbose: bool) -> Vec<String> {
     let own = &outcome.summary;
     let theirs = remote.map_or(&[][..], |summary| &summary.streams);
     let mut lines = Vec::new();
-    for side in kinds(&outcome.sides) {
-        let places = places(&outcome.sides, side);
+    for side in distinct_sides(&outcome.sides) {
+        let indices = indices(&outcome.sides, side);
         let line = |subject, side: Side, totals: &[&Totals], others: &[&Totals]| {
             let readings: Vec<Reading> =
                 totals.iter().map(|totals| Reading::from(*totals)).collect();
@@ -207,10 +208,10 @@ pub(crate) fn summary(outcome: &Outcome, remote: Option<&Summary>, verbose: bool
                 role: role(&outcome.sides, side, outcome.is_client),
                 from: 0.0,
                 to: seconds,
-                gained: Reading::sum(&readings),
+                counters: Reading::sum(&readings),
                 coding: verbose.then(|| match side {
-                    Side::Sender => coding_of(totals, others),
-                    Side::Receiver => coding_of(others, totals),
+                    Side::Sender => total_coding(totals, others),
+                    Side::Receiver => total_coding(others, totals),
                 }),
                 word: side.word(),
             }
@@ -218,7 +219,7 @@ pub(crate) fn summary(outcome: &Outcome, remote: Option<&Summary>, verbose: bool
         };
         let pick =
             |streams: &'_ [Totals], place: usize| -> Option<Totals> { streams.get(place).cloned() };
-        let pairs: Vec<(usize, Option<Totals>, Option<Totals>)> = places
+        let pairs: Vec<(usize, Option<Totals>, Option<Totals>)> = indices
             .iter()
             .map(|&place| (place, pick(&own.streams, place), pick(theirs, place)))
             .collect();
@@ -230,7 +231,7 @@ pub(crate) fn summary(outcome: &Outcome, remote: Option<&Summary>, verbose: bool
                 lines.push(line(Subject::Stream(*place), side.other(), &far, &near));
             }
         }
-        if places.len() > 1 {
+        if indices.len() > 1 {
             let near: Vec<&Totals> =
                 pairs.iter().filter_map(|(_, near, _)| near.as_ref()).collect();
             let far: Vec<&Totals> = pairs.iter().filter_map(|(_, _, far)| far.as_ref()).collect();
@@ -241,24 +242,24 @@ pub(crate) fn summary(outcome: &Outcome, remote: Option<&Summary>, verbose: bool
         }
     }
     lines.extend(latency(outcome, remote));
-    for (direction, sending) in sendings(outcome, remote) {
+    for (direction, sending) in sender_settings(outcome, remote) {
         if verbose {
             lines.push(sending.line(direction));
         }
         if let Some(note) = &sending.note {
-            lines.push(format!("Note on the sender {direction}: {note}"));
+            lines.push(format!("Note on sender {direction}: {note}"));
         }
     }
     if verbose {
-        let side = |is_local: bool, used: crate::processor::Utilization| {
-            let kinds: Vec<&str> = kinds(&outcome.sides)
+        let side = |is_local: bool, used: crate::cpu::Utilization| {
+            let distinct_sides: Vec<&str> = distinct_sides(&outcome.sides)
                 .into_iter()
                 .map(|side| if is_local { side.word() } else { side.other().word() })
                 .collect();
             format!(
                 "{}/{} {:.1}% ({:.1}%u/{:.1}%s)",
                 if is_local { "local" } else { "remote" },
-                kinds.join("+"),
+                distinct_sides.join("+"),
                 used.total,
                 used.user,
                 used.system
@@ -271,11 +272,11 @@ pub(crate) fn summary(outcome: &Outcome, remote: Option<&Summary>, verbose: bool
     lines
 }
 
-/// How each direction was sent, as far as its sender has told.
-pub(crate) fn sendings<'a>(
+/// Sender settings of each direction, as far as known.
+pub(crate) fn sender_settings<'a>(
     outcome: &'a Outcome,
     remote: Option<&'a Summary>,
-) -> Vec<(&'static str, &'a Sending)> {
+) -> Vec<(&'static str, &'a SenderSettings)> {
     let (own, theirs) =
         (outcome.summary.sending.as_ref(), remote.and_then(|summary| summary.sending.as_ref()));
     let (forward, reverse) = if outcome.is_client { (own, theirs) } else { (theirs, own) };
@@ -283,13 +284,17 @@ pub(crate) fn sendings<'a>(
     named.filter_map(|(direction, sending)| Some((direction, sending?))).collect()
 }
 
-/// What was found of a direction: its name, one-way and round-trip times, and what has none.
-type Found<'a> = (&'static str, Option<&'a Percentiles>, Option<&'a Percentiles>, Missing);
+/// Latency results of a direction: its name, one-way and round-trip times, missing samples.
+type DirectionLatency<'a> =
+    (&'static str, Option<&'a Percentiles>, Option<&'a Percentiles>, Missing);
 
-/// What was found of each direction.
-pub(crate) fn directions<'a>(outcome: &'a Outcome, remote: Option<&'a Summary>) -> Vec<Found<'a>> {
+/// Latency results of each direction.
+pub(crate) fn directions<'a>(
+    outcome: &'a Outcome,
+    remote: Option<&'a Summary>,
+) -> Vec<DirectionLatency<'a>> {
     let own = &outcome.summary;
-    kinds(&outcome.sides)
+    distinct_sides(&outcome.sides)
         .into_iter()
         .map(|side| {
             let (one_way, round_trip) = match side {
@@ -305,22 +310,22 @@ pub(crate) fn directions<'a>(outcome: &'a Outcome, remote: Option<&'a Summary>) 
         .collect()
 }
 
-/// What has no time because it did not happen: without it the percentiles would be those of the lucky.
+/// Messages without a latency sample. Percentiles that ignored them would be too good.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Missing {
-    /// Messages that were due and could not be sent before the end.
+    /// Messages that were due but not sent before the end.
     pub(crate) unsent: u64,
-    /// Messages that were sent and did not arrive in time or at all.
+    /// Messages that were sent but did not arrive in time or at all.
     pub(crate) lost: u64,
-    /// Messages that were to come back and did not.
+    /// Messages whose echo did not arrive.
     pub(crate) unanswered: u64,
 }
 
-/// Of the direction in which this side is `side`; of the other end as far as it has told.
+/// Missing samples of the direction in which this side is `side`; the peer's as far as known.
 pub(crate) fn missing(outcome: &Outcome, remote: Option<&Summary>, side: Side) -> Missing {
     let of = |streams: &[Totals], field: fn(&Totals) -> u64| {
-        let places = places(&outcome.sides, side).into_iter();
-        places
+        let indices = indices(&outcome.sides, side).into_iter();
+        indices
             .filter_map(|place| streams.get(place))
             .fold(0_u64, |sum, totals| sum.saturating_add(field(totals)))
     };
@@ -381,8 +386,8 @@ fn latency(outcome: &Outcome, remote: Option<&Summary>) -> Vec<String> {
         }
         let Missing { unsent, lost, unanswered } = missing;
         lines.push(format!(
-            "  {direction} without a time: {unsent} due and not sent, {lost} lost, {unanswered} not sent \
-             back"
+            "  {direction} without latency: {unsent} due but not sent, {lost} lost, \
+             {unanswered} not echoed"
         ));
     }
     lines
@@ -392,21 +397,21 @@ fn latency(outcome: &Outcome, remote: Option<&Summary>) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn line(subject: Subject, from: f64, to: f64, gained: Reading) -> String {
-        Line { subject, role: None, from, to, gained, coding: None, word: "" }.text()
+    fn line(subject: Subject, from: f64, to: f64, counters: Reading) -> String {
+        Line { subject, role: None, from, to, counters, coding: None, word: "" }.text()
     }
 
-    /// What scripts around the original look for.
+    /// The format that scripts for the original parse.
     #[test]
-    fn lines_keep_the_shape_that_is_read() {
-        let gained = Reading {
+    fn report_lines_keep_their_format() {
+        let counters = Reading {
             bytes: 100_000_000,
             messages: 1_526,
             jitter_ms: 0.0125,
             ..Reading::default()
         };
         assert_eq!(
-            line(Subject::Stream(0), 1.0, 2.0, gained),
+            line(Subject::Stream(0), 1.0, 2.0, counters),
             "[  1]  1.00-2.00 sec     100.00 MBytes  800.00 Mbits/sec    0.013 ms   0/1526 (0.00%)"
         );
         let nothing = line(Subject::Stream(11), 1.0, 2.0, Reading::default());
@@ -426,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn several_streams_have_a_sum_and_both_sides_are_named() {
+    fn several_streams_have_sums_of_both_ends() {
         let one = summary(&outcome(vec![Side::Receiver]), None, false);
         assert_eq!(one.len(), 1);
         assert!(one[0].contains("4.00 Mbits/sec") && one[0].ends_with("receiver"), "{one:?}");
@@ -438,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn both_directions_have_roles_and_sums_of_their_own() {
+    fn bidirectional_tests_have_roles_and_sums_per_direction() {
         let both = outcome([vec![Side::Sender; 2], vec![Side::Receiver; 2]].concat());
         let lines = summary(&both, None, false);
         assert_eq!(lines.len(), 6);
@@ -447,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hostile_summary_is_printed_as_it_is() {
+    fn an_extreme_summary_is_printed_without_overflow() {
         let wild = Totals {
             seconds: -1.0,
             bytes: u64::MAX,
@@ -461,8 +466,8 @@ mod tests {
     }
 
     #[test]
-    fn verbose_lines_have_as_many_columns_as_their_header() {
-        /// Where each column ends; a unit stands a blank behind its figure.
+    fn verbose_columns_align_with_their_header() {
+        /// Where each column ends; a unit follows its value after a blank.
         fn columns(line: &str) -> Vec<usize> {
             let bytes = line.as_bytes();
             let ends = |&place: &usize| {
@@ -471,9 +476,9 @@ mod tests {
             let has_unit = |end: usize| {
                 [" ms", " MBytes"].iter().any(|unit| line[end + 1..].starts_with(unit))
             };
-            (BESIDE..line.len()).filter(ends).filter(|&end| !has_unit(end)).collect()
+            (VERBOSE_COLUMN..line.len()).filter(ends).filter(|&end| !has_unit(end)).collect()
         }
-        let coding = Coding {
+        let coding = CodingStats {
             loss: Some(5.0),
             residual: Some(0.25),
             redundancy: Some(7.5),
@@ -483,15 +488,22 @@ mod tests {
             expired: Some(42),
             repair_us: Some(1_500.0),
         };
-        let gained = Reading { bytes: 100_000_000, messages: 1_526, ..Reading::default() };
+        let counters = Reading { bytes: 100_000_000, messages: 1_526, ..Reading::default() };
         for sides in [vec![Side::Sender], vec![Side::Sender, Side::Receiver]] {
             let header = header(&sides, true);
             assert_eq!(columns(&header).len(), 8, "{header}");
-            for coding in [coding, Coding::between(&[], &[])] {
+            for coding in [coding, CodingStats::between(&[], &[])] {
                 let role = role(&sides, sides[0], true);
                 let (subject, word) = (Subject::Stream(0), "receiver");
-                let line =
-                    Line { subject, role, from: 0.0, to: 1.0, gained, coding: Some(coding), word };
+                let line = Line {
+                    subject,
+                    role,
+                    from: 0.0,
+                    to: 1.0,
+                    counters,
+                    coding: Some(coding),
+                    word,
+                };
                 let line = line.text();
                 assert_eq!(columns(&line), columns(&header), "\n{header}\n{line}");
             }

@@ -1,65 +1,69 @@
-//! Whether a server can do, and will do, what it is asked for.
+//! Checks whether the server accepts a request.
 
-use crate::carrier::udp;
 use crate::cli::{Options, TransportMode};
-use crate::control::{self, Carrier, Request, Work};
+use crate::control::{self, Request, Transport, Work};
 use crate::message::{MAX_LENGTH, MIN_LENGTH};
+use crate::stream::udp;
 
-/// Streams of one direction of a test at most.
+/// Maximum number of streams in one direction of a test.
 const MAX_STREAMS: u16 = 128;
-/// Files of one transfer at most.
+/// Maximum number of files in one transfer.
 const MAX_FILES: u64 = 1_000_000;
 
 /// # Errors
-/// Why not, in words for the client.
+/// The reason for the client.
 pub(super) fn check(request: &Request, options: &Options) -> Result<(), String> {
     if request.version != control::VERSION {
         let own = control::VERSION;
-        return Err(format!("this server speaks version {own}, not {}", request.version));
+        return Err(format!("this server uses protocol version {own}, not {}", request.version));
     }
     if let Some(mode) = options.only_mode
         && request.mode != mode
     {
-        return Err(format!("this server takes mode {} only", mode.name()));
+        return Err(format!("this server accepts mode {} only", mode.name()));
     }
     if options.closed_key.is_some()
-        && (request.carrier != Carrier::Bats || !request.mode.to_library().is_own())
+        && (request.transport != Transport::Bats || !request.mode.to_library().is_own())
     {
-        return Err("this server is closed: it takes modes 0 to 3, and no baselines".into());
+        return Err(
+            "this server uses a pre-shared key: it accepts modes 0 to 3 and no baselines".into()
+        );
     }
     if !(1..=MAX_STREAMS).contains(&request.streams) {
-        return Err(format!("1 to {MAX_STREAMS} streams are possible"));
+        return Err(format!("the number of streams must be 1 to {MAX_STREAMS}"));
     }
-    if request.mode == TransportMode::Udp && request.carrier == Carrier::Bats {
-        return Err("mode UDP goes over datagrams of the kernel's".into());
+    if request.mode == TransportMode::Udp && request.transport == Transport::Bats {
+        return Err("mode UDP uses the kernel's UDP".into());
     }
     let work = match &request.work {
         Work::Throughput(work) => work,
         Work::Files { count, .. } => {
-            if request.carrier != Carrier::Bats {
-                return Err("files go over OpenBATS only".into());
+            if request.transport != Transport::Bats {
+                return Err("files can be sent over OpenBATS only".into());
             }
             if !request.mode.is_reliable() {
-                return Err("files go by modes BRTP, BRCTP, TCP+TLS and QUIC only".into());
+                return Err("files can be sent in modes BRTP, BRCTP, TCP+TLS and QUIC only".into());
             }
             if !(1..=MAX_FILES).contains(count) {
-                return Err(format!("1 to {MAX_FILES} files are possible"));
+                return Err(format!("the number of files must be 1 to {MAX_FILES}"));
             }
             return Ok(());
         }
     };
     let within = |value: f64, least: f64, most: f64| (least..=most).contains(&value);
     if !within(work.seconds, 0.1, 86_400.0) || !within(work.omit, 0.0, 600.0) {
-        return Err("the length of the test is out of range".into());
+        return Err("the duration of the test is out of range".into());
     }
     if work.interval != 0.0 && !within(work.interval, 0.1, 3_600.0) {
         return Err("the interval is out of range".into());
     }
     if !(MIN_LENGTH..=MAX_LENGTH).contains(&work.length) || work.bandwidth > 10_000_000_000_000 {
-        return Err("the message length or the bandwidth is out of range".into());
+        return Err("the message length or the bitrate is out of range".into());
     }
-    if request.carrier == Carrier::Udp && (work.length > udp::LONGEST || work.bandwidth == 0) {
-        return Err("UDP needs a bandwidth, and messages that fit into a datagram".into());
+    if request.transport == Transport::Udp
+        && (work.length > udp::MAX_DATAGRAM || work.bandwidth == 0)
+    {
+        return Err("UDP needs a bitrate, and messages that fit into a datagram".into());
     }
     if work.deadline_ms.is_some_and(|deadline| !(1..=3_600_000).contains(&deadline)) {
         return Err("the deadline is out of range".into());
@@ -67,18 +71,20 @@ pub(super) fn check(request: &Request, options: &Options) -> Result<(), String> 
     if let Some(limit) = options.server_max_duration {
         let seconds = limit.as_secs_f64();
         if work.bytes > 0 || work.messages > 0 || work.seconds > seconds {
-            return Err(format!("this server takes tests of {seconds} s at most; say so with -t"));
+            return Err(format!(
+                "this server accepts tests of {seconds} s at most; set the time with -t"
+            ));
         }
     }
     if let Some(limit) = options.server_bitrate_limit {
-        let longest = options.transport().receive_budget / 2;
+        let longest = options.transport_config().receive_budget / 2;
         if work.length as usize > longest {
-            return Err(format!("this server takes messages of at most {longest} bytes"));
+            return Err(format!("this server accepts messages of at most {longest} bytes"));
         }
         let asked = work.bandwidth.saturating_mul(request.all_streams().into());
         if asked == 0 || asked > limit {
             return Err(format!(
-                "this server allows {limit} bits a second; ask for no more with -b"
+                "this server allows {limit} bits per second; set a lower rate with -b"
             ));
         }
     }
@@ -91,8 +97,8 @@ mod tests {
     use crate::cli;
     use crate::control::{Direction, Throughput};
 
-    fn options(words: &str) -> Options {
-        cli::parse(format!("bats_iperf -s {words}").split_whitespace()).unwrap().0
+    fn options(arguments: &str) -> Options {
+        cli::parse(format!("bats_iperf -s {arguments}").split_whitespace()).unwrap().0
     }
 
     fn request(change: impl FnOnce(&mut Request, &mut Throughput)) -> Request {
@@ -112,7 +118,7 @@ mod tests {
             version: control::VERSION,
             mode: TransportMode::Brtp,
             streams: 1,
-            carrier: Carrier::Bats,
+            transport: Transport::Bats,
             work: Work::Files { count: 1, bytes: 1 },
             title: None,
             wants_output: false,
@@ -124,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_that_would_hurt_are_denied() {
+    fn out_of_range_requests_are_denied() {
         let options = options("");
         assert_eq!(check(&request(|_, _| {}), &options), Ok(()));
         for good in [
@@ -155,31 +161,31 @@ mod tests {
             request(|request, _| request.streams = 0),
             request(|request, _| request.streams = 129),
             request(|request, _| request.version = 1),
-            request(|request, _| request.carrier = Carrier::Udp),
+            request(|request, _| request.transport = Transport::Udp),
             request(|request, _| request.mode = TransportMode::Udp),
         ] {
             assert!(check(&wrong, &options).is_err(), "{wrong:?}");
         }
-        let files = |count, carrier| Request {
+        let files = |count, transport| Request {
             work: Work::Files { count, bytes: u64::MAX },
-            carrier,
+            transport,
             ..request(|_, _| {})
         };
-        assert_eq!(check(&files(1, Carrier::Bats), &options), Ok(()));
-        assert_eq!(check(&files(MAX_FILES, Carrier::Bats), &options), Ok(()));
-        assert!(check(&files(MAX_FILES + 1, Carrier::Bats), &options).is_err());
-        assert!(check(&files(0, Carrier::Bats), &options).is_err());
-        assert!(check(&files(u64::MAX, Carrier::Bats), &options).is_err());
-        assert!(check(&files(1, Carrier::Tcp), &options).is_err());
-        let lossy = Request { mode: TransportMode::Btp, ..files(1, Carrier::Bats) };
+        assert_eq!(check(&files(1, Transport::Bats), &options), Ok(()));
+        assert_eq!(check(&files(MAX_FILES, Transport::Bats), &options), Ok(()));
+        assert!(check(&files(MAX_FILES + 1, Transport::Bats), &options).is_err());
+        assert!(check(&files(0, Transport::Bats), &options).is_err());
+        assert!(check(&files(u64::MAX, Transport::Bats), &options).is_err());
+        assert!(check(&files(1, Transport::Tcp), &options).is_err());
+        let lossy = Request { mode: TransportMode::Btp, ..files(1, Transport::Bats) };
         assert!(check(&lossy, &options).is_err());
         for mode in [TransportMode::Brctp, TransportMode::Tcp, TransportMode::Quic] {
-            assert_eq!(check(&Request { mode, ..files(1, Carrier::Bats) }, &options), Ok(()));
+            assert_eq!(check(&Request { mode, ..files(1, Transport::Bats) }, &options), Ok(()));
         }
     }
 
     #[test]
-    fn a_mode_is_refused_where_another_is_the_only_one() {
+    fn modes_other_than_the_only_mode_are_denied() {
         let brctp = request(|request, _| request.mode = TransportMode::Brctp);
         assert_eq!(check(&brctp, &options("-m 1")), Ok(()));
         assert_eq!(check(&brctp, &options("--only-mode 2")), Ok(()));
@@ -187,26 +193,26 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_server_takes_what_a_key_protects() {
+    fn a_psk_server_accepts_only_modes_that_support_the_key() {
         let options = options("--closed-key k");
-        for mode in TransportMode::CLOSABLE {
+        for mode in TransportMode::PSK_CAPABLE {
             assert_eq!(check(&request(|request, _| request.mode = *mode), &options), Ok(()));
         }
         for wrong in [
             request(|request, _| request.mode = TransportMode::Tcp),
             request(|request, _| request.mode = TransportMode::Quic),
             request(|request, work| {
-                (request.carrier, request.mode) = (Carrier::Udp, TransportMode::Udp);
+                (request.transport, request.mode) = (Transport::Udp, TransportMode::Udp);
                 (work.length, work.bandwidth) = (1_000, 1_000_000);
             }),
-            request(|request, _| request.carrier = Carrier::Tcp),
+            request(|request, _| request.transport = Transport::Tcp),
         ] {
-            assert!(check(&wrong, &options).unwrap_err().contains("closed"), "{wrong:?}");
+            assert!(check(&wrong, &options).unwrap_err().contains("pre-shared key"), "{wrong:?}");
         }
     }
 
     #[test]
-    fn tests_may_have_a_longest_time() {
+    fn tests_longer_than_the_maximum_duration_are_denied() {
         let options = options("--server-max-duration 10");
         assert_eq!(check(&request(|_, _| {}), &options), Ok(()));
         for wrong in [
@@ -219,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limited_server_allows_what_fits() {
+    fn tests_above_the_bitrate_limit_are_denied() {
         let options = options("--server-bitrate-limit 10M");
         let asking = |bandwidth, streams| {
             request(|request, work| (work.bandwidth, request.streams) = (bandwidth, streams))

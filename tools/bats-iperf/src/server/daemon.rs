@@ -1,7 +1,7 @@
-//! A server that goes on without its terminal (`-D`).
+//! A server that runs as a daemon (`-D`).
 //!
-//! The program starts itself once more, in a session of its own, and waits until that process
-//! listens: what keeps it from it is told where it was started, with its exit code.
+//! The program starts itself again in a new process session and waits until that process listens.
+//! The starting process prints the daemon's errors and exits with its exit code.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -10,58 +10,58 @@ use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result};
 
-/// What the process says on its standard output when it listens.
+/// Printed on standard output by the daemon when it listens.
 const READY: &[u8] = b"ready\n";
-/// The option that tells it what it is.
+/// The option that marks the daemon process.
 const DETACHED: &str = "--detached";
 
-/// Starts the server and waits until it listens or ends.
+/// Starts the daemon and waits until it listens or exits.
 ///
 /// # Errors
-/// It cannot be started. Whatever goes wrong later is its exit code.
+/// The daemon cannot be started. Later failures are reported by the exit code.
 pub(crate) fn start() -> Result<ExitCode> {
-    let mut words = std::env::args_os();
-    let name = words.next().unwrap_or_else(|| "bats_iperf".into());
+    let mut arguments = std::env::args_os();
+    let name = arguments.next().unwrap_or_else(|| "bats_iperf".into());
     let program = std::env::current_exe().context("cannot find this program itself")?;
     let mut child = Command::new(program)
         .arg0(name)
-        .args(words)
+        .args(arguments)
         .arg(DETACHED)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .context("cannot start the server")?;
-    // It lets go of this pipe when it listens.
+    // The daemon closes this pipe when it listens.
     if let Some(mut errors) = child.stderr.take() {
         let _ = io::copy(&mut errors, &mut io::stderr());
     }
-    let mut word = Vec::new();
+    let mut output_word = Vec::new();
     if let Some(output) = child.stdout.take() {
-        // To its end: by then the process has let go of this pipe, too.
-        let _ = output.take(READY.len() as u64 + 1).read_to_end(&mut word);
+        // Read to the end: by then the daemon has closed this pipe, too.
+        let _ = output.take(READY.len() as u64 + 1).read_to_end(&mut output_word);
     }
-    if word == READY {
+    if output_word == READY {
         let _ = writeln!(io::stdout(), "Server running as process {}", child.id());
         return Ok(ExitCode::SUCCESS);
     }
     let code = child.wait().context("cannot wait for the server")?.code();
-    // Success without a word is none.
+    // A daemon that exits with 0 but never became ready has failed.
     let code = code.and_then(|code| u8::try_from(code).ok()).filter(|code| *code > 0);
     Ok(ExitCode::from(code.unwrap_or(1)))
 }
 
-/// Leaves the terminal. To be called while the process has one thread.
+/// Detaches from the terminal. Must be called while the process has one thread.
 ///
 /// # Errors
-/// The process leads a session already: nobody but [`start`] shall call it.
-pub(crate) fn leave_terminal() -> Result<()> {
+/// The process is a session leader already: only [`start`] may start such a process.
+pub(crate) fn detach() -> Result<()> {
     rustix::process::setsid().context("--detached is for -D only")?;
-    // No file system shall be kept from being unmounted.
-    std::env::set_current_dir("/").context("cannot leave the directory")
+    // A daemon must not keep a file system from being unmounted.
+    std::env::set_current_dir("/").context("cannot change to the root directory")
 }
 
-/// Lets go of whoever started this process: it listens.
+/// Notifies the starting process that the daemon listens, and closes its output.
 ///
 /// # Errors
 /// There is no `/dev/null`.
@@ -71,9 +71,9 @@ pub(crate) fn ready() -> Result<()> {
         .write(true)
         .open("/dev/null")
         .context("cannot open /dev/null")?;
-    rustix::stdio::dup2_stderr(&nothing).context("cannot leave standard error")?;
+    rustix::stdio::dup2_stderr(&nothing).context("cannot redirect standard error")?;
     let mut out = io::stdout().lock();
-    // Whoever started it may have gone.
+    // The starting process may have ended.
     let _ = out.write_all(READY).and_then(|()| out.flush());
-    rustix::stdio::dup2_stdout(&nothing).context("cannot leave standard output")
+    rustix::stdio::dup2_stdout(&nothing).context("cannot redirect standard output")
 }

@@ -1,4 +1,4 @@
-//! The server: agrees to tests, takes their streams, runs its side.
+//! The server: accepts tests, accepts their streams and runs its side.
 
 mod check;
 pub(crate) mod daemon;
@@ -19,51 +19,51 @@ use openbats::{Connection, Endpoint, Identity, ServerOptions, StartError, Transp
 use crate::cli::{Options, TransportMode};
 use crate::clock::Clock;
 use crate::console::{Console, Output};
+use crate::error_text;
 use crate::pidfile::PidFile;
 use crate::report::text;
-use crate::sentence;
 use crate::{control, signals};
 use registry::Registry;
 
-/// Sessions at a time; more are closed.
+/// Maximum number of concurrent sessions; more are closed.
 const MAX_SESSIONS: usize = 128;
-/// Connections of the data's endpoint: those of all tests, and some that have not said whose they
-/// are.
-const MAX_CONNECTIONS: usize = registry::MAX_STREAMS + registry::MAX_STRANGERS + SPARE;
-/// Those that are about to come or to go.
+/// Maximum number of connections of the data endpoint: those of all tests, and some that have not
+/// identified their test yet.
+const MAX_CONNECTIONS: usize = registry::MAX_STREAMS + registry::MAX_UNIDENTIFIED + SPARE;
+/// Connections that are being opened or closed.
 const SPARE: usize = 64;
-/// How long one who connects may take to say what for.
-const GREETING: Duration = Duration::from_secs(10);
-/// Bytes that it may have sent until then: a request, or a hello and a few that repeat it.
-const STRANGER_BUDGET: usize = 64 << 10;
-/// How often a server that waits for its end looks for it.
-const SLICE: Duration = Duration::from_millis(20);
-/// How long the farewell may take.
-const FAREWELL: Duration = Duration::from_secs(2);
+/// How long a new connection may take to send its request or hello message.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
+/// Bytes that it may send until then: a request, or a hello message and its repetitions.
+const UNIDENTIFIED_BUDGET: usize = 64 << 10;
+/// How often the server checks whether it should end.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// How long closing the endpoints may take.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Serves until interrupted, or one client with `--one-off`.
+/// Serves until interrupted; with `--one-off` serves one test.
 ///
 /// # Errors
-/// A port is busy, or the certificate unusable.
+/// A port is in use, or the certificate is invalid.
 pub(crate) fn run(options: &Options, console: &Arc<Console>) -> Result<ExitCode> {
     let identity = match (&options.certificate, &options.key) {
         (Some(certificate), Some(key)) => Identity::from_pem_files(certificate, key)?,
         _ => Identity::generate(&["localhost"])?,
     };
     if !options.directory.is_dir() {
-        bail!("--directory {}: there is no such directory", options.directory.display());
+        bail!("--directory {}: no such directory", options.directory.display());
     }
     let (ip, _) = options.local_ip()?;
     let (port, reliable) = (options.port - 1, [TransportMode::Brtp]);
-    let most = MAX_SESSIONS + SPARE;
-    let closed = options.read_closed_key()?;
-    let transport = TransportConfig { closed: closed.clone(), ..control::transport() };
-    let signalling = listen(options, ip, port, &identity, (transport, &reliable, most))?;
+    let max_connections = MAX_SESSIONS + SPARE;
+    let psk = options.read_preshared_key()?;
+    let transport = TransportConfig { psk: psk.clone(), ..control::transport_config() };
+    let signalling = listen(options, ip, port, &identity, (transport, &reliable, max_connections))?;
     let modes = match &options.only_mode {
-        // The others have no use for the key.
-        None if closed.is_some() => TransportMode::CLOSABLE,
-        None => &TransportMode::TOGETHER[..],
-        // Its streams come elsewhere; whoever comes here is sent away.
+        // The other modes do not support the key.
+        None if psk.is_some() => TransportMode::PSK_CAPABLE,
+        None => &TransportMode::SHARED_ENDPOINT[..],
+        // Streams of mode 11 use other ports; connections to this one are refused.
         Some(TransportMode::Udp) => &reliable[..],
         Some(mode) => std::slice::from_ref(mode),
     };
@@ -72,7 +72,7 @@ pub(crate) fn run(options: &Options, console: &Arc<Console>) -> Result<ExitCode>
         ip,
         options.port,
         &identity,
-        (TransportConfig { closed, ..options.transport() }, modes, MAX_CONNECTIONS),
+        (TransportConfig { psk, ..options.transport_config() }, modes, MAX_CONNECTIONS),
     )?;
     signals::watch(vec![signalling.clone(), data.clone()], console.clone())?;
     let _pidfile = options.pidfile.as_deref().map(PidFile::write).transpose()?;
@@ -91,34 +91,34 @@ pub(crate) fn run(options: &Options, console: &Arc<Console>) -> Result<ExitCode>
         registry: Registry::default(),
         local: data.local_addr(),
         sessions: Arc::default(),
-        chosen: Arc::default(),
+        one_off_session: Arc::default(),
     };
     let (registry, accepting) = (server.registry.clone(), data.clone());
     thread::Builder::new()
         .spawn(move || registry.accept_streams(&accepting))
-        .context("no thread for the data connections")?;
+        .context("cannot start the thread for data connections")?;
     let code = server.serve(&signalling);
     for endpoint in [&signalling, &data] {
         endpoint.shut_down(0, "");
-        let _ = endpoint.idle().wait_for(FAREWELL);
+        let _ = endpoint.idle().wait_for(CLOSE_TIMEOUT);
     }
     Ok(code)
 }
 
-/// All addresses of both families if none is named.
+/// Listens on all addresses of both families if `ip` is `None`.
 fn listen(
     options: &Options,
     ip: Option<IpAddr>,
     port: u16,
     identity: &Identity,
-    (transport, modes, most): (TransportConfig, &[TransportMode], usize),
+    (transport, modes, max_connections): (TransportConfig, &[TransportMode], usize),
 ) -> Result<Endpoint> {
     let start = |address: SocketAddr| {
         let server = ServerOptions::new(identity.clone())
             .transport(transport.clone())
             .modes(modes.iter().map(|mode| mode.to_library()))
-            .stranger_budget(STRANGER_BUDGET)
-            .max_connections(most);
+            .untrusted_peer_budget(UNIDENTIFIED_BUDGET)
+            .max_connections(max_connections);
         let builder = Endpoint::builder().dscp(options.code_point());
         let builder = builder.bind(address).server(server);
         match &options.bind_dev {
@@ -131,7 +131,7 @@ fn listen(
         Some(ip) => start((ip, port).into()),
         None if options.ipv4 => start(v4),
         None => match start((Ipv6Addr::UNSPECIFIED, port).into()) {
-            // A host without IPv6.
+            // The host has no IPv6.
             Err(StartError::Bind { source, .. })
                 if source.kind() != std::io::ErrorKind::AddrInUse && !options.ipv6 =>
             {
@@ -144,12 +144,12 @@ fn listen(
         let is_taken = |source: &std::io::Error| source.kind() == std::io::ErrorKind::AddrInUse;
         match error.downcast_ref() {
             Some(StartError::BindTcp { source, .. }) if is_taken(source) => error.context(format!(
-                "TCP port {port}, which mode 10 takes, is in use: iperf3 -s takes it, too. Choose another \
-                 port with -p, or do without mode 10 by --only-mode (btp, brtp, ...)"
+                "TCP port {port}, which mode 10 uses, is in use: iperf3 -s uses it, too. Choose \
+                 another port with -p, or disable mode 10 with --only-mode (btp, brtp, ...)"
             )),
             Some(StartError::Bind { source, .. }) if is_taken(source) => error.context(format!(
-                "UDP port {port} is in use. Data takes the port of -p and signalling the one below it: \
-                 choose another with -p"
+                "UDP port {port} is in use. Data uses the port of -p and signalling the one below \
+                 it: choose another port with -p"
             )),
             _ => error,
         }
@@ -163,87 +163,92 @@ struct Server {
     registry: Registry,
     local: SocketAddr,
     sessions: Arc<AtomicUsize>,
-    /// With `--one-off`: the session whose test has begun, 0 before.
-    chosen: Arc<AtomicUsize>,
+    /// With `--one-off`: the session whose test has started, 0 before.
+    one_off_session: Arc<AtomicUsize>,
 }
 
 impl Server {
     fn serve(&self, signalling: &Endpoint) -> ExitCode {
-        // Interrupted or idle: that is how a server ends. One that was to serve a test has not.
+        // Ending by an interrupt or when idle is success, except with `--one-off` before a test.
         let unserved = if self.options.one_off { ExitCode::FAILURE } else { ExitCode::SUCCESS };
-        let is_patient = self.options.idle_timeout.is_none() && !self.options.one_off;
+        let waits_forever = self.options.idle_timeout.is_none() && !self.options.one_off;
         let (served, outcomes) = channel();
         let mut idle = Clock::start();
         for number in 1.. {
             let accepted = loop {
-                if is_patient {
+                if waits_forever {
                     break signalling.accept().wait();
                 }
-                if let Ok(accepted) = signalling.accept().wait_for(SLICE) {
+                if let Ok(accepted) = signalling.accept().wait_for(POLL_INTERVAL) {
                     break accepted;
                 }
-                if let Ok(is_good) = outcomes.try_recv() {
-                    return if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+                if let Ok(succeeded) = outcomes.try_recv() {
+                    return if succeeded { ExitCode::SUCCESS } else { ExitCode::FAILURE };
                 }
                 if self.sessions.load(Ordering::Acquire) > 0 {
                     idle = Clock::start();
                 } else if self.options.idle_timeout.is_some_and(|limit| idle.elapsed() >= limit) {
-                    self.console.note("bats_iperf: no client came: idle time-out");
+                    self.console.note("bats_iperf: idle timeout: no client connected");
                     return unserved;
                 }
             };
             let Ok(control) = accepted else { break };
             if self.sessions.fetch_add(1, Ordering::AcqRel) >= MAX_SESSIONS {
                 self.sessions.fetch_sub(1, Ordering::AcqRel);
-                control.close(1, "too many sessions at a time");
+                control.close(1, "too many sessions");
                 continue;
             }
-            // Counts the session off, also where there is no thread for it.
+            // Decrements the count even if no thread can be started.
             let guard = Guard(self.sessions.clone());
             let (server, client, served) = (self.clone(), control.clone(), served.clone());
             let started = thread::Builder::new().spawn(move || {
                 let _guard = guard;
-                let is_good = server.session(&control, number);
-                if server.is_chosen(number) {
-                    let _ = served.send(is_good);
+                let succeeded = server.session(&control, number);
+                if server.is_one_off_session(number) {
+                    let _ = served.send(succeeded);
                 }
             });
             if let Err(error) = started {
-                self.console.note(&format!("bats_iperf: no thread for a client: {error}"));
+                self.console
+                    .note(&format!("bats_iperf: cannot start a thread for a client: {error}"));
                 client.close(1, "the server is out of threads");
             }
         }
-        if self.chosen.load(Ordering::Acquire) > 0 {
-            // It was interrupted and has its report to print.
-            let _ = outcomes.recv_timeout(FAREWELL);
+        if self.one_off_session.load(Ordering::Acquire) > 0 {
+            // The session was interrupted and still prints its report.
+            let _ = outcomes.recv_timeout(CLOSE_TIMEOUT);
         }
         unserved
     }
 
-    /// Whether this is the session that a server with `--one-off` is there for.
-    fn is_chosen(&self, session: usize) -> bool {
-        self.options.one_off && self.chosen.load(Ordering::Acquire) == session
+    /// Whether this is the session whose test a server with `--one-off` serves.
+    fn is_one_off_session(&self, session: usize) -> bool {
+        self.options.one_off && self.one_off_session.load(Ordering::Acquire) == session
     }
 
-    /// A test of this session is about to begin; whether it may. Nothing that a client does before
-    /// that uses a server with `--one-off` up.
-    fn choose(&self, session: usize) -> bool {
+    /// Whether this session may start a test. Until a test starts, nothing that a client does uses
+    /// up a server with `--one-off`.
+    fn claim_one_off(&self, session: usize) -> bool {
         let order = (Ordering::AcqRel, Ordering::Acquire);
         !self.options.one_off
-            || match self.chosen.compare_exchange(0, session, order.0, order.1) {
+            || match self.one_off_session.compare_exchange(0, session, order.0, order.1) {
                 Ok(_) => true,
-                Err(chosen) => chosen == session,
+                Err(one_off_session) => one_off_session == session,
             }
     }
 
-    /// All tests of one client; whether they went well.
+    /// Runs all tests of one client; returns whether all succeeded.
     fn session(&self, control: &Connection, number: usize) -> bool {
         let result = self.tests(control, number);
         if let Err(error) = &result {
-            tracing::warn!(client = %control.remote_addr(), error = sentence::of(error), "failed");
-            self.console.note(&format!("bats_iperf: error - {}", sentence::of(error)));
-            if self.is_chosen(number) {
-                self.console.error(&sentence::of(error));
+            tracing::warn!(
+                client = %control.remote_addr(),
+                error = error_text::join_causes(error),
+                "session failed"
+            );
+            self.console.note(&format!("bats_iperf: error - {}", error_text::join_causes(error)));
+            if self.is_one_off_session(number) {
+                self.console.error(&error_text::join_causes(error));
             }
             control.close(1, "the test failed");
         }
@@ -251,7 +256,7 @@ impl Server {
     }
 }
 
-/// Counts a session off, also after a panic.
+/// Decrements the session count when dropped, also after a panic.
 struct Guard(Arc<AtomicUsize>);
 
 impl Drop for Guard {

@@ -1,4 +1,4 @@
-//! Which tests run, and how data connections find theirs.
+//! The running tests, and the assignment of data connections to them.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,71 +9,71 @@ use std::thread;
 use anyhow::{Context, Result, bail};
 use openbats::{Connection, Endpoint, Wait};
 
-use crate::control::{Gathering, Hello};
+use crate::control::{ConnectTimeout, Hello};
 
-/// Tests at a time; more are denied.
+/// Maximum number of concurrent tests; more are denied.
 const MAX_TESTS: usize = 64;
-/// Streams of all tests at a time.
+/// Maximum number of streams of all tests together.
 pub(super) const MAX_STREAMS: usize = 1_024;
-/// Connections that have not said whose they are.
-pub(super) const MAX_STRANGERS: usize = 256;
+/// Maximum number of connections that have not identified their test yet.
+pub(super) const MAX_UNIDENTIFIED: usize = 256;
 
-type Gate = Sender<(u16, Connection)>;
+type StreamSender = Sender<(u16, Connection)>;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Registry {
-    tests: Arc<Mutex<BTreeMap<u64, (u16, Gate)>>>,
-    strangers: Arc<AtomicUsize>,
+    tests: Arc<Mutex<BTreeMap<u64, (u16, StreamSender)>>>,
+    unidentified: Arc<AtomicUsize>,
 }
 
-/// A test's place in the registry; free again when dropped.
+/// A test's slot in the registry; released when dropped.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct TestSlot {
     registry: Registry,
     pub(super) test: u64,
     streams: Receiver<(u16, Connection)>,
 }
 
 impl Registry {
-    /// A place for a test with so many streams, `None` if there is none.
-    pub(super) fn enter(&self, streams: u16) -> Result<Option<Entry>> {
+    /// Reserves a slot for a test with this number of streams, `None` if there is none.
+    pub(super) fn reserve(&self, streams: u16) -> Result<Option<TestSlot>> {
         let mut random = [0; 8];
-        getrandom::fill(&mut random).context("the system gives no random numbers")?;
+        getrandom::fill(&mut random).context("the system provides no random numbers")?;
         let test = u64::from_ne_bytes(random);
         let (sender, receiver) = channel();
-        let Ok(mut tests) = self.tests.lock() else { bail!("the registry is broken") };
+        let Ok(mut tests) = self.tests.lock() else { bail!("the registry is poisoned by a panic") };
         let taken: usize = tests.values().map(|(streams, _)| usize::from(*streams)).sum();
         if tests.len() >= MAX_TESTS || taken + usize::from(streams) > MAX_STREAMS {
             return Ok(None);
         }
         tests.insert(test, (streams, sender));
-        Ok(Some(Entry { registry: self.clone(), test, streams: receiver }))
+        Ok(Some(TestSlot { registry: self.clone(), test, streams: receiver }))
     }
 
-    /// Hands data connections to the tests that they name, until the endpoint ends.
+    /// Passes data connections to the tests that they name, until the endpoint shuts down.
     pub(super) fn accept_streams(&self, data: &Endpoint) {
         while let Ok(connection) = data.accept().wait() {
-            if self.strangers.fetch_add(1, Ordering::AcqRel) >= MAX_STRANGERS {
-                self.strangers.fetch_sub(1, Ordering::AcqRel);
+            if self.unidentified.fetch_add(1, Ordering::AcqRel) >= MAX_UNIDENTIFIED {
+                self.unidentified.fetch_sub(1, Ordering::AcqRel);
                 connection.close(1, "too many connections");
                 continue;
             }
-            let guard = super::Guard(self.strangers.clone());
-            let (registry, stranger) = (self.clone(), connection.clone());
+            let guard = super::Guard(self.unidentified.clone());
+            let (registry, rejected) = (self.clone(), connection.clone());
             let started = thread::Builder::new().spawn(move || {
                 let _guard = guard;
-                registry.introduce(connection);
+                registry.dispatch(connection);
             });
             if started.is_err() {
-                stranger.close(1, "the server is out of threads");
+                rejected.close(1, "the server cannot start a thread");
             }
         }
     }
 
-    fn introduce(&self, connection: Connection) {
-        let hello = connection.recv().wait_for(super::GREETING);
+    fn dispatch(&self, connection: Connection) {
+        let hello = connection.recv().wait_for(super::HELLO_TIMEOUT);
         let Ok(Ok(Some(hello))) = hello else {
-            // Before its time is over, should it have ended by itself.
+            // If the connection has ended by itself, this has no effect.
             connection.close(1, "no hello");
             return;
         };
@@ -83,35 +83,34 @@ impl Registry {
         };
         let test = self.tests.lock().ok().and_then(|tests| Some(tests.get(&hello.test)?.1.clone()));
         match test {
-            // Should the test be over meanwhile, the connection is dropped and closed.
+            // If the test has ended meanwhile, the connection is dropped and thereby closed.
             Some(test) => drop(test.send((hello.stream, connection))),
             None => connection.close(1, "no such test"),
         }
     }
 }
 
-impl Entry {
-    /// All streams of the test, in order.
-    pub(super) fn gather(&self, count: u16) -> Result<Vec<Connection>> {
-        let mut patience = Gathering::start();
-        let mut gathered = BTreeMap::new();
-        while gathered.len() < usize::from(count) {
-            let (stream, connection) = self
-                .streams
-                .recv_timeout(patience.left())
-                .ok()
-                .with_context(|| format!("{} of {count} streams came", gathered.len()))?;
+impl TestSlot {
+    /// Accepts all streams of the test, in order.
+    pub(super) fn accept_all(&self, count: u16) -> Result<Vec<Connection>> {
+        let mut timeout = ConnectTimeout::start();
+        let mut by_number = BTreeMap::new();
+        while by_number.len() < usize::from(count) {
+            let (stream, connection) =
+                self.streams.recv_timeout(timeout.left()).ok().with_context(|| {
+                    format!("only {} of {count} streams connected", by_number.len())
+                })?;
             connection.trust_peer();
-            if stream >= count || gathered.insert(stream, connection).is_some() {
-                bail!("the client numbers its streams wrongly");
+            if stream >= count || by_number.insert(stream, connection).is_some() {
+                bail!("the client used an invalid stream number");
             }
-            patience.progress();
+            timeout.progress();
         }
-        Ok(gathered.into_values().collect())
+        Ok(by_number.into_values().collect())
     }
 }
 
-impl Drop for Entry {
+impl Drop for TestSlot {
     fn drop(&mut self) {
         if let Ok(mut tests) = self.registry.tests.lock() {
             tests.remove(&self.test);
@@ -124,15 +123,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_limited_and_come_back() {
+    fn slots_are_limited_and_released() {
         let registry = Registry::default();
-        let mut entries: Vec<Entry> = std::iter::from_fn(|| registry.enter(1).unwrap()).collect();
-        assert_eq!(entries.len(), MAX_TESTS);
-        entries.pop();
-        assert!(registry.enter(128).unwrap().is_some());
-        entries.clear();
-        let streams: Vec<Entry> = std::iter::from_fn(|| registry.enter(256).unwrap()).collect();
+        let mut slots: Vec<TestSlot> =
+            std::iter::from_fn(|| registry.reserve(1).unwrap()).collect();
+        assert_eq!(slots.len(), MAX_TESTS);
+        slots.pop();
+        assert!(registry.reserve(128).unwrap().is_some());
+        slots.clear();
+        let streams: Vec<TestSlot> =
+            std::iter::from_fn(|| registry.reserve(256).unwrap()).collect();
         assert_eq!(streams.len(), MAX_STREAMS / 256);
-        assert!(registry.enter(1).unwrap().is_none());
+        assert!(registry.reserve(1).unwrap().is_none());
     }
 }

@@ -1,4 +1,4 @@
-//! A baseline that fails costs neither the report nor the figures of the test itself.
+//! A failed baseline does not affect the report and results of the test itself.
 
 use std::fs;
 use std::process::{Command, Output};
@@ -6,7 +6,8 @@ use std::process::{Command, Output};
 use crate::json::{check, document, events};
 use crate::support::{PROGRAM, Scratch, Server, free_port, text};
 
-/// A client with fewer descriptors than the baseline over TCP has streams. OpenBATS needs one socket.
+/// Runs a client with fewer file descriptors than the TCP baseline has streams. OpenBATS needs one
+/// socket.
 fn starved_client(port: u16, options: &[&str]) -> Output {
     Command::new("sh")
         .args(["-c", r#"ulimit -n 40 && exec "$0" "$@""#, PROGRAM])
@@ -18,11 +19,11 @@ fn starved_client(port: u16, options: &[&str]) -> Output {
 }
 
 #[test]
-fn a_baseline_that_does_not_begin_leaves_the_rest_of_the_report() {
+fn a_baseline_that_cannot_start_does_not_affect_the_report() {
     let scratch = Scratch::new("baseline");
     let page = scratch.path("page.html");
     let port = free_port();
-    // Nobody reads what it prints: that must fit into a pipe.
+    // Nothing reads its output, which must fit into a pipe.
     let _server = Server::start(port, &["-i", "0"]);
     let output = starved_client(port, &["-J", "--report", &page]);
     assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
@@ -30,7 +31,7 @@ fn a_baseline_that_does_not_begin_leaves_the_rest_of_the_report() {
     check("report", &report);
     assert!(report["end"]["sum_received"]["bytes"].as_u64().unwrap() > 0, "{report:#}");
     let baselines = report["baselines"].as_array().unwrap();
-    assert_eq!(baselines.len(), 1, "the one over UDP is not tried: {baselines:#?}");
+    assert_eq!(baselines.len(), 1, "the UDP baseline must not run: {baselines:#?}");
     assert_eq!(baselines[0]["protocol"], "TCP");
     let why = baselines[0]["error"].as_str().unwrap();
     assert!(why.contains("cannot open a TCP socket"), "{why}");

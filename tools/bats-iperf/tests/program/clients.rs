@@ -1,4 +1,4 @@
-//! Many clients at once on one pair of ports.
+//! Many concurrent clients on one pair of ports.
 
 use serde_json::Value;
 
@@ -17,14 +17,14 @@ fn thirty_two_clients_are_served_at_once() {
             .map(|number| {
                 let file = &file;
                 scope.spawn(move || {
-                    let patience = ["--connect-timeout", "30s", "-J"];
+                    let common = ["--connect-timeout", "30s", "-J"];
                     let options = match number % 4 {
                         0 => vec!["-t", "1", "-b", "1M"],
                         1 => vec!["-t", "1", "-b", "1M", "-r"],
                         2 => vec!["-t", "1", "-b", "500k", "--bidir", "-P", "2"],
                         _ => vec!["-f", file],
                     };
-                    client(port, &[&options[..], &patience].concat())
+                    client(port, &[&options[..], &common].concat())
                 })
             })
             .collect();
@@ -39,6 +39,6 @@ fn thirty_two_clients_are_served_at_once() {
             }
         }
     });
-    // The same name eight times with the same content: stored once.
+    // Eight clients sent the same name with the same content: stored once.
     assert_eq!(std::fs::read_dir(directory).unwrap().count(), 1);
 }

@@ -1,16 +1,16 @@
-//! Servers that go on without their terminal.
+//! Servers that run as daemons.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use crate::support::{PROGRAM, Scratch, client, eventually, free_port, signal, text};
+use crate::support::{PROGRAM, Scratch, client, free_port, signal, text, wait_until};
 
-/// A daemon started in a directory of its own; what is left of it in the end is killed.
+/// A daemon in its own directory; remaining processes are killed when dropped.
 struct Daemon {
     scratch: Scratch,
     port: u16,
-    /// Its processes, by what it said when it started.
+    /// Process IDs, from the output of each start.
     started: Vec<u32>,
 }
 
@@ -19,7 +19,7 @@ impl Daemon {
         Self { scratch: Scratch::new(name), port: free_port(), started: Vec::new() }
     }
 
-    /// Starts it with files that are named from where it is started.
+    /// Starts the daemon with file names relative to its directory.
     fn start(&mut self, options: &[&str]) -> Output {
         let output = Command::new(PROGRAM)
             .args(["-sD", "-I", "lo", "-p", &self.port.to_string()])
@@ -45,7 +45,7 @@ impl Daemon {
 impl Drop for Daemon {
     fn drop(&mut self) {
         for &process in &self.started {
-            // The number may be another's by now.
+            // The process ID may have been reused.
             if runs(process) && command(process).contains("--detached") {
                 signal("KILL", process);
             }
@@ -57,11 +57,11 @@ fn command(process: u32) -> String {
     text(&fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default())
 }
 
-/// The state, parent and so on of a process (`man 5 proc`), unless it has ended.
+/// The state, parent and further fields of a process (`man 5 proc`), unless it has ended.
 fn fields(process: u32) -> Option<Vec<String>> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     let fields = stat.rsplit_once(") ")?.1.split(' ').map(str::to_owned).collect::<Vec<_>>();
-    // Nobody may have asked yet how it ended.
+    // A zombie has ended, too.
     (fields[0] != "Z").then_some(fields)
 }
 
@@ -70,14 +70,14 @@ fn runs(process: u32) -> bool {
 }
 
 #[test]
-fn a_daemon_leaves_its_terminal_serves_and_ends_by_a_signal() {
+fn a_daemon_detaches_serves_and_ends_by_a_signal() {
     let mut daemon = Daemon::new("daemon");
     let output = daemon.start(&["-L", "protocol"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(text(&output.stderr).contains("certificate fingerprint: "));
     let process = daemon.started[0];
     assert_eq!(fs::read_to_string(daemon.path("pid")).unwrap(), format!("{process}\n"));
-    // Of a session of its own, without a terminal; nothing is held open that others need.
+    // It has its own process session without a terminal, and keeps no directory or pipe open.
     let fields = fields(process).unwrap();
     assert_eq!((fields[3].clone(), fields[4].as_str()), (process.to_string(), "0"));
     let link = |what: &str| fs::read_link(format!("/proc/{process}/{what}")).unwrap();
@@ -97,32 +97,32 @@ fn a_daemon_leaves_its_terminal_serves_and_ends_by_a_signal() {
         fs::rename(daemon.path(name), daemon.path(&format!("{name}.1"))).unwrap();
     }
     signal("HUP", process);
-    eventually("the logs are there again", || {
+    wait_until("the logs are there again", || {
         daemon.path("log").exists() && daemon.path("protocol").exists()
     });
     assert!(client(daemon.port, &["-t", "0.3", "-b", "1M"]).status.success());
-    eventually("the report is in the log", || daemon.log().contains("receiver"));
-    // What nobody can read on its standard error.
+    wait_until("the report is in the log", || daemon.log().contains("receiver"));
+    // Its notes and errors go to the log because it has no standard error.
     assert_eq!(client(daemon.port, &["-m", "0", "-f", &file]).status.code(), Some(2));
     fs::write(daemon.path("file"), "other").unwrap();
     assert_eq!(client(daemon.port, &["-f", &file]).status.code(), Some(1));
-    eventually("the error is in the log", || daemon.log().contains("bats_iperf: error - file"));
+    wait_until("the error is in the log", || daemon.log().contains("bats_iperf: error - file"));
 
     signal("TERM", process);
-    eventually("it ends", || !runs(process));
-    assert!(!daemon.path("pid").exists(), "its number has gone with it");
+    wait_until("it ends", || !runs(process));
+    assert!(!daemon.path("pid").exists(), "the PID file must be removed");
     for name in ["protocol.1", "protocol"] {
         let log = fs::read_to_string(daemon.path(name)).unwrap();
-        assert!(log.contains("INFO") && log.contains("test begins"), "{name}: {log}");
+        assert!(log.contains("INFO") && log.contains("test started"), "{name}: {log}");
     }
 }
 
 #[test]
-fn a_daemon_that_cannot_start_says_so_where_it_was_started() {
+fn a_daemon_that_cannot_start_reports_the_error_to_the_caller() {
     let mut daemon = Daemon::new("daemon-refused");
     assert!(daemon.start(&[]).status.success());
     let running = fs::read_to_string(daemon.path("pid")).unwrap();
-    // The same ports; then other ports, but the same file for its number.
+    // First the same ports; then other ports but the same PID file.
     let again = daemon.start(&[]);
     assert_eq!(again.status.code(), Some(1));
     assert!(text(&again.stderr).contains("cannot listen on port"), "{}", text(&again.stderr));
@@ -136,22 +136,29 @@ fn a_daemon_that_cannot_start_says_so_where_it_was_started() {
     assert_eq!(fs::read_to_string(daemon.path("pid")).unwrap(), running);
     assert_eq!(daemon.start(&["--directory", "in", "-d"]).status.code(), Some(2));
     assert_eq!(client(daemon.port, &["-D"]).status.code(), Some(2));
-    assert!(client(daemon.port, &["-t", "0.3", "-b", "1M"]).status.success(), "it still serves");
+    assert!(
+        client(daemon.port, &["-t", "0.3", "-b", "1M"]).status.success(),
+        "it must still serve"
+    );
 }
 
 #[test]
-fn a_daemon_that_was_killed_is_started_again() {
+fn a_killed_daemon_can_be_restarted() {
     let mut daemon = Daemon::new("daemon-killed");
     assert!(daemon.start(&[]).status.success());
     signal("KILL", daemon.started[0]);
-    eventually("it is gone", || !runs(daemon.started[0]));
-    assert!(daemon.path("pid").exists(), "nobody took its number away");
+    wait_until("it is gone", || !runs(daemon.started[0]));
+    assert!(daemon.path("pid").exists(), "the PID file must remain");
     let output = daemon.start(&["-1"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let process = daemon.started[1];
     assert_eq!(fs::read_to_string(daemon.path("pid")).unwrap(), format!("{process}\n"));
     assert!(client(daemon.port, &["-t", "0.3", "-b", "1M"]).status.success());
-    eventually("it ends after one test", || !runs(process));
+    wait_until("it ends after one test", || !runs(process));
     assert!(!daemon.path("pid").exists());
-    assert_eq!(daemon.log().matches("Server listening on").count(), 2, "the log is added to");
+    assert_eq!(
+        daemon.log().matches("Server listening on").count(),
+        2,
+        "the log must be appended to"
+    );
 }

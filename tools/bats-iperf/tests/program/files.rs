@@ -1,4 +1,4 @@
-//! Files between real processes.
+//! File transfers between real processes.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use crate::support::{
-    PROGRAM, Scratch, Server, client, eventually, free_port, noise, signal, skipped, text,
+    PROGRAM, Scratch, Server, client, free_port, noise, signal, skipped, text, wait_until,
 };
 
 fn same(left: &Path, right: &Path) {
@@ -15,7 +15,7 @@ fn same(left: &Path, right: &Path) {
 }
 
 #[test]
-fn a_matrix_of_files_arrives_in_every_way() {
+fn files_of_all_sizes_arrive_with_all_options() {
     let scratch = Scratch::new("matrix");
     let tree = scratch.0.join("tree");
     fs::create_dir_all(tree.join("deep/er/empty")).unwrap();
@@ -47,7 +47,7 @@ fn a_matrix_of_files_arrives_in_every_way() {
         assert_eq!(code, 0, "{report}");
         let report: Value = serde_json::from_slice(&output.stdout).unwrap();
         let files = report["files"].as_array().unwrap();
-        // Sixty and four files, four directories.
+        // 64 files and 4 directories.
         assert_eq!(files.len(), 68);
         for file in files {
             assert_eq!(file["verified"], true);
@@ -65,7 +65,7 @@ fn a_matrix_of_files_arrives_in_every_way() {
 }
 
 #[test]
-fn a_killed_transfer_goes_on_where_it_stopped() {
+fn a_killed_transfer_resumes() {
     let scratch = Scratch::new("kill");
     fs::write(scratch.0.join("large"), noise(60_000_000, 4)).unwrap();
     let port = free_port();
@@ -79,15 +79,15 @@ fn a_killed_transfer_goes_on_where_it_stopped() {
         .spawn()
         .unwrap();
     let partial = scratch.0.join("in/.large.part");
-    // What is on the disk, not the length.
+    // Allocated blocks, not the file length.
     let arrived = || {
         use std::os::unix::fs::MetadataExt;
         fs::metadata(&partial).map_or(0, |metadata| metadata.blocks() * 512)
     };
-    eventually("some of it has arrived", || arrived() > 15_000_000);
+    wait_until("some of it has arrived", || arrived() > 15_000_000);
     first.kill().unwrap();
     first.wait().unwrap();
-    // The server is killed, too: nothing but the file is left.
+    // Kill the server, too, so that only the partial file remains.
     drop(server);
     assert!(!scratch.0.join("in/large").exists());
     let server = Server::start(port, &["-1", "--directory", &directory]);
@@ -102,8 +102,8 @@ fn a_killed_transfer_goes_on_where_it_stopped() {
 }
 
 #[test]
-fn a_transfer_that_stands_still_is_given_up() {
-    let scratch = Scratch::new("still");
+fn a_stalled_transfer_is_aborted() {
+    let scratch = Scratch::new("stalled");
     fs::write(scratch.0.join("large"), noise(30_000_000, 4)).unwrap();
     let port = free_port();
     let directory = scratch.path("in");
@@ -116,7 +116,7 @@ fn a_transfer_that_stands_still_is_given_up() {
         .spawn()
         .unwrap();
     let partial = scratch.0.join("in/.large.part");
-    eventually("it has begun", || partial.exists());
+    wait_until("the transfer starts", || partial.exists());
     signal("STOP", sender.id());
     let (code, report) = server.finish();
     assert_eq!(code, 1, "{report}");
@@ -126,7 +126,7 @@ fn a_transfer_that_stands_still_is_given_up() {
 }
 
 #[test]
-fn the_server_chooses_what_happens_to_taken_names() {
+fn existing_files_are_handled_as_the_server_option_says() {
     for (choice, code, content, copy) in [
         (&[][..], 1, "old", None),
         (&["--overwrite"], 0, "new", None),
@@ -148,7 +148,7 @@ fn the_server_chooses_what_happens_to_taken_names() {
 }
 
 #[test]
-fn hashes_beside_files_are_checked_and_sha256sum_reads_what_is_written() {
+fn sha256sum_files_are_checked_and_written() {
     let scratch = Scratch::new("sha256sum");
     fs::write(scratch.0.join("good.bin"), noise(5_000_000, 5)).unwrap();
     fs::write(scratch.0.join("bad.bin"), noise(5_000, 6)).unwrap();
@@ -170,7 +170,7 @@ fn hashes_beside_files_are_checked_and_sha256sum_reads_what_is_written() {
     assert_eq!(fs::read_dir(scratch.0.join("in")).unwrap().count(), 2);
 }
 
-/// A small file system that goes away.
+/// A small file system; unmounted when dropped.
 struct Tmpfs<'a>(&'a Path);
 
 impl<'a> Tmpfs<'a> {
@@ -190,11 +190,11 @@ impl Drop for Tmpfs<'_> {
 }
 
 #[test]
-fn a_full_disk_fails_what_does_not_fit_and_nothing_else() {
+fn a_full_disk_fails_only_files_that_do_not_fit() {
     let scratch = Scratch::new("full");
     let directory = scratch.0.join("in");
     let Some(_disk) = Tmpfs::mount(&directory, "8m") else {
-        skipped("a_full_disk_fails_what_does_not_fit_and_nothing_else", "cannot mount tmpfs");
+        skipped("a_full_disk_fails_only_files_that_do_not_fit", "cannot mount tmpfs");
         return;
     };
     fs::write(scratch.0.join("huge"), noise(20_000_000, 7)).unwrap();
@@ -206,9 +206,9 @@ fn a_full_disk_fails_what_does_not_fit_and_nothing_else() {
     let report = text(&output.stdout);
     assert!(report.contains("failed huge: ") && report.contains("bytes free"), "{report}");
     assert!(report.contains("sent small"), "{report}");
-    assert_eq!(fs::read_dir(&directory).unwrap().count(), 1, "nothing of it is left");
+    assert_eq!(fs::read_dir(&directory).unwrap().count(), 1, "no partial file must remain");
 
-    // Room at the beginning that is gone later.
+    // The disk has room at the start and is full later.
     fs::write(scratch.0.join("middle"), noise(6_500_000, 9)).unwrap();
     let file = scratch.path("middle");
     let slow = Command::new(PROGRAM)
@@ -217,7 +217,7 @@ fn a_full_disk_fails_what_does_not_fit_and_nothing_else() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    eventually("it has begun", || directory.join(".middle.part").exists());
+    wait_until("the transfer starts", || directory.join(".middle.part").exists());
     fs::write(directory.join("other"), noise(5_000_000, 10)).unwrap();
     let output = slow.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", text(&output.stdout));
@@ -230,7 +230,7 @@ fn a_full_disk_fails_what_does_not_fit_and_nothing_else() {
 }
 
 #[test]
-fn a_transfer_off_the_terminal_reports_in_plain_lines() {
+fn a_transfer_without_a_terminal_prints_plain_lines() {
     let scratch = Scratch::new("plain");
     fs::write(scratch.0.join("file"), noise(6_000_000, 11)).unwrap();
     let port = free_port();
@@ -249,14 +249,14 @@ fn a_transfer_off_the_terminal_reports_in_plain_lines() {
     assert!(report.contains("1 of 1 files verified and stored"), "{report}");
 }
 
-/// Compressed, as it is nearly all zeros; neither end needs room for them on its disk.
+/// Compression is on, as the file is nearly all zeros; neither end needs disk space for them.
 #[test]
-fn a_file_of_more_than_four_gibibytes_keeps_its_places() {
+fn offsets_beyond_4_gib_are_kept() {
     use std::os::unix::fs::{FileExt, MetadataExt};
 
     let scratch = Scratch::new("sparse");
     let size = (1_u64 << 32) + 5_000_001;
-    // Around every place at which 32 bits would wrap, and at the end.
+    // Around every offset at which 32 bits would wrap, and at the end.
     let places = [0, (1 << 31) - 3, (1 << 32) - 3, (1 << 32) + 4_194_301, size - 7];
     let file = fs::File::create(scratch.0.join("sparse")).unwrap();
     file.set_len(size).unwrap();
@@ -274,7 +274,7 @@ fn a_file_of_more_than_four_gibibytes_keeps_its_places() {
     assert_eq!(sent["verified"], true);
     let stored = fs::File::open(scratch.path("in/sparse")).unwrap();
     assert_eq!(stored.metadata().unwrap().len(), size);
-    assert!(stored.metadata().unwrap().blocks() * 512 < 64 << 20, "holes stay holes");
+    assert!(stored.metadata().unwrap().blocks() * 512 < 64 << 20, "holes must remain holes");
     for (place, byte) in places.into_iter().zip(1_u8..) {
         let (mut there, mut before) = ([0; 7], [9; 1]);
         stored.read_exact_at(&mut there, place).unwrap();
@@ -287,7 +287,7 @@ fn a_file_of_more_than_four_gibibytes_keeps_its_places() {
 }
 
 #[test]
-fn files_by_other_modes_are_reported_as_the_schema_has_it() {
+fn file_reports_of_all_reliable_modes_match_the_schema() {
     let scratch = Scratch::new("other-modes");
     fs::write(scratch.0.join("file"), noise(300_000, 1)).unwrap();
     let port = free_port();

@@ -1,4 +1,4 @@
-//! Every JSON output keeps to the published schema.
+//! Every JSON output conforms to the published schema.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use crate::support::{Scratch, Server, client, free_port, noise, text};
 
 const SCHEMA: &str = include_str!("../../schema/bats_iperf.schema.json");
 
-/// Checks a value against a definition of the schema.
+/// Validates a value against a definition of the schema.
 pub(crate) fn check(definition: &str, value: &Value) {
     let mut schema: Value = serde_json::from_str(SCHEMA).unwrap();
     schema.as_object_mut().unwrap().remove("anyOf").unwrap();
@@ -25,7 +25,7 @@ pub(crate) fn document(bytes: &[u8]) -> Value {
     serde_json::from_slice(bytes).unwrap_or_else(|error| panic!("{error}: {}", text(bytes)))
 }
 
-/// The names of a stream's events, each checked.
+/// Parses line-delimited events and validates each; returns names and data.
 pub(crate) fn events(bytes: &[u8]) -> Vec<(String, Value)> {
     let events = text(bytes).lines().map(|line| document(line.as_bytes())).collect::<Vec<_>>();
     events
@@ -38,7 +38,7 @@ pub(crate) fn events(bytes: &[u8]) -> Vec<(String, Value)> {
 }
 
 #[test]
-fn the_schema_refuses_what_is_not_so() {
+fn the_schema_rejects_invalid_documents() {
     let schema: Value = serde_json::from_str(SCHEMA).unwrap();
     let validator = jsonschema::validator_for(&schema).unwrap();
     assert!(validator.is_valid(&json!({ "error": "no answer" })));
@@ -55,7 +55,7 @@ fn the_schema_refuses_what_is_not_so() {
 }
 
 #[test]
-fn documents_of_both_sides_keep_to_the_schema() {
+fn documents_of_both_sides_conform_to_the_schema() {
     for options in [
         &["-b", "8M"][..],
         &["-r", "-P", "2", "-b", "8M", "--title", "a title", "--extra-data", "more"],
@@ -92,7 +92,7 @@ fn documents_of_both_sides_keep_to_the_schema() {
 }
 
 #[test]
-fn streams_of_objects_begin_go_on_and_end() {
+fn line_delimited_output_has_start_intervals_and_end() {
     let port = free_port();
     let server = Server::start(port, &["-1", "-J"]);
     let options = ["-t", "0.8", "-i", "0.2", "-b", "8M", "--json-stream", "--get-server-output"];
@@ -114,7 +114,7 @@ fn streams_of_objects_begin_go_on_and_end() {
 }
 
 #[test]
-fn transfers_and_failures_keep_to_the_schema() {
+fn transfers_and_failures_conform_to_the_schema() {
     let scratch = Scratch::new("json");
     fs::create_dir(scratch.0.join("d")).unwrap();
     fs::write(scratch.0.join("d/a"), noise(1_000_000, 1)).unwrap();
@@ -127,9 +127,9 @@ fn transfers_and_failures_keep_to_the_schema() {
         let mut options = vec![format, "-f"];
         options.extend(paths.iter().map(String::as_str));
         let output = client(port, &options);
-        assert_eq!(output.status.code(), Some(1), "one is missing");
+        assert_eq!(output.status.code(), Some(1), "one file is missing");
         let (code, far) = server.finish();
-        assert_eq!(code, 0, "the server got all that was offered: {far}");
+        assert_eq!(code, 0, "the server received all offered files: {far}");
         let near = match format {
             "-J" => {
                 check("files_report", &document(far.as_bytes()));

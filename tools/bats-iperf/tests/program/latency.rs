@@ -1,4 +1,4 @@
-//! Latency, the emulated link, baselines and the page.
+//! Latency, the emulated link, baselines and the HTML page.
 
 use std::fs;
 
@@ -11,30 +11,30 @@ fn run(options: &[&str]) -> Value {
 }
 
 #[test]
-fn an_emulated_delay_is_found_one_way_and_round() {
+fn an_emulated_delay_is_measured_one_way_and_round_trip() {
     let report = run(&["-t", "1.5", "-O", "0.3", "--latency", "--emulate", "delay=25ms"]);
     let found = &report["end"]["latency"]["forward"];
     let median = |kind: &str| found[kind]["p50_us"].as_f64().unwrap();
     let error = found["one_way"]["clock_error_us"].as_f64().unwrap();
-    // No message can be quicker than the link; a busy machine may make it slower.
+    // No message can be faster than the link; a busy machine may delay it.
     assert!(median("one_way") >= 25_000.0 - error - 1.0, "{found:#}");
     assert!(median("round_trip") >= 50_000.0, "{found:#}");
     assert!(median("one_way") < median("round_trip") + error, "{found:#}");
     let count = found["round_trip"]["count"].as_u64().unwrap();
-    assert!((50..=160).contains(&count), "the first 0.3 s do not count: {found:#}");
+    assert!((50..=160).contains(&count), "the first 0.3 s must be omitted: {found:#}");
     let own = &report["intervals"][0]["streams"][0]["openbats"];
     assert!(own["min_rtt_us"].as_u64().unwrap() >= 50_000, "{own:#}");
 }
 
-/// A sender that is held up keeps its schedule: what had to wait shows in the times.
+/// A blocked sender keeps its schedule: waiting shows in the times.
 #[test]
-fn waiting_counts_from_when_a_message_was_due() {
-    // The link carries half of what is due, so that the last messages wait half of the time.
+fn latency_counts_from_the_due_time_of_a_message() {
+    // The link has half of the rate, so the last messages wait half of the test.
     let report =
         run(&["-t", "2", "--latency", "-b", "4M", "--emulate", "rate=2M,delay=5ms,queue=20k"]);
     let found = &report["end"]["latency"]["forward"]["one_way"];
     assert!(found["max_us"].as_f64().unwrap() > 500_000.0, "{found:#}");
-    // 4 Mbit/s are due for two seconds: what was not sent any more is named, and nothing else is missing.
+    // 4 Mbit/s are due for 2 s: unsent messages are reported, and nothing else is missing.
     let missing = &report["end"]["latency"]["forward"]["missing"];
     let (sent, unsent) = (&report["end"]["sum_sent"]["packets"], &missing["unsent"]);
     let due = sent.as_u64().unwrap() + unsent.as_u64().unwrap();
@@ -43,9 +43,9 @@ fn waiting_counts_from_when_a_message_was_due() {
     assert_eq!(missing["lost"], 0);
 }
 
-/// What the path loses has no time, and is named.
+/// Lost messages have no latency and are reported.
 #[test]
-fn what_is_lost_is_named_beside_the_times() {
+fn lost_messages_are_reported_with_the_latency() {
     let link = ["--emulate", "loss=20%,delay=2ms,seed=4"];
     let options = ["-m", "3", "-t", "1.5", "--latency", "-b", "2M"];
     let report = run(&[&options[..], &link].concat());
@@ -56,12 +56,16 @@ fn what_is_lost_is_named_beside_the_times() {
     assert!(count(&missing["lost"]) * 10 > sent, "{found:#}");
     let (answered, unanswered) =
         (count(&found["round_trip"]["count"]), count(&missing["unanswered"]));
-    assert_eq!(answered + unanswered, sent, "each of less than 1,000 a second asks: {found:#}");
-    assert!(unanswered > count(&missing["lost"]), "echoes are lost, too: {found:#}");
+    assert_eq!(
+        answered + unanswered,
+        sent,
+        "below 1,000 per second each asks for an echo: {found:#}"
+    );
+    assert!(unanswered > count(&missing["lost"]), "echoes must be lost, too: {found:#}");
 }
 
 #[test]
-fn loss_of_the_path_is_seen_and_repaired() {
+fn path_loss_is_measured_and_repaired() {
     let report =
         run(&["-t", "2", "-b", "10M", "--goal", "throughput", "--emulate", "loss=10%,delay=5ms"]);
     let end = &report["end"];
@@ -74,14 +78,14 @@ fn loss_of_the_path_is_seen_and_repaired() {
 }
 
 #[test]
-fn a_fixed_rate_is_kept_by_the_sender() {
+fn a_fixed_rate_limits_the_sender() {
     let report = run(&["-t", "1.5", "--congestion", "20M"]);
     let rate = report["end"]["sum_received"]["bits_per_second"].as_f64().unwrap();
     assert!((2e6..21e6).contains(&rate), "{rate}");
 }
 
 #[test]
-fn baselines_stand_beside_and_the_page_shows_all() {
+fn baselines_are_compared_in_the_table_and_the_page() {
     let scratch = Scratch::new("page");
     let page = scratch.path("report.html");
     let port = free_port();
@@ -91,10 +95,11 @@ fn baselines_stand_beside_and_the_page_shows_all() {
     let report = text(&output.stdout);
     assert!(output.status.success(), "{report}{}", text(&output.stderr));
     assert_eq!(server.finish().0, 0);
-    let table: Vec<&str> = report.lines().skip_while(|line| !line.starts_with("Carrier")).collect();
-    for carrier in ["BRTP", "TCP", "UDP"] {
-        let rows = table.iter().filter(|line| line.starts_with(carrier));
-        assert_eq!(rows.count(), 2, "both directions of {carrier}: {report}");
+    let table: Vec<&str> =
+        report.lines().skip_while(|line| !line.starts_with("Transport")).collect();
+    for protocol in ["BRTP", "TCP", "UDP"] {
+        let rows = table.iter().filter(|line| line.starts_with(protocol));
+        assert_eq!(rows.count(), 2, "both directions of {protocol}: {report}");
     }
     assert!(report.contains("Residual") && report.contains("CPU Utilization: local/"), "{report}");
     let page = fs::read_to_string(page).unwrap();
@@ -102,5 +107,5 @@ fn baselines_stand_beside_and_the_page_shows_all() {
     let data = page.split("id=\"data\">").nth(1).unwrap().split("</script>").next().unwrap();
     let document: Value = serde_json::from_str(data).unwrap();
     assert_eq!(document["baselines"][1]["protocol"], "UDP");
-    assert!(!page.contains("http"), "a page that needs nothing else");
+    assert!(!page.contains("http"), "the page must be self-contained");
 }

@@ -1,10 +1,10 @@
-//! Text that scripts around the original read: a parser like theirs reads our server's log.
+//! Text that scripts for the original parse: a parser like theirs reads the server's log.
 
 use std::fs;
 
-use crate::support::{Scratch, Server, client, eventually, free_port, signal, text};
+use crate::support::{Scratch, Server, client, free_port, signal, text, wait_until};
 
-/// One line's figures: bytes, bits a second, jitter in milliseconds, lost and total, per cent.
+/// Values of one line: bytes, bits per second, jitter in milliseconds, lost and total, per cent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Figures {
     bytes: f64,
@@ -26,13 +26,13 @@ fn scaled(number: &str, unit: &str, base: &str) -> Option<f64> {
     Some(number.parse::<f64>().ok()? * factor)
 }
 
-/// `NN KBytes|MBytes|GBytes  R K|M|Gbits/sec`, jitter and `lost/total (p%)`.
+/// Parses `NN KBytes|MBytes|GBytes  R K|M|Gbits/sec`, jitter and `lost/total (p%)`.
 fn figures(line: &str) -> Option<Figures> {
     let after = line.split_once(" sec ")?.1.trim_start();
-    // Exactly two blanks stand between transfer and rate.
-    let (transfer, rest) = after.split_once("  ")?;
+    // Exactly two blanks separate transfer and rate.
+    let (transfer, after_transfer) = after.split_once("  ")?;
     let (bytes, bytes_unit) = transfer.split_once(' ')?;
-    let mut words = rest.split_whitespace();
+    let mut words = after_transfer.split_whitespace();
     let mut next = || words.next();
     let (rate, rate_unit, jitter, ms) = (next()?, next()?, next()?, next()?);
     let (lost, total) = next()?.split_once('/')?;
@@ -50,12 +50,13 @@ fn figures(line: &str) -> Option<Figures> {
 
 /// Intervals and `receiver` lines of a log, or why the run counts as failed.
 fn parse(log: &str) -> Result<(Vec<Figures>, Vec<Figures>), String> {
-    let mut silent = 0;
+    let mut zero_intervals = 0;
     let (mut intervals, mut receivers) = (Vec::new(), Vec::new());
     for line in log.lines() {
-        silent = if line.contains("0.00 Bytes  0.00 bits/sec") { silent + 1 } else { 0 };
-        if silent > 3 {
-            return Err("nothing moved for more than three intervals".into());
+        zero_intervals =
+            if line.contains("0.00 Bytes  0.00 bits/sec") { zero_intervals + 1 } else { 0 };
+        if zero_intervals > 3 {
+            return Err("no data for more than three intervals".into());
         }
         match figures(line) {
             Some(found) if line.contains("receiver") => receivers.push(found),
@@ -64,13 +65,13 @@ fn parse(log: &str) -> Result<(Vec<Figures>, Vec<Figures>), String> {
         }
     }
     match receivers.is_empty() {
-        true => Err("no line of the receiver".into()),
+        true => Err("no receiver line".into()),
         false => Ok((intervals, receivers)),
     }
 }
 
 #[test]
-fn a_script_for_the_original_finds_what_it_looks_for() {
+fn a_parser_for_the_original_reads_the_log() {
     let scratch = Scratch::new("oasis");
     let port = free_port();
     let (log, directory) = (scratch.path("log"), scratch.path("in"));
@@ -78,7 +79,7 @@ fn a_script_for_the_original_finds_what_it_looks_for() {
     let output =
         client(port, &["-m", "1", "-P", "2", "-i", "0.5", "-t", "2", "-b", "40", "-L", &directory]);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    eventually("the server's log has its end", || {
+    wait_until("the server's log has its end", || {
         fs::read_to_string(&log).is_ok_and(|log| log.matches("sender").count() == 3)
     });
     drop(server);
@@ -92,12 +93,12 @@ fn a_script_for_the_original_finds_what_it_looks_for() {
     assert!(sum.bits_per_second > 50e6 && sum.bits_per_second < 82e6, "{sum:?}");
     assert_eq!((sum.lost, sum.percent), (0, 0.0));
     assert!(sum.total > 100 && sum.jitter_ms < 1_000.0, "{sum:?}");
-    // Both sides left their protocol logs.
+    // Both sides wrote their protocol logs.
     assert_eq!(fs::read_dir(&directory).unwrap().count(), 2);
 }
 
 #[test]
-fn the_parser_can_fail() {
+fn the_parser_rejects_invalid_logs() {
     let line =
         |middle: &str| format!("[  1]  1.00-2.00 sec     {middle}   0.012 ms   1/4 (25.00%)\n");
     let good = line("1.50 MBytes  12.00 Mbits/sec");
@@ -106,13 +107,13 @@ fn the_parser_can_fail() {
     assert_eq!((found.jitter_ms, found.lost, found.total, found.percent), (0.012, 1, 4, 25.0));
     assert_eq!(figures(&line("1.50 MBytes 12.00 Mbits/sec")), None);
     assert_eq!(figures(&line("1.50 Bytes  12.00 furlongs")), None);
-    let silence = line("0.00 Bytes  0.00 bits/sec");
-    assert!(parse(&silence.repeat(4)).unwrap_err().contains("nothing moved"));
-    assert!(parse(&silence.repeat(3)).unwrap_err().contains("no line of the receiver"));
+    let zero = line("0.00 Bytes  0.00 bits/sec");
+    assert!(parse(&zero.repeat(4)).unwrap_err().contains("no data"));
+    assert!(parse(&zero.repeat(3)).unwrap_err().contains("no receiver line"));
 }
 
 #[test]
-fn a_log_file_gets_the_report_too_and_lines_have_times() {
+fn the_log_file_contains_the_report_with_timestamps() {
     let scratch = Scratch::new("log");
     let port = free_port();
     let server = Server::start(port, &["-1", "-T", "-l", &scratch.path("new/log")]);
@@ -127,16 +128,16 @@ fn a_log_file_gets_the_report_too_and_lines_have_times() {
 }
 
 #[test]
-fn a_hang_up_opens_the_log_anew() {
+fn sighup_reopens_the_log() {
     let scratch = Scratch::new("rotate");
     let port = free_port();
     let log = scratch.path("log");
     let server = Server::start(port, &["-l", &log]);
     fs::rename(&log, scratch.path("log.1")).unwrap();
     signal("HUP", server.id());
-    eventually("the log is there again", || fs::metadata(&log).is_ok());
+    wait_until("the log is there again", || fs::metadata(&log).is_ok());
     assert!(client(port, &["-t", "0.3", "-b", "10"]).status.success());
-    eventually("the new log has the report", || {
+    wait_until("the new log has the report", || {
         fs::read_to_string(&log).is_ok_and(|log| log.contains("receiver"))
     });
     assert!(!fs::read_to_string(scratch.path("log.1")).unwrap().contains("receiver"));

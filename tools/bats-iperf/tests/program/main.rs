@@ -1,20 +1,20 @@
-//! The program as its users run it: processes on loopback.
+//! The program as users run it: processes on loopback.
 
 mod baseline;
 mod clients;
 mod daemon;
 mod files;
-mod gone;
-mod hostile;
+mod fuzzing;
 mod json;
 mod latency;
 mod log;
+mod misbehaving;
 mod modes;
 mod options;
-mod sending;
+mod sender_settings;
+mod slots;
 mod support;
 mod terminal;
-mod wild;
 
 use std::fs;
 use std::net::UdpSocket;
@@ -50,7 +50,7 @@ fn a_test_is_reported_by_both_sides() {
 }
 
 #[test]
-fn json_has_the_keys_of_iperf3_and_a_limit_is_kept() {
+fn json_has_iperf3_keys_and_the_bitrate_is_limited() {
     let port = free_port();
     let server = Server::start(port, &["-1", "-J"]);
     let output = client(port, &["-t", "1", "-i", "0.25", "-b", "16M", "-J"]);
@@ -62,7 +62,7 @@ fn json_has_the_keys_of_iperf3_and_a_limit_is_kept() {
     for report in [&near, &far] {
         let sent = report["end"]["sum_sent"]["bits_per_second"].as_f64().unwrap();
         let bytes = report["end"]["sum_received"]["bytes"].as_u64().unwrap();
-        assert_eq!(report["end"]["sum_sent"]["bytes"], bytes, "BRTP loses nothing");
+        assert_eq!(report["end"]["sum_sent"]["bytes"], bytes, "BRTP must not lose data");
         assert!(sent > 0.0 && sent < 17.5e6, "{sent}");
         assert_eq!(report["start"]["test_start"]["protocol"], "BRTP");
         assert!(report["start"]["connected"][0]["remote_port"].is_u64());
@@ -77,7 +77,7 @@ fn json_has_the_keys_of_iperf3_and_a_limit_is_kept() {
 }
 
 #[test]
-fn in_reverse_the_server_sends() {
+fn in_reverse_mode_the_server_sends() {
     let port = free_port();
     let server = Server::start(port, &["-1"]);
     let output = client(port, &["-t", "0.5", "-r", "-b", "50", "-J"]);
@@ -91,7 +91,7 @@ fn in_reverse_the_server_sends() {
 }
 
 #[test]
-fn a_server_serves_one_test_after_the_other_and_several_at_once() {
+fn a_server_handles_sequential_and_concurrent_tests() {
     let port = free_port();
     let _server = Server::start(port, &[]);
     let options = ["-t", "0.3", "-b", "10"];
@@ -131,7 +131,7 @@ fn files_arrive_verified_with_several_streams() {
 }
 
 #[test]
-fn a_file_that_exists_is_refused_and_both_sides_say_so() {
+fn an_existing_file_is_refused_and_reported_by_both_sides() {
     let scratch = Scratch::new("exists");
     let port = free_port();
     let server = Server::start(port, &["-1", "--directory", &scratch.path("in")]);
@@ -145,7 +145,7 @@ fn a_file_that_exists_is_refused_and_both_sides_say_so() {
 }
 
 #[test]
-fn what_goes_wrong_is_one_sentence_and_a_code() {
+fn errors_are_one_line_with_an_exit_code() {
     let port = free_port();
     let failed = |output: Output, code: i32, words: &str| {
         let errors = text(&output.stderr);
@@ -156,7 +156,7 @@ fn what_goes_wrong_is_one_sentence_and_a_code() {
     failed(client(port, &["-f", "/nowhere/file"]), 1, "/nowhere/file");
     failed(client(port, &["-f", "/dev/null"]), 1, "not a regular file");
     failed(client(port, &["-t", "never"]), 2, "never");
-    failed(client(port, &["-m", "11", "-b", "0"]), 2, "give a rate with -b");
+    failed(client(port, &["-m", "11", "-b", "0"]), 2, "set a rate with -b");
     failed(client(port, &["-I", "nosuch0"]), 1, "nosuch0");
     let no_host = Command::new(PROGRAM).args(["-c", "no.such.host.invalid"]).output().unwrap();
     failed(no_host, 1, "no.such.host.invalid");
@@ -173,10 +173,10 @@ fn what_goes_wrong_is_one_sentence_and_a_code() {
     failed(server(&["-l", "/proc/nowhere/log"]), 1, "/proc/nowhere");
 }
 
-/// Another program's server has the TCP port of the same number, as iperf3 would: the error says what to
-/// do, and that helps.
+/// Another server uses the TCP port of the same number, as iperf3 does: the error names a remedy,
+/// and it works.
 #[test]
-fn a_server_beside_iperf3_says_what_to_do() {
+fn a_port_conflict_with_iperf3_is_explained() {
     let port = free_port();
     let _iperf3 = std::net::TcpListener::bind(("127.0.0.1", port)).unwrap();
     let text_port = port.to_string();
@@ -191,7 +191,7 @@ fn a_server_beside_iperf3_says_what_to_do() {
 }
 
 #[test]
-fn a_wrong_fingerprint_is_not_believed() {
+fn a_wrong_fingerprint_is_rejected() {
     let port = free_port();
     let _server = Server::start(port, &[]);
     let output = client(port, &["-t", "0.3", "--fingerprint", &"00".repeat(32)]);
@@ -200,7 +200,7 @@ fn a_wrong_fingerprint_is_not_believed() {
 }
 
 #[test]
-fn a_client_that_vanishes_does_not_end_the_server() {
+fn a_killed_client_does_not_stop_the_server() {
     let port = free_port();
     let server = Server::start(port, &[]);
     let mut vanishing = Command::new(PROGRAM)
@@ -217,7 +217,7 @@ fn a_client_that_vanishes_does_not_end_the_server() {
 }
 
 #[test]
-fn a_report_that_cannot_be_written_is_a_failure() {
+fn a_report_that_cannot_be_written_fails_the_run() {
     let port = free_port();
     let _server = Server::start(port, &[]);
     for format in [&["-J"][..], &[]] {

@@ -1,4 +1,4 @@
-//! Options, one by one, between real processes.
+//! Options, one at a time, between real processes.
 
 use std::fs;
 use std::io::BufRead;
@@ -6,10 +6,10 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::support::{PROGRAM, Scratch, Server, client, eventually, free_port, run, signal, text};
+use crate::support::{PROGRAM, Scratch, Server, client, free_port, run, signal, text, wait_until};
 
 #[test]
-fn both_directions_run_at_once_with_sums_of_their_own() {
+fn bidirectional_tests_have_a_sum_per_direction() {
     let (report, text) = run(&[], &["--bidir", "-P", "2", "-b", "10M", "-t", "1", "-i", "0.5"]);
     let end = &report["end"];
     assert_eq!(end["streams"].as_array().unwrap().len(), 4);
@@ -34,7 +34,7 @@ fn bytes_and_messages_end_a_test_exactly() {
 }
 
 #[test]
-fn the_omitted_beginning_does_not_count() {
+fn the_omitted_time_is_excluded_from_totals() {
     let (report, text) = run(&[], &["-t", "1.2", "-O", "0.6", "-i", "0.3", "-b", "8M"]);
     let omitted: Vec<bool> = report["intervals"]
         .as_array()
@@ -45,7 +45,7 @@ fn the_omitted_beginning_does_not_count() {
     assert!(omitted[0] && omitted[1] && !omitted[omitted.len() - 1], "{omitted:?}");
     let sum = &report["end"]["sum_sent"];
     assert!(sum["seconds"].as_f64().unwrap() < 0.7, "{sum}");
-    // 0.6 s at 1,000,000 bytes a second.
+    // 0.6 s at 1,000,000 bytes per second.
     let bytes = sum["bytes"].as_u64().unwrap();
     assert!(bytes < 720_000, "{bytes}");
     assert_eq!(report["end"]["sum_received"]["bytes"], bytes);
@@ -53,7 +53,7 @@ fn the_omitted_beginning_does_not_count() {
 }
 
 #[test]
-fn addresses_of_both_families_and_names_are_reached() {
+fn ipv4_ipv6_and_names_connect() {
     let port = free_port();
     let _server = Server::start(port, &["-I", "::1"]);
     let run = |host: &str, more: &[&str]| {
@@ -79,7 +79,7 @@ fn addresses_of_both_families_and_names_are_reached() {
 }
 
 #[test]
-fn a_certificate_is_believed_if_its_authority_is_known() {
+fn a_certificate_is_accepted_only_from_a_known_authority() {
     let scratch = Scratch::new("certificate");
     let make = |name: &str| {
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
@@ -106,7 +106,7 @@ fn a_certificate_is_believed_if_its_authority_is_known() {
 }
 
 #[test]
-fn a_closed_server_answers_who_has_its_key() {
+fn a_psk_server_answers_only_clients_with_its_key() {
     let scratch = Scratch::new("closed");
     for (name, content) in
         [("key", "1f".repeat(32)), ("other", "2e".repeat(32)), ("none", "x".into())]
@@ -115,7 +115,7 @@ fn a_closed_server_answers_who_has_its_key() {
     }
     let port = free_port();
     let _server = Server::start(port, &["--closed-key", &scratch.path("key")]);
-    // Its TCP port is nobody's.
+    // It does not use its TCP port.
     drop(std::net::TcpListener::bind(("127.0.0.1", port)).unwrap());
     let run = |key: &[&str], more: &[&str]| {
         client(port, &[key, &["-t", "0.3", "-b", "1M", "--connect-timeout", "500"], more].concat())
@@ -143,7 +143,7 @@ fn a_closed_server_answers_who_has_its_key() {
 }
 
 #[test]
-fn everything_comes_from_the_address_that_was_asked_for() {
+fn all_transports_use_the_given_local_address() {
     let options = ["-I", "127.0.0.2", "-t", "0.3", "-b", "1M", "--baseline", "tcp,udp"];
     let (_, events) = run(&["--json-stream"], &options);
     let from: Vec<String> = events
@@ -156,14 +156,14 @@ fn everything_comes_from_the_address_that_was_asked_for() {
 }
 
 #[test]
-fn a_client_may_choose_its_port() {
+fn cport_sets_the_client_port() {
     let own = free_port();
     let (report, _) = run(&[], &["-t", "0.3", "-b", "1M", "--cport", &own.to_string()]);
     assert_eq!(report["start"]["connected"][0]["local_port"], own);
 }
 
 #[test]
-fn titles_and_times_begin_the_lines() {
+fn titles_and_timestamps_prefix_the_lines() {
     let port = free_port();
     let server = Server::start(port, &["-1"]);
     let output =
@@ -177,7 +177,7 @@ fn titles_and_times_begin_the_lines() {
 }
 
 #[test]
-fn the_servers_report_comes_to_the_client() {
+fn get_server_output_returns_the_server_report() {
     let port = free_port();
     let server = Server::start(port, &["-1", "-V"]);
     let output = client(port, &["-t", "0.5", "-i", "0.2", "-b", "1M", "--get-server-output"]);
@@ -191,7 +191,7 @@ fn the_servers_report_comes_to_the_client() {
 }
 
 #[test]
-fn a_sender_that_stands_still_is_given_up() {
+fn a_stalled_sender_fails_the_test() {
     let port = free_port();
     let server = Server::start(port, &["-1", "--rcv-timeout", "500"]);
     let mut client = Command::new(PROGRAM)
@@ -209,7 +209,7 @@ fn a_sender_that_stands_still_is_given_up() {
 }
 
 #[test]
-fn a_client_that_stood_still_prints_one_long_interval_and_no_burst() {
+fn a_suspended_client_prints_one_long_interval_and_no_burst() {
     let port = free_port();
     let _server = Server::start(port, &[]);
     let client = Command::new(PROGRAM)
@@ -232,39 +232,39 @@ fn a_client_that_stood_still_prints_one_long_interval_and_no_burst() {
         .iter()
         .map(|interval| interval["sum"]["seconds"].as_f64().unwrap())
         .collect();
-    // What was left at the end.
+    // The last, partial interval.
     lengths.pop();
-    assert!(lengths.iter().any(|&seconds| seconds > 0.9), "it stood still: {lengths:?}");
+    assert!(lengths.iter().any(|&seconds| seconds > 0.9), "the suspension must show: {lengths:?}");
     assert!(lengths.iter().all(|&seconds| seconds >= 0.0999), "{lengths:?}");
 }
 
 #[test]
-fn an_idle_server_ends() {
+fn an_idle_server_exits() {
     let port = free_port();
     let (code, _) = Server::start(port, &["--idle-timeout", "300ms"]).finish();
     assert_eq!(code, 0);
     let (code, _) = Server::start(port, &["--idle-timeout", "0.3", "-1"]).finish();
-    assert_eq!(code, 1, "it was to serve one");
+    assert_eq!(code, 1, "it must serve one test");
 }
 
 #[test]
-fn a_server_may_limit_what_is_asked_for() {
+fn the_bitrate_limit_denies_higher_requests() {
     let port = free_port();
     let _server = Server::start(port, &["--server-bitrate-limit", "5M", "--only-mode", "brtp"]);
     let refused = client(port, &["-t", "0.3"]);
     assert_eq!(refused.status.code(), Some(1));
     assert!(text(&refused.stderr).contains("-b"), "{}", text(&refused.stderr));
     assert!(client(port, &["-t", "0.3", "-b", "2M", "-P", "2"]).status.success());
-    // Nothing is no limit, as with iperf3.
+    // 0 means no limit, as in iperf3.
     let port = free_port();
     let _server = Server::start(port, &["--server-bitrate-limit", "0"]);
     let output = client(port, &["-t", "0.3"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
 }
 
-/// What the original takes and does not heed, end to end.
+/// Options that the original ignores, end to end.
 #[test]
-fn lines_for_the_original_run_and_say_what_they_ignore() {
+fn options_ignored_by_the_original_print_notes() {
     let scratch = Scratch::new("original");
     let port = free_port();
     let line = ["-m", "1", "-t", "10", "-P", "2", "-r", "-C", "-f", "nothing"];
@@ -282,7 +282,8 @@ fn lines_for_the_original_run_and_say_what_they_ignore() {
         for letter in letters {
             assert!(notes.contains(&format!("note: {letter} is ignored")), "{letter}: {notes}");
         }
-        serde_json::from_slice::<Value>(&output.stdout).expect("notes are not in the document");
+        serde_json::from_slice::<Value>(&output.stdout)
+            .expect("the document must not contain notes");
     };
     run(&["-C", "-I", "nosuch0", "-t", "0.3", "-b", "1M", "-J"], &["-C", "-I"]);
     let file = scratch.path("a");
@@ -292,11 +293,11 @@ fn lines_for_the_original_run_and_say_what_they_ignore() {
 }
 
 #[test]
-fn an_interrupt_ends_a_client_in_order_and_the_server_goes_on() {
+fn sigint_ends_a_client_and_the_server_continues() {
     let scratch = Scratch::new("interrupt");
     let port = free_port();
     let _server = Server::start(port, &["--pidfile", &scratch.path("pid")]);
-    eventually("the server has written its number", || {
+    wait_until("the server has written its PID", || {
         fs::read_to_string(scratch.path("pid")).is_ok_and(|text| text.trim().parse::<u32>().is_ok())
     });
     let mut client_process = Command::new(PROGRAM)
@@ -307,15 +308,15 @@ fn an_interrupt_ends_a_client_in_order_and_the_server_goes_on() {
         .unwrap();
     std::thread::sleep(std::time::Duration::from_millis(700));
     signal("INT", client_process.id());
-    // Not when its minute is over.
-    eventually("it ends", || client_process.try_wait().unwrap().is_some());
+    // At once, not after 60 s.
+    wait_until("it ends", || client_process.try_wait().unwrap().is_some());
     let output = client_process.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(client(port, &["-t", "0.3", "-b", "1M"]).status.success());
 }
 
 #[test]
-fn manual_and_completions_are_printed() {
+fn manual_page_and_completions_are_printed() {
     for (what, word) in
         [("man", ".TH"), ("bash", "complete"), ("zsh", "#compdef"), ("fish", "complete")]
     {
@@ -326,7 +327,7 @@ fn manual_and_completions_are_printed() {
 }
 
 #[test]
-fn a_receiver_that_stands_still_is_given_up() {
+fn a_stalled_receiver_fails_the_test() {
     let port = free_port();
     let server = Server::start(port, &[]);
     let mut client = Command::new(PROGRAM)
@@ -336,15 +337,15 @@ fn a_receiver_that_stands_still_is_given_up() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // It sends from the first interval on.
+    // The client sends from the first interval on.
     let mut lines = std::io::BufReader::new(client.stdout.take().unwrap()).lines();
-    assert!(lines.by_ref().any(|line| line.unwrap().contains(" sec ")), "it never began");
+    assert!(lines.by_ref().any(|line| line.unwrap().contains(" sec ")), "the test never started");
     signal("STOP", server.id());
-    let rest = std::thread::spawn(move || lines.count());
+    let line_counter = std::thread::spawn(move || lines.count());
     std::thread::sleep(std::time::Duration::from_millis(3_000));
-    // It has given up meanwhile; what the server has to say in the end is waited for.
+    // The client has timed out meanwhile, and waits for the server's summary.
     signal("CONT", server.id());
-    rest.join().unwrap();
+    line_counter.join().unwrap();
     let output = client.wait_with_output().unwrap();
     let errors = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{errors}");
@@ -352,7 +353,7 @@ fn a_receiver_that_stands_still_is_given_up() {
 }
 
 #[test]
-fn without_intervals_there_is_but_the_end() {
+fn a_zero_interval_prints_only_the_totals() {
     let port = free_port();
     let server = Server::start(port, &["-1"]);
     let output = client(port, &["-t", "1.2", "-b", "1M", "-i", "0"]);
@@ -368,9 +369,9 @@ fn without_intervals_there_is_but_the_end() {
     assert_eq!(report["intervals"].as_array().unwrap().len(), 0);
 }
 
-/// A name without a directory ends the original by an exception.
+/// A file name without a directory crashes the original.
 #[test]
-fn a_log_may_be_named_from_where_one_is() {
+fn log_files_may_have_relative_names() {
     let scratch = Scratch::new("relative");
     let port = free_port();
     let _server = Server::start(port, &[]);
@@ -386,7 +387,7 @@ fn a_log_may_be_named_from_where_one_is() {
 }
 
 #[test]
-fn debugging_tells_what_the_library_does() {
+fn debug_output_goes_to_standard_error() {
     let port = free_port();
     let server = Server::start(port, &["-1"]);
     let output = client(port, &["-t", "0.3", "-b", "1M", "-d"]);
@@ -397,11 +398,11 @@ fn debugging_tells_what_the_library_does() {
         errors.lines().any(|line| line.contains("DEBUG") && line.contains("stream ended")),
         "{errors}"
     );
-    assert!(!text(&output.stdout).contains("DEBUG"), "the report stays as it is");
+    assert!(!text(&output.stdout).contains("DEBUG"), "the report must not contain debug output");
 }
 
 #[test]
-fn a_server_of_all_addresses_names_the_one_that_was_found() {
+fn an_unspecified_bind_address_is_reported_as_the_one_in_use() {
     let port = free_port();
     let server = Server::start_anywhere(port, &["-1", "-J"]);
     let output = client(port, &["-t", "0.3", "-b", "1M", "-J"]);
@@ -420,7 +421,7 @@ fn a_server_of_all_addresses_names_the_one_that_was_found() {
 }
 
 #[test]
-fn an_interface_that_is_named_carries_everything_or_nothing() {
+fn bind_dev_binds_all_sockets_or_fails() {
     let port = free_port();
     let _server = Server::start(port, &["--bind-dev", "lo"]);
     for options in [
@@ -444,7 +445,7 @@ fn an_interface_that_is_named_carries_everything_or_nothing() {
     );
 }
 
-/// The mark and the ECN bits of the first packet that a client sends there.
+/// The type-of-service byte of the first packet that a client sends.
 fn first_mark(options: &[&str]) -> u8 {
     use std::os::fd::AsRawFd;
 
@@ -481,11 +482,11 @@ fn first_mark(options: &[&str]) -> u8 {
 }
 
 #[test]
-fn packets_bear_the_mark_that_was_asked_for() {
+fn packets_have_the_requested_dscp() {
     assert_eq!(first_mark(&[]) >> 2, 0);
     assert_eq!(first_mark(&["--dscp", "ef"]) >> 2, 46);
     assert_eq!(first_mark(&["-S", "0x28"]) >> 2, 10);
-    // Every mode and carrier works with marks, on both sides and in both families.
+    // Every mode and transport works with a DSCP, on both sides and in both IP families.
     let port = free_port();
     let _server = Server::start_anywhere(port, &["--dscp", "cs1"]);
     for (host, options) in [
@@ -505,7 +506,7 @@ fn packets_bear_the_mark_that_was_asked_for() {
 }
 
 #[test]
-fn options_of_iperf3_have_their_effect_here() {
+fn iperf3_options_have_their_effect() {
     let port = free_port();
     let _server = Server::start(port, &["--server-max-duration", "1"]);
     let output = client(port, &["-t", "0.4", "-b", "1M", "-A", "0", "--format", "K", "-N", "-Z"]);
@@ -521,8 +522,8 @@ fn options_of_iperf3_have_their_effect_here() {
     let output = client(port, &["-t", "2"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("1 s at most"), "{}", text(&output.stderr));
-    // A processor that there is not.
+    // A CPU that does not exist.
     let output = client(port, &["-t", "0.3", "-A", "1023"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("processor 1023"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("CPU 1023"), "{}", text(&output.stderr));
 }

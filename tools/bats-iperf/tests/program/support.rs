@@ -1,4 +1,4 @@
-//! Servers, clients and directories of the tests.
+//! Servers, clients and directories for the tests.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -11,15 +11,15 @@ use serde_json::Value;
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_bats_iperf");
 
-/// Two free neighbouring ports; the higher one is the data's.
+/// Finds two adjacent free ports and returns the higher one, for data.
 pub(crate) fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     for _ in 0..1_000 {
         let step = NEXT.fetch_add(2, Ordering::Relaxed);
-        // Below the ports that the system hands out by itself.
+        // Below the ephemeral ports of the system.
         let base = 10_000 + (std::process::id() % 5_000) as u16 * 4;
         let port = base.wrapping_add(step).clamp(10_000, 60_000);
-        // A server listens on both.
+        // A server uses both UDP and TCP.
         let free = |port: u16| {
             UdpSocket::bind(("127.0.0.1", port)).is_ok()
                 && TcpListener::bind(("127.0.0.1", port)).is_ok()
@@ -31,7 +31,7 @@ pub(crate) fn free_port() -> u16 {
     panic!("no two free ports");
 }
 
-/// A server that listens; ended when dropped.
+/// A server that listens; killed when dropped.
 pub(crate) struct Server {
     child: Child,
     lines: Vec<String>,
@@ -43,7 +43,7 @@ impl Server {
         Self::start_anywhere(port, &[own, options].concat())
     }
 
-    /// On all addresses unless the options say otherwise.
+    /// Listens on all addresses unless the options name one.
     pub(crate) fn start_anywhere(port: u16, options: &[&str]) -> Self {
         let mut child = Command::new(PROGRAM)
             .args(["-s", "-p", &port.to_string()])
@@ -52,7 +52,7 @@ impl Server {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        // The fingerprint is the last thing that it says before it serves.
+        // The fingerprint is the last line printed before the server accepts clients.
         let mut errors = BufReader::new(child.stderr.take().unwrap());
         let mut lines = Vec::new();
         loop {
@@ -63,7 +63,7 @@ impl Server {
                 break;
             }
         }
-        // Drained, so that the server never waits for us.
+        // Drain the pipe so that the server never blocks.
         std::thread::spawn(move || std::io::copy(&mut errors, &mut std::io::sink()));
         Self { child, lines }
     }
@@ -72,7 +72,7 @@ impl Server {
         self.lines.last().unwrap().rsplit(' ').next().unwrap()
     }
 
-    /// What it said about its command line.
+    /// Notes that it printed about its command line.
     pub(crate) fn notes(&self) -> impl Iterator<Item = &str> {
         self.lines.iter().map(String::as_str).filter(|line| line.starts_with("note: "))
     }
@@ -81,7 +81,7 @@ impl Server {
         self.child.id()
     }
 
-    /// Waits for the end of a server that was started with `-1`.
+    /// Waits for the end of a server started with `-1`; returns its exit code and output.
     pub(crate) fn finish(mut self) -> (i32, String) {
         let mut output = String::new();
         std::io::Read::read_to_string(&mut self.child.stdout.take().unwrap(), &mut output).unwrap();
@@ -106,8 +106,8 @@ pub(crate) fn client(port: u16, options: &[&str]) -> Output {
         .unwrap()
 }
 
-/// One test between a client and a server of its own, which both end well: the client's document and the
-/// server's text.
+/// Runs one successful test between a client and its own server; returns the client's document and
+/// the server's text.
 pub(crate) fn run(server: &[&str], options: &[&str]) -> (Value, String) {
     let port = free_port();
     let server = Server::start(port, &[server, &["-1"]].concat());
@@ -122,7 +122,7 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A directory that goes away.
+/// A temporary directory; removed when dropped.
 pub(crate) struct Scratch(pub(crate) PathBuf);
 
 impl Scratch {
@@ -144,16 +144,16 @@ impl Drop for Scratch {
     }
 }
 
-/// Sends a signal to a process of ours.
+/// Sends a signal to a process of the test.
 pub(crate) fn signal(name: &str, process: u32) {
     let status = Command::new("kill").args([&format!("-{name}"), &process.to_string()]).status();
     assert!(status.unwrap().success());
 }
 
-/// Waits until something is so.
-pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+/// Waits up to 15 s until a condition holds.
+pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     for _ in 0..1_500 {
-        if is_so() {
+        if condition() {
             return;
         }
         std::thread::sleep(std::time::Duration::from_millis(10));
@@ -161,14 +161,14 @@ pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     panic!("{what}");
 }
 
-/// Says that a test was not run.
+/// Prints that a test was skipped.
 pub(crate) fn skipped(test: &str, why: &str) {
-    // Not by a macro of printing, whose output of tests that pass is kept back.
+    // Not with a print macro, whose output is captured for tests that pass.
     let words = format!("\nSKIPPED {test}: {why}\n");
     std::io::stderr().write_all(words.as_bytes()).unwrap();
 }
 
-/// Bytes without a pattern.
+/// Pseudo-random bytes.
 pub(crate) fn noise(size: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(2).wrapping_add(1);
     (0..size)

@@ -1,11 +1,11 @@
-//! What a transfer of files shows on a terminal: bars, each redrawn in its place.
+//! Progress bars of a file transfer on a terminal.
 
 use std::fs;
 use std::process::Command;
 
 use crate::support::{PROGRAM, Scratch, Server, free_port, noise, skipped, text};
 
-/// All that a client writes to a terminal, which util-linux's `script` gives it.
+/// Runs a client on a terminal created by util-linux's `script`; returns its output.
 fn on_a_terminal(scratch: &Scratch, port: u16, options: &str) -> Option<String> {
     let line = format!("exec '{PROGRAM}' -c 127.0.0.1 -p {port} {options}");
     let output = Command::new("script")
@@ -20,7 +20,7 @@ fn on_a_terminal(scratch: &Scratch, port: u16, options: &str) -> Option<String> 
 }
 
 #[test]
-fn several_files_have_a_bar_each_and_a_line_in_the_end() {
+fn each_file_has_a_progress_bar_and_a_final_line() {
     let scratch = Scratch::new("terminal");
     let names = ["first", "second", "third"];
     for (name, seed) in names.into_iter().zip(1..) {
@@ -31,10 +31,10 @@ fn several_files_have_a_bar_each_and_a_line_in_the_end() {
     let _server = Server::start(port, &["--directory", &directory, "--overwrite"]);
     let options = "-P 3 --congestion 10M -f first second third";
     let Some(shown) = on_a_terminal(&scratch, port, options) else {
-        skipped("several_files_have_a_bar_each_and_a_line_in_the_end", "there is no `script`");
+        skipped("each_file_has_a_progress_bar_and_a_final_line", "there is no `script`");
         return;
     };
-    // Lines that are redrawn: the cursor goes up over those of the other bars.
+    // Redrawn lines: the cursor moves up over the other bars.
     let ups = shown.matches("\u{1b}[1A").count() + shown.matches("\u{1b}[2A").count();
     assert!(ups >= 3, "{ups}: {shown:?}");
     for name in names {
@@ -46,12 +46,12 @@ fn several_files_have_a_bar_each_and_a_line_in_the_end() {
         let percents: std::collections::BTreeSet<u32> = bars
             .filter_map(|bar| bar.split_once("% [")?.0.split_whitespace().last()?.parse().ok())
             .collect();
-        // It has moved between its beginning and its end.
+        // The bar showed intermediate progress.
         assert!(percents.iter().any(|percent| (1..100).contains(percent)), "{name}: {percents:?}");
         assert!(shown.contains(&format!("sent {name}: 1.50 MBytes")), "{shown}");
     }
     assert!(shown.contains("3 of 3 files verified"), "{shown}");
-    // Debugging takes the place of the bars: what the library does is told in lines.
+    // Debug output replaces the bars.
     let debug = format!("-d {options}");
     let shown = on_a_terminal(&scratch, port, &debug).unwrap();
     assert!(!shown.contains("% ["), "{shown:?}");

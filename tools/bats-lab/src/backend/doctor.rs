@@ -1,25 +1,25 @@
-//! Which backends work here, and why the others do not.
+//! Availability of backends and of third-party programs.
 
 use crate::protocol::programs::find;
 
-/// What was found of a backend or a program.
+/// The state of one backend or program.
 pub(crate) struct Found {
     pub(crate) what: &'static str,
     pub(crate) found: String,
     pub(crate) good: bool,
 }
 
-/// The backends. `rights` says whether namespaces are allowed, or why not.
+/// Checks the backends. `rights` says whether namespaces are allowed, or why not.
 pub(crate) fn backends(rights: &Result<(), String>) -> Vec<Found> {
     let netem = match rights {
-        Ok(()) => super::netem::obstacle(),
+        Ok(()) => super::netem::unavailable_reason(),
         Err(why) => Some(why.clone()),
     };
     let ssh = match find("ssh") {
-        Some(_) => Ok("yes, where hosts are named in `testbeds`".to_owned()),
+        Some(_) => Ok("yes, for the hosts listed in `testbeds`".to_owned()),
         None => Err("`ssh` is not installed (Debian: openssh-client)".to_owned()),
     };
-    let word = |result: Result<String, String>| match result {
+    let split = |result: Result<String, String>| match result {
         Ok(text) => (text, true),
         Err(text) => (text, false),
     };
@@ -31,28 +31,28 @@ pub(crate) fn backends(rights: &Result<(), String>) -> Vec<Found> {
     ];
     list.into_iter()
         .map(|(what, result)| {
-            let (found, good) = word(result);
+            let (found, good) = split(result);
             Found { what, found, good }
         })
         .collect()
 }
 
-/// The programs of others that tests may use.
+/// Checks the third-party programs that tests may use.
 pub(crate) fn programs() -> Vec<Found> {
     let list = [
         ("kcptun (protocol kcp)", "kcptun-client", "Debian: kcptun"),
         ("SRT (protocol srt)", "srt-live-transmit", "Debian: srt-tools"),
         ("scp (tool scp)", "sshd", "Debian: openssh-server"),
-        ("sshping (tool sshping)", "sshping", "to be built from its source"),
+        ("sshping (tool sshping)", "sshping", "build it from source"),
     ];
     list.into_iter()
         .map(|(what, program, from)| {
-            let place = find(program);
-            let found = match &place {
-                Some(place) => place.display().to_string(),
+            let path = find(program);
+            let found = match &path {
+                Some(path) => path.display().to_string(),
                 None => format!("no `{program}` ({from})"),
             };
-            Found { what, found, good: place.is_some() }
+            Found { what, found, good: path.is_some() }
         })
         .collect()
 }

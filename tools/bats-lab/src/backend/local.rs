@@ -1,34 +1,34 @@
-//! Hosts in network namespaces of this machine.
+//! Backend for hosts in network namespaces of this machine.
 
 use std::fs::File;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
 
-use super::{Ground, netem};
+use super::{HostBackend, netem};
 use crate::emulator::{self, report::Request};
-use crate::lab::{OwnLab, Plan};
+use crate::lab::{LabConfig, ScopedLab};
 use crate::namespace::private_mounts;
 use crate::plan::Network;
-use crate::process::Guarded;
+use crate::process::ChildGuard;
 use crate::protocol::programs::Programs;
 use crate::settings::Link;
 use crate::state::{Home, Lab};
 use crate::topology::{self, Shape};
 
-/// Hosts in namespaces, joined by an emulator.
-pub(crate) struct LocalGround<'a> {
-    own: OwnLab,
+/// Hosts in namespaces, connected by an emulator.
+pub(crate) struct LocalBackend<'a> {
+    lab_guard: ScopedLab,
     programs: &'a Programs,
-    /// Whether the kernel's netem is the emulator.
+    /// Whether links are emulated by the netem qdisc of the kernel.
     is_netem: bool,
 }
 
-impl<'a> LocalGround<'a> {
+impl<'a> LocalBackend<'a> {
     /// Builds a network.
     ///
     /// # Errors
-    /// Where this machine cannot, with what to do about it.
+    /// If this machine cannot; the error says what to do.
     pub(crate) fn build(
         home: &Home,
         name: &str,
@@ -37,7 +37,7 @@ impl<'a> LocalGround<'a> {
         programs: &'a Programs,
         is_netem: bool,
     ) -> Result<Self> {
-        let plan = Plan {
+        let config = LabConfig {
             name: name.to_owned(),
             shape: Shape::mesh(network.nodes, network.edges.clone()),
             mtu: 1500,
@@ -45,48 +45,51 @@ impl<'a> LocalGround<'a> {
             links: network.links.clone(),
             is_emulated: !is_netem,
         };
-        let own = OwnLab::build(home, &plan)?;
-        let ground = Self { own, programs, is_netem };
+        let lab_guard = ScopedLab::build(home, &config)?;
+        let backend = Self { lab_guard, programs, is_netem };
         if is_netem {
-            netem::apply(&ground.own.home, &ground.own.lab, &network.links)?;
+            netem::apply(&backend.lab_guard.home, &backend.lab_guard.lab, &network.links)?;
         }
-        Ok(ground)
+        Ok(backend)
     }
 }
 
-impl Ground for LocalGround<'_> {
+impl HostBackend for LocalBackend<'_> {
     fn address(&self, node: u32) -> String {
-        self.own.lab.shape.address_of(node).to_string()
+        self.lab_guard.lab.shape.address_of(node).to_string()
     }
 
-    fn start(&self, node: u32, words: &[String], output: File, errors: File) -> Result<Guarded> {
+    fn start(&self, node: u32, words: &[String], output: File, errors: File) -> Result<ChildGuard> {
         let words = self.programs.place(words)?;
         let (Some((program, arguments)), Some(host)) =
-            (words.split_first(), self.own.lab.shape.hosts.get(node as usize))
+            (words.split_first(), self.lab_guard.lab.shape.hosts.get(node as usize))
         else {
-            anyhow::bail!("there is no node {node}, or nothing to start on it");
+            anyhow::bail!("there is no node {node}, or the command line is empty");
         };
-        let lab = &self.own.lab;
-        let hosts = self.own.home.hosts_file(&lab.name);
-        self.own.home.namespaces(&lab.name).within(&topology::namespace(&lab.name, host), || {
-            // Names of hosts, where they can be had.
-            let _ = private_mounts(Some(&hosts));
-            Command::new(program)
-                .args(arguments)
-                .stdin(Stdio::null())
-                .stdout(output)
-                .stderr(errors)
-                .spawn()
-                .map(Guarded::new)
-                .with_context(|| format!("cannot run {program}"))
-        })
+        let lab = &self.lab_guard.lab;
+        let hosts = self.lab_guard.home.hosts_file(&lab.name);
+        self.lab_guard.home.namespaces(&lab.name).within(
+            &topology::namespace(&lab.name, host),
+            || {
+                // Host names are optional: without the mount they do not resolve.
+                let _ = private_mounts(Some(&hosts));
+                Command::new(program)
+                    .args(arguments)
+                    .stdin(Stdio::null())
+                    .stdout(output)
+                    .stderr(errors)
+                    .spawn()
+                    .map(ChildGuard::new)
+                    .with_context(|| format!("cannot run {program}"))
+            },
+        )
     }
 
-    fn change(&self, links: &[Link]) -> Result<()> {
+    fn change_links(&self, links: &[Link]) -> Result<()> {
         if self.is_netem {
-            return netem::apply(&self.own.home, &self.own.lab, links);
+            return netem::apply(&self.lab_guard.home, &self.lab_guard.lab, links);
         }
-        let socket = self.own.home.control_socket(&self.own.lab.name);
+        let socket = self.lab_guard.home.control_socket(&self.lab_guard.lab.name);
         for (hop, link) in (1..).zip(links) {
             emulator::control::ask(&socket, &Request::Set { hop, link: Box::new(*link) })?;
         }
@@ -94,6 +97,6 @@ impl Ground for LocalGround<'_> {
     }
 
     fn lab(&self) -> Option<(&Home, &Lab)> {
-        Some((&self.own.home, &self.own.lab))
+        Some((&self.lab_guard.home, &self.lab_guard.lab))
     }
 }

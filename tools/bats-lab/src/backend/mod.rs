@@ -1,4 +1,5 @@
-//! Where tests run: in namespaces over our emulator or the kernel's, on real hosts, in virtual time.
+//! Backends for tests: namespaces with our emulator or netem, real hosts, simulation in virtual
+//! time.
 
 pub(crate) mod doctor;
 pub(crate) mod local;
@@ -10,34 +11,34 @@ use std::fs::File;
 
 use anyhow::Result;
 
-use crate::process::Guarded;
+use crate::process::ChildGuard;
 use crate::settings::Link;
 use crate::state::{Home, Lab};
 
-/// Hosts that run programs.
-pub(crate) trait Ground: Sync {
-    /// The address by which the others know a node.
+/// A set of hosts that run programs.
+pub(crate) trait HostBackend: Sync {
+    /// The address of a node for the other nodes.
     fn address(&self, node: u32) -> String;
 
-    /// Starts a program on a node. It ends when what is returned is dropped.
+    /// Starts a program on a node. It ends when the returned guard is dropped.
     ///
     /// # Errors
-    /// Where it cannot be started.
-    fn start(&self, node: u32, words: &[String], output: File, errors: File) -> Result<Guarded>;
+    /// If it cannot be started.
+    fn start(&self, node: u32, words: &[String], output: File, errors: File) -> Result<ChildGuard>;
 
-    /// Makes links behave otherwise from now on.
+    /// Changes the settings of all links.
     ///
     /// # Errors
-    /// Where the backend cannot.
-    fn change(&self, links: &[Link]) -> Result<()>;
+    /// If the backend cannot change links.
+    fn change_links(&self, links: &[Link]) -> Result<()>;
 
-    /// The lab, where there is one.
+    /// The lab, if the backend has one.
     fn lab(&self) -> Option<(&Home, &Lab)>;
 
-    /// Ends what may still run on the hosts of a measurement.
-    fn settle(&self) {}
+    /// Terminates programs of the measurement that still run on the hosts.
+    fn stop_programs(&self) {}
 
-    /// What a reader has to know of the hosts.
+    /// Warnings about the hosts for the report.
     fn warnings(&self) -> Vec<String> {
         Vec::new()
     }

@@ -1,5 +1,6 @@
-//! Links by the kernel's netem: a token bucket where a host sends, and behind it, on an `ifb` where
-//! the other receives, delay and loss. So loss is drawn behind the bottleneck, as in our emulator.
+//! Links emulated by the kernel: a token bucket (tbf) on the interface of the sender, and netem
+//! delay and loss on an `ifb` at the receiver. Loss is applied behind the bottleneck, as in our
+//! emulator.
 
 use std::process::{Command, Stdio};
 
@@ -11,50 +12,50 @@ use crate::settings::{Direction, Link, Loss};
 use crate::state::{Home, Lab};
 use crate::topology::{self, End};
 
-/// Bytes that the token bucket lets through at once, at the least: a full frame.
-const LEAST_BURST: u64 = 1_600;
+/// Minimum burst of the token bucket in bytes: one full frame.
+const MIN_BURST_BYTES: u64 = 1_600;
 
 /// A command line.
-type Words = Vec<String>;
+type CommandLine = Vec<String>;
 
-fn words(text: &str) -> Words {
+fn command_line(text: &str) -> CommandLine {
     text.split_whitespace().map(str::to_owned).collect()
 }
 
-/// The commands that make a direction: those on the sender's interface, and those on the
-/// receiver's.
+/// The commands that configure one direction: those for the interface of the sender, and those for
+/// the interface of the receiver.
 ///
 /// # Errors
-/// What netem cannot do.
+/// If netem does not support a setting.
 pub(crate) fn commands(
     link: &Link,
     direction: &Direction,
     sender: &str,
     receiver: &str,
     hop: u32,
-) -> Result<(Vec<Words>, Vec<Words>)> {
+) -> Result<(Vec<CommandLine>, Vec<CommandLine>)> {
     let mut send = Vec::new();
     if direction.rate > 0 {
-        // A little more than a millisecond's worth, and what a queue of ours would hold.
-        let burst = (direction.rate / 8 / 800).max(LEAST_BURST);
+        // Burst: 1.25 ms at the link rate. Limit: the configured queue.
+        let burst = (direction.rate / 8 / 800).max(MIN_BURST_BYTES);
         let limit = link.queue_bytes(direction).max(burst);
-        send.push(words(&format!(
+        send.push(command_line(&format!(
             "tc qdisc replace dev {sender} root handle 1: tbf rate {}bit burst {burst}b limit {limit}b",
             direction.rate
         )));
     } else {
-        // What an earlier change has put there goes; hosts' interfaces have no queue by themselves.
-        send.push(words(&format!("tc qdisc replace dev {sender} root noqueue")));
+        // Remove the token bucket of an earlier change; veth interfaces have no queue by default.
+        send.push(command_line(&format!("tc qdisc replace dev {sender} root noqueue")));
     }
     let ifb = format!("ifb{hop}");
     let mut receive = vec![
-        words(&format!("ip link add {ifb} type ifb")),
-        words(&format!("ip link set {ifb} up")),
-        words(&format!("tc qdisc add dev {receiver} handle ffff: ingress")),
+        command_line(&format!("ip link add {ifb} type ifb")),
+        command_line(&format!("ip link set {ifb} up")),
+        command_line(&format!("tc qdisc add dev {receiver} handle ffff: ingress")),
     ];
     for protocol in ["ip", "ipv6"] {
         let priority = if protocol == "ip" { 1 } else { 2 };
-        receive.push(words(&format!(
+        receive.push(command_line(&format!(
             "tc filter add dev {receiver} parent ffff: protocol {protocol} prio {priority} u32 \
              match u32 0 0 action mirred egress redirect dev {ifb}"
         )));
@@ -63,13 +64,15 @@ pub(crate) fn commands(
     Ok((send, receive))
 }
 
-fn netem(direction: &Direction, ifb: &str) -> Result<Words> {
+fn netem(direction: &Direction, ifb: &str) -> Result<CommandLine> {
     if direction.jitter.is_zero() || direction.reorder {
-        // netem's jitter changes the order; ours without reordering has no counterpart.
+        // Supported: netem reorders packets when it applies jitter.
     } else {
-        bail!("netem's jitter reorders packets: say `reorder: true`, or use the backend netns");
+        bail!(
+            "netem reorders packets when it applies jitter: set `reorder: true`, or use the backend netns"
+        );
     }
-    // A limit in packets that never drops: what is on its way and as much again.
+    // A limit in packets that is never reached: twice the packets in flight, in minimum frames.
     let rate = if direction.rate > 0 { direction.rate } else { 10_000_000_000 };
     let delay = direction.delay + direction.jitter;
     let limit = (rate as f64 / 8.0 / 64.0 * delay.as_secs_f64() * 2.0) as u64 + 10_000;
@@ -81,14 +84,14 @@ fn netem(direction: &Direction, ifb: &str) -> Result<Words> {
             text += &format!(" {}us", micros(direction.jitter));
         }
     }
-    let percent = |share: f64| format!("{:.6}%", share * 100.0);
+    let percent = |fraction: f64| format!("{:.6}%", fraction * 100.0);
     if direction.black_hole {
         text += " loss 100%";
     } else {
         match direction.loss {
             Loss::Independent(0.0) => {}
-            Loss::Independent(share) => text += &format!(" loss random {}", percent(share)),
-            // p, r, 1-h, 1-k: all is lost in the bad state, nothing in the good one.
+            Loss::Independent(rate) => text += &format!(" loss random {}", percent(rate)),
+            // p, r, 1-h, 1-k: everything is lost in the bad state, nothing in the good one.
             Loss::GilbertElliott { enter, leave } => {
                 text += &format!(" loss gemodel {} {} 100% 0%", percent(enter), percent(leave));
             }
@@ -100,15 +103,15 @@ fn netem(direction: &Direction, ifb: &str) -> Result<Words> {
     if direction.corrupt > 0.0 {
         text += &format!(" corrupt {}", percent(direction.corrupt));
     }
-    Ok(words(&text))
+    Ok(command_line(&text))
 }
 
-/// Makes the links of a lab whose hosts are joined directly do what `links` says.
+/// Configures the links of a lab whose hosts are connected directly.
 pub(crate) fn apply(home: &Home, lab: &Lab, links: &[Link]) -> Result<()> {
     let namespaces = home.namespaces(&lab.name);
     for (hop, (link, edge)) in (1..).zip(links.iter().zip(&lab.shape.edges)) {
         let host = |node: u32| -> Result<String> {
-            let host = lab.shape.hosts.get(node as usize).context("there is no such host")?;
+            let host = lab.shape.hosts.get(node as usize).context("no such host")?;
             Ok(topology::namespace(&lab.name, host))
         };
         let (left, right) = (host(edge.0)?, host(edge.1)?);
@@ -123,21 +126,21 @@ pub(crate) fn apply(home: &Home, lab: &Lab, links: &[Link]) -> Result<()> {
     Ok(())
 }
 
-fn run(namespaces: &Namespaces, host: &str, commands: &[Words]) -> Result<()> {
+fn run(namespaces: &Namespaces, host: &str, commands: &[CommandLine]) -> Result<()> {
     namespaces.within(host, || {
-        for words in commands {
-            let Some((program, arguments)) = words.split_first() else { continue };
-            let place = find(program).with_context(|| {
+        for command_line in commands {
+            let Some((program, arguments)) = command_line.split_first() else { continue };
+            let path = find(program).with_context(|| {
                 format!("the backend netem needs `{program}` (Debian: iproute2)")
             })?;
-            let output = Command::new(place).args(arguments).stdin(Stdio::null()).output()?;
+            let output = Command::new(path).args(arguments).stdin(Stdio::null()).output()?;
             let error = String::from_utf8_lossy(&output.stderr);
-            // What is there already from an earlier change is as it shall be.
+            // An object that exists from an earlier change needs no action.
             if !output.status.success()
                 && !error.contains("File exists")
                 && !error.contains("Exclusivity")
             {
-                bail!("`{}` failed: {}", words.join(" "), explain(error.trim()));
+                bail!("`{}` failed: {}", command_line.join(" "), explain(error.trim()));
             }
         }
         Ok(())
@@ -151,14 +154,14 @@ fn explain(error: &str) -> String {
     error.lines().last().unwrap_or_default().to_owned()
 }
 
-/// Why netem cannot be used here, if it cannot. To be called where namespaces are allowed.
-pub(crate) fn obstacle() -> Option<String> {
+/// Why netem is not available here, if it is not. Needs the privilege to create namespaces.
+pub(crate) fn unavailable_reason() -> Option<String> {
     for program in ["ip", "tc"] {
         if find(program).is_none() {
             return Some(format!("`{program}` is not installed (Debian: iproute2)"));
         }
     }
-    let tried = std::thread::scope(|scope| {
+    let checked = std::thread::scope(|scope| {
         scope
             .spawn(|| -> Result<()> {
                 nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET)?;
@@ -167,10 +170,12 @@ pub(crate) fn obstacle() -> Option<String> {
                     "tc qdisc add dev ifb1 root netem delay 1ms loss 1%",
                     "tc qdisc replace dev ifb1 root tbf rate 1mbit burst 10kb latency 10ms",
                 ] {
-                    let words = words(text);
-                    let place = find(&words[0]).context("it is not installed")?;
-                    let output =
-                        Command::new(place).args(&words[1..]).stdin(Stdio::null()).output()?;
+                    let command_line = command_line(text);
+                    let path = find(&command_line[0]).context("it is not installed")?;
+                    let output = Command::new(path)
+                        .args(&command_line[1..])
+                        .stdin(Stdio::null())
+                        .output()?;
                     if !output.status.success() {
                         let error = String::from_utf8_lossy(&output.stderr).trim().to_owned();
                         bail!("`{text}`: {}", explain(&error));
@@ -180,10 +185,10 @@ pub(crate) fn obstacle() -> Option<String> {
             })
             .join()
     });
-    match tried {
+    match checked {
         Ok(Ok(())) => None,
         Ok(Err(error)) => Some(format!("{error:#}")),
-        Err(_) => Some("it cannot be tried".to_owned()),
+        Err(_) => Some("the check panicked".to_owned()),
     }
 }
 
@@ -194,12 +199,12 @@ mod tests {
     use super::*;
     use crate::settings::Queue;
 
-    /// Oasis's way: a token bucket where the sender's frames leave; where the receiver's come in all
-    /// are redirected to an ifb, whose root delays and loses. So loss is drawn behind the bottleneck.
-    /// Other than there: the bucket's queue is the one that was asked for and not a millisecond, IPv6
-    /// is redirected, too, and the limit never drops, counted in packets as netem counts.
+    /// As in Oasis: a token bucket on the egress of the sender; an ifb on the ingress of the
+    /// receiver, with netem for delay and loss. Loss is applied behind the bottleneck. Unlike
+    /// Oasis, the bucket has the configured queue instead of 1 ms, IPv6 is redirected too, and the
+    /// netem limit (in packets) never drops.
     #[test]
-    fn the_bucket_is_in_front_of_delay_and_loss() {
+    fn token_bucket_precedes_delay_and_loss() {
         let direction = Direction {
             rate: 100_000_000,
             delay: Duration::from_millis(10),
@@ -209,7 +214,9 @@ mod tests {
         };
         let link = Link { forward: direction, backward: direction };
         let (send, receive) = commands(&link, &direction, "eth0", "eth1", 3).unwrap();
-        let lines = |all: &[Words]| all.iter().map(|words| words.join(" ")).collect::<Vec<_>>();
+        let lines = |all: &[CommandLine]| {
+            all.iter().map(|command_line| command_line.join(" ")).collect::<Vec<_>>()
+        };
         assert_eq!(
             lines(&send),
             [
@@ -232,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_asked_for_is_not_said() {
+    fn unset_settings_add_no_netem_options() {
         let direction = Direction {
             rate: 0,
             delay: Duration::ZERO,
@@ -241,9 +248,9 @@ mod tests {
         };
         let link = Link { forward: direction, backward: direction };
         let (send, receive) = commands(&link, &direction, "eth0", "eth1", 1).unwrap();
-        // Without a rate there is no bucket, nor what is left of one; without a delay no word of it.
-        let [words] = send.as_slice() else { panic!("{send:?}") };
-        assert_eq!(words.join(" "), "tc qdisc replace dev eth0 root noqueue");
+        // Without a rate there is no token bucket, and without a delay no `delay` option.
+        let [command_line] = send.as_slice() else { panic!("{send:?}") };
+        assert_eq!(command_line.join(" "), "tc qdisc replace dev eth0 root noqueue");
         assert_eq!(
             receive.last().unwrap().join(" "),
             "tc qdisc replace dev ifb1 root netem limit 10000"
@@ -251,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_netem_cannot_do_is_refused() {
+    fn jitter_without_reordering_is_rejected() {
         let direction = Direction { jitter: Duration::from_millis(1), ..Direction::default() };
         let link = Link { forward: direction, backward: direction };
         assert!(commands(&link, &direction, "a", "b", 1).is_err());

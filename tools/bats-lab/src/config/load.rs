@@ -1,4 +1,4 @@
-//! From the words of a command line to a plan: `FILE`, `FILE:TEST`, `case:NAME`.
+//! Loads the tests that a command line names: `FILE`, `FILE:TEST` or `case:NAME`.
 
 use std::path::Path;
 
@@ -6,21 +6,20 @@ use anyhow::{Result, bail};
 
 use super::model::TestFile;
 use super::source::Source;
-use super::{shipped, tests_of};
+use super::{expand, shipped};
 use crate::plan::Suite;
 
-/// Reads what `what` names and leaves the tests that `only` names, or all that are not switched
-/// off.
+/// Loads the tests that `argument` names. Keeps the test `only`, or all enabled tests.
 ///
 /// # Errors
-/// Where a file cannot be read or something in it is wrong, with file, line and column.
-pub(crate) fn suite(what: &str, only: Option<&str>) -> Result<Suite> {
-    let (source, named) = match what.strip_prefix("case:") {
+/// If a file cannot be read or is invalid; the error has file, line and column.
+pub(crate) fn suite(argument: &str, only: Option<&str>) -> Result<Suite> {
+    let (source, named) = match argument.strip_prefix("case:") {
         Some(name) => (shipped::case(name)?, None),
-        None => open(what)?,
+        None => open(argument)?,
     };
     let file: TestFile = source.parse()?;
-    let mut suite = tests_of::suite(&source, &file)?;
+    let mut suite = expand::suite(&source, &file)?;
     let names: Vec<String> = suite.cases.iter().map(|case| case.name.clone()).collect();
     match only.or(named.as_deref()).filter(|only| *only != "all") {
         Some(only) => {
@@ -32,7 +31,7 @@ pub(crate) fn suite(what: &str, only: Option<&str>) -> Result<Suite> {
                         bail!("{}: no test `{only}`; did you mean `{near}`?", source.name)
                     }
                     None => bail!(
-                        "{}: no test `{only}`; there are {}",
+                        "{}: no test `{only}`; available: {}",
                         source.name,
                         names.collect::<Vec<_>>().join(", ")
                     ),
@@ -41,23 +40,23 @@ pub(crate) fn suite(what: &str, only: Option<&str>) -> Result<Suite> {
         }
         None => {
             for case in suite.cases.iter().filter(|case| !case.enabled) {
-                suite.notes.push(format!("`{}` is switched off by its `if`", case.name));
+                suite.notes.push(format!("`{}` is disabled by its `if`", case.name));
             }
             suite.cases.retain(|case| case.enabled);
         }
     }
     if suite.cases.is_empty() {
-        bail!("{}: there is no test to run", source.name);
+        bail!("{}: no test to run", source.name);
     }
     Ok(suite)
 }
 
-/// `FILE`, or Oasis's `FILE:TEST`.
-fn open(what: &str) -> Result<(Source, Option<String>)> {
-    if let Some((file, test)) = what.rsplit_once(':').filter(|_| !Path::new(what).exists())
+/// `FILE`, or `FILE:TEST` as in Oasis.
+fn open(argument: &str) -> Result<(Source, Option<String>)> {
+    if let Some((file, test)) = argument.rsplit_once(':').filter(|_| !Path::new(argument).exists())
         && Path::new(file).exists()
     {
         return Ok((Source::open(Path::new(file))?, Some(test.to_owned())));
     }
-    Ok((Source::open(Path::new(what))?, None))
+    Ok((Source::open(Path::new(argument))?, None))
 }

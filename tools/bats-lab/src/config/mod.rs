@@ -1,5 +1,6 @@
-//! What shall be tested: files of YAML or JSON, read, checked and expanded.
+//! Test files in YAML or JSON: parsed, checked and expanded.
 
+pub(crate) mod expand;
 pub(crate) mod load;
 pub(crate) mod model;
 pub(crate) mod network;
@@ -8,7 +9,6 @@ pub(crate) mod schema;
 pub(crate) mod shipped;
 pub(crate) mod source;
 pub(crate) mod suggest;
-pub(crate) mod tests_of;
 pub(crate) mod tools;
 pub(crate) mod values;
 mod words;

@@ -1,54 +1,55 @@
-//! A test file as it is written. The words are Oasis's where it has them; sources of the schema.
+//! The structure of a test file, from which the JSON schema is generated. Key names follow Oasis
+//! where it has them.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_saphyr::Spanned;
 
-use super::values::{Many, NameOr, Ordered, Text};
+use super::values::{NameOr, OneOrMany, OrderedMap, Text};
 
 /// Tests of protocols over emulated networks.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(title = "batslab test file")]
 pub(crate) struct TestFile {
-    /// Oasis's description of its containers. Hosts are namespaces here, so it says nothing.
+    /// Container description of Oasis; ignored, because hosts are namespaces here.
     #[serde(default)]
     #[schemars(with = "Option<serde_json::Value>")]
     pub(crate) containernet: Option<serde::de::IgnoredAny>,
     /// Real hosts for the backend `ssh`, by name of the testbed.
     #[serde(default)]
-    pub(crate) testbeds: Ordered<Vec<TestbedHost>>,
-    /// Protocols of this file, beside the predefined ones.
+    pub(crate) testbeds: OrderedMap<Vec<TestbedHost>>,
+    /// Protocols of this file, in addition to the predefined ones.
     #[serde(default)]
     pub(crate) protocols: Vec<ProtocolSpec>,
-    /// Topologies of this file, to be named in `topology: { config_name: NAME }`.
+    /// Topologies of this file, referenced as `topology: { config_name: NAME }`.
     #[serde(default)]
     pub(crate) topologies: Vec<TopologySpec>,
     /// The tests, run in this order.
     #[serde(default)]
-    pub(crate) tests: Ordered<TestSpec>,
+    pub(crate) tests: OrderedMap<TestSpec>,
 }
 
 /// A host of a testbed.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TestbedHost {
-    /// Who logs in.
+    /// User name for the login.
     pub(crate) user: Option<String>,
-    /// Address or name to log in to.
+    /// Address or host name for the login.
     #[schemars(with = "String")]
     pub(crate) ip: Spanned<String>,
-    /// Address that the tests' traffic goes to; `ip` if not said.
+    /// Address for the traffic of the tests; default: `ip`.
     pub(crate) address: Option<String>,
     /// Port of the SSH server.
     pub(crate) port: Option<u16>,
-    /// What `uname -m` has to say there.
+    /// Required output of `uname -m`.
     pub(crate) arch: Option<String>,
-    /// File with the private key to log in with.
+    /// File with the private key for the login.
     pub(crate) authorized_key: Option<String>,
-    /// Interface that has to be there.
+    /// Interface that must exist.
     pub(crate) intf: Option<String>,
-    /// Configuration of `ssh`, for what is not said here: known hosts, hosts to jump over.
+    /// Configuration file of `ssh` for other settings: known hosts, jump hosts.
     pub(crate) ssh_config: Option<String>,
 }
 
@@ -56,74 +57,75 @@ pub(crate) struct TestbedHost {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TestSpec {
-    /// What it shows, for people.
+    /// Description for reports.
     #[serde(default)]
     pub(crate) description: String,
-    /// Whether it runs when no test is named.
-    #[serde(default = "yes", rename = "if")]
+    /// Whether it runs if no test is named.
+    #[serde(default = "default_true", rename = "if")]
     pub(crate) enabled: bool,
     /// The network, or a family of networks.
     #[schemars(with = "TopologyUse")]
     pub(crate) topology: Spanned<TopologyUse>,
-    /// Names of protocols, or protocols.
+    /// Protocols under test, by name or inline.
     pub(crate) target_protocols: Vec<NameOr<ProtocolSpec>>,
-    /// How packets find their way; static routes of the fewest hops if not said.
+    /// Routing; default: static routes with the fewest hops.
     #[schemars(with = "Option<RouteName>")]
     pub(crate) route: Option<Spanned<RouteName>>,
-    /// What is done over each protocol: `iperf`, `bats_iperf`, `rtt`, `ping`, `scp`, `sshping`, or
+    /// Tools to run over each protocol: `iperf`, `bats_iperf`, `rtt`, `ping`, `scp`, `sshping`, or
     /// any command.
-    pub(crate) test_tools: Ordered<ToolSpec>,
-    /// Flows that run beside those of the tools with `iperf` in their name.
+    pub(crate) test_tools: OrderedMap<ToolSpec>,
+    /// Competing flows that run during the tools with `iperf` in their name.
     #[serde(default)]
     pub(crate) competition_flows: Vec<FlowSpec>,
-    /// One protocol after the other, or all at once, each in a network of its own.
+    /// Run protocols one after the other, or in parallel, each in its own network.
     #[serde(default)]
     pub(crate) execution_mode: ExecutionMode,
-    /// Whether a failure of this test leaves the whole a success.
+    /// Whether the run succeeds even if this test fails.
     #[serde(default)]
     pub(crate) allow_failure: bool,
-    /// Where it runs if the command line does not say.
+    /// Backend if the command line names none.
     pub(crate) backend: Option<BackendName>,
-    /// How often each measurement is made.
+    /// Number of repetitions of each measurement.
     #[schemars(with = "Option<u32>")]
     pub(crate) repetitions: Option<Spanned<u32>>,
-    /// Decides losses, jitter and random choices. Each repetition counts it up.
+    /// Seed of losses, jitter and random choices; incremented for each repetition.
     pub(crate) seed: Option<u64>,
     /// Changes of links while a tool runs.
     #[serde(default)]
     pub(crate) events: Vec<EventSpec>,
-    /// What the figures have to be.
+    /// Required values of figures.
     #[serde(default)]
     pub(crate) assertions: Vec<AssertionSpec>,
-    /// Figures of others, shown beside ours.
+    /// Published figures of others, shown for comparison.
     #[serde(default)]
     pub(crate) published: Vec<PublishedSpec>,
-    /// Whether the emulator is measured first, and the result is part of the report.
-    #[serde(default = "yes")]
+    /// Whether to measure the emulator first and include the result in the report.
+    #[serde(default = "default_true")]
     pub(crate) verify: bool,
-    /// Whether the first packets of the client are kept as a pcap-ng file.
+    /// Whether to save the first packets of the client as a pcap-ng file.
     #[serde(default)]
     pub(crate) capture: bool,
-    /// Seconds between samples of queues and sockets: 0.01 to 10, 0.1 if not said.
+    /// Sampling interval of queues and sockets in seconds: 0.01 to 10; default: 0.1.
     #[schemars(with = "Option<f64>")]
     pub(crate) sample_interval: Option<Spanned<f64>>,
 }
 
-fn yes() -> bool {
+fn default_true() -> bool {
     true
 }
 
-/// Where tests run.
+/// The backend that runs a test.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema, clap::ValueEnum, serde::Serialize,
 )]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum BackendName {
-    /// Virtual time: this project's protocols, datagrams and models of TCP, the same result each time.
+    /// Simulation in virtual time, reproducible: protocols of this project, datagrams and models of
+    /// TCP.
     Sim,
-    /// Network namespaces, joined by the emulator of this program.
+    /// Network namespaces, connected by the emulator of this program.
     Netns,
-    /// Network namespaces, joined by the kernel's netem.
+    /// Network namespaces, connected by the netem qdisc of the kernel.
     Netem,
     /// Real hosts.
     Ssh,
@@ -135,7 +137,7 @@ impl BackendName {
         matches!(self, Self::Netns | Self::Netem)
     }
 
-    /// As it is written.
+    /// Its name in test files.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Sim => "sim",
@@ -146,33 +148,33 @@ impl BackendName {
     }
 }
 
-/// One after the other, or at once.
+/// Execution order of protocols.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ExecutionMode {
     /// One after the other.
     #[default]
     Serial,
-    /// At once. The processors are shared: for figures of latency or low rates only.
+    /// In parallel. They share the processors, so use it only for latency or low rates.
     Parallel,
 }
 
-/// How packets find their way.
+/// Routing between nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum RouteName {
-    /// Routes along the chain.
+    /// Static routes along a chain.
     StaticRoute,
-    /// Routes of the fewest hops.
+    /// Static routes with the fewest hops.
     StaticBfs,
-    /// OLSR; comes with the node.
+    /// OLSR; not supported yet.
     #[serde(alias = "olsr")]
     OlsrRoute,
-    /// Open/R; comes with the node.
+    /// Open/R; not supported yet.
     OpenrRoute,
 }
 
-/// A topology, or the name of one.
+/// A topology, inline or by name.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TopologyUse {
@@ -182,29 +184,29 @@ pub(crate) struct TopologyUse {
     /// File with topologies; the predefined ones are in `predefined.topology.yaml`.
     #[schemars(with = "Option<String>")]
     pub(crate) config_file: Option<Spanned<String>>,
-    /// Its name, for reports.
+    /// Name for reports.
     pub(crate) name: Option<String>,
-    /// A chain or anything.
+    /// Type of the topology.
     #[schemars(with = "Option<TopologyType>")]
     pub(crate) topology_type: Option<Spanned<TopologyType>>,
-    /// How many nodes: 2 to 17.
+    /// Number of nodes: 2 to 17.
     #[schemars(with = "Option<u32>")]
     pub(crate) nodes: Option<Spanned<u32>>,
-    /// Oasis's attributes of the links of a chain.
+    /// Link attributes of a chain, as in Oasis.
     #[serde(default)]
     pub(crate) array_description: Vec<ArraySpec>,
-    /// Oasis's file of matrices, or the matrices themselves.
+    /// Link matrices as in Oasis, inline or as a file name.
     pub(crate) json_description: Option<NameOr<Matrices>>,
-    /// What every link does, beside what `array_description` says.
+    /// Settings of every link, in addition to `array_description`.
     pub(crate) link: Option<LinkSpec>,
-    /// What each link does; with `between` also where it is.
+    /// Settings of each link; in a mesh with `between`.
     #[serde(default)]
     pub(crate) links: Vec<LinkSpec>,
-    /// Values of all links, of which every combination is a network.
+    /// Values for all links; every combination is one network.
     pub(crate) matrix: Option<MatrixSpec>,
 }
 
-/// A topology of a list of topologies.
+/// An entry of a list of topologies.
 pub(crate) type TopologySpec = TopologyUse;
 
 /// A file of topologies.
@@ -214,7 +216,7 @@ pub(crate) struct TopologyFile {
     pub(crate) topology: Vec<TopologySpec>,
 }
 
-/// A chain or anything.
+/// Type of the topology.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum TopologyType {
@@ -228,7 +230,7 @@ pub(crate) enum TopologyType {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ArraySpec {
-    /// Loss in per cent.
+    /// Loss in percent.
     pub(crate) link_loss: Option<ArrayValues>,
     /// One-way delay in ms.
     pub(crate) link_latency: Option<ArrayValues>,
@@ -244,16 +246,16 @@ pub(crate) struct ArraySpec {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ArrayValues {
-    /// One value for all links, or one for each.
+    /// One value for all links, or one for each link.
     #[schemars(with = "Vec<f64>")]
     pub(crate) init_value: Spanned<Vec<f64>>,
-    /// What is added at each step.
+    /// Increment of each step.
     pub(crate) step_len: Option<f64>,
-    /// How many steps beyond the first value.
+    /// Number of steps after the first value.
     pub(crate) step_num: Option<u32>,
 }
 
-/// Matrices that describe links, one value for each direction.
+/// Matrices that describe links, with a value for each direction.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Matrices {
@@ -261,27 +263,27 @@ pub(crate) struct Matrices {
     pub(crate) data: Vec<MatrixData>,
 }
 
-/// One matrix: row i, column j for the direction from i to j.
+/// One matrix; row i, column j is the direction from node i to node j.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct MatrixData {
     /// 0 adjacency, 1 bandwidth (Mbit/s), 2 loss (%), 3 latency (ms), 4 jitter (ms).
     #[schemars(with = "u32")]
     pub(crate) matrix_type: Spanned<u32>,
-    /// For people.
+    /// Description; ignored.
     #[serde(default)]
-    #[allow(dead_code, reason = "Oasis's files have it; it says nothing to the program")]
+    #[allow(dead_code, reason = "present in files for Oasis; not used")]
     pub(crate) description: String,
-    /// As many rows and columns as there are nodes.
+    /// One row and one column for each node.
     #[schemars(with = "Vec<Vec<f64>>")]
     pub(crate) matrix_data: Spanned<Vec<Vec<f64>>>,
 }
 
-/// What a link does. `X/Y` gives its two directions different values.
+/// Settings of a link. `X/Y` sets the two directions separately.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct LinkSpec {
-    /// The two nodes of the link, in a list of links of a mesh.
+    /// The two nodes of the link, in a mesh.
     #[schemars(with = "Option<Vec<u32>>")]
     pub(crate) between: Option<Spanned<Vec<u32>>>,
     /// Rate in Ethernet frames: `100M`, `1G`, `none`.
@@ -290,48 +292,48 @@ pub(crate) struct LinkSpec {
     /// One-way delay: `10ms`; a bare number is in ms.
     #[schemars(with = "Option<Text>")]
     pub(crate) delay: Option<Spanned<Text>>,
-    /// How far the delay varies up and down: `1ms`.
+    /// Maximum deviation of the delay in both directions: `1ms`.
     #[schemars(with = "Option<Text>")]
     pub(crate) jitter: Option<Spanned<Text>>,
-    /// Whether jitter may change the order of packets.
+    /// Whether jitter may reorder packets.
     pub(crate) reorder: Option<bool>,
-    /// `5%`, or `ge:1%,9%` for bursts (probability to enter and to leave one).
+    /// Loss: `5%`, or `ge:1%,9%` for Gilbert-Elliott bursts (probability to enter and to leave).
     #[schemars(with = "Option<Text>")]
     pub(crate) loss: Option<Spanned<Text>>,
-    /// Packets that arrive twice: `1%`.
+    /// Duplicated packets: `1%`.
     #[schemars(with = "Option<Text>")]
     pub(crate) duplicate: Option<Spanned<Text>>,
-    /// Packets that arrive with a byte changed: `0.1%`.
+    /// Packets with one byte corrupted: `0.1%`.
     #[schemars(with = "Option<Text>")]
     pub(crate) corrupt: Option<Spanned<Text>>,
-    /// Queue before the link: `1bdp`, `250k`, `4M` (bytes).
+    /// Queue in front of the link: `1bdp`, `250k`, `4M` (bytes).
     #[schemars(with = "Option<Text>")]
     pub(crate) queue: Option<Spanned<Text>>,
-    /// Nothing passes.
+    /// Drop all packets.
     pub(crate) down: Option<bool>,
 }
 
-/// Values of all links, of which every combination is a network; the first key varies slowest.
+/// Values for all links; every combination is one network, and the first key varies slowest.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct MatrixSpec {
-    /// As in a link.
+    /// Values as in a link.
     #[serde(default)]
     #[schemars(with = "Vec<Text>")]
     pub(crate) loss: Vec<Spanned<Text>>,
-    /// As in a link.
+    /// Values as in a link.
     #[serde(default)]
     #[schemars(with = "Vec<Text>")]
     pub(crate) delay: Vec<Spanned<Text>>,
-    /// As in a link.
+    /// Values as in a link.
     #[serde(default)]
     #[schemars(with = "Vec<Text>")]
     pub(crate) jitter: Vec<Spanned<Text>>,
-    /// As in a link.
+    /// Values as in a link.
     #[serde(default)]
     #[schemars(with = "Vec<Text>")]
     pub(crate) rate: Vec<Spanned<Text>>,
-    /// As in a link.
+    /// Values as in a link.
     #[serde(default)]
     #[schemars(with = "Vec<Text>")]
     pub(crate) queue: Vec<Spanned<Text>>,
@@ -341,30 +343,30 @@ pub(crate) struct MatrixSpec {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ProtocolSpec {
-    /// Its name. `tcp`, `udp`, `btp`, `brtp`, `brctp`, `transparent`, `quic` are built in.
+    /// Its name. Built in: `tcp`, `udp`, `btp`, `brtp`, `brctp`, `transparent`, `quic`.
     #[schemars(with = "Option<String>")]
     pub(crate) name: Option<Spanned<String>>,
-    /// Daemons on all nodes, or a client and a server.
+    /// Where its programs run.
     #[serde(rename = "type")]
     pub(crate) kind: Option<ProtocolType>,
-    /// The program.
+    /// Name of the program.
     pub(crate) bin: Option<String>,
-    /// Its arguments; `%s` stands for the server's address.
+    /// Arguments of the program; `%s` stands for the address of the server.
     #[serde(default)]
-    pub(crate) args: Many<Text>,
-    /// A file for the program; goes behind the arguments as `--config=FILE`.
+    pub(crate) args: OneOrMany<Text>,
+    /// Configuration file of the program, passed after the arguments as `--config=FILE`.
     pub(crate) config_file: Option<String>,
-    /// Congestion control of `tcp` and `quic`; of others a word for reports.
+    /// Congestion control of `tcp` and `quic`; for other protocols a label for reports.
     pub(crate) version: Option<Text>,
-    /// Port on the client's node that tools connect to.
+    /// Port on the node of the client that tools connect to.
     pub(crate) port: Option<u16>,
-    /// What passes a client and a server: `tcp` if not said, or `udp`.
+    /// Protocol that a tunnel of client and server transports: `tcp` (default) or `udp`.
     pub(crate) carries: Option<PacketType>,
-    /// What passes a client and a server goes to the server only.
+    /// Whether the tunnel transports data to the server only.
     #[serde(default)]
     pub(crate) one_way: bool,
-    /// Of this project's protocols: what hosts on a way of several links do. `recode` for btp,
-    /// brtp and brctp if not said, in the simulator; elsewhere hosts forward packets.
+    /// For protocols of this project: the role of hosts on a path of several links. Default in the
+    /// simulator: `recode` for btp, brtp and brctp. On other backends hosts forward IP packets.
     pub(crate) relays: Option<Relays>,
     /// Client and server of a protocol that has two programs.
     #[serde(default)]
@@ -378,30 +380,30 @@ pub(crate) struct ProtocolFile {
     pub(crate) protocols: Vec<ProtocolSpec>,
 }
 
-/// Daemons on all nodes, or a client and a server.
+/// Where its programs run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ProtocolType {
-    /// On every node.
+    /// Daemons on every node.
     Distributed,
-    /// A client on the client's node and a server on the server's.
+    /// A client on the node of the client and a server on the node of the server.
     NoneDistributed,
 }
 
-/// What hosts on a way of several links do.
+/// The role of hosts on a path of several links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Relays {
-    /// They repair and recode, hop by hop.
+    /// Relays that repair and recode on every hop.
     Recode,
-    /// They carry coded packets on; the ends repair.
+    /// Relays that forward coded packets; only the ends repair.
     Forward,
-    /// They forward packets as routers do; the connection is from end to end.
+    /// Hosts forward IP packets as routers do; the connection is end to end.
     None,
 }
 
 impl Relays {
-    /// As it is written.
+    /// Its name in test files.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Recode => "recode",
@@ -422,47 +424,47 @@ pub(crate) enum PacketType {
     Udp,
 }
 
-/// What a tool shall do. Keys that a tool does not know are errors.
+/// Parameters of a tool. Keys that the tool does not use are errors.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ToolSpec {
-    /// Node of the client; 0 if not said.
+    /// Node of the client; default: 0.
     #[schemars(with = "Option<u32>")]
     pub(crate) client_host: Option<Spanned<u32>>,
-    /// Node of the server; the last one if not said.
+    /// Node of the server; default: the last one.
     #[schemars(with = "Option<u32>")]
     pub(crate) server_host: Option<Spanned<u32>>,
-    /// Seconds of an interval: 1 if not said.
+    /// Interval in seconds; default: 1.
     #[schemars(with = "Option<f64>")]
     pub(crate) interval: Option<Spanned<f64>>,
-    /// How many intervals: 10 if not said.
+    /// Number of intervals; default: 10.
     #[schemars(with = "Option<u32>")]
     pub(crate) interval_num: Option<Spanned<u32>>,
-    /// `iperf`, `bats_iperf`: streams.
+    /// `iperf`, `bats_iperf`: number of parallel streams.
     #[schemars(with = "Option<u16>")]
     pub(crate) parallel: Option<Spanned<u16>>,
     /// `iperf`: TCP or UDP.
     pub(crate) packet_type: Option<PacketType>,
-    /// `iperf`, `bats_iperf`: Mbit/s, 0 for as much as goes.
+    /// `iperf`, `bats_iperf`: rate in Mbit/s; 0 for no limit.
     #[schemars(with = "Option<f64>")]
     pub(crate) bitrate: Option<Spanned<f64>>,
-    /// Further arguments; of a command all of them. `%s` stands for the server's address.
-    #[schemars(with = "Option<Many<Text>>")]
-    pub(crate) args: Option<Spanned<Many<Text>>>,
-    /// `rtt`, `ping`: messages; 1 measures the first of 15 connections.
+    /// Further arguments; for a command, all arguments. `%s` stands for the address of the server.
+    #[schemars(with = "Option<OneOrMany<Text>>")]
+    pub(crate) args: Option<Spanned<OneOrMany<Text>>>,
+    /// `rtt`, `ping`: number of messages; 1 measures the first message of 15 connections.
     #[schemars(with = "Option<u32>")]
     pub(crate) packet_count: Option<Spanned<u32>>,
-    /// `rtt`, `ping`: bytes of a message.
+    /// `rtt`, `ping`: message size in bytes.
     #[schemars(with = "Option<u32>")]
     pub(crate) packet_size: Option<Spanned<u32>>,
-    /// `scp`: MB of the file.
+    /// `scp`: file size in MB.
     #[schemars(with = "Option<u32>")]
     pub(crate) file_size: Option<Spanned<u32>>,
-    /// A command: what runs on the server's node meanwhile.
-    pub(crate) server: Option<Many<Text>>,
+    /// For a command: the program on the node of the server during the measurement.
+    pub(crate) server: Option<OneOrMany<Text>>,
 }
 
-/// A flow beside the tool's.
+/// A flow that competes with the flow of the tool.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct FlowSpec {
@@ -475,10 +477,10 @@ pub(crate) struct FlowSpec {
     /// Node of the receiver.
     #[schemars(with = "u32")]
     pub(crate) server_host: Spanned<u32>,
-    /// Seconds from the start of the tool; drawn from the seed if not said.
+    /// Start in seconds after the start of the tool; default: drawn from the seed.
     #[schemars(with = "Option<f64>")]
     pub(crate) delay: Option<Spanned<f64>>,
-    /// Seconds; drawn from the seed if not said.
+    /// Duration in seconds; default: drawn from the seed.
     #[schemars(with = "Option<f64>")]
     pub(crate) duration: Option<Spanned<f64>>,
 }
@@ -487,61 +489,62 @@ pub(crate) struct FlowSpec {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct EventSpec {
-    /// Seconds from the start of the tool.
+    /// Time in seconds after the start of the tool.
     #[schemars(with = "f64")]
     pub(crate) at: Spanned<f64>,
-    /// The link, 1 for the first; all if not said.
+    /// Number of the link, beginning with 1; default: all links.
     #[schemars(with = "Option<u32>")]
     pub(crate) link: Option<Spanned<u32>>,
-    /// What the link does from then on; what is not said stays.
+    /// New settings of the link; other settings stay unchanged.
     pub(crate) set: LinkSpec,
 }
 
-/// What a figure has to be, of every measurement that it fits.
+/// Bounds of a figure, checked for every matching measurement.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct AssertionSpec {
-    /// The figure: `throughput_mbps`, `steady_mbps`, `efficiency`, `rtt_p50_ms`, `loss_percent`, ...
+    /// Name of the figure: `throughput_mbps`, `steady_mbps`, `efficiency`, `rtt_p50_ms`,
+    /// `loss_percent`, ...
     #[schemars(with = "String")]
     pub(crate) figure: Spanned<String>,
-    /// Only of this protocol.
+    /// Check only this protocol.
     #[schemars(with = "Option<String>")]
     pub(crate) protocol: Option<Spanned<String>>,
-    /// Only of this tool.
+    /// Check only this tool.
     #[schemars(with = "Option<String>")]
     pub(crate) tool: Option<Spanned<String>>,
-    /// Only of this network, 0 for the first.
+    /// Check only this network; 0 is the first.
     #[schemars(with = "Option<u32>")]
     pub(crate) topology: Option<Spanned<u32>>,
-    /// Not less than this.
+    /// Lower bound.
     pub(crate) at_least: Option<f64>,
-    /// Not more than this.
+    /// Upper bound.
     pub(crate) at_most: Option<f64>,
-    /// The bounds count in multiples of this protocol's figure over the same network.
+    /// The bounds are multiples of the figure of this protocol over the same network.
     #[schemars(with = "Option<String>")]
     pub(crate) relative_to: Option<Spanned<String>>,
 }
 
-/// Somebody else's figures.
+/// Figures that others published.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PublishedSpec {
-    /// Who published them, and where.
+    /// Source of the figures.
     pub(crate) source: String,
-    /// What was measured, as it is shown.
+    /// Label for reports.
     pub(crate) label: String,
-    /// The figure of ours that they stand beside.
+    /// Our figure to compare with.
     #[schemars(with = "String")]
     pub(crate) figure: Spanned<String>,
-    /// One figure for the whole test.
+    /// One value for the whole test.
     pub(crate) value: Option<f64>,
-    /// Losses of the rows, in per cent.
+    /// Losses of the rows, in percent.
     #[serde(default)]
     pub(crate) loss: Vec<f64>,
     /// One-way delays of the columns, in ms.
     #[serde(default)]
     pub(crate) delay: Vec<f64>,
-    /// The rows; `null` where there is no figure.
+    /// The rows; `null` for missing values.
     #[serde(default)]
     #[schemars(with = "Vec<Vec<Option<f64>>>")]
     pub(crate) values: Option<Spanned<Vec<Vec<Option<f64>>>>>,

@@ -1,4 +1,4 @@
-//! Topologies: from what is written to networks, every combination of steps one.
+//! Converts topologies of test files to networks; every combination of steps is a network.
 
 use std::time::Duration;
 
@@ -7,37 +7,38 @@ use serde_saphyr::Spanned;
 use super::model::{
     ArraySpec, ArrayValues, LinkSpec, Matrices, MatrixSpec, TopologyFile, TopologyType, TopologyUse,
 };
-use super::source::{Fault, Source};
+use super::source::{ConfigError, Source};
 use super::values::{NameOr, Text};
 use crate::plan::Network;
 use crate::settings::{Changes, Direction, Link, Loss, Queue};
-use crate::topology::{MOST_HOPS, path};
-use crate::units::{self, Both};
+use crate::topology::{MAX_HOPS, path};
+use crate::units::{self, PerDirection};
 
-/// Most networks of one test.
-const MOST_NETWORKS: usize = 1_000;
-/// Most nodes: a chain of the most links.
-const MOST_NODES: u32 = MOST_HOPS + 1;
+/// Maximum number of networks of one test.
+const MAX_NETWORKS: usize = 1_000;
+/// Maximum number of nodes: a chain with the maximum number of links.
+const MAX_NODES: u32 = MAX_HOPS + 1;
 
-/// The networks that a test asks for. `own` are the topologies of its file.
+/// The networks of a test. `own` are the topologies of its file.
 pub(crate) fn networks(
     source: &Source,
     used: &Spanned<TopologyUse>,
     own: &[TopologyUse],
-) -> Result<Vec<Network>, Fault> {
+) -> Result<Vec<Network>, ConfigError> {
     let Some(name) = &used.value.config_name else {
         if let Some(file) = &used.value.config_file {
-            return Err(source.wrong(file, "which topology of this file? say `config_name`, too"));
+            return Err(source
+                .invalid(file, "`config_file` needs `config_name`: which topology of the file?"));
         }
         return expand(source, &used.value, used);
     };
-    if let Some(key) = shaping(&used.value) {
-        return Err(source.wrong(
+    if let Some(key) = first_topology_key(&used.value) {
+        return Err(source.invalid(
             name,
-            format!("`config_name` names a topology: it says `{key}`, and nothing of it can be said here"),
+            format!("`config_name` references a topology, so `{key}` cannot be set here"),
         ));
     }
-    // Its name for reports may be another.
+    // The test can set another name for reports.
     let renamed = |mut topology: TopologyUse| {
         topology.name = used.value.name.clone().or(topology.name);
         topology
@@ -48,8 +49,8 @@ pub(crate) fn networks(
         list.iter().find(|one| one.name.as_deref() == Some(&name.value)).cloned()
     };
     if let Some(file) = &used.value.config_file {
-        let file = source.beside(file)?;
-        // A test file that names itself means its own.
+        let file = source.open_relative(file)?;
+        // A test file can name itself as `config_file`.
         let is_itself = file.text() == source.text();
         let list = if is_itself { own.to_vec() } else { file.parse::<TopologyFile>()?.topology };
         if let Some(topology) = found(&list, &mut known) {
@@ -68,9 +69,9 @@ pub(crate) fn networks(
     Err(source.unknown("topology", name, known.iter().map(String::as_str)))
 }
 
-/// The first key that shapes a topology and is said.
-fn shaping(topology: &TopologyUse) -> Option<&'static str> {
-    let said = [
+/// The first key that is set and defines a topology.
+fn first_topology_key(topology: &TopologyUse) -> Option<&'static str> {
+    let keys = [
         ("topology_type", topology.topology_type.is_some()),
         ("nodes", topology.nodes.is_some()),
         ("link", topology.link.is_some()),
@@ -79,62 +80,56 @@ fn shaping(topology: &TopologyUse) -> Option<&'static str> {
         ("array_description", !topology.array_description.is_empty()),
         ("json_description", topology.json_description.is_some()),
     ];
-    said.into_iter().find(|(_, is_said)| *is_said).map(|(key, _)| key)
+    keys.into_iter().find(|(_, is_set)| *is_set).map(|(key, _)| key)
 }
 
-/// The networks of one topology. `used` is where a fault without a better place is.
+/// The networks of one topology. `used` is the position of errors without a better one.
 fn expand(
     source: &Source,
     topology: &TopologyUse,
     used: &Spanned<TopologyUse>,
-) -> Result<Vec<Network>, Fault> {
-    let fault = |text: String| source.wrong(used, text);
+) -> Result<Vec<Network>, ConfigError> {
+    let error = |text: String| source.invalid(used, text);
     if used.value.config_name.is_some()
         && (topology.config_name.is_some() || topology.config_file.is_some())
     {
-        return Err(fault(
-            "a topology that is named here names another: say the last one".to_owned(),
-        ));
+        return Err(error("a referenced topology cannot reference another one".to_owned()));
     }
     let Some(kind) = &topology.topology_type else {
-        return Err(fault("a topology needs a `topology_type`, or a `config_name`".to_owned()));
+        return Err(error("a topology needs `topology_type` or `config_name`".to_owned()));
     };
     let Some(nodes) = &topology.nodes else {
-        return Err(fault("a topology needs `nodes`".to_owned()));
+        return Err(error("a topology needs `nodes`".to_owned()));
     };
-    if !(2..=MOST_NODES).contains(&nodes.value) {
-        return Err(source.wrong(nodes, format!("a network has 2 to {MOST_NODES} nodes")));
+    if !(2..=MAX_NODES).contains(&nodes.value) {
+        return Err(source.invalid(nodes, format!("a network must have 2 to {MAX_NODES} nodes")));
     }
     let count = nodes.value;
-    let mut base = Link { forward: nothing(), backward: nothing() };
+    let mut base = Link { forward: unrestricted(), backward: unrestricted() };
     let mut shapes = vec![(chain(count), vec![base; count as usize - 1])];
     let mut is_applied = false;
     if let Some(given) = &topology.json_description {
         if !topology.array_description.is_empty() {
-            return Err(source.wrong(
-                kind,
-                "links are described by `array_description` or by `json_description`, not by both",
-            ));
+            return Err(source
+                .invalid(kind, "use either `array_description` or `json_description`, not both"));
         }
         if kind.value == TopologyType::Mesh && !topology.links.is_empty() {
-            return Err(source.wrong(
-                kind,
-                "the links of a mesh are in `links` or in `json_description`, not in both",
-            ));
+            return Err(source
+                .invalid(kind, "use either `links` or `json_description` for a mesh, not both"));
         }
         shapes = vec![matrices(source, given, count, kind.value)?];
     } else if !topology.array_description.is_empty() {
         if kind.value == TopologyType::Mesh {
-            return Err(source.wrong(kind, "`array_description` is for `linear` topologies"));
+            return Err(source.invalid(kind, "`array_description` is for `linear` topologies"));
         }
         let links = arrays(source, &topology.array_description, count as usize - 1)?;
         shapes = links.into_iter().map(|links| (chain(count), links)).collect();
     } else if kind.value == TopologyType::Mesh {
-        // What each link says stands above what `link` says of all.
+        // Settings of a link override those of `link`.
         if let Some(link) = &topology.link {
             changes_of_all(source, link)?.apply(&mut base);
         }
-        shapes = vec![listed(source, topology, count, kind, base)?];
+        shapes = vec![mesh_links(source, topology, count, kind, base)?];
         is_applied = true;
     }
     if let Some(link) = topology.link.as_ref().filter(|_| !is_applied) {
@@ -143,10 +138,10 @@ fn expand(
     }
     if kind.value == TopologyType::Linear && !topology.links.is_empty() {
         if topology.links.len() != count as usize - 1 {
-            return Err(source.wrong(
+            return Err(source.invalid(
                 nodes,
                 format!(
-                    "{count} nodes have {} links, and `links` has {}",
+                    "a chain of {count} nodes has {} links, but `links` has {}",
                     count - 1,
                     topology.links.len()
                 ),
@@ -154,33 +149,33 @@ fn expand(
         }
         for (index, spec) in topology.links.iter().enumerate() {
             if let Some(between) = &spec.between {
-                return Err(source.wrong(between, "`between` is for `mesh` topologies"));
+                return Err(source.invalid(between, "`between` is for `mesh` topologies"));
             }
             let changes = changes(source, spec)?;
             shapes.iter_mut().for_each(|(_, links)| changes.apply(&mut links[index]));
         }
     }
     if let Some(matrix) = &topology.matrix {
-        shapes = multiply(source, matrix, shapes)?;
+        shapes = expand_matrix(source, matrix, shapes)?;
     }
-    if shapes.len() > MOST_NETWORKS {
-        return Err(fault(format!("{} networks are more than {MOST_NETWORKS}", shapes.len())));
+    if shapes.len() > MAX_NETWORKS {
+        return Err(error(format!("{} networks exceed the limit of {MAX_NETWORKS}", shapes.len())));
     }
     let name = topology.name.clone().unwrap_or_else(|| "inline".to_owned());
     let mut networks = Vec::with_capacity(shapes.len());
     for (edges, links) in shapes {
         if edges.is_empty() {
-            return Err(fault("this network has no links".to_owned()));
+            return Err(error("this network has no links".to_owned()));
         }
-        if edges.len() > MOST_HOPS as usize {
-            return Err(fault(format!("a network has at most {MOST_HOPS} links")));
+        if edges.len() > MAX_HOPS as usize {
+            return Err(error(format!("a network can have at most {MAX_HOPS} links")));
         }
         networks.push(network(&name, count, edges, links));
     }
     Ok(networks)
 }
 
-fn nothing() -> Direction {
+fn unrestricted() -> Direction {
     Direction {
         rate: 0,
         delay: Duration::ZERO,
@@ -211,7 +206,7 @@ fn network(name: &str, nodes: u32, edges: Vec<(u32, u32)>, links: Vec<Link>) -> 
     };
     let first = &links[0];
     let label = if links.iter().all(|link| link == first) && first.forward == first.backward {
-        format!("{shape}, each way {}", first.forward)
+        format!("{shape}, both directions {}", first.forward)
     } else if links.iter().all(|link| link == first) {
         format!("{shape}, forward {}; backward {}", first.forward, first.backward)
     } else {
@@ -220,29 +215,31 @@ fn network(name: &str, nodes: u32, edges: Vec<(u32, u32)>, links: Vec<Link>) -> 
     Network { name: name.to_owned(), label, nodes, edges, links, loss_percent, delay_ms }
 }
 
-/// What keys say that are not for a link at one place.
-pub(crate) fn changes_of_all(source: &Source, link: &LinkSpec) -> Result<Changes, Fault> {
+/// The changes of keys that are not for a single link.
+pub(crate) fn changes_of_all(source: &Source, link: &LinkSpec) -> Result<Changes, ConfigError> {
     match &link.between {
         Some(between) => {
-            Err(source.wrong(between, "`between` is for one of the `links` of a mesh"))
+            Err(source.invalid(between, "`between` is only for one of the `links` of a mesh"))
         }
         None => changes(source, link),
     }
 }
 
-/// What a link's keys say.
-fn changes(source: &Source, link: &LinkSpec) -> Result<Changes, Fault> {
+/// The changes of the keys of a link.
+fn changes(source: &Source, link: &LinkSpec) -> Result<Changes, ConfigError> {
     fn read<T: Clone>(
         source: &Source,
         value: &Option<Spanned<Text>>,
         one: impl Fn(&str) -> Result<T, String>,
-    ) -> Result<Option<Both<T>>, Fault> {
+    ) -> Result<Option<PerDirection<T>>, ConfigError> {
         let Some(value) = value else { return Ok(None) };
-        Both::parse(&value.value.0, one).map(Some).map_err(|error| source.wrong(value, error))
+        PerDirection::parse(&value.value.0, one)
+            .map(Some)
+            .map_err(|error| source.invalid(value, error))
     }
     let rate = |text: &str| {
         if text.parse::<f64>().is_ok_and(|number| number != 0.0) {
-            return Err(format!("`{text}` has no unit: say for example {text}M"));
+            return Err(format!("`{text}` has no unit: use for example {text}M"));
         }
         units::rate(text)
     };
@@ -252,39 +249,41 @@ fn changes(source: &Source, link: &LinkSpec) -> Result<Changes, Fault> {
         jitter: read(source, &link.jitter, units::time)?,
         reorder: link.reorder,
         loss: read(source, &link.loss, Loss::parse)?,
-        duplicate: read(source, &link.duplicate, units::share)?,
-        corrupt: read(source, &link.corrupt, units::share)?,
+        duplicate: read(source, &link.duplicate, units::fraction)?,
+        corrupt: read(source, &link.corrupt, units::fraction)?,
         black_hole: link.down,
         queue: read(source, &link.queue, Queue::parse)?,
     })
 }
 
-/// The links of a mesh that `links` lists.
-fn listed(
+/// The links of a mesh from `links`.
+fn mesh_links(
     source: &Source,
     topology: &TopologyUse,
     nodes: u32,
     kind: &Spanned<TopologyType>,
     base: Link,
-) -> Result<Built, Fault> {
+) -> Result<LinkSet, ConfigError> {
     if topology.links.is_empty() {
-        return Err(source.wrong(kind, "a mesh needs `links` or `json_description`"));
+        return Err(source.invalid(kind, "a mesh needs `links` or `json_description`"));
     }
     let (mut edges, mut links) = (Vec::new(), Vec::new());
     for spec in &topology.links {
         let Some(between) = &spec.between else {
-            return Err(source.wrong(kind, "each link of a mesh needs `between: [NODE, NODE]`"));
+            return Err(source.invalid(kind, "each link of a mesh needs `between: [NODE, NODE]`"));
         };
         let &[one, other] = between.value.as_slice() else {
-            return Err(source.wrong(between, "a link is between two nodes"));
+            return Err(source.invalid(between, "`between` needs two nodes"));
         };
         if one == other || one >= nodes || other >= nodes {
-            return Err(source
-                .wrong(between, format!("a link is between two of the nodes 0 to {}", nodes - 1)));
+            return Err(source.invalid(
+                between,
+                format!("a link must connect two different nodes of 0 to {}", nodes - 1),
+            ));
         }
         let edge = (one.min(other), one.max(other));
         if edges.contains(&edge) {
-            return Err(source.wrong(between, "there is a link between these nodes already"));
+            return Err(source.invalid(between, "duplicate link between these nodes"));
         }
         let mut link = base;
         changes(source, spec)?.apply(&mut link);
@@ -294,15 +293,15 @@ fn listed(
     Ok((edges, links))
 }
 
-/// The ends of the links, and what each does.
-type Built = (Vec<(u32, u32)>, Vec<Link>);
-type Shapes = Vec<Built>;
+/// The ends and the settings of the links.
+type LinkSet = (Vec<(u32, u32)>, Vec<Link>);
+type LinkSets = Vec<LinkSet>;
 type Setter = fn(&mut Link, f64) -> Result<(), String>;
 
 fn loss(link: &mut Link, percent: f64) -> Result<(), String> {
-    let share = units::share(&percent.to_string())?;
+    let fraction = units::fraction(&percent.to_string())?;
     for direction in [&mut link.forward, &mut link.backward] {
-        direction.loss = Loss::Independent(share);
+        direction.loss = Loss::Independent(fraction);
     }
     Ok(())
 }
@@ -325,7 +324,7 @@ fn megabits(value: f64) -> Result<u64, String> {
 
 fn forward(link: &mut Link, value: f64) -> Result<(), String> {
     link.forward.rate = megabits(value)?;
-    // Where nothing is said of the other direction it is the same.
+    // The default of the other direction is the same rate.
     if link.backward.rate == 0 {
         link.backward.rate = link.forward.rate;
     }
@@ -337,9 +336,13 @@ fn backward(link: &mut Link, value: f64) -> Result<(), String> {
     Ok(())
 }
 
-/// The links of a chain for every combination of the attributes' steps: loss varies slowest, then
+/// The links of a chain for every combination of the steps of attributes: loss varies slowest, then
 /// latency, jitter, bandwidth.
-fn arrays(source: &Source, arrays: &[ArraySpec], links: usize) -> Result<Vec<Vec<Link>>, Fault> {
+fn arrays(
+    source: &Source,
+    arrays: &[ArraySpec],
+    links: usize,
+) -> Result<Vec<Vec<Link>>, ConfigError> {
     let mut attributes: [Option<(&ArrayValues, Setter)>; 5] = [None; 5];
     for array in arrays {
         let given: [(&Option<ArrayValues>, Setter); 5] = [
@@ -352,29 +355,28 @@ fn arrays(source: &Source, arrays: &[ArraySpec], links: usize) -> Result<Vec<Vec
         for (slot, (values, setter)) in attributes.iter_mut().zip(given) {
             if let Some(values) = values {
                 if slot.is_some() {
-                    return Err(
-                        source.wrong(&values.init_value, "this attribute is described twice")
-                    );
+                    return Err(source.invalid(&values.init_value, "duplicate attribute"));
                 }
                 *slot = Some((values, setter));
             }
         }
     }
-    let mut networks = vec![vec![Link { forward: nothing(), backward: nothing() }; links]];
+    let mut networks =
+        vec![vec![Link { forward: unrestricted(), backward: unrestricted() }; links]];
     for (values, setter) in attributes.into_iter().flatten() {
         let steps = steps(source, values, links)?;
-        if networks.len().saturating_mul(steps.len()) > MOST_NETWORKS {
-            return Err(source.wrong(
-                &values.init_value,
-                format!("these are more than {MOST_NETWORKS} networks"),
-            ));
+        if networks.len().saturating_mul(steps.len()) > MAX_NETWORKS {
+            return Err(
+                source.invalid(&values.init_value, format!("more than {MAX_NETWORKS} networks"))
+            );
         }
         let mut more = Vec::new();
         for network in &networks {
             for step in &steps {
                 let mut network = network.clone();
                 for (link, &value) in network.iter_mut().zip(step) {
-                    setter(link, value).map_err(|error| source.wrong(&values.init_value, error))?;
+                    setter(link, value)
+                        .map_err(|error| source.invalid(&values.init_value, error))?;
                 }
                 more.push(network);
             }
@@ -385,49 +387,53 @@ fn arrays(source: &Source, arrays: &[ArraySpec], links: usize) -> Result<Vec<Vec
 }
 
 /// The values of all links at each step.
-fn steps(source: &Source, values: &ArrayValues, links: usize) -> Result<Vec<Vec<f64>>, Fault> {
+fn steps(
+    source: &Source,
+    values: &ArrayValues,
+    links: usize,
+) -> Result<Vec<Vec<f64>>, ConfigError> {
     let init = &values.init_value.value;
     let first: Vec<f64> = match init.as_slice() {
         [one] => vec![*one; links],
         all if all.len() == links => all.to_vec(),
         other => {
-            return Err(source.wrong(
+            return Err(source.invalid(
                 &values.init_value,
-                format!("one value for all {links} links, or {links}: here are {}", other.len()),
+                format!(
+                    "expected one value for all {links} links or {links} values, found {}",
+                    other.len()
+                ),
             ));
         }
     };
     let (len, count) = (values.step_len.unwrap_or(0.0), values.step_num.unwrap_or(0));
-    let is_half = values.step_len.is_some() != values.step_num.is_some();
-    // Oasis's files say with a 0 that there are no steps.
-    if is_half && (len != 0.0 || count != 0) {
-        return Err(source.wrong(
-            &values.init_value,
-            "steps need both `step_len` and `step_num`: this would be no step at all",
-        ));
+    let is_incomplete = values.step_len.is_some() != values.step_num.is_some();
+    // In files for Oasis a 0 in either key means no steps.
+    if is_incomplete && (len != 0.0 || count != 0) {
+        return Err(source.invalid(&values.init_value, "steps need both `step_len` and `step_num`"));
     }
     if len == 0.0 || count == 0 {
         return Ok(vec![first]);
     }
-    if count as usize >= MOST_NETWORKS {
-        return Err(source.wrong(&values.init_value, format!("{count} steps are too many")));
+    if count as usize >= MAX_NETWORKS {
+        return Err(source.invalid(&values.init_value, format!("{count} steps are too many")));
     }
-    // Rounded, so that ten steps of 0.1 end at 1.
+    // Rounded, so that ten steps of 0.1 end at exactly 1.
     let at = |value: f64, step: u32| ((value + len * f64::from(step)) * 1e9).round() / 1e9;
     Ok((0..=count).map(|step| first.iter().map(|&value| at(value, step)).collect()).collect())
 }
 
-/// The shape and the links of Oasis's matrices.
+/// The ends and the settings of the links from matrices as in Oasis.
 fn matrices(
     source: &Source,
     given: &NameOr<Matrices>,
     nodes: u32,
     kind: TopologyType,
-) -> Result<Built, Fault> {
+) -> Result<LinkSet, ConfigError> {
     let (file, matrices) = match given {
         NameOr::Inline(matrices) => (source.clone(), (**matrices).clone()),
         NameOr::Name(name) => {
-            let file = source.beside(name)?;
+            let file = source.open_relative(name)?;
             let matrices: Matrices = file.parse()?;
             (file, matrices)
         }
@@ -436,13 +442,13 @@ fn matrices(
     for matrix in &matrices.data {
         let rows = &matrix.matrix_data.value;
         if rows.len() != size || rows.iter().any(|row| row.len() != size) {
-            return Err(file.wrong(
+            return Err(file.invalid(
                 &matrix.matrix_data,
-                format!("a network of {nodes} nodes has {nodes} rows of {nodes} values"),
+                format!("a network of {nodes} nodes needs {nodes} rows of {nodes} values"),
             ));
         }
         if matrix.matrix_type.value > 4 {
-            return Err(file.wrong(&matrix.matrix_type, "a matrix has a type of 0 (adjacency), 1 (bandwidth), 2 (loss), 3 (latency) or 4 (jitter)"));
+            return Err(file.invalid(&matrix.matrix_type, "`matrix_type` must be 0 (adjacency), 1 (bandwidth), 2 (loss), 3 (latency) or 4 (jitter)"));
         }
     }
     let of_type = |kind: u32| matrices.data.iter().find(|matrix| matrix.matrix_type.value == kind);
@@ -457,26 +463,31 @@ fn matrices(
                 .collect()
         }
         None if kind == TopologyType::Linear => chain(nodes),
-        None => return Err(fault_of(&file, "a mesh needs a matrix of type 0 (adjacency)")),
+        None => {
+            return Err(error_without_position(
+                &file,
+                "a mesh needs a matrix of type 0 (adjacency)",
+            ));
+        }
     };
     if kind == TopologyType::Linear && edges != chain(nodes) {
-        return Err(fault_of(
+        return Err(error_without_position(
             &file,
-            "these matrices do not describe a chain: say `topology_type: mesh`",
+            "these matrices do not describe a chain: use `topology_type: mesh`",
         ));
     }
     let mut links = Vec::with_capacity(edges.len());
     for &(i, j) in &edges {
-        let mut link = Link { forward: nothing(), backward: nothing() };
+        let mut link = Link { forward: unrestricted(), backward: unrestricted() };
         for (direction, (from, to)) in [(&mut link.forward, (i, j)), (&mut link.backward, (j, i))] {
             for matrix in &matrices.data {
                 let value = matrix.matrix_data.value[from as usize][to as usize];
-                let wrong = |error: String| file.wrong(&matrix.matrix_data, error);
+                let wrong = |error: String| file.invalid(&matrix.matrix_data, error);
                 match matrix.matrix_type.value {
                     1 => direction.rate = megabits(value).map_err(wrong)?,
                     2 => {
                         direction.loss =
-                            Loss::Independent(units::share(&value.to_string()).map_err(wrong)?)
+                            Loss::Independent(units::fraction(&value.to_string()).map_err(wrong)?)
                     }
                     3 => direction.delay = units::time(&value.to_string()).map_err(wrong)?,
                     4 => direction.jitter = units::time(&value.to_string()).map_err(wrong)?,
@@ -489,12 +500,16 @@ fn matrices(
     Ok((edges, links))
 }
 
-fn fault_of(file: &Source, text: &str) -> Fault {
-    file.fault(serde_saphyr::Location::UNKNOWN, text)
+fn error_without_position(file: &Source, text: &str) -> ConfigError {
+    file.error_at(serde_saphyr::Location::UNKNOWN, text)
 }
 
-/// Every combination of the matrix's values, for every shape.
-fn multiply(source: &Source, matrix: &MatrixSpec, mut shapes: Shapes) -> Result<Shapes, Fault> {
+/// Every combination of the values of the matrix, for every set of links.
+fn expand_matrix(
+    source: &Source,
+    matrix: &MatrixSpec,
+    mut shapes: LinkSets,
+) -> Result<LinkSets, ConfigError> {
     type Pick = fn(Spanned<Text>) -> LinkSpec;
     let axes: [(&Vec<Spanned<Text>>, Pick); 5] = [
         (&matrix.loss, |value| LinkSpec { loss: Some(value), ..LinkSpec::default() }),
@@ -507,10 +522,8 @@ fn multiply(source: &Source, matrix: &MatrixSpec, mut shapes: Shapes) -> Result<
         if values.is_empty() {
             continue;
         }
-        if shapes.len().saturating_mul(values.len()) > MOST_NETWORKS {
-            return Err(
-                source.wrong(&values[0], format!("these are more than {MOST_NETWORKS} networks"))
-            );
+        if shapes.len().saturating_mul(values.len()) > MAX_NETWORKS {
+            return Err(source.invalid(&values[0], format!("more than {MAX_NETWORKS} networks")));
         }
         let mut more = Vec::new();
         for (edges, links) in &shapes {
@@ -526,25 +539,26 @@ fn multiply(source: &Source, matrix: &MatrixSpec, mut shapes: Shapes) -> Result<
     Ok(shapes)
 }
 
-/// Fails if there is no way from a node to another in one of the networks.
+/// Fails if there is no path from a node to another in one of the networks.
 pub(crate) fn check_path(
     source: &Source,
     networks: &[Network],
     from: u32,
     to: u32,
     at: serde_saphyr::Location,
-) -> Result<(), Fault> {
+) -> Result<(), ConfigError> {
     for network in networks {
         if from == to {
-            return Err(source.fault(at, "client and server are the same node"));
+            return Err(source.error_at(at, "client and server are the same node"));
         }
         if from >= network.nodes || to >= network.nodes {
-            return Err(
-                source.fault(at, format!("this network has the nodes 0 to {}", network.nodes - 1))
-            );
+            return Err(source
+                .error_at(at, format!("this network has the nodes 0 to {}", network.nodes - 1)));
         }
         if path(&network.edges, from, to).is_none() {
-            return Err(source.fault(at, format!("there is no way from node {from} to node {to}")));
+            return Err(
+                source.error_at(at, format!("there is no path from node {from} to node {to}"))
+            );
         }
     }
     Ok(())
@@ -555,8 +569,8 @@ mod tests {
     use super::*;
     use crate::config::model::TestFile;
 
-    /// The networks of a test whose topology is written so.
-    fn of(topology: &str) -> Result<Vec<Network>, Fault> {
+    /// The networks of a test with this topology.
+    fn of(topology: &str) -> Result<Vec<Network>, ConfigError> {
         let text = format!(
             "tests:\n  one:\n    topology: {topology}\n    target_protocols: [brtp]\n    test_tools: {{ iperf: {{}} }}\n"
         );
@@ -566,7 +580,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_of_a_mesh_stands_above_what_all_links_do() {
+    fn settings_of_a_mesh_link_override_those_of_all_links() {
         let networks = of("{ topology_type: mesh, nodes: 3, link: { rate: 10M, delay: 5ms }, \
                            links: [{ between: [0, 1], rate: 2M }, { between: [1, 2] }] }")
         .unwrap();
@@ -576,7 +590,7 @@ mod tests {
     }
 
     #[test]
-    fn no_key_of_a_topology_is_ignored() {
+    fn conflicting_topology_keys_are_rejected() {
         let mesh = "topology_type: mesh, nodes: 2";
         let line = "topology_type: linear, nodes: 2";
         let named = "config_name: linear_network_1";
@@ -589,17 +603,17 @@ mod tests {
             (format!("{named}, matrix: {{ loss: [1%] }}"), "`matrix`"),
             (format!("{named}, {array}"), "`array_description`"),
             (format!("{named}, {matrix}"), "`json_description`"),
-            (format!("{line}, config_file: predefined.topology.yaml"), "say `config_name`"),
-            (format!("{line}, {array}, {matrix}"), "not by both"),
-            (format!("{mesh}, {matrix}, links: [{{ between: [0, 1] }}]"), "not in both"),
-            (format!("{line}, link: {{ between: [0, 1] }}"), "`between` is for one"),
+            (format!("{line}, config_file: predefined.topology.yaml"), "needs `config_name`"),
+            (format!("{line}, {array}, {matrix}"), "not both"),
+            (format!("{mesh}, {matrix}, links: [{{ between: [0, 1] }}]"), "not both"),
+            (format!("{line}, link: {{ between: [0, 1] }}"), "`between` is only for one"),
             (
                 format!("{mesh}, link: {{ between: [0, 1] }}, links: [{{ between: [0, 1] }}]"),
-                "`between` is for one",
+                "`between` is only for one",
             ),
         ] {
-            let fault = of(&format!("{{ {topology} }}")).expect_err(&topology).to_string();
-            assert!(fault.starts_with("test.yaml:3:") && fault.contains(words), "{fault}");
+            let error = of(&format!("{{ {topology} }}")).expect_err(&topology).to_string();
+            assert!(error.starts_with("test.yaml:3:") && error.contains(words), "{error}");
         }
         let network = of(&format!("{{ {named}, name: mine }}")).unwrap().remove(0);
         assert_eq!((network.name.as_str(), network.loss_percent), ("mine", Some(5.0)));

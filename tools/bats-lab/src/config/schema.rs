@@ -4,13 +4,13 @@ use serde_json::Value;
 
 use super::model::TestFile;
 
-/// The schema as it follows from the model.
+/// The schema derived from the model.
 pub(crate) fn of_test_files() -> Value {
     schemars::schema_for!(TestFile).to_value()
 }
 
-/// Fails unless the published schema of this name is `current`.
-/// `BATSLAB_WRITE_SCHEMA=1 cargo test -p bats-lab schema` writes it anew.
+/// Fails unless the published schema of this name is `current`. `BATSLAB_WRITE_SCHEMA=1 cargo test
+/// -p bats-lab schema` rewrites it.
 #[cfg(test)]
 pub(crate) fn compare(name: &str, current: &Value) {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("schema").join(name);
@@ -19,7 +19,7 @@ pub(crate) fn compare(name: &str, current: &Value) {
         std::fs::write(&path, text).unwrap();
     }
     let published: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
-    assert!(published == *current, "{} is not what the model says", path.display());
+    assert!(published == *current, "{} differs from the model", path.display());
 }
 
 #[cfg(test)]
@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_published_schema_of_test_files_is_current() {
+    fn published_schema_of_test_files_is_current() {
         compare("test-file.schema.json", &of_test_files());
     }
 }

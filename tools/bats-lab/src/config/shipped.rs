@@ -1,4 +1,4 @@
-//! The files that are part of this program: topologies, protocols, cases.
+//! Files embedded in this program: topologies, protocols, cases.
 
 use anyhow::{Result, bail};
 
@@ -16,7 +16,7 @@ macro_rules! files {
     };
 }
 
-/// Folder, name and content of all.
+/// Directory, name and content of all files.
 const FILES: &[(&str, &str, &str)] = files![
     "topologies" / "predefined.topology.yaml",
     "topologies" / "4-hops-linear-network.json",
@@ -36,29 +36,29 @@ const FILES: &[(&str, &str, &str)] = files![
     "cases" / "smoke.yaml",
 ];
 
-/// The content of a file by its name, whatever folder is named before it.
+/// The content of an embedded file by its name; directories before the name are ignored.
 pub(crate) fn file(path: &str) -> Option<&'static str> {
     let name = path.rsplit('/').next()?;
     FILES.iter().find(|file| file.1 == name && file.0 != "cases").map(|file| file.2)
 }
 
-/// The names of all files that others may name.
+/// The names of all embedded files that test files can name.
 pub(crate) fn names() -> Vec<String> {
     FILES.iter().filter(|file| file.0 != "cases").map(|file| file.1.to_owned()).collect()
 }
 
-/// A file that is known to be there.
+/// An embedded file that exists.
 pub(crate) fn source(name: &str) -> Source {
     Source::shipped(name, file(name).unwrap_or_default())
 }
 
-/// The names of the cases.
+/// The names of the shipped cases.
 pub(crate) fn cases() -> impl Iterator<Item = &'static str> + Clone {
     let cases = FILES.iter().filter(|file| file.0 == "cases");
     cases.filter_map(|file| file.1.strip_suffix(".yaml"))
 }
 
-/// The file of a case.
+/// The file of a shipped case.
 pub(crate) fn case(name: &str) -> Result<Source> {
     let found =
         FILES.iter().find(|file| file.0 == "cases" && file.1.strip_suffix(".yaml") == Some(name));
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_case_is_a_plan() {
+    fn every_shipped_case_is_valid() {
         for name in cases() {
             let suite = crate::config::load::suite(&format!("case:{name}"), None);
             let suite = suite.unwrap_or_else(|error| panic!("{name}: {error:#}"));

@@ -1,4 +1,4 @@
-//! A file of YAML or JSON, and errors that say where in it something is wrong.
+//! A YAML or JSON file, with errors that have line and column.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -8,48 +8,48 @@ use serde_saphyr::{Location, Spanned};
 
 use super::suggest::nearest;
 
-/// Longest file that is read.
-const LONGEST: u64 = 16 << 20;
+/// Maximum size of a file in bytes.
+const MAX_FILE_BYTES: u64 = 16 << 20;
 
-/// Something wrong in a file.
+/// An error at a position in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Fault {
+pub(crate) struct ConfigError {
     file: String,
     /// Line and column, counted from 1.
-    place: Option<(u64, u64)>,
+    position: Option<(u64, u64)>,
     text: String,
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.place {
+        match self.position {
             Some((line, column)) => write!(f, "{}:{line}:{column}: {}", self.file, self.text),
             None => write!(f, "{}: {}", self.file, self.text),
         }
     }
 }
 
-impl std::error::Error for Fault {}
+impl std::error::Error for ConfigError {}
 
-/// A file, or one that is part of this program.
+/// A file, from disk or embedded in this program.
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
-    /// As it is named in errors.
+    /// Its name in error messages.
     pub(crate) name: String,
     text: String,
-    /// Where files that it names are looked for.
+    /// The directory in which files that it names are searched.
     folder: Option<PathBuf>,
 }
 
 impl Source {
     /// Reads a file.
-    pub(crate) fn open(path: &Path) -> Result<Self, Fault> {
+    pub(crate) fn open(path: &Path) -> Result<Self, ConfigError> {
         let name = path.display().to_string();
-        let fault = |text: String| Fault { file: name.clone(), place: None, text };
+        let fault = |text: String| ConfigError { file: name.clone(), position: None, text };
         let size =
             std::fs::metadata(path).map_err(|error| fault(format!("cannot be read: {error}")))?;
-        if size.len() > LONGEST {
-            return Err(fault(format!("is longer than {} MiB", LONGEST >> 20)));
+        if size.len() > MAX_FILE_BYTES {
+            return Err(fault(format!("is larger than {} MiB", MAX_FILE_BYTES >> 20)));
         }
         let text = std::fs::read_to_string(path)
             .map_err(|error| fault(format!("cannot be read: {error}")))?;
@@ -57,18 +57,18 @@ impl Source {
         Ok(Self { name, text, folder })
     }
 
-    /// As it is written.
+    /// Its content as text.
     pub(crate) fn text(&self) -> &str {
         &self.text
     }
 
-    /// A file of this program.
+    /// An embedded file.
     pub(crate) fn shipped(name: &str, text: &str) -> Self {
         Self { name: name.to_owned(), text: text.to_owned(), folder: None }
     }
 
-    /// A file that this one names: beside it, or one of this program.
-    pub(crate) fn beside(&self, name: &Spanned<String>) -> Result<Self, Fault> {
+    /// A file that this one names: in the same directory, or embedded.
+    pub(crate) fn open_relative(&self, name: &Spanned<String>) -> Result<Self, ConfigError> {
         let path = match &self.folder {
             Some(folder) => folder.join(&name.value),
             None => PathBuf::from(&name.value),
@@ -80,11 +80,11 @@ impl Source {
             || {
                 let names = super::shipped::names();
                 let text = unknown("file", &name.value, names.iter().map(String::as_str));
-                let place = path.display();
-                Err(self.wrong(
+                let shown = path.display();
+                Err(self.invalid(
                     name,
                     match self.folder {
-                        Some(_) => format!("{text} (there is no {place}, either)"),
+                        Some(_) => format!("{text} ({shown} does not exist either)"),
                         None => text,
                     },
                 ))
@@ -93,29 +93,29 @@ impl Source {
         )
     }
 
-    /// What is wrong at a place.
-    pub(crate) fn fault(&self, at: Location, text: impl Into<String>) -> Fault {
-        let place = (at.line() > 0).then(|| (at.line(), at.column()));
-        Fault { file: self.name.clone(), place, text: text.into() }
+    /// An error at a position.
+    pub(crate) fn error_at(&self, at: Location, text: impl Into<String>) -> ConfigError {
+        let position = (at.line() > 0).then(|| (at.line(), at.column()));
+        ConfigError { file: self.name.clone(), position, text: text.into() }
     }
 
-    /// What is wrong with a value.
-    pub(crate) fn wrong<T>(&self, value: &Spanned<T>, text: impl Into<String>) -> Fault {
-        self.fault(value.referenced, text)
+    /// An error at the position of a value.
+    pub(crate) fn invalid<T>(&self, value: &Spanned<T>, text: impl Into<String>) -> ConfigError {
+        self.error_at(value.referenced, text)
     }
 
-    /// A name that nothing has, with what may have been meant.
+    /// An unknown name, with a suggestion.
     pub(crate) fn unknown<'a>(
         &self,
         what: &str,
         name: &Spanned<String>,
         known: impl Iterator<Item = &'a str> + Clone,
-    ) -> Fault {
-        self.wrong(name, unknown(what, &name.value, known))
+    ) -> ConfigError {
+        self.invalid(name, unknown(what, &name.value, known))
     }
 
-    /// The content.
-    pub(crate) fn parse<T: DeserializeOwned>(&self) -> Result<T, Fault> {
+    /// Parses the content.
+    pub(crate) fn parse<T: DeserializeOwned>(&self) -> Result<T, ConfigError> {
         let options = serde_saphyr::options! {
             with_snippet: false,
         };
@@ -123,7 +123,7 @@ impl Source {
             .map_err(|error| self.explain(&error))
     }
 
-    fn explain(&self, error: &serde_saphyr::Error) -> Fault {
+    fn explain(&self, error: &serde_saphyr::Error) -> ConfigError {
         use serde_saphyr::Error;
         let at = error.location();
         let text = match error {
@@ -133,21 +133,21 @@ impl Source {
             Error::SerdeUnknownVariant { variant, expected, .. } => {
                 unknown("value", variant, expected.iter().copied())
             }
-            Error::SerdeMissingField { field, .. } => format!("the key `{field}` is missing here"),
+            Error::SerdeMissingField { field, .. } => format!("missing key `{field}`"),
             Error::DuplicateMappingKey { key: Some(key), .. } => {
-                format!("the key `{key}` stands here twice: say it once")
+                format!("duplicate key `{key}`")
             }
-            other => plain(&bare(&other.to_string())),
+            other => translate_parser_message(&without_position(&other.to_string())),
         };
-        Fault {
+        ConfigError {
             file: self.name.clone(),
-            place: at.filter(|at| at.line() > 0).map(|at| (at.line(), at.column())),
+            position: at.filter(|at| at.line() > 0).map(|at| (at.line(), at.column())),
             text,
         }
     }
 }
 
-/// A word that nothing has, with what may have been meant.
+/// The message for an unknown word, with a suggestion or all known words.
 pub(super) fn unknown<'a>(
     what: &str,
     word: &str,
@@ -162,32 +162,34 @@ pub(super) fn unknown<'a>(
     }
 }
 
-/// The parser's words without the names of types.
-fn plain(text: &str) -> String {
-    let most = match text {
+/// Translates messages of the parser: no names of Rust types.
+fn translate_parser_message(text: &str) -> String {
+    let max = match text {
         "invalid u8" => u64::from(u8::MAX),
         "invalid u16" => u64::from(u16::MAX),
         "invalid u32" => u64::from(u32::MAX),
         "invalid u64" => u64::MAX,
         "expected mapping start" => {
-            return "keys with values belong here: for example `rate: 10M`, or `{ rate: 10M }`"
+            return "expected keys with values, for example `rate: 10M` or `{ rate: 10M }`"
                 .to_owned();
         }
         "expected sequence start" => {
-            return "a list belongs here: for example `[ONE, TWO]`".to_owned();
+            return "expected a list, for example `[ONE, TWO]`".to_owned();
         }
-        "invalid floating point" => return "a number belongs here".to_owned(),
-        "invalid boolean" => return "`true` or `false` belongs here".to_owned(),
+        "invalid floating point" => return "expected a number".to_owned(),
+        "invalid boolean" => return "expected `true` or `false`".to_owned(),
         other => return other.to_owned(),
     };
-    format!("a whole number from 0 to {most} belongs here")
+    format!("expected an integer from 0 to {max}")
 }
 
-/// The parser's words, in one line and without the place, which is told in front.
-fn bare(text: &str) -> String {
+/// The first line of a message of the parser, without the position, which the caller adds in front.
+fn without_position(text: &str) -> String {
     let line = text.lines().next().unwrap_or_default().trim();
     line.rsplit_once(" at line ")
-        .filter(|(_, place)| place.chars().all(|c| c.is_ascii_digit() || ", column".contains(c)))
+        .filter(|(_, position)| {
+            position.chars().all(|c| c.is_ascii_digit() || ", column".contains(c))
+        })
         .map_or(line, |(text, _)| text)
         .to_owned()
 }

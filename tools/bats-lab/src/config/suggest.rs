@@ -1,6 +1,6 @@
-//! What somebody may have meant.
+//! Suggestions for misspelt words.
 
-/// The candidate that `word` most likely stands for, if one is near enough.
+/// The candidate closest to `word`, if one is close enough.
 pub(crate) fn nearest<'a>(
     word: &str,
     candidates: impl IntoIterator<Item = &'a str>,
@@ -14,8 +14,8 @@ pub(crate) fn nearest<'a>(
         .map(|(_, candidate)| candidate)
 }
 
-/// How many letters have to be put in, taken out, replaced or swapped with their neighbour
-/// (optimal string alignment).
+/// Number of insertions, deletions, substitutions and swaps of neighbours (optimal string alignment
+/// distance).
 fn distance(one: &str, other: &str) -> usize {
     let one: Vec<char> = one.to_lowercase().chars().collect();
     let other: Vec<char> = other.to_lowercase().chars().collect();
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn distances_count_the_edits() {
+    fn distance_counts_edits() {
         for (one, other, edits) in [
             ("loss", "loss", 0),
             ("los", "loss", 1),
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn only_near_words_are_suggested() {
+    fn only_close_words_are_suggested() {
         let keys = ["topology", "test_tools", "route"];
         assert_eq!(nearest("topologie", keys), Some("topology"));
         assert_eq!(nearest("testtools", keys), Some("test_tools"));

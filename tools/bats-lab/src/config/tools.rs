@@ -1,31 +1,31 @@
-//! Tools: which keys each knows, and what they mean.
+//! Tools: the keys that each accepts and their meaning.
 
 use serde_saphyr::{Location, Spanned};
 
 use super::model::{PacketType, ToolSpec};
-use super::source::{Fault, Source};
+use super::source::{ConfigError, Source};
 use super::words::words;
 use crate::plan::{Tool, ToolKind};
 
-/// Longest that a tool may run, in seconds.
-const LONGEST: f64 = 24.0 * 3600.0;
+/// Maximum duration of a tool in seconds.
+const MAX_SECONDS: f64 = 24.0 * 3600.0;
 
-/// The tool that an entry of `test_tools` describes. `last` is the last node of the network.
+/// Converts an entry of `test_tools`. `last` is the last node of the network.
 pub(crate) fn tool(
     source: &Source,
     name: &Spanned<String>,
     spec: &ToolSpec,
     last: u32,
-) -> Result<Tool, Fault> {
+) -> Result<Tool, ConfigError> {
     let word = name.value.as_str();
     if word.is_empty() || word.contains(['/', '\0']) {
-        return Err(source.wrong(name, "a tool is named by a word without slashes"));
+        return Err(source.invalid(name, "a tool name must be one word without slashes"));
     }
     let interval = within(source, &spec.interval, 1.0, 0.001, 3600.0, "seconds")?;
     let intervals = within(source, &spec.interval_num, 10, 1, 1_000_000, "intervals")?;
     let packet_count = spec.packet_count.as_ref();
     let args = || match &spec.args {
-        Some(args) => words(&args.value.0).map_err(|error| source.wrong(args, error)),
+        Some(args) => words(&args.value.0).map_err(|error| source.invalid(args, error)),
         None => Ok(Vec::new()),
     };
     let is_bats = word.contains("bats_iperf");
@@ -60,21 +60,21 @@ pub(crate) fn tool(
                 let mut client = vec![word.to_owned()];
                 client.extend(args()?);
                 let server = spec.server.as_ref().map(|server| words(&server.0));
-                let server = server.transpose().map_err(|error| source.wrong(name, error))?;
+                let server = server.transpose().map_err(|error| source.invalid(name, error))?;
                 let server = server.unwrap_or_default();
                 (ToolKind::Command { words: client, server }, &["args", "server"])
             }
         }
     };
     check_keys(source, word, spec, known)?;
-    // The messages of `rtt` and `ping` decide how long they take.
+    // For `rtt` and `ping` the number of messages determines the duration.
     let (interval, intervals) = match (&kind, packet_count) {
         (ToolKind::Rtt { count: 1, .. }, _) => (1.0, 15),
         (ToolKind::Rtt { count, .. } | ToolKind::Ping { count, .. }, _) => (interval, *count),
         _ => (interval, intervals),
     };
-    if interval * f64::from(intervals) > LONGEST {
-        return Err(source.wrong(name, "a tool runs for a day at most"));
+    if interval * f64::from(intervals) > MAX_SECONDS {
+        return Err(source.invalid(name, "a tool can run for at most 24 hours"));
     }
     let node =
         |host: &Option<Spanned<u32>>, default| host.as_ref().map_or(default, |host| host.value);
@@ -92,26 +92,31 @@ fn within<T: PartialOrd + Copy + std::fmt::Display>(
     source: &Source,
     value: &Option<Spanned<T>>,
     default: T,
-    least: T,
-    most: T,
-    what: &str,
-) -> Result<T, Fault> {
+    min: T,
+    max: T,
+    unit: &str,
+) -> Result<T, ConfigError> {
     match value {
         None => Ok(default),
-        Some(value) if value.value >= least && value.value <= most => Ok(value.value),
-        Some(value) => Err(source.wrong(value, format!("these are not {least} to {most} {what}"))),
+        Some(value) if value.value >= min && value.value <= max => Ok(value.value),
+        Some(value) => Err(source.invalid(value, format!("must be {min} to {max} {unit}"))),
     }
 }
 
-/// Fails if a key is set that means nothing to the tool.
-fn check_keys(source: &Source, tool: &str, spec: &ToolSpec, known: &[&str]) -> Result<(), Fault> {
+/// Fails if a key is set that the tool does not use.
+fn check_keys(
+    source: &Source,
+    tool: &str,
+    spec: &ToolSpec,
+    known: &[&str],
+) -> Result<(), ConfigError> {
     fn at<T>(value: &Option<Spanned<T>>) -> Option<Location> {
         value.as_ref().map(|value| value.referenced)
     }
-    // A tool of UDP has no need of the word, and Oasis's files say it everywhere.
+    // Files for Oasis set `packet_type: tcp` for every tool, so ignore that value.
     let packet_type =
         spec.packet_type.filter(|&kind| kind != PacketType::Tcp).map(|_| Location::UNKNOWN);
-    // Oasis's files give every tool a `parallel` of 1 and a `bitrate` of 0.
+    // Files for Oasis set `parallel: 1` and `bitrate: 0` for every tool.
     let parallel =
         spec.parallel.as_ref().filter(|value| value.value != 1).map(|value| value.referenced);
     let bitrate =
@@ -128,9 +133,9 @@ fn check_keys(source: &Source, tool: &str, spec: &ToolSpec, known: &[&str]) -> R
         ("file_size", at(&spec.file_size)),
         ("server", spec.server.as_ref().map(|_| Location::UNKNOWN)),
     ];
-    for (key, place) in set {
-        if let Some(place) = place.filter(|_| !known.contains(&key)) {
-            return Err(source.fault(place, format!("the tool `{tool}` has no key `{key}`")));
+    for (key, position) in set {
+        if let Some(position) = position.filter(|_| !known.contains(&key)) {
+            return Err(source.error_at(position, format!("the tool `{tool}` has no key `{key}`")));
         }
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Values as they stand in a file: text or numbers, one or many, maps whose order counts.
+//! Value types of test files: text or number, one or many, maps that keep their order.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -7,7 +7,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::Spanned;
 
-/// Text, or a number as it was written.
+/// Text, or the text of a number.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Text(pub(crate) String);
 
@@ -45,52 +45,56 @@ impl JsonSchema for Text {
     }
 }
 
-/// One value, or a list of them.
+/// One value or a list of values.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Many<T>(pub(crate) Vec<T>);
+pub(crate) struct OneOrMany<T>(pub(crate) Vec<T>);
 
-impl<T> Default for Many<T> {
+impl<T> Default for OneOrMany<T> {
     fn default() -> Self {
         Self(Vec::new())
     }
 }
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Many<T> {
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for OneOrMany<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct OneOrMany<T>(PhantomData<T>);
-        impl<'de, T: Deserialize<'de>> Visitor<'de> for OneOrMany<T> {
-            type Value = Many<T>;
+        struct OneOrManyVisitor<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for OneOrManyVisitor<T> {
+            type Value = OneOrMany<T>;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a value or a list of values")
             }
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Many<T>, E> {
-                T::deserialize(de::value::StrDeserializer::new(text)).map(|one| Many(vec![one]))
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<OneOrMany<T>, E> {
+                T::deserialize(de::value::StrDeserializer::new(text))
+                    .map(|one| OneOrMany(vec![one]))
             }
-            fn visit_i64<E: de::Error>(self, number: i64) -> Result<Many<T>, E> {
-                T::deserialize(de::value::I64Deserializer::new(number)).map(|one| Many(vec![one]))
+            fn visit_i64<E: de::Error>(self, number: i64) -> Result<OneOrMany<T>, E> {
+                T::deserialize(de::value::I64Deserializer::new(number))
+                    .map(|one| OneOrMany(vec![one]))
             }
-            fn visit_u64<E: de::Error>(self, number: u64) -> Result<Many<T>, E> {
-                T::deserialize(de::value::U64Deserializer::new(number)).map(|one| Many(vec![one]))
+            fn visit_u64<E: de::Error>(self, number: u64) -> Result<OneOrMany<T>, E> {
+                T::deserialize(de::value::U64Deserializer::new(number))
+                    .map(|one| OneOrMany(vec![one]))
             }
-            fn visit_f64<E: de::Error>(self, number: f64) -> Result<Many<T>, E> {
-                T::deserialize(de::value::F64Deserializer::new(number)).map(|one| Many(vec![one]))
+            fn visit_f64<E: de::Error>(self, number: f64) -> Result<OneOrMany<T>, E> {
+                T::deserialize(de::value::F64Deserializer::new(number))
+                    .map(|one| OneOrMany(vec![one]))
             }
-            fn visit_unit<E: de::Error>(self) -> Result<Many<T>, E> {
-                Ok(Many(Vec::new()))
+            fn visit_unit<E: de::Error>(self) -> Result<OneOrMany<T>, E> {
+                Ok(OneOrMany(Vec::new()))
             }
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Many<T>, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<OneOrMany<T>, A::Error> {
                 let mut values = Vec::new();
                 while let Some(value) = list.next_element()? {
                     values.push(value);
                 }
-                Ok(Many(values))
+                Ok(OneOrMany(values))
             }
         }
-        deserializer.deserialize_any(OneOrMany(PhantomData))
+        deserializer.deserialize_any(OneOrManyVisitor(PhantomData))
     }
 }
 
-impl<T: JsonSchema> JsonSchema for Many<T> {
+impl<T: JsonSchema> JsonSchema for OneOrMany<T> {
     fn schema_name() -> std::borrow::Cow<'static, str> {
         format!("OneOrMany{}", T::schema_name()).into()
     }
@@ -100,37 +104,37 @@ impl<T: JsonSchema> JsonSchema for Many<T> {
     }
 }
 
-/// A map in the order of the file.
+/// A map that keeps the order of the file.
 #[derive(Clone, Debug)]
-pub(crate) struct Ordered<T>(pub(crate) Vec<(Spanned<String>, T)>);
+pub(crate) struct OrderedMap<T>(pub(crate) Vec<(Spanned<String>, T)>);
 
-impl<T> Default for Ordered<T> {
+impl<T> Default for OrderedMap<T> {
     fn default() -> Self {
         Self(Vec::new())
     }
 }
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Ordered<T> {
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for OrderedMap<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Entries<T>(PhantomData<T>);
         impl<'de, T: Deserialize<'de>> Visitor<'de> for Entries<T> {
-            type Value = Ordered<T>;
+            type Value = OrderedMap<T>;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a map")
             }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Ordered<T>, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<OrderedMap<T>, A::Error> {
                 let mut entries = Vec::new();
                 while let Some(key) = map.next_key::<Spanned<String>>()? {
                     entries.push((key, map.next_value()?));
                 }
-                Ok(Ordered(entries))
+                Ok(OrderedMap(entries))
             }
         }
         deserializer.deserialize_map(Entries(PhantomData))
     }
 }
 
-impl<T: JsonSchema> JsonSchema for Ordered<T> {
+impl<T: JsonSchema> JsonSchema for OrderedMap<T> {
     fn schema_name() -> std::borrow::Cow<'static, str> {
         format!("MapOf{}", T::schema_name()).into()
     }
@@ -140,12 +144,12 @@ impl<T: JsonSchema> JsonSchema for Ordered<T> {
     }
 }
 
-/// A name that stands for something, or the thing itself.
+/// The name of a definition, or an inline definition.
 #[derive(Clone, Debug)]
 pub(crate) enum NameOr<T> {
-    /// The name.
+    /// A name.
     Name(Spanned<String>),
-    /// The thing.
+    /// An inline definition.
     Inline(Box<T>),
 }
 
@@ -177,7 +181,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for NameOr<T> {
         let held = Spanned::<Holder<T>>::deserialize(deserializer)?;
         Ok(match held.value.0 {
             Either2::Name(name) => Self::Name(Spanned::new(name, held.referenced, held.defined)),
-            Either2::Inline(thing) => Self::Inline(Box::new(thing)),
+            Either2::Inline(definition) => Self::Inline(Box::new(definition)),
         })
     }
 }

@@ -1,15 +1,14 @@
-//! The words of a command line as a file has them.
+//! Splits command lines in test files into words.
 //!
-//! The crate `shlex`, which splits as a shell does, takes what follows a `#` for a comment and leaves it out
-//! without a word; here it is an argument as any other.
+//! The crate `shlex` splits as a shell does and silently drops text after a `#` as a comment. Here
+//! `#` is an ordinary character.
 
 use super::values::Text;
 
-/// The words of all entries: an entry may hold several, and quotes and `\` keep them together as in a
-/// shell.
+/// Splits all entries into words. Quotes and `\` work as in a shell.
 ///
 /// # Errors
-/// Where a quote is not closed, in words for people.
+/// If a quote is not closed; the error is a message for users.
 pub(super) fn words(entries: &[Text]) -> Result<Vec<String>, String> {
     let mut words = Vec::new();
     for entry in entries {
@@ -19,12 +18,12 @@ pub(super) fn words(entries: &[Text]) -> Result<Vec<String>, String> {
 }
 
 fn split(text: &str, words: &mut Vec<String>) -> Result<(), String> {
-    // `None` between words: two quotes alone are an empty word.
+    // `None` between words; two quotes alone are an empty word.
     let mut word: Option<String> = None;
     let mut quote: Option<char> = None;
     let mut letters = text.chars();
-    let lonely =
-        |what: &str| format!("`{text}` ends within {what}: close it, or say `\\` before it");
+    let unfinished =
+        |what: &str| format!("`{text}` ends within {what}: close it, or escape it with `\\`");
     while let Some(letter) = letters.next() {
         match (quote, letter) {
             (Some(open), letter) if letter == open => quote = None,
@@ -32,20 +31,20 @@ fn split(text: &str, words: &mut Vec<String>) -> Result<(), String> {
                 quote = Some(letter);
                 word.get_or_insert_default();
             }
-            // Between single quotes it is a letter as others.
+            // Between single quotes it is an ordinary character.
             (None, '\\') => match letters.next() {
                 Some(next) => word.get_or_insert_default().push(next),
                 None => {
-                    return Err(format!("`{text}` ends with a `\\`, which is for the next letter"));
+                    return Err(format!("`{text}` ends with a `\\` that escapes nothing"));
                 }
             },
-            // Between double quotes it stands before what would mean something there.
+            // Between double quotes it escapes only characters that are special there.
             (Some('"'), '\\') => {
                 let word = word.get_or_insert_default();
                 match letters.next() {
                     Some(next @ ('"' | '\\' | '$' | '`')) => word.push(next),
                     Some(next) => word.extend(['\\', next]),
-                    None => return Err(lonely("a quote")),
+                    None => return Err(unfinished("a quote")),
                 }
             }
             (None, letter) if letter.is_whitespace() => words.extend(word.take()),
@@ -53,7 +52,7 @@ fn split(text: &str, words: &mut Vec<String>) -> Result<(), String> {
         }
     }
     if quote.is_some() {
-        return Err(lonely("a quote"));
+        return Err(unfinished("a quote"));
     }
     words.extend(word);
     Ok(())
@@ -68,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn quotes_keep_words_together_as_in_a_shell() {
+    fn quotes_and_escapes_work_as_in_a_shell() {
         for (entries, expected) in [
             (&["-H -r /tmp/log root@%s"][..], &["-H", "-r", "/tmp/log", "root@%s"][..]),
             (&["-c", "'echo a; exit 3'"], &["-c", "echo a; exit 3"]),

@@ -1,4 +1,4 @@
-//! What the runs gave, and what follows from it.
+//! Results of the runs and figures derived from them.
 
 use std::collections::BTreeMap;
 
@@ -8,41 +8,41 @@ use crate::settings::Link;
 use crate::text;
 use crate::units::megabits;
 
-/// Bytes that pass in one interval.
+/// Bytes delivered in one interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Sample {
-    /// Seconds from the start of the connection.
+    /// Start in seconds from the start of the connection.
     pub(super) start: f64,
     pub(super) end: f64,
     pub(super) bytes: f64,
 }
 
-/// Processor time in seconds.
+/// CPU time in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Processors {
+pub(super) struct CpuSeconds {
     pub(super) sender: f64,
     pub(super) receiver: f64,
     pub(super) emulator: f64,
 }
 
-/// One protocol's run.
+/// The run of one protocol.
 #[derive(Clone, Debug)]
 pub(super) struct Run {
     pub(super) name: &'static str,
-    /// The program that made the load.
+    /// The program that generated the load.
     pub(super) with: &'static str,
     pub(super) samples: Vec<Sample>,
-    /// Not known in the simulator.
-    pub(super) processors: Option<Processors>,
+    /// `None` in the simulator.
+    pub(super) cpu_seconds: Option<CpuSeconds>,
 }
 
-/// The file's way.
+/// A file transfer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FileRun {
     pub(super) bytes: u64,
-    /// From the start of the client to its word that all was verified.
+    /// Seconds from the start of the client until it reports the verification.
     pub(super) seconds: f64,
-    pub(super) processors: Processors,
+    pub(super) cpu_seconds: CpuSeconds,
 }
 
 impl FileRun {
@@ -51,7 +51,7 @@ impl FileRun {
     }
 }
 
-/// The whole demonstration.
+/// All results of the demonstration.
 pub(super) struct Figures {
     pub(super) link: Link,
     pub(super) seconds: u64,
@@ -61,7 +61,8 @@ pub(super) struct Figures {
     pub(super) versions: Vec<(String, String)>,
 }
 
-/// The intervals of a report in the shape of iperf3; the last one, if `text` holds several.
+/// The intervals of a report in the JSON format of iperf3; of the last one, if `text` holds
+/// several.
 pub(super) fn samples(text: &str) -> Option<Vec<Sample>> {
     let reports = serde_json::Deserializer::from_str(text).into_iter::<Value>();
     let report = reports.map_while(Result::ok).last()?;
@@ -85,12 +86,12 @@ impl Run {
         name: &'static str,
         with: &'static str,
         samples: Vec<Sample>,
-        processors: Processors,
+        cpu_seconds: CpuSeconds,
     ) -> Self {
-        Self { name, with, samples, processors: Some(processors) }
+        Self { name, with, samples, cpu_seconds: Some(cpu_seconds) }
     }
 
-    /// Bits a second between two times; what overlaps counts in part.
+    /// Mean rate between two times in bits per second; partial overlap counts in proportion.
     pub(super) fn between(&self, from: f64, to: f64) -> f64 {
         let bytes: f64 = self
             .samples
@@ -108,16 +109,16 @@ impl Run {
         self.between(0.0, self.samples.last().map_or(0.0, |sample| sample.end))
     }
 
-    /// Processor seconds as cores.
-    fn cores(&self, used: impl Fn(&Processors) -> f64, seconds: u64) -> String {
-        self.processors.as_ref().map_or_else(
+    /// Average number of processors used.
+    fn cores(&self, used: impl Fn(&CpuSeconds) -> f64, seconds: u64) -> String {
+        self.cpu_seconds.as_ref().map_or_else(
             || "-".to_owned(),
-            |processors| format!("{:.2}", used(processors) / seconds.max(1) as f64),
+            |cpu_seconds| format!("{:.2}", used(cpu_seconds) / seconds.max(1) as f64),
         )
     }
 }
 
-/// A run's line in the table.
+/// The row of a run in the table.
 pub(super) struct Line {
     pub(super) cells: [String; 8],
 }
@@ -127,7 +128,7 @@ impl Figures {
         Self { link, seconds, simulated, file: None, runs: Vec::new(), versions: Vec::new() }
     }
 
-    /// The first ten seconds, or all if the runs are shorter.
+    /// The first 10 s, or the whole of shorter runs.
     pub(super) fn beginning(&self) -> (f64, f64) {
         (0.0, (self.seconds as f64).min(10.0))
     }
@@ -138,7 +139,7 @@ impl Figures {
         (if end > 7.0 { 5.0 } else { end / 2.0 }, end)
     }
 
-    /// What UDP payload can carry in frames of 1514 bytes, towards `b`.
+    /// The maximum rate of UDP payload towards `b` in frames of 1514 bytes at this loss.
     pub(super) fn limit(&self) -> f64 {
         let forward = &self.link.forward;
         (1.0 - forward.loss.mean()) * forward.rate as f64 * 1472.0 / 1514.0
@@ -184,7 +185,7 @@ impl Figures {
         self.runs.iter().map(line).collect()
     }
 
-    /// The table as text.
+    /// The results as a text table.
     pub(super) fn table(&self) -> String {
         let head = self.head();
         let head: [&str; 8] = std::array::from_fn(|column| head[column].as_str());
@@ -195,7 +196,7 @@ impl Figures {
             .collect();
         let mut text = text::table(&head, &rows);
         text.push_str(&format!(
-            "E: share of the {} Mbit/s that UDP payload can carry; last columns: processors used\n",
+            "E: goodput divided by {} Mbit/s, the maximum rate of UDP payload; last columns: processors used\n",
             megabits(self.limit())
         ));
         text
@@ -217,7 +218,7 @@ impl Figures {
                     "goodput_mbps_steady": later / 1e6,
                     "e_10s": first / limit,
                     "e_steady": later / limit,
-                    "processor_seconds": run.processors.map(|used| json!({
+                    "processor_seconds": run.cpu_seconds.map(|used| json!({
                         "sender": used.sender,
                         "receiver": used.receiver,
                         "emulator": used.emulator,
@@ -239,9 +240,9 @@ impl Figures {
                 "mbps": file.bits_per_second() / 1e6,
                 "verified": true,
                 "processor_seconds": {
-                    "sender": file.processors.sender,
-                    "receiver": file.processors.receiver,
-                    "emulator": file.processors.emulator,
+                    "sender": file.cpu_seconds.sender,
+                    "receiver": file.cpu_seconds.receiver,
+                    "emulator": file.cpu_seconds.emulator,
                 },
             })),
             "runs": runs,
@@ -255,11 +256,11 @@ mod tests {
     use super::*;
 
     fn run(samples: Vec<Sample>) -> Run {
-        Run::new("x", "y", samples, Processors::default())
+        Run::new("x", "y", samples, CpuSeconds::default())
     }
 
     #[test]
-    fn intervals_count_as_far_as_they_overlap() {
+    fn partly_overlapping_intervals_count_in_proportion() {
         let second = |start: f64, bytes| Sample { start, end: start + 1.0, bytes };
         let run = run(vec![second(0.0, 1e6), second(1.0, 3e6)]);
         assert_eq!(run.between(0.0, 2.0), 16e6);
@@ -269,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_of_iperf3_are_read_and_others_are_not() {
+    fn only_reports_in_iperf3_format_are_parsed() {
         let report = r#"{"intervals":[{"sum":{"start":0,"end":1,"seconds":1,"bytes":125000}}]}"#;
         let expected = vec![Sample { start: 0.0, end: 1.0, bytes: 125_000.0 }];
         assert_eq!(samples(report), Some(expected.clone()));
@@ -280,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_is_what_udp_payload_can_carry() {
+    fn limit_is_the_maximum_rate_of_udp_payload() {
         let mut figures = Figures::new(Link::default(), 15, false);
         assert!((figures.limit() - 875.03e6).abs() < 1e5);
         assert_eq!((figures.beginning(), figures.steady()), ((0.0, 10.0), (5.0, 15.0)));

@@ -1,4 +1,4 @@
-//! A TCP load of our own: a source that writes for some seconds, a sink that counts.
+//! Built-in TCP load: a source that writes for some seconds, and a sink that counts bytes.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -10,10 +10,11 @@ use serde_json::json;
 
 use crate::interrupt;
 
-/// How often reader and writer look at the time.
-const GLANCE: Duration = Duration::from_millis(50);
+/// Timeout of reads and writes, after which the time is checked.
+const IO_TIMEOUT: Duration = Duration::from_millis(50);
 
-/// Takes one connection and prints what arrived in each `interval`, in the shape of iperf3.
+/// Accepts one connection and prints the bytes received in each `interval`, in the JSON format of
+/// iperf3.
 pub(crate) fn sink(port: u16, interval: Duration) -> Result<()> {
     interrupt::watch()?;
     let listener = TcpListener::bind(("0.0.0.0", port))
@@ -26,11 +27,11 @@ pub(crate) fn sink(port: u16, interval: Duration) -> Result<()> {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 std::thread::sleep(Duration::from_millis(2));
             }
-            Err(error) => return Err(error).context("nobody connected"),
+            Err(error) => return Err(error).context("cannot accept a connection"),
         }
     };
     stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(GLANCE.min(interval)))?;
+    stream.set_read_timeout(Some(IO_TIMEOUT.min(interval)))?;
     let start = Instant::now();
     let mut buffer = vec![0; 1 << 18];
     let mut intervals = Vec::new();
@@ -67,12 +68,12 @@ pub(crate) fn sink(port: u16, interval: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Writes for `seconds`, and leaves at once.
+/// Writes for `seconds`, then closes the connection without waiting.
 pub(crate) fn source(to: SocketAddr, seconds: u64, congestion: &str) -> Result<()> {
     let mut stream = TcpStream::connect(to).with_context(|| format!("cannot reach {to}"))?;
     setsockopt(&stream, sockopt::TcpCongestion, &congestion.into())
         .with_context(|| format!("this kernel has no congestion control `{congestion}`"))?;
-    stream.set_write_timeout(Some(GLANCE))?;
+    stream.set_write_timeout(Some(IO_TIMEOUT))?;
     let block = vec![0x5a; 1 << 18];
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(seconds) {
@@ -83,7 +84,7 @@ pub(crate) fn source(to: SocketAddr, seconds: u64, congestion: &str) -> Result<(
                     error.kind(),
                     ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
                 ) => {}
-            Err(error) => return Err(error).context("the connection broke"),
+            Err(error) => return Err(error).context("the connection failed"),
         }
     }
     Ok(())

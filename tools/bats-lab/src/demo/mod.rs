@@ -1,13 +1,14 @@
-//! The demonstration: BRTP beside TCP over one lossy, long link, with figures and a picture.
+//! The demonstration: BRTP compared with TCP over one lossy, long-delay link, with figures and a
+//! plot.
 
 mod brtp;
+pub(crate) mod cross_validation;
 mod figures;
 pub(crate) mod load;
 mod pair;
 mod report;
 mod simulator;
 mod tcp;
-pub(crate) mod witnesses;
 
 use std::fs::{self, File};
 use std::io::{BufWriter, IsTerminal, Write};
@@ -20,23 +21,23 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::cli::{DemoOptions, Protocol};
 use crate::interrupt;
-use crate::lab::{self, OwnLab, Plan};
+use crate::lab::{self, LabConfig, ScopedLab};
 use crate::settings::Link;
 use crate::state::Home;
 use crate::units::megabits;
 use figures::{Figures, FileRun};
 
-/// Where `bats_iperf` is; built where this is a workspace of cargo.
+/// Path of `bats_iperf`; builds it in a cargo workspace.
 ///
 /// # Errors
-/// Where it is neither there nor can be built.
+/// If it is missing and cannot be built.
 pub(crate) fn bats_iperf() -> Result<PathBuf> {
     brtp::executable()
 }
 
-/// What the runs of a demo share.
-struct Stage {
-    own: OwnLab,
+/// State shared by the runs of a demo.
+struct DemoContext {
+    lab_guard: ScopedLab,
     seconds: u64,
     quiet: bool,
 }
@@ -44,7 +45,7 @@ struct Stage {
 /// Runs the demonstration.
 ///
 /// # Errors
-/// Where a run fails or the user interrupts; the lab is gone then too.
+/// If a run fails or the user interrupts; the lab is removed then too.
 pub(crate) fn run(home: &Home, options: &DemoOptions) -> Result<ExitCode> {
     let mut link = Link::default();
     options.link.changes().apply(&mut link);
@@ -52,7 +53,7 @@ pub(crate) fn run(home: &Home, options: &DemoOptions) -> Result<ExitCode> {
     if let Some(path) = &options.picture {
         check_writable(path)?;
     }
-    let rights = if options.simulate { Ok(()) } else { lab::obtain_rights(home) };
+    let rights = if options.simulate { Ok(()) } else { lab::obtain_privileges(home) };
     interrupt::watch()?;
     let figures = match rights {
         Ok(()) if !options.simulate => in_lab(home, options, link)?,
@@ -67,7 +68,7 @@ pub(crate) fn run(home: &Home, options: &DemoOptions) -> Result<ExitCode> {
             let figures = simulator::run(&link, options.seconds, options.file_mib)?;
             if let Some(file) = figures.file.filter(|_| !options.json) {
                 outln!(
-                    "a file of {} MiB arrived unchanged after {:.2} s: {} Mbit/s",
+                    "a file of {} MiB was received and verified after {:.2} s: {} Mbit/s",
                     file.bytes >> 20,
                     file.seconds,
                     megabits(file.bits_per_second())
@@ -91,7 +92,7 @@ pub(crate) fn run(home: &Home, options: &DemoOptions) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Says so before the runs, not after them, if the report cannot be written.
+/// Fails before the runs, not after them, if the report cannot be written.
 fn check_writable(path: &Path) -> Result<()> {
     File::options()
         .append(true)
@@ -104,50 +105,53 @@ fn check_writable(path: &Path) -> Result<()> {
 fn in_lab(home: &Home, options: &DemoOptions, link: Link) -> Result<Figures> {
     let wants_brtp = options.protocols.contains(&Protocol::Brtp) || options.file_mib > 0;
     let iperf = if wants_brtp { Some(brtp::executable()?) } else { None };
-    let plan = Plan::chain(format!("demo-{}", std::process::id()), 1, link);
-    let stage =
-        Stage { own: OwnLab::build(home, &plan)?, seconds: options.seconds, quiet: options.json };
-    stage.say(&format!("two hosts, one link, each way: {}", link.forward));
+    let config = LabConfig::chain(format!("demo-{}", std::process::id()), 1, link);
+    let demo = DemoContext {
+        lab_guard: ScopedLab::build(home, &config)?,
+        seconds: options.seconds,
+        quiet: options.json,
+    };
+    demo.print(&format!("two hosts, one link, both directions: {}", link.forward));
     let mut figures = Figures::new(link, options.seconds, false);
     if let Some(iperf) = iperf.as_ref().filter(|_| options.file_mib > 0) {
-        figures.file = Some(send_file(&stage, iperf, options.file_mib)?);
+        figures.file = Some(send_file(&demo, iperf, options.file_mib)?);
     }
     for protocol in &options.protocols {
         interrupt::check()?;
         let run = match (protocol, &iperf) {
-            (Protocol::Brtp, Some(iperf)) => brtp::run(&stage, iperf)?,
+            (Protocol::Brtp, Some(iperf)) => brtp::run(&demo, iperf)?,
             (Protocol::Brtp, None) => bail!("bats_iperf is missing"),
-            (Protocol::Bbr, _) => tcp::run(&stage, "TCP BBR", "bbr")?,
-            (Protocol::Cubic, _) => tcp::run(&stage, "TCP CUBIC", "cubic")?,
+            (Protocol::Bbr, _) => tcp::run(&demo, "TCP BBR", "bbr")?,
+            (Protocol::Cubic, _) => tcp::run(&demo, "TCP CUBIC", "cubic")?,
         };
-        stage.say(&format!("{}: {} Mbit/s on average", run.name, megabits(run.average())));
+        demo.print(&format!("{}: {} Mbit/s on average", run.name, megabits(run.average())));
         figures.runs.push(run);
     }
     figures.versions = versions(iperf.as_deref());
     Ok(figures)
 }
 
-impl Stage {
-    fn say(&self, text: &str) {
+impl DemoContext {
+    fn print(&self, text: &str) {
         if !self.quiet {
-            // Whoever does not listen any more still gets the report.
+            // A closed pipe must not prevent the report.
             let _ = writeln!(std::io::stdout(), "{text}");
         }
     }
 
-    /// A file for what a process of the run prints.
+    /// A file for the output of a process.
     fn scratch(&self, name: &str) -> PathBuf {
-        self.own.home.directory(&self.own.lab.name).join(name)
+        self.lab_guard.home.directory(&self.lab_guard.lab.name).join(name)
     }
 
-    /// Calls `ended` until it says so; meanwhile shows what passes the link.
+    /// Polls `ended` until it returns true and shows the rate at the receiver meanwhile.
     ///
     /// # Errors
-    /// Where `ended` fails, the emulator dies, the user interrupts, or it takes too long.
+    /// If `ended` fails, the emulator dies, the user interrupts, or the timeout expires.
     fn watch(
         &self,
         what: &str,
-        patience: Duration,
+        timeout: Duration,
         mut ended: impl FnMut() -> Result<bool>,
     ) -> Result<()> {
         let live = !self.quiet && std::io::stderr().is_terminal();
@@ -158,17 +162,17 @@ impl Stage {
         }
         bar.set_prefix(what.to_owned());
         let start = Instant::now();
-        let mut last = (Instant::now(), self.passed()?);
+        let mut last = (Instant::now(), self.bytes_delivered()?);
         while !ended()? {
             interrupt::check()?;
-            if start.elapsed() > patience {
-                bail!("{what} did not end within {} s", patience.as_secs());
+            if start.elapsed() > timeout {
+                bail!("{what} did not end within {} s", timeout.as_secs());
             }
             if last.0.elapsed() >= Duration::from_secs(1) {
-                let passed = self.passed()?;
-                let rate = (passed - last.1) as f64 * 8.0 / last.0.elapsed().as_secs_f64();
-                last = (Instant::now(), passed);
-                let text = format!("{:>6} Mbit/s arrive", megabits(rate));
+                let bytes_delivered = self.bytes_delivered()?;
+                let rate = (bytes_delivered - last.1) as f64 * 8.0 / last.0.elapsed().as_secs_f64();
+                last = (Instant::now(), bytes_delivered);
+                let text = format!("{:>6} Mbit/s received", megabits(rate));
                 if live {
                     bar.set_message(text);
                 } else if !self.quiet {
@@ -182,22 +186,22 @@ impl Stage {
         Ok(())
     }
 
-    /// Bytes that the link has handed to `b`.
-    fn passed(&self) -> Result<u64> {
-        let hops = lab::report(&self.own.home, &self.own.lab)
+    /// Bytes that the link has delivered to `b`.
+    fn bytes_delivered(&self) -> Result<u64> {
+        let hops = lab::report(&self.lab_guard.home, &self.lab_guard.lab)
             .context("the emulator of the demo has died")?;
         Ok(hops.first().map_or(0, |hop| hop.forward.bytes_out))
     }
 }
 
-fn send_file(stage: &Stage, iperf: &Path, mib: u64) -> Result<FileRun> {
-    stage.say(&format!("a file of {mib} MiB of random bytes over BRTP, verified at the far end"));
-    let path = stage.scratch("file");
+fn send_file(demo: &DemoContext, iperf: &Path, mib: u64) -> Result<FileRun> {
+    demo.print(&format!("a file of {mib} MiB of random bytes over BRTP, verified by the receiver"));
+    let path = demo.scratch("file");
     write_random(&path, mib << 20)
         .with_context(|| format!("cannot write a file of {mib} MiB at {}", path.display()))?;
-    let run = brtp::send_file(stage, iperf, &path, mib << 20)?;
+    let run = brtp::send_file(demo, iperf, &path, mib << 20)?;
     let _ = fs::remove_file(&path);
-    stage.say(&format!(
+    demo.print(&format!(
         "verified after {:.2} s: {} Mbit/s",
         run.seconds,
         megabits(run.bits_per_second())
@@ -219,7 +223,7 @@ fn write_random(path: &Path, mut bytes: u64) -> std::io::Result<()> {
     file.flush()
 }
 
-/// The versions of all that took part.
+/// Versions of all programs that take part.
 pub(crate) fn versions(iperf: Option<&Path>) -> Vec<(String, String)> {
     let first_line = |text: String| text.lines().next().unwrap_or_default().trim().to_owned();
     let mut versions = vec![("batslab".to_owned(), env!("CARGO_PKG_VERSION").to_owned())];

@@ -1,4 +1,4 @@
-//! The report: one page that needs nothing else.
+//! The report: a self-contained HTML page.
 
 use anyhow::{Context, Result};
 use minijinja::{AutoEscape, Environment, context};
@@ -8,12 +8,13 @@ use crate::report::plot::{COLOURS, Content, Curve, Plot, Style};
 use crate::units::megabits;
 
 const PAGE: &str = include_str!("report.html");
-/// The page.
+
+/// Renders the page.
 pub(super) fn html(figures: &Figures) -> Result<String> {
     render(figures, PAGE)
 }
 
-/// The throughputs over time, as a picture for other documents.
+/// The throughput plot as SVG for other documents.
 pub(super) fn svg(figures: &Figures) -> String {
     picture(figures).svg()
 }
@@ -32,7 +33,7 @@ fn picture(figures: &Figures) -> Plot {
     }
 }
 
-/// A stair: each interval has its own height.
+/// A step curve with a constant height for each interval.
 fn curve(run: &Run) -> Curve {
     let rate = |sample: &Sample| sample.bytes * 8e-6 / (sample.end - sample.start).max(1e-3);
     let points = run.samples.iter().map(|sample| (sample.end, rate(sample))).collect();
@@ -42,7 +43,9 @@ fn curve(run: &Run) -> Curve {
 fn render(figures: &Figures, template: &str) -> Result<String> {
     let mut environment = Environment::new();
     environment.set_auto_escape_callback(|_| AutoEscape::Html);
-    environment.add_template("report", template).context("the report's template is broken")?;
+    environment
+        .add_template("report", template)
+        .context("the template of the report is invalid")?;
     let runs: Vec<_> = figures
         .runs
         .iter()
@@ -71,27 +74,27 @@ fn render(figures: &Figures, template: &str) -> Result<String> {
         limit => megabits(figures.limit()),
         picture => minijinja::Value::from_safe_string(svg(figures)),
     });
-    page.context("the report cannot be written")
+    page.context("cannot render the report")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::demo::figures::Processors;
+    use crate::demo::figures::CpuSeconds;
     use crate::settings::Link;
 
     #[test]
-    fn the_page_holds_all_and_needs_nothing() {
+    fn page_is_complete_self_contained_and_escaped() {
         let mut figures = Figures::new(Link::default(), 15, false);
         let samples = vec![Sample { start: 0.0, end: 1.0, bytes: 1e8 }];
-        figures.runs.push(Run::new("BRTP", "bats_iperf", samples, Processors::default()));
+        figures.runs.push(Run::new("BRTP", "bats_iperf", samples, CpuSeconds::default()));
         figures.versions.push(("kernel".to_owned(), "<script>".to_owned()));
         let page = html(&figures).unwrap();
         assert!(page.contains("BRTP") && page.contains("polyline"));
-        assert!(!page.contains("<script>"), "what others say is escaped");
+        assert!(!page.contains("<script>"), "external text is escaped");
         assert!(
             !page.replace("http://www.w3.org/2000/svg", "").contains("http"),
-            "nothing is loaded from elsewhere"
+            "the page loads external resources"
         );
         let picture = svg(&figures);
         assert!(picture.starts_with("<svg") && picture.contains("polyline"));

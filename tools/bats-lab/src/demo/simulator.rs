@@ -1,34 +1,34 @@
-//! The demonstration where no lab can be built: BRTP over the same link in virtual time.
+//! The demonstration without a lab: BRTP over the same link in virtual time.
 
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 use bats_proto::TransportConfig;
-use bats_sim::transfer::{Sample as Moment, Transfer};
+use bats_sim::transfer::{Sample as TransferSample, Transfer};
 use bats_types::Timestamp;
 
-use super::figures::{Figures, FileRun, Processors, Run, Sample};
-use crate::backend::sim::direction;
+use super::figures::{CpuSeconds, Figures, FileRun, Run, Sample};
+use crate::backend::sim::link_config;
 use crate::settings::Link;
 
-const MESSAGE: usize = 16 << 10;
-/// So that the same link gives the same figures.
+const MESSAGE_BYTES: usize = 16 << 10;
+/// Fixed, so that the same link gives the same figures.
 const SEED: u64 = 1;
 
-/// Longest time that a file may take, in virtual seconds.
-const FILE_PATIENCE: u64 = 3_600;
+/// Time limit of a file transfer in virtual seconds.
+const FILE_TIMEOUT_S: u64 = 3_600;
 
-/// Runs BRTP over `link` in the simulator: a file of `file_mib` MiB if that is not 0, of which every
-/// byte is compared with what was sent, then as much as goes for `seconds`.
+/// Runs BRTP over `link` in the simulator: first a verified file of `file_mib` MiB if that is not
+/// 0, then a transfer without rate limit for `seconds`.
 ///
 /// # Errors
-/// Where no connection comes about, or the file does not get through.
+/// If no connection is established, or the file is not delivered in time.
 pub(super) fn run(link: &Link, seconds: u64, file_mib: u64) -> Result<Figures> {
     let transfer = Transfer {
-        up: direction(link, &link.forward),
-        down: direction(link, &link.backward),
+        up: link_config(link, &link.forward),
+        down: link_config(link, &link.backward),
         transport: TransportConfig::default(),
-        message_size: MESSAGE,
+        message_size: MESSAGE_BYTES,
         total_bytes: None,
         duration: Duration::from_secs(seconds),
         changes: Vec::new(),
@@ -37,7 +37,7 @@ pub(super) fn run(link: &Link, seconds: u64, file_mib: u64) -> Result<Figures> {
     let file = if file_mib > 0 { Some(send_file(&transfer, file_mib << 20)?) } else { None };
     let outcome = transfer.run();
     if outcome.established.is_none() {
-        bail!("no connection came about over this link in 20 simulated seconds");
+        bail!("no connection was established over this link within 20 simulated seconds");
     }
     let mut figures = Figures::new(*link, seconds, true);
     figures.file = file;
@@ -45,33 +45,35 @@ pub(super) fn run(link: &Link, seconds: u64, file_mib: u64) -> Result<Figures> {
         name: "BRTP",
         with: "bats-sim",
         samples: intervals(&outcome.samples),
-        processors: None,
+        cpu_seconds: None,
     });
     figures.versions.push(("batslab".to_owned(), env!("CARGO_PKG_VERSION").to_owned()));
     Ok(figures)
 }
 
 fn send_file(transfer: &Transfer, bytes: u64) -> Result<FileRun> {
-    let duration = Duration::from_secs(FILE_PATIENCE);
+    let duration = Duration::from_secs(FILE_TIMEOUT_S);
     let outcome = Transfer { total_bytes: Some(bytes), duration, ..transfer.clone() }.run();
     let (Some(_), Some(finished)) = (outcome.established, outcome.finished) else {
-        bail!("the file did not get over this link in {FILE_PATIENCE} simulated seconds");
+        bail!(
+            "the file was not delivered over this link within {FILE_TIMEOUT_S} simulated seconds"
+        );
     };
-    // As in the lab, from the start of the client on.
+    // Counted from the start of the client, as in the lab.
     let seconds = (finished - Timestamp::ZERO).as_secs_f64();
-    Ok(FileRun { bytes: outcome.bytes, seconds, processors: Processors::default() })
+    Ok(FileRun { bytes: outcome.bytes, seconds, cpu_seconds: CpuSeconds::default() })
 }
 
-/// What was delivered in each second, from what had been at each sample.
-fn intervals(moments: &[Moment]) -> Vec<Sample> {
+/// Converts cumulative samples to intervals of one second.
+fn intervals(samples: &[TransferSample]) -> Vec<Sample> {
     let mut intervals = Vec::new();
     let (mut start, mut before) = (0.0, 0);
-    for (index, moment) in moments.iter().enumerate() {
-        let end = moment.time.as_secs_f64();
-        if end - start >= 1.0 || (index + 1 == moments.len() && end > start) {
-            let bytes = moment.delivered.saturating_sub(before) as f64;
+    for (index, sample) in samples.iter().enumerate() {
+        let end = sample.time.as_secs_f64();
+        if end - start >= 1.0 || (index + 1 == samples.len() && end > start) {
+            let bytes = sample.delivered.saturating_sub(before) as f64;
             intervals.push(Sample { start, end, bytes });
-            (start, before) = (end, moment.delivered);
+            (start, before) = (end, sample.delivered);
         }
     }
     intervals
@@ -83,7 +85,7 @@ mod tests {
     use crate::settings::{Direction, Loss, Queue};
 
     #[test]
-    fn a_run_has_an_interval_a_second_and_fits_the_link() {
+    fn run_has_one_interval_per_second_and_stays_below_the_limit() {
         let one = Direction {
             rate: 20_000_000,
             delay: Duration::from_millis(10),

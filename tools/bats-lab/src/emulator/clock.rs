@@ -1,30 +1,30 @@
-//! Time: the monotonic clock, and the kernel's real-time stamps translated to it.
+//! The monotonic clock, and conversion of the kernel's real-time timestamps to it.
 
 use std::time::Duration;
 
 use bats_types::Timestamp;
 use nix::time::{ClockId, ClockNanosleepFlags, clock_gettime, clock_nanosleep};
 
-/// Now, since the machine started.
+/// The current monotonic time, since the machine started.
 pub(crate) fn now() -> Timestamp {
     stamp(read(ClockId::CLOCK_MONOTONIC))
 }
 
-/// Now, and what the real-time clock says at the same moment.
+/// The current monotonic time and the real-time clock at the same moment.
 pub(crate) fn now_and_real() -> (Timestamp, Duration) {
     (now(), read(ClockId::CLOCK_REALTIME))
 }
 
-/// When a frame arrived that the kernel stamped at `at`. A clock that was set meanwhile makes the
-/// stamp useless: then it arrived now.
+/// Monotonic arrival time of a frame with the kernel timestamp `at`. If the real-time clock was set
+/// meanwhile, the timestamp is invalid and the arrival time is `now`.
 pub(crate) fn arrival(now: Timestamp, real: Duration, at: Option<Duration>) -> Timestamp {
     let age = at.and_then(|at| real.checked_sub(at)).unwrap_or_default();
     if age > Duration::from_secs(2) { now } else { now.saturating_sub(age) }
 }
 
-/// Sleeps, with the precision of the kernel's high-resolution timers.
+/// Sleeps with the precision of the kernel's high-resolution timers.
 pub(crate) fn sleep(time: Duration) {
-    // A signal ends the sleep early, which is as good.
+    // A signal may end the sleep early, which is fine.
     let _ = clock_nanosleep(ClockId::CLOCK_MONOTONIC, ClockNanosleepFlags::empty(), &time.into());
 }
 
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stamps_are_translated_and_broken_ones_ignored() {
+    fn timestamps_are_converted_and_invalid_ones_ignored() {
         let now = Timestamp::from_millis(10_000);
         let real = Duration::from_secs(1_000_000);
         let at = |seconds: f64| Some(Duration::from_secs_f64(seconds));

@@ -1,4 +1,4 @@
-//! The control socket: lines of JSON, one answer to each request.
+//! The control socket: one line of JSON per request and answer.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -9,38 +9,38 @@ use anyhow::{Context, Result, bail};
 
 use super::report::{Answer, HopReport, Request};
 
-/// Longest line.
-const LONGEST: u64 = 64 * 1024;
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Longest line in bytes.
+const MAX_LINE_BYTES: u64 = 64 * 1024;
+const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Asks the emulator behind `socket`.
+/// Sends a request to the emulator at `socket` and returns its answer.
 pub(crate) fn ask(socket: &Path, request: &Request) -> Result<Answer> {
     let mut stream =
         UnixStream::connect(socket).context("the emulator of the lab does not answer")?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
     let mut line = serde_json::to_vec(request)?;
     line.push(b'\n');
-    stream.write_all(&line).context("the emulator of the lab does not listen")?;
+    stream.write_all(&line).context("cannot send to the emulator of the lab")?;
     let mut answer = String::new();
     BufReader::new(stream)
         .read_line(&mut answer)
         .context("the emulator of the lab does not answer")?;
-    match serde_json::from_str(&answer).context("the emulator of the lab speaks gibberish")? {
+    match serde_json::from_str(&answer).context("the emulator of the lab sent an invalid answer")? {
         Answer::Error(error) => bail!("{error}"),
         answer => Ok(answer),
     }
 }
 
-/// What the links of the lab behind `socket` do.
+/// The reports of all links of the lab at `socket`.
 pub(crate) fn report(socket: &Path) -> Result<Vec<HopReport>> {
     match ask(socket, &Request::Report)? {
         Answer::Report(hops) => Ok(hops),
-        _ => bail!("the emulator of the lab gave the wrong answer"),
+        _ => bail!("the emulator of the lab sent an unexpected answer"),
     }
 }
 
-/// Answers requests until `stopped` says so; looks at it ten times a second.
+/// Answers requests until `stopped` returns true, checked ten times a second.
 pub(crate) fn serve(
     listener: &UnixListener,
     stopped: impl Fn() -> bool,
@@ -50,13 +50,13 @@ pub(crate) fn serve(
     while !stopped() {
         match listener.accept() {
             Ok((stream, _)) => {
-                // A client that hangs up or babbles harms only itself.
-                let _ = converse(stream, &mut answer);
+                // A client that hangs up or sends garbage affects only itself.
+                let _ = handle_connection(stream, &mut answer);
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 wait_readable(listener, Duration::from_millis(100));
             }
-            Err(error) => return Err(error).context("the control socket broke"),
+            Err(error) => return Err(error).context("the control socket failed"),
         }
     }
     Ok(())
@@ -66,19 +66,19 @@ fn wait_readable(listener: &UnixListener, time: Duration) {
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
     use std::os::fd::AsFd;
     let mut fds = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
-    // A signal ends the wait early, which is as good.
+    // A signal may end the wait early, which is fine.
     let _ = poll(&mut fds, PollTimeout::try_from(time).unwrap_or(PollTimeout::ZERO));
 }
 
-fn converse(stream: UnixStream, answer: &mut impl FnMut(Request) -> Answer) -> Result<()> {
+fn handle_connection(stream: UnixStream, answer: &mut impl FnMut(Request) -> Answer) -> Result<()> {
     stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
     let mut line = String::new();
-    BufReader::new((&stream).take(LONGEST)).read_line(&mut line)?;
+    BufReader::new((&stream).take(MAX_LINE_BYTES)).read_line(&mut line)?;
     let reply = match serde_json::from_str(&line) {
         Ok(request) => answer(request),
-        Err(error) => Answer::Error(format!("no request: {error}")),
+        Err(error) => Answer::Error(format!("invalid request: {error}")),
     };
     let mut line = serde_json::to_vec(&reply)?;
     line.push(b'\n');
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn questions_are_answered_and_nonsense_is_refused() {
+    fn requests_are_answered_and_invalid_ones_refused() {
         let path = std::env::temp_dir().join(format!("batslab-control-{}", std::process::id()));
         let listener = UnixListener::bind(&path).unwrap();
         let stop = AtomicBool::new(false);
@@ -118,7 +118,7 @@ mod tests {
             stream.write_all(b"nonsense\n").unwrap();
             let mut reply = String::new();
             stream.read_to_string(&mut reply).unwrap();
-            assert!(reply.contains("no request"), "{reply}");
+            assert!(reply.contains("invalid request"), "{reply}");
             stop.store(true, Ordering::Relaxed);
         });
         std::fs::remove_file(path).unwrap();

@@ -1,4 +1,4 @@
-//! One link in real time: two ports, one emulated link each way, one thread.
+//! One link in real time: two ports, one emulated link per direction, one thread.
 
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
@@ -18,61 +18,61 @@ use super::report::{DirectionReport, HopReport};
 use super::wire::{Frame, Step, Wire};
 use crate::settings::Link;
 
-/// How long a busy link sleeps between rounds: deliveries are late by at most this, and a round
-/// moves several frames.
+/// Sleep of a busy link between rounds. Deliveries are late by at most this, and a round forwards
+/// several frames.
 const TICK: Duration = Duration::from_micros(75);
-/// A delivery this far behind its time is late: many times what the tick explains, and what round
-/// trips show.
-pub(crate) const LATE: Duration = Duration::from_millis(1);
-/// How often an idle link looks whether something was asked of it.
-pub(crate) const IDLE: Duration = Duration::from_millis(100);
-/// How often it tells what it does.
-const TELL: Duration = Duration::from_millis(10);
-/// Smaller frames are copied, so that they do not hold a buffer for a full one.
-const SMALL: usize = 512;
+/// A delivery later than this after its due time counts as late. It is many ticks, and visible in
+/// round-trip times.
+pub(crate) const LATE_THRESHOLD: Duration = Duration::from_millis(1);
+/// Interval at which an idle link checks for requests.
+pub(crate) const IDLE_POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// Interval at which a link updates its report.
+const REPORT_INTERVAL: Duration = Duration::from_millis(10);
+/// Frames up to this size are copied, so that they do not occupy a buffer for a full frame.
+const MAX_COPIED_FRAME: usize = 512;
 
-/// What a link's thread shares with the control socket.
+/// State that a link's thread shares with the control socket.
 pub(crate) struct Shared {
-    asked: Mutex<Option<Link>>,
+    pending_link: Mutex<Option<Link>>,
     report: Mutex<HopReport>,
     reset_lateness: AtomicBool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Plain values: whoever panicked left a whole one.
+    // The values are plain data and stay consistent even if a thread panicked.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Shared {
-    /// Of a link that begins as `link`: that is told even before its thread has begun.
+    /// State for a link that starts as `link`, which is reported even before its thread runs.
     pub(crate) fn new(link: Link) -> Self {
         let report = HopReport { link, ..HopReport::default() };
         Self {
-            asked: Mutex::default(),
+            pending_link: Mutex::default(),
             report: Mutex::new(report),
             reset_lateness: AtomicBool::default(),
         }
     }
 
-    /// Asks the link to change.
+    /// Requests a change of the link.
     pub(crate) fn change(&self, link: Link) {
-        *lock(&self.asked) = Some(link);
+        *lock(&self.pending_link) = Some(link);
         lock(&self.report).link = link;
     }
 
-    /// What the link has told last.
+    /// The link's last report.
     pub(crate) fn report(&self) -> HopReport {
         lock(&self.report).clone()
     }
 
-    /// Begins the latest delivery anew.
+    /// Resets the maximum lateness.
     pub(crate) fn reset_lateness(&self) {
         self.reset_lateness.store(true, Ordering::Relaxed);
     }
 }
 
-/// One direction: frames from one port through the wire to the other.
-struct Lane {
+/// One direction: forwards frames from one port through the wire to the other.
+struct Forwarder {
     wire: Wire,
     buffers: Vec<Vec<u8>>,
     spare: Vec<Vec<u8>>,
@@ -82,13 +82,13 @@ struct Lane {
     last_arrival: Timestamp,
     latest: Duration,
     late: u64,
-    refused: u64,
-    missed: u64,
+    send_errors: u64,
+    socket_drops: u64,
     sent: u64,
     sent_bytes: u64,
 }
 
-impl Lane {
+impl Forwarder {
     fn new(wire: Wire, frame_size: usize) -> Self {
         Self {
             wire,
@@ -100,24 +100,24 @@ impl Lane {
             last_arrival: Timestamp::ZERO,
             latest: Duration::ZERO,
             late: 0,
-            refused: 0,
-            missed: 0,
+            send_errors: 0,
+            socket_drops: 0,
             sent: 0,
             sent_bytes: 0,
         }
     }
 
-    /// Takes what has arrived at `port`. Says whether anything has.
-    fn take(&mut self, port: &mut Port) -> Result<bool> {
+    /// Receives frames from `port`; returns whether there were any.
+    fn receive_frames(&mut self, port: &mut Port) -> Result<bool> {
         let mut any = false;
-        // Bounded, so that a flood cannot keep the deliveries waiting.
+        // Bounded, so that a flood of frames cannot delay deliveries.
         for _ in 0..8 {
             port.receive(&mut self.buffers, &mut self.arrivals)?;
             let (now, real) = clock::now_and_real();
             for (index, arrival) in self.arrivals.iter().enumerate() {
                 let at = clock::arrival(now, real, arrival.at).max(self.last_arrival);
                 self.last_arrival = at;
-                let frame = if arrival.length <= SMALL {
+                let frame = if arrival.length <= MAX_COPIED_FRAME {
                     Frame::copied(&self.buffers[index][..arrival.length])
                 } else {
                     let fresh = self.spare.pop().unwrap_or_else(|| vec![0; self.frame_size]);
@@ -134,14 +134,18 @@ impl Lane {
         Ok(any)
     }
 
-    /// Hands what is due to `port`. Says whether there was anything, and when to come back.
-    fn give(&mut self, port: &mut Port, now: Timestamp) -> Result<(bool, Option<Timestamp>)> {
+    /// Sends due frames to `port`; returns whether there were any, and when the next is due.
+    fn deliver_due(
+        &mut self,
+        port: &mut Port,
+        now: Timestamp,
+    ) -> Result<(bool, Option<Timestamp>)> {
         let next = loop {
             match self.wire.step(now) {
                 Step::Deliver(frame, due) => {
                     let behind = now - due;
                     self.latest = self.latest.max(behind);
-                    self.late += u64::from(behind > LATE);
+                    self.late += u64::from(behind > LATE_THRESHOLD);
                     self.due.push(frame);
                 }
                 Step::Until(next) => break next,
@@ -152,7 +156,7 @@ impl Lane {
         while done < self.due.len() {
             match port.send(self.due[done..].iter().map(Frame::bytes)) {
                 Ok(0) => {
-                    self.refused += 1;
+                    self.send_errors += 1;
                     done += 1;
                 }
                 Ok(count) => {
@@ -161,12 +165,12 @@ impl Lane {
                     self.sent_bytes += sent.iter().map(|frame| frame.len() as u64).sum::<u64>();
                     done += count;
                 }
-                // The host's interface is down or full: a real wire would lose the frame too.
+                // The host's interface is down or full: a real link would lose the frame, too.
                 Err(error) if error.kind() == ErrorKind::PermissionDenied => {
                     return Err(error.into());
                 }
                 Err(_) => {
-                    self.refused += 1;
+                    self.send_errors += 1;
                     done += 1;
                 }
             }
@@ -180,12 +184,12 @@ impl Lane {
     }
 
     fn report(&mut self, from: &Port, now: Timestamp) -> DirectionReport {
-        self.missed += from.take_drops();
+        self.socket_drops += from.take_drops();
         let wire = self.wire.report(now);
         DirectionReport {
             frames_out: self.sent,
             bytes_out: self.sent_bytes,
-            emulator_drops: wire.emulator_drops + self.missed + self.refused,
+            emulator_drops: wire.emulator_drops + self.socket_drops + self.send_errors,
             latest_us: u64::try_from(self.latest.as_micros()).unwrap_or(u64::MAX),
             frames_late: self.late,
             ..wire
@@ -193,10 +197,10 @@ impl Lane {
     }
 }
 
-/// Carries frames between `left` and `right` until `stop`.
+/// Forwards frames between `left` and `right` until `stop`.
 ///
 /// # Errors
-/// Where a port breaks for good.
+/// If a port fails permanently.
 pub(crate) fn run(
     mut left: Port,
     mut right: Port,
@@ -206,19 +210,19 @@ pub(crate) fn run(
     shared: &Shared,
     stop: &AtomicBool,
 ) -> Result<()> {
-    // An Ethernet header, and room to see that a frame is too large.
+    // MTU, Ethernet header, and room to detect frames that are too large.
     let frame_size = mtu as usize + 14 + 4;
-    let mut forward = Lane::new(Wire::new(&link, &link.forward, mtu, seed), frame_size);
-    let mut backward = Lane::new(Wire::new(&link, &link.backward, mtu, !seed), frame_size);
-    let mut told = clock::now();
+    let mut forward = Forwarder::new(Wire::new(&link, &link.forward, mtu, seed), frame_size);
+    let mut backward = Forwarder::new(Wire::new(&link, &link.backward, mtu, !seed), frame_size);
+    let mut reported_at = clock::now();
     while !stop.load(Ordering::Relaxed) {
-        let arrived = forward.take(&mut left)? | backward.take(&mut right)?;
+        let arrived = forward.receive_frames(&mut left)? | backward.receive_frames(&mut right)?;
         let now = clock::now();
-        let (gave_forward, next_forward) = forward.give(&mut right, now)?;
-        let (gave_backward, next_backward) = backward.give(&mut left, now)?;
-        if now - told >= TELL {
-            told = now;
-            if let Some(link) = lock(&shared.asked).take() {
+        let (delivered_forward, next_forward) = forward.deliver_due(&mut right, now)?;
+        let (delivered_backward, next_backward) = backward.deliver_due(&mut left, now)?;
+        if now - reported_at >= REPORT_INTERVAL {
+            reported_at = now;
+            if let Some(link) = lock(&shared.pending_link).take() {
                 forward.wire.configure(&link, &link.forward, mtu, now);
                 backward.wire.configure(&link, &link.backward, mtu, now);
             }
@@ -229,17 +233,18 @@ pub(crate) fn run(
             report.forward = forward.report(&left, now);
             report.backward = backward.report(&right, now);
         }
-        if arrived || gave_forward || gave_backward {
+        if arrived || delivered_forward || delivered_backward {
             clock::sleep(TICK);
             continue;
         }
         let next = [next_forward, next_backward].into_iter().flatten().min();
-        let wait = next.map_or(IDLE, |next| (next - clock::now()).min(IDLE));
+        let wait =
+            next.map_or(IDLE_POLL_INTERVAL, |next| (next - clock::now()).min(IDLE_POLL_INTERVAL));
         let mut fds = [
             PollFd::new(left.as_fd(), PollFlags::POLLIN),
             PollFd::new(right.as_fd(), PollFlags::POLLIN),
         ];
-        // A signal ends the wait early, which is as good.
+        // A signal may end the wait early, which is fine.
         let _ = ppoll(&mut fds, Some(TimeSpec::from(wait)), None);
     }
     Ok(())
@@ -249,9 +254,8 @@ pub(crate) fn run(
 mod tests {
     use super::*;
 
-    /// Who asks before the link's thread has begun is told what was asked for, too.
     #[test]
-    fn a_link_is_known_from_the_start() {
+    fn link_is_reported_before_its_thread_runs() {
         let mut link = Link::default();
         link.forward.rate = 50_000_000;
         let shared = Shared::new(link);

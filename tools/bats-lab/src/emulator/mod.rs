@@ -1,4 +1,4 @@
-//! The emulator process: all links of a lab, a thread each, and a control socket.
+//! The emulator process: all links of a lab, one thread each, and a control socket.
 
 mod clock;
 pub(crate) mod control;
@@ -20,7 +20,7 @@ use nix::sys::prctl;
 use nix::sys::signal::Signal;
 use nix::unistd::{getppid, setsid};
 
-use crate::process::{Guarded, Process};
+use crate::process::{ChildGuard, Process};
 use crate::state::{Home, Lab};
 use crate::topology::{self, End};
 use crate::{interrupt, processors};
@@ -30,11 +30,11 @@ use report::{Answer, Request};
 
 /// Starts the emulator of `lab` and waits until it answers.
 ///
-/// With `tied` it ends with this process, and takes the lab with it.
+/// With `tied_to_parent` it ends with this process and removes the lab.
 ///
 /// # Errors
-/// Where it does not start; the reason is the last line of its log.
-pub(crate) fn start(home: &Home, lab: &Lab, tied: bool) -> Result<Guarded> {
+/// If it does not start; the reason is the last line of its log.
+pub(crate) fn start(home: &Home, lab: &Lab, tied_to_parent: bool) -> Result<ChildGuard> {
     let log = home.log(&lab.name);
     let output = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
     let mut command = Command::new(std::env::current_exe().context("cannot find batslab itself")?);
@@ -42,11 +42,11 @@ pub(crate) fn start(home: &Home, lab: &Lab, tied: bool) -> Result<Guarded> {
     if home.is_unprivileged() {
         command.arg("--unprivileged");
     }
-    if tied {
+    if tied_to_parent {
         command.arg("--parent").arg(std::process::id().to_string());
     }
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(output);
-    let mut child = Guarded::new(command.spawn().context("cannot start the emulator")?);
+    let mut child = ChildGuard::new(command.spawn().context("cannot start the emulator")?);
     let deadline = Instant::now() + Duration::from_secs(10);
     let socket = home.control_socket(&lab.name);
     loop {
@@ -62,29 +62,29 @@ pub(crate) fn start(home: &Home, lab: &Lab, tied: bool) -> Result<Guarded> {
     }
 }
 
-/// What the process `batslab __emulate` does.
+/// Main function of the process `batslab __emulate`.
 pub(crate) fn main(home: &Home, name: &str, parent: Option<u32>) -> Result<()> {
     let lab = home.load(name)?;
     if let Some(parent) = parent {
         prctl::set_pdeathsig(Signal::SIGTERM)?;
         if u32::try_from(getppid().as_raw()) != Ok(parent) {
-            bail!("who started the emulator is gone");
+            bail!("the process that started the emulator has ended");
         }
     }
-    // Out of reach of a terminal's signals: whoever built the lab takes it down.
+    // Ignore the terminal's signals: the process that built the lab ends the emulator.
     let _ = setsid();
-    // Precise sleep; without the right to it deliveries are up to 50 us later.
+    // Precise sleep. Without permission for it, deliveries are up to 50 us later.
     let _ = prctl::set_timerslack(1);
-    prefer(name);
-    let done = carry(home, &lab);
+    raise_priority(name);
+    let done = run_links(home, &lab);
     if parent.is_some() {
         home.remove(name);
     }
     done
 }
 
-/// Puts the emulator before the hosts' processes, where that is allowed.
-fn prefer(name: &str) {
+/// Gives the emulator priority over the hosts' processes, if permitted.
+fn raise_priority(name: &str) {
     let _ = OpenOptions::new()
         .write(true)
         .open("/proc/self/oom_score_adj")
@@ -94,7 +94,7 @@ fn prefer(name: &str) {
     }
 }
 
-fn carry(home: &Home, lab: &Lab) -> Result<()> {
+fn run_links(home: &Home, lab: &Lab) -> Result<()> {
     let stop = AtomicBool::new(false);
     let failure = Mutex::new(None);
     home.namespaces(&lab.name).enter(&topology::emulator_namespace(&lab.name))?;
@@ -117,13 +117,13 @@ fn carry(home: &Home, lab: &Lab) -> Result<()> {
                 let done = hop::run(left, right, link, lab.mtu, seed, &shared, stop);
                 if let Err(error) = done {
                     *failure.lock().unwrap_or_else(PoisonError::into_inner) =
-                        Some(error.context(format!("link {number} broke")));
+                        Some(error.context(format!("link {number} failed")));
                     stop.store(true, Ordering::Relaxed);
                 }
             });
         }
         let listener =
-            UnixListener::bind(&path).with_context(|| format!("cannot make {}", path.display()));
+            UnixListener::bind(&path).with_context(|| format!("cannot create {}", path.display()));
         let served = listener.and_then(|listener| {
             let stopped =
                 || stop.load(Ordering::Relaxed) || interrupt::requested() || !path.exists();
@@ -157,7 +157,7 @@ fn answer(hops: &[Arc<Shared>], request: Request) -> Answer {
     }
 }
 
-/// The emulator as a process, once it runs.
-pub(crate) fn process(child: &mut Guarded) -> Result<Process> {
+/// The running emulator as a process.
+pub(crate) fn process(child: &mut ChildGuard) -> Result<Process> {
     Process::find(child.child_mut().id()).ok_or_else(|| anyhow!("the emulator has ended"))
 }

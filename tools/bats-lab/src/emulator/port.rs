@@ -1,4 +1,4 @@
-//! A packet socket on one interface: frames in with the kernel's time of arrival, frames out.
+//! A packet socket on one interface: receives frames with kernel timestamps, and sends frames.
 
 use std::io::{Error, ErrorKind, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -13,14 +13,14 @@ use nix::sys::socket::{
 };
 use nix::{cmsg_space, getsockopt_impl, setsockopt_impl};
 
-/// Most frames that one system call moves.
+/// Limit of frames per system call.
 pub(crate) const BATCH: usize = 64;
 
-/// Room for what arrives while the emulator sleeps or is kept from running: some 15,000 full
-/// frames, 180 ms at 1 Gbit/s.
+/// Receive buffer in bytes for frames that arrive while the emulator sleeps or is not scheduled:
+/// some 15,000 full frames, 180 ms at 1 Gbit/s.
 const RECEIVE_BUFFER: usize = 64 << 20;
 
-/// Frames go to the driver at once, past traffic control.
+/// Socket option: frames bypass traffic control and go to the driver directly.
 #[derive(Clone, Copy)]
 struct BypassTrafficControl;
 setsockopt_impl!(
@@ -31,7 +31,7 @@ setsockopt_impl!(
     sockopt::SetBool
 );
 
-/// Frames received and dropped by the socket since this was last asked.
+/// Socket option: frames received and dropped by the socket since the last query.
 #[derive(Clone, Copy)]
 struct Statistics;
 getsockopt_impl!(
@@ -42,12 +42,12 @@ getsockopt_impl!(
     sockopt::GetStruct<libc::tpacket_stats>
 );
 
-/// A frame that has arrived in one of the buffers given to [`Port::receive`].
+/// A frame received into one of the buffers passed to [`Port::receive`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrival {
     /// Bytes of the frame.
     pub(crate) length: usize,
-    /// When the kernel saw it, since the epoch of the real-time clock.
+    /// The kernel's timestamp, real-time clock.
     pub(crate) at: Option<Duration>,
 }
 
@@ -59,9 +59,9 @@ pub(crate) struct Port {
 }
 
 impl Port {
-    /// A packet socket on an interface of the calling thread's namespace.
+    /// Opens a packet socket on an interface of the calling thread's namespace.
     pub(crate) fn socket(interface: &str) -> Result<OwnedFd> {
-        // The kernel's own link address of the interface is what a packet socket is bound to.
+        // A packet socket is bound to the interface's link-layer address.
         let address = getifaddrs()
             .context("cannot list interfaces")?
             .filter(|found| found.interface_name == interface)
@@ -77,32 +77,31 @@ impl Port {
         bind(socket.as_raw_fd(), &address)
             .with_context(|| format!("cannot bind a packet socket to {interface}"))?;
         setsockopt(&socket, sockopt::ReceiveTimestampns, &true)?;
-        // A kernel without this takes the longer way, which ends at the same driver.
+        // Without this option frames pass through traffic control to the same driver.
         let _ = BypassTrafficControl.set(&socket, &true);
         if setsockopt(&socket, sockopt::RcvBufForce, &RECEIVE_BUFFER).is_err() {
             setsockopt(&socket, sockopt::RcvBuf, &RECEIVE_BUFFER)?;
         }
         let _ = setsockopt(&socket, sockopt::SndBuf, &(4 << 20));
-        // Until it was bound the socket heard all interfaces.
+        // Drop frames of other interfaces, received before the socket was bound.
         let mut rest = [0; 64];
         while recv(socket.as_raw_fd(), &mut rest, MsgFlags::empty()).is_ok() {}
         Ok(socket)
     }
 
-    /// The port of a socket, for the thread that uses it.
+    /// Wraps a socket; called on the thread that uses it.
     pub(crate) fn new(socket: OwnedFd) -> Self {
         let port = Self {
             socket,
             incoming: MultiHeaders::preallocate(BATCH, Some(cmsg_space!(libc::timespec))),
             outgoing: MultiHeaders::preallocate(BATCH, None),
         };
-        // Asking resets the count; what other interfaces caused before is none of ours.
+        // A query resets the drop counter, which may include drops of other interfaces.
         port.take_drops();
         port
     }
 
-    /// Receives frames into `buffers` as far as there are any, and says what has arrived in the
-    /// first of them.
+    /// Receives available frames into `buffers`; `arrivals` describes the buffers that were filled.
     pub(crate) fn receive(
         &mut self,
         buffers: &mut [Vec<u8>],
@@ -131,13 +130,13 @@ impl Port {
                 }));
                 Ok(())
             }
-            // An interface that goes down says so once; the next call shows what follows.
+            // An interface that goes down reports ENETDOWN once.
             Err(Errno::EAGAIN | Errno::EINTR | Errno::ENETDOWN) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Sends the first frames of `frames`, at most [`BATCH`]; says how many the kernel took.
+    /// Sends the first frames of `frames`, at most [`BATCH`]; returns how many the kernel accepted.
     pub(crate) fn send<'a>(
         &'a mut self,
         frames: impl Iterator<Item = &'a [u8]>,
@@ -147,7 +146,7 @@ impl Port {
         send_slices(&self.socket, &mut self.outgoing, &slices)
     }
 
-    /// Frames that the kernel dropped since this was last asked, because the emulator was late.
+    /// Frames that the kernel dropped since the last call, because the emulator was too slow.
     pub(crate) fn take_drops(&self) -> u64 {
         Statistics.get(&self.socket).map_or(0, |statistics| u64::from(statistics.tp_drops))
     }
@@ -158,8 +157,9 @@ fn send_slices(
     headers: &mut MultiHeaders<LinkAddr>,
     slices: &[[IoSlice<'_>; 1]],
 ) -> Result<usize, Error> {
-    const NOWHERE: [Option<LinkAddr>; BATCH] = [None; BATCH];
-    match sendmmsg(socket.as_raw_fd(), headers, slices, NOWHERE, [], MsgFlags::MSG_DONTWAIT) {
+    const NO_DESTINATIONS: [Option<LinkAddr>; BATCH] = [None; BATCH];
+    match sendmmsg(socket.as_raw_fd(), headers, slices, NO_DESTINATIONS, [], MsgFlags::MSG_DONTWAIT)
+    {
         Ok(sent) => Ok(sent.count()),
         Err(Errno::EAGAIN | Errno::EINTR | Errno::ENOBUFS) => {
             Err(Error::from(ErrorKind::WouldBlock))

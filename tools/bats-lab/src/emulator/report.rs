@@ -1,66 +1,67 @@
-//! What an emulator tells of itself, and what can be asked of it.
+//! Requests to the emulator and its answers.
 
 use serde::{Deserialize, Serialize};
 
 use crate::settings::Link;
 
-/// What one direction of a link has done.
+/// Counters of one direction of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct DirectionReport {
-    /// Frames that came from the sending host.
+    /// Frames received from the sending host.
     pub(crate) frames_in: u64,
-    /// Bytes of these.
+    /// Bytes of these frames.
     pub(crate) bytes_in: u64,
-    /// Frames handed to the receiving host.
+    /// Frames delivered to the receiving host.
     pub(crate) frames_out: u64,
-    /// Bytes of these.
+    /// Bytes of these frames.
     pub(crate) bytes_out: u64,
-    /// Frames lost as asked for, black hole included.
+    /// Frames dropped by the configured loss or black hole.
     pub(crate) lost: u64,
-    /// Frames that found the queue full.
+    /// Frames dropped because the queue was full.
     pub(crate) queue_drops: u64,
-    /// Frames larger than the link takes.
+    /// Frames dropped because they exceed the link's MTU.
     pub(crate) too_large: u64,
-    /// Frames doubled.
+    /// Frames duplicated.
     pub(crate) duplicated: u64,
     /// Frames corrupted.
     pub(crate) corrupted: u64,
-    /// Frames that the emulator itself lost: its socket was full, or the kernel refused them.
-    /// Anything but 0 falsifies the emulation.
+    /// Frames that the emulator itself lost: its socket was full, or the kernel refused them. Any
+    /// value but 0 invalidates the emulation.
     pub(crate) emulator_drops: u64,
-    /// Bytes that wait in the queue.
+    /// Bytes in the queue now.
     pub(crate) queued: u64,
-    /// The latest delivery, in microseconds behind its time.
+    /// Maximum lateness of a delivery in microseconds.
     pub(crate) latest_us: u64,
-    /// Frames handed over more than [`LATE`](super::hop::LATE) behind their time.
+    /// Frames delivered more than [`LATE_THRESHOLD`](super::hop::LATE_THRESHOLD) after they were
+    /// due.
     pub(crate) frames_late: u64,
 }
 
-/// What one link is asked to do and has done.
+/// Settings and counters of one link.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct HopReport {
-    /// As asked.
+    /// The link's settings.
     pub(crate) link: Link,
-    /// Towards `b`.
+    /// Direction towards `b`.
     pub(crate) forward: DirectionReport,
-    /// Towards `a`.
+    /// Direction towards `a`.
     pub(crate) backward: DirectionReport,
 }
 
-/// A line to the emulator's control socket.
+/// A request on the emulator's control socket, one line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Request {
-    /// Tell what the links do.
+    /// Report all links.
     Report,
-    /// Change the link of this number, counted from 1.
+    /// Change the settings of a link.
     Set {
-        /// Which.
+        /// Number of the link, from 1.
         hop: u32,
-        /// To what.
+        /// New settings.
         link: Box<Link>,
     },
-    /// Begin the latest delivery anew.
+    /// Reset the maximum lateness.
     ResetLateness,
 }
 
@@ -68,10 +69,10 @@ pub(crate) enum Request {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Answer {
-    /// What the links do, from `a` to `b`.
+    /// Reports of all links, in order from `a` to `b`.
     Report(Vec<HopReport>),
-    /// Done.
+    /// The request was executed.
     Done,
-    /// Not done, and why.
+    /// The request failed, with the reason.
     Error(String),
 }

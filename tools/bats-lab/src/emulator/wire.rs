@@ -1,4 +1,4 @@
-//! One direction of a link: `bats-netem` decides, real frames obey.
+//! One direction of an emulated link: `bats-netem` applied to real Ethernet frames.
 
 use bats_netem::{Jitter, Link, LinkConfig, LinkStats, Loss, Output, Payload};
 use bats_types::Timestamp;
@@ -6,12 +6,12 @@ use bats_types::Timestamp;
 use super::report::DirectionReport;
 use crate::settings::{self, Direction};
 
-/// Bytes of an Ethernet header.
+/// Length of an Ethernet header in bytes.
 pub(crate) const ETHERNET: usize = 14;
 
-/// Most frames on their way, 1.5 GiB of full ones. A link without limit of rate must not take
-/// all memory; 10 Gbit/s with a round trip of 500 ms and a queue of one BDP fit.
-const MOST_IN_FLIGHT: u64 = 1 << 20;
+/// Limit of frames in flight, 1.5 GiB of full frames, so that a link without rate limit does not
+/// use all memory. 10 Gbit/s with an RTT of 500 ms and a queue of one BDP fit.
+const MAX_IN_FLIGHT: u64 = 1 << 20;
 
 /// An Ethernet frame in a buffer that may be larger.
 #[derive(Clone)]
@@ -21,7 +21,7 @@ pub(crate) struct Frame {
 }
 
 impl Frame {
-    /// A frame in a buffer of its own size.
+    /// Copies a frame into a buffer of its own size.
     pub(crate) fn copied(bytes: &[u8]) -> Self {
         Self { buffer: bytes.to_vec(), length: bytes.len() }
     }
@@ -32,12 +32,12 @@ impl Frame {
         Self { buffer, length }
     }
 
-    /// The frame.
+    /// The frame's bytes.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.buffer[..self.length]
     }
 
-    /// The buffer, if it has `size` and can be used again.
+    /// The buffer for reuse, if it has `size` bytes.
     pub(crate) fn into_buffer(self, size: usize) -> Option<Vec<u8>> {
         (self.buffer.len() == size).then_some(self.buffer)
     }
@@ -55,15 +55,15 @@ impl Payload for Frame {
     }
 
     fn mark(&mut self) {
-        // The lab sets no threshold for marks.
+        // The lab configures no ECN threshold.
     }
 }
 
-/// What a wire has to say.
+/// Result of a poll of the wire.
 pub(crate) enum Step {
-    /// A frame arrives that was due at this time.
+    /// Deliver this frame, which was due at this time.
     Deliver(Frame, Timestamp),
-    /// Nothing before this time.
+    /// Nothing is due before this time.
     Until(Option<Timestamp>),
 }
 
@@ -71,16 +71,16 @@ pub(crate) enum Step {
 pub(crate) struct Wire {
     link: Link<Frame>,
     bytes_in: u64,
-    overfull: u64,
+    over_limit: u64,
 }
 
 impl Wire {
-    /// A wire that does what `direction` of `link` says.
+    /// Creates the wire for `direction` of `link`.
     pub(crate) fn new(link: &settings::Link, direction: &Direction, mtu: u32, seed: u64) -> Self {
-        Self { link: Link::new(config(link, direction, mtu), seed), bytes_in: 0, overfull: 0 }
+        Self { link: Link::new(config(link, direction, mtu), seed), bytes_in: 0, over_limit: 0 }
     }
 
-    /// Does something else from `now` on.
+    /// Changes the settings at `now`.
     pub(crate) fn configure(
         &mut self,
         link: &settings::Link,
@@ -94,16 +94,16 @@ impl Wire {
     /// Takes a frame that arrived at `at`.
     pub(crate) fn offer(&mut self, at: Timestamp, frame: Frame) {
         self.bytes_in += frame.len() as u64;
-        if in_flight(&self.link.stats()) >= MOST_IN_FLIGHT {
-            self.overfull += 1;
+        if in_flight(&self.link.stats()) >= MAX_IN_FLIGHT {
+            self.over_limit += 1;
             return;
         }
         self.link.handle(at, frame);
     }
 
-    /// What is next.
+    /// The next due frame, or when the next one is due.
     pub(crate) fn step(&mut self, now: Timestamp) -> Step {
-        // Nothing is due at time zero: the answer is when the next frame is.
+        // A poll at time zero returns when the next frame is due.
         let due = match self.link.poll(Timestamp::ZERO) {
             Output::Timeout(Some(due)) if due <= now => due,
             Output::Timeout(next) => return Step::Until(next),
@@ -115,18 +115,18 @@ impl Wire {
         }
     }
 
-    /// What the wire has done; the ports know the rest.
+    /// Counters of the wire; the ports count the rest.
     pub(crate) fn report(&mut self, now: Timestamp) -> DirectionReport {
         let stats = self.link.stats();
         DirectionReport {
-            frames_in: stats.offered + self.overfull,
+            frames_in: stats.offered + self.over_limit,
             bytes_in: self.bytes_in,
             lost: stats.dropped_loss + stats.dropped_black_hole,
             queue_drops: stats.dropped_queue,
             too_large: stats.dropped_mtu,
             duplicated: stats.duplicated,
             corrupted: stats.corrupted,
-            emulator_drops: self.overfull,
+            emulator_drops: self.over_limit,
             queued: self.link.queue_bytes(now) as u64,
             ..DirectionReport::default()
         }
@@ -142,7 +142,7 @@ fn in_flight(stats: &LinkStats) -> u64 {
     (stats.offered + stats.duplicated).saturating_sub(gone)
 }
 
-/// What `bats-netem` shall do for a direction whose frames are handed in whole.
+/// The `bats-netem` configuration of a direction.
 pub(crate) fn config(link: &settings::Link, direction: &Direction, mtu: u32) -> LinkConfig {
     LinkConfig {
         rate_bps: (direction.rate > 0).then_some(direction.rate),
@@ -152,7 +152,7 @@ pub(crate) fn config(link: &settings::Link, direction: &Direction, mtu: u32) -> 
             .then_some(Jitter { amplitude: direction.jitter, reorder: direction.reorder }),
         loss: match direction.loss {
             settings::Loss::Independent(0.0) => Loss::None,
-            settings::Loss::Independent(share) => Loss::Iid(share),
+            settings::Loss::Independent(fraction) => Loss::Iid(fraction),
             settings::Loss::GilbertElliott { enter, leave } => Loss::GilbertElliott {
                 good_to_bad: enter,
                 bad_to_good: leave,
@@ -164,7 +164,7 @@ pub(crate) fn config(link: &settings::Link, direction: &Direction, mtu: u32) -> 
         corrupt: direction.corrupt,
         mtu: Some(mtu as usize + ETHERNET),
         black_hole: direction.black_hole,
-        // Frames are handed in whole.
+        // Frames include their Ethernet header.
         frame_overhead: 0,
         mark_threshold: None,
     }
@@ -187,21 +187,21 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_is_due_after_its_time_on_the_wire_and_the_delay() {
+    fn frame_is_due_after_serialisation_and_delay() {
         let mut wire = wire(direction());
         let start = Timestamp::from_millis(1);
         wire.offer(start, Frame::whole(vec![7; 1518], 1500));
         let due = start + Duration::from_micros(12) + Duration::from_millis(50);
         assert!(matches!(wire.step(start), Step::Until(Some(at)) if at == due));
         let Step::Deliver(frame, at) = wire.step(due + Duration::from_micros(30)) else {
-            panic!("nothing is delivered")
+            panic!("no frame is delivered")
         };
         assert_eq!((at, frame.bytes().len()), (due, 1500));
         assert!(frame.into_buffer(1518).is_some());
     }
 
     #[test]
-    fn too_large_and_too_many_are_counted() {
+    fn oversized_frames_and_queue_drops_are_counted() {
         let queue = Queue::Bytes(3_000);
         let mut wire = wire(Direction { queue, ..direction() });
         let now = Timestamp::from_millis(1);
@@ -215,10 +215,10 @@ mod tests {
     }
 
     #[test]
-    fn a_wire_without_limits_does_not_take_all_memory() {
+    fn frames_in_flight_are_bounded_without_a_rate_limit() {
         let mut wire = wire(Direction { rate: 0, ..direction() });
         let now = Timestamp::from_millis(1);
-        for _ in 0..MOST_IN_FLIGHT + 5 {
+        for _ in 0..MAX_IN_FLIGHT + 5 {
             wire.offer(now, Frame::copied(&[0; 4]));
         }
         assert_eq!(wire.report(now).emulator_drops, 5);

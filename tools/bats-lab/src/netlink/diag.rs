@@ -1,9 +1,9 @@
-//! The state of TCP sockets as the kernel tells it: sock_diag(7), `struct tcp_info` of
+//! State of TCP sockets from the kernel: sock_diag(7), `struct tcp_info` of
 //! `include/uapi/linux/tcp.h`.
 
 use std::io::Result;
 
-use super::{Socket, find_attribute, word};
+use super::{Socket, find_attribute, read_u32};
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const INET_DIAG_INFO: u16 = 2;
@@ -15,37 +15,37 @@ const REQUEST: usize = 56;
 /// `struct inet_diag_msg`.
 const ANSWER: usize = 72;
 
-/// One socket.
+/// State of one TCP socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TcpState {
-    /// The port of the other side.
+    /// The remote port.
     pub(crate) remote_port: u16,
     /// Congestion window in bytes.
     pub(crate) cwnd: u64,
     /// Smoothed round-trip time in microseconds.
     pub(crate) rtt_us: u32,
-    /// Bytes a second.
+    /// Pacing rate in bytes per second.
     pub(crate) pacing_rate: u64,
-    /// Bytes a second, the last sample.
+    /// Last delivery rate sample in bytes per second.
     pub(crate) delivery_rate: u64,
-    /// Segments sent again since the start.
+    /// Segments retransmitted since the start.
     pub(crate) retransmissions: u32,
     /// Bytes acknowledged since the start.
     pub(crate) acknowledged: u64,
 }
 
-/// Asks for the TCP sockets of a network namespace.
+/// Queries the TCP sockets of a network namespace.
 pub(crate) struct TcpStates {
     socket: Socket,
 }
 
 impl TcpStates {
-    /// For the namespace of the calling thread.
+    /// Opens a query socket in the namespace of the calling thread.
     pub(crate) fn open() -> Result<Self> {
         Socket::diagnostic().map(|socket| Self { socket })
     }
 
-    /// All connections that are established, over IPv4.
+    /// All established IPv4 connections.
     pub(crate) fn all(&mut self) -> Result<Vec<TcpState>> {
         let mut request = [0; REQUEST];
         request[0] = AF_INET;
@@ -59,15 +59,16 @@ impl TcpStates {
 
 fn state(answer: &[u8]) -> Option<TcpState> {
     let attributes = answer.get(ANSWER..)?;
-    // Behind four bytes of family, state, timer and retransmissions: the ports in network order.
+    // The ports, in network byte order, follow four bytes of family, state, timer and
+    // retransmissions.
     let remote_port = u16::from_be_bytes([*answer.get(6)?, *answer.get(7)?]);
     let info = find_attribute(attributes, INET_DIAG_INFO)?;
     let long = |at: usize| {
-        // An older kernel's structure is shorter: what it does not have is nothing.
+        // An older kernel's structure is shorter: missing fields are 0.
         info.get(at..at + 8)
             .map_or(0, |bytes| bytes.try_into().map(u64::from_ne_bytes).unwrap_or_default())
     };
-    let number = |at: usize| word(info, at).ok();
+    let number = |at: usize| read_u32(info, at).ok();
     Some(TcpState {
         remote_port,
         cwnd: u64::from(number(80)?).saturating_mul(u64::from(number(16)?)),
@@ -87,15 +88,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_tells_of_a_connection_what_was_sent_over_it() {
+    fn kernel_reports_acknowledged_bytes_of_a_connection() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let mut near = TcpStream::connect(("127.0.0.1", port)).unwrap();
         let (mut far, _) = listener.accept().unwrap();
         near.write_all(&[7; 100_000]).unwrap();
         near.shutdown(std::net::Shutdown::Write).unwrap();
-        // The far side's end keeps the near one from the established state no longer than it takes
-        // to read.
+        // The near end leaves the established state when the far end has read everything.
         let mut bytes = Vec::new();
         far.write_all(&[1; 5_000]).unwrap();
         far.read_to_end(&mut bytes).unwrap();
@@ -103,7 +103,7 @@ mod tests {
         let mut states = TcpStates::open().unwrap();
         let near_port = near.local_addr().unwrap().port();
         let all = states.all().unwrap();
-        // Both ends are half closed now; other connections of this machine may be there.
+        // Both ends are half closed now; the machine may have other connections.
         assert!(all.iter().all(|state| state.remote_port != near_port || state.cwnd > 0));
         let again = TcpStream::connect(("127.0.0.1", port)).unwrap();
         let (mut other, _) = listener.accept().unwrap();

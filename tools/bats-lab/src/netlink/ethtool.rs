@@ -16,12 +16,14 @@ const ETHTOOL_A_BITSET_BITS: u16 = 3;
 const ETHTOOL_A_BITSET_BITS_BIT: u16 = 1;
 const ETHTOOL_A_BITSET_BIT_NAME: u16 = 2;
 
-/// What would falsify loss or checksums: frames larger than the MTU between the hosts, and
-/// checksums that nobody has computed. The kernel still segments in software, at the last moment.
-const NEEDED: [&str; 3] = ["tx-checksum-ip-generic", "tx-tcp-segmentation", "tx-tcp6-segmentation"];
+/// Offloads that would invalidate the emulation of loss or corruption: frames larger than the MTU
+/// between the hosts, and checksums that are not computed. The kernel still segments in software,
+/// at the last moment.
+const REQUIRED_OFF: [&str; 3] =
+    ["tx-checksum-ip-generic", "tx-tcp-segmentation", "tx-tcp6-segmentation"];
 
-/// The same, of traffic that is rarer, or names that not all kernels know.
-const WANTED: [&str; 13] = [
+/// The same for rarer traffic, or with names that not all kernels know.
+const OPTIONAL_OFF: [&str; 13] = [
     "tx-udp-segmentation",
     "tx-tcp-ecn-segmentation",
     "tx-tcp-mangleid-segmentation",
@@ -37,11 +39,11 @@ const WANTED: [&str; 13] = [
     "tx-udp_tnl-csum-segmentation",
 ];
 
-/// Switches the offloads of `interface` off that would falsify the emulation.
+/// Disables the offloads of `interface` that would invalidate the emulation.
 ///
 /// # Errors
-/// The kernel's, where an offload that matters cannot be switched off.
-pub(crate) fn switch_offloads_off(interface: &str) -> Result<()> {
+/// The kernel's error if a required offload cannot be disabled.
+pub(crate) fn disable_offloads(interface: &str) -> Result<()> {
     let mut socket = Socket::generic()?;
     let mut question = Message::new(GENL_ID_CTRL, 0);
     question.fixed(&[CTRL_CMD_GETFAMILY, 1, 0, 0]).text(CTRL_ATTR_FAMILY_NAME, "ethtool");
@@ -53,7 +55,7 @@ pub(crate) fn switch_offloads_off(interface: &str) -> Result<()> {
         .and_then(|value| value.try_into().ok())
         .map(u16::from_ne_bytes)
         .ok_or_else(|| Error::new(ErrorKind::Unsupported, "this kernel has no ethtool netlink"))?;
-    for name in NEEDED.into_iter().chain(WANTED) {
+    for name in REQUIRED_OFF.into_iter().chain(OPTIONAL_OFF) {
         let mut message = Message::new(family, 0);
         message
             .fixed(&[ETHTOOL_MSG_FEATURES_SET, 1, 0, 0])
@@ -69,10 +71,10 @@ pub(crate) fn switch_offloads_off(interface: &str) -> Result<()> {
             });
         match socket.request(&mut message) {
             Ok(_) => {}
-            Err(error) if NEEDED.contains(&name) => {
+            Err(error) if REQUIRED_OFF.contains(&name) => {
                 return Err(Error::new(error.kind(), format!("offload {name}: {error}")));
             }
-            // What a kernel does not know it does not do.
+            // An offload unknown to the kernel is not active.
             Err(_) => {}
         }
     }

@@ -1,7 +1,7 @@
-//! Netlink, as far as a lab needs it: messages with nested attributes, one request at a time.
+//! A minimal netlink client: messages with nested attributes, one request at a time.
 //!
-//! The lab speaks to the kernel itself so that it needs no tool to be installed. Formats:
-//! netlink(7), rtnetlink(7), and the kernel's `Documentation/networking/ethtool-netlink.rst`.
+//! The lab uses netlink directly, so that no tool must be installed. Formats: netlink(7),
+//! rtnetlink(7), and the kernel's `Documentation/networking/ethtool-netlink.rst`.
 
 pub(crate) mod diag;
 mod ethtool;
@@ -14,7 +14,7 @@ use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket,
 };
 
-pub(crate) use ethtool::switch_offloads_off;
+pub(crate) use ethtool::disable_offloads;
 pub(crate) use route::{
     VethEnd, add_address, add_neighbour, add_route, create_veth, interface_index, set_up,
 };
@@ -29,7 +29,7 @@ const NLMSG_DONE: u16 = 3;
 const NLA_F_NESTED: u16 = 0x8000;
 const HEADER: usize = 16;
 
-/// A netlink request that is being written.
+/// A netlink request under construction.
 struct Message {
     bytes: Vec<u8>,
 }
@@ -91,7 +91,7 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
-    /// A socket for links, addresses, routes and neighbours.
+    /// Opens a socket for links, addresses, routes and neighbours.
     pub(crate) fn route() -> Result<Self> {
         Self::open(SockProtocol::NetlinkRoute)
     }
@@ -110,8 +110,8 @@ impl Socket {
         Ok(Self { fd, sequence: 0 })
     }
 
-    /// Sends a request and waits for the kernel's word. Returns the bodies of the messages that
-    /// answered it.
+    /// Sends a request and waits for the kernel's acknowledgement. Returns the bodies of the
+    /// answers.
     fn request(&mut self, message: &mut Message) -> Result<Vec<Vec<u8>>> {
         self.sequence += 1;
         let length = message.bytes.len() as u32;
@@ -124,13 +124,13 @@ impl Socket {
             let count = recv(self.fd.as_raw_fd(), &mut buffer, MsgFlags::empty())?;
             let mut rest = &buffer[..count];
             while rest.len() >= HEADER {
-                let length = word(rest, 0)? as usize;
-                let kind = half(rest, 4)?;
-                let sequence = word(rest, 8)?;
+                let length = read_u32(rest, 0)? as usize;
+                let kind = read_u16(rest, 4)?;
+                let sequence = read_u32(rest, 8)?;
                 let body = rest.get(HEADER..length).ok_or_else(malformed)?;
                 if sequence == self.sequence {
                     if kind == NLMSG_ERROR {
-                        let code = word(body, 0)? as i32;
+                        let code = read_u32(body, 0)? as i32;
                         return if code == 0 {
                             Ok(answers)
                         } else {
@@ -146,7 +146,7 @@ impl Socket {
 }
 
 impl Socket {
-    /// Sends a request for a list. Returns the bodies of the messages of the list.
+    /// Sends a dump request. Returns the bodies of the listed messages.
     fn dump(&mut self, kind: u16, body: &[u8]) -> Result<Vec<Vec<u8>>> {
         self.sequence += 1;
         let mut message = Message::new(kind, NLM_F_DUMP);
@@ -162,13 +162,13 @@ impl Socket {
             let count = recv(self.fd.as_raw_fd(), &mut buffer, MsgFlags::empty())?;
             let mut rest = &buffer[..count];
             while rest.len() >= HEADER {
-                let length = word(rest, 0)? as usize;
+                let length = read_u32(rest, 0)? as usize;
                 let body = rest.get(HEADER..length).ok_or_else(malformed)?;
-                if word(rest, 8)? == self.sequence {
-                    match half(rest, 4)? {
+                if read_u32(rest, 8)? == self.sequence {
+                    match read_u16(rest, 4)? {
                         NLMSG_DONE => return Ok(answers),
                         NLMSG_ERROR => {
-                            let code = word(body, 0)? as i32;
+                            let code = read_u32(body, 0)? as i32;
                             return Err(Error::from_raw_os_error(code.saturating_neg()));
                         }
                         _ => answers.push(body.to_vec()),
@@ -184,12 +184,12 @@ fn malformed() -> Error {
     Error::new(ErrorKind::InvalidData, "malformed netlink message")
 }
 
-fn word(bytes: &[u8], at: usize) -> Result<u32> {
+fn read_u32(bytes: &[u8], at: usize) -> Result<u32> {
     let slice = bytes.get(at..at + 4).ok_or_else(malformed)?;
     Ok(u32::from_ne_bytes([slice[0], slice[1], slice[2], slice[3]]))
 }
 
-fn half(bytes: &[u8], at: usize) -> Result<u16> {
+fn read_u16(bytes: &[u8], at: usize) -> Result<u16> {
     let slice = bytes.get(at..at + 2).ok_or_else(malformed)?;
     Ok(u16::from_ne_bytes([slice[0], slice[1]]))
 }
@@ -197,8 +197,8 @@ fn half(bytes: &[u8], at: usize) -> Result<u16> {
 /// The value of the first attribute of `kind` among `attributes`.
 fn find_attribute(mut attributes: &[u8], kind: u16) -> Option<&[u8]> {
     loop {
-        let length = usize::from(half(attributes, 0).ok()?);
-        if half(attributes, 2).ok()? & !NLA_F_NESTED == kind {
+        let length = usize::from(read_u16(attributes, 0).ok()?);
+        if read_u16(attributes, 2).ok()? & !NLA_F_NESTED == kind {
             return attributes.get(4..length);
         }
         attributes = attributes.get(length.max(4).next_multiple_of(4)..)?;
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attribute_that_lies_about_its_length_ends_the_search() {
+    fn attribute_with_invalid_length_ends_the_search() {
         assert_eq!(find_attribute(&[255, 255, 1, 0, 0], 1), None);
         assert_eq!(find_attribute(&[0, 0, 2, 0, 0, 0], 1), None);
     }

@@ -39,7 +39,7 @@ const AF_INET6: u8 = 10;
 pub(crate) struct VethEnd<'a> {
     pub(crate) name: &'a str,
     pub(crate) mac: [u8; 6],
-    /// The namespace that the end is put into.
+    /// The namespace of this end.
     pub(crate) namespace: BorrowedFd<'a>,
 }
 
@@ -61,7 +61,7 @@ fn family(address: IpAddr) -> u8 {
     if address.is_ipv4() { AF_INET } else { AF_INET6 }
 }
 
-/// Creates a pair of Ethernet interfaces that are joined back to back.
+/// Creates a veth pair: two Ethernet interfaces connected back to back.
 pub(crate) fn create_veth(
     socket: &mut Socket,
     one: &VethEnd<'_>,
@@ -101,7 +101,7 @@ pub(crate) fn interface_index(name: &str) -> Result<u32> {
     if_nametoindex(name).map_err(Error::from)
 }
 
-/// Gives the interface an address.
+/// Adds an address to an interface.
 pub(crate) fn add_address(
     socket: &mut Socket,
     interface: u32,
@@ -116,7 +116,7 @@ pub(crate) fn add_address(
     socket.request(&mut message).map(drop)
 }
 
-/// Sends what goes to `destination/prefix` to `gateway`.
+/// Adds a route to `destination/prefix` via `gateway`.
 pub(crate) fn add_route(
     socket: &mut Socket,
     destination: IpAddr,
@@ -145,8 +145,7 @@ pub(crate) fn add_route(
     socket.request(&mut message).map(drop)
 }
 
-/// Says for good which hardware address an address has, so that no ARP or neighbour discovery
-/// crosses the lossy link.
+/// Adds a permanent neighbour entry, so that no ARP or neighbour discovery crosses the lossy link.
 pub(crate) fn add_neighbour(
     socket: &mut Socket,
     interface: u32,

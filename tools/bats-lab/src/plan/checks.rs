@@ -1,40 +1,44 @@
-//! Which links of a test the emulator is measured over: every different way of its tools and flows, or
-//! the corners where there are many.
+//! Selects the paths of a test over which the emulator is verified: all distinct paths of its tools
+//! and flows, or the corners if there are many.
 
 use super::{Case, Network};
 use crate::settings::{Direction, Link};
 
-/// Different ways of a test that are all measured; of more the corners.
-const ALL: usize = 4;
+/// Maximum number of distinct paths that are all verified; of more only the corners.
+const MAX_CHECKS: usize = 4;
 
-/// A way that is measured.
+/// A path to verify.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Check {
-    /// Which network, from 0.
+    /// Index of the network.
     pub(crate) network: usize,
     pub(crate) from: u32,
     pub(crate) to: u32,
     /// The links of the whole network at that time; an event may have changed them.
     pub(crate) links: Vec<Link>,
-    /// The links on the way, forward being the way of the data: what makes it different from others.
-    pub(crate) way: Vec<Link>,
-    /// Seconds from the start of a tool, where an event made the links what they are.
+    /// The links on the path, with forward as the direction of the data. Distinguishes paths.
+    pub(crate) path_links: Vec<Link>,
+    /// Seconds from the start of a tool, if an event changed the links.
     pub(crate) at: Option<f64>,
 }
 
-/// The rate of the slowest link, the round trip, and the share of packets lost on the way.
-type Place = [f64; 3];
+/// Logarithm of the bottleneck rate, round-trip time, and fraction of packets lost.
+type Coordinates = [f64; 3];
 
 impl Check {
-    fn place(&self) -> Place {
-        let rate = |way: &Direction| if way.rate > 0 { way.rate as f64 } else { f64::MAX };
-        let slowest = self.way.iter().map(|link| rate(&link.forward)).fold(f64::MAX, f64::min);
-        let time: f64 = self.way.iter().map(|link| link.round_trip().as_secs_f64()).sum();
-        let passes: f64 = self.way.iter().map(|link| 1.0 - link.forward.loss.mean()).product();
-        [slowest.ln(), time, 1.0 - passes]
+    fn coordinates(&self) -> Coordinates {
+        let rate = |direction: &Direction| {
+            if direction.rate > 0 { direction.rate as f64 } else { f64::MAX }
+        };
+        let slowest =
+            self.path_links.iter().map(|link| rate(&link.forward)).fold(f64::MAX, f64::min);
+        let time: f64 = self.path_links.iter().map(|link| link.round_trip().as_secs_f64()).sum();
+        let delivered: f64 =
+            self.path_links.iter().map(|link| 1.0 - link.forward.loss.mean()).product();
+        [slowest.ln(), time, 1.0 - delivered]
     }
 
-    /// What it was measured over, in words.
+    /// A description of the path.
     pub(crate) fn name(&self) -> String {
         let at = self.at.map_or(String::new(), |at| format!(", as from {at} s on"));
         format!("topology-{}, node {} to {}{at}", self.network, self.from, self.to)
@@ -42,7 +46,7 @@ impl Check {
 }
 
 impl Case {
-    /// The ways to measure, each once.
+    /// The distinct paths to verify.
     pub(crate) fn checks(&self) -> Vec<Check> {
         let mut ends: Vec<(u32, u32)> =
             self.tools.iter().map(|tool| (tool.client, tool.server)).collect();
@@ -54,17 +58,18 @@ impl Case {
                     let Some(path) = network.path(from, to).filter(|path| !path.is_empty()) else {
                         continue;
                     };
-                    let on_way = |&(link, forward): &(usize, bool)| {
+                    let on_path = |&(link, forward): &(usize, bool)| {
                         let link = links.get(link).copied().unwrap_or_default();
                         let Link { forward: there, backward: back } = link;
                         if forward { link } else { Link { forward: back, backward: there } }
                     };
-                    let way: Vec<Link> = path.iter().map(on_way).collect();
-                    let is_cut =
-                        way.iter().any(|link| link.forward.black_hole || link.backward.black_hole);
-                    if !is_cut && checks.iter().all(|check| check.way != way) {
+                    let path_links: Vec<Link> = path.iter().map(on_path).collect();
+                    let is_cut = path_links
+                        .iter()
+                        .any(|link| link.forward.black_hole || link.backward.black_hole);
+                    if !is_cut && checks.iter().all(|check| check.path_links != path_links) {
                         let links = links.clone();
-                        checks.push(Check { network: index, from, to, links, way, at });
+                        checks.push(Check { network: index, from, to, links, path_links, at });
                     }
                 }
             }
@@ -72,7 +77,7 @@ impl Case {
         corners(checks)
     }
 
-    /// The links of a network from the start, and after each event.
+    /// The links of a network at the start and after each event.
     fn states(&self, network: &Network) -> Vec<(Option<f64>, Vec<Link>)> {
         let mut links = network.links.clone();
         let mut states = vec![(None, links.clone())];
@@ -88,31 +93,31 @@ impl Case {
     }
 }
 
-/// Of many those nearest to each combination of lowest and highest rate, delay and loss.
+/// Of many paths, those nearest to each combination of lowest and highest rate, delay and loss.
 fn corners(checks: Vec<Check>) -> Vec<Check> {
-    if checks.len() <= ALL {
+    if checks.len() <= MAX_CHECKS {
         return checks;
     }
-    let places: Vec<Place> = checks.iter().map(Check::place).collect();
+    let points: Vec<Coordinates> = checks.iter().map(Check::coordinates).collect();
     let range = |axis: usize| {
-        let values = || places.iter().map(|place| place[axis]);
+        let values = || points.iter().map(|point| point[axis]);
         (values().fold(f64::INFINITY, f64::min), values().fold(f64::NEG_INFINITY, f64::max))
     };
     let ranges = [range(0), range(1), range(2)];
     let mut chosen: Vec<usize> = Vec::new();
     for corner in 0..8_u8 {
-        let far = |place: &Place| -> f64 {
+        let distance = |point: &Coordinates| -> f64 {
             let axis = |axis: usize| {
                 let (least, most) = ranges[axis];
-                let share = (place[axis] - least) / (most - least).max(f64::MIN_POSITIVE);
+                let fraction = (point[axis] - least) / (most - least).max(f64::MIN_POSITIVE);
                 let wanted = f64::from(corner >> axis & 1);
-                // What is the same everywhere has one end only.
-                if most > least { (share - wanted).powi(2) } else { 0.0 }
+                // An axis with only one value does not count.
+                if most > least { (fraction - wanted).powi(2) } else { 0.0 }
             };
             (0..3).map(axis).sum()
         };
-        let nearest =
-            (0..places.len()).min_by(|&a, &b| far(&places[a]).total_cmp(&far(&places[b])));
+        let nearest = (0..points.len())
+            .min_by(|&a, &b| distance(&points[a]).total_cmp(&distance(&points[b])));
         chosen.extend(nearest.filter(|nearest| !chosen.contains(nearest)));
     }
     chosen.sort_unstable();
@@ -135,32 +140,33 @@ mod tests {
     }
 
     #[test]
-    fn a_matrix_is_measured_at_its_corners() {
+    fn a_matrix_is_verified_at_its_corners() {
         let suite = crate::config::load::suite("case:matrix-1g", None).unwrap();
         let networks = &suite.cases[0].networks;
         let at = |check: &Check| {
             let network = &networks[check.network];
             (network.loss_percent.unwrap(), network.delay_ms.unwrap())
         };
-        let places: Vec<_> = checks("matrix-1g", 0).iter().map(at).collect();
-        assert_eq!(places, [(0.0, 10.0), (0.0, 100.0), (10.0, 10.0), (10.0, 100.0)]);
+        let coordinates: Vec<_> = checks("matrix-1g", 0).iter().map(at).collect();
+        assert_eq!(coordinates, [(0.0, 10.0), (0.0, 100.0), (10.0, 10.0), (10.0, 100.0)]);
     }
 
     #[test]
-    fn every_different_way_is_measured_once() {
-        // The flow beside has a link of its own, which does the same.
+    fn each_distinct_path_is_verified_once() {
+        // The competing flow has its own link with the same parameters.
         let separate = checks("bbr-cubic", 0);
         assert_eq!(separate.len(), 1);
         assert_eq!((separate[0].from, separate[0].to), (0, 1));
-        // Three ways over equal links of a dumbbell.
+        // Three paths over equal links of a dumbbell.
         assert_eq!(checks("competition", 0).len(), 1);
-        // As it begins, and after each change; the end is as the beginning, and nothing passes a cut.
+        // At the start and after each change. The last state equals the first, and a cut path is
+        // not verified.
         let times: Vec<_> = checks("outage", 0).iter().map(|check| check.at).collect();
         assert_eq!(times, [None, Some(5.0), Some(10.0)]);
     }
 
     #[test]
-    fn a_way_against_a_link_is_another() {
+    fn reverse_paths_over_asymmetric_links_are_distinct() {
         let suite = crate::config::load::suite("case:smoke", None).unwrap();
         let mut case = suite.cases[0].clone();
         assert_eq!(case.checks().len(), 1);
@@ -168,7 +174,8 @@ mod tests {
         let mut back = case.tools[0].clone();
         (back.client, back.server) = (back.server, back.client);
         case.tools.push(back);
-        let ways: Vec<u64> = case.checks().iter().map(|check| check.way[0].forward.rate).collect();
-        assert_eq!(ways, [40_000_000, 20_000_000]);
+        let rates: Vec<u64> =
+            case.checks().iter().map(|check| check.path_links[0].forward.rate).collect();
+        assert_eq!(rates, [40_000_000, 20_000_000]);
     }
 }

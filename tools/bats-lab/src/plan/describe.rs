@@ -1,4 +1,4 @@
-//! The plan in words, for `check` and `--dry-run`.
+//! Describes the plan, for `check` and `--dry-run`.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use crate::backend::sim;
 use crate::config::model::BackendName;
 use crate::tool::not_installed;
 
-/// What would be run. With `all` every measurement has a line.
+/// Describes what would be run. With `all` every measurement has a line.
 pub(crate) fn describe(suite: &Suite, backend: Option<BackendName>, all: bool) -> String {
     let mut text = String::new();
     for note in &suite.notes {
@@ -56,11 +56,12 @@ fn measurements(text: &mut String, case: &Case, backend: BackendName) {
         let _ = writeln!(text, "  topology-{index}: {}", network.label);
         for protocol in &case.protocols {
             for tool in &case.tools {
-                let obstacle = (backend == BackendName::Sim)
-                    .then(|| sim::obstacle(case, network, protocol, tool))
+                let unsupported_reason = (backend == BackendName::Sim)
+                    .then(|| sim::unsupported_reason(case, network, protocol, tool))
                     .flatten();
-                if let Some(why) = obstacle {
-                    let _ = writeln!(text, "    {} {}: not here: {why}", protocol.name, tool.name);
+                if let Some(why) = unsupported_reason {
+                    let _ =
+                        writeln!(text, "    {} {}: unsupported: {why}", protocol.name, tool.name);
                     continue;
                 }
                 let what = match &tool.kind {
@@ -84,7 +85,7 @@ fn measurements(text: &mut String, case: &Case, backend: BackendName) {
                     } else {
                         String::new()
                     },
-                    if case.flows.is_empty() || !tool.kind.has_flows_beside() {
+                    if case.flows.is_empty() || !tool.kind.has_competing_flows() {
                         String::new()
                     } else {
                         format!(", {}", count(case.flows.len(), "more flow"))
@@ -95,12 +96,12 @@ fn measurements(text: &mut String, case: &Case, backend: BackendName) {
     }
 }
 
-/// So many of something.
+/// A count with a noun in singular or plural.
 pub(crate) fn count(number: usize, of: &str) -> String {
     format!("{number} {of}{}", if number == 1 { "" } else { "s" })
 }
 
-/// Seconds as people say them.
+/// Formats seconds.
 pub(crate) fn time(seconds: f64) -> String {
     let seconds = seconds.round().max(0.0) as u64;
     match seconds {

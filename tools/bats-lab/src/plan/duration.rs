@@ -1,38 +1,38 @@
-//! How long things take, for progress and for patience.
+//! Durations, for progress reports and timeouts.
 
 use super::{Case, Suite, Tool};
 use crate::config::model::BackendName;
 
-/// What building a network and starting programs takes, in seconds.
+/// Time to build a network and start programs, in seconds.
 const SET_UP: f64 = 1.5;
-/// What the measurement of the emulator takes over one way, and over each of several.
+/// Time to verify the emulator in seconds: for one path, and per path for several.
 const VERIFY: [f64; 2] = [9.0, 6.0];
 
 impl Tool {
-    /// Seconds after which it hangs.
-    pub(crate) fn patience(&self) -> f64 {
+    /// Seconds after which the tool counts as hung.
+    pub(crate) fn timeout(&self) -> f64 {
         self.seconds() + 30.0
     }
 }
 
 impl Case {
-    /// Measurements in all.
+    /// Number of measurements.
     pub(crate) fn measurements(&self) -> usize {
         self.networks.len() * self.protocols.len() * self.tools.len() * self.repetitions as usize
     }
 
-    /// Seconds that it takes in real time.
+    /// Duration in real time, in seconds.
     pub(crate) fn seconds(&self) -> f64 {
         let tools: f64 = self.tools.iter().map(|tool| tool.seconds() + SET_UP).sum();
         let protocols = if self.is_parallel { 1 } else { self.protocols.len() };
         let once = tools * protocols as f64 * f64::from(self.repetitions);
-        once * self.networks.len() as f64 + self.verifying()
+        once * self.networks.len() as f64 + self.verification_seconds()
     }
 }
 
 impl Case {
-    /// Seconds that the measurement of the emulator takes.
-    pub(crate) fn verifying(&self) -> f64 {
+    /// Duration of the verification of the emulator, in seconds.
+    pub(crate) fn verification_seconds(&self) -> f64 {
         match self.checks().len() {
             _ if !self.verify => 0.0,
             1 => VERIFY[0],
@@ -42,7 +42,7 @@ impl Case {
 }
 
 impl Suite {
-    /// Seconds that all take in real time; tests that are in virtual time by their own word take none.
+    /// Duration of all tests in real time, in seconds. Tests that select virtual time take none.
     pub(crate) fn seconds(&self) -> f64 {
         let is_real = |case: &&Case| case.backend != Some(BackendName::Sim);
         self.cases.iter().filter(is_real).map(Case::seconds).sum()

@@ -1,4 +1,4 @@
-//! What is going to be run: a test file with everything looked up, expanded and checked.
+//! The plan of a run: a test file with all references resolved, expanded and checked.
 
 pub(crate) mod checks;
 mod describe;
@@ -10,19 +10,19 @@ pub(crate) use describe::{count, describe, time};
 use crate::config::model::{BackendName, PacketType, Relays};
 use crate::settings::{Changes, Link};
 
-/// Share of a full Ethernet frame that is payload of UDP.
+/// Fraction of a full Ethernet frame that is UDP payload.
 const PAYLOAD: f64 = 1472.0 / 1514.0;
 
 /// All tests of a file.
 #[derive(Clone, Debug)]
 pub(crate) struct Suite {
-    /// The file, as it was named.
+    /// The file name as given.
     pub(crate) file: String,
-    /// What is accepted and has no effect, in words.
+    /// Notes about settings that are accepted and have no effect.
     pub(crate) notes: Vec<String>,
     /// The tests.
     pub(crate) cases: Vec<Case>,
-    /// Real hosts by name of their testbed.
+    /// Real hosts by the name of their testbed.
     pub(crate) testbeds: Vec<(String, Vec<Host>)>,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct Suite {
 pub(crate) struct Case {
     pub(crate) name: String,
     pub(crate) description: String,
-    /// Whether it runs when no test is named.
+    /// Whether it runs when no test is selected.
     pub(crate) enabled: bool,
     pub(crate) backend: Option<BackendName>,
     pub(crate) networks: Vec<Network>,
@@ -52,8 +52,7 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    /// The name of a flow beside the tool's by its protocol's name and its ends, and by its number where
-    /// others have the same.
+    /// The label of a competing flow: its protocol and nodes, and its number if that is ambiguous.
     pub(crate) fn flow_label(&self, index: usize, protocol: &str) -> String {
         let Some(flow) = self.flows.get(index) else { return protocol.to_owned() };
         let label = format!("{protocol} {} to {}", flow.client, flow.server);
@@ -67,7 +66,7 @@ impl Case {
         }
     }
 
-    /// Whether a measurement on hosts takes `bats_iperf`.
+    /// Whether a measurement on hosts needs `bats_iperf`.
     pub(crate) fn needs_bats_iperf(&self) -> bool {
         let protocols =
             || self.protocols.iter().chain(self.flows.iter().map(|flow| &flow.protocol));
@@ -89,37 +88,37 @@ impl Case {
 pub(crate) struct Network {
     /// The topology's name.
     pub(crate) name: String,
-    /// What it does, in a line.
+    /// A one-line description.
     pub(crate) label: String,
     pub(crate) nodes: u32,
-    /// The ends of each link, the lower node first.
+    /// The nodes of each link, the lower one first.
     pub(crate) edges: Vec<(u32, u32)>,
-    /// What each link does; forward is towards the higher node.
+    /// The parameters of each link; forward is towards the higher node.
     pub(crate) links: Vec<Link>,
-    /// Loss in per cent, where it is the same on all links.
+    /// Loss in per cent, if it is the same on all links.
     pub(crate) loss_percent: Option<f64>,
-    /// One-way delay of a link in ms, where it is the same on all links.
+    /// One-way delay of a link in ms, if it is the same on all links.
     pub(crate) delay_ms: Option<f64>,
 }
 
 /// A protocol under test.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Protocol {
-    /// Its name in the file.
+    /// The name in the test file.
     pub(crate) name: String,
-    /// As it is shown.
+    /// The name in reports.
     pub(crate) label: String,
     pub(crate) kind: ProtocolKind,
 }
 
-/// What it takes to run a protocol.
+/// How a protocol is run.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum ProtocolKind {
     /// The kernel's TCP with this congestion control.
     Tcp { congestion: String },
     /// The kernel's UDP.
     Udp,
-    /// This project's, by the mode of `bats_iperf`; what hosts on the way do, if it is said.
+    /// An OpenBATS protocol, by the mode of `bats_iperf`; and what relays do, if given.
     Bats { mode: String, relays: Option<Relays> },
     /// QUIC by quinn, with this congestion control.
     Quic { congestion: String },
@@ -133,27 +132,27 @@ pub(crate) enum ProtocolKind {
     },
     /// A program on every node; tools use the hosts' addresses.
     Daemon { words: Vec<String> },
-    /// Known, and not to be had.
+    /// A known protocol that is not available.
     Missing { why: String },
 }
 
-/// What is done over each protocol.
+/// A tool, run over each protocol.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Tool {
-    /// Its name in the file.
+    /// The name in the test file.
     pub(crate) name: String,
     pub(crate) client: u32,
     pub(crate) server: u32,
-    /// Seconds.
+    /// In seconds.
     pub(crate) interval: f64,
     pub(crate) intervals: u32,
     pub(crate) kind: ToolKind,
 }
 
-/// What a tool does.
+/// What a tool measures.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum ToolKind {
-    /// As much as goes, or at a rate.
+    /// Throughput, unlimited or at a rate.
     Throughput {
         packet_type: PacketType,
         parallel: u16,
@@ -161,52 +160,52 @@ pub(crate) enum ToolKind {
         args: Vec<String>,
         bats: bool,
     },
-    /// Times of messages that are sent back.
+    /// Round-trip times of messages.
     Rtt { count: u32, size: u32 },
-    /// Times of datagrams that are sent back, beside the protocol.
+    /// Round-trip times of UDP datagrams next to the protocol under test.
     Ping { count: u32, size: u32 },
-    /// A file, by scp.
+    /// A file copy with scp.
     Scp { megabytes: u32 },
     /// A command.
     Command { words: Vec<String>, server: Vec<String> },
 }
 
 impl ToolKind {
-    /// Whether the flows of a test run beside it: a file, a command or a message is measured alone.
-    pub(crate) fn has_flows_beside(&self) -> bool {
+    /// Whether competing flows run with the tool. Files, commands and messages are measured alone.
+    pub(crate) fn has_competing_flows(&self) -> bool {
         matches!(self, Self::Throughput { .. })
     }
 }
 
 impl Tool {
-    /// Seconds that it takes by itself.
+    /// Duration of the measurement in seconds.
     pub(crate) fn seconds(&self) -> f64 {
         self.interval * f64::from(self.intervals)
     }
 }
 
-/// A flow beside the tool's.
+/// A competing flow.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Flow {
     pub(crate) protocol: Protocol,
     pub(crate) client: u32,
     pub(crate) server: u32,
-    /// Seconds; drawn from the seed if not said.
+    /// Start in seconds; drawn from the seed if not given.
     pub(crate) delay: Option<f64>,
     pub(crate) duration: Option<f64>,
 }
 
-/// A change of links.
+/// A change of link parameters.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Event {
     /// Seconds from the start of the tool.
     pub(crate) at: f64,
-    /// Counted from 0; all if not said.
+    /// Index of the link; all links if not given.
     pub(crate) link: Option<usize>,
     pub(crate) changes: Changes,
 }
 
-/// What a figure has to be.
+/// A requirement on a result.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Assertion {
     pub(crate) figure: String,
@@ -218,19 +217,19 @@ pub(crate) struct Assertion {
     pub(crate) relative_to: Option<String>,
 }
 
-/// Somebody else's figures.
+/// Published results of others.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Published {
     pub(crate) source: String,
     pub(crate) label: String,
     pub(crate) figure: String,
     pub(crate) value: Option<f64>,
-    /// Loss in per cent, delay in ms, figure.
+    /// Loss in per cent, delay in ms, result.
     pub(crate) cells: Vec<(f64, f64, f64)>,
 }
 
 impl Published {
-    /// The figure that stands beside ours over `network`.
+    /// The published result for `network`.
     pub(crate) fn at(&self, network: &Network) -> Option<f64> {
         let near = |a: f64, b: f64| (a - b).abs() < 1e-9;
         self.value.or_else(|| {
@@ -257,43 +256,44 @@ pub(crate) struct Host {
 }
 
 impl Network {
-    /// The links from one node to another by the fewest hops: number and whether it is forward.
+    /// The path between two nodes with the fewest hops: index of each link and whether it is used
+    /// forward.
     pub(crate) fn path(&self, from: u32, to: u32) -> Option<Vec<(usize, bool)>> {
         crate::topology::path(&self.edges, from, to)
     }
 
-    /// The bits a second that UDP payload can carry along the path in full frames, if each hop
-    /// loses what it loses and nobody on the way repairs it.
+    /// Upper bound in bits per second of the UDP payload along the path in full frames, without
+    /// repair by relays.
     pub(crate) fn bound(&self, from: u32, to: u32) -> Option<f64> {
-        let (mut passes, mut rate) = (1.0, f64::INFINITY);
-        for (of_link, share) in self.hops(from, to)? {
-            passes *= share;
+        let (mut delivered, mut rate) = (1.0, f64::INFINITY);
+        for (of_link, fraction) in self.hops(from, to)? {
+            delivered *= fraction;
             rate = rate.min(of_link);
         }
-        rate.is_finite().then_some(rate * passes * PAYLOAD)
+        rate.is_finite().then_some(rate * delivered * PAYLOAD)
     }
 
-    /// The same if every host on the way makes good what its hop has lost: the bound of the worst
-    /// hop.
+    /// The same bound if every relay repairs the losses of its hop: that of the worst hop.
     pub(crate) fn relayed_bound(&self, from: u32, to: u32) -> Option<f64> {
         let hops = self.hops(from, to)?.into_iter();
-        let least = hops.map(|(rate, share)| rate * share).fold(f64::INFINITY, f64::min);
+        let least = hops.map(|(rate, delivered)| rate * delivered).fold(f64::INFINITY, f64::min);
         least.is_finite().then_some(least * PAYLOAD)
     }
 
-    /// Rate, infinite where it has no limit, and the share that passes, of each hop.
+    /// The rate of each hop, infinite without a limit, and the fraction of packets that it
+    /// delivers.
     fn hops(&self, from: u32, to: u32) -> Option<Vec<(f64, f64)>> {
         let hop = |&(index, forward): &(usize, bool)| {
             let link = self.links.get(index)?;
-            let way = if forward { link.forward } else { link.backward };
-            let rate = if way.rate > 0 { way.rate as f64 } else { f64::INFINITY };
-            let passes = if way.black_hole { 0.0 } else { 1.0 - way.loss.mean() };
-            Some((rate, passes))
+            let direction = if forward { link.forward } else { link.backward };
+            let rate = if direction.rate > 0 { direction.rate as f64 } else { f64::INFINITY };
+            let delivered = if direction.black_hole { 0.0 } else { 1.0 - direction.loss.mean() };
+            Some((rate, delivered))
         };
         self.path(from, to)?.iter().map(hop).collect()
     }
 
-    /// The delay there and back along the path, in seconds.
+    /// The round-trip delay of the path, in seconds.
     pub(crate) fn round_trip(&self, from: u32, to: u32) -> Option<f64> {
         let path = self.path(from, to)?;
         Some(path.iter().map(|&(link, _)| self.links[link].round_trip().as_secs_f64()).sum())
@@ -306,10 +306,10 @@ mod tests {
     use crate::settings::{Direction, Loss};
 
     #[test]
-    fn without_recoding_every_hop_takes_its_share() {
-        let way =
+    fn without_recoding_the_losses_of_all_hops_multiply() {
+        let direction =
             |rate, loss| Direction { rate, loss: Loss::Independent(loss), ..Direction::default() };
-        let of = |rate, loss| Link { forward: way(rate, loss), backward: way(1, 0.9) };
+        let of = |rate, loss| Link { forward: direction(rate, loss), backward: direction(1, 0.9) };
         let network = Network {
             name: String::new(),
             label: String::new(),

@@ -1,24 +1,24 @@
-//! A shorter form of tests: does everything work, and roughly how?
+//! Shortens tests for a quick check of function and rough results.
 
 use super::{Case, Suite, ToolKind};
 
-/// Seconds of a measurement, at most.
+/// Maximum duration of a measurement in seconds.
 const SECONDS: f64 = 8.0;
-/// Messages that are sent back, at most.
+/// Maximum number of round-trip messages.
 const MESSAGES: u32 = 300;
-/// Intervals of throughput, at least.
+/// Minimum number of throughput intervals.
 const INTERVALS: u32 = 4;
-/// More networks than this are a matrix, of which four corners are left.
+/// More networks than this are a matrix, of which four corners are kept.
 const NETWORKS: usize = 4;
 
 impl Suite {
-    /// Makes all tests shorter: less time, fewer messages, the corners of a matrix, no repetitions.
+    /// Shortens all tests: less time, fewer messages, the corners of a matrix, no repetitions.
     pub(crate) fn shorten(&mut self) {
         for case in &mut self.cases {
             case.shorten();
         }
         self.notes.push(format!(
-            "--quick: measurements of at most {SECONDS} s and {MESSAGES} messages, the corners of matrices, each once; times of flows and changes are shortened alike"
+            "--quick: measurements of at most {SECONDS} s and {MESSAGES} messages, the corners of matrices, no repetitions; times of flows and events are scaled accordingly"
         ));
     }
 }
@@ -26,7 +26,7 @@ impl Suite {
 impl Case {
     fn shorten(&mut self) {
         self.repetitions = 1;
-        // Flows and changes keep their place in the longest measurement of throughput.
+        // Flows and events keep their relative time in the longest throughput measurement.
         let throughput =
             self.tools.iter().filter(|tool| matches!(tool.kind, ToolKind::Throughput { .. }));
         let longest = throughput.map(super::Tool::seconds).fold(SECONDS, f64::max);
@@ -86,7 +86,7 @@ impl Case {
             index += 1;
             stays
         });
-        // Assertions name networks by their number in the whole.
+        // Assertions refer to networks by their index in the full matrix.
         self.assertions.retain(|one| one.network.is_none());
     }
 }
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn every_case_gets_short_and_keeps_its_shape() {
+    fn every_case_becomes_short_and_keeps_its_structure() {
         for name in crate::config::shipped::cases() {
             for case in quick(name).cases {
                 for tool in &case.tools {

@@ -1,7 +1,7 @@
-//! Own traffic between the hosts of a lab: what `verify` and the tests measure with.
+//! Test traffic between the hosts of a lab, for `verify` and the tests.
 
-mod blast;
+mod cbr;
 mod ping;
 
-pub(crate) use blast::{BlastPlan, BlastResult, blast};
+pub(crate) use cbr::{CbrPlan, CbrResult, send_cbr};
 pub(crate) use ping::{PingResult, ping};

@@ -1,4 +1,4 @@
-//! Round-trip times of small datagrams that the other side sends back.
+//! Round-trip times of small datagrams that the other host echoes.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -16,14 +16,14 @@ use crate::namespace::Namespaces;
 pub(crate) struct PingResult {
     /// Datagrams sent.
     pub(crate) sent: u64,
-    /// Datagrams that came back.
+    /// Datagrams that were echoed.
     pub(crate) received: u64,
-    /// The shortest time.
-    pub(crate) least: Duration,
-    /// The middle one.
+    /// The minimum.
+    pub(crate) min: Duration,
+    /// The median.
     pub(crate) median: Duration,
-    /// The longest.
-    pub(crate) most: Duration,
+    /// The maximum.
+    pub(crate) max: Duration,
 }
 
 /// Sends `count` datagrams, 5 ms apart, from one namespace to `address` in another and back.
@@ -33,7 +33,7 @@ pub(crate) fn ping(
     to: &str,
     address: IpAddr,
     count: u64,
-    patience: Duration,
+    last_packet_timeout: Duration,
 ) -> Result<PingResult> {
     let echo = namespaces.within(to, || {
         let socket = UdpSocket::bind(SocketAddr::new(address, 0))
@@ -49,24 +49,24 @@ pub(crate) fn ping(
     })?;
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
-        scope.spawn(|| send_back(&echo, &done));
-        let result = measure(&near, count, patience);
+        scope.spawn(|| echo_datagrams(&echo, &done));
+        let result = measure(&near, count, last_packet_timeout);
         done.store(true, Ordering::Relaxed);
         result
     })
 }
 
-fn send_back(socket: &UdpSocket, done: &AtomicBool) {
+fn echo_datagrams(socket: &UdpSocket, done: &AtomicBool) {
     let mut buffer = [0; 64];
     while !done.load(Ordering::Relaxed) {
         if let Ok((length, peer)) = socket.recv_from(&mut buffer) {
-            // What cannot be sent back counts as lost.
+            // A datagram that cannot be echoed counts as lost.
             let _ = socket.send_to(&buffer[..length], peer);
         }
     }
 }
 
-fn measure(socket: &UdpSocket, count: u64, patience: Duration) -> Result<PingResult> {
+fn measure(socket: &UdpSocket, count: u64, last_packet_timeout: Duration) -> Result<PingResult> {
     const INTERVAL: Duration = Duration::from_millis(5);
     let mut sent_at = Vec::new();
     let mut times: Vec<Option<Duration>> = Vec::new();
@@ -85,7 +85,7 @@ fn measure(socket: &UdpSocket, count: u64, patience: Duration) -> Result<PingRes
             }
             due
         } else {
-            due + patience
+            due + last_packet_timeout
         };
         if now >= deadline || times.iter().filter(|time| time.is_some()).count() as u64 == count {
             break;
@@ -119,9 +119,9 @@ fn summary(sent: u64, mut times: Vec<Duration>) -> PingResult {
     PingResult {
         sent,
         received: times.len() as u64,
-        least: times.first().copied().unwrap_or_default(),
+        min: times.first().copied().unwrap_or_default(),
         median: times.get(times.len() / 2).copied().unwrap_or_default(),
-        most: times.last().copied().unwrap_or_default(),
+        max: times.last().copied().unwrap_or_default(),
     }
 }
 
@@ -130,12 +130,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_summary_has_least_median_and_most() {
+    fn summary_has_minimum_median_and_maximum() {
         let times = [30, 10, 20].map(Duration::from_millis).to_vec();
         let result = summary(4, times);
         assert_eq!((result.sent, result.received), (4, 3));
         assert_eq!(
-            [result.least, result.median, result.most],
+            [result.min, result.median, result.max],
             [10, 20, 30].map(Duration::from_millis)
         );
         assert_eq!(summary(1, Vec::new()).received, 0);

@@ -1,195 +1,213 @@
-//! Throughput: a source and a sink for each protocol, by the tool that knows it best.
+//! Throughput loads: the client and server programs for each protocol.
 
 use anyhow::Result;
 
+use super::incompatible;
 use super::programs::{BATS_IPERF, BATSLAB, find};
-use super::reading::Reader;
-use super::unfit;
+use super::reading::OutputFormat;
 use crate::config::model::{PacketType, Relays};
 use crate::plan::{Protocol, ProtocolKind};
 
-/// What a flow shall do.
+/// Parameters of a flow.
 #[derive(Clone, Debug)]
-pub(crate) struct Wish<'a> {
+pub(crate) struct LoadRequest<'a> {
     pub(crate) protocol: &'a Protocol,
     /// Address of the server.
     pub(crate) to: &'a str,
     pub(crate) port: u16,
     pub(crate) seconds: f64,
     pub(crate) interval: f64,
-    /// Seconds between samples of a sender's state.
+    /// Seconds between samples of the sender's state.
     pub(crate) sample_interval: f64,
     pub(crate) parallel: u16,
-    /// Mbit/s; 0 for as much as goes.
+    /// Mbit/s; 0 for unlimited.
     pub(crate) bitrate: f64,
     pub(crate) packet_type: PacketType,
     pub(crate) args: &'a [String],
-    /// Whether `bats_iperf` was asked for by name.
+    /// Whether the tool is `bats_iperf` rather than `iperf`.
     pub(crate) bats: bool,
-    /// Whether iperf3 has failed already: its control connection does not survive every link.
-    pub(crate) own: bool,
+    /// Whether iperf3 has failed already and a built-in load replaces it: its control connection
+    /// does not survive every link.
+    pub(crate) without_iperf3: bool,
 }
 
-/// Why hosts do not recode here.
-pub(crate) const NO_RELAYS: &str = "on hosts packets are forwarded, and nobody on the way recodes: recoding relays are in the backend sim";
+/// Why relays do not recode here.
+pub(crate) const NO_RELAYS: &str =
+    "hosts only forward packets: recoding relays are available in the backend sim";
 
-/// The programs of a flow.
+/// The command lines of a flow.
 #[derive(Clone, Debug)]
 pub(crate) struct Load {
     pub(crate) server: Vec<String>,
     pub(crate) client: Vec<String>,
-    pub(crate) reader: Reader,
+    pub(crate) output_format: OutputFormat,
 }
 
-/// Rate of what has no congestion control where none is given, in Mbit/s.
+/// Default rate of protocols without congestion control, in Mbit/s.
 pub(crate) const UDP_RATE: f64 = 10.0;
-/// Bytes of a message of UDP and of the modes that may lose some: fits through tunnels that add
-/// headers of their own.
+/// Message size in bytes of UDP and of modes that may lose messages: fits through tunnels that add
+/// headers.
 pub(crate) const DATAGRAM: usize = 1200;
 
-fn words<const N: usize>(words: [&str; N]) -> Vec<String> {
+fn to_args<const N: usize>(words: [&str; N]) -> Vec<String> {
     words.map(str::to_owned).to_vec()
 }
 
-/// The programs for a wish.
+/// The command lines for a flow.
 ///
 /// # Errors
-/// Where the protocol cannot do it, with the reason.
-pub(crate) fn load(wish: &Wish<'_>) -> Result<Load> {
-    let seconds = wish.seconds.ceil().max(1.0).to_string();
-    let port = wish.port.to_string();
-    match &wish.protocol.kind {
-        ProtocolKind::Missing { why } => unfit!("{why}"),
+/// The protocol does not support a parameter; the error names it.
+pub(crate) fn load(request: &LoadRequest<'_>) -> Result<Load> {
+    let seconds = request.seconds.ceil().max(1.0).to_string();
+    let port = request.port.to_string();
+    match &request.protocol.kind {
+        ProtocolKind::Missing { why } => incompatible!("{why}"),
         ProtocolKind::Bats { relays: Some(Relays::Recode | Relays::Forward), .. } => {
-            unfit!("{NO_RELAYS}")
+            incompatible!("{NO_RELAYS}")
         }
-        ProtocolKind::Bats { mode, .. } => bats(wish, mode, &[], &port, &seconds),
-        // What is not this project's goes by modes of their own where bats_iperf was asked for.
-        ProtocolKind::Udp if wish.bats => bats(wish, "udp", &[], &port, &seconds),
-        ProtocolKind::Quic { congestion } if wish.bats => {
+        ProtocolKind::Bats { mode, .. } => bats(request, mode, &[], &port, &seconds),
+        // With the tool bats_iperf, UDP and QUIC run in its own modes.
+        ProtocolKind::Udp if request.bats => bats(request, "udp", &[], &port, &seconds),
+        ProtocolKind::Quic { congestion } if request.bats => {
             if congestion == "newreno" {
-                unfit!("bats_iperf has QUIC with bbr and cubic, not with {congestion}");
+                incompatible!("bats_iperf supports QUIC with bbr and cubic, not with {congestion}");
             }
-            bats(wish, "quic", &["--congestion", congestion], &port, &seconds)
+            bats(request, "quic", &["--congestion", congestion], &port, &seconds)
         }
-        _ if wish.bats => {
-            unfit!(
-                "bats_iperf measures this project's protocols, udp, quic and tcp-next, not {}",
-                wish.protocol.name
+        _ if request.bats => {
+            incompatible!(
+                "bats_iperf supports the OpenBATS protocols, udp, quic and tcp-next, not {}",
+                request.protocol.name
             )
         }
         ProtocolKind::Quic { congestion } => {
-            refuse(wish, &[BITRATE, DATAGRAMS, PARALLEL, ARGS])?;
-            let server = sink("__quic-sink", wish, &port);
-            let to = format!("{}:{port}", wish.to);
-            let mut client = words([BATSLAB, "__quic-source", "--to", &to, "--seconds", &seconds]);
-            client.extend(words(["--congestion", congestion]));
-            Ok(Load { server, client, reader: Reader::Own })
+            reject_keys(request, &[BITRATE, DATAGRAMS, PARALLEL, ARGS])?;
+            let server = sink("__quic-sink", request, &port);
+            let to = format!("{}:{port}", request.to);
+            let mut client =
+                to_args([BATSLAB, "__quic-source", "--to", &to, "--seconds", &seconds]);
+            client.extend(to_args(["--congestion", congestion]));
+            Ok(Load { server, client, output_format: OutputFormat::BuiltIn })
         }
-        ProtocolKind::Udp => udp(wish, wish.to, &port, &seconds),
+        ProtocolKind::Udp => udp(request, request.to, &port, &seconds),
         ProtocolKind::Tunnel { port, carries: PacketType::Udp, .. } => {
-            udp(wish, "127.0.0.1", &port.to_string(), &seconds)
+            udp(request, "127.0.0.1", &port.to_string(), &seconds)
         }
         ProtocolKind::Tunnel { port, .. } => {
-            tcp(wish, "127.0.0.1", &port.to_string(), &seconds, None)
+            tcp(request, "127.0.0.1", &port.to_string(), &seconds, None)
         }
-        ProtocolKind::Daemon { .. } => tcp(wish, wish.to, &port, &seconds, None),
-        ProtocolKind::Tcp { congestion } => tcp(wish, wish.to, &port, &seconds, Some(congestion)),
+        ProtocolKind::Daemon { .. } => tcp(request, request.to, &port, &seconds, None),
+        ProtocolKind::Tcp { congestion } => {
+            tcp(request, request.to, &port, &seconds, Some(congestion))
+        }
     }
 }
 
 /// bats_iperf in one of its modes.
-fn bats(wish: &Wish<'_>, mode: &str, more: &[&str], port: &str, seconds: &str) -> Result<Load> {
-    // Without congestion control the rate has to be said.
+fn bats(
+    request: &LoadRequest<'_>,
+    mode: &str,
+    more: &[&str],
+    port: &str,
+    seconds: &str,
+) -> Result<Load> {
+    // Without congestion control a rate must be given.
     let is_uncontrolled = ["3", "transparent", "11", "udp"].contains(&mode);
     let is_lossy = is_uncontrolled || ["0", "btp"].contains(&mode);
-    if wish.packet_type == PacketType::Udp && !is_lossy {
-        unfit!("{}", crate::backend::sim::not_lossy(wish.protocol));
+    if request.packet_type == PacketType::Udp && !is_lossy {
+        incompatible!("{}", crate::backend::sim::not_for_lossy_mode(request.protocol));
     }
-    // Its state is told with its intervals, which are put together for throughput. What may
-    // be lost counts as lost until it has been repaired, so short intervals would mislead.
-    let sample = if is_lossy { wish.interval } else { wish.sample_interval };
-    let interval = wish.interval.min(sample).max(0.1).to_string();
-    let server = words([BATS_IPERF, "-s", "-1", "-p", port, "-J"]);
-    let mut client = words([BATS_IPERF, "-c", wish.to, "-p", port, "-m", mode, "-J"]);
-    client.extend(words(["-i", &interval, "-t", seconds, "-P", &wish.parallel.to_string()]));
+    // Sender state is sampled with the intervals, which are merged for throughput. In lossy modes
+    // data counts as lost until it has been repaired, so short intervals would be misleading.
+    let sample = if is_lossy { request.interval } else { request.sample_interval };
+    let interval = request.interval.min(sample).max(0.1).to_string();
+    let server = to_args([BATS_IPERF, "-s", "-1", "-p", port, "-J"]);
+    let mut client = to_args([BATS_IPERF, "-c", request.to, "-p", port, "-m", mode, "-J"]);
+    client.extend(to_args(["-i", &interval, "-t", seconds, "-P", &request.parallel.to_string()]));
     client.extend(more.iter().map(|word| (*word).to_owned()));
-    let bitrate = if is_uncontrolled && wish.bitrate <= 0.0 { UDP_RATE } else { wish.bitrate };
+    let bitrate =
+        if is_uncontrolled && request.bitrate <= 0.0 { UDP_RATE } else { request.bitrate };
     if bitrate > 0.0 {
-        let each = format!("{}M", bitrate / f64::from(wish.parallel));
-        client.extend(words(["-b", &each]));
+        let each = format!("{}M", bitrate / f64::from(request.parallel));
+        client.extend(to_args(["-b", &each]));
     }
-    let has_length = wish.args.iter().any(|word| word.starts_with("--length"));
+    let has_length = request.args.iter().any(|word| word.starts_with("--length"));
     if is_lossy && !has_length {
-        client.extend(words(["--length", &DATAGRAM.to_string()]));
+        client.extend(to_args(["--length", &DATAGRAM.to_string()]));
     }
-    client.extend(wish.args.iter().cloned());
-    let reader = if is_lossy { Reader::Lossy } else { Reader::Bats };
-    Ok(Load { server, client, reader })
+    client.extend(request.args.iter().cloned());
+    let output_format = if is_lossy { OutputFormat::Lossy } else { OutputFormat::Bats };
+    Ok(Load { server, client, output_format })
 }
 
-/// A key of a tool, and whether it asks for something.
-type Key = (&'static str, fn(&Wish<'_>) -> bool);
-const PARALLEL: Key = ("parallel", |wish| wish.parallel > 1);
-const BITRATE: Key = ("bitrate", |wish| wish.bitrate > 0.0);
-const ARGS: Key = ("args", |wish| !wish.args.is_empty());
-const DATAGRAMS: Key = ("packet_type: udp", |wish| wish.packet_type == PacketType::Udp);
+/// A key of a tool, and whether a flow uses it.
+type Key = (&'static str, fn(&LoadRequest<'_>) -> bool);
+const PARALLEL: Key = ("parallel", |request| request.parallel > 1);
+const BITRATE: Key = ("bitrate", |request| request.bitrate > 0.0);
+const ARGS: Key = ("args", |request| !request.args.is_empty());
+const DATAGRAMS: Key = ("packet_type: udp", |request| request.packet_type == PacketType::Udp);
 
-/// Refuses keys that would be ignored.
-fn refuse(wish: &Wish<'_>, keys: &[Key]) -> Result<()> {
-    if let Some((key, _)) = keys.iter().find(|(_, asks)| asks(wish)) {
-        unfit!("`{key}` is not for {}", wish.protocol.name);
+/// Rejects keys that would be ignored.
+fn reject_keys(request: &LoadRequest<'_>, keys: &[Key]) -> Result<()> {
+    if let Some((key, _)) = keys.iter().find(|(_, asks)| asks(request)) {
+        incompatible!("`{key}` is not supported by {}", request.protocol.name);
     }
     Ok(())
 }
 
-/// A sink of this program; shorter intervals than a tenth say little, as with iperf3.
-fn sink(name: &str, wish: &Wish<'_>, port: &str) -> Vec<String> {
-    words([BATSLAB, name, "--port", port, "--interval", &wish.interval.max(0.1).to_string()])
+/// A built-in sink; intervals are at least 0.1 s, as in iperf3.
+fn sink(name: &str, request: &LoadRequest<'_>, port: &str) -> Vec<String> {
+    to_args([BATSLAB, name, "--port", port, "--interval", &request.interval.max(0.1).to_string()])
 }
 
 fn tcp(
-    wish: &Wish<'_>,
+    request: &LoadRequest<'_>,
     to: &str,
     port: &str,
     seconds: &str,
     congestion: Option<&str>,
 ) -> Result<Load> {
-    refuse(wish, &[DATAGRAMS])?;
-    // iperf3 takes whole seconds and intervals of a tenth at least.
-    if !wish.own && find("iperf3").is_some() {
-        let interval = wish.interval.clamp(0.1, 60.0).to_string();
-        let server = words(["iperf3", "-s", "-1", "-p", port, "-i", &interval, "-J"]);
+    reject_keys(request, &[DATAGRAMS])?;
+    // iperf3 accepts whole seconds and intervals of at least 0.1 s.
+    if !request.without_iperf3 && find("iperf3").is_some() {
+        let interval = request.interval.clamp(0.1, 60.0).to_string();
+        let server = to_args(["iperf3", "-s", "-1", "-p", port, "-i", &interval, "-J"]);
         let mut client =
-            words(["iperf3", "-c", to, "-p", port, "-i", &interval, "-J", "-t", seconds]);
-        client.extend(words(["-P", &wish.parallel.to_string(), "--connect-timeout", "5000"]));
+            to_args(["iperf3", "-c", to, "-p", port, "-i", &interval, "-J", "-t", seconds]);
+        client.extend(to_args(["-P", &request.parallel.to_string(), "--connect-timeout", "5000"]));
         if let Some(congestion) = congestion {
-            client.extend(words(["-C", congestion]));
+            client.extend(to_args(["-C", congestion]));
         }
-        if wish.bitrate > 0.0 {
-            client.extend(words(["-b", &format!("{}M", wish.bitrate / f64::from(wish.parallel))]));
+        if request.bitrate > 0.0 {
+            client.extend(to_args([
+                "-b",
+                &format!("{}M", request.bitrate / f64::from(request.parallel)),
+            ]));
         }
-        client.extend(wish.args.iter().cloned());
-        return Ok(Load { server, client, reader: Reader::Iperf });
+        client.extend(request.args.iter().cloned());
+        return Ok(Load { server, client, output_format: OutputFormat::Iperf });
     }
-    if let Some((key, _)) = [PARALLEL, BITRATE, ARGS].iter().find(|(_, asks)| asks(wish)) {
-        unfit!("`{key}` over {} takes iperf3, which is not to be had here", wish.protocol.name);
+    if let Some((key, _)) = [PARALLEL, BITRATE, ARGS].iter().find(|(_, asks)| asks(request)) {
+        incompatible!(
+            "`{key}` over {} needs iperf3, which is not available",
+            request.protocol.name
+        );
     }
-    let server = sink("__tcp-sink", wish, port);
+    let server = sink("__tcp-sink", request, port);
     let to = format!("{to}:{port}");
-    let mut client = words([BATSLAB, "__tcp-source", "--to", &to, "--seconds", seconds]);
-    client.extend(words(["--congestion", congestion.unwrap_or("cubic")]));
-    Ok(Load { server, client, reader: Reader::Own })
+    let mut client = to_args([BATSLAB, "__tcp-source", "--to", &to, "--seconds", seconds]);
+    client.extend(to_args(["--congestion", congestion.unwrap_or("cubic")]));
+    Ok(Load { server, client, output_format: OutputFormat::BuiltIn })
 }
 
-fn udp(wish: &Wish<'_>, to: &str, port: &str, seconds: &str) -> Result<Load> {
-    refuse(wish, &[PARALLEL, ARGS])?;
-    let rate = if wish.bitrate > 0.0 { wish.bitrate } else { UDP_RATE };
-    let server = sink("__udp-sink", wish, port);
+fn udp(request: &LoadRequest<'_>, to: &str, port: &str, seconds: &str) -> Result<Load> {
+    reject_keys(request, &[PARALLEL, ARGS])?;
+    let rate = if request.bitrate > 0.0 { request.bitrate } else { UDP_RATE };
+    let server = sink("__udp-sink", request, port);
     let to = format!("{to}:{port}");
-    let mut client = words([BATSLAB, "__udp-source", "--to", &to, "--seconds", seconds]);
-    client.extend(words(["--mbps", &rate.to_string()]));
-    Ok(Load { server, client, reader: Reader::Own })
+    let mut client = to_args([BATSLAB, "__udp-source", "--to", &to, "--seconds", seconds]);
+    client.extend(to_args(["--mbps", &rate.to_string()]));
+    Ok(Load { server, client, output_format: OutputFormat::BuiltIn })
 }
 
 #[cfg(test)]
@@ -218,9 +236,9 @@ mod tests {
         ]
     }
 
-    /// A wish that the programs of this one fulfil alone.
-    fn wish<'a>(protocol: &'a Protocol, args: &'a [String]) -> Wish<'a> {
-        Wish {
+    /// A request that the built-in programs support.
+    fn request<'a>(protocol: &'a Protocol, args: &'a [String]) -> LoadRequest<'a> {
+        LoadRequest {
             protocol,
             to: "10.0.0.1",
             port: 5201,
@@ -232,25 +250,25 @@ mod tests {
             packet_type: PacketType::Tcp,
             args,
             bats: false,
-            own: true,
+            without_iperf3: true,
         }
     }
 
     #[test]
-    fn the_sdks_udp_and_quic_go_by_bats_iperf() {
+    fn udp_and_quic_modes_of_the_sdk_run_with_bats_iperf() {
         let of = |kind: ProtocolKind, bats: bool| {
             let protocol = protocol("own", kind);
-            load(&Wish { bats, ..wish(&protocol, &[]) }).map(|load| load.client.join(" "))
+            load(&LoadRequest { bats, ..request(&protocol, &[]) }).map(|load| load.client.join(" "))
         };
         let mode = |mode: &str| ProtocolKind::Bats { mode: mode.to_owned(), relays: None };
         let udp = of(mode("11"), false).unwrap();
-        for words in ["{bats_iperf} -c 10.0.0.1", " -m 11 ", " -b 10M", " --length 1200"] {
-            assert!(udp.contains(words), "{udp}");
+        for expected in ["{bats_iperf} -c 10.0.0.1", " -m 11 ", " -b 10M", " --length 1200"] {
+            assert!(udp.contains(expected), "{udp}");
         }
-        // The tool's word for what is built in, too.
+        // The tool bats_iperf also runs the built-in protocols.
         assert!(of(ProtocolKind::Udp, true).unwrap().contains(" -m udp "));
         assert!(of(ProtocolKind::Udp, false).unwrap().contains("__udp-source"));
-        // TCP by the SDK's carrier: the same program, without what is for datagrams.
+        // TCP by the SDK: the same program without the datagram options.
         let tcp = of(mode("10"), false).unwrap();
         assert!(tcp.contains(" -m 10 ") && !tcp.contains("--length"), "{tcp}");
         let quic = |congestion: &str| ProtocolKind::Quic { congestion: congestion.to_owned() };
@@ -261,25 +279,28 @@ mod tests {
     }
 
     #[test]
-    fn no_key_is_ignored() {
+    fn unsupported_keys_are_rejected() {
         let args = ["-x".to_owned()];
         for protocol in &all() {
             let name = protocol.name.as_str();
-            let plain = load(&wish(protocol, &[])).unwrap();
+            let plain = load(&request(protocol, &[])).unwrap();
             assert!(plain.server.ends_with(&["--interval".to_owned(), "0.25".to_owned()]));
             let asked = [
-                ("parallel", Wish { parallel: 2, ..wish(protocol, &[]) }),
-                ("args", wish(protocol, &args)),
-                ("bitrate", Wish { bitrate: 3.0, ..wish(protocol, &[]) }),
-                ("packet_type", Wish { packet_type: PacketType::Udp, ..wish(protocol, &[]) }),
+                ("parallel", LoadRequest { parallel: 2, ..request(protocol, &[]) }),
+                ("args", request(protocol, &args)),
+                ("bitrate", LoadRequest { bitrate: 3.0, ..request(protocol, &[]) }),
+                (
+                    "packet_type",
+                    LoadRequest { packet_type: PacketType::Udp, ..request(protocol, &[]) },
+                ),
             ];
-            for (key, wish) in asked {
+            for (key, request) in asked {
                 if name == "udp" && ["bitrate", "packet_type"].contains(&key) {
-                    assert!(load(&wish).is_ok());
+                    assert!(load(&request).is_ok());
                     continue;
                 }
-                let error = load(&wish).expect_err(key);
-                assert!(error.is::<crate::protocol::Unfit>(), "{name} {key}: {error}");
+                let error = load(&request).expect_err(key);
+                assert!(error.is::<crate::protocol::Incompatible>(), "{name} {key}: {error}");
                 let text = error.to_string();
                 assert!(text.contains(key) && text.contains(name), "{text}");
             }

@@ -1,4 +1,4 @@
-//! The protocols under test: which programs run them, and what carries a tool's bytes.
+//! The protocols under test: the programs that run them and the transports of tools.
 
 pub(crate) mod echo;
 pub(crate) mod load;
@@ -7,30 +7,30 @@ pub(crate) mod quic;
 pub(crate) mod reading;
 pub(crate) mod udp_load;
 
-/// A tool and a protocol do not go together: nobody's failure.
+/// A tool and a protocol cannot be combined. This skips a measurement; it is not a failure.
 #[derive(Debug)]
-pub(crate) struct Unfit(pub(crate) String);
+pub(crate) struct Incompatible(pub(crate) String);
 
-impl std::fmt::Display for Unfit {
+impl std::fmt::Display for Incompatible {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for Unfit {}
+impl std::error::Error for Incompatible {}
 
-/// Leaves a function because two things do not go together.
-macro_rules! unfit {
-    ($($word:tt)*) => { return Err($crate::protocol::Unfit(format!($($word)*)).into()) };
+/// Returns from a function because a tool and a protocol cannot be combined.
+macro_rules! incompatible {
+    ($($word:tt)*) => { return Err($crate::protocol::Incompatible(format!($($word)*)).into()) };
 }
-pub(crate) use unfit;
+pub(crate) use incompatible;
 
-/// Whether this machine's kernel has a congestion control.
+/// Whether the kernel of this machine has a congestion control.
 pub(crate) fn kernel_has(congestion: &str) -> bool {
     congestion_controls().iter().any(|known| known == congestion)
 }
 
-/// The congestion controls that the kernel has.
+/// The congestion controls of the kernel.
 pub(crate) fn congestion_controls() -> Vec<String> {
     std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control")
         .unwrap_or_default()

@@ -1,15 +1,15 @@
-//! Programs: where they are.
+//! Locations of programs.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-/// Stands for this program in a command line.
+/// Placeholder for batslab in a command line.
 pub(crate) const BATSLAB: &str = "{batslab}";
-/// Stands for `bats_iperf`.
+/// Placeholder for `bats_iperf` in a command line.
 pub(crate) const BATS_IPERF: &str = "{bats_iperf}";
 
-/// Where the programs of this project are on this machine.
+/// Locations of this project's programs on this machine.
 #[derive(Clone, Debug)]
 pub(crate) struct Programs {
     batslab: PathBuf,
@@ -17,14 +17,14 @@ pub(crate) struct Programs {
 }
 
 impl Programs {
-    /// Finds them; `bats_iperf` only where it is needed.
+    /// Finds the programs; `bats_iperf` only if it is needed.
     pub(crate) fn find(needs_bats_iperf: bool) -> Result<Self> {
-        let batslab = std::env::current_exe().context("cannot find batslab itself")?;
+        let batslab = std::env::current_exe().context("cannot find the batslab executable")?;
         let bats_iperf = if needs_bats_iperf { Some(crate::demo::bats_iperf()?) } else { None };
         Ok(Self { batslab, bats_iperf })
     }
 
-    /// The words with the programs' places.
+    /// Replaces the placeholder of a command by the program's location.
     pub(crate) fn place(&self, words: &[String]) -> Result<Vec<String>> {
         let mut words = words.to_vec();
         let Some(first) = words.first_mut() else { bail!("no command") };
@@ -40,13 +40,13 @@ impl Programs {
     }
 }
 
-/// Where a program is, as a shell would find it.
+/// Searches for a program as a shell does.
 pub(crate) fn find(program: &str) -> Option<PathBuf> {
     if program.contains('/') {
         return is_program(Path::new(program)).then(|| program.into());
     }
     let path = std::env::var_os("PATH")?;
-    // Some of the system's programs are where only root looks.
+    // Some system programs are only in the PATH of root.
     std::env::split_paths(&path)
         .chain(["/usr/sbin".into(), "/sbin".into()])
         .map(|folder| folder.join(program))

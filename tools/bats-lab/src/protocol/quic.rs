@@ -1,4 +1,4 @@
-//! QUIC by quinn: a source, a sink and an echo, so that it needs no program to be installed.
+//! Built-in QUIC load with quinn: a source, a sink and an echo server. Needs no installed program.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use serde_json::json;
 
 use crate::interrupt;
 
-/// Bytes of a write.
+/// Bytes of one write.
 const BLOCK: usize = 64 << 10;
-/// Windows do not limit: 10 Gbit/s over 200 ms fit.
+/// Flow control window in bytes: large enough not to limit 10 Gbit/s over 200 ms.
 const WINDOW: u32 = 256 << 20;
-const IDLE: Duration = Duration::from_secs(30);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
 fn transport(congestion: &str) -> Result<Arc<quinn::TransportConfig>> {
     let factory: Arc<dyn ControllerFactory + Send + Sync> = match congestion {
@@ -33,7 +33,7 @@ fn transport(congestion: &str) -> Result<Arc<quinn::TransportConfig>> {
         .receive_window(window)
         .send_window(u64::from(WINDOW))
         .congestion_controller_factory(factory)
-        .max_idle_timeout(Some(IDLE.try_into()?));
+        .max_idle_timeout(Some(IDLE_TIMEOUT.try_into()?));
     Ok(Arc::new(transport))
 }
 
@@ -61,7 +61,7 @@ fn client(congestion: &str) -> Result<quinn::Endpoint> {
     Ok(endpoint)
 }
 
-/// The lab made the server itself: nobody else is in its network.
+/// Accepts any certificate: only the lab's own server is in its network.
 #[derive(Debug)]
 struct AnyServer(Arc<rustls::crypto::CryptoProvider>);
 
@@ -102,7 +102,7 @@ impl ServerCertVerifier for AnyServer {
     }
 }
 
-/// Runs to the end, whatever the user says: `work` looks for interrupts itself.
+/// Runs to the end, even when interrupted; `work` checks for interrupts itself.
 fn run_through<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
@@ -130,19 +130,19 @@ async fn interrupted() {
     }
 }
 
-/// Takes one connection and prints what arrived in each `interval`, in the shape of iperf3.
+/// Accepts one connection and prints the received data per `interval` in iperf3's format.
 pub(crate) fn sink(port: u16, interval: Duration) -> Result<()> {
     interrupt::watch()?;
     let intervals = run_through(async {
         let endpoint = server(port)?;
         let arriving = async {
-            let connection = endpoint.accept().await.context("nobody connected")?.await?;
+            let connection = endpoint.accept().await.context("no client connected")?.await?;
             let stream = connection.accept_uni().await?;
             Ok::<_, anyhow::Error>((connection, stream))
         };
         let (_connection, mut stream) = tokio::select! {
             arrived = arriving => arrived?,
-            () = interrupted() => bail!("interrupted before anybody connected"),
+            () = interrupted() => bail!("interrupted before a client connected"),
         };
         let start = Instant::now();
         let mut intervals = Vec::new();
@@ -156,11 +156,11 @@ pub(crate) fn sink(port: u16, interval: Duration) -> Result<()> {
                         bytes += chunk.bytes.len() as u64;
                         continue;
                     }
-                    // The source leaves at once when its time is over.
+                    // The source closes the connection when its time is over.
                     Ok(None) | Err(_) => true,
                 },
                 _ = tick.tick() => false,
-                // Who ends the sink wants to know what it has got.
+                // When interrupted, report the results so far.
                 () = interrupted() => true,
             };
             let now = start.elapsed().as_secs_f64();
@@ -178,7 +178,7 @@ pub(crate) fn sink(port: u16, interval: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Writes for some seconds, and leaves at once.
+/// Writes for some seconds, then closes the connection.
 pub(crate) fn source(to: SocketAddr, seconds: u64, congestion: &str) -> Result<()> {
     interrupt::watch()?;
     run(async {
@@ -196,16 +196,16 @@ pub(crate) fn source(to: SocketAddr, seconds: u64, congestion: &str) -> Result<(
         let written: Result<Result<(), quinn::WriteError>, _> =
             tokio::time::timeout_at(end, writing).await;
         if let Ok(broken) = written {
-            broken.context("the connection broke")?;
+            broken.context("the connection failed")?;
         }
         connection.close(0u32.into(), b"done");
-        // The word that it is over may need a repetition.
+        // CONNECTION_CLOSE may need to be retransmitted.
         let _ = tokio::time::timeout(Duration::from_secs(1), endpoint.wait_idle()).await;
         Ok(())
     })
 }
 
-/// Sends back what comes over the streams of every connection, until it is ended.
+/// Echoes all streams of every connection until interrupted.
 pub(crate) fn echo(port: u16) -> Result<()> {
     interrupt::watch()?;
     run(async {
@@ -227,12 +227,13 @@ pub(crate) fn echo(port: u16) -> Result<()> {
     })
 }
 
-/// Runs messages over one connection: calls `next` for when to send, `arrived` for what came.
+/// Measures round-trip times of messages over one connection; returns its setup time in
+/// milliseconds.
 pub(crate) fn messages(
     to: SocketAddr,
     congestion: &str,
-    plan: &super::echo::Schedule,
-    record: &super::echo::Record,
+    schedule: &super::echo::Schedule,
+    record: &super::echo::RttRecord,
 ) -> Result<f64> {
     run(async {
         let began = Instant::now();
@@ -243,26 +244,26 @@ pub(crate) fn messages(
         let connected = began.elapsed().as_secs_f64() * 1e3;
         let start = Instant::now();
         let sending = async {
-            for number in 0..plan.count {
-                let due = plan.due(number);
+            for number in 0..schedule.count {
+                let due = schedule.due(number);
                 tokio::time::sleep_until((start + due).into()).await;
                 record.sent();
-                send.write_all(&plan.message(number)).await?;
+                send.write_all(&schedule.message(number)).await?;
             }
             send.finish()?;
             Ok::<_, anyhow::Error>(())
         };
         let receiving = async {
-            let mut message = vec![0; plan.size];
+            let mut message = vec![0; schedule.size];
             while receive.read_exact(&mut message).await.is_ok() {
-                if record.arrived(plan, start, &message) {
+                if record.arrived(schedule, start, &message) {
                     break;
                 }
             }
         };
-        let patience = plan.due(plan.count) + super::echo::PATIENCE;
+        let total_timeout = schedule.due(schedule.count) + super::echo::REPLY_TIMEOUT;
         let both = async { tokio::join!(sending, receiving).0 };
-        if let Ok(done) = tokio::time::timeout(patience, both).await {
+        if let Ok(done) = tokio::time::timeout(total_timeout, both).await {
             done?;
         }
         connection.close(0u32.into(), b"done");

@@ -1,4 +1,4 @@
-//! What programs print, read: JSON only, the last document of what was printed.
+//! Parses the output of programs: the last JSON document printed.
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
@@ -6,44 +6,44 @@ use serde_json::Value;
 use crate::result::figures::{self, Figures, set};
 use crate::result::{Distribution, FlowResult, Series};
 
-/// A congestion window of so many bytes is none: without congestion control there is no other.
+/// Congestion windows of at least this many bytes mean that there is no congestion control.
 pub(crate) const NO_WINDOW: f64 = (64_u64 << 20) as f64;
 
-/// Whose words they are.
+/// The program whose output is parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reader {
-    /// iperf3's.
+pub(crate) enum OutputFormat {
+    /// iperf3.
     Iperf,
-    /// Those of bats_iperf.
+    /// bats_iperf.
     Bats,
-    /// The same, of a mode that may lose messages.
+    /// bats_iperf in a mode that may lose messages.
     Lossy,
-    /// Those of the loads of this program.
-    Own,
+    /// The built-in loads of batslab.
+    BuiltIn,
 }
 
-/// What was read.
+/// Results of a measurement.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reading {
     pub(crate) figures: Figures,
-    /// The flows beside it.
+    /// Results of competing flows.
     pub(crate) flows: Vec<FlowResult>,
     pub(crate) series: Vec<Series>,
     pub(crate) distributions: Vec<Distribution>,
 }
 
-/// The last JSON document of a text.
+/// The last JSON document in a text.
 pub(crate) fn last_document(text: &str) -> Option<Value> {
     serde_json::Deserializer::from_str(text).into_iter::<Value>().map_while(Result::ok).last()
 }
 
-/// Reads the figures of a flow that ran for `length` seconds, with throughput over intervals of so
-/// many seconds at least: what arrived as the server saw it, the rest as who knows it.
+/// Parses the results of a flow that ran for `length` seconds, with throughput over intervals of at
+/// least `interval` seconds. Received data is taken from the server, sender state from the client.
 ///
 /// # Errors
-/// Where a program tells of an error, or nothing arrived.
+/// The client reported an error, or no data arrived.
 pub(crate) fn throughput(
-    reader: Reader,
+    program: OutputFormat,
     interval: f64,
     length: f64,
     client: &str,
@@ -53,9 +53,9 @@ pub(crate) fn throughput(
     let (near, far) = (last_document(client), last_document(server));
     for (who, document) in [("the client", &near), ("the server", &far)] {
         if let Some(error) = document.as_ref().and_then(|document| document["error"].as_str()) {
-            // iperf3's server complains when the client has left, which is what it shall do.
+            // iperf3's server reports an error when the client disconnects, which is normal here.
             if who == "the client" {
-                bail!("{who} says: {error}");
+                bail!("{who} reports: {error}");
             }
         }
     }
@@ -63,21 +63,21 @@ pub(crate) fn throughput(
         far.as_ref().map(|document| intervals(document, of)).filter(|one| !one.points.is_empty());
     let from_near = near.as_ref().map(|document| intervals(document, of));
     let arrived = from_far.or(from_near).filter(|series| !series.points.is_empty());
-    let mut series = arrived.context("no bytes arrived, or no figures of them")?;
+    let mut series = arrived.context("no data arrived, or no intervals were reported")?;
     series.points = merged(&series.points, interval);
     let mut reading = Reading::default();
-    figures::of_throughput(&mut reading.figures, &series, length);
+    figures::set_throughput_figures(&mut reading.figures, &series, length);
     reading.series.push(series);
     if let Some(near) = &near {
-        sender(&mut reading, near, reader, of);
+        sender(&mut reading, near, program, of);
     }
     if let Some(far) = &far {
-        receiver(&mut reading, far, reader, of);
+        receiver(&mut reading, far, program, of);
     }
     Ok(reading)
 }
 
-/// Rates over time, in Mbit/s; each point at the end of its interval.
+/// Rates over time in Mbit/s; each point is at the end of its interval.
 fn intervals(document: &Value, of: &str) -> Series {
     let list = document["intervals"].as_array();
     let mut points: Vec<(f64, f64)> = list
@@ -87,7 +87,7 @@ fn intervals(document: &Value, of: &str) -> Series {
         .filter_map(|interval| {
             let sum = &interval["sum"];
             let (start, end) = (sum["start"].as_f64()?, sum["end"].as_f64()?);
-            // A crumb at the end says nothing of the rate.
+            // A very short last interval says nothing about the rate.
             let rate = sum["bytes"].as_f64()? * 8e-6 / (end - start);
             (end - start > 0.02 && rate.is_finite()).then_some((end, rate))
         })
@@ -96,14 +96,14 @@ fn intervals(document: &Value, of: &str) -> Series {
     Series { name: "throughput".into(), of: of.to_owned(), unit: "Mbit/s".into(), points }
 }
 
-/// Rates over longer intervals: each point is at the end of its interval.
+/// Averages rates over longer intervals; each point is at the end of its interval.
 fn merged(points: &[(f64, f64)], interval: f64) -> Vec<(f64, f64)> {
     let mut merged = Vec::new();
     let (mut start, mut before, mut sum) = (0.0, 0.0, 0.0);
     for (index, &(end, rate)) in points.iter().enumerate() {
         sum += rate * (end - before);
         before = end;
-        // Intervals are not quite as long as they should be.
+        // Intervals are not exactly as long as requested.
         let is_whole = end - start > 0.98 * interval;
         if (is_whole || index + 1 == points.len()) && end > start {
             merged.push((end, sum / (end - start)));
@@ -113,21 +113,21 @@ fn merged(points: &[(f64, f64)], interval: f64) -> Vec<(f64, f64)> {
     merged
 }
 
-fn sender(reading: &mut Reading, document: &Value, reader: Reader, of: &str) {
+fn sender(reading: &mut Reading, document: &Value, program: OutputFormat, of: &str) {
     if let Some(count) = document["end"]["sum_sent"]["retransmits"].as_f64() {
         set(&mut reading.figures, "retransmissions", count);
         let size = document["start"]["tcp_mss_default"].as_f64().filter(|&size| size > 0.0);
         let sent = document["end"]["sum_sent"]["bytes"].as_f64();
         if let (Some(size), Some(sent)) = (size, sent) {
-            // Those sent again are not among the bytes.
-            let share = 100.0 * count / (sent / size + count);
-            set(&mut reading.figures, "retransmitted_percent", share);
+            // The bytes do not include retransmissions.
+            let percent = 100.0 * count / (sent / size + count);
+            set(&mut reading.figures, "retransmitted_percent", percent);
         }
     }
-    if !matches!(reader, Reader::Bats | Reader::Lossy) {
+    if !matches!(program, OutputFormat::Bats | OutputFormat::Lossy) {
         return;
     }
-    // The state of our own flows, at the end of each interval.
+    // The state of OpenBATS flows at the end of each interval.
     let names: [(&str, &str, &str, f64); 5] = [
         ("snd_cwnd", "cwnd", "kB", 1e-3),
         ("rtt_us", "smoothed RTT", "ms", 1e-3),
@@ -167,8 +167,8 @@ fn sender(reading: &mut Reading, document: &Value, reader: Reader, of: &str) {
     }
 }
 
-/// What was lost and how unevenly the rest came, where the receiver counts that.
-fn receiver(reading: &mut Reading, document: &Value, reader: Reader, of: &str) {
+/// Loss and jitter, if the receiver reports them.
+fn receiver(reading: &mut Reading, document: &Value, program: OutputFormat, of: &str) {
     let sum = &document["end"]["sum"];
     let sum = if sum.is_object() { sum } else { &document["end"]["sum_received"] };
     for (key, name) in [("lost_percent", "loss_percent"), ("jitter_ms", "jitter_ms")] {
@@ -180,16 +180,16 @@ fn receiver(reading: &mut Reading, document: &Value, reader: Reader, of: &str) {
         let (title, unit) =
             if key == "jitter_ms" { ("jitter", "ms") } else { ("residual loss", "%") };
         let points = of_intervals(document, key);
-        // What is reliable has no residual loss to show over time.
-        if points.len() > 1 && reader != Reader::Bats {
+        // Reliable modes have no residual loss over time.
+        if points.len() > 1 && program != OutputFormat::Bats {
             let (name, unit) = (title.to_owned(), unit.to_owned());
             reading.series.push(Series { name, of: of.to_owned(), unit, points });
         }
     }
 }
 
-/// What the intervals say of something, each at its end. A last one that is not half as long as the one
-/// before says little: what it has lost may only be late.
+/// The values of a key, each at the end of its interval. A last interval less than half as long as
+/// the one before is dropped: messages counted as lost there may only be late.
 fn of_intervals(document: &Value, key: &str) -> Vec<(f64, f64)> {
     let sums = document["intervals"].as_array().into_iter().flatten().map(|one| &one["sum"]);
     let mut found: Vec<[f64; 3]> = sums
@@ -203,12 +203,12 @@ fn of_intervals(document: &Value, key: &str) -> Vec<(f64, f64)> {
     found.into_iter().map(|[_, end, value]| (end, value)).collect()
 }
 
-/// Reads the round-trip times that `__rtt` prints.
+/// Parses the round-trip times that `__rtt` prints.
 ///
 /// # Errors
-/// Where nothing came back.
+/// No reply arrived.
 pub(crate) fn round_trips(text: &str, of: &str) -> Result<Reading> {
-    let document = last_document(text).context("no figures were printed")?;
+    let document = last_document(text).context("no JSON document was printed")?;
     let pairs = |key: &str| -> Vec<(f64, f64)> {
         document[key]
             .as_array()
@@ -223,11 +223,12 @@ pub(crate) fn round_trips(text: &str, of: &str) -> Result<Reading> {
     of_round_trips(pairs("round_trips"), &connects, sent, is_first, of)
 }
 
-/// The reading of round trips: seconds and milliseconds of each, milliseconds of each connection,
-/// messages sent, and whether they were the first of connections.
+/// Results of round trips. `times` are pairs of start in seconds and duration in milliseconds,
+/// `connects` connection setup times in milliseconds, `sent` the number of messages; `is_first` if
+/// each was the first of its connection.
 ///
 /// # Errors
-/// Where nothing came back.
+/// No reply arrived.
 pub(crate) fn of_round_trips(
     times: Vec<(f64, f64)>,
     connects: &[f64],
@@ -236,7 +237,7 @@ pub(crate) fn of_round_trips(
     of: &str,
 ) -> Result<Reading> {
     if times.is_empty() {
-        bail!("nothing came back of {sent} messages");
+        bail!("no reply to any of {sent} messages");
     }
     let mut reading = Reading::default();
     let mut values: Vec<f64> = times.iter().map(|time| time.1).collect();
@@ -245,14 +246,14 @@ pub(crate) fn of_round_trips(
     if is_first {
         set(&mut reading.figures, "first_rtt_ms", mean(&values));
     }
-    // Datagrams have no connection: their 0 is no figure.
+    // Datagrams have no connection setup: 0 is not a result.
     if connects.iter().any(|&connect| connect > 0.0) {
         set(&mut reading.figures, "connect_ms", mean(connects));
     }
     let unanswered = 100.0 * (1.0 - values.len() as f64 / sent.max(1.0));
     set(&mut reading.figures, "unanswered_percent", unanswered);
     let distribution = Distribution { name: "RTT".into(), unit: "ms".into(), values };
-    figures::of_round_trips(&mut reading.figures, &distribution);
+    figures::set_rtt_figures(&mut reading.figures, &distribution);
     reading.distributions.push(distribution);
     reading.series.push(Series {
         name: "RTT".into(),
@@ -268,22 +269,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_receivers_words_count() {
+    fn throughput_is_taken_from_the_server() {
         let of = |bytes: u64| {
             format!(r#"{{"intervals":[{{"sum":{{"start":0,"end":1,"bytes":{bytes}}}}}]}}"#)
         };
-        let reading = throughput(Reader::Iperf, 1.0, 1.0, &of(250_000), &of(125_000), "x").unwrap();
+        let reading =
+            throughput(OutputFormat::Iperf, 1.0, 1.0, &of(250_000), &of(125_000), "x").unwrap();
         assert_eq!(reading.figures["throughput_mbps"], 1.0);
-        let reading = throughput(Reader::Iperf, 1.0, 1.0, &of(250_000), "", "x").unwrap();
+        let reading = throughput(OutputFormat::Iperf, 1.0, 1.0, &of(250_000), "", "x").unwrap();
         assert_eq!(reading.figures["throughput_mbps"], 2.0);
-        let error =
-            throughput(Reader::Iperf, 1.0, 1.0, r#"{"error":"no way"}"#, "", "x").unwrap_err();
-        assert!(error.to_string().contains("no way"));
-        assert!(throughput(Reader::Own, 1.0, 1.0, "", "nonsense", "x").is_err());
+        let error = throughput(OutputFormat::Iperf, 1.0, 1.0, r#"{"error":"no route"}"#, "", "x")
+            .unwrap_err();
+        assert!(error.to_string().contains("no route"));
+        assert!(throughput(OutputFormat::BuiltIn, 1.0, 1.0, "", "nonsense", "x").is_err());
     }
 
     #[test]
-    fn short_intervals_are_put_together_and_lose_nothing() {
+    fn merging_short_intervals_preserves_all_bytes() {
         let points = [(0.1, 4.0), (0.2, 8.0), (0.301, 0.0), (0.4, 2.0), (0.45, 6.0)];
         let whole = merged(&points, 0.2);
         assert_eq!(whole.iter().map(|point| point.0).collect::<Vec<_>>(), [0.2, 0.4, 0.45]);
@@ -299,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn crumbs_at_the_end_tell_of_no_loss() {
+    fn a_short_last_interval_is_dropped_from_loss() {
         let of = |ends: &[f64]| -> Vec<f64> {
             let mut start = 0.0;
             let intervals: Vec<Value> = ends

@@ -1,4 +1,4 @@
-//! A UDP load: datagrams with numbers at a constant rate, and a sink that counts what is missing.
+//! Built-in UDP load: numbered datagrams at a constant rate, and a sink that counts losses.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
@@ -10,12 +10,12 @@ use serde_json::json;
 use super::load::DATAGRAM as SIZE;
 use crate::interrupt;
 
-/// Marks the last datagrams.
-const LAST: u64 = u64::MAX;
-/// How long the sink waits for another datagram once it has seen one.
-const SILENCE: Duration = Duration::from_secs(3);
+/// Number in the datagrams that mark the end.
+const END_MARKER: u64 = u64::MAX;
+/// How long the sink waits for the next datagram after the first.
+const RECEIVE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Sends for some seconds at a rate of payload.
+/// Sends for some seconds at a rate of UDP payload.
 pub(crate) fn source(to: SocketAddr, seconds: u64, mbps: f64) -> Result<()> {
     interrupt::watch()?;
     let socket = UdpSocket::bind("0.0.0.0:0").context("cannot open a socket")?;
@@ -28,8 +28,8 @@ pub(crate) fn source(to: SocketAddr, seconds: u64, mbps: f64) -> Result<()> {
     while start.elapsed() < end && !interrupt::requested() {
         let due = (start.elapsed().as_secs_f64() / gap) as u64 + 1;
         while number < due {
-            put(&mut datagram, number);
-            // A full queue or a far end that is not there yet loses a datagram, as a wire would.
+            write_header(&mut datagram, number);
+            // A full queue or an unreachable receiver loses the datagram, as a link would.
             let _ = socket.send(&datagram);
             number += 1;
         }
@@ -37,7 +37,7 @@ pub(crate) fn source(to: SocketAddr, seconds: u64, mbps: f64) -> Result<()> {
     }
     let sent = number;
     for _ in 0..10 {
-        put(&mut datagram, LAST);
+        write_header(&mut datagram, END_MARKER);
         datagram[8..16].copy_from_slice(&sent.to_le_bytes());
         let _ = socket.send(&datagram);
         std::thread::sleep(Duration::from_millis(50));
@@ -46,8 +46,8 @@ pub(crate) fn source(to: SocketAddr, seconds: u64, mbps: f64) -> Result<()> {
     Ok(())
 }
 
-/// The number, and the time of sending.
-fn put(datagram: &mut [u8; SIZE], number: u64) {
+/// Writes the number and the send time.
+fn write_header(datagram: &mut [u8; SIZE], number: u64) {
     datagram[..8].copy_from_slice(&number.to_le_bytes());
     datagram[8..16].copy_from_slice(&micros().to_le_bytes());
 }
@@ -57,22 +57,22 @@ fn micros() -> u64 {
     u64::try_from(now.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Counts what arrives in each `interval` until the last datagram, and prints it in the shape of
-/// iperf3.
+/// Counts arriving datagrams per `interval` until the last, and prints the result in iperf3's
+/// format.
 pub(crate) fn sink(port: u16, interval: Duration) -> Result<()> {
     interrupt::watch()?;
     let socket = UdpSocket::bind(("0.0.0.0", port))
         .with_context(|| format!("cannot listen on port {port}"))?;
     socket.set_read_timeout(Some(Duration::from_millis(50)))?;
-    let mut count = Count { interval: interval.as_secs_f64(), ..Count::default() };
+    let mut count = Counter { interval: interval.as_secs_f64(), ..Counter::default() };
     let mut buffer = [0; 2048];
     let mut start: Option<Instant> = None;
-    let mut heard = Instant::now();
+    let mut last_arrival = Instant::now();
     while !interrupt::requested() {
         match socket.recv(&mut buffer) {
             Ok(length) if length >= 16 => {
-                heard = Instant::now();
-                let begin = *start.get_or_insert(heard);
+                last_arrival = Instant::now();
+                let begin = *start.get_or_insert(last_arrival);
                 if !count.take(begin.elapsed().as_secs_f64(), &buffer[..length]) {
                     break;
                 }
@@ -83,9 +83,9 @@ pub(crate) fn sink(port: u16, interval: Duration) -> Result<()> {
                     error.kind(),
                     ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
                 ) => {}
-            Err(error) => return Err(error).context("the socket broke"),
+            Err(error) => return Err(error).context("the socket failed"),
         }
-        if start.is_some() && heard.elapsed() > SILENCE {
+        if start.is_some() && last_arrival.elapsed() > RECEIVE_TIMEOUT {
             break;
         }
     }
@@ -93,20 +93,20 @@ pub(crate) fn sink(port: u16, interval: Duration) -> Result<()> {
     Ok(())
 }
 
-/// What has arrived.
+/// Counts of received datagrams.
 #[derive(Default)]
-struct Count {
+struct Counter {
     bytes: u64,
     packets: u64,
     highest: u64,
-    /// How many were sent, where the source has told.
+    /// Number of datagrams sent, if the source has reported it.
     sent: Option<u64>,
-    /// Seconds.
+    /// In seconds.
     interval: f64,
     interval_start: f64,
     interval_bytes: u64,
     interval_packets: u64,
-    /// The highest number before the interval.
+    /// The highest number before the current interval, plus 1.
     interval_highest: u64,
     intervals: Vec<serde_json::Value>,
     last: f64,
@@ -114,14 +114,14 @@ struct Count {
     jitter: f64,
 }
 
-impl Count {
-    /// Takes a datagram; false if it was the last.
+impl Counter {
+    /// Counts a datagram; false if it was the last.
     fn take(&mut self, now: f64, datagram: &[u8]) -> bool {
         let number = |at: usize| {
             let bytes = datagram.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
             bytes.map_or(0, u64::from_le_bytes)
         };
-        if number(0) == LAST {
+        if number(0) == END_MARKER {
             self.sent = Some(number(8));
             return false;
         }
@@ -131,7 +131,7 @@ impl Count {
         self.interval_bytes += datagram.len() as u64;
         self.interval_packets += 1;
         self.last = now;
-        // RFC 3550, section 6.4.1.
+        // RFC 3550 section 6.4.1.
         let transit = micros() as f64 - number(8) as f64;
         if let Some(before) = self.transit.replace(transit) {
             self.jitter += ((transit - before).abs() - self.jitter) / 16.0;
@@ -178,16 +178,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_lost() {
-        let mut count = Count { interval: 1.0, ..Count::default() };
+    fn missing_datagrams_count_as_lost() {
+        let mut count = Counter { interval: 1.0, ..Counter::default() };
         let mut datagram = [0; SIZE];
         for number in 0..100 {
-            put(&mut datagram, number);
+            write_header(&mut datagram, number);
             if number % 10 != 3 {
                 assert!(count.take(number as f64 * 0.03, &datagram));
             }
         }
-        put(&mut datagram, LAST);
+        write_header(&mut datagram, END_MARKER);
         datagram[8..16].copy_from_slice(&102u64.to_le_bytes());
         assert!(!count.take(3.0, &datagram));
         let report = count.report();
@@ -201,7 +201,7 @@ mod tests {
             .sum();
         assert_eq!(bytes, 90 * SIZE as u64);
         let first = &report["intervals"][0]["sum"];
-        let share = first["lost_percent"].as_f64().unwrap();
-        assert!((5.0..15.0).contains(&share), "{share}");
+        let lost_percent = first["lost_percent"].as_f64().unwrap();
+        assert!((5.0..15.0).contains(&lost_percent), "{lost_percent}");
     }
 }

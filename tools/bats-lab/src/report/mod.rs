@@ -1,4 +1,4 @@
-//! Reports: one page that needs nothing else, pictures, tables.
+//! Reports: a self-contained HTML page, plots, tables.
 
 pub(crate) mod plot;
 pub(crate) mod plots;
@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use minijinja::{AutoEscape, Environment, Value, context};
 use serde_json::json;
 
-use crate::config::tests_of::file_name;
+use crate::config::expand::file_name;
 use crate::result::{CaseResult, RunResult, csv, folder};
 use crate::verify::Row;
 use plot::{Content, Plot, Style, thinned};
@@ -21,22 +21,22 @@ use plot::{Content, Plot, Style, thinned};
 const PAGE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
-/// Most points of a curve in the page.
-const MOST_POINTS: usize = 4_000;
-/// Plots that are open when the page is; the others open with a click.
-const OPEN: usize = 12;
+/// Maximum number of points of a curve in the page.
+const MAX_POINTS: usize = 4_000;
+/// Number of plots that are expanded initially.
+const EXPANDED_PLOTS: usize = 12;
 
 /// Writes `report.html`, and the plots as SVG and PNG.
 ///
 /// # Errors
-/// Where a file cannot be written.
-pub(crate) fn write(place: &Path, result: &RunResult) -> Result<()> {
+/// If a file cannot be written.
+pub(crate) fn write(directory: &Path, result: &RunResult) -> Result<()> {
     let mut all = Vec::new();
     for case in &result.cases {
-        let plots = plots::of(case);
-        let pictures = place.join(file_name(&case.name)).join("plots");
+        let plots = plots::plots(case);
+        let pictures = directory.join(file_name(&case.name)).join("plots");
         fs::create_dir_all(&pictures)
-            .with_context(|| format!("cannot make {}", pictures.display()))?;
+            .with_context(|| format!("cannot create {}", pictures.display()))?;
         for plot in &plots {
             let svg = plot.svg();
             folder::write(&pictures.join(format!("{}.png", plot.name)), png::png(&svg)?)?;
@@ -46,18 +46,21 @@ pub(crate) fn write(place: &Path, result: &RunResult) -> Result<()> {
             let text =
                 csv::matrix("loss % \\ delay ms", &matrix.rows, &matrix.columns, &matrix.values);
             let name = file_name(&format!("matrix-{}", matrix.name));
-            folder::write(&place.join(file_name(&case.name)).join(format!("{name}.csv")), text)?;
+            folder::write(
+                &directory.join(file_name(&case.name)).join(format!("{name}.csv")),
+                text,
+            )?;
         }
         all.push(plots);
     }
-    folder::write(&place.join("report.html"), page(result, &all)?)
+    folder::write(&directory.join("report.html"), page(result, &all)?)
 }
 
-/// The page.
+/// Renders the page.
 fn page(result: &RunResult, plots: &[Vec<Plot>]) -> Result<String> {
     let mut environment = Environment::new();
     environment.set_auto_escape_callback(|_| AutoEscape::Html);
-    environment.add_template("page", PAGE).context("the report's template is broken")?;
+    environment.add_template("page", PAGE).context("the template of the report is invalid")?;
     let mut data = Vec::new();
     let cases: Vec<Value> = result
         .cases
@@ -69,17 +72,17 @@ fn page(result: &RunResult, plots: &[Vec<Plot>]) -> Result<String> {
                 .enumerate()
                 .map(|(index, plot)| {
                     let number = data.len();
-                    data.push(of_script(plot));
+                    data.push(script_data(plot));
                     context! {
                         number,
                         title => plot.title,
                         svg => Value::from_safe_string(plot.svg()),
-                        open => index < OPEN,
-                        moves => matches!(plot.content, Content::Curves { .. }),
+                        open => index < EXPANDED_PLOTS,
+                        is_interactive => matches!(plot.content, Content::Curves { .. }),
                     }
                 })
                 .collect();
-            of_case(case, plots)
+            case_context(case, plots)
         })
         .collect();
     let page = environment.get_template("page")?.render(context! {
@@ -96,13 +99,13 @@ fn page(result: &RunResult, plots: &[Vec<Plot>]) -> Result<String> {
         cases,
         style => Value::from_safe_string(STYLE.to_owned()),
         script => Value::from_safe_string(SCRIPT.to_owned()),
-        // Inside a script nothing may end it.
+        // `<` is escaped so that the data cannot end the script element.
         data => Value::from_safe_string(serde_json::to_string(&data)?.replace('<', "\\u003c")),
     });
-    page.context("the report cannot be written")
+    page.context("cannot render the report")
 }
 
-fn of_case(case: &CaseResult, plots: Vec<Value>) -> Value {
+fn case_context(case: &CaseResult, plots: Vec<Value>) -> Value {
     let without: Vec<Value> = table::without_figures(case)
         .into_iter()
         .map(|one| context! { failed => one.failed, what => one.what, why => one.why })
@@ -116,7 +119,7 @@ fn of_case(case: &CaseResult, plots: Vec<Value>) -> Value {
                 Some(false) => "bad",
                 None => "",
             };
-            let word = text::held(one.holds);
+            let word = text::assertion_verdict(one.holds);
             context! { asked => one.asked, measured => one.measured, class, word }
         })
         .collect();
@@ -137,11 +140,11 @@ fn of_case(case: &CaseResult, plots: Vec<Value>) -> Value {
         seed => case.seed,
         class => text::class(case),
         verdict => text::verdict(case),
-        doubt => text::doubt(case),
+        host_overload => text::host_overload(case),
         networks => case.networks,
         assertions,
         published,
-        tables => table::of(case),
+        tables => table::tables(case),
         verification => verification(case),
         without,
         warnings => text::notes(case),
@@ -150,7 +153,7 @@ fn of_case(case: &CaseResult, plots: Vec<Value>) -> Value {
     }
 }
 
-/// What was measured of the emulator, way by way.
+/// The verification of the emulator, grouped by path.
 fn verification(case: &CaseResult) -> Vec<Value> {
     let of = |row: &Row| row.over.clone().unwrap_or_else(|| "the first network".to_owned());
     case.verification
@@ -159,14 +162,14 @@ fn verification(case: &CaseResult) -> Vec<Value> {
         .collect()
 }
 
-/// What the page's script gets of a plot.
-fn of_script(plot: &Plot) -> serde_json::Value {
+/// The data of a plot for the script of the page.
+fn script_data(plot: &Plot) -> serde_json::Value {
     let Content::Curves { curves, limit, .. } = &plot.content else { return json!(null) };
-    let scale = plot::Scale::of(curves, *limit);
+    let scale = plot::Scale::for_curves(curves, *limit);
     let curves: Vec<_> = curves
         .iter()
         .map(|curve| {
-            let points: Vec<[f64; 2]> = thinned(&curve.points, MOST_POINTS)
+            let points: Vec<[f64; 2]> = thinned(&curve.points, MAX_POINTS)
                 .into_iter()
                 .filter(|point| point.0.is_finite() && point.1.is_finite())
                 .map(|(x, y)| [(x * 1e4).round() / 1e4, (y * 1e4).round() / 1e4])
@@ -176,7 +179,7 @@ fn of_script(plot: &Plot) -> serde_json::Value {
         .collect();
     json!({
         "curves": curves, "limit": limit,
-        "x": [scale.least_x, scale.most_x], "y": scale.most_y,
+        "x": [scale.min_x, scale.max_x], "y": scale.max_y,
         "box": [plot::LEFT, plot::TOP, plot::WIDTH - plot::RIGHT, plot::HEIGHT - plot::BOTTOM],
     })
 }

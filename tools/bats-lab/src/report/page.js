@@ -1,6 +1,6 @@
 "use strict";
-// Plots are complete without this: it adds values under the pointer, a closer look by dragging (double
-// click for all), and curves that a click on their name hides.
+// The plots are static SVG. This script adds the values at the pointer, zooming by dragging (double click
+// resets), and hiding curves by a click on their legend entry.
 for (const holder of document.querySelectorAll("[data-plot]")) {
   const plot = DATA[Number(holder.dataset.plot)];
   if (!plot) continue;

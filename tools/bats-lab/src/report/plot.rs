@@ -1,8 +1,8 @@
-//! Plots as SVG: lines, stairs, points, bars and heat maps, with axes that have round numbers.
+//! Plots as SVG: lines, steps, points, bars and heat maps, with rounded axis ticks.
 
 use std::fmt::Write as _;
 
-/// Told apart by people with any colour vision (Okabe and Ito), then darker ones.
+/// The palette of Okabe and Ito, distinguishable with any colour vision, then darker colours.
 pub(crate) const COLOURS: [&str; 8] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555", "#7a4f9a"];
 pub(crate) const WIDTH: f64 = 860.0;
@@ -11,15 +11,15 @@ pub(crate) const LEFT: f64 = 62.0;
 pub(crate) const RIGHT: f64 = 14.0;
 pub(crate) const TOP: f64 = 34.0;
 pub(crate) const BOTTOM: f64 = 42.0;
-/// Most points of a curve in a picture.
-const MOST_POINTS: usize = 1_500;
+/// Maximum number of points of a curve in a plot.
+const MAX_POINTS: usize = 1_500;
 
 /// How a curve is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Style {
-    /// From point to point.
+    /// Lines between points.
     Line,
-    /// Each point ends an interval of its height.
+    /// Steps; each point ends an interval of its value.
     Stairs,
     /// Points only.
     Dots,
@@ -33,7 +33,7 @@ pub(crate) struct Curve {
     pub(crate) points: Vec<(f64, f64)>,
 }
 
-/// What is shown.
+/// The content of a plot.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Content {
     Curves {
@@ -46,31 +46,31 @@ pub(crate) enum Content {
         bars: Vec<(String, f64)>,
         y: String,
     },
-    /// `most` is what is darkest: the same for matrices that are compared.
+    /// `max` is the value of the darkest colour, equal for matrices that are compared.
     Heat {
         rows: Vec<f64>,
         columns: Vec<f64>,
         values: Vec<Vec<Option<f64>>>,
         unit: String,
-        most: f64,
+        max: f64,
     },
 }
 
 /// A plot.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Plot {
-    /// For files and for the page.
+    /// Name for files and for the page.
     pub(crate) name: String,
     pub(crate) title: String,
     pub(crate) content: Content,
 }
 
-/// Text that is safe in XML.
+/// Escapes text for XML.
 pub(crate) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// A coordinate.
+/// Formats a coordinate.
 fn at(value: f64) -> String {
     let text = format!("{value:.1}");
     text.strip_suffix(".0").map(str::to_owned).unwrap_or(text)
@@ -85,13 +85,13 @@ pub(crate) fn step(range: f64, parts: f64) -> f64 {
     factor.unwrap_or(10.0) * magnitude
 }
 
-/// A number at an axis.
+/// Formats the number at an axis tick.
 fn tick(value: f64, step: f64) -> String {
     let digits = (-step.log10().floor()).clamp(0.0, 6.0) as usize;
     format!("{value:.digits$}")
 }
 
-/// Fewer points with the same look: of each part the least and the most.
+/// Reduces the number of points but keeps the shape: the minimum and the maximum of each part.
 pub(crate) fn thinned(points: &[(f64, f64)], most: usize) -> Vec<(f64, f64)> {
     if points.len() <= most {
         return points.to_vec();
@@ -114,49 +114,49 @@ pub(crate) fn thinned(points: &[(f64, f64)], most: usize) -> Vec<(f64, f64)> {
     kept
 }
 
-/// The scales of curves.
+/// The scale of the axes.
 pub(crate) struct Scale {
-    pub(crate) least_x: f64,
-    pub(crate) most_x: f64,
-    pub(crate) most_y: f64,
+    pub(crate) min_x: f64,
+    pub(crate) max_x: f64,
+    pub(crate) max_y: f64,
 }
 
 impl Scale {
-    /// Holds all points, and zero.
-    pub(crate) fn of(curves: &[Curve], limit: Option<f64>) -> Self {
+    /// A scale that contains all points, and zero on the y axis.
+    pub(crate) fn for_curves(curves: &[Curve], limit: Option<f64>) -> Self {
         let all = || {
             curves
                 .iter()
                 .flat_map(|curve| &curve.points)
                 .filter(|p| p.0.is_finite() && p.1.is_finite())
         };
-        let most_x = all().map(|point| point.0).fold(0.0, f64::max);
-        let least_x = all().map(|point| point.0).fold(f64::INFINITY, f64::min);
-        let most_y = all().map(|point| point.1).fold(limit.unwrap_or(0.0), f64::max);
-        // Times begin at zero; what lies far from it gets a scale of its own.
-        let least_x = if least_x.is_finite() && least_x > 0.5 * most_x { least_x } else { 0.0 };
+        let max_x = all().map(|point| point.0).fold(0.0, f64::max);
+        let min_x = all().map(|point| point.0).fold(f64::INFINITY, f64::min);
+        let max_y = all().map(|point| point.1).fold(limit.unwrap_or(0.0), f64::max);
+        // The x axis begins at zero, unless all values are far from it.
+        let min_x = if min_x.is_finite() && min_x > 0.5 * max_x { min_x } else { 0.0 };
         Self {
-            least_x,
-            most_x: if most_x > least_x { most_x } else { least_x + 1.0 },
-            most_y: if most_y > 0.0 { most_y * 1.05 } else { 1.0 },
+            min_x,
+            max_x: if max_x > min_x { max_x } else { min_x + 1.0 },
+            max_y: if max_y > 0.0 { max_y * 1.05 } else { 1.0 },
         }
     }
 
     fn x(&self, value: f64) -> f64 {
-        let share = (value - self.least_x) / (self.most_x - self.least_x);
-        LEFT + (WIDTH - LEFT - RIGHT) * share.clamp(0.0, 1.0)
+        let fraction = (value - self.min_x) / (self.max_x - self.min_x);
+        LEFT + (WIDTH - LEFT - RIGHT) * fraction.clamp(0.0, 1.0)
     }
 
     fn y(&self, value: f64) -> f64 {
-        HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * (value / self.most_y).clamp(0.0, 1.0)
+        HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * (value / self.max_y).clamp(0.0, 1.0)
     }
 }
 
 impl Plot {
-    /// The picture.
+    /// Renders the plot.
     pub(crate) fn svg(&self) -> String {
         let height = match &self.content {
-            Content::Curves { curves, .. } => HEIGHT + names(curves).1,
+            Content::Curves { curves, .. } => HEIGHT + legend_layout(curves).1,
             _ => HEIGHT,
         };
         let mut svg = format!(
@@ -169,8 +169,8 @@ impl Plot {
         match &self.content {
             Content::Curves { curves, x, y, limit } => draw_curves(&mut svg, curves, x, y, *limit),
             Content::Bars { bars, y } => draw_bars(&mut svg, bars, y),
-            Content::Heat { rows, columns, values, unit, most } => {
-                draw_heat(&mut svg, (rows, columns), values, unit, *most)
+            Content::Heat { rows, columns, values, unit, max } => {
+                draw_heat(&mut svg, (rows, columns), values, unit, *max)
             }
         }
         svg.push_str("</svg>");
@@ -179,10 +179,10 @@ impl Plot {
 }
 
 fn draw_y_axis(svg: &mut String, scale: &Scale, label: &str) {
-    let step = step(scale.most_y, 5.0);
+    let step = step(scale.max_y, 5.0);
     let mut value = 0.0;
     svg.push_str("<g class=\"y\" fill=\"#333\">");
-    while value <= scale.most_y {
+    while value <= scale.max_y {
         let y = at(scale.y(value));
         let _ = write!(
             svg,
@@ -203,13 +203,13 @@ fn draw_y_axis(svg: &mut String, scale: &Scale, label: &str) {
 }
 
 fn draw_curves(svg: &mut String, curves: &[Curve], x: &str, y: &str, limit: Option<f64>) {
-    let scale = Scale::of(curves, limit);
+    let scale = Scale::for_curves(curves, limit);
     draw_y_axis(svg, &scale, y);
-    let range = scale.most_x - scale.least_x;
+    let range = scale.max_x - scale.min_x;
     let step = step(range, 8.0);
-    let mut value = (scale.least_x / step).ceil() * step;
+    let mut value = (scale.min_x / step).ceil() * step;
     svg.push_str("<g class=\"x\" fill=\"#333\">");
-    while value <= scale.most_x + 1e-9 {
+    while value <= scale.max_x + 1e-9 {
         let x = at(scale.x(value));
         let _ = write!(
             svg,
@@ -248,7 +248,7 @@ fn draw_curves(svg: &mut String, curves: &[Curve], x: &str, y: &str, limit: Opti
 }
 
 fn draw_curve(svg: &mut String, curve: &Curve, colour: &str, scale: &Scale) {
-    let points = thinned(&curve.points, MOST_POINTS);
+    let points = thinned(&curve.points, MAX_POINTS);
     if curve.style == Style::Dots {
         let _ = write!(svg, "<g class=\"curve\" fill=\"{colour}\">");
         for (x, y) in points {
@@ -263,7 +263,7 @@ fn draw_curve(svg: &mut String, curve: &Curve, colour: &str, scale: &Scale) {
         return;
     }
     let mut text = String::new();
-    let mut before = scale.least_x;
+    let mut before = scale.min_x;
     for (x, y) in points {
         if curve.style == Style::Stairs {
             let _ = write!(text, "{},{} ", at(scale.x(before)), at(scale.y(y)));
@@ -278,23 +278,23 @@ fn draw_curve(svg: &mut String, curve: &Curve, colour: &str, scale: &Scale) {
     );
 }
 
-/// Height of a line of names below a plot.
-const NAMES: f64 = 18.0;
+/// Height of a line of the legend below a plot.
+const LEGEND_LINE_HEIGHT: f64 = 18.0;
 
-/// Width of a curve's name, with its colour.
-fn name_width(curve: &Curve) -> f64 {
+/// Width of a legend entry.
+fn legend_entry_width(curve: &Curve) -> f64 {
     curve.label.chars().count() as f64 * 8.4 + 26.0
 }
 
-/// Where the names of curves stand: in the line below the title if they fit there, else in lines
-/// below the plot. The second is how much higher the picture gets.
-fn names(curves: &[Curve]) -> (Vec<(f64, f64)>, f64) {
-    let total: f64 = curves.iter().map(name_width).sum();
+/// Positions of the legend entries: in the line below the title if they fit, else in lines below
+/// the plot. The second value is the additional height of the plot.
+fn legend_layout(curves: &[Curve]) -> (Vec<(f64, f64)>, f64) {
+    let total: f64 = curves.iter().map(legend_entry_width).sum();
     if total <= WIDTH - LEFT - RIGHT {
         let mut x = WIDTH - RIGHT - total;
         let place = |curve| {
             let place = (x, 28.0);
-            x += name_width(curve);
+            x += legend_entry_width(curve);
             place
         };
         return (curves.iter().map(place).collect(), 0.0);
@@ -302,19 +302,19 @@ fn names(curves: &[Curve]) -> (Vec<(f64, f64)>, f64) {
     let (mut x, mut line) = (LEFT, 1.0);
     let mut places = Vec::new();
     for curve in curves {
-        let width = name_width(curve);
+        let width = legend_entry_width(curve);
         if x > LEFT && x + width > WIDTH - RIGHT {
             (x, line) = (LEFT, line + 1.0);
         }
-        places.push((x, HEIGHT + NAMES * (line - 1.0) + 10.0));
+        places.push((x, HEIGHT + LEGEND_LINE_HEIGHT * (line - 1.0) + 10.0));
         x += width;
     }
-    (places, NAMES * line)
+    (places, LEGEND_LINE_HEIGHT * line)
 }
 
 fn legend(svg: &mut String, curves: &[Curve]) {
     svg.push_str("<g class=\"legend\">");
-    for (index, (curve, (x, y))) in curves.iter().zip(names(curves).0).enumerate() {
+    for (index, (curve, (x, y))) in curves.iter().zip(legend_layout(curves).0).enumerate() {
         let colour = COLOURS[index % COLOURS.len()];
         let _ = write!(
             svg,
@@ -331,8 +331,7 @@ fn legend(svg: &mut String, curves: &[Curve]) {
 
 fn draw_bars(svg: &mut String, bars: &[(String, f64)], y: &str) {
     let most = bars.iter().map(|bar| bar.1).fold(0.0, f64::max);
-    let scale =
-        Scale { least_x: 0.0, most_x: 1.0, most_y: if most > 0.0 { most * 1.1 } else { 1.0 } };
+    let scale = Scale { min_x: 0.0, max_x: 1.0, max_y: if most > 0.0 { most * 1.1 } else { 1.0 } };
     draw_y_axis(svg, &scale, y);
     let slot = (WIDTH - LEFT - RIGHT) / bars.len().max(1) as f64;
     for (index, ((label, value), colour)) in bars.iter().zip(COLOURS.iter().cycle()).enumerate() {
@@ -356,13 +355,13 @@ fn draw_bars(svg: &mut String, bars: &[(String, f64)], y: &str) {
     }
 }
 
-/// From pale to dark blue, which also print in grey tells apart.
-fn heat(share: f64) -> (String, &'static str) {
-    let share = share.clamp(0.0, 1.0);
-    let mix = |from: f64, to: f64| (from + (to - from) * share).round() as u8;
+/// From light to dark blue, also distinguishable in greyscale.
+fn heat(fraction: f64) -> (String, &'static str) {
+    let fraction = fraction.clamp(0.0, 1.0);
+    let mix = |from: f64, to: f64| (from + (to - from) * fraction).round() as u8;
     let colour =
         format!("#{:02x}{:02x}{:02x}", mix(247.0, 8.0), mix(251.0, 69.0), mix(255.0, 148.0));
-    (colour, if share > 0.55 { "#fff" } else { "#000" })
+    (colour, if fraction > 0.55 { "#fff" } else { "#000" })
 }
 
 fn draw_heat(
@@ -370,7 +369,7 @@ fn draw_heat(
     (rows, columns): (&[f64], &[f64]),
     values: &[Vec<Option<f64>>],
     unit: &str,
-    most: f64,
+    max: f64,
 ) {
     let (left, top) = (LEFT + 20.0, TOP + 8.0);
     let width = (WIDTH - left - RIGHT) / columns.len().max(1) as f64;
@@ -386,7 +385,7 @@ fn draw_heat(
         for (column, value) in values.iter().enumerate() {
             let x = left + width * column as f64;
             let (fill, ink) = value.map_or(("#eee".to_owned(), "#000"), |value| {
-                heat(if most > 0.0 { value / most } else { 0.0 })
+                heat(if max > 0.0 { value / max } else { 0.0 })
             });
             let _ = write!(
                 svg,
@@ -423,7 +422,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn steps_are_round() {
+    fn steps_are_rounded() {
         assert_eq!(step(918.0, 5.0), 200.0);
         assert_eq!(step(15.0, 8.0), 2.0);
         assert_eq!(step(1.0, 5.0), 0.2);
@@ -432,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn thinning_keeps_the_extremes() {
+    fn thinning_keeps_extremes() {
         let points: Vec<(f64, f64)> =
             (0..10_000).map(|i| (f64::from(i), if i == 5_000 { 99.0 } else { 1.0 })).collect();
         let thin = thinned(&points, 1_000);
@@ -441,22 +440,22 @@ mod tests {
     }
 
     #[test]
-    fn every_curve_has_a_name_inside_the_picture() {
+    fn legend_entries_fit_into_the_plot() {
         for count in [1, 4, 40] {
             let label = "A PROTOCOL WITH A NAME".to_owned();
             let curve = Curve { label, style: Style::Line, points: vec![(1.0, 1.0)] };
             let curves = vec![curve; count];
-            let (places, more) = names(&curves);
+            let (places, more) = legend_layout(&curves);
             assert_eq!(places.len(), count);
             for (curve, (x, y)) in curves.iter().zip(places) {
-                assert!(x >= LEFT && x + name_width(curve) <= WIDTH, "{count}: {x}");
+                assert!(x >= LEFT && x + legend_entry_width(curve) <= WIDTH, "{count}: {x}");
                 assert!(y <= HEIGHT + more, "{count}: {y}");
             }
         }
     }
 
     #[test]
-    fn every_content_is_well_formed() {
+    fn all_kinds_of_content_give_valid_svg() {
         let curve = Curve {
             label: "<a>".into(),
             style: Style::Stairs,
@@ -477,7 +476,7 @@ mod tests {
                 columns: vec![10.0, 20.0],
                 values: vec![vec![Some(1.0), None]],
                 unit: "Mbit/s".into(),
-                most: 0.0,
+                max: 0.0,
             },
         ];
         for content in contents {

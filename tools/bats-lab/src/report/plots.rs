@@ -1,21 +1,21 @@
-//! Which plots a test has.
+//! Selects the plots of a test.
 
 use super::plot::{Content, Curve, Plot, Style};
 use super::table;
-use crate::config::tests_of::file_name;
+use crate::config::expand::file_name;
 use crate::result::{CaseResult, Measurement, Status, figures};
 
-/// Networks whose curves are shown; of larger families there are the matrices.
-const MOST_NETWORKS: usize = 36;
+/// Maximum number of networks with curve plots; larger families only have matrices.
+const MAX_PLOTTED_NETWORKS: usize = 36;
 
-/// Series of what can be reached while links change.
+/// Name of the series of the throughput bound while links change.
 const BOUND: &str = "bound";
 
-/// The plots of a test: matrices first, then of each network and tool.
-pub(crate) fn of(case: &CaseResult) -> Vec<Plot> {
+/// The plots of a test: matrices first, then those of each network and tool.
+pub(crate) fn plots(case: &CaseResult) -> Vec<Plot> {
     let matrices = table::matrices(case);
-    // Ours and those of others have one scale for each unit.
-    let most_of = |unit: &str| {
+    // Measured and published matrices of the same unit share one scale.
+    let max_of = |unit: &str| {
         let alike = matrices.iter().filter(|matrix| matrix.unit == unit);
         alike
             .flat_map(|matrix| matrix.values.iter().flatten().flatten())
@@ -28,7 +28,7 @@ pub(crate) fn of(case: &CaseResult) -> Vec<Plot> {
             name: format!("matrix-{}", matrix.name),
             title: matrix.title,
             content: Content::Heat {
-                most: most_of(&matrix.unit),
+                max: max_of(&matrix.unit),
                 rows: matrix.rows,
                 columns: matrix.columns,
                 values: matrix.values,
@@ -36,7 +36,7 @@ pub(crate) fn of(case: &CaseResult) -> Vec<Plot> {
             },
         })
         .collect();
-    for network in 0..case.networks.len().min(MOST_NETWORKS) {
+    for network in 0..case.networks.len().min(MAX_PLOTTED_NETWORKS) {
         let mut tools: Vec<&str> = Vec::new();
         for one in case.measurements.iter().filter(|one| one.network == network) {
             if !tools.contains(&one.tool.as_str()) {
@@ -51,7 +51,7 @@ pub(crate) fn of(case: &CaseResult) -> Vec<Plot> {
                     one.network == network && one.tool == tool && one.status == Status::Passed
                 })
                 .collect();
-            plots.extend(of_tool(case, network, tool, &all));
+            plots.extend(tool_plots(case, network, tool, &all));
         }
     }
     for plot in &mut plots {
@@ -60,24 +60,24 @@ pub(crate) fn of(case: &CaseResult) -> Vec<Plot> {
     plots
 }
 
-fn of_tool(case: &CaseResult, network: usize, tool: &str, all: &[&Measurement]) -> Vec<Plot> {
+fn tool_plots(case: &CaseResult, network: usize, tool: &str, all: &[&Measurement]) -> Vec<Plot> {
     let place = if case.networks.len() > 1 {
         let one = &case.networks[network];
         match (one.loss_percent, one.delay_ms) {
-            (Some(loss), Some(delay)) => format!(" (loss {loss} %, {delay} ms one way)"),
+            (Some(loss), Some(delay)) => format!(" (loss {loss} %, one-way delay {delay} ms)"),
             _ => format!(" (topology-{network})"),
         }
     } else {
         String::new()
     };
     let name = |what: &str| format!("{tool}-{what}-{network}");
-    // With relays that recode and without there are several.
+    // The bounds differ between relays that recode and relays that do not.
     let bounds = all.iter().filter_map(|one| one.figures.get("bound_mbps").copied());
     let bound = bounds.reduce(f64::max);
     let mut kinds: Vec<(&str, &str)> = Vec::new();
     for series in all.iter().flat_map(|one| &one.series) {
         let kind = (series.name.as_str(), series.unit.as_str());
-        // Shown with what it bounds.
+        // The bound is drawn into the plot of the throughput.
         if kind.0 != BOUND && !kinds.contains(&kind) {
             kinds.push(kind);
         }
@@ -107,7 +107,7 @@ fn of_tool(case: &CaseResult, network: usize, tool: &str, all: &[&Measurement]) 
             }
         }
         let mut limit = if kind == "throughput" { bound } else { None };
-        // Links that change have a bound that does.
+        // If links change, the bound is a curve instead of a line.
         let changing = all.iter().flat_map(|one| &one.series).find(|series| series.name == BOUND);
         if let Some(series) = changing.filter(|_| kind == "throughput") {
             limit = None;
@@ -150,7 +150,7 @@ fn distributions(
         let content = Content::Curves {
             curves,
             x: format!("RTT, {unit}"),
-            y: "share of messages, %".into(),
+            y: "messages, %".into(),
             limit: None,
         };
         plots.push(Plot {
@@ -164,7 +164,7 @@ fn distributions(
         .filter_map(|one| Some((one.label.clone(), *one.figures.get("first_rtt_ms")?)))
         .collect();
     if !bars.is_empty() {
-        let unit = figures::of("first_rtt_ms").map_or("", |known| known.unit);
+        let unit = figures::find("first_rtt_ms").map_or("", |known| known.unit);
         plots.push(Plot {
             name: name("first-RTT"),
             title: format!("{tool}: first RTT, mean of the connections{place}"),

@@ -1,4 +1,4 @@
-//! Pictures in pixels.
+//! Renders plots as PNG.
 
 use std::sync::{Arc, OnceLock};
 
@@ -6,10 +6,10 @@ use anyhow::{Context, Result};
 use resvg::tiny_skia::{Pixmap, Transform};
 use resvg::usvg::{Options, Tree, fontdb};
 
-/// Pixels for each unit of the drawing.
+/// Pixels per SVG unit.
 const SCALE: f32 = 1.5;
 
-/// The letters are part of this program, so that pictures are the same on every machine.
+/// Fonts are embedded, so that plots are identical on every machine.
 fn fonts() -> Arc<fontdb::Database> {
     static FONTS: OnceLock<Arc<fontdb::Database>> = OnceLock::new();
     Arc::clone(FONTS.get_or_init(|| {
@@ -21,24 +21,24 @@ fn fonts() -> Arc<fontdb::Database> {
     }))
 }
 
-/// The picture of an SVG as PNG.
+/// Renders an SVG as PNG.
 ///
 /// # Errors
-/// Where the drawing is broken.
+/// If the SVG is invalid.
 pub(crate) fn png(svg: &str) -> Result<Vec<u8>> {
     let options =
         Options { fontdb: fonts(), font_family: "DejaVu Sans".to_owned(), ..Options::default() };
-    let tree = Tree::from_str(svg, &options).context("a plot is broken")?;
+    let tree = Tree::from_str(svg, &options).context("invalid SVG of a plot")?;
     let size = tree.size().to_int_size().scale_by(SCALE).context("a plot has no size")?;
     let mut pixels = Pixmap::new(size.width(), size.height()).context("a plot has no size")?;
     resvg::render(&tree, Transform::from_scale(SCALE, SCALE), &mut pixels.as_mut());
-    pixels.encode_png().context("a plot cannot be written")
+    pixels.encode_png().context("cannot encode a plot as PNG")
 }
 
 #[cfg(test)]
 mod tests {
     #[test]
-    fn letters_leave_ink() {
+    fn text_is_rendered() {
         let svg = |text: &str| {
             format!(
                 "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 100 30\"><text x=\"5\" y=\"20\" font-family=\"DejaVu Sans\">{text}</text></svg>"

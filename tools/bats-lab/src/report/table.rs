@@ -1,8 +1,8 @@
-//! The tables of a test: ours, the bound, the published figures, side by side.
+//! Tables of a test: measured values, bounds and published figures.
 
 use std::collections::BTreeMap;
 
-use crate::result::figures::{self, Known};
+use crate::result::figures::{self, FigureInfo};
 use crate::result::statistics::Sample;
 use crate::result::{CaseResult, FlowResult, Status};
 
@@ -12,29 +12,29 @@ pub(crate) struct Table {
     pub(crate) title: String,
     pub(crate) head: Vec<String>,
     pub(crate) rows: Vec<Vec<String>>,
-    /// How many columns at the left are words.
-    pub(crate) words: usize,
+    /// Number of text columns at the left.
+    pub(crate) text_columns: usize,
 }
 
-/// A matrix of loss and delay, of one protocol, tool and figure.
+/// A matrix over loss and delay, for one protocol, tool and figure.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Matrix {
     pub(crate) title: String,
-    /// For files.
+    /// Name for files.
     pub(crate) name: String,
     pub(crate) unit: String,
-    /// Losses in per cent.
+    /// Losses in percent.
     pub(crate) rows: Vec<f64>,
     /// One-way delays in ms.
     pub(crate) columns: Vec<f64>,
     pub(crate) values: Vec<Vec<Option<f64>>>,
 }
 
-/// Figures that a matrix is made of.
-const OF_MATRICES: [&str; 5] =
+/// Figures that are shown as matrices.
+const MATRIX_FIGURES: [&str; 5] =
     ["first_10s_mbps", "steady_mbps", "efficiency", "rtt_p50_ms", "first_rtt_ms"];
 
-/// A number as people read it.
+/// Formats a number with three to four significant digits.
 pub(crate) fn number(value: f64) -> String {
     let size = value.abs();
     if value == 0.0 {
@@ -50,7 +50,7 @@ pub(crate) fn number(value: f64) -> String {
     }
 }
 
-/// The values of a figure over the repetitions.
+/// The values of a figure in all repetitions.
 pub(crate) fn values(
     case: &CaseResult,
     network: usize,
@@ -66,7 +66,7 @@ pub(crate) fn values(
         .collect()
 }
 
-/// The flows that ran beside a protocol's, in order of repetitions.
+/// The competing flows of a protocol, in order of repetitions.
 fn flows<'a>(
     case: &'a CaseResult,
     network: usize,
@@ -80,7 +80,7 @@ fn flows<'a>(
         .flat_map(|one| &one.flows)
 }
 
-/// Their names, each once.
+/// The labels of the competing flows, without duplicates.
 pub(crate) fn flow_names(
     case: &CaseResult,
     network: usize,
@@ -96,7 +96,7 @@ pub(crate) fn flow_names(
     names
 }
 
-/// The values of a figure of one of them over the repetitions.
+/// The values of a figure of one competing flow in all repetitions.
 pub(crate) fn flow_values(
     case: &CaseResult,
     network: usize,
@@ -111,7 +111,7 @@ pub(crate) fn flow_values(
         .collect()
 }
 
-/// The protocols (name and label) and tools that were measured, in order.
+/// The measured protocols (name and label) and tools, in order.
 pub(crate) fn subjects(case: &CaseResult) -> Vec<(String, String, String)> {
     let mut subjects: Vec<(String, String, String)> = Vec::new();
     for one in case.measurements.iter().filter(|one| one.status == Status::Passed) {
@@ -123,7 +123,7 @@ pub(crate) fn subjects(case: &CaseResult) -> Vec<(String, String, String)> {
     subjects
 }
 
-/// Whether the networks of the test are a matrix of losses and delays.
+/// Whether the networks of the test form a matrix of losses and delays.
 pub(crate) fn is_matrix(case: &CaseResult) -> bool {
     case.networks.len() > 1
         && case.networks.iter().all(|one| one.loss_percent.is_some() && one.delay_ms.is_some())
@@ -143,7 +143,7 @@ fn axes(case: &CaseResult) -> (Vec<f64>, Vec<f64>) {
     )
 }
 
-/// All matrices of a test: ours, and those of others.
+/// All matrices of a test, measured and published.
 pub(crate) fn matrices(case: &CaseResult) -> Vec<Matrix> {
     if !is_matrix(case) {
         return Vec::new();
@@ -159,59 +159,60 @@ pub(crate) fn matrices(case: &CaseResult) -> Vec<Matrix> {
         rows.iter().map(|&loss| columns.iter().map(|&delay| at(loss, delay)).collect()).collect()
     };
     let mut matrices = Vec::new();
-    let make = |title: String, name: String, known: &Known, values: Vec<Vec<Option<f64>>>| Matrix {
-        title,
-        name,
-        unit: known.unit.to_owned(),
-        rows: rows.clone(),
-        columns: columns.clone(),
-        values,
-    };
+    let make =
+        |title: String, name: String, info: &FigureInfo, values: Vec<Vec<Option<f64>>>| Matrix {
+            title,
+            name,
+            unit: info.unit.to_owned(),
+            rows: rows.clone(),
+            columns: columns.clone(),
+            values,
+        };
     for (protocol, label, tool) in subjects(case) {
-        for known in OF_MATRICES.iter().filter_map(|name| figures::of(name)) {
+        for info in MATRIX_FIGURES.iter().filter_map(|name| figures::find(name)) {
             let values = fill(&|network| {
-                Sample::of(&values(case, network, &protocol, &tool, known.name))
+                Sample::from_values(&values(case, network, &protocol, &tool, info.name))
                     .map(|sample| sample.mean)
             });
             if values.iter().flatten().any(Option::is_some) {
-                let title = format!("{label}, {tool}: {}", with_unit(known));
+                let title = format!("{label}, {tool}: {}", with_unit(info));
                 matrices.push(make(
                     title,
-                    format!("{protocol}-{tool}-{}", known.name),
-                    known,
+                    format!("{protocol}-{tool}-{}", info.name),
+                    info,
                     values,
                 ));
             }
         }
     }
     for published in &case.published {
-        let Some(known) = figures::of(&published.figure) else { continue };
+        let Some(info) = figures::find(&published.figure) else { continue };
         let values = fill(&|network| published.values.get(network).copied().flatten());
-        let title = format!("{} ({}): {}", published.label, published.source, with_unit(known));
-        matrices.push(make(title, format!("published-{}", published.label), known, values));
+        let title = format!("{} ({}): {}", published.label, published.source, with_unit(info));
+        matrices.push(make(title, format!("published-{}", published.label), info, values));
     }
     matrices
 }
 
 /// A figure's title with its unit.
-pub(crate) fn with_unit(known: &Known) -> String {
-    if known.unit.is_empty() {
-        known.title.to_owned()
+pub(crate) fn with_unit(info: &FigureInfo) -> String {
+    if info.unit.is_empty() {
+        info.title.to_owned()
     } else {
-        format!("{}, {}", known.title, known.unit)
+        format!("{}, {}", info.title, info.unit)
     }
 }
 
-/// Measurements that gave no figures, for the same reason.
+/// Measurements without figures that share a reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Without {
+pub(crate) struct WithoutFigures {
     pub(crate) failed: bool,
     pub(crate) what: String,
     pub(crate) why: String,
 }
 
-/// What gave no figures, and why; tools that share a protocol and a reason stand together.
-pub(crate) fn without_figures(case: &CaseResult) -> Vec<Without> {
+/// Measurements without figures; tools with the same protocol and reason are grouped.
+pub(crate) fn without_figures(case: &CaseResult) -> Vec<WithoutFigures> {
     type Key<'a> = (Status, &'a str, &'a str, usize);
     let mut groups: Vec<(Key<'_>, Vec<&str>)> = Vec::new();
     for one in case.measurements.iter().filter(|one| one.status != Status::Passed) {
@@ -223,15 +224,15 @@ pub(crate) fn without_figures(case: &CaseResult) -> Vec<Without> {
             None => groups.push((key, vec![&one.tool])),
         }
     }
-    // The same on all networks is told once.
-    let mut all: Vec<Without> = Vec::new();
+    // List a reason that applies to all networks only once.
+    let mut all: Vec<WithoutFigures> = Vec::new();
     let several = case.networks.len() > 1;
     for ((status, label, why, network), tools) in groups {
         let everywhere = status == Status::Unsupported;
         let place =
             if several && !everywhere { format!(", topology-{network}") } else { String::new() };
         let what = format!("{label} {}{place}", tools.join(", "));
-        let one = Without { failed: status == Status::Failed, what, why: why.to_owned() };
+        let one = WithoutFigures { failed: status == Status::Failed, what, why: why.to_owned() };
         if !all.contains(&one) {
             all.push(one);
         }
@@ -240,9 +241,9 @@ pub(crate) fn without_figures(case: &CaseResult) -> Vec<Without> {
 }
 
 /// The tables of a test.
-pub(crate) fn of(case: &CaseResult) -> Vec<Table> {
+pub(crate) fn tables(case: &CaseResult) -> Vec<Table> {
     if is_matrix(case) {
-        return matrices(case).iter().map(of_matrix).collect();
+        return matrices(case).iter().map(matrix_table).collect();
     }
     let mut tables = Vec::new();
     for (index, network) in case.networks.iter().enumerate() {
@@ -250,29 +251,29 @@ pub(crate) fn of(case: &CaseResult) -> Vec<Table> {
         tools.sort();
         tools.dedup();
         for tool in tools {
-            tables.extend(of_tool(case, index, &network.label, &tool));
+            tables.extend(tool_table(case, index, &network.label, &tool));
         }
     }
     tables
 }
 
-fn of_matrix(matrix: &Matrix) -> Table {
-    let mut head = vec!["loss \\ one way".to_owned()];
+fn matrix_table(matrix: &Matrix) -> Table {
+    let mut head = vec!["loss \\ one-way delay".to_owned()];
     head.extend(matrix.columns.iter().map(|delay| format!("{delay} ms")));
     let rows = matrix.rows.iter().zip(&matrix.values).map(|(loss, values)| {
         let cells = values.iter().map(|value| value.map_or("-".to_owned(), number));
         std::iter::once(format!("{loss} %")).chain(cells).collect()
     });
-    Table { title: matrix.title.clone(), head, rows: rows.collect(), words: 1 }
+    Table { title: matrix.title.clone(), head, rows: rows.collect(), text_columns: 1 }
 }
 
-/// A column of a table: the values of each figure over the repetitions.
+/// A column of a table: the values of each figure in all repetitions.
 struct Column {
     head: String,
     values: BTreeMap<&'static str, Vec<f64>>,
 }
 
-/// The columns of a protocol: its own, and one for each flow that ran beside it.
+/// The columns of a protocol: its own, and one for each competing flow.
 fn columns(
     case: &CaseResult,
     network: usize,
@@ -281,30 +282,30 @@ fn columns(
     tool: &str,
 ) -> Vec<Column> {
     let of = |head: String, values: &dyn Fn(&str) -> Vec<f64>| {
-        let values = figures::KNOWN.iter().map(|known| (known.name, values(known.name)));
+        let values = figures::FIGURES.iter().map(|info| (info.name, values(info.name)));
         Column { head, values: values.filter(|(_, values)| !values.is_empty()).collect() }
     };
     let mut columns =
         vec![of(label.to_owned(), &|figure| values(case, network, protocol, tool, figure))];
     for name in flow_names(case, network, protocol, tool) {
-        columns.push(of(format!("{name}, beside {label}"), &|figure| {
+        columns.push(of(format!("{name}, competing with {label}"), &|figure| {
             flow_values(case, network, protocol, tool, &name, figure)
         }));
     }
     columns
 }
 
-/// A column for each protocol and the flows beside it, then for what others published; a row for each
-/// figure.
-fn of_tool(case: &CaseResult, network: usize, label: &str, tool: &str) -> Option<Table> {
+/// A table of one tool: a column for each protocol and competing flow, then for published figures;
+/// a row for each figure.
+fn tool_table(case: &CaseResult, network: usize, label: &str, tool: &str) -> Option<Table> {
     let columns: Vec<Column> = subjects(case)
         .into_iter()
         .filter(|subject| subject.2 == tool)
         .flat_map(|(protocol, label, _)| columns(case, network, &protocol, &label, tool))
         .collect();
-    let used: Vec<&Known> = figures::KNOWN
+    let used: Vec<&FigureInfo> = figures::FIGURES
         .iter()
-        .filter(|known| columns.iter().any(|column| column.values.contains_key(known.name)))
+        .filter(|info| columns.iter().any(|column| column.values.contains_key(info.name)))
         .collect();
     if used.is_empty() {
         return None;
@@ -313,21 +314,21 @@ fn of_tool(case: &CaseResult, network: usize, label: &str, tool: &str) -> Option
     head.extend(columns.iter().map(|column| column.head.clone()));
     let mut rows: Vec<Vec<String>> = used
         .iter()
-        .map(|known| {
+        .map(|info| {
             let of = |column: &Column| {
-                cell(column.values.get(known.name).map(Vec::as_slice).unwrap_or_default())
+                cell(column.values.get(info.name).map(Vec::as_slice).unwrap_or_default())
             };
-            std::iter::once(with_unit(known)).chain(columns.iter().map(of)).collect()
+            std::iter::once(with_unit(info)).chain(columns.iter().map(of)).collect()
         })
         .collect();
-    // The percentiles that others published are not those of first messages.
-    let is_first = used.iter().any(|known| known.name == "first_rtt_ms");
+    // Published percentiles are not comparable with the first message of a connection.
+    let is_first = used.iter().any(|info| info.name == "first_rtt_ms");
     for published in &case.published {
         if is_first && published.figure != "first_rtt_ms" {
             continue;
         }
         let Some(value) = published.values.get(network).copied().flatten() else { continue };
-        let Some(row) = used.iter().position(|known| known.name == published.figure) else {
+        let Some(row) = used.iter().position(|info| info.name == published.figure) else {
             continue;
         };
         let name = format!("{} ({})", published.label, published.source);
@@ -338,12 +339,12 @@ fn of_tool(case: &CaseResult, network: usize, label: &str, tool: &str) -> Option
         });
         rows[row][column] = number(value);
     }
-    Some(Table { title: format!("{tool}: {label}"), head, rows, words: 1 })
+    Some(Table { title: format!("{tool}: {label}"), head, rows, text_columns: 1 })
 }
 
-/// The mean, and half the width of its interval of 95 % confidence.
+/// The mean and half the width of its 95 % confidence interval.
 fn cell(values: &[f64]) -> String {
-    match Sample::of(values) {
+    match Sample::from_values(values) {
         None => "-".to_owned(),
         Some(sample) => match sample.half_width() {
             Some(width) => format!("{} ±{}", number(sample.mean), number(width)),

@@ -1,27 +1,27 @@
-//! A run in a terminal.
+//! Text summary of a run for a terminal.
 
 use std::fmt::Write as _;
 
 use super::table::{self, Table};
 use crate::result::{CaseResult, Measurement, RunResult, Status};
 
-/// Verdicts and tables.
+/// Renders verdicts and tables.
 pub(crate) fn summary(result: &RunResult) -> String {
     let mut text = String::new();
     for case in &result.cases {
         let _ = writeln!(text, "\n{} on {}: {}", case.name, case.backend, verdict(case));
-        if let Some(doubt) = doubt(case) {
-            let _ = writeln!(text, "  {doubt}");
+        if let Some(host_overload) = host_overload(case) {
+            let _ = writeln!(text, "  {host_overload}");
         }
-        for table in table::of(case) {
+        for table in table::tables(case) {
             let _ = write!(text, "{}", lines(&table));
         }
         for one in table::without_figures(case) {
-            let word = if one.failed { "failed" } else { "not here" };
+            let word = if one.failed { "failed" } else { "unsupported" };
             let _ = writeln!(text, "  {word}: {}: {}", one.what, one.why);
         }
         for assertion in &case.assertions {
-            let word = held(assertion.holds);
+            let word = assertion_verdict(assertion.holds);
             let measured = if assertion.holds.is_some() { "measured " } else { "" };
             let _ =
                 writeln!(text, "  {word}: {} ({measured}{})", assertion.asked, assertion.measured);
@@ -37,31 +37,31 @@ pub(crate) fn summary(result: &RunResult) -> String {
     text
 }
 
-/// What a reader has to know, each once, with the measurements that it is said of.
+/// The warnings of a test without duplicates, each with the measurements to which it applies.
 pub(crate) fn notes(case: &CaseResult) -> Vec<String> {
     let of = |one: &Measurement| format!("{} {} topology-{}", one.label, one.tool, one.network);
-    let mut said: Vec<(&str, Vec<String>)> = Vec::new();
+    let mut grouped: Vec<(&str, Vec<String>)> = Vec::new();
     let each = case
         .measurements
         .iter()
         .flat_map(|one| one.warnings.iter().map(move |warning| (warning.as_str(), of(one))));
     for (warning, of) in each {
-        match said.iter_mut().find(|(known, _)| *known == warning) {
+        match grouped.iter_mut().find(|(known, _)| *known == warning) {
             Some((_, all)) if all.contains(&of) => {}
             Some((_, all)) => all.push(of),
-            None => said.push((warning, vec![of])),
+            None => grouped.push((warning, vec![of])),
         }
     }
-    let told = said.into_iter().map(|(warning, all)| match all.as_slice() {
+    let lines_of_measurements = grouped.into_iter().map(|(warning, all)| match all.as_slice() {
         [] => warning.to_owned(),
         [one] => format!("{one}: {warning}"),
         [one, other] => format!("{one} and {other}: {warning}"),
         [first, rest @ ..] => format!("{first} and {} others: {warning}", rest.len()),
     });
-    case.warnings.iter().cloned().chain(told).collect()
+    case.warnings.iter().cloned().chain(lines_of_measurements).collect()
 }
 
-/// The class of a verdict in a page.
+/// The CSS class of a verdict.
 pub(crate) fn class(case: &CaseResult) -> &'static str {
     match (case.skipped.is_some(), case.passed) {
         (true, _) => "",
@@ -70,38 +70,38 @@ pub(crate) fn class(case: &CaseResult) -> &'static str {
     }
 }
 
-/// What became of an assertion, in words.
-pub(crate) fn held(holds: Option<bool>) -> &'static str {
+/// The verdict of an assertion.
+pub(crate) fn assertion_verdict(holds: Option<bool>) -> &'static str {
     match holds {
         Some(true) => "holds",
         Some(false) => "DOES NOT HOLD",
-        None => "not judged",
+        None => "not evaluated",
     }
 }
 
-/// How a test ended, in a word.
+/// The verdict of a test.
 pub(crate) fn verdict(case: &CaseResult) -> &'static str {
     if case.skipped.is_some() {
-        return "skipped: nothing of it can be measured here";
+        return "skipped: this backend can measure none of it";
     }
     match (case.passed, case.allow_failure) {
         (true, _) => "passed",
-        (false, true) => "failed, which is allowed",
+        (false, true) => "failed (allowed)",
         (false, false) => "FAILED",
     }
 }
 
-/// Of how many measurements the machine may have set the figures, in words; nothing where of none.
-pub(crate) fn doubt(case: &CaseResult) -> Option<String> {
+/// How many measurements host overload may have limited; `None` if none.
+pub(crate) fn host_overload(case: &CaseResult) -> Option<String> {
     let passed = || case.measurements.iter().filter(|one| one.status == Status::Passed);
-    let doubtful: Vec<String> = passed()
+    let affected: Vec<String> = passed()
         .filter(|one| one.machine_bound)
         .map(|one| format!("{} {} topology-{}", one.label, one.tool, one.network))
         .collect();
-    let (first, rest) = doubtful.split_first()?;
+    let (first, rest) = affected.split_first()?;
     Some(format!(
-        "of {} of {} measurements this machine may have set the figures, not the protocol: {first}{}",
-        doubtful.len(),
+        "host overload may have limited {} of {} measurements, instead of the protocol: {first}{}",
+        affected.len(),
         passed().count(),
         if rest.is_empty() { "" } else { " and others; see the notes" }
     ))
@@ -118,8 +118,8 @@ fn lines(table: &Table) -> String {
     for row in std::iter::once(&table.head).chain(&table.rows) {
         let mut line = String::from("   ");
         for (index, (width, cell)) in widths.iter().zip(row).enumerate() {
-            // Words to the left, numbers to the right.
-            if index < table.words {
+            // Text is left-aligned, numbers are right-aligned.
+            if index < table.text_columns {
                 let _ = write!(line, " {cell:<width$} ");
             } else {
                 let _ = write!(line, " {cell:>width$} ");

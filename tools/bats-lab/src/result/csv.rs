@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use super::{CaseResult, Distribution, Series, Status, figures};
 
-/// A cell, in quotes where it needs them.
-fn cell(text: &str) -> String {
+/// A CSV field, quoted if necessary.
+fn field(text: &str) -> String {
     if text.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", text.replace('"', "\"\""))
     } else {
@@ -13,18 +13,18 @@ fn cell(text: &str) -> String {
     }
 }
 
-/// A series: seconds and value.
+/// A series as CSV: time in seconds and value.
 pub(crate) fn series(series: &Series) -> String {
-    let mut text = format!("seconds,{}\r\n", cell(&format!("{} ({})", series.name, series.unit)));
+    let mut text = format!("seconds,{}\r\n", field(&format!("{} ({})", series.name, series.unit)));
     for (at, value) in &series.points {
         let _ = write!(text, "{at},{value}\r\n");
     }
     text
 }
 
-/// A distribution: value and share of values that are not above it.
+/// A distribution as CSV: value and fraction of values up to it.
 pub(crate) fn distribution(distribution: &Distribution) -> String {
-    let name = cell(&format!("{} ({})", distribution.name, distribution.unit));
+    let name = field(&format!("{} ({})", distribution.name, distribution.unit));
     let mut text = format!("{name},share\r\n");
     let count = distribution.values.len().max(1) as f64;
     for (index, value) in distribution.values.iter().enumerate() {
@@ -33,22 +33,23 @@ pub(crate) fn distribution(distribution: &Distribution) -> String {
     text
 }
 
-/// A test: a line for each measurement, and one for each flow beside it, which has a name in `flow`.
+/// A test as CSV: a line for each measurement, and one for each competing flow, which is named in
+/// the column `flow`.
 pub(crate) fn case(case: &CaseResult) -> String {
-    let used: Vec<&figures::Known> = figures::KNOWN
+    let used: Vec<&figures::FigureInfo> = figures::FIGURES
         .iter()
-        .filter(|known| {
+        .filter(|info| {
             case.measurements.iter().any(|one| {
                 let others = one.flows.iter().map(|flow| &flow.figures);
-                others.chain([&one.figures]).any(|figures| figures.contains_key(known.name))
+                others.chain([&one.figures]).any(|figures| figures.contains_key(info.name))
             })
         })
         .collect();
     let mut text = String::from(
         "topology,network,loss_percent,delay_ms,protocol,label,tool,flow,repetition,status",
     );
-    for known in &used {
-        let _ = write!(text, ",{}", known.name);
+    for info in &used {
+        let _ = write!(text, ",{}", info.name);
     }
     text.push_str("\r\n");
     for one in &case.measurements {
@@ -66,17 +67,17 @@ pub(crate) fn case(case: &CaseResult) -> String {
                 text,
                 "{},{},{},{},{},{},{},{},{},{status}",
                 one.network,
-                cell(&network.label),
+                field(&network.label),
                 number(network.loss_percent),
                 number(network.delay_ms),
-                cell(&one.protocol),
-                cell(&one.label),
-                cell(&one.tool),
-                cell(flow),
+                field(&one.protocol),
+                field(&one.label),
+                field(&one.tool),
+                field(flow),
                 one.repetition
             );
-            for known in &used {
-                let _ = write!(text, ",{}", number(values.get(known.name).copied()));
+            for info in &used {
+                let _ = write!(text, ",{}", number(values.get(info.name).copied()));
             }
             text.push_str("\r\n");
         }
@@ -84,14 +85,15 @@ pub(crate) fn case(case: &CaseResult) -> String {
     text
 }
 
-/// The matrix of a figure: rows loss, columns delay, as Oasis's `throughput_latency_loss.csv`.
+/// The matrix of a figure as CSV: rows loss, columns delay, as `throughput_latency_loss.csv` of
+/// Oasis.
 pub(crate) fn matrix(
     head: &str,
     rows: &[f64],
     columns: &[f64],
     values: &[Vec<Option<f64>>],
 ) -> String {
-    let mut text = cell(head);
+    let mut text = field(head);
     for column in columns {
         let _ = write!(text, ",{column}");
     }
@@ -111,9 +113,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cells_are_quoted_where_they_must() {
-        assert_eq!(cell("a b"), "a b");
-        assert_eq!(cell("a,\"b\""), "\"a,\"\"b\"\"\"");
+    fn fields_are_quoted_if_necessary() {
+        assert_eq!(field("a b"), "a b");
+        assert_eq!(field("a,\"b\""), "\"a,\"\"b\"\"\"");
         let points = vec![(0.5, 1.0)];
         let one = Series { name: "x".into(), of: "f".into(), unit: "ms".into(), points };
         assert_eq!(series(&one), "seconds,x (ms)\r\n0.5,1\r\n");

@@ -1,4 +1,4 @@
-//! The figures that measurements have, and how they follow from what was read.
+//! The figures of measurements, and how they are computed.
 
 use std::collections::BTreeMap;
 
@@ -6,81 +6,82 @@ use super::statistics::percentile;
 use super::{Distribution, Series};
 use crate::plan::ToolKind;
 
-/// A figure.
+/// Description of a figure.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Known {
-    /// Its name in files.
+pub(crate) struct FigureInfo {
+    /// Name in files.
     pub(crate) name: &'static str,
-    /// Its name for people.
+    /// Title for reports.
     pub(crate) title: &'static str,
     pub(crate) unit: &'static str,
-    /// Whether more is better; none where neither is.
+    /// Whether a higher value is better; `None` if neither is.
     pub(crate) more_is_better: Option<bool>,
 }
 
-const fn known(
+const fn info(
     name: &'static str,
     title: &'static str,
     unit: &'static str,
     more_is_better: Option<bool>,
-) -> Known {
-    Known { name, title, unit, more_is_better }
+) -> FigureInfo {
+    FigureInfo { name, title, unit, more_is_better }
 }
 
-/// All figures, in the order in which tables show them.
-pub(crate) const KNOWN: &[Known] = &[
-    known("throughput_mbps", "throughput", "Mbit/s", Some(true)),
-    known("first_10s_mbps", "first 10 s", "Mbit/s", Some(true)),
-    known("steady_mbps", "steady (5-15 s)", "Mbit/s", Some(true)),
-    known("bound_mbps", "bound", "Mbit/s", None),
-    known("forwarding_bound_mbps", "bound without recoding", "Mbit/s", None),
-    known("efficiency", "E (steady / bound)", "", Some(true)),
-    known("seconds_to_90_percent", "to 90 % of the steady rate", "s", Some(false)),
-    known("loss_percent", "residual loss", "%", Some(false)),
-    known("jitter_ms", "jitter", "ms", Some(false)),
-    known("retransmissions", "retransmissions", "", Some(false)),
-    known("share_percent", "share of all flows' rate", "%", None),
-    known("times_the_tools", "rate / the tool's flow's", "", None),
-    known("rate_p10_mbps", "rate p10", "Mbit/s", Some(true)),
-    known("rate_p50_mbps", "rate p50", "Mbit/s", Some(true)),
-    known("rate_p90_mbps", "rate p90", "Mbit/s", Some(true)),
-    known("retransmitted_percent", "segments sent again", "%", Some(false)),
-    known("cwnd_min_kb", "cwnd least", "kB", None),
-    known("cwnd_p50_kb", "cwnd p50", "kB", None),
-    known("cwnd_max_kb", "cwnd most", "kB", None),
-    known("srtt_min_ms", "smoothed RTT least", "ms", Some(false)),
-    known("srtt_p50_ms", "smoothed RTT p50", "ms", Some(false)),
-    known("srtt_max_ms", "smoothed RTT most", "ms", Some(false)),
-    known("rtt_mean_ms", "RTT mean", "ms", Some(false)),
-    known("rtt_p50_ms", "RTT p50", "ms", Some(false)),
-    known("rtt_p90_ms", "RTT p90", "ms", Some(false)),
-    known("rtt_p99_ms", "RTT p99", "ms", Some(false)),
-    known("rtt_max_ms", "RTT max", "ms", Some(false)),
-    known("first_rtt_ms", "first RTT", "ms", Some(false)),
-    known("connect_ms", "connect", "ms", Some(false)),
-    known("unanswered_percent", "unanswered", "%", Some(false)),
-    known("path_rtt_ms", "RTT of the path", "ms", None),
-    known("file_seconds", "file", "s", Some(false)),
-    known("queue_mean_ms", "queue mean", "ms", Some(false)),
-    known("queue_max_ms", "queue max", "ms", Some(false)),
-    known("relay_kib", "most held by a relay", "KiB", Some(false)),
-    known("useless_percent", "useless packets", "%", Some(false)),
-    known("fairness", "Jain's index", "", Some(true)),
-    known("sender_processors", "processors: sender", "", Some(false)),
-    known("receiver_processors", "receiver", "", Some(false)),
-    known("emulator_processors", "emulator", "", Some(false)),
-    known("emulator_drops", "dropped by the emulator itself", "frames", Some(false)),
-    known("emulator_late_percent", "late by the emulator itself", "%", Some(false)),
-    known("exit_code", "exit code", "", None),
+/// All figures, in the order of the tables.
+pub(crate) const FIGURES: &[FigureInfo] = &[
+    info("throughput_mbps", "throughput", "Mbit/s", Some(true)),
+    info("first_10s_mbps", "first 10 s", "Mbit/s", Some(true)),
+    info("steady_mbps", "steady (5-15 s)", "Mbit/s", Some(true)),
+    info("bound_mbps", "bound", "Mbit/s", None),
+    info("forwarding_bound_mbps", "bound without recoding", "Mbit/s", None),
+    info("efficiency", "E (steady / bound)", "", Some(true)),
+    info("seconds_to_90_percent", "time to 90 % of the steady rate", "s", Some(false)),
+    info("loss_percent", "residual loss", "%", Some(false)),
+    info("jitter_ms", "jitter", "ms", Some(false)),
+    info("retransmissions", "retransmissions", "", Some(false)),
+    info("share_percent", "throughput share", "%", None),
+    info("times_the_tools", "rate / rate of the tool", "", None),
+    info("rate_p10_mbps", "rate p10", "Mbit/s", Some(true)),
+    info("rate_p50_mbps", "rate p50", "Mbit/s", Some(true)),
+    info("rate_p90_mbps", "rate p90", "Mbit/s", Some(true)),
+    info("retransmitted_percent", "retransmitted segments", "%", Some(false)),
+    info("cwnd_min_kb", "cwnd min", "kB", None),
+    info("cwnd_p50_kb", "cwnd p50", "kB", None),
+    info("cwnd_max_kb", "cwnd max", "kB", None),
+    info("srtt_min_ms", "smoothed RTT min", "ms", Some(false)),
+    info("srtt_p50_ms", "smoothed RTT p50", "ms", Some(false)),
+    info("srtt_max_ms", "smoothed RTT max", "ms", Some(false)),
+    info("rtt_mean_ms", "RTT mean", "ms", Some(false)),
+    info("rtt_p50_ms", "RTT p50", "ms", Some(false)),
+    info("rtt_p90_ms", "RTT p90", "ms", Some(false)),
+    info("rtt_p99_ms", "RTT p99", "ms", Some(false)),
+    info("rtt_max_ms", "RTT max", "ms", Some(false)),
+    info("first_rtt_ms", "first RTT", "ms", Some(false)),
+    info("connect_ms", "connect", "ms", Some(false)),
+    info("unanswered_percent", "unanswered", "%", Some(false)),
+    info("path_rtt_ms", "path RTT without queues", "ms", None),
+    info("file_seconds", "file", "s", Some(false)),
+    info("queue_mean_ms", "queue mean", "ms", Some(false)),
+    info("queue_max_ms", "queue max", "ms", Some(false)),
+    info("relay_kib", "peak memory of a relay", "KiB", Some(false)),
+    info("useless_percent", "non-innovative packets", "%", Some(false)),
+    info("fairness", "Jain's fairness index", "", Some(true)),
+    info("sender_processors", "CPU: sender", "", Some(false)),
+    info("receiver_processors", "CPU: receiver", "", Some(false)),
+    info("emulator_processors", "CPU: emulator", "", Some(false)),
+    info("emulator_drops", "dropped by an overloaded emulator", "frames", Some(false)),
+    info("emulator_late_percent", "delayed by an overloaded emulator", "%", Some(false)),
+    info("exit_code", "exit code", "", None),
 ];
 
-/// The figure of this name.
-pub(crate) fn of(name: &str) -> Option<&'static Known> {
-    KNOWN.iter().find(|known| known.name == name)
+/// The figure with this name.
+pub(crate) fn find(name: &str) -> Option<&'static FigureInfo> {
+    FIGURES.iter().find(|info| info.name == name)
 }
 
-/// Whether a tool of this kind can have the figure: what is of the network and of the machine all have.
-pub(crate) fn gives(tool: &ToolKind, figure: &str) -> bool {
+/// Whether a tool of this kind can have the figure. All tools have the figures of the network and
+/// of the machine.
+pub(crate) fn tool_has_figure(tool: &ToolKind, figure: &str) -> bool {
     let is_command = matches!(tool, ToolKind::Command { .. });
     match figure {
         "rtt_mean_ms" | "rtt_p50_ms" | "rtt_p90_ms" | "rtt_p99_ms" | "rtt_max_ms"
@@ -89,7 +90,7 @@ pub(crate) fn gives(tool: &ToolKind, figure: &str) -> bool {
         "first_rtt_ms" => matches!(tool, ToolKind::Rtt { count: 1, .. }),
         "file_seconds" => matches!(tool, ToolKind::Scp { .. }),
         "exit_code" => is_command,
-        // A command may print what iperf3 prints.
+        // A command may print a report in the format of iperf3.
         "throughput_mbps" => {
             is_command || matches!(tool, ToolKind::Throughput { .. } | ToolKind::Scp { .. })
         }
@@ -99,7 +100,7 @@ pub(crate) fn gives(tool: &ToolKind, figure: &str) -> bool {
         | "loss_percent"
         | "jitter_ms"
         | "retransmissions"
-        | "retransmitted_percent" => is_command || tool.has_flows_beside(),
+        | "retransmitted_percent" => is_command || tool.has_competing_flows(),
         "bound_mbps"
         | "forwarding_bound_mbps"
         | "efficiency"
@@ -113,8 +114,8 @@ pub(crate) fn gives(tool: &ToolKind, figure: &str) -> bool {
         | "srtt_min_ms"
         | "srtt_p50_ms"
         | "srtt_max_ms"
-        | "fairness" => tool.has_flows_beside(),
-        // Of the flows beside it.
+        | "fairness" => tool.has_competing_flows(),
+        // Only competing flows have it.
         "times_the_tools" => false,
         _ => true,
     }
@@ -123,18 +124,19 @@ pub(crate) fn gives(tool: &ToolKind, figure: &str) -> bool {
 /// Figures by name.
 pub(crate) type Figures = BTreeMap<String, f64>;
 
-/// Sets a figure, if it is a number.
+/// Sets a figure, unless the value is NaN or infinite.
 pub(crate) fn set(figures: &mut Figures, name: &'static str, value: f64) {
     if value.is_finite() {
         figures.insert(name.to_owned(), value);
     }
 }
 
-/// Sets the figures that follow from throughput over time: intervals in rising order, of which the
-/// points name the ends. What arrives after `length` seconds, when the source has ended and queues
-/// drain, does not count.
-pub(crate) fn of_throughput(figures: &mut Figures, series: &Series, length: f64) {
-    let Some(end) = whole(&series.points).map(|end| end.min(length)) else { return };
+/// Sets the figures derived from throughput over time. The points are the ends of intervals in
+/// rising order. Data that arrives after `length` seconds, while queues drain, does not count.
+pub(crate) fn set_throughput_figures(figures: &mut Figures, series: &Series, length: f64) {
+    let Some(end) = last_full_interval_end(&series.points).map(|end| end.min(length)) else {
+        return;
+    };
     set(figures, "throughput_mbps", mean(&series.points, 0.0, end));
     set(figures, "first_10s_mbps", mean(&series.points, 0.0, end.min(10.0)));
     let (from, to) = steady(end);
@@ -145,22 +147,22 @@ pub(crate) fn of_throughput(figures: &mut Figures, series: &Series, length: f64)
     }
 }
 
-/// The end of the last whole interval: what comes behind it, while queues drain, is shorter.
-fn whole(points: &[(f64, f64)]) -> Option<f64> {
+/// The end of the last full interval; a shorter one after it is from draining queues.
+fn last_full_interval_end(points: &[(f64, f64)]) -> Option<f64> {
     let last = points.last()?.0;
     let Some(&[before, (end, _)]) = points.last_chunk::<2>() else { return Some(last) };
     let start = points.len().checked_sub(3).map_or(0.0, |at| points[at].0);
     Some(if end - before.0 < 0.5 * (before.0 - start) { before.0 } else { end })
 }
 
-/// Seconds 5 to 15, or the second half of shorter runs.
+/// The steady period: seconds 5 to 15, or the second half of shorter runs.
 pub(crate) fn steady(end: f64) -> (f64, f64) {
     let to = end.min(15.0);
-    // An end of 7.02 s is one of 7 s.
+    // Tolerate ends slightly above 7 s, for example 7.02 s.
     (if to > 7.5 { 5.0 } else { to / 2.0 }, to)
 }
 
-/// The mean of a series of intervals between two times; what overlaps counts in part.
+/// The mean of a series of intervals between two times; partial overlap counts in proportion.
 pub(crate) fn mean(points: &[(f64, f64)], from: f64, to: f64) -> f64 {
     let mut start = 0.0;
     let mut sum = 0.0;
@@ -171,17 +173,17 @@ pub(crate) fn mean(points: &[(f64, f64)], from: f64, to: f64) -> f64 {
     sum / (to - from).max(1e-9)
 }
 
-/// Sets the figures that follow from round-trip times, in ms and in rising order.
-pub(crate) fn of_round_trips(figures: &mut Figures, times: &Distribution) {
+/// Sets the figures derived from round-trip times, in ms and in rising order.
+pub(crate) fn set_rtt_figures(figures: &mut Figures, times: &Distribution) {
     let values = &times.values;
     if values.is_empty() {
         return;
     }
     set(figures, "rtt_mean_ms", values.iter().sum::<f64>() / values.len() as f64);
-    for (name, share) in
+    for (name, quantile) in
         [("rtt_p50_ms", 0.5), ("rtt_p90_ms", 0.9), ("rtt_p99_ms", 0.99), ("rtt_max_ms", 1.0)]
     {
-        if let Some(value) = percentile(values, share) {
+        if let Some(value) = percentile(values, quantile) {
             set(figures, name, value);
         }
     }
@@ -192,36 +194,39 @@ mod tests {
     use super::*;
 
     #[test]
-    fn means_count_overlaps_in_part() {
+    fn mean_counts_partial_overlap_in_proportion() {
         let points = [(1.0, 8.0), (2.0, 24.0)];
         assert_eq!(mean(&points, 0.0, 2.0), 16.0);
         assert_eq!(mean(&points, 0.5, 1.5), 16.0);
-        assert_eq!(whole(&[(1.0, 8.0), (2.0, 8.0), (2.1, 1.0)]), Some(2.0));
-        assert_eq!(whole(&[(1.0, 8.0), (2.0, 8.0), (3.0, 1.0)]), Some(3.0));
-        assert_eq!((whole(&[(1.0, 8.0)]), whole(&[])), (Some(1.0), None));
+        assert_eq!(last_full_interval_end(&[(1.0, 8.0), (2.0, 8.0), (2.1, 1.0)]), Some(2.0));
+        assert_eq!(last_full_interval_end(&[(1.0, 8.0), (2.0, 8.0), (3.0, 1.0)]), Some(3.0));
+        assert_eq!(
+            (last_full_interval_end(&[(1.0, 8.0)]), last_full_interval_end(&[])),
+            (Some(1.0), None)
+        );
         assert_eq!(steady(20.0), (5.0, 15.0));
         assert_eq!(steady(4.0), (2.0, 4.0));
     }
 
     #[test]
-    fn what_drains_after_the_end_does_not_count() {
+    fn data_from_draining_queues_does_not_count() {
         let mut points: Vec<(f64, f64)> = (1..=8).map(|second| (f64::from(second), 9.5)).collect();
         points.push((8.76, 0.1));
         let series = Series { name: String::new(), of: String::new(), unit: String::new(), points };
         let mut figures = Figures::new();
-        of_throughput(&mut figures, &series, 8.0);
+        set_throughput_figures(&mut figures, &series, 8.0);
         for name in ["steady_mbps", "throughput_mbps", "first_10s_mbps"] {
             assert!((figures[name] - 9.5).abs() < 1e-9, "{name}: {}", figures[name]);
         }
-        of_throughput(&mut figures, &series, f64::INFINITY);
+        set_throughput_figures(&mut figures, &series, f64::INFINITY);
         assert!(figures["steady_mbps"] < 9.0);
     }
 
     #[test]
-    fn names_are_known_once() {
-        for (index, one) in KNOWN.iter().enumerate() {
-            assert!(KNOWN[..index].iter().all(|other| other.name != one.name), "{}", one.name);
-            assert!(of(one.name).is_some());
+    fn figure_names_are_unique() {
+        for (index, one) in FIGURES.iter().enumerate() {
+            assert!(FIGURES[..index].iter().all(|other| other.name != one.name), "{}", one.name);
+            assert!(find(one.name).is_some());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a run gave: the shapes of `result.json`, and what follows from them.
+//! Results of a run: the types of `result.json`, and computations on them.
 
 pub(crate) mod csv;
 pub(crate) mod figures;
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::protocol::reading::Reading;
 use crate::verify::Row;
 
-/// The shape of this file.
+/// The format version of `result.json`.
 pub(crate) const FORMAT: &str = "batslab-result-1";
 
 /// A run of `batslab run`.
@@ -25,21 +25,21 @@ pub(crate) const FORMAT: &str = "batslab-result-1";
 pub(crate) struct RunResult {
     /// `batslab-result-1`.
     pub(crate) format: String,
-    /// When it began, in UTC (RFC 3339).
+    /// Start time in UTC (RFC 3339).
     pub(crate) started: String,
-    /// How long it took.
+    /// Duration in seconds.
     pub(crate) seconds: f64,
     /// The test file or case.
     pub(crate) file: String,
     /// The command line.
     pub(crate) command: Vec<String>,
-    /// Programs, kernel, processors.
+    /// Versions of programs and kernel, and the processors.
     pub(crate) versions: BTreeMap<String, String>,
-    /// What was accepted and had no effect.
+    /// Settings that were accepted but have no effect.
     pub(crate) notes: Vec<String>,
-    /// Whether every test passed or may fail.
+    /// Whether every test passed, was skipped or may fail.
     pub(crate) passed: bool,
-    /// Why the run ended before its end, if it did.
+    /// Why the run ended early, if it did.
     pub(crate) ended_early: Option<String>,
     /// The tests.
     pub(crate) cases: Vec<CaseResult>,
@@ -51,32 +51,32 @@ pub(crate) struct RunResult {
 pub(crate) struct CaseResult {
     /// Its name.
     pub(crate) name: String,
-    /// What it shows.
+    /// Description.
     pub(crate) description: String,
-    /// Where it ran.
+    /// The backend.
     pub(crate) backend: String,
-    /// Decides the first repetition's random choices.
+    /// Seed of the first repetition.
     pub(crate) seed: u64,
     /// Whether all measurements and assertions passed.
     pub(crate) passed: bool,
-    /// Whether a failure leaves the whole a success.
+    /// Whether the run succeeds even if this test fails.
     pub(crate) allow_failure: bool,
-    /// Why nothing was measured, where what the test asks for cannot exist on this backend.
+    /// Why the test was skipped, if this backend can measure none of it.
     #[serde(default)]
     pub(crate) skipped: Option<String>,
     /// The networks.
     pub(crate) networks: Vec<NetworkResult>,
-    /// The emulator's own rate, delay and loss over each different way of the test, or over the corners
-    /// of many, beside what was asked for.
+    /// Measured and configured rate, delay and loss of the emulator, for each distinct path of the
+    /// test, or for the extremes of many paths.
     #[schemars(with = "Vec<serde_json::Value>")]
     pub(crate) verification: Vec<Row>,
-    /// What a reader has to know of the figures.
+    /// Warnings about the test.
     pub(crate) warnings: Vec<String>,
     /// The measurements.
     pub(crate) measurements: Vec<Measurement>,
-    /// What the figures had to be, and were.
+    /// Results of the assertions.
     pub(crate) assertions: Vec<AssertionResult>,
-    /// Figures of others.
+    /// Published figures of others.
     pub(crate) published: Vec<PublishedResult>,
 }
 
@@ -84,17 +84,17 @@ pub(crate) struct CaseResult {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NetworkResult {
-    /// Its folder's name.
+    /// Name of its directory.
     pub(crate) name: String,
-    /// What it does, in a line.
+    /// Short description.
     pub(crate) label: String,
-    /// How many nodes it has.
+    /// Number of nodes.
     pub(crate) nodes: u32,
-    /// Each link in words.
+    /// Description of each link.
     pub(crate) links: Vec<String>,
-    /// Loss of each link in per cent, where all have the same.
+    /// Loss of each link in percent, if equal on all links.
     pub(crate) loss_percent: Option<f64>,
-    /// One-way delay of each link in ms, where all have the same.
+    /// One-way delay of each link in ms, if equal on all links.
     pub(crate) delay_ms: Option<f64>,
 }
 
@@ -102,54 +102,55 @@ pub(crate) struct NetworkResult {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Status {
-    /// It gave figures.
+    /// It has figures.
     Passed,
-    /// It did not.
+    /// It failed.
     Failed,
-    /// The backend cannot do it.
+    /// The backend does not support it.
     Unsupported,
 }
 
-/// One tool over one protocol over one network, once.
+/// One run of a tool over a protocol and a network.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Measurement {
-    /// Which network, from 0.
+    /// Index of the network, from 0.
     pub(crate) network: usize,
     /// The protocol's name.
     pub(crate) protocol: String,
-    /// The protocol as it is shown.
+    /// Label of the protocol.
     pub(crate) label: String,
     /// The tool's name.
     pub(crate) tool: String,
-    /// Which repetition, from 0.
+    /// Index of the repetition, from 0.
     pub(crate) repetition: u32,
-    /// How it ended.
+    /// Outcome.
     pub(crate) status: Status,
     /// Why it failed or is not supported.
     pub(crate) reason: Option<String>,
     /// Figures by name.
     pub(crate) figures: BTreeMap<String, f64>,
-    /// The flows beside the tool's, with figures of their own.
+    /// Competing flows, with their own figures.
     #[serde(default)]
     pub(crate) flows: Vec<FlowResult>,
-    /// Values over time.
+    /// Time series.
     pub(crate) series: Vec<Series>,
-    /// Values whose distribution counts.
+    /// Distributions of values.
     pub(crate) distributions: Vec<Distribution>,
-    /// What a reader has to know of these figures.
+    /// Warnings about these figures.
     pub(crate) warnings: Vec<String>,
-    /// Whether the machine may have set these figures and not the protocol: a warning says how.
+    /// Whether host overload may have limited these figures, instead of the protocol; a warning has
+    /// the details.
     #[serde(default)]
     pub(crate) machine_bound: bool,
-    /// The programs that ran, as they were started.
+    /// Command lines of the programs.
     pub(crate) commands: Vec<String>,
-    /// Folder of its logs and tables, below the run's.
+    /// Directory of its logs and tables, relative to that of the run.
     pub(crate) folder: String,
 }
 
 impl Measurement {
-    /// Takes over what was read.
+    /// Stores a reading.
     pub(crate) fn read(&mut self, reading: Reading) {
         let Reading { figures, flows, series, distributions } = reading;
         (self.figures, self.flows) = (figures, flows);
@@ -157,69 +158,69 @@ impl Measurement {
     }
 }
 
-/// A flow beside the tool's.
+/// A competing flow.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct FlowResult {
-    /// The flow as it is shown.
+    /// Label of the flow.
     pub(crate) label: String,
     /// Figures by name.
     pub(crate) figures: BTreeMap<String, f64>,
 }
 
-/// Values over time.
+/// Time series.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Series {
-    /// What: `throughput`, `cwnd`, `rtt`, ...
+    /// Quantity: `throughput`, `cwnd`, `rtt`, ...
     pub(crate) name: String,
-    /// Of what: the flow.
+    /// The flow.
     pub(crate) of: String,
-    /// In what.
+    /// Unit.
     pub(crate) unit: String,
-    /// Seconds and value; of throughputs the end of the interval.
+    /// Time in seconds and value; for throughput, the end of the interval.
     pub(crate) points: Vec<(f64, f64)>,
 }
 
-/// Values whose distribution counts.
+/// Distribution of values.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Distribution {
-    /// What.
+    /// Quantity.
     pub(crate) name: String,
-    /// In what.
+    /// Unit.
     pub(crate) unit: String,
-    /// The values, in rising order.
+    /// Values in rising order.
     pub(crate) values: Vec<f64>,
 }
 
-/// What a figure had to be, and was.
+/// Result of an assertion.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct AssertionResult {
-    /// What was asked for.
+    /// The assertion.
     pub(crate) asked: String,
-    /// What was measured.
+    /// The measured value.
     pub(crate) measured: String,
-    /// Whether it holds; nothing where the backend cannot measure what it takes to know.
+    /// Whether it holds; null if the backend does not support the measurement.
     pub(crate) holds: Option<bool>,
 }
 
-/// Figures of others.
+/// Published figures of others.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PublishedResult {
-    /// Who published them, and where.
+    /// Source of the figures.
     pub(crate) source: String,
-    /// What was measured.
+    /// Label of the published figures.
     pub(crate) label: String,
-    /// The figure of ours that they stand beside.
+    /// Our figure to compare with.
     pub(crate) figure: String,
-    /// One for each network; none where nothing was published.
+    /// One value for each network; null where none was published.
     pub(crate) values: Vec<Option<f64>>,
 }
 
-/// The schema of `result.json` as it follows from these shapes.
+/// The schema of `result.json` derived from these types.
 pub(crate) fn schema() -> serde_json::Value {
     schemars::schema_for!(RunResult).to_value()
 }
@@ -229,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_published_schema_of_results_is_current() {
+    fn published_schema_of_results_is_current() {
         crate::config::schema::compare("result.schema.json", &schema());
     }
 }

@@ -1,8 +1,8 @@
-//! Percentiles, means, confidence.
+//! Percentiles, means, confidence intervals.
 
-/// The value below which `share` of the values lie, which are in rising order. The nearest rank.
-pub(crate) fn percentile(values: &[f64], share: f64) -> Option<f64> {
-    let rank = (share * values.len() as f64).ceil().max(1.0) as usize;
+/// The quantile of values in rising order, by nearest rank. `fraction` is from 0 to 1.
+pub(crate) fn percentile(values: &[f64], fraction: f64) -> Option<f64> {
+    let rank = (fraction * values.len() as f64).ceil().max(1.0) as usize;
     values.get(rank.min(values.len()).checked_sub(1)?).copied()
 }
 
@@ -11,13 +11,13 @@ pub(crate) fn percentile(values: &[f64], share: f64) -> Option<f64> {
 pub(crate) struct Sample {
     pub(crate) count: usize,
     pub(crate) mean: f64,
-    /// The standard deviation of the mean; 0 where there is one value.
+    /// Standard error of the mean; 0 for a single value.
     pub(crate) error: f64,
 }
 
 impl Sample {
-    /// Of these values.
-    pub(crate) fn of(values: &[f64]) -> Option<Self> {
+    /// Computes the statistics of these values.
+    pub(crate) fn from_values(values: &[f64]) -> Option<Self> {
         let count = values.len();
         if count == 0 {
             return None;
@@ -29,28 +29,27 @@ impl Sample {
         Some(Self { count, mean, error })
     }
 
-    /// Half the width of the interval that holds the true mean with 95 % confidence, if there is
-    /// more than one value.
+    /// Half the width of the 95 % confidence interval of the mean, if there is more than one value.
     pub(crate) fn half_width(&self) -> Option<f64> {
         (self.count > 1).then(|| student(self.count as f64 - 1.0) * self.error)
     }
 }
 
-/// The difference `b - a` and half the width of its interval of 95 % confidence (Welch), if both
-/// have more than one value.
+/// The difference `b - a` and half the width of its 95 % confidence interval (Welch), if both
+/// samples have more than one value.
 pub(crate) fn difference(a: &Sample, b: &Sample) -> (f64, Option<f64>) {
     let (va, vb) = (a.error.powi(2), b.error.powi(2));
     let difference = b.mean - a.mean;
     if a.count < 2 || b.count < 2 {
         return (difference, None);
     }
-    let below = va * va / (a.count as f64 - 1.0) + vb * vb / (b.count as f64 - 1.0);
-    let freedom = if below > 0.0 { (va + vb).powi(2) / below } else { 1e9 };
-    (difference, Some(student(freedom) * (va + vb).sqrt()))
+    let denominator = va * va / (a.count as f64 - 1.0) + vb * vb / (b.count as f64 - 1.0);
+    let degrees_of_freedom = if denominator > 0.0 { (va + vb).powi(2) / denominator } else { 1e9 };
+    (difference, Some(student(degrees_of_freedom) * (va + vb).sqrt()))
 }
 
 /// The 97.5 % point of Student's t distribution, by interpolation in 1/n between tabled values.
-fn student(freedom: f64) -> f64 {
+fn student(degrees_of_freedom: f64) -> f64 {
     const TABLE: [(f64, f64); 14] = [
         (1.0, 12.706),
         (2.0, 4.303),
@@ -67,15 +66,16 @@ fn student(freedom: f64) -> f64 {
         (60.0, 2.000),
         (1e9, 1.960),
     ];
-    let freedom = freedom.clamp(1.0, 1e9);
-    let above = TABLE.iter().position(|entry| entry.0 >= freedom).unwrap_or(TABLE.len() - 1);
+    let degrees_of_freedom = degrees_of_freedom.clamp(1.0, 1e9);
+    let above =
+        TABLE.iter().position(|entry| entry.0 >= degrees_of_freedom).unwrap_or(TABLE.len() - 1);
     let (high, at_high) = TABLE[above];
     let (low, at_low) = TABLE[above.saturating_sub(1)];
     let span = 1.0 / low - 1.0 / high;
     if span <= 0.0 {
         return at_high;
     }
-    at_high + (at_low - at_high) * (1.0 / freedom - 1.0 / high) / span
+    at_high + (at_low - at_high) * (1.0 / degrees_of_freedom - 1.0 / high) / span
 }
 
 #[cfg(test)]
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_are_of_the_nearest_rank() {
+    fn percentile_is_the_nearest_rank() {
         let values: Vec<f64> = (1..=100).map(f64::from).collect();
         assert_eq!(percentile(&values, 0.5), Some(50.0));
         assert_eq!(percentile(&values, 0.99), Some(99.0));
@@ -93,19 +93,19 @@ mod tests {
     }
 
     #[test]
-    fn confidence_is_students() {
-        let sample = Sample::of(&[9.0, 10.0, 11.0]).unwrap();
+    fn confidence_interval_uses_student_t() {
+        let sample = Sample::from_values(&[9.0, 10.0, 11.0]).unwrap();
         assert_eq!((sample.mean, sample.count), (10.0, 3));
         // 4.303 x 1 / sqrt(3)
         assert!((sample.half_width().unwrap() - 2.484).abs() < 1e-3);
-        assert_eq!(Sample::of(&[1.0]).unwrap().half_width(), None);
+        assert_eq!(Sample::from_values(&[1.0]).unwrap().half_width(), None);
         assert!((student(12.0) - 2.179).abs() < 2e-3 && (student(40.0) - 2.021).abs() < 2e-3);
     }
 
     #[test]
-    fn equal_samples_do_not_differ() {
-        let a = Sample::of(&[9.0, 10.0, 11.0]).unwrap();
-        let b = Sample::of(&[19.0, 20.0, 21.0]).unwrap();
+    fn difference_of_equal_samples_is_within_confidence() {
+        let a = Sample::from_values(&[9.0, 10.0, 11.0]).unwrap();
+        let b = Sample::from_values(&[19.0, 20.0, 21.0]).unwrap();
         let (same, width) = difference(&a, &a);
         assert!(same.abs() < width.unwrap());
         let (apart, width) = difference(&a, &b);

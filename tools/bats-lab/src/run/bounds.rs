@@ -1,4 +1,4 @@
-//! What can be reached over a network, also where its links change while a tool runs.
+//! Throughput bounds of a network, also with links that change while a tool runs.
 
 use crate::backend::sim;
 use crate::config::model::BackendName;
@@ -6,7 +6,7 @@ use crate::plan::{Case, Network, Protocol, Tool, ToolKind};
 use crate::result::figures::{mean, set, steady};
 use crate::result::{Measurement, Series};
 
-/// Sets the figures that follow from the network.
+/// Sets the figures that are derived from the network.
 pub(super) fn set_bounds(
     one: &mut Measurement,
     case: &Case,
@@ -22,18 +22,18 @@ pub(super) fn set_bounds(
     if !matches!(tool.kind, ToolKind::Throughput { .. }) {
         return;
     }
-    let repairs =
+    let has_recoding =
         backend == BackendName::Sim && sim::recoding(case, network, protocol, tool) == Some(true);
-    let end_to_end = over_time(case, network, tool, Network::bound);
-    let relayed = over_time(case, network, tool, Network::relayed_bound);
-    let Some(bound) = (if repairs { relayed } else { end_to_end.clone() }) else { return };
+    let end_to_end = bound_series(case, network, tool, Network::bound);
+    let relayed = bound_series(case, network, tool, Network::relayed_bound);
+    let Some(bound) = (if has_recoding { relayed } else { end_to_end.clone() }) else { return };
     let end = tool.seconds();
     set(&mut one.figures, "bound_mbps", mean(&bound, 0.0, end));
     if let Some(&level) = one.figures.get("steady_mbps") {
         let (from, to) = steady(end);
         set(&mut one.figures, "efficiency", level / mean(&bound, from, to));
     }
-    if let Some(without) = end_to_end.filter(|_| repairs) {
+    if let Some(without) = end_to_end.filter(|_| has_recoding) {
         set(&mut one.figures, "forwarding_bound_mbps", mean(&without, 0.0, end));
     }
     if bound.len() > 1 {
@@ -42,8 +42,9 @@ pub(super) fn set_bounds(
     }
 }
 
-/// The bound in Mbit/s until each change of the links, which the points name, and the tool's end.
-fn over_time(
+/// The bound in Mbit/s as a series; each point ends the time until a change of the links, the last
+/// one is the end of the tool.
+fn bound_series(
     case: &Case,
     network: &Network,
     tool: &Tool,
@@ -75,10 +76,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bound_follows_the_links() {
+    fn bound_follows_link_changes() {
         let suite = crate::config::load::suite("case:outage", None).unwrap();
         let case = &suite.cases[0];
-        let points = over_time(case, &case.networks[0], &case.tools[0], Network::bound).unwrap();
+        let points = bound_series(case, &case.networks[0], &case.tools[0], Network::bound).unwrap();
         let full = 100.0 * 1472.0 / 1514.0;
         let expected = [
             (5.0, full * 0.98),

@@ -1,4 +1,4 @@
-//! The first packets at the client, as a pcap-ng file.
+//! Captures the first packets at the client as a pcap-ng file.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -21,29 +21,29 @@ use pcap_file::pcapng::blocks::interface_description::{
     InterfaceDescriptionBlock, InterfaceDescriptionOption,
 };
 
-use super::cell::Cell;
+use super::host_run::HostRun;
 use crate::topology;
 
-/// Packets of a file at most.
-const PACKETS: usize = 100_000;
-/// Bytes of a packet that are kept: all headers.
-const KEPT: usize = 192;
+/// Maximum number of packets in a file.
+const MAX_PACKETS: usize = 100_000;
+/// Snapshot length in bytes: enough for all headers.
+const SNAPSHOT_LENGTH: usize = 192;
 
-/// A capture that runs.
+/// A running capture.
 pub(super) struct Capture {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Result<()>>,
 }
 
 impl Capture {
-    /// Begins to capture at the node of the client.
-    pub(super) fn begin(cell: &Cell<'_>) -> Result<Self> {
-        let (home, lab) = cell.ground.lab().context("packets are captured in namespaces only")?;
-        let host =
-            lab.shape.hosts.get(cell.tool.client as usize).context("there is no such host")?;
+    /// Starts a capture at the node of the client.
+    pub(super) fn begin(run: &HostRun<'_>) -> Result<Self> {
+        let (home, lab) =
+            run.backend.lab().context("packets can only be captured in namespaces")?;
+        let host = lab.shape.hosts.get(run.tool.client as usize).context("no such host")?;
         let namespaces = home.namespaces(&lab.name);
         let namespace = topology::namespace(&lab.name, host);
-        let path = cell.folder.join("capture.pcapng");
+        let path = run.folder.join("capture.pcapng");
         let file =
             File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
         let socket = namespaces.within(&namespace, || {
@@ -62,24 +62,25 @@ impl Capture {
         let stopped = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
             let mut writer = PcapNgWriter::new(BufWriter::new(file))?;
-            let mut block = InterfaceDescriptionBlock::new(DataLink::ETHERNET, KEPT as u32);
+            let mut block =
+                InterfaceDescriptionBlock::new(DataLink::ETHERNET, SNAPSHOT_LENGTH as u32);
             block.options = vec![InterfaceDescriptionOption::IfTsResol(9)];
             writer.write_pcapng_block(block)?;
             let mut buffer = vec![0; 65_536];
             let mut count = 0;
-            while count < PACKETS && !stopped.load(Ordering::Relaxed) {
-                // A time-out is for looking at `stop`.
+            while count < MAX_PACKETS && !stopped.load(Ordering::Relaxed) {
+                // The timeout is there to check `stop`.
                 let Ok(length) = recv(socket.as_raw_fd(), &mut buffer, MsgFlags::MSG_TRUNC) else {
                     continue;
                 };
-                let kept = length.min(KEPT).min(buffer.len());
+                let captured = length.min(SNAPSHOT_LENGTH).min(buffer.len());
                 writer.write_pcapng_block(EnhancedPacketBlock {
                     interface_id: 0,
                     timestamp: SystemTime::now()
                         .duration_since(UNIX_EPOCH)
                         .unwrap_or(Duration::ZERO),
                     original_len: length as u32,
-                    data: Cow::Borrowed(&buffer[..kept]),
+                    data: Cow::Borrowed(&buffer[..captured]),
                     options: Vec::new(),
                 })?;
                 count += 1;
@@ -90,7 +91,7 @@ impl Capture {
         Ok(Self { stop, thread })
     }
 
-    /// Ends the file.
+    /// Stops the capture and closes the file.
     pub(super) fn end(self) -> Result<()> {
         self.stop.store(true, Ordering::Relaxed);
         self.thread

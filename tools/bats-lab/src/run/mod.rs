@@ -1,14 +1,14 @@
-//! `batslab run`: from a plan to a folder of results.
+//! `batslab run`: runs a test plan and writes the result directory.
 
 mod bounds;
 mod capture;
-mod cell;
+mod cpu_usage;
+mod host_run;
+mod overload;
 pub(crate) mod progress;
 pub(crate) mod sampler;
 pub(crate) mod schedule;
 mod set_up;
-mod strain;
-mod usage;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,17 +18,17 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 
-use crate::backend::Ground;
-use crate::backend::local::LocalGround;
+use crate::backend::HostBackend;
+use crate::backend::local::LocalBackend;
 use crate::backend::sim;
-use crate::backend::ssh::SshGround;
+use crate::backend::ssh::SshBackend;
 use crate::cli::RunOptions;
+use crate::config::expand::file_name;
 use crate::config::load;
 use crate::config::model::BackendName;
-use crate::config::tests_of::file_name;
 use crate::interrupt;
 use crate::plan::{self, Case, Network, Protocol, ProtocolKind, Suite, Tool};
-use crate::protocol::Unfit;
+use crate::protocol::Incompatible;
 use crate::protocol::programs::Programs;
 use crate::report;
 use crate::result::{
@@ -38,13 +38,13 @@ use crate::result::{
 use crate::settings::Link;
 use crate::state::Home;
 use crate::verify::Row;
-use cell::Cell;
+use host_run::HostRun;
 use progress::Progress;
 
-/// Runs what the command line names.
+/// Runs the tests that the command line names.
 ///
 /// # Errors
-/// Where the file is wrong, the backend cannot be had, or the results cannot be written.
+/// If the file is invalid, the backend is unavailable, or the results cannot be written.
 pub(crate) fn run(home: &Home, options: &RunOptions) -> Result<ExitCode> {
     let mut suite = load::suite(&options.file, options.only.as_deref())?;
     if options.quick {
@@ -55,31 +55,29 @@ pub(crate) fn run(home: &Home, options: &RunOptions) -> Result<ExitCode> {
     if uses(BackendName::Ssh) {
         set_up::testbed(&suite, options.testbed.as_deref())?;
     } else if let Some(name) = &options.testbed {
-        bail!(
-            "the testbed `{name}` is for the backend ssh, and nothing runs there: say --backend ssh"
-        );
+        bail!("the testbed `{name}` needs the backend ssh: add --backend ssh");
     }
     if options.dry_run {
         out!("{}", plan::describe(&suite, options.backend, true));
         return Ok(ExitCode::SUCCESS);
     }
-    // Rights come before threads.
+    // Obtaining privileges needs a single-threaded process.
     if uses(BackendName::Netns) || uses(BackendName::Netem) {
         set_up::rights(home, uses(BackendName::Netem))?;
     }
     interrupt::watch()?;
     let programs = Programs::find(needs_bats_iperf(&suite, &backend))?;
     let started = jiff::Timestamp::now().to_string();
-    let place = folder::make(options.out.as_deref(), &started, &suite.file)?;
-    let total: f64 = suite.cases.iter().map(|case| set_up::seconds(case, backend(case))).sum();
+    let directory = folder::create(options.out.as_deref(), &started, &suite.file)?;
+    let total: f64 = suite.cases.iter().map(|case| set_up::case_seconds(case, backend(case))).sum();
     let progress = Progress::new(
-        &place,
+        &directory,
         total,
         !uses(BackendName::Netns) && !uses(BackendName::Netem) && !uses(BackendName::Ssh),
         options.quiet,
     )?;
     for note in &suite.notes {
-        progress.say(&format!("note: {note}"));
+        progress.print(&format!("note: {note}"));
     }
     let begin = Instant::now();
     let mut result = RunResult {
@@ -94,19 +92,19 @@ pub(crate) fn run(home: &Home, options: &RunOptions) -> Result<ExitCode> {
         ended_early: None,
         cases: Vec::new(),
     };
-    let mut stage = Stage {
+    let mut context = RunContext {
         home,
         suite: &suite,
         options,
         programs: &programs,
-        folder: &place,
+        folder: &directory,
         progress: &progress,
         labs: std::sync::atomic::AtomicU32::new(0),
         verified: Mutex::default(),
     };
     for case in &suite.cases {
-        let mut judged = stage.begin(case, backend(case));
-        let ended = stage.case(case, backend(case), &mut judged);
+        let mut judged = context.empty_result(case, backend(case));
+        let ended = context.run_case(case, backend(case), &mut judged);
         judge::judge(case, &mut judged);
         judged.passed &= ended.is_ok();
         result.cases.push(judged);
@@ -116,7 +114,7 @@ pub(crate) fn run(home: &Home, options: &RunOptions) -> Result<ExitCode> {
         }
     }
     result.seconds = begin.elapsed().as_secs_f64();
-    // A run of which nothing was measured is no success, however good the reasons.
+    // A run that measured nothing is not a success.
     let is_skipped = result.cases.iter().all(|case| case.skipped.is_some());
     result.passed = result.ended_early.is_none()
         && !is_skipped
@@ -127,17 +125,17 @@ pub(crate) fn run(home: &Home, options: &RunOptions) -> Result<ExitCode> {
     progress.finish(result.passed);
     let is_empty = result.cases.iter().all(|case| case.measurements.is_empty());
     if let Some(error) = result.ended_early.as_ref().filter(|_| is_empty) {
-        // Nothing is to be shown, so nothing stays.
-        let _ = fs::remove_dir_all(&place);
+        // There is nothing to show, so remove the directory.
+        let _ = fs::remove_dir_all(&directory);
         bail!("{error}");
     }
-    folder::save(&place, &result)?;
-    report::write(&place, &result)?;
+    folder::save(&directory, &result)?;
+    report::write(&directory, &result)?;
     if options.json {
         outln!("{}", serde_json::to_string_pretty(&result)?);
     } else {
         out!("{}", report::text::summary(&result));
-        outln!("report: {}", place.join("report.html").display());
+        outln!("report: {}", directory.join("report.html").display());
     }
     if let Some(error) = &result.ended_early {
         bail!("{error}");
@@ -148,37 +146,37 @@ pub(crate) fn run(home: &Home, options: &RunOptions) -> Result<ExitCode> {
     Ok(if result.passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Whether a measurement on hosts takes `bats_iperf`.
+/// Whether a measurement on hosts needs `bats_iperf`.
 fn needs_bats_iperf(suite: &Suite, backend: &impl Fn(&Case) -> BackendName) -> bool {
     let local = |case: &&Case| matches!(backend(case), BackendName::Netns | BackendName::Netem);
     suite.cases.iter().filter(local).any(Case::needs_bats_iperf)
 }
 
-/// What all measurements share.
-struct Stage<'a> {
+/// State shared by all measurements of a run.
+struct RunContext<'a> {
     home: &'a Home,
     suite: &'a Suite,
     options: &'a RunOptions,
     programs: &'a Programs,
     folder: &'a Path,
     progress: &'a Progress,
-    /// How many labs there have been.
+    /// Number of labs built so far.
     labs: std::sync::atomic::AtomicU32,
-    /// What the emulator did over the ways that have been measured in this run.
+    /// Verification results of the paths that were verified in this run.
     verified: Mutex<Vec<(Vec<Link>, Vec<Row>)>>,
 }
 
-/// One of a test's measurements.
+/// The parameters of one measurement of a test.
 #[derive(Clone, Copy)]
-struct Point<'a> {
+struct MeasurementSpec<'a> {
     network: usize,
     protocol: &'a Protocol,
     tool: &'a Tool,
     repetition: u32,
 }
 
-impl Stage<'_> {
-    fn begin(&mut self, case: &Case, backend: BackendName) -> CaseResult {
+impl RunContext<'_> {
+    fn empty_result(&mut self, case: &Case, backend: BackendName) -> CaseResult {
         let networks = case.networks.iter().enumerate().map(|(index, network)| NetworkResult {
             name: format!("topology-{index}"),
             label: format!("{}: {}", network.name, network.label),
@@ -204,10 +202,10 @@ impl Stage<'_> {
             values: case.networks.iter().map(|network| one.at(network)).collect(),
         });
         let mut warnings = Vec::new();
-        warnings.extend(on_the_way(case, backend));
+        warnings.extend(relay_warning(case, backend));
         if case.is_parallel {
             warnings.push(
-                "protocols ran at the same time, in networks of their own, on the same processors"
+                "protocols ran in parallel in separate networks and shared the processors"
                     .to_owned(),
             );
         }
@@ -228,8 +226,8 @@ impl Stage<'_> {
         }
     }
 
-    fn case(&self, case: &Case, backend: BackendName, result: &mut CaseResult) -> Result<()> {
-        self.progress.say(&format!(
+    fn run_case(&self, case: &Case, backend: BackendName, result: &mut CaseResult) -> Result<()> {
+        self.progress.print(&format!(
             "{} on {}: {}",
             case.name,
             backend.name(),
@@ -237,19 +235,19 @@ impl Stage<'_> {
         ));
         if case.verify && backend == BackendName::Netns && !self.options.no_verify {
             set_up::verify(self, case, result)?;
-        } else if let Some(why) = set_up::unverified(backend, self.options.no_verify) {
+        } else if let Some(why) = set_up::unverified_warning(backend, self.options.no_verify) {
             result.warnings.push(why.to_owned());
         }
         for (index, network) in case.networks.iter().enumerate() {
             if case.is_parallel && backend != BackendName::Ssh {
-                self.side_by_side(case, backend, network, index, result)?;
+                self.run_in_parallel(case, backend, network, index, result)?;
                 continue;
             }
             for repetition in 0..case.repetitions {
                 for protocol in &case.protocols {
                     for tool in &case.tools {
-                        let point = Point { network: index, protocol, tool, repetition };
-                        let one = self.point(case, backend, network, point)?;
+                        let spec = MeasurementSpec { network: index, protocol, tool, repetition };
+                        let one = self.run_measurement(case, backend, network, spec)?;
                         self.progress.measured(&case.name, &one);
                         result.measurements.push(one);
                     }
@@ -259,8 +257,8 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// All protocols at once, each in a network of its own.
-    fn side_by_side(
+    /// Runs all protocols in parallel, each in its own network.
+    fn run_in_parallel(
         &self,
         case: &Case,
         backend: BackendName,
@@ -278,9 +276,13 @@ impl Stage<'_> {
                             case.tools
                                 .iter()
                                 .map(|tool| {
-                                    let point =
-                                        Point { network: index, protocol, tool, repetition };
-                                    self.point(case, backend, network, point)
+                                    let spec = MeasurementSpec {
+                                        network: index,
+                                        protocol,
+                                        tool,
+                                        repetition,
+                                    };
+                                    self.run_measurement(case, backend, network, spec)
                                 })
                                 .collect()
                         })
@@ -301,32 +303,32 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// A measurement. Its failure is a result; only an interrupt ends the run.
-    fn point(
+    /// Runs one measurement. Its failure is part of the result; only an interrupt ends the run.
+    fn run_measurement(
         &self,
         case: &Case,
         backend: BackendName,
         network: &Network,
-        point: Point<'_>,
+        spec: MeasurementSpec<'_>,
     ) -> Result<Measurement> {
         interrupt::check()?;
         let relative = PathBuf::from(file_name(&case.name))
-            .join(format!("topology-{}", point.network))
+            .join(format!("topology-{}", spec.network))
             .join(file_name(&format!(
                 "{}_{}_{}",
-                point.protocol.name, point.tool.name, point.repetition
+                spec.protocol.name, spec.tool.name, spec.repetition
             )));
-        let place = self.folder.join(&relative);
-        cell::make_folder(&place)?;
+        let directory = self.folder.join(&relative);
+        host_run::create_directory(&directory)?;
         let mut one = Measurement {
-            network: point.network,
-            protocol: point.protocol.name.clone(),
+            network: spec.network,
+            protocol: spec.protocol.name.clone(),
             label: match backend {
-                BackendName::Sim => sim::label(point.protocol),
-                _ => point.protocol.label.clone(),
+                BackendName::Sim => sim::label(spec.protocol),
+                _ => spec.protocol.label.clone(),
             },
-            tool: point.tool.name.clone(),
-            repetition: point.repetition,
+            tool: spec.tool.name.clone(),
+            repetition: spec.repetition,
             status: Status::Passed,
             reason: None,
             figures: Default::default(),
@@ -338,10 +340,10 @@ impl Stage<'_> {
             commands: Vec::new(),
             folder: relative.to_string_lossy().into_owned(),
         };
-        let missing = match &point.protocol.kind {
+        let missing = match &spec.protocol.kind {
             ProtocolKind::Missing { why } => Some(why.clone()),
             _ if backend == BackendName::Sim => {
-                sim::obstacle(case, network, point.protocol, point.tool)
+                sim::unsupported_reason(case, network, spec.protocol, spec.tool)
             }
             _ => None,
         };
@@ -350,11 +352,11 @@ impl Stage<'_> {
             one.reason = Some(why);
             return Ok(one);
         }
-        let seconds = set_up::point_seconds(point.tool, backend);
-        self.progress.begin(&format!("{} {}", one.label, point.tool.name), seconds);
-        let seed = case.seed.wrapping_add(u64::from(point.repetition));
-        let times = schedule::times(&case.flows, point.tool, seed);
-        let done = self.measure(case, backend, network, point, seed, &times, &place, &mut one);
+        let seconds = set_up::measurement_seconds(spec.tool, backend);
+        self.progress.begin(&format!("{} {}", one.label, spec.tool.name), seconds);
+        let seed = case.seed.wrapping_add(u64::from(spec.repetition));
+        let times = schedule::times(&case.flows, spec.tool, seed);
+        let done = self.measure(case, backend, network, spec, seed, &times, &directory, &mut one);
         self.progress.end(if case.is_parallel {
             seconds / case.protocols.len() as f64
         } else {
@@ -362,42 +364,42 @@ impl Stage<'_> {
         });
         if let Err(error) = done {
             if interrupt::requested() {
-                let _ = fs::remove_dir_all(&place);
+                let _ = fs::remove_dir_all(&directory);
                 return Err(error);
             }
-            one.status = match error.downcast_ref::<Unfit>() {
+            one.status = match error.downcast_ref::<Incompatible>() {
                 Some(_) => Status::Unsupported,
                 None => Status::Failed,
             };
             one.reason = Some(format!("{error:#}"));
         }
         if one.status == Status::Passed {
-            bounds::set_bounds(&mut one, case, backend, network, point.protocol, point.tool);
+            bounds::set_bounds(&mut one, case, backend, network, spec.protocol, spec.tool);
         }
         Ok(one)
     }
 
-    #[allow(clippy::too_many_arguments, reason = "they are what a measurement is made of")]
+    #[allow(clippy::too_many_arguments, reason = "a measurement has this many parameters")]
     fn measure(
         &self,
         case: &Case,
         backend: BackendName,
         network: &Network,
-        point: Point<'_>,
+        spec: MeasurementSpec<'_>,
         seed: u64,
         times: &[schedule::Times],
-        place: &Path,
+        directory: &Path,
         one: &mut Measurement,
     ) -> Result<()> {
-        let ground: Box<dyn Ground> = match backend {
+        let host_backend: Box<dyn HostBackend> = match backend {
             BackendName::Sim => {
                 let run = sim::Run {
                     case,
                     network,
-                    protocol: point.protocol,
-                    tool: point.tool,
+                    protocol: spec.protocol,
+                    tool: spec.tool,
                     seed,
-                    folder: place,
+                    folder: directory,
                     times,
                     progress: self.progress,
                 };
@@ -408,7 +410,7 @@ impl Stage<'_> {
             }
             BackendName::Netns | BackendName::Netem => {
                 let is_netem = backend == BackendName::Netem;
-                Box::new(LocalGround::build(
+                Box::new(LocalBackend::build(
                     self.home,
                     &self.lab_name(),
                     network,
@@ -419,21 +421,21 @@ impl Stage<'_> {
             }
             BackendName::Ssh => {
                 let hosts = set_up::testbed(self.suite, self.options.testbed.as_deref())?;
-                Box::new(SshGround::prepare(hosts, case)?)
+                Box::new(SshBackend::prepare(hosts, case)?)
             }
         };
-        let cell = Cell {
+        let run = HostRun {
             case,
             network,
-            protocol: point.protocol,
-            tool: point.tool,
-            ground: ground.as_ref(),
+            protocol: spec.protocol,
+            tool: spec.tool,
+            backend: host_backend.as_ref(),
             times,
-            folder: place,
+            folder: directory,
             progress: self.progress,
             is_local: backend != BackendName::Ssh,
         };
-        let measured = cell.measure()?;
+        let measured = run.measure()?;
         one.commands = measured.commands;
         one.warnings = measured.warnings;
         one.machine_bound = measured.machine_bound;
@@ -441,16 +443,16 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// What the emulator did over a way that was measured before.
-    fn verified(&self, way: &[Link]) -> Option<Vec<Row>> {
+    /// The verification of a path, if it was verified in this run.
+    fn cached_verification(&self, path: &[Link]) -> Option<Vec<Row>> {
         let verified = self.verified.lock().unwrap_or_else(PoisonError::into_inner);
-        verified.iter().find(|known| known.0 == way).map(|known| known.1.clone())
+        verified.iter().find(|known| known.0 == path).map(|known| known.1.clone())
     }
 
-    fn remember(&self, way: &[Link], rows: &[Row]) {
+    fn cache_verification(&self, path: &[Link], rows: &[Row]) {
         let mut verified = self.verified.lock().unwrap_or_else(PoisonError::into_inner);
-        if verified.iter().all(|known| known.0 != way) {
-            verified.push((way.to_vec(), rows.to_vec()));
+        if verified.iter().all(|known| known.0 != path) {
+            verified.push((path.to_vec(), rows.to_vec()));
         }
     }
 
@@ -460,8 +462,9 @@ impl Stage<'_> {
     }
 }
 
-/// What hosts on a way of several links do to this project's protocols, if any test has both.
-fn on_the_way(case: &Case, backend: BackendName) -> Option<String> {
+/// Explains the role of hosts on paths of several links, if a test has such a path and a protocol
+/// of this project.
+fn relay_warning(case: &Case, backend: BackendName) -> Option<String> {
     let has_several = case.networks.iter().any(|network| {
         case.tools
             .iter()
@@ -472,10 +475,10 @@ fn on_the_way(case: &Case, backend: BackendName) -> Option<String> {
         return None;
     }
     Some(if backend == BackendName::Sim {
-        "hosts on the way are relays for btp, brtp and brctp unless a protocol's `relays` says otherwise: where they recode, the bound is that of the worst hop, else what is left after all hops; flows of several kinds or between several hosts are from end to end, over hosts that forward packets"
+        "hosts on the path are recoding relays for btp, brtp and brctp, unless `relays` of the protocol differs. With recoding the bound is that of the worst hop, otherwise that of the losses of all hops together. Flows that differ in protocol or hosts are end to end, over hosts that forward IP packets"
             .to_owned()
     } else {
-        "hosts on the way forward packets: what stands here is from end to end, and the bound is what is left after all hops; relays that recode are in the backend sim"
+        "hosts on the path forward IP packets: figures are end to end, and the bound is that of the losses of all hops together. Recoding relays are available in the backend sim"
             .to_owned()
     })
 }

@@ -1,5 +1,5 @@
-//! How far a run is: a bar with the remaining time on a terminal, lines elsewhere, and a file of JSON
-//! lines that `serve` follows.
+//! Progress of a run: a bar with the remaining time on a terminal, lines elsewhere, and a file of
+//! JSON lines that `serve` follows.
 
 use std::fs::File;
 use std::io::{IsTerminal, Write};
@@ -14,10 +14,10 @@ use serde_json::{Value, json};
 use crate::result::{Measurement, Status};
 use crate::units::megabits;
 
-/// The file of JSON lines in the folder of a run.
-pub(crate) const LIVE: &str = "live.jsonl";
+/// File name of the JSON lines in the directory of a run.
+pub(crate) const EVENTS_FILE: &str = "live.jsonl";
 
-/// Tells how far a run is.
+/// Reports the progress of a run.
 pub(crate) struct Progress {
     bar: ProgressBar,
     quiet: bool,
@@ -27,19 +27,19 @@ pub(crate) struct Progress {
 
 struct State {
     live: File,
-    /// Seconds of work, in all and done.
+    /// Expected seconds of work, total and done.
     total: f64,
     done: f64,
-    /// When the running piece began, and its seconds.
-    piece: (Instant, f64),
+    /// Start and expected seconds of the current step.
+    step: (Instant, f64),
     start: Instant,
     is_virtual: bool,
 }
 
 impl Progress {
-    /// Begins a run of so many seconds.
+    /// Starts the progress of a run with this expected duration in seconds.
     pub(crate) fn new(folder: &Path, total: f64, is_virtual: bool, quiet: bool) -> Result<Self> {
-        let path = folder.join(LIVE);
+        let path = folder.join(EVENTS_FILE);
         let live =
             File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
         let is_terminal = !quiet && std::io::stderr().is_terminal();
@@ -55,7 +55,7 @@ impl Progress {
             live,
             total: total.max(1e-3),
             done: 0.0,
-            piece: (now, 0.0),
+            step: (now, 0.0),
             start: now,
             is_virtual,
         };
@@ -66,8 +66,8 @@ impl Progress {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Words for people.
-    pub(crate) fn say(&self, text: &str) {
+    /// Prints a line.
+    pub(crate) fn print(&self, text: &str) {
         if self.quiet {
             return;
         }
@@ -78,33 +78,33 @@ impl Progress {
         }
     }
 
-    fn note(state: &mut State, value: &Value) {
+    fn write_event(state: &mut State, value: &Value) {
         let mut line = value.to_string();
         line.push('\n');
-        // Whoever follows gets what could be written; the result does not depend on it.
+        // Best effort: the result of the run does not depend on followers.
         let _ = state.live.write_all(line.as_bytes());
     }
 
-    /// A piece of work begins that takes so many seconds.
+    /// Starts a step with this expected duration in seconds.
     pub(crate) fn begin(&self, what: &str, seconds: f64) {
         let mut state = self.state();
-        state.piece = (Instant::now(), seconds);
+        state.step = (Instant::now(), seconds);
         let at = state.start.elapsed().as_secs_f64();
-        let value = json!({ "event": "begin", "what": what, "at": at, "remaining": told_remaining(&state) });
-        Self::note(&mut state, &value);
+        let value = json!({ "event": "begin", "what": what, "at": at, "remaining": remaining_real_time(&state) });
+        Self::write_event(&mut state, &value);
         self.show(&state, what, None);
     }
 
-    /// The piece is done.
+    /// Ends the step.
     pub(crate) fn end(&self, seconds: f64) {
         let mut state = self.state();
         state.done += seconds;
-        state.piece = (Instant::now(), 0.0);
-        let share = (state.done / state.total).min(1.0);
-        self.bar.set_position((share * 1000.0) as u64);
+        state.step = (Instant::now(), 0.0);
+        let fraction = (state.done / state.total).min(1.0);
+        self.bar.set_position((fraction * 1000.0) as u64);
     }
 
-    /// What arrives at the moment, and how long messages take where that is measured.
+    /// Shows the present rate and queue, and the RTT if it is measured.
     pub(crate) fn sample(
         &self,
         what: &str,
@@ -116,12 +116,12 @@ impl Progress {
         let mut state = self.state();
         let mut value = json!({
             "event": "sample", "what": what, "at": at, "mbps": mbps, "queue_kB": queue_kilobytes,
-            "remaining": told_remaining(&state),
+            "remaining": remaining_real_time(&state),
         });
         if let Some(rtt) = rtt_ms {
             value["rtt_ms"] = rtt.into();
         }
-        Self::note(&mut state, &value);
+        Self::write_event(&mut state, &value);
         self.show(&state, what, rtt_ms.is_none().then_some(mbps));
     }
 
@@ -129,18 +129,18 @@ impl Progress {
         self.bar.set_prefix(what.to_owned());
         let rate =
             mbps.map_or(String::new(), |rate| format!("{:>6} Mbit/s  ", megabits(rate * 1e6)));
-        let left = crate::plan::time(remaining(state));
+        let left = crate::plan::time(remaining_seconds(state));
         self.bar.set_message(if state.is_virtual { rate } else { format!("{rate}{left} left") });
-        let running = state.piece.0.elapsed().as_secs_f64().min(state.piece.1);
+        let running = state.step.0.elapsed().as_secs_f64().min(state.step.1);
         self.bar.set_position(((state.done + running) / state.total * 1000.0).min(1000.0) as u64);
     }
 
-    /// A measurement is done.
+    /// Reports a finished measurement.
     pub(crate) fn measured(&self, case: &str, measurement: &Measurement) {
         let key = ["throughput_mbps", "rtt_p50_ms", "first_rtt_ms", "file_seconds", "exit_code"]
             .into_iter()
             .find_map(|name| {
-                Some((crate::result::figures::of(name)?, *measurement.figures.get(name)?))
+                Some((crate::result::figures::find(name)?, *measurement.figures.get(name)?))
             });
         let outcome = match (measurement.status, key, &measurement.reason) {
             (Status::Passed, Some((figure, value)), _) => {
@@ -151,10 +151,10 @@ impl Progress {
                 format!("FAILED: {}", reason.as_deref().unwrap_or_default())
             }
             (Status::Unsupported, _, reason) => {
-                format!("not here: {}", reason.as_deref().unwrap_or_default())
+                format!("unsupported: {}", reason.as_deref().unwrap_or_default())
             }
         };
-        self.say(&format!(
+        self.print(&format!(
             "{case} topology-{} {} {}: {}",
             measurement.network,
             measurement.label,
@@ -167,23 +167,23 @@ impl Progress {
             "protocol": measurement.label, "tool": measurement.tool,
             "status": measurement.status, "figures": measurement.figures,
         });
-        Self::note(&mut state, &value);
+        Self::write_event(&mut state, &value);
     }
 
-    /// The run is over.
+    /// Ends the progress.
     pub(crate) fn finish(&self, passed: bool) {
         self.bar.finish_and_clear();
         let mut state = self.state();
-        Self::note(&mut state, &json!({ "event": "end", "passed": passed }));
+        Self::write_event(&mut state, &json!({ "event": "end", "passed": passed }));
     }
 }
 
-/// Real seconds until the end; nothing in virtual time, which is as long as it computes.
-fn told_remaining(state: &State) -> Option<f64> {
-    (!state.is_virtual).then(|| remaining(state))
+/// Remaining seconds; `None` in virtual time, whose computing time is unknown.
+fn remaining_real_time(state: &State) -> Option<f64> {
+    (!state.is_virtual).then(|| remaining_seconds(state))
 }
 
-fn remaining(state: &State) -> f64 {
-    let running = state.piece.0.elapsed().as_secs_f64().min(state.piece.1);
+fn remaining_seconds(state: &State) -> f64 {
+    let running = state.step.0.elapsed().as_secs_f64().min(state.step.1);
     (state.total - state.done - running).max(0.0)
 }

@@ -1,4 +1,4 @@
-//! What is looked at while a tool runs: the emulator's queues and the kernel's sockets.
+//! Samples the queues of the emulator and the TCP sockets of the kernel while a tool runs.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -14,10 +14,10 @@ use crate::result::figures::{Figures, set};
 use crate::state::{Home, Lab};
 use crate::topology;
 
-/// Sockets that have moved less than this are of signalling.
-const SIGNALLING: u64 = 64 << 10;
+/// Sockets with fewer acknowledged bytes than this are control connections.
+const MIN_DATA_BYTES: u64 = 64 << 10;
 
-/// Sets the figures of a queue of bytes, in kB over time, before a rate.
+/// Sets the queue figures from the queue length in kB over time and the rate of the link.
 pub(crate) fn queue_figures(figures: &mut Figures, points: &[(f64, f64)], rate: u64) {
     if rate == 0 || points.is_empty() {
         return;
@@ -28,39 +28,39 @@ pub(crate) fn queue_figures(figures: &mut Figures, points: &[(f64, f64)], rate: 
     set(figures, "queue_max_ms", ms(points.iter().map(|point| point.1).fold(0.0, f64::max)));
 }
 
-/// What is looked at.
-pub(crate) struct Look<'a> {
+/// Configuration of the sampling.
+pub(crate) struct Sampler<'a> {
     pub(crate) home: &'a Home,
     pub(crate) lab: &'a Lab,
-    /// The links on the way of the data: number and whether it is forward.
+    /// The links on the path of the data: index, and whether it is taken forward.
     pub(crate) path: Vec<(usize, bool)>,
-    /// Nodes with a sender, the port of its flow, and the flow's name.
+    /// For each flow: node of the sender, port, label.
     pub(crate) flows: Vec<(u32, u16, String)>,
     pub(crate) interval: Duration,
     pub(crate) start: Instant,
     pub(crate) stop: &'a AtomicBool,
     pub(crate) progress: &'a Progress,
-    /// Whose progress it is.
+    /// Label of the measurement for the progress.
     pub(crate) what: &'a str,
 }
 
-/// What was seen.
+/// The samples.
 #[derive(Default)]
-pub(crate) struct Seen {
+pub(crate) struct Samples {
     pub(crate) series: Vec<Series>,
-    /// The queue of the slowest link on the way, in kB.
+    /// Queue of the slowest link on the path, in kB.
     pub(crate) queue: Vec<(f64, f64)>,
     pub(crate) slowest: u64,
 }
 
-impl Look<'_> {
-    /// Looks until it is stopped.
-    pub(crate) fn watch(&self) -> Seen {
+impl Sampler<'_> {
+    /// Samples until it is stopped.
+    pub(crate) fn run(&self) -> Samples {
         let sockets: Mutex<Vec<Series>> = Mutex::new(Vec::new());
         let mut nodes: Vec<u32> = self.flows.iter().map(|flow| flow.0).collect();
         nodes.sort_unstable();
         nodes.dedup();
-        let mut seen = Seen::default();
+        let mut samples = Samples::default();
         std::thread::scope(|scope| {
             for node in nodes {
                 let sockets = &sockets;
@@ -70,37 +70,37 @@ impl Look<'_> {
                 });
             }
             if self.lab.is_emulated {
-                seen = self.emulator();
+                samples = self.emulator();
             }
         });
-        seen.series.extend(sockets.into_inner().unwrap_or_else(PoisonError::into_inner));
-        seen
+        samples.series.extend(sockets.into_inner().unwrap_or_else(PoisonError::into_inner));
+        samples
     }
 
-    fn each(&self, mut look: impl FnMut(f64)) {
+    fn every_interval(&self, mut sample: impl FnMut(f64)) {
         let mut next = Instant::now();
         while !self.stop.load(Ordering::Relaxed) {
-            look(self.start.elapsed().as_secs_f64());
+            sample(self.start.elapsed().as_secs_f64());
             next += self.interval;
-            // A wait is cut in pieces, so that a long interval does not hold up the end.
+            // Sleep in short steps, so that a long interval does not delay the end.
             while Instant::now() < next && !self.stop.load(Ordering::Relaxed) {
-                let rest = next.saturating_duration_since(Instant::now());
-                std::thread::sleep(rest.min(Duration::from_millis(50)));
+                let remaining = next.saturating_duration_since(Instant::now());
+                std::thread::sleep(remaining.min(Duration::from_millis(50)));
             }
         }
     }
 
-    fn emulator(&self) -> Seen {
-        let on_the_way = self.path.iter().filter_map(|&(index, forward)| {
+    fn emulator(&self) -> Samples {
+        let path = self.path.iter().filter_map(|&(index, forward)| {
             let link = self.lab.links.get(index)?;
             let rate = if forward { link.forward.rate } else { link.backward.rate };
-            // No limit of rate is no bottleneck.
+            // A link without rate limit is no bottleneck.
             Some((if rate == 0 { u64::MAX } else { rate }, index, forward))
         });
-        let on_the_way: Vec<(u64, usize, bool)> = on_the_way.collect();
-        let Some(rate) = on_the_way.iter().map(|link| link.0).min() else { return Seen::default() };
-        // Several may be the slowest: the queue is before the one that others share.
-        let slowest: Vec<(usize, bool)> = on_the_way
+        let path: Vec<(u64, usize, bool)> = path.collect();
+        let Some(rate) = path.iter().map(|link| link.0).min() else { return Samples::default() };
+        // If several links are equally slow, the queue forms in front of one of them.
+        let slowest: Vec<(usize, bool)> = path
             .iter()
             .filter(|link| link.0 == rate)
             .map(|&(_, index, forward)| (index, forward))
@@ -108,8 +108,8 @@ impl Look<'_> {
         let rate = if rate == u64::MAX { 0 } else { rate };
         let last = self.path.last().copied();
         let (mut queue, mut drops) = (Vec::new(), Vec::new());
-        let (mut passed, mut told) = (None::<u64>, Instant::now());
-        self.each(|at| {
+        let (mut last_bytes, mut last_report) = (None::<u64>, Instant::now());
+        self.every_interval(|at| {
             let Ok(hops) = lab::report(self.home, self.lab) else { return };
             let of = |index: usize, forward: bool| {
                 hops.get(index).map(|hop| if forward { &hop.forward } else { &hop.backward })
@@ -119,16 +119,16 @@ impl Look<'_> {
             queue.push((at, queued));
             drops.push((at, all().map(|direction| direction.queue_drops).sum::<u64>() as f64));
             if let Some(out) = last.and_then(|(index, forward)| of(index, forward)) {
-                let elapsed = told.elapsed();
+                let elapsed = last_report.elapsed();
                 if elapsed >= Duration::from_millis(500) {
-                    if let Some(before) = passed {
+                    if let Some(before) = last_bytes {
                         let rate = out.bytes_out.saturating_sub(before) as f64 * 8e-6
                             / elapsed.as_secs_f64();
                         self.progress.sample(self.what, at, rate, queued, None);
                     }
-                    (passed, told) = (Some(out.bytes_out), Instant::now());
-                } else if passed.is_none() {
-                    (passed, told) = (Some(out.bytes_out), Instant::now());
+                    (last_bytes, last_report) = (Some(out.bytes_out), Instant::now());
+                } else if last_bytes.is_none() {
+                    (last_bytes, last_report) = (Some(out.bytes_out), Instant::now());
                 }
             }
         });
@@ -140,18 +140,16 @@ impl Look<'_> {
             unit: unit.to_owned(),
             points,
         };
-        let list = vec![
-            series("queue", "kB", queue.clone()),
-            series("drops at the queue", "frames", drops),
-        ];
-        Seen { series: list, queue, slowest: rate }
+        let list =
+            vec![series("queue", "kB", queue.clone()), series("queue drops", "frames", drops)];
+        Samples { series: list, queue, slowest: rate }
     }
 
-    /// The kernel's figures of the flows that send from a node.
+    /// Socket statistics of the flows that send from a node.
     fn sockets_of(&self, node: u32) -> Vec<Series> {
         let Some(host) = self.lab.shape.hosts.get(node as usize) else { return Vec::new() };
         let namespace = topology::namespace(&self.lab.name, host);
-        // This thread ends with the measurement, and so does its place in the namespace.
+        // This thread ends with the measurement, so it need not leave the namespace.
         if self.home.namespaces(&self.lab.name).enter(&namespace).is_err() {
             return Vec::new();
         }
@@ -159,15 +157,17 @@ impl Look<'_> {
         let flows: Vec<(u16, &String)> =
             self.flows.iter().filter(|flow| flow.0 == node).map(|flow| (flow.1, &flow.2)).collect();
         let mut values: BTreeMap<usize, Vec<(f64, [f64; 5])>> = BTreeMap::new();
-        self.each(|at| {
+        self.every_interval(|at| {
             let Ok(all) = states.all() else { return };
             for (index, (port, _)) in flows.iter().enumerate() {
                 let mine: Vec<&TcpState> = all
                     .iter()
-                    .filter(|state| state.remote_port == *port && state.acknowledged > SIGNALLING)
+                    .filter(|state| {
+                        state.remote_port == *port && state.acknowledged > MIN_DATA_BYTES
+                    })
                     .collect();
                 if !mine.is_empty() {
-                    values.entry(index).or_default().push((at, together(&mine)));
+                    values.entry(index).or_default().push((at, aggregate(&mine)));
                 }
             }
         });
@@ -194,10 +194,10 @@ impl Look<'_> {
     }
 }
 
-/// Several sockets of one flow: sums, and the mean of the round-trip times.
-fn together(states: &[&TcpState]) -> [f64; 5] {
+/// Aggregates the sockets of one flow: sums, and the mean of the RTTs.
+fn aggregate(states: &[&TcpState]) -> [f64; 5] {
     let sum = |value: fn(&TcpState) -> f64| states.iter().map(|state| value(state)).sum::<f64>();
-    // Before the first measurement the kernel says that it paces at all there is.
+    // Before the first measurement the kernel reports an unlimited pacing rate.
     let pacing = |state: &TcpState| match state.pacing_rate {
         u64::MAX => 0.0,
         rate => rate as f64,

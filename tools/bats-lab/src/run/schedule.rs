@@ -1,19 +1,19 @@
-//! When the flows beside a tool run.
+//! Schedule of the competing flows of a tool.
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::plan::{Flow, Tool};
 
-/// When a flow runs, in seconds from the start of the tool.
+/// Start and duration of a flow, in seconds from the start of the tool.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Times {
     pub(crate) delay: f64,
     pub(crate) duration: f64,
 }
 
-/// What the file says, or what the seed decides: a delay up to 10 s, a duration of 10 to 20 s, cut to
-/// the end of the tool.
+/// Values of the file, or random values from the seed: a delay up to 10 s and a duration of 10 to
+/// 20 s, limited to the end of the tool.
 pub(crate) fn times(flows: &[Flow], tool: &Tool, seed: u64) -> Vec<Times> {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let length = tool.seconds();
@@ -34,15 +34,15 @@ mod tests {
     use crate::plan::{Protocol, ProtocolKind, ToolKind};
 
     #[test]
-    fn flows_end_with_the_tool_and_follow_from_the_seed() {
+    fn flows_end_with_the_tool_and_are_reproducible() {
         let kind = ToolKind::Ping { count: 1, size: 64 };
         let tool =
             Tool { name: "x".into(), client: 0, server: 1, interval: 1.0, intervals: 15, kind };
         let protocol =
             Protocol { name: "udp".into(), label: "UDP".into(), kind: ProtocolKind::Udp };
         let drawn = Flow { protocol, client: 0, server: 1, delay: None, duration: None };
-        let said = Flow { delay: Some(3.0), duration: Some(4.0), ..drawn.clone() };
-        let flows = [drawn, said];
+        let configured = Flow { delay: Some(3.0), duration: Some(4.0), ..drawn.clone() };
+        let flows = [drawn, configured];
         for seed in 0..100 {
             let all = times(&flows, &tool, seed);
             assert_eq!(all, times(&flows, &tool, seed));

@@ -1,13 +1,13 @@
-//! What comes before the measurements: rights, versions, the emulator's own figures.
+//! Preparation of a run: privileges, versions, verification of the emulator.
 
 use std::collections::BTreeMap;
 use std::fs;
 
 use anyhow::{Context, Result, bail};
 
-use super::Stage;
-use crate::backend::Ground;
-use crate::backend::local::LocalGround;
+use super::RunContext;
+use crate::backend::HostBackend;
+use crate::backend::local::LocalBackend;
 use crate::backend::netem;
 use crate::config::model::BackendName;
 use crate::lab;
@@ -17,33 +17,33 @@ use crate::result::CaseResult;
 use crate::state::Home;
 use crate::verify::{Effort, Row, measure};
 
-/// The emulator's check over the only way of a test, and over each of several.
-const WHOLE: Effort = Effort { pings: 400, packets: 60_000, seconds: 2 };
-const BRIEF: Effort = Effort { pings: 150, packets: 60_000, seconds: 1 };
-/// Processors that the emulator may use in its own check; a link's thread has one.
-const SHORT_OF_TIME: f64 = 0.8;
+/// Effort of the verification of the emulator, for the only path of a test and for each of several.
+const SINGLE_PATH_EFFORT: Effort = Effort { pings: 400, packets: 60_000, seconds: 2 };
+const MULTI_PATH_EFFORT: Effort = Effort { pings: 150, packets: 60_000, seconds: 1 };
+/// Maximum CPU use of the emulator in its verification; each link has one thread.
+const MAX_EMULATOR_CPU: f64 = 0.8;
 
-/// Gets the rights that namespaces need, and looks for netem.
+/// Obtains the privileges for namespaces and checks netem.
 pub(super) fn rights(home: &Home, needs_netem: bool) -> Result<()> {
-    lab::obtain_rights(home)
-        .context("this test needs network namespaces; `--backend sim` needs none")?;
-    if needs_netem && let Some(why) = netem::obstacle() {
+    lab::obtain_privileges(home)
+        .context("this test needs network namespaces (`--backend sim` does not)")?;
+    if needs_netem && let Some(why) = netem::unavailable_reason() {
         bail!("the backend netem does not work here: {why}");
     }
     Ok(())
 }
 
-/// Seconds that a test takes.
-pub(super) fn seconds(case: &Case, backend: BackendName) -> f64 {
+/// Expected duration of a test in seconds.
+pub(super) fn case_seconds(case: &Case, backend: BackendName) -> f64 {
     if backend == BackendName::Sim { case.measurements() as f64 } else { case.seconds() }
 }
 
-/// Seconds that a measurement takes; in virtual time each counts the same.
-pub(super) fn point_seconds(tool: &Tool, backend: BackendName) -> f64 {
+/// Expected duration of a measurement in seconds; in virtual time all count the same.
+pub(super) fn measurement_seconds(tool: &Tool, backend: BackendName) -> f64 {
     if backend == BackendName::Sim { 1.0 } else { tool.seconds() + 1.5 }
 }
 
-/// The hosts of the testbed that was asked for, or of the only one.
+/// The hosts of the named testbed, or of the only one.
 pub(super) fn testbed<'a>(suite: &'a Suite, name: Option<&str>) -> Result<&'a [Host]> {
     let names: Vec<&str> = suite.testbeds.iter().map(|(name, _)| name.as_str()).collect();
     match name {
@@ -56,90 +56,94 @@ pub(super) fn testbed<'a>(suite: &'a Suite, name: Option<&str>) -> Result<&'a [H
             [] => {
                 bail!("the backend ssh needs `testbeds` in {}: the hosts to measure on", suite.file)
             }
-            _ => bail!("which testbed? say --testbed with one of: {}", names.join(", ")),
+            _ => bail!("several testbeds: choose one with --testbed: {}", names.join(", ")),
         },
     }
 }
 
-/// What a reader has to know where the links themselves were not measured.
-pub(super) fn unverified(backend: BackendName, no_verify: bool) -> Option<&'static str> {
+/// Warning if the links were not verified.
+pub(super) fn unverified_warning(backend: BackendName, no_verify: bool) -> Option<&'static str> {
     match backend {
         BackendName::Netns if no_verify => {
-            Some("the emulator itself was not measured in this run: --no-verify")
+            Some("the emulator was not verified in this run: --no-verify")
         }
         BackendName::Netns => {
-            Some("the emulator itself was not measured in this run: the test says `verify: false`")
+            Some("the emulator was not verified in this run: the test sets `verify: false`")
         }
         BackendName::Netem => {
-            Some("the links themselves were not measured: that is for the emulator of netns")
+            Some("the links were not verified: only the backend netns supports it")
         }
-        BackendName::Ssh => Some("links of real hosts are what they are: nobody measured them"),
+        BackendName::Ssh => Some("the links of real hosts were not verified"),
         BackendName::Sim => None,
     }
 }
 
-/// Measures the emulator over the ways of the test, each different one of a run once.
-pub(super) fn verify(stage: &Stage<'_>, case: &Case, result: &mut CaseResult) -> Result<()> {
+/// Verifies the emulator over the paths of the test. Each distinct path is verified once per run.
+pub(super) fn verify(context: &RunContext<'_>, case: &Case, result: &mut CaseResult) -> Result<()> {
     let checks = case.checks();
-    let effort = if checks.len() > 1 { BRIEF } else { WHOLE };
-    let seconds = case.verifying() / checks.len().max(1) as f64;
+    let effort = if checks.len() > 1 { MULTI_PATH_EFFORT } else { SINGLE_PATH_EFFORT };
+    let seconds = case.verification_seconds() / checks.len().max(1) as f64;
     for check in &checks {
-        stage.progress.begin(&format!("the emulator itself, {}", check.name()), seconds);
-        let rows = match stage.verified(&check.way) {
+        context.progress.begin(&format!("verifying the emulator, {}", check.name()), seconds);
+        let rows = match context.cached_verification(&check.path_links) {
             Some(rows) => Ok(rows),
-            None => over(stage, case, check, effort),
+            None => measure_path(context, case, check, effort),
         };
-        stage.progress.end(seconds);
+        context.progress.end(seconds);
         match rows {
             Ok(rows) => {
-                stage.remember(&check.way, &rows);
+                context.cache_verification(&check.path_links, &rows);
                 let named = |row: Row| Row { over: Some(check.name()), ..row };
                 result.verification.extend(rows.into_iter().map(named));
             }
             Err(error) => {
                 crate::interrupt::check()?;
                 let name = check.name();
-                let text = format!("the emulator could not be measured over {name}: {error:#}");
+                let text = format!("the emulator could not be verified over {name}: {error:#}");
                 result.warnings.push(text);
             }
         }
     }
-    let mut bad: Vec<&str> = result
+    let mut out_of_tolerance: Vec<&str> = result
         .verification
         .iter()
         .filter(|row| row.good == Some(false))
         .filter_map(|row| row.over.as_deref())
         .collect();
-    bad.dedup();
-    if !bad.is_empty() {
+    out_of_tolerance.dedup();
+    if !out_of_tolerance.is_empty() {
         result.warnings.push(format!(
-            "the emulator did not do what was asked for over {}: see its own figures",
-            bad.join("; ")
+            "the emulator is out of tolerance over {}: see its verification",
+            out_of_tolerance.join("; ")
         ));
     }
-    let is_short =
-        |row: &Row| row.what.starts_with("emulator's processors") && row.value > SHORT_OF_TIME;
-    if result.verification.iter().any(is_short) {
-        result
-            .warnings
-            .push("the emulator was short of processor time in its own check".to_owned());
+    let is_overloaded =
+        |row: &Row| row.what.starts_with("emulator CPU") && row.value > MAX_EMULATOR_CPU;
+    if result.verification.iter().any(is_overloaded) {
+        result.warnings.push("the emulator was overloaded in its verification".to_owned());
     }
     Ok(())
 }
 
-/// Measures over a way.
-fn over(stage: &Stage<'_>, case: &Case, check: &Check, effort: Effort) -> Result<Vec<Row>> {
-    let network = case.networks.get(check.network).context("there is no such network")?;
+/// Verifies the emulator over one path.
+fn measure_path(
+    context: &RunContext<'_>,
+    case: &Case,
+    check: &Check,
+    effort: Effort,
+) -> Result<Vec<Row>> {
+    let network = case.networks.get(check.network).context("no such network")?;
     let network = Network { links: check.links.clone(), ..network.clone() };
-    let name = stage.lab_name();
-    let ground = LocalGround::build(stage.home, &name, &network, case.seed, stage.programs, false)?;
-    match ground.lab() {
+    let name = context.lab_name();
+    let backend =
+        LocalBackend::build(context.home, &name, &network, case.seed, context.programs, false)?;
+    match backend.lab() {
         Some((home, lab)) => measure(home, lab, (check.from, check.to), effort, &|_| {}),
         None => bail!("there is no emulator"),
     }
 }
 
-/// The versions of all that takes part.
+/// Versions of all programs that take part.
 pub(super) fn versions() -> BTreeMap<String, String> {
     let mut versions: BTreeMap<String, String> = crate::demo::versions(None).into_iter().collect();
     if let Some(path) = std::env::current_exe().ok().map(|own| own.with_file_name("bats_iperf"))

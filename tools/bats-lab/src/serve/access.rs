@@ -1,4 +1,4 @@
-//! Who may ask: this machine's own pages, or who knows the token.
+//! Access control: local pages of this user, or clients with the token.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,19 +8,19 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-use super::{Refusal, Server, peer};
+use super::{ApiError, Server, peer};
 
 const COOKIE: &str = "batslab-token";
 
-/// What is asked of a request.
+/// Requirements for requests.
 pub(super) struct Access {
-    /// The names by which this server is known, with its port.
+    /// Accepted host names with the port of this server.
     hosts: Vec<String>,
-    /// Whether any name will do: whoever knows the token is welcome from everywhere.
+    /// Whether any host name is accepted, because clients must have the token.
     any_host: bool,
     token: Option<String>,
     address: SocketAddr,
-    /// Where no token tells who asks: the users of this machine who may, and no other.
+    /// Without a token: the local users who may access the server.
     users: Vec<u32>,
 }
 
@@ -37,31 +37,31 @@ impl Access {
         Self { hosts, any_host, token, address, users: users() }
     }
 
-    /// Whether who asks is on this machine and may do what this server does, as far as that is not the
-    /// token's affair: whoever starts a test runs commands as the user of this server.
-    fn is_welcome(&self, peer: Option<SocketAddr>) -> bool {
+    /// Whether the client may access this server: it has to present a token, or it is an allowed
+    /// user on this machine. Clients can run commands as the user of this server.
+    fn is_allowed_user(&self, peer: Option<SocketAddr>) -> bool {
         self.token.is_some()
             || peer.filter(|peer| peer.ip().is_loopback()).is_some_and(|peer| {
                 peer::user(peer, self.address).is_some_and(|user| self.users.contains(&user))
             })
     }
 
-    /// Whether the names in a request are this server's. Another page's request has another origin; a
-    /// name that was made to point here has another host.
-    fn names_fit(&self, method: &Method, headers: &HeaderMap) -> bool {
+    /// Whether host and origin of a request are those of this server. This rejects requests of
+    /// other pages (their origin differs) and DNS rebinding (the host differs).
+    fn matches_origin(&self, method: &Method, headers: &HeaderMap) -> bool {
         let host =
             headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
         let known = self.any_host || self.hosts.iter().any(|one| one == host);
         let origin = headers.get(header::ORIGIN).map(|origin| origin.to_str().unwrap_or("?"));
-        // Browsers that tell from where a request comes tell it also where there is no origin.
+        // `Sec-Fetch-Site` also covers requests without `Origin`.
         let from = headers.get("sec-fetch-site").map(|from| from.to_str().unwrap_or("?"));
-        let is_ours = from.is_none_or(|from| ["same-origin", "none"].contains(&from));
+        let is_same_site = from.is_none_or(|from| ["same-origin", "none"].contains(&from));
         known
-            && (is_ours || *method == Method::GET)
+            && (is_same_site || *method == Method::GET)
             && origin.is_none_or(|origin| origin.strip_prefix("http://") == Some(host))
     }
 
-    fn knows_token(&self, request: &Request) -> bool {
+    fn has_token(&self, request: &Request) -> bool {
         let Some(token) = &self.token else { return true };
         let headers = request.headers();
         let bearer = headers
@@ -73,11 +73,14 @@ impl Access {
         let cookie = cookies
             .split(';')
             .find_map(|cookie| cookie.trim().strip_prefix(COOKIE)?.strip_prefix('='));
-        [bearer, cookie, asked(request)].into_iter().flatten().any(|known| same(known, token))
+        [bearer, cookie, token_of_query(request)]
+            .into_iter()
+            .flatten()
+            .any(|known| equal_in_constant_time(known, token))
     }
 }
 
-/// This server's user, root, and who became root by sudo to start it.
+/// The user of this server, root, and the user who started it by sudo.
 fn users() -> Vec<u32> {
     let own = nix::unistd::geteuid();
     let mut users = vec![own.as_raw(), 0];
@@ -87,19 +90,19 @@ fn users() -> Vec<u32> {
     users
 }
 
-/// The token in the address.
-fn asked(request: &Request) -> Option<&str> {
+/// The token in the query string.
+fn token_of_query(request: &Request) -> Option<&str> {
     request.uri().query()?.split('&').find_map(|pair| pair.strip_prefix("token="))
 }
 
-/// Whether two texts are the same, in a time that does not tell where they differ.
-fn same(one: &str, other: &str) -> bool {
+/// Compares two texts in constant time.
+fn equal_in_constant_time(one: &str, other: &str) -> bool {
     let (one, other) = (blake3::hash(one.as_bytes()), blake3::hash(other.as_bytes()));
-    // The comparison of hashes takes the same time for all.
+    // blake3 compares hashes in constant time.
     one == other
 }
 
-/// Lets a request through, or not.
+/// Checks a request before it is handled.
 pub(super) async fn check(
     State(server): State<Arc<Server>>,
     request: Request,
@@ -107,23 +110,24 @@ pub(super) async fn check(
 ) -> Response {
     let access = &server.access;
     let peer = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|peer| peer.0);
-    if !access.is_welcome(peer) {
-        let text = "this server is another user's: start it with --token, and say /?token=TOKEN";
-        return Refusal(StatusCode::FORBIDDEN, text.into()).into_response();
+    if !access.is_allowed_user(peer) {
+        let text =
+            "this server belongs to another user: start it with --token and open /?token=TOKEN";
+        return ApiError(StatusCode::FORBIDDEN, text.into()).into_response();
     }
-    if !access.names_fit(request.method(), request.headers()) {
-        return Refusal(StatusCode::FORBIDDEN, "this request comes from another page".into())
+    if !access.matches_origin(request.method(), request.headers()) {
+        return ApiError(StatusCode::FORBIDDEN, "this request comes from another page".into())
             .into_response();
     }
-    if !access.knows_token(&request) {
-        return Refusal(
+    if !access.has_token(&request) {
+        return ApiError(
             StatusCode::UNAUTHORIZED,
-            "this server wants its token: /?token=TOKEN".into(),
+            "a token is required: open /?token=TOKEN".into(),
         )
         .into_response();
     }
     let cookie = (request.method() == Method::GET)
-        .then(|| asked(&request).map(str::to_owned))
+        .then(|| token_of_query(&request).map(str::to_owned))
         .flatten()
         .and_then(|token| {
             HeaderValue::from_str(&format!("{COOKIE}={token}; HttpOnly; SameSite=Strict; Path=/"))
@@ -146,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_others_do_not_fit() {
+    fn requests_with_foreign_host_or_origin_are_rejected() {
         let access = Access::new("127.0.0.1:8042".parse().unwrap(), None);
         let headers = |pairs: &[(header::HeaderName, &str)]| {
             pairs
@@ -154,24 +158,25 @@ mod tests {
                 .map(|(name, value)| (name.clone(), HeaderValue::from_str(value).unwrap()))
                 .collect::<HeaderMap>()
         };
-        let fits = |pairs: &[(header::HeaderName, &str)]| {
-            [Method::GET, Method::POST].map(|method| access.names_fit(&method, &headers(pairs)))
+        let accepted = |pairs: &[(header::HeaderName, &str)]| {
+            [Method::GET, Method::POST]
+                .map(|method| access.matches_origin(&method, &headers(pairs)))
         };
         let (local, own) = ((header::HOST, "localhost:8042"), (header::HOST, "127.0.0.1:8042"));
-        assert_eq!(fits(std::slice::from_ref(&local)), [true, true]);
-        assert_eq!(fits(&[own, (header::ORIGIN, "http://127.0.0.1:8042")]), [true, true]);
-        assert_eq!(fits(&[(header::HOST, "evil.example:8042")]), [false, false]);
-        assert_eq!(fits(&[]), [false, false]);
+        assert_eq!(accepted(std::slice::from_ref(&local)), [true, true]);
+        assert_eq!(accepted(&[own, (header::ORIGIN, "http://127.0.0.1:8042")]), [true, true]);
+        assert_eq!(accepted(&[(header::HOST, "evil.example:8042")]), [false, false]);
+        assert_eq!(accepted(&[]), [false, false]);
         for origin in ["http://evil.example", "null", "https://localhost:8042"] {
             assert_eq!(
-                fits(&[local.clone(), (header::ORIGIN, origin)]),
+                accepted(&[local.clone(), (header::ORIGIN, origin)]),
                 [false, false],
                 "{origin}"
             );
         }
         let from = header::HeaderName::from_static("sec-fetch-site");
-        // A link of another page may lead here; nothing else of it may.
-        assert_eq!(fits(&[local.clone(), (from.clone(), "cross-site")]), [true, false]);
-        assert_eq!(fits(&[local, (from, "same-origin")]), [true, true]);
+        // Another page may link to this server; other requests from it are rejected.
+        assert_eq!(accepted(&[local.clone(), (from.clone(), "cross-site")]), [true, false]);
+        assert_eq!(accepted(&[local, (from, "same-origin")]), [true, true]);
     }
 }

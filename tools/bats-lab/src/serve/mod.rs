@@ -1,5 +1,4 @@
-//! `batslab serve`: past runs, cases to start, and what runs now, in a web page with a REST interface
-//! behind it.
+//! `batslab serve`: a web page and a REST API for past runs, shipped cases and the running test.
 
 mod access;
 mod live;
@@ -30,12 +29,12 @@ use access::Access;
 use runs::Runs;
 
 const PAGE: &str = include_str!("page.html");
-/// Longest request.
-const LONGEST: usize = 1 << 20;
-/// Shortest token.
-const TOKEN: usize = 16;
+/// Maximum size of a request in bytes.
+const MAX_REQUEST_BYTES: usize = 1 << 20;
+/// Minimum length of a token.
+const MIN_TOKEN_LENGTH: usize = 16;
 
-/// What all requests share.
+/// State shared by all requests.
 struct Server {
     access: Access,
     runs: Runs,
@@ -43,47 +42,48 @@ struct Server {
 
 type Shared = Arc<Server>;
 
-/// An answer, or why not.
-type Answer<T> = Result<T, Refusal>;
+/// A response, or an error.
+type ApiResult<T> = Result<T, ApiError>;
 
-/// Why a request is not answered.
-pub(crate) struct Refusal(StatusCode, String);
+/// An error response.
+pub(crate) struct ApiError(StatusCode, String);
 
-impl Refusal {
-    fn wrong(text: impl Into<String>) -> Self {
+impl ApiError {
+    fn bad_request(text: impl Into<String>) -> Self {
         Self(StatusCode::BAD_REQUEST, text.into())
     }
 
-    fn missing(text: impl Into<String>) -> Self {
+    fn not_found(text: impl Into<String>) -> Self {
         Self(StatusCode::NOT_FOUND, text.into())
     }
 }
 
-impl From<anyhow::Error> for Refusal {
+impl From<anyhow::Error> for ApiError {
     fn from(error: anyhow::Error) -> Self {
         Self(StatusCode::INTERNAL_SERVER_ERROR, format!("{error:#}"))
     }
 }
 
-impl IntoResponse for Refusal {
+impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         (self.0, Json(json!({ "error": self.1 }))).into_response()
     }
 }
 
-/// The body of a request. What is wrong with it is told in the same shape as all else.
+/// A JSON body. Invalid bodies are reported in the same format as other errors.
 struct Body<T>(T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
-    type Rejection = Refusal;
+    type Rejection = ApiError;
 
-    async fn from_request(request: Request, state: &S) -> Answer<Self> {
+    async fn from_request(request: Request, state: &S) -> ApiResult<Self> {
         match Json::from_request(request, state).await {
             Ok(Json(body)) => Ok(Self(body)),
-            Err(JsonRejection::MissingJsonContentType(error)) => {
-                Err(Refusal(error.status(), "say `Content-Type: application/json`".into()))
-            }
-            Err(error) => Err(Refusal(error.status(), error.body_text())),
+            Err(JsonRejection::MissingJsonContentType(error)) => Err(ApiError(
+                error.status(),
+                "the request needs `Content-Type: application/json`".into(),
+            )),
+            Err(error) => Err(ApiError(error.status(), error.body_text())),
         }
     }
 }
@@ -91,23 +91,25 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
 /// Serves until it is interrupted.
 ///
 /// # Errors
-/// Where it cannot listen, or would listen for everybody without a token.
+/// If it cannot listen, or if the address is not loopback and there is no token.
 pub(crate) fn run(options: &ServeOptions) -> Result<()> {
     let token = options.token.clone().or_else(|| std::env::var("BATSLAB_TOKEN").ok());
     match &token {
         None if !options.listen.ip().is_loopback() => {
             bail!(
-                "{} is not loopback: say --token, for whoever reaches this page runs commands",
+                "{} is not loopback: --token is required, because clients can run commands",
                 options.listen
             );
         }
-        Some(token) if token.len() < TOKEN => bail!("a token has {TOKEN} letters or more"),
+        Some(token) if token.len() < MIN_TOKEN_LENGTH => {
+            bail!("a token needs at least {MIN_TOKEN_LENGTH} characters")
+        }
         _ => {}
     }
     interrupt::watch()?;
     std::fs::create_dir_all(&options.results)
-        .with_context(|| format!("cannot make {}", options.results.display()))?;
-    let results = options.results.canonicalize().context("cannot find the folder of results")?;
+        .with_context(|| format!("cannot create {}", options.results.display()))?;
+    let results = options.results.canonicalize().context("cannot find the results directory")?;
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(serve(options.listen, token, results))
@@ -129,19 +131,17 @@ async fn serve(listen: SocketAddr, token: Option<String>, results: PathBuf) -> R
         .route("/api/runs/{name}", get(result).delete(stop))
         .route("/api/runs/{name}/live", get(follow))
         .route("/runs/{name}/{*path}", get(file))
-        .fallback(|| async {
-            Refusal::missing("nothing is there: see \"The page\" in docs/lab.md")
-        })
+        .fallback(|| async { ApiError::not_found("not found: see \"The page\" in docs/lab.md") })
         .method_not_allowed_fallback(|| async {
-            Refusal(StatusCode::METHOD_NOT_ALLOWED, "this is asked for by another method".into())
+            ApiError(StatusCode::METHOD_NOT_ALLOWED, "method not allowed".into())
         })
         .layer(middleware::from_fn_with_state(Arc::clone(&server), access::check))
-        .layer(DefaultBodyLimit::max(LONGEST))
+        .layer(DefaultBodyLimit::max(MAX_REQUEST_BYTES))
         .with_state(Arc::clone(&server));
     let router = router.into_make_service_with_connect_info::<SocketAddr>();
     let serving = axum::serve(listener, router);
     let done = tokio::select! {
-        served = async { serving.await } => served.context("the server broke"),
+        served = async { serving.await } => served.context("the server failed"),
         () = interrupted() => Ok(()),
     };
     server.runs.end_all();
@@ -167,75 +167,76 @@ async fn cases() -> Json<Value> {
     Json(list.collect())
 }
 
-async fn case(Path(name): Path<String>) -> Answer<String> {
-    let source = shipped::case(&name).map_err(|error| Refusal::missing(format!("{error:#}")))?;
+async fn case(Path(name): Path<String>) -> ApiResult<String> {
+    let source = shipped::case(&name).map_err(|error| ApiError::not_found(format!("{error:#}")))?;
     Ok(source.text().to_owned())
 }
 
-/// A test file as text.
+/// The text of a test file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Text {
     yaml: String,
 }
 
-async fn check(State(server): State<Shared>, Body(text): Body<Text>) -> Answer<Json<Value>> {
+async fn check(State(server): State<Shared>, Body(text): Body<Text>) -> ApiResult<Json<Value>> {
     let plan = blocking(move || server.runs.check(&text.yaml, None))
         .await?
-        .map_err(|error| Refusal::wrong(format!("{error:#}")))?;
+        .map_err(|error| ApiError::bad_request(format!("{error:#}")))?;
     Ok(Json(json!({ "plan": plan })))
 }
 
-/// What to start: a shipped case, or a test file as text.
+/// A run to start: a shipped case, or the text of a test file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Order {
+pub(crate) struct StartRequest {
     case: Option<String>,
     yaml: Option<String>,
     only: Option<String>,
     backend: Option<crate::config::model::BackendName>,
 }
 
-async fn start(State(server): State<Shared>, Body(order): Body<Order>) -> Answer<Response> {
+async fn start(
+    State(server): State<Shared>,
+    Body(order): Body<StartRequest>,
+) -> ApiResult<Response> {
     let name = blocking(move || server.runs.start(&order)).await??;
     Ok((StatusCode::CREATED, Json(json!({ "name": name }))).into_response())
 }
 
-async fn list(State(server): State<Shared>) -> Answer<Json<Value>> {
+async fn list(State(server): State<Shared>) -> ApiResult<Json<Value>> {
     blocking(move || server.runs.list()).await.map(Json)
 }
 
-/// Does what reads files on a thread that may wait.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Answer<T> {
+/// Runs blocking file operations on a separate thread.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> ApiResult<T> {
     tokio::task::spawn_blocking(work)
         .await
-        .map_err(|_| Refusal(StatusCode::INTERNAL_SERVER_ERROR, "the answer broke off".into()))
+        .map_err(|_| ApiError(StatusCode::INTERNAL_SERVER_ERROR, "the request panicked".into()))
 }
 
-async fn result(State(server): State<Shared>, Path(name): Path<String>) -> Answer<Response> {
+async fn result(State(server): State<Shared>, Path(name): Path<String>) -> ApiResult<Response> {
     let path = server.runs.file(&name, "result.json")?;
-    let bytes =
-        tokio::fs::read(path).await.map_err(|_| Refusal::missing("there is no result yet"))?;
+    let bytes = tokio::fs::read(path).await.map_err(|_| ApiError::not_found("no result yet"))?;
     Ok(([(header::CONTENT_TYPE, "application/json")], bytes).into_response())
 }
 
-async fn stop(State(server): State<Shared>, Path(name): Path<String>) -> Answer<Json<Value>> {
+async fn stop(State(server): State<Shared>, Path(name): Path<String>) -> ApiResult<Json<Value>> {
     server.runs.stop(&name)?;
     Ok(Json(json!({ "stopped": name })))
 }
 
-async fn follow(State(server): State<Shared>, Path(name): Path<String>) -> Answer<Response> {
-    let path = server.runs.file(&name, crate::run::progress::LIVE)?;
+async fn follow(State(server): State<Shared>, Path(name): Path<String>) -> ApiResult<Response> {
+    let path = server.runs.file(&name, crate::run::progress::EVENTS_FILE)?;
     Ok(live::stream(server, name, path).into_response())
 }
 
 async fn file(
     State(server): State<Shared>,
     Path((name, path)): Path<(String, String)>,
-) -> Answer<Response> {
+) -> ApiResult<Response> {
     let place = server.runs.file(&name, &path)?;
-    let bytes =
-        tokio::fs::read(&place).await.map_err(|_| Refusal::missing("there is no such file"))?;
+    let bytes = tokio::fs::read(&place).await.map_err(|_| ApiError::not_found("no such file"))?;
     let kind = match place.extension().and_then(|end| end.to_str()) {
         Some("html") => "text/html; charset=utf-8",
         Some("json") => "application/json",

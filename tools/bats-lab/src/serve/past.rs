@@ -1,4 +1,4 @@
-//! What lists show of past runs: read from their results once, as long as these stay as they are.
+//! Cached summaries of past runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,7 +9,7 @@ use std::time::SystemTime;
 
 use serde::Deserialize;
 
-/// What a list shows of a run.
+/// Summary of a run for lists.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub(super) struct Summary {
     pub(super) passed: bool,
@@ -18,39 +18,39 @@ pub(super) struct Summary {
     pub(super) seconds: f64,
 }
 
-/// When a file was written, and how long it is.
+/// Modification time and size of a file.
 type Stamp = (Option<SystemTime>, u64);
 
-/// What is known of past runs, by name.
+/// Summaries by name of the run.
 #[derive(Default)]
-pub(super) struct Past(Mutex<BTreeMap<String, (Stamp, Option<Summary>)>>);
+pub(super) struct SummaryCache(Mutex<BTreeMap<String, (Stamp, Option<Summary>)>>);
 
-impl Past {
-    fn known(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, (Stamp, Option<Summary>)>> {
+impl SummaryCache {
+    fn entries(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, (Stamp, Option<Summary>)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a list shows of the run in the folder; nothing where it has no result, or one of another
-    /// format. The file is read without a lock.
+    /// The summary of the run in the directory; `None` if it has no result, or one in another
+    /// format. The file is read without holding the lock.
     pub(super) fn summary(&self, name: &str, folder: &Path) -> Option<Summary> {
         let file = fs::File::open(folder.join("result.json")).ok()?;
         let data = file.metadata().ok()?;
         let stamp = (data.modified().ok(), data.len());
-        if let Some((known, summary)) = self.known().get(name)
+        if let Some((known, summary)) = self.entries().get(name)
             && *known == stamp
         {
             return summary.clone();
         }
-        // All but a few words of it is passed over.
+        // The deserializer skips all other keys.
         let summary: Option<Summary> = serde_json::from_reader(BufReader::new(file)).ok();
-        self.known().insert(name.to_owned(), (stamp, summary.clone()));
+        self.entries().insert(name.to_owned(), (stamp, summary.clone()));
         summary
     }
 
-    /// Forgets all other runs.
+    /// Removes all other runs from the cache.
     pub(super) fn keep(&self, names: &[String]) {
         let names: BTreeSet<&String> = names.iter().collect();
-        self.known().retain(|name, _| names.contains(name));
+        self.entries().retain(|name, _| names.contains(name));
     }
 }
 
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_has_changed_is_read_again_and_what_has_not_is_not() {
+    fn only_changed_results_are_read_again() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("result.json");
         let write = |passed: bool, more: &str| {
@@ -68,13 +68,13 @@ mod tests {
             });
             fs::write(&file, text.to_string()).unwrap();
         };
-        let past = Past::default();
+        let past = SummaryCache::default();
         assert_eq!(past.summary("a", folder.path()), None);
         write(true, "");
         assert!(past.summary("a", folder.path()).is_some_and(|one| one.passed));
         write(false, "longer");
         assert!(past.summary("a", folder.path()).is_some_and(|one| !one.passed));
-        // The same stamp: what is remembered is told.
+        // With the same stamp the cached summary is returned.
         let stamp = fs::metadata(&file).unwrap().modified().unwrap();
         write(false, "nonsens");
         let mut text = fs::read(&file).unwrap();
@@ -85,6 +85,6 @@ mod tests {
         fs::File::options().append(true).open(&file).unwrap().set_modified(stamp).unwrap();
         assert!(past.summary("a", folder.path()).is_some());
         past.keep(&[]);
-        assert_eq!(past.summary("a", folder.path()), None, "it is broken");
+        assert_eq!(past.summary("a", folder.path()), None, "the result is invalid");
     }
 }

@@ -1,27 +1,27 @@
-//! Who is at the other end of a connection within this machine: other users of it can reach loopback, too.
+//! Finds the local user of a connection: all users of a machine can reach its loopback interface.
 
 use std::net::{IpAddr, SocketAddr};
 
-/// The user who has the other end of a connection from `peer` to `own`; nothing where the kernel does not
-/// tell (proc_pid_net(5), `tcp` and `tcp6`).
+/// The user of the remote end of a connection from `peer` to `own`; `None` if the kernel does not
+/// list it (proc_pid_net(5), `tcp` and `tcp6`).
 pub(super) fn user(peer: SocketAddr, own: SocketAddr) -> Option<u32> {
     let file = if peer.is_ipv4() { "/proc/self/net/tcp" } else { "/proc/self/net/tcp6" };
     find(&std::fs::read_to_string(file).ok()?, peer, own)
 }
 
 fn find(table: &str, peer: SocketAddr, own: SocketAddr) -> Option<u32> {
-    let (peer, own) = (written(peer), written(own));
+    let (peer, own) = (kernel_format(peer), kernel_format(own));
     table.lines().skip(1).find_map(|line| {
         let mut words = line.split_ascii_whitespace().skip(1);
-        let is_it = words.next()? == peer && words.next()? == own;
-        // State, queues, timer, retransmissions, user.
+        let matches = words.next()? == peer && words.next()? == own;
+        // Skip state, queues, timer, retransmissions.
         let user = words.nth(4)?;
-        is_it.then(|| user.parse().ok()).flatten()
+        matches.then(|| user.parse().ok()).flatten()
     })
 }
 
-/// An address as the kernel writes it: words of four bytes in the machine's order.
-fn written(address: SocketAddr) -> String {
+/// An address in the format of the kernel: words of four bytes in native byte order.
+fn kernel_format(address: SocketAddr) -> String {
     let bytes = match address.ip() {
         IpAddr::V4(ip) => ip.octets().to_vec(),
         IpAddr::V6(ip) => ip.octets().to_vec(),
@@ -40,18 +40,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_knows_whose_a_connection_is() {
+    fn user_of_a_local_connection_is_found() {
         let own = nix::unistd::geteuid().as_raw();
         let mut tried = 0;
         for address in ["127.0.0.1:0", "[::1]:0"] {
-            // A machine without IPv6 has one of the two.
+            // One of the two fails on a machine without IPv6.
             let Ok(listener) = TcpListener::bind(address) else { continue };
             let here = listener.local_addr().unwrap();
             let stream = TcpStream::connect(here).unwrap();
             let peer = stream.local_addr().unwrap();
             assert_eq!(user(peer, here), Some(own), "{address}");
-            let stranger = SocketAddr::new(peer.ip(), 1);
-            assert_eq!(user(stranger, here), None);
+            let unconnected = SocketAddr::new(peer.ip(), 1);
+            assert_eq!(user(unconnected, here), None);
             tried += 1;
         }
         assert!(tried > 0);

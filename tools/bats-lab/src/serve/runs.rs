@@ -1,4 +1,4 @@
-//! Runs: those in the folder of results, and those that this server has started.
+//! Runs: past ones in the results directory, and those that this server started.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -13,41 +13,41 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use super::past::Past;
-use super::{Order, Refusal};
+use super::past::SummaryCache;
+use super::{ApiError, StartRequest};
+use crate::config::expand::file_name;
 use crate::config::load;
-use crate::config::tests_of::file_name;
 use crate::plan;
-use crate::run::progress::LIVE;
+use crate::run::progress::EVENTS_FILE;
 
-/// Most past runs that are listed.
-const MOST: usize = 500;
+/// Maximum number of listed runs.
+const MAX_LISTED: usize = 500;
 
 /// The runs.
 pub(super) struct Runs {
     results: PathBuf,
-    started: Mutex<BTreeMap<String, Started>>,
-    past: Past,
+    started: Mutex<BTreeMap<String, StartedRun>>,
+    past: SummaryCache,
 }
 
-/// A run that this server has started.
-struct Started {
+/// A run that this server started.
+struct StartedRun {
     child: Child,
-    /// How it ended, if it has: whether well, and its last words.
+    /// Its success and its last message, if it has ended.
     ended: Option<(bool, String)>,
-    /// Whether it was asked to end.
+    /// Whether it was interrupted.
     interrupted: bool,
     errors: PathBuf,
 }
 
-impl Started {
+impl StartedRun {
     fn poll(&mut self) {
         if self.ended.is_none()
             && let Ok(Some(status)) = self.child.try_wait()
         {
             let words = fs::read_to_string(&self.errors).unwrap_or_default();
             let last = words.lines().rfind(|line| !line.trim().is_empty());
-            // One that was interrupted before it began to listen for that has no words.
+            // A run that is interrupted before it installs its signal handler prints nothing.
             let last = match last {
                 Some(last) => last.to_owned(),
                 None if self.interrupted => "interrupted".to_owned(),
@@ -67,42 +67,43 @@ impl Started {
     }
 }
 
-/// The digits of a time with milliseconds, as a result and as a folder's name has it, in rising order.
-fn began(text: &str) -> String {
+/// The digits of a time with milliseconds, as in results and in directory names, as a sort key.
+fn start_key(text: &str) -> String {
     text.chars().take("2026-01-01T00:00:00.000".len()).filter(char::is_ascii_digit).collect()
 }
 
-/// The same of a run without a result; where its folder is not named by the time, when that has changed.
-fn began_by_name(name: &str, changed: Option<SystemTime>) -> String {
+/// The sort key of a run without a result: from its name, or from the modification time of its
+/// directory.
+fn start_key_without_result(name: &str, changed: Option<SystemTime>) -> String {
     let is_stamp = name.get(.."2026-01-01T00-00-00".len()).is_some_and(|stamp| {
         stamp.chars().all(|letter| letter.is_ascii_digit() || matches!(letter, '-' | 'T'))
     });
     let changed = changed.and_then(|time| jiff::Timestamp::try_from(time).ok());
     match changed.filter(|_| !is_stamp) {
-        Some(time) => began(&time.to_string()),
-        None => began(name),
+        Some(time) => start_key(&time.to_string()),
+        None => start_key(name),
     }
 }
 
 impl Runs {
     pub(super) fn new(results: PathBuf) -> Self {
-        Self { results, started: Mutex::new(BTreeMap::new()), past: Past::default() }
+        Self { results, started: Mutex::new(BTreeMap::new()), past: SummaryCache::default() }
     }
 
-    fn started(&self) -> MutexGuard<'_, BTreeMap<String, Started>> {
+    fn started(&self) -> MutexGuard<'_, BTreeMap<String, StartedRun>> {
         let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
-        started.values_mut().for_each(Started::poll);
+        started.values_mut().for_each(StartedRun::poll);
         started
     }
 
-    /// The plan of a test file, or of its test `only`, in words.
+    /// Describes the plan of a test file, or of its test `only`.
     pub(super) fn check(&self, yaml: &str, only: Option<&str>) -> Result<String> {
         let path = self.results.join(format!(
             ".check-{}-{:?}.yaml",
             std::process::id(),
             std::thread::current().id()
         ));
-        fs::write(&path, yaml).context("cannot write in the folder of results")?;
+        fs::write(&path, yaml).context("cannot write in the results directory")?;
         let suite = load::suite(&path.to_string_lossy(), only);
         let _ = fs::remove_file(&path);
         let suite = suite.map_err(|error| {
@@ -113,47 +114,48 @@ impl Runs {
     }
 
     /// Starts a run. Returns its name.
-    pub(super) fn start(&self, order: &Order) -> Result<String, Refusal> {
+    pub(super) fn start(&self, order: &StartRequest) -> Result<String, ApiError> {
         let what = match (&order.case, &order.yaml) {
             (Some(case), None) => {
                 let name = format!("case:{case}");
                 load::suite(&name, order.only.as_deref())
-                    .map_err(|error| Refusal::wrong(format!("{error:#}")))?;
+                    .map_err(|error| ApiError::bad_request(format!("{error:#}")))?;
                 name
             }
             (None, Some(yaml)) => {
                 self.check(yaml, order.only.as_deref())
-                    .map_err(|error| Refusal::wrong(format!("{error:#}")))?;
+                    .map_err(|error| ApiError::bad_request(format!("{error:#}")))?;
                 "own".to_owned()
             }
-            _ => return Err(Refusal::wrong("say either `case` or `yaml`")),
+            _ => return Err(ApiError::bad_request("either `case` or `yaml` is required")),
         };
         let mut started = self.started();
         if let Some((name, _)) = started.iter().find(|(_, run)| run.ended.is_none()) {
-            return Err(Refusal(
+            return Err(ApiError(
                 StatusCode::CONFLICT,
-                format!("{name} is running: runs would disturb each other"),
+                format!("{name} is running: concurrent runs would affect each other"),
             ));
         }
-        // A run that is stopped leaves no result: its name alone tells when it began, also within a second.
+        // A stopped run leaves no result, so its name must contain the start time, precise enough
+        // to order runs within a second.
         let stamp = jiff::Timestamp::now().strftime("%Y-%m-%dT%H-%M-%S.%3f");
         let base = format!("{stamp}-{}", file_name(what.trim_start_matches("case:")));
         let is_free = |name: &str| !self.results.join(name).exists() && !started.contains_key(name);
         let name = (0..1000)
             .map(|count| if count == 0 { base.clone() } else { format!("{base}-{count}") })
             .find(|name| is_free(name))
-            .ok_or_else(|| Refusal::wrong("there are too many runs of this millisecond"))?;
+            .ok_or_else(|| ApiError::bad_request("too many runs in this millisecond"))?;
         let place = self.results.join(&name);
         let file = match &order.yaml {
             Some(yaml) => {
                 let path = self.results.join(format!("{name}.yaml"));
-                fs::write(&path, yaml).context("cannot write in the folder of results")?;
+                fs::write(&path, yaml).context("cannot write in the results directory")?;
                 path.to_string_lossy().into_owned()
             }
             None => what,
         };
         let errors = self.results.join(format!(".{name}.err"));
-        let output = File::create(&errors).context("cannot write in the folder of results")?;
+        let output = File::create(&errors).context("cannot write in the results directory")?;
         let own = std::env::current_exe().context("cannot find batslab itself")?;
         let mut command = Command::new(own);
         command.arg("run").arg(file).arg("--quiet").arg("--out").arg(&place);
@@ -170,28 +172,28 @@ impl Runs {
             .stderr(output)
             .spawn()
             .context("cannot start the run")?;
-        started.insert(name.clone(), Started { child, ended: None, interrupted: false, errors });
+        started.insert(name.clone(), StartedRun { child, ended: None, interrupted: false, errors });
         Ok(name)
     }
 
-    /// All runs, the newest first. Files are read without the lock: who starts or stops a run does not
-    /// wait for them.
+    /// All runs, newest first. Files are read without the lock, so that starting and stopping need
+    /// not wait.
     pub(super) fn list(&self) -> Value {
         let mut found: Vec<(Option<SystemTime>, String)> = fs::read_dir(&self.results)
             .into_iter()
             .flatten()
             .flatten()
             .filter(|entry| {
-                entry.path().join(LIVE).exists() || entry.path().join("result.json").exists()
+                entry.path().join(EVENTS_FILE).exists() || entry.path().join("result.json").exists()
             })
             .filter_map(|entry| {
                 let changed = entry.metadata().and_then(|data| data.modified()).ok();
                 Some((changed, entry.file_name().into_string().ok()?))
             })
             .collect();
-        // Of many the results are not read: the folders that have changed last are the newest.
+        // Read only the results of the most recently changed directories.
         found.sort_by(|one, other| other.cmp(one));
-        found.truncate(MOST);
+        found.truncate(MAX_LISTED);
         let changed: BTreeMap<String, Option<SystemTime>> =
             found.into_iter().map(|(changed, name)| (name, changed)).collect();
         let mut names: Vec<String> = changed.keys().cloned().collect();
@@ -214,7 +216,7 @@ impl Runs {
             let result = if running { None } else { self.past.summary(name, &place) };
             let started = result.as_ref().map(|result| result.started.as_str());
             let changed = changed.get(name).copied().flatten();
-            let order = started.map_or_else(|| began_by_name(name, changed), began);
+            let order = started.map_or_else(|| start_key_without_result(name, changed), start_key);
             let entry = json!({
                 "name": name,
                 "running": running,
@@ -228,30 +230,30 @@ impl Runs {
             list.push((order, entry));
         }
         self.past.keep(&names);
-        // Folders that `--out` has named are in no order of time.
+        // Names of `--out` directories are not sorted by time.
         list.sort_by(|one, other| other.0.cmp(&one.0));
-        list.truncate(MOST);
+        list.truncate(MAX_LISTED);
         list.into_iter().map(|(_, entry)| entry).collect()
     }
 
-    /// Whether a run goes on.
+    /// Whether a run is running.
     pub(super) fn is_running(&self, name: &str) -> bool {
         self.started().get(name).is_some_and(|run| run.ended.is_none())
     }
 
     /// Interrupts a run.
-    pub(super) fn stop(&self, name: &str) -> Result<(), Refusal> {
+    pub(super) fn stop(&self, name: &str) -> Result<(), ApiError> {
         match self.started().get_mut(name) {
             Some(run) if run.ended.is_none() => {
                 run.interrupt();
                 Ok(())
             }
-            _ => Err(Refusal::missing("no such run goes on")),
+            _ => Err(ApiError::not_found("no such run is running")),
         }
     }
 
-    /// A file of a run. Nothing outside of its folder is one.
-    pub(super) fn file(&self, name: &str, path: &str) -> Result<PathBuf, Refusal> {
+    /// A file of a run; only files in its directory are accessible.
+    pub(super) fn file(&self, name: &str, path: &str) -> Result<PathBuf, ApiError> {
         let plain =
             |path: &Path| path.components().all(|part| matches!(part, Component::Normal(_)));
         let one = Path::new(name);
@@ -260,25 +262,25 @@ impl Runs {
             || !plain(Path::new(path))
             || name.starts_with('.')
         {
-            return Err(Refusal::missing("there is no such file"));
+            return Err(ApiError::not_found("no such file"));
         }
         let folder = self.results.join(name);
         let place = folder.join(path);
-        // A link must not lead out, either. A run that is about to begin has no file yet.
+        // Reject symbolic links to the outside. A run that has just been started has no file yet.
         match place.canonicalize() {
             Ok(real) if real.starts_with(&folder) => Ok(real),
-            Ok(_) => Err(Refusal::missing("there is no such file")),
+            Ok(_) => Err(ApiError::not_found("no such file")),
             Err(_) if self.started().contains_key(name) => Ok(place),
-            Err(_) => Err(Refusal::missing("there is no such file")),
+            Err(_) => Err(ApiError::not_found("no such file")),
         }
     }
 
-    /// Interrupts what still runs and waits for it.
+    /// Interrupts all runs and waits for them.
     pub(super) fn end_all(&self) {
         let deadline = Instant::now() + Duration::from_secs(15);
         loop {
             let mut started = self.started();
-            let running: Vec<&mut Started> =
+            let running: Vec<&mut StartedRun> =
                 started.values_mut().filter(|run| run.ended.is_none()).collect();
             if running.is_empty() {
                 break;
@@ -302,7 +304,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_more_runs_than_are_listed_the_oldest_are_left_out() {
+    fn list_omits_the_oldest_runs_beyond_the_limit() {
         let folder = tempfile::tempdir().unwrap();
         let begin = SystemTime::now();
         let run = |name: &str, second: u64, text: &str| {
@@ -313,10 +315,10 @@ mod tests {
             File::open(place).unwrap().set_modified(time).unwrap();
         };
         run("z-first", 0, "");
-        for number in 0..MOST as u64 {
+        for number in 0..MAX_LISTED as u64 {
             run(&format!("run-{number}"), 1 + number, "");
         }
-        // By its name it would be the last.
+        // Its name would sort it last.
         let started = jiff::Timestamp::try_from(begin + Duration::from_secs(2_000)).unwrap();
         let newest =
             json!({ "passed": true, "file": "x", "started": started.to_string(), "seconds": 1 });
@@ -324,7 +326,7 @@ mod tests {
         let list = Runs::new(folder.path().to_owned()).list();
         let names: Vec<&str> =
             list.as_array().unwrap().iter().filter_map(|one| one["name"].as_str()).collect();
-        assert_eq!((names.len(), names[0]), (MOST, "1-newest"));
+        assert_eq!((names.len(), names[0]), (MAX_LISTED, "1-newest"));
         assert!(!names.contains(&"z-first") && !names.contains(&"run-0"));
     }
 }

@@ -1,4 +1,4 @@
-//! Tools: the programs that each starts over a protocol, and how their words are read.
+//! Tools: the programs that each runs over a protocol, and how their output is parsed.
 
 mod scp;
 
@@ -7,90 +7,90 @@ use anyhow::{Result, bail};
 use crate::config::model::{PacketType, Relays};
 use crate::config::suggest::nearest;
 use crate::plan::{Protocol, ProtocolKind, Tool, ToolKind};
-use crate::protocol::load::{NO_RELAYS, Wish, load};
+use crate::protocol::incompatible;
+use crate::protocol::load::{LoadRequest, NO_RELAYS, load};
 use crate::protocol::programs::{BATSLAB, find};
-use crate::protocol::reading::{self, Reader, Reading};
-use crate::protocol::unfit;
+use crate::protocol::reading::{self, OutputFormat, Reading};
 use crate::result::figures::set;
 
 /// Port of the tool's server.
 pub(crate) const PORT: u16 = 5201;
 
-/// The programs of a tool.
+/// The command lines of a tool, and how to parse their output.
 #[derive(Clone, Debug)]
 pub(crate) struct Job {
-    /// On the server's node, if there is one.
+    /// Runs on the server's node, if present.
     pub(crate) server: Option<Vec<String>>,
-    /// On the client's node.
+    /// Runs on the client's node.
     pub(crate) client: Vec<String>,
-    pub(crate) read: Read,
-    /// Seconds after which the client is ended and that is no failure.
+    pub(crate) read: OutputParser,
+    /// Seconds after which the client is ended; that is not a failure.
     pub(crate) ends_after: Option<f64>,
-    /// Whether the tool's failure is that of iperf3, for which there is a stand-in.
+    /// Whether a built-in load can replace iperf3 if it fails.
     pub(crate) has_stand_in: bool,
-    /// Port of the flow at the server, for the kernel's figures of its socket.
+    /// Port of the flow at the server, to find the kernel's statistics of its socket.
     pub(crate) port: u16,
 }
 
-/// How the words of a tool are read.
+/// How the output of a tool is parsed.
 #[derive(Clone, Debug)]
-pub(crate) enum Read {
+pub(crate) enum OutputParser {
     /// Throughput.
-    Throughput { reader: Reader, interval: f64, length: f64 },
+    Throughput { output_format: OutputFormat, interval: f64, length: f64 },
     /// Round-trip times.
     RoundTrips,
-    /// A file that was copied, and must be equal to the one that was sent.
-    File(scp::Copy),
-    /// Nothing but the exit code; throughput if it prints JSON in iperf3's shape.
+    /// A copied file, which must equal the original.
+    File(scp::FileCopy),
+    /// The exit code; also throughput, if the command prints JSON in iperf3's format.
     Command,
 }
 
-/// Where a tool runs.
+/// Where and how a tool runs.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place<'a> {
+pub(crate) struct ToolContext<'a> {
     /// Address of the server.
     pub(crate) to: &'a str,
     /// Whether iperf3 has failed already.
-    pub(crate) own: bool,
-    /// Seconds between samples of a sender's state.
+    pub(crate) without_iperf3: bool,
+    /// Seconds between samples of the sender's state.
     pub(crate) sample_interval: f64,
     /// Whether server and client share the file system.
     pub(crate) is_local: bool,
 }
 
-/// The programs of `tool` over `protocol`.
+/// The command lines of `tool` over `protocol`.
 ///
 /// # Errors
-/// Where the two do not go together, or a program is missing; in words for people.
-pub(crate) fn job(tool: &Tool, protocol: &Protocol, place: &Place<'_>) -> Result<Job> {
+/// The two cannot be combined, or a program is missing; the error is meant for users.
+pub(crate) fn job(tool: &Tool, protocol: &Protocol, context: &ToolContext<'_>) -> Result<Job> {
     if let ProtocolKind::Missing { why } = &protocol.kind {
-        unfit!("{why}");
+        incompatible!("{why}");
     }
     match &tool.kind {
         ToolKind::Throughput { packet_type, parallel, bitrate, args, bats } => {
-            let load = load(&Wish {
+            let load = load(&LoadRequest {
                 protocol,
-                to: place.to,
+                to: context.to,
                 port: PORT,
                 seconds: tool.seconds(),
                 interval: tool.interval,
-                sample_interval: place.sample_interval,
+                sample_interval: context.sample_interval,
                 parallel: *parallel,
                 bitrate: *bitrate,
                 packet_type: *packet_type,
                 args,
                 bats: *bats,
-                own: place.own,
+                without_iperf3: context.without_iperf3,
             })?;
-            let has_stand_in = load.reader == Reader::Iperf
+            let has_stand_in = load.output_format == OutputFormat::Iperf
                 && *parallel == 1
                 && args.is_empty()
                 && *bitrate == 0.0;
             Ok(Job {
                 server: Some(load.server),
                 client: load.client,
-                read: Read::Throughput {
-                    reader: load.reader,
+                read: OutputParser::Throughput {
+                    output_format: load.output_format,
                     interval: tool.interval,
                     length: tool.seconds(),
                 },
@@ -99,16 +99,16 @@ pub(crate) fn job(tool: &Tool, protocol: &Protocol, place: &Place<'_>) -> Result
                 port: port_of(protocol),
             })
         }
-        ToolKind::Rtt { count, size } => round_trips(tool, protocol, place, *count, *size),
+        ToolKind::Rtt { count, size } => round_trips(tool, protocol, context, *count, *size),
         ToolKind::Ping { count, size } => {
-            Ok(echo(tool, "udp", place.to, PORT, *count, *size, None))
+            Ok(echo(tool, "udp", context.to, PORT, *count, *size, None))
         }
-        ToolKind::Scp { megabytes } => scp::job(protocol, place, *megabytes),
-        ToolKind::Command { words, server } => command(tool, protocol, place, words, server),
+        ToolKind::Scp { megabytes } => scp::job(protocol, context, *megabytes),
+        ToolKind::Command { words, server } => command(tool, protocol, context, words, server),
     }
 }
 
-/// The port that a flow of the protocol has at its server.
+/// The server port of a flow of the protocol.
 fn port_of(protocol: &Protocol) -> u16 {
     match &protocol.kind {
         ProtocolKind::Tunnel { port, .. } => *port,
@@ -119,42 +119,45 @@ fn port_of(protocol: &Protocol) -> u16 {
 fn round_trips(
     tool: &Tool,
     protocol: &Protocol,
-    place: &Place<'_>,
+    context: &ToolContext<'_>,
     count: u32,
     size: u32,
 ) -> Result<Job> {
-    let (carrier, to, port, congestion) = match &protocol.kind {
-        ProtocolKind::Tcp { congestion } => ("tcp", place.to, PORT, Some(congestion.as_str())),
-        ProtocolKind::Daemon { .. } => ("tcp", place.to, PORT, None),
-        ProtocolKind::Udp => ("udp", place.to, PORT, None),
-        ProtocolKind::Quic { congestion } => ("quic", place.to, PORT, Some(congestion.as_str())),
+    let (transport, to, port, congestion) = match &protocol.kind {
+        ProtocolKind::Tcp { congestion } => ("tcp", context.to, PORT, Some(congestion.as_str())),
+        ProtocolKind::Daemon { .. } => ("tcp", context.to, PORT, None),
+        ProtocolKind::Udp => ("udp", context.to, PORT, None),
+        ProtocolKind::Quic { congestion } => ("quic", context.to, PORT, Some(congestion.as_str())),
         ProtocolKind::Bats { relays: Some(Relays::Recode | Relays::Forward), .. } => {
-            unfit!("{NO_RELAYS}")
+            incompatible!("{NO_RELAYS}")
         }
         ProtocolKind::Bats { mode, .. } => {
-            let carrier = match mode.as_str() {
+            let transport = match mode.as_str() {
                 "0" | "btp" => "btp",
                 "1" | "brtp" => "brtp",
                 "2" | "brctp" => "brctp",
                 "3" | "transparent" => "transparent",
                 "10" | "tcp" => "tcp",
                 "11" | "udp" => "udp",
-                "12" | "quic" => unfit!("rtt measures QUIC over `quic` and `quic-bbr`"),
-                _ => unfit!("rtt does not know mode {mode}"),
+                "12" | "quic" => incompatible!("rtt supports QUIC as `quic` and `quic-bbr`"),
+                _ => incompatible!("rtt does not support mode {mode}"),
             };
-            (carrier, place.to, PORT, None)
+            (transport, context.to, PORT, None)
         }
         ProtocolKind::Tunnel { port, carries: PacketType::Tcp, .. } => {
             ("tcp", "127.0.0.1", *port, None)
         }
         ProtocolKind::Tunnel { is_one_way: true, .. } => {
-            unfit!("{} carries datagrams to the server only: nothing comes back", protocol.name)
+            incompatible!(
+                "{} transports datagrams to the server only: there are no replies",
+                protocol.name
+            )
         }
         ProtocolKind::Tunnel { port, .. } => ("udp", "127.0.0.1", *port, None),
-        ProtocolKind::Missing { why } => unfit!("{why}"),
+        ProtocolKind::Missing { why } => incompatible!("{why}"),
     };
-    let mut job = echo(tool, carrier, to, port, count, size, congestion);
-    if carrier == "udp" {
+    let mut job = echo(tool, transport, to, port, count, size, congestion);
+    if transport == "udp" {
         job.port = 0;
     }
     Ok(job)
@@ -162,7 +165,7 @@ fn round_trips(
 
 fn echo(
     tool: &Tool,
-    carrier: &str,
+    transport: &str,
     to: &str,
     port: u16,
     count: u32,
@@ -174,7 +177,7 @@ fn echo(
         BATSLAB,
         "__rtt",
         "--carrier",
-        carrier,
+        transport,
         "--to",
         &format!("{to}:{port}"),
         "--count",
@@ -195,12 +198,12 @@ fn echo(
             BATSLAB,
             "__echo",
             "--carrier",
-            carrier,
+            transport,
             "--port",
             &port.to_string(),
         ])),
         client,
-        read: Read::RoundTrips,
+        read: OutputParser::RoundTrips,
         ends_after: None,
         has_stand_in: false,
         port,
@@ -210,44 +213,41 @@ fn echo(
 fn command(
     tool: &Tool,
     protocol: &Protocol,
-    place: &Place<'_>,
+    context: &ToolContext<'_>,
     words: &[String],
     server: &[String],
 ) -> Result<Job> {
     let to = match &protocol.kind {
         ProtocolKind::Tunnel { .. } => "127.0.0.1",
-        _ => place.to,
+        _ => context.to,
     };
     let fill = |words: &[String]| -> Vec<String> {
         words.iter().map(|word| word.replace("%s", to)).collect()
     };
     let client = fill(words);
     let program = client.first().map_or("", String::as_str);
-    if place.is_local
+    if context.is_local
         && let Some(why) = not_installed(program)
     {
         bail!("{why}");
     }
     if matches!(protocol.kind, ProtocolKind::Bats { .. } | ProtocolKind::Quic { .. }) {
-        unfit!(
-            "`{program}` cannot speak {}; tunnels for any command come with the node",
-            protocol.name
-        );
+        incompatible!("`{program}` cannot use {}, for which there is no tunnel", protocol.name);
     }
     Ok(Job {
         server: (!server.is_empty()).then(|| fill(server)),
         client,
-        read: Read::Command,
+        read: OutputParser::Command,
         ends_after: Some(tool.seconds() + 1.0),
         has_stand_in: false,
         port: 0,
     })
 }
 
-/// Tools that are more than a command.
+/// Built-in tools.
 const BUILT_IN: [&str; 5] = ["iperf", "bats_iperf", "rtt", "ping", "scp"];
 
-/// What is to be said of a command that is not on this machine, if it is not.
+/// The error about a command that is not installed on this machine, if it is not.
 pub(crate) fn not_installed(program: &str) -> Option<String> {
     if find(program).is_some() {
         return None;
@@ -260,9 +260,9 @@ pub(crate) fn not_installed(program: &str) -> Option<String> {
     })
 }
 
-/// What the programs of a job said, and how the client ended.
+/// The output of a tool's programs, and how the client ended.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Said<'a> {
+pub(crate) struct ToolOutput<'a> {
     pub(crate) client: &'a str,
     pub(crate) server: &'a str,
     pub(crate) exit_code: Option<i32>,
@@ -270,24 +270,30 @@ pub(crate) struct Said<'a> {
     pub(crate) seconds: f64,
 }
 
-/// The figures of a job.
+/// Parses the results of a tool.
 ///
 /// # Errors
-/// Where there are none, with the reason.
-pub(crate) fn read(job: &Job, said: &Said<'_>, of: &str) -> Result<Reading> {
+/// There are none; the error gives the reason.
+pub(crate) fn read(job: &Job, output: &ToolOutput<'_>, of: &str) -> Result<Reading> {
     match &job.read {
-        Read::Throughput { reader, interval, length } => {
-            reading::throughput(*reader, *interval, *length, said.client, said.server, of)
-        }
-        Read::RoundTrips => reading::round_trips(said.client, of),
-        Read::File(copy) => copy.read(said.seconds),
-        Read::Command => {
-            // How long the command sends is its own affair.
+        OutputParser::Throughput { output_format, interval, length } => reading::throughput(
+            *output_format,
+            *interval,
+            *length,
+            output.client,
+            output.server,
+            of,
+        ),
+        OutputParser::RoundTrips => reading::round_trips(output.client, of),
+        OutputParser::File(copy) => copy.read(output.seconds),
+        OutputParser::Command => {
+            // The command decides how long it sends.
             let length = f64::INFINITY;
-            let (client, server) = (said.client, said.server);
-            let mut reading = reading::throughput(Reader::Iperf, 0.0, length, client, server, of)
-                .unwrap_or_default();
-            if let Some(code) = said.exit_code {
+            let (client, server) = (output.client, output.server);
+            let mut reading =
+                reading::throughput(OutputFormat::Iperf, 0.0, length, client, server, of)
+                    .unwrap_or_default();
+            if let Some(code) = output.exit_code {
                 set(&mut reading.figures, "exit_code", f64::from(code));
             }
             Ok(reading)

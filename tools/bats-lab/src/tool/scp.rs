@@ -1,4 +1,4 @@
-//! A file of random bytes by scp, compared with what arrived.
+//! Copies a random file with scp and compares the copy.
 
 use std::fs::{self, File};
 use std::io::Read as _;
@@ -9,40 +9,45 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
 
-use super::{Job, PORT, Place, Read};
+use super::{Job, OutputParser, PORT, ToolContext};
 use crate::config::model::PacketType;
 use crate::plan::{Protocol, ProtocolKind};
+use crate::protocol::incompatible;
 use crate::protocol::programs::find;
 use crate::protocol::reading::Reading;
-use crate::protocol::unfit;
 use crate::result::figures::set;
 
-/// A file on its way.
+/// A file copy.
 #[derive(Clone, Debug)]
-pub(crate) struct Copy {
-    /// The file, its copy, and the keys that were made for them; gone with the last of these.
+pub(crate) struct FileCopy {
+    /// The directory with file, copy and keys; removed with the last reference.
     folder: Arc<TempDir>,
     bytes: u64,
 }
 
-/// The programs, and the keys and files that they need.
-pub(super) fn job(protocol: &Protocol, place: &Place<'_>, megabytes: u32) -> Result<Job> {
+/// Prepares the command lines and the keys and files that they need.
+pub(super) fn job(protocol: &Protocol, context: &ToolContext<'_>, megabytes: u32) -> Result<Job> {
     let (to, port) = match &protocol.kind {
         ProtocolKind::Tunnel { port, carries: PacketType::Tcp, .. } => ("127.0.0.1", *port),
-        ProtocolKind::Tcp { .. } | ProtocolKind::Daemon { .. } => (place.to, PORT),
-        _ => unfit!("scp runs over TCP, which {} does not carry without a proxy", protocol.name),
+        ProtocolKind::Tcp { .. } | ProtocolKind::Daemon { .. } => (context.to, PORT),
+        _ => incompatible!(
+            "scp needs TCP, which {} does not transport without a proxy",
+            protocol.name
+        ),
     };
-    if !place.is_local {
-        unfit!("scp is for hosts in namespaces: it compares the file with its copy");
+    if !context.is_local {
+        incompatible!(
+            "scp needs hosts in namespaces on this machine, to compare the file with its copy"
+        );
     }
     let programs = ["sshd", "ssh-keygen", "scp"].map(|name| (name, find(name)));
-    if let Some((name, _)) = programs.iter().find(|(_, place)| place.is_none()) {
+    if let Some((name, _)) = programs.iter().find(|(_, path)| path.is_none()) {
         bail!(
             "scp needs `{name}`, which is not installed (Debian: openssh-server, openssh-client)"
         );
     }
-    let [sshd, keygen, scp] = programs.map(|(_, place)| place.unwrap_or_default());
-    // Not among the results: nobody has a use for the keys.
+    let [sshd, keygen, scp] = programs.map(|(_, path)| path.unwrap_or_default());
+    // Not in the results directory: the keys are of no use later.
     let temporary = tempfile::Builder::new().prefix("batslab-scp-").tempdir();
     let temporary = Arc::new(temporary.context("cannot make a folder for keys")?);
     let folder = temporary.path();
@@ -54,10 +59,10 @@ pub(super) fn job(protocol: &Protocol, place: &Place<'_>, megabytes: u32) -> Res
             .status()
             .context("cannot run ssh-keygen")?;
         if !made.success() {
-            bail!("ssh-keygen made no key");
+            bail!("ssh-keygen failed to make a key");
         }
     }
-    // Privilege separation wants this folder, which the service makes elsewhere.
+    // sshd's privilege separation needs this directory, which its service normally creates.
     let _ = fs::create_dir_all("/run/sshd");
     let bytes = u64::from(megabytes) * 1_000_000;
     let (sent, arrived) = (folder.join("file"), folder.join("copy"));
@@ -93,22 +98,22 @@ pub(super) fn job(protocol: &Protocol, place: &Place<'_>, megabytes: u32) -> Res
             text(&folder.join("sshd_config")),
         ]),
         client,
-        read: Read::File(Copy { folder: temporary, bytes }),
+        read: OutputParser::File(FileCopy { folder: temporary, bytes }),
         ends_after: None,
         has_stand_in: false,
         port,
     })
 }
 
-impl Copy {
-    /// Compares the files.
+impl FileCopy {
+    /// Compares the file with its copy and returns the results.
     ///
     /// # Errors
-    /// Where they differ, or one is not there.
+    /// They differ, or the copy is missing.
     pub(super) fn read(&self, seconds: f64) -> Result<Reading> {
         let [sent, arrived] = ["file", "copy"].map(|name| self.folder.path().join(name));
         if hash(&sent)? != hash(&arrived)? {
-            bail!("the file arrived with other content than it was sent");
+            bail!("the received file differs from the sent file");
         }
         let mut reading = Reading::default();
         set(&mut reading.figures, "file_seconds", seconds);

@@ -1,5 +1,5 @@
-//! A browser without a window, driven over its pipe of the DevTools protocol: JSON, each message ended
-//! by a zero byte.
+//! A headless browser, controlled through a pipe with the DevTools protocol: JSON messages, each
+//! terminated by a zero byte.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-/// How long a browser may take to start on a busy machine.
-const START: Duration = Duration::from_secs(60);
-/// How long it may take to answer.
-const ANSWER: Duration = Duration::from_secs(30);
+/// Longest time for the start of the browser on a busy machine.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+/// Longest time for a reply.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The browser of this machine, if there is one.
+/// Returns the installed browser, if there is one.
 pub(crate) fn installed() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let names = ["chromium", "chromium-browser", "google-chrome"];
@@ -42,7 +42,7 @@ impl Browser {
         for pipe in [&near, &far] {
             assert!(Command::new("mkfifo").arg(pipe).status().unwrap().success());
         }
-        // It reads from the descriptor 3 and writes to 4.
+        // The browser reads from file descriptor 3 and writes to 4.
         let child = Command::new("sh")
             .args(["-c", "exec 3<\"$1\" 4>\"$2\"; shift 2; exec \"$@\"", "sh"])
             .args([&near, &far])
@@ -56,11 +56,11 @@ impl Browser {
             .spawn()
             .unwrap();
         let to = File::options().write(true).open(&near).unwrap();
-        let mut words = BufReader::new(File::open(&far).unwrap());
+        let mut messages = BufReader::new(File::open(&far).unwrap());
         let (sender, from) = channel();
         std::thread::spawn(move || {
             let mut message = Vec::new();
-            while words.read_until(0, &mut message).is_ok_and(|count| count > 0) {
+            while messages.read_until(0, &mut message).is_ok_and(|count| count > 0) {
                 message.pop();
                 let Ok(value) = serde_json::from_slice(&message) else { break };
                 if sender.send(value).is_err() {
@@ -71,8 +71,11 @@ impl Browser {
         });
         let session = String::new();
         let mut browser = Self { child, to: Some(to), from, session, number: 0, _profile: profile };
-        let target =
-            browser.ask_within("Target.createTarget", json!({ "url": "about:blank" }), START);
+        let target = browser.ask_within(
+            "Target.createTarget",
+            json!({ "url": "about:blank" }),
+            START_TIMEOUT,
+        );
         let id = &target["targetId"];
         let session =
             browser.ask("Target.attachToTarget", json!({ "targetId": id, "flatten": true }));
@@ -82,7 +85,7 @@ impl Browser {
     }
 
     fn ask(&mut self, method: &str, parameters: Value) -> Value {
-        self.ask_within(method, parameters, ANSWER)
+        self.ask_within(method, parameters, REPLY_TIMEOUT)
     }
 
     fn ask_within(&mut self, method: &str, parameters: Value, time: Duration) -> Value {
@@ -97,12 +100,12 @@ impl Browser {
         let deadline = Instant::now() + time;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            let answer = self.from.recv_timeout(left).unwrap_or_else(|_| {
+            let reply = self.from.recv_timeout(left).unwrap_or_else(|_| {
                 panic!("the browser did not answer {method} in {} s", time.as_secs())
             });
-            if answer["id"] == self.number {
-                assert!(answer["error"].is_null(), "{method}: {answer}");
-                return answer["result"].clone();
+            if reply["id"] == self.number {
+                assert!(reply["error"].is_null(), "{method}: {reply}");
+                return reply["result"].clone();
             }
         }
     }
@@ -112,29 +115,29 @@ impl Browser {
         assert!(opened["errorText"].is_null(), "{opened}");
     }
 
-    /// The value of an expression in the page.
+    /// Evaluates an expression in the page.
     pub(crate) fn value(&mut self, expression: &str) -> Value {
-        let answer = self.ask(
+        let reply = self.ask(
             "Runtime.evaluate",
             json!({ "expression": expression, "returnByValue": true, "awaitPromise": true }),
         );
-        assert!(answer["exceptionDetails"].is_null(), "{expression}: {answer}");
-        answer["result"]["value"].clone()
+        assert!(reply["exceptionDetails"].is_null(), "{expression}: {reply}");
+        reply["result"]["value"].clone()
     }
 
-    /// Waits until an expression is true in the page.
+    /// Waits until an expression becomes true in the page.
     pub(crate) fn until(&mut self, expression: &str, time: Duration) {
         let deadline = Instant::now() + time;
         while self.value(&format!("Boolean({expression})")) != true {
             if Instant::now() > deadline {
                 let page = self.value("document.body.innerText");
-                panic!("`{expression}` did not come about: {page}");
+                panic!("`{expression}` did not become true: {page}");
             }
             std::thread::sleep(Duration::from_millis(50));
         }
     }
 
-    /// Clicks with the mouse in the middle of an element, wherever it is on the page.
+    /// Clicks in the middle of an element, after scrolling to it.
     pub(crate) fn click(&mut self, selector: &str) {
         let place = self.value(&format!(
             "(() => {{ const one = document.querySelector({selector:?}); \
@@ -155,7 +158,7 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // It ends when its pipe does.
+        // The browser exits when its pipe is closed.
         self.to = None;
         let deadline = Instant::now() + Duration::from_secs(10);
         while Instant::now() < deadline {

@@ -1,6 +1,6 @@
-//! Files that are right, and what is said of those that are not.
+//! `batslab check`: valid files, and the errors of invalid ones.
 
-use super::support::{Case, error_of, run, said};
+use super::support::{Case, run, stderr_of, stdout_of};
 
 const GOOD: &str = "
 tests:
@@ -11,32 +11,32 @@ tests:
       iperf: { interval: 1, interval_num: 3 }
 ";
 
-fn refused(yaml: &str, words: &[&str]) {
+fn refused(yaml: &str, text: &[&str]) {
     let case = Case::new(yaml);
     for command in [&["check"][..], &["run", "--dry-run"]] {
         let file = case.file();
         let output = run(&[command, &[file.as_str()]].concat());
-        let error = error_of(&output);
+        let error = stderr_of(&output);
         assert_eq!(output.status.code(), Some(1), "{yaml}: {error}");
         assert_eq!(error.lines().count(), 1, "{error}");
-        for word in words {
+        for word in text {
             assert!(error.contains(word), "{error} lacks {word}");
         }
     }
 }
 
 #[test]
-fn a_good_file_is_told_what_it_would_run() {
+fn check_lists_the_measurements_of_a_valid_file() {
     let case = Case::new(GOOD);
     let output = run(&["check", &case.file()]);
-    assert!(output.status.success(), "{}", error_of(&output));
-    assert!(said(&output).contains("one: 2 measurements"), "{}", said(&output));
+    assert!(output.status.success(), "{}", stderr_of(&output));
+    assert!(stdout_of(&output).contains("one: 2 measurements"), "{}", stdout_of(&output));
     let output = run(&["run", "--dry-run", &case.file()]);
     assert!(output.status.success());
-    assert!(said(&output).contains("tcp-cubic iperf: throughput from node 0 to node 1, 3 s"));
+    assert!(stdout_of(&output).contains("tcp-cubic iperf: throughput from node 0 to node 1, 3 s"));
     assert!(!case.out().exists());
-    // A file may name itself as the one that has its topologies.
-    let own =
+    // A file may name itself as the source of its topologies.
+    let topologies =
         "topologies: [{ name: mine, topology_type: linear, nodes: 3, link: { delay: 5ms } }]\n";
     let used = "topology: { config_name: mine, config_file: test.yaml }";
     let case = Case::new(
@@ -45,14 +45,14 @@ fn a_good_file_is_told_what_it_would_run() {
                 "topology: { topology_type: linear, nodes: 2, link: { rate: 10M, delay: 5ms } }",
                 used,
             )
-            .replacen("tests:", &format!("{own}tests:"), 1),
+            .replacen("tests:", &format!("{topologies}tests:"), 1),
     );
     let output = run(&["check", &case.file()]);
-    assert!(output.status.success(), "{}", error_of(&output));
+    assert!(output.status.success(), "{}", stderr_of(&output));
 }
 
 #[test]
-fn unknown_keys_have_a_place_and_a_suggestion() {
+fn unknown_keys_are_reported_with_position_and_suggestion() {
     refused(
         &GOOD.replace("test_tools", "test_tool"),
         &["test.yaml:6:", "unknown key `test_tool`", "did you mean `test_tools`?"],
@@ -66,7 +66,7 @@ fn unknown_keys_have_a_place_and_a_suggestion() {
 }
 
 #[test]
-fn unknown_names_have_a_place_and_a_suggestion() {
+fn unknown_names_are_reported_with_position_and_suggestion() {
     refused(
         &GOOD.replace("brtp", "brpt"),
         &["test.yaml:5:", "unknown protocol `brpt`", "did you mean `brtp`?"],
@@ -79,25 +79,25 @@ fn unknown_names_have_a_place_and_a_suggestion() {
     let case = Case::new(GOOD);
     let output = run(&["run", "--dry-run", &case.file(), "--only", "two"]);
     assert!(
-        error_of(&output).contains("did you mean `one`?")
-            || error_of(&output).contains("there are one")
+        stderr_of(&output).contains("did you mean `one`?")
+            || stderr_of(&output).contains("available: one")
     );
     let output = run(&["run", "case:smokee"]);
-    assert!(error_of(&output).contains("did you mean `case:smoke`?"));
+    assert!(stderr_of(&output).contains("did you mean `case:smoke`?"));
 }
 
 #[test]
-fn values_that_make_no_sense_are_refused() {
-    for (from, to, words) in [
+fn invalid_values_are_refused() {
+    for (from, to, text) in [
         ("nodes: 2", "nodes: 1", "2 to 17 nodes"),
         ("rate: 10M", "rate: 10", "has no unit"),
-        ("delay: 5ms", "delay: soon", "no time"),
+        ("delay: 5ms", "delay: soon", "is not a time"),
         ("interval_num: 3", "interval_num: 3, server_host: 7", "the nodes 0 to 1"),
         ("interval_num: 3", "interval_num: 3, server_host: 0", "the same node"),
         ("interval_num: 3", "interval_num: 3, file_size: 3", "no key `file_size`"),
-        ("[brtp, tcp-cubic]", "[]", "nothing to test"),
+        ("[brtp, tcp-cubic]", "[]", "`target_protocols` is empty"),
         ("[brtp, tcp-cubic]", "[brtp, brtp]", "twice"),
-        ("[brtp, tcp-cubic]", "[brtp]\n    route: olsr_route", "with the node"),
+        ("[brtp, tcp-cubic]", "[brtp]\n    route: olsr_route", "daemons are not supported"),
         (
             "[brtp, tcp-cubic]",
             "[brtp]\n    assertions: [{ figure: througput_mbps, at_least: 1 }]",
@@ -111,19 +111,19 @@ fn values_that_make_no_sense_are_refused() {
         (
             "[brtp, tcp-cubic]",
             "[brtp]\n    events: [{ at: 1, set: { between: [0, 1], loss: 1% } }]",
-            "`between` is for one",
+            "`between` is only for one",
         ),
     ] {
-        refused(&GOOD.replace(from, to), &["test.yaml:", words]);
+        refused(&GOOD.replace(from, to), &["test.yaml:", text]);
     }
     let negative = GOOD.replace("interval_num: 3", "interval_num: -3");
-    refused(&negative, &["test.yaml:7:", "a whole number from 0 to 4294967295"]);
+    refused(&negative, &["test.yaml:7:", "an integer from 0 to 4294967295"]);
     refused("tests: {}", &["no test to run"]);
     refused("tests: [", &["test.yaml"]);
 }
 
 #[test]
-fn arrays_may_have_a_value_for_each_link_and_steps_multiply() {
+fn arrays_have_values_per_link_and_steps_multiply() {
     let yaml = "
 tests:
   arrays:
@@ -139,31 +139,31 @@ tests:
 ";
     let case = Case::new(yaml);
     let output = run(&["run", "--dry-run", &case.file()]);
-    let text = said(&output);
+    let text = stdout_of(&output);
     assert!(text.contains("6 measurements"), "{text}");
     assert!(
-        text.contains("topology-5: 3 hops, first link 200 Mbit/s, 50 ms one way, loss 1 %"),
+        text.contains("topology-5: 3 hops, first link 200 Mbit/s, one-way delay 50 ms, loss 1 %"),
         "{text}"
     );
     refused(&yaml.replace("[1, 2, 3]", "[1, 2]"), &["test.yaml:8:", "all 3 links"]);
 }
 
 #[test]
-fn what_would_never_be_is_refused() {
+fn impossible_flows_assertions_and_steps_are_refused() {
     let with = |more: &str| format!("{GOOD}    {more}\n");
-    // Flows end with the tool.
+    // Competing flows end with the tool.
     let flow = "competition_flows: [{ flow_type: brtp, client_host: 0, server_host: 1, delay: 3 }]";
-    refused(&with(flow), &["test.yaml:8:", "runs for 3 s", "never begin"]);
-    // Round trips have none beside them, however long they take.
+    refused(&with(flow), &["test.yaml:8:", "runs for 3 s", "never start"]);
+    // Round-trip tools have no competing flows, however long they run.
     let both = GOOD.replace("iperf:", "rtt: {}\n      iperf:");
-    refused(&format!("{both}    {flow}\n"), &["test.yaml:9:", "runs for 3 s", "never begin"]);
+    refused(&format!("{both}    {flow}\n"), &["test.yaml:9:", "runs for 3 s", "never start"]);
     let alone = with(&flow.replace("3 }", "1 }")).replace("iperf:", "scp: {} #");
-    refused(&alone, &["test.yaml:8:", "beside tools of throughput", "has none"]);
+    refused(&alone, &["test.yaml:8:", "need a throughput tool", "has none"]);
     let case = Case::new(&format!("{both}    {}\n", flow.replace("3 }", "1 }")));
-    let text = said(&run(&["run", "--dry-run", &case.file()]));
+    let text = stdout_of(&run(&["run", "--dry-run", &case.file()]));
     let lines = |of: &str| text.lines().filter(|line| line.contains(of)).count();
     assert!(lines("round trips from") == 2 && lines(", 1 more flow") == 2, "{text}");
-    // No tool of the test has such a figure, or not the one that is named.
+    // No tool of the test has such a figure, or the named tool does not.
     let figure = "assertions: [{ figure: rtt_p50_ms, at_most: 20 }]";
     refused(&with(figure), &["test.yaml:8:", "`iperf` has no figure `rtt_p50_ms`"]);
     let named = "assertions: [{ figure: steady_mbps, tool: rtt, at_least: 1 }]";
@@ -178,47 +178,47 @@ fn what_would_never_be_is_refused() {
     refused(&format!("{command}    {bound}\n"), &["`sh` has no figure `efficiency`"]);
     let case = Case::new(&format!("{both}    {figure}\n"));
     let output = run(&["check", &case.file()]);
-    assert!(output.status.success(), "{}", error_of(&output));
-    // Half of a step.
+    assert!(output.status.success(), "{}", stderr_of(&output));
+    // A step with a length, but without a number.
     let steps = GOOD.replace(
         "link: { rate: 10M, delay: 5ms }",
         "array_description: [{ link_loss: { init_value: [1], step_len: 2 } }]",
     );
     refused(&steps, &["test.yaml:4:", "both `step_len` and `step_num`"]);
-    // None at all.
+    // A step of length 0.
     let case = Case::new(&steps.replace("step_len: 2", "step_len: 0"));
     let output = run(&["check", &case.file()]);
-    assert!(output.status.success(), "{}", error_of(&output));
+    assert!(output.status.success(), "{}", stderr_of(&output));
 }
 
 #[test]
-fn real_hosts_are_named_before_anything_begins() {
-    let there = GOOD.replace("test_tools:", "backend: ssh\n    test_tools:");
-    refused(&there, &["test.yaml:3:", "needs `testbeds`"]);
-    for (arguments, words) in [
+fn testbeds_are_validated_before_the_run() {
+    let with_ssh = GOOD.replace("test_tools:", "backend: ssh\n    test_tools:");
+    refused(&with_ssh, &["test.yaml:3:", "needs `testbeds`"]);
+    for (arguments, text) in [
         (&["--backend", "ssh"][..], "needs `testbeds`"),
-        (&["--backend", "sim", "--testbed", "mine"], "say --backend ssh"),
+        (&["--backend", "sim", "--testbed", "mine"], "add --backend ssh"),
     ] {
         let case = Case::new(GOOD);
         let out = case.out();
         let file = case.file();
         let all = [&["run", &file, "-o", out.to_str().unwrap()], arguments].concat();
         let output = run(&all);
-        assert!(error_of(&output).contains(words), "{}", error_of(&output));
+        assert!(stderr_of(&output).contains(text), "{}", stderr_of(&output));
         assert!(output.status.code() == Some(1) && !out.exists());
     }
 }
 
 #[test]
-fn errors_say_what_belongs_there() {
-    for (from, to, words) in [
+fn errors_say_what_is_expected() {
+    for (from, to, text) in [
         (
             "tests:\n  one:",
             "tests:\n  one: 5\n  two:",
-            &["test.yaml:3:", "keys with values belong"][..],
+            &["test.yaml:3:", "expected keys with values"][..],
         ),
-        ("[brtp, tcp-cubic]", "brtp", &["test.yaml:5:", "a list belongs here"]),
-        ("interval: 1", "interval: fast", &["test.yaml:7:", "a number belongs here"]),
+        ("[brtp, tcp-cubic]", "brtp", &["test.yaml:5:", "expected a list"]),
+        ("interval: 1", "interval: fast", &["test.yaml:7:", "expected a number"]),
         (
             "test_tools:",
             "allow_failure: maybe\n    test_tools:",
@@ -227,7 +227,7 @@ fn errors_say_what_belongs_there() {
         (
             "test_tools:",
             "topology: {}\n    test_tools:",
-            &["test.yaml:6:", "`topology` stands here twice"],
+            &["test.yaml:6:", "duplicate key `topology`"],
         ),
         (
             "interval_num: 3",
@@ -237,29 +237,29 @@ fn errors_say_what_belongs_there() {
         (
             "topology_type: linear, nodes: 2, link: { rate: 10M, delay: 5ms }",
             "config_name: x, config_file: mine.yaml",
-            &["test.yaml:4:", "unknown file `mine.yaml`", "/mine.yaml, either"],
+            &["test.yaml:4:", "unknown file `mine.yaml`", "/mine.yaml does not exist either"],
         ),
     ] {
         assert!(GOOD.contains(from), "{from}");
-        refused(&GOOD.replace(from, to), words);
+        refused(&GOOD.replace(from, to), text);
     }
 }
 
 #[test]
-fn a_plan_says_what_is_not_here() {
+fn the_plan_lists_unsupported_and_missing_tools() {
     let case = Case::new(&GOOD.replace("iperf:", "iprf: {}\n      iperf:"));
     for command in [&["check"][..], &["run", "--dry-run"]] {
         let file = case.file();
-        let text = said(&run(&[command, &[file.as_str()]].concat()));
+        let text = stdout_of(&run(&[command, &[file.as_str()]].concat()));
         assert!(text.contains("`iprf` is not installed; did you mean the tool `iperf`?"), "{text}");
     }
-    let text = said(&run(&["run", "--dry-run", "--backend", "sim", &case.file()]));
-    assert!(text.contains("brtp iprf: not here: the simulator runs"), "{text}");
+    let text = stdout_of(&run(&["run", "--dry-run", "--backend", "sim", &case.file()]));
+    assert!(text.contains("brtp iprf: unsupported: the simulator runs"), "{text}");
     assert!(text.contains("brtp iperf: throughput"), "{text}");
 }
 
 #[test]
-fn chains_may_be_described_by_matrices() {
+fn chains_can_be_described_by_matrices() {
     let case = Case::new(
         "
 tests:
@@ -270,27 +270,30 @@ tests:
     test_tools: { ping: { client_host: 0, server_host: 4 } }
 ",
     );
-    let text = said(&run(&["run", "--dry-run", &case.file()]));
-    assert!(text.contains("4 hops, each way 100 Mbit/s, 10 ms one way, loss 1 %"), "{text}");
+    let text = stdout_of(&run(&["run", "--dry-run", &case.file()]));
+    assert!(
+        text.contains("4 hops, both directions 100 Mbit/s, one-way delay 10 ms, loss 1 %"),
+        "{text}"
+    );
 }
 
 #[test]
-fn a_file_of_json_is_as_good() {
+fn json_files_are_accepted() {
     let case = Case::new(GOOD);
     let json = r#"{"tests": {"one": {"topology": {"topology_type": "linear", "nodes": 2},
         "target_protocols": ["brtp"], "test_tools": {"iperf": {"interval_num": 3}}}}}"#;
     let path = case.folder.path().join("test.json");
     std::fs::write(&path, json).unwrap();
     let output = run(&["check", path.to_str().unwrap()]);
-    assert!(output.status.success(), "{}", error_of(&output));
+    assert!(output.status.success(), "{}", stderr_of(&output));
     std::fs::write(&path, json.replace("interval_num", "interval_nmu")).unwrap();
     let output = run(&["check", path.to_str().unwrap()]);
-    assert!(error_of(&output).contains("test.json:2:"), "{}", error_of(&output));
+    assert!(stderr_of(&output).contains("test.json:2:"), "{}", stderr_of(&output));
 }
 
 #[test]
-fn good_files_fit_the_published_schema_and_bad_ones_do_not() {
-    let schema = said(&run(&["check", "--schema"]));
+fn the_schema_accepts_valid_files_and_rejects_invalid_ones() {
+    let schema = stdout_of(&run(&["check", "--schema"]));
     let schema: serde_json::Value = serde_json::from_str(&schema).unwrap();
     let tool = serde_json::json!({ "interval": 1, "interval_num": 3, "args": ["-x 1"] });
     let file = |tool: serde_json::Value| {
@@ -306,22 +309,22 @@ fn good_files_fit_the_published_schema_and_bad_ones_do_not() {
 
 #[test]
 fn cases_are_listed_and_shown() {
-    let list = said(&run(&["cases"]));
+    let list = stdout_of(&run(&["cases"]));
     for name in ["matrix-1g", "matrix-100m", "single-hop", "three-hops", "bbr-cubic", "competition"]
     {
         assert!(list.contains(&format!("case:{name}")), "{list}");
     }
-    assert!(said(&run(&["cases", "--show", "smoke"])).contains("tests:"));
+    assert!(stdout_of(&run(&["cases", "--show", "smoke"])).contains("tests:"));
 }
 
 #[test]
-fn the_guides_example_is_right() {
+fn the_example_in_the_guide_is_valid() {
     let guide =
         std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/lab.md")).unwrap();
     let example =
         guide.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
     let case = Case::new(example);
     let output = run(&["check", &case.file()]);
-    assert!(output.status.success(), "{}", error_of(&output));
-    assert!(said(&output).contains("satellite: 27 measurements"), "{}", said(&output));
+    assert!(output.status.success(), "{}", stderr_of(&output));
+    assert!(stdout_of(&output).contains("satellite: 27 measurements"), "{}", stdout_of(&output));
 }

@@ -1,20 +1,21 @@
-//! Ways of several links in virtual time, and all of this project's modes over them.
+//! Paths of several links in virtual time, with all modes of this project.
 
 use serde_json::Value;
 
-use super::support::{Case, error_of, figure, measurement, said};
+use super::support::{Case, figure, measurement, stderr_of, stdout_of};
 
-fn passed(yaml: &str) -> (Value, Case) {
+fn run_passing(yaml: &str) -> (Value, Case) {
     let case = Case::new(yaml);
     let (output, result) = case.run(&["--backend", "sim"]);
-    assert!(output.status.success(), "{}{}", said(&output), error_of(&output));
+    assert!(output.status.success(), "{}{}", stdout_of(&output), stderr_of(&output));
     (result, case)
 }
 
-/// Relays that recode hold what one lossy hop leaves; without them every hop takes its share.
+/// With recoding relays the throughput is bounded by one lossy hop; without them the losses of all
+/// hops add up.
 #[test]
-fn three_hops_with_relays_reach_the_bound_of_one() {
-    let (result, case) = passed(
+fn three_hops_with_relays_reach_the_bound_of_one_hop() {
+    let (result, case) = run_passing(
         "
 tests:
   hops:
@@ -33,17 +34,17 @@ tests:
     let near = |a: f64, b: f64| (a / b - 1.0).abs() < 1e-6;
     assert!(near(of("brtp", "bound_mbps"), full * 0.9));
     assert!(near(of("brtp", "forwarding_bound_mbps"), full * 0.729));
-    // The one thing that only repair on the way can do.
+    // Only repair within the path can exceed this bound.
     assert!(of("brtp", "steady_mbps") > of("brtp", "forwarding_bound_mbps"));
     for (protocol, least) in [("brctp", 0.75), ("btp", 0.6)] {
         assert!(near(of(protocol, "bound_mbps"), full * 0.9), "{protocol}");
-        let share = of(protocol, "efficiency");
-        assert!((least..=1.0).contains(&share), "{protocol}: {share}");
+        let efficiency = of(protocol, "efficiency");
+        assert!((least..=1.0).contains(&efficiency), "{protocol}: {efficiency}");
     }
     for protocol in ["brtp-forward", "brtp-direct"] {
         assert!(near(of(protocol, "bound_mbps"), full * 0.729), "{protocol}");
-        let share = of(protocol, "efficiency");
-        assert!((0.75..=1.0).contains(&share), "{protocol}: {share}");
+        let efficiency = of(protocol, "efficiency");
+        assert!((0.75..=1.0).contains(&efficiency), "{protocol}: {efficiency}");
     }
     let has_relays = |protocol: &str| {
         measurement(&result, protocol, "iperf")["figures"]["relay_kib"].as_f64().is_some()
@@ -58,10 +59,10 @@ tests:
     assert!(page.contains("bound without recoding") && page.contains("BRTP-DIRECT"));
 }
 
-/// What is left of a fifth that is lost: nothing with coding, a fifth without.
+/// Residual loss at a loss rate of 20 %: none with coding, 20 % without.
 #[test]
 fn residual_loss_is_counted_over_time() {
-    let (result, _case) = passed(
+    let (result, _case) = run_passing(
         "
 tests:
   residual:
@@ -80,7 +81,7 @@ tests:
         assert!(figure(&result, protocol, "iperf", "jitter_ms") < 20.0);
         let all = measurement(&result, protocol, "iperf")["series"].as_array().unwrap();
         let find = |name: &str| all.iter().find(|series| series["name"] == name);
-        // What has no window shows none.
+        // Without a congestion window there is no series of it.
         assert_eq!(find("cwnd").is_some(), protocol == "btp");
         for name in ["residual loss", "jitter", "smoothed RTT", "queue"] {
             let points = find(name).and_then(|series| series["points"].as_array());
@@ -89,10 +90,10 @@ tests:
     }
 }
 
-/// Each link is itself: directions, order, changes of one of them, several flows at once.
+/// Links of a chain differ: per direction, in order, changed by events, with several flows.
 #[test]
-fn links_of_a_chain_are_not_alike() {
-    let (result, _case) = passed(
+fn links_of_a_chain_may_differ() {
+    let (result, _case) = run_passing(
         "
 tests:
   chain:
@@ -118,10 +119,10 @@ tests:
       - { at: 3, link: 1, set: { rate: 20M/2M } }
 ",
     );
-    // Beside a flow from end to end the other is, too, has that bound, and says so.
-    let beside = measurement(&result, "brtp", "iperf");
-    assert!(beside["warnings"].to_string().contains("all are from end to end"), "{beside}");
-    assert!(beside["figures"]["forwarding_bound_mbps"].is_null(), "{beside}");
+    // Next to an end-to-end flow, all flows are end-to-end and have that bound; a warning says so.
+    let competing = measurement(&result, "brtp", "iperf");
+    assert!(competing["warnings"].to_string().contains("all flows are end to end"), "{competing}");
+    assert!(competing["figures"]["forwarding_bound_mbps"].is_null(), "{competing}");
     let direct = measurement(&result, "brtp-direct", "iperf");
     let series = |name: &str, of: &str| -> Vec<(f64, f64)> {
         let all = direct["series"].as_array().unwrap().iter();
@@ -136,7 +137,8 @@ tests:
     let sum = |from: f64, to: f64| -> f64 {
         other.iter().filter(|point| point.0 > from && point.0 <= to).map(|point| point.1).sum()
     };
-    // Nothing before its time, something in it, nothing once what was under way has arrived.
+    // Nothing before its start, something while it runs, nothing after the last packets have
+    // arrived.
     assert!(sum(0.0, 2.0) == 0.0 && sum(2.0, 5.0) > 0.0 && sum(8.0, 10.0) == 0.0, "{other:?}");
     let bound = direct["figures"]["bound_mbps"].as_f64().unwrap();
     let expected = 10.0 * 0.95 * 0.95 * 1472.0 / 1514.0;

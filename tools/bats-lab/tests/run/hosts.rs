@@ -1,5 +1,5 @@
-//! The backend ssh over real servers: two hosts of a lab with an sshd each, and the one between them
-//! from which they are reached.
+//! The backend ssh with real servers: two hosts of a lab with an sshd each, controlled from the
+//! router between them.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -7,12 +7,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use super::support::{Case, allowed, alone, batslab, error_of, figure, measurement, said, skipped};
+use super::support::{
+    Case, allowed, batslab, figure, lock_machine, measurement, skipped, stderr_of, stdout_of,
+};
 
-/// Where the real hosts' programs are.
+/// The SSH server of the testbed's hosts.
 const SSHD: &str = "/usr/sbin/sshd";
 
-/// A lab `a` - `r1` - `b`, 5 ms each way and hop, with servers on `a` and `b`.
+/// A lab `a` - `r1` - `b`, 5 ms one-way delay per hop, with SSH servers on `a` and `b`.
 struct Testbed {
     lab: String,
     folder: tempfile::TempDir,
@@ -20,24 +22,24 @@ struct Testbed {
 }
 
 impl Testbed {
-    /// Nothing where this machine cannot have one, which is said.
-    fn begin(test: &str) -> Option<Self> {
+    /// Returns `None` if this machine does not support it, and reports the test as skipped.
+    fn start(test: &str) -> Option<Self> {
         if !allowed(test) {
             return None;
         }
         let is_root = fs::metadata("/proc/self").is_ok_and(|data| data.uid() == 0);
-        let is_there = |name: &str| Command::new(name).arg("-V").output().is_ok();
-        if !is_root || !Path::new(SSHD).exists() || !is_there("ssh") {
-            skipped(test, "it takes root, sshd and ssh (Debian: openssh-server, openssh-client)");
+        let is_installed = |name: &str| Command::new(name).arg("-V").output().is_ok();
+        if !is_root || !Path::new(SSHD).exists() || !is_installed("ssh") {
+            skipped(test, "needs root, sshd and ssh (Debian: openssh-server, openssh-client)");
             return None;
         }
         let folder = tempfile::tempdir().unwrap();
         let lab = format!("ssh-{}-{}", std::process::id(), test.len());
         let options = ["--hops", "2", "--rate", "50M", "--delay", "5ms", "--loss", "0"];
         let up = batslab().args(["up", "--name", &lab]).args(options).output().unwrap();
-        assert!(up.status.success(), "{}", error_of(&up));
+        assert!(up.status.success(), "{}", stderr_of(&up));
         let mut testbed = Self { lab, folder, servers: Vec::new() };
-        for name in ["host", "user", "stranger"] {
+        for name in ["host", "user", "unauthorized"] {
             let made = Command::new("ssh-keygen")
                 .args(["-q", "-t", "ed25519", "-N", "", "-f"])
                 .arg(testbed.path(name))
@@ -47,24 +49,24 @@ impl Testbed {
         let config = "Host *\n StrictHostKeyChecking no\n UserKnownHostsFile /dev/null\n \
                       IdentitiesOnly yes\n LogLevel ERROR\n";
         fs::write(testbed.path("ssh_config"), config).unwrap();
-        // Privilege separation wants this folder.
+        // Privilege separation of sshd needs this directory.
         fs::create_dir_all("/run/sshd").unwrap();
         let own = Path::new(env!("CARGO_BIN_EXE_batslab")).parent().unwrap().display().to_string();
-        let (path, rest) = (format!("{own}:/usr/bin:/bin"), testbed.path("rest"));
-        fs::create_dir(&rest).unwrap();
-        testbed.serve("a", 2222, &path, &rest);
-        testbed.serve("b", 2222, &path, &rest);
-        // One whose users find no program of ours.
-        testbed.serve("b", 2223, "/usr/bin:/bin", &rest);
-        // One whose clock is wrong.
+        let (path, temporary_folder) = (format!("{own}:/usr/bin:/bin"), testbed.path("tmp"));
+        fs::create_dir(&temporary_folder).unwrap();
+        testbed.serve("a", 2222, &path, &temporary_folder);
+        testbed.serve("b", 2222, &path, &temporary_folder);
+        // A server on which `batslab` is not in the path.
+        testbed.serve("b", 2223, "/usr/bin:/bin", &temporary_folder);
+        // A server with a wrong clock.
         let wrong = testbed.path("wrong");
         fs::create_dir(&wrong).unwrap();
         fs::write(wrong.join("date"), "#!/bin/sh\nexec /bin/date -d '+100 seconds' \"$@\"\n")
             .unwrap();
-        let may = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        fs::set_permissions(wrong.join("date"), may).unwrap();
-        testbed.serve("b", 2224, &format!("{}:{path}", wrong.display()), &rest);
-        // One whose users may write nowhere.
+        let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        fs::set_permissions(wrong.join("date"), executable).unwrap();
+        testbed.serve("b", 2224, &format!("{}:{path}", wrong.display()), &temporary_folder);
+        // A server whose temporary directory does not exist.
         testbed.serve("b", 2225, &path, Path::new("/no/such/folder"));
         Some(testbed)
     }
@@ -99,13 +101,16 @@ impl Testbed {
             log.contains("Server listening")
         };
         while !listens() {
-            assert!(Instant::now() < deadline && server.try_wait().unwrap().is_none(), "no sshd");
+            assert!(
+                Instant::now() < deadline && server.try_wait().unwrap().is_none(),
+                "sshd did not start"
+            );
             std::thread::sleep(Duration::from_millis(20));
         }
         self.servers.push(server);
     }
 
-    /// A file for two hosts, of which the second is described by more words.
+    /// A test file for two hosts; `second` describes the second host.
     fn case(&self, second: &str, count: u32) -> Case {
         let arch = Command::new("uname").arg("-m").output().unwrap().stdout;
         Case::new(&format!(
@@ -138,20 +143,20 @@ tests:
         command
     }
 
-    fn outcome(&self, case: &Case) -> Output {
+    fn run_to_end(&self, case: &Case) -> Output {
         self.run(case).output().unwrap()
     }
 
-    /// What runs on a host and is no server.
-    fn busy(&self, host: &str) -> Vec<String> {
+    /// Names of the processes on a host, except for sshd.
+    fn processes(&self, host: &str) -> Vec<String> {
         let Ok(wanted) = fs::metadata(format!("/run/netns/{}-{host}", self.lab)) else {
             return Vec::new();
         };
         let mut found = Vec::new();
         for entry in fs::read_dir("/proc").unwrap().flatten() {
-            let there = fs::metadata(entry.path().join("ns/net"));
+            let namespace = fs::metadata(entry.path().join("ns/net"));
             let name = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
-            if there.is_ok_and(|data| data.ino() == wanted.ino() && data.dev() == wanted.dev())
+            if namespace.is_ok_and(|data| data.ino() == wanted.ino() && data.dev() == wanted.dev())
                 && !name.is_empty()
                 && name.trim() != "sshd"
             {
@@ -161,22 +166,22 @@ tests:
         found
     }
 
-    /// The folders on the hosts, both of which have this machine's files.
+    /// Folders of runs on the hosts, which share this machine's file system.
     fn folders(&self) -> Vec<PathBuf> {
-        let entries = fs::read_dir(self.path("rest")).unwrap().flatten();
+        let entries = fs::read_dir(self.path("tmp")).unwrap().flatten();
         entries.map(|entry| entry.path()).collect()
     }
 
-    /// On how many hosts a program has been started.
+    /// Number of hosts on which a program has been started.
     fn started(&self) -> usize {
         self.folders().iter().filter(|folder| folder.join("pids").exists()).count()
     }
 
-    /// Fails if a run of this process has left anything on the hosts.
-    fn is_clean(&self) {
+    /// Fails if a run has left processes or folders on the hosts.
+    fn assert_clean(&self) {
         let deadline = Instant::now() + Duration::from_secs(5);
         loop {
-            let running = [self.busy("a"), self.busy("b")].concat();
+            let running = [self.processes("a"), self.processes("b")].concat();
             let left = self.folders();
             if running.is_empty() && left.is_empty() {
                 return;
@@ -198,79 +203,85 @@ impl Drop for Testbed {
 }
 
 #[test]
-fn real_hosts_run_tests_and_are_left_as_they_were() {
-    let Some(testbed) = Testbed::begin("real_hosts_run_tests_and_are_left_as_they_were") else {
+fn tests_run_on_real_hosts_and_leave_nothing() {
+    let Some(testbed) = Testbed::start("tests_run_on_real_hosts_and_leave_nothing") else {
         return;
     };
-    let _alone = alone();
+    let _alone = lock_machine();
     let case = testbed.case(&testbed.good(), 50);
     let child = testbed.run(&case).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let output = child.wait_with_output().unwrap();
-    assert!(output.status.success(), "{}{}", said(&output), error_of(&output));
+    assert!(output.status.success(), "{}{}", stdout_of(&output), stderr_of(&output));
     let result = fs::read(case.out().join("result.json")).unwrap();
     let result: serde_json::Value = serde_json::from_slice(&result).unwrap();
     assert_eq!(result["cases"][0]["backend"], "ssh");
     for protocol in ["udp", "brtp"] {
-        // Over both links of the lab and back: the programs ran where they were asked to.
+        // Over both links of the lab and back: the programs ran on the right hosts.
         let time = figure(&result, protocol, "rtt", "rtt_p50_ms");
         assert!((20.0..500.0).contains(&time), "{protocol}: {time}");
     }
-    assert!(!said(&output).contains("the clock of"), "{}", said(&output));
-    testbed.is_clean();
-    // A clock that is wrong is told of.
+    assert!(!stdout_of(&output).contains("the clock of"), "{}", stdout_of(&output));
+    testbed.assert_clean();
+    // A wrong clock is reported.
     let case = testbed.case(&testbed.good().replace("2222", "2224"), 20);
-    let output = testbed.outcome(&case);
-    assert!(output.status.success(), "{}{}", said(&output), error_of(&output));
-    let words = "the clock of 10.77.2.2 is 100.";
+    let output = testbed.run_to_end(&case);
+    assert!(output.status.success(), "{}{}", stdout_of(&output), stderr_of(&output));
+    let text = "the clock of 10.77.2.2 is 100.";
     assert!(
-        said(&output).contains(words) && said(&output).contains("s ahead of"),
+        stdout_of(&output).contains(text) && stdout_of(&output).contains("s ahead of"),
         "{}",
-        said(&output)
+        stdout_of(&output)
     );
-    testbed.is_clean();
+    testbed.assert_clean();
 }
 
 #[test]
-fn real_hosts_that_lack_something_are_told_of() {
-    let Some(testbed) = Testbed::begin("real_hosts_that_lack_something_are_told_of") else {
+fn problems_of_real_hosts_are_reported() {
+    let Some(testbed) = Testbed::start("problems_of_real_hosts_are_reported") else {
         return;
     };
     let good = testbed.good();
-    let stranger = testbed.path("stranger").display().to_string();
+    let unauthorized = testbed.path("unauthorized").display().to_string();
     let user = testbed.path("user").display().to_string();
     for (second, word) in [
         (good.replace("intf: left", "intf: left9"), "10.77.2.2: missing interface left9"),
         (good.replace("2222", "2223"), "10.77.2.2: missing batslab"),
-        (good.replace("2222", "2225"), "cannot keep a folder on 10.77.2.2: mktemp"),
+        (good.replace("2222", "2225"), "cannot create a directory on 10.77.2.2: mktemp"),
         (good.replace("2222", "2299"), "cannot log in to 10.77.2.2: ssh: connect"),
-        (good.replace(&user, &stranger), "cannot log in to 10.77.2.2: root@10.77.2.2: Permission"),
+        (
+            good.replace(&user, &unauthorized),
+            "cannot log in to 10.77.2.2: root@10.77.2.2: Permission",
+        ),
         (good.replace("intf: left", "arch: pdp11"), "10.77.2.2 is "),
     ] {
         let case = testbed.case(&second, 20);
-        let output = testbed.outcome(&case);
+        let output = testbed.run_to_end(&case);
         assert_eq!(output.status.code(), Some(1), "{second}");
-        let text = said(&output);
-        assert!(text.contains(word), "{second}: {text}{}", error_of(&output));
+        let text = stdout_of(&output);
+        assert!(text.contains(word), "{second}: {text}{}", stderr_of(&output));
         let result = fs::read(case.out().join("result.json")).unwrap();
         let result: serde_json::Value = serde_json::from_slice(&result).unwrap();
         assert_eq!(measurement(&result, "udp", "rtt")["status"], "failed");
     }
-    testbed.is_clean();
+    testbed.assert_clean();
 }
 
 #[test]
 fn an_interrupt_leaves_nothing_on_real_hosts() {
-    let Some(testbed) = Testbed::begin("an_interrupt_leaves_nothing_on_real_hosts") else { return };
-    // A minute of messages.
+    let Some(testbed) = Testbed::start("an_interrupt_leaves_nothing_on_real_hosts") else { return };
+    // One minute of messages.
     let case = testbed.case(&testbed.good(), 6_000);
     let mut child =
         testbed.run(&case).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let deadline = Instant::now() + Duration::from_secs(20);
     while testbed.started() < 2 {
-        assert!(Instant::now() < deadline && child.try_wait().unwrap().is_none(), "no start");
+        assert!(
+            Instant::now() < deadline && child.try_wait().unwrap().is_none(),
+            "the run did not start"
+        );
         std::thread::sleep(Duration::from_millis(20));
     }
-    // Nobody else of the hosts sees what is noted there.
+    // Other users of the hosts cannot read the files of the run.
     let folders = testbed.folders();
     assert_eq!(folders.len(), 2, "{folders:?}");
     for folder in &folders {
@@ -281,25 +292,28 @@ fn an_interrupt_leaves_nothing_on_real_hosts() {
     assert!(Command::new("kill").arg("-INT").arg(pid.to_string()).status().unwrap().success());
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1));
-    assert!(error_of(&output).contains("interrupted"), "{}", error_of(&output));
-    assert!(!case.out().exists(), "the folder of results is left");
-    testbed.is_clean();
+    assert!(stderr_of(&output).contains("interrupted"), "{}", stderr_of(&output));
+    assert!(!case.out().exists(), "the results folder is left");
+    testbed.assert_clean();
 }
 
-/// Not even time to say a word: the hosts clean up by themselves.
+/// After SIGKILL the hosts clean up without the program.
 #[test]
-fn a_run_that_was_killed_leaves_nothing_on_real_hosts() {
-    let Some(testbed) = Testbed::begin("a_run_that_was_killed_leaves_nothing_on_real_hosts") else {
+fn a_killed_run_leaves_nothing_on_real_hosts() {
+    let Some(testbed) = Testbed::start("a_killed_run_leaves_nothing_on_real_hosts") else {
         return;
     };
     let case = testbed.case(&testbed.good(), 6_000);
     let mut child = testbed.run(&case).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let deadline = Instant::now() + Duration::from_secs(20);
     while testbed.started() < 2 {
-        assert!(Instant::now() < deadline && child.try_wait().unwrap().is_none(), "no start");
+        assert!(
+            Instant::now() < deadline && child.try_wait().unwrap().is_none(),
+            "the run did not start"
+        );
         std::thread::sleep(Duration::from_millis(20));
     }
     child.kill().unwrap();
     child.wait().unwrap();
-    testbed.is_clean();
+    testbed.assert_clean();
 }

@@ -1,10 +1,11 @@
-//! The backend netns: real programs over real links.
+//! The backend netns: real programs over emulated links.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::support::{
-    Case, allowed, alone, batslab, error_of, figure, left, measurement, run, said, skipped,
+    Case, allowed, batslab, figure, leftovers, lock_machine, measurement, run, skipped, stderr_of,
+    stdout_of,
 };
 
 #[test]
@@ -12,7 +13,7 @@ fn tools_and_protocols_run_over_a_chain() {
     if !allowed("tools_and_protocols_run_over_a_chain") {
         return;
     }
-    let _alone = alone();
+    let _alone = lock_machine();
     let case = Case::new(
         "
 tests:
@@ -30,7 +31,7 @@ tests:
     sample_interval: 0.05
     assertions:
       - { figure: rtt_p50_ms, tool: rtt, at_least: 18 }
-      # A busy machine loses more than the links do, and how much is nobody's claim.
+      # A busy machine loses more than the links do; by how much is not bounded.
       - { figure: loss_percent, protocol: udp, tool: iperf, at_least: 0.2 }
       - { figure: loss_percent, protocol: udp-next, tool: iperf, at_least: 0.2 }
   others:
@@ -46,7 +47,7 @@ tests:
 ",
     );
     let (output, result) = case.run(&[]);
-    // The program that is not there fails, and nothing else.
+    // Only the program that is not installed fails.
     assert_eq!(output.status.code(), Some(1));
     let failed: Vec<_> = result["cases"]
         .as_array()
@@ -57,19 +58,19 @@ tests:
         .collect();
     assert_eq!(failed.len(), 1, "{failed:?}");
     assert!(failed[0]["reason"].as_str().unwrap().contains("`no-such-program` is not installed"));
-    assert_eq!(result["cases"][0]["passed"], true, "{}", said(&output));
+    assert_eq!(result["cases"][0]["passed"], true, "{}", stdout_of(&output));
     let commands = measurement(&result, "udp-next", "iperf")["commands"].to_string();
     assert!(commands.contains("bats_iperf") && commands.contains("-m 11"), "{commands}");
-    // TCP by the SDK's carrier, and under which congestion control.
+    // TCP over the SDK's transport reports the kernel's congestion control.
     let next = measurement(&result, "tcp-next", "iperf");
-    let (commands, told) = (next["commands"].to_string(), next["warnings"].to_string());
+    let (commands, warnings) = (next["commands"].to_string(), next["warnings"].to_string());
     assert!(commands.contains("bats_iperf -c") && commands.contains("-m 10"), "{commands}");
-    assert!(told.contains("the kernel's own congestion control: "), "{told}");
+    assert!(warnings.contains("the default congestion control of the kernel: "), "{warnings}");
     for protocol in ["brtp", "tcp-cubic", "tcp-next", "quic", "udp", "udp-next"] {
         let rate = figure(&result, protocol, "iperf", "throughput_mbps");
         assert!(rate > 0.1 && rate < 31.0, "{protocol}: {rate}");
         let time = figure(&result, protocol, "rtt", "rtt_p50_ms");
-        // How late answers come over this is the machine's affair: the simulator's tests are about that.
+        // How long answers take over this depends on the machine; the simulator's tests check it.
         let path = figure(&result, protocol, "rtt", "path_rtt_ms");
         assert!(time > 0.9 * path && path == 20.0, "{protocol}: {time} of {path}");
     }
@@ -90,18 +91,20 @@ tests:
     let folder = measurement(&result, "tcp-reno", "ping")["folder"].as_str().unwrap();
     let capture = std::fs::read(case.out().join(folder).join("capture.pcapng")).unwrap();
     assert!(capture.starts_with(&[0x0a, 0x0d, 0x0d, 0x0a]) && capture.len() > 1_000);
-    // Asked and measured: what the emulator itself does, or that nobody looked.
+    // The emulator itself is verified, or the report says that it is not.
     let rows = result["cases"][0]["verification"].as_array().unwrap();
     assert!(rows.iter().all(|row| row["over"] == "topology-0, node 0 to 2"), "{rows:?}");
-    for what in ["round trip", "rate a to b", "rate b to a", "loss a to b", "emulator's processors"]
-    {
-        let of_it = |row: &&serde_json::Value| row["what"].as_str().unwrap().starts_with(what);
-        let row = rows.iter().find(of_it).unwrap_or_else(|| panic!("no {what}: {rows:?}"));
+    for what in ["round trip", "rate a to b", "rate b to a", "loss a to b", "emulator CPU"] {
+        let starts_with_name =
+            |row: &&serde_json::Value| row["what"].as_str().unwrap().starts_with(what);
+        let row =
+            rows.iter().find(starts_with_name).unwrap_or_else(|| panic!("no {what}: {rows:?}"));
         assert!(row["value"].is_number() && !row["measured"].as_str().unwrap().is_empty());
     }
     let page = std::fs::read_to_string(case.out().join("report.html")).unwrap();
-    for words in ["no-such-program", "The emulator itself", "the test says `verify: false`"] {
-        assert!(page.contains(words), "{words}");
+    for text in ["no-such-program", "Verification of the emulator", "the test sets `verify: false`"]
+    {
+        assert!(page.contains(text), "{text}");
     }
 }
 
@@ -110,7 +113,7 @@ fn flows_compete_over_a_mesh_at_the_same_time() {
     if !allowed("flows_compete_over_a_mesh_at_the_same_time") {
         return;
     }
-    let _alone = alone();
+    let _alone = lock_machine();
     let case = Case::new(
         "
 tests:
@@ -130,7 +133,7 @@ tests:
 ",
     );
     let (output, result) = case.run(&[]);
-    assert!(output.status.success(), "{}{}", said(&output), error_of(&output));
+    assert!(output.status.success(), "{}{}", stdout_of(&output), stderr_of(&output));
     for protocol in ["brtp", "tcp-cubic"] {
         let one = measurement(&result, protocol, "iperf");
         let rates: Vec<_> = one["series"]
@@ -140,16 +143,16 @@ tests:
             .filter(|series| series["name"] == "throughput")
             .collect();
         assert_eq!(rates.len(), 2, "{one}");
-        let beside =
+        let competing =
             rates.iter().find(|series| series["of"].as_str().unwrap().contains("1 to 5")).unwrap();
-        // Nothing of the other flow before its time.
-        assert_eq!(beside["points"][0][1], 0.0);
-        assert!(beside["points"].as_array().unwrap().len() > 2);
+        // The competing flow has not started yet.
+        assert_eq!(competing["points"][0][1], 0.0);
+        assert!(competing["points"].as_array().unwrap().len() > 2);
         let state = one["series"].as_array().unwrap().iter().find(|series| {
             series["name"] == "cwnd" && series["of"].as_str().unwrap().contains("RENO")
         });
-        assert!(state.is_some(), "{protocol}: the other flow's window is not there");
-        // The other flow's figures stand beside those of the tool's, in the table, too.
+        assert!(state.is_some(), "{protocol}: the competing flow has no congestion window");
+        // The table lists the figures of the competing flow next to those of the tool, too.
         let flow = &one["flows"][0];
         assert_eq!(flow["label"], "TCP RENO 1 to 5", "{one}");
         let share = |figures: &serde_json::Value| figures["share_percent"].as_f64().unwrap();
@@ -163,18 +166,18 @@ tests:
                 "{figure}: {flow}"
             );
         }
-        let head = format!("TCP RENO 1 to 5, beside {}", one["label"].as_str().unwrap());
-        assert!(said(&output).contains(&head), "{}", said(&output));
+        let head = format!("TCP RENO 1 to 5, competing with {}", one["label"].as_str().unwrap());
+        assert!(stdout_of(&output).contains(&head), "{}", stdout_of(&output));
     }
 }
 
-/// Two witnesses for a figure: within 5 % on three shared cases.
+/// Cross-validation of simulator and laboratory: within 5 % in three cases.
 #[test]
-fn simulator_and_namespaces_agree() {
-    if !allowed("simulator_and_namespaces_agree") {
+fn simulator_and_laboratory_agree() {
+    if !allowed("simulator_and_laboratory_agree") {
         return;
     }
-    let _alone = alone();
+    let _alone = lock_machine();
     for (rate, delay, loss) in [("50M", "5ms", "0%"), ("40M", "15ms", "5%"), ("30M", "10ms", "10%")]
     {
         let yaml = format!(
@@ -189,31 +192,31 @@ tests:
         );
         let steady = |backend: &str| {
             let (output, result) = Case::new(&yaml).run(&["--backend", backend]);
-            assert!(output.status.success(), "{}{}", said(&output), error_of(&output));
+            assert!(output.status.success(), "{}{}", stdout_of(&output), stderr_of(&output));
             figure(&result, "brtp", "iperf", "steady_mbps")
         };
         let computed = steady("sim");
-        // Other work on the machine takes from a figure of real time, and never adds to it: of three
-        // tries one has to agree.
-        let mut tries = Vec::new();
+        // Other work on the machine can only reduce the figures in real time: one of three attempts
+        // must agree.
+        let mut attempts = Vec::new();
         let agrees = (0..3).any(|_| {
-            tries.push(steady("netns"));
-            tries.last().is_some_and(|seen| (0.95..=1.05).contains(&(seen / computed)))
+            attempts.push(steady("netns"));
+            attempts.last().is_some_and(|seen| (0.95..=1.05).contains(&(seen / computed)))
         });
-        assert!(agrees, "{rate} {delay} {loss}: {computed} and {tries:?}");
+        assert!(agrees, "{rate} {delay} {loss}: {computed} and {attempts:?}");
     }
 }
 
 #[test]
-fn a_terminal_shows_the_time_that_is_left() {
-    const NAME: &str = "a_terminal_shows_the_time_that_is_left";
+fn a_terminal_shows_the_remaining_time() {
+    const NAME: &str = "a_terminal_shows_the_remaining_time";
     if !allowed(NAME) {
         return;
     }
     if Command::new("script").arg("--version").output().is_err() {
-        return skipped(NAME, "there is no `script` to make a terminal (Debian: bsdutils)");
+        return skipped(NAME, "no `script` to create a terminal (Debian: bsdutils)");
     }
-    let _alone = alone();
+    let _alone = lock_machine();
     let case = Case::new(
         "
 tests:
@@ -224,37 +227,37 @@ tests:
     verify: false
 ",
     );
-    let own = batslab();
-    let (program, out) = (own.get_program().to_string_lossy().into_owned(), case.out());
-    let words = format!("'{program}' run '{}' -o '{}'", case.file(), out.display());
+    let batslab_command = batslab();
+    let (program, out) = (batslab_command.get_program().to_string_lossy().into_owned(), case.out());
+    let text = format!("'{program}' run '{}' -o '{}'", case.file(), out.display());
     let shown = Command::new("script")
-        .args(["-qec", &words, "/dev/null"])
+        .args(["-qec", &text, "/dev/null"])
         .stdin(Stdio::null())
         .env("TERM", "xterm")
         .output()
         .unwrap();
-    let text = said(&shown);
+    let text = stdout_of(&shown);
     assert!(shown.status.success(), "{text}");
-    for words in ["UDP iperf", " s left", "Mbit/s", "report: "] {
-        assert!(text.contains(words), "{words}: {text}");
+    for expected in ["UDP iperf", " s left", "Mbit/s", "report: "] {
+        assert!(text.contains(expected), "{expected}: {text}");
     }
-    // Elsewhere there are lines and no bar.
+    // Without a terminal the output has lines and no progress bar.
     let again = batslab()
         .args(["run", &case.file(), "-o"])
         .arg(case.folder.path().join("again"))
         .output()
         .unwrap();
-    let text = error_of(&again);
+    let text = stderr_of(&again);
     assert!(text.contains("shown topology-0 UDP iperf") && !text.contains(" left"), "{text}");
 }
 
-/// Who keeps the emulator from running for a while sets the figures, and the report says so.
+/// An emulator that is stopped for a while affects the figures, and the report says so.
 #[test]
-fn an_emulator_that_was_held_up_is_told_of() {
-    if !allowed("an_emulator_that_was_held_up_is_told_of") {
+fn a_delayed_emulator_is_reported() {
+    if !allowed("a_delayed_emulator_is_reported") {
         return;
     }
-    let _alone = alone();
+    let _alone = lock_machine();
     let case = Case::new(
         "
 tests:
@@ -276,7 +279,10 @@ tests:
     let name = format!("run-{}-0", child.id());
     let deadline = Instant::now() + Duration::from_secs(20);
     while !out.join("held/topology-0/udp_iperf_0/client.out").exists() {
-        assert!(Instant::now() < deadline && child.try_wait().unwrap().is_none(), "no start");
+        assert!(
+            Instant::now() < deadline && child.try_wait().unwrap().is_none(),
+            "the run did not start"
+        );
         std::thread::sleep(Duration::from_millis(20));
     }
     let status = run(&["status", "--name", &name, "--json"]);
@@ -289,25 +295,29 @@ tests:
         std::thread::sleep(Duration::from_millis(time));
     }
     let output = child.wait_with_output().unwrap();
-    assert!(output.status.success(), "{}", said(&output));
-    assert!(said(&output).contains("this machine may have set the figures"), "{}", said(&output));
+    assert!(output.status.success(), "{}", stdout_of(&output));
+    assert!(
+        stdout_of(&output).contains("host overload may have limited"),
+        "{}",
+        stdout_of(&output)
+    );
     let result = std::fs::read(out.join("result.json")).unwrap();
     let result: serde_json::Value = serde_json::from_slice(&result).unwrap();
     let one = measurement(&result, "udp", "iperf");
     assert_eq!(one["machine_bound"], true, "{one}");
     assert!(one["figures"]["emulator_late_percent"].as_f64().unwrap() > 5.0, "{one}");
-    assert!(one["warnings"].to_string().contains("the emulator handed over"), "{one}");
+    assert!(one["warnings"].to_string().contains("emulator overload: it delivered"), "{one}");
     let verdict = result["cases"][0]["assertions"][0]["measured"].as_str().unwrap();
-    assert!(verdict.contains("this machine may have set it"), "{verdict}");
+    assert!(verdict.contains("host overload may have limited it"), "{verdict}");
 }
 
-/// Processes that a run has started, or those have: all inherit its environment.
-fn marked(mark: &str) -> Vec<String> {
+/// Processes of a run, found by an environment variable that all of them inherit.
+fn processes_with(variable: &str) -> Vec<String> {
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
     processes
         .filter(|process| {
             let environment = std::fs::read(process.path().join("environ")).unwrap_or_default();
-            environment.split(|&byte| byte == 0).any(|word| word == mark.as_bytes())
+            environment.split(|&byte| byte == 0).any(|word| word == variable.as_bytes())
         })
         .map(|process| {
             let name = std::fs::read_to_string(process.path().join("comm")).unwrap_or_default();
@@ -317,8 +327,8 @@ fn marked(mark: &str) -> Vec<String> {
 }
 
 #[test]
-fn an_interrupt_leaves_nothing_behind() {
-    if !allowed("an_interrupt_leaves_nothing_behind") {
+fn an_interrupt_leaves_no_processes_or_files() {
+    if !allowed("an_interrupt_leaves_no_processes_or_files") {
         return;
     }
     let case = Case::new(
@@ -336,7 +346,7 @@ tests:
     let out = case.out();
     let temporary = case.folder.path().join("temporary");
     std::fs::create_dir(&temporary).unwrap();
-    let mark = format!("BATSLAB_TEST_MARK={}", temporary.display());
+    let variable = format!("BATSLAB_TEST_MARK={}", temporary.display());
     let mut child = batslab()
         .args(["run", &case.file(), "-q", "-o"])
         .arg(&out)
@@ -354,27 +364,27 @@ tests:
     while !(runs("tcp-cubic") && runs("brtp")) {
         assert!(
             Instant::now() < deadline && child.try_wait().unwrap().is_none(),
-            "it did not start"
+            "the run did not start"
         );
         std::thread::sleep(Duration::from_millis(20));
     }
-    // This program, two emulators, two clients and two servers.
-    let running = marked(&mark);
+    // batslab, two emulators, two clients and two servers.
+    let running = processes_with(&variable);
     assert!(running.len() >= 7, "{running:?}");
     let sent = Command::new("kill").arg("-INT").arg(child.id().to_string()).status().unwrap();
     assert!(sent.success());
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1));
-    assert!(error_of(&output).contains("interrupted"), "{}", error_of(&output));
-    assert_eq!(marked(&mark), Vec::<String>::new(), "processes are left");
-    assert!(!out.exists(), "the folder of results is left");
+    assert!(stderr_of(&output).contains("interrupted"), "{}", stderr_of(&output));
+    assert_eq!(processes_with(&variable), Vec::<String>::new(), "processes are left");
+    assert!(!out.exists(), "the results folder is left");
     let files: Vec<_> = std::fs::read_dir(&temporary).unwrap().flatten().collect();
     assert!(files.is_empty(), "{files:?}");
-    assert_eq!(left(&name), Vec::<std::path::PathBuf>::new());
+    assert_eq!(leftovers(&name), Vec::<std::path::PathBuf>::new());
 }
 
 #[test]
-fn the_doctor_knows_the_backends() {
+fn doctor_reports_every_backend() {
     let output = run(&["doctor", "--json"]);
     let findings: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     for backend in ["backend sim", "backend netns", "backend netem", "backend ssh"] {
@@ -382,19 +392,19 @@ fn the_doctor_knows_the_backends() {
         let finding = finding.unwrap_or_else(|| panic!("no {backend}"));
         let found = finding["found"].as_str().unwrap();
         assert!(!found.is_empty(), "{backend}");
-        // Why not, and what to do.
-        let is_told = ["use the backend netns", "not installed", "needs", "allow"];
+        // The reason, and what to do.
+        let reasons = ["use the backend netns", "not installed", "needs", "allow"];
         assert!(
-            finding["good"] == true || is_told.iter().any(|word| found.contains(word)),
+            finding["good"] == true || reasons.iter().any(|word| found.contains(word)),
             "{found}"
         );
     }
 }
 
-/// Where this runs as root, an ordinary user of the same machine does the same in user namespaces.
+/// Also runs tests as an ordinary user, in user namespaces, if this test runs as root.
 #[test]
-fn an_ordinary_user_runs_tests_where_the_kernel_lets_users_have_namespaces() {
-    const NAME: &str = "an_ordinary_user_runs_tests_where_the_kernel_lets_users_have_namespaces";
+fn an_ordinary_user_runs_tests_in_user_namespaces() {
+    const NAME: &str = "an_ordinary_user_runs_tests_in_user_namespaces";
     let skip = |why: &str| skipped(NAME, why);
     let case = Case::new(
         "
@@ -408,36 +418,39 @@ tests:
       - { figure: loss_percent, protocol: udp, at_most: 50 }
 ",
     );
-    // A folder that the user may write to.
+    // The user needs write access to the folder.
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
     std::fs::set_permissions(case.folder.path(), open).unwrap();
     let as_user = |arguments: &[&str]| {
-        let own = batslab();
+        let batslab_command = batslab();
         let mut command = Command::new("setpriv");
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
         command.env("HOME", case.folder.path());
-        command.env("XDG_RUNTIME_DIR", case.folder.path()).arg(own.get_program()).args(arguments);
+        command
+            .env("XDG_RUNTIME_DIR", case.folder.path())
+            .arg(batslab_command.get_program())
+            .args(arguments);
         command.output()
     };
     let doctor = match as_user(&["doctor", "--json"]) {
         Ok(output) if !output.stdout.is_empty() => output,
         other => {
-            return skip(&format!("no other user can be had here, or not this program: {other:?}"));
+            return skip(&format!("cannot run this program as another user: {other:?}"));
         }
     };
     let findings: serde_json::Value = serde_json::from_slice(&doctor.stdout).unwrap();
     let namespaces =
         findings.as_array().unwrap().iter().find(|one| one["what"] == "network namespaces");
     if namespaces.is_none_or(|one| one["good"] != true) {
-        return skip("this machine lets users have no namespaces");
+        return skip("this machine does not allow namespaces for users");
     }
-    let _alone = alone();
+    let _alone = lock_machine();
     let out = case.out();
     let output = as_user(&["run", &case.file(), "-q", "-o", out.to_str().unwrap()]).unwrap();
-    assert!(output.status.success(), "{}{}", said(&output), error_of(&output));
+    assert!(output.status.success(), "{}{}", stdout_of(&output), stderr_of(&output));
     assert!(out.join("report.html").exists());
-    // Nothing of its labs stays, either.
+    // No labs of the user are left, either.
     let labs = case.folder.path().join("openbats-lab");
-    let left: Vec<_> = std::fs::read_dir(&labs).unwrap().flatten().collect();
-    assert!(left.is_empty(), "{left:?}");
+    let leftovers: Vec<_> = std::fs::read_dir(&labs).unwrap().flatten().collect();
+    assert!(leftovers.is_empty(), "{leftovers:?}");
 }

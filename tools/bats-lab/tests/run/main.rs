@@ -1,6 +1,6 @@
-//! `batslab run` and what belongs to it, by the real binary.
+//! `batslab run` and related commands, tested with the real binary.
 
-#![allow(clippy::disallowed_methods, reason = "tests of real time wait for real things")]
+#![allow(clippy::disallowed_methods, reason = "tests in real time wait for real events")]
 
 mod browser;
 mod check;

@@ -1,4 +1,4 @@
-//! The page of `batslab serve` and the report, as a user of a browser has them.
+//! The page of `batslab serve` and the report, in a browser.
 
 use std::time::Duration;
 
@@ -8,21 +8,21 @@ use super::support::skipped;
 
 const WAIT: Duration = Duration::from_secs(60);
 
-/// A test that takes long enough to be watched and stopped.
+/// A test that runs long enough to be watched and stopped.
 const LONG: &str = "tests:\\n  long:\\n    backend: sim\\n    topology: { topology_type: linear, nodes: 2, link: { rate: 10M, delay: 5ms } }\\n    target_protocols: [brtp]\\n    test_tools: { iperf: { interval: 0.5, interval_num: 40000 } }\\n";
 
 #[test]
-fn the_page_starts_shows_and_stops_runs_in_a_browser() {
-    const NAME: &str = "the_page_starts_shows_and_stops_runs_in_a_browser";
+fn the_page_starts_shows_and_stops_runs() {
+    const NAME: &str = "the_page_starts_shows_and_stops_runs";
     let Some(program) = installed() else {
-        skipped(NAME, "there is no browser (Debian: chromium)");
+        skipped(NAME, "no browser (Debian: chromium)");
         return;
     };
     let server = Server::start(&[]);
     let mut page = Browser::start(&program);
     page.open(&format!("http://{}/", server.address));
 
-    // A shipped case, by a click: its live plot appears, and then its verdict with a report.
+    // A click starts a shipped case: its live plot appears, then its verdict with a report.
     page.until("document.querySelector('[data-case=smoke]')", WAIT);
     page.value("document.getElementById('backend').value = 'sim'");
     page.click("[data-case=smoke]");
@@ -37,26 +37,32 @@ fn the_page_starts_shows_and_stops_runs_in_a_browser() {
     let row = row.as_str().unwrap();
     assert!(row.contains("smoke") && row.contains("passed"), "{row}");
 
-    // A file of one's own: what is wrong with it is told; it runs, is watched and stopped.
+    // A user's file: errors are reported; it is run, watched and stopped.
     let fill = |text: &str| format!("document.getElementById('yaml').value = \"{text}\"");
     page.value(&fill(&LONG.replace("nodes", "nodse")));
     page.click("#check");
-    page.until("document.getElementById('said').innerText.includes('did you mean `nodes`')", WAIT);
+    page.until(
+        "document.getElementById('message').innerText.includes('did you mean `nodes`')",
+        WAIT,
+    );
     page.value(&fill(LONG));
     page.click("#check");
-    page.until("document.getElementById('said').innerText.includes('1 measurement on sim')", WAIT);
+    page.until(
+        "document.getElementById('message').innerText.includes('1 measurement on sim')",
+        WAIT,
+    );
     page.click("#run");
     page.until("document.getElementById('now-name').innerText.endsWith('-own')", WAIT);
     page.until("document.querySelector('#live polyline')", WAIT);
     let rate = page.value("document.getElementById('now-rate').innerText");
     assert!(rate.as_str().unwrap().contains("virtual time"), "{rate}");
     page.click("#stop");
-    page.until("document.getElementById('now-what').innerText === 'over'", WAIT);
+    page.until("document.getElementById('now-what').innerText === 'finished'", WAIT);
     page.until("document.querySelector('#runs tr').innerText.includes('interrupted')", WAIT);
     let (_, runs) = server.json("GET", "/api/runs", None);
     assert_eq!(runs[0]["running"], false, "{runs}");
 
-    // The report: its script marks what is under the pointer.
+    // The report: its script shows the values under the pointer.
     let report = runs[1]["report"].as_str().unwrap().to_owned();
     page.open(&format!("http://{}{report}", server.address));
     page.until("document.querySelector('.tip')", WAIT);

@@ -1,19 +1,22 @@
-//! Programs of others under test, where they are installed; what is not there is told of loudly.
+//! Other programs under test, if they are installed; otherwise the tests report that they are
+//! skipped.
 
-use super::support::{Case, allowed, alone, error_of, figure, measurement, said, skipped};
+use super::support::{
+    Case, allowed, figure, lock_machine, measurement, skipped, stderr_of, stdout_of,
+};
 
-fn is_there(program: &str) -> bool {
+fn is_installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
         .chain(["/usr/sbin".into()])
         .any(|folder| folder.join(program).exists())
 }
 
-/// Whether all are there; says so if not.
-fn are_there(test: &str, programs: &[(&str, &str)]) -> bool {
-    let missing: Vec<_> = programs.iter().filter(|(program, _)| !is_there(program)).collect();
+/// Whether all programs are installed; reports the test as skipped if not.
+fn all_installed(test: &str, programs: &[(&str, &str)]) -> bool {
+    let missing: Vec<_> = programs.iter().filter(|(program, _)| !is_installed(program)).collect();
     for (program, package) in &missing {
-        skipped(test, &format!("there is no {program} (Debian: {package})"));
+        skipped(test, &format!("{program} is not installed (Debian: {package})"));
     }
     missing.is_empty()
 }
@@ -21,10 +24,10 @@ fn are_there(test: &str, programs: &[(&str, &str)]) -> bool {
 #[test]
 fn srt_repairs_a_stream_of_datagrams() {
     const NAME: &str = "srt_repairs_a_stream_of_datagrams";
-    if !allowed(NAME) || !are_there(NAME, &[("srt-live-transmit", "srt-tools")]) {
+    if !allowed(NAME) || !all_installed(NAME, &[("srt-live-transmit", "srt-tools")]) {
         return;
     }
-    let _alone = alone();
+    let _alone = lock_machine();
     let yaml = "
 tests:
   srt:
@@ -39,31 +42,34 @@ tests:
       - { figure: loss_percent, protocol: srt, tool: iperf, at_most: 1.5 }
       - { figure: throughput_mbps, protocol: srt, tool: iperf, at_least: 3 }
 ";
-    // SRT asks again for what was lost, and gives it up where other work on the machine makes the answer
-    // late: of three tries one has to pass.
-    let mut tries = 0;
+    // SRT retransmits lost packets, and drops them when other work on the machine delays the
+    // retransmission: one of three attempts must pass.
+    let mut attempts = 0;
     let (output, result) = loop {
         let (output, result) = Case::new(yaml).run(&[]);
-        tries += 1;
-        if output.status.success() || tries == 3 {
+        attempts += 1;
+        if output.status.success() || attempts == 3 {
             break (output, result);
         }
     };
-    assert!(output.status.success(), "{}{}", said(&output), error_of(&output));
-    let way_back = measurement(&result, "srt", "rtt");
-    assert_eq!(way_back["status"], "unsupported");
-    assert!(way_back["reason"].as_str().unwrap().contains("nothing comes back"), "{way_back}");
+    assert!(output.status.success(), "{}{}", stdout_of(&output), stderr_of(&output));
+    let rtt_measurement = measurement(&result, "srt", "rtt");
+    assert_eq!(rtt_measurement["status"], "unsupported");
+    assert!(
+        rtt_measurement["reason"].as_str().unwrap().contains("there are no replies"),
+        "{rtt_measurement}"
+    );
 }
 
 #[test]
-fn a_file_passes_by_scp_over_tcp_and_through_a_tunnel() {
-    const NAME: &str = "a_file_passes_by_scp_over_tcp_and_through_a_tunnel";
+fn scp_copies_files_over_tcp_and_through_a_tunnel() {
+    const NAME: &str = "scp_copies_files_over_tcp_and_through_a_tunnel";
     let programs =
         [("sshd", "openssh-server"), ("scp", "openssh-client"), ("kcptun-client", "kcptun")];
-    if !allowed(NAME) || !are_there(NAME, &programs) {
+    if !allowed(NAME) || !all_installed(NAME, &programs) {
         return;
     }
-    let _alone = alone();
+    let _alone = lock_machine();
     let keys = || {
         let entries = std::fs::read_dir(std::env::temp_dir()).unwrap().flatten();
         entries.filter(|one| one.file_name().to_string_lossy().starts_with("batslab-scp-")).count()
@@ -80,7 +86,7 @@ tests:
 ",
     );
     let (output, result) = case.run(&[]);
-    assert!(output.status.success(), "{}{}", said(&output), error_of(&output));
+    assert!(output.status.success(), "{}{}", stdout_of(&output), stderr_of(&output));
     for protocol in ["tcp-cubic", "kcp"] {
         let seconds = figure(&result, protocol, "scp", "file_seconds");
         // 8 Mbit over 50 Mbit/s, and a handshake of several round trips.
@@ -94,16 +100,16 @@ tests:
 }
 
 #[test]
-fn a_tool_that_is_not_installed_is_told_of() {
-    const NAME: &str = "a_tool_that_is_not_installed_is_told_of";
+fn missing_tools_are_reported() {
+    const NAME: &str = "missing_tools_are_reported";
     if !allowed(NAME) {
         return;
     }
-    if is_there("sshping") {
+    if is_installed("sshping") {
         skipped(NAME, "sshping is installed");
         return;
     }
-    let _alone = alone();
+    let _alone = lock_machine();
     let case = Case::new(
         "
 tests:
@@ -121,14 +127,14 @@ tests:
     assert!(one["reason"].as_str().unwrap().contains("`sshping` is not installed"), "{one}");
 }
 
-/// What carries a flow is started as what carries the tool's; one that gives no figures is a failure.
+/// A competing flow gets its own tunnel; a flow without figures is a failure.
 #[test]
-fn a_flow_beside_the_tools_has_its_tunnel_and_must_run() {
-    const NAME: &str = "a_flow_beside_the_tools_has_its_tunnel_and_must_run";
-    if !allowed(NAME) || !are_there(NAME, &[("kcptun-client", "kcptun")]) {
+fn competing_flows_use_tunnels_and_must_run() {
+    const NAME: &str = "competing_flows_use_tunnels_and_must_run";
+    if !allowed(NAME) || !all_installed(NAME, &[("kcptun-client", "kcptun")]) {
         return;
     }
-    let _alone = alone();
+    let _alone = lock_machine();
     let case = Case::new(
         "
 protocols:
@@ -139,7 +145,7 @@ protocols:
       - { name: near, bin: sleep, args: [60] }
       - { name: far, bin: sleep, args: [60] }
 tests:
-  beside:
+  competing:
     topology: { topology_type: linear, nodes: 2, link: { rate: 20M, delay: 2ms } }
     target_protocols: [udp, kcp]
     test_tools: { iperf: { bitrate: 2, interval: 0.5, interval_num: 6 } }
@@ -154,18 +160,18 @@ tests:
 ",
     );
     let (output, result) = case.run(&[]);
-    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
-    let of = |case: usize, index: usize| &result["cases"][case]["measurements"][index];
-    let ran = of(0, 0);
+    assert_eq!(output.status.code(), Some(1), "{}", stdout_of(&output));
+    let measurement_at = |case: usize, index: usize| &result["cases"][case]["measurements"][index];
+    let ran = measurement_at(0, 0);
     assert_eq!(ran["status"], "passed", "{ran}");
     let flow = ran["series"].as_array().unwrap().iter().find(|series| {
         series["name"] == "throughput" && series["of"].as_str().unwrap().contains("KCP")
     });
     let points = flow.unwrap_or_else(|| panic!("no flow: {ran}"))["points"].as_array().unwrap();
     assert!(points.iter().any(|point| point[1].as_f64().unwrap() > 1.0), "{points:?}");
-    // The same ports are not to be had twice on a node.
-    assert_eq!(of(0, 1)["status"], "unsupported", "{}", of(0, 1));
-    let broken = of(1, 0);
+    // One node cannot use the same ports twice.
+    assert_eq!(measurement_at(0, 1)["status"], "unsupported", "{}", measurement_at(0, 1));
+    let broken = measurement_at(1, 0);
     assert_eq!(broken["status"], "failed", "{broken}");
     assert!(broken["reason"].as_str().unwrap().contains("NOWHERE"), "{broken}");
 }

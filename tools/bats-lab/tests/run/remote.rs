@@ -1,11 +1,11 @@
-//! The backends ssh and netem, with stand-ins for the programs that they call.
+//! The backends ssh and netem, with stubs of the programs that they call.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Output;
 
-use super::support::{Case, allowed, alone, batslab, error_of, figure, said, skipped};
+use super::support::{Case, allowed, batslab, figure, lock_machine, skipped, stderr_of, stdout_of};
 
 fn script(folder: &Path, name: &str, text: &str) {
     let path = folder.join(name);
@@ -16,12 +16,12 @@ fn script(folder: &Path, name: &str, text: &str) {
 fn with_path(case: &Case, arguments: &[&str]) -> Output {
     let path =
         format!("{}:{}", case.folder.path().join("bin").display(), std::env::var("PATH").unwrap());
-    let own = Path::new(env!("CARGO_BIN_EXE_batslab")).parent().unwrap();
+    let own_programs = Path::new(env!("CARGO_BIN_EXE_batslab")).parent().unwrap();
     let temporary = case.folder.path().join("temporary");
     fs::create_dir(&temporary).unwrap();
     batslab()
         .env("TMPDIR", temporary)
-        .env("PATH", format!("{path}:{}", own.display()))
+        .env("PATH", format!("{path}:{}", own_programs.display()))
         .env("LAB_LOG", case.folder.path().join("log"))
         .args(["run", &case.file(), "-q", "-o"])
         .arg(case.out())
@@ -44,13 +44,13 @@ tests:
       ping: { interval: 0.01, packet_count: 20 }
 ";
 
-/// Runs what it is asked to on this machine, and writes down what that was.
+/// Runs the command on this machine and logs it.
 const FAKE_SSH: &str = r#"echo "$@" >> "$LAB_LOG"
 for last; do :; done
 exec sh -c "$last""#;
 
 #[test]
-fn hosts_are_reached_checked_and_left_as_they_were() {
+fn hosts_are_reached_checked_and_cleaned_up() {
     let arch =
         String::from_utf8(std::process::Command::new("uname").arg("-m").output().unwrap().stdout)
             .unwrap();
@@ -59,13 +59,13 @@ fn hosts_are_reached_checked_and_left_as_they_were() {
     fs::create_dir(&bin).unwrap();
     script(&bin, "ssh", FAKE_SSH);
     let output = with_path(&case, &["--backend", "ssh"]);
-    assert!(output.status.success(), "{}{}", said(&output), error_of(&output));
+    assert!(output.status.success(), "{}{}", stdout_of(&output), stderr_of(&output));
     let result: serde_json::Value =
         serde_json::from_slice(&fs::read(case.out().join("result.json")).unwrap()).unwrap();
     assert!(figure(&result, "udp", "rtt", "rtt_p50_ms") < 1000.0);
     let log = fs::read_to_string(case.folder.path().join("log")).unwrap();
     assert!(log.contains("-p 2222 me@127.0.0.1") && log.contains("exec batslab __echo"), "{log}");
-    // Both hosts had a folder of their own each time, and it is gone.
+    // Each host got a folder of its own, and none is left.
     let temporary = case.folder.path().join("temporary");
     let notes = format!("echo $$ >> {}/batslab-", temporary.display());
     assert!(log.contains("mktemp -d") && log.contains(&notes), "{log}");
@@ -74,23 +74,23 @@ fn hosts_are_reached_checked_and_left_as_they_were() {
 }
 
 #[test]
-fn hosts_that_lack_something_are_told_apart() {
+fn problems_of_hosts_are_reported() {
     let case = Case::new(&SSH.replace("ARCH", "pdp11"));
     let bin = case.folder.path().join("bin");
     fs::create_dir(&bin).unwrap();
     script(&bin, "ssh", FAKE_SSH);
     let output = with_path(&case, &["--backend", "ssh"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(said(&output).contains("not pdp11"), "{}", said(&output));
+    assert!(stdout_of(&output).contains("not pdp11"), "{}", stdout_of(&output));
     let case = Case::new(&SSH.replace("ARCH", "x"));
     let bin = case.folder.path().join("bin");
     fs::create_dir(&bin).unwrap();
     script(&bin, "ssh", "echo 'Permission denied (publickey).' >&2; exit 255");
     let output = with_path(&case, &["--backend", "ssh"]);
     assert!(
-        said(&output).contains("cannot log in to 127.0.0.1: Permission denied"),
+        stdout_of(&output).contains("cannot log in to 127.0.0.1: Permission denied"),
         "{}",
-        said(&output)
+        stdout_of(&output)
     );
 }
 
@@ -103,11 +103,11 @@ tests:
 ";
 
 #[test]
-fn the_kernels_netem_is_told_what_to_do() {
-    if !allowed("the_kernels_netem_is_told_what_to_do") {
+fn netem_is_configured_as_the_test_says() {
+    if !allowed("netem_is_configured_as_the_test_says") {
         return;
     }
-    let _alone = alone();
+    let _alone = lock_machine();
     let case = Case::new(NETEM);
     let bin = case.folder.path().join("bin");
     fs::create_dir(&bin).unwrap();
@@ -115,33 +115,33 @@ fn the_kernels_netem_is_told_what_to_do() {
         script(&bin, name, &format!("echo {name} \"$@\" >> \"$LAB_LOG\""));
     }
     let output = with_path(&case, &["--backend", "netem"]);
-    assert!(output.status.success(), "{}{}", said(&output), error_of(&output));
+    assert!(output.status.success(), "{}{}", stdout_of(&output), stderr_of(&output));
     let log = fs::read_to_string(case.folder.path().join("log")).unwrap();
-    for words in [
+    for text in [
         "root handle 1: tbf rate 50000000bit",
         "delay 5000us loss random 3.000000%",
         "mirred egress redirect dev ifb1",
     ] {
-        assert!(log.matches(words).count() >= 2, "{words}: {log}");
+        assert!(log.matches(text).count() >= 2, "{text}: {log}");
     }
 }
 
-/// Bucket, redirection and ifb by the real kernel; netem's own commands are only written down, for many
-/// kernels lack it.
+/// Runs tbf, redirection and ifb in the real kernel; netem's own commands are only logged, because
+/// many kernels lack netem.
 #[test]
-fn the_kernel_takes_everything_but_netem_as_it_is_told() {
-    const NAME: &str = "the_kernel_takes_everything_but_netem_as_it_is_told";
+fn the_kernel_accepts_all_commands_except_netem() {
+    const NAME: &str = "the_kernel_accepts_all_commands_except_netem";
     let real = |name: &str| {
         let places = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
         places.iter().map(|place| Path::new(place).join(name)).find(|place| place.exists())
     };
     let (Some(tc), Some(ip)) = (real("tc"), real("ip")) else {
-        return skipped(NAME, "there is no tc or ip (Debian: iproute2)");
+        return skipped(NAME, "tc or ip is not installed (Debian: iproute2)");
     };
     if !allowed(NAME) {
         return;
     }
-    let _alone = alone();
+    let _alone = lock_machine();
     let case = Case::new(
         "
 tests:
@@ -160,14 +160,14 @@ tests:
     script(&bin, "tc", &text);
     script(&bin, "ip", &format!("exec {} \"$@\"", ip.display()));
     let output = with_path(&case, &["--backend", "netem"]);
-    let error = error_of(&output);
+    let error = stderr_of(&output);
     if error.contains("ifb") && error.contains("does not work here") {
-        return skipped(NAME, &format!("this kernel lacks more: {error}"));
+        return skipped(NAME, &format!("this kernel lacks a feature: {error}"));
     }
-    assert!(output.status.success(), "{}{error}", said(&output));
+    assert!(output.status.success(), "{}{error}", stdout_of(&output));
     let result: serde_json::Value =
         serde_json::from_slice(&fs::read(case.out().join("result.json")).unwrap()).unwrap();
-    // Without the bucket it would be some hundred times as much.
+    // Without the token bucket the rate would be some hundred times higher.
     let rate = figure(&result, "tcp-cubic", "iperf", "throughput_mbps");
     assert!((1.0..20.0).contains(&rate), "{rate}");
     let log = fs::read_to_string(case.folder.path().join("log")).unwrap();
@@ -178,8 +178,8 @@ tests:
 }
 
 #[test]
-fn a_kernel_without_netem_is_told_of_before_anything_runs() {
-    if !allowed("a_kernel_without_netem_is_told_of_before_anything_runs") {
+fn a_kernel_without_netem_is_reported_before_the_run() {
+    if !allowed("a_kernel_without_netem_is_reported_before_the_run") {
         return;
     }
     let case = Case::new(NETEM);
@@ -189,6 +189,6 @@ fn a_kernel_without_netem_is_told_of_before_anything_runs() {
     script(&bin, "tc", "echo 'Error: Specified qdisc kind is unknown.' >&2; exit 2");
     let output = with_path(&case, &["--backend", "netem"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(error_of(&output).contains("use the backend netns"), "{}", error_of(&output));
+    assert!(stderr_of(&output).contains("use the backend netns"), "{}", stderr_of(&output));
     assert!(!case.out().exists());
 }

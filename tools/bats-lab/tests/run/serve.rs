@@ -1,4 +1,5 @@
-//! `batslab serve`: the REST interface, the live stream, who may ask, and the page in a browser.
+//! `batslab serve`: the REST interface, the live stream, access control, and the server that the
+//! page tests use.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -7,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::support::{batslab, error_of, run, said, skipped};
+use super::support::{batslab, run, skipped, stderr_of, stdout_of};
 
 pub(crate) struct Server {
     child: Child,
     pub(crate) address: String,
-    /// Holds the results, and what is none of them.
+    /// Holds the results folder and other files.
     pub(crate) folder: tempfile::TempDir,
 }
 
@@ -32,7 +33,7 @@ impl Server {
         Self { child, address, folder }
     }
 
-    /// Status and body.
+    /// Sends a request; returns status and body.
     fn ask(
         &self,
         method: &str,
@@ -65,7 +66,7 @@ impl Server {
 
     pub(crate) fn json(&self, method: &str, path: &str, body: Option<&Value>) -> (u16, Value) {
         let (status, text) = self.ask(method, path, &[], body);
-        // Bodies may come in chunks.
+        // The body may use chunked encoding.
         let start = text.find(['[', '{']).unwrap_or(0);
         let end = text.rfind([']', '}']).map_or(text.len(), |end| end + 1);
         (status, serde_json::from_str(&text[start..end]).unwrap_or(Value::Null))
@@ -83,7 +84,7 @@ impl Drop for Server {
             std::thread::sleep(Duration::from_millis(20));
         }
         let _ = self.child.kill();
-        panic!("the server did not end");
+        panic!("the server did not exit");
     }
 }
 
@@ -99,29 +100,29 @@ tests:
 ";
 
 #[test]
-fn what_is_wrong_with_a_request_is_told_in_one_shape() {
+fn invalid_requests_have_json_errors() {
     let server = Server::start(&[]);
     let post = |path: &str, body: Value| server.json("POST", path, Some(&body));
-    let told = |(status, answer): (u16, Value), wanted: u16, words: &str| {
+    let assert_error = |(status, answer): (u16, Value), wanted: u16, text: &str| {
         let error = answer["error"].as_str().unwrap_or_else(|| panic!("{status}: {answer}"));
-        assert!(status == wanted && error.contains(words), "{status}: {answer}");
+        assert!(status == wanted && error.contains(text), "{status}: {answer}");
     };
-    told(post("/api/check", json!({ "yml": YAML })), 422, "`yml`");
-    told(post("/api/runs", json!({ "case": "smoke", "backend": "moon" })), 422, "`moon`");
+    assert_error(post("/api/check", json!({ "yml": YAML })), 422, "`yml`");
+    assert_error(post("/api/runs", json!({ "case": "smoke", "backend": "moon" })), 422, "`moon`");
     let only = json!({ "case": "smoke", "only": "smok" });
-    told(post("/api/runs", only), 400, "did you mean `smoke`?");
-    told(post("/api/runs", json!({ "yaml": YAML, "only": "x" })), 400, "no test `x`");
-    told(server.json("GET", "/api/nothing", None), 404, "docs/lab.md");
-    told(server.json("PUT", "/api/runs", None), 405, "another method");
+    assert_error(post("/api/runs", only), 400, "did you mean `smoke`?");
+    assert_error(post("/api/runs", json!({ "yaml": YAML, "only": "x" })), 400, "no test `x`");
+    assert_error(server.json("GET", "/api/nothing", None), 404, "docs/lab.md");
+    assert_error(server.json("PUT", "/api/runs", None), 405, "method not allowed");
     let text = ["Content-Type: text/plain"];
     let (status, answer) = server.ask("POST", "/api/check", &text, Some(&json!({ "yaml": YAML })));
-    assert!(status == 415 && answer.contains("say `Content-Type: application/json`"), "{answer}");
-    // Nothing has begun.
+    assert!(status == 415 && answer.contains("needs `Content-Type: application/json`"), "{answer}");
+    // No run has started.
     assert_eq!(server.json("GET", "/api/runs", None).1, json!([]));
 }
 
 #[test]
-fn runs_are_listed_the_newest_first_whatever_their_names() {
+fn runs_are_listed_newest_first() {
     let server = Server::start(&[]);
     let results = server.folder.path().join("results");
     let file = server.folder.path().join("test.yaml");
@@ -129,7 +130,7 @@ fn runs_are_listed_the_newest_first_whatever_their_names() {
     for name in ["b", "c", "a"] {
         let out = results.join(name);
         let output = run(&["run", file.to_str().unwrap(), "-q", "-o", out.to_str().unwrap()]);
-        assert!(output.status.success(), "{}", error_of(&output));
+        assert!(output.status.success(), "{}", stderr_of(&output));
     }
     let (_, runs) = server.json("GET", "/api/runs", None);
     let names: Vec<&str> =
@@ -138,7 +139,7 @@ fn runs_are_listed_the_newest_first_whatever_their_names() {
 }
 
 #[test]
-fn a_test_is_checked_started_followed_and_read() {
+fn tests_are_checked_started_followed_and_read() {
     let server = Server::start(&[]);
     let (status, cases) = server.json("GET", "/api/cases", None);
     assert_eq!(status, 200);
@@ -153,7 +154,7 @@ fn a_test_is_checked_started_followed_and_read() {
     assert_eq!(status, 201, "{answer}");
     let name = answer["name"].as_str().unwrap().to_owned();
     let deadline = Instant::now() + Duration::from_secs(60);
-    // The stream may begin before the run has written anything.
+    // The stream may be opened before the run has written anything.
     let (status, events) = server.ask("GET", &format!("/api/runs/{name}/live"), &[], None);
     assert_eq!(status, 200);
     for word in
@@ -176,7 +177,7 @@ fn a_test_is_checked_started_followed_and_read() {
 }
 
 #[test]
-fn a_run_is_stopped_and_two_do_not_run_at_once() {
+fn runs_can_be_stopped_and_only_one_runs_at_a_time() {
     let server = Server::start(&[]);
     let yaml = YAML.replace("interval_num: 4", "interval_num: 4000");
     let (status, answer) = server.json("POST", "/api/runs", Some(&json!({ "yaml": yaml })));
@@ -186,19 +187,22 @@ fn a_run_is_stopped_and_two_do_not_run_at_once() {
     assert_eq!(status, 409, "{answer}");
     let path = format!("/api/runs/{name}");
     assert_eq!(server.json("DELETE", &path, None), (200, json!({ "stopped": name })));
-    let ended = until_over(&server)[0].clone();
+    let ended = wait_until_idle(&server)[0].clone();
     assert!(ended["error"].as_str().unwrap().contains("interrupted"), "{ended}");
-    assert!(!server.folder.path().join("results").join(&name).exists(), "its folder is left");
-    // It is over: nothing is there to be stopped, and another may start.
+    assert!(
+        !server.folder.path().join("results").join(&name).exists(),
+        "its results folder is left"
+    );
+    // After the end it cannot be stopped, and another run may start.
     assert_eq!(server.json("DELETE", &path, None).0, 404);
     assert_eq!(server.json("DELETE", "/api/runs/none", None).0, 404);
     let (status, answer) = server.json("POST", "/api/runs", Some(&json!({ "yaml": yaml })));
     assert_eq!(status, 201, "{answer}");
-    // The rest of the test is the server's end: it waits for what it has started.
+    // When the server exits, it waits for the run that it has started.
 }
 
-/// Waits until no run goes on. Returns the list of runs.
-fn until_over(server: &Server) -> Value {
+/// Waits until no run is active; returns the list of runs.
+fn wait_until_idle(server: &Server) -> Value {
     let deadline = Instant::now() + Duration::from_secs(30);
     loop {
         let (_, runs) = server.json("GET", "/api/runs", None);
@@ -210,20 +214,20 @@ fn until_over(server: &Server) -> Value {
     }
 }
 
-/// Runs that are stopped at once share a second: their names alone, `own` before `smoke`, say nothing.
+/// Runs that are stopped at once start in the same second: their names alone do not give the order.
 #[test]
-fn the_newest_run_is_the_first_whatever_its_name() {
+fn runs_of_the_same_second_are_listed_newest_first() {
     let server = Server::start(&[]);
     let mut newest_first: Vec<Value> = Vec::new();
     let orders = [json!({ "case": "smoke", "backend": "sim" }), json!({ "yaml": YAML })];
-    for order in orders.iter().cycle().take(8) {
-        let (status, answer) = server.json("POST", "/api/runs", Some(order));
+    for request_body in orders.iter().cycle().take(8) {
+        let (status, answer) = server.json("POST", "/api/runs", Some(request_body));
         assert_eq!(status, 201, "{answer}");
         newest_first.insert(0, answer["name"].clone());
         let path = format!("/api/runs/{}", answer["name"].as_str().unwrap());
-        // It may be over before it can be stopped.
+        // It may end before it can be stopped.
         server.json("DELETE", &path, None);
-        let runs = until_over(&server);
+        let runs = wait_until_idle(&server);
         let names: Vec<Value> =
             runs.as_array().unwrap().iter().map(|run| run["name"].clone()).collect();
         assert_eq!(names, newest_first);
@@ -231,7 +235,7 @@ fn the_newest_run_is_the_first_whatever_its_name() {
 }
 
 #[test]
-fn strangers_get_nothing() {
+fn requests_without_the_token_are_refused() {
     let server = Server::start(&["--token", "0123456789abcdef"]);
     assert_eq!(server.ask("GET", "/api/runs", &[], None).0, 401);
     assert_eq!(server.ask("GET", "/api/runs?token=0123456789abcdee", &[], None).0, 401);
@@ -267,14 +271,14 @@ fn strangers_get_nothing() {
     assert_eq!(output.status.code(), Some(1));
 }
 
-/// Without a token: this machine's loopback, its names, its own pages, its user.
+/// Without a token only this user's requests and pages on the loopback address are accepted.
 #[test]
-fn without_a_token_other_pages_and_other_users_get_nothing() {
+fn other_pages_and_users_are_refused_without_a_token() {
     let server = Server::start(&[]);
-    let order = json!({ "yaml": YAML });
+    let request_body = json!({ "yaml": YAML });
     let port = server.address.rsplit_once(':').unwrap().1.to_owned();
     for (headers, status) in [
-        // A name that was made to point here, or a page from elsewhere.
+        // A DNS-rebinding name, or a page of another origin.
         (vec!["Host: evil.example".to_owned()], 403),
         (vec![format!("Host: evil.example:{port}")], 403),
         (vec!["Origin: http://evil.example".to_owned()], 403),
@@ -285,22 +289,22 @@ fn without_a_token_other_pages_and_other_users_get_nothing() {
     ] {
         let headers: Vec<&str> = headers.iter().map(String::as_str).collect();
         assert_eq!(
-            server.ask("POST", "/api/runs", &headers, Some(&order)).0,
+            server.ask("POST", "/api/runs", &headers, Some(&request_body)).0,
             status,
             "{headers:?}"
         );
         assert_eq!(server.ask("DELETE", "/api/runs/x", &headers, None).0, status, "{headers:?}");
     }
-    // A form of another page can send text only.
+    // A form of another page can only send text.
     let text = "Content-Type: text/plain";
-    assert_eq!(server.ask("POST", "/api/runs", &[text], Some(&order)).0, 415);
+    assert_eq!(server.ask("POST", "/api/runs", &[text], Some(&request_body)).0, 415);
     let (_, runs) = server.json("GET", "/api/runs", None);
-    assert_eq!(runs, json!([]), "something was started");
-    let own = format!("Origin: http://127.0.0.1:{port}");
-    assert_eq!(server.ask("DELETE", "/api/runs/x", &[&own], None).0, 404);
+    assert_eq!(runs, json!([]), "a run was started");
+    let own_origin = format!("Origin: http://127.0.0.1:{port}");
+    assert_eq!(server.ask("DELETE", "/api/runs/x", &[&own_origin], None).0, 404);
     assert_eq!(server.ask("GET", "/api/runs", &["Sec-Fetch-Site: cross-site"], None).0, 200);
 
-    // Another user of this machine must not run commands as this one.
+    // Other users of this machine must not run commands as this user.
     let request = format!("GET /api/runs HTTP/1.0\r\nHost: {}\r\n\r\n", server.address);
     let script =
         format!("exec 3<>/dev/tcp/127.0.0.1/{port}; printf '%s' \"$1\" >&3; head -c 12 <&3");
@@ -312,16 +316,16 @@ fn without_a_token_other_pages_and_other_users_get_nothing() {
     };
     match as_user("0") {
         Ok(output) if output.status.success() => {
-            assert_eq!(said(&output), "HTTP/1.0 200", "{}", error_of(&output));
+            assert_eq!(stdout_of(&output), "HTTP/1.0 200", "{}", stderr_of(&output));
             let output = as_user("65534").unwrap();
-            assert_eq!(said(&output), "HTTP/1.0 403", "{}", error_of(&output));
+            assert_eq!(stdout_of(&output), "HTTP/1.0 403", "{}", stderr_of(&output));
         }
         other => skipped(
-            "without_a_token_other_pages_and_other_users_get_nothing",
-            &format!("the part with another user takes root, setpriv and bash: {other:?}"),
+            "other_pages_and_users_are_refused_without_a_token",
+            &format!("the part with another user needs root, setpriv and bash: {other:?}"),
         ),
     }
     let output = run(&["serve", "--listen", "0.0.0.0:0"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(error_of(&output).contains("--token"), "{}", error_of(&output));
+    assert!(stderr_of(&output).contains("--token"), "{}", stderr_of(&output));
 }

@@ -1,6 +1,6 @@
-//! The backend sim: a whole run, its files, assertions, comparison.
+//! The backend sim: a complete run with its files, assertions and comparison.
 
-use super::support::{Case, error_of, figure, measurement, run, said};
+use super::support::{Case, figure, measurement, run, stderr_of, stdout_of};
 
 const YAML: &str = "
 tests:
@@ -21,13 +21,13 @@ tests:
     assertions:
       - { figure: efficiency, protocol: brtp, tool: iperf, at_least: 0.8 }
     published:
-      - { source: nobody, label: X, figure: steady_mbps, loss: [0, 5], delay: [5, 20], values: [[1, 2], [3, null]] }
+      - { source: reference-x, label: X, figure: steady_mbps, loss: [0, 5], delay: [5, 20], values: [[1, 2], [3, null]] }
 ";
 
-/// A link without a rate cannot be in virtual time: who asks for a whole file there is not failed by it, but
-/// who measures nothing has no success.
+/// A link without a rate is not supported in virtual time: such a test of a file is skipped, but a
+/// run that measures nothing fails.
 #[test]
-fn a_test_that_cannot_be_in_virtual_time_is_skipped_and_said() {
+fn tests_unsupported_in_virtual_time_are_skipped_and_reported() {
     let yaml = "
 tests:
   endless:
@@ -41,36 +41,36 @@ tests:
 ";
     let case = Case::new(yaml);
     let (output, result) = case.run(&["--backend", "sim"]);
-    assert_eq!(output.status.code(), Some(0), "{}{}", said(&output), error_of(&output));
+    assert_eq!(output.status.code(), Some(0), "{}{}", stdout_of(&output), stderr_of(&output));
     assert_eq!(result["passed"], true);
     let [endless, limited] = [&result["cases"][0], &result["cases"][1]];
-    assert!(endless["skipped"].as_str().unwrap().contains("say a `rate`"), "{endless}");
+    assert!(endless["skipped"].as_str().unwrap().contains("set a `rate`"), "{endless}");
     assert_eq!((&endless["passed"], &limited["passed"]), (&false.into(), &true.into()));
     assert_eq!(limited["skipped"], serde_json::Value::Null);
     let page = std::fs::read_to_string(case.out().join("report.html")).unwrap();
-    for text in [said(&output), page] {
-        assert!(text.contains("skipped: nothing of it can be measured here"), "{text}");
-        assert!(text.contains("a link without `rate` has no end"), "{text}");
+    for text in [stdout_of(&output), page] {
+        assert!(text.contains("skipped: this backend can measure none of it"), "{text}");
+        assert!(text.contains("over a link without `rate` is unbounded"), "{text}");
     }
     let alone = Case::new(yaml);
     let (output, result) = alone.run(&["--backend", "sim", "--only", "endless"]);
     assert_eq!((output.status.code(), &result["passed"]), (Some(1), &false.into()));
-    assert!(error_of(&output).contains("every test was skipped"), "{}", error_of(&output));
-    // What could be there, and is not, is no reason to go on.
+    assert!(stderr_of(&output).contains("every test was skipped"), "{}", stderr_of(&output));
+    // A failure for another reason is not skipped.
     let scp = Case::new(&yaml.replacen("iperf: { interval_num: 2 }", "scp: {}", 1));
     let (output, result) = scp.run(&["--backend", "sim"]);
     assert_eq!((output.status.code(), &result["passed"]), (Some(1), &false.into()));
 }
 
 #[test]
-fn a_run_leaves_a_folder_that_says_everything() {
+fn a_run_writes_report_figures_plots_and_captures() {
     let case = Case::new(YAML);
     let (output, result) = case.run(&[]);
-    assert!(output.status.success(), "{}{}", said(&output), error_of(&output));
+    assert!(output.status.success(), "{}{}", stdout_of(&output), stderr_of(&output));
     assert_eq!(result["passed"], true);
     let measurements = result["cases"][0]["measurements"].as_array().unwrap();
     assert_eq!(measurements.len(), 4 * 2 * 2 * 2);
-    // A model stands beside ours, and says what it is.
+    // A TCP model is measured in the same run, and a warning says that it is a model.
     let model = measurement(&result, "tcp-bbr", "iperf");
     assert_eq!((&model["status"], &model["label"]), (&"passed".into(), &"TCP BBR (model)".into()));
     assert!(model["warnings"].to_string().contains("TCP is a model here"), "{model}");
@@ -97,44 +97,44 @@ fn a_run_leaves_a_folder_that_says_everything() {
         let size = std::fs::metadata(out.join(file)).unwrap_or_else(|_| panic!("no {file}")).len();
         assert!(size > 20, "{file} is empty");
     }
-    // Each plot as both kinds of file.
+    // Each plot has an SVG and a PNG file.
     let plots = |end: &str| -> std::collections::BTreeSet<String> {
         let entries = std::fs::read_dir(out.join("sim/plots")).unwrap().flatten();
         let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
         names.filter_map(|name| name.strip_suffix(end).map(str::to_owned)).collect()
     };
     assert!(plots(".svg").len() > 10 && plots(".svg") == plots(".png"));
-    // What is said of many measurements is said once.
+    // A warning of many measurements is printed once.
     let page = std::fs::read_to_string(out.join("report.html")).unwrap();
-    for text in [said(&output), page.clone()] {
+    for text in [stdout_of(&output), page.clone()] {
         assert_eq!(text.matches("TCP is a model here").count(), 1, "{text}");
         assert!(text.contains("TCP BBR (model) iperf topology-0 and 3 others: TCP is"), "{text}");
     }
     for word in [
         "<polyline",
         "one-way delay; rows: loss",
-        "nobody",
+        "reference-x",
         "@media print",
         "holds",
-        "not here",
+        "unsupported",
         "TCP BBR (model)",
-        "TCP is a model here, not the kernel",
+        "TCP is a model here, not the TCP of the kernel",
         "batslab",
     ] {
         assert!(page.contains(word), "the page lacks {word}");
     }
-    assert!(!page.contains("https://"), "nothing is loaded from elsewhere");
+    assert!(!page.contains("https://"), "the page loads nothing from other hosts");
     let csv = std::fs::read_to_string(out.join("sim/matrix-brtp-iperf-steady_mbps.csv")).unwrap();
     assert_eq!(csv.lines().count(), 3);
     assert!(csv.starts_with("loss % \\ delay ms,5,20"));
     // Results are not overwritten.
     let again = run(&["run", &case.file(), "-q", "-o", out.to_str().unwrap()]);
     assert_eq!(again.status.code(), Some(1));
-    assert!(error_of(&again).contains("not overwritten"));
+    assert!(stderr_of(&again).contains("not overwritten"));
 }
 
 #[test]
-fn a_seed_decides_everything_and_runs_are_compared() {
+fn equal_seeds_give_equal_figures_and_runs_are_compared() {
     let yaml = YAML
         .replace("[0%, 5%]", "[5%]")
         .replace("[5ms, 20ms]", "[5ms]")
@@ -157,16 +157,16 @@ fn a_seed_decides_everything_and_runs_are_compared() {
         "--html",
         page.to_str().unwrap(),
     ]);
-    assert!(output.status.success(), "{}", error_of(&output));
+    assert!(output.status.success(), "{}", stderr_of(&output));
     let rows: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let rows = rows.as_array().unwrap();
     assert!(rows.len() > 5);
     assert!(rows.iter().all(|row| row["verdict"] == "same" && row["a"]["count"] == 2), "{rows:?}");
     assert!(std::fs::read_to_string(page).unwrap().contains("Two runs"));
-    // Another queue is another network: nothing in common.
+    // A network with another queue is not comparable.
     let output = run(&["compare", one.out().to_str().unwrap(), slower.out().to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(1));
-    let error = error_of(&output);
+    let error = stderr_of(&output);
     assert!(
         error.contains("the same test, network") && error.contains("has `sim` over"),
         "{error}"
@@ -174,7 +174,7 @@ fn a_seed_decides_everything_and_runs_are_compared() {
 }
 
 #[test]
-fn an_assertion_that_does_not_hold_fails_the_run_unless_that_is_allowed() {
+fn failed_assertions_fail_the_run_unless_allowed() {
     let yaml = YAML
         .replace("at_least: 0.8", "at_least: 1.5")
         .replace("[0%, 5%]", "[5%]")
@@ -183,7 +183,7 @@ fn an_assertion_that_does_not_hold_fails_the_run_unless_that_is_allowed() {
     let (output, result) = Case::new(&yaml).run(&[]);
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(result["passed"], false);
-    assert!(said(&output).contains("DOES NOT HOLD"), "{}", said(&output));
+    assert!(stdout_of(&output).contains("DOES NOT HOLD"), "{}", stdout_of(&output));
     let allowed = yaml.replace("repetitions: 2", "allow_failure: true");
     let (output, result) = Case::new(&allowed).run(&[]);
     assert_eq!(output.status.code(), Some(0));
@@ -191,7 +191,7 @@ fn an_assertion_that_does_not_hold_fails_the_run_unless_that_is_allowed() {
 }
 
 #[test]
-fn what_the_backend_cannot_measure_is_not_judged() {
+fn unsupported_measurements_are_not_judged() {
     let yaml = "
 tests:
   both:
@@ -206,28 +206,34 @@ tests:
 ";
     let case = Case::new(yaml);
     let (output, result) = case.run(&[]);
-    assert!(output.status.success(), "{}{}", said(&output), error_of(&output));
+    assert!(output.status.success(), "{}{}", stdout_of(&output), stderr_of(&output));
     let verdicts: Vec<_> = result["cases"][0]["assertions"].as_array().unwrap().iter().collect();
     let holds: Vec<_> = verdicts.iter().map(|one| one["holds"].as_bool()).collect();
     assert_eq!(holds, [None, None, Some(true)]);
-    assert_eq!(said(&output).matches("  not judged: ").count(), 2, "{}", said(&output));
+    assert_eq!(
+        stdout_of(&output).matches("  not evaluated: ").count(),
+        2,
+        "{}",
+        stdout_of(&output)
+    );
     let page = std::fs::read_to_string(case.out().join("report.html")).unwrap();
-    assert!(page.matches("not judged</td>").count() == 2 && page.contains("virtual time"));
-    // Nor does it say anything of the kernel's TCP that ours is above a model; of the model it may.
+    assert!(page.matches("not evaluated</td>").count() == 2 && page.contains("virtual time"));
+    // A comparison with a model says nothing about the kernel's TCP; a bound on the model itself is
+    // judged.
     let modelled = yaml.replace("quic", "tcp-cubic");
     let (output, result) = Case::new(&modelled).run(&[]);
-    assert!(output.status.success(), "{}{}", said(&output), error_of(&output));
+    assert!(output.status.success(), "{}{}", stdout_of(&output), stderr_of(&output));
     let verdicts = result["cases"][0]["assertions"].as_array().unwrap();
     let holds: Vec<_> = verdicts.iter().map(|one| one["holds"].as_bool()).collect();
     assert_eq!(holds, [None, Some(true), Some(true)]);
-    assert!(said(&output).contains("tcp-cubic is a model here"), "{}", said(&output));
-    // A bound that the rest misses fails the test all the same.
+    assert!(stdout_of(&output).contains("tcp-cubic is a model here"), "{}", stdout_of(&output));
+    // An assertion that fails still fails the test.
     let (output, _) = Case::new(&yaml.replace("at_least: 1 }", "at_least: 11 }")).run(&[]);
     assert_eq!(output.status.code(), Some(1));
 }
 
 #[test]
-fn a_test_that_measured_nothing_is_no_success() {
+fn a_test_without_measurements_fails() {
     let yaml = "
 tests:
   nothing:
@@ -242,7 +248,7 @@ tests:
 }
 
 #[test]
-fn events_change_the_link_and_flows_share_it() {
+fn events_change_the_link_and_flows_compete() {
     let yaml = "
 tests:
   events:
@@ -262,7 +268,7 @@ tests:
       - { flow_type: brtp, client_host: 0, server_host: 1, delay: 1, duration: 9 }
 ";
     let (output, result) = Case::new(yaml).run(&[]);
-    assert!(output.status.success(), "{}{}", said(&output), error_of(&output));
+    assert!(output.status.success(), "{}{}", stdout_of(&output), stderr_of(&output));
     let series = result["cases"][0]["measurements"][0]["series"][0]["points"].as_array().unwrap();
     let mean = |from: f64, to: f64| {
         let inside: Vec<f64> = series
@@ -273,25 +279,26 @@ tests:
         inside.iter().sum::<f64>() / inside.len() as f64
     };
     let (before, during) = (mean(1.0, 3.0), mean(4.0, 6.0));
-    // The bound is that of the links as they were: (3 x 20 + 3 x 4 + 2 x 20) / 8 Mbit/s.
+    // The bound depends on the rates over time: (3 x 20 + 3 x 4 + 2 x 20) / 8 Mbit/s.
     let bound = figure(&result, "brtp", "iperf", "bound_mbps");
     assert!((bound / (14.0 * 1472.0 / 1514.0) - 1.0).abs() < 1e-6, "{bound}");
-    // Its share is that of seconds 5 to 8: (4 + 2 x 20) / 3 Mbit/s.
-    let share = figure(&result, "brtp", "iperf", "efficiency");
+    // The efficiency is that of seconds 5 to 8: (4 + 2 x 20) / 3 Mbit/s.
+    let efficiency = figure(&result, "brtp", "iperf", "efficiency");
     let steady = figure(&result, "brtp", "iperf", "steady_mbps");
     let expected = steady / (44.0 / 3.0 * 1472.0 / 1514.0);
-    assert!((share / expected - 1.0).abs() < 1e-6, "{share} {expected}");
+    assert!((efficiency / expected - 1.0).abs() < 1e-6, "{efficiency} {expected}");
     assert!(during < 0.3 * before && during > 0.1 * before, "{before} {during}");
     let fairness = result["cases"][1]["measurements"][0]["figures"]["fairness"].as_f64().unwrap();
     assert!(fairness > 0.7 && fairness <= 1.0, "{fairness}");
     let one = &result["cases"][1]["measurements"][0];
-    let beside = &one["flows"][0]["figures"];
-    let of = |figures: &serde_json::Value, name: &str| {
+    let competing = &one["flows"][0]["figures"];
+    let number_of = |figures: &serde_json::Value, name: &str| {
         figures[name].as_f64().unwrap_or_else(|| panic!("no {name}: {figures}"))
     };
-    let shares = of(&one["figures"], "share_percent") + of(beside, "share_percent");
+    let shares =
+        number_of(&one["figures"], "share_percent") + number_of(competing, "share_percent");
     assert!((shares - 100.0).abs() < 1e-6, "{shares}");
     for name in ["throughput_mbps", "rate_p50_mbps", "cwnd_p50_kb", "srtt_p50_ms"] {
-        assert!(of(beside, name) > 0.0, "{name}");
+        assert!(number_of(competing, name) > 0.0, "{name}");
     }
 }

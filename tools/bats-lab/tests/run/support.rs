@@ -1,11 +1,11 @@
-//! What the tests share.
+//! Helpers shared by the tests.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
-/// The program, with `bats_iperf` as it is where it has been built by the same command.
+/// The `batslab` program. If the same command has built `bats_iperf`, that one is used as it is.
 pub(crate) fn batslab() -> Command {
     let program = Path::new(env!("CARGO_BIN_EXE_batslab"));
     let mut command = Command::new(program);
@@ -19,15 +19,15 @@ pub(crate) fn run(arguments: &[&str]) -> Output {
     batslab().args(arguments).output().unwrap()
 }
 
-pub(crate) fn said(output: &Output) -> String {
+pub(crate) fn stdout_of(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-pub(crate) fn error_of(output: &Output) -> String {
+pub(crate) fn stderr_of(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Whether this machine allows namespaces; says so if not.
+/// Whether this machine allows namespaces; reports the test as skipped if not.
 pub(crate) fn allowed(test: &str) -> bool {
     let doctor = run(&["doctor", "--json"]);
     let findings: Value = serde_json::from_slice(&doctor.stdout).unwrap();
@@ -43,21 +43,21 @@ pub(crate) fn allowed(test: &str) -> bool {
     good
 }
 
-/// Says that a test was left out, and why.
+/// Reports that a test is skipped, and why.
 pub(crate) fn skipped(test: &str, why: &str) {
-    // Not by a macro of printing, whose output of tests that pass is kept back.
+    // Written directly, because the test harness captures the output of print macros.
     let text = format!("\nSKIPPED {test}: {why}\n");
     std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes()).unwrap();
 }
 
-/// Keeps the measurements of this program's tests from disturbing each other.
-pub(crate) fn alone() -> std::sync::MutexGuard<'static, ()> {
-    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
-    ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+/// Locks out the other tests of this program, so that measurements do not disturb each other.
+pub(crate) fn lock_machine() -> std::sync::MutexGuard<'static, ()> {
+    static MACHINE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    MACHINE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// Namespaces and folders of labs whose names begin so.
-pub(crate) fn left(labs: &str) -> Vec<PathBuf> {
+/// Namespaces and state directories of labs whose names start with this prefix.
+pub(crate) fn leftovers(labs: &str) -> Vec<PathBuf> {
     ["/run/netns", "/run/openbats-lab"]
         .into_iter()
         .flat_map(|place| std::fs::read_dir(place).into_iter().flatten().flatten())
@@ -66,7 +66,7 @@ pub(crate) fn left(labs: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-/// A folder with a test file in it.
+/// A directory with a test file.
 pub(crate) struct Case {
     pub(crate) folder: tempfile::TempDir,
 }
@@ -86,7 +86,7 @@ impl Case {
         self.folder.path().join("out")
     }
 
-    /// Runs it; the result is checked against the published schema.
+    /// Runs the test file and validates the result against the published schema.
     pub(crate) fn run(&self, arguments: &[&str]) -> (Output, Value) {
         let out = self.out();
         let child = batslab()
@@ -100,9 +100,9 @@ impl Case {
             .unwrap();
         let labs = format!("run-{}-", child.id());
         let output = child.wait_with_output().unwrap();
-        assert_eq!(left(&labs), Vec::<PathBuf>::new(), "a lab is left");
+        assert_eq!(leftovers(&labs), Vec::<PathBuf>::new(), "a lab is left");
         let result = std::fs::read(out.join("result.json")).unwrap_or_else(|error| {
-            panic!("no result ({error}): {}{}", said(&output), error_of(&output))
+            panic!("no result ({error}): {}{}", stdout_of(&output), stderr_of(&output))
         });
         let result: Value = serde_json::from_slice(&result).unwrap();
         let schema = concat!(env!("CARGO_MANIFEST_DIR"), "/schema/result.schema.json");
@@ -112,18 +112,18 @@ impl Case {
     }
 }
 
-/// The measurement of a protocol and a tool.
+/// Finds the measurement of a protocol with a tool.
 pub(crate) fn measurement<'a>(result: &'a Value, protocol: &str, tool: &str) -> &'a Value {
     let all = result["cases"]
         .as_array()
         .unwrap()
         .iter()
         .flat_map(|case| case["measurements"].as_array().unwrap());
-    let mut fitting = all.filter(|one| one["protocol"] == protocol && one["tool"] == tool);
-    fitting.next().unwrap_or_else(|| panic!("no measurement of {protocol} by {tool}"))
+    let mut matching = all.filter(|one| one["protocol"] == protocol && one["tool"] == tool);
+    matching.next().unwrap_or_else(|| panic!("no measurement of {protocol} by {tool}"))
 }
 
-/// A figure of it.
+/// Returns a figure of a measurement.
 pub(crate) fn figure(result: &Value, protocol: &str, tool: &str, name: &str) -> f64 {
     let one = measurement(result, protocol, tool);
     one["figures"][name]

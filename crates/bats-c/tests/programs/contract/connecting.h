@@ -1,4 +1,4 @@
-// How connections begin, or do not.
+// Tests of connecting, successful or not.
 #ifndef CONTRACT_CONNECTING_H
 #define CONTRACT_CONNECTING_H
 
@@ -16,7 +16,7 @@ static void RefusedConnectionsFailAtOnce() {
     }
     Recorder near;
     IOContext context;
-    BatsProtocol client(context, Config(mode, 1000000));  // the limit of the test is far below
+    BatsProtocol client(context, Config(mode, 1000000));  // far above the limit of this test
     client.StartConnect("127.0.0.1", port, near.Callback(), nullptr);
     CHECK(near.Await(E::BATS_CONNECTION_FAILED));
     CHECK(near.Count(E::BATS_CONNECTION_TIMEOUT) == 0);
@@ -61,7 +61,7 @@ static void MissingModesAreRefusedOnTheCallersThread() {
     Recorder near;
     BatsProtocol protocol(context, Config(mode));
     protocol.StartConnect("127.0.0.1", 9, near.Callback(), nullptr);
-    // Told already, and told on this thread.
+    // The event came during the call, on this thread.
     const auto events = near.Events();
     CHECK(events.size() == 1);
     CHECK(events[0].event == E::BATS_CONNECTION_FAILED);
@@ -138,7 +138,7 @@ static void TheOverloadsWithoutAnAddressUseTheConfiguration() {
   CHECK(far.Connection()->GetRemotePort() == near.Connection()->GetLocalPort());
 }
 
-static void NamesAndBothFamiliesAreReached() {
+static void HostNamesAndBothAddressFamiliesWork() {
   std::atomic<bool> ready{false};
   Recorder far;
   IOContext context;
@@ -165,27 +165,26 @@ static void NamesAndBothFamiliesAreReached() {
   CHECK(openbats::GetError(none.Connection()).find("no.such.host.invalid") != std::string::npos);
 }
 
-// What the resolver says of a name that has several addresses: this program's answer comes before the
-// system's.
-static const char* const kSeveral = "several.addresses.test";
-static std::mutex several_mutex;
-static std::vector<const char*> several;
+// A host name with several addresses: this program overrides getaddrinfo for it.
+static const char* const kHostName = "several.addresses.test";
+static std::mutex host_addresses_mutex;
+static std::vector<const char*> host_addresses;
 
-static void Several(std::vector<const char*> addresses) {
-  std::lock_guard<std::mutex> lock(several_mutex);
-  several = std::move(addresses);
+static void SetHostAddresses(std::vector<const char*> addresses) {
+  std::lock_guard<std::mutex> lock(host_addresses_mutex);
+  host_addresses = std::move(addresses);
 }
 
 extern "C" int getaddrinfo(const char* name, const char* service, const addrinfo* hints,
                            addrinfo** found) noexcept {
   using Resolver = int (*)(const char*, const char*, const addrinfo*, addrinfo**);
   static const auto system = reinterpret_cast<Resolver>(dlsym(RTLD_NEXT, "getaddrinfo"));
-  if (name == nullptr || std::strcmp(name, kSeveral) != 0) {
+  if (name == nullptr || std::strcmp(name, kHostName) != 0) {
     return system(name, service, hints, found);
   }
-  std::lock_guard<std::mutex> lock(several_mutex);
+  std::lock_guard<std::mutex> lock(host_addresses_mutex);
   addrinfo** next = found;
-  for (const char* address : several) {
+  for (const char* address : host_addresses) {
     const int result = system(address, service, hints, next);
     if (result != 0) return result;
     while (*next != nullptr) next = &(*next)->ai_next;
@@ -193,20 +192,21 @@ extern "C" int getaddrinfo(const char* name, const char* service, const addrinfo
   return 0;
 }
 
-static void EachAddressOfANameIsTried() {
-  // Nobody listens at the first, in either family; for mode 11 there is nothing to know it by.
-  Several({"127.0.0.9", "::1", "127.0.0.1"});
+static void EachAddressOfAHostNameIsTried() {
+  // No server listens at the first two addresses. Mode 11 is not tested: without a handshake it cannot
+  // detect that.
+  SetHostAddresses({"127.0.0.9", "::1", "127.0.0.1"});
   for (int mode : kModes) {
     Recorder near, far;
     IOContext context;
     Server server(context, mode, far);
     BatsProtocol client(context, Config(mode));
-    client.StartConnect(kSeveral, server.Port(), near.Callback(), nullptr);
+    client.StartConnect(kHostName, server.Port(), near.Callback(), nullptr);
     CHECK(near.Await(E::BATS_CONNECTION_WRITABLE));
     CHECK(near.Connection()->GetRemoteAddress() == "127.0.0.1");
     CHECK(near.Count(E::BATS_CONNECTION_FAILED) == 0);
   }
-  // One that is silent has its share of the time only.
+  // An address that does not answer gets only a part of the timeout.
   Recorder near, far;
   IOContext context;
   Server server(context, 1, far);
@@ -216,21 +216,21 @@ static void EachAddressOfANameIsTried() {
   address.sin_port = htons(server.Port());
   CHECK(inet_pton(AF_INET, "127.0.0.9", &address.sin_addr) == 1);
   CHECK(bind(silent, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
-  Several({"127.0.0.9", "127.0.0.1"});
+  SetHostAddresses({"127.0.0.9", "127.0.0.1"});
   BatsProtocol client(context, Config(1, 4000));
-  client.StartConnect(kSeveral, server.Port(), near.Callback(), nullptr);
+  client.StartConnect(kHostName, server.Port(), near.Callback(), nullptr);
   CHECK(near.Await(E::BATS_CONNECTION_WRITABLE));
   CHECK(near.Count(E::BATS_CONNECTION_TIMEOUT) == 0);
   close(silent);
-  // None of them: the last is told of.
-  Recorder nobody;
-  Several({"127.0.0.9", "127.0.0.8"});
-  client.StartConnect(kSeveral, server.Port(), nobody.Callback(), nullptr);
-  CHECK(nobody.Await(E::BATS_CONNECTION_FAILED));
-  CHECK(openbats::GetError(nobody.Connection()).find("127.0.0.8") != std::string::npos);
+  // If all fail, the error names the last address.
+  Recorder failing;
+  SetHostAddresses({"127.0.0.9", "127.0.0.8"});
+  client.StartConnect(kHostName, server.Port(), failing.Callback(), nullptr);
+  CHECK(failing.Await(E::BATS_CONNECTION_FAILED));
+  CHECK(openbats::GetError(failing.Connection()).find("127.0.0.8") != std::string::npos);
 }
 
-static void NothingIsSentBeforeTheConnectionStands() {
+static void NothingIsSentBeforeTheConnectionIsEstablished() {
   BlackHole hole;
   IOContext context;
   std::atomic<bool> checked{false};
@@ -246,7 +246,7 @@ static void NothingIsSentBeforeTheConnectionStands() {
   CHECK(checked);
 }
 
-static void APinnedServerIsBelievedAndAnotherIsNot() {
+static void OnlyAServerWithThePinnedFingerprintIsTrusted() {
   for (int mode : kModes) {
     IOContext context;
     Recorder far, good, bad;

@@ -1,13 +1,13 @@
-// How connections and objects end.
+// Tests of closing connections and destroying objects.
 #ifndef CONTRACT_ENDINGS_H
 #define CONTRACT_ENDINGS_H
 
 #include "pair.h"
 
-static void StoppingClosesHereAndShutsDownThere() {
+static void StoppingClosesLocallyAndShutsDownThePeer() {
   for (int mode : kModes) {
     Pair pair(mode);
-    // What was sent before is not lost.
+    // Data sent before is still delivered.
     CHECK(pair.near.Connection()->SendData(Content(200000, 5)));
     pair.client->StopConnection(nullptr);
     pair.client->StopConnection(pair.near.Connection());
@@ -18,13 +18,13 @@ static void StoppingClosesHereAndShutsDownThere() {
     CHECK(!pair.far.Connection()->SendData(Content(1, 1)));
     CHECK(!pair.far.Connection()->IsWritable());
     SleepMs(50);
-    // Nothing follows the last event.
+    // No event follows.
     CHECK(pair.near.Events().back().event == E::BATS_CONNECTION_CLOSED);
     CHECK(pair.far.Events().back().event == E::BATS_CONNECTION_SHUTDOWN_BY_PEER);
   }
 }
 
-static void SilenceClosesTheConnection() {
+static void IdleTimeoutClosesTheConnection() {
   for (int mode : kModes) {
     Pair pair(mode, 400);
     CHECK(Eventually([&] {
@@ -111,7 +111,7 @@ static void CallbacksAreDroppedWithTheirConnection() {
     CHECK(owned.use_count() == 2);
     pair.client->StopConnection(connection);
     CHECK(Eventually([&] { return owned.use_count() == 1; }));
-    // The pointer is still good for questions.
+    // The pointer is still valid for queries.
     CHECK(connection->GetRemotePort() == pair.server.Port());
     CHECK(connection->GetRemoteAddress() == "127.0.0.1");
     CHECK(openbats::GetStats(connection).size == sizeof(openbats::Stats));
@@ -122,7 +122,7 @@ static void CallbacksAreDroppedWithTheirConnection() {
   }
 }
 
-static void DestroyedInTheWrongOrderNothingBreaks() {
+static void DestroyingTheContextFirstIsSafe() {
   Recorder near, far;
   auto context = std::make_unique<IOContext>();
   Server server(*context, 1, far);
@@ -141,16 +141,16 @@ static void DestroyedInTheWrongOrderNothingBreaks() {
   server.Destroy();
 }
 
-static void TheLastReleaseOfAConnectionMayComeFromAnywhere() {
+static void AnyThreadMayReleaseTheLastReference() {
   Pair pair(1);
-  pair.near.Forget();
+  pair.near.ReleaseConnection();
   auto connection = pair.near.Connection();
   CHECK(connection == nullptr);
-  // The connection goes on without any pointer of ours.
+  // The connection continues without a reference in the program.
   CHECK(pair.far.Connection()->SendData(Content(10, 1)));
   CHECK(Eventually([&] { return pair.near.MessageCount() == 1; }));
   connection = pair.near.Connection();
-  pair.near.Forget();
+  pair.near.ReleaseConnection();
   pair.client->StopConnection(connection);
   std::thread([taken = std::move(connection)]() mutable { taken.reset(); }).join();
   CHECK(pair.near.Await(E::BATS_CONNECTION_CLOSED));

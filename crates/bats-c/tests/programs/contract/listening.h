@@ -1,4 +1,4 @@
-// Listeners and their ports.
+// Tests of listeners and their ports.
 #ifndef CONTRACT_LISTENING_H
 #define CONTRACT_LISTENING_H
 
@@ -16,12 +16,12 @@ static void ListenFailedWhenThePortIsTaken() {
   server.StartListen("127.0.0.1", hole.Port(), callback, nullptr);
   CHECK(Eventually([&] { return failed == 1; }));
   CHECK(others == 0);
-  // It can be tried again.
+  // A second attempt is possible.
   server.StartListen("127.0.0.1", hole.Port(), callback, nullptr);
   CHECK(Eventually([&] { return failed == 2; }));
 }
 
-static void ASecondListenSaysAlreadyInListen() {
+static void ASecondListenGivesAlreadyInListen() {
   Recorder far;
   IOContext context;
   Server server(context, 1, far);

@@ -1,10 +1,10 @@
-// Messages and the events that go with them.
+// Tests of messages and their events.
 #ifndef CONTRACT_MESSAGES_H
 #define CONTRACT_MESSAGES_H
 
 #include "pair.h"
 
-static void EstablishedThenWritableUnasked() {
+static void EstablishedThenWritableWithoutACall() {
   for (int mode : kModes) {
     Recorder near, far;
     IOContext context;
@@ -50,7 +50,7 @@ static void MessagesKeepTheirBoundaries() {
       CHECK(messages[i] == Content(sizes[i], i));
     }
     CHECK(pair.far.Count(E::BATS_CONNECTION_DATA_RECEIVED) == 10);
-    // And back, through the other overload.
+    // In the other direction, with the other overload.
     const auto answer = Content(5000, 7);
     CHECK(pair.far.Connection()->SendData(answer.data(), 5000));
     CHECK(Eventually([&] { return pair.near.MessageCount() == 1; }));
@@ -60,8 +60,8 @@ static void MessagesKeepTheirBoundaries() {
   }
 }
 
-// Modes 0 and 3, on a way that loses nothing: whole, once, and counted.
-static void UnreliableModesCarryMessagesAndCount() {
+// Modes 0 and 3 on a lossless path deliver each message once and count it.
+static void UnreliableModesDeliverAndCountMessages() {
   for (int mode : {0, 3}) {
     Pair pair(mode);
     const auto connection = pair.near.Connection();
@@ -73,7 +73,7 @@ static void UnreliableModesCarryMessagesAndCount() {
     for (unsigned i = 0; i < 50; ++i) {
       expected.push_back(Content(100 + 60 * i, i));
     }
-    // They come as they become known, so the order is not promised.
+    // The order of delivery is not guaranteed.
     auto messages = pair.far.Messages();
     CHECK(std::is_permutation(messages.begin(), messages.end(), expected.begin(), expected.end()));
     const auto sent = openbats::GetStats(connection);
@@ -96,7 +96,7 @@ static void DatagramsKeepTheirBoundariesAndTheirPort() {
   CHECK(near.Await(E::BATS_CONNECTION_WRITABLE));
   const auto connection = near.Connection();
   CHECK(connection->GetIdealBufferLength() > 361 && connection->GetIdealBufferLength() <= 65507);
-  // There is no handshake: the peer learns of the connection by the first message.
+  // Without a handshake the first message creates the connection at the peer.
   CHECK(server.Accepted() == 0);
   const size_t sizes[] = {1, 0, 361, 1472, 60000};
   for (unsigned i = 0; i < 5; ++i) CHECK(connection->SendData(Content(sizes[i], i)));
@@ -117,22 +117,22 @@ static void DatagramsKeepTheirBoundariesAndTheirPort() {
   CHECK(second.Await(E::BATS_CONNECTION_WRITABLE));
   CHECK(second.Connection()->SendData(Content(10, 1)));
   CHECK(Eventually([&] { return server.Accepted() == 2; }));
-  // Connections live on when listening stops, and strangers get no answer.
+  // Connections continue when listening stops; datagrams of unknown peers are ignored.
   server.Protocol().StopListen();
   CHECK(second.Connection()->SendData(Content(10, 2)));
   CHECK(Eventually([&] { return far.MessageCount() == 7; }));
   client.StopConnection(second.Connection());
   CHECK(second.Await(E::BATS_CONNECTION_CLOSED));
-  // Silence ends what is left.
+  // The idle timeout closes the remaining connection.
   CHECK(near.Await(E::BATS_CONNECTION_CLOSED));
   server.Destroy();
   CHECK(CanBind(SOCK_DGRAM, port));
-  // A port that nobody listens at is told by the first message.
-  Recorder nobody;
-  client.StartConnect("127.0.0.1", port, nobody.Callback(), nullptr);
-  CHECK(nobody.Await(E::BATS_CONNECTION_WRITABLE));
-  CHECK(nobody.Connection()->SendData(Content(10, 3)));
-  CHECK(nobody.Await(E::BATS_CONNECTION_SHUTDOWN_BY_PEER));
+  // If no socket is bound to the port, the connection ends after the first message.
+  Recorder unbound;
+  client.StartConnect("127.0.0.1", port, unbound.Callback(), nullptr);
+  CHECK(unbound.Await(E::BATS_CONNECTION_WRITABLE));
+  CHECK(unbound.Connection()->SendData(Content(10, 3)));
+  CHECK(unbound.Await(E::BATS_CONNECTION_SHUTDOWN_BY_PEER));
 }
 
 static void NothingIsLostBeforeTheCallbackIsSet() {
@@ -191,7 +191,7 @@ static void NoEventFromInsideSetConnectionCallback() {
   CHECK(set);
 }
 
-static void TheCallbackCanBeSwappedInsideItself() {
+static void CallbackCanBeSwappedInsideItself() {
   Recorder second;
   std::atomic<int> first_messages{0};
   Pair pair(1);
@@ -220,7 +220,7 @@ static void BufferFullThenWritable() {
     const auto connection = pair.near.Connection();
     const auto message = Content(1000000, 3);
     size_t sent = 0;
-    // Nobody reads, so at some point there is no room any more; until then the peer takes some.
+    // The peer does not read. At first its buffers take some messages, then the send buffer is full.
     int refused = 0;
     while (refused < 50) {
       if (connection->SendData(message)) {
@@ -243,7 +243,7 @@ static void BufferFullThenWritable() {
     CHECK(pair.near.Await(E::BATS_CONNECTION_WRITABLE, writables + 1));
     CHECK(connection->IsWritable());
     CHECK(Eventually([&] { return pair.far.MessageCount() == sent; }));
-    // Every BUFFER_FULL is answered by one WRITABLE, besides the first.
+    // One WRITABLE follows each BUFFER_FULL, in addition to the first.
     CHECK(Eventually([&] {
       return pair.near.Count(E::BATS_CONNECTION_WRITABLE) ==
              pair.near.Count(E::BATS_CONNECTION_BUFFER_FULL) + 1;
@@ -251,7 +251,7 @@ static void BufferFullThenWritable() {
   }
 }
 
-static void AllDataAckedComesAfterAQuietTimeAndAgain() {
+static void AllDataAckedFollowsAnIdleTimeAndRepeats() {
   for (int mode : kModes) {
     Pair pair(mode);
     SleepMs(100);
@@ -259,8 +259,8 @@ static void AllDataAckedComesAfterAQuietTimeAndAgain() {
     CHECK(pair.near.Connection()->SendData(Content(100000, 1)));
     CHECK(pair.near.Await(E::BATS_CONNECTION_ALL_DATA_ACKED, 2));
     CHECK(Eventually([&] { return pair.far.MessageCount() == 1; }));
-    const int complete = pair.near.Place(E::BATS_CONNECTION_SEND_COMPLETE);
-    CHECK(complete >= 0 && complete < pair.near.Place(E::BATS_CONNECTION_ALL_DATA_ACKED));
+    const int complete = pair.near.IndexOf(E::BATS_CONNECTION_SEND_COMPLETE);
+    CHECK(complete >= 0 && complete < pair.near.IndexOf(E::BATS_CONNECTION_ALL_DATA_ACKED));
     CHECK(pair.near.Count(E::BATS_CONNECTION_SEND_COMPLETE) == 1);
     const int before = pair.near.Count(E::BATS_CONNECTION_ALL_DATA_ACKED);
     CHECK(pair.near.Connection()->SendData(Content(10, 2)));
@@ -269,7 +269,7 @@ static void AllDataAckedComesAfterAQuietTimeAndAgain() {
 }
 
 static void IdealLengthFollowsThePath() {
-  // Sometimes the path's size is known before the connection stands, and nothing changes then.
+  // If the path MTU is known before the connection is established, no event follows: try again.
   constexpr uint32_t kMost = 140800;
   for (int attempt = 0; attempt < 50; ++attempt) {
     Pair pair(1);
@@ -288,7 +288,7 @@ static void IdealLengthFollowsThePath() {
       return;
     }
   }
-  CHECK(!"IDEAL_BUFFER_LENGTH never came");
+  CHECK(!"IDEAL_BUFFER_LENGTH never occurred");
 }
 
 static void FilesArriveAsMessages() {
@@ -307,9 +307,9 @@ static void FilesArriveAsMessages() {
     CHECK(!connection->SendFile("/tmp"));
     CHECK(connection->SendFile(name));
     CHECK(pair.near.Await(E::BATS_CONNECTION_ALL_DATA_ACKED));
-    const int complete = pair.near.Place(E::BATS_CONNECTION_SEND_COMPLETE);
-    CHECK(complete >= 0 && complete < pair.near.Place(E::BATS_CONNECTION_ALL_DATA_ACKED));
-    // The peer has it all; its program may still be at it.
+    const int complete = pair.near.IndexOf(E::BATS_CONNECTION_SEND_COMPLETE);
+    CHECK(complete >= 0 && complete < pair.near.IndexOf(E::BATS_CONNECTION_ALL_DATA_ACKED));
+    // The peer has received all data; its callbacks may still be running.
     octetVec received;
     CHECK(Eventually([&] {
       received.clear();
@@ -322,7 +322,7 @@ static void FilesArriveAsMessages() {
     for (const auto& message : pair.far.Messages()) {
       CHECK(!message.empty() && message.size() <= 150000);
     }
-    // Files without bytes come to the same events, and to no message.
+    // An empty file gives the same events, but no message.
     std::ofstream(name, std::ios::binary | std::ios::trunc).close();
     Pair fresh(mode);
     const auto first = fresh.near.Connection();
@@ -331,11 +331,12 @@ static void FilesArriveAsMessages() {
     };
     CHECK(first->SendFile(name));
     CHECK(await_acked(1));
-    const int told = fresh.near.Place(E::BATS_CONNECTION_SEND_COMPLETE);
-    CHECK(told >= 0 && told < fresh.near.Place(E::BATS_CONNECTION_ALL_DATA_ACKED));
+    const int empty_complete = fresh.near.IndexOf(E::BATS_CONNECTION_SEND_COMPLETE);
+    CHECK(empty_complete >= 0 && empty_complete < fresh.near.IndexOf(E::BATS_CONNECTION_ALL_DATA_ACKED));
     CHECK(fresh.far.MessageCount() == 0);
     if (mode == 1) {
-      // After a message of which everything has been told: three times, as of the file before.
+      // After a message whose events are all delivered: ALL_DATA_ACKED comes three times, as for the
+      // file before.
       CHECK(await_acked(3));
       CHECK(Send(first, Content(1000, 1)));
       CHECK(await_acked(6));
@@ -349,7 +350,7 @@ static void FilesArriveAsMessages() {
   }
 }
 
-static void FilesWaitUpToALimit() {
+static void FilesAreQueuedUpToALimit() {
   Recorder near, far;
   IOContext context;
   Server server(context, 1, far);
@@ -357,7 +358,7 @@ static void FilesWaitUpToALimit() {
   std::atomic<int> taken{-1};
   near.OnEvent([&](const IBatsConnPtr& connection, E event, const octetVec&) {
     if (event != E::BATS_CONNECTION_WRITABLE || taken >= 0) return;
-    // No file is sent while the context's thread is here.
+    // No file is sent while this callback occupies the context's thread.
     int count = 0;
     while (count < 2000 && connection->SendFile("/etc/passwd")) ++count;
     CHECK(openbats::LastError().find("1024 files") != std::string::npos);

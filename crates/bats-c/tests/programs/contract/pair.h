@@ -1,4 +1,4 @@
-// What the tests of the contract have in common.
+// Helpers of the contract tests.
 #ifndef CONTRACT_PAIR_H
 #define CONTRACT_PAIR_H
 
@@ -16,11 +16,11 @@
 using E = BatsConnEvent;
 using L = BatsListenEvent;
 
-// The modes that are there, and those that are not.
+// Reliable modes, and mode numbers that do not exist.
 static const int kModes[] = {1, 2, 10, 12};
 static const int kMissing[] = {4, 13, 200};
 
-// A connected pair; the two ends have threads of their own.
+// A connected pair; each end has its own thread.
 struct Pair {
   explicit Pair(int mode, int timeout_ms = 30000)
       : server(server_context, mode, far, timeout_ms),

@@ -1,10 +1,10 @@
-// Signals, the log, options, statistics, polling.
+// Tests of signals, log, options, statistics and polling.
 #ifndef CONTRACT_SURROUNDINGS_H
 #define CONTRACT_SURROUNDINGS_H
 
 #include "pair.h"
 
-static void SignalsAreToldOnAnOrdinaryThread() {
+static void SignalCallbackRunsOnAnOrdinaryThread() {
   std::mutex mutex;
   int received = 0;
   std::thread::id thread;
@@ -14,7 +14,7 @@ static void SignalsAreToldOnAnOrdinaryThread() {
       std::lock_guard<std::mutex> lock(mutex);  // not possible in a handler
       received = sig;
       thread = std::this_thread::get_id();
-      // Joining a thread is allowed, too.
+      // Joining a thread is also allowed.
       std::thread([] {}).join();
     });
     for (int sig : {SIGINT, SIGTERM}) {
@@ -27,9 +27,9 @@ static void SignalsAreToldOnAnOrdinaryThread() {
     std::lock_guard<std::mutex> lock(mutex);
     CHECK(thread != std::this_thread::get_id());
   }
-#if !defined(__SANITIZE_THREAD__)  // which keeps signals back in a child of fork
-  // Without a context, the signal does what it always does: a child shows it.
-  const auto ends_a_child = [] {
+#if !defined(__SANITIZE_THREAD__)  // ThreadSanitizer delays signals in a child of fork
+  // Without a context the signal has its default action, which a child process shows.
+  const auto terminates_a_child = [] {
     const pid_t child = fork();
     if (child == 0) {
       raise(SIGTERM);
@@ -40,21 +40,21 @@ static void SignalsAreToldOnAnOrdinaryThread() {
     }
     return WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM;
   };
-  CHECK(ends_a_child());
-  // So it does when the context listens no more.
+  CHECK(terminates_a_child());
+  // So it has after the callback is removed.
   IOContext context;
-  std::atomic<int> told{0};
-  context.SetSignalCallback([&](int) { ++told; });
+  std::atomic<int> signals{0};
+  context.SetSignalCallback([&](int) { ++signals; });
   CHECK(kill(getpid(), SIGTERM) == 0);
-  CHECK(Eventually([&] { return told == 1; }));
+  CHECK(Eventually([&] { return signals == 1; }));
   context.SetSignalCallback(nullptr);
-  CHECK(ends_a_child());
+  CHECK(terminates_a_child());
   context.SetSignalCallback(SigCallback());
-  CHECK(ends_a_child() && told == 1);
+  CHECK(terminates_a_child() && signals == 1);
 #endif
 }
 
-static void TheLogGoesWhereItIsTold() {
+static void LogIsWrittenToTheConfiguredPath() {
   IOContext context;
   const std::string directory = "/tmp/openbats-log-" + std::to_string(getpid()) + "/";
   context.SetBATSLogFilePath(directory);
@@ -72,7 +72,7 @@ static void TheLogGoesWhereItIsTold() {
   rmdir(directory.c_str());
 }
 
-// The lines of level WARN that a call writes.
+// The log lines of level WARN that a call writes.
 static std::vector<std::string> Warnings(IOContext& context, const std::function<void()>& call) {
   const std::string name = "/tmp/openbats-warnings-" + std::to_string(getpid());
   std::remove(name.c_str());
@@ -89,7 +89,7 @@ static std::vector<std::string> Warnings(IOContext& context, const std::function
   return lines;
 }
 
-static void WhatIsAskedForAndNotDoneIsInTheLog() {
+static void IgnoredOptionsAreLogged() {
   IOContext context;
   BlackHole hole;
   const auto count = [](const std::vector<std::string>& lines, const std::string& part) {
@@ -114,11 +114,11 @@ static void WhatIsAskedForAndNotDoneIsInTheLog() {
       client.StartConnect("127.0.0.1", hole.Port(), near.Callback(), nullptr);
     });
   };
-  const std::string asked = " was asked for", encrypted = "encrypted";
+  const std::string requested = " was asked for", encrypted = "encrypted";
   struct Case {
     int mode;
     CongestionControl congestion;
-    const char* said;  // nullptr: nothing
+    const char* warning;  // nullptr: none
   };
   const Case cases[] = {
       {0, CongestionControl::GCC, nullptr},
@@ -131,21 +131,21 @@ static void WhatIsAskedForAndNotDoneIsInTheLog() {
       {12, CongestionControl::None, "takes CUBIC: None was asked for"},
       {12, CongestionControl::BBR, nullptr},
   };
-  for (const auto& known : cases) {
-    auto config = Config(known.mode);
-    CHECK(none(connecting(config), asked));
-    config.SetCC(known.congestion);
+  for (const auto& test : cases) {
+    auto config = Config(test.mode);
+    CHECK(none(connecting(config), requested));
+    config.SetCC(test.congestion);
     const auto lines = connecting(config);
-    CHECK(known.said == nullptr ? none(lines, asked) : one(lines, known.said));
+    CHECK(test.warning == nullptr ? none(lines, requested) : one(lines, test.warning));
     CHECK(none(lines, encrypted));
     config.EnableEncryption(false);
     const auto off = connecting(config);
-    CHECK(known.mode == 11 ? none(off, encrypted) : one(off, "is always encrypted"));
+    CHECK(test.mode == 11 ? none(off, encrypted) : one(off, "is always encrypted"));
     config.EnableEncryption(true);
     const auto on = connecting(config);
-    CHECK(known.mode == 11 ? one(on, "is never encrypted") : none(on, encrypted));
+    CHECK(test.mode == 11 ? one(on, "is never encrypted") : none(on, encrypted));
   }
-  // Numbers that nobody knows; those of the two interfaces differ.
+  // Unknown numbers; those of the two interfaces differ.
   BatsConfiguration config;
   for (int number : {2, 6, 7, 255}) {
     const auto lines =

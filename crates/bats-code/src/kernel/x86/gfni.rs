@@ -28,7 +28,7 @@ fn add_two(sum: __m512i, a: __m512i, b: __m512i) -> __m512i {
 }
 
 /// # Safety
-/// As [`product_avx512`], and for each of the `M` targets initialised multipliers of all rows.
+/// As [`product_avx512`]; for each of the `M` targets the multipliers of all rows are initialised.
 #[target_feature(enable = "avx512f,gfni")]
 unsafe fn pass_avx512<const M: usize>(
     multipliers: *const u64,
@@ -37,14 +37,14 @@ unsafe fn pass_avx512<const M: usize>(
     len: usize,
     add: bool,
 ) {
-    // SAFETY: every offset and as many vectors as are computed there lie below `len`, a multiple of
-    // 64; multipliers as required.
+    // SAFETY: every tile ends at or below `len`, a multiple of 64; the caller guarantees the
+    // multipliers.
     unsafe {
         let mut offset = 0;
         if M == 1 {
             return single_avx512(multipliers, rows, targets, len, add);
         }
-        // With few outputs, more of their vectors: each broadcast serves all of them.
+        // With few outputs, process more vectors of each: every broadcast is used for all of them.
         if M <= 4 {
             while offset + 256 <= len {
                 tile_avx512::<M, 4>(multipliers, rows, targets, offset, add);
@@ -61,8 +61,8 @@ unsafe fn pass_avx512<const M: usize>(
     }
 }
 
-/// One output: as few tiles of up to 12 vectors as there can be, because each pays for the latency
-/// of its sums once.
+/// One output: uses as few tiles as possible, of up to 12 vectors, because each tile pays the
+/// latency of its sums once.
 ///
 /// # Safety
 /// As [`pass_avx512`] with one target.
@@ -82,7 +82,8 @@ unsafe fn single_avx512(
             ($($vectors:literal)*) => {
                 match vectors {
                     $($vectors => {
-                        // SAFETY: as required of the caller; `vectors` of 64 bytes are left.
+                        // SAFETY: required of the caller; at least `vectors` blocks of 64 bytes
+                        // remain.
                         unsafe {
                             tile_avx512::<1, $vectors>(multipliers, rows, targets, offset, add);
                         }
@@ -96,10 +97,10 @@ unsafe fn single_avx512(
     }
 }
 
-/// `V` vectors from `offset` on of each of the `M` outputs.
+/// Computes `V` vectors of each of the `M` outputs, starting at `offset`.
 ///
 /// # Safety
-/// As [`pass_avx512`]; rows and targets reach to `offset + 64 * V`.
+/// As [`pass_avx512`]; rows and targets have at least `offset + 64 * V` bytes.
 #[inline]
 #[target_feature(enable = "avx512f,gfni")]
 unsafe fn tile_avx512<const M: usize, const V: usize>(
@@ -109,7 +110,7 @@ unsafe fn tile_avx512<const M: usize, const V: usize>(
     offset: usize,
     add: bool,
 ) {
-    // SAFETY: as required of the caller.
+    // SAFETY: required of the caller.
     unsafe {
         let mut sums = [[_mm512_setzero_si512(); V]; M];
         if add {
@@ -120,14 +121,14 @@ unsafe fn tile_avx512<const M: usize, const V: usize>(
             }
         }
         let mut multiplier = multipliers.cast::<i64>();
-        // Two inputs at a time: one three-way exclusive or instead of two, because on many
-        // processors multiplications and additions compete for the same ports.
+        // Two inputs at a time need one three-way XOR instead of two XORs: on many processors
+        // multiplications and additions compete for the same ports.
         let mut pairs = rows.chunks_exact(2);
         for pair in &mut pairs {
             let (x, y) = (pair[0].as_ptr().add(offset), pair[1].as_ptr().add(offset));
-            // What the next tile reads: rows far apart are more streams than the processor follows
-            // by itself. To prefetch where nothing is does no harm. With few outputs the loads are
-            // what counts, and there are no spare ones.
+            // Prefetch the next tile: the rows are more streams than the hardware prefetcher
+            // follows. A prefetch beyond a row is harmless. With few outputs the loads are the
+            // bottleneck, so that prefetches would cost time.
             if M > 4 {
                 for v in V..2 * V {
                     _mm_prefetch::<_MM_HINT_T0>(x.wrapping_add(64 * v).cast());
@@ -184,7 +185,7 @@ pub(in crate::kernel) unsafe fn product_avx2(
 }
 
 /// # Safety
-/// As [`product_avx2`], and for each of the `M` targets initialised multipliers of all rows.
+/// As [`product_avx2`]; for each of the `M` targets the multipliers of all rows are initialised.
 #[target_feature(enable = "avx2,gfni")]
 unsafe fn pass_avx2<const M: usize>(
     multipliers: *const u64,
@@ -193,7 +194,8 @@ unsafe fn pass_avx2<const M: usize>(
     len: usize,
     add: bool,
 ) {
-    // SAFETY: offsets step by 64 below `len`, a multiple of 64; multipliers as required.
+    // SAFETY: offsets step by 64 below `len`, a multiple of 64; the caller guarantees the
+    // multipliers.
     unsafe {
         for offset in (0..len).step_by(64) {
             let mut low = [_mm256_setzero_si256(); M];

@@ -1,10 +1,10 @@
-//! Kernels of x86-64. Each computes a block of outputs per pass over the inputs, with the sums in
-//! registers: an input is loaded once per block of outputs, an output is stored once per
+//! Kernels for x86-64. Each pass over the inputs computes a block of outputs with the sums in
+//! registers. An input is loaded once per block of outputs, and an output is stored once per
 //! `ROWS_PER_BLOCK` inputs.
 //!
-//! * [`gfni`]: `gf2p8affineqb` multiplies by an 8 x 8 bit matrix, thus by any factor for any
-//!   polynomial (`gf2p8mulb` knows only that of AES).
-//! * [`shuffle`]: without it, two 16-entry tables give the products of the two nibbles.
+//! * [`gfni`]: `gf2p8affineqb` multiplies by an 8 x 8 bit matrix, and so by any factor for any
+//!   polynomial (`gf2p8mulb` supports only that of AES).
+//! * [`shuffle`]: two 16-entry tables give the products of the two nibbles, without GFNI.
 //! * [`xor`]: sums of rows, for GF(2).
 #![allow(unsafe_code, reason = "vector instructions on raw pointers; each block says why")]
 #![allow(clippy::needless_range_loop, reason = "one index into three arrays of registers")]
@@ -13,8 +13,8 @@ pub(super) mod gfni;
 pub(super) mod shuffle;
 pub(super) mod xor;
 
-/// Inputs whose multipliers are laid out for one pass: 4 KiB of them for 8 outputs. The
-/// multipliers of one output stand side by side, those of the next this many further on.
+/// Number of inputs in one pass: 4 KiB of multipliers for 8 outputs. The multipliers of one output
+/// are contiguous; those of the next output start this many entries later.
 const ROWS_PER_BLOCK: usize = 64;
 
 /// Calls `$pass::<outputs in the block>` for blocks of at most `$most` outputs and of at most
@@ -30,12 +30,13 @@ macro_rules! in_blocks {
                 output[..$len].fill(0);
             }
         }
-        // Zeroing it would cost more than a small product.
+        // Not zeroed: that would cost more than a small product.
         let mut multipliers = [const { MaybeUninit::<$type>::uninit() }; ROWS_PER_BLOCK * $most];
         let mut done = 0;
         let mut rest = &mut $outputs[..];
         while !rest.is_empty() {
-            // Blocks of about equal size: the smaller a block, the less an input's load is worth.
+            // Blocks of about equal size: in a small block each load of an input is used less
+            // often.
             let size = rest.len().div_ceil(rest.len().div_ceil($most));
             let (block, others) = rest.split_at_mut(size);
             rest = others;
@@ -53,9 +54,9 @@ macro_rules! in_blocks {
                     }
                 }
                 let add = index > 0 || $mode == Mode::Accumulate;
-                // SAFETY: the caller of the whole function vouches for the instructions and for
-                // `len` bytes behind every input and output; there are `size` targets, and
-                // for each of them as many multipliers as inputs have just been written.
+                // SAFETY: the caller guarantees the instructions and that every input and output
+                // has `len` bytes. There are `size` targets, and one multiplier per input has
+                // just been written for each of them.
                 unsafe {
                     match size {
                         $($size => {

@@ -1,4 +1,4 @@
-//! Products by table look-up: `pshufb` looks up 16 bytes at once in a table of 16.
+//! Products by table lookup: `pshufb` looks up 16 bytes at once in a 16-entry table.
 
 use core::arch::x86_64::*;
 
@@ -22,7 +22,7 @@ pub(in crate::kernel) unsafe fn product_avx512(
 }
 
 /// # Safety
-/// As [`product_avx512`], and for each of the `M` targets initialised multipliers of all rows.
+/// As [`product_avx512`]; for each of the `M` targets the multipliers of all rows are initialised.
 #[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn pass_avx512<const M: usize>(
     multipliers: *const *const u8,
@@ -31,8 +31,8 @@ unsafe fn pass_avx512<const M: usize>(
     len: usize,
     add: bool,
 ) {
-    // SAFETY: offsets step by 64 or 128 below `len`, a multiple of 64, and the wide loop stops
-    // before a last single vector; multipliers as required; a table has two halves of 16 bytes.
+    // SAFETY: offsets step by 128, then 64, and every access ends at or below `len`, a multiple of
+    // 64; the caller guarantees the multipliers; a table has two halves of 16 bytes.
     unsafe {
         let nibble = _mm512_set1_epi8(0x0f);
         let mut offset = 0;
@@ -123,7 +123,7 @@ pub(in crate::kernel) unsafe fn product_avx2(
 }
 
 /// # Safety
-/// As [`product_avx2`], and for each of the `M` targets initialised multipliers of all rows.
+/// As [`product_avx2`]; for each of the `M` targets the multipliers of all rows are initialised.
 #[target_feature(enable = "avx2")]
 unsafe fn pass_avx2<const M: usize>(
     multipliers: *const [u8; 32],
@@ -132,8 +132,8 @@ unsafe fn pass_avx2<const M: usize>(
     len: usize,
     add: bool,
 ) {
-    // SAFETY: offsets step by 64 below `len`, a multiple of 64; multipliers as required; a table
-    // has two halves of 16 bytes.
+    // SAFETY: offsets step by 64 below `len`, a multiple of 64; the caller guarantees the
+    // multipliers; a table has two halves of 16 bytes.
     unsafe {
         let nibble = _mm256_set1_epi8(0x0f);
         for offset in (0..len).step_by(64) {
@@ -188,7 +188,7 @@ pub(in crate::kernel) unsafe fn product_ssse3(
 }
 
 /// # Safety
-/// As [`product_ssse3`], and for each of the `M` targets initialised multipliers of all rows.
+/// As [`product_ssse3`]; for each of the `M` targets the multipliers of all rows are initialised.
 #[target_feature(enable = "ssse3")]
 unsafe fn pass_ssse3<const M: usize>(
     multipliers: *const *const u8,
@@ -197,8 +197,8 @@ unsafe fn pass_ssse3<const M: usize>(
     len: usize,
     add: bool,
 ) {
-    // SAFETY: offsets step by 32 below `len`, a multiple of 64; multipliers as required; a table
-    // has two halves of 16 bytes.
+    // SAFETY: offsets step by 32 below `len`, a multiple of 64; the caller guarantees the
+    // multipliers; a table has two halves of 16 bytes.
     unsafe {
         let nibble = _mm_set1_epi8(0x0f);
         for offset in (0..len).step_by(32) {

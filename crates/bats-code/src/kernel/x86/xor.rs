@@ -1,14 +1,14 @@
-//! Sums of rows: exclusive or, as many vectors of the sum in registers as hide its latency.
+//! Sums of rows (XOR), with enough vectors of the sum in registers to hide the latency.
 
 use core::arch::x86_64::*;
 
-/// Makes `$name(rows, output, len, add)`: `output = sum of rows`, or the same added to it.
+/// Defines `$name(rows, output, len, add)`: `output = sum of rows`, or adds the sum to it.
 macro_rules! sum {
     ($name:ident, $feature:literal, $bytes:literal, $vectors:literal,
      $zero:ident, $load:ident, $xor:ident, $store:ident) => {
         /// # Safety
-        /// The processor has the instructions named; every row and the output have `len` bytes, a
-        /// multiple of 64.
+        /// The processor has the instructions `$feature`; every row and the output have `len`
+        /// bytes, a multiple of 64.
         #[target_feature(enable = $feature)]
         pub(in crate::kernel) unsafe fn $name(
             rows: &[&[u8]],
@@ -16,8 +16,8 @@ macro_rules! sum {
             len: usize,
             add: bool,
         ) {
-            // SAFETY: `offset + step` never exceeds `len`, and both loops move on by `step`; the
-            // narrow one ends at `len`, a multiple of its step.
+            // SAFETY: no access ends above `len`: the wide loop checks it, and `len` is a multiple
+            // of the step of the narrow loop.
             unsafe {
                 let target = output.as_mut_ptr();
                 let mut offset = 0;

@@ -1,14 +1,14 @@
-//! The decoder: outer and inner code together (RFC 9426, section 2.2.3), by belief propagation and
+//! The decoder: outer and inner code together (RFC 9426, section 2.2.3), by belief propagation with
 //! inactivation. It succeeds as soon as the received equations have full rank.
 //!
-//! 1. While packets arrive, only their coefficient vectors are looked at: what does not raise the
-//!    rank of its batch is dropped.
-//! 2. When there are as many equations as packets, `plan` fixes an order of elimination and a
-//!    set of inactive packets, and `system` eliminates on coefficients: every other packet
-//!    becomes a combination of packets before it and of inactive ones. The equations left over
-//!    form the `residual` system in the inactive packets. If its rank is too small, packets that
-//!    arrive later go there.
-//! 3. At full rank `solve` computes the payloads, as few large matrix products.
+//! 1. While packets arrive, only their coefficient vectors are processed. Packets that do not raise
+//!    the rank of their batch are dropped.
+//! 2. When there are as many equations as packets, `plan` chooses an order of elimination and a set
+//!    of inactive packets, and `system` eliminates on coefficients. Every other packet becomes a
+//!    linear combination of earlier packets and inactive ones. The remaining equations form the
+//!    `residual` system in the inactive packets. If its rank is too small, later packets are added
+//!    to it.
+//! 3. At full rank `solve` computes the payloads, in a few large matrix products.
 
 use alloc::collections::BTreeMap;
 use alloc::collections::btree_map::Entry;
@@ -36,55 +36,55 @@ use residual::Residual;
 use solve::{Solution, solve};
 use system::{Equations, System};
 
-/// What became of a packet.
+/// Whether a packet was innovative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reception {
     /// It raised the rank of its batch and is kept.
     Innovative,
-    /// It is a combination of packets of its batch that are here, or the block is decoded.
-    Redundant,
+    /// It depends linearly on received packets of its batch, or the block is already decoded.
+    NonInnovative,
 }
 
-/// How far a block is.
+/// Progress of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// At least this many more innovative packets are needed, 1 or more; after
-    /// [`DecodeError::Inactive`] or [`DecodeError::Memory`], before it is tried again.
+    /// At least this many more innovative packets are needed, 1 or more. After
+    /// [`DecodeError::Inactive`] or [`DecodeError::Memory`]: needed before the next attempt.
     Missing(usize),
     /// The block is decoded.
     Complete,
 }
 
-/// Figures of a decoder.
+/// Counters of a decoder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DecoderStats {
     /// Innovative packets received.
     pub packets: usize,
     /// Batches that they belong to.
     pub batches: usize,
-    /// Inactive packets, once the elimination has begun.
+    /// Inactive packets, once elimination has begun.
     pub inactive: usize,
 }
 
-/// What was received of a batch.
+/// The received packets of a batch.
 #[derive(Debug)]
-struct Received {
-    /// What the packets span: min(M, degree) dimensions.
+struct ReceivedBatch {
+    /// The space that the packets span, of at most min(M, degree) dimensions.
     space: VectorSpace,
-    /// The structure of a batch of less than M packets, of which a vector alone does not tell
-    /// whether it is innovative.
-    small: Option<Arc<Batch>>,
+    /// The structure of the batch if its degree is below M. Then the coefficient vector alone does
+    /// not determine whether a packet is innovative.
+    structure: Option<Arc<Batch>>,
     /// Coefficient vectors, M bytes each.
     vectors: Vec<u8>,
     payloads: Vec<u32>,
-    /// How many of them the elimination has.
+    /// Number of them already passed to the elimination.
     eliminated: usize,
     degree: usize,
 }
 
 #[derive(Debug)]
 enum Phase {
-    /// The elimination begins when there are this many equations.
+    /// Elimination begins when there are `needed` equations.
     Collecting {
         needed: usize,
     },
@@ -99,12 +99,12 @@ pub struct Decoder {
     cache: BatchCache,
     packet_size: usize,
     limits: Limits,
-    batches: BTreeMap<u32, Received>,
+    batches: BTreeMap<u32, ReceivedBatch>,
     /// Memory of the batches, in bytes.
     batches_bytes: usize,
     store: RowStore,
     phase: Phase,
-    /// Packets that the elimination has.
+    /// Number of packets passed to the elimination.
     eliminated: usize,
     /// Memory of the phase, in bytes.
     phase_bytes: usize,
@@ -112,10 +112,10 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// A decoder for a block with T = `packet_size`; the cache brings the code.
+    /// A decoder for a block with T = `packet_size` and the code of the cache.
     ///
     /// # Errors
-    /// [`DecodeError::PacketSize`]; [`DecodeError::Memory`]: the block alone is above the limit.
+    /// [`DecodeError::PacketSize`]; [`DecodeError::Memory`] if the block alone exceeds the limit.
     pub fn new(cache: BatchCache, packet_size: usize, limits: Limits) -> Result<Self, DecodeError> {
         Self::with_kernel(cache, packet_size, limits, Kernel::active())
     }
@@ -169,14 +169,14 @@ impl Decoder {
         self.code().inner_code()
     }
 
-    /// Figures so far.
+    /// Counters so far.
     #[must_use]
     pub fn stats(&self) -> DecoderStats {
         self.stats
     }
 
-    /// Memory that the decoder holds, in bytes, without the cache of batches. During
-    /// [`Decoder::decode`] it takes more, but never more than the limit.
+    /// Memory of the decoder, in bytes, without the batch cache. [`Decoder::decode`] uses more
+    /// temporarily, but never more than the limit.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.received_bytes().saturating_add(self.phase_bytes)
@@ -186,29 +186,28 @@ impl Decoder {
         self.store.bytes().saturating_add(self.batches_bytes)
     }
 
-    /// Gives the cache back, for the next block.
+    /// Returns the cache, for the next block.
     #[must_use]
     pub fn into_cache(self) -> BatchCache {
         self.cache
     }
 
-    /// Takes a packet of a batch: CO + T bytes, coefficient vector first. Cheap: nothing is
-    /// decoded here.
+    /// Adds a packet of a batch: CO + T bytes, coefficient vector first. Cheap: it does not decode.
     ///
     /// # Errors
     /// [`DecodeError::Length`], [`DecodeError::Batches`], [`DecodeError::Packets`],
-    /// [`DecodeError::Memory`]; the packet is not kept then.
+    /// [`DecodeError::Memory`]. On an error the packet is not kept.
     pub fn push(&mut self, batch_id: u32, packet: &[u8]) -> Result<Reception, DecodeError> {
         if packet.len() != self.coded_packet_len() {
             return Err(DecodeError::Length);
         }
         if matches!(self.phase, Phase::Complete(_)) {
-            return Ok(Reception::Redundant);
+            return Ok(Reception::NonInnovative);
         }
         let inner = self.inner_code();
         let (vector, payload) = packet.split_at(inner.vector_len());
         if vector.iter().all(|&x| x == 0) {
-            return Ok(Reception::Redundant);
+            return Ok(Reception::NonInnovative);
         }
         let mut buffer;
         let coefficients = match inner.field() {
@@ -237,7 +236,7 @@ impl Decoder {
             Entry::Occupied(entry) => {
                 let batch = entry.into_mut();
                 if batch.space.is_full() {
-                    return Ok(Reception::Redundant);
+                    return Ok(Reception::NonInnovative);
                 }
                 check(bytes)?;
                 batch
@@ -245,15 +244,15 @@ impl Decoder {
             Entry::Vacant(_) if held >= limits.max_batches => return Err(DecodeError::Batches),
             Entry::Vacant(entry) => {
                 let degree = self.cache.code().degree(batch_id) as usize;
-                let batch_bytes = Received::size(m, degree);
+                let batch_bytes = ReceivedBatch::size(m, degree);
                 check(bytes.saturating_add(batch_bytes))?;
                 self.batches_bytes += batch_bytes;
-                let small = (degree < m).then(|| self.cache.batch(batch_id));
-                entry.insert(Received::new(m, degree, small))
+                let structure = (degree < m).then(|| self.cache.batch(batch_id));
+                entry.insert(ReceivedBatch::new(m, degree, structure))
             }
         };
         if !batch.insert(self.kernel, coefficients) {
-            return Ok(Reception::Redundant);
+            return Ok(Reception::NonInnovative);
         }
         self.stats.batches += usize::from(batch.payloads.is_empty());
         batch.vectors.extend_from_slice(coefficients);
@@ -262,7 +261,7 @@ impl Decoder {
         Ok(Reception::Innovative)
     }
 
-    /// Decodes if possible. Does the work of decoding only when the packets received since the last
+    /// Decodes the block if possible. Returns quickly unless the packets received since the last
     /// call may complete the block, so that it can be called after every packet.
     ///
     /// # Errors
@@ -279,7 +278,7 @@ impl Decoder {
                 if have < *needed {
                     return Ok(Progress::Missing(*needed - have));
                 }
-                // If a limit is in the way, more packets may help.
+                // If a limit prevents the elimination, more packets may help.
                 *needed = have + have.div_ceil(64);
                 let system = self.eliminate()?;
                 self.stats.inactive = system.columns();
@@ -310,7 +309,7 @@ impl Decoder {
                 let (cache, batches) = (&mut self.cache, &self.batches);
                 let fresh =
                     structures(cache, batches, |batch| batch.eliminated < batch.payloads.len());
-                system.extend(fresh.iter().map(|(batch, received)| received.equations(batch)));
+                system.extend(fresh.iter().map(|(batch, received)| received.new_equations(batch)));
             }
         }
         self.batches.values_mut().for_each(|batch| batch.eliminated = batch.payloads.len());
@@ -318,7 +317,7 @@ impl Decoder {
         self.finish()
     }
 
-    /// Builds the system from all that was received.
+    /// Builds the system from all received packets.
     fn eliminate(&mut self) -> Result<System, DecodeError> {
         let code = self.cache.code();
         let packets = code.intermediate_packets() as usize;
@@ -351,7 +350,7 @@ impl Decoder {
         let plan = plan(&groups, packets, inactive_from, self.limits.max_inactive)
             .map_err(DecodeError::Inactive)?;
         let inactive = plan.inactive.len();
-        // Room for matrices that have less rank than their shape allows.
+        // Spare columns, for matrices without full rank.
         let max_inactive =
             (inactive + inactive / 8 + SPARE_COLUMNS).min(self.limits.max_inactive).min(packets);
         let elimination = self.elimination_bytes(&groups, packets, max_inactive);
@@ -366,13 +365,13 @@ impl Decoder {
                 None => {
                     Equations { batch: &constraints[group], vectors: None, payloads: Vec::new() }
                 }
-                Some(index) => received[index].1.equations_from_first(&received[index].0),
+                Some(index) => received[index].1.all_equations(&received[index].0),
             }
         }));
         built.map(|()| system).map_err(DecodeError::Inactive)
     }
 
-    /// What elimination and solution take, in bytes.
+    /// Upper bound of the memory for elimination and solution, in bytes.
     fn elimination_bytes(&self, groups: &[Group<'_>], packets: usize, inactive: usize) -> usize {
         let equations: usize = groups.iter().map(|group| group.equations).sum();
         let steps = groups
@@ -408,7 +407,7 @@ impl Decoder {
         Ok(Progress::Complete)
     }
 
-    /// Source packet `number` (below K): T bytes, the last one with its padding. `None` before the
+    /// Source packet `number` (below K): T bytes, the last one with its padding. `None` until the
     /// block is decoded.
     #[must_use]
     pub fn source_packet(&self, number: u32) -> Option<&[u8]> {
@@ -432,7 +431,7 @@ impl Decoder {
         Ok(count as usize * self.packet_size - padding)
     }
 
-    /// Copies the block to the beginning of `output`; returns F, its length in bytes.
+    /// Copies the block to the start of `output`. Returns F, its length in bytes.
     ///
     /// # Errors
     /// [`DecodeError::Incomplete`], [`DecodeError::Padding`], [`DecodeError::OutputSize`].
@@ -447,31 +446,31 @@ impl Decoder {
     }
 }
 
-/// The structures of the received batches that are wanted.
+/// The structures of the received batches that `wanted` selects.
 fn structures<'a>(
     cache: &mut BatchCache,
-    batches: &'a BTreeMap<u32, Received>,
-    wanted: impl Fn(&Received) -> bool,
-) -> Vec<(Arc<Batch>, &'a Received)> {
-    let (ids, received): (Vec<u32>, Vec<&Received>) =
+    batches: &'a BTreeMap<u32, ReceivedBatch>,
+    wanted: impl Fn(&ReceivedBatch) -> bool,
+) -> Vec<(Arc<Batch>, &'a ReceivedBatch)> {
+    let (ids, received): (Vec<u32>, Vec<&ReceivedBatch>) =
         batches.iter().filter(|(_, batch)| wanted(batch)).map(|(&id, batch)| (id, batch)).unzip();
     cache.batches(&ids).into_iter().zip(received).collect()
 }
 
-/// Packets that may become inactive beyond the plan and an eighth more.
+/// Packets that may become inactive in addition to the plan's and an eighth more.
 const SPARE_COLUMNS: usize = 128;
 
-/// A sum that an address space of 32 bits does not overflow.
+/// A saturating sum: byte counts may exceed a 32-bit address space.
 fn total(sizes: impl IntoIterator<Item = usize>) -> usize {
     sizes.into_iter().fold(0, usize::saturating_add)
 }
 
-/// What the structure of a batch takes while the elimination is planned.
+/// Memory of the structure of a batch during planning, in bytes.
 fn structure_bytes(batch_size: usize, degree: usize) -> usize {
     total([Matrix::size(batch_size, degree), degree.saturating_mul(4), 2 * size_of::<Batch>()])
 }
 
-/// An upper bound for what the elimination keeps of `n` equations over `degree` packets.
+/// Upper bound of the bytes that elimination keeps for `n` equations over `degree` packets.
 fn batch_elimination_bytes(n: usize, degree: usize) -> usize {
     total([
         n.saturating_add(degree).saturating_mul(n),
@@ -480,25 +479,25 @@ fn batch_elimination_bytes(n: usize, degree: usize) -> usize {
     ])
 }
 
-/// An upper bound for what elimination and solution take for a while: for one group of at most
-/// `equations` over at most `degree` packets, and for one block of the residual system.
+/// Upper bound of the temporary memory of elimination and solution, in bytes: for one group of at
+/// most `equations` over at most `degree` packets, and for one block of the residual system.
 fn scratch_bytes(equations: usize, degree: usize, inactive: usize) -> usize {
     let lines = equations.max(residual::BLOCK);
     let width = total([degree, equations, inactive, SPARE_COLUMNS]);
     total([
-        // Coefficients as they are, sorted, transformed, with the identity behind, and selected.
+        // Coefficients: received, sorted, transformed, extended by the identity, and selected.
         Matrix::size(lines, width).saturating_mul(6),
-        // Lists of rows, columns and positions: eight at most, of words.
+        // Lists of rows, columns and positions: at most eight, of machine words.
         width.saturating_add(lines).saturating_mul(64),
     ])
 }
 
-impl Received {
-    fn new(batch_size: usize, degree: usize, small: Option<Arc<Batch>>) -> Self {
+impl ReceivedBatch {
+    fn new(batch_size: usize, degree: usize, structure: Option<Arc<Batch>>) -> Self {
         let width = batch_size.min(degree);
         Self {
             space: VectorSpace::new(width),
-            small,
+            structure,
             vectors: Vec::with_capacity(width * batch_size),
             payloads: Vec::with_capacity(width),
             eliminated: 0,
@@ -506,19 +505,19 @@ impl Received {
         }
     }
 
-    /// An upper bound for what a batch takes besides its payloads, in bytes.
+    /// Upper bound of the memory of a batch without its payloads, in bytes.
     fn size(batch_size: usize, degree: usize) -> usize {
         let width = batch_size.min(degree);
-        let small = if degree < batch_size { structure_bytes(batch_size, degree) } else { 0 };
-        total([VectorSpace::size(width), width * batch_size, 4 * width, small])
-            // The tree keeps nodes half full at least.
+        let structure = if degree < batch_size { structure_bytes(batch_size, degree) } else { 0 };
+        total([VectorSpace::size(width), width * batch_size, 4 * width, structure])
+            // Nodes of the B-tree are at least half full.
             .saturating_add(2 * (size_of::<Self>() + size_of::<u32>()))
     }
 
-    /// Adds a coefficient vector; tells whether the packet raises the rank of the batch.
+    /// Adds a coefficient vector. Returns whether the packet raises the rank of the batch.
     fn insert(&mut self, kernel: Kernel, vector: &[u8]) -> bool {
-        let Some(batch) = &self.small else { return self.space.insert(kernel, vector) };
-        // Of M packets made from less than M the vectors may be independent, the packets are not.
+        let Some(batch) = &self.structure else { return self.space.insert(kernel, vector) };
+        // M packets coded from fewer than M are dependent, even if their vectors are independent.
         let mut sum = [0; MAX_BATCH_SIZE];
         let sum = &mut sum[..self.degree];
         for (column, &factor) in vector.iter().enumerate().filter(|&(_, &factor)| factor != 0) {
@@ -529,12 +528,12 @@ impl Received {
         self.space.insert(kernel, sum)
     }
 
-    fn equations_from_first<'a>(&'a self, batch: &'a Batch) -> Equations<'a> {
+    fn all_equations<'a>(&'a self, batch: &'a Batch) -> Equations<'a> {
         Equations { batch, vectors: Some(&self.vectors), payloads: self.payloads.clone() }
     }
 
-    /// Those that the elimination has not yet.
-    fn equations<'a>(&'a self, batch: &'a Batch) -> Equations<'a> {
+    /// The equations that are not yet eliminated.
+    fn new_equations<'a>(&'a self, batch: &'a Batch) -> Equations<'a> {
         let width = self.vectors.len() / self.payloads.len().max(1);
         Equations {
             batch,

@@ -1,4 +1,4 @@
-//! The order of elimination, from the structure of the batches alone: belief propagation, and
+//! Plans the order of elimination from the structure of the batches alone: belief propagation, with
 //! inactivation of single packets whenever it stalls.
 
 use alloc::vec;
@@ -12,10 +12,10 @@ pub(super) struct Group<'a> {
     pub(super) equations: usize,
 }
 
-/// What to do, if matrices have the rank that their shape allows.
+/// A plan of elimination. It assumes that all matrices have full rank.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
-    /// All groups, in the order in which they are to be used.
+    /// All groups, in the order of elimination.
     pub(super) order: Vec<u32>,
     /// The inactive packets.
     pub(super) inactive: Vec<u32>,
@@ -26,16 +26,15 @@ struct Planner<'a> {
     /// Groups of packet p: `members[offsets[p]..offsets[p + 1]]`.
     offsets: Vec<usize>,
     members: Vec<u32>,
-    /// Neither solved nor inactive.
+    /// Whether each packet is neither solved nor inactive.
     active: Vec<bool>,
-    /// Active packets of each group.
+    /// Number of active packets of each group.
     remaining: Vec<u32>,
     used: Vec<bool>,
-    /// Unused groups that each packet is in.
+    /// Number of unused groups that each packet is in.
     occurrences: Vec<u32>,
-    /// For each number of packets that must become inactive before a group is solvable, the first
-    /// of a doubly linked list of the unused groups with this number; what changed last stands in
-    /// front.
+    /// Buckets of unused groups by the number of packets that must become inactive before a group
+    /// is solvable: heads of doubly linked lists, most recently changed first.
     heads: Vec<u32>,
     links: Vec<Link>,
     lowest: usize,
@@ -44,20 +43,20 @@ struct Planner<'a> {
 /// No group.
 const NONE: u32 = u32::MAX;
 
-/// Where a group stands in the list of `bucket`, which is [`NONE`] for a group in no list.
+/// Position of a group in the list of `bucket`, which is [`NONE`] if it is in no list.
 #[derive(Clone, Copy)]
 struct Link {
     bucket: u32,
-    before: u32,
-    behind: u32,
+    previous: u32,
+    next: u32,
 }
 
-/// Plans the elimination of `groups` over packets 0 to `packets` - 1, of which those from
-/// `inactive_from` on are inactive at once.
+/// Plans the elimination of `groups` over packets 0 to `packets` - 1. Packets from `inactive_from`
+/// on are inactive from the start.
 ///
 /// # Errors
-/// More than `max_inactive` packets would be inactive: as many as were when that was seen. Nothing
-/// is planned further then, so that the limit bounds the work of planning as well.
+/// More than `max_inactive` packets are inactive; the value is their number at that time. Planning
+/// stops there, so that the limit also bounds its work.
 pub(super) fn plan(
     groups: &[Group<'_>],
     packets: usize,
@@ -87,11 +86,11 @@ pub(super) fn plan(
         for &packet in indices {
             planner.occurrences[packet as usize] -= 1;
             if planner.active[packet as usize] {
-                planner.settle(packet);
+                planner.deactivate(packet);
             }
         }
     }
-    // Packets in no group: they wait for a batch that comes later.
+    // Packets in no group need a later batch.
     plan.inactive.extend((0..packets as u32).filter(|&packet| planner.active[packet as usize]));
     if plan.inactive.len() > max_inactive {
         return Err(plan.inactive.len());
@@ -99,11 +98,10 @@ pub(super) fn plan(
     Ok(plan)
 }
 
-/// An upper bound for what planning takes, in bytes, for so many groups with so many packets in
-/// all of them together.
+/// Upper bound of the memory for planning, in bytes. `members` is the sum of the groups' packets.
 pub(super) fn plan_bytes(groups: usize, members: usize, packets: usize) -> usize {
     let per_group = size_of::<Group<'_>>() + size_of::<Link>() + 2 * size_of::<usize>();
-    // Offsets twice, whether active, occurrences, and as candidate or inactive.
+    // Two offsets, the active flag, the occurrences, and an entry as candidate or inactive packet.
     let per_packet = 2 * size_of::<usize>() + 1 + 4 + 12;
     [
         groups.saturating_mul(per_group),
@@ -148,7 +146,7 @@ impl<'a> Planner<'a> {
             remaining,
             used: vec![false; groups.len()],
             heads: vec![],
-            links: vec![Link { bucket: NONE, before: NONE, behind: NONE }; groups.len()],
+            links: vec![Link { bucket: NONE, previous: NONE, next: NONE }; groups.len()],
             lowest: 0,
         };
         let most = (0..groups.len() as u32).map(|group| planner.missing(group)).max();
@@ -159,41 +157,41 @@ impl<'a> Planner<'a> {
         planner
     }
 
-    /// Packets of a group that must become inactive before it can be solved.
+    /// Number of packets of a group that must become inactive before it is solvable.
     fn missing(&self, group: u32) -> usize {
         let group = group as usize;
         (self.remaining[group] as usize).saturating_sub(self.groups[group].equations)
     }
 
-    /// Puts a group in front of the list that it belongs to now.
+    /// Moves a group to the front of its current bucket.
     fn enqueue(&mut self, group: u32) {
         self.unlink(group);
         let missing = self.missing(group);
-        let behind = core::mem::replace(&mut self.heads[missing], group);
-        if behind != NONE {
-            self.links[behind as usize].before = group;
+        let next = core::mem::replace(&mut self.heads[missing], group);
+        if next != NONE {
+            self.links[next as usize].previous = group;
         }
-        self.links[group as usize] = Link { bucket: missing as u32, before: NONE, behind };
+        self.links[group as usize] = Link { bucket: missing as u32, previous: NONE, next };
         self.lowest = self.lowest.min(missing);
     }
 
     fn unlink(&mut self, group: u32) {
-        let none = Link { bucket: NONE, before: NONE, behind: NONE };
+        let none = Link { bucket: NONE, previous: NONE, next: NONE };
         let link = core::mem::replace(&mut self.links[group as usize], none);
         if link.bucket == NONE {
             return;
         }
-        match link.before {
-            NONE => self.heads[link.bucket as usize] = link.behind,
-            before => self.links[before as usize].behind = link.behind,
+        match link.previous {
+            NONE => self.heads[link.bucket as usize] = link.next,
+            previous => self.links[previous as usize].next = link.next,
         }
-        if link.behind != NONE {
-            self.links[link.behind as usize].before = link.before;
+        if link.next != NONE {
+            self.links[link.next as usize].previous = link.previous;
         }
     }
 
-    /// Takes an unused group for which the fewest packets must become inactive out of its list;
-    /// returns it with their number.
+    /// Removes an unused group that needs the fewest inactive packets from its list. Returns it
+    /// with that number.
     fn cheapest(&mut self) -> Option<(u32, usize)> {
         while let Some(&group) = self.heads.get(self.lowest) {
             if group != NONE {
@@ -205,8 +203,8 @@ impl<'a> Planner<'a> {
         None
     }
 
-    /// Makes packets of a group inactive: those that occur in most of the groups that are left. Few
-    /// at a time, because another group may be cheaper soon.
+    /// Makes packets of a group inactive: those that occur in the most unused groups. It takes only
+    /// an eighth of the missing ones at a time, because another group may become cheaper.
     fn inactivate(&mut self, group: u32, missing: usize, inactive: &mut Vec<u32>) {
         let mut candidates: Vec<(u32, u32)> = self.groups[group as usize]
             .indices
@@ -223,12 +221,12 @@ impl<'a> Planner<'a> {
         });
         for &(_, packet) in &candidates[..count] {
             inactive.push(packet);
-            self.settle(packet);
+            self.deactivate(packet);
         }
     }
 
-    /// The packet is solved or inactive from now on.
-    fn settle(&mut self, packet: u32) {
+    /// Marks a packet as solved or inactive.
+    fn deactivate(&mut self, packet: u32) {
         self.active[packet as usize] = false;
         let range = self.offsets[packet as usize]..self.offsets[packet as usize + 1];
         for member in range {
@@ -252,8 +250,8 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_stops_at_the_limit_on_inactive_packets() {
-        // 80 packets in groups of 40 with one equation each: far more than 10 inactive ones.
+    fn planning_stops_at_the_limit_on_inactive_packets() {
+        // 80 packets in groups of 40 with one equation each need far more than 10 inactive ones.
         let indices: Vec<Vec<u32>> =
             (0..80).map(|i| (i..i + 40).map(|x| x % 80).collect()).collect();
         let groups: Vec<Group<'_>> =
@@ -261,12 +259,12 @@ mod tests {
         let needed = plan(&groups, 80, 80, 80).unwrap().inactive.len();
         assert!(needed > 20, "{needed}");
         assert!(plan(&groups, 80, 80, needed).is_ok());
-        // An eighth of the packets missing in a group, at most, is one step beyond the limit.
+        // The limit is exceeded by at most one step: an eighth of the packets missing in a group.
         for limit in 0..needed {
             let stopped = plan(&groups, 80, 80, limit).unwrap_err();
             assert!(limit < stopped && stopped <= limit + 5, "{stopped} with limit {limit}");
         }
-        // Those inactive from the start count.
+        // Packets that are inactive from the start count.
         assert_eq!(plan(&groups, 80, 70, 9).err(), Some(10));
     }
 
@@ -279,9 +277,9 @@ mod tests {
     }
 
     #[test]
-    fn a_stall_makes_as_few_inactive_as_the_cheapest_group_needs() {
+    fn a_stall_inactivates_only_what_the_cheapest_group_needs() {
         let plan = run(&[(&[0, 1, 2, 3], 2), (&[0, 1], 1), (&[1, 2], 1)], 4);
-        assert_eq!(plan.inactive, [1], "it is in most groups");
+        assert_eq!(plan.inactive, [1], "packet 1 is in the most groups");
         assert_eq!(plan.order.len(), 3);
     }
 

@@ -1,5 +1,5 @@
-//! The dense system in the inactive packets: reduced echelon form, built block by block, with a
-//! record of the operations so that they can be done on payloads once the system is solved.
+//! The dense linear system in the inactive packets, in reduced row echelon form. It is built block
+//! by block and records its row operations, to repeat them on payloads once the system is solved.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -9,20 +9,20 @@ use super::super::matrix::Matrix;
 use crate::kernel::{Kernel, Mode};
 use crate::rows::padded_length;
 
-/// Equations that are eliminated together.
+/// Number of equations that are eliminated together.
 pub(super) const BLOCK: usize = 32;
 
-/// How a block of equations was brought in: with x the payloads of the used equations and y those
-/// of the rows before, the new rows are y' = forward (x, y), then y gets backward y' added.
+/// The row operations of one block of equations. With x the payloads of the used equations and y
+/// those of the earlier rows, the new rows are y' = forward (x, y); then y += backward y'.
 #[derive(Debug)]
 pub(super) struct Record {
-    /// The equations that raised the rank, rising.
+    /// Numbers of the equations that raised the rank, ascending.
     pub(super) used: Vec<u32>,
-    /// Rank before.
+    /// Rank before the block.
     pub(super) first: usize,
-    /// `used` lines of `used + first` coefficients.
+    /// `used.len()` lines of `used.len() + first` coefficients.
     pub(super) forward: Vec<u8>,
-    /// `first` lines of `used` coefficients.
+    /// `first` lines of `used.len()` coefficients.
     pub(super) backward: Vec<u8>,
 }
 
@@ -31,19 +31,19 @@ pub(super) struct Residual {
     kernel: Kernel,
     width: usize,
     rows: Matrix,
-    /// Row r is 1 in column `pivots[r]` and 0 in the pivots of all other rows.
+    /// Row r has 1 in column `pivots[r]` and 0 in the pivot columns of all other rows.
     pivots: Vec<u32>,
     records: Vec<Record>,
 }
 
 impl Residual {
-    /// No equation yet in `width` unknowns.
+    /// An empty system in `width` unknowns.
     pub(super) fn new(kernel: Kernel, width: usize) -> Self {
         let rows = Matrix::zeroed(width, width);
         Self { kernel, width, rows, pivots: Vec::with_capacity(width), records: Vec::new() }
     }
 
-    /// Bytes that a system of this width takes in the end, records included.
+    /// Memory of a complete system of this width, in bytes, including records.
     pub(super) fn size(width: usize) -> usize {
         Matrix::size(width, width).saturating_mul(2).saturating_add(128 * width)
     }
@@ -56,7 +56,7 @@ impl Residual {
         self.rows.bytes() + 4 * self.width + records.sum::<usize>()
     }
 
-    /// How many more independent equations are needed.
+    /// Number of independent equations still needed.
     pub(super) fn missing(&self) -> usize {
         self.width - self.pivots.len()
     }
@@ -69,8 +69,8 @@ impl Residual {
         &self.records
     }
 
-    /// Adds equations: numbers, rising over all calls, and lines of at least `width` bytes that
-    /// are zero from there on.
+    /// Adds equations: their numbers, ascending over all calls, and lines of at least `width` bytes
+    /// that are zero beyond `width`.
     pub(super) fn insert(&mut self, equations: &[(u32, &[u8])]) {
         for block in equations.chunks(BLOCK) {
             if self.missing() == 0 {
@@ -82,7 +82,7 @@ impl Residual {
 
     fn insert_block(&mut self, equations: &[(u32, &[u8])]) {
         let (kernel, rank, n) = (self.kernel, self.pivots.len(), equations.len());
-        // Behind the coefficients: which of the equations went into a row.
+        // After the coefficients: the factors of the equations that a row is the sum of.
         let origin = padded_length(self.width);
         let mut block = Matrix::zeroed(n, origin + n);
         for (index, (_, line)) in equations.iter().enumerate() {
@@ -122,12 +122,12 @@ impl Residual {
                 .collect(),
         };
         let rows: Vec<&[u8]> = used.iter().map(|&index| &block.row(index)[..origin]).collect();
-        let (before, behind) = self.rows.split_mut(rank);
+        let (before, after) = self.rows.split_mut(rank);
         if rank > 0 {
             let mut before: Vec<&mut [u8]> = before.collect();
             kernel.product(&record.backward, &rows, &mut before, origin, Mode::Accumulate);
         }
-        for (row, line) in behind.zip(&rows) {
+        for (row, line) in after.zip(&rows) {
             row.copy_from_slice(line);
         }
         self.pivots.extend(new);
@@ -135,8 +135,8 @@ impl Residual {
     }
 }
 
-/// The lines of [`Record::forward`]: a row is the combination of used equations that stands behind
-/// it, each with the rows before that were added to it.
+/// Computes [`Record::forward`]. A new row is a linear combination of used equations, stored after
+/// its coefficients. Each of these equations includes the earlier rows that were added to it.
 fn forward(
     kernel: Kernel,
     block: &Matrix,
@@ -145,7 +145,7 @@ fn forward(
     by_rows: &Matrix,
     rank: usize,
 ) -> Vec<u8> {
-    let combination: Vec<u8> = used
+    let by_used: Vec<u8> = used
         .iter()
         .flat_map(|&row| used.iter().map(move |&index| block.row(row)[origin + index]))
         .collect();
@@ -154,11 +154,11 @@ fn forward(
     let stride = sums.stride();
     let (_, targets) = sums.split_mut(0);
     let mut targets: Vec<&mut [u8]> = targets.collect();
-    kernel.product(&combination, &lines, &mut targets, stride, Mode::Overwrite);
+    kernel.product(&by_used, &lines, &mut targets, stride, Mode::Overwrite);
     let mut forward = vec![0; used.len() * (used.len() + rank)];
     for (index, line) in forward.chunks_exact_mut(used.len() + rank).enumerate() {
         let (by_equations, by_rows) = line.split_at_mut(used.len());
-        by_equations.copy_from_slice(&combination[index * used.len()..][..used.len()]);
+        by_equations.copy_from_slice(&by_used[index * used.len()..][..used.len()]);
         by_rows.copy_from_slice(&sums.row(index)[..rank]);
     }
     forward

@@ -1,5 +1,6 @@
-//! From a solved system to payloads, in two passes of matrix products: with the inactive packets
-//! taken as zero, which gives the right-hand side of the residual system; then with their values.
+//! Computes the payloads of a solved system in two passes of matrix products. The first takes the
+//! inactive packets as zero and gives the right-hand side of the residual system; the second uses
+//! their values.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -9,13 +10,13 @@ use super::residual::Residual;
 use super::system::{State, Step, System};
 use crate::kernel::{Kernel, Mode};
 
-/// All intermediate packets of the block.
+/// The intermediate packets of a decoded block.
 #[derive(Debug)]
 pub(super) struct Solution {
     states: Vec<State>,
     solved: Matrix,
     inactive: Matrix,
-    /// Row in `inactive` of each column.
+    /// For each column of the residual system its row in `inactive`.
     row_of_column: Vec<u32>,
 }
 
@@ -60,7 +61,7 @@ pub(super) fn solve(
     Solution { states: system.states().to_vec(), solved, inactive, row_of_column }
 }
 
-/// Payloads of the equations that the residual system uses, in rising order of their numbers.
+/// Payloads of the equations that the residual system uses, in ascending order of their numbers.
 struct RightHandSide {
     numbers: Vec<u32>,
     rows: Matrix,
@@ -127,7 +128,7 @@ impl Step {
     }
 }
 
-/// The lines of matrices side by side, each given with its width.
+/// Selects lines of several matrices and concatenates them. Each part is a matrix and its width.
 fn select(lines: &[usize], parts: &[(&[u8], usize)]) -> Vec<u8> {
     let width: usize = parts.iter().map(|&(_, width)| width).sum();
     let mut selected = Vec::with_capacity(lines.len() * width);
@@ -139,19 +140,19 @@ fn select(lines: &[usize], parts: &[(&[u8], usize)]) -> Vec<u8> {
     selected
 }
 
-/// Does on payloads what the residual system did on coefficients. Row r of the result is the
+/// Repeats the row operations of the residual system on payloads. Row r of the result is the
 /// inactive packet of pivot r.
 fn replay(kernel: Kernel, residual: &Residual, right: &RightHandSide) -> Matrix {
     let stride = right.rows.stride();
     let mut inactive = Matrix::zeroed(residual.pivots().len(), stride);
     for record in residual.records() {
-        let (before, behind) = inactive.as_bytes_mut().split_at_mut(record.first * stride);
+        let (before, after) = inactive.as_bytes_mut().split_at_mut(record.first * stride);
         let used = record.used.iter().map(|number| {
             let row = right.numbers.partition_point(|n| n < number);
             right.rows.row(row)
         });
         let inputs: Vec<&[u8]> = used.chain(before.chunks_exact(stride)).collect();
-        let new = &mut behind[..record.used.len() * stride];
+        let new = &mut after[..record.used.len() * stride];
         let mut targets: Vec<&mut [u8]> = new.chunks_exact_mut(stride).collect();
         kernel.product(&record.forward, &inputs, &mut targets, stride, Mode::Overwrite);
         if record.first > 0 {
@@ -163,8 +164,8 @@ fn replay(kernel: Kernel, residual: &Residual, right: &RightHandSide) -> Matrix 
     inactive
 }
 
-/// Gives the packets of a step their values: by its equations again, or by adding what the inactive
-/// packets contribute, whichever has fewer terms.
+/// Computes the packets of a step: from its equations again, or by adding the contribution of the
+/// inactive packets to the first pass, whichever has fewer terms.
 fn second_pass(
     kernel: Kernel,
     system: &System,
@@ -179,12 +180,12 @@ fn second_pass(
     let mut targets: Vec<&mut [u8]> = new.chunks_exact_mut(stride).take(step.pivots).collect();
     let value = |&column: &u32| inactive.row(row_of_column[column as usize] as usize);
     let expressions = || (0..step.pivots).map(|p| system.expression(step.first + p));
-    let mut depends = vec![0; system.columns()];
+    let mut used = vec![0; system.columns()];
     for expression in expressions() {
-        depends.iter_mut().zip(expression).for_each(|(all, &x)| *all |= x);
+        used.iter_mut().zip(expression).for_each(|(all, &x)| *all |= x);
     }
     let columns: Vec<u32> =
-        (0u32..).zip(&depends).filter(|(_, all)| **all != 0).map(|(column, _)| column).collect();
+        (0u32..).zip(&used).filter(|(_, all)| **all != 0).map(|(column, _)| column).collect();
     if columns.len() < step.payloads.len() + step.solved.len() + step.inactive.len() {
         let mut matrix = Vec::with_capacity(step.pivots * columns.len());
         for expression in expressions() {
@@ -208,7 +209,8 @@ fn second_pass(
         Some(transformation) if !step.payloads.is_empty() => {
             select(&lines, &[(transformation, step.rows), step.solved_part(), inactive_part])
         }
-        // Constraints: all payloads are zero. (With payloads pivots come with a transformation.)
+        // Constraints: all payloads are zero. (A step with payloads and pivots has a
+        // transformation.)
         _ => select(&lines, &[step.solved_part(), inactive_part]),
     };
     kernel.product(&matrix, &inputs, &mut targets, stride, Mode::Overwrite);

@@ -1,6 +1,6 @@
-//! The numerical part of the elimination, on coefficients only. Every packet becomes either
-//! *inactive*, or *solved*: a combination of received payloads, of packets solved before, and of
-//! inactive packets. Equations that are left over form the residual system.
+//! The numerical elimination, on coefficients only. Every packet becomes *inactive* or *solved*. A
+//! solved packet is a linear combination of received payloads, of packets solved before, and of
+//! inactive packets. The remaining equations form the residual system.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -14,31 +14,33 @@ use crate::gf256;
 use crate::kernel::{Kernel, Mode};
 use crate::rows::padded_length;
 
-/// What is known of a packet.
+/// Elimination state of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     Unknown,
-    /// Number of its expression, in the order of elimination.
+    /// Index of its expression, in the order of elimination.
     Solved(u32),
-    /// Number of its column in the residual system.
+    /// Index of its column in the residual system.
     Inactive(u32),
 }
 
-/// Equations of one group, transformed so that the first `pivots` of them give a packet each and
-/// the others have inactive packets only:
-/// row = transformation * payloads + by_solved * solved packets + by_inactive * inactive packets.
+/// The equations of one group, transformed. The first `pivots` rows each determine a packet; the
+/// others contain only inactive packets:
+///
+/// `row = transformation * payloads + by_solved * solved packets + by_inactive * inactive packets`
 #[derive(Debug)]
 pub(super) struct Step {
-    /// Numbers of the received payloads; none if all are zero (constraints of a precode).
+    /// Numbers of the received payloads; empty if all are zero (constraints of a precode).
     pub(super) payloads: Vec<u32>,
-    /// Expressions and columns of the packets in the equations.
+    /// Expressions of the solved packets in the equations.
     pub(super) solved: Vec<u32>,
+    /// Columns of the inactive packets in the equations.
     pub(super) inactive: Vec<u32>,
-    /// The packets found have the expressions `first .. first + pivots`.
+    /// The packets solved by this step have the expressions `first .. first + pivots`.
     pub(super) first: usize,
     pub(super) pivots: usize,
     pub(super) rows: usize,
-    /// The three matrices, one line for each row. Without a transformation it is the identity.
+    /// The three matrices have one line for each row. `None` is the identity.
     pub(super) transformation: Option<Vec<u8>>,
     pub(super) by_solved: Vec<u8>,
     pub(super) by_inactive: Vec<u8>,
@@ -54,10 +56,11 @@ impl Step {
     }
 }
 
-/// Equations to bring in.
+/// Equations of a batch to eliminate.
 pub(super) struct Equations<'a> {
     pub(super) batch: &'a Batch,
-    /// For each equation the combination of the batch's columns; `None`: one equation per column.
+    /// For each equation its coefficient vector over the batch's columns; `None`: one equation per
+    /// column.
     pub(super) vectors: Option<&'a [u8]>,
     pub(super) payloads: Vec<u32>,
 }
@@ -66,10 +69,10 @@ pub(super) struct Equations<'a> {
 pub(super) struct System {
     kernel: Kernel,
     states: Vec<State>,
-    /// Row e: how the packet of expression e depends on the inactive packets.
+    /// Row e: coefficients of the inactive packets in the packet of expression e.
     expressions: Matrix,
     solved: usize,
-    /// Inactive packets by column.
+    /// Number of inactive packets, which are the columns of the residual system.
     columns: usize,
     max_columns: usize,
     steps: Vec<Step>,
@@ -79,8 +82,8 @@ pub(super) struct System {
 }
 
 impl System {
-    /// All packets unknown, except the `inactive` ones, of which there may be `max_columns` in the
-    /// end.
+    /// A system in which all packets are unknown except the `inactive` ones. At most `max_columns`
+    /// may become inactive.
     pub(super) fn new(
         kernel: Kernel,
         packets: usize,
@@ -124,17 +127,17 @@ impl System {
         &self.expressions.row(number)[..self.columns]
     }
 
-    /// Solved packets.
+    /// Number of solved packets.
     pub(super) fn solved(&self) -> usize {
         self.solved
     }
 
-    /// Inactive packets.
+    /// Number of inactive packets.
     pub(super) fn columns(&self) -> usize {
         self.columns
     }
 
-    /// How many more independent equations are needed.
+    /// Number of independent equations still needed.
     pub(super) fn missing(&self) -> usize {
         self.residual.as_ref().map_or(self.columns, Residual::missing)
     }
@@ -147,11 +150,11 @@ impl System {
             + self.residual.as_ref().map_or(0, Residual::bytes)
     }
 
-    /// Brings groups in, in the order of the plan; whatever is unknown after all became inactive.
+    /// Eliminates the groups in the order of the plan. Packets that remain unknown become inactive.
     ///
     /// # Errors
-    /// More than `max_columns` packets would be inactive: how many at least. Vectors that a sender
-    /// of garbage chooses can have less rank than any plan foresees.
+    /// More than `max_columns` packets would be inactive; the value is a lower bound of their
+    /// number. Coefficient vectors chosen by an attacker can have lower rank than the plan assumes.
     pub(super) fn build<'a>(
         &mut self,
         groups: impl Iterator<Item = Equations<'a>>,
@@ -174,15 +177,15 @@ impl System {
         Ok(())
     }
 
-    /// Brings in what was received later.
+    /// Adds equations that were received after [`System::build`].
     pub(super) fn extend<'a>(&mut self, groups: impl Iterator<Item = Equations<'a>>) {
         let first = self.leftovers.len();
-        // No packet is unknown any more, so that nothing can become inactive.
+        // No packet is unknown any more, so that none can become inactive and `add` cannot fail.
         let lines: Vec<Matrix> = groups.filter_map(|equations| self.add(&equations).ok()).collect();
         self.insert(first, &lines);
     }
 
-    /// Passes the lines of the leftovers from `first` on to the residual system.
+    /// Adds the lines of the leftover equations from `first` on to the residual system.
     fn insert(&mut self, first: usize, lines: &[Matrix]) {
         let equations: Vec<(u32, &[u8])> =
             (first as u32..).zip(lines.iter().flat_map(Matrix::iter)).collect();
@@ -196,7 +199,7 @@ impl System {
         self.columns += 1;
     }
 
-    /// Transforms the equations of a group into a step; returns the lines of those left over.
+    /// Transforms the equations of a group into a step. Returns the lines of the leftover ones.
     ///
     /// # Errors
     /// As [`System::build`].
@@ -226,7 +229,7 @@ impl System {
             self.states[packet] = State::Solved(self.solved as u32);
             self.solved += 1;
         }
-        // Of less rank than the plan hoped for.
+        // The rank may be lower than the plan assumes.
         let columns = self.columns + unknown.len() - pivots.len();
         if columns > self.max_columns {
             return Err(columns);
@@ -266,13 +269,14 @@ impl System {
         Ok(left)
     }
 
-    /// Sorts the packets of a batch by what is known of them.
-    fn sort(&self, indices: &[u32]) -> Sorted {
+    /// Sorts the packets of a batch by their state.
+    fn sort(&self, indices: &[u32]) -> SortedPackets {
         let room = indices.len();
         let mut solved = Vec::with_capacity(room);
         let mut inactive = Vec::with_capacity(room);
         let mut order = Vec::with_capacity(room);
-        let (mut later, mut last) = (Vec::with_capacity(room), Vec::with_capacity(room));
+        let (mut inactive_positions, mut unknown_positions) =
+            (Vec::with_capacity(room), Vec::with_capacity(room));
         for (position, &packet) in (0..).zip(indices) {
             match self.states[packet as usize] {
                 State::Solved(number) => {
@@ -281,18 +285,18 @@ impl System {
                 }
                 State::Inactive(column) => {
                     inactive.push(column);
-                    later.push(position);
+                    inactive_positions.push(position);
                 }
-                State::Unknown => last.push(position),
+                State::Unknown => unknown_positions.push(position),
             }
         }
-        order.extend(later);
-        order.extend(last);
-        Sorted { solved, inactive, order }
+        order.extend(inactive_positions);
+        order.extend(unknown_positions);
+        SortedPackets { solved, inactive, order }
     }
 
-    /// Computes how the rows of a step depend on the inactive packets: expressions of the packets
-    /// found, and the lines of the others, which are returned.
+    /// Computes the coefficients of the inactive packets in the rows of a step. Stores the
+    /// expressions of the solved packets and returns the lines of the leftover equations.
     fn express(&mut self, step: &Step) -> Matrix {
         let mut left = Matrix::zeroed(step.rows - step.pivots, self.expressions.stride());
         let len = padded_length(self.columns);
@@ -319,22 +323,22 @@ impl System {
     }
 }
 
-/// The packets of a batch: expressions of the solved ones, columns of the inactive ones, and all
-/// positions, those of solved packets first, then inactive, then unknown.
-struct Sorted {
+/// The packets of a batch: expressions of the solved ones, columns of the inactive ones, and the
+/// positions of all, ordered solved, inactive, unknown.
+struct SortedPackets {
     solved: Vec<u32>,
     inactive: Vec<u32>,
     order: Vec<u32>,
 }
 
-/// The coefficients of the equations: one line each, over the packets of the batch in this order.
+/// The coefficients of the equations: one line each, over the batch's packets in this order.
 fn coefficients(kernel: Kernel, equations: &Equations<'_>, order: &[u32]) -> Matrix {
     let generator = equations.batch.generator_rows();
     let m = generator.row_count();
     let columns: Option<Vec<usize>> = match equations.vectors {
         None => Some((0..m).collect()),
-        // Fresh packets: lines of the generator.
-        Some(vectors) => vectors.chunks_exact(m).map(unit).collect(),
+        // Packets that were not recoded: lines of the generator matrix.
+        Some(vectors) => vectors.chunks_exact(m).map(unit_column).collect(),
     };
     let ordered = |columns: &mut dyn ExactSizeIterator<Item = usize>| {
         let mut lines = Matrix::zeroed(columns.len(), order.len());
@@ -357,14 +361,14 @@ fn coefficients(kernel: Kernel, equations: &Equations<'_>, order: &[u32]) -> Mat
     }
 }
 
-/// The column of which this is the unit vector.
-fn unit(vector: &[u8]) -> Option<usize> {
+/// The column `c` if the vector is unit vector `c`.
+fn unit_column(vector: &[u8]) -> Option<usize> {
     let column = vector.iter().position(|&x| x != 0)?;
     let others = &vector[column + 1..];
     (vector[column] == 1 && others.iter().all(|&x| x == 0)).then_some(column)
 }
 
-/// `product = matrix * rows`.
+/// Computes `product = matrix * rows`.
 fn multiply<'a>(
     kernel: Kernel,
     matrix: &[u8],
@@ -378,12 +382,13 @@ fn multiply<'a>(
     kernel.product(matrix, &rows, &mut targets, len, Mode::Overwrite);
 }
 
-/// The matrix that solves the lines for the packets in the columns `unknown`, as far as their rank
-/// goes, and the column (counted from the first of these) that each of its first rows solves.
+/// Solves the lines for the packets in the columns `unknown`, as far as their rank allows. Returns
+/// the matrix to multiply the lines by, and the column (relative to `unknown`) that each of its
+/// first rows solves.
 fn solve_for(kernel: Kernel, lines: &Matrix, unknown: Range<usize>) -> (Vec<u8>, Vec<usize>) {
     let (n, width) = (lines.row_count(), unknown.len());
     if n == 1 {
-        // A check packet of a precode, mostly.
+        // Usually a check packet of a precode.
         let line = &lines.row(0)[unknown];
         return match line.iter().position(|&x| x != 0) {
             Some(pivot) => (vec![gf256::inv(line[pivot])], vec![pivot]),

@@ -1,10 +1,10 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::fuzzing::rfc::{block_run, garbage_block_run};
+use crate::fuzzing::rfc::{compare_block_with_reference, push_arbitrary_block_packets};
 use crate::rfc::{DegreeDistribution, Encoder, Field};
 
-/// A deterministic stand-in for loss and data.
+/// A pseudo-random number generator for loss and data.
 struct Random(u64);
 
 impl Random {
@@ -19,7 +19,7 @@ fn block(len: usize) -> Vec<u8> {
     (0..len).map(|_| random.next() as u8).collect()
 }
 
-/// Sends batches with loss until the block is decoded; returns the packets received beyond K.
+/// Sends batches with loss until the block is decoded. Returns the innovative packets beyond K.
 fn transfer(code: OuterCode, packet_size: usize, loss_percent: u64, recode: bool) -> usize {
     let k = code.source_packets() as usize;
     let inner = code.inner_code();
@@ -33,7 +33,7 @@ fn transfer(code: OuterCode, packet_size: usize, loss_percent: u64, recode: bool
     let mut batch = vec![vec![0; encoder.coded_packet_len()]; m];
     let mut received = 0;
     for batch_id in 0.. {
-        assert!(batch_id as usize * m < 20 * k + 1000, "no end");
+        assert!(batch_id as usize * m < 20 * k + 1000, "the block is never decoded");
         let mut outputs: Vec<&mut [u8]> = batch.iter_mut().map(Vec::as_mut_slice).collect();
         encoder.encode(batch_id, 0, &mut outputs).unwrap();
         if recode {
@@ -64,29 +64,29 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn success_is_full_rank_as_in_naive_elimination(
+    fn block_decodes_at_full_rank(
         head in prop::collection::vec(any::<u8>(), 4..12),
         script in prop::collection::vec(any::<u8>(), 0..1200),
     ) {
         let data = [head, script].concat();
-        block_run(Kernel::active(), &data);
+        compare_block_with_reference(Kernel::active(), &data);
     }
 
     #[test]
-    fn garbage_stays_within_limits(data in prop::collection::vec(any::<u8>(), 0..1500)) {
-        garbage_block_run(Kernel::active(), &data);
+    fn arbitrary_packets_stay_within_limits(data in prop::collection::vec(any::<u8>(), 0..1500)) {
+        push_arbitrary_block_packets(Kernel::active(), &data);
     }
 }
 
-/// The property above means little unless scripts complete blocks.
+/// Ensures that the property above covers blocks that are decoded and blocks that are not.
 #[test]
-fn many_scripts_complete_their_block() {
+fn pseudo_random_scripts_decode_some_blocks() {
     let mut random = Random(99);
     let (mut complete, mut incomplete) = (0, 0);
     for _ in 0..600 {
         let len = 100 + random.next() % 500;
         let data: Vec<u8> = (0..len).map(|_| random.next() as u8).collect();
-        let report = block_run(Kernel::active(), &data);
+        let report = compare_block_with_reference(Kernel::active(), &data);
         complete += usize::from(report.complete);
         incomplete += usize::from(!report.complete && report.innovative > 20);
     }
@@ -94,7 +94,7 @@ fn many_scripts_complete_their_block() {
 }
 
 #[test]
-fn every_inner_code_delivers_a_dense_block() {
+fn dense_block_decodes_with_every_inner_code() {
     for inner in InnerCode::all() {
         for recode in [false, true] {
             let code = OuterCode::recommended(128, inner).unwrap();
@@ -121,7 +121,7 @@ fn mixtures_need_few_packets_beyond_k() {
 }
 
 #[test]
-fn a_precode_recovers_the_last_packets() {
+fn precode_keeps_the_overhead_low() {
     let inner = InnerCode::new(16, Field::Byte).unwrap();
     let degrees = DegreeDistribution::recommended(inner, 2500, true);
     let code = OuterCode::new(2500, inner, degrees).unwrap().with_precode();
@@ -129,7 +129,7 @@ fn a_precode_recovers_the_last_packets() {
 }
 
 #[test]
-fn degrees_of_one_and_two_work_by_belief_propagation() {
+fn degrees_of_one_and_two_decode_by_belief_propagation() {
     let inner = InnerCode::new(8, Field::Byte).unwrap();
     let degrees = DegreeDistribution::from_pairs([(1, 1), (2, 3)]).unwrap();
     transfer(OuterCode::new(12, inner, degrees).unwrap(), 30, 30, true);
@@ -144,8 +144,7 @@ fn largest_k_with_a_precode() {
     assert!(overhead < 600, "{overhead}");
 }
 
-/// Overhead of a block of 65,535 packets without a precode; symbols of one byte, so that it takes
-/// seconds.
+/// Overhead of a block of 65,535 packets without a precode. Packets of one byte keep the run short.
 fn overhead_of_the_largest(m: usize) -> usize {
     let inner = InnerCode::new(m, Field::Byte).unwrap();
     transfer(OuterCode::recommended(65_535, inner).unwrap(), 1, 5, false)
@@ -157,7 +156,7 @@ fn largest_k_without_a_precode() {
     assert!(overhead < 100, "{overhead}");
 }
 
-/// Sparse batches leave out more of so many packets than the few dense ones have equations for.
+/// Sparse batches leave out more packets of such a block than the few dense batches can determine.
 #[test]
 fn largest_k_without_a_precode_in_smaller_batches() {
     let overhead = overhead_of_the_largest(16);
@@ -165,7 +164,7 @@ fn largest_k_without_a_precode_in_smaller_batches() {
 }
 
 #[test]
-fn limits_hold() {
+fn decoder_stays_within_its_limits() {
     let inner = InnerCode::new(16, Field::Byte).unwrap();
     let code = OuterCode::recommended(100, inner).unwrap();
     let cache = BatchCache::new(code.clone(), 0);
@@ -184,23 +183,23 @@ fn limits_hold() {
         packet
     };
     assert_eq!(decoder.push(0, &[0; 25]), Err(DecodeError::Length));
-    assert_eq!(decoder.push(0, &[0; 26]), Ok(Reception::Redundant));
+    assert_eq!(decoder.push(0, &[0; 26]), Ok(Reception::NonInnovative));
     assert_eq!(decoder.push(0, &unit(1)), Ok(Reception::Innovative));
-    assert_eq!(decoder.push(0, &unit(1)), Ok(Reception::Redundant));
+    assert_eq!(decoder.push(0, &unit(1)), Ok(Reception::NonInnovative));
     assert_eq!(decoder.push(u32::MAX, &unit(1)), Ok(Reception::Innovative));
     assert_eq!(decoder.push(2, &unit(1)), Err(DecodeError::Batches));
     assert_eq!(decoder.push(0, &unit(2)), Ok(Reception::Innovative));
     assert_eq!(decoder.push(0, &unit(3)), Err(DecodeError::Packets));
     assert_eq!(decoder.decode(), Ok(Progress::Missing(97)));
 
-    // A limit that stands in the way of elimination is told, at 100 equations and then with every
-    // 64th more of them, and more packets do no harm.
+    // A limit that prevents elimination is reported at 100 equations, and again with each 1/64
+    // more. More packets do no harm.
     limits = Limits { max_inactive: 10, ..Limits::for_code(&code, 10) };
     let mut decoder = Decoder::new(cache.clone(), 10, limits).unwrap();
     for count in 1..=128u32 {
         assert_eq!(decoder.push((count - 1) / 16, &unit(count as usize % 16)), innovative);
         let expected = match count {
-            // The plan stops at an eighth of the 84 packets that the first batch is short of.
+            // Planning stops at an eighth of the 84 packets that the first batch lacks.
             100.. if count % 2 == 0 => Err(DecodeError::Inactive(11)),
             100.. => Ok(Progress::Missing(1)),
             _ => Ok(Progress::Missing(100 - count as usize)),
@@ -209,7 +208,7 @@ fn limits_hold() {
         assert_eq!(decoder.stats().inactive, 0);
     }
 
-    // The same packets complete the block as soon as the limit allows what they need.
+    // The same packets complete the block if the limit is high enough.
     for (max_inactive, complete) in [(83, false), (84, true)] {
         limits.max_inactive = max_inactive;
         let mut decoder = Decoder::new(cache.clone(), 10, limits).unwrap();
@@ -222,7 +221,7 @@ fn limits_hold() {
         }
     }
 
-    // Memory likewise: a decoder that may hold the packets, but not the elimination.
+    // The same for memory: the limit allows the packets but not the elimination.
     limits = Limits::for_code(&code, 10);
     limits.max_bytes = 60_000;
     let mut decoder = Decoder::new(cache, 10, limits).unwrap();
@@ -234,8 +233,8 @@ fn limits_hold() {
     assert!(matches!(refused, Err(DecodeError::Memory(bytes)) if bytes > 60_000), "{refused:?}");
 }
 
-/// Batches of two packets each: of 128 packets of a batch 126 are of no use, and a block needs
-/// thousands of batches until each of its packets was in one.
+/// Batches of degree two: 126 of the 128 packets of a batch are not innovative, and a block needs
+/// thousands of batches until each of its packets is in one.
 #[test]
 fn sparse_codes_decode_within_the_default_limits() {
     let fields = [(128, Field::Binary), (16, Field::Byte)];
@@ -256,7 +255,7 @@ fn sparse_codes_decode_within_the_default_limits() {
                 encoder.encode(batch_id, column, &mut [&mut packet]).unwrap();
                 decoder.push(batch_id, &packet).unwrap();
             }
-            // No packet is kept that a batch of this degree has no use for.
+            // A batch keeps no more packets than its degree.
             assert!(decoder.stats().packets <= 2 * decoder.stats().batches);
             batch_id += 1;
             if batch_id % 100 == 0 && decoder.decode().unwrap() == Progress::Complete {
@@ -269,7 +268,7 @@ fn sparse_codes_decode_within_the_default_limits() {
     }
 }
 
-/// Whatever the code, the limits are numbers that memory can have, and are enough for the rank.
+/// For every code the default limits fit into memory and allow full rank.
 #[test]
 fn default_limits_are_finite() {
     for inner in InnerCode::all() {

@@ -1,4 +1,4 @@
-//! From the peer to the application: packets become symbols, symbols messages, and gaps reports.
+//! The receiving direction: decodes packets into symbols, reassembles messages, reports gaps.
 
 use core::time::Duration;
 
@@ -8,7 +8,7 @@ use bytes::Bytes;
 use super::Totals;
 use crate::crypto::SymbolKey;
 use crate::flow::{
-    FlowError, FlowReceiver, RatelessReceiver, ReceiverCounters, Residual, TimelyReceiver,
+    FlowError, FlowReceiver, RatelessReceiver, ReceiverCounters, ResidualStats, TimelyReceiver,
 };
 use crate::handshake::MAX_EARLY_MESSAGES;
 use crate::session::{DatagramAssembly, Inbox, Reassembly, SessionError};
@@ -18,7 +18,7 @@ use crate::wire::rank::RankFeedback;
 use crate::wire::short_header::PacketKind;
 use crate::wire::varint::Reader;
 
-/// From the peer to the application.
+/// The receiving direction of a connection, by mode.
 #[derive(Debug)]
 pub(in crate::connection) enum Incoming {
     /// BRTP.
@@ -29,13 +29,13 @@ pub(in crate::connection) enum Incoming {
     Timely(TimelyIncoming),
 }
 
-/// Messages that come in time or not at all.
+/// Receiving direction of BTP: messages arrive before their deadline or not at all.
 #[derive(Debug)]
 pub(in crate::connection) struct TimelyIncoming {
     pub(in crate::connection) flow: TimelyReceiver,
     assembly: DatagramAssembly,
-    end: Option<End>,
-    /// Messages that the application was too slow to take.
+    end: Option<FlowEnd>,
+    /// Messages dropped because the application read too slowly.
     overflowed: u64,
 }
 
@@ -45,25 +45,25 @@ impl TimelyIncoming {
     }
 }
 
-/// The peer said that it has nothing more to send.
+/// The end of the peer's flow, from its END frame.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::connection) struct End {
+pub(in crate::connection) struct FlowEnd {
     totals: Totals,
-    /// Until then they are waited for.
+    /// Missing symbols are awaited until this time.
     until: Timestamp,
     passed: bool,
 }
 
-/// What incoming symbols became.
+/// Result of taking symbols.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::connection) struct Taken {
     pub(in crate::connection) messages: u64,
     pub(in crate::connection) bytes: u64,
-    /// Symbols that somebody has altered.
-    pub(in crate::connection) altered: u64,
-    /// Number of one of these that nothing but packets of its own batch can have spoilt.
-    pub(in crate::connection) certain: Option<u64>,
-    /// Symbols or blocks whose seals were whole.
+    /// Polluted symbols or blocks.
+    pub(in crate::connection) polluted: u64,
+    /// Number of a polluted one that only packets of its own batch can have polluted.
+    pub(in crate::connection) attributable: Option<u64>,
+    /// Authenticated symbols or blocks.
     pub(in crate::connection) opened: u64,
 }
 
@@ -82,11 +82,11 @@ impl Incoming {
         }
     }
 
-    /// Makes messages of what arrived: in order, as far as the application leaves room for them, or
-    /// at once, in which case the oldest make room.
+    /// Reassembles messages from received symbols. Reliable modes deliver in order, as far as the
+    /// budget has room. BTP delivers at once and drops the oldest messages beyond the budget.
     ///
-    /// With a key, symbols are opened first; those that were altered are not used, and where
-    /// everything must arrive they count as missing again.
+    /// With a key, symbols are opened first. Polluted ones are dropped; reliable modes treat them
+    /// as missing again.
     pub(in crate::connection) fn take(
         &mut self,
         inbox: &mut Inbox,
@@ -94,7 +94,7 @@ impl Incoming {
         mut open: Option<&mut SymbolKey>,
     ) -> Result<Taken, SessionError> {
         let mut opened = Vec::new();
-        let (mut altered, mut certain, mut genuine) = (0, None, 0);
+        let (mut polluted, mut attributable, mut authentic) = (0, None, 0);
         let mut taken = Taken::default();
         let mut add = |inbox: &mut Inbox, message: Bytes| {
             taken.messages += 1;
@@ -108,12 +108,12 @@ impl Incoming {
                     let Some(mut symbol) = flow.next_symbol() else { break };
                     if let Some(key) = &mut open {
                         if !key.open(number, symbol, &mut opened) {
-                            altered += 1;
-                            certain = flow.is_of_its_batch(number).then_some(number);
+                            polluted += 1;
+                            attributable = flow.is_from_own_batch(number).then_some(number);
                             flow.reject();
                             break;
                         }
-                        genuine += 1;
+                        authentic += 1;
                         symbol = &opened;
                     }
                     reassembly.feed(symbol)?;
@@ -124,11 +124,11 @@ impl Incoming {
             }
             Self::Rateless { flow, reassembly } => {
                 if let Some(key) = &mut open {
-                    altered += flow.verify(|number, bytes| {
-                        let is_genuine = key.open_block(number, bytes);
-                        genuine += u64::from(is_genuine);
-                        certain = if is_genuine { certain } else { Some(number) };
-                        is_genuine
+                    polluted += flow.verify(|number, bytes| {
+                        let is_authentic = key.open_block(number, bytes);
+                        authentic += u64::from(is_authentic);
+                        attributable = if is_authentic { attributable } else { Some(number) };
+                        is_authentic
                     });
                 }
                 while inbox.has_room(budget)
@@ -144,33 +144,33 @@ impl Incoming {
                 while let Some((number, mut symbol)) = timely.flow.next_symbol() {
                     if let Some(key) = &mut open {
                         if !key.open(number, symbol, &mut opened) {
-                            altered += 1;
+                            polluted += 1;
                             continue;
                         }
-                        genuine += 1;
+                        authentic += 1;
                         symbol = &opened;
                     }
                     timely.assembly.feed(symbol)?;
                     while let Some(message) = timely.assembly.pop() {
                         add(inbox, message);
                     }
-                    // What is newest is worth most.
+                    // Drop the oldest messages: the newest are worth most.
                     while !inbox.has_room(budget) && inbox.pop().is_some() {
                         timely.overflowed += 1;
                     }
                 }
             }
         }
-        (taken.altered, taken.certain, taken.opened) = (altered, certain, genuine);
+        (taken.polluted, taken.attributable, taken.opened) = (polluted, attributable, authentic);
         Ok(taken)
     }
 
-    /// Takes a payload of early data: message frames as in a symbol. With the messages that it
-    /// completed, a bit each by their numbers.
+    /// Takes a payload of early data: message frames as in a symbol. Returns also the early
+    /// messages delivered so far, as a bit mask by message number.
     ///
     /// # Errors
     ///
-    /// The frames are malformed, or number messages that cannot be early.
+    /// The frames are malformed, or a message number is beyond the limit for early data.
     pub(in crate::connection) fn take_early(
         &mut self,
         payload: &[u8],
@@ -202,11 +202,11 @@ impl Incoming {
         Ok((taken, arrived.fold(0, |all, id| all | 1 << id)))
     }
 
-    /// These messages, a bit each, were delivered by another connection.
-    pub(in crate::connection) fn note_early(&mut self, delivered: u32) {
+    /// Marks messages (a bit mask) that another connection has already delivered.
+    pub(in crate::connection) fn record_early(&mut self, delivered: u32) {
         if let Self::Timely(timely) = self {
             let ids = (0..MAX_EARLY_MESSAGES as u32).filter(|id| delivered >> id & 1 == 1);
-            ids.for_each(|id| timely.assembly.note_delivered(u64::from(id)));
+            ids.for_each(|id| timely.assembly.mark_delivered(u64::from(id)));
         }
     }
 
@@ -230,7 +230,7 @@ impl Incoming {
         }
     }
 
-    /// True when the peer should be told of its credit.
+    /// Whether to send a CREDIT frame now.
     pub(in crate::connection) fn update_credit(
         &mut self,
         now: Timestamp,
@@ -256,16 +256,16 @@ impl Incoming {
         }
     }
 
-    /// The peer's flow had `totals`; what is missing of that comes until `until` or not at all.
+    /// The peer's flow ends with `totals`; missing symbols are awaited until `until`.
     pub(in crate::connection) fn on_end(&mut self, totals: Totals, until: Timestamp) {
         if let Self::Timely(timely) = self
             && timely.end.is_none()
         {
-            timely.end = Some(End { totals, until, passed: false });
+            timely.end = Some(FlowEnd { totals, until, passed: false });
         }
     }
 
-    /// When [`Incoming::on_timeout`] wants to be called.
+    /// When to call [`Incoming::on_timeout`].
     pub(in crate::connection) fn next_timeout(&self) -> Option<Timestamp> {
         match self {
             Self::Timely(timely) => timely.end.filter(|end| !end.passed).map(|end| end.until),
@@ -273,18 +273,18 @@ impl Incoming {
         }
     }
 
-    /// Gives up what is missing when its time is over, or sees that nothing is.
+    /// Completes the flow when nothing is missing, or when the time for missing symbols is over.
     pub(in crate::connection) fn on_timeout(&mut self, now: Timestamp) {
-        self.give_up(|end, flow| end.until <= now || flow.has_all_below(end.totals.symbols));
+        self.complete_flow(|end, flow| end.until <= now || flow.has_all_below(end.totals.symbols));
     }
 
-    /// The peer has closed: if it had told its end before, that is the end, and what is missing does
-    /// not come any more.
+    /// The peer has closed the connection: if its END frame has arrived, the flow is complete, and
+    /// missing symbols will not arrive any more.
     pub(in crate::connection) fn on_closed(&mut self) {
-        self.give_up(|_, _| true);
+        self.complete_flow(|_, _| true);
     }
 
-    fn give_up(&mut self, is_over: impl FnOnce(&End, &TimelyReceiver) -> bool) {
+    fn complete_flow(&mut self, is_over: impl FnOnce(&FlowEnd, &TimelyReceiver) -> bool) {
         if let Self::Timely(timely) = self
             && let Some(end) = &mut timely.end
             && !end.passed
@@ -296,7 +296,7 @@ impl Incoming {
         }
     }
 
-    /// Whether nothing more will become readable.
+    /// Whether no more messages will become readable.
     pub(in crate::connection) fn is_finished(&self) -> bool {
         match self {
             Self::Reliable { reassembly, .. } | Self::Rateless { reassembly, .. } => {
@@ -322,11 +322,11 @@ impl Incoming {
         }
     }
 
-    /// What did not arrive, or late.
-    pub(in crate::connection) fn residual(&self) -> Residual {
+    /// ResidualStats loss and repair delay.
+    pub(in crate::connection) fn residual(&self) -> ResidualStats {
         match self {
-            Self::Reliable { .. } | Self::Rateless { .. } => Residual::default(),
-            Self::Timely(timely) => Residual {
+            Self::Reliable { .. } | Self::Rateless { .. } => ResidualStats::default(),
+            Self::Timely(timely) => ResidualStats {
                 messages_lost: timely.assembly.lost() + timely.overflowed,
                 messages_overflowed: timely.overflowed,
                 ..timely.flow.residual()
@@ -334,21 +334,21 @@ impl Incoming {
         }
     }
 
-    /// Sets how long the repair of gaps is left to relays.
-    pub(in crate::connection) fn set_feedback_delay(&mut self, patience: Duration) {
+    /// Sets how long the receiver leaves the repair of gaps to relays before it reports them.
+    pub(in crate::connection) fn set_feedback_delay(&mut self, delay: Duration) {
         match self {
-            Self::Reliable { flow, .. } => flow.set_feedback_delay(patience),
-            Self::Rateless { flow, .. } => flow.set_feedback_delay(patience),
+            Self::Reliable { flow, .. } => flow.set_feedback_delay(delay),
+            Self::Rateless { flow, .. } => flow.set_feedback_delay(delay),
             Self::Timely(_) => {}
         }
     }
 
-    /// Whether what is sealed together are blocks.
-    pub(in crate::connection) fn is_of_blocks(&self) -> bool {
+    /// Whether whole blocks are sealed instead of symbols.
+    pub(in crate::connection) fn seals_blocks(&self) -> bool {
         matches!(self, Self::Rateless { .. })
     }
 
-    /// Number and bytes of the symbol of a source packet.
+    /// Symbol number and symbol of a source packet.
     pub(in crate::connection) fn source<'a>(&self, payload: &'a [u8]) -> Option<(u64, &'a [u8])> {
         let seen_end = match self {
             Self::Reliable { flow, .. } => flow.seen_end(),

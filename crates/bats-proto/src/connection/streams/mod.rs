@@ -1,4 +1,4 @@
-//! The data half of a connection: what its mode makes of messages and symbols.
+//! Sending and receiving of messages, by mode.
 
 mod incoming;
 mod outgoing;
@@ -8,7 +8,7 @@ pub(super) use outgoing::Outgoing;
 
 use crate::session::Inbox;
 
-/// There once the peer's parameters are known.
+/// Both directions of a connection; created when the peer's parameters are known.
 #[derive(Debug)]
 pub(super) struct Streams {
     pub(super) outgoing: Outgoing,
@@ -17,13 +17,14 @@ pub(super) struct Streams {
     pub(super) inbox: Inbox,
     /// Largest message that the peer accepts.
     pub(super) peer_max_message: usize,
-    /// What the peer's upper layer said.
+    /// Bits from the peer's upper layer; see
+    /// [`TransportConfig::application`](crate::TransportConfig::application).
     pub(super) peer_application: u8,
-    /// Largest symbol that both ends agreed on.
+    /// Largest symbol in bytes that both ends accept.
     pub(super) max_symbol_size: usize,
 }
 
-/// What a flow had in all.
+/// Totals of a finished flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Totals {
     pub(super) symbols: u64,

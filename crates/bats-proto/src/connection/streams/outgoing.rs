@@ -1,4 +1,4 @@
-//! From the application to the peer: messages become symbols, and reports become repairs.
+//! The sending direction: cuts messages into symbols and makes repairs after feedback.
 
 use core::time::Duration;
 
@@ -14,14 +14,14 @@ use crate::wire::rank::RankFeedback;
 use crate::wire::short_header::PacketKind;
 use crate::wire::varint::Reader;
 
-/// From the application to the peer.
+/// The sending direction of a connection, by mode.
 #[derive(Debug)]
 pub(in crate::connection) enum Outgoing {
-    /// BRTP: everything, in order.
+    /// BRTP: reliable and ordered.
     Reliable { queue: SendQueue, flow: FlowSender },
-    /// BRCTP: everything, in order, in blocks.
+    /// BRCTP: reliable and ordered, coded in blocks.
     Rateless { queue: SendQueue, flow: RatelessSender },
-    /// BTP: in time or not at all.
+    /// BTP: messages with deadlines.
     Timely { queue: DatagramQueue, flow: TimelySender, end_acknowledged: bool },
 }
 
@@ -33,7 +33,7 @@ impl Outgoing {
         }
     }
 
-    /// Declares the end.
+    /// Ends the flow.
     pub(in crate::connection) fn finish(&mut self) {
         match self {
             Self::Reliable { queue, .. } | Self::Rateless { queue, .. } => queue.finish(),
@@ -41,7 +41,7 @@ impl Outgoing {
         }
     }
 
-    /// What the flow had, if its end is to be told now apart from the data.
+    /// The totals for the END frame, if the flow has ended and the mode uses that frame.
     pub(in crate::connection) fn end(&self) -> Option<Totals> {
         match self {
             Self::Timely { queue, flow, .. } if queue.is_finished() && queue.is_empty() => {
@@ -51,7 +51,7 @@ impl Outgoing {
         }
     }
 
-    /// Takes a message that is worth something until `expires`, where that counts.
+    /// Queues a message; in modes with deadlines it expires at `expires`.
     pub(in crate::connection) fn push(&mut self, message: Bytes, expires: Timestamp) {
         match self {
             Self::Reliable { queue, .. } | Self::Rateless { queue, .. } => queue.push(message),
@@ -59,15 +59,15 @@ impl Outgoing {
         }
     }
 
-    /// The first `count` messages have gone with the first flight.
+    /// Skips the numbers of the first `count` messages, which were sent as early data.
     pub(in crate::connection) fn skip(&mut self, count: u64) {
         if let Self::Timely { queue, .. } = self {
             queue.skip(count);
         }
     }
 
-    /// Bytes that wait to be sent or to be acknowledged. What is kept for the repair of messages with
-    /// deadlines waits for nothing.
+    /// Bytes not yet sent or not yet acknowledged. In modes with deadlines, symbols kept for repair
+    /// do not count.
     pub(in crate::connection) fn waiting_bytes(&self) -> usize {
         match self {
             Self::Timely { queue, .. } => queue.bytes_held(),
@@ -75,7 +75,7 @@ impl Outgoing {
         }
     }
 
-    /// Bytes that wait and bytes kept for repair.
+    /// Queued bytes and bytes kept for repair.
     pub(in crate::connection) fn bytes_held(&self) -> usize {
         match self {
             Self::Reliable { queue, .. } | Self::Rateless { queue, .. } => queue.bytes_held(),
@@ -92,7 +92,7 @@ impl Outgoing {
         }
     }
 
-    /// Bytes that were not sent yet.
+    /// Bytes not yet sent.
     pub(in crate::connection) fn unsent_bytes(&self) -> usize {
         match self {
             Self::Reliable { queue, flow } => queue.bytes_held() + flow.unsent_bytes(),
@@ -101,7 +101,7 @@ impl Outgoing {
         }
     }
 
-    /// Packets are for this link from now on, one of several; `None`: there is but one.
+    /// Sets the link that the next packets are for; `None` if there is only one.
     pub(in crate::connection) fn set_link(&mut self, link: Option<u64>) {
         match self {
             Self::Reliable { flow, .. } => flow.set_link(link),
@@ -110,33 +110,32 @@ impl Outgoing {
         }
     }
 
-    /// See [`FlowSender::has_share_of`].
-    pub(in crate::connection) fn has_share_of(&self, link: u64) -> bool {
+    /// See [`FlowSender::has_assigned`].
+    pub(in crate::connection) fn has_assigned(&self, link: u64) -> bool {
         match self {
-            Self::Reliable { flow, .. } => flow.has_share_of(link),
-            Self::Rateless { flow, .. } => flow.has_share_of(link),
+            Self::Reliable { flow, .. } => flow.has_assigned(link),
+            Self::Rateless { flow, .. } => flow.has_assigned(link),
             Self::Timely { .. } => false,
         }
     }
 
-    /// See [`FlowSender::release_share`].
-    pub(in crate::connection) fn release_share(&mut self, link: u64) {
+    /// See [`FlowSender::release_assigned`].
+    pub(in crate::connection) fn release_assigned(&mut self, link: u64) {
         match self {
-            Self::Reliable { flow, .. } => flow.release_share(link),
-            Self::Rateless { flow, .. } => flow.release_share(link),
+            Self::Reliable { flow, .. } => flow.release_assigned(link),
+            Self::Rateless { flow, .. } => flow.release_assigned(link),
             Self::Timely { .. } => {}
         }
     }
 
-    /// The peer knows the end that was told apart from the data.
+    /// The peer has acknowledged the END frame.
     pub(in crate::connection) fn on_end_acknowledged(&mut self) {
         if let Self::Timely { end_acknowledged, .. } = self {
             *end_acknowledged = true;
         }
     }
 
-    /// Whether the peer has everything, or it is too late for the rest; and knows the end, if there
-    /// is one.
+    /// Whether every message is acknowledged or expired, and the end of the flow too, if it ended.
     pub(in crate::connection) fn is_all_acknowledged(&self) -> bool {
         match self {
             Self::Reliable { queue, flow } => queue.is_empty() && flow.all_acknowledged(),
@@ -155,8 +154,8 @@ impl Outgoing {
         }
     }
 
-    /// The next coded payload into `out`. Symbols are cut as late as possible, so that small
-    /// messages share them and the size follows the path.
+    /// Writes the next coded payload to `out`. Symbols are cut as late as possible, so that small
+    /// messages share a symbol and the symbol size follows the path MTU.
     pub(in crate::connection) fn poll(
         &mut self,
         now: Timestamp,
@@ -234,7 +233,7 @@ impl Outgoing {
         }
     }
 
-    /// Nothing was heard for long: whether there is something to say again.
+    /// The probe timeout expired: returns whether there is data to retransmit.
     pub(in crate::connection) fn on_probe_timeout(&mut self) -> bool {
         match self {
             Self::Reliable { flow, .. } => flow.on_probe_timeout(),
@@ -243,12 +242,12 @@ impl Outgoing {
         }
     }
 
-    /// What was under way is gone with its path, as far as no report names it.
+    /// The path was abandoned: everything in flight that is not reported as received is lost.
     pub(in crate::connection) fn on_path_lost(&mut self, now: Timestamp, path: &PathView) {
         match self {
             Self::Reliable { flow, .. } => flow.on_path_lost(now, path),
             Self::Rateless { flow, .. } => _ = flow.on_probe_timeout(),
-            // Of what was late already, more is not worth sending.
+            // These symbols would arrive too late.
             Self::Timely { .. } => {}
         }
     }
@@ -270,7 +269,7 @@ impl Outgoing {
         match self {
             Self::Reliable { flow, .. } => flow.on_rank_feedback(now, feedback, path),
             Self::Rateless { flow, .. } => flow.on_rank_feedback(0, now, feedback, path),
-            // Told at the end of a connection only; there is nothing to be done about it.
+            // Sent only at the end of a connection, when it has no effect.
             Self::Timely { .. } => Ok(()),
         }
     }
@@ -298,8 +297,7 @@ impl Outgoing {
         }
     }
 
-    /// The number by which the peer can tell which way a packet took: that of its symbol, or of its
-    /// block.
+    /// The number of the packet's symbol or block, by which the peer can attribute pollution.
     pub(in crate::connection) fn number_of(&self, kind: PacketKind, payload: &[u8]) -> Option<u64> {
         let mut reader = Reader::new(payload);
         match self {
@@ -316,14 +314,14 @@ impl Outgoing {
         }
     }
 
-    /// What was sent was altered on the way.
-    pub(in crate::connection) fn on_altered(&mut self) {
+    /// The peer reported pollution.
+    pub(in crate::connection) fn on_polluted(&mut self) {
         if let Self::Rateless { flow, .. } = self {
-            flow.on_altered();
+            flow.on_polluted();
         }
     }
 
-    /// Takes out of a report what was not sent.
+    /// Removes symbols that were never sent from a report.
     pub(in crate::connection) fn limit(&self, feedback: &mut RankFeedback) {
         let end = match self {
             Self::Reliable { flow, .. } => flow.sent_end(),
@@ -336,15 +334,15 @@ impl Outgoing {
         }
     }
 
-    /// Whether messages are worth something for a while only.
+    /// Whether messages have deadlines.
     pub(in crate::connection) fn is_timely(&self) -> bool {
         matches!(self, Self::Timely { .. })
     }
 
-    /// Sets how long the repair of gaps is left to relays.
-    pub(in crate::connection) fn set_feedback_delay(&mut self, patience: Duration) {
+    /// Sets how long the receiver leaves the repair of gaps to relays.
+    pub(in crate::connection) fn set_feedback_delay(&mut self, delay: Duration) {
         if let Self::Rateless { flow, .. } = self {
-            flow.set_feedback_delay(patience);
+            flow.set_feedback_delay(delay);
         }
     }
 }

@@ -8,21 +8,21 @@ use super::BATCH;
 pub const RATELESS_HEADER_LEN: usize = FIELDS_LEN + BATCH;
 const FIELDS_LEN: usize = 15;
 
-/// Bytes of a source packet where symbols have `symbol_size` bytes.
+/// Size in bytes of a source packet for symbols of `symbol_size` bytes.
 pub fn rateless_packet_size(symbol_size: usize) -> usize {
     symbol_size.saturating_sub(RATELESS_HEADER_LEN - MAX_CODING_HEADER_LEN).max(1)
 }
 
-/// Bytes of a coded packet of a carried flow for symbols of this size: relays put a vector of their
-/// own before the one of RFC 9426.
-pub(super) fn carried_packet_size(symbol_size: usize) -> usize {
+/// Size in bytes of a coded packet of a relayed flow for symbols of this size. Relays put a
+/// coefficient vector of their own before the one of RFC 9426.
+pub(super) fn relayed_packet_size(symbol_size: usize) -> usize {
     symbol_size.saturating_sub(BATCH).max(1)
 }
 
-/// What stands before the coefficient vector of a packet of a block.
+/// The fields before the coefficient vector of a packet of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RatelessHeader {
-    /// Number of the packet among all of the flow, low 32 bits.
+    /// Sequence number of the packet in the flow, low 32 bits.
     pub sequence: u32,
     /// Number of the block, low 32 bits.
     pub block: u32,
@@ -35,7 +35,7 @@ pub struct RatelessHeader {
 }
 
 impl RatelessHeader {
-    /// Writes the fields; `None` without room.
+    /// Writes the fields. Returns `None` if they do not fit.
     pub fn encode(self, writer: &mut Writer<'_>) -> Option<()> {
         writer.u32(self.sequence)?;
         writer.u32(self.block)?;
@@ -66,12 +66,12 @@ impl RatelessHeader {
             .ok_or(FlowError::Malformed)
     }
 
-    /// The whole number of the block, next to `expected`.
+    /// The full block number nearest to `expected`.
     pub fn block_number(self, expected: u64) -> u64 {
         expand(u64::from(self.block), 32, expected)
     }
 
-    /// The whole sequence number, next to `expected`.
+    /// The full sequence number nearest to `expected`.
     pub fn sequence_number(self, expected: u64) -> u64 {
         expand(u64::from(self.sequence), 32, expected)
     }

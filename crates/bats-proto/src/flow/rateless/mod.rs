@@ -1,6 +1,5 @@
-//! Blocks without a rate (mode BRCTP): each block of a flow is coded as RFC 9426 has
-//! it, and its sender goes on with packets of ever new batches until the receiver says that it has
-//! enough.
+//! Rateless blocks (mode BRCTP). Each block of a flow is coded with the outer code of RFC 9426. Its
+//! sender continues with packets of new batches until the receiver reports that it has enough.
 
 mod caches;
 mod header;
@@ -15,12 +14,12 @@ pub use sender::{RatelessSender, RatelessSenderParameters};
 
 use bats_code::rfc::{Field, InnerCode};
 
-/// M: packets of a batch.
+/// M: number of packets of a batch.
 const BATCH: usize = 16;
-/// Source packets of a block at most. Up to here the recommended degrees are dense, and a block takes
-/// no more packets than it has (`rfc9426.md`, section 15).
+/// Maximum number of source packets of a block. Up to this size the recommended degrees are dense,
+/// and a block takes no more packets than K (`rfc9426.md`, section 15).
 pub(super) const MAX_BLOCK: u32 = 512;
-/// Blocks under way at once.
+/// Maximum number of blocks in flight.
 pub(super) const MAX_OPEN: u64 = 64;
 
 /// M = 16, q = 256.
@@ -28,8 +27,8 @@ fn inner_code() -> Option<InnerCode> {
     InnerCode::new(BATCH, Field::Byte).ok()
 }
 
-/// Source packets that are promised for a promise of so many symbols: a packet is held received, under
-/// elimination and solved.
+/// Credit in source packets for a credit of `symbols` symbols. A packet may be held three times: as
+/// received, during elimination and solved.
 pub(crate) fn credit_of(symbols: u64) -> u64 {
     (symbols / 4).max(16)
 }

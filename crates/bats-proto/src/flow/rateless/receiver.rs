@@ -15,38 +15,39 @@ use crate::wire::rank::{RankEntry, RankFeedback};
 use crate::wire::short_header::PacketKind;
 use crate::wire::varint::Reader;
 
-/// Least time between two reports.
+/// Minimum interval between two reports.
 const MIN_FEEDBACK_INTERVAL: Duration = Duration::from_millis(1);
-/// Rows that a source packet takes: received, and under elimination or solved.
+/// Rows that a source packet takes: as received, and during elimination or solved.
 const ROWS: usize = 3;
-/// Bytes that elimination may take for each packet beside rows, most where each is the only one of its
-/// batch, and for each block.
+/// Bytes that elimination may take in addition to rows: for each packet (most where each is the
+/// only one of its batch) and for each block.
 const WORK_BYTES: usize = 16 << 10;
 const BLOCK_BYTES: usize = 1 << 20;
-/// Packets by which those that agree with a block's sizes may lead: so many that do not make it start
-/// anew.
-const MOST_SUPPORT: u32 = 64;
+/// Maximum lead of the packets that agree with a block's sizes. As many disagreeing packets restart
+/// the block.
+const MAX_SUPPORT: u32 = 64;
 
-/// What a receiver of blocks is set up with.
+/// Parameters of a receiver of blocks.
 #[derive(Clone, Copy, Debug)]
 pub struct RatelessParameters {
-    /// Bytes of a symbol at most.
+    /// Maximum size of a symbol in bytes.
     pub max_symbol_size: usize,
-    /// Bytes that blocks and messages may occupy.
+    /// Maximum number of bytes that blocks and messages may occupy.
     pub receive_budget: usize,
-    /// Symbols promised in the handshake.
+    /// Initial credit announced in the handshake, in symbols.
     pub initial_credit: u64,
-    /// Whether relays carry the flow: its packets then have the header that relays know, and its
-    /// blocks count when [`RatelessReceiver::verify`] has found them genuine.
-    pub carried: bool,
-    /// Receivers of the flow, at least 1: the more there are, the less often each reports, so that all
-    /// together say hardly more than one.
+    /// Whether relays forward the flow. Its packets then have the coding header that relays read,
+    /// and [`RatelessReceiver::verify`] must authenticate each block.
+    pub over_relays: bool,
+    /// Number of receivers of the flow, at least 1. The more there are, the less often each one
+    /// reports, so that all together report little more than one alone.
     pub receivers: u32,
 }
 
 #[derive(Debug)]
 enum Block {
-    /// `support`: packets that agree with the block's sizes, less those that do not, within limits.
+    /// `support`: number of packets that agree with the block's sizes, less those that do not,
+    /// within limits.
     Open {
         decoder: Box<Decoder>,
         missing: u64,
@@ -56,17 +57,17 @@ enum Block {
         source_packets: u64,
         packet_size: usize,
         data: Vec<u8>,
-        genuine: bool,
+        authentic: bool,
     },
 }
 
-/// What a packet says of itself.
+/// The fields of a packet.
 #[derive(Clone, Copy, Debug)]
 struct Packet<'a> {
-    /// Source packets of its block, and bytes of each.
+    /// Number of source packets of its block, and the size of each in bytes.
     sizes: (u32, usize),
     batch: u32,
-    /// Coefficients and content.
+    /// Coefficient vector and content.
     coded: &'a [u8],
 }
 
@@ -74,11 +75,11 @@ struct Packet<'a> {
 #[derive(Debug)]
 pub struct RatelessReceiver {
     max_packet_size: usize,
-    carried: bool,
+    over_relays: bool,
     receivers: u32,
     caches: Caches,
     blocks: BTreeMap<u64, Block>,
-    /// The block that the session takes next, and source packets of those before it.
+    /// The next block for the session, and the number of source packets of the blocks before it.
     next: u64,
     consumed: u64,
     seen_end: u64,
@@ -88,23 +89,23 @@ pub struct RatelessReceiver {
     feedback_at: Option<Timestamp>,
     last_feedback: Timestamp,
     /// Time that relays have for repairs.
-    patience: Duration,
+    feedback_delay: Duration,
 }
 
 impl RatelessReceiver {
-    /// A receiver for a fresh flow.
+    /// A receiver for a new flow.
     pub fn new(parameters: RatelessParameters) -> Self {
         let RatelessParameters {
             max_symbol_size,
             receive_budget,
             initial_credit,
-            carried,
+            over_relays,
             receivers,
         } = parameters;
         let row = padded_length(max_symbol_size) * ROWS;
         Self {
             max_packet_size: max_symbol_size,
-            carried,
+            over_relays,
             receivers: receivers.max(1),
             caches: Caches::default(),
             blocks: BTreeMap::new(),
@@ -116,13 +117,13 @@ impl RatelessReceiver {
             counters: ReceiverCounters::default(),
             feedback_at: None,
             last_feedback: Timestamp::ZERO,
-            patience: Duration::ZERO,
+            feedback_delay: Duration::ZERO,
         }
     }
 
-    /// Leaves the repair of what is missing to relays for so long: it is not asked for more often.
-    pub fn set_feedback_delay(&mut self, patience: Duration) {
-        self.patience = patience;
+    /// Sets how long repairs are left to relays; reports are not sent more often.
+    pub fn set_feedback_delay(&mut self, feedback_delay: Duration) {
+        self.feedback_delay = feedback_delay;
     }
 
     /// Bytes held by blocks.
@@ -146,11 +147,11 @@ impl RatelessReceiver {
         }
     }
 
-    /// Takes the payload of a packet; `rtt` sets how soon a report follows.
+    /// Processes the payload of a packet; `rtt` determines when the next report follows.
     ///
     /// # Errors
     ///
-    /// [`FlowError`] if the sender breaks the rules.
+    /// [`FlowError`] if the sender violates the protocol.
     pub fn on_packet(
         &mut self,
         now: Timestamp,
@@ -159,8 +160,8 @@ impl RatelessReceiver {
         rtt: Duration,
     ) -> Result<(), FlowError> {
         let mut reader = Reader::new(payload);
-        let (number, sequence, packet) = if self.carried {
-            self.read_carried(kind, &mut reader)?
+        let (number, sequence, packet) = if self.over_relays {
+            self.read_relayed(kind, &mut reader)?
         } else {
             self.read(kind, &mut reader)?
         };
@@ -187,13 +188,13 @@ impl RatelessReceiver {
         self.push(number, &packet)
     }
 
-    /// Number of the block, sequence number and content of a packet between two neighbours.
+    /// Block number, sequence number and content of a packet that was not relayed.
     fn read<'a>(
         &self,
         kind: PacketKind,
         reader: &mut Reader<'a>,
     ) -> Result<(u64, u64, Packet<'a>), FlowError> {
-        // Packets of blocks tell all by themselves, so that there is one kind of them.
+        // These packets carry all parameters themselves, so there is only one kind.
         if kind != PacketKind::Repair {
             return Err(FlowError::Malformed);
         }
@@ -204,9 +205,9 @@ impl RatelessReceiver {
         Ok((number, sequence, Packet { sizes, batch: header.batch, coded: reader.rest() }))
     }
 
-    /// The same of a packet that relays have carried: for them it is a column of an R-batch, whose
-    /// window is the block, and what they make of such columns is a packet of RFC 9426 again.
-    fn read_carried<'a>(
+    /// The same for a relayed packet. Relays see a column of an R-batch whose window is the block.
+    /// A packet that they recode from such columns is a valid packet of RFC 9426.
+    fn read_relayed<'a>(
         &self,
         kind: PacketKind,
         reader: &mut Reader<'a>,
@@ -236,7 +237,7 @@ impl RatelessReceiver {
         let needed = packets as usize;
         let max_packets = needed + needed / 4 + 64;
         let limits = Limits {
-            // Of a batch there may be but one packet: on lossy paths most are top-ups.
+            // A batch may have a single packet: on lossy paths most packets are top-ups.
             max_batches: max_packets,
             max_packets,
             max_bytes: max_packets * (ROWS * padded_length(size) + WORK_BYTES) + BLOCK_BYTES,
@@ -258,11 +259,12 @@ impl RatelessReceiver {
         let same = decoder.code().source_packets() == packets
             && decoder.coded_packet_len() == BATCH + size;
         if same {
-            *support = (*support + 1).min(MOST_SUPPORT);
-        } else if !self.carried {
+            *support = (*support + 1).min(MAX_SUPPORT);
+        } else if !self.over_relays {
             return Err(FlowError::Malformed);
         } else {
-            // Who lies about sizes, the first packet of the block or this one, is in the minority.
+            // The polluted packet, either the first one of the block or this one, is in the
+            // minority.
             self.counters.refused += 1;
             *support = support.saturating_sub(1);
             if *support == 0 {
@@ -274,13 +276,13 @@ impl RatelessReceiver {
         let (batch, packet) = (packet.batch, packet.coded);
         match decoder.push(batch, packet) {
             Ok(Reception::Innovative) => {}
-            Ok(Reception::Redundant) => {
+            Ok(Reception::NonInnovative) => {
                 self.counters.wasted += 1;
                 return Ok(());
             }
             Err(DecodeError::Length) => return Err(FlowError::Malformed),
             Err(DecodeError::Batches | DecodeError::Packets) => {
-                // So many and no block: it never will be one of these.
+                // Authentic packets would have completed the block by now: restart it.
                 self.counters.refused += 1;
                 if let Some(Block::Open { decoder, .. }) = self.blocks.remove(&number) {
                     self.caches.keep(decoder.into_cache());
@@ -299,8 +301,8 @@ impl RatelessReceiver {
                 decoder.copy_block(&mut data).map_err(|_| FlowError::Malformed)?;
                 let source_packets = u64::from(packets);
                 self.counters.symbols_decoded += source_packets;
-                let genuine = !self.carried;
-                let decoded = Block::Decoded { source_packets, packet_size: size, data, genuine };
+                let authentic = !self.over_relays;
+                let decoded = Block::Decoded { source_packets, packet_size: size, data, authentic };
                 if let Some(Block::Open { decoder, .. }) = self.blocks.insert(number, decoded) {
                     self.caches.keep(decoder.into_cache());
                 }
@@ -311,9 +313,9 @@ impl RatelessReceiver {
         Ok(())
     }
 
-    /// The next block in order, if it is decoded.
+    /// The next block in order, if it is decoded and authentic.
     pub fn next_block(&mut self) -> Option<Vec<u8>> {
-        let Some(Block::Decoded { genuine: true, .. }) = self.blocks.get(&self.next) else {
+        let Some(Block::Decoded { authentic: true, .. }) = self.blocks.get(&self.next) else {
             return None;
         };
         let Some(Block::Decoded { source_packets, data, .. }) = self.blocks.remove(&self.next)
@@ -325,29 +327,29 @@ impl RatelessReceiver {
         Some(data)
     }
 
-    /// Lets `open` look at blocks that were decoded and not looked at yet: it gets the block's number
-    /// and bytes, and puts the content in their place, or says that they were altered. These are
-    /// missing again; how many there were.
+    /// Calls `open` for each decoded block that was not verified yet. `open` gets the number and
+    /// bytes of the block. It replaces the bytes with the content, or returns false if the block is
+    /// polluted; the block is then missing again. Returns the number of polluted blocks.
     pub fn verify(&mut self, mut open: impl FnMut(u64, &mut Vec<u8>) -> bool) -> u64 {
-        let mut altered = Vec::new();
+        let mut polluted = Vec::new();
         for (&number, block) in &mut self.blocks {
-            let Block::Decoded { source_packets, packet_size, data, genuine } = block else {
+            let Block::Decoded { source_packets, packet_size, data, authentic } = block else {
                 continue;
             };
-            if *genuine {
+            if *authentic {
                 continue;
             }
-            *genuine = open(number, data);
-            if !*genuine {
-                altered.push((number, *source_packets as u32, *packet_size));
+            *authentic = open(number, data);
+            if !*authentic {
+                polluted.push((number, *source_packets as u32, *packet_size));
             }
         }
-        for &(number, packets, size) in &altered {
+        for &(number, packets, size) in &polluted {
             self.blocks.remove(&number);
-            // There was room for it.
+            // The budget had room for the same block before.
             let _ = self.open(number, packets, size);
         }
-        altered.len() as u64
+        polluted.len() as u64
     }
 
     /// When the next report is due.
@@ -355,24 +357,24 @@ impl RatelessReceiver {
         self.feedback_at
     }
 
-    /// Blocks without a gap that are decoded.
+    /// Number of consecutive blocks that are decoded.
     fn decoded_below(&self) -> u64 {
         let decoded = self.blocks.range(self.next..).zip(self.next..).take_while(
             |((number, block), expected)| {
-                *number == expected && matches!(block, Block::Decoded { genuine: true, .. })
+                *number == expected && matches!(block, Block::Decoded { authentic: true, .. })
             },
         );
         self.next + decoded.count() as u64
     }
 
-    /// The report that is due. While a block is open, another one follows in a while even if nothing
-    /// arrives: this one may be lost.
+    /// Builds the report that is due. While a block is open, another report follows after an
+    /// interval even if no packet arrives, because this one may be lost.
     pub fn feedback(&mut self, now: Timestamp, rtt: Duration) -> RankFeedback {
         let decoded_below = self.decoded_below();
         let missing = |number: &u64| match self.blocks.get(number) {
             Some(Block::Open { missing, .. }) => Some((*missing).max(1)),
-            Some(Block::Decoded { genuine, .. }) => (!genuine).then_some(1),
-            // Not a packet of it has come: how many it has is not known either.
+            Some(Block::Decoded { authentic, .. }) => (!authentic).then_some(1),
+            // No packet of the block has arrived, so its size is unknown.
             None => Some(1),
         };
         let entries: Vec<_> = (decoded_below..self.seen_end)
@@ -380,7 +382,7 @@ impl RatelessReceiver {
             .collect();
         self.last_feedback = now;
         let interval = MIN_FEEDBACK_INTERVAL * self.receivers;
-        let repeat = (rtt / 4).max(self.patience / 4).max(interval * 4);
+        let repeat = (rtt / 4).max(self.feedback_delay / 4).max(interval * 4);
         self.feedback_at = (!entries.is_empty()).then(|| now + repeat);
         RankFeedback {
             decoded_below,
@@ -392,14 +394,15 @@ impl RatelessReceiver {
         }
     }
 
-    /// Recomputes the credit; `session_bytes` are held by messages. True when the peer should be told.
+    /// Recomputes the credit; messages hold `session_bytes` bytes. Returns whether to advertise it
+    /// to the peer.
     pub fn update_credit(&mut self, now: Timestamp, rtt: Duration, session_bytes: usize) -> bool {
         let held: u64 = self.blocks.values().map(Self::source_packets).sum();
         self.credit.update(now, rtt, self.consumed, self.consumed + held, session_bytes)
     }
 
-    /// Source packets that the peer may send in all; it is being told.
+    /// Total number of source packets that the peer may send. The caller advertises it.
     pub fn credit(&mut self) -> u64 {
-        self.credit.tell()
+        self.credit.advertise()
     }
 }

@@ -6,7 +6,7 @@ use bats_types::Timestamp;
 
 use super::caches::Caches;
 use super::header::{
-    RATELESS_HEADER_LEN, RatelessHeader, carried_packet_size, rateless_packet_size,
+    RATELESS_HEADER_LEN, RatelessHeader, rateless_packet_size, relayed_packet_size,
 };
 use super::{BATCH, MAX_BLOCK, MAX_OPEN};
 use crate::config::Goal;
@@ -17,36 +17,37 @@ use crate::wire::rank::RankFeedback;
 use crate::wire::short_header::PacketKind;
 use crate::wire::varint::Writer;
 
-/// Packets still to be sent of the first round below which the next block may be cut.
-const CUT_AHEAD: u64 = 64;
-/// Source packets of a block at most once a relay has altered one: a lie in 1,000 packets then spoils
-/// one in sixteen.
-const ALTERED_BLOCK: u32 = 64;
+/// A new block may be cut when fewer packets than this remain to be sent of the first round.
+const MIN_UNSENT_PACKETS: u64 = 64;
+/// Maximum number of source packets of a block once relays have polluted one. One polluted packet
+/// in 1,000 then spoils one block in sixteen.
+const MAX_BLOCK_POLLUTED: u32 = 64;
 /// Batch IDs have 24 bits.
 const MAX_BID: u64 = 0x00ff_ffff;
-/// Packets of a block sent beyond K where relays repair what is lost: so many, and one in so many.
-const CARRIED_SPARE: u64 = 1;
-const CARRIED_SHARE: u64 = 256;
-/// Packets sent without being asked after a silence.
+/// Packets of a block sent beyond K if relays repair losses: this many, plus one for every
+/// `RELAYED_SPARE_INTERVAL` source packets.
+const RELAYED_SPARE: u64 = 1;
+const RELAYED_SPARE_INTERVAL: u64 = 256;
+/// Packets sent as a probe after a probe time-out.
 const PROBE_PACKETS: u64 = 2;
-/// Bytes of padding that a block has at least, and what makes K one more than it need be.
+/// Minimum number of padding bytes of a block. A block without room for them needs a larger K.
 const PADDING: usize = 1;
 
-/// What a sender of blocks is set up with.
+/// Parameters of a sender of blocks.
 #[derive(Clone, Copy, Debug)]
 pub struct RatelessSenderParameters {
-    /// Bytes of a symbol at most.
+    /// Maximum size of a symbol in bytes.
     pub max_symbol_size: usize,
-    /// Source packets that each receiver promised to take.
+    /// Initial credit from each receiver, in source packets.
     pub initial_credit: u64,
-    /// What the first round favours.
+    /// Optimisation goal of the first round.
     pub goal: Goal,
-    /// Bytes that blocks may occupy.
+    /// Maximum number of bytes that blocks may occupy.
     pub budget: usize,
-    /// Receivers, at least 1: a block is done when all have it.
+    /// Number of receivers, at least 1. A block is complete when all of them have decoded it.
     pub receivers: usize,
-    /// Whether relays carry the flow: its packets then have the header that relays know.
-    pub carried: bool,
+    /// Whether relays forward the flow. Its packets then have the coding header that relays read.
+    pub over_relays: bool,
 }
 
 #[derive(Debug)]
@@ -54,22 +55,22 @@ struct Block {
     number: u64,
     encoder: Encoder,
     is_last: bool,
-    /// Coded packets made and not sent, last first.
+    /// Coded packets made and not sent, in reverse order.
     ready: Vec<Vec<u8>>,
     next_batch: u64,
-    /// That of the packets made.
+    /// The batch of the packets in `ready`.
     batch: u64,
     sent: u64,
-    /// Packets to be sent as far as is known now.
+    /// Number of packets to send, as far as known now.
     target: u64,
     rounds: u32,
-    /// Sequence numbers of packets that reports may not have counted, and when they left.
-    under_way: VecDeque<(u64, Timestamp)>,
-    /// The link that the block leaves by, where several lead on.
+    /// Sequence numbers and send times of packets that reports may not have counted.
+    in_flight: VecDeque<(u64, Timestamp)>,
+    /// The link that sends the block, if there are several.
     link: Option<u64>,
 }
 
-/// The sending end of a flow of blocks, to one receiver or to several.
+/// The sending end of a flow of blocks, to one receiver or several.
 #[derive(Debug)]
 pub struct RatelessSender {
     parameters: RatelessSenderParameters,
@@ -79,26 +80,26 @@ pub struct RatelessSender {
     buffer: Vec<u8>,
     spare: Vec<Vec<u8>>,
     next_block: u64,
-    /// Source packets of all blocks so far.
+    /// Number of source packets of all blocks so far.
     cut: u64,
     credit: u64,
     next_sequence: u64,
-    /// Blocks that each receiver has, without a gap.
+    /// Number of consecutive blocks that each receiver has decoded.
     decoded_below: Vec<u64>,
-    /// The next batch of a carried flow: all its blocks draw on one sequence of batch IDs.
+    /// The next batch of a relayed flow, whose blocks share one sequence of batch IDs.
     next_batch: u64,
-    /// The link at hand, if there are several.
+    /// The current link, if there are several.
     link: Option<u64>,
-    /// Source packets of a block at most.
-    largest: u32,
+    /// Maximum number of source packets of a block.
+    max_source_packets: u32,
     /// Time that relays have for repairs.
-    patience: Duration,
+    feedback_delay: Duration,
     bytes: usize,
     counters: SenderCounters,
 }
 
 impl RatelessSender {
-    /// A sender for a fresh flow.
+    /// A sender for a new flow.
     pub fn new(parameters: RatelessSenderParameters) -> Self {
         Self {
             rate: RateController::new(parameters.goal),
@@ -113,15 +114,15 @@ impl RatelessSender {
             decoded_below: vec![0; parameters.receivers.max(1)],
             next_batch: 0,
             link: None,
-            largest: MAX_BLOCK,
-            patience: Duration::ZERO,
+            max_source_packets: MAX_BLOCK,
+            feedback_delay: Duration::ZERO,
             bytes: 0,
             counters: SenderCounters::default(),
             parameters,
         }
     }
 
-    /// Bytes held by blocks that somebody lacks.
+    /// Bytes held by blocks that some receiver has not decoded.
     pub fn bytes_held(&self) -> usize {
         self.bytes
     }
@@ -131,32 +132,35 @@ impl RatelessSender {
         self.counters
     }
 
-    /// Whether every receiver has every block.
+    /// Whether every receiver has decoded every block.
     pub fn all_acknowledged(&self) -> bool {
         self.blocks.is_empty()
     }
 
-    /// Source packets that the next block may have; none as long as the credit is short, because many
-    /// small blocks would take more packets than a large one.
+    /// Maximum number of source packets of the next block. 0 while the credit is short, because
+    /// many small blocks would take more packets than a large one.
     fn room(&self) -> u32 {
-        let most = (self.parameters.initial_credit / 2).clamp(1, u64::from(self.largest));
+        let most =
+            (self.parameters.initial_credit / 2).clamp(1, u64::from(self.max_source_packets));
         if self.credit.saturating_sub(self.cut) >= most { most as u32 } else { 0 }
     }
 
-    /// Whether another block would be taken now: the larger blocks are the better, so that none is
-    /// cut before it can be sent.
+    /// Whether another block can be pushed now. Large blocks are more efficient, so a block is cut
+    /// only when it can be sent.
     pub fn wants_block(&self) -> bool {
-        let ours = |block: &Block| self.is_for_link(block);
-        let waiting =
-            |block: &Block| if ours(block) { block.target.saturating_sub(block.sent) } else { 0 };
+        let is_ours = |block: &Block| self.is_for_link(block);
+        let waiting = |block: &Block| {
+            if is_ours(block) { block.target.saturating_sub(block.sent) } else { 0 }
+        };
         (self.blocks.len() as u64) < MAX_OPEN
             && self.room() > 0
-            && self.blocks.iter().map(waiting).sum::<u64>() < CUT_AHEAD
+            && self.blocks.iter().map(waiting).sum::<u64>() < MIN_UNSENT_PACKETS
             && (self.blocks.is_empty() || self.bytes < self.parameters.budget)
     }
 
-    /// Adds a block that `fill` writes, from symbols of up to `symbol_size` bytes; `more` tells, after
-    /// it has written, whether another would follow at once. False if it wrote nothing.
+    /// Adds a block that `fill` writes, from symbols of up to `symbol_size` bytes. `fill` returns
+    /// the number of bytes and whether another block follows at once. Returns false if it writes
+    /// nothing.
     pub fn push_block(
         &mut self,
         symbol_size: usize,
@@ -164,8 +168,8 @@ impl RatelessSender {
         fill: impl FnOnce(&mut [u8]) -> (usize, bool),
     ) -> bool {
         let symbol_size = symbol_size.min(self.parameters.max_symbol_size);
-        let full = if self.parameters.carried {
-            carried_packet_size(symbol_size)
+        let full = if self.parameters.over_relays {
+            relayed_packet_size(symbol_size)
         } else {
             rateless_packet_size(symbol_size)
         };
@@ -183,9 +187,9 @@ impl RatelessSender {
         self.cut += u64::from(count);
         let class = if more { RepairClass::Bulk } else { RepairClass::Tail };
         let mut proactive = self.rate.proactive(class, u64::from(count), path).ceil() as u64;
-        if self.parameters.carried {
-            // A round between the ends costs far more than what random ranks lack now and then.
-            proactive = proactive.max(CARRIED_SPARE + u64::from(count) / CARRIED_SHARE);
+        if self.parameters.over_relays {
+            // An end-to-end round costs far more than a few spare packets for random rank deficits.
+            proactive = proactive.max(RELAYED_SPARE + u64::from(count) / RELAYED_SPARE_INTERVAL);
         }
         self.bytes += count as usize * packet_size;
         self.blocks.push_back(Block {
@@ -198,31 +202,31 @@ impl RatelessSender {
             sent: 0,
             target: u64::from(count) + proactive,
             rounds: 0,
-            under_way: VecDeque::new(),
+            in_flight: VecDeque::new(),
             link: None,
         });
         self.next_block += 1;
         true
     }
 
-    /// Whether [`RatelessSender::poll`] would give a packet.
+    /// Whether [`RatelessSender::poll`] would return a packet.
     pub fn wants_to_send(&self) -> bool {
         self.blocks.iter().any(|block| block.sent < block.target)
     }
 
-    /// The link that is about to ask, if there are several: each takes blocks of its own, so that a
-    /// batch stays on one of them.
+    /// Sets the link that polls next, if there are several. Each link takes blocks of its own, so
+    /// that a batch stays on one link.
     pub fn set_link(&mut self, link: Option<u64>) {
         self.link = link;
     }
 
-    /// Whether a block is set aside for this link.
-    pub fn has_share_of(&self, link: u64) -> bool {
+    /// Whether a block with unsent packets is assigned to this link.
+    pub fn has_assigned(&self, link: u64) -> bool {
         self.blocks.iter().any(|block| block.link == Some(link) && block.sent < block.target)
     }
 
-    /// The link has gone: its blocks leave by any other.
-    pub fn release_share(&mut self, link: u64) {
+    /// Makes the blocks assigned to this link available to any link.
+    pub fn release_assigned(&mut self, link: u64) {
         for block in self.blocks.iter_mut().filter(|block| block.link == Some(link)) {
             block.link = None;
         }
@@ -232,45 +236,46 @@ impl RatelessSender {
         self.link.is_none() || block.link.is_none() || block.link == self.link
     }
 
-    /// A block was altered on the way: one packet spoils a whole block, so that they are short from
-    /// now on.
-    pub fn on_altered(&mut self) {
-        self.largest = ALTERED_BLOCK;
+    /// Handles a report of a polluted block. One polluted packet spoils a whole block, so blocks
+    /// are short from now on.
+    pub fn on_polluted(&mut self) {
+        self.max_source_packets = MAX_BLOCK_POLLUTED;
     }
 
-    /// Leaves repairs to relays for so long: what is missing earlier may still be on the way.
-    pub fn set_feedback_delay(&mut self, patience: Duration) {
-        self.patience = patience;
+    /// Sets how long repairs are left to relays: packets missing earlier may still be on the path.
+    pub fn set_feedback_delay(&mut self, feedback_delay: Duration) {
+        self.feedback_delay = feedback_delay;
     }
 
-    /// Number of the block that [`RatelessSender::push_block`] makes next.
+    /// Number of the block that the next [`RatelessSender::push_block`] makes.
     pub fn next_number(&self) -> u64 {
         self.next_block
     }
 
-    /// The next packet's payload into `out`: of the oldest block that lacks one.
+    /// Writes the next packet's payload to `out`. It is one of the oldest block with unsent
+    /// packets.
     pub fn poll(&mut self, now: Timestamp, out: &mut Vec<u8>) -> Option<PacketKind> {
         out.clear();
-        let carried = self.parameters.carried;
+        let over_relays = self.parameters.over_relays;
         let wants = |block: &&Block| block.sent < block.target && self.is_for_link(block);
         let first = self.blocks.iter().find(wants).map(|block| block.number);
-        // A batch of a carried flow is sent whole before the next one, as far as it is wanted.
-        let begun = |block: &&Block| carried && !block.ready.is_empty() && wants(block);
-        let number = self.blocks.iter().find(begun).map(|block| block.number).or(first)?;
+        // A batch of a relayed flow is sent as a whole before the next one, as far as it is needed.
+        let is_started = |block: &&Block| over_relays && !block.ready.is_empty() && wants(block);
+        let number = self.blocks.iter().find(is_started).map(|block| block.number).or(first)?;
         let index = self.blocks.binary_search_by_key(&number, |block| block.number).ok()?;
         let block = self.blocks.get_mut(index)?;
         block.link = block.link.or(self.link);
         if block.ready.is_empty() {
-            let next = if carried { &mut self.next_batch } else { &mut block.next_batch };
+            let next = if over_relays { &mut self.next_batch } else { &mut block.next_batch };
             block.batch = *next;
             *next += 1;
             let bid = (block.batch & MAX_BID) as u32;
-            block.ready = make(&mut block.encoder, bid, &mut self.spare)?;
+            block.ready = make_batch(&mut block.encoder, bid, &mut self.spare)?;
         }
         let packet = block.ready.pop()?;
         let code = block.encoder.code();
         let source_packets = code.source_packets() as u16;
-        if carried {
+        if over_relays {
             let column = BATCH - 1 - block.ready.len();
             let header = RepairHeader {
                 batch: (block.batch & MAX_BID) as u32,
@@ -293,16 +298,16 @@ impl RatelessSender {
         }
         out.extend_from_slice(&packet);
         self.spare.push(packet);
-        let sequence = if carried {
+        let sequence = if over_relays {
             block.batch * BATCH as u64 + (BATCH - 1 - block.ready.len()) as u64
         } else {
             self.next_sequence
         };
-        block.under_way.push_back((sequence, now));
+        block.in_flight.push_back((sequence, now));
         block.sent += 1;
         self.next_sequence += 1;
-        if carried && block.sent >= block.target {
-            // Relays have given the batch up when the next report comes.
+        if over_relays && block.sent >= block.target {
+            // Relays will have given up the batch when the next report comes.
             self.spare.append(&mut block.ready);
             self.spare.truncate(2 * BATCH);
         }
@@ -317,17 +322,17 @@ impl RatelessSender {
         Some(PacketKind::Repair)
     }
 
-    /// The peer allows so many source packets in all. Credit never shrinks.
+    /// Raises the credit to `packets` source packets in total. Credit never shrinks.
     pub fn on_credit(&mut self, packets: u64) {
         self.credit = self.credit.max(packets);
     }
 
-    /// Takes the report of a receiver: numbers are those of blocks, spans are 1, what is missing are
-    /// packets of the block.
+    /// Processes the report of a receiver. Its entries are blocks: `first` is the block number,
+    /// `span` is 1, and `missing` is the number of packets that the block lacks.
     ///
     /// # Errors
     ///
-    /// [`FlowError::NotSent`] if it speaks of a block that was not sent.
+    /// [`FlowError::NotSent`] if the report names a block that was not sent.
     pub fn on_rank_feedback(
         &mut self,
         receiver: usize,
@@ -361,22 +366,22 @@ impl RatelessSender {
                 continue;
             };
             let block = &mut self.blocks[index];
-            // Where relays repair, age alone tells what is lost.
-            let seen = feedback.repair_seen.filter(|_| self.patience.is_zero());
-            let horizon = horizon.max(self.patience);
+            // Where relays repair, only the age of a packet shows whether it is lost.
+            let seen = feedback.repair_seen.filter(|_| self.feedback_delay.is_zero());
+            let horizon = horizon.max(self.feedback_delay);
             block.top_up(now, horizon, seen, entry.missing, self.rate, path);
         }
         self.spare.truncate(2 * BATCH);
         Ok(())
     }
 
-    /// Nothing was heard for long: make something that is worth sending. False if nothing is open.
+    /// Handles a probe time-out: schedules packets as a probe. Returns false if no block is open.
     pub fn on_probe_timeout(&mut self) -> bool {
         if self.wants_to_send() {
             return true;
         }
         let Some(block) = self.blocks.front_mut() else { return false };
-        block.under_way.clear();
+        block.in_flight.clear();
         block.target = block.sent + PROBE_PACKETS;
         true
     }
@@ -392,28 +397,28 @@ impl Block {
         rate: RateController,
         path: &PathView,
     ) {
-        // What left before the newest packet that the report knows of is counted in it or lost.
-        self.under_way.retain(|&(sequence, at)| {
+        // Packets sent before the newest one that the report knows of are counted in it or lost.
+        self.in_flight.retain(|&(sequence, at)| {
             repair_seen.is_none_or(|seen| sequence > seen) && at + horizon > now
         });
-        let coming = self.under_way.len() as u64 + (self.target - self.sent);
+        let coming = self.in_flight.len() as u64 + (self.target - self.sent);
         if coming == 0 {
             self.rounds += 1;
         } else if self.rounds == 0 {
-            // What is lacking after the first round is known when that is over, and not before.
+            // The missing rank after the first round is known only when that round is over.
             return;
         }
         let class = if self.is_last { RepairClass::Tail } else { RepairClass::Bulk };
-        // A block takes hardly more packets than it has: who asks for more is not believed.
+        // A block takes hardly more packets than K, so larger requests are capped.
         let missing = missing.min(2 * u64::from(MAX_BLOCK));
         let wanted = rate.top_up(class, missing, self.rounds.max(1), path);
         self.target += wanted.saturating_sub(coming);
     }
 }
 
-/// The packets of a batch, last first. All of them are made: what the first round leaves serves the
-/// next report.
-fn make(encoder: &mut Encoder, bid: u32, spare: &mut Vec<Vec<u8>>) -> Option<Vec<Vec<u8>>> {
+/// The packets of a batch in reverse order. All are made at once: what the first round does not
+/// send is left for the next report.
+fn make_batch(encoder: &mut Encoder, bid: u32, spare: &mut Vec<Vec<u8>>) -> Option<Vec<Vec<u8>>> {
     let len = encoder.coded_packet_len();
     let mut packets: Vec<Vec<u8>> = (0..BATCH)
         .map(|_| {

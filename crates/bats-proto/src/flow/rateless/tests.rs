@@ -27,14 +27,14 @@ fn path(loss: f64) -> PathView {
     }
 }
 
-/// Of each batch one packet comes, as on paths that lose much: that is as good as any.
+/// One packet of each batch arrives, as on very lossy paths; decoding needs no more of them.
 #[test]
-fn a_packet_of_each_batch_is_enough() {
-    let mut field = Field::new(1, 0.0, 1);
+fn one_packet_of_each_batch_suffices() {
+    let mut network = Network::new(1, 0.0, 1);
     let data: Vec<u8> = (0..MAX_BLOCK as usize * SYMBOL).map(|i| (i * i / 7) as u8).collect();
     let (view, mut out, mut sent) = (path(0.0), Vec::new(), 0);
     let mut now = Timestamp::from_millis(1);
-    let (receiver, sender) = (&mut field.receivers[0], &mut field.sender);
+    let (receiver, sender) = (&mut network.receivers[0], &mut network.sender);
     let mut taken = 0;
     sender.push_block(SYMBOL, &view, |bytes| {
         taken = bytes.len().min(data.len());
@@ -63,9 +63,9 @@ fn a_packet_of_each_batch_is_enough() {
     assert!(taken > 400 * SYMBOL, "{taken} bytes");
 }
 
-/// One sender, several receivers with losses of their own, a packet every 0.1 ms; reports are lost
-/// like packets.
-struct Field {
+/// One sender and several receivers with independent losses. A packet is sent every 0.1 ms; reports
+/// are lost at the same rate as packets.
+struct Network {
     symbol: usize,
     sent_bytes: usize,
     report_bytes: usize,
@@ -77,7 +77,7 @@ struct Field {
     sent: u64,
 }
 
-impl Field {
+impl Network {
     fn new(receivers: usize, loss: f64, seed: u64) -> Self {
         Self::of_symbols(SYMBOL, receivers, loss, seed)
     }
@@ -91,13 +91,13 @@ impl Field {
             goal: Goal::Balanced,
             budget,
             receivers,
-            carried: false,
+            over_relays: false,
         });
         let parameters = RatelessParameters {
             max_symbol_size: symbol,
             receive_budget: budget,
             initial_credit,
-            carried: false,
+            over_relays: false,
             receivers: receivers as u32,
         };
         Self {
@@ -113,14 +113,14 @@ impl Field {
         }
     }
 
-    /// Sends `data`; the time it took, or `None` if it was not done within a simulated minute.
+    /// Sends `data`. Returns the time taken, or `None` if it took more than a simulated minute.
     fn run(&mut self, data: &[u8]) -> Option<Duration> {
         let mut left = data;
         let mut packets: VecDeque<(Timestamp, Vec<u8>)> = VecDeque::new();
         let mut reports: VecDeque<(Timestamp, usize, RankFeedback, Option<u64>)> = VecDeque::new();
         let mut out = Vec::new();
         let view = path(self.loss);
-        let mut told = vec![0; self.receivers.len()];
+        let mut advertised = vec![0; self.receivers.len()];
         for step in 1..600_000_u64 {
             let now = Timestamp::from_micros(step * 100);
             while !left.is_empty() && self.sender.wants_block() {
@@ -151,15 +151,17 @@ impl Field {
                     self.got[index].extend_from_slice(&block);
                 }
                 if receiver.feedback_at().is_some_and(|at| at <= now) {
-                    let told = receiver.update_credit(now, DELAY * 2, 0).then(|| receiver.credit());
+                    let advertised =
+                        receiver.update_credit(now, DELAY * 2, 0).then(|| receiver.credit());
                     let report = receiver.feedback(now, DELAY * 2);
                     let mut bytes = [0; 2_000];
                     let mut writer = Writer::new(&mut bytes);
                     report.encode(&mut writer).unwrap();
-                    // Type, acknowledgement and credit along with it, and the packet around them.
+                    // Frame type, acknowledgement and credit in the same packet, and the packet
+                    // overhead.
                     self.report_bytes += writer.written() + 32 + SHORT_OVERHEAD;
                     if !self.rng.random_bool(self.loss) {
-                        reports.push_back((now + DELAY, index, report, told));
+                        reports.push_back((now + DELAY, index, report, advertised));
                     }
                 }
             }
@@ -167,9 +169,9 @@ impl Field {
                 let (_, index, report, credit) = reports.pop_front()?;
                 self.sender.on_rank_feedback(index, now, &report, &view).unwrap();
                 if let Some(credit) = credit {
-                    // All are to have room.
-                    told[index] = credit;
-                    self.sender.on_credit(told.iter().copied().min().unwrap_or(0));
+                    // The sender uses the lowest credit of all receivers.
+                    advertised[index] = credit;
+                    self.sender.on_credit(advertised.iter().copied().min().unwrap_or(0));
                 }
             }
             if left.is_empty() && self.sender.all_acknowledged() {
@@ -189,25 +191,25 @@ fn bytes(len: usize, seed: u64) -> Vec<u8> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
-    fn everyone_gets_everything_in_order(
+    fn every_receiver_gets_all_blocks_in_order(
         len in 1_usize..150_000, receivers in 1_usize..4, loss in 0.0..0.4, seed: u64,
     ) {
         let data = bytes(len, seed);
-        let mut field = Field::new(receivers, loss, seed);
-        prop_assert!(field.run(&data).is_some(), "not done");
-        for got in &field.got {
+        let mut network = Network::new(receivers, loss, seed);
+        prop_assert!(network.run(&data).is_some(), "not done");
+        for got in &network.got {
             prop_assert!(*got == data);
         }
-        prop_assert_eq!(field.sender.bytes_held(), 0);
-        for receiver in &field.receivers {
+        prop_assert_eq!(network.sender.bytes_held(), 0);
+        for receiver in &network.receivers {
             prop_assert_eq!(receiver.bytes_held(), 0);
         }
     }
 
     #[test]
-    fn garbage_is_an_error_or_bounded(payloads in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 0..100)) {
+    fn arbitrary_input_is_an_error_or_bounded(payloads in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 0..100)) {
         let parameters = RatelessParameters {
-            max_symbol_size: SYMBOL, receive_budget: 1 << 20, initial_credit: 100, carried: false,
+            max_symbol_size: SYMBOL, receive_budget: 1 << 20, initial_credit: 100, over_relays: false,
             receivers: 1,
         };
         let mut receiver = RatelessReceiver::new(parameters);
@@ -219,7 +221,7 @@ proptest! {
     }
 
     #[test]
-    fn headers_survive(sequence: u32, block: u32, k in 1_u16.., t in 1_u16.., batch in 0_u32..1 << 24) {
+    fn decoding_inverts_encoding(sequence: u32, block: u32, k in 1_u16.., t in 1_u16.., batch in 0_u32..1 << 24) {
         use crate::wire::varint::{Reader, Writer};
         let header = RatelessHeader { sequence, block, source_packets: k, packet_size: t, batch };
         let mut bytes = [0; RATELESS_HEADER_LEN - BATCH];
@@ -228,43 +230,44 @@ proptest! {
     }
 }
 
-/// Row 24 of the goals: with independent losses of 10 % all complete with at most a quarter more than
-/// k / (1 - p) packets, and all that they say together is 2 % of what is said to them.
+/// Row 24 of the goals: with independent losses of 10 %, all receivers complete with at most a
+/// quarter more than k / (1 - p) packets, and their reports together take at most 2 % of the bytes
+/// sent.
 #[test]
-fn one_sender_serves_thirty_two_receivers() {
+fn thirty_two_receivers_complete_within_the_overhead_limit() {
     const FULL: usize = 1_408;
     let data = bytes(1_500_000, 1);
-    let mut field = Field::of_symbols(FULL, 32, 0.1, 7);
-    let time = field.run(&data);
-    assert!(field.got.iter().all(|got| *got == data));
+    let mut network = Network::of_symbols(FULL, 32, 0.1, 7);
+    let time = network.run(&data);
+    assert!(network.got.iter().all(|got| *got == data));
     let packets = data.len() as f64 / rateless_packet_size(FULL) as f64;
-    let ratio = field.sent as f64 / (packets / 0.9);
-    let feedback = field.report_bytes as f64 / field.sent_bytes as f64;
+    let ratio = network.sent as f64 / (packets / 0.9);
+    let feedback = network.report_bytes as f64 / network.sent_bytes as f64;
     println!("{ratio:.3} of k / (1 - p), feedback {:.2} %, {time:?}", feedback * 100.0);
     assert!(time.is_some() && ratio < 1.25, "{ratio}");
     assert!(feedback <= 0.02, "{feedback}");
 }
 
-/// What one receiver takes beyond the bound is little.
+/// One receiver needs little more than the bound.
 #[test]
-fn a_long_transfer_takes_hardly_more_than_the_bound() {
+fn long_transfers_stay_near_the_capacity_bound() {
     for loss in [0.0, 0.1, 0.3] {
         let data = bytes(1_500_000, 3);
-        let mut field = Field::new(1, loss, 5);
-        assert!(field.run(&data).is_some());
+        let mut network = Network::new(1, loss, 5);
+        assert!(network.run(&data).is_some());
         let packets = data.len() as f64 / rateless_packet_size(SYMBOL) as f64;
-        let ratio = field.sent as f64 * (1.0 - loss) / packets;
+        let ratio = network.sent as f64 * (1.0 - loss) / packets;
         assert!(ratio < 1.02 + loss / 8.0, "{ratio} at {loss}");
     }
 }
 
 #[test]
-fn promises_are_kept_and_reports_of_the_future_refused() {
+fn credit_is_enforced_and_reports_of_unsent_blocks_are_rejected() {
     let parameters = RatelessParameters {
         max_symbol_size: SYMBOL,
         receive_budget: 1 << 20,
         initial_credit: 64,
-        carried: false,
+        over_relays: false,
         receivers: 1,
     };
     let mut receiver = RatelessReceiver::new(parameters);
@@ -278,7 +281,7 @@ fn promises_are_kept_and_reports_of_the_future_refused() {
     let now = Timestamp::from_millis(1);
     assert!(
         receiver.on_packet(now, PacketKind::Repair, &packet(0, 16), DELAY).is_ok(),
-        "64 symbols promise 16"
+        "64 symbols of credit are 16 source packets"
     );
     let beyond = receiver.on_packet(now, PacketKind::Repair, &packet(1, 1), DELAY);
     assert!(
@@ -296,7 +299,7 @@ fn promises_are_kept_and_reports_of_the_future_refused() {
         Err(FlowError::Malformed)
     );
 
-    let mut sender = Field::new(1, 0.0, 1).sender;
+    let mut sender = Network::new(1, 0.0, 1).sender;
     let report = RankFeedback {
         seen_end: 1,
         entries: vec![RankEntry { first: 0, span: 1, missing: 1 }],

@@ -1,5 +1,5 @@
-//! The sending end of a reliable flow: symbols in generations, what leaves next, and what protects a generation when
-//! it ends.
+//! The sending end of a reliable flow: generations of symbols, the choice of the next packet, and
+//! the proactive repairs of a generation.
 
 mod repair;
 
@@ -11,60 +11,61 @@ use bats_code::stream::StreamEncoder;
 use bats_types::Timestamp;
 
 use super::PathView;
+use super::link_assignments::LinkAssignments;
 use super::rate::{RateController, RepairClass};
-use super::shares::Shares;
 use super::thin::ThinFlow;
 use crate::config::Goal;
 use crate::wire::coding::{REPAIR_HEADER_LEN, RepairHeader, SOURCE_HEADER_LEN, SourceHeader};
 use crate::wire::short_header::PacketKind;
 use crate::wire::varint::Writer;
 
-/// Least symbols of a generation: an S-batch.
+/// Minimum number of symbols of a generation: an S-batch.
 const MIN_GENERATION: u64 = BATCH_SIZE as u64;
-/// A generation lasts this long at least; its end is when its losses are repaired.
+/// Minimum duration of a generation, because its losses are repaired at its end.
 const GENERATION_TIME: Duration = Duration::from_millis(3);
-/// Share of a round trip that a generation may last: repairs then still come well before a top-up.
+/// A generation lasts at most the round trip divided by this, so that its repairs arrive well
+/// before a top-up.
 const GENERATION_RTT_FRACTION: u32 = 2;
-/// Symbols cut ahead of being sent: one GSO burst.
-const UNSENT_SYMBOLS: u64 = 64;
-/// Payload buffers kept for reuse.
+/// Maximum number of symbols cut in advance of sending: one GSO burst.
+const MAX_UNSENT_SYMBOLS: u64 = 64;
+/// Maximum number of payload buffers kept for reuse.
 const MAX_SPARE_BUFFERS: usize = 128;
-/// Symbols that a repair of a thin flow covers.
+/// Number of symbols that a repair of a thin flow covers.
 const THIN_WINDOW: u64 = 32;
 
-/// What a sender is set up with.
+/// Parameters of a sender.
 #[derive(Clone, Copy, Debug)]
 pub struct SenderParameters {
-    /// Bytes of a symbol at most.
+    /// Maximum size of a symbol in bytes.
     pub max_symbol_size: usize,
-    /// Symbols that one repair may cover.
+    /// Maximum number of symbols that one repair covers.
     pub window_cap: u16,
-    /// Seed of the coefficients, as told to the peer.
+    /// Seed of the coefficients, as announced to the peer.
     pub seed: u64,
-    /// Symbols that the peer promised to take.
+    /// Initial credit from the peer, in symbols.
     pub initial_credit: u64,
-    /// What redundancy favours.
+    /// Optimisation goal of the redundancy.
     pub goal: Goal,
-    /// Bytes that symbols may occupy.
+    /// Maximum number of bytes that symbols may occupy.
     pub budget: usize,
 }
 
 /// Counters of a sender.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SenderCounters {
-    /// Packets with fresh source symbols.
+    /// Packets with source symbols.
     pub source_packets: u64,
-    /// Repairs sent before the peer asked.
+    /// Proactive repairs sent.
     pub proactive_packets: u64,
-    /// Repairs sent because rank was missing.
+    /// Top-up repairs sent.
     pub top_up_packets: u64,
-    /// Coded packets that the peer received, as it says.
+    /// Coded packets received, as the peer reports.
     pub peer_coded: u64,
-    /// Of these, packets that brought it nothing.
+    /// Number of these that were not innovative.
     pub peer_wasted: u64,
 }
 
-/// Consecutive symbols that are repaired together.
+/// Consecutive symbols that share repairs.
 #[derive(Debug)]
 struct Generation {
     first: u64,
@@ -72,7 +73,7 @@ struct Generation {
     closed: bool,
     tail: bool,
     rounds: u32,
-    /// Repairs of this generation: sequence number, and when it was sent.
+    /// Repairs of this generation: sequence number and, if sent, the send time.
     repairs: VecDeque<(u64, Option<Timestamp>)>,
 }
 
@@ -100,26 +101,26 @@ pub struct FlowSender {
     credit: u64,
     next_unsent: u64,
     decoded_below: u64,
-    /// The symbol after the last one that the peer has heard of.
+    /// One more than the newest symbol that the peer has reported.
     seen_end: u64,
     generations: VecDeque<Generation>,
     queue: VecDeque<QueuedRepair>,
     spare: Vec<Vec<u8>>,
     next_batch: u64,
-    /// Top-ups in the queue; while there are any, repairs are not spread.
+    /// Number of top-ups in the queue. While there are any, repairs are not spread.
     urgent: usize,
-    /// Proactive repairs owed a source packet, and what one more source packet adds.
+    /// Proactive repairs due between source packets, and how much each source packet adds.
     spread: f64,
     spread_step: f64,
-    /// Fraction of a repair carried from generation to generation.
-    carry: f64,
+    /// Fraction of a proactive repair left over from earlier generations.
+    repair_remainder: f64,
     thin: ThinFlow,
-    shares: Shares,
+    assignments: LinkAssignments,
     counters: SenderCounters,
 }
 
 impl FlowSender {
-    /// A sender for a fresh flow.
+    /// A sender for a new flow.
     pub fn new(parameters: SenderParameters) -> Self {
         Self {
             encoder: StreamEncoder::new(parameters.max_symbol_size, parameters.seed),
@@ -139,9 +140,9 @@ impl FlowSender {
             urgent: 0,
             spread: 0.0,
             spread_step: 0.0,
-            carry: 0.5,
+            repair_remainder: 0.5,
             thin: ThinFlow::default(),
-            shares: Shares::default(),
+            assignments: LinkAssignments::default(),
             counters: SenderCounters::default(),
         }
     }
@@ -170,53 +171,54 @@ impl FlowSender {
         self.spare = Vec::new();
     }
 
-    /// Whether everything pushed was decoded by the peer.
+    /// Whether the peer has decoded every symbol pushed.
     pub fn all_acknowledged(&self) -> bool {
         self.decoded_below == self.encoder.next()
     }
 
-    /// Whether something that was sent is not known to be decoded. What waits for credit is not
-    /// meant: the peer repeats its credit, asking for it would only cost packets.
+    /// Whether a symbol that was sent may still be undecoded. Symbols that wait for credit do not
+    /// count: the peer repeats its credit, so probing for it would only cost packets.
     pub fn awaits_decoding(&self) -> bool {
         self.decoded_below < self.next_unsent
     }
 
-    /// Whether another symbol would be taken now.
+    /// Whether another symbol can be pushed now.
     pub fn wants_symbol(&self) -> bool {
-        self.encoder.next() - self.next_unsent < UNSENT_SYMBOLS
+        self.encoder.next() - self.next_unsent < MAX_UNSENT_SYMBOLS
             && self.encoder.bytes_held() + self.max_symbol_size <= self.budget
     }
 
-    /// Whether [`FlowSender::poll`] would give a packet.
+    /// Whether [`FlowSender::poll`] would return a packet.
     pub fn wants_to_send(&self) -> bool {
         !self.queue.is_empty()
             || self.next_unsent < self.encoder.next().min(self.credit)
-            || !self.shares.is_empty()
+            || !self.assignments.is_empty()
     }
 
     /// Bytes of symbols that were not sent yet.
     pub fn unsent_bytes(&self) -> usize {
-        let symbols = self.encoder.next() - self.next_unsent + self.shares.symbols();
+        let symbols = self.encoder.next() - self.next_unsent + self.assignments.symbols();
         symbols as usize * self.max_symbol_size
     }
 
-    /// Packets are for this link from now on, one of several: a batch stays on one. `None`: there is
-    /// but one.
+    /// Sets the link that polls next if several links transport the flow; a batch stays on one
+    /// link. `None` if there is only one link.
     pub fn set_link(&mut self, link: Option<u64>) {
-        self.shares.set_link(link);
+        self.assignments.set_link(link);
     }
 
-    /// Whether symbols are set aside for this link.
-    pub fn has_share_of(&self, link: u64) -> bool {
-        self.shares.has_share_of(link)
+    /// Whether unsent symbols are assigned to this link.
+    pub fn has_assigned(&self, link: u64) -> bool {
+        self.assignments.has_assigned(link)
     }
 
-    /// What is set aside for this link is for any other.
-    pub fn release_share(&mut self, link: u64) {
-        self.shares.release(link);
+    /// Makes the symbols assigned to this link available to any link.
+    pub fn release_assigned(&mut self, link: u64) {
+        self.assignments.release(link);
     }
 
-    /// Adds a symbol of up to `size` bytes that `fill` writes; false if it wrote none.
+    /// Adds a symbol of up to `size` bytes, which `fill` writes. Returns false if it writes
+    /// nothing.
     pub fn push_symbol(&mut self, size: usize, fill: impl FnOnce(&mut [u8]) -> usize) -> bool {
         let size = size.min(self.max_symbol_size);
         self.symbol.resize(size, 0);
@@ -224,13 +226,13 @@ impl FlowSender {
         self.encoder.push(&self.symbol[..len]).is_ok()
     }
 
-    /// The peer allows `symbols` in all. Credit never shrinks.
+    /// Raises the credit to `symbols` in total. Credit never shrinks.
     pub fn on_credit(&mut self, symbols: u64) {
         self.credit = self.credit.max(symbols);
     }
 
-    /// The next coded payload, header included, into `out`. `more` tells whether further symbols
-    /// would follow at once: if not, the generation ends with the last symbol.
+    /// Writes the next coded payload, header included, to `out`. `more` says whether further
+    /// symbols follow at once; if not, the generation ends with the last symbol.
     pub fn poll(
         &mut self,
         now: Timestamp,
@@ -240,7 +242,7 @@ impl FlowSender {
     ) -> Option<PacketKind> {
         out.clear();
         let limit = self.encoder.next().min(self.credit);
-        let source_ready = self.next_unsent < limit || self.shares.has_any();
+        let source_ready = self.next_unsent < limit || self.assignments.has_next();
         let repair_due = self.urgent > 0 || !source_ready || self.spread >= 1.0;
         if repair_due && let Some(repair) = self.queue.pop_front() {
             self.spread = (self.spread - 1.0).max(0.0);
@@ -249,8 +251,8 @@ impl FlowSender {
         if !source_ready {
             return None;
         }
-        if self.shares.is_divided() {
-            return self.poll_share(now, path, more, out);
+        if self.assignments.is_in_use() {
+            return self.poll_assigned(now, path, more, out);
         }
         let number = self.next_unsent;
         let kind = self.send_source(number, out)?;
@@ -261,8 +263,8 @@ impl FlowSender {
         Some(kind)
     }
 
-    /// The next symbol of the share of the link at hand; a new share is the rest of a batch.
-    fn poll_share(
+    /// The next symbol assigned to the current link. A new assignment is the remainder of a batch.
+    fn poll_assigned(
         &mut self,
         now: Timestamp,
         path: &PathView,
@@ -271,13 +273,13 @@ impl FlowSender {
     ) -> Option<PacketKind> {
         loop {
             let limit = self.encoder.next().min(self.credit);
-            let Some(number) = self.shares.next() else {
+            let Some(number) = self.assignments.next() else {
                 let first = self.next_unsent;
                 let end = limit.min((first / MIN_GENERATION + 1) * MIN_GENERATION);
                 if first >= end {
                     return None;
                 }
-                self.shares.take(first, end);
+                self.assignments.assign(first, end);
                 for number in first..end {
                     self.next_unsent = number + 1;
                     self.thin.on_symbol(now);
@@ -285,7 +287,7 @@ impl FlowSender {
                 }
                 continue;
             };
-            // It may have been decoded from repairs before it was sent.
+            // The symbol may have been decoded from repairs before it was sent.
             if let Some(kind) = self.send_source(number, out) {
                 self.spread += self.spread_step;
                 return Some(kind);
@@ -331,7 +333,7 @@ impl FlowSender {
         PacketKind::Repair
     }
 
-    /// Symbols that a generation should have now.
+    /// Target number of symbols of a generation.
     fn generation_target(&self, path: &PathView) -> u64 {
         let time = GENERATION_TIME.max(path.smoothed_rtt / GENERATION_RTT_FRACTION);
         let bytes = path.rate_bytes_per_second as f64 * time.as_secs_f64();
@@ -339,7 +341,8 @@ impl FlowSender {
         (symbols as u64).clamp(MIN_GENERATION, self.window_cap)
     }
 
-    /// A source symbol was sent: it belongs to the open generation, and may end it.
+    /// Adds a sent source symbol to the open generation, and closes the generation if it is
+    /// complete.
     fn grow_generation(&mut self, now: Timestamp, number: u64, path: &PathView, more: bool) {
         match self.generations.back_mut() {
             Some(generation) if !generation.closed => generation.end = number + 1,
@@ -364,8 +367,8 @@ impl FlowSender {
         }
     }
 
-    /// The last symbol of a message of a thin flow, for which no other will make up, is protected
-    /// together with what is not known to have arrived.
+    /// Protects the last symbol of a thin flow's message at once, together with earlier symbols
+    /// that may not have arrived. No later symbol would reveal its loss.
     fn repair_at_once(&mut self, now: Timestamp, end: u64, path: &PathView) {
         let Some(generation) = self.generations.back() else { return };
         let generation_first = generation.first;
@@ -379,7 +382,7 @@ impl FlowSender {
         self.make_repairs(generation_first, first, end, count, false);
     }
 
-    /// Ends the open generation and makes its proactive repairs.
+    /// Closes the open generation and queues its proactive repairs.
     fn close_generation(&mut self, path: &PathView, tail: bool) {
         let Some(generation) = self.generations.back_mut() else { return };
         generation.closed = true;
@@ -390,17 +393,17 @@ impl FlowSender {
         let count = if tail {
             wanted.ceil()
         } else {
-            let total = wanted + self.carry;
-            self.carry = total.fract();
+            let total = wanted + self.repair_remainder;
+            self.repair_remainder = total.fract();
             total.floor()
         };
         if wanted <= 0.0 {
-            self.carry = 0.5;
+            self.repair_remainder = 0.5;
             self.spread_step = 0.0;
             return;
         }
         self.make_repairs(first, first, end, count as u64, false);
-        // What is queued leaves with the symbols of the next generation, evenly.
+        // Spread the queued repairs evenly over the symbols of the next generation.
         self.spread_step = self.queue.len() as f64 / (end - first) as f64;
         self.spread = self.spread.min(1.0);
     }
@@ -410,7 +413,7 @@ impl FlowSender {
         self.generations.get(index).filter(|generation| generation.first <= symbol).map(|_| index)
     }
 
-    /// The symbol after the last one sent.
+    /// One more than the newest symbol sent.
     pub fn sent_end(&self) -> u64 {
         self.next_unsent
     }

@@ -1,4 +1,4 @@
-//! What is repaired, and when: as the peer's reports ask for, after a silence, and when a path is lost.
+//! Repairs of a reliable flow: after feedback, after a probe time-out and after the loss of a path.
 
 use std::collections::VecDeque;
 
@@ -12,16 +12,17 @@ use super::{FlowSender, QueuedRepair};
 use crate::wire::coding::RepairHeader;
 use crate::wire::rank::RankFeedback;
 
-/// Repairs made and not sent; beyond, top-ups wait for the next report.
+/// Maximum number of queued repairs. Further top-ups wait for the next report.
 const MAX_QUEUED_REPAIRS: usize = 1_024;
-/// The same as a share of the budget, which they may exceed by that; and a round of top-ups.
-const REPAIR_SHARE: usize = 4;
-const LEAST_QUEUED_REPAIRS: usize = 64;
-/// Columns of a probe.
+/// Queued repairs take at most this part of the send budget, in addition to the budget itself.
+const REPAIR_BUDGET_DIVISOR: usize = 4;
+/// The number of queued repairs is never limited below this: a round of top-ups fits.
+const MIN_QUEUED_REPAIRS: usize = 64;
+/// Coded packets of a probe.
 const PROBE_COLUMNS: u64 = 2;
 
 impl FlowSender {
-    /// Queues `count` columns over the symbols from `first` to `end` of a generation.
+    /// Queues `count` repairs over the symbols from `first` to `end` of a generation.
     pub(super) fn make_repairs(
         &mut self,
         generation_first: u64,
@@ -77,14 +78,14 @@ impl FlowSender {
         }
     }
 
-    /// Repairs that may wait.
+    /// Maximum number of queued repairs, limited by the budget.
     fn max_repairs(&self) -> usize {
-        let share = self.budget / REPAIR_SHARE / self.max_symbol_size.max(1);
-        share.clamp(LEAST_QUEUED_REPAIRS, MAX_QUEUED_REPAIRS)
+        let limit = self.budget / REPAIR_BUDGET_DIVISOR / self.max_symbol_size.max(1);
+        limit.clamp(MIN_QUEUED_REPAIRS, MAX_QUEUED_REPAIRS)
     }
 
-    /// Takes the peer's report: forgets what it has, and tops up what it lacks less what is on
-    /// the way.
+    /// Processes a report of the peer: releases decoded symbols, and queues repairs for the missing
+    /// rank less the repairs in flight.
     pub fn on_rank_feedback(
         &mut self,
         now: Timestamp,
@@ -104,7 +105,7 @@ impl FlowSender {
         self.counters.peer_coded = self.counters.peer_coded.max(feedback.coded);
         self.counters.peer_wasted = self.counters.peer_wasted.max(feedback.wasted);
         if feedback.decoded_below < self.decoded_below {
-            // Overtaken by a later report.
+            // A later report overtook this one.
             return Ok(());
         }
         self.decoded_below = feedback.decoded_below;
@@ -115,24 +116,31 @@ impl FlowSender {
         {
             self.generations.pop_front();
         }
-        // The open generation and generations under repair keep their symbols.
+        // The open generation and generations under repair still need their symbols.
         let keep = self.generations.front().map_or(self.next_unsent, |generation| generation.first);
         self.encoder.release_below(keep.min(self.decoded_below));
-        self.drop_useless_repairs();
+        self.drop_obsolete_repairs();
 
         let mut entries = feedback.entries.iter().peekable();
         while let Some(entry) = entries.next() {
             let Some(index) = self.generation_of(entry.first) else { continue };
             let generation_end = self.generations[index].end;
-            // A run of missing symbols may go on in the next generation: its part here has full rank.
-            let run = entry.missing == entry.span;
-            let mut missing =
-                if run { entry.span.min(generation_end - entry.first) } else { entry.missing };
+            // A fully missing range may continue in the next generation; the part in this one has
+            // full rank.
+            let fully_missing = entry.missing == entry.span;
+            let mut missing = if fully_missing {
+                entry.span.min(generation_end - entry.first)
+            } else {
+                entry.missing
+            };
             let first = entry.first;
-            // Repairs of small generations reach back over others and link them: what is missing in all of
-            // them is not made up for by the first.
-            let stop =
-                if run { generation_end } else { generation_end.max(first + self.window_cap) };
+            // Repairs of small generations reach back over earlier ones and link them. Repairs of
+            // the first generation alone cannot cover what is missing in all of them.
+            let stop = if fully_missing {
+                generation_end
+            } else {
+                generation_end.max(first + self.window_cap)
+            };
             let mut end = (entry.first + entry.span).min(stop);
             while let Some(next) = entries.next_if(|next| next.first < generation_end) {
                 let inside = next.span.min(generation_end - next.first);
@@ -140,9 +148,9 @@ impl FlowSender {
                 end = end.max((next.first + next.span).min(generation_end));
             }
             self.top_up(now, index, first, end, missing, feedback.repair_seen, path);
-            // The rest of a run that crosses generations.
+            // The remaining part of a range that crosses generations.
             let mut at = generation_end;
-            while run && at < entry.first + entry.span {
+            while fully_missing && at < entry.first + entry.span {
                 let Some(index) = self.generation_of(at) else { break };
                 let stop = self.generations[index].end.min(entry.first + entry.span);
                 self.top_up(now, index, at, stop, stop - at, feedback.repair_seen, path);
@@ -152,17 +160,17 @@ impl FlowSender {
         Ok(())
     }
 
-    /// Repairs of symbols that are decoded meanwhile need not be sent, and are not under way.
-    fn drop_useless_repairs(&mut self) {
+    /// Drops queued repairs of symbols that have been decoded meanwhile.
+    fn drop_obsolete_repairs(&mut self) {
         let decoded = self.decoded_below;
-        let is_useless = |repair: &QueuedRepair| repair.end <= decoded;
-        if !self.queue.iter().any(is_useless) {
+        let is_obsolete = |repair: &QueuedRepair| repair.end <= decoded;
+        if !self.queue.iter().any(is_obsolete) {
             return;
         }
-        let (useless, useful): (VecDeque<_>, VecDeque<_>) =
-            core::mem::take(&mut self.queue).into_iter().partition(is_useless);
-        self.queue = useful;
-        for repair in useless {
+        let (obsolete, needed_later): (VecDeque<_>, VecDeque<_>) =
+            core::mem::take(&mut self.queue).into_iter().partition(is_obsolete);
+        self.queue = needed_later;
+        for repair in obsolete {
             self.urgent -= usize::from(repair.top_up);
             if let Some(index) = self.generation_of(repair.generation_first) {
                 self.generations[index]
@@ -172,7 +180,7 @@ impl FlowSender {
         }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "one group of a report and its context")]
+    #[expect(clippy::too_many_arguments, reason = "one entry of a report and its context")]
     fn top_up(
         &mut self,
         now: Timestamp,
@@ -187,8 +195,8 @@ impl FlowSender {
         if !generation.closed {
             return;
         }
-        // A report is based on what had arrived half a round trip ago; what was sent less than a
-        // round trip ago and after the newest repair it names is not in it.
+        // A report shows what had arrived half a round trip ago. It does not count repairs sent
+        // within the last round trip and after the newest repair that it names.
         let horizon = path.smoothed_rtt + path.smoothed_rtt / 8 + path.ack_interval * 2;
         generation.repairs.retain(|&(sequence, sent_at)| {
             repair_seen.is_none_or(|seen| sequence > seen)
@@ -196,8 +204,8 @@ impl FlowSender {
         });
         let in_flight = generation.repairs.len() as u64;
         let class = if generation.tail { RepairClass::Tail } else { RepairClass::Bulk };
-        // A round is over when all of it has arrived or is lost; until then a repeated report asks
-        // for nothing new.
+        // A round ends when all its repairs have arrived or are lost. Until then a repeated report
+        // requests nothing new.
         if in_flight == 0 {
             generation.rounds += 1;
         }
@@ -208,8 +216,8 @@ impl FlowSender {
         }
     }
 
-    /// The path is gone and everything on it: what the peer has not heard of is sent again, without
-    /// waiting for a report, which would take a round trip.
+    /// Handles the loss of a path and of all packets on it. Repairs all symbols that the peer has
+    /// not reported, without waiting a round trip for a report.
     pub fn on_path_lost(&mut self, now: Timestamp, path: &PathView) {
         if let Some(generation) = self.generations.back_mut()
             && !generation.closed
@@ -219,7 +227,7 @@ impl FlowSender {
         }
         for index in 0..self.generations.len() {
             let generation = &mut self.generations[index];
-            // What is queued is still to be sent.
+            // Queued repairs are still to be sent.
             generation.repairs.retain(|(_, sent_at)| sent_at.is_none());
             let (first, end) = (generation.first.max(self.seen_end), generation.end);
             if first < end {
@@ -228,8 +236,8 @@ impl FlowSender {
         }
     }
 
-    /// Nothing was heard for long: make something that is worth sending. False if there is
-    /// nothing to repair.
+    /// Handles a probe time-out: queues repairs as a probe. Returns false if there is nothing to
+    /// repair.
     pub fn on_probe_timeout(&mut self) -> bool {
         if self.wants_to_send() {
             return true;
@@ -240,8 +248,9 @@ impl FlowSender {
             generation.closed = true;
             generation.tail = true;
         }
-        // The oldest is what the peer waits for. The newest shows it all that was sent: it asks for the
-        // whole of what a hole has taken, and not for a generation in each round trip.
+        // The peer waits for the oldest generation. The newest one shows it all that was sent, so
+        // that it reports everything lost in a blackout at once, not one generation in each round
+        // trip.
         let last = self.generations.len().saturating_sub(1);
         for index in [0, last] {
             let Some(generation) = self.generations.get_mut(index) else { return false };
@@ -275,7 +284,7 @@ mod tests {
         }
     }
 
-    /// A sender that has sent 64 symbols of one closed generation.
+    /// A sender that has sent 64 symbols in one closed generation.
     fn sender() -> FlowSender {
         let mut sender = FlowSender::new(SenderParameters {
             max_symbol_size: 100,
@@ -303,19 +312,19 @@ mod tests {
     }
 
     #[test]
-    fn repairs_of_the_rest_of_a_generation_survive_the_next_report() {
+    fn repeated_report_keeps_queued_repairs() {
         let mut sender = sender();
         sender.on_rank_feedback(Timestamp::ZERO, &missing(32, 32), &path()).unwrap();
         let queued = sender.queue.len();
         assert!(queued >= 32);
         sender.on_rank_feedback(Timestamp::ZERO, &missing(32, 32), &path()).unwrap();
-        assert_eq!(sender.queue.len(), queued, "still missing, still under way");
+        assert_eq!(sender.queue.len(), queued, "the repairs are still in flight");
         assert_eq!(sender.urgent, queued);
     }
 
-    /// Thin flows have generations of a symbol or two, and repairs that link many of them.
+    /// A thin flow has generations of one or two symbols, and repairs that link many of them.
     #[test]
-    fn symbols_missing_across_generations_are_repaired_at_once() {
+    fn a_missing_range_across_generations_is_repaired_at_once() {
         let mut sender = sender();
         let (first, mut generations) = (32, VecDeque::new());
         for number in first..64 {
@@ -340,11 +349,11 @@ mod tests {
         assert!(windows.len() >= 12, "{windows:?}");
         assert!(windows.iter().all(|&window| window == (32, 16)), "{windows:?}");
         sender.on_rank_feedback(Timestamp::ZERO, &report, &path()).unwrap();
-        assert_eq!(sender.queue.len(), windows.len(), "still missing, still under way");
+        assert_eq!(sender.queue.len(), windows.len(), "the repairs are still in flight");
     }
 
     #[test]
-    fn repairs_that_are_dropped_do_not_count_as_under_way() {
+    fn dropped_repairs_do_not_count_as_in_flight() {
         let mut sender = sender();
         let mut report = missing(0, 32);
         sender.on_rank_feedback(Timestamp::ZERO, &report, &path()).unwrap();

@@ -1,41 +1,40 @@
-//! Which files are sent, and under which names.
+//! Finds the files to send and their names.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::side;
+use super::sha256sum;
 use crate::file::storage::local;
 use crate::file::{FileError, name};
 
-/// A file or directory to be sent.
+/// A file or directory to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Where it is.
+    /// Its local path.
     pub source: PathBuf,
-    /// The name for the receiver, with `/` between its components.
+    /// Name for the receiver, with `/` between the components.
     pub name: String,
-    /// Bytes when it was found; 0 for a directory.
+    /// Size in bytes when it was found; 0 for a directory.
     pub size: u64,
     /// Whether it is a directory.
     pub is_directory: bool,
-    /// The SHA-256 hash in the file `NAME.sha256sum` beside it, if there is one.
+    /// The SHA-256 hash from the file `NAME.sha256sum` next to it, if there is one.
     pub sha256: Option<[u8; 32]>,
 }
 
-/// What was found and is not sent.
+/// A file or directory that is not sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Skipped {
-    /// Where it is.
+    /// Its local path.
     pub path: PathBuf,
     /// Why it is not sent.
     pub reason: String,
-    /// It was asked for, so that not to send it is a failure; links and devices within a
-    /// directory were not.
+    /// It should have been sent; false for links and devices within a directory.
     pub is_failure: bool,
 }
 
-/// Files and directories to be sent, each name once.
+/// Files and directories to send, with distinct names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileSet {
     entries: Vec<Entry>,
@@ -43,12 +42,12 @@ pub struct FileSet {
 }
 
 impl FileSet {
-    /// Finds the files of these paths, directories with everything in them. The same path twice
-    /// counts once. `FILE.sha256sum` beside a file that is sent travels with it and is no file of
-    /// its own.
+    /// Collects the files of these paths, directories with all their content. A path that is given
+    /// twice counts once. If a file has a `FILE.sha256sum`, its hash is sent with the file, and the
+    /// hash file is not sent separately.
     ///
     /// # Errors
-    /// Two paths would get the same name.
+    /// Two paths would have the same name.
     pub fn collect<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> Result<Self, FileError> {
         let mut set = Self::default();
         let mut known = BTreeSet::new();
@@ -66,29 +65,29 @@ impl FileSet {
                 });
             }
         }
-        let sides: BTreeSet<PathBuf> = set
+        let hash_files: BTreeSet<PathBuf> = set
             .entries
             .iter()
             .filter(|entry| entry.sha256.is_some())
-            .map(|entry| side::beside(&entry.source))
+            .map(|entry| sha256sum::hash_path(&entry.source))
             .collect();
-        set.entries.retain(|entry| !sides.contains(&entry.source));
+        set.entries.retain(|entry| !hash_files.contains(&entry.source));
         Ok(set)
     }
 
-    /// What is sent.
+    /// Returns the files and directories to send.
     #[must_use]
     pub fn entries(&self) -> &[Entry] {
         &self.entries
     }
 
-    /// What is not.
+    /// Returns those that are not sent.
     #[must_use]
     pub fn skipped(&self) -> &[Skipped] {
         &self.skipped
     }
 
-    /// Bytes of all files.
+    /// Returns the size of all files in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.entries.iter().fold(0, |sum, entry| sum.saturating_add(entry.size))
@@ -98,13 +97,13 @@ impl FileSet {
         self.skipped.push(Skipped { path: path.to_owned(), reason: reason.into(), is_failure });
     }
 
-    /// A path that was named: links are followed.
+    /// Adds a path of the caller; symbolic links are followed.
     fn add(&mut self, path: &Path, known: &BTreeSet<PathBuf>) {
         let metadata = match fs::metadata(path) {
             Ok(metadata) => metadata,
             Err(error) => return self.skip(path, local("read", path, error).to_string(), true),
         };
-        // `.` and `a/..` have names, too.
+        // `.` and `a/..` get the names of the directories that they refer to.
         let named = match path.file_name() {
             Some(name) => Some(name.to_owned()),
             None => fs::canonicalize(path).ok().and_then(|x| Some(x.file_name()?.to_owned())),
@@ -125,7 +124,7 @@ impl FileSet {
     }
 
     fn add_file(&mut self, path: &Path, name: String, size: u64) {
-        match side::read(path) {
+        match sha256sum::read(path) {
             Ok(sha256) => self.entries.push(Entry {
                 source: path.to_owned(),
                 name,
@@ -161,7 +160,7 @@ impl FileSet {
             for entry in listed {
                 let path = entry.path();
                 let Ok(metadata) = entry.metadata() else {
-                    self.skip(&path, "it has gone", true);
+                    self.skip(&path, "it was removed", true);
                     continue;
                 };
                 let file_name = entry.file_name();
@@ -170,7 +169,7 @@ impl FileSet {
                     continue;
                 };
                 if metadata.is_file() && name::is_temporary(file_name) {
-                    self.skip(&path, "it is the rest of an interrupted transfer", false);
+                    self.skip(&path, "it is the temporary file of an interrupted transfer", false);
                     continue;
                 }
                 let name = format!("{name}/{file_name}");
@@ -181,7 +180,7 @@ impl FileSet {
                 } else if metadata.is_symlink() {
                     self.skip(&path, "it is a symbolic link", false);
                 } else {
-                    self.skip(&path, "it is no regular file", false);
+                    self.skip(&path, "it is not a regular file", false);
                 }
             }
             waiting.extend(directories.into_iter().rev());
@@ -221,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_come_with_all_that_is_in_them() {
+    fn directories_are_collected_with_their_content() {
         let scratch = Scratch::new("collect");
         scratch.write("d/b", "12");
         scratch.write("d/a", "");
@@ -240,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_names_are_refused_and_missing_files_told() {
+    fn equal_names_are_refused_and_missing_files_reported() {
         let scratch = Scratch::new("same");
         let first = scratch.write("x", "1");
         let second = scratch.write("d/x", "2");
@@ -251,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn hashes_beside_files_travel_along() {
+    fn hash_files_are_sent_with_their_files() {
         let scratch = Scratch::new("side");
         let hash = "ab".repeat(32);
         scratch.write("d/x.bin", "1");

@@ -1,22 +1,22 @@
-//! Pieces of files, compressed one by one.
+//! Compression of file contents, chunk by chunk.
 
 #[cfg(any(feature = "zstd", feature = "lz4"))]
 use crate::file::CHUNK;
 use crate::file::FileError;
 
-/// How pieces of files are compressed.
+/// Compression of file contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Compression {
-    /// Zstandard (RFC 8878): smaller.
+    /// Zstandard (RFC 8878): better compression.
     #[cfg(feature = "zstd")]
     Zstd,
-    /// LZ4 blocks: less work.
+    /// LZ4 blocks: less CPU time.
     #[cfg(feature = "lz4")]
     Lz4,
 }
 
-/// As it is.
+/// Uncompressed.
 pub(super) const PLAIN: u8 = 0;
 /// One Zstandard frame.
 #[cfg(feature = "zstd")]
@@ -25,39 +25,39 @@ const ZSTD: u8 = 1;
 #[cfg(feature = "lz4")]
 const LZ4: u8 = 2;
 
-/// A fast level: the link is to be faster than without.
+/// A fast level, because compression should speed up the transfer.
 #[cfg(feature = "zstd")]
 const LEVEL: i32 = 1;
 
-/// Encodes pieces; returns the encoding and, unless it is [`PLAIN`], what it gave.
-pub(super) fn encode(compression: Option<Compression>, piece: &[u8]) -> (u8, Option<Vec<u8>>) {
-    let (encoding, packed): (u8, Option<Vec<u8>>) = match compression {
+/// Encodes a chunk; returns the encoding and, unless it is [`PLAIN`], the encoded bytes.
+pub(super) fn encode(compression: Option<Compression>, chunk: &[u8]) -> (u8, Option<Vec<u8>>) {
+    let (encoding, compressed): (u8, Option<Vec<u8>>) = match compression {
         #[cfg(feature = "zstd")]
-        Some(Compression::Zstd) => (ZSTD, zstd::bulk::compress(piece, LEVEL).ok()),
+        Some(Compression::Zstd) => (ZSTD, zstd::bulk::compress(chunk, LEVEL).ok()),
         #[cfg(feature = "lz4")]
-        Some(Compression::Lz4) => (LZ4, Some(lz4_flex::block::compress(piece))),
+        Some(Compression::Lz4) => (LZ4, Some(lz4_flex::block::compress(chunk))),
         _ => (PLAIN, None),
     };
-    // What hardly shrinks is not worth the other side's time.
-    match packed.filter(|packed| packed.len() < piece.len() / 16 * 15) {
-        Some(packed) => (encoding, Some(packed)),
+    // Send the chunk uncompressed if it shrinks by less than 1/16.
+    match compressed.filter(|compressed| compressed.len() < chunk.len() / 16 * 15) {
+        Some(compressed) => (encoding, Some(compressed)),
         None => (PLAIN, None),
     }
 }
 
-/// What an encoded piece was.
+/// Decodes a chunk; `None` for [`PLAIN`].
 pub(super) fn decode(encoding: u8, bytes: &[u8]) -> Result<Option<Vec<u8>>, FileError> {
     #[cfg(any(feature = "zstd", feature = "lz4"))]
-    const BROKEN: FileError = FileError::Protocol("a compressed piece is broken or too long");
+    const CORRUPT: FileError = FileError::Protocol("a compressed chunk is corrupt or too long");
     match encoding {
         PLAIN => Ok(None),
         #[cfg(feature = "zstd")]
-        ZSTD => zstd::bulk::decompress(bytes, CHUNK).map(Some).map_err(|_| BROKEN),
+        ZSTD => zstd::bulk::decompress(bytes, CHUNK).map(Some).map_err(|_| CORRUPT),
         #[cfg(feature = "lz4")]
-        LZ4 => lz4_flex::block::decompress(bytes, CHUNK).map(Some).map_err(|_| BROKEN),
+        LZ4 => lz4_flex::block::decompress(bytes, CHUNK).map(Some).map_err(|_| CORRUPT),
         _ => {
             let _ = bytes;
-            Err(FileError::Protocol("a compression that is not known here"))
+            Err(FileError::Protocol("an unknown compression"))
         }
     }
 }
@@ -66,7 +66,7 @@ pub(super) fn decode(encoding: u8, bytes: &[u8]) -> Result<Option<Vec<u8>>, File
 mod tests {
     use super::*;
 
-    /// What does not shrink.
+    /// Incompressible bytes.
     fn noise() -> Vec<u8> {
         let mut state = 1_u64;
         (0..10_000)
@@ -78,20 +78,20 @@ mod tests {
     }
 
     fn check(compression: Compression, number: u8, bomb: &[u8]) {
-        let piece = vec![7; CHUNK];
-        let (encoding, packed) = encode(Some(compression), &piece);
+        let chunk = vec![7; CHUNK];
+        let (encoding, compressed) = encode(Some(compression), &chunk);
         assert_eq!(encoding, number);
-        let packed = packed.unwrap();
-        assert!(packed.len() < CHUNK / 100);
-        assert_eq!(decode(encoding, &packed).unwrap(), Some(piece));
+        let compressed = compressed.unwrap();
+        assert!(compressed.len() < CHUNK / 100);
+        assert_eq!(decode(encoding, &compressed).unwrap(), Some(chunk));
         assert!(decode(number, bomb).is_err());
         assert!(decode(number, b"nonsense").is_err());
-        assert!(decode(number, &packed[..packed.len() / 2]).is_err());
+        assert!(decode(number, &compressed[..compressed.len() / 2]).is_err());
         assert_eq!(encode(Some(compression), &noise()), (PLAIN, None));
         assert_eq!(encode(Some(compression), b""), (PLAIN, None));
         assert!(decode(9, b"").is_err());
-        // Whatever a peer says is an error or some bytes, no more than a piece has.
-        let mut wild = [&noise()[..200], &piece_of_text(), &noise()[200..300]].concat();
+        // Any received bytes give an error or at most one chunk.
+        let mut wild = [&noise()[..200], &text_chunk(), &noise()[200..300]].concat();
         wild = encode(Some(compression), &wild).1.unwrap();
         for (round, noise) in noise().chunks_exact(4).enumerate() {
             let mut bytes = wild.clone();
@@ -107,19 +107,19 @@ mod tests {
         }
     }
 
-    fn piece_of_text() -> Vec<u8> {
+    fn text_chunk() -> Vec<u8> {
         b"a line that repeats and repeats, ".repeat(40)
     }
 
     #[cfg(feature = "zstd")]
     #[test]
-    fn zstd_pieces_come_back_and_bombs_are_refused() {
+    fn zstd_chunks_round_trip_and_bombs_are_refused() {
         check(Compression::Zstd, ZSTD, &zstd::bulk::compress(&vec![0; 100 << 20], 1).unwrap());
     }
 
     #[cfg(feature = "lz4")]
     #[test]
-    fn lz4_pieces_come_back_and_bombs_are_refused() {
+    fn lz4_chunks_round_trip_and_bombs_are_refused() {
         check(Compression::Lz4, LZ4, &lz4_flex::block::compress(&vec![0; CHUNK + 1]));
     }
 }

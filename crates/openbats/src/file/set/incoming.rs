@@ -1,4 +1,4 @@
-//! A file that is being received in parts, perhaps over several connections at once.
+//! A file that is being received in parts, over one or more connections.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -10,33 +10,33 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustix::fs::{FlockOperation, OFlags, flock};
 
 use super::message::Verdict;
-use super::side::Put;
-use super::tree::{Cut, PartHash, Pulse};
-use super::{Existing, side};
+use super::sha256sum::HashWrite;
+use super::tree::{PartHash, PartLayout, ReadProgress};
+use super::{Existing, sha256sum};
 use crate::file::storage::{local, rename_without_replacing};
 use crate::file::{CHUNK, FileError, name};
 
-/// Bytes after which the disk is waited for, so that a large file does not keep both ends waiting for
-/// minutes when it is whole.
+/// Bytes after which data is flushed to disk, so that a large file does not need minutes for it at
+/// its end.
 const SYNC_EVERY: u64 = 256 << 20;
 static ZEROS: [u8; CHUNK] = [0; CHUNK];
-/// Components of a name at most.
+/// Most components of a name.
 const MAX_DEPTH: usize = 64;
-/// Numbers tried for a free name.
+/// Most numbers that are tried for a free name.
 const MAX_COPIES: u32 = 10_000;
 
-/// The place of a name in a directory. Missing directories on the way are made; links are not
-/// followed, so that it cannot be elsewhere.
+/// Returns the path of a name in a directory and creates missing parent directories. Symbolic links
+/// are not followed, so that the path cannot leave the directory.
 pub(super) fn place(directory: &Path, name: &str) -> Result<PathBuf, FileError> {
     let wrong = |problem| FileError::Name { name: name.escape_debug().to_string(), problem };
     let mut path = directory.to_owned();
     let mut components = name.split('/').peekable();
     let mut depth = 0;
     while let Some(component) = components.next() {
-        // What begins with a dot is carried within a directory, and not beside the others.
+        // Hidden names are allowed within a transferred directory, but not at the top level.
         match depth {
             0 => name::check(component)?,
-            _ => name::check_within(component)?,
+            _ => name::check_nested(component)?,
         }
         depth += 1;
         if depth > MAX_DEPTH {
@@ -50,7 +50,7 @@ pub(super) fn place(directory: &Path, name: &str) -> Result<PathBuf, FileError> 
     Ok(path)
 }
 
-/// Makes a directory unless it is there.
+/// Creates a directory unless it exists.
 pub(super) fn make_directory(path: &Path) -> Result<(), FileError> {
     match fs::create_dir(path) {
         Ok(()) => Ok(()),
@@ -64,7 +64,7 @@ pub(super) fn make_directory(path: &Path) -> Result<(), FileError> {
     }
 }
 
-/// A regular file of this size, opened, if the path is one.
+/// Opens the path if it is a regular file of this size.
 pub(super) fn existing(path: &Path, size: u64) -> Result<Option<File>, FileError> {
     match path.symlink_metadata() {
         Ok(metadata) if metadata.is_file() && metadata.len() == size => {
@@ -80,7 +80,7 @@ pub(super) fn existing(path: &Path, size: u64) -> Result<Option<File>, FileError
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reserved(Arc<AtomicU64>);
 
-/// A part of it; given back when dropped.
+/// The reservation of one file; released when dropped.
 #[derive(Debug)]
 struct Reservation {
     all: Reserved,
@@ -93,7 +93,7 @@ impl Reservation {
         Self { all: all.clone(), left: AtomicU64::new(bytes) }
     }
 
-    /// So much is on the disk now.
+    /// Releases bytes that are on the disk now.
     fn spend(&self, bytes: u64) {
         let spend = |left: u64| Some(left.saturating_sub(bytes));
         if let Ok(before) = self.left.fetch_update(Ordering::AcqRel, Ordering::Acquire, spend) {
@@ -108,18 +108,18 @@ impl Drop for Reservation {
     }
 }
 
-/// A file on its way.
+/// A file that is being received.
 #[derive(Debug)]
-pub(super) struct Incoming {
+pub(super) struct IncomingFile {
     pub(super) name: String,
-    pub(super) cut: Cut,
+    pub(super) layout: PartLayout,
     target: PathBuf,
     temporary: PathBuf,
     file: File,
     sha256: Option<[u8; 32]>,
-    /// Nothing of it had been there.
+    /// The temporary file was empty at the beginning.
     is_new: bool,
-    /// Bytes that the disk may not have yet.
+    /// Bytes that may not be flushed to disk yet.
     unsynced: AtomicU64,
     reservation: Reservation,
     state: Mutex<State>,
@@ -131,25 +131,25 @@ struct State {
     /// Parts received in this transfer.
     received: u32,
     finish: Option<(u32, [u8; 32])>,
-    /// The temporary file is of no use any more.
-    is_over: bool,
-    /// The temporary file is worth to be kept.
+    /// The temporary file has been renamed.
+    is_renamed: bool,
+    /// Keep the temporary file for a later transfer.
     is_kept: bool,
 }
 
-impl Incoming {
-    /// Opens a temporary file beside the target; what an earlier transfer left there is found
-    /// again. The hashes are those of its parts, none where it is new.
+impl IncomingFile {
+    /// Opens the temporary file next to the target, or the one of an interrupted transfer. Returns
+    /// the hashes of its parts; none if it is new.
     pub(super) fn open(
         target: PathBuf,
         name: String,
-        cut: Cut,
+        layout: PartLayout,
         sha256: Option<[u8; 32]>,
         reserved: &Reserved,
-        pulse: &mut Pulse<'_>,
+        progress: &mut ReadProgress<'_>,
     ) -> Result<(Self, Vec<PartHash>), FileError> {
         let directory = target.parent().unwrap_or(Path::new(".")).to_owned();
-        let is_resumable = cut.parts > 1;
+        let is_resumable = layout.parts > 1;
         let temporary = directory.join(temporary_name(&target, is_resumable)?);
         let mut options = OpenOptions::new();
         options.read(true).write(true).custom_flags(OFlags::NOFOLLOW.bits() as i32);
@@ -159,16 +159,16 @@ impl Incoming {
             options.create_new(true);
         }
         let file = options.open(&temporary).map_err(|error| local("create", &temporary, error))?;
-        // Two transfers must not write into each other's file.
+        // Two transfers must not write to the same temporary file.
         flock(&file, FlockOperation::NonBlockingLockExclusive)
             .map_err(|_| FileError::Busy(target.clone()))?;
-        let metadata = file.metadata().map_err(|error| local("look at", &temporary, error))?;
+        let metadata = file.metadata().map_err(|error| local("inspect", &temporary, error))?;
         let is_left_over = metadata.len() > 0;
-        let there = metadata.blocks().saturating_mul(512);
-        let needed = cut.size.saturating_sub(there);
+        let allocated = metadata.blocks().saturating_mul(512);
+        let needed = layout.size.saturating_sub(allocated);
         let this = Self {
             name,
-            cut,
+            layout,
             target,
             temporary,
             file,
@@ -177,11 +177,11 @@ impl Incoming {
             unsynced: AtomicU64::new(0),
             reservation: Reservation::take(reserved, needed),
             state: Mutex::new(State {
-                hashes: vec![None; cut.parts as usize],
+                hashes: vec![None; layout.parts as usize],
                 received: 0,
                 finish: None,
-                is_over: false,
-                // What is refused from here on leaves what had been there.
+                is_renamed: false,
+                // If the file is refused from here on, the data of an earlier transfer is kept.
                 is_kept: is_left_over,
             }),
         };
@@ -191,9 +191,9 @@ impl Incoming {
             return Err(FileError::NoSpace { directory, size: needed, free });
         }
         let write = |error| local("write", &this.target, error);
-        this.file.set_len(cut.size).map_err(write)?;
+        this.file.set_len(layout.size).map_err(write)?;
         let hashes = match is_left_over {
-            true => cut.hash_parts_of_sparse(&this.file, pulse).map_err(write)?,
+            true => layout.hash_parts_of_sparse(&this.file, progress).map_err(write)?,
             false => Vec::new(),
         };
         for (place, hash) in this.lock().hashes.iter_mut().zip(&hashes) {
@@ -207,17 +207,18 @@ impl Incoming {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a part of this length fits into the file.
+    /// Whether the file has a part of this number.
     pub(super) fn has_part(&self, part: u32) -> bool {
-        part < self.cut.parts
+        part < self.layout.parts
     }
 
-    /// Writes bytes of a part. In a file that is new zeros are there already, as a hole.
+    /// Writes bytes of a part. A new file has holes that read as zeros, so that zeros are not
+    /// written.
     pub(super) fn write(&self, part: u32, at: u64, bytes: &[u8]) -> Result<(), FileError> {
         if self.is_new && ZEROS.get(..bytes.len()).is_some_and(|zeros| zeros == bytes) {
             return Ok(());
         }
-        let written = self.file.write_all_at(bytes, self.cut.offset(part) + at);
+        let written = self.file.write_all_at(bytes, self.layout.offset(part) + at);
         let count = bytes.len() as u64;
         let unsynced = self.unsynced.fetch_add(count, Ordering::Relaxed) + count;
         let written = written.and_then(|()| match unsynced >= SYNC_EVERY {
@@ -228,7 +229,7 @@ impl Incoming {
             false => Ok(()),
         });
         if let Err(error) = written {
-            // A full disk is not helped by what cannot be finished.
+            // An incomplete file should not occupy a full disk.
             self.discard();
             return Err(local("write", &self.target, error));
         }
@@ -236,12 +237,13 @@ impl Incoming {
         Ok(())
     }
 
-    /// Gives the temporary file up.
+    /// Removes the temporary file when this is dropped.
     pub(super) fn discard(&self) {
         self.lock().is_kept = false;
     }
 
-    /// Notes that a part is there. Returns whether all parts are, and the sender has finished.
+    /// Records a received part. Returns whether the file is complete and the sender has finished
+    /// it.
     pub(super) fn on_part(&self, part: u32, hash: PartHash) -> Result<bool, FileError> {
         let mut state = self.lock();
         let Some(place) = state.hashes.get_mut(part as usize) else {
@@ -252,7 +254,7 @@ impl Incoming {
         Ok(state.is_complete())
     }
 
-    /// Notes that the sender has sent all parts.
+    /// Records that the sender has sent all parts; returns whether the file is complete.
     pub(super) fn on_finish(&self, sent: u32, hash: [u8; 32]) -> Result<bool, FileError> {
         let mut state = self.lock();
         if state.finish.replace((sent, hash)).is_some() {
@@ -261,11 +263,11 @@ impl Incoming {
         Ok(state.is_complete())
     }
 
-    /// Verifies the whole and gives it its name.
+    /// Verifies the complete file and gives it its final name.
     pub(super) fn store(
         &self,
         policy: Existing,
-        pulse: &mut Pulse<'_>,
+        progress: &mut ReadProgress<'_>,
     ) -> Result<(Verdict, [u8; 32]), FileError> {
         let (hashes, announced) = {
             let state = self.lock();
@@ -275,14 +277,14 @@ impl Incoming {
             };
             (hashes, announced)
         };
-        let hash = self.cut.root(&hashes);
-        // Compared in constant time, though there is no secret in it.
+        let hash = self.layout.root(&hashes);
+        // `blake3::Hash` compares in constant time, although the hash is not secret.
         if blake3::Hash::from(hash) != blake3::Hash::from(announced) {
             self.discard();
             return Err(FileError::Corrupt(self.name.clone()));
         }
         if let Some(wanted) = &self.sha256 {
-            let found = side::hash(&self.file, pulse)
+            let found = sha256sum::hash(&self.file, progress)
                 .map_err(|error| local("read", &self.target, error))?;
             if found != *wanted {
                 self.discard();
@@ -293,24 +295,24 @@ impl Incoming {
             self.discard();
             local("write", &self.target, error)
         })?;
-        let verdict = self.put(policy, &hash, pulse)?;
-        // A copy of what is there already goes away.
-        self.lock().is_over = verdict != Verdict::Unchanged;
+        let verdict = self.place_at_target(policy, &hash, progress)?;
+        // If the target has the same content, the temporary file is removed.
+        self.lock().is_renamed = verdict != Verdict::Unchanged;
         Ok((verdict, hash))
     }
 
-    fn put(
+    fn place_at_target(
         &self,
         policy: Existing,
         hash: &[u8; 32],
-        pulse: &mut Pulse<'_>,
+        progress: &mut ReadProgress<'_>,
     ) -> Result<Verdict, FileError> {
-        let taken = match self.put_at(&self.target, policy)? {
+        let taken = match self.rename_to(&self.target, policy)? {
             None => return Ok(Verdict::Stored),
             Some(taken) => taken,
         };
-        if taken == self.target && self.is_same(hash, pulse)? {
-            confirm_side(&self.target, self.sha256.as_ref(), policy)?;
+        if taken == self.target && self.is_same(hash, progress)? {
+            ensure_hash_file(&self.target, self.sha256.as_ref(), policy)?;
             self.discard();
             return Ok(Verdict::Unchanged);
         }
@@ -318,7 +320,7 @@ impl Incoming {
             for number in 1..MAX_COPIES {
                 let mut path = self.target.clone().into_os_string();
                 path.push(format!(".{number}"));
-                if self.put_at(Path::new(&path), policy)?.is_none() {
+                if self.rename_to(Path::new(&path), policy)?.is_none() {
                     return Ok(Verdict::Renamed(format!("{}.{number}", self.name)));
                 }
             }
@@ -327,33 +329,33 @@ impl Incoming {
         Err(FileError::Exists(taken))
     }
 
-    /// Gives the file this name, and its SHA-256 hash the name beside it. Where one of them is taken
-    /// and must stay, neither happens, and it is returned.
-    fn put_at(&self, path: &Path, policy: Existing) -> Result<Option<PathBuf>, FileError> {
+    /// Renames the file to `path` and writes its SHA-256 hash file. If one of the names exists and
+    /// must not be replaced, does neither and returns that name.
+    fn rename_to(&self, path: &Path, policy: Existing) -> Result<Option<PathBuf>, FileError> {
         let replaces = policy == Existing::Overwrite;
         let write = |path: &Path, error| local("write", path, error);
         if !replaces && path.symlink_metadata().is_ok() {
             return Ok(Some(path.to_owned()));
         }
-        // The hash comes first: should both names not be had, it is the one that is easily taken back.
-        let beside = side::beside(path);
-        let side = match &self.sha256 {
+        // The hash file comes first: if the second name exists, it is easy to remove.
+        let hash_path = sha256sum::hash_path(path);
+        let hash_write = match &self.sha256 {
             Some(hash) if !replaces => {
-                let put = side::put(path, hash, false);
-                Some(put.map_err(|error| write(&beside, error))?)
+                let written = sha256sum::write(path, hash, false);
+                Some(written.map_err(|error| write(&hash_path, error))?)
             }
             _ => None,
         };
-        if side == Some(Put::Taken) {
-            return Ok(Some(beside));
+        if hash_write == Some(HashWrite::Conflict) {
+            return Ok(Some(hash_path));
         }
         let renamed = match replaces {
             true => fs::rename(&self.temporary, path),
             false => rename_without_replacing(&self.temporary, path),
         };
         if let Err(error) = renamed {
-            if side == Some(Put::New) {
-                let _ = fs::remove_file(&beside);
+            if hash_write == Some(HashWrite::Written) {
+                let _ = fs::remove_file(&hash_path);
             }
             return match error.kind() {
                 io::ErrorKind::AlreadyExists => Ok(Some(path.to_owned())),
@@ -361,46 +363,47 @@ impl Incoming {
             };
         }
         if let (true, Some(hash)) = (replaces, &self.sha256) {
-            side::put(path, hash, true).map_err(|error| write(&beside, error))?;
+            sha256sum::write(path, hash, true).map_err(|error| write(&hash_path, error))?;
         }
         Ok(None)
     }
 
-    /// Whether the target is a file of this content.
-    fn is_same(&self, hash: &[u8; 32], pulse: &mut Pulse<'_>) -> Result<bool, FileError> {
-        let Some(file) = existing(&self.target, self.cut.size)? else { return Ok(false) };
+    /// Whether the target has the same content.
+    fn is_same(&self, hash: &[u8; 32], progress: &mut ReadProgress<'_>) -> Result<bool, FileError> {
+        let Some(file) = existing(&self.target, self.layout.size)? else { return Ok(false) };
         let hashes = self
-            .cut
-            .hash_parts(&file, pulse)
+            .layout
+            .hash_parts(&file, progress)
             .map_err(|error| local("read", &self.target, error))?;
-        Ok(self.cut.root(&hashes) == *hash)
+        Ok(self.layout.root(&hashes) == *hash)
     }
 }
 
-/// Sees to it that the hash stands beside a file that is there already. Where something else stands
-/// that must stay, the hash gets a free name if files do, and is refused otherwise.
-pub(super) fn confirm_side(
+/// Ensures that an existing file has its hash file. If that name exists with other content that
+/// must not be replaced, the hash file gets a free name under [`Existing::Rename`] and is refused
+/// otherwise.
+pub(super) fn ensure_hash_file(
     path: &Path,
     sha256: Option<&[u8; 32]>,
     policy: Existing,
 ) -> Result<(), FileError> {
     let Some(hash) = sha256 else { return Ok(()) };
-    let beside = side::beside(path);
-    let write = |error| local("write", &beside, error);
-    let mut put = side::put(path, hash, policy == Existing::Overwrite).map_err(write)?;
+    let hash_path = sha256sum::hash_path(path);
+    let write = |error| local("write", &hash_path, error);
+    let mut written = sha256sum::write(path, hash, policy == Existing::Overwrite).map_err(write)?;
     if policy == Existing::Rename {
         for number in 1..MAX_COPIES {
-            if put != Put::Taken {
+            if written != HashWrite::Conflict {
                 break;
             }
-            let mut copy = beside.clone().into_os_string();
+            let mut copy = hash_path.clone().into_os_string();
             copy.push(format!(".{number}"));
-            put = side::put_as(Path::new(&copy), path, hash, false).map_err(write)?;
+            written = sha256sum::write_as(Path::new(&copy), path, hash, false).map_err(write)?;
         }
     }
-    match put {
-        Put::Taken => Err(FileError::Exists(beside)),
-        Put::New | Put::Same => Ok(()),
+    match written {
+        HashWrite::Conflict => Err(FileError::Exists(hash_path)),
+        HashWrite::Written | HashWrite::Unchanged => Ok(()),
     }
 }
 
@@ -410,30 +413,31 @@ impl State {
     }
 }
 
-impl Drop for Incoming {
+impl Drop for IncomingFile {
     fn drop(&mut self) {
         let state = self.lock();
-        if !state.is_over && !state.is_kept {
+        if !state.is_renamed && !state.is_kept {
             let _ = fs::remove_file(&self.temporary);
         }
     }
 }
 
-/// The name of a temporary file: one that is found again, or one of its own.
+/// Returns the name of the temporary file: a fixed one if the transfer can be resumed, otherwise a
+/// random one.
 fn temporary_name(target: &Path, is_resumable: bool) -> Result<String, FileError> {
     let name = target.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     if is_resumable {
-        return Ok(format!(".{name}{}", name::TEMPORARY));
+        return Ok(format!(".{name}{}", name::TEMPORARY_SUFFIX));
     }
     let mut random = [0; 8];
     getrandom::fill(&mut random)
         .map_err(|error| local("create", target, io::Error::other(error)))?;
-    Ok(format!(".{name}.{:016x}{}", u64::from_ne_bytes(random), name::TEMPORARY))
+    Ok(format!(".{name}.{:016x}{}", u64::from_ne_bytes(random), name::TEMPORARY_SUFFIX))
 }
 
 fn free_space(directory: &Path) -> Result<u64, FileError> {
     let space = rustix::fs::statvfs(directory)
-        .map_err(|error| local("look at", directory, error.into()))?;
+        .map_err(|error| local("inspect", directory, error.into()))?;
     Ok(space.f_bavail.saturating_mul(space.f_frsize))
 }
 
@@ -442,7 +446,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_have_so_many_components() {
+    fn names_have_a_limited_number_of_components() {
         let directory = std::env::temp_dir().join(format!("openbats-depth-{}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();
         let deep = |count: usize| vec!["d"; count].join("/");

@@ -1,5 +1,4 @@
-//! The messages of a transfer of many files: one byte of type, a file's number, then fields in
-//! big endian.
+//! The messages of a transfer of many files: a type byte, a file number, then big-endian fields.
 
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -13,41 +12,41 @@ const PART: u8 = 18;
 const FINISH: u8 = 19;
 const GIVE_UP: u8 = 20;
 const RESTART: u8 = 21;
-const ANSWER: u8 = 32;
+const OFFER_REPLY: u8 = 32;
 const VERDICT: u8 = 33;
 const CHECKING: u8 = 48;
 
-/// Bytes of a name at most.
+/// Longest name in bytes.
 pub(super) const MAX_NAME: usize = 1_024;
 /// Bytes before the content of `DATA`.
-const DATA_HEAD: usize = 1 + 4 + 4 + 1;
+const DATA_HEADER: usize = 1 + 4 + 4 + 1;
 
-const IS_EAGER: u8 = 1;
+const IS_IMMEDIATE: u8 = 1;
 const IS_DIRECTORY: u8 = 2;
 const HAS_SHA256: u8 = 4;
 
-/// A file that the sender has.
+/// A file that the sender offers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Offer {
     pub(super) size: u64,
     pub(super) name: String,
     pub(super) is_directory: bool,
-    /// The content follows without waiting for an answer.
-    pub(super) is_eager: bool,
+    /// The content follows without waiting for a reply.
+    pub(super) is_immediate: bool,
     pub(super) sha256: Option<[u8; 32]>,
 }
 
 /// What the receiver has of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum OfferReply {
     Nothing,
-    /// A part of an earlier transfer: the hashes of what stands there.
+    /// A temporary file of an interrupted transfer: the hashes of its parts.
     Partial(Vec<PartHash>),
-    /// A whole file of this name and size.
+    /// A complete file of this name and size: the hashes of its parts.
     Existing(Vec<PartHash>),
 }
 
-/// How a file ended at the receiver.
+/// The outcome of a file at the receiver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Stored,
@@ -70,24 +69,24 @@ pub(super) enum Message {
         part: u32,
         hash: PartHash,
     },
-    /// All parts were sent, so many of them.
+    /// All parts were sent; `sent` is their number.
     Finish {
         sent: u32,
         hash: [u8; 32],
     },
-    /// The sender cannot go on with this file.
+    /// The sender gives up this file.
     GiveUp(String),
-    /// What exists is different and shall make room: all parts follow.
+    /// The existing file differs and is to be replaced: all parts follow.
     Restart,
-    Answer(Answer),
+    OfferReply(OfferReply),
     Verdict(Verdict),
-    /// Either side reads so many bytes of its file, before which it has nothing else to say.
+    /// Progress of reading a file, in bytes, sent while there is nothing else to send.
     Checking(u64),
 }
 
-/// A `DATA` message with room for `bytes`; they are appended.
+/// Creates a `DATA` message with capacity for `bytes`, which the caller appends.
 pub(super) fn begin_data(id: u32, part: u32, encoding: u8, bytes: usize) -> BytesMut {
-    let mut out = BytesMut::with_capacity(DATA_HEAD + bytes);
+    let mut out = BytesMut::with_capacity(DATA_HEADER + bytes);
     out.put_u8(DATA);
     out.put_u32(id);
     out.put_u32(part);
@@ -107,7 +106,7 @@ impl Message {
                 begin(OFFER);
                 let flag = |is: bool, flag: u8| if is { flag } else { 0 };
                 out.put_u8(
-                    flag(offer.is_eager, IS_EAGER)
+                    flag(offer.is_immediate, IS_IMMEDIATE)
                         | flag(offer.is_directory, IS_DIRECTORY)
                         | flag(offer.sha256.is_some(), HAS_SHA256),
                 );
@@ -140,32 +139,32 @@ impl Message {
                 begin(CHECKING);
                 out.put_u64(*bytes);
             }
-            Self::Answer(answer) => {
-                begin(ANSWER);
-                let (kind, hashes) = match answer {
-                    Answer::Nothing => (0, &[][..]),
-                    Answer::Partial(hashes) => (1, &hashes[..]),
-                    Answer::Existing(hashes) => (2, &hashes[..]),
+            Self::OfferReply(reply) => {
+                begin(OFFER_REPLY);
+                let (kind, hashes) = match reply {
+                    OfferReply::Nothing => (0, &[][..]),
+                    OfferReply::Partial(hashes) => (1, &hashes[..]),
+                    OfferReply::Existing(hashes) => (2, &hashes[..]),
                 };
                 out.put_u8(kind);
                 hashes.iter().for_each(|hash| out.put_slice(hash));
             }
             Self::Verdict(verdict) => {
                 begin(VERDICT);
-                let (kind, words) = match verdict {
+                let (kind, text) = match verdict {
                     Verdict::Stored => (0, ""),
                     Verdict::Unchanged => (1, ""),
                     Verdict::Renamed(name) => (2, name.as_str()),
                     Verdict::Failed(why) => (3, why.as_str()),
                 };
                 out.put_u8(kind);
-                out.put_slice(truncated(words).as_bytes());
+                out.put_slice(truncated(text).as_bytes());
             }
         }
         out.freeze()
     }
 
-    /// The file's number and the message.
+    /// Returns the file number and the message.
     pub(super) fn decode(bytes: Bytes) -> Result<(u32, Self), FileError> {
         let mut fields = Fields(bytes);
         let kind = fields.byte()?;
@@ -188,7 +187,7 @@ impl Message {
                     size,
                     name,
                     is_directory: flags & IS_DIRECTORY != 0,
-                    is_eager: flags & IS_EAGER != 0,
+                    is_immediate: flags & IS_IMMEDIATE != 0,
                     sha256,
                 })
             }
@@ -213,17 +212,17 @@ impl Message {
                 }
                 Self::Checking(bytes)
             }
-            ANSWER => {
+            OFFER_REPLY => {
                 let kind = fields.byte()?;
-                let (hashes, rest) = fields.0.as_chunks::<32>();
-                if !rest.is_empty() || hashes.len() as u64 > MAX_PARTS {
-                    return Err(FileError::Protocol("an answer of a wrong length"));
+                let (hashes, remainder) = fields.0.as_chunks::<32>();
+                if !remainder.is_empty() || hashes.len() as u64 > MAX_PARTS {
+                    return Err(FileError::Protocol("a reply to an offer has a wrong length"));
                 }
-                Self::Answer(match kind {
-                    0 if hashes.is_empty() => Answer::Nothing,
-                    1 => Answer::Partial(hashes.to_vec()),
-                    2 => Answer::Existing(hashes.to_vec()),
-                    _ => return Err(FileError::Protocol("an answer that is none")),
+                Self::OfferReply(match kind {
+                    0 if hashes.is_empty() => OfferReply::Nothing,
+                    1 => OfferReply::Partial(hashes.to_vec()),
+                    2 => OfferReply::Existing(hashes.to_vec()),
+                    _ => return Err(FileError::Protocol("an unknown reply to an offer")),
                 })
             }
             VERDICT => Self::Verdict(match fields.byte()? {
@@ -231,7 +230,7 @@ impl Message {
                 1 => Verdict::Unchanged,
                 2 => Verdict::Renamed(text(&fields.0)),
                 3 => Verdict::Failed(text(&fields.0)),
-                _ => return Err(FileError::Protocol("a verdict that is none")),
+                _ => return Err(FileError::Protocol("an unknown verdict")),
             }),
             _ => return Err(FileError::Protocol("an unknown message")),
         };
@@ -239,7 +238,7 @@ impl Message {
     }
 }
 
-/// What is left of a message.
+/// The fields of a message that are not read yet.
 struct Fields(Bytes);
 
 impl Fields {
@@ -272,26 +271,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_survive_the_wire() {
+    fn messages_round_trip() {
         let offer = Offer {
             size: u64::MAX - 7,
             name: "d/ä.bin".into(),
             is_directory: false,
-            is_eager: true,
+            is_immediate: true,
             sha256: Some([3; 32]),
         };
         for message in [
             Message::Offer(offer.clone()),
-            Message::Offer(Offer { sha256: None, is_directory: true, is_eager: false, ..offer }),
+            Message::Offer(Offer {
+                sha256: None,
+                is_directory: true,
+                is_immediate: false,
+                ..offer
+            }),
             Message::Data { part: 5, encoding: 1, bytes: Bytes::from_static(b"xyz") },
             Message::Part { part: 9, hash: [7; 32] },
             Message::Finish { sent: 2, hash: [8; 32] },
             Message::GiveUp("why".into()),
             Message::Restart,
             Message::Checking(1 << 40),
-            Message::Answer(Answer::Nothing),
-            Message::Answer(Answer::Partial(vec![[1; 32], [2; 32]])),
-            Message::Answer(Answer::Existing(Vec::new())),
+            Message::OfferReply(OfferReply::Nothing),
+            Message::OfferReply(OfferReply::Partial(vec![[1; 32], [2; 32]])),
+            Message::OfferReply(OfferReply::Existing(Vec::new())),
             Message::Verdict(Verdict::Stored),
             Message::Verdict(Verdict::Unchanged),
             Message::Verdict(Verdict::Renamed("x.1".into())),
@@ -303,22 +307,22 @@ mod tests {
     }
 
     #[test]
-    fn every_cut_of_a_message_is_refused_or_shorter_text() {
+    fn truncated_and_extended_messages_are_refused() {
         let messages = [
             Message::Part { part: 9, hash: [7; 32] }.encode(1),
             Message::Finish { sent: 2, hash: [8; 32] }.encode(1),
-            Message::Answer(Answer::Partial(vec![[1; 32]])).encode(1),
+            Message::OfferReply(OfferReply::Partial(vec![[1; 32]])).encode(1),
         ];
         for message in messages {
             for end in 0..message.len() {
-                let answer_of_none = message[0] == ANSWER && end == 6;
-                assert!(answer_of_none || Message::decode(message.slice(..end)).is_err(), "{end}");
+                let is_empty_reply = message[0] == OFFER_REPLY && end == 6;
+                assert!(is_empty_reply || Message::decode(message.slice(..end)).is_err(), "{end}");
             }
             let longer = [&message[..], &[0]].concat();
             assert!(Message::decode(longer.into()).is_err());
         }
         for wrong in
-            [&b""[..], &[0; 5], &[99; 50], &[ANSWER, 0, 0, 0, 0, 3], &[VERDICT, 0, 0, 0, 0, 9]]
+            [&b""[..], &[0; 5], &[99; 50], &[OFFER_REPLY, 0, 0, 0, 0, 3], &[VERDICT, 0, 0, 0, 0, 9]]
         {
             assert!(Message::decode(Bytes::copy_from_slice(wrong)).is_err(), "{wrong:?}");
         }
@@ -326,13 +330,14 @@ mod tests {
             size: 0,
             name: "x".repeat(MAX_NAME + 1),
             is_directory: false,
-            is_eager: false,
+            is_immediate: false,
             sha256: None,
         };
         let longest = Offer { name: "x".repeat(MAX_NAME), ..long.clone() };
         assert!(Message::decode(Message::Offer(longest).encode(1)).is_ok());
         assert!(Message::decode(Message::Offer(long).encode(1)).is_err());
-        let hashes = |count: u64| Message::Answer(Answer::Partial(vec![[1; 32]; count as usize]));
+        let hashes =
+            |count: u64| Message::OfferReply(OfferReply::Partial(vec![[1; 32]; count as usize]));
         assert!(Message::decode(hashes(MAX_PARTS).encode(1)).is_ok());
         assert!(Message::decode(hashes(MAX_PARTS + 1).encode(1)).is_err());
     }

@@ -1,13 +1,14 @@
-//! Many files over one or more connections: directories, empty files, large files in parts over
-//! all connections, resumption, each file verified before it gets its name.
+//! Transfer of many files over one or more connections: directories, empty files, large files in
+//! parts over all connections, resumption. Each file is verified before it gets its final name.
 //!
-//! A [`Sender`] and a [`Receiver`] are shared by all connections of a transfer; each end calls
-//! `run` once for each connection, from a thread or task of its own.
+//! All connections of a transfer share a [`Sender`] at one end and a [`Receiver`] at the other.
+//! Each end calls `run` once for each connection, from a thread or task of its own.
 //!
-//! A file is cut into parts whose length is a power of two, so that each part is a subtree of the
-//! file's BLAKE3 hash: parts are hashed where they are sent and received, in any order and over
-//! any connection, and the file's hash follows from theirs. What an interrupted transfer left
-//! behind is hashed part by part, and parts that have the right hash already are not sent again.
+//! A file is divided into parts whose length is a power of two, so that each part is a subtree of
+//! the file's BLAKE3 hash: parts are hashed when they are sent and received, in any order and over
+//! any connection, and their hashes give the hash of the file. After an interrupted transfer the
+//! receiver hashes the remaining data part by part, and parts with a matching hash are not sent
+//! again.
 
 mod collect;
 mod compress;
@@ -15,7 +16,7 @@ mod incoming;
 mod message;
 mod receiver;
 mod sender;
-mod side;
+mod sha256sum;
 mod tree;
 
 pub use collect::{Entry, FileSet, Skipped};
@@ -23,20 +24,20 @@ pub use compress::Compression;
 pub use receiver::Receiver;
 pub use sender::Sender;
 
-/// What became of a file or directory.
+/// The result for a file or directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileReport {
-    /// The name in the receiver's directory, with `/` between its components.
+    /// Name in the receiver's directory, with `/` between the components.
     pub name: String,
-    /// Bytes; 0 for a directory.
+    /// Size in bytes; 0 for a directory.
     pub size: u64,
-    /// Bytes of it that were not there already and had to be sent, before compression.
+    /// Bytes that were sent because the receiver did not have them, before compression.
     pub sent: u64,
-    /// How it ended.
+    /// Its outcome.
     pub outcome: Outcome,
 }
 
-/// How a file or directory ended.
+/// The outcome of a file or directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It was received, verified and stored.
@@ -44,14 +45,14 @@ pub enum Outcome {
         /// BLAKE3 hash of the content; `None` for a directory.
         hash: Option<[u8; 32]>,
     },
-    /// It was received, verified and stored under another name, as its own was taken.
+    /// It was received, verified and stored under another name, because its own exists.
     Renamed {
         /// BLAKE3 hash of the content.
         hash: [u8; 32],
-        /// The name that it got.
+        /// The new name.
         to: String,
     },
-    /// A file of this name and content was there already.
+    /// A file of this name and content exists already.
     Unchanged {
         /// BLAKE3 hash of the content.
         hash: [u8; 32],
@@ -61,7 +62,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// The content's hash, where there is one.
+    /// Returns the hash of the content, if there is one.
     #[must_use]
     pub fn hash(&self) -> Option<&[u8; 32]> {
         match self {
@@ -72,51 +73,51 @@ impl Outcome {
     }
 }
 
-/// What happens while files are transferred.
+/// Progress of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress<'a> {
-    /// A file begins.
+    /// The transfer of a file begins.
     Begin {
-        /// Its number in this transfer.
+        /// Number of the file in this transfer.
         id: u32,
         /// Its name.
         name: &'a str,
-        /// Its bytes.
+        /// Size in bytes.
         size: u64,
     },
-    /// So many more of its bytes were sent or received, or were found to be there already.
+    /// Further bytes were sent or received, or the receiver has them already.
     Bytes {
         /// The file's number.
         id: u32,
         /// Bytes.
         bytes: u64,
     },
-    /// So many more of its bytes were read to be compared with what is there, at this end or at
-    /// the other. Nothing was sent, and the same bytes may be read more than once: a large file takes
-    /// its time.
+    /// Further bytes were read at either end to compare them with existing data. Nothing was sent,
+    /// and the same bytes may be read more than once: this reports that a long check makes
+    /// progress.
     Checking {
         /// The file's number.
         id: u32,
         /// Bytes.
         bytes: u64,
     },
-    /// A file or directory is done, well or not.
+    /// The transfer of a file or directory has ended, successfully or not.
     End {
         /// Its number.
         id: u32,
-        /// What became of it.
+        /// Its result.
         report: &'a FileReport,
     },
 }
 
-/// What happens to a received file whose name is taken by another content.
+/// What the receiver does with a file if its name exists with other content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Existing {
-    /// It is not taken.
+    /// Refuses the received file.
     #[default]
     Refuse,
-    /// It replaces the other.
+    /// Replaces the existing file.
     Overwrite,
-    /// It gets a free name: `NAME.1` and so on.
+    /// Stores the received file under a free name: `NAME.1` and so on.
     Rename,
 }

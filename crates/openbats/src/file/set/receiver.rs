@@ -1,22 +1,22 @@
-//! The receiving end of a transfer of many files.
+//! The receiver of a transfer of many files.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::compress;
-use super::incoming::{self, Incoming, Reserved};
-use super::message::{Answer, Message, Offer, Verdict};
-use super::tree::{Cut, PartHash, PartHasher, Pulse};
-use super::{Existing, FileReport, Outcome, Progress, side};
+use super::incoming::{self, IncomingFile, Reserved};
+use super::message::{Message, Offer, OfferReply, Verdict};
+use super::tree::{PartHash, PartHasher, PartLayout, ReadProgress};
+use super::{Existing, FileReport, Outcome, Progress, sha256sum};
 use crate::connection::Connection;
 use crate::file::storage::local;
 use crate::file::{CHUNK, FileError};
 
-/// Files at a time that are open or whose hashes are kept.
+/// Limit of files that are open or whose hashes are kept at a time.
 const MAX_OPEN: usize = 512;
 
-/// Receives files and directories into a directory. Shared by all connections of a transfer.
+/// Receives files and directories into a directory. All connections of a transfer share it.
 #[derive(Debug)]
 pub struct Receiver {
     directory: PathBuf,
@@ -30,50 +30,51 @@ pub struct Receiver {
 
 #[derive(Debug, Default)]
 struct State {
-    slots: BTreeMap<u32, Slot>,
+    files: BTreeMap<u32, FileState>,
     open: usize,
     reports: Vec<FileReport>,
 }
 
 impl State {
-    /// What is known of a file from now on; those of which much is known are counted.
-    fn keep(&mut self, id: u32, slot: Slot) {
-        self.open += usize::from(slot.is_costly());
-        if self.slots.insert(id, slot).is_some_and(|before| before.is_costly()) {
+    /// Sets the state of a file and counts the files that hold resources.
+    fn set_state(&mut self, id: u32, file_state: FileState) {
+        self.open += usize::from(file_state.holds_resources());
+        if self.files.insert(id, file_state).is_some_and(|before| before.holds_resources()) {
             self.open = self.open.saturating_sub(1);
         }
     }
 }
 
-impl Slot {
-    /// It holds an open file or the hashes of one.
-    fn is_costly(&self) -> bool {
+impl FileState {
+    /// Whether it holds an open file or the hashes of one.
+    fn holds_resources(&self) -> bool {
         !matches!(self, Self::Settled)
     }
 }
 
-/// What is known of a file that was offered.
+/// The state of an offered file.
 #[derive(Clone, Debug)]
-enum Slot {
-    Open(Arc<Incoming>, Arc<Mutex<u64>>),
-    /// A file of this name and size is there; its parts have these hashes.
+enum FileState {
+    Open(Arc<IncomingFile>, Arc<Mutex<u64>>),
+    /// A file of this name and size exists; its parts have these hashes.
     Existing(Arc<(Offer, PathBuf, Vec<PartHash>)>),
-    /// It is settled; what still comes for it is ignored.
+    /// Its outcome is known; further messages for it are ignored.
     Settled,
 }
 
-/// The part that a connection is in.
-struct Current {
+/// The part that a connection is receiving.
+struct CurrentPart {
     id: u32,
     part: u32,
     at: u64,
     hasher: PartHasher,
-    incoming: Arc<Incoming>,
+    incoming: Arc<IncomingFile>,
     bytes: Arc<Mutex<u64>>,
 }
 
 impl Receiver {
-    /// Files go into `directory`, other contents are not replaced, and the disk is the limit.
+    /// Stores files in `directory`. By default existing files with other content are not replaced,
+    /// and the size is not limited.
     #[must_use]
     pub fn new(directory: impl Into<PathBuf>) -> Self {
         Self {
@@ -87,29 +88,29 @@ impl Receiver {
         }
     }
 
-    /// What happens to a file whose name is taken by another content.
+    /// What to do with a file whose name exists with other content.
     #[must_use]
     pub fn existing(mut self, existing: Existing) -> Self {
         self.existing = existing;
         self
     }
 
-    /// Bytes of a file at most.
+    /// Largest size of a file in bytes; by default there is no limit.
     #[must_use]
     pub fn max_size(mut self, bytes: u64) -> Self {
         self.max_size = bytes;
         self
     }
 
-    /// Files and directories at most, a million by default.
+    /// Largest number of files and directories; by default a million.
     #[must_use]
     pub fn max_entries(mut self, entries: usize) -> Self {
         self.max_entries = entries;
         self
     }
 
-    /// Keeps nothing of what is settled: [`run`](Self::run) has told of it by
-    /// [`Progress::End`], and [`reports`](Self::reports) has only the rest.
+    /// Does not keep the reports of settled files: [`run`](Self::run) passes them to its observer
+    /// as [`Progress::End`], and [`reports`](Self::reports) returns only the others.
     #[must_use]
     pub fn without_reports(mut self) -> Self {
         self.keeps_reports = false;
@@ -120,125 +121,134 @@ impl Receiver {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Receives over one of the transfer's connections until the sender has finished it.
+    /// Receives over one connection of the transfer until the sender has finished it.
     ///
-    /// What is wrong with a single file is told to the sender and reported, and the others go on.
+    /// An error of a single file is reported here and to the sender, and the transfer of the others
+    /// continues.
     ///
     /// # Errors
-    /// The sender broke the rules, or the connection broke. The connection is of no use then;
-    /// what was received of large files is kept for another time.
+    /// The sender violated the protocol, or the connection failed. The connection must not be used
+    /// any more; the received data of large files is kept for a later transfer.
     pub async fn run(
         &self,
         connection: &Connection,
         observe: impl Fn(Progress<'_>),
     ) -> Result<(), FileError> {
-        let mut current: Option<Current> = None;
+        let mut current: Option<CurrentPart> = None;
         while let Some(bytes) = connection.recv().await? {
             let (id, message) = Message::decode(bytes)?;
-            // Both ends are told that a long look at a file goes on. Where there is no room for that,
-            // something else moves.
-            let tell = |bytes| {
+            // Report to both ends that a long check makes progress. If the send buffer is full,
+            // other data shows it.
+            let report = |bytes| {
                 let _ = connection.try_send(Message::Checking(bytes).encode(id));
                 observe(Progress::Checking { id, bytes });
             };
-            let answer = self.take(id, message, &mut current, &observe, &mut Pulse::new(&tell))?;
-            if let Some(answer) = answer {
-                connection.send(answer.encode(id)).await?;
+            let reply = self.handle_message(
+                id,
+                message,
+                &mut current,
+                &observe,
+                &mut ReadProgress::new(&report),
+            )?;
+            if let Some(reply) = reply {
+                connection.send(reply.encode(id)).await?;
             }
         }
-        // The sender has every verdict and may leave without a word more.
+        // The sender has every verdict and may close the connection without finishing it.
         let _ = connection.finish().await;
         Ok(())
     }
 
-    /// What became of everything that was offered, as far as it is kept. Call it when all connections
-    /// are done.
+    /// Returns the results of all offered files, as far as they are kept. To be called when all
+    /// connections are done.
     #[must_use]
     pub fn reports(&self) -> Vec<FileReport> {
         let state = self.lock();
         let mut reports = state.reports.clone();
-        for slot in state.slots.values() {
-            let (name, size, sent) = match slot {
-                Slot::Open(incoming, bytes) => {
+        for file_state in state.files.values() {
+            let (name, size, sent) = match file_state {
+                FileState::Open(incoming, bytes) => {
                     let sent = *bytes.lock().unwrap_or_else(PoisonError::into_inner);
-                    (incoming.name.clone(), incoming.cut.size, sent)
+                    (incoming.name.clone(), incoming.layout.size, sent)
                 }
-                Slot::Existing(existing) => (existing.0.name.clone(), existing.0.size, 0),
-                Slot::Settled => continue,
+                FileState::Existing(existing) => (existing.0.name.clone(), existing.0.size, 0),
+                FileState::Settled => continue,
             };
-            let outcome = Outcome::Failed("the transfer broke off".into());
+            let outcome = Outcome::Failed("the transfer was interrupted".into());
             reports.push(FileReport { name, size, sent, outcome });
         }
         reports
     }
 
-    /// Takes a message; what is to be answered.
-    fn take(
+    /// Processes a message; returns the reply.
+    fn handle_message(
         &self,
         id: u32,
         message: Message,
-        current: &mut Option<Current>,
+        current: &mut Option<CurrentPart>,
         observe: &impl Fn(Progress<'_>),
-        pulse: &mut Pulse<'_>,
+        progress: &mut ReadProgress<'_>,
     ) -> Result<Option<Message>, FileError> {
         match message {
-            Message::Offer(offer) => self.on_offer(id, offer, observe, pulse),
+            Message::Offer(offer) => self.on_offer(id, offer, observe, progress),
             Message::Data { part, encoding, bytes } => {
                 let result = self.on_data(id, part, encoding, &bytes, current, observe);
                 self.settle_failure(id, result.map(|()| None), observe)
             }
             Message::Part { part, hash } => {
                 let result = self.on_part(id, part, hash, current);
-                let result =
-                    result.and_then(|is_complete| self.complete(id, is_complete, observe, pulse));
+                let result = result
+                    .and_then(|is_complete| self.complete(id, is_complete, observe, progress));
                 self.settle_failure(id, result, observe)
             }
-            Message::Finish { sent, hash } => match self.slot(id)? {
-                Slot::Open(incoming, _) => {
+            Message::Finish { sent, hash } => match self.file_state(id)? {
+                FileState::Open(incoming, _) => {
                     let result = incoming
                         .on_finish(sent, hash)
-                        .and_then(|is_complete| self.complete(id, is_complete, observe, pulse));
+                        .and_then(|is_complete| self.complete(id, is_complete, observe, progress));
                     self.settle_failure(id, result, observe)
                 }
-                Slot::Existing(existing) => {
-                    let result = self.confirm(&existing, hash, pulse);
+                FileState::Existing(existing) => {
+                    let result = self.confirm(&existing, hash, progress);
                     let result =
                         result.map(|()| Some(self.unchanged(id, &existing, hash, observe)));
                     self.settle_failure(id, result, observe)
                 }
-                Slot::Settled => Ok(None),
+                FileState::Settled => Ok(None),
             },
             Message::GiveUp(why) => {
-                // The sender knows; only this side's report is missing.
+                // The sender has reported its own failure; only the local report is missing.
                 self.settle_failure(id, Err(FileError::Peer(why)), observe).map(|_| None)
             }
-            Message::Restart => match self.slot(id)? {
-                Slot::Existing(existing) => {
+            Message::Restart => match self.file_state(id)? {
+                FileState::Existing(existing) => {
                     let (offer, target, _) = &*existing;
                     let result = match self.existing {
                         Existing::Refuse => Err(FileError::Exists(target.clone())),
-                        _ => self.open(id, offer.clone(), target.clone(), pulse).map(Some),
+                        _ => self.open(id, offer.clone(), target.clone(), progress).map(Some),
                     };
                     self.settle_failure(id, result, observe)
                 }
-                Slot::Settled => Ok(None),
-                Slot::Open(..) => Err(FileError::Protocol("a file that has begun was begun again")),
+                FileState::Settled => Ok(None),
+                FileState::Open(..) => {
+                    Err(FileError::Protocol("a restart of a file that is being received"))
+                }
             },
             Message::Checking(bytes) => {
-                if matches!(self.slot(id)?, Slot::Open(..) | Slot::Existing(_)) {
+                if matches!(self.file_state(id)?, FileState::Open(..) | FileState::Existing(_)) {
                     observe(Progress::Checking { id, bytes });
                 }
                 Ok(None)
             }
-            Message::Answer(_) | Message::Verdict(_) => {
-                Err(FileError::Protocol("an answer of the side that asks"))
+            Message::OfferReply(_) | Message::Verdict(_) => {
+                Err(FileError::Protocol("the sender sent a message of the receiver"))
             }
         }
     }
 
-    fn slot(&self, id: u32) -> Result<Slot, FileError> {
+    fn file_state(&self, id: u32) -> Result<FileState, FileError> {
         let unknown = FileError::Protocol("a file that was not offered");
-        self.lock().slots.get(&id).cloned().ok_or(unknown)
+        self.lock().files.get(&id).cloned().ok_or(unknown)
     }
 
     fn on_offer(
@@ -246,25 +256,25 @@ impl Receiver {
         id: u32,
         offer: Offer,
         observe: &impl Fn(Progress<'_>),
-        pulse: &mut Pulse<'_>,
+        progress: &mut ReadProgress<'_>,
     ) -> Result<Option<Message>, FileError> {
         {
             let mut state = self.lock();
-            if state.slots.len() >= self.max_entries {
+            if state.files.len() >= self.max_entries {
                 return Err(FileError::Protocol("more files than announced"));
             }
             if state.open >= MAX_OPEN {
                 return Err(FileError::Protocol("too many files at a time"));
             }
-            if state.slots.insert(id, Slot::Settled).is_some() {
+            if state.files.insert(id, FileState::Settled).is_some() {
                 return Err(FileError::Protocol("a file was offered twice"));
             }
         }
         observe(Progress::Begin { id, name: &offer.name, size: offer.size });
         let (name, size) = (offer.name.clone(), offer.size);
-        match self.prepare(id, offer, pulse) {
-            Ok(Prepared::Answer(answer)) => Ok(answer),
-            Ok(Prepared::Directory) => {
+        match self.prepare(id, offer, progress) {
+            Ok(OfferHandling::OfferReply(reply)) => Ok(reply),
+            Ok(OfferHandling::Directory) => {
                 let outcome = Outcome::Stored { hash: None };
                 self.report(id, FileReport { name, size, sent: 0, outcome }, observe);
                 Ok(Some(Message::Verdict(Verdict::Stored)))
@@ -278,31 +288,39 @@ impl Receiver {
         }
     }
 
-    fn prepare(&self, id: u32, offer: Offer, pulse: &mut Pulse<'_>) -> Result<Prepared, FileError> {
+    fn prepare(
+        &self,
+        id: u32,
+        offer: Offer,
+        progress: &mut ReadProgress<'_>,
+    ) -> Result<OfferHandling, FileError> {
         let target = incoming::place(&self.directory, &offer.name)?;
         if offer.is_directory {
             incoming::make_directory(&target)?;
-            return Ok(Prepared::Directory);
+            return Ok(OfferHandling::Directory);
         }
         if offer.size > self.max_size {
             return Err(FileError::TooLarge { size: offer.size, limit: self.max_size });
         }
-        let is_eager = offer.is_eager;
-        if !is_eager {
+        let is_immediate = offer.is_immediate;
+        if !is_immediate {
             if let Some(file) = incoming::existing(&target, offer.size)? {
-                let cut = Cut::new(offer.size);
-                let hashes =
-                    cut.hash_parts(&file, pulse).map_err(|error| local("read", &target, error))?;
-                let slot = Slot::Existing(Arc::new((offer, target, hashes.clone())));
-                self.lock().keep(id, slot);
-                return Ok(Prepared::Answer(Some(Message::Answer(Answer::Existing(hashes)))));
+                let layout = PartLayout::new(offer.size);
+                let hashes = layout
+                    .hash_parts(&file, progress)
+                    .map_err(|error| local("read", &target, error))?;
+                let file_state = FileState::Existing(Arc::new((offer, target, hashes.clone())));
+                self.lock().set_state(id, file_state);
+                return Ok(OfferHandling::OfferReply(Some(Message::OfferReply(
+                    OfferReply::Existing(hashes),
+                ))));
             }
             if target.symlink_metadata().is_ok() && self.existing == Existing::Refuse {
                 return Err(FileError::Exists(target));
             }
         }
-        let answer = self.open(id, offer, target, pulse)?;
-        Ok(Prepared::Answer((!is_eager).then_some(answer)))
+        let reply = self.open(id, offer, target, progress)?;
+        Ok(OfferHandling::OfferReply((!is_immediate).then_some(reply)))
     }
 
     fn open(
@@ -310,15 +328,15 @@ impl Receiver {
         id: u32,
         offer: Offer,
         target: PathBuf,
-        pulse: &mut Pulse<'_>,
+        progress: &mut ReadProgress<'_>,
     ) -> Result<Message, FileError> {
-        let cut = Cut::new(offer.size);
+        let layout = PartLayout::new(offer.size);
         let (incoming, hashes) =
-            Incoming::open(target, offer.name, cut, offer.sha256, &self.reserved, pulse)?;
-        self.lock().keep(id, Slot::Open(Arc::new(incoming), Arc::default()));
-        Ok(Message::Answer(match hashes.is_empty() {
-            true => Answer::Nothing,
-            false => Answer::Partial(hashes),
+            IncomingFile::open(target, offer.name, layout, offer.sha256, &self.reserved, progress)?;
+        self.lock().set_state(id, FileState::Open(Arc::new(incoming), Arc::default()));
+        Ok(Message::OfferReply(match hashes.is_empty() {
+            true => OfferReply::Nothing,
+            false => OfferReply::Partial(hashes),
         }))
     }
 
@@ -328,30 +346,30 @@ impl Receiver {
         part: u32,
         encoding: u8,
         bytes: &[u8],
-        current: &mut Option<Current>,
+        current: &mut Option<CurrentPart>,
         observe: &impl Fn(Progress<'_>),
     ) -> Result<(), FileError> {
         let is_new =
             current.as_ref().is_none_or(|current| (current.id, current.part) != (id, part));
         if is_new {
-            *current = match self.slot(id)? {
-                Slot::Open(incoming, bytes) if incoming.has_part(part) => {
-                    let hasher = incoming.cut.hasher(part);
-                    Some(Current { id, part, at: 0, hasher, incoming, bytes })
+            *current = match self.file_state(id)? {
+                FileState::Open(incoming, bytes) if incoming.has_part(part) => {
+                    let hasher = incoming.layout.hasher(part);
+                    Some(CurrentPart { id, part, at: 0, hasher, incoming, bytes })
                 }
-                Slot::Settled => return Ok(()),
-                _ => return Err(FileError::Protocol("a part that was not asked for")),
+                FileState::Settled => return Ok(()),
+                _ => return Err(FileError::Protocol("a part that was not requested")),
             };
         }
         let Some(current) = current else { return Ok(()) };
-        let plain = compress::decode(encoding, bytes)?;
-        let plain = plain.as_deref().unwrap_or(bytes);
-        let count = plain.len() as u64;
-        if plain.len() > CHUNK || current.at + count > current.incoming.cut.len(part) {
+        let decoded = compress::decode(encoding, bytes)?;
+        let decoded = decoded.as_deref().unwrap_or(bytes);
+        let count = decoded.len() as u64;
+        if decoded.len() > CHUNK || current.at + count > current.incoming.layout.len(part) {
             return Err(FileError::Protocol("more data than announced"));
         }
-        current.hasher.update(plain);
-        current.incoming.write(part, current.at, plain)?;
+        current.hasher.update(decoded);
+        current.incoming.write(part, current.at, decoded)?;
         current.at += count;
         *current.bytes.lock().unwrap_or_else(PoisonError::into_inner) += count;
         observe(Progress::Bytes { id, bytes: count });
@@ -363,15 +381,15 @@ impl Receiver {
         id: u32,
         part: u32,
         hash: PartHash,
-        current: &mut Option<Current>,
+        current: &mut Option<CurrentPart>,
     ) -> Result<bool, FileError> {
-        if matches!(self.slot(id)?, Slot::Settled) {
+        if matches!(self.file_state(id)?, FileState::Settled) {
             *current = None;
             return Ok(false);
         }
         match current.take() {
             Some(current) if (current.id, current.part) == (id, part) => {
-                if current.at != current.incoming.cut.len(part) {
+                if current.at != current.incoming.layout.len(part) {
                     return Err(FileError::Protocol("less data than announced"));
                 }
                 if current.hasher.finish() != hash {
@@ -379,7 +397,7 @@ impl Receiver {
                 }
                 current.incoming.on_part(part, hash)
             }
-            _ => Err(FileError::Protocol("the end of a part that was not begun")),
+            _ => Err(FileError::Protocol("the end of a part that has no data")),
         }
     }
 
@@ -388,43 +406,44 @@ impl Receiver {
         id: u32,
         is_complete: bool,
         observe: &impl Fn(Progress<'_>),
-        pulse: &mut Pulse<'_>,
+        progress: &mut ReadProgress<'_>,
     ) -> Result<Option<Message>, FileError> {
         if !is_complete {
             return Ok(None);
         }
-        let Slot::Open(incoming, bytes) = self.slot(id)? else { return Ok(None) };
-        let (verdict, hash) = incoming.store(self.existing, pulse)?;
+        let FileState::Open(incoming, bytes) = self.file_state(id)? else { return Ok(None) };
+        let (verdict, hash) = incoming.store(self.existing, progress)?;
         let outcome = match &verdict {
             Verdict::Unchanged => Outcome::Unchanged { hash },
             Verdict::Renamed(to) => Outcome::Renamed { hash, to: to.clone() },
             Verdict::Stored | Verdict::Failed(_) => Outcome::Stored { hash: Some(hash) },
         };
         let sent = *bytes.lock().unwrap_or_else(PoisonError::into_inner);
-        let (name, size) = (incoming.name.clone(), incoming.cut.size);
+        let (name, size) = (incoming.name.clone(), incoming.layout.size);
         self.report(id, FileReport { name, size, sent, outcome }, observe);
         Ok(Some(Message::Verdict(verdict)))
     }
 
-    /// Whether what exists is what the sender has.
+    /// Verifies that the existing file is the sender's.
     fn confirm(
         &self,
         (offer, target, hashes): &(Offer, PathBuf, Vec<PartHash>),
         hash: [u8; 32],
-        pulse: &mut Pulse<'_>,
+        progress: &mut ReadProgress<'_>,
     ) -> Result<(), FileError> {
-        if Cut::new(offer.size).root(hashes) != hash {
+        if PartLayout::new(offer.size).root(hashes) != hash {
             return Err(FileError::Corrupt(offer.name.clone()));
         }
         let Some(wanted) = &offer.sha256 else { return Ok(()) };
         let Some(file) = incoming::existing(target, offer.size)? else {
             return Err(FileError::Changed(target.clone()));
         };
-        let found = side::hash(&file, pulse).map_err(|error| local("read", target, error))?;
+        let found =
+            sha256sum::hash(&file, progress).map_err(|error| local("read", target, error))?;
         if found != *wanted {
             return Err(FileError::Checksum(offer.name.clone()));
         }
-        incoming::confirm_side(target, Some(wanted), self.existing)
+        incoming::ensure_hash_file(target, Some(wanted), self.existing)
     }
 
     fn unchanged(
@@ -441,7 +460,7 @@ impl Receiver {
         Message::Verdict(Verdict::Unchanged)
     }
 
-    /// A file's own failure settles the file; a broken rule ends the connection.
+    /// An error of a single file settles the file; a protocol violation closes the connection.
     fn settle_failure(
         &self,
         id: u32,
@@ -450,16 +469,16 @@ impl Receiver {
     ) -> Result<Option<Message>, FileError> {
         let error = match result {
             Err(error @ FileError::Protocol(_)) => return Err(error),
-            Ok(answer) => return Ok(answer),
+            Ok(reply) => return Ok(reply),
             Err(error) => error,
         };
-        let (name, size, sent) = match self.slot(id)? {
-            Slot::Open(incoming, bytes) => {
+        let (name, size, sent) = match self.file_state(id)? {
+            FileState::Open(incoming, bytes) => {
                 let sent = *bytes.lock().unwrap_or_else(PoisonError::into_inner);
-                (incoming.name.clone(), incoming.cut.size, sent)
+                (incoming.name.clone(), incoming.layout.size, sent)
             }
-            Slot::Existing(existing) => (existing.0.name.clone(), existing.0.size, 0),
-            Slot::Settled => return Ok(None),
+            FileState::Existing(existing) => (existing.0.name.clone(), existing.0.size, 0),
+            FileState::Settled => return Ok(None),
         };
         let outcome = Outcome::Failed(error.to_string());
         self.report(id, FileReport { name, size, sent, outcome }, observe);
@@ -469,15 +488,15 @@ impl Receiver {
     fn report(&self, id: u32, report: FileReport, observe: &impl Fn(Progress<'_>)) {
         observe(Progress::End { id, report: &report });
         let mut state = self.lock();
-        state.keep(id, Slot::Settled);
+        state.set_state(id, FileState::Settled);
         if self.keeps_reports {
             state.reports.push(report);
         }
     }
 }
 
-/// What an offer leads to.
-enum Prepared {
+/// How an offer is handled.
+enum OfferHandling {
     Directory,
-    Answer(Option<Message>),
+    OfferReply(Option<Message>),
 }

@@ -1,4 +1,4 @@
-//! The sending end of a transfer of many files.
+//! The sender of a transfer of many files.
 
 use std::collections::VecDeque;
 use std::fs::{File, Metadata};
@@ -10,19 +10,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
 use super::compress::{self, Compression};
-use super::message::{Answer, Message, Offer, Verdict, begin_data};
-use super::tree::{Cut, PartHash, Pulse};
+use super::message::{Message, Offer, OfferReply, Verdict, begin_data};
+use super::tree::{PartHash, PartLayout, ReadProgress};
 use super::{Entry, FileReport, FileSet, Outcome, Progress};
 use crate::connection::Connection;
 use crate::error::RecvError;
 use crate::file::storage::local;
 use crate::file::{CHUNK, FileError};
 
-/// Files up to this size are sent without asking first whether they are there: the answer would
-/// take longer.
-const EAGER: u64 = CHUNK as u64;
+/// Files up to this size are sent with their offer: to wait for the receiver's reply would take
+/// longer.
+const MAX_IMMEDIATE: u64 = CHUNK as u64;
 
-/// Sends a set of files and directories. Shared by all connections of a transfer.
+/// Sends a set of files and directories. All connections of a transfer share it.
 #[derive(Debug)]
 pub struct Sender {
     set: FileSet,
@@ -32,16 +32,18 @@ pub struct Sender {
 
 #[derive(Debug)]
 struct State {
-    /// Entries that were not offered yet.
+    /// Entries that are not offered yet.
     waiting: VecDeque<u32>,
-    /// Parts of files that were.
+    /// Parts to send, of files that were offered.
     parts: VecDeque<(Arc<Outgoing>, u32)>,
     reports: Vec<Option<FileReport>>,
+    /// Entries whose outcome is not known yet.
     unsettled: usize,
-    /// Bytes of each entry that were sent.
+    /// Bytes sent of each entry.
     sent: Vec<u64>,
-    /// Hashes of those that wait for their verdict or have it.
+    /// Hashes of the files that are finished or wait for their verdict.
     hashes: Vec<Option<[u8; 32]>>,
+    /// Connections that wait for a job.
     idle: Vec<Waker>,
 }
 
@@ -49,11 +51,11 @@ struct State {
 #[derive(Debug)]
 struct Outgoing {
     id: u32,
-    cut: Cut,
+    layout: PartLayout,
     file: File,
     metadata: Metadata,
-    /// What the receiver has.
-    there: Vec<PartHash>,
+    /// Hashes of the parts that the receiver has.
+    receiver_hashes: Vec<PartHash>,
     progress: Mutex<PartsDone>,
 }
 
@@ -64,7 +66,7 @@ struct PartsDone {
     sent: u32,
 }
 
-/// What a connection does next.
+/// The next task of a connection.
 enum Job {
     Part(Arc<Outgoing>, u32),
     Offer(u32),
@@ -73,7 +75,7 @@ enum Job {
 }
 
 impl Sender {
-    /// Will send these.
+    /// Creates the sender of these files.
     #[must_use]
     pub fn new(set: FileSet) -> Self {
         let count = set.entries().len();
@@ -89,14 +91,14 @@ impl Sender {
         Self { set, compression: None, state: Mutex::new(state) }
     }
 
-    /// Contents are compressed on their way.
+    /// Compresses the contents for the transfer.
     #[must_use]
     pub fn compression(mut self, compression: Option<Compression>) -> Self {
         self.compression = compression;
         self
     }
 
-    /// What is sent.
+    /// Returns the set of files to send.
     #[must_use]
     pub fn set(&self) -> &FileSet {
         &self.set
@@ -110,39 +112,41 @@ impl Sender {
         self.set.entries().get(id as usize)
     }
 
-    /// What became of each entry of the set, in its order; `None` for what is not settled yet.
+    /// Returns the result of each entry of the set, in its order; `None` while an entry is not
+    /// settled.
     #[must_use]
     pub fn reports(&self) -> Vec<Option<FileReport>> {
         self.lock().reports.clone()
     }
 
-    /// Sends over one of the transfer's connections until everything is settled.
+    /// Sends over one connection of the transfer until all entries are settled: their outcomes are
+    /// known.
     ///
-    /// What is wrong with a single file is reported, and the others go on.
+    /// An error of a single file is reported, and the transfer of the others continues.
     ///
     /// # Errors
-    /// The receiver broke the rules, or the connection broke: then whatever is not settled has
-    /// failed, on the other connections, too. A new transfer goes on where this one stopped.
+    /// The receiver violated the protocol, or the connection failed: then all entries that are not
+    /// settled fail, on the other connections, too. A new transfer resumes where this one stopped.
     pub async fn run(
         &self,
         connection: &Connection,
         observe: impl Fn(Progress<'_>),
     ) -> Result<(), FileError> {
-        let result = self.work(connection, &observe).await;
+        let result = self.run_jobs(connection, &observe).await;
         if let Err(error) = &result {
-            self.give_up(&format!("the transfer broke off: {error}"), &observe);
+            self.fail_unsettled(&format!("the transfer was interrupted: {error}"), &observe);
         }
         result
     }
 
-    async fn work(
+    async fn run_jobs(
         &self,
         connection: &Connection,
         observe: &impl Fn(Progress<'_>),
     ) -> Result<(), FileError> {
         loop {
             while let Some(bytes) = connection.try_recv() {
-                self.take(bytes, observe)?;
+                self.handle_message(bytes, observe)?;
             }
             match self.next_job() {
                 Job::Part(file, part) => {
@@ -150,22 +154,22 @@ impl Sender {
                         continue;
                     }
                     let done = self.send_part(connection, &file, part, observe).await;
-                    self.settle_local(connection, file.id, done, observe).await?;
+                    self.settle_result(connection, file.id, done, observe).await?;
                 }
                 Job::Offer(id) => {
                     let done = self.offer(connection, id, observe).await;
-                    self.settle_local(connection, id, done, observe).await?;
+                    self.settle_result(connection, id, done, observe).await?;
                 }
                 Job::Wait => {
                     if let Some(bytes) = self.wait(connection).await? {
-                        self.take(bytes, observe)?;
+                        self.handle_message(bytes, observe)?;
                     }
                 }
                 Job::Done => break,
             }
         }
-        // Everything is settled: how the connection ends changes nothing. The receiver's end is
-        // awaited, so that it does not wait for ours.
+        // Everything is settled, so that errors do not matter. Wait for the receiver to finish, so
+        // that it does not wait for this end.
         let _ = connection.finish().await;
         while let Ok(Some(_)) = connection.recv().await {}
         Ok(())
@@ -187,7 +191,7 @@ impl Sender {
         self.lock().reports.get(id as usize).is_none_or(Option::is_some)
     }
 
-    /// A message of the receiver, or nothing when there may be something else to do.
+    /// Returns a message of the receiver, or `None` when another job may be ready.
     async fn wait(&self, connection: &Connection) -> Result<Option<bytes::Bytes>, FileError> {
         let mut receiving = pin!(connection.recv());
         let received = poll_fn(|context| {
@@ -210,7 +214,9 @@ impl Sender {
         received: Option<Result<Option<bytes::Bytes>, RecvError>>,
     ) -> Result<Option<bytes::Bytes>, FileError> {
         match received {
-            Some(Ok(None)) => Err(FileError::Protocol("the receiver left before the end")),
+            Some(Ok(None)) => {
+                Err(FileError::Protocol("the receiver finished before the end of the transfer"))
+            }
             Some(Ok(Some(bytes))) => Ok(Some(bytes)),
             Some(Err(error)) => Err(error.into()),
             None => Ok(None),
@@ -221,15 +227,15 @@ impl Sender {
         std::mem::take(&mut state.idle)
     }
 
-    /// Takes a verdict. An answer is returned.
-    fn take(
+    /// Processes a message of the receiver; returns replies to offers.
+    fn handle_message(
         &self,
         bytes: bytes::Bytes,
         observe: &impl Fn(Progress<'_>),
-    ) -> Result<Option<(u32, Answer)>, FileError> {
+    ) -> Result<Option<(u32, OfferReply)>, FileError> {
         let (id, message) = Message::decode(bytes)?;
         let outcome = match message {
-            Message::Answer(answer) => return Ok(Some((id, answer))),
+            Message::OfferReply(reply) => return Ok(Some((id, reply))),
             Message::Verdict(verdict) => verdict,
             Message::Checking(bytes) => {
                 if !self.is_settled(id) {
@@ -237,7 +243,7 @@ impl Sender {
                 }
                 return Ok(None);
             }
-            _ => return Err(FileError::Protocol("a request of the side that answers")),
+            _ => return Err(FileError::Protocol("the receiver sent a message of the sender")),
         };
         let hash = self.lock().hashes.get(id as usize).copied().flatten();
         let outcome = match (outcome, hash) {
@@ -271,8 +277,8 @@ impl Sender {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Settles everything that is not.
-    fn give_up(&self, why: &str, observe: &impl Fn(Progress<'_>)) {
+    /// Settles all remaining entries as failed.
+    fn fail_unsettled(&self, why: &str, observe: &impl Fn(Progress<'_>)) {
         let open: Vec<u32> = {
             let mut state = self.lock();
             state.waiting.clear();
@@ -285,8 +291,8 @@ impl Sender {
         }
     }
 
-    /// What went wrong on this side with one file is told; the connection's end is passed on.
-    async fn settle_local(
+    /// Reports a local error of one file to the peer; passes connection errors on.
+    async fn settle_result(
         &self,
         connection: &Connection,
         id: u32,
@@ -321,7 +327,7 @@ impl Sender {
             size: entry.size,
             name: entry.name.clone(),
             is_directory: entry.is_directory,
-            is_eager: false,
+            is_immediate: false,
             sha256: entry.sha256,
         };
         if entry.is_directory {
@@ -332,92 +338,94 @@ impl Sender {
         let (metadata, file) = match opened {
             Ok(opened) => opened,
             Err(error) => {
-                // The receiver has not heard of it: nothing must be taken back.
+                // The file has not been offered: the receiver need not be notified.
                 let error = local("open", &entry.source, error);
                 self.settle(id, Outcome::Failed(error.to_string()), observe);
                 return Ok(());
             }
         };
         offer.size = metadata.len();
-        offer.is_eager = offer.size <= EAGER;
-        let cut = Cut::new(offer.size);
-        let is_eager = offer.is_eager;
+        offer.is_immediate = offer.size <= MAX_IMMEDIATE;
+        let layout = PartLayout::new(offer.size);
+        let is_immediate = offer.is_immediate;
         connection.send(Message::Offer(offer).encode(id)).await?;
         let mut file = Outgoing {
             id,
-            cut,
+            layout,
             file,
             metadata,
-            there: Vec::new(),
+            receiver_hashes: Vec::new(),
             progress: Mutex::new(PartsDone {
-                hashes: vec![[0; 32]; cut.parts as usize],
-                left: cut.parts,
+                hashes: vec![[0; 32]; layout.parts as usize],
+                left: layout.parts,
                 sent: 0,
             }),
         };
-        if is_eager {
-            return match cut.parts {
+        if is_immediate {
+            return match layout.parts {
                 0 => self.finish(connection, &file).await,
                 _ => self.send_part(connection, &file, 0, observe).await,
             };
         }
-        let mut answer = self.answer(connection, id, observe).await?;
-        if let Some(Answer::Existing(hashes)) = &answer {
-            if self.is_there(connection, &file, hashes, observe)? {
+        let mut reply = self.receive_reply(connection, id, observe).await?;
+        if let Some(OfferReply::Existing(hashes)) = &reply {
+            if self.receiver_has_file(connection, &file, hashes, observe)? {
                 return self.finish(connection, &file).await;
             }
             connection.send(Message::Restart.encode(id)).await?;
-            answer = self.answer(connection, id, observe).await?;
+            reply = self.receive_reply(connection, id, observe).await?;
         }
-        match answer {
+        match reply {
             // It was refused.
             None => return Ok(()),
-            Some(Answer::Nothing) => {}
-            Some(Answer::Partial(hashes)) if hashes.len() == cut.parts as usize => {
-                file.there = hashes;
+            Some(OfferReply::Nothing) => {}
+            Some(OfferReply::Partial(hashes)) if hashes.len() == layout.parts as usize => {
+                file.receiver_hashes = hashes;
             }
-            Some(_) => return Err(FileError::Protocol("an answer that does not fit the file")),
+            Some(_) => return Err(FileError::Protocol("the reply does not match the file")),
         }
         let file = Arc::new(file);
         let mut state = self.lock();
-        state.parts.extend((0..cut.parts).map(|part| (file.clone(), part)));
+        state.parts.extend((0..layout.parts).map(|part| (file.clone(), part)));
         let wakers = Self::wake(&mut state);
         drop(state);
         wakers.into_iter().for_each(Waker::wake);
         Ok(())
     }
 
-    /// The answer to an offer; `None` if the file was refused.
-    async fn answer(
+    /// Waits for the reply to an offer; `None` if the file was refused.
+    async fn receive_reply(
         &self,
         connection: &Connection,
         id: u32,
         observe: &impl Fn(Progress<'_>),
-    ) -> Result<Option<Answer>, FileError> {
+    ) -> Result<Option<OfferReply>, FileError> {
         loop {
             let received = connection.recv().await;
             let Some(bytes) = Self::received(Some(received))? else { continue };
-            match self.take(bytes, observe)? {
-                Some((answered, answer)) if answered == id => return Ok(Some(answer)),
-                Some(_) => return Err(FileError::Protocol("an answer that nobody asked for")),
+            match self.handle_message(bytes, observe)? {
+                Some((replied, reply)) if replied == id => return Ok(Some(reply)),
+                Some(_) => {
+                    return Err(FileError::Protocol("a reply to a file that was not offered"));
+                }
                 None if self.is_settled(id) => return Ok(None),
                 None => {}
             }
         }
     }
 
-    /// Whether the receiver's file is the same; then nothing is left to be sent.
-    fn is_there(
+    /// Whether the receiver's file is the same, so that nothing has to be sent.
+    fn receiver_has_file(
         &self,
         connection: &Connection,
         file: &Outgoing,
         hashes: &[PartHash],
         observe: &impl Fn(Progress<'_>),
     ) -> Result<bool, FileError> {
-        if hashes.len() != file.cut.parts as usize {
-            return Err(FileError::Protocol("an answer that does not fit the file"));
+        if hashes.len() != file.layout.parts as usize {
+            return Err(FileError::Protocol("the reply does not match the file"));
         }
-        for (part, hash) in (0..file.cut.parts).zip(hashes) {
+        for (part, hash) in (0..file.layout.parts).zip(hashes) {
             if self.hash_part(connection, file, part, observe)? != *hash {
                 return Ok(false);
             }
@@ -425,11 +433,11 @@ impl Sender {
         let mut progress = file.progress.lock().unwrap_or_else(PoisonError::into_inner);
         progress.hashes = hashes.to_vec();
         progress.left = 0;
-        observe(Progress::Bytes { id: file.id, bytes: file.cut.size });
+        observe(Progress::Bytes { id: file.id, bytes: file.layout.size });
         Ok(true)
     }
 
-    /// The hash of a part; both ends are told that it goes on.
+    /// Hashes a part and reports the progress to both ends.
     fn hash_part(
         &self,
         connection: &Connection,
@@ -438,12 +446,12 @@ impl Sender {
         observe: &impl Fn(Progress<'_>),
     ) -> Result<PartHash, FileError> {
         let id = file.id;
-        let tell = |bytes| {
-            // Where there is no room for it, something else moves.
+        let report = |bytes| {
+            // If the send buffer is full, other data shows that the transfer makes progress.
             let _ = connection.try_send(Message::Checking(bytes).encode(id));
             observe(Progress::Checking { id, bytes });
         };
-        let hash = file.cut.hash_part(&file.file, part, &mut Pulse::new(&tell));
+        let hash = file.layout.hash_part(&file.file, part, &mut ReadProgress::new(&report));
         hash.map_err(|error| self.read_error(file, error))
     }
 
@@ -464,22 +472,24 @@ impl Sender {
         observe: &impl Fn(Progress<'_>),
     ) -> Result<(), FileError> {
         let id = file.id;
-        let there = file.there.get(part as usize);
-        let is_there = match there {
-            Some(there) => self.hash_part(connection, file, part, observe)? == *there,
+        let receiver_hash = file.receiver_hashes.get(part as usize);
+        let receiver_has_part = match receiver_hash {
+            Some(receiver_hash) => {
+                self.hash_part(connection, file, part, observe)? == *receiver_hash
+            }
             None => false,
         };
-        let hash = match (is_there, there) {
-            (true, Some(there)) => {
-                observe(Progress::Bytes { id, bytes: file.cut.len(part) });
-                *there
+        let hash = match (receiver_has_part, receiver_hash) {
+            (true, Some(receiver_hash)) => {
+                observe(Progress::Bytes { id, bytes: file.layout.len(part) });
+                *receiver_hash
             }
             _ => self.send_content(connection, file, part, observe).await?,
         };
         if self.is_settled(id) {
             return Ok(());
         }
-        if !is_there {
+        if !receiver_has_part {
             connection.send(Message::Part { part, hash }.encode(id)).await?;
         }
         let is_last = {
@@ -488,7 +498,7 @@ impl Sender {
                 *place = hash;
             }
             progress.left -= 1;
-            progress.sent += u32::from(!is_there);
+            progress.sent += u32::from(!receiver_has_part);
             progress.left == 0
         };
         match is_last {
@@ -497,7 +507,7 @@ impl Sender {
         }
     }
 
-    /// Sends the bytes of a part; their hash.
+    /// Sends the bytes of a part and returns their hash.
     async fn send_content(
         &self,
         connection: &Connection,
@@ -506,19 +516,19 @@ impl Sender {
         observe: &impl Fn(Progress<'_>),
     ) -> Result<PartHash, FileError> {
         let id = file.id;
-        let mut hasher = file.cut.hasher(part);
-        let (offset, length) = (file.cut.offset(part), file.cut.len(part));
+        let mut hasher = file.layout.hasher(part);
+        let (offset, length) = (file.layout.offset(part), file.layout.len(part));
         let mut at = 0;
         let mut buffer = vec![0; CHUNK];
         while at < length {
             let want = usize::try_from(length - at).unwrap_or(CHUNK).min(CHUNK);
-            let piece = &mut buffer[..want];
+            let chunk = &mut buffer[..want];
             file.file
-                .read_exact_at(piece, offset + at)
+                .read_exact_at(chunk, offset + at)
                 .map_err(|error| self.read_error(file, error))?;
-            hasher.update(piece);
-            let (encoding, packed) = compress::encode(self.compression, piece);
-            let content = packed.as_deref().unwrap_or(piece);
+            hasher.update(chunk);
+            let (encoding, compressed) = compress::encode(self.compression, chunk);
+            let content = compressed.as_deref().unwrap_or(chunk);
             let mut message = begin_data(id, part, encoding, content.len());
             message.extend_from_slice(content);
             connection.send(message.freeze()).await?;
@@ -527,9 +537,9 @@ impl Sender {
                 *sent += want as u64;
             }
             observe(Progress::Bytes { id, bytes: want as u64 });
-            // The receiver need not take all of it before it says no.
+            // The receiver may refuse the file before it has received all of it.
             while let Some(bytes) = connection.try_recv() {
-                self.take(bytes, observe)?;
+                self.handle_message(bytes, observe)?;
             }
             if self.is_settled(id) {
                 break;
@@ -547,7 +557,7 @@ impl Sender {
         }
         let (sent, hash) = {
             let progress = file.progress.lock().unwrap_or_else(PoisonError::into_inner);
-            (progress.sent, file.cut.root(&progress.hashes))
+            (progress.sent, file.layout.root(&progress.hashes))
         };
         if let Some(place) = self.lock().hashes.get_mut(file.id as usize) {
             *place = Some(hash);

@@ -1,4 +1,4 @@
-//! A file's BLAKE3 hash from the hashes of its parts.
+//! Computes a file's BLAKE3 hash from the hashes of its parts.
 
 use std::fs::File;
 use std::io;
@@ -8,57 +8,57 @@ use blake3::hazmat::{
     HasherExt, Mode, left_subtree_len, merge_subtrees_non_root, merge_subtrees_root,
 };
 
-/// Bytes of a part of files of the usual size.
+/// Part size in bytes of most files.
 const PART: u64 = 4 << 20;
-/// Parts of a file at most, so that a list of their hashes stays small.
+/// Most parts of a file, so that a list of their hashes stays small.
 pub(super) const MAX_PARTS: u64 = 1 << 14;
 
-/// The hash of a part; that of the file where it is the only one.
+/// The hash of a part; if a file has only one part, the hash of the file.
 pub(super) type PartHash = [u8; 32];
 
-/// Bytes that are read before someone is told that it goes on: so often that nobody takes a slow
-/// disk for a standstill.
-const BEAT: u64 = 8 << 20;
+/// Bytes between two reports of progress: frequent enough that a slow disk does not look like a
+/// stall.
+const REPORT_INTERVAL: u64 = 8 << 20;
 
-/// Tells of what is read and not sent, from time to time and at its end.
-pub(super) struct Pulse<'a> {
+/// Reports the number of bytes read, at intervals and when dropped.
+pub(super) struct ReadProgress<'a> {
     bytes: u64,
-    tell: &'a dyn Fn(u64),
+    report: &'a dyn Fn(u64),
 }
 
-impl<'a> Pulse<'a> {
-    pub(super) fn new(tell: &'a dyn Fn(u64)) -> Self {
-        Self { bytes: 0, tell }
+impl<'a> ReadProgress<'a> {
+    pub(super) fn new(report: &'a dyn Fn(u64)) -> Self {
+        Self { bytes: 0, report }
     }
 
-    /// So many more bytes were read.
-    pub(super) fn beat(&mut self, bytes: u64) {
+    /// Counts bytes that were read.
+    pub(super) fn add(&mut self, bytes: u64) {
         self.bytes += bytes;
-        if self.bytes >= BEAT {
-            (self.tell)(std::mem::take(&mut self.bytes));
+        if self.bytes >= REPORT_INTERVAL {
+            (self.report)(std::mem::take(&mut self.bytes));
         }
     }
 }
 
-impl Drop for Pulse<'_> {
+impl Drop for ReadProgress<'_> {
     fn drop(&mut self) {
         if self.bytes > 0 {
-            (self.tell)(self.bytes);
+            (self.report)(self.bytes);
         }
     }
 }
 
-/// How a file of some size is cut.
+/// How a file is divided into parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Cut {
+pub(super) struct PartLayout {
     pub(super) size: u64,
-    /// Bytes of each part but the last, a power of two.
+    /// Size in bytes of each part but the last, a power of two.
     pub(super) part_size: u64,
     /// 0 for an empty file.
     pub(super) parts: u32,
 }
 
-impl Cut {
+impl PartLayout {
     pub(super) fn new(size: u64) -> Self {
         let mut part_size = PART;
         while size.div_ceil(part_size) > MAX_PARTS {
@@ -72,12 +72,12 @@ impl Cut {
         u64::from(part) * self.part_size
     }
 
-    /// Bytes of a part.
+    /// Size of a part in bytes.
     pub(super) fn len(&self, part: u32) -> u64 {
         self.size.saturating_sub(self.offset(part)).min(self.part_size)
     }
 
-    /// A hasher for one part.
+    /// Creates a hasher for one part.
     pub(super) fn hasher(&self, part: u32) -> PartHasher {
         let mut hasher = blake3::Hasher::new();
         let is_whole = self.parts <= 1;
@@ -87,7 +87,7 @@ impl Cut {
         PartHasher { hasher, is_whole }
     }
 
-    /// The file's hash from all of its parts' hashes.
+    /// Computes the file's hash from the hashes of all its parts.
     pub(super) fn root(&self, parts: &[PartHash]) -> [u8; 32] {
         match parts {
             [] => *blake3::hash(b"").as_bytes(),
@@ -117,12 +117,12 @@ impl Cut {
         }
     }
 
-    /// The hash of a part of a file on disk.
+    /// Computes the hash of a part of a file on disk.
     pub(super) fn hash_part(
         &self,
         file: &File,
         part: u32,
-        pulse: &mut Pulse<'_>,
+        progress: &mut ReadProgress<'_>,
     ) -> io::Result<PartHash> {
         let mut hasher = self.hasher(part);
         let mut buffer = vec![0; super::super::CHUNK];
@@ -132,37 +132,37 @@ impl Cut {
             file.read_exact_at(&mut buffer[..want], at)?;
             hasher.update(&buffer[..want]);
             at += want as u64;
-            pulse.beat(want as u64);
+            progress.add(want as u64);
         }
         Ok(hasher.finish())
     }
 
-    /// The hashes of the parts of a file that may have holes. A part that is a hole has no hash
-    /// and gets zeros, so that a large file of which little has arrived is quickly looked through.
+    /// Computes the hashes of the parts of a sparse file. A part that is a hole gets zeros instead
+    /// of its hash, so that a large file with little data is processed quickly.
     pub(super) fn hash_parts_of_sparse(
         &self,
         file: &File,
-        pulse: &mut Pulse<'_>,
+        progress: &mut ReadProgress<'_>,
     ) -> io::Result<Vec<PartHash>> {
         (0..self.parts)
             .map(|part| match is_hole(file, self.offset(part), self.len(part)) {
                 true => Ok([0; 32]),
-                false => self.hash_part(file, part, pulse),
+                false => self.hash_part(file, part, progress),
             })
             .collect()
     }
 
-    /// The hashes of all parts of a file on disk.
+    /// Computes the hashes of all parts of a file on disk.
     pub(super) fn hash_parts(
         &self,
         file: &File,
-        pulse: &mut Pulse<'_>,
+        progress: &mut ReadProgress<'_>,
     ) -> io::Result<Vec<PartHash>> {
-        (0..self.parts).map(|part| self.hash_part(file, part, pulse)).collect()
+        (0..self.parts).map(|part| self.hash_part(file, part, progress)).collect()
     }
 }
 
-/// Whether a range of a file was never written. A file system that cannot tell says no.
+/// Whether a range of a file is a hole. False on file systems that cannot report holes.
 fn is_hole(file: &File, offset: u64, length: u64) -> bool {
     #[cfg(target_os = "linux")]
     {
@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_hash_from_parts_is_that_of_the_whole() {
+    fn the_root_of_part_hashes_is_the_file_hash() {
         for size in [
             0,
             1,
@@ -218,30 +218,30 @@ mod tests {
             7 * PART - 1,
         ] {
             let content: Vec<u8> = (0..size).map(|x| (x * 31 + x / 977) as u8).collect();
-            let cut = Cut::new(size);
+            let layout = PartLayout::new(size);
             let mut hashes = Vec::new();
             for (part, bytes) in content.chunks(PART as usize).enumerate() {
-                let mut hasher = cut.hasher(part as u32);
-                assert_eq!(cut.len(part as u32), bytes.len() as u64);
+                let mut hasher = layout.hasher(part as u32);
+                assert_eq!(layout.len(part as u32), bytes.len() as u64);
                 let (first, second) = bytes.split_at(bytes.len() / 3);
                 hasher.update(first);
                 hasher.update(second);
                 hashes.push(hasher.finish());
             }
-            assert_eq!(hashes.len(), cut.parts as usize);
-            assert_eq!(cut.root(&hashes), *blake3::hash(&content).as_bytes(), "{size}");
+            assert_eq!(hashes.len(), layout.parts as usize);
+            assert_eq!(layout.root(&hashes), *blake3::hash(&content).as_bytes(), "{size}");
         }
     }
 
     #[test]
-    fn holes_have_no_hash_and_what_is_written_has() {
+    fn parts_with_data_are_hashed_and_holes_are_not() {
         let path = std::env::temp_dir().join(format!("openbats-holes-{}", std::process::id()));
         let file = File::options().read(true).write(true).create(true).truncate(true).open(&path);
         let file = file.unwrap();
-        let cut = Cut::new(1 << 40);
+        let layout = PartLayout::new(1 << 40);
         file.set_len(1 << 40).unwrap();
-        file.write_all_at(b"x", cut.offset(5) + 7).unwrap();
-        let hashes = cut.hash_parts_of_sparse(&file, &mut Pulse::new(&|_| {})).unwrap();
+        file.write_all_at(b"x", layout.offset(5) + 7).unwrap();
+        let hashes = layout.hash_parts_of_sparse(&file, &mut ReadProgress::new(&|_| {})).unwrap();
         std::fs::remove_file(path).unwrap();
         for (part, hash) in hashes.iter().enumerate() {
             assert_eq!(*hash != [0; 32], part == 5, "{part}");
@@ -249,13 +249,13 @@ mod tests {
     }
 
     #[test]
-    fn files_of_any_size_have_a_bounded_number_of_parts() {
+    fn the_number_of_parts_is_bounded() {
         for size in [1 << 30, 1 << 36, (1 << 36) + 1, 1 << 45, u64::MAX / 2, u64::MAX] {
-            let cut = Cut::new(size);
-            assert!(u64::from(cut.parts) <= MAX_PARTS && cut.parts > 0, "{size}");
-            assert!(cut.part_size.is_power_of_two());
-            assert_eq!(cut.offset(cut.parts - 1) + cut.len(cut.parts - 1), size);
+            let layout = PartLayout::new(size);
+            assert!(u64::from(layout.parts) <= MAX_PARTS && layout.parts > 0, "{size}");
+            assert!(layout.part_size.is_power_of_two());
+            assert_eq!(layout.offset(layout.parts - 1) + layout.len(layout.parts - 1), size);
         }
-        assert_eq!(Cut::new(1 << 36).part_size, PART);
+        assert_eq!(PartLayout::new(1 << 36).part_size, PART);
     }
 }

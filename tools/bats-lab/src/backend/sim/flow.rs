@@ -1,4 +1,4 @@
-//! Flows of messages in virtual time: as much as goes or at a rate, one or several at once.
+//! Flows of messages in virtual time, with or without a rate limit, one or several at once.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,59 +9,59 @@ use bats_proto::relay::RelayStats;
 use bats_proto::{ConnectionHandle, ConnectionStats, Event, SendError, Timestamp};
 use bytes::Bytes;
 
-use super::carrier::Carrier;
 use super::mesh::TcpState;
-use super::world::{End, Happened, World};
+use super::simulation::{End, EndEvent, Simulation};
+use super::transport::SimTransport;
 use crate::protocol::reading::NO_WINDOW;
 
-/// Time between two looks.
-pub(super) const TICK: Duration = Duration::from_millis(10);
-/// Virtual time between two glimpses.
-const GLIMPSE: Duration = Duration::from_millis(500);
-/// How long a connection may take.
-pub(super) const PATIENCE: Duration = Duration::from_secs(20);
-/// How long messages that may be lost are waited for at the end.
+/// Sampling interval.
+pub(super) const SAMPLE_INTERVAL: Duration = Duration::from_millis(10);
+/// Virtual time between two snapshots.
+const SNAPSHOT_INTERVAL: Duration = Duration::from_millis(500);
+/// Time limit to establish a connection.
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
+/// Time to wait at the end for messages that may be lost.
 const DRAIN: Duration = Duration::from_secs(2);
-/// Flow, number and time of sending.
-const HEAD: usize = 24;
+/// Size of the message header: flow, number and time of sending.
+const HEADER_BYTES: usize = 24;
 
-/// A flow.
+/// The configuration of a flow.
 #[derive(Clone, Debug)]
-pub(super) struct Plan {
-    pub(super) carrier: Carrier,
-    /// From the main flow's first byte.
+pub(super) struct FlowConfig {
+    pub(super) transport: SimTransport,
+    /// Relative to the first byte of the main flow.
     pub(super) start: Duration,
     pub(super) end: Duration,
-    /// Bits a second of messages; as much as goes if not said.
+    /// Message rate in bits per second; `None` for no limit.
     pub(super) rate: Option<f64>,
-    /// Bytes of a message.
+    /// Message size in bytes.
     pub(super) size: usize,
 }
 
-/// What is known of a flow at a moment.
+/// A sample of the state of a flow.
 #[derive(Clone, Debug)]
-pub(super) struct Moment {
+pub(super) struct FlowSample {
     /// Seconds from the main flow's first byte.
     pub(super) at: f64,
     /// Bytes of messages that have become deliverable.
     pub(super) delivered: u64,
-    /// Milliseconds, RFC 3550, section 6.4.1; of messages.
+    /// Jitter of messages in ms (RFC 3550 section 6.4.1).
     pub(super) jitter: f64,
-    pub(super) sender: Option<Sender>,
+    pub(super) sender: Option<SenderState>,
 }
 
-/// The state of what sends a flow. What is not known or has no limit is no number.
+/// Sender state of a flow. Unknown or unlimited values are NaN.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sender {
+pub(super) struct SenderState {
     pub(super) cwnd_bytes: f64,
     pub(super) smoothed_rtt_ms: f64,
     pub(super) delivery_bps: f64,
     pub(super) pacing_bps: f64,
-    /// The share of packets that it thinks lost on the way, in per cent.
+    /// Packet loss that the sender estimates, in percent.
     pub(super) loss_percent: f64,
 }
 
-impl From<&ConnectionStats> for Sender {
+impl From<&ConnectionStats> for SenderState {
     fn from(stats: &ConnectionStats) -> Self {
         Self {
             cwnd_bytes: match stats.cwnd_bytes as f64 {
@@ -79,7 +79,7 @@ impl From<&ConnectionStats> for Sender {
     }
 }
 
-impl From<&TcpState> for Sender {
+impl From<&TcpState> for SenderState {
     fn from(state: &TcpState) -> Self {
         Self {
             cwnd_bytes: state.cwnd_bytes as f64,
@@ -91,60 +91,70 @@ impl From<&TcpState> for Sender {
     }
 }
 
-/// What became of a flow.
+/// The result of a flow.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Flown {
-    pub(super) moments: Vec<Moment>,
-    /// Of messages that may be lost: when each was sent in seconds, and whether it has arrived.
+pub(super) struct FlowOutcome {
+    pub(super) samples: Vec<FlowSample>,
+    /// For messages that may be lost: time of sending in seconds, and whether it arrived.
     pub(super) messages: Vec<(f32, bool)>,
-    /// Segments of a model of TCP, and those of them that were sent again.
+    /// Segments sent by a TCP model, and retransmitted segments among them.
     pub(super) transmissions: Option<(u64, u64)>,
 }
 
-/// What became of all.
+/// The results of all flows.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outcome {
-    pub(super) flows: Vec<Flown>,
-    /// Seconds, and the bytes before each link.
+    pub(super) flows: Vec<FlowOutcome>,
+    /// Time in seconds, and bytes queued in front of each link.
     pub(super) queues: Vec<(f64, Vec<usize>)>,
     pub(super) relays: Vec<RelayStats>,
 }
 
-/// Changes of the links: when, and all of them.
+/// Link changes: time, and the settings of all links from then on.
 pub(super) type Changes = Vec<(Duration, Vec<[LinkConfig; 2]>)>;
 
-/// What can be seen while flows run.
+/// Intermediate figures of running flows.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Glimpse {
+pub(super) struct Snapshot {
     /// Seconds from the main flow's first byte.
     pub(super) at: f64,
-    /// What all flows together delivered since the glimpse before.
+    /// Goodput of all flows since the previous snapshot.
     pub(super) mbps: f64,
-    /// Mean of the round-trip times of messages since the glimpse before, where they are measured.
+    /// Mean RTT of messages since the previous snapshot, if measured.
     pub(super) rtt_ms: Option<f64>,
-    /// The longest queue on the way.
+    /// Longest queue on the path.
     pub(super) queue_kilobytes: f64,
 }
 
-/// Runs flows; the first is the one that time counts from. What can be seen meanwhile is told to `tell`,
-/// by virtual time.
+/// Runs flows; time counts from the first of them. Passes snapshots to `on_snapshot` as virtual
+/// time proceeds.
 ///
 /// # Errors
-/// Where no connection comes about or ends early, or a message arrives altered, twice or, in a
+/// If a connection is not established or ends early; if a message arrives corrupted, twice or, in a
 /// reliable mode, out of order.
 pub(super) fn run(
-    world: &mut World,
-    plans: &[Plan],
+    simulation: &mut Simulation,
+    configs: &[FlowConfig],
     changes: &Changes,
-    tell: &dyn Fn(Glimpse),
+    on_snapshot: &dyn Fn(Snapshot),
 ) -> Result<Outcome> {
-    let flows = plans.iter().map(|plan| Flow::new(plan.clone())).collect();
+    let flows = configs.iter().map(|config| Flow::new(config.clone())).collect();
     let by_handle = BTreeMap::new();
-    Run { world, flows, by_handle, zero: None, changes, changed: 0, tell, told: (0.0, 0) }.go()
+    Run {
+        simulation,
+        flows,
+        by_handle,
+        time_zero: None,
+        changes,
+        changed: 0,
+        on_snapshot,
+        last_snapshot: (0.0, 0),
+    }
+    .run()
 }
 
 struct Flow {
-    plan: Plan,
+    config: FlowConfig,
     has_begun: bool,
     handle: Option<ConnectionHandle>,
     server: Option<ConnectionHandle>,
@@ -152,18 +162,18 @@ struct Flow {
     is_blocked: bool,
     is_closed: bool,
     sent: u64,
-    /// The next message of a reliable flow.
+    /// Next expected message of a reliable flow.
     expected: u64,
     received_bytes: u64,
     transit: Option<f64>,
     jitter: f64,
-    flown: Flown,
+    outcome: FlowOutcome,
 }
 
 impl Flow {
-    fn new(plan: Plan) -> Self {
+    fn new(config: FlowConfig) -> Self {
         Self {
-            plan,
+            config,
             has_begun: false,
             handle: None,
             server: None,
@@ -175,50 +185,56 @@ impl Flow {
             received_bytes: 0,
             transit: None,
             jitter: 0.0,
-            flown: Flown::default(),
+            outcome: FlowOutcome::default(),
         }
     }
 
-    /// When the next message goes out; at once where as much goes as goes.
+    /// When the next message is due; immediately if the flow has no rate limit.
     fn due(&self) -> Option<Timestamp> {
         let established = self.established.filter(|_| !self.is_blocked)?;
-        let gap = self.plan.rate.map_or(0.0, |rate| self.plan.size as f64 * 8.0 / rate);
+        let gap = self.config.rate.map_or(0.0, |rate| self.config.size as f64 * 8.0 / rate);
         Some(established + Duration::from_secs_f64(gap * self.sent as f64))
     }
 
     fn message(&self, flow: usize, now: Timestamp) -> Bytes {
-        let mut bytes = vec![self.sent as u8; self.plan.size.max(HEAD)];
+        let mut bytes = vec![self.sent as u8; self.config.size.max(HEADER_BYTES)];
         bytes[..8].copy_from_slice(&(flow as u64).to_le_bytes());
         bytes[8..16].copy_from_slice(&self.sent.to_le_bytes());
-        bytes[16..HEAD].copy_from_slice(&now.as_nanos().to_le_bytes());
+        bytes[16..HEADER_BYTES].copy_from_slice(&now.as_nanos().to_le_bytes());
         bytes.into()
     }
 
-    /// Whether a message is as one of this flow's is.
+    /// Whether length and content of a message are those that this flow sent.
     fn is_intact(&self, message: &[u8]) -> bool {
         let number = message.get(8).copied().unwrap_or_default();
-        message.len() == self.plan.size.max(HEAD)
-            && message[HEAD..].iter().all(|&byte| byte == number)
+        message.len() == self.config.size.max(HEADER_BYTES)
+            && message[HEADER_BYTES..].iter().all(|&byte| byte == number)
     }
 
-    /// Takes a message that has arrived.
-    fn take(&mut self, number: u64, sent: Timestamp, now: Timestamp, message: &[u8]) -> Result<()> {
+    /// Accepts a message that has arrived.
+    fn accept(
+        &mut self,
+        number: u64,
+        sent: Timestamp,
+        now: Timestamp,
+        message: &[u8],
+    ) -> Result<()> {
         if !self.is_intact(message) {
-            bail!("message {number} arrived altered");
+            bail!("message {number} arrived corrupted");
         }
-        if self.plan.carrier.is_reliable() {
+        if self.config.transport.is_reliable() {
             if number != self.expected {
-                bail!("message {number} arrived where {} was due", self.expected);
+                bail!("message {number} arrived, expected {}", self.expected);
             }
             self.expected += 1;
         } else {
             let index = usize::try_from(number).unwrap_or(usize::MAX);
-            match self.flown.messages.get_mut(index) {
+            match self.outcome.messages.get_mut(index) {
                 Some((_, arrived)) if !*arrived => *arrived = true,
-                // The link has doubled it, and nobody looks for that in datagrams as they are.
-                Some(_) if self.plan.carrier == Carrier::Udp => return Ok(()),
+                // The link duplicated it; plain datagrams have no duplicate detection.
+                Some(_) if self.config.transport == SimTransport::Udp => return Ok(()),
                 Some(_) => bail!("message {number} arrived twice"),
-                None => bail!("message {number} arrived and was never sent"),
+                None => bail!("message {number} arrived but was never sent"),
             }
         }
         self.received_bytes += message.len() as u64;
@@ -231,172 +247,175 @@ impl Flow {
 }
 
 struct Run<'a> {
-    world: &'a mut World,
+    simulation: &'a mut Simulation,
     flows: Vec<Flow>,
-    /// The flow of each of the clients' connections.
+    /// Flow by connection of the client.
     by_handle: BTreeMap<(usize, ConnectionHandle), usize>,
-    /// When the first flow could send.
-    zero: Option<Timestamp>,
+    /// When the first flow could send: the origin of time.
+    time_zero: Option<Timestamp>,
     changes: &'a Changes,
-    /// How many changes have been made.
+    /// Number of link changes applied.
     changed: usize,
-    tell: &'a dyn Fn(Glimpse),
-    /// Seconds and bytes delivered in all at the last glimpse.
-    told: (f64, u64),
+    on_snapshot: &'a dyn Fn(Snapshot),
+    /// Time in seconds and bytes delivered by all flows at the last snapshot.
+    last_snapshot: (f64, u64),
 }
 
 impl Run<'_> {
-    fn go(mut self) -> Result<Outcome> {
-        let begin = self.world.now();
+    fn run(mut self) -> Result<Outcome> {
+        let start = self.simulation.now();
         let mut outcome = Outcome::default();
         self.connect(0)?;
-        let mut tick = None;
+        let mut next_sample = None;
         loop {
-            let now = self.world.now();
-            if self.zero.is_none() && now >= begin + PATIENCE {
+            let now = self.simulation.now();
+            if self.time_zero.is_none() && now >= start + CONNECT_TIMEOUT {
                 bail!(
-                    "no connection came about over this way in {} simulated seconds",
-                    PATIENCE.as_secs()
+                    "no connection was established over this path within {} simulated seconds",
+                    CONNECT_TIMEOUT.as_secs()
                 );
             }
-            let (measured, end) = match self.zero {
-                Some(zero) => self.ends(zero),
-                None => (begin + PATIENCE, begin + PATIENCE),
+            let (measured, end) = match self.time_zero {
+                Some(time_zero) => self.end_times(time_zero),
+                None => (start + CONNECT_TIMEOUT, start + CONNECT_TIMEOUT),
             };
-            if self.zero.is_some() && now >= end {
+            if self.time_zero.is_some() && now >= end {
                 break;
             }
-            tick = tick.or(self.zero);
-            let tick_due = tick.filter(|&at| at <= measured);
-            let until = self.next_due().into_iter().chain(tick_due).chain([end]).min();
-            for happened in self.world.step(until.unwrap_or(end).max(now)) {
-                self.on_event(happened)?;
+            next_sample = next_sample.or(self.time_zero);
+            let sample_due = next_sample.filter(|&at| at <= measured);
+            let until = self.next_due().into_iter().chain(sample_due).chain([end]).min();
+            for event in self.simulation.step(until.unwrap_or(end).max(now)) {
+                self.on_event(event)?;
             }
-            for (flow, bytes) in self.world.datagrams() {
-                self.take(Some(flow), &bytes, None)?;
+            for (flow, bytes) in self.simulation.datagrams() {
+                self.accept(Some(flow), &bytes, None)?;
             }
-            self.begin_what_is_due()?;
+            self.apply_due_actions()?;
             self.send();
-            let now = self.world.now();
-            tick = tick.or(self.zero);
-            if let Some(due) = tick.filter(|&due| due <= now && due <= measured) {
-                self.look(&mut outcome);
-                tick = Some(due + TICK);
+            let now = self.simulation.now();
+            next_sample = next_sample.or(self.time_zero);
+            if let Some(due) = next_sample.filter(|&due| due <= now && due <= measured) {
+                self.take_sample(&mut outcome);
+                next_sample = Some(due + SAMPLE_INTERVAL);
             }
         }
-        outcome.relays = self.world.relays();
-        outcome.flows = self.flows.into_iter().map(|flow| flow.flown).collect();
+        outcome.relays = self.simulation.relays();
+        outcome.flows = self.flows.into_iter().map(|flow| flow.outcome).collect();
         Ok(outcome)
     }
 
-    /// The ends of what is measured and of the run.
-    fn ends(&self, zero: Timestamp) -> (Timestamp, Timestamp) {
-        let last = self.flows.iter().map(|flow| flow.plan.end).max().unwrap_or_default();
-        let is_lossy = self.flows.iter().any(|flow| !flow.plan.carrier.is_reliable());
-        let measured = zero + last;
+    /// End of the measurement and end of the run.
+    fn end_times(&self, time_zero: Timestamp) -> (Timestamp, Timestamp) {
+        let last = self.flows.iter().map(|flow| flow.config.end).max().unwrap_or_default();
+        let is_lossy = self.flows.iter().any(|flow| !flow.config.transport.is_reliable());
+        let measured = time_zero + last;
         (measured, if is_lossy { measured + DRAIN } else { measured })
     }
 
-    /// The next thing that is to be done at a time of ours.
+    /// The next due time: start, end or message of a flow, or a link change.
     fn next_due(&self) -> Option<Timestamp> {
-        let zero = self.zero?;
-        let begins =
-            self.flows.iter().filter(|flow| !flow.has_begun).map(|flow| zero + flow.plan.start);
+        let time_zero = self.time_zero?;
+        let begins = self
+            .flows
+            .iter()
+            .filter(|flow| !flow.has_begun)
+            .map(|flow| time_zero + flow.config.start);
         let sends = self.flows.iter().filter_map(|flow| {
             let due = flow.due()?;
-            (due < zero + flow.plan.end && flow.plan.rate.is_some()).then_some(due)
+            (due < time_zero + flow.config.end && flow.config.rate.is_some()).then_some(due)
         });
-        let ends = self.flows.iter().filter(|flow| self.ends_before(flow));
-        let ends = ends.map(|flow| zero + flow.plan.end);
-        let change = self.changes.get(self.changed).map(|change| zero + change.0);
-        begins.chain(sends).chain(ends).chain(change).min()
+        let end_times = self.flows.iter().filter(|flow| self.ends_before(flow));
+        let end_times = end_times.map(|flow| time_zero + flow.config.end);
+        let change = self.changes.get(self.changed).map(|change| time_zero + change.0);
+        begins.chain(sends).chain(end_times).chain(change).min()
     }
 
-    /// Whether the flow is open and has to be closed before the run is over: what waits in its send
-    /// buffer would go on for long.
+    /// Whether the flow is open and must be closed before the run ends. Otherwise its send buffer
+    /// would keep it active for long.
     fn ends_before(&self, flow: &Flow) -> bool {
-        let last = self.flows.iter().map(|flow| flow.plan.end).max().unwrap_or_default();
-        flow.has_begun && !flow.is_closed && flow.plan.end < last
+        let last = self.flows.iter().map(|flow| flow.config.end).max().unwrap_or_default();
+        flow.has_begun && !flow.is_closed && flow.config.end < last
     }
 
     fn connect(&mut self, flow: usize) -> Result<()> {
-        let now = self.world.now();
-        let handle = self.world.begin(flow, self.flows[flow].plan.carrier)?;
+        let now = self.simulation.now();
+        let handle = self.simulation.start_flow(flow, self.flows[flow].config.transport)?;
         let each = &mut self.flows[flow];
         (each.has_begun, each.handle) = (true, handle);
         match handle {
             Some(handle) => {
-                self.by_handle.insert((self.world.pair(flow), handle), flow);
+                self.by_handle.insert((self.simulation.pair(flow), handle), flow);
             }
-            // Without a handshake it sends at once.
+            // Without a handshake it can send at once.
             None => {
                 each.established = Some(now);
                 if flow == 0 {
-                    self.zero = Some(now);
+                    self.time_zero = Some(now);
                 }
             }
         }
         Ok(())
     }
 
-    fn begin_what_is_due(&mut self) -> Result<()> {
-        let Some(zero) = self.zero else { return Ok(()) };
-        let now = self.world.now();
+    fn apply_due_actions(&mut self) -> Result<()> {
+        let Some(time_zero) = self.time_zero else { return Ok(()) };
+        let now = self.simulation.now();
         for flow in 0..self.flows.len() {
             let each = &self.flows[flow];
-            if !each.has_begun && zero + each.plan.start <= now {
+            if !each.has_begun && time_zero + each.config.start <= now {
                 self.connect(flow)?;
             }
         }
         for flow in 0..self.flows.len() {
             let each = &self.flows[flow];
-            if !self.ends_before(each) || zero + each.plan.end > now {
+            if !self.ends_before(each) || time_zero + each.config.end > now {
                 continue;
             }
-            let (handle, pair) = (each.handle, self.world.pair(flow));
+            let (handle, pair) = (each.handle, self.simulation.pair(flow));
             self.flows[flow].is_closed = true;
-            // What it had delivered is known no more once it has gone.
-            self.note_transmissions(flow);
+            // Its counters are gone after it ends.
+            self.record_tcp_counters(flow);
             match handle {
                 Some(handle) => {
-                    if let Some(endpoint) = self.world.endpoint(pair, End::Client) {
+                    if let Some(endpoint) = self.simulation.endpoint(pair, End::Client) {
                         endpoint.close(now, handle, 0, "the flow ends");
                     }
-                    self.world.touch(pair, End::Client);
+                    self.simulation.request_poll(pair, End::Client);
                 }
-                None => self.world.end(flow),
+                None => self.simulation.end_tcp_flow(flow),
             }
         }
         while let Some((at, links)) = self.changes.get(self.changed)
-            && zero + *at <= now
+            && time_zero + *at <= now
         {
-            self.world.set_links(links);
+            self.simulation.set_links(links);
             self.changed += 1;
         }
         Ok(())
     }
 
-    /// Takes down how often a model of TCP has sent.
-    fn note_transmissions(&mut self, flow: usize) {
-        if let Some(state) = self.world.tcp_state(flow) {
+    /// Records delivered bytes and transmissions of a TCP model.
+    fn record_tcp_counters(&mut self, flow: usize) {
+        if let Some(state) = self.simulation.tcp_state(flow) {
             self.flows[flow].received_bytes = state.delivered;
-            self.flows[flow].flown.transmissions = Some(state.transmissions);
+            self.flows[flow].outcome.transmissions = Some(state.transmissions);
         }
     }
 
-    fn on_event(&mut self, happened: Happened) -> Result<()> {
-        let (pair, side, handle, event) = happened;
+    fn on_event(&mut self, event: EndEvent) -> Result<()> {
+        let (pair, side, handle, event) = event;
         if side == End::Server {
             return if event == Event::Readable { self.receive(pair, handle) } else { Ok(()) };
         }
         let Some(&index) = self.by_handle.get(&(pair, handle)) else { return Ok(()) };
-        let now = self.world.now();
+        let now = self.simulation.now();
         let flow = &mut self.flows[index];
         match event {
             Event::Connected => {
                 flow.established = Some(now);
                 if index == 0 {
-                    self.zero = Some(now);
+                    self.time_zero = Some(now);
                 }
             }
             Event::Writable => flow.is_blocked = false,
@@ -407,118 +426,121 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Sends what is due.
+    /// Sends the messages that are due.
     fn send(&mut self) {
-        let Some(zero) = self.zero else { return };
-        let now = self.world.now();
+        let Some(time_zero) = self.time_zero else { return };
+        let now = self.simulation.now();
         for (index, flow) in self.flows.iter_mut().enumerate() {
-            if !flow.has_begun || now >= zero + flow.plan.end {
+            if !flow.has_begun || now >= time_zero + flow.config.end {
                 continue;
             }
-            let pair = self.world.pair(index);
-            let at = (now - zero).as_secs_f64() as f32;
+            let pair = self.simulation.pair(index);
+            let at = (now - time_zero).as_secs_f64() as f32;
             let Some(handle) = flow.handle else {
-                while flow.plan.carrier == Carrier::Udp && flow.due().is_some_and(|due| due <= now)
+                while flow.config.transport == SimTransport::Udp
+                    && flow.due().is_some_and(|due| due <= now)
                 {
                     let message = flow.message(index, now);
-                    self.world.send_datagram(index, message.into());
+                    self.simulation.send_datagram(index, message.into());
                     flow.sent += 1;
-                    flow.flown.messages.push((at, false));
+                    flow.outcome.messages.push((at, false));
                 }
                 continue;
             };
             let mut has_sent = false;
             while flow.due().is_some_and(|due| due <= now) {
                 let message = flow.message(index, now);
-                let Some(endpoint) = self.world.endpoint(pair, End::Client) else { break };
+                let Some(endpoint) = self.simulation.endpoint(pair, End::Client) else { break };
                 match endpoint.send(now, handle, message) {
                     Ok(()) => {
                         has_sent = true;
                         flow.sent += 1;
-                        if !flow.plan.carrier.is_reliable() {
-                            flow.flown.messages.push((at, false));
+                        if !flow.config.transport.is_reliable() {
+                            flow.outcome.messages.push((at, false));
                         }
                     }
-                    // Its event says when there is room; an end is told by another.
+                    // `Event::Writable` or `Event::Closed` follows.
                     Err(SendError::Blocked(_)) | Err(_) => flow.is_blocked = true,
                 }
             }
             if has_sent {
-                self.world.touch(pair, End::Client);
+                self.simulation.request_poll(pair, End::Client);
             }
         }
     }
 
     fn receive(&mut self, pair: usize, handle: ConnectionHandle) -> Result<()> {
-        let now = self.world.now();
+        let now = self.simulation.now();
         while let Some(message) =
-            self.world.endpoint(pair, End::Server).and_then(|end| end.recv(now, handle))
+            self.simulation.endpoint(pair, End::Server).and_then(|end| end.recv(now, handle))
         {
-            self.take(None, &message, Some(handle))?;
+            self.accept(None, &message, Some(handle))?;
         }
-        self.world.touch(pair, End::Server);
+        self.simulation.request_poll(pair, End::Server);
         Ok(())
     }
 
-    /// Takes a message of the flow that it names, which has to be `of` where that is known.
-    fn take(
+    /// Accepts a message and finds its flow by the header. `of` is the expected flow, if known.
+    fn accept(
         &mut self,
         of: Option<usize>,
         message: &[u8],
         handle: Option<ConnectionHandle>,
     ) -> Result<()> {
-        let now = self.world.now();
+        let now = self.simulation.now();
         let number = |at: usize| {
             let bytes = message.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
             bytes.map_or(u64::MAX, u64::from_le_bytes)
         };
         let index = usize::try_from(number(0)).unwrap_or(usize::MAX);
         if of.is_some_and(|of| of != index || !self.flows[of].is_intact(message)) {
-            // A datagram that was changed: its checksum throws it away.
+            // A corrupted datagram: the UDP checksum discards it.
             return Ok(());
         }
         let Some(flow) = self.flows.get_mut(index) else {
-            bail!("a message arrived that no flow sent");
+            bail!("a message of an unknown flow arrived");
         };
         flow.server = handle.or(flow.server);
-        flow.take(number(8), Timestamp::from_nanos(number(16)), now, message)
+        flow.accept(number(8), Timestamp::from_nanos(number(16)), now, message)
     }
 
-    fn look(&mut self, outcome: &mut Outcome) {
-        let now = self.world.now();
-        let at = self.zero.map_or(0.0, |zero| (now - zero).as_secs_f64());
+    fn take_sample(&mut self, outcome: &mut Outcome) {
+        let now = self.simulation.now();
+        let at = self.time_zero.map_or(0.0, |time_zero| (now - time_zero).as_secs_f64());
         for (index, flow) in self.flows.iter_mut().enumerate() {
-            // What is shared counts once.
-            let handle = flow.handle.filter(|_| index == 0 || !self.world.is_line());
-            let pair = self.world.pair(index);
-            let of_tcp = self.world.tcp_state(index);
+            // With relays all flows share one link state: report it once.
+            let handle = flow.handle.filter(|_| index == 0 || !self.simulation.is_line());
+            let pair = self.simulation.pair(index);
+            let of_tcp = self.simulation.tcp_state(index);
             if let Some(state) = &of_tcp {
                 flow.received_bytes = state.delivered;
-                // What drains from queues afterwards does not count.
-                flow.flown.transmissions = Some(state.transmissions);
+                // Transmissions while the queues drain do not count.
+                flow.outcome.transmissions = Some(state.transmissions);
             }
             let sender = match (handle, &of_tcp) {
-                (Some(handle), _) => self.world.sender(pair, handle).as_ref().map(Sender::from),
-                (None, state) => state.as_ref().map(Sender::from),
+                (Some(handle), _) => {
+                    self.simulation.sender(pair, handle).as_ref().map(SenderState::from)
+                }
+                (None, state) => state.as_ref().map(SenderState::from),
             };
-            // Of a long message counts what could be handed over.
+            // Of a partly received message count the bytes that are deliverable.
             let partial = flow
                 .server
-                .filter(|_| flow.plan.carrier.is_reliable())
-                .and_then(|handle| self.world.endpoint(pair, End::Server)?.stats(now, handle))
+                .filter(|_| flow.config.transport.is_reliable())
+                .and_then(|handle| self.simulation.endpoint(pair, End::Server)?.stats(now, handle))
                 .map(|stats| stats.message_bytes_received);
             let delivered = partial.unwrap_or(flow.received_bytes);
-            flow.flown.moments.push(Moment { at, delivered, jitter: flow.jitter, sender });
+            flow.outcome.samples.push(FlowSample { at, delivered, jitter: flow.jitter, sender });
         }
-        let queues = self.world.queues();
-        if at - self.told.0 >= GLIMPSE.as_secs_f64() - 1e-6 {
-            let moments = self.flows.iter().filter_map(|flow| flow.flown.moments.last());
-            let delivered: u64 = moments.map(|moment| moment.delivered).sum();
-            let bytes = delivered.saturating_sub(self.told.1) as f64;
+        let queues = self.simulation.queues();
+        if at - self.last_snapshot.0 >= SNAPSHOT_INTERVAL.as_secs_f64() - 1e-6 {
+            let samples = self.flows.iter().filter_map(|flow| flow.outcome.samples.last());
+            let delivered: u64 = samples.map(|sample| sample.delivered).sum();
+            let bytes = delivered.saturating_sub(self.last_snapshot.1) as f64;
             let queue_kilobytes = queues.iter().max().map_or(0.0, |&bytes| bytes as f64 / 1e3);
-            let mbps = bytes * 8e-6 / (at - self.told.0);
-            (self.tell)(Glimpse { at, mbps, rtt_ms: None, queue_kilobytes });
-            self.told = (at, delivered);
+            let mbps = bytes * 8e-6 / (at - self.last_snapshot.0);
+            (self.on_snapshot)(Snapshot { at, mbps, rtt_ms: None, queue_kilobytes });
+            self.last_snapshot = (at, delivered);
         }
         outcome.queues.push((at, queues));
     }

@@ -1,4 +1,4 @@
-//! Flows of several kinds between any hosts, which share links: everything is from end to end.
+//! End-to-end flows of different transports between any hosts, over shared links.
 
 use std::collections::VecDeque;
 
@@ -12,33 +12,33 @@ use bats_sim::packet::{self, Body};
 use bats_sim::tcp;
 use bats_sim::transfer::{client_config, endpoints};
 
-use super::carrier::{Carrier, Congestion};
-use super::world::{End, Happened, Route};
+use super::simulation::{End, EndEvent, LinkPath};
+use super::transport::{Congestion, SimTransport};
 
-/// Rounds of work at one moment; more are a loop without end.
+/// Limit of processing rounds at one instant, against endless loops.
 const MAX_ROUNDS: u32 = 100_000;
 
-/// Where a packet is.
+/// The position of a packet on its path.
 #[derive(Clone, Copy, Debug)]
-struct Way {
-    /// Whether it goes towards the server.
-    is_forth: bool,
-    /// How many links it has crossed, the present one not counted.
+struct PathPosition {
+    /// Whether it travels towards the server.
+    to_server: bool,
+    /// Number of links that it has crossed, without the present one.
     hop: usize,
 }
 
-impl Way {
-    /// Of what leaves the client, and the server.
-    const FORTH: Self = Self { is_forth: true, hop: 0 };
-    const BACK: Self = Self { is_forth: false, hop: 0 };
+impl PathPosition {
+    /// Positions of a packet that leaves the client, and of one that leaves the server.
+    const FROM_CLIENT: Self = Self { to_server: true, hop: 0 };
+    const FROM_SERVER: Self = Self { to_server: false, hop: 0 };
 }
 
-type Packet = packet::Packet<Way>;
+type Packet = packet::Packet<PathPosition>;
 
-/// A flow that has begun.
-enum Active {
-    /// Two endpoints of its own, so that flows do not share a connection's state.
-    Ours {
+/// A flow that has started.
+enum ActiveFlow {
+    /// A flow with its own pair of endpoints, so that flows share no connection state.
+    OpenBats {
         ends: Box<[Endpoint; 2]>,
         wake: [Option<Timestamp>; 2],
     },
@@ -47,39 +47,39 @@ enum Active {
         receiver: tcp::Receiver,
     },
     Udp,
-    /// A model's flow that has ended: what still arrives of it is nobody's.
-    Over,
+    /// A flow of a TCP model that has ended; packets still in flight are discarded.
+    Ended,
 }
 
-/// What is known of a model's sender and receiver.
+/// State of sender and receiver of a TCP model.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TcpState {
     /// Bytes that arrived in order.
     pub(super) delivered: u64,
     pub(super) cwnd_bytes: u64,
     pub(super) smoothed_rtt: Option<std::time::Duration>,
-    /// Bits a second of data.
+    /// Delivery rate of data, in bits per second.
     pub(super) delivery_bps: Option<f64>,
     pub(super) pacing_bps: Option<f64>,
-    /// Segments sent, and those of them that were sent again.
+    /// Segments sent, and retransmitted segments among them.
     pub(super) transmissions: (u64, u64),
 }
 
-/// Links between hosts, and the flows over them.
+/// The links between hosts and the flows over them.
 pub(super) struct Mesh {
     now: Timestamp,
     seed: u64,
     transport: TransportConfig,
-    /// The way of each flow, towards its server.
-    ways: Vec<Route>,
+    /// The path of each flow, towards its server.
+    paths: Vec<LinkPath>,
     /// Both directions of each link, forward first.
     links: Vec<[Link<Packet>; 2]>,
-    /// Those of them that some flow uses.
+    /// Link and direction of those that some flow uses.
     used: Vec<(usize, usize)>,
-    flows: Vec<Option<Active>>,
+    flows: Vec<Option<ActiveFlow>>,
     buffer: Vec<u8>,
-    pub(super) events: Vec<Happened>,
-    /// Datagrams that have arrived: the flow, and the bytes.
+    pub(super) events: Vec<EndEvent>,
+    /// Datagrams that have arrived: flow and bytes.
     pub(super) datagrams: VecDeque<(usize, Vec<u8>)>,
 }
 
@@ -88,21 +88,21 @@ fn index(end: End) -> usize {
 }
 
 impl Mesh {
-    /// Links, and the way of each flow over them.
+    /// A mesh of these links, with the path of each flow.
     pub(super) fn new(
         links: &[[LinkConfig; 2]],
-        ways: &[Route],
+        paths: &[LinkPath],
         transport: TransportConfig,
         seed: u64,
     ) -> Self {
-        let used = |way: &Route| -> Vec<(usize, usize)> {
-            way.iter().flat_map(|&(link, _)| [(link, 0), (link, 1)]).collect()
+        let used = |path: &LinkPath| -> Vec<(usize, usize)> {
+            path.iter().flat_map(|&(link, _)| [(link, 0), (link, 1)]).collect()
         };
-        let mut all: Vec<(usize, usize)> = ways.iter().flat_map(used).collect();
+        let mut all: Vec<(usize, usize)> = paths.iter().flat_map(used).collect();
         all.sort_unstable();
         all.dedup();
-        let links = (0_u64..).zip(links).map(|(number, ways)| {
-            let [there, back] = ways.clone();
+        let links = (0_u64..).zip(links).map(|(number, directions)| {
+            let [there, back] = directions.clone();
             let seed = seed ^ number << 40;
             [Link::new(there, seed ^ 0x9e37_79b9), Link::new(back, seed ^ 0x7f4a_7c15_0000)]
         });
@@ -110,10 +110,10 @@ impl Mesh {
             now: Timestamp::from_millis(1),
             seed,
             transport,
-            ways: ways.to_vec(),
+            paths: paths.to_vec(),
             links: links.collect(),
             used: all,
-            flows: ways.iter().map(|_| None).collect(),
+            flows: paths.iter().map(|_| None).collect(),
             buffer: Vec::with_capacity(65_536),
             events: Vec::new(),
             datagrams: VecDeque::new(),
@@ -124,25 +124,28 @@ impl Mesh {
         self.now
     }
 
-    /// A flow begins; the connection, where it has one.
+    /// Starts a flow. Returns its connection, if the transport has one.
     ///
     /// # Errors
-    /// Where its settings are not for its endpoint.
-    pub(super) fn begin(
+    /// If the endpoint rejects the configuration.
+    pub(super) fn start_flow(
         &mut self,
         flow: usize,
-        carrier: Carrier,
+        transport: SimTransport,
     ) -> Result<Option<ConnectionHandle>> {
-        let (active, handle) = match carrier {
-            Carrier::Ours(mode) => {
+        let (active, handle) = match transport {
+            SimTransport::OpenBats(mode) => {
                 let (ends, handle) = self.connect(flow, mode)?;
-                (Active::Ours { ends: Box::new(ends), wake: [Some(self.now); 2] }, Some(handle))
+                (
+                    ActiveFlow::OpenBats { ends: Box::new(ends), wake: [Some(self.now); 2] },
+                    Some(handle),
+                )
             }
-            Carrier::Tcp(congestion) => (self.tcp(flow, congestion), None),
-            Carrier::Udp => (Active::Udp, None),
+            SimTransport::Tcp(congestion) => (self.tcp(flow, congestion), None),
+            SimTransport::Udp => (ActiveFlow::Udp, None),
         };
-        if let Some(place) = self.flows.get_mut(flow) {
-            *place = Some(active);
+        if let Some(slot) = self.flows.get_mut(flow) {
+            *slot = Some(active);
         }
         Ok(handle)
     }
@@ -154,42 +157,44 @@ impl Mesh {
         Ok((ends, handle.map_err(|error| anyhow::anyhow!("{error}"))?))
     }
 
-    fn tcp(&self, flow: usize, congestion: Congestion) -> Active {
-        let sender = Carrier::tcp(congestion, self.seed.wrapping_add(flow as u64));
-        Active::Tcp { sender: Box::new(sender), receiver: tcp::Receiver::default() }
+    fn tcp(&self, flow: usize, congestion: Congestion) -> ActiveFlow {
+        let sender = SimTransport::tcp(congestion, self.seed.wrapping_add(flow as u64));
+        ActiveFlow::Tcp { sender: Box::new(sender), receiver: tcp::Receiver::default() }
     }
 
-    /// A flow of the model of TCP ends, as nobody else does who is not asked to send.
-    pub(super) fn end(&mut self, flow: usize) {
-        if let Some(place @ Some(Active::Tcp { .. })) = self.flows.get_mut(flow) {
-            *place = Some(Active::Over);
+    /// Ends a flow of the TCP model; other flows end when they send no more.
+    pub(super) fn end_tcp_flow(&mut self, flow: usize) {
+        if let Some(slot @ Some(ActiveFlow::Tcp { .. })) = self.flows.get_mut(flow) {
+            *slot = Some(ActiveFlow::Ended);
         }
     }
 
-    /// An end of a flow of this project's.
+    /// One endpoint of a flow of this project.
     pub(super) fn endpoint(&mut self, flow: usize, end: End) -> Option<&mut Endpoint> {
         match self.flows.get_mut(flow)?.as_mut()? {
-            Active::Ours { ends, .. } => Some(&mut ends[index(end)]),
+            ActiveFlow::OpenBats { ends, .. } => Some(&mut ends[index(end)]),
             _ => None,
         }
     }
 
-    /// The endpoint has something new to say.
-    pub(super) fn touch(&mut self, flow: usize, end: End) {
-        if let Some(Some(Active::Ours { wake, .. })) = self.flows.get_mut(flow) {
+    /// Polls the endpoint at the present time.
+    pub(super) fn request_poll(&mut self, flow: usize, end: End) {
+        if let Some(Some(ActiveFlow::OpenBats { wake, .. })) = self.flows.get_mut(flow) {
             wake[index(end)] = Some(self.now);
         }
     }
 
-    /// Sends a datagram of a flow of them.
+    /// Sends a datagram of a UDP flow.
     pub(super) fn send_datagram(&mut self, flow: usize, bytes: Vec<u8>) {
         let body = Body::datagram(bytes, 0);
-        self.carry(Packet { flow, way: Way::FORTH, body });
+        self.forward(Packet { flow, position: PathPosition::FROM_CLIENT, body });
     }
 
-    /// The state of a model's sender.
+    /// The state of a flow of the TCP model.
     pub(super) fn tcp_state(&self, flow: usize) -> Option<TcpState> {
-        let Active::Tcp { sender, receiver } = self.flows.get(flow)?.as_ref()? else { return None };
+        let ActiveFlow::Tcp { sender, receiver } = self.flows.get(flow)?.as_ref()? else {
+            return None;
+        };
         let bits = |segments: f64| segments * tcp::SEGMENT as f64 * 8.0;
         Some(TcpState {
             delivered: receiver.in_order() * tcp::SEGMENT,
@@ -201,94 +206,104 @@ impl Mesh {
         })
     }
 
-    /// Bytes that wait before each link on the way of the first flow.
+    /// Bytes queued in front of each link on the path of the first flow.
     pub(super) fn queues(&mut self) -> Vec<usize> {
-        let way = self.ways.first().cloned().unwrap_or_default();
+        let path = self.paths.first().cloned().unwrap_or_default();
         let now = self.now;
-        let before = |(link, is_forward): (usize, bool)| {
+        let queued = |(link, is_forward): (usize, bool)| {
             self.links
                 .get_mut(link)
-                .map_or(0, |ways| ways[usize::from(!is_forward)].queue_bytes(now))
+                .map_or(0, |directions| directions[usize::from(!is_forward)].queue_bytes(now))
         };
-        way.into_iter().map(before).collect()
+        path.into_iter().map(queued).collect()
     }
 
-    /// Makes all links behave otherwise.
+    /// Changes the settings of all links.
     pub(super) fn set_links(&mut self, configs: &[[LinkConfig; 2]]) {
         for (link, configs) in self.links.iter_mut().zip(configs) {
-            for (way, config) in link.iter_mut().zip(configs) {
-                way.set_config(self.now, config.clone());
+            for (direction, config) in link.iter_mut().zip(configs) {
+                direction.set_config(self.now, config.clone());
             }
         }
     }
 
-    /// The link that a packet crosses next, if it has not arrived.
-    fn next(&self, packet: &Packet) -> Option<(usize, usize)> {
-        let way = self.ways.get(packet.flow)?;
-        let (link, is_forward) = if packet.way.is_forth {
-            *way.get(packet.way.hop)?
+    /// The next link of a packet and its direction, unless the packet has arrived.
+    fn next_link(&self, packet: &Packet) -> Option<(usize, usize)> {
+        let path = self.paths.get(packet.flow)?;
+        let (link, is_forward) = if packet.position.to_server {
+            *path.get(packet.position.hop)?
         } else {
-            // Back by the same links.
-            let (link, is_forward) = *way.get(way.len().checked_sub(packet.way.hop + 1)?)?;
+            // The return path uses the same links.
+            let (link, is_forward) = *path.get(path.len().checked_sub(packet.position.hop + 1)?)?;
             (link, !is_forward)
         };
         Some((link, usize::from(!is_forward)))
     }
 
-    /// Hands a packet to its next link; it is its receiver's when there is none.
-    fn carry(&mut self, packet: Packet) {
-        match self.next(&packet) {
-            Some((link, way)) => {
-                self.links[link][way].handle(self.now, packet);
+    /// Hands a packet to its next link, or to the receiver after the last link.
+    fn forward(&mut self, packet: Packet) {
+        match self.next_link(&packet) {
+            Some((link, direction)) => {
+                self.links[link][direction].handle(self.now, packet);
             }
             None => self.arrive(packet),
         }
     }
 
     fn arrive(&mut self, packet: Packet) {
-        let Packet { flow, way: Way { is_forth, .. }, body } = packet;
+        let Packet { flow, position: PathPosition { to_server, .. }, body } = packet;
         let Some(Some(active)) = self.flows.get_mut(flow) else { return };
         match (active, body) {
-            (Active::Ours { ends, .. }, Body::Datagram { mut bytes, ecn, .. }) => {
-                let remote = if is_forth { Host::Client } else { Host::Server };
+            (ActiveFlow::OpenBats { ends, .. }, Body::Datagram { mut bytes, ecn, .. }) => {
+                let remote = if to_server { Host::Client } else { Host::Server };
                 let (remote, payload) = (remote.address(), &mut bytes[..]);
                 let received = Received { remote, local_ip: None, ecn, payload };
-                let host = usize::from(is_forth);
+                let host = usize::from(to_server);
                 ends[host].handle(self.now, Input::Datagram(received));
-                self.drive(flow, host);
+                self.poll_endpoint(flow, host);
             }
-            (Active::Tcp { receiver, .. }, Body::Segment(number)) => {
+            (ActiveFlow::Tcp { receiver, .. }, Body::Segment(number)) => {
                 let ack = receiver.on_segment(number);
-                self.carry(Packet { flow, way: Way::BACK, body: Body::Ack(ack) });
+                self.forward(Packet {
+                    flow,
+                    position: PathPosition::FROM_SERVER,
+                    body: Body::Ack(ack),
+                });
             }
-            (Active::Tcp { sender, .. }, Body::Ack(ack)) => {
+            (ActiveFlow::Tcp { sender, .. }, Body::Ack(ack)) => {
                 sender.on_ack(self.now, &ack);
                 self.send_segments(flow);
             }
-            // UDP's checksum finds what was changed.
-            (Active::Udp, Body::Datagram { bytes, is_changed: false, .. }) => {
+            // The UDP checksum discards corrupted datagrams.
+            (ActiveFlow::Udp, Body::Datagram { bytes, is_corrupted: false, .. }) => {
                 self.datagrams.push_back((flow, bytes));
             }
             _ => {}
         }
     }
 
-    /// Lets the sender of a model do what it may. True if it did something.
+    /// Sends the segments that the TCP model permits now. Returns whether it sent any.
     fn send_segments(&mut self, flow: usize) -> bool {
         let mut has_sent = false;
-        while let Some(Some(Active::Tcp { sender, .. })) = self.flows.get_mut(flow)
+        while let Some(Some(ActiveFlow::Tcp { sender, .. })) = self.flows.get_mut(flow)
             && let Some(number) = sender.poll(self.now)
         {
             has_sent = true;
-            self.carry(Packet { flow, way: Way::FORTH, body: Body::Segment(number) });
+            self.forward(Packet {
+                flow,
+                position: PathPosition::FROM_CLIENT,
+                body: Body::Segment(number),
+            });
         }
         has_sent
     }
 
-    /// Lets endpoint `host` (0 sends, 1 receives) of a flow do all that it has to.
-    fn drive(&mut self, flow: usize, host: usize) {
+    /// Polls endpoint `host` (0: client, 1: server) of a flow until it is idle.
+    fn poll_endpoint(&mut self, flow: usize, host: usize) {
         loop {
-            let Some(Some(Active::Ours { ends, wake })) = self.flows.get_mut(flow) else { return };
+            let Some(Some(ActiveFlow::OpenBats { ends, wake })) = self.flows.get_mut(flow) else {
+                return;
+            };
             match ends[host].poll(self.now, &mut self.buffer) {
                 Output::Transmit(transmit) => {
                     let segments: Vec<Vec<u8>> = self.buffer[..transmit.len]
@@ -296,9 +311,13 @@ impl Mesh {
                         .map(<[u8]>::to_vec)
                         .collect();
                     for bytes in segments {
-                        let way = if host == 0 { Way::FORTH } else { Way::BACK };
+                        let position = if host == 0 {
+                            PathPosition::FROM_CLIENT
+                        } else {
+                            PathPosition::FROM_SERVER
+                        };
                         let body = Body::datagram(bytes, transmit.ecn);
-                        self.carry(Packet { flow, way, body });
+                        self.forward(Packet { flow, position, body });
                     }
                 }
                 Output::Event(handle, event) => {
@@ -313,29 +332,32 @@ impl Mesh {
         }
     }
 
-    /// Does what is to be done now; true if something is to be told.
-    fn settle(&mut self) -> bool {
+    /// Processes everything that is due now. Returns whether events or datagrams are pending.
+    fn process_due(&mut self) -> bool {
         for _ in 0..MAX_ROUNDS {
             let mut is_idle = true;
             for flow in 0..self.flows.len() {
                 for host in 0..2 {
                     let now = self.now;
-                    if let Some(Some(Active::Ours { ends, wake })) = self.flows.get_mut(flow)
+                    if let Some(Some(ActiveFlow::OpenBats { ends, wake })) =
+                        self.flows.get_mut(flow)
                         && wake[host].is_some_and(|at| at <= now)
                     {
                         is_idle = false;
                         ends[host].handle(now, Input::Timeout);
-                        self.drive(flow, host);
+                        self.poll_endpoint(flow, host);
                     }
                 }
                 is_idle &= !self.send_segments(flow);
             }
             for used in 0..self.used.len() {
-                let (link, way) = self.used[used];
-                while let LinkOutput::Deliver(mut packet) = self.links[link][way].poll(self.now) {
+                let (link, direction) = self.used[used];
+                while let LinkOutput::Deliver(mut packet) =
+                    self.links[link][direction].poll(self.now)
+                {
                     is_idle = false;
-                    packet.way.hop += 1;
-                    self.carry(packet);
+                    packet.position.hop += 1;
+                    self.forward(packet);
                 }
             }
             if is_idle {
@@ -347,35 +369,35 @@ impl Mesh {
 
     fn next_event(&mut self) -> Option<Timestamp> {
         let now = self.now;
-        let mut next: Option<Timestamp> = None;
+        let mut earliest: Option<Timestamp> = None;
         let mut note = |at: Option<Timestamp>| {
             if let Some(at) = at {
-                next = Some(next.map_or(at, |next| next.min(at)));
+                earliest = Some(earliest.map_or(at, |earliest| earliest.min(at)));
             }
         };
-        for &(link, way) in &self.used {
-            if let LinkOutput::Timeout(at) = self.links[link][way].poll(now) {
+        for &(link, direction) in &self.used {
+            if let LinkOutput::Timeout(at) = self.links[link][direction].poll(now) {
                 note(at);
             }
         }
         for flow in self.flows.iter().flatten() {
             match flow {
-                Active::Ours { wake, .. } => wake.iter().for_each(|&at| note(at)),
-                Active::Tcp { sender, .. } => note(sender.next_timer()),
-                Active::Udp | Active::Over => {}
+                ActiveFlow::OpenBats { wake, .. } => wake.iter().for_each(|&at| note(at)),
+                ActiveFlow::Tcp { sender, .. } => note(sender.next_timer()),
+                ActiveFlow::Udp | ActiveFlow::Ended => {}
             }
         }
-        next
+        earliest
     }
 
-    /// Goes on until there is something to tell, or `until`.
+    /// Advances until there are events or datagrams, or to `until`.
     pub(super) fn step(&mut self, until: Timestamp) {
         loop {
-            if self.settle() {
+            if self.process_due() {
                 return;
             }
             match self.next_event() {
-                // What is due now has been settled, so time goes on by a nanosecond at the least.
+                // Everything due now is processed, so time advances by at least 1 ns.
                 Some(at) if at <= until && self.now < until => {
                     self.now = at.max(self.now + std::time::Duration::from_nanos(1));
                 }

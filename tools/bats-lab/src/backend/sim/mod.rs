@@ -1,15 +1,16 @@
-//! Virtual time: this project's protocol over links of `bats-netem`, the same result each time.
+//! The simulator backend: protocols of this project over links of `bats-netem` in virtual time,
+//! reproducible.
 //!
-//! A way of several links is as many links; what the hosts between them do is the protocol's
-//! `relays`. Flows of other kinds, or between other hosts, share links from end to end: datagrams as
-//! they are, and models of TCP.
+//! On a path of several links, the `relays` key of the protocol says what the hosts in between do.
+//! Flows of different transports, or between different hosts, share links end to end: plain
+//! datagrams and models of TCP.
 
-mod carrier;
 mod echo;
 mod flow;
 mod mesh;
 mod reading;
-mod world;
+mod simulation;
+mod transport;
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -29,86 +30,88 @@ use crate::protocol::reading::Reading;
 use crate::run::progress::Progress;
 use crate::run::schedule::Times;
 use crate::settings::{Direction, Link};
-use carrier::Carrier;
-pub(crate) use carrier::{IS_MODEL, label};
-use echo::Question;
-use flow::Glimpse;
-use reading::Shown;
-use world::{Between, Route, World};
+use echo::EchoTest;
+use flow::Snapshot;
+use reading::ReadingBuilder;
+use simulation::{LinkPath, SimNetwork, Simulation};
+use transport::SimTransport;
+pub(crate) use transport::{MODEL_SUFFIX, label};
 
-/// Why flows that nothing limits are not simulated.
-pub(crate) const ENDLESS: &str = "in virtual time a link without `rate` has no end, for no processor sets one: say a `rate`, or take netns";
+/// Why a flow without any rate limit is not simulated.
+pub(crate) const NO_RATE_LIMIT: &str = "in virtual time throughput over a link without `rate` is unbounded: set a `rate`, or use the backend netns";
 
 const MTU: u32 = 1500;
-const MESSAGE: usize = 16 << 10;
-/// What may wait to be shown.
-const GLIMPSES: usize = 256;
-/// Packets of a capture.
-const CAPTURED: u64 = 100_000;
+const MESSAGE_BYTES: usize = 16 << 10;
+/// Snapshots that may wait to be shown.
+const MAX_PENDING_SNAPSHOTS: usize = 256;
+/// Maximum number of packets in a capture.
+const MAX_CAPTURED_PACKETS: u64 = 100_000;
 
-/// The way between the nodes of a tool or a flow.
-fn way(network: &Network, client: u32, server: u32) -> Route {
+/// The path between the nodes of a tool or a flow.
+fn path_between(network: &Network, client: u32, server: u32) -> LinkPath {
     network.path(client, server).unwrap_or_default()
 }
 
-/// Whether flows are of several kinds or between several hosts, so that all are from end to end.
+/// Whether flows differ in transport or hosts. Then all flows are end to end, without relays.
 fn is_mixed(case: &Case, network: &Network, protocol: &Protocol, tool: &Tool) -> bool {
     if !matches!(tool.kind, ToolKind::Throughput { .. }) {
         return false;
     }
-    let hops = way(network, tool.client, tool.server).len();
-    let of_tool = carrier::recoding(protocol, hops);
-    !matches!(Carrier::of(protocol), Some(Carrier::Ours(_)))
+    let hops = path_between(network, tool.client, tool.server).len();
+    let of_tool = transport::recoding(protocol, hops);
+    !matches!(SimTransport::for_protocol(protocol), Some(SimTransport::OpenBats(_)))
         || case.flows.iter().any(|flow| {
-            !matches!(Carrier::of(&flow.protocol), Some(Carrier::Ours(_)))
+            !matches!(SimTransport::for_protocol(&flow.protocol), Some(SimTransport::OpenBats(_)))
                 || (flow.client, flow.server) != (tool.client, tool.server)
-                || carrier::recoding(&flow.protocol, hops) != of_tool
+                || transport::recoding(&flow.protocol, hops) != of_tool
         })
 }
 
-/// Whether hosts on the way of a tool recode (`Some(true)`), relay without (`Some(false)`), or forward
-/// packets as routers do.
+/// Whether hosts on the path of a tool recode (`Some(true)`), forward coded packets
+/// (`Some(false)`), or forward IP packets as routers do (`None`).
 pub(crate) fn recoding(
     case: &Case,
     network: &Network,
     protocol: &Protocol,
     tool: &Tool,
 ) -> Option<bool> {
-    let hops = way(network, tool.client, tool.server).len();
-    carrier::recoding(protocol, hops).filter(|_| !is_mixed(case, network, protocol, tool))
+    let hops = path_between(network, tool.client, tool.server).len();
+    transport::recoding(protocol, hops).filter(|_| !is_mixed(case, network, protocol, tool))
 }
 
-/// Why the simulator cannot measure this, if it cannot.
-pub(crate) fn obstacle(
+/// Why the simulator cannot run this measurement, if it cannot.
+pub(crate) fn unsupported_reason(
     case: &Case,
     network: &Network,
     protocol: &Protocol,
     tool: &Tool,
 ) -> Option<String> {
-    let Some(of_protocol) = Carrier::of(protocol) else {
-        return Some(lacks(protocol));
+    let Some(of_protocol) = SimTransport::for_protocol(protocol) else {
+        return Some(not_simulated(protocol));
     };
     match &tool.kind {
         ToolKind::Throughput { bitrate, args, packet_type, bats, .. } => {
-            if *bats && matches!(of_protocol, Carrier::Tcp(_)) {
+            if *bats && matches!(of_protocol, SimTransport::Tcp(_)) {
                 let name = &protocol.name;
                 return Some(format!("bats_iperf does not measure {name}"));
             }
             if !args.is_empty() {
-                return Some("the simulator has no programs that take `args`".to_owned());
+                return Some("the simulator runs no programs: omit `args`".to_owned());
             }
             if *packet_type == PacketType::Udp && of_protocol.is_reliable() {
-                return Some(not_lossy(protocol));
+                return Some(not_for_lossy_mode(protocol));
             }
-            if matches!(of_protocol, Carrier::Tcp(_)) && *bitrate > 0.0 {
+            if matches!(of_protocol, SimTransport::Tcp(_)) && *bitrate > 0.0 {
                 let name = &protocol.name;
                 return Some(format!(
-                    "the simulator's model of {name} sends as much as goes, without `bitrate`"
+                    "the simulator models {name} as a bulk transfer: omit `bitrate`"
                 ));
             }
             let others = case.flows.iter().map(|flow| &flow.protocol);
-            if let Some(other) = others.clone().find(|one| Carrier::of(one).is_none()) {
-                return Some(lacks(other));
+            if let Some(other) =
+                others.clone().find(|one| SimTransport::for_protocol(one).is_none())
+            {
+                return Some(not_simulated(other));
             }
             let has_relays = |one: &Protocol| {
                 matches!(
@@ -119,9 +122,9 @@ pub(crate) fn obstacle(
             if is_mixed(case, network, protocol, tool)
                 && std::iter::once(protocol).chain(others).any(has_relays)
             {
-                return Some("in the simulator relays carry flows of this project's modes between the tool's nodes only, with the same `relays`".to_owned());
+                return Some("in the simulator, relays forward only flows of btp, brtp and brctp between the nodes of the tool, all with the same `relays`".to_owned());
             }
-            // At all times: events may take rates away.
+            // Check all states of the links, because events may remove rate limits.
             let mut states = vec![network.links.clone()];
             for event in &case.events {
                 let mut links = states.last().cloned().unwrap_or_default();
@@ -133,89 +136,94 @@ pub(crate) fn obstacle(
                 states.push(links);
             }
             let has_rate = |client: u32, server: u32| {
-                let way = way(network, client, server);
+                let path = path_between(network, client, server);
                 states.iter().all(|links| {
-                    way.iter().any(|&(index, forward)| {
+                    path.iter().any(|&(index, forward)| {
                         links.get(index).is_some_and(|link| {
                             (if forward { link.forward.rate } else { link.backward.rate }) > 0
                         })
                     })
                 })
             };
-            let has_end = (*bitrate > 0.0
+            let is_bounded = (*bitrate > 0.0
                 || of_protocol.is_uncontrolled()
                 || has_rate(tool.client, tool.server))
                 && case.flows.iter().all(|flow| {
-                    Carrier::of(&flow.protocol).is_some_and(Carrier::is_uncontrolled)
+                    SimTransport::for_protocol(&flow.protocol)
+                        .is_some_and(SimTransport::is_uncontrolled)
                         || has_rate(flow.client, flow.server)
                 });
-            if !has_end {
-                return Some(ENDLESS.to_owned());
+            if !is_bounded {
+                return Some(NO_RATE_LIMIT.to_owned());
             }
             None
         }
-        ToolKind::Rtt { .. } if !matches!(of_protocol, Carrier::Ours(_)) => Some(format!(
-            "the simulator has messages and their answers of btp, brtp, brctp and transparent; of {} throughput alone",
+        ToolKind::Rtt { .. } if !matches!(of_protocol, SimTransport::OpenBats(_)) => Some(format!(
+            "the simulator measures round trips of btp, brtp, brctp and transparent; for {} it measures throughput only",
             protocol.name
         )),
         ToolKind::Rtt { .. } => (!case.events.is_empty())
-            .then(|| "the simulator changes links under throughput only".to_owned()),
+            .then(|| "the simulator supports `events` with throughput tools only".to_owned()),
         _ => Some(format!("the simulator runs iperf, bats_iperf and rtt, not {}", tool.name)),
     }
 }
 
-/// Why a protocol is not in the simulator.
-fn lacks(protocol: &Protocol) -> String {
+/// Why the simulator does not support a protocol.
+fn not_simulated(protocol: &Protocol) -> String {
     format!(
-        "the simulator has btp, brtp, brctp, transparent, udp, and models of tcp-cubic, tcp-reno and tcp-bbr, not {}",
+        "the simulator supports btp, brtp, brctp, transparent, udp and models of tcp-cubic, tcp-reno and tcp-bbr, not {}",
         protocol.name
     )
 }
 
-/// Why datagrams that may be lost are not for a protocol.
-pub(crate) fn not_lossy(protocol: &Protocol) -> String {
-    format!("datagrams that may be lost are for btp and transparent; {} is not", protocol.name)
+/// Why a protocol does not support unreliable datagrams.
+pub(crate) fn not_for_lossy_mode(protocol: &Protocol) -> String {
+    format!(
+        "{} is reliable: `packet_type: udp` needs a mode that may lose messages, btp or transparent",
+        protocol.name
+    )
 }
 
-/// What a computation tells while it goes on, and in the end.
-enum News<T> {
-    Glimpse(Glimpse),
+/// A message from the simulation thread.
+enum SimMessage<T> {
+    Snapshot(Snapshot),
     Done(T),
 }
 
-/// Computes on a thread of its own, which is left alone if the user interrupts: the process ends soon.
-/// What the work lets be seen meanwhile goes to `seen`, here.
+/// Runs `work` on a new thread and passes its snapshots to `on_snapshot` on this thread. On an
+/// interrupt the thread is abandoned, because the process ends soon.
 ///
 /// # Errors
-/// Where the user interrupts or the computation panics.
-fn compute<T: Send + 'static>(
-    work: impl FnOnce(&dyn Fn(Glimpse)) -> T + Send + 'static,
-    seen: impl Fn(Glimpse),
+/// If the user interrupts or the computation panics.
+fn run_on_thread<T: Send + 'static>(
+    work: impl FnOnce(&dyn Fn(Snapshot)) -> T + Send + 'static,
+    on_snapshot: impl Fn(Snapshot),
 ) -> Result<T> {
-    // Bounded, so that who computes does not run far ahead of who shows.
-    let (sender, receiver) = std::sync::mpsc::sync_channel(GLIMPSES);
+    // Bounded, so that the simulation does not run far ahead of the display.
+    let (sender, receiver) = std::sync::mpsc::sync_channel(MAX_PENDING_SNAPSHOTS);
     std::thread::spawn(move || {
-        // Nobody listens any more after an interrupt.
-        let result = work(&|glimpse| {
-            let _ = sender.send(News::Glimpse(glimpse));
+        // After an interrupt the receiver is gone.
+        let result = work(&|snapshot| {
+            let _ = sender.send(SimMessage::Snapshot(snapshot));
         });
-        let _ = sender.send(News::Done(result));
+        let _ = sender.send(SimMessage::Done(result));
     });
     loop {
         match receiver.recv_timeout(Duration::from_millis(50)) {
-            Ok(News::Done(result)) => return Ok(result),
-            Ok(News::Glimpse(glimpse)) => {
-                seen(glimpse);
+            Ok(SimMessage::Done(result)) => return Ok(result),
+            Ok(SimMessage::Snapshot(snapshot)) => {
+                on_snapshot(snapshot);
                 crate::interrupt::check()?;
             }
             Err(std::sync::mpsc::RecvTimeoutError::Timeout) => crate::interrupt::check()?,
-            Err(_) => bail!("the simulator broke its promise: see the words of the panic"),
+            Err(_) => bail!("the simulator panicked: see the message above"),
         }
     }
 }
 
-/// The simulator hands UDP payload to the link: the headers count for the rate all the same.
-pub(crate) fn direction(link: &Link, direction: &Direction) -> LinkConfig {
+/// The configuration of a simulated link. The simulator passes UDP payload to the link; the header
+/// sizes are added so that they count for the rate.
+pub(crate) fn link_config(link: &Link, direction: &Direction) -> LinkConfig {
     LinkConfig {
         frame_overhead: FRAME_OVERHEAD,
         mtu: Some(MTU as usize + wire::ETHERNET - FRAME_OVERHEAD),
@@ -225,33 +233,35 @@ pub(crate) fn direction(link: &Link, direction: &Direction) -> LinkConfig {
     }
 }
 
-/// The links on the way, towards the server and back.
+/// The links of a path, towards the server and back.
 fn links_of(links: &[Link], path: &[(usize, bool)]) -> Result<Vec<[LinkConfig; 2]>> {
     path.iter()
         .map(|&(index, forward)| {
-            let link = links.get(index).context("there is no such link")?;
-            let ways = [direction(link, &link.forward), direction(link, &link.backward)];
-            let [there, back] = ways;
+            let link = links.get(index).context("no such link")?;
+            let directions = [link_config(link, &link.forward), link_config(link, &link.backward)];
+            let [there, back] = directions;
             Ok(if forward { [there, back] } else { [back, there] })
         })
         .collect()
 }
 
-/// Lets delays vary by less than the slowest link's frame takes. Senders whose clocks are perfect keep in
-/// step with a queue: who is ahead finds it one frame short of full each time, all others find it full
-/// (Floyd and Jacobson, "On traffic phase effects in packet-switched gateways", 1992). Hosts do not.
-fn out_of_step(links: &mut [[LinkConfig; 2]]) {
-    let rates = links.iter().flatten().filter_map(|way| way.rate_bps);
+/// Adds jitter below the transmission time of a frame on the slowest link. Senders with perfect
+/// clocks synchronise with a queue: one always finds it a frame short of full, and all others find
+/// it full (Floyd and Jacobson, "On traffic phase effects in packet-switched gateways", 1992). Real
+/// hosts have enough timing noise.
+fn add_desynchronising_jitter(links: &mut [[LinkConfig; 2]]) {
+    let rates = links.iter().flatten().filter_map(|direction| direction.rate_bps);
     let Some(slowest) = rates.min().filter(|&rate| rate > 0) else { return };
     let frame = (MTU as usize + wire::ETHERNET) as f64 * 8.0 / slowest as f64;
-    // Long frames of very slow links would be a delay to speak of.
+    // On very slow links a frame time would be a significant delay.
     let amplitude = Duration::from_secs_f64(frame / 2.0).min(Duration::from_millis(1));
-    for way in links.iter_mut().flatten().filter(|way| way.jitter.is_none()) {
-        way.jitter = Some(Jitter { amplitude: amplitude.min(way.delay), reorder: false });
+    for direction in links.iter_mut().flatten().filter(|direction| direction.jitter.is_none()) {
+        direction.jitter =
+            Some(Jitter { amplitude: amplitude.min(direction.delay), reorder: false });
     }
 }
 
-/// One measurement.
+/// One simulated measurement.
 pub(crate) struct Run<'a> {
     pub(crate) case: &'a Case,
     pub(crate) network: &'a Network,
@@ -259,85 +269,92 @@ pub(crate) struct Run<'a> {
     pub(crate) tool: &'a Tool,
     pub(crate) seed: u64,
     pub(crate) folder: &'a Path,
-    /// When the other flows run.
+    /// Schedule of the competing flows.
     pub(crate) times: &'a [Times],
     pub(crate) progress: &'a Progress,
 }
 
 impl Run<'_> {
-    /// Measures. Returns what is to be said of it, too.
+    /// Runs the measurement. Returns the reading and warnings.
     ///
     /// # Errors
-    /// Where no connection comes about, or the links cannot be simulated.
+    /// If no connection is established, or the links cannot be simulated.
     pub(crate) fn measure(&self) -> Result<(Reading, Vec<String>)> {
         let path = self
             .network
             .path(self.tool.client, self.tool.server)
-            .context("there is no way between these nodes")?;
-        let carrier = Carrier::of(self.protocol).context("the simulator lacks this protocol")?;
+            .context("there is no path between these nodes")?;
+        let transport = SimTransport::for_protocol(self.protocol)
+            .context("the simulator does not support this protocol")?;
         let is_mixed = is_mixed(self.case, self.network, self.protocol, self.tool);
-        let between = Between {
+        let sim_network = SimNetwork {
             links: self.links(&self.network.links, &path, is_mixed)?,
             recoding: recoding(self.case, self.network, self.protocol, self.tool),
             seed: self.seed,
-            ways: if is_mixed { self.ways(&path)? } else { Vec::new() },
+            paths: if is_mixed { self.flow_paths(&path)? } else { Vec::new() },
         };
         let mut warnings = Vec::new();
-        let is_tcp = |protocol: &Protocol| matches!(Carrier::of(protocol), Some(Carrier::Tcp(_)));
+        let is_tcp = |protocol: &Protocol| {
+            matches!(SimTransport::for_protocol(protocol), Some(SimTransport::Tcp(_)))
+        };
         if is_mixed {
             let others = self.case.flows.iter().map(|flow| &flow.protocol);
             if std::iter::once(self.protocol).chain(others).any(is_tcp) {
-                warnings.push(carrier::MODEL.to_owned());
+                warnings.push(transport::TCP_MODEL_WARNING.to_owned());
             }
             if self.parallel() > 1 || !self.case.flows.is_empty() {
-                warnings.push("flows share links: the delay of links without `jitter` varies by up to half a frame of the slowest one, 1 ms at most, as no host is as exact as the simulator".to_owned());
+                warnings.push("flows share links: links without `jitter` get random jitter of up to half the frame time of the slowest link (at most 1 ms), because perfectly regular senders would synchronise with the queue".to_owned());
             }
-            let rivals = self.case.flows.iter().any(|flow| {
-                let hops = way(self.network, flow.client, flow.server).len();
-                carrier::recoding(&flow.protocol, hops).is_some()
+            let has_relayed_flows = self.case.flows.iter().any(|flow| {
+                let hops = path_between(self.network, flow.client, flow.server).len();
+                transport::recoding(&flow.protocol, hops).is_some()
             });
-            if rivals || carrier::recoding(self.protocol, path.len()).is_some() {
-                warnings.push("flows of several kinds or between several hosts share the way: all are from end to end, and hosts on it forward packets".to_owned());
+            if has_relayed_flows || transport::recoding(self.protocol, path.len()).is_some() {
+                warnings.push("flows differ in protocol or hosts and share the path: all flows are end to end, and hosts on the path forward IP packets".to_owned());
             }
         }
         let capture = if !self.case.capture {
             None
-        } else if between.has_relays() || is_mixed {
-            let what = if is_mixed { "of flows of several kinds" } else { "of a way with relays" };
-            warnings.push(format!("there is no capture {what} in virtual time"));
+        } else if sim_network.has_relays() || is_mixed {
+            let what = if is_mixed {
+                "flows of different protocols or hosts"
+            } else {
+                "a path with relays"
+            };
+            warnings.push(format!("the simulator cannot capture packets of {what}"));
             None
         } else {
             let file = File::create(self.folder.join("capture.pcapng"))
                 .context("cannot write the capture")?;
-            Some(Capture::new(Box::new(BufWriter::new(file)), CAPTURED)?)
+            Some(Capture::new(Box::new(BufWriter::new(file)), MAX_CAPTURED_PACKETS)?)
         };
         let reading = match &self.tool.kind {
             ToolKind::Throughput { bitrate, .. } => {
-                self.throughput(&between, &path, capture, carrier, *bitrate)?
+                self.throughput(&sim_network, &path, capture, transport, *bitrate)?
             }
             ToolKind::Rtt { count, size } => {
-                let Carrier::Ours(mode) = carrier else {
-                    bail!("the simulator has no messages of this protocol");
+                let SimTransport::OpenBats(mode) = transport else {
+                    bail!("the simulator does not measure round trips of this protocol");
                 };
-                let question = Question {
+                let test = EchoTest {
                     mode,
                     count: u64::from(*count),
                     size: *size as usize,
                     interval: Duration::from_secs_f64(self.tool.interval),
-                    rounds: (*count == 1).then_some(15),
+                    connections: (*count == 1).then_some(15),
                 };
-                let of = carrier::label(self.protocol);
-                compute(
-                    move |tell| echo::measure(&between, question, capture, &of, tell),
-                    |glimpse| self.show(&glimpse),
+                let of = transport::label(self.protocol);
+                run_on_thread(
+                    move |report| echo::measure(&sim_network, test, capture, &of, report),
+                    |snapshot| self.show(&snapshot),
                 )??
             }
-            _ => bail!("the simulator cannot do this"),
+            _ => bail!("the simulator does not support this tool"),
         };
         Ok((reading, warnings))
     }
 
-    /// The links as flows use them: those of the way, or all where flows have ways of their own.
+    /// The links of the path, or all links if flows have different paths.
     fn links(
         &self,
         links: &[Link],
@@ -350,22 +367,22 @@ impl Run<'_> {
         let all: Vec<(usize, bool)> = (0..links.len()).map(|link| (link, true)).collect();
         let mut links = links_of(links, &all)?;
         if self.parallel() > 1 || !self.case.flows.is_empty() {
-            out_of_step(&mut links);
+            add_desynchronising_jitter(&mut links);
         }
         Ok(links)
     }
 
-    /// The way of each flow, the tool's first.
-    fn ways(&self, path: &[(usize, bool)]) -> Result<Vec<Route>> {
-        let mut ways = vec![path.to_vec(); usize::from(self.parallel())];
+    /// The path of each flow, beginning with those of the tool.
+    fn flow_paths(&self, path: &[(usize, bool)]) -> Result<Vec<LinkPath>> {
+        let mut paths = vec![path.to_vec(); usize::from(self.parallel())];
         for flow in &self.case.flows {
-            let way = self.network.path(flow.client, flow.server);
-            ways.push(way.context("there is no way between the nodes of a flow")?);
+            let path = self.network.path(flow.client, flow.server);
+            paths.push(path.context("there is no path between the nodes of a flow")?);
         }
-        Ok(ways)
+        Ok(paths)
     }
 
-    /// How many flows the tool has.
+    /// Number of flows of the tool.
     fn parallel(&self) -> u16 {
         match self.tool.kind {
             ToolKind::Throughput { parallel, .. } => parallel.max(1),
@@ -373,40 +390,41 @@ impl Run<'_> {
         }
     }
 
-    /// What can be seen of the measurement now.
-    fn show(&self, glimpse: &Glimpse) {
-        let what = format!("{} {}", carrier::label(self.protocol), self.tool.name);
-        let Glimpse { at, mbps, rtt_ms, queue_kilobytes } = *glimpse;
+    /// Shows a snapshot of the measurement.
+    fn show(&self, snapshot: &Snapshot) {
+        let what = format!("{} {}", transport::label(self.protocol), self.tool.name);
+        let Snapshot { at, mbps, rtt_ms, queue_kilobytes } = *snapshot;
         self.progress.sample(&what, at, mbps, queue_kilobytes, rtt_ms);
     }
 
     fn throughput(
         &self,
-        between: &Between,
+        sim_network: &SimNetwork,
         path: &[(usize, bool)],
         capture: Option<Capture>,
-        carrier: Carrier,
+        transport: SimTransport,
         bitrate: f64,
     ) -> Result<Reading> {
         let length = Duration::from_secs_f64(self.tool.seconds());
-        let plan = |carrier: Carrier, start: Duration, end: Duration, bitrate: f64| {
-            // Without congestion control the rate has to be said.
+        let plan = |transport: SimTransport, start: Duration, end: Duration, bitrate: f64| {
+            // Without congestion control the flow needs a rate.
             let bitrate =
-                if carrier.is_uncontrolled() && bitrate <= 0.0 { UDP_RATE } else { bitrate };
-            let size = if carrier.is_reliable() { MESSAGE } else { DATAGRAM };
+                if transport.is_uncontrolled() && bitrate <= 0.0 { UDP_RATE } else { bitrate };
+            let size = if transport.is_reliable() { MESSAGE_BYTES } else { DATAGRAM };
             let rate = (bitrate > 0.0).then_some(bitrate * 1e6);
-            flow::Plan { carrier, start, end: end.min(length), rate, size }
+            flow::FlowConfig { transport, start, end: end.min(length), rate, size }
         };
         let parallel = self.parallel();
-        let label = carrier::label(self.protocol);
-        let main = plan(carrier, Duration::ZERO, length, bitrate / f64::from(parallel));
+        let label = transport::label(self.protocol);
+        let main = plan(transport, Duration::ZERO, length, bitrate / f64::from(parallel));
         let mut plans = vec![main; usize::from(parallel)];
         let mut others = Vec::new();
         for (index, (flow, times)) in self.case.flows.iter().zip(self.times).enumerate() {
-            let of_flow = Carrier::of(&flow.protocol).context("the simulator lacks this flow")?;
+            let of_flow = SimTransport::for_protocol(&flow.protocol)
+                .context("the simulator does not support this flow")?;
             let start = Duration::from_secs_f64(times.delay);
             plans.push(plan(of_flow, start, start + Duration::from_secs_f64(times.duration), 0.0));
-            let label = self.case.flow_label(index, &carrier::label(&flow.protocol));
+            let label = self.case.flow_label(index, &transport::label(&flow.protocol));
             others.push((label, *times));
         }
         let mut links = self.network.links.clone();
@@ -417,31 +435,31 @@ impl Run<'_> {
                     event.changes.apply(link);
                 }
             }
-            let links = self.links(&links, path, !between.ways.is_empty())?;
+            let links = self.links(&links, path, !sim_network.paths.is_empty())?;
             changes.push((Duration::from_secs_f64(event.at), links));
         }
-        let between = between.clone();
-        let outcome = compute(
-            move |tell| {
-                let mut world = World::new(&between, capture)?;
-                let outcome = flow::run(&mut world, &plans, &changes, tell);
+        let sim_network = sim_network.clone();
+        let outcome = run_on_thread(
+            move |report| {
+                let mut world = Simulation::new(&sim_network, capture)?;
+                let outcome = flow::run(&mut world, &plans, &changes, report);
                 world.finish_capture()?;
                 outcome
             },
-            |glimpse| self.show(&glimpse),
+            |snapshot| self.show(&snapshot),
         )??;
-        let shown = Shown {
+        let builder = ReadingBuilder {
             network: self.network,
             path,
             label: &label,
             parallel: usize::from(parallel),
             others,
-            carrier,
+            transport,
             length: self.tool.seconds(),
             interval: self.tool.interval,
             sample_interval: self.case.sample_interval,
         };
-        Ok(shown.reading(&outcome))
+        Ok(builder.reading(&outcome))
     }
 }
 
@@ -450,15 +468,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_way_is_its_links_in_order_and_direction() {
+    fn links_of_a_path_follow_its_order_and_direction() {
         let of = |rate| Direction { rate, ..Direction::default() };
         let links = [
             Link { forward: of(1_000_000), backward: of(2_000_000) },
             Link { forward: of(3_000_000), backward: of(4_000_000) },
         ];
         let rates = |path: &[(usize, bool)]| -> Vec<[Option<u64>; 2]> {
-            let ways = links_of(&links, path).unwrap();
-            ways.iter().map(|way| [way[0].rate_bps, way[1].rate_bps]).collect()
+            let links = links_of(&links, path).unwrap();
+            links.iter().map(|link| [link[0].rate_bps, link[1].rate_bps]).collect()
         };
         let million = |rate: u64| Some(rate * 1_000_000);
         assert_eq!(

@@ -1,117 +1,119 @@
-//! What was computed, as a reading: figures and series.
+//! Converts the outcome of a simulation to figures and series.
 
 use bats_sim::flows::jain_index;
 
-use super::carrier::Carrier;
-use super::flow::{Flown, Moment, Outcome, Sender, TICK};
+use super::flow::{FlowOutcome, FlowSample, Outcome, SAMPLE_INTERVAL, SenderState};
+use super::transport::SimTransport;
 use crate::plan::Network;
 use crate::protocol::reading::Reading;
 use crate::result::Series;
 use crate::result::figures::{self, set};
-use crate::result::flows::{Flight, beside};
+use crate::result::flows::{FlowSpan, set_competition_figures};
 use crate::run::schedule::Times;
 
-/// Seconds of an interval of throughput at the least, so that rates are not of a few packets.
-const INTERVAL: f64 = 0.1;
+/// Minimum interval of throughput in seconds; shorter ones contain too few packets.
+const MIN_INTERVAL_S: f64 = 0.1;
 
-/// How flows are shown.
-pub(super) struct Shown<'a> {
+/// Builds a reading from the outcome of flows.
+pub(super) struct ReadingBuilder<'a> {
     pub(super) network: &'a Network,
     pub(super) path: &'a [(usize, bool)],
-    /// Of the main flow, which may be of several connections.
+    /// Label of the main flow, which may have several connections.
     pub(super) label: &'a str,
-    /// How many of the flows are the main one.
+    /// Number of flows that belong to the main flow.
     pub(super) parallel: usize,
-    /// Of each of the others, and when it runs.
+    /// Label and schedule of each competing flow.
     pub(super) others: Vec<(String, Times)>,
-    pub(super) carrier: Carrier,
-    /// Seconds that the tool runs.
+    pub(super) transport: SimTransport,
+    /// Duration of the tool in seconds.
     pub(super) length: f64,
-    /// Seconds of an interval of throughput.
+    /// Interval of throughput in seconds.
     pub(super) interval: f64,
-    /// Seconds between two samples of a state.
+    /// Interval of state samples in seconds.
     pub(super) sample_interval: f64,
 }
 
-impl Shown<'_> {
-    /// The figures and series of flows.
+impl ReadingBuilder<'_> {
+    /// Returns the figures and series of the flows.
     pub(super) fn reading(&self, outcome: &Outcome) -> Reading {
         let mut reading = Reading::default();
-        let interval = self.interval.max(INTERVAL);
+        let interval = self.interval.max(MIN_INTERVAL_S);
         let (main, others) = outcome.flows.split_at(self.parallel.min(outcome.flows.len()));
         let arrived = throughput(main, interval, self.label);
-        figures::of_throughput(&mut reading.figures, &arrived, self.length);
-        let mut shares = vec![later_half(&arrived)];
+        figures::set_throughput_figures(&mut reading.figures, &arrived, self.length);
+        let mut shares = vec![second_half_mean(&arrived)];
         reading.series.push(arrived);
-        self.state(&mut reading, main, self.label);
-        sent_again(&mut reading.figures, main);
-        if !self.carrier.is_reliable() {
-            residual(&mut reading, main, interval, self.label);
+        self.add_state_series(&mut reading, main, self.label);
+        set_retransmissions(&mut reading.figures, main);
+        if !self.transport.is_reliable() {
+            set_residual_loss(&mut reading, main, interval, self.label);
         }
-        let main = Flight {
+        let main = FlowSpan {
             of: self.label.to_owned(),
             from: 0.0,
             to: self.length,
             figures: Default::default(),
         };
-        let mut flights = vec![main];
+        let mut spans = vec![main];
         for (flow, (label, times)) in others.iter().zip(&self.others) {
             let series = throughput(std::slice::from_ref(flow), interval, label);
-            shares.push(later_half(&series));
+            shares.push(second_half_mean(&series));
             let (from, to) = (times.delay, (times.delay + times.duration).min(self.length));
             let mut figures = figures::Figures::new();
-            let while_it_ran = Series { points: since(&series.points, from), ..series.clone() };
-            figures::of_throughput(&mut figures, &while_it_ran, to - from);
-            sent_again(&mut figures, std::slice::from_ref(flow));
-            flights.push(Flight { of: label.clone(), from, to, figures });
+            let while_it_ran =
+                Series { points: points_after(&series.points, from), ..series.clone() };
+            figures::set_throughput_figures(&mut figures, &while_it_ran, to - from);
+            set_retransmissions(&mut figures, std::slice::from_ref(flow));
+            spans.push(FlowSpan { of: label.clone(), from, to, figures });
             reading.series.push(series);
-            self.state(&mut reading, std::slice::from_ref(flow), label);
+            self.add_state_series(&mut reading, std::slice::from_ref(flow), label);
         }
-        reading.flows = beside(&mut reading.figures, &reading.series, flights);
+        reading.flows = set_competition_figures(&mut reading.figures, &reading.series, spans);
         if shares.len() > 1 {
             set(&mut reading.figures, "fairness", jain_index(&shares));
         }
-        self.queue(&mut reading, outcome);
-        self.relays(&mut reading, outcome);
+        self.add_queue(&mut reading, outcome);
+        self.add_relay_figures(&mut reading, outcome);
         reading
     }
 
-    /// How many moments are one.
+    /// Number of flow samples for each shown sample.
     fn step(&self) -> usize {
-        (self.sample_interval / TICK.as_secs_f64()).round().max(1.0) as usize
+        (self.sample_interval / SAMPLE_INTERVAL.as_secs_f64()).round().max(1.0) as usize
     }
 
-    fn state(&self, reading: &mut Reading, main: &[Flown], of: &str) {
-        type Value = fn(&Sender) -> f64;
-        // Several connections: the sum, or the mean where a sum means nothing.
+    fn add_state_series(&self, reading: &mut Reading, main: &[FlowOutcome], of: &str) {
+        type Value = fn(&SenderState) -> f64;
+        // Aggregates several connections: the sum, or the mean where a sum has no meaning.
         let values: [(&str, &str, bool, Value); 5] = [
             ("cwnd", "kB", false, |sender| sender.cwnd_bytes / 1e3),
             ("smoothed RTT", "ms", true, |sender| sender.smoothed_rtt_ms),
             ("delivery rate", "Mbit/s", false, |sender| sender.delivery_bps / 1e6),
             ("pacing rate", "Mbit/s", false, |sender| sender.pacing_bps / 1e6),
-            ("loss seen", "%", true, |sender| sender.loss_percent),
+            ("loss estimate", "%", true, |sender| sender.loss_percent),
         ];
         let Some(first) = main.first() else { return };
         for (name, unit, is_mean, value) in values {
             let at = |index: usize| -> Option<(f64, f64)> {
-                let moments = main.iter().filter_map(|flow| flow.moments.get(index));
+                let samples = main.iter().filter_map(|flow| flow.samples.get(index));
                 let values: Vec<f64> =
-                    moments.filter_map(|moment| Some(value(moment.sender.as_ref()?))).collect();
+                    samples.filter_map(|sample| Some(value(sample.sender.as_ref()?))).collect();
                 let sum: f64 = values.iter().sum();
                 let shown = if is_mean { sum / values.len().max(1) as f64 } else { sum };
-                let at = first.moments.get(index)?.at;
+                let at = first.samples.get(index)?.at;
                 (!values.is_empty() && shown.is_finite()).then_some((at, shown))
             };
             let points: Vec<_> =
-                (0..first.moments.len()).step_by(self.step()).filter_map(at).collect();
+                (0..first.samples.len()).step_by(self.step()).filter_map(at).collect();
             if !points.is_empty() {
                 reading.series.push(series(name, of, unit, points));
             }
         }
     }
 
-    /// The queue before the slowest link on the way; of several that before which most waits.
-    fn queue(&self, reading: &mut Reading, outcome: &Outcome) {
+    /// The queue in front of the slowest link on the path; of several equally slow links, the
+    /// longest queue.
+    fn add_queue(&self, reading: &mut Reading, outcome: &Outcome) {
         let rates: Vec<u64> = self
             .path
             .iter()
@@ -136,13 +138,14 @@ impl Shown<'_> {
         reading.series.push(series("queue", "slowest link", "kB", points));
     }
 
-    fn relays(&self, reading: &mut Reading, outcome: &Outcome) {
+    fn add_relay_figures(&self, reading: &mut Reading, outcome: &Outcome) {
         let Some(most) = outcome.relays.iter().map(|relay| relay.bytes_peak).max() else { return };
         set(&mut reading.figures, "relay_kib", most as f64 / 1024.0);
-        let useless: u64 = outcome.relays.iter().map(|relay| relay.useless + relay.late).sum();
+        let non_innovative: u64 =
+            outcome.relays.iter().map(|relay| relay.non_innovative + relay.late).sum();
         let received: u64 = outcome.relays.iter().map(|relay| relay.received).sum();
-        let share = useless as f64 * 100.0 / received.max(1) as f64;
-        set(&mut reading.figures, "useless_percent", share);
+        let percent = non_innovative as f64 * 100.0 / received.max(1) as f64;
+        set(&mut reading.figures, "useless_percent", percent);
     }
 }
 
@@ -150,68 +153,69 @@ fn series(name: &str, of: &str, unit: &str, points: Vec<(f64, f64)>) -> Series {
     Series { name: name.to_owned(), of: of.to_owned(), unit: unit.to_owned(), points }
 }
 
-/// The indices of the moments that end intervals, and when they begin.
-fn intervals(moments: &[Moment], interval: f64) -> Vec<(usize, usize)> {
-    let mut found = Vec::new();
+/// Splits the samples into intervals. Returns the indices of the first and last sample of each.
+fn intervals(samples: &[FlowSample], interval: f64) -> Vec<(usize, usize)> {
+    let mut ranges = Vec::new();
     let mut start = 0;
-    for (index, moment) in moments.iter().enumerate().skip(1) {
-        let is_whole = moment.at - moments[start].at >= interval - 1e-6;
-        if is_whole || index + 1 == moments.len() {
-            found.push((start, index));
+    for (index, sample) in samples.iter().enumerate().skip(1) {
+        let is_complete = sample.at - samples[start].at >= interval - 1e-6;
+        if is_complete || index + 1 == samples.len() {
+            ranges.push((start, index));
             start = index;
         }
     }
-    found
+    ranges
 }
 
-/// What was delivered in each interval.
-fn throughput(flows: &[Flown], interval: f64, of: &str) -> Series {
-    let moments = flows.first().map_or(&[][..], |flow| &flow.moments);
+/// Goodput of each interval.
+fn throughput(flows: &[FlowOutcome], interval: f64, of: &str) -> Series {
+    let samples = flows.first().map_or(&[][..], |flow| &flow.samples);
     let total = |index: usize| -> u64 {
-        flows.iter().filter_map(|flow| flow.moments.get(index)).map(|one| one.delivered).sum()
+        flows.iter().filter_map(|flow| flow.samples.get(index)).map(|one| one.delivered).sum()
     };
-    let points = intervals(moments, interval)
+    let points = intervals(samples, interval)
         .into_iter()
         .map(|(from, to)| {
             let bytes = total(to).saturating_sub(total(from)) as f64;
-            (moments[to].at, bytes * 8e-6 / (moments[to].at - moments[from].at))
+            (samples[to].at, bytes * 8e-6 / (samples[to].at - samples[from].at))
         })
         .collect();
     series("throughput", of, "Mbit/s", points)
 }
 
-/// Points of intervals from a time on, which then is zero. The interval in which it lies counts whole.
-fn since(points: &[(f64, f64)], from: f64) -> Vec<(f64, f64)> {
+/// The points after the time `from`, relative to it. The interval that contains `from` is kept
+/// whole.
+fn points_after(points: &[(f64, f64)], from: f64) -> Vec<(f64, f64)> {
     points.iter().filter(|point| point.0 > from).map(|&(at, value)| (at - from, value)).collect()
 }
 
-/// What models of TCP had to send again.
-fn sent_again(figures: &mut figures::Figures, flows: &[Flown]) {
+/// Sets the retransmission figures of TCP models.
+fn set_retransmissions(figures: &mut figures::Figures, flows: &[FlowOutcome]) {
     let counts: Vec<(u64, u64)> = flows.iter().filter_map(|flow| flow.transmissions).collect();
     if counts.is_empty() {
         return;
     }
     let sent: u64 = counts.iter().map(|count| count.0).sum();
-    let again: u64 = counts.iter().map(|count| count.1).sum();
-    set(figures, "retransmissions", again as f64);
-    set(figures, "retransmitted_percent", 100.0 * again as f64 / sent.max(1) as f64);
+    let retransmitted: u64 = counts.iter().map(|count| count.1).sum();
+    set(figures, "retransmissions", retransmitted as f64);
+    set(figures, "retransmitted_percent", 100.0 * retransmitted as f64 / sent.max(1) as f64);
 }
 
-fn later_half(series: &Series) -> f64 {
+fn second_half_mean(series: &Series) -> f64 {
     let end = series.points.last().map_or(0.0, |point| point.0);
     figures::mean(&series.points, end / 2.0, end)
 }
 
-/// What was lost and how unevenly the rest came, over time and in all.
-fn residual(reading: &mut Reading, flows: &[Flown], interval: f64, of: &str) {
+/// Sets residual loss and jitter, in total and over time.
+fn set_residual_loss(reading: &mut Reading, flows: &[FlowOutcome], interval: f64, of: &str) {
     let messages = || flows.iter().flat_map(|flow| &flow.messages);
-    let share = |lost: usize, all: usize| 100.0 * lost as f64 / all.max(1) as f64;
+    let percent = |lost: usize, all: usize| 100.0 * lost as f64 / all.max(1) as f64;
     let (all, lost) = (messages().count(), messages().filter(|message| !message.1).count());
-    set(&mut reading.figures, "loss_percent", share(lost, all));
+    set(&mut reading.figures, "loss_percent", percent(lost, all));
     let Some(first) = flows.first() else { return };
-    let ends = intervals(&first.moments, interval);
+    let ends = intervals(&first.samples, interval);
     let mut counts = vec![(0, 0); ends.len()];
-    let times: Vec<f64> = ends.iter().map(|&(_, to)| first.moments[to].at).collect();
+    let times: Vec<f64> = ends.iter().map(|&(_, to)| first.samples[to].at).collect();
     for &(at, arrived) in messages() {
         let index = times.partition_point(|&end| end <= f64::from(at));
         if let Some((all, lost)) = counts.get_mut(index) {
@@ -220,14 +224,14 @@ fn residual(reading: &mut Reading, flows: &[Flown], interval: f64, of: &str) {
         }
     }
     let losses = times.iter().zip(&counts).filter(|(_, count)| count.0 > 0);
-    let losses = losses.map(|(&at, &(all, lost))| (at, share(lost, all))).collect();
+    let losses = losses.map(|(&at, &(all, lost))| (at, percent(lost, all))).collect();
     reading.series.push(series("residual loss", of, "%", losses));
     let mean = |index: usize| {
-        let values = flows.iter().filter_map(|flow| flow.moments.get(index));
-        values.map(|moment| moment.jitter).sum::<f64>() / flows.len() as f64
+        let values = flows.iter().filter_map(|flow| flow.samples.get(index));
+        values.map(|sample| sample.jitter).sum::<f64>() / flows.len() as f64
     };
     let jitters: Vec<(f64, f64)> =
-        ends.iter().map(|&(_, to)| (first.moments[to].at, mean(to))).collect();
+        ends.iter().map(|&(_, to)| (first.samples[to].at, mean(to))).collect();
     if let Some(&(_, last)) = jitters.last() {
         set(&mut reading.figures, "jitter_ms", last);
     }
@@ -239,15 +243,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn losses_count_where_they_were_sent() {
-        let moment = |at: f64| Moment { at, delivered: 0, jitter: 0.5, sender: None };
-        let flow = Flown {
-            moments: (0..=20).map(|tick| moment(f64::from(tick) * 0.1)).collect(),
+    fn lost_messages_count_in_the_interval_of_sending() {
+        let sample = |at: f64| FlowSample { at, delivered: 0, jitter: 0.5, sender: None };
+        let flow = FlowOutcome {
+            samples: (0..=20).map(|tick| sample(f64::from(tick) * 0.1)).collect(),
             messages: (0..40).map(|n| (n as f32 * 0.05 + 0.01, n >= 20 || n % 2 == 0)).collect(),
             transmissions: None,
         };
         let mut reading = Reading::default();
-        residual(&mut reading, &[flow], 1.0, "x");
+        set_residual_loss(&mut reading, &[flow], 1.0, "x");
         assert_eq!(reading.figures["loss_percent"], 25.0);
         assert_eq!(reading.figures["jitter_ms"], 0.5);
         assert_eq!(reading.series[0].points, [(1.0, 50.0), (2.0, 0.0)]);

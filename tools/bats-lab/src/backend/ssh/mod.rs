@@ -1,7 +1,8 @@
-//! Real hosts, reached by `ssh`. A keeper on each makes a folder of its own, in which is noted whatever is
-//! started; the folder is gone in the end together with what still runs.
+//! Real hosts, reached by `ssh`. A remote shell on each host creates a directory and records every
+//! started program in it. At the end it removes the directory and terminates programs that still
+//! run.
 
-mod keeper;
+mod remote_shell;
 
 use std::fs::File;
 use std::process::{Command, Stdio};
@@ -9,28 +10,28 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result, bail};
 
-use super::Ground;
+use super::HostBackend;
 use crate::plan::{Case, Host, ProtocolKind, ToolKind};
-use crate::process::Guarded;
+use crate::process::ChildGuard;
 use crate::protocol::programs::{BATS_IPERF, BATSLAB, find};
 use crate::settings::Link;
 use crate::state::{Home, Lab};
-use keeper::Keeper;
+use remote_shell::RemoteShell;
 
-/// Clocks may differ by so many seconds before somebody is told.
-const CLOCKS: f64 = 0.5;
+/// Clock difference in seconds above which a warning is given.
+const MAX_CLOCK_OFFSET_S: f64 = 0.5;
 
 /// Hosts of a testbed; node N of a test is host N.
-pub(crate) struct SshGround {
-    hosts: Vec<(Host, Mutex<Keeper>)>,
+pub(crate) struct SshBackend {
+    hosts: Vec<(Host, Mutex<RemoteShell>)>,
     warnings: Vec<String>,
 }
 
-impl SshGround {
-    /// Looks whether the hosts can run the test, and makes a folder on each.
+impl SshBackend {
+    /// Checks whether the hosts can run the test, and creates a directory on each.
     ///
     /// # Errors
-    /// Where one cannot, with what is missing.
+    /// If a host cannot; the error says what is missing.
     pub(crate) fn prepare(hosts: &[Host], case: &Case) -> Result<Self> {
         if find("ssh").is_none() {
             bail!("the backend ssh needs `ssh` (Debian: openssh-client)");
@@ -40,49 +41,51 @@ impl SshGround {
             bail!("the test needs {nodes} hosts and the testbed has {}", hosts.len());
         }
         if !case.events.is_empty() {
-            bail!("`events` change emulated links, and the links of real hosts are what they are");
+            bail!("`events` need emulated links: the backend ssh cannot change links");
         }
-        let mut questions: Vec<String> =
+        let mut requests: Vec<String> =
             programs(case).iter().map(|program| format!("program {program}")).collect();
-        questions.extend(controls(case).iter().map(|control| format!("congestion {control}")));
-        let mut ground = Self { hosts: Vec::new(), warnings: Vec::new() };
+        requests.extend(
+            congestion_controls(case).iter().map(|control| format!("congestion {control}")),
+        );
+        let mut backend = Self { hosts: Vec::new(), warnings: Vec::new() };
         for host in hosts {
-            let keeper = ground.check(host, &questions)?;
-            ground.hosts.push((host.clone(), Mutex::new(keeper)));
+            let remote = backend.check(host, &requests)?;
+            backend.hosts.push((host.clone(), Mutex::new(remote)));
         }
-        Ok(ground)
+        Ok(backend)
     }
 
-    /// Begins on a host, and looks at what has to be there.
-    fn check(&mut self, host: &Host, questions: &[String]) -> Result<Keeper> {
-        let mut keeper = Keeper::begin(ssh(host), &host.ip)?;
-        if let Some(wanted) = host.arch.as_ref().filter(|wanted| **wanted != keeper.arch) {
-            bail!("{} is {}, not {wanted}", host.ip, keeper.arch);
+    /// Starts the remote shell on a host and checks the requirements.
+    fn check(&mut self, host: &Host, requests: &[String]) -> Result<RemoteShell> {
+        let mut remote = RemoteShell::begin(ssh(host), &host.ip)?;
+        if let Some(wanted) = host.arch.as_ref().filter(|wanted| **wanted != remote.arch) {
+            bail!("{} is {}, not {wanted}", host.ip, remote.arch);
         }
         let interface = host.interface.iter().map(|interface| format!("interface {interface}"));
-        for question in questions.iter().cloned().chain(interface) {
-            if let Some(lack) = keeper.ask(&question)?.first() {
-                bail!("{}: {lack}", host.ip);
+        for request in requests.iter().cloned().chain(interface) {
+            if let Some(missing) = remote.request(&request)?.first() {
+                bail!("{}: {missing}", host.ip);
             }
         }
-        let (ahead, wrong) = keeper.clock()?;
-        if ahead.abs() > CLOCKS + wrong {
+        let (offset, uncertainty) = remote.clock()?;
+        if offset.abs() > MAX_CLOCK_OFFSET_S + uncertainty {
             self.warnings.push(format!(
-                "the clock of {} is {:.1} s {} this machine's: times in its logs and one-way times are wrong by that",
+                "the clock of {} is {:.1} s {} the clock of this machine: times in its logs and one-way delays are off by that",
                 host.ip,
-                ahead.abs(),
-                if ahead > 0.0 { "ahead of" } else { "behind" }
+                offset.abs(),
+                if offset > 0.0 { "ahead of" } else { "behind" }
             ));
         }
-        Ok(keeper)
+        Ok(remote)
     }
 }
 
-/// How a host is reached; what is to be done there is the last word.
+/// The `ssh` command for a host; the remote command is its last argument.
 fn ssh(host: &Host) -> Command {
     let mut command = Command::new("ssh");
     command.args(["-o", "BatchMode=yes", "-o", "ConnectTimeout=10"]);
-    // A host that has gone silent does not hold up the end.
+    // Detect an unreachable host, so that it does not block the end.
     command.args(["-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"]);
     if let Some(file) = &host.ssh_config {
         command.arg("-F").arg(file);
@@ -100,19 +103,19 @@ fn ssh(host: &Host) -> Command {
     command
 }
 
-fn lock(keeper: &Mutex<Keeper>) -> MutexGuard<'_, Keeper> {
-    keeper.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(remote: &Mutex<RemoteShell>) -> MutexGuard<'_, RemoteShell> {
+    remote.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Drop for SshGround {
+impl Drop for SshBackend {
     fn drop(&mut self) {
-        // All at once; then each is waited for.
-        self.hosts.iter().for_each(|(_, keeper)| lock(keeper).end());
+        // Start all cleanups first; dropping each shell waits for its cleanup.
+        self.hosts.iter().for_each(|(_, remote)| lock(remote).start_cleanup());
     }
 }
 
-/// The congestion controls that a test needs on its hosts.
-fn controls(case: &Case) -> Vec<String> {
+/// The congestion control algorithms that a test needs on its hosts.
+fn congestion_controls(case: &Case) -> Vec<String> {
     let protocols = case.protocols.iter().chain(case.flows.iter().map(|flow| &flow.protocol));
     let mut controls: Vec<String> = protocols
         .filter_map(|protocol| match &protocol.kind {
@@ -148,7 +151,7 @@ fn programs(case: &Case) -> Vec<&'static str> {
     needed
 }
 
-/// A word for a shell.
+/// Quotes a word for a shell.
 fn quote(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
@@ -158,13 +161,13 @@ fn quote(word: &str) -> String {
     }
 }
 
-impl Ground for SshGround {
+impl HostBackend for SshBackend {
     fn address(&self, node: u32) -> String {
         self.hosts.get(node as usize).map_or_else(String::new, |(host, _)| host.address.clone())
     }
 
-    fn start(&self, node: u32, words: &[String], output: File, errors: File) -> Result<Guarded> {
-        let (host, keeper) =
+    fn start(&self, node: u32, words: &[String], output: File, errors: File) -> Result<ChildGuard> {
+        let (host, remote) =
             self.hosts.get(node as usize).context("the testbed has no such host")?;
         let words: Vec<String> = words
             .iter()
@@ -175,8 +178,8 @@ impl Ground for SshGround {
                 _ => quote(word),
             })
             .collect();
-        // The shell's number is the program's, for it becomes the program.
-        let notes = quote(&format!("{}/pids", lock(keeper).folder));
+        // The shell replaces itself by the program, so its process ID is that of the program.
+        let notes = quote(&format!("{}/pids", lock(remote).folder));
         let script = format!("umask 077; echo $$ >> {notes} && exec {}", words.join(" "));
         let child = ssh(host)
             .arg(script)
@@ -185,10 +188,10 @@ impl Ground for SshGround {
             .stderr(errors)
             .spawn()
             .context("cannot run ssh")?;
-        Ok(Guarded::new(child))
+        Ok(ChildGuard::new(child))
     }
 
-    fn change(&self, _: &[Link]) -> Result<()> {
+    fn change_links(&self, _: &[Link]) -> Result<()> {
         bail!("the links of real hosts cannot be changed")
     }
 
@@ -196,10 +199,10 @@ impl Ground for SshGround {
         None
     }
 
-    fn settle(&self) {
-        for (_, keeper) in &self.hosts {
-            // Who does not answer any more is cleaned up after at the end.
-            let _ = lock(keeper).ask("settle");
+    fn stop_programs(&self) {
+        for (_, remote) in &self.hosts {
+            // A host that does not answer is cleaned up at the end.
+            let _ = lock(remote).request("settle");
         }
     }
 
@@ -213,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_pass_a_shell_as_they_are() {
+    fn quoted_words_pass_a_shell_unchanged() {
         for word in ["plain", "a b", "it's", "", "$HOME", "`x`", "a;b"] {
             let output =
                 Command::new("sh").arg("-c").arg(format!("printf %s {}", quote(word))).output();

@@ -1,0 +1,319 @@
+//! A linear system: unknown symbols that share equations, in reduced row echelon form.
+//!
+//! Elimination works on coefficients only. Each row also stores its transformation: the factors of
+//! the received equations that it is the sum of. When a row has one unknown left, [`super::solve`]
+//! computes the payload from the transformation.
+//!
+//! Invariants: there are as many rows as equations; the transformation is invertible; a row has 1
+//! in its pivot column and all other rows have 0 there; every row has at least one unknown.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::Window;
+use crate::gf256;
+use crate::kernel::{Kernel, Mode};
+use crate::rows::{ALIGNMENT, AlignedRow, padded_length};
+
+/// A repair packet as received.
+#[derive(Debug)]
+pub(super) struct Equation {
+    pub(super) window: Window,
+    /// One coefficient for each symbol of the window.
+    pub(super) coefficients: AlignedRow,
+    pub(super) payload: AlignedRow,
+}
+
+impl Equation {
+    pub(super) fn bytes(&self) -> usize {
+        self.coefficients.bytes() + self.payload.bytes()
+    }
+}
+
+/// Side effects of removing a column.
+#[derive(Debug)]
+pub(super) struct Removal {
+    /// The symbol whose column moved to the removed index.
+    pub(super) moved: Option<u64>,
+    /// The equation that was dropped because its row has no unknown left.
+    pub(super) equation: Option<Equation>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct LinearSystem {
+    columns: Vec<u64>,
+    /// First and last symbol of the columns.
+    extent: Option<(u64, u64)>,
+    equations: Vec<Equation>,
+    /// Pivot column of each row.
+    pivots: Vec<usize>,
+    /// Rows of `stride` bytes: `width` bytes for the columns, then the transformation. Unused bytes
+    /// are zero.
+    data: Vec<u8>,
+    width: usize,
+    stride: usize,
+    /// Scratch: the row under construction.
+    scratch: Vec<u8>,
+}
+
+/// Number of rows in one matrix product.
+const ROWS_AT_ONCE: usize = 16;
+
+impl LinearSystem {
+    pub(super) fn columns(&self) -> &[u64] {
+        &self.columns
+    }
+
+    pub(super) fn equations(&self) -> &[Equation] {
+        &self.equations
+    }
+
+    pub(super) fn into_equations(self) -> Vec<Equation> {
+        self.equations
+    }
+
+    pub(super) fn rank(&self) -> usize {
+        self.pivots.len()
+    }
+
+    /// Memory of the matrix, in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        self.data.capacity() + self.scratch.capacity()
+    }
+
+    /// First and last unknown symbol.
+    pub(super) fn extent(&self) -> Option<(u64, u64)> {
+        self.extent
+    }
+
+    /// First symbol of the oldest window of the equations.
+    pub(super) fn first_window(&self) -> Option<u64> {
+        self.equations.iter().map(|equation| equation.window.first).min()
+    }
+
+    /// The symbol of a row's pivot.
+    pub(super) fn pivot_symbol(&self, row: usize) -> u64 {
+        self.columns[self.pivots[row]]
+    }
+
+    /// The factors of the equations that a row is the sum of.
+    pub(super) fn transformation(&self, row: usize) -> &[u8] {
+        &self.row(row)[self.width..][..self.equations.len()]
+    }
+
+    /// Rows with exactly one unknown.
+    pub(super) fn solved_rows(&self) -> Vec<usize> {
+        let count = self.columns.len();
+        if self.rank() == count {
+            return (0..count).collect();
+        }
+        let is_solved = |&row: &usize| {
+            let unknowns = &self.row(row)[..count];
+            // Most rows of an unsolved system are dense in the last columns: search from there.
+            let others = unknowns.iter().rev().filter(|&&x| x != 0);
+            others.take(2).count() == 1
+        };
+        (0..self.rank()).filter(is_solved).collect()
+    }
+
+    fn row(&self, row: usize) -> &[u8] {
+        &self.data[row * self.stride..][..self.stride]
+    }
+
+    /// Reserves space for this many columns and equations in each row.
+    fn reserve(&mut self, columns: usize, equations: usize) {
+        let room = self.stride - self.width;
+        if columns <= self.width && equations <= room {
+            return;
+        }
+        let grown = |needed: usize, present: usize| {
+            if needed <= present { present } else { padded_length(needed.max(present * 2)) }
+        };
+        let width = grown(columns, self.width).max(ALIGNMENT);
+        let stride = width + grown(equations, room).max(ALIGNMENT);
+        let mut data = vec![0; stride * self.rank()];
+        for row in 0..self.rank() {
+            let old = self.row(row);
+            let new = &mut data[row * stride..][..stride];
+            new[..self.width].copy_from_slice(&old[..self.width]);
+            new[width..width + room].copy_from_slice(&old[self.width..]);
+        }
+        (self.data, self.width, self.stride) = (data, width, stride);
+    }
+
+    /// Adds an unknown symbol and returns its column.
+    pub(super) fn add_column(&mut self, symbol: u64) -> usize {
+        self.reserve(self.columns.len() + 1, self.equations.len());
+        self.columns.push(symbol);
+        self.extend(symbol, symbol);
+        self.columns.len() - 1
+    }
+
+    fn extend(&mut self, first: u64, last: u64) {
+        let (low, high) = self.extent.unwrap_or((first, last));
+        self.extent = Some((low.min(first), high.max(last)));
+    }
+
+    /// Appends the columns and equations of another system.
+    pub(super) fn absorb(&mut self, other: Self) {
+        let (columns, rows) = (self.columns.len(), self.rank());
+        self.reserve(columns + other.columns.len(), rows + other.equations.len());
+        self.data.resize((rows + other.rank()) * self.stride, 0);
+        for row in 0..other.rank() {
+            let old = other.row(row);
+            let new = &mut self.data[(rows + row) * self.stride..][..self.stride];
+            new[columns..][..other.columns.len()].copy_from_slice(&old[..other.columns.len()]);
+            new[self.width + rows..][..other.equations.len()]
+                .copy_from_slice(other.transformation(row));
+        }
+        self.pivots.extend(other.pivots.iter().map(|pivot| pivot + columns));
+        self.columns.extend(other.columns);
+        if let Some((first, last)) = other.extent {
+            self.extend(first, last);
+        }
+        self.equations.extend(other.equations);
+    }
+
+    /// Adds an equation whose coefficients of the unknowns are `unknowns` (column, coefficient).
+    ///
+    /// # Errors
+    /// The equation is linearly dependent on the others; it is returned.
+    pub(super) fn insert(
+        &mut self,
+        kernel: Kernel,
+        unknowns: &[(usize, u8)],
+        equation: Equation,
+    ) -> Result<(), Equation> {
+        let number = self.equations.len();
+        self.reserve(self.columns.len(), number + 1);
+        let mut line = core::mem::take(&mut self.scratch);
+        line.clear();
+        line.resize(self.stride, 0);
+        let inserted = self.insert_line(kernel, unknowns, &mut line);
+        self.scratch = line;
+        if !inserted {
+            return Err(equation);
+        }
+        self.equations.push(equation);
+        Ok(())
+    }
+
+    /// Reduces the next equation and appends it as a row; `line` is zero. Returns false if the
+    /// equation is linearly dependent.
+    fn insert_line(&mut self, kernel: Kernel, unknowns: &[(usize, u8)], line: &mut [u8]) -> bool {
+        let (columns, number) = (self.columns.len(), self.equations.len());
+        for &(column, coefficient) in unknowns {
+            line[column] = coefficient;
+        }
+        line[self.width + number] = 1;
+        // The pivot columns form a unit matrix, so all factors are known in advance.
+        let mut lines = self.data.chunks_exact(self.stride);
+        for pivots in self.pivots.chunks(ROWS_AT_ONCE) {
+            let (mut factors, mut rows) = ([0; ROWS_AT_ONCE], [&[][..]; ROWS_AT_ONCE]);
+            let slots = factors.iter_mut().zip(&mut rows);
+            for ((factor, row), (&pivot, line_of_row)) in slots.zip(pivots.iter().zip(&mut lines)) {
+                *factor = line[pivot];
+                *row = line_of_row;
+            }
+            let count = pivots.len();
+            let output = &mut [&mut *line];
+            kernel.product(
+                &factors[..count],
+                &rows[..count],
+                output,
+                self.stride,
+                Mode::Accumulate,
+            );
+        }
+        let Some(pivot) = line[..columns].iter().position(|&x| x != 0) else { return false };
+        let inverse = gf256::inv(line[pivot]);
+        let (left, right) = line.split_at_mut(self.width);
+        scale(inverse, &mut left[..columns]);
+        scale(inverse, &mut right[..=number]);
+        self.eliminate(kernel, pivot, line, None);
+        self.data.extend_from_slice(line);
+        self.pivots.push(pivot);
+        true
+    }
+
+    /// Eliminates `position` from all rows except `except`, by adding multiples of `line`, which
+    /// has 1 there.
+    fn eliminate(&mut self, kernel: Kernel, position: usize, line: &[u8], except: Option<usize>) {
+        let stride = self.stride;
+        let mut lines = self.data.chunks_exact_mut(stride).enumerate();
+        let mut left = self.pivots.len();
+        while left > 0 {
+            let count = left.min(ROWS_AT_ONCE);
+            let mut factors = [0; ROWS_AT_ONCE];
+            let mut rows: [&mut [u8]; ROWS_AT_ONCE] = core::array::from_fn(|_| &mut [][..]);
+            for (factor, (row, (index, line))) in
+                factors.iter_mut().zip(rows.iter_mut().zip(lines.by_ref().take(count)))
+            {
+                // Adding zero times a row is as cheap as skipping it.
+                *factor = if Some(index) == except { 0 } else { line[position] };
+                *row = line;
+            }
+            let outputs = &mut rows[..count];
+            kernel.product(&factors[..count], &[line], outputs, stride, Mode::Accumulate);
+            left -= count;
+        }
+    }
+
+    /// Removes the column of a symbol that is now known.
+    pub(super) fn remove_column(&mut self, kernel: Kernel, column: usize) -> Removal {
+        let mut equation = None;
+        if let Some(row) = self.pivots.iter().position(|&pivot| pivot == column) {
+            self.data[row * self.stride + column] = 0;
+            let next = self.row(row)[..self.columns.len()].iter().position(|&x| x != 0);
+            match next {
+                Some(pivot) => {
+                    let mut line = self.row(row).to_vec();
+                    scale(gf256::inv(line[pivot]), &mut line);
+                    self.data[row * self.stride..][..self.stride].copy_from_slice(&line);
+                    self.eliminate(kernel, pivot, &line, Some(row));
+                    self.pivots[row] = pivot;
+                }
+                None => equation = self.drop_row(kernel, row),
+            }
+        }
+        let last = self.columns.len() - 1;
+        for row in self.data.chunks_exact_mut(self.stride) {
+            row[column] = row[last];
+            row[last] = 0;
+        }
+        for pivot in &mut self.pivots {
+            if *pivot == last {
+                *pivot = column;
+            }
+        }
+        self.columns.swap_remove(column);
+        self.extent = self.columns.iter().min().copied().zip(self.columns.iter().max().copied());
+        Removal { moved: self.columns.get(column).copied(), equation }
+    }
+
+    /// Drops a row without unknowns, and an equation that depends linearly on the others.
+    fn drop_row(&mut self, kernel: Kernel, row: usize) -> Option<Equation> {
+        let number = self.transformation(row).iter().position(|&x| x != 0)?;
+        let position = self.width + number;
+        let mut line = self.row(row).to_vec();
+        scale(gf256::inv(line[position]), &mut line);
+        self.eliminate(kernel, position, &line, Some(row));
+        let last_row = self.rank() - 1;
+        self.data.copy_within(last_row * self.stride.., row * self.stride);
+        self.data.truncate(last_row * self.stride);
+        self.pivots.swap_remove(row);
+        let last = self.width + self.equations.len() - 1;
+        for row in self.data.chunks_exact_mut(self.stride) {
+            row[position] = row[last];
+            row[last] = 0;
+        }
+        Some(self.equations.swap_remove(number))
+    }
+}
+
+/// Multiplies bytes by a factor. They are too few for a kernel call to pay off.
+fn scale(factor: u8, bytes: &mut [u8]) {
+    if factor != 1 {
+        bytes.iter_mut().for_each(|x| *x = gf256::mul(factor, *x));
+    }
+}

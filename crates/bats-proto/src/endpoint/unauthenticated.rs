@@ -1,0 +1,177 @@
+//! Datagrams with long headers from unauthenticated peers, before a connection exists.
+
+use bats_types::Timestamp;
+use rand::Rng;
+
+use super::{ConnectionHandle, Endpoint, Received};
+use crate::config::ServerConfig;
+use crate::connection::{Role, Setup};
+use crate::handshake::{self, FirstPacket, Handshake, ServerCrypto, ServerStart};
+use crate::wire::parameters::TransportParameters;
+
+/// Stateless answers (Retry, version negotiation) that wait for the driver. More are dropped; the
+/// peer will retry.
+const MAX_STATELESS_ANSWERS: usize = 64;
+
+impl Endpoint {
+    /// Finds or creates the connection for a datagram with long headers, or answers it statelessly.
+    pub(super) fn route_long(
+        &mut self,
+        now: Timestamp,
+        datagram: &Received<'_>,
+    ) -> Option<ConnectionHandle> {
+        let first = handshake::parse_first(datagram.payload);
+        match first {
+            Some(FirstPacket::ForUs { destination }) => {
+                let handle = self.by_cid.get(&destination).copied();
+                self.stats.datagrams_dropped += u64::from(handle.is_none());
+                handle
+            }
+            Some(FirstPacket::Early { destination }) => {
+                let handle = self.by_first.get(&(datagram.remote, destination)).copied();
+                self.stats.datagrams_dropped += u64::from(handle.is_none());
+                handle
+            }
+            Some(FirstPacket::Initial(initial)) => {
+                let key = (datagram.remote, initial.destination);
+                if let Some(&handle) = self.by_first.get(&key) {
+                    return Some(handle);
+                }
+                self.accept(now, datagram, &initial)
+            }
+            Some(FirstPacket::UnknownVersion(unknown)) => {
+                match self.server.as_ref().map(ServerCrypto::requires_psk) {
+                    None => self.stats.datagrams_dropped += 1,
+                    Some(true) => self.stats.unauthenticated_ignored += 1,
+                    Some(false) => {
+                        self.stats.version_negotiations_sent += 1;
+                        let answer =
+                            handshake::write_version_negotiation(&unknown, self.rng.next_u32());
+                        self.answer(datagram, answer);
+                    }
+                }
+                None
+            }
+            None => {
+                self.stats.datagrams_dropped += 1;
+                None
+            }
+        }
+    }
+
+    fn answer(&mut self, datagram: &Received<'_>, answer: Vec<u8>) {
+        // Never send more than was received, and bound the memory for unauthenticated peers.
+        if answer.len() <= datagram.payload.len() && self.answers.len() < MAX_STATELESS_ANSWERS {
+            self.answers.push_back((datagram.remote, datagram.local_ip, answer));
+        } else {
+            self.stats.answers_dropped += 1;
+        }
+    }
+
+    fn accept(
+        &mut self,
+        now: Timestamp,
+        datagram: &Received<'_>,
+        initial: &handshake::InitialInfo<'_>,
+    ) -> Option<ConnectionHandle> {
+        let (Some(crypto), Some(config)) = (&self.server, &self.config.server) else {
+            self.stats.datagrams_dropped += 1;
+            return None;
+        };
+        // Check the PSK proof first: unauthenticated peers cost this much and no more.
+        let Some(initial) = crypto.verify_psk_proof(initial) else {
+            self.stats.unauthenticated_ignored += 1;
+            return None;
+        };
+        let flight = (initial.destination, initial.source);
+        let is_repeated = crypto.requires_psk() && self.first_flights.contains(flight);
+        let end_to_end = self.relay_node.as_ref().and_then(|c| c.key_of(datagram.remote));
+        if end_to_end.is_some_and(|(key, _)| self.has_session(key)) {
+            // Otherwise any node that may use the relays could take over the flow of a session.
+            self.stats.connections_refused += 1;
+            return None;
+        }
+        if self.half_open.is_full(datagram.remote) {
+            self.stats.half_open_refused += 1;
+            return None;
+        }
+        let ServerConfig { transport, retry_threshold, max_connections, .. } = config;
+        let transport = transport.clone();
+        let (retry_threshold, max_connections) = (*retry_threshold, *max_connections);
+        let full = self.connections.len() >= max_connections;
+        let start = crypto.start(
+            now,
+            datagram.remote,
+            &initial,
+            full,
+            is_repeated || self.half_open.requires_retry(datagram.remote, retry_threshold),
+        );
+        match start {
+            // In PSK mode a sender with a copied proof but no valid first flight gets no Retry
+            // either.
+            ServerStart::Answer(_)
+                if crypto.requires_psk()
+                    && !crypto.opens(&initial.destination, datagram.payload) =>
+            {
+                self.stats.unauthenticated_ignored += 1;
+                None
+            }
+            ServerStart::Accept(_) if !crypto.opens(&initial.destination, datagram.payload) => {
+                // Damaged in transit, or not a first flight: create no state for it.
+                self.stats.datagrams_dropped += 1;
+                None
+            }
+            ServerStart::Accept(start) => {
+                let others = max_connections.saturating_sub(self.connections.len() + 1);
+                let transport = self.within_memory(&transport, others)?;
+                let local_cid = self.fresh_cid();
+                let code_seed = self.rng.next_u64();
+                let take_early = transport.early_data && end_to_end.is_none();
+                let parameters = TransportParameters {
+                    early_limit: if take_early { handshake::EARLY_LIMIT } else { 0 },
+                    ..self.parameters(&transport, code_seed)
+                };
+                let seed = self.fresh_seed();
+                let crypto = self.server.as_ref()?;
+                self.stats.early_data_refused += u64::from(!crypto.has_early_room(now));
+                let handshake =
+                    Handshake::server(now, crypto, parameters, local_cid, &start, take_early, seed)
+                        .ok()?;
+                if crypto.requires_psk() {
+                    self.first_flights.insert(flight);
+                }
+                self.stats.handshakes_started += 1;
+                let setup = Setup {
+                    role: Role::Server,
+                    config: transport,
+                    remote: datagram.remote,
+                    local_ip: datagram.local_ip,
+                    local_cid,
+                    handshake,
+                    seed: self.fresh_seed(),
+                    code_seed,
+                    end_to_end,
+                };
+                let handle = self.insert(now, setup);
+                self.half_open.insert(handle, datagram.remote);
+                let first = (datagram.remote, initial.destination);
+                self.by_first.insert(first, handle);
+                self.firsts.insert(handle, first);
+                Some(handle)
+            }
+            ServerStart::Answer(answer) => {
+                self.stats.retries_sent += 1;
+                self.answer(datagram, answer);
+                None
+            }
+            ServerStart::Drop => {
+                if full {
+                    self.stats.connections_refused += 1;
+                } else {
+                    self.stats.datagrams_dropped += 1;
+                }
+                None
+            }
+        }
+    }
+}

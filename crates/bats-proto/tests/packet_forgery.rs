@@ -1,0 +1,154 @@
+//! Row 30 of the goals: an attacker sees every packet of a connection and has none of its keys. A
+//! million forged packets get nothing accepted, and the connection continues undisturbed. Real TLS.
+
+#[allow(dead_code, unused_imports, reason = "shared by several tests, each needs a part")]
+#[path = "resumption/world.rs"]
+mod world;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bats_proto::wire::coding::{RepairHeader, SourceHeader};
+use bats_proto::wire::short_header::{PacketKind, SHORT_HEADER_LEN, ShortHeader};
+use bats_proto::wire::varint::Writer;
+use bats_proto::{ClientConfig, ConnectionHandle, Event, Mode, PeerTrust};
+use bytes::Bytes;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use world::{CLIENT, SERVER, World, address, identity, server, transport};
+
+const FORGERIES: u64 = 1_000_000;
+/// Size of a message in bytes: several symbols.
+const SIZE: usize = 3_000;
+/// Number of observed packets that forgeries are made from.
+const SEEN: usize = 64;
+
+/// An attacker that forges packets from observed packets of the client.
+struct Attacker {
+    rng: ChaCha8Rng,
+    seen: Vec<Vec<u8>>,
+}
+
+impl Attacker {
+    fn below(&mut self, end: usize) -> usize {
+        self.rng.next_u32() as usize % end
+    }
+
+    /// A header as the client writes it, unprotected or as observed, and a payload that looks
+    /// coded.
+    fn forge(&mut self) -> Vec<u8> {
+        let index = self.below(self.seen.len());
+        let mut packet = self.seen[index].clone();
+        match self.rng.next_u32() % 4 {
+            // The same packet with another content.
+            0 => {
+                let at = SHORT_HEADER_LEN + self.below(packet.len() - SHORT_HEADER_LEN);
+                packet[at] ^= 1 << self.below(8);
+            }
+            // The same content with another header.
+            1 => {
+                let at = [0, 5, 6, 7, 8][self.below(5)];
+                packet[at] ^= 1 << self.below(if at == 0 { 7 } else { 8 });
+            }
+            // The tag of one packet on another one, or a truncated packet.
+            2 => {
+                let other = self.below(self.seen.len());
+                let tail = self.seen[other].len().min(packet.len()) - 16;
+                let cut = SHORT_HEADER_LEN + 16 + self.below(tail - SHORT_HEADER_LEN - 15);
+                packet.truncate(cut);
+                let seal = self.seen[other].len() - 16;
+                packet.extend_from_slice(&self.seen[other][seal..]);
+                // If the bytes are unchanged by that, change another one.
+                packet[SHORT_HEADER_LEN] ^= 1;
+            }
+            // A coded packet with valid fields and without any protection.
+            _ => {
+                let destination = packet[1..5].try_into().expect("an ID");
+                let number = self.rng.next_u32() % 100_000;
+                let is_repair = self.rng.next_u32().is_multiple_of(2);
+                let header = ShortHeader {
+                    kind: if is_repair { PacketKind::Repair } else { PacketKind::Source },
+                    relayed: false,
+                    key_phase: false,
+                    destination,
+                    packet_number: number,
+                };
+                let mut bytes = vec![0; 1_460];
+                let mut short = [0; SHORT_HEADER_LEN];
+                header.encode(0, &mut short);
+                bytes[..SHORT_HEADER_LEN].copy_from_slice(&short);
+                let mut writer = Writer::new(&mut bytes[SHORT_HEADER_LEN..]);
+                let written = if is_repair {
+                    RepairHeader { batch: number, column: 0, first: number, count: 64 }
+                        .encode(&mut writer)
+                } else {
+                    SourceHeader::new(u64::from(number)).encode(&mut writer)
+                };
+                written.expect("room");
+                packet = bytes;
+            }
+        }
+        packet
+    }
+}
+
+/// Sends message `number` of the client.
+fn send_message(world: &mut World, client: ConnectionHandle, number: u64) {
+    let mut message = vec![number as u8; SIZE];
+    message[..8].copy_from_slice(&number.to_le_bytes());
+    world.endpoints[CLIENT].send(world.now, client, Bytes::from(message)).expect("room");
+}
+
+#[test]
+fn a_million_forged_packets_are_rejected_during_a_transfer() {
+    let (identity, print) = identity();
+    let mut world = World::new(server(&identity, false));
+    let trust = PeerTrust::Fingerprints(vec![print]);
+    let transport = Arc::new(transport(Mode::Brtp));
+    let client = world.connect(ClientConfig { trust, identity: None, transport });
+    world.run(Duration::from_millis(200));
+    let accepted = world.all(SERVER, &Event::Accepted)[0];
+    let mut attacker = Attacker { rng: ChaCha8Rng::seed_from_u64(5), seen: Vec::new() };
+    let elsewhere: SocketAddr = "192.0.2.9:4433".parse().expect("an address");
+    let (mut forged, mut sent, mut got) = (0, 0, 0);
+    while forged < FORGERIES {
+        world.sent.clear();
+        for _ in 0..8 {
+            send_message(&mut world, client, sent);
+            sent += 1;
+        }
+        // Forged packets arrive before the client's packets that are in flight.
+        world.run(Duration::from_micros(2_500));
+        let own = world.sent.iter().filter(|(peer, ..)| *peer == CLIENT);
+        attacker.seen.extend(own.map(|(_, _, bytes)| bytes.clone()).filter(|o| o.len() > 100));
+        let old = attacker.seen.len().saturating_sub(SEEN);
+        attacker.seen.drain(..old);
+        for _ in 0..10_000 {
+            let packet = attacker.forge();
+            let from = if forged % 2 == 0 { address(CLIENT) } else { elsewhere };
+            world.inject(SERVER, from, packet);
+            forged += 1;
+        }
+        world.run(Duration::from_millis(20));
+        while let Some(message) = world.endpoints[SERVER].recv(world.now, accepted) {
+            let number = u64::from_le_bytes(*message.first_chunk().expect("8 bytes"));
+            let is_right = message[8..].iter().all(|&byte| byte == number as u8);
+            assert!(number == got && message.len() == SIZE && is_right, "message {got}");
+            got += 1;
+        }
+    }
+    world.run(Duration::from_secs(1));
+    let [client_stats, server_stats] =
+        [(CLIENT, client), (SERVER, accepted)].map(|(peer, h)| world.stats(peer, h));
+    let dropped = world.endpoints[SERVER].endpoint_stats().datagrams_dropped;
+    assert_eq!(server_stats.packets_forged + dropped, forged, "each is counted");
+    assert!(dropped < forged / 100, "{dropped} did not reach the connection");
+    assert!(server_stats.packets_received <= client_stats.packets_sent, "no more than were sent");
+    assert_eq!((got, server_stats.messages_received), (sent, sent), "all arrived");
+    assert_eq!(
+        (server_stats.path_changes, server_stats.packets_malformed, server_stats.packets_replayed),
+        (0, 0, 0)
+    );
+    assert!(world.events.iter().all(|(_, _, event)| !matches!(event, Event::Closed(_))));
+}

@@ -1,0 +1,119 @@
+//! Sessions inside TLS, without sockets: each end reads what the other one writes, in any
+//! fragments.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bats_proto::crypto::{fingerprint, generate_identity};
+use bats_proto::stream::{TlsStream, TlsStreamServer};
+use bats_proto::{
+    ClientConfig, CloseReason, Event, Identity, PeerTrust, ServerConfig, Timestamp, TransportConfig,
+};
+
+const NOW: Timestamp = Timestamp::ZERO;
+
+fn identity() -> Identity {
+    generate_identity(&["localhost".to_owned()]).unwrap()
+}
+
+fn client(trust: PeerTrust) -> TlsStream {
+    let transport = Arc::new(TransportConfig::default());
+    TlsStream::client(NOW, "localhost", &ClientConfig { trust, identity: None, transport }).unwrap()
+}
+
+fn server(identity: Identity) -> TlsStream {
+    let server = TlsStreamServer::new(&ServerConfig {
+        identity,
+        transport: Arc::new(TransportConfig::default()),
+        retry_threshold: 0,
+        max_connections: 1,
+    });
+    TlsStream::server(NOW, &server.unwrap()).unwrap()
+}
+
+/// Transfers bytes in fragments until both ends have nothing to send.
+fn run(ends: &mut [TlsStream; 2], piece: usize) {
+    loop {
+        let mut is_silent = true;
+        for from in 0..2 {
+            let mut bytes = Vec::new();
+            ends[from].transmit(NOW, &mut bytes, 10_000);
+            is_silent &= bytes.is_empty();
+            bytes.chunks(piece).for_each(|bytes| ends[1 - from].receive(NOW, bytes));
+        }
+        if is_silent {
+            return;
+        }
+    }
+}
+
+fn events(end: &mut TlsStream) -> Vec<Event> {
+    std::iter::from_fn(|| end.pop_event()).collect()
+}
+
+#[test]
+fn messages_arrive_over_fragmented_tls_and_peers_are_identified() {
+    for piece in [1, 7, 1_000, usize::MAX] {
+        let identity = identity();
+        let print = fingerprint(&identity.certificate_chain[0]);
+        let mut ends = [client(PeerTrust::Fingerprints(vec![print])), server(identity)];
+        run(&mut ends, piece);
+        assert_eq!(events(&mut ends[0]), [Event::Connected]);
+        assert_eq!(events(&mut ends[1]), [Event::Accepted]);
+        assert_eq!((ends[0].peer_fingerprint(), ends[1].peer_fingerprint()), (Some(print), None));
+        let message = vec![7; 200_000];
+        ends[0].session_mut().send(message.clone().into()).unwrap();
+        ends[0].session_mut().finish().unwrap();
+        run(&mut ends, piece);
+        assert_eq!(ends[1].session_mut().recv().unwrap(), message);
+        assert!(ends[1].session().is_finished() && ends[0].session().is_all_acknowledged());
+        let ((near_in, near_out), (far_in, far_out)) = (ends[0].bytes(), ends[1].bytes());
+        assert_eq!((near_in, near_out), (far_out, far_in));
+        assert!(near_out > 200_000);
+        ends[1].session_mut().close(7, "enough");
+        events(&mut ends[0]);
+        run(&mut ends, piece);
+        let expected = CloseReason::Peer { code: 7, reason: "enough".into() };
+        assert_eq!(events(&mut ends[0]), [Event::Closed(expected)]);
+    }
+}
+
+#[test]
+fn untrusted_certificate_fails_the_handshake_on_both_ends() {
+    let mut ends = [client(PeerTrust::Fingerprints(vec![[7; 32]])), server(identity())];
+    run(&mut ends, usize::MAX);
+    for end in &mut ends {
+        let found = events(end);
+        assert!(matches!(found[..], [Event::Closed(CloseReason::Handshake(_))]), "{found:?}");
+    }
+}
+
+#[test]
+fn corrupted_bytes_close_the_connection_without_delivery() {
+    let mut ends = [client(PeerTrust::DangerousAcceptAny), server(identity())];
+    run(&mut ends, usize::MAX);
+    ends.iter_mut().for_each(|end| drop(events(end)));
+    ends[0].session_mut().send(vec![1; 1_000].into()).unwrap();
+    let mut bytes = Vec::new();
+    ends[0].transmit(NOW, &mut bytes, 10_000);
+    bytes[500] ^= 1;
+    ends[1].receive(NOW, &bytes);
+    assert_eq!(ends[1].session_mut().recv(), None);
+    let found = events(&mut ends[1]);
+    assert!(matches!(found[..], [Event::Closed(CloseReason::PeerMisbehaved(_))]), "{found:?}");
+}
+
+#[test]
+fn stream_end_before_session_end_is_a_lost_connection() {
+    let mut ends = [client(PeerTrust::DangerousAcceptAny), server(identity())];
+    run(&mut ends, usize::MAX);
+    events(&mut ends[1]);
+    ends[1].on_lost("gone");
+    assert_eq!(events(&mut ends[1]), [Event::Closed(CloseReason::Lost("gone".into()))]);
+    // Without a peer the handshake time-out ends the connection.
+    let mut handshaking = server(identity());
+    let late = NOW + Duration::from_secs(10);
+    assert_eq!(handshaking.session().next_timeout(), Some(late));
+    handshaking.session_mut().handle_timeout(late);
+    assert_eq!(events(&mut handshaking), [Event::Closed(CloseReason::HandshakeTimeout)]);
+}

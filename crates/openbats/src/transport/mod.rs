@@ -1,0 +1,400 @@
+//! Transport bindings of the modes: coded packets, the kernel's TCP, QUIC, and plain UDP datagrams.
+
+mod half_open;
+#[cfg(feature = "quic")]
+mod quic;
+mod tcp;
+#[cfg(target_os = "linux")]
+mod tcp_info;
+mod udp;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bats_proto::{
+    ClientConfig, CloseReason, ConnectError, ConnectionHandle, ConnectionStats, EndpointStats,
+    Event, Input, Mode, PeerLimits, SendError, Timestamp, Transmit,
+};
+use bytes::Bytes;
+
+#[cfg(feature = "quic")]
+pub(crate) use quic::Quic;
+pub(crate) use tcp::{Listener, Tcp};
+pub(crate) use udp::Udp;
+
+/// The error for QUIC datagrams in other modes.
+pub(crate) const DATAGRAMS_NEED_QUIC: &str = "datagrams are an option of mode 12 (QUIC) alone";
+
+/// Identifies a connection of an endpoint; never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Handle {
+    Packets(ConnectionHandle),
+    Tcp(u64),
+    Udp(u64),
+    #[cfg(feature = "quic")]
+    Quic(u64),
+}
+
+/// What the I/O thread must do next.
+#[derive(Debug)]
+pub(crate) enum Output {
+    Transmit(Transmit),
+    Event(Handle, Event),
+    Timeout(Option<Timestamp>),
+}
+
+/// All transport bindings of an endpoint, with the interface of [`bats_proto::Endpoint`].
+#[derive(Debug)]
+pub(crate) struct Transports {
+    packets: bats_proto::Endpoint,
+    tcp: Tcp,
+    udp: Udp,
+    #[cfg(feature = "quic")]
+    quic: Quic,
+}
+
+impl Transports {
+    pub(crate) fn new(
+        packets: bats_proto::Endpoint,
+        tcp: Tcp,
+        udp: Udp,
+        #[cfg(feature = "quic")] quic: Quic,
+    ) -> Self {
+        Self {
+            packets,
+            tcp,
+            udp,
+            #[cfg(feature = "quic")]
+            quic,
+        }
+    }
+
+    pub(crate) fn connect(
+        &mut self,
+        now: Timestamp,
+        remote: SocketAddr,
+        server_name: &str,
+        config: ClientConfig,
+        has_datagrams: bool,
+    ) -> Result<Handle, ConnectError> {
+        if self.udp.is_exclusive() && !matches!(config.transport.mode, Mode::Udp | Mode::Tcp) {
+            let text = "the socket of this endpoint is for mode 11 (UDP) alone";
+            return Err(ConnectError::Configuration(text.to_owned()));
+        }
+        if config.transport.early_data && !config.transport.mode.is_own() {
+            let text = "only mode 0 (BTP) has early data";
+            return Err(ConnectError::Configuration(text.to_owned()));
+        }
+        config.transport.check_psk_modes()?;
+        if has_datagrams && config.transport.mode != Mode::Quic {
+            return Err(ConnectError::Configuration(DATAGRAMS_NEED_QUIC.to_owned()));
+        }
+        match config.transport.mode {
+            Mode::Udp => self.udp.connect(now, remote, &config).map(Handle::Udp),
+            #[cfg(not(feature = "quic"))]
+            Mode::Quic => {
+                let text = "mode 12 (QUIC) is not in this build: the feature `quic` is off";
+                Err(ConnectError::Configuration(text.to_owned()))
+            }
+            Mode::Tcp => self.tcp.connect(now, remote, server_name, &config).map(Handle::Tcp),
+            #[cfg(feature = "quic")]
+            Mode::Quic => self
+                .quic
+                .connect(now, remote, server_name, &config, has_datagrams)
+                .map(Handle::Quic),
+            _ => self.packets.connect(now, remote, server_name, config).map(Handle::Packets),
+        }
+    }
+
+    /// Stops accepting connections in the modes in which even a refused handshake has a cost.
+    pub(crate) fn stop_listening(&mut self) {
+        self.tcp.stop_listening();
+        self.udp.stop_listening();
+        #[cfg(feature = "quic")]
+        self.quic.stop_listening();
+    }
+
+    pub(crate) fn handle(&mut self, now: Timestamp, input: Input<'_>) {
+        if matches!(input, Input::Timeout) {
+            self.tcp.handle(now);
+            self.udp.handle_timeout(now);
+            #[cfg(feature = "quic")]
+            self.quic.handle_timeout(now);
+        }
+        if let Input::Datagram(datagram) = &input
+            && self.udp.wants(datagram.remote)
+        {
+            return self.udp.handle_datagram(now, datagram);
+        }
+        #[cfg(feature = "quic")]
+        if let Input::Datagram(datagram) = &input
+            && self.quic.wants(datagram.remote, datagram.payload)
+        {
+            return self.quic.handle_datagram(now, datagram);
+        }
+        self.packets.handle(now, input);
+    }
+
+    /// Handles an ICMP "port unreachable" error. Any node on the path can forge it, so that it only
+    /// affects mode UDP, which is not authenticated either.
+    pub(crate) fn handle_unreachable_port(&mut self, remote: SocketAddr) {
+        self.udp.handle_unreachable_port(remote);
+    }
+
+    pub(crate) fn poll(&mut self, now: Timestamp, buffer: &mut Vec<u8>) -> Output {
+        let packets = match self.packets.poll(now, buffer) {
+            bats_proto::Output::Transmit(transmit) => return Output::Transmit(transmit),
+            bats_proto::Output::Event(handle, event) => {
+                return Output::Event(Handle::Packets(handle), event);
+            }
+            bats_proto::Output::Timeout(at) => at,
+        };
+        #[cfg(feature = "quic")]
+        let packets = match self.quic.poll(now, buffer) {
+            quic::Output::Transmit(transmit) => return Output::Transmit(transmit),
+            quic::Output::Event(id, event) => return Output::Event(Handle::Quic(id), event),
+            quic::Output::Timeout(at) => [packets, at].into_iter().flatten().min(),
+        };
+        let packets = match self.udp.poll(now, buffer) {
+            udp::Output::Transmit(transmit) => return Output::Transmit(transmit),
+            udp::Output::Event(id, event) => return Output::Event(Handle::Udp(id), event),
+            udp::Output::Timeout(at) => [packets, at].into_iter().flatten().min(),
+        };
+        match self.tcp.poll(now) {
+            Ok((id, event)) => Output::Event(Handle::Tcp(id), event),
+            Err(at) => Output::Timeout([packets, at].into_iter().flatten().min()),
+        }
+    }
+
+    pub(crate) fn send(
+        &mut self,
+        now: Timestamp,
+        handle: Handle,
+        message: Bytes,
+    ) -> Result<(), SendError> {
+        match handle {
+            Handle::Packets(handle) => self.packets.send(now, handle, message),
+            Handle::Tcp(id) => self.tcp.send(id, message),
+            Handle::Udp(id) => self.udp.send(now, id, message, None),
+            #[cfg(feature = "quic")]
+            Handle::Quic(id) => self.quic.send(now, id, message, None),
+        }
+    }
+
+    pub(crate) fn send_within(
+        &mut self,
+        now: Timestamp,
+        handle: Handle,
+        message: Bytes,
+        deadline: Duration,
+    ) -> Result<(), SendError> {
+        match handle {
+            Handle::Packets(handle) => self.packets.send_within(now, handle, message, deadline),
+            // Reliable modes ignore deadlines.
+            Handle::Tcp(id) => self.tcp.send(id, message),
+            Handle::Udp(id) => self.udp.send(now, id, message, Some(deadline)),
+            #[cfg(feature = "quic")]
+            Handle::Quic(id) => self.quic.send(now, id, message, Some(deadline)),
+        }
+    }
+
+    pub(crate) fn finish(&mut self, now: Timestamp, handle: Handle) -> Result<(), SendError> {
+        match handle {
+            Handle::Packets(handle) => self.packets.finish(now, handle),
+            Handle::Tcp(id) => self.tcp.finish(id),
+            Handle::Udp(id) => self.udp.finish(id),
+            #[cfg(feature = "quic")]
+            Handle::Quic(id) => self.quic.finish(id),
+        }
+    }
+
+    pub(crate) fn recv(&mut self, now: Timestamp, handle: Handle) -> Option<Bytes> {
+        match handle {
+            Handle::Packets(handle) => self.packets.recv(now, handle),
+            Handle::Tcp(id) => self.tcp.recv(id),
+            Handle::Udp(id) => self.udp.recv(id),
+            #[cfg(feature = "quic")]
+            Handle::Quic(id) => self.quic.recv(id),
+        }
+    }
+
+    pub(crate) fn is_finished(&self, handle: Handle) -> bool {
+        match handle {
+            Handle::Packets(handle) => self.packets.is_finished(handle),
+            Handle::Tcp(id) => self.tcp.session(id).is_some_and(|session| session.is_finished()),
+            // In mode UDP the peer cannot signal its end.
+            Handle::Udp(_) => false,
+            #[cfg(feature = "quic")]
+            Handle::Quic(id) => self.quic.is_finished(id),
+        }
+    }
+
+    pub(crate) fn is_all_acknowledged(&self, handle: Handle) -> bool {
+        match handle {
+            Handle::Packets(handle) => self.packets.is_all_acknowledged(handle),
+            Handle::Tcp(id) => {
+                self.tcp.session(id).is_some_and(|session| session.is_all_acknowledged())
+            }
+            Handle::Udp(id) => self.udp.is_all_sent(id),
+            #[cfg(feature = "quic")]
+            Handle::Quic(id) => self.quic.is_all_acknowledged(id),
+        }
+    }
+
+    pub(crate) fn close(&mut self, now: Timestamp, handle: Handle, code: u64, reason: &str) {
+        match handle {
+            Handle::Packets(handle) => self.packets.close(now, handle, code, reason),
+            Handle::Tcp(id) => self.tcp.close(id, code, reason),
+            Handle::Udp(id) => self.udp.close(id),
+            #[cfg(feature = "quic")]
+            Handle::Quic(id) => self.quic.close(id, code, reason),
+        }
+    }
+
+    pub(crate) fn stats(&self, now: Timestamp, handle: Handle) -> Option<ConnectionStats> {
+        match handle {
+            Handle::Packets(handle) => self.packets.stats(now, handle),
+            Handle::Tcp(id) => self.tcp.stats(now, id),
+            Handle::Udp(id) => self.udp.stats(now, id),
+            #[cfg(feature = "quic")]
+            Handle::Quic(id) => self.quic.stats(now, id),
+        }
+    }
+
+    /// Received bytes that the application has not taken.
+    pub(crate) fn receive_buffer_bytes(&self, handle: Handle) -> usize {
+        let held = |session: &bats_proto::stream::Session| session.receive_buffer_bytes();
+        match handle {
+            Handle::Packets(handle) => self.packets.receive_buffer_bytes(handle).unwrap_or(0),
+            Handle::Tcp(id) => self.tcp.session(id).map_or(0, held),
+            Handle::Udp(id) => self.udp.receive_buffer_bytes(id),
+            #[cfg(feature = "quic")]
+            Handle::Quic(id) => self.quic.receive_buffer_bytes(id),
+        }
+    }
+
+    /// Marks a peer as trusted.
+    pub(crate) fn trust_peer(&mut self, handle: Handle) {
+        #[cfg(feature = "quic")]
+        if let Handle::Quic(id) = handle {
+            self.quic.trust_peer(id);
+        }
+        let _ = handle;
+    }
+
+    pub(crate) fn remote(&self, handle: Handle) -> Option<SocketAddr> {
+        match handle {
+            Handle::Packets(handle) => self.packets.remote(handle),
+            Handle::Tcp(id) => self.tcp.remote(id),
+            Handle::Udp(id) => self.udp.remote(id),
+            #[cfg(feature = "quic")]
+            Handle::Quic(id) => self.quic.remote(id),
+        }
+    }
+
+    /// The connection's local address, if it can differ from the endpoint's.
+    pub(crate) fn local(&self, handle: Handle) -> Option<SocketAddr> {
+        match handle {
+            Handle::Packets(_) => None,
+            Handle::Tcp(id) => self.tcp.local(id),
+            Handle::Udp(_) => None,
+            #[cfg(feature = "quic")]
+            Handle::Quic(_) => None,
+        }
+    }
+
+    /// Closes all sockets when the I/O thread ends.
+    pub(crate) fn abandon(&mut self) {
+        self.tcp.abandon();
+    }
+
+    pub(crate) fn mode(&self, handle: Handle) -> Option<Mode> {
+        match handle {
+            Handle::Packets(handle) => self.packets.mode(handle),
+            Handle::Tcp(_) => Some(Mode::Tcp),
+            Handle::Udp(_) => Some(Mode::Udp),
+            #[cfg(feature = "quic")]
+            Handle::Quic(_) => Some(Mode::Quic),
+        }
+    }
+
+    pub(crate) fn peer_limits(&self, handle: Handle) -> Option<PeerLimits> {
+        match handle {
+            Handle::Packets(handle) => self.packets.peer_limits(handle),
+            Handle::Tcp(id) => self.tcp.session(id)?.peer_limits(),
+            Handle::Udp(_) => None,
+            #[cfg(feature = "quic")]
+            Handle::Quic(id) => self.quic.peer_limits(id),
+        }
+    }
+
+    /// Whether messages arrive, unless the connection ends.
+    pub(crate) fn is_reliable(&self, handle: Handle) -> bool {
+        let is_reliable = self.mode(handle).is_some_and(Mode::is_reliable);
+        is_reliable && self.longest_datagram(handle).is_none()
+    }
+
+    /// Size in bytes of the longest message that can be sent now, if there is a limit.
+    pub(crate) fn longest_message(&self, handle: Handle) -> Option<usize> {
+        let of_peer = self.peer_limits(handle).map(|peer| peer.max_message_size);
+        [of_peer, self.longest_datagram(handle)].into_iter().flatten().min()
+    }
+
+    fn longest_datagram(&self, handle: Handle) -> Option<usize> {
+        match handle {
+            #[cfg(feature = "quic")]
+            Handle::Quic(id) => self.quic.longest_datagram(id),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn peer_fingerprint(&self, handle: Handle) -> Option<[u8; 32]> {
+        match handle {
+            Handle::Packets(handle) => self.packets.peer_fingerprint(handle),
+            Handle::Tcp(id) => self.tcp.peer_fingerprint(id),
+            Handle::Udp(_) => None,
+            #[cfg(feature = "quic")]
+            Handle::Quic(id) => self.quic.peer_fingerprint(id),
+        }
+    }
+
+    pub(crate) fn endpoint_stats(&self) -> EndpointStats {
+        let (packets, (started, refused)) = (self.packets.endpoint_stats(), self.tcp.counters());
+        let packets = EndpointStats {
+            handshakes_started: packets.handshakes_started + started,
+            connections_refused: packets.connections_refused + refused + self.udp.refused(),
+            ..packets
+        };
+        #[cfg(feature = "quic")]
+        let packets = {
+            let quic = self.quic.counters();
+            EndpointStats {
+                handshakes_started: packets.handshakes_started + quic.handshakes_started,
+                retries_sent: packets.retries_sent + quic.retries_sent,
+                connections_refused: packets.connections_refused + quic.refused,
+                answers_dropped: packets.answers_dropped + quic.answers_dropped,
+                ..packets
+            }
+        };
+        packets
+    }
+
+    pub(crate) fn connection_count(&self) -> usize {
+        let count = self.packets.connection_count()
+            + self.tcp.connection_count()
+            + self.udp.connection_count();
+        #[cfg(feature = "quic")]
+        let count = count + self.quic.connection_count();
+        count
+    }
+}
+
+/// The close reason of a TCP connection after a socket error during its handshake.
+pub(crate) fn lost(error: &std::io::Error) -> CloseReason {
+    use std::io::ErrorKind::{ConnectionRefused, TimedOut};
+    match error.kind() {
+        ConnectionRefused => CloseReason::Refused,
+        TimedOut => CloseReason::HandshakeTimeout,
+        _ => CloseReason::Handshake(error.to_string()),
+    }
+}

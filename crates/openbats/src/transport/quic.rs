@@ -1,0 +1,568 @@
+//! Mode 12: connections over QUIC, by `quinn-proto` on the endpoint's own socket and thread.
+//!
+//! Messages go over one stream of the connection, framed as over TCP, because streams do not keep
+//! message boundaries; optionally they go as datagrams (RFC 9221). Long-header packets of QUIC
+//! differ from BATS packets by their version, and short-header packets by a tag in the connection
+//! IDs that this end generates.
+
+mod connection;
+mod datagrams;
+mod ids;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bats_proto::stream::Session;
+use bats_proto::{
+    ClientConfig, CongestionAlgorithm, ConnectError, ConnectionStats, Event, PeerLimits, Received,
+    SendError, ServerConfig, Timestamp, Transmit, TransportConfig,
+};
+use bytes::{Bytes, BytesMut};
+use quinn_proto::crypto::rustls::{QuicClientConfig, QuicServerConfig};
+use quinn_proto::{
+    ConnectionHandle, DatagramEvent, EcnCodepoint, EndpointConfig, Incoming, VarInt, congestion,
+};
+
+use crate::clock::Clock;
+use connection::Connection;
+use datagrams::Datagrams;
+use ids::{ID_LEN, IdGenerator};
+
+/// The ALPN token (RFC 7301) of this framing over QUIC.
+const ALPN: &[u8] = b"openbats-quic/1";
+/// The QUIC version (RFC 9000).
+const VERSION: u32 = 1;
+/// Packets of one burst: after it the next connection is serviced, as in the other modes.
+const BURST: usize = 32;
+/// Queued responses to unauthenticated peers; more are dropped, the peer will retransmit.
+const MAX_RESPONSES: usize = 64;
+/// Largest flow control window of a stream in bytes: 1 Gbit/s at 128 ms RTT.
+const MAX_WINDOW: u32 = 16 << 20;
+
+/// Buffer of QUIC for received datagrams in bytes; they are taken out after each packet.
+const RECEIVE_BUFFER: usize = 256 << 10;
+
+/// Settings that all connections of a server share.
+struct Server {
+    transport: Arc<TransportConfig>,
+    has_datagrams: bool,
+    controller: Controller,
+    retry_threshold: usize,
+    max_connections: usize,
+}
+
+/// Output of [`Quic::poll`].
+pub(super) enum Output {
+    Transmit(Transmit),
+    Event(u64, Event),
+    Timeout(Option<Timestamp>),
+}
+
+/// The QUIC connections of an endpoint.
+pub(crate) struct Quic {
+    clock: Clock,
+    endpoint: quinn_proto::Endpoint,
+    ids: IdGenerator,
+    server: Option<Server>,
+    refuses_new: bool,
+    connections: BTreeMap<u64, Connection>,
+    by_handle: BTreeMap<ConnectionHandle, u64>,
+    next: u64,
+    dirty: BTreeSet<u64>,
+    timers: BTreeSet<(Timestamp, u64)>,
+    half_open: usize,
+    responses: VecDeque<(quinn_proto::Transmit, Vec<u8>)>,
+    handshakes_started: u64,
+    retries_sent: u64,
+    refused: u64,
+    answers_dropped: u64,
+}
+
+/// Counters of an endpoint for this mode.
+pub(super) struct Counters {
+    pub(super) handshakes_started: u64,
+    pub(super) retries_sent: u64,
+    pub(super) refused: u64,
+    pub(super) answers_dropped: u64,
+}
+
+impl std::fmt::Debug for Quic {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Quic").field("connections", &self.by_handle).finish_non_exhaustive()
+    }
+}
+
+fn unusable(error: impl std::fmt::Display) -> ConnectError {
+    ConnectError::Configuration(error.to_string())
+}
+
+/// Flow control window in bytes for a receive budget.
+fn window(budget: usize) -> VarInt {
+    u32::try_from(budget).unwrap_or(u32::MAX).clamp(1 << 16, MAX_WINDOW).into()
+}
+
+/// Converts the common options to the transport parameters of QUIC.
+fn transport(
+    config: &TransportConfig,
+    has_datagrams: bool,
+    controller: Controller,
+) -> quinn_proto::TransportConfig {
+    let mut transport = quinn_proto::TransportConfig::default();
+    let window = window(config.receive_budget);
+    transport
+        .max_concurrent_bidi_streams(1u32.into())
+        .max_concurrent_uni_streams(0u32.into())
+        .stream_receive_window(window)
+        .receive_window(window)
+        .send_window(MAX_WINDOW.into())
+        // An idle timeout that QUIC cannot encode means no timeout.
+        .max_idle_timeout(config.idle_timeout.try_into().ok())
+        .keep_alive_interval(config.keep_alive)
+        .datagram_receive_buffer_size(has_datagrams.then_some(RECEIVE_BUFFER))
+        .datagram_send_buffer_size(datagrams::QUIC_SEND_BUFFER);
+    let mut discovery = quinn_proto::MtuDiscoveryConfig::default();
+    discovery.upper_bound(config.max_udp_payload);
+    transport.mtu_discovery_config(Some(discovery));
+    match controller {
+        Controller::Bbr => {
+            transport.congestion_controller_factory(Arc::new(congestion::BbrConfig::default()));
+        }
+        Controller::Cubic => {
+            transport.congestion_controller_factory(Arc::new(congestion::CubicConfig::default()));
+        }
+    }
+    transport
+}
+
+/// The congestion controllers of `quinn-proto` that are used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Controller {
+    Bbr,
+    Cubic,
+}
+
+impl Controller {
+    fn of(algorithm: CongestionAlgorithm) -> Option<Self> {
+        match algorithm {
+            CongestionAlgorithm::Bbr => Some(Self::Bbr),
+            CongestionAlgorithm::Cubic => Some(Self::Cubic),
+            _ => None,
+        }
+    }
+
+    /// The name of the controller in the statistics.
+    pub(super) fn state(self) -> &'static str {
+        match self {
+            Self::Bbr => "quic bbr",
+            Self::Cubic => "quic cubic",
+        }
+    }
+}
+
+fn unsupported_controller() -> ConnectError {
+    unusable("mode 12 (QUIC) has the congestion controllers BBR and CUBIC only: select one of them")
+}
+
+impl Quic {
+    /// Creates the binding, with a server if `server` offers this mode.
+    pub(crate) fn new(
+        clock: Clock,
+        seed: [u8; 32],
+        server: Option<&ServerConfig>,
+        has_datagrams: bool,
+        untrusted_peer_budget: Option<usize>,
+    ) -> Result<Self, ConnectError> {
+        let controller = match server {
+            Some(server) => match Controller::of(server.transport.congestion) {
+                Some(controller) => controller,
+                // The configured controller applies to the other modes that are offered.
+                None if !server.transport.also_accepted.is_empty() => Controller::Cubic,
+                None => return Err(unsupported_controller()),
+            },
+            None => Controller::Cubic,
+        };
+        let ids = IdGenerator::new(seed);
+        let mut config = EndpointConfig::default();
+        config.supported_versions(vec![VERSION]).rng_seed(Some(seed));
+        let generator = ids.clone();
+        config.cid_generator(move || Box::new(generator.clone()));
+        let offered = match server {
+            Some(server) => {
+                let tls = bats_proto::crypto::tls_server(server, ALPN)?;
+                let crypto = QuicServerConfig::try_from(tls).map_err(unusable)?;
+                let mut config = quinn_proto::ServerConfig::with_crypto(Arc::new(crypto));
+                let mut transport = transport(&server.transport, has_datagrams, controller);
+                if let Some(budget) = untrusted_peer_budget {
+                    // The window can be opened later, but not reduced.
+                    transport.receive_window(window(budget));
+                }
+                config.transport_config(Arc::new(transport));
+                Some(Arc::new(config))
+            }
+            None => None,
+        };
+        Ok(Self {
+            clock,
+            // Path MTU discovery needs fragmentation to be off; `quinn-udp` turns it off.
+            endpoint: quinn_proto::Endpoint::new(Arc::new(config), offered, true, None),
+            ids,
+            server: server.map(|server| Server {
+                transport: server.transport.clone(),
+                has_datagrams,
+                controller,
+                retry_threshold: server.retry_threshold,
+                max_connections: server.max_connections,
+            }),
+            refuses_new: false,
+            connections: BTreeMap::new(),
+            by_handle: BTreeMap::new(),
+            next: 0,
+            dirty: BTreeSet::new(),
+            timers: BTreeSet::new(),
+            half_open: 0,
+            responses: VecDeque::new(),
+            handshakes_started: 0,
+            retries_sent: 0,
+            refused: 0,
+            answers_dropped: 0,
+        })
+    }
+
+    /// Whether a datagram belongs to QUIC.
+    pub(super) fn wants(&self, remote: SocketAddr, payload: &[u8]) -> bool {
+        if self.server.is_none() && self.connections.is_empty() {
+            return false;
+        }
+        match payload {
+            [first, version @ ..] if first & 0x80 != 0 => match version.first_chunk::<4>() {
+                // Version Negotiation, of this server or from a server to this client.
+                Some([0, 0, 0, 0]) => {
+                    self.connections.values().any(|connection| connection.remote == remote)
+                }
+                Some(version) => u32::from_be_bytes(*version) == VERSION,
+                None => false,
+            },
+            [_, id @ ..] => id.first_chunk::<ID_LEN>().is_some_and(|id| self.ids.is_ours(*id)),
+            [] => false,
+        }
+    }
+
+    pub(crate) fn stop_listening(&mut self) {
+        self.refuses_new = true;
+    }
+
+    pub(super) fn connect(
+        &mut self,
+        now: Timestamp,
+        remote: SocketAddr,
+        server_name: &str,
+        config: &ClientConfig,
+        has_datagrams: bool,
+    ) -> Result<u64, ConnectError> {
+        // Validate the name first: QUIC would report it as an error of its own.
+        let (tls, _) = bats_proto::crypto::tls_client(config, server_name, ALPN)?;
+        let crypto = QuicClientConfig::try_from(tls).map_err(unusable)?;
+        let mut client = quinn_proto::ClientConfig::new(Arc::new(crypto));
+        let controller =
+            Controller::of(config.transport.congestion).ok_or_else(unsupported_controller)?;
+        client.transport_config(Arc::new(transport(&config.transport, has_datagrams, controller)));
+        let at = self.clock.instant(now);
+        let (handle, mut quic) =
+            self.endpoint.connect(at, client, remote, server_name).map_err(unusable)?;
+        let session = Session::new(now, true, &config.transport);
+        let datagrams = has_datagrams.then(|| Datagrams::new(&config.transport, &mut quic));
+        let connection =
+            Connection::new(handle, quic, session, datagrams, remote, (false, controller));
+        Ok(self.insert(handle, connection))
+    }
+
+    fn insert(&mut self, handle: ConnectionHandle, connection: Connection) -> u64 {
+        let id = self.next;
+        self.next += 1;
+        self.by_handle.insert(handle, id);
+        self.half_open += usize::from(connection.is_counted);
+        self.connections.insert(id, connection);
+        self.dirty.insert(id);
+        id
+    }
+
+    fn queue_response(&mut self, transmit: quinn_proto::Transmit, bytes: Vec<u8>) {
+        if self.responses.len() < MAX_RESPONSES {
+            self.responses.push_back((transmit, bytes));
+        } else {
+            self.answers_dropped += 1;
+        }
+    }
+
+    pub(super) fn handle_datagram(&mut self, now: Timestamp, datagram: &Received<'_>) {
+        let at = self.clock.instant(now);
+        let mut response = Vec::new();
+        let event = self.endpoint.handle(
+            at,
+            datagram.remote,
+            datagram.local_ip,
+            EcnCodepoint::from_bits(datagram.ecn),
+            BytesMut::from(&*datagram.payload),
+            &mut response,
+        );
+        match event {
+            Some(DatagramEvent::ConnectionEvent(handle, event)) => {
+                let Some(&id) = self.by_handle.get(&handle) else { return };
+                let Some(connection) = self.connections.get_mut(&id) else { return };
+                connection.quic.handle_event(event);
+                // Read the data before a close discards it.
+                connection.read(now);
+                self.dirty.insert(id);
+            }
+            Some(DatagramEvent::NewConnection(incoming)) => self.accept(now, incoming),
+            Some(DatagramEvent::Response(transmit)) => self.queue_response(transmit, response),
+            None => {}
+        }
+    }
+
+    fn accept(&mut self, now: Timestamp, incoming: Incoming) {
+        let mut response = Vec::new();
+        let Some(server) = &self.server else { return self.endpoint.ignore(incoming) };
+        if self.refuses_new || self.connections.len() >= server.max_connections {
+            self.refused += 1;
+            let transmit = self.endpoint.refuse(incoming, &mut response);
+            return self.queue_response(transmit, response);
+        }
+        if self.half_open >= server.retry_threshold && incoming.may_retry() {
+            self.retries_sent += 1;
+            if let Ok(transmit) = self.endpoint.retry(incoming, &mut response) {
+                self.queue_response(transmit, response);
+            }
+            return;
+        }
+        let (remote, transport) = (incoming.remote_address(), server.transport.clone());
+        let has_datagrams = server.has_datagrams;
+        let controller = server.controller;
+        let at = self.clock.instant(now);
+        match self.endpoint.accept(incoming, at, &mut response, None) {
+            Ok((handle, mut quic)) => {
+                self.handshakes_started += 1;
+                let session = Session::new(now, false, &transport);
+                let datagrams = has_datagrams.then(|| Datagrams::new(&transport, &mut quic));
+                let connection =
+                    Connection::new(handle, quic, session, datagrams, remote, (true, controller));
+                self.insert(handle, connection);
+            }
+            Err(refused) => {
+                if let Some(transmit) = refused.response {
+                    self.queue_response(transmit, response);
+                }
+            }
+        }
+    }
+
+    /// Handles the timeout that `poll` returned.
+    pub(super) fn handle_timeout(&mut self, now: Timestamp) {
+        let at = self.clock.instant(now);
+        while let Some(&(due, id)) = self.timers.first()
+            && due <= now
+        {
+            self.timers.pop_first();
+            if let Some(connection) = self.connections.get_mut(&id) {
+                connection.armed = None;
+                connection.session.handle_timeout(now);
+                connection.quic.handle_timeout(at);
+                self.dirty.insert(id);
+            }
+        }
+    }
+
+    /// Returns the next datagram, event or timeout.
+    pub(super) fn poll(&mut self, now: Timestamp, buffer: &mut Vec<u8>) -> Output {
+        buffer.clear();
+        if let Some((transmit, bytes)) = self.responses.pop_front() {
+            buffer.extend_from_slice(&bytes[..transmit.size.min(bytes.len())]);
+            return Output::Transmit(translate(&transmit));
+        }
+        let at = self.clock.instant(now);
+        while let Some(&id) = self.dirty.first() {
+            let Some(connection) = self.connections.get_mut(&id) else {
+                self.dirty.remove(&id);
+                continue;
+            };
+            connection.drive(now, at, &mut self.endpoint);
+            if let Some(event) = connection.pop_event() {
+                return Output::Event(id, event);
+            }
+            let max_datagrams = (buffer.capacity()
+                / usize::from(connection.quic.current_mtu()).max(1))
+            .clamp(1, BURST);
+            if let Some(transmit) = connection.quic.poll_transmit(at, max_datagrams, buffer) {
+                return Output::Transmit(translate(&transmit));
+            }
+            self.dirty.remove(&id);
+            self.update_timer(now, id);
+        }
+        Output::Timeout(self.timers.first().map(|&(due, _)| due))
+    }
+
+    fn update_timer(&mut self, now: Timestamp, id: u64) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        if connection.is_counted && !connection.is_half_open() {
+            connection.is_counted = false;
+            self.half_open -= 1;
+        }
+        let is_gone = connection.quic.is_drained() && connection.session.is_closed();
+        let quic = connection.quic.poll_timeout().map(|due| self.clock.timestamp(due));
+        let own = connection.session.next_timeout();
+        let next = if is_gone {
+            None
+        } else {
+            [quic, own].into_iter().flatten().min().map(|due| due.max(now))
+        };
+        if connection.armed != next {
+            if let Some(due) = connection.armed {
+                self.timers.remove(&(due, id));
+            }
+            if let Some(due) = next {
+                self.timers.insert((due, id));
+            }
+            connection.armed = next;
+        }
+        if is_gone {
+            self.by_handle.remove(&connection.handle);
+            self.connections.remove(&id);
+        }
+    }
+
+    /// Opens the window of a peer that is now trusted.
+    pub(super) fn trust_peer(&mut self, id: u64) {
+        let Some(server) = &self.server else { return };
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.quic.set_receive_window(window(server.transport.receive_budget));
+            self.dirty.insert(id);
+        }
+    }
+
+    fn with(&mut self, id: u64) -> Option<&mut Connection> {
+        let connection = self.connections.get_mut(&id)?;
+        self.dirty.insert(id);
+        Some(connection)
+    }
+
+    pub(super) fn send(
+        &mut self,
+        now: Timestamp,
+        id: u64,
+        message: Bytes,
+        deadline: Option<Duration>,
+    ) -> Result<(), SendError> {
+        self.with(id).ok_or(SendError::Closed)?.send(now, message, deadline)
+    }
+
+    pub(super) fn finish(&mut self, id: u64) -> Result<(), SendError> {
+        self.with(id).ok_or(SendError::Closed)?.finish()
+    }
+
+    pub(super) fn recv(&mut self, id: u64) -> Option<Bytes> {
+        self.with(id)?.recv()
+    }
+
+    pub(super) fn close(&mut self, id: u64, code: u64, reason: &str) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.close(code, reason);
+            self.dirty.insert(id);
+        }
+    }
+
+    pub(super) fn is_finished(&self, id: u64) -> bool {
+        self.connections.get(&id).is_some_and(Connection::is_finished)
+    }
+
+    pub(super) fn is_all_acknowledged(&self, id: u64) -> bool {
+        self.connections.get(&id).is_some_and(Connection::is_all_acknowledged)
+    }
+
+    pub(super) fn peer_limits(&self, id: u64) -> Option<PeerLimits> {
+        self.connections.get(&id)?.session.peer_limits()
+    }
+
+    /// Size in bytes of the longest datagram that can be sent now, if messages go as datagrams.
+    pub(super) fn longest_datagram(&self, id: u64) -> Option<usize> {
+        let datagrams = self.connections.get(&id)?.datagrams.as_ref()?;
+        Some(datagrams.longest().unwrap_or_default())
+    }
+
+    pub(super) fn stats(&self, now: Timestamp, id: u64) -> Option<ConnectionStats> {
+        self.connections.get(&id).map(|connection| connection.stats(now))
+    }
+
+    pub(super) fn remote(&self, id: u64) -> Option<SocketAddr> {
+        Some(self.connections.get(&id)?.remote)
+    }
+
+    pub(super) fn peer_fingerprint(&self, id: u64) -> Option<[u8; 32]> {
+        self.connections.get(&id)?.peer_fingerprint()
+    }
+
+    pub(super) fn counters(&self) -> Counters {
+        Counters {
+            handshakes_started: self.handshakes_started,
+            retries_sent: self.retries_sent,
+            refused: self.refused,
+            answers_dropped: self.answers_dropped,
+        }
+    }
+
+    /// Received bytes that the application has not taken.
+    pub(super) fn receive_buffer_bytes(&self, id: u64) -> usize {
+        self.connections.get(&id).map_or(0, Connection::receive_buffer_bytes)
+    }
+
+    pub(super) fn connection_count(&self) -> usize {
+        self.connections.len()
+    }
+}
+
+fn translate(transmit: &quinn_proto::Transmit) -> Transmit {
+    Transmit {
+        remote: transmit.destination,
+        local_ip: transmit.src_ip,
+        ecn: transmit.ecn.map_or(0, |ecn| ecn as u8),
+        segment_size: transmit.segment_size.unwrap_or(transmit.size).max(1),
+        len: transmit.size,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_queue_of_responses_is_bounded() {
+        let mut quic = Quic::new(Clock::new(), [7; 32], None, false, None).unwrap();
+        let destination = ([127, 0, 0, 1], 9).into();
+        let transmit = || quinn_proto::Transmit {
+            destination,
+            ecn: None,
+            size: 3,
+            segment_size: None,
+            src_ip: None,
+        };
+        for number in 0..=MAX_RESPONSES {
+            assert_eq!(quic.counters().answers_dropped, 0, "{number}");
+            quic.queue_response(transmit(), vec![1, 2, 3]);
+        }
+        assert_eq!((quic.responses.len(), quic.counters().answers_dropped), (MAX_RESPONSES, 1));
+        let sent = quic.poll(Timestamp::ZERO, &mut Vec::new());
+        assert!(matches!(sent, Output::Transmit(transmit) if transmit.remote == destination));
+        quic.queue_response(transmit(), vec![1, 2, 3]);
+        assert_eq!((quic.responses.len(), quic.counters().answers_dropped), (MAX_RESPONSES, 1));
+    }
+
+    #[test]
+    fn the_window_follows_the_receive_budget_within_bounds() {
+        assert_eq!(window(1), (1u32 << 16).into());
+        assert_eq!(window(1 << 20), (1u32 << 20).into());
+        for more in [MAX_WINDOW as usize, MAX_WINDOW as usize + 1, usize::MAX] {
+            assert_eq!(window(more), MAX_WINDOW.into());
+        }
+    }
+}

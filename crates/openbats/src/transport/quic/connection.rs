@@ -1,0 +1,314 @@
+//! One QUIC connection and the session on its stream.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use bats_proto::stream::Session;
+use bats_proto::{CloseReason, ConnectionStats, SendError, Timestamp};
+use bytes::Bytes;
+use quinn_proto::{
+    ConnectionError, ConnectionHandle, Dir, Event, ReadError, StreamEvent, StreamId, VarInt,
+    WriteError,
+};
+use rustls_pki_types::CertificateDer;
+
+use super::Controller;
+use super::datagrams::Datagrams;
+
+/// Bytes that are framed at a time.
+const FRAME_BATCH: usize = 64 << 10;
+/// The close code for protocol violations; codes of applications are smaller.
+const VIOLATION: VarInt = VarInt::MAX;
+
+/// The error at both ends if only one of them enables datagrams.
+const DATAGRAM_MISMATCH: &str =
+    "only one side has QUIC datagrams enabled: enable them on both or on neither";
+
+pub(super) struct Connection {
+    pub(super) handle: ConnectionHandle,
+    pub(super) quic: quinn_proto::Connection,
+    pub(super) session: Session,
+    /// Set if messages go as datagrams instead of the stream.
+    pub(super) datagrams: Option<Datagrams>,
+    pub(super) remote: SocketAddr,
+    /// Counted as half-open.
+    pub(super) is_counted: bool,
+    pub(super) armed: Option<Timestamp>,
+    is_server: bool,
+    controller: Controller,
+    stream: Option<StreamId>,
+    /// Framed bytes; those before `written` are sent.
+    framed: Vec<u8>,
+    written: usize,
+    /// The stream is blocked.
+    is_full: bool,
+    /// Code and text of the application for CONNECTION_CLOSE.
+    application_close: (VarInt, String),
+    is_closed: bool,
+}
+
+impl Connection {
+    pub(super) fn new(
+        handle: ConnectionHandle,
+        quic: quinn_proto::Connection,
+        session: Session,
+        datagrams: Option<Datagrams>,
+        remote: SocketAddr,
+        (is_server, controller): (bool, Controller),
+    ) -> Self {
+        Self {
+            datagrams,
+            handle,
+            quic,
+            session,
+            remote,
+            is_counted: is_server,
+            armed: None,
+            is_server,
+            controller,
+            stream: None,
+            framed: Vec::new(),
+            written: 0,
+            is_full: false,
+            application_close: (0u32.into(), String::new()),
+            is_closed: false,
+        }
+    }
+
+    pub(super) fn is_half_open(&self) -> bool {
+        self.is_server && !self.session.is_open() && !self.session.is_closed()
+    }
+
+    pub(super) fn close(&mut self, code: u64, reason: &str) {
+        if !self.session.is_closed() {
+            let code = code.min(VIOLATION.into_inner() - 1);
+            self.application_close =
+                (VarInt::from_u64(code).unwrap_or(VIOLATION), reason.to_owned());
+            self.session.close(code, reason);
+        }
+    }
+
+    /// Processes QUIC's events and the received data.
+    pub(super) fn read(&mut self, now: Timestamp) {
+        while let Some(event) = self.quic.poll() {
+            match event {
+                Event::Connected => {
+                    if let Some(datagrams) = &mut self.datagrams
+                        && !datagrams.update_max_size(&mut self.quic)
+                    {
+                        // There is no silent fall-back to the stream.
+                        self.application_close = (VIOLATION, DATAGRAM_MISMATCH.to_owned());
+                        self.session.end(CloseReason::Handshake(DATAGRAM_MISMATCH.to_owned()));
+                    } else if !self.is_server {
+                        self.stream = self.quic.streams().open(Dir::Bi);
+                    }
+                }
+                Event::DatagramsUnblocked => {
+                    if let Some(datagrams) = &mut self.datagrams {
+                        datagrams.on_unblocked();
+                    }
+                }
+                Event::Stream(StreamEvent::Opened { dir: Dir::Bi }) if self.stream.is_none() => {
+                    self.stream = self.quic.streams().accept(Dir::Bi);
+                }
+                Event::Stream(StreamEvent::Writable { .. }) => self.is_full = false,
+                Event::ConnectionLost { reason } => {
+                    // Deliver the data received before the end.
+                    self.read_datagrams(now);
+                    self.read_stream(now);
+                    let reason = self.close_reason(reason);
+                    self.session.end(reason);
+                    self.is_closed = true;
+                }
+                _ => {}
+            }
+        }
+        // Datagrams first: the peer sent them before the end on the stream.
+        self.read_datagrams(now);
+        self.read_stream(now);
+    }
+
+    fn read_datagrams(&mut self, now: Timestamp) {
+        if let Some(datagrams) = &mut self.datagrams {
+            datagrams.read(&mut self.quic);
+            // The stream is idle in this mode; QUIC has its own idle timeout.
+            self.session.on_peer_activity(now);
+        }
+    }
+
+    fn read_stream(&mut self, now: Timestamp) {
+        let Some(stream) = self.stream else { return };
+        let mut stream = self.quic.recv_stream(stream);
+        let Ok(mut chunks) = stream.read(true) else { return };
+        loop {
+            match chunks.next(usize::MAX) {
+                Ok(Some(chunk)) => self.session.receive(now, &chunk.bytes),
+                Err(ReadError::Blocked) => break,
+                Ok(None) | Err(ReadError::Reset(_)) => {
+                    self.session.on_lost("the peer ended the stream");
+                    break;
+                }
+            }
+        }
+        // The result is not needed: `poll_transmit` is called anyway.
+        let _ = chunks.finalize();
+    }
+
+    fn close_reason(&self, error: ConnectionError) -> CloseReason {
+        match error {
+            ConnectionError::VersionMismatch => CloseReason::Version,
+            ConnectionError::TimedOut if self.session.is_open() => {
+                CloseReason::IdleTimeout(self.session.idle_timeout())
+            }
+            ConnectionError::TimedOut => CloseReason::HandshakeTimeout,
+            ConnectionError::ApplicationClosed(close) => {
+                let reason = String::from_utf8_lossy(&close.reason).into_owned();
+                match close.error_code {
+                    VIOLATION => CloseReason::ReportedByPeer(reason),
+                    code => CloseReason::Peer { code: code.into_inner(), reason },
+                }
+            }
+            ConnectionError::ConnectionClosed(close)
+                if close.error_code == quinn_proto::TransportErrorCode::CONNECTION_REFUSED =>
+            {
+                CloseReason::Refused
+            }
+            ConnectionError::LocallyClosed => CloseReason::Local,
+            other if self.session.is_open() => CloseReason::Lost(other.to_string()),
+            other => CloseReason::Handshake(other.to_string()),
+        }
+    }
+
+    /// Advances the connection as far as QUIC allows.
+    pub(super) fn drive(
+        &mut self,
+        now: Timestamp,
+        at: Instant,
+        endpoint: &mut quinn_proto::Endpoint,
+    ) {
+        self.read(now);
+        self.write(now);
+        if self.session.is_closed() && !self.is_closed {
+            self.is_closed = true;
+            let (code, reason) = match self.session.violation_found() {
+                Some(rule) => (VIOLATION, rule.to_owned()),
+                None => core::mem::take(&mut self.application_close),
+            };
+            self.quic.close(at, code, Bytes::from(reason));
+        }
+        while let Some(event) = self.quic.poll_endpoint_events() {
+            if let Some(event) = endpoint.handle_event(self.handle, event) {
+                self.quic.handle_event(event);
+            }
+        }
+    }
+
+    fn write(&mut self, now: Timestamp) {
+        if let Some(datagrams) = &mut self.datagrams {
+            datagrams.update_max_size(&mut self.quic);
+            datagrams.write(now, &mut self.quic, &mut self.session);
+        }
+        let Some(stream) = self.stream else { return };
+        while !self.is_full && !self.session.is_closed() {
+            if self.written == self.framed.len() {
+                self.framed.clear();
+                self.written = 0;
+                self.session.transmit(now, &mut self.framed, FRAME_BATCH);
+                if self.framed.is_empty() {
+                    return;
+                }
+            }
+            match self.quic.send_stream(stream).write(&self.framed[self.written..]) {
+                Ok(len) => self.written += len,
+                Err(WriteError::Blocked) => self.is_full = true,
+                Err(WriteError::Stopped(_) | WriteError::ClosedStream) => {
+                    self.session.on_lost("the peer stopped the stream");
+                }
+            }
+        }
+    }
+
+    pub(super) fn stats(&self, now: Timestamp) -> ConnectionStats {
+        let quic = self.quic.stats();
+        let path = quic.path;
+        let fraction = |part: u64, of: u64| if of == 0 { 0.0 } else { part as f64 / of as f64 };
+        let mut stats = ConnectionStats {
+            controller_state: self.controller.state(),
+            cwnd_bytes: path.cwnd,
+            pacing_bps: u64::MAX,
+            delivery_bps: window_rate(path.cwnd, path.rtt),
+            smoothed_rtt: path.rtt,
+            min_rtt: path.min_rtt,
+            loss_estimate: fraction(path.lost_packets, path.sent_packets).min(1.0),
+            path_mtu: path.current_mtu,
+            bytes_sent: quic.udp_tx.bytes,
+            packets_sent: quic.udp_tx.datagrams,
+            bytes_received: quic.udp_rx.bytes,
+            packets_received: quic.udp_rx.datagrams,
+            packets_lost: path.lost_packets,
+            ..self.session.stats(now)
+        };
+        if let Some(datagrams) = &self.datagrams {
+            datagrams.add_to(&mut stats);
+        }
+        stats
+    }
+
+    pub(super) fn receive_buffer_bytes(&self) -> usize {
+        let datagrams = self.datagrams.as_ref().map_or(0, Datagrams::receive_buffer_bytes);
+        self.session.receive_buffer_bytes() + datagrams
+    }
+
+    pub(super) fn pop_event(&mut self) -> Option<bats_proto::Event> {
+        let event = self.session.pop_event();
+        event.or_else(|| self.datagrams.as_mut()?.pop_event(&self.session))
+    }
+
+    pub(super) fn send(
+        &mut self,
+        now: Timestamp,
+        message: Bytes,
+        deadline: Option<Duration>,
+    ) -> Result<(), SendError> {
+        match &mut self.datagrams {
+            Some(datagrams) => datagrams.send(now, &self.session, message, deadline),
+            // Over the stream: reliable, so that deadlines are ignored.
+            None => self.session.send(message),
+        }
+    }
+
+    pub(super) fn finish(&mut self) -> Result<(), SendError> {
+        match &mut self.datagrams {
+            Some(datagrams) => datagrams.finish(&self.session),
+            None => self.session.finish(),
+        }
+    }
+
+    pub(super) fn recv(&mut self) -> Option<Bytes> {
+        let datagram = self.datagrams.as_mut().and_then(Datagrams::recv);
+        datagram.or_else(|| self.session.recv())
+    }
+
+    pub(super) fn is_finished(&self) -> bool {
+        self.session.is_finished() && self.datagrams.as_ref().is_none_or(Datagrams::is_empty)
+    }
+
+    pub(super) fn is_all_acknowledged(&self) -> bool {
+        match &self.datagrams {
+            Some(datagrams) => datagrams.is_all_acknowledged(&self.session),
+            None => self.session.is_all_acknowledged(),
+        }
+    }
+
+    pub(super) fn peer_fingerprint(&self) -> Option<[u8; 32]> {
+        let identity = self.quic.crypto_session().peer_identity()?;
+        let chain = identity.downcast::<Vec<CertificateDer<'static>>>().ok()?;
+        chain.first().map(|certificate| bats_proto::crypto::fingerprint(certificate))
+    }
+}
+
+/// The rate in bit/s of one congestion window per RTT.
+fn window_rate(window: u64, rtt: std::time::Duration) -> u64 {
+    let micros = u64::try_from(rtt.as_micros()).unwrap_or(u64::MAX).max(1);
+    window.saturating_mul(8_000_000) / micros
+}

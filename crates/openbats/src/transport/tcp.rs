@@ -1,0 +1,616 @@
+//! Mode 10: connections over the kernel's TCP, with TLS 1.3.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bats_proto::stream::{Session, TlsStream, TlsStreamServer};
+use bats_proto::{
+    ClientConfig, CloseReason, ConnectError, ConnectionStats, Event, SendError, ServerConfig,
+    Timestamp,
+};
+use bytes::Bytes;
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::half_open::HalfOpen;
+use super::lost;
+#[cfg(target_os = "linux")]
+use super::tcp_info::SockDiag;
+use crate::driver::{Interest, Poller, SocketOptions, canonical};
+use crate::log_limit::LogLimit;
+
+/// Size of the read buffer in bytes.
+const READ_BUFFER: usize = 64 << 10;
+/// Reads from one connection before the others are serviced.
+const MAX_READS: usize = 8;
+/// Encrypted bytes that wait for the socket before more are encrypted.
+const MAX_SEALED: usize = 256 << 10;
+/// Connections accepted per iteration.
+const MAX_ACCEPTS: usize = 64;
+/// Pause of accepting after an error of the system, for example no free file descriptors.
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
+/// Limit for writing the last bytes of a closing connection and for receiving the peer's end of
+/// stream.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Connections that wait in the kernel to be accepted.
+const BACKLOG: i32 = 1_024;
+const LISTENER: u64 = 0;
+
+/// A listening TCP socket, and the settings that its connections share.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    socket: TcpListener,
+    server: TlsStreamServer,
+    max_connections: usize,
+}
+
+impl Listener {
+    /// Listens on the address of the endpoint's UDP socket.
+    pub(crate) fn bind(
+        address: SocketAddr,
+        options: &SocketOptions,
+        server: TlsStreamServer,
+        config: &ServerConfig,
+    ) -> io::Result<Self> {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        options.apply(&socket, address.is_ipv6())?;
+        // Otherwise connections in TIME-WAIT block the port for minutes.
+        socket.set_reuse_address(true)?;
+        if address.is_ipv6() {
+            socket.set_only_v6(!address.ip().is_unspecified())?;
+        }
+        socket.bind(&address.into())?;
+        socket.listen(BACKLOG)?;
+        socket.set_nonblocking(true)?;
+        Ok(Self { socket: socket.into(), server, max_connections: config.max_connections })
+    }
+}
+
+/// Progress of closing a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CloseState {
+    Open,
+    /// The last bytes may be written until this time.
+    Flushing(Timestamp),
+    /// They are written; waits for the peer's end of stream until this time, because closing the
+    /// socket earlier could discard them.
+    AwaitingEof(Timestamp),
+}
+
+#[derive(Debug)]
+struct Connection {
+    socket: TcpStream,
+    remote: SocketAddr,
+    tls: TlsStream,
+    is_server: bool,
+    is_connecting: bool,
+    /// Counted as half-open.
+    is_counted: bool,
+    interest: Interest,
+    /// Encrypted bytes; those before `written` are sent.
+    sealed: Vec<u8>,
+    written: usize,
+    close_state: CloseState,
+    /// Both directions have failed.
+    is_broken: bool,
+    armed: Option<Timestamp>,
+}
+
+impl Connection {
+    fn is_half_open(&self) -> bool {
+        let session = self.tls.session();
+        self.is_server && !session.is_open() && !session.is_closed()
+    }
+
+    fn fail(&mut self, error: &io::Error) {
+        self.is_broken = true;
+        let has_received_nothing = !self.tls.session().is_open() && self.tls.bytes().0 == 0;
+        match (has_received_nothing, error.kind()) {
+            // Closed before any data: equivalent to a refused connection.
+            (true, ErrorKind::ConnectionReset | ErrorKind::UnexpectedEof) => {
+                self.tls.session_mut().end(CloseReason::Refused);
+            }
+            (true, _) => self.tls.session_mut().end(lost(error)),
+            _ => self.tls.on_lost(&error.to_string()),
+        }
+    }
+
+    /// Reads the received data.
+    fn read(&mut self, now: Timestamp, buffer: &mut [u8]) {
+        for _ in 0..MAX_READS {
+            if self.is_broken {
+                return;
+            }
+            match self.socket.read(buffer) {
+                Ok(0) => {
+                    let error =
+                        io::Error::new(ErrorKind::UnexpectedEof, "the peer ended the stream");
+                    return self.fail(&error);
+                }
+                // A closing connection reads only to find the end of the stream.
+                Ok(len) => self.tls.receive(now, &buffer[..len]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return self.fail(&error),
+            }
+        }
+    }
+
+    /// Writes until the socket blocks.
+    fn write(&mut self, now: Timestamp) {
+        if self.is_connecting || self.is_broken {
+            return;
+        }
+        loop {
+            if self.written == self.sealed.len() {
+                self.sealed.clear();
+                self.written = 0;
+                self.tls.transmit(now, &mut self.sealed, MAX_SEALED);
+                if self.sealed.is_empty() {
+                    return;
+                }
+            }
+            match self.socket.write(&self.sealed[self.written..]) {
+                Ok(0) => return,
+                Ok(len) => self.written += len,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return self.read_remaining(now, &error),
+            }
+        }
+    }
+
+    /// Handles a write error: first processes the data that the peer sent before it.
+    fn read_remaining(&mut self, now: Timestamp, error: &io::Error) {
+        let mut buffer = [0; 16 << 10];
+        while !self.tls.session().is_closed()
+            && let Ok(len @ 1..) = self.socket.read(&mut buffer)
+        {
+            self.tls.receive(now, &buffer[..len]);
+        }
+        self.fail(error);
+    }
+
+    /// Advances the close; returns whether the connection can be removed.
+    fn advance_close(&mut self, now: Timestamp) -> bool {
+        if !self.tls.session().is_closed() {
+            return false;
+        }
+        if self.is_broken || self.is_connecting {
+            return true;
+        }
+        if self.close_state == CloseState::Open {
+            self.close_state = CloseState::Flushing(now + CLOSE_TIMEOUT);
+        }
+        if let CloseState::Flushing(until) = self.close_state
+            && self.written == self.sealed.len()
+        {
+            let _ = self.socket.shutdown(Shutdown::Write);
+            self.close_state = CloseState::AwaitingEof(until);
+        }
+        match self.close_state {
+            CloseState::Open => false,
+            CloseState::Flushing(until) | CloseState::AwaitingEof(until) => now >= until,
+        }
+    }
+
+    fn next_timeout(&self) -> Option<Timestamp> {
+        match self.close_state {
+            CloseState::Open => self.tls.session().next_timeout(),
+            CloseState::Flushing(until) | CloseState::AwaitingEof(until) => Some(until),
+        }
+    }
+}
+
+/// The TCP connections of an endpoint. Call [`handle`](Self::handle), then [`poll`](Self::poll)
+/// until it returns a timeout.
+#[derive(Debug)]
+pub(crate) struct Tcp {
+    poller: Arc<Poller>,
+    listener: Option<Listener>,
+    /// The poller includes the listener.
+    is_listening: bool,
+    /// No connections are accepted before this time.
+    accept_paused_until: Option<Timestamp>,
+    /// Local address of outgoing connections.
+    local: Option<SocketAddr>,
+    options: SocketOptions,
+    connections: BTreeMap<u64, Connection>,
+    next: u64,
+    dirty: BTreeSet<u64>,
+    timers: BTreeSet<(Timestamp, u64)>,
+    half_open: HalfOpen,
+    buffer: Vec<u8>,
+    ready: Vec<u64>,
+    /// Source of RTT and congestion window, if available.
+    #[cfg(target_os = "linux")]
+    sock_diag: Option<SockDiag>,
+    handshakes_started: u64,
+    refused: u64,
+    /// Limit for log lines about connections that cannot be accepted.
+    log: LogLimit,
+}
+
+impl Tcp {
+    /// `local` is the local address of outgoing connections; port 0 for any port.
+    pub(crate) fn new(
+        poller: Arc<Poller>,
+        listener: Option<Listener>,
+        (local, options): (Option<SocketAddr>, SocketOptions),
+    ) -> io::Result<Self> {
+        let mut tcp = Self {
+            poller,
+            listener,
+            is_listening: false,
+            accept_paused_until: None,
+            local,
+            options,
+            connections: BTreeMap::new(),
+            next: LISTENER + 1,
+            dirty: BTreeSet::new(),
+            timers: BTreeSet::new(),
+            half_open: HalfOpen::default(),
+            buffer: Vec::new(),
+            ready: Vec::new(),
+            #[cfg(target_os = "linux")]
+            sock_diag: None,
+            handshakes_started: 0,
+            refused: 0,
+            log: LogLimit::default(),
+        };
+        tcp.watch_listener(true)?;
+        Ok(tcp)
+    }
+
+    fn watch_listener(&mut self, wanted: bool) -> io::Result<()> {
+        if let Some(listener) = &self.listener
+            && self.is_listening != wanted
+        {
+            if wanted {
+                self.poller.add(&listener.socket, LISTENER, Interest::Read)?;
+            } else {
+                self.poller.remove(&listener.socket);
+            }
+            self.is_listening = wanted;
+        }
+        Ok(())
+    }
+
+    /// Closes the listener; the system refuses further connections.
+    pub(crate) fn stop_listening(&mut self) {
+        // Closing a socket removes it from the poller.
+        self.listener = None;
+        self.is_listening = false;
+    }
+
+    pub(crate) fn connect(
+        &mut self,
+        now: Timestamp,
+        remote: SocketAddr,
+        server_name: &str,
+        config: &ClientConfig,
+    ) -> Result<u64, ConnectError> {
+        let mut tls = TlsStream::client(now, server_name, config)?;
+        let unusable = |error: io::Error| {
+            ConnectError::Configuration(format!("no TCP socket for {remote}: {error}"))
+        };
+        let (socket, begun) = self.begin(remote).map_err(unusable)?;
+        let is_broken = begun.is_err();
+        if let Err(error) = begun {
+            tls.session_mut().end(lost(&error));
+        }
+        let connection = Connection {
+            socket,
+            remote,
+            tls,
+            is_server: false,
+            is_connecting: true,
+            is_counted: false,
+            interest: Interest::ReadWrite,
+            sealed: Vec::new(),
+            written: 0,
+            close_state: CloseState::Open,
+            is_broken,
+            armed: None,
+        };
+        self.insert(connection).map_err(unusable)
+    }
+
+    /// Creates a socket and starts to connect. The inner result is the error of the connection
+    /// attempt: an unreachable network is not an error of the configuration.
+    fn begin(&self, remote: SocketAddr) -> io::Result<(TcpStream, io::Result<()>)> {
+        let socket = Socket::new(Domain::for_address(remote), Type::STREAM, Some(Protocol::TCP))?;
+        socket.set_nonblocking(true)?;
+        socket.set_tcp_nodelay(true)?;
+        self.options.apply(&socket, remote.is_ipv6())?;
+        if let Some(mut local) = self.local {
+            if local.ip().is_unspecified() {
+                let any: IpAddr = match remote {
+                    SocketAddr::V4(_) => [0, 0, 0, 0].into(),
+                    SocketAddr::V6(_) => [0u16; 8].into(),
+                };
+                local.set_ip(any);
+            }
+            socket.set_reuse_address(true)?;
+            socket.bind(&local.into())?;
+        }
+        let begun = match socket.connect(&remote.into()) {
+            Err(error)
+                if error.raw_os_error() == Some(rustix::io::Errno::INPROGRESS.raw_os_error()) =>
+            {
+                Ok(())
+            }
+            other => other,
+        };
+        Ok((socket.into(), begun))
+    }
+
+    fn insert(&mut self, connection: Connection) -> io::Result<u64> {
+        let id = self.next;
+        self.poller.add(&connection.socket, id, connection.interest)?;
+        self.next += 1;
+        #[cfg(target_os = "linux")]
+        if self.sock_diag.is_none() {
+            // Without it the statistics lack the values of the kernel.
+            self.sock_diag = SockDiag::open().ok();
+        }
+        if connection.is_counted {
+            self.half_open.insert(connection.remote.ip());
+        }
+        self.connections.insert(id, connection);
+        self.dirty.insert(id);
+        Ok(id)
+    }
+
+    /// Processes expired timers and ready sockets.
+    pub(crate) fn handle(&mut self, now: Timestamp) {
+        while let Some(&(at, id)) = self.timers.first()
+            && at <= now
+        {
+            self.timers.pop_first();
+            if let Some(connection) = self.connections.get_mut(&id) {
+                connection.armed = None;
+                connection.tls.session_mut().handle_timeout(now);
+                self.dirty.insert(id);
+            }
+        }
+        if self.accept_paused_until.is_some_and(|until| until <= now) {
+            self.accept_paused_until = None;
+        }
+        if self.listener.is_none() && self.connections.is_empty() {
+            return;
+        }
+        let mut ready = std::mem::take(&mut self.ready);
+        if let Err(error) = self.poller.ready(&mut ready) {
+            tracing::error!(%error, "polling the TCP sockets failed");
+        }
+        for id in ready.drain(..) {
+            if id == LISTENER {
+                self.accept(now);
+            } else {
+                self.on_ready(now, id);
+            }
+        }
+        self.ready = ready;
+    }
+
+    fn on_ready(&mut self, now: Timestamp, id: u64) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        self.dirty.insert(id);
+        if connection.is_connecting {
+            match connection.socket.take_error() {
+                Ok(None) if connection.socket.peer_addr().is_ok() => {
+                    connection.is_connecting = false
+                }
+                Ok(None) => return,
+                Ok(Some(error)) | Err(error) => return connection.fail(&error),
+            }
+        }
+        self.buffer.resize(READ_BUFFER, 0);
+        connection.read(now, &mut self.buffer);
+    }
+
+    fn accept(&mut self, now: Timestamp) {
+        for _ in 0..MAX_ACCEPTS {
+            let Some(listener) = &self.listener else { return };
+            if self.half_open.is_full() {
+                return;
+            }
+            let (socket, remote) = match listener.socket.accept() {
+                Ok(accepted) => accepted,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                // The peer has closed the connection.
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        ErrorKind::ConnectionAborted | ErrorKind::Interrupted
+                    ) =>
+                {
+                    continue;
+                }
+                Err(error) => {
+                    if let Some(others) = self.log.allow(now) {
+                        tracing::warn!(%error, others, "cannot accept over TCP");
+                    }
+                    self.accept_paused_until = Some(now + ACCEPT_RETRY_DELAY);
+                    return;
+                }
+            };
+            // Close it: in the kernel's queue it would block the connections behind it.
+            let is_network_full = self.half_open.is_network_full(remote.ip());
+            if is_network_full || self.connections.len() >= listener.max_connections {
+                self.refused += 1;
+                continue;
+            }
+            let prepared = socket
+                .set_nonblocking(true)
+                .and_then(|()| socket.set_nodelay(true))
+                .map_err(|error| error.to_string());
+            let tls = prepared.and_then(|()| {
+                TlsStream::server(now, &listener.server).map_err(|error| error.to_string())
+            });
+            let tls = match tls {
+                Ok(tls) => tls,
+                Err(error) => {
+                    if let Some(others) = self.log.allow(now) {
+                        tracing::debug!(error, others, "TCP connection not accepted");
+                    }
+                    continue;
+                }
+            };
+            self.handshakes_started += 1;
+            let connection = Connection {
+                socket,
+                remote: canonical(remote),
+                tls,
+                is_server: true,
+                is_connecting: false,
+                is_counted: true,
+                interest: Interest::Read,
+                sealed: Vec::new(),
+                written: 0,
+                close_state: CloseState::Open,
+                is_broken: false,
+                armed: None,
+            };
+            if let Err(error) = self.insert(connection)
+                && let Some(others) = self.log.allow(now)
+            {
+                tracing::warn!(%error, others, "polling a TCP connection failed");
+            }
+        }
+    }
+
+    /// Returns the next event, or the next timeout.
+    pub(crate) fn poll(&mut self, now: Timestamp) -> Result<(u64, Event), Option<Timestamp>> {
+        while let Some(&id) = self.dirty.first() {
+            let Some(connection) = self.connections.get_mut(&id) else {
+                self.dirty.remove(&id);
+                continue;
+            };
+            if let Some(event) = connection.tls.pop_event() {
+                return Ok((id, event));
+            }
+            connection.write(now);
+            if let Some(event) = connection.tls.pop_event() {
+                return Ok((id, event));
+            }
+            self.dirty.remove(&id);
+            self.update_timer_and_interest(now, id);
+        }
+        let wanted = !self.half_open.is_full() && self.accept_paused_until.is_none();
+        if let Err(error) = self.watch_listener(wanted) {
+            tracing::error!(%error, "polling the TCP listener failed");
+        }
+        Err([self.timers.first().map(|&(at, _)| at), self.accept_paused_until]
+            .into_iter()
+            .flatten()
+            .min())
+    }
+
+    fn update_timer_and_interest(&mut self, now: Timestamp, id: u64) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        if connection.is_counted && !connection.is_half_open() {
+            connection.is_counted = false;
+            self.half_open.remove(connection.remote.ip());
+        }
+        let is_closed = connection.advance_close(now);
+        let next = if is_closed { None } else { connection.next_timeout() };
+        if connection.armed != next {
+            if let Some(at) = connection.armed {
+                self.timers.remove(&(at, id));
+            }
+            if let Some(at) = next {
+                self.timers.insert((at, id));
+            }
+            connection.armed = next;
+        }
+        if is_closed {
+            self.connections.remove(&id);
+            return;
+        }
+        let is_full = connection.written < connection.sealed.len();
+        let interest =
+            if is_full || connection.is_connecting { Interest::ReadWrite } else { Interest::Read };
+        if interest != connection.interest {
+            match self.poller.change(&connection.socket, id, interest) {
+                Ok(()) => connection.interest = interest,
+                Err(error) => {
+                    connection.fail(&error);
+                    self.dirty.insert(id);
+                }
+            }
+        }
+    }
+
+    fn session_mut(&mut self, id: u64) -> Option<&mut Session> {
+        let connection = self.connections.get_mut(&id)?;
+        self.dirty.insert(id);
+        Some(connection.tls.session_mut())
+    }
+
+    pub(crate) fn send(&mut self, id: u64, message: Bytes) -> Result<(), SendError> {
+        self.session_mut(id).ok_or(SendError::Closed)?.send(message)
+    }
+
+    pub(crate) fn finish(&mut self, id: u64) -> Result<(), SendError> {
+        self.session_mut(id).ok_or(SendError::Closed)?.finish()
+    }
+
+    pub(crate) fn recv(&mut self, id: u64) -> Option<Bytes> {
+        self.session_mut(id)?.recv()
+    }
+
+    pub(crate) fn close(&mut self, id: u64, code: u64, reason: &str) {
+        if let Some(session) = self.session_mut(id) {
+            session.close(code, reason);
+        }
+    }
+
+    pub(crate) fn session(&self, id: u64) -> Option<&Session> {
+        self.connections.get(&id).map(|connection| connection.tls.session())
+    }
+
+    pub(crate) fn stats(&self, now: Timestamp, id: u64) -> Option<ConnectionStats> {
+        let connection = self.connections.get(&id)?;
+        let (bytes_received, bytes_sent) = connection.tls.bytes();
+        let stats = connection.tls.session().stats(now);
+        let mut stats = ConnectionStats { bytes_received, bytes_sent, ..stats };
+        #[cfg(target_os = "linux")]
+        if let Some(sock_diag) = &self.sock_diag
+            && !connection.is_broken
+        {
+            sock_diag.fill(&connection.socket, &mut stats);
+        }
+        Some(stats)
+    }
+
+    pub(crate) fn remote(&self, id: u64) -> Option<SocketAddr> {
+        Some(self.connections.get(&id)?.remote)
+    }
+
+    pub(crate) fn local(&self, id: u64) -> Option<SocketAddr> {
+        self.connections.get(&id)?.socket.local_addr().ok().map(canonical)
+    }
+
+    /// Closes all sockets.
+    pub(crate) fn abandon(&mut self) {
+        self.stop_listening();
+        self.connections.clear();
+    }
+
+    pub(crate) fn peer_fingerprint(&self, id: u64) -> Option<[u8; 32]> {
+        self.connections.get(&id)?.tls.peer_fingerprint()
+    }
+
+    /// Handshakes started by peers, and connections refused because of a limit.
+    pub(crate) fn counters(&self) -> (u64, u64) {
+        (self.handshakes_started, self.refused)
+    }
+
+    pub(crate) fn connection_count(&self) -> usize {
+        self.connections.len()
+    }
+}

@@ -1,0 +1,360 @@
+//! Messages over the kernel's TCP: four bytes of length, then the message.
+
+use std::io::{IoSlice, Read, Write};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use bytes::{Buf, Bytes, BytesMut};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
+use socket2::{Domain, Socket, Type};
+
+use super::{Local, POLL_INTERVAL, Received, is_retryable};
+use crate::clock::Clock;
+use crate::control::{ConnectTimeout, HELLO_LENGTH, Hello, REPLY_TIMEOUT};
+use crate::message::MAX_LENGTH;
+use crate::signals;
+
+/// Bytes of one read.
+const READ: usize = 256 << 10;
+const LENGTH: usize = 4;
+/// How long a new connection may take to send its hello message.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
+
+#[derive(Debug)]
+pub(crate) struct DataStream {
+    stream: TcpStream,
+    addresses: (SocketAddr, SocketAddr),
+    incoming: Mutex<Incoming>,
+    /// Whether this side has aborted the stream: then EOF is not the peer's end.
+    is_closed: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Incoming {
+    bytes: BytesMut,
+    buffer: Vec<u8>,
+    has_ended: bool,
+}
+
+impl DataStream {
+    fn new(stream: TcpStream) -> Result<Self> {
+        stream.set_nonblocking(false)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(POLL_INTERVAL))?;
+        stream.set_write_timeout(Some(POLL_INTERVAL))?;
+        let addresses = (stream.local_addr()?, stream.peer_addr()?);
+        let incoming = Incoming { bytes: BytesMut::new(), buffer: vec![0; READ], has_ended: false };
+        Ok(Self {
+            stream,
+            addresses,
+            incoming: Mutex::new(incoming),
+            is_closed: AtomicBool::new(false),
+        })
+    }
+
+    pub(super) fn send(&self, message: &Bytes, limit: Duration) -> Result<bool> {
+        let clock = Clock::start();
+        let length = u32::try_from(message.len()).context("the message is too long")?;
+        let length = length.to_be_bytes();
+        let total = LENGTH + message.len();
+        let mut written = 0;
+        let mut last_progress = Duration::ZERO;
+        while written < total {
+            let head = &length[written.min(LENGTH)..];
+            let body = &message[written.saturating_sub(LENGTH)..];
+            let slices = [IoSlice::new(head), IoSlice::new(body)];
+            match (&self.stream).write_vectored(&slices) {
+                Ok(0) => bail!("the TCP connection accepts no more data"),
+                Ok(bytes) => (written, last_progress) = (written + bytes, clock.elapsed()),
+                Err(error) if is_retryable(&error) => {
+                    if signals::requested() {
+                        bail!("interrupted");
+                    }
+                    if written == 0 && clock.elapsed() >= limit {
+                        return Ok(false);
+                    }
+                    if clock.elapsed() - last_progress > REPLY_TIMEOUT {
+                        bail!("the TCP connection was blocked for {} s", REPLY_TIMEOUT.as_secs());
+                    }
+                }
+                Err(error) => return Err(error).context("cannot send over TCP"),
+            }
+        }
+        Ok(true)
+    }
+
+    pub(super) fn recv(&self, limit: Duration) -> Result<Received> {
+        let clock = Clock::start();
+        let Ok(mut incoming) = self.incoming.lock() else { bail!("the reader has panicked") };
+        loop {
+            if let Some(message) = incoming.next()? {
+                return Ok(Received::Message(message));
+            }
+            if incoming.has_ended {
+                return match incoming.bytes.is_empty() {
+                    true => Ok(Received::End),
+                    false => bail!("the TCP connection ended within a message"),
+                };
+            }
+            let Incoming { bytes, buffer, has_ended } = &mut *incoming;
+            match (&self.stream).read(buffer) {
+                Ok(0) if self.is_closed.load(Ordering::Acquire) => {
+                    bail!("the stream was aborted")
+                }
+                Ok(0) => *has_ended = true,
+                Ok(count) => bytes.extend_from_slice(&buffer[..count]),
+                Err(error) if is_retryable(&error) => {
+                    if signals::requested() {
+                        bail!("interrupted");
+                    }
+                    if clock.elapsed() >= limit {
+                        return Ok(Received::Nothing);
+                    }
+                }
+                Err(error) => return Err(error).context("cannot receive over TCP"),
+            }
+        }
+    }
+
+    /// Reads the hello message and nothing more: the peer is not identified before.
+    fn read_hello(&self, limit: Duration) -> Result<Hello> {
+        let clock = Clock::start();
+        let length = u32::try_from(HELLO_LENGTH).context("a hello message is short")?.to_be_bytes();
+        let mut bytes = [0; LENGTH + HELLO_LENGTH];
+        let mut count = 0;
+        while count < bytes.len() {
+            if clock.elapsed() >= limit || signals::requested() {
+                bail!("no hello message arrived");
+            }
+            match (&self.stream).read(&mut bytes[count..]) {
+                Ok(0) => bail!("the TCP connection ended before its hello message"),
+                Ok(more) => count += more,
+                Err(error) if is_retryable(&error) => {}
+                Err(error) => return Err(error).context("cannot receive over TCP"),
+            }
+            if count >= LENGTH && bytes[..LENGTH] != length {
+                bail!("not a hello message");
+            }
+        }
+        Hello::decode(&bytes[LENGTH..]).context("not a hello message")
+    }
+
+    /// Ends the sending direction. The peer closes its direction when it has read everything.
+    pub(super) fn finish(&self, limit: Duration) -> Result<()> {
+        let clock = Clock::start();
+        self.stream.shutdown(Shutdown::Write).context("cannot end the TCP connection")?;
+        loop {
+            match self.recv(POLL_INTERVAL)? {
+                Received::End => return Ok(()),
+                _ if clock.elapsed() > limit => {
+                    bail!("not all data had arrived over TCP after {} s", limit.as_secs())
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Why the connection has ended, if it has. A receiver closes after the sender.
+    pub(super) fn end_reason(&self) -> Option<String> {
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        match recv(&self.stream, &mut [0_u8; 1], flags) {
+            Ok((_, 0)) => Some("the TCP connection has ended".to_owned()),
+            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => None,
+            Err(error) => Some(format!("the TCP connection has ended: {error}")),
+        }
+    }
+
+    pub(super) fn close(&self) {
+        self.is_closed.store(true, Ordering::Release);
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
+
+    pub(super) fn addresses(&self) -> (SocketAddr, SocketAddr) {
+        self.addresses
+    }
+}
+
+impl Incoming {
+    fn next(&mut self) -> Result<Option<Bytes>> {
+        let Some(head) = self.bytes.first_chunk::<LENGTH>() else { return Ok(None) };
+        let length = u32::from_be_bytes(*head);
+        if length > MAX_LENGTH {
+            bail!("a message of {length} bytes is too long");
+        }
+        let length = length as usize;
+        if self.bytes.len() < LENGTH + length {
+            return Ok(None);
+        }
+        self.bytes.advance(LENGTH);
+        Ok(Some(self.bytes.split_to(length).freeze()))
+    }
+}
+
+/// Opens a stream.
+pub(crate) fn connect(
+    local: &Local,
+    remote: SocketAddr,
+    hello: Hello,
+    limit: Duration,
+) -> Result<DataStream> {
+    let socket = Socket::new(Domain::for_address(remote), Type::STREAM, None)
+        .context("cannot open a TCP socket")?;
+    local.prepare(&socket)?;
+    if let Some(ip) = local.ip {
+        socket
+            .bind(&SocketAddr::new(ip, 0).into())
+            .with_context(|| format!("cannot send from {ip} over TCP"))?;
+    }
+    socket
+        .connect_timeout(&remote.into(), limit)
+        .with_context(|| format!("cannot connect to {remote} over TCP"))?;
+    let data_stream = DataStream::new(socket.into())?;
+    match data_stream.send(&hello.encode().into(), limit)? {
+        true => Ok(data_stream),
+        false => bail!("{remote} accepts no data over TCP"),
+    }
+}
+
+/// Accepts the streams of one test.
+#[derive(Debug)]
+pub(crate) struct Listener(TcpListener);
+
+impl Listener {
+    pub(crate) fn bind(ip: IpAddr, local: &Local) -> Result<Self> {
+        let listener = TcpListener::bind((ip, 0)).context("cannot listen for TCP")?;
+        local.prepare(&listener)?;
+        listener.set_nonblocking(true)?;
+        Ok(Self(listener))
+    }
+
+    pub(crate) fn port(&self) -> Result<u16> {
+        Ok(self.0.local_addr()?.port())
+    }
+
+    /// Accepts all streams of the test, in order.
+    pub(crate) fn accept_all(&self, test: u64, count: u16) -> Result<Vec<DataStream>> {
+        let mut timeout = ConnectTimeout::start();
+        let mut by_number = std::collections::BTreeMap::new();
+        while by_number.len() < usize::from(count) {
+            // Connections of other peers do not extend the timeout.
+            let left = timeout.left();
+            if left.is_zero() || signals::requested() {
+                bail!("only {} of {count} TCP streams connected", by_number.len());
+            }
+            match self.0.accept() {
+                Ok((stream, _)) => {
+                    // A connection of another peer must not end the test.
+                    let Ok(data_stream) = DataStream::new(stream) else { continue };
+                    match data_stream.read_hello(left.min(HELLO_TIMEOUT)) {
+                        Ok(hello) if hello.test == test && hello.stream < count => {
+                            by_number.insert(hello.stream, data_stream);
+                            timeout.progress();
+                        }
+                        _ => {}
+                    }
+                }
+                Err(error) if is_retryable(&error) => std::thread::sleep(Duration::from_millis(5)),
+                Err(error) => return Err(error).context("cannot accept TCP connections"),
+            }
+        }
+        Ok(by_number.into_values().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair() -> (DataStream, DataStream) {
+        let listener = Listener::bind([127, 0, 0, 1].into(), &Local::default()).unwrap();
+        let remote = SocketAddr::from(([127, 0, 0, 1], listener.port().unwrap()));
+        let hello = Hello { test: 5, stream: 0 };
+        std::thread::scope(|scope| {
+            let client = scope.spawn(|| {
+                // Another peer connects first.
+                drop(TcpStream::connect(remote).unwrap());
+                connect(&Local::default(), remote, hello, REPLY_TIMEOUT).unwrap()
+            });
+            let server = listener.accept_all(5, 1).unwrap().remove(0);
+            (client.join().unwrap(), server)
+        })
+    }
+
+    #[test]
+    fn message_boundaries_and_the_end_are_preserved() {
+        let (near, far) = pair();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for length in [0, 1, 70_000, 3_000_000] {
+                    assert!(near.send(&vec![length as u8; length].into(), REPLY_TIMEOUT).unwrap());
+                }
+                near.finish(REPLY_TIMEOUT).unwrap();
+            });
+            for length in [0, 1, 70_000, 3_000_000] {
+                let Received::Message(message) = far.recv(REPLY_TIMEOUT).unwrap() else { panic!() };
+                assert_eq!(message, vec![length as u8; length]);
+            }
+            assert_eq!(far.recv(REPLY_TIMEOUT).unwrap(), Received::End);
+            far.finish(REPLY_TIMEOUT).unwrap();
+        });
+    }
+
+    #[test]
+    fn only_the_hello_message_of_an_unidentified_peer_is_read() {
+        let (near, far) = pair();
+        let limit = Duration::from_millis(300);
+        let began = |bytes: &[u8]| {
+            (&near.stream).write_all(bytes).unwrap();
+            far.read_hello(limit)
+        };
+        let hello = Hello { test: 5, stream: 3 };
+        let hello_bytes = [&[0, 0, 0, 16][..], &hello.encode()].concat();
+        // Data after it stays in the socket.
+        assert_eq!(began(&[&hello_bytes[..], &[0, 0, 0, 1, 7]].concat()).unwrap(), hello);
+        assert_eq!(far.recv(REPLY_TIMEOUT).unwrap(), Received::Message(vec![7].into()));
+        assert!(began(&[&[0, 0, 0, 16][..], &[b'x'; 16]].concat()).is_err(), "no hello");
+        assert!(
+            began(&hello_bytes[..19]).unwrap_err().to_string().contains("no hello message arrived")
+        );
+        assert_eq!(began(&hello_bytes[19..]).unwrap_err().to_string(), "no hello message arrived");
+        // A message of another length is rejected at once.
+        let error = began(&[0xff; 200]).unwrap_err().to_string();
+        assert_eq!(error, "not a hello message");
+    }
+
+    #[test]
+    fn a_waiting_sender_sees_the_end() {
+        let (near, far) = pair();
+        assert_eq!((near.end_reason(), far.end_reason()), (None, None));
+        // Received but unread data is not an end.
+        assert!(far.send(&vec![1; 100].into(), REPLY_TIMEOUT).unwrap());
+        assert!(matches!(near.recv(REPLY_TIMEOUT).unwrap(), Received::Message(_)));
+        drop(far);
+        let ended = (0..1_000).any(|_| {
+            std::thread::sleep(Duration::from_millis(5));
+            near.end_reason().is_some()
+        });
+        assert!(ended);
+    }
+
+    #[test]
+    fn an_aborted_stream_does_not_end_cleanly() {
+        let (near, far) = pair();
+        far.close();
+        let error = far.recv(REPLY_TIMEOUT).unwrap_err().to_string();
+        assert_eq!(error, "the stream was aborted");
+        assert_eq!(near.recv(REPLY_TIMEOUT).unwrap(), Received::End);
+    }
+
+    #[test]
+    fn timeouts_and_oversized_lengths_are_reported() {
+        let (near, far) = pair();
+        assert_eq!(far.recv(Duration::from_millis(1)).unwrap(), Received::Nothing);
+        (&near.stream).write_all(&[0xff; 8]).unwrap();
+        assert!(far.recv(REPLY_TIMEOUT).unwrap_err().to_string().contains("too long"));
+    }
+}

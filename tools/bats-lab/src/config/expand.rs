@@ -1,0 +1,354 @@
+//! Expands a test file: resolves all names and combinations.
+
+use serde_saphyr::Spanned;
+
+use super::model::{
+    AssertionSpec, BackendName, EventSpec, ExecutionMode, FlowSpec, PublishedSpec, RouteName,
+    TestFile, TestSpec,
+};
+use super::network;
+use super::protocols::ProtocolRegistry;
+use super::source::{ConfigError, Source};
+use super::tools;
+use crate::plan::{Assertion, Case, Event, Flow, Host, Network, Published, Suite, Tool};
+use crate::result::figures;
+
+/// Maximum number of protocols that run at once.
+const MAX_PARALLEL: usize = 13;
+
+/// Expands all tests of a file.
+pub(crate) fn suite(source: &Source, file: &TestFile) -> Result<Suite, ConfigError> {
+    let registry = ProtocolRegistry::new(source, &file.protocols)?;
+    let mut notes = Vec::new();
+    if file.containernet.is_some() {
+        notes.push("`containernet` is ignored: hosts are namespaces, not containers".to_owned());
+    }
+    let mut testbeds = Vec::new();
+    for (name, hosts) in &file.testbeds.0 {
+        if hosts.len() < 2 {
+            return Err(source.invalid(name, "a testbed needs at least two hosts"));
+        }
+        let hosts = hosts.iter().map(|host| Host {
+            user: host.user.clone(),
+            ip: host.ip.value.clone(),
+            address: host.address.clone().unwrap_or_else(|| host.ip.value.clone()),
+            port: host.port,
+            arch: host.arch.clone(),
+            key: host.authorized_key.clone(),
+            interface: host.intf.clone(),
+            ssh_config: host.ssh_config.clone(),
+        });
+        testbeds.push((name.value.clone(), hosts.collect()));
+    }
+    let mut cases: Vec<Case> = Vec::new();
+    for (name, test) in &file.tests.0 {
+        if cases.iter().any(|case| file_name(&case.name) == file_name(&name.value)) {
+            return Err(source.invalid(name, "duplicate test name"));
+        }
+        if test.backend == Some(BackendName::Ssh) && testbeds.is_empty() {
+            return Err(source.invalid(
+                name,
+                "`backend: ssh` needs `testbeds` in this file: the hosts to measure on",
+            ));
+        }
+        cases.push(case(source, file, &registry, name, test)?);
+    }
+    Ok(Suite { file: source.name.clone(), notes, cases, testbeds })
+}
+
+/// The name of a test as a directory name.
+pub(crate) fn file_name(name: &str) -> String {
+    let fits = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_' || c == '.';
+    let text: String = name.chars().map(|c| if fits(c) { c } else { '_' }).take(80).collect();
+    if text.starts_with('.') || text.is_empty() { format!("_{text}") } else { text }
+}
+
+fn case(
+    source: &Source,
+    file: &TestFile,
+    registry: &ProtocolRegistry,
+    name: &Spanned<String>,
+    test: &TestSpec,
+) -> Result<Case, ConfigError> {
+    let networks = network::networks(source, &test.topology, &file.topologies)?;
+    let Some(first) = networks.first() else {
+        return Err(source.invalid(&test.topology, "this topology has no network"));
+    };
+    let last = first.nodes - 1;
+    if let Some(route) = &test.route {
+        match route.value {
+            RouteName::StaticBfs => {}
+            RouteName::StaticRoute => {
+                let is_chain = first
+                    .edges
+                    .iter()
+                    .enumerate()
+                    .all(|(i, edge)| *edge == (i as u32, i as u32 + 1));
+                if !is_chain {
+                    return Err(
+                        source.invalid(route, "`static_route` is for chains: use `static_bfs`")
+                    );
+                }
+            }
+            RouteName::OlsrRoute | RouteName::OpenrRoute => {
+                return Err(
+                    source.invalid(route, "routing daemons are not supported: use `static_bfs`")
+                );
+            }
+        }
+    }
+    if test.target_protocols.is_empty() {
+        return Err(source.invalid(name, "`target_protocols` is empty"));
+    }
+    let protocols = test
+        .target_protocols
+        .iter()
+        .map(|given| registry.of(source, given))
+        .collect::<Result<Vec<_>, _>>()?;
+    for (index, protocol) in protocols.iter().enumerate() {
+        if protocols[..index].iter().any(|other| other.name == protocol.name) {
+            return Err(
+                source.invalid(name, format!("`{}` is twice in `target_protocols`", protocol.name))
+            );
+        }
+    }
+    let is_parallel = test.execution_mode == ExecutionMode::Parallel;
+    if is_parallel && protocols.len() > MAX_PARALLEL {
+        return Err(
+            source.invalid(name, format!("at most {MAX_PARALLEL} protocols can run in parallel"))
+        );
+    }
+    if test.test_tools.0.is_empty() {
+        return Err(source.invalid(name, "`test_tools` is empty"));
+    }
+    let mut all_tools = Vec::new();
+    for (tool_name, spec) in &test.test_tools.0 {
+        let tool = tools::tool(source, tool_name, spec, last)?;
+        let position = spec.server_host.as_ref().or(spec.client_host.as_ref());
+        let position = position.map_or(tool_name.referenced, |host| host.referenced);
+        network::check_path(source, &networks, tool.client, tool.server, position)?;
+        all_tools.push(tool);
+    }
+    let flows = test
+        .competition_flows
+        .iter()
+        .map(|flow| flow_of(source, registry, flow, &networks, &all_tools))
+        .collect::<Result<Vec<_>, _>>()?;
+    let events = events(source, &test.events, &networks, &all_tools)?;
+    let assertions = test
+        .assertions
+        .iter()
+        .map(|one| assertion(source, one, &protocols, &all_tools, &networks))
+        .collect::<Result<Vec<_>, _>>()?;
+    let published =
+        test.published.iter().map(|one| published(source, one)).collect::<Result<Vec<_>, _>>()?;
+    let repetitions = match &test.repetitions {
+        Some(count) if !(1..=1000).contains(&count.value) => {
+            return Err(source.invalid(count, "`repetitions` must be 1 to 1000"));
+        }
+        Some(count) => count.value,
+        None => 1,
+    };
+    let sample_interval = match &test.sample_interval {
+        Some(interval) if !(0.01..=10.0).contains(&interval.value) => {
+            return Err(source.invalid(interval, "`sample_interval` must be 0.01 to 10 s"));
+        }
+        Some(interval) => interval.value,
+        None => 0.1,
+    };
+    Ok(Case {
+        name: name.value.clone(),
+        description: test.description.clone(),
+        enabled: test.enabled,
+        backend: test.backend,
+        networks,
+        protocols,
+        tools: all_tools,
+        flows,
+        events,
+        is_parallel,
+        allow_failure: test.allow_failure,
+        repetitions,
+        seed: test.seed.unwrap_or(1),
+        assertions,
+        published,
+        verify: test.verify,
+        capture: test.capture,
+        sample_interval,
+    })
+}
+
+fn flow_of(
+    source: &Source,
+    registry: &ProtocolRegistry,
+    flow: &FlowSpec,
+    networks: &[Network],
+    tools: &[Tool],
+) -> Result<Flow, ConfigError> {
+    let position = flow.client_host.referenced;
+    let with_competition = tools.iter().filter(|tool| tool.kind.has_competing_flows());
+    let Some(longest) = with_competition.map(Tool::seconds).reduce(f64::max) else {
+        return Err(source.invalid(
+            &flow.flow_type,
+            "competing flows need a throughput tool (`iperf`, `bats_iperf`), and this test has none",
+        ));
+    };
+    if let Some(delay) = &flow.delay
+        && delay.value >= longest
+    {
+        return Err(source.invalid(
+            delay,
+            format!("competing flows end with the tool, and the longest throughput tool runs for {longest} s: this flow would never start"),
+        ));
+    }
+    network::check_path(
+        source,
+        networks,
+        flow.client_host.value,
+        flow.server_host.value,
+        position,
+    )?;
+    let seconds = |value: &Option<Spanned<f64>>, min: f64| match value {
+        Some(value) if !(min..=86_400.0).contains(&value.value) => {
+            Err(source.invalid(value, format!("must be {min} to 86400 seconds")))
+        }
+        other => Ok(other.as_ref().map(|value| value.value)),
+    };
+    Ok(Flow {
+        protocol: registry.named(source, &flow.flow_type)?,
+        client: flow.client_host.value,
+        server: flow.server_host.value,
+        delay: seconds(&flow.delay, 0.0)?,
+        duration: seconds(&flow.duration, 0.1)?,
+    })
+}
+
+fn events(
+    source: &Source,
+    specs: &[EventSpec],
+    networks: &[Network],
+    tools: &[Tool],
+) -> Result<Vec<Event>, ConfigError> {
+    let longest = tools.iter().map(Tool::seconds).fold(0.0, f64::max);
+    let mut events = Vec::new();
+    for spec in specs {
+        if !(0.0..=longest).contains(&spec.at.value) {
+            return Err(source.invalid(
+                &spec.at,
+                format!("`at` must be from 0 to {longest} s, the time of the longest tool"),
+            ));
+        }
+        let link_count = networks.iter().map(|network| network.links.len()).min().unwrap_or(0);
+        let link = match &spec.link {
+            Some(link) if link.value == 0 || link.value as usize > link_count => {
+                return Err(
+                    source.invalid(link, format!("this network has the links 1 to {link_count}"))
+                );
+            }
+            other => other.as_ref().map(|link| link.value as usize - 1),
+        };
+        let changes = network::changes_of_all(source, &spec.set)?;
+        if changes == crate::settings::Changes::default() {
+            return Err(source.invalid(
+                &spec.at,
+                "this event changes nothing: set for example `set: { loss: 5% }`",
+            ));
+        }
+        events.push(Event { at: spec.at.value, link, changes });
+    }
+    events.sort_by(|a, b| a.at.total_cmp(&b.at));
+    Ok(events)
+}
+
+fn assertion(
+    source: &Source,
+    spec: &AssertionSpec,
+    protocols: &[crate::plan::Protocol],
+    tools: &[Tool],
+    networks: &[Network],
+) -> Result<Assertion, ConfigError> {
+    let names = || protocols.iter().map(|protocol| protocol.name.as_str());
+    let of = |name: &Option<Spanned<String>>| match name {
+        Some(name) if !names().any(|known| known == name.value) => {
+            Err(source.unknown("protocol of this test", name, names()))
+        }
+        other => Ok(other.as_ref().map(|name| name.value.clone())),
+    };
+    figure(source, &spec.figure)?;
+    if spec.at_least.is_none() && spec.at_most.is_none() {
+        return Err(source.invalid(&spec.figure, "an assertion needs `at_least` or `at_most`"));
+    }
+    let tool = match &spec.tool {
+        Some(tool) if !tools.iter().any(|known| known.name == tool.value) => {
+            let names = tools.iter().map(|tool| tool.name.as_str());
+            return Err(source.unknown("tool of this test", tool, names));
+        }
+        other => other.as_ref().map(|tool| tool.value.clone()),
+    };
+    let is_selected = |one: &&Tool| tool.as_ref().is_none_or(|name| *name == one.name);
+    let has_figure = |one: &Tool| figures::tool_has_figure(&one.kind, &spec.figure.value);
+    if !tools.iter().filter(is_selected).any(has_figure) {
+        let names: Vec<&str> =
+            tools.iter().filter(is_selected).map(|one| one.name.as_str()).collect();
+        return Err(source.invalid(
+            &spec.figure,
+            format!("`{}` has no figure `{}`", names.join("`, `"), spec.figure.value),
+        ));
+    }
+    let network = match &spec.topology {
+        Some(index) if index.value as usize >= networks.len() => {
+            return Err(source.invalid(
+                index,
+                format!("this test has the networks 0 to {}", networks.len() - 1),
+            ));
+        }
+        other => other.as_ref().map(|index| index.value as usize),
+    };
+    Ok(Assertion {
+        figure: spec.figure.value.clone(),
+        protocol: of(&spec.protocol)?,
+        tool,
+        network,
+        at_least: spec.at_least,
+        at_most: spec.at_most,
+        relative_to: of(&spec.relative_to)?,
+    })
+}
+
+fn figure(source: &Source, name: &Spanned<String>) -> Result<(), ConfigError> {
+    if figures::FIGURES.iter().any(|known| known.name == name.value) {
+        return Ok(());
+    }
+    Err(source.unknown("figure", name, figures::FIGURES.iter().map(|known| known.name)))
+}
+
+fn published(source: &Source, spec: &PublishedSpec) -> Result<Published, ConfigError> {
+    figure(source, &spec.figure)?;
+    let mut cells = Vec::new();
+    if let Some(values) = &spec.values {
+        let (rows, columns) = (spec.loss.len(), spec.delay.len());
+        if values.value.len() != rows || values.value.iter().any(|row| row.len() != columns) {
+            return Err(source.invalid(
+                values,
+                format!("`loss` and `delay` need {rows} rows of {columns} values"),
+            ));
+        }
+        for (loss, row) in spec.loss.iter().zip(&values.value) {
+            for (delay, value) in spec.delay.iter().zip(row) {
+                cells.extend(value.map(|value| (*loss, *delay, value)));
+            }
+        }
+    } else if spec.value.is_none() {
+        return Err(source.invalid(
+            &spec.figure,
+            "published figures need a `value`, or `values` with `loss` and `delay`",
+        ));
+    }
+    Ok(Published {
+        source: spec.source.clone(),
+        label: spec.label.clone(),
+        figure: spec.figure.value.clone(),
+        value: spec.value,
+        cells,
+    })
+}
