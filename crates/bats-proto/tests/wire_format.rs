@@ -177,7 +177,7 @@ fn coding_headers_match_the_diagrams() {
             ("column", Value::Bits(15)),
             ("First symbol of the window", Value::Bits(0x0102_0304)),
             ("Symbols of the window", Value::Bits(256)),
-            ("Combination", Value::Bytes(&[])),
+            ("Coded symbol", Value::Bytes(&[])),
         ],
     );
     assert_eq!(written(|writer| repair.encode(writer)), drawn);
@@ -193,8 +193,8 @@ fn coding_headers_match_the_diagrams() {
     let drawn = pack(
         "block-header",
         &[
-            ("Sequence of the packet", Value::Bits(0x0102_0304)),
-            ("Number of the block", Value::Bits(0x0506_0708)),
+            ("Packet sequence number", Value::Bits(0x0102_0304)),
+            ("Block number", Value::Bits(0x0506_0708)),
             ("K", Value::Bits(512)),
             ("T", Value::Bits(1_403)),
             ("BID", Value::Bits(0xabcdef)),
@@ -326,7 +326,7 @@ fn psk_mode_matches_the_document() {
     let material = |destination: &[u8]| {
         *blake3::keyed_hash(&derived("keys of the first level"), destination).as_bytes()
     };
-    let example = bytes("closed");
+    let example = bytes("psk");
     let (destination, source) = (&example[..8], &example[8..12]);
     let made = [destination, source, &proof(destination, source), &material(destination)].concat();
     assert_eq!(example, made, "{made:02x?}");
@@ -434,7 +434,7 @@ fn documented_limits_match_the_code() {
     for phrase in [
         format!("Version `{VERSION:#010x}`"),
         format!("at most {MAX_RANK_ENTRIES};"),
-        format!("at most {} bytes", frame::MAX_CLOSE_TEXT),
+        format!("at most {} octets", frame::MAX_CLOSE_TEXT),
         "at most 1,024 ranges".to_owned(),
         "batches reported, at most 1,024".to_owned(),
     ] {
