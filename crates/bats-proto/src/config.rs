@@ -198,14 +198,14 @@ pub struct TransportConfig {
     /// An attacker can replay a recorded first flight. One server resumes each session once, so a
     /// replay delivers nothing twice there; several servers with the same certificate do not share
     /// this protection. Do not send messages as early data that must not be acted on before the
-    /// peer is validated. See `docs/adr/0013-resumption-and-early-data.md`.
+    /// peer is validated. See `docs/adr/0013-resume-once-and-early-data-in-btp-only.md`.
     pub early_data: bool,
     /// Pre-shared-key (PSK) mode: both ends need this key in addition to certificates.
     ///
     /// A server sends no byte to an unauthenticated peer without the key and keeps no state for it.
     /// A client cannot connect to a server with another key or none: its handshake times out. Links
     /// of relays and end-to-end sessions support it too. Modes 0 to 3. See
-    /// `docs/adr/0017-closed-mode.md`.
+    /// `docs/adr/0017-psk-mode-answers-only-key-holders.md`.
     pub psk: Option<PresharedKey>,
 }
 

@@ -157,7 +157,7 @@ pub(crate) fn paths<'py>(
     };
     let figures = py.detach(|| run.try_run()).ok_or_else(links_failed)?;
     let dict = PyDict::new(py);
-    dict.set_item("ways", paths.len())?;
+    dict.set_item("paths", paths.len())?;
     for (name, value) in [
         ("goodput_mbps", Some(figures.goodput_mbps)),
         ("bound_mbps", Some(figures.bound_mbps)),

@@ -90,7 +90,7 @@ def test_goodput_of_paths_adds_up():
     frames = 1472 / 1514
     assert alone["bound_mbps"] == pytest.approx(0.95 * 20 * frames)
     assert both["bound_mbps"] == pytest.approx((0.95 * 20 + 5) * frames)
-    assert (alone["ways"], both["ways"]) == (1, 2)
+    assert (alone["paths"], both["paths"]) == (1, 2)
     for row in (alone, both):
         assert 0.8 < row["share"] < 1
         assert row["share"] == pytest.approx(row["goodput_mbps"] / row["bound_mbps"])

@@ -175,7 +175,7 @@ pub(crate) struct UdpSourceOptions {
 pub(crate) struct EchoOptions {
     /// Transport of the messages
     #[arg(long)]
-    pub(crate) carrier: EchoTransport,
+    pub(crate) transport: EchoTransport,
     /// Port to listen on
     #[arg(long)]
     pub(crate) port: u16,
@@ -185,7 +185,7 @@ pub(crate) struct EchoOptions {
 pub(crate) struct RttOptions {
     /// Transport of the messages
     #[arg(long)]
-    pub(crate) carrier: EchoTransport,
+    pub(crate) transport: EchoTransport,
     /// Address of the echo server
     #[arg(long)]
     pub(crate) to: std::net::SocketAddr,
@@ -364,6 +364,9 @@ pub(crate) struct DemoOptions {
     /// Duration of the run of each protocol, in seconds
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u64).range(2..=300))]
     pub(crate) seconds: u64,
+    /// Number of runs of each protocol, in turn; the figures are medians with their spread
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) runs: u32,
     /// Protocols to compare, in this order
     #[arg(long, value_delimiter = ',', default_value = "brtp,bbr,cubic")]
     pub(crate) protocols: Vec<Protocol>,

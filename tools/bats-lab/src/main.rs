@@ -126,9 +126,9 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::QuicSource(options) => {
             protocol::quic::source(options.to, options.seconds, &options.congestion)?;
         }
-        Command::Echo(options) => protocol::echo::serve(options.carrier, options.port)?,
+        Command::Echo(options) => protocol::echo::serve(options.transport, options.port)?,
         Command::Rtt(options) => protocol::echo::measure(&protocol::echo::RttRequest {
-            transport: options.carrier,
+            transport: options.transport,
             to: options.to,
             schedule: protocol::echo::Schedule {
                 count: options.count,

@@ -141,7 +141,7 @@ impl Home {
     }
 
     /// Whether the directory exists. It must be owned by this user and writable by no other user:
-    /// below the temporary directory anybody can create it, with state files that name processes to
+    /// below the temporary directory any user can create it, with state files that name processes to
     /// kill. Call this before reading anything in it.
     ///
     /// # Errors

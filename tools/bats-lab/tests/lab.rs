@@ -230,6 +230,7 @@ fn invalid_options_exit_with_code_two() {
         &["up", "--mtu", "20"],
         &["exec", "a"],
         &["demo", "--protocols", "udp"],
+        &["demo", "--runs", "0"],
         &["no-such-command"],
     ] {
         let output = batslab(arguments);
@@ -285,6 +286,9 @@ fn the_demo_compares_brtp_with_tcp() {
     assert_eq!(figures["file"]["verified"], true);
     let rate = |index: usize| figures["runs"][index]["goodput_mbps_10s"].as_f64().unwrap();
     assert_eq!(figures["runs"][0]["protocol"], "BRTP");
+    let of_protocol = &figures["protocols"][0];
+    assert_eq!((&of_protocol["protocol"], &of_protocol["runs"]), (&"BRTP".into(), &1.into()));
+    assert_eq!(of_protocol["goodput_mbps_10s"]["median"].as_f64(), Some(rate(0)));
     // A ratio within one run: CUBIC collapses at 5 % loss on any machine.
     assert!(rate(0) > 2.0 * rate(1), "{} and {} Mbit/s", rate(0), rate(1));
     assert!(std::fs::read_to_string(&page).unwrap().contains("<polyline"));

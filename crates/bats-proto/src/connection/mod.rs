@@ -1,6 +1,6 @@
 //! One connection: joins handshake, link, flow and session, and keeps their timers.
 //!
-//! Every input updates these parts first. Then [`Connection::poll_transmit`] asks them for data to
+//! Every input updates these parts first. Then `Connection::poll_transmit` asks them for data to
 //! send, most urgent first, until only a timer is left.
 
 mod blackout_pacing;

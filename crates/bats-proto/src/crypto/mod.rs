@@ -15,6 +15,7 @@ mod trust;
 mod verifier;
 
 pub use certificate::{fingerprint, generate_identity};
+pub use plain::PlainKey;
 pub(crate) use psk::PskSecrets;
 pub use session::{
     ClientParts, ClientTls, CryptoError, ServerParts, ServerTls, Session, tls_client, tls_server,
@@ -31,7 +32,7 @@ pub enum PacketKey {
     /// AEAD of TLS 1.3.
     Aead(Box<dyn rustls::quic::PacketKey>),
     /// Checksum of the stand-in for simulation.
-    Plain(plain::PlainKey),
+    Plain(PlainKey),
 }
 
 /// Protects packet headers (RFC 9001, section 5.4).

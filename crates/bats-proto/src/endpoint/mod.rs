@@ -418,9 +418,9 @@ impl Endpoint {
         }
         if let (Some(relay_node), Some(key)) = (&mut self.relay_node, key) {
             let links = relay_node.update_session(key, has_data);
-            // Do not wake a link that has just polled this session in vain, or it would poll again
-            // without end: a session has data even if its window is full or the data is reserved
-            // for another link.
+            // Do not wake a link that has just polled this session and got no packet, or it would
+            // poll again without end: a session has data even if its window is full or the data is
+            // reserved for another link.
             for link in links.into_iter().filter(|_| !was_polled_empty) {
                 self.wake_link(ConnectionHandle(link.0));
             }

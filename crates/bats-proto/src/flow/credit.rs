@@ -6,7 +6,7 @@ use bats_types::Timestamp;
 /// losses are repaired while the rate multiplies, and that must not wait for more credit.
 const INITIAL_WINDOW: usize = 96 << 20;
 /// The window grows by this factor in a round trip in which a quarter of it was consumed. It also
-/// grows if half of it lies between the consumed symbols and the newest one at the end: on a long
+/// grows if half of it is between the consumed symbols and the newest one at the end: on a long
 /// path with losses that means repairs in flight, not a slow application.
 const WINDOW_GROWTH: usize = 4;
 

@@ -3,8 +3,8 @@
 //! Every encryption level (Initial, Handshake) is a small reliable stream of TLS data with
 //! cumulative acknowledgements. The sender retransmits unacknowledged data after 20 ms, then at
 //! doubling intervals, so that a lost first flight does not cost a second
-//! (`docs/adr/0002-early-repeated-first-flights.md`). Echoed timestamps give an RTT sample even for
-//! retransmitted flights.
+//! (`docs/adr/0002-retransmit-handshake-flights-early.md`). Echoed timestamps give an RTT sample
+//! even for retransmitted flights.
 
 mod early;
 mod first;
@@ -17,7 +17,7 @@ mod token;
 
 pub(crate) use early::{EARLY_LIMIT, MAX_EARLY_MESSAGES};
 pub use first::{
-    FirstPacket, InitialInfo, ServerCrypto, ServerStart, StartInfo, parse_first,
+    FirstPacket, InitialInfo, ServerCrypto, ServerStart, StartInfo, UnknownVersion, parse_first,
     write_version_negotiation,
 };
 pub use machine::{Handshake, HandshakeError};

@@ -44,7 +44,7 @@ fn links_in_use(relay: &Relay) -> Vec<LinkId> {
 fn non_innovative_neighbour_is_demoted_until_it_recovers() {
     let half = NON_INNOVATIVE_WINDOW / 2;
     let few = NON_INNOVATIVE_WINDOW - MAX_NON_INNOVATIVE;
-    for (useful, is_told, is_left_out) in
+    for (useful, is_reported, is_left_out) in
         [(half, false, false), (half - 1, true, false), (few, true, false), (few - 1, true, true)]
     {
         let mut relay = relay();
@@ -59,7 +59,7 @@ fn non_innovative_neighbour_is_demoted_until_it_recovers() {
         let expected = if is_left_out { vec![OTHER] } else { vec![DOWN, OTHER] };
         assert_eq!(links_in_use(&relay), expected, "{useful}");
         assert_eq!(relay.stats().links_demoted, u64::from(is_left_out));
-        let event = is_told.then_some(RelayEvent::NonInnovativeNeighbour(DOWN));
+        let event = is_reported.then_some(RelayEvent::NonInnovativeNeighbour(DOWN));
         assert_eq!(relay.pop_event(), event);
         if !is_left_out {
             continue;

@@ -176,7 +176,7 @@ def hops(
 
 
 def paths(
-    ways: Iterable[Union[Link, Sequence[Link]]],
+    paths: Iterable[Union[Link, Sequence[Link]]],
     *,
     cut: Optional[Tuple[int, float, Optional[float]]] = None,
     duration: float = 15.0,
@@ -184,12 +184,12 @@ def paths(
 ) -> Row:
     """Bulk transfer over several paths at once (multipath, 1 to 16 paths): returns a table row.
 
-    Each item of ``ways`` is a path: a link, or a sequence of links with relays between them. All
+    Each item of ``paths`` is one path: a link, or a sequence of links with relays between them. All
     paths need the same number of links, and each link a rate; links are symmetric. ``cut`` is the
     number of a path (from 0), the time in seconds after the handshake when its first link fails,
     and the time when it works again, or ``None``.
 
-    The row has ``ways`` (the number of paths) and
+    The row has ``paths`` (their number) and
 
     - ``goodput_mbps``: goodput without the first third of the run, or with ``cut`` in the last
       third;
@@ -201,5 +201,5 @@ def paths(
     - ``useless_percent``: non-innovative coded packets at the destination.
 
     Raises ``ConnectError`` if the loss is too high for links to be established."""
-    paths = [[path] if isinstance(path, Link) else list(path) for path in ways]
-    return _native.paths(paths, cut=cut, duration=duration, seed=seed)
+    listed = [[path] if isinstance(path, Link) else list(path) for path in paths]
+    return _native.paths(listed, cut=cut, duration=duration, seed=seed)

@@ -30,7 +30,7 @@ fn run(count: usize, loss: f64, recoding: bool, seconds: u64) -> HopsOutcome {
 }
 
 /// Fraction of the link rate after three hops with 10 % loss, for batches of 16 packets and relays
-/// that adapt the number of packets to the rank. It lies between the fractions after two and four
+/// that adapt the number of packets to the rank. It is between the fractions after two and four
 /// hops, 0.870 and 0.840 (computed for an infinite field).
 const THREE_HOPS_OF_TEN_PER_CENT: f64 = 0.855;
 

@@ -41,7 +41,7 @@ pub(crate) fn run(home: &Home, options: &CrossValidateOptions) -> Result<ExitCod
             };
             let measured = brtp::run(&demo, &iperf)?;
             drop(demo);
-            let simulated = simulator::run(&link, options.seconds, 0)?;
+            let simulated = simulator::run(&link, options.seconds, 1, 0)?;
             let simulated_run = simulated.runs.first().context("the simulator returned no run")?;
             let (from, to) = simulated.steady();
             let (lab, virtual_time) = (measured.between(from, to), simulated_run.between(from, to));

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
+use crate::result::statistics::Spread;
 use crate::settings::Link;
 use crate::text;
 use crate::units::megabits;
@@ -108,13 +109,60 @@ impl Run {
     pub(super) fn average(&self) -> f64 {
         self.between(0.0, self.samples.last().map_or(0.0, |sample| sample.end))
     }
+}
 
-    /// Average number of processors used.
+/// All runs of one protocol.
+pub(super) struct Protocol<'a> {
+    pub(super) name: &'static str,
+    pub(super) with: &'static str,
+    pub(super) runs: Vec<&'a Run>,
+}
+
+impl Protocol<'_> {
+    /// The spread of the mean rates between two times, in bits per second.
+    pub(super) fn between(&self, (from, to): (f64, f64)) -> Option<Spread> {
+        let rates: Vec<f64> = self.runs.iter().map(|run| run.between(from, to)).collect();
+        Spread::from_values(&rates)
+    }
+
+    /// Median of the average number of processors used.
     fn cores(&self, used: impl Fn(&CpuSeconds) -> f64, seconds: u64) -> String {
-        self.cpu_seconds.as_ref().map_or_else(
+        let values: Vec<f64> =
+            self.runs.iter().filter_map(|run| run.cpu_seconds.as_ref().map(&used)).collect();
+        Spread::from_values(&values).map_or_else(
             || "-".to_owned(),
-            |cpu_seconds| format!("{:.2}", used(cpu_seconds) / seconds.max(1) as f64),
+            |spread| format!("{:.2}", spread.median / seconds.max(1) as f64),
         )
+    }
+
+    /// Rates in bits per second with the end of their intervals: of a single run as measured, of
+    /// several runs the median of each second.
+    pub(super) fn rates(&self) -> Vec<(f64, f64)> {
+        if let [run] = self.runs.as_slice() {
+            let rate = |sample: &Sample| {
+                (sample.end, sample.bytes * 8.0 / (sample.end - sample.start).max(1e-3))
+            };
+            return run.samples.iter().map(rate).collect();
+        }
+        // Only seconds that all runs have.
+        let ends = self.runs.iter().map(|run| run.samples.last().map_or(0.0, |last| last.end));
+        let seconds = ends.fold(f64::INFINITY, f64::min).floor() as u64;
+        let median = |second: u64| {
+            let end = second as f64;
+            Some((end, self.between((end - 1.0, end))?.median))
+        };
+        (1..=seconds).filter_map(median).collect()
+    }
+}
+
+/// A value, with the range of several: `44 (40..47)`.
+fn with_range(spread: Option<Spread>, runs: usize, text: impl Fn(f64) -> String) -> String {
+    match spread {
+        None => "-".to_owned(),
+        Some(spread) if runs < 2 => text(spread.median),
+        Some(Spread { median, min, max }) => {
+            format!("{} ({}..{})", text(median), text(min), text(max))
+        }
     }
 }
 
@@ -145,9 +193,28 @@ impl Figures {
         (1.0 - forward.loss.mean()) * forward.rate as f64 * 1472.0 / 1514.0
     }
 
-    fn efficiency(&self, goodput: f64) -> String {
+    /// The runs of each protocol, in the order of the first runs.
+    pub(super) fn protocols(&self) -> Vec<Protocol<'_>> {
+        let mut protocols: Vec<Protocol<'_>> = Vec::new();
+        for run in &self.runs {
+            match protocols.iter_mut().find(|one| one.name == run.name) {
+                Some(protocol) => protocol.runs.push(run),
+                None => {
+                    protocols.push(Protocol { name: run.name, with: run.with, runs: vec![run] });
+                }
+            }
+        }
+        protocols
+    }
+
+    /// The number of runs of each protocol.
+    pub(super) fn rounds(&self) -> usize {
+        self.protocols().iter().map(|protocol| protocol.runs.len()).max().unwrap_or(0)
+    }
+
+    fn efficiency(&self, goodput: Option<Spread>) -> Option<Spread> {
         let limit = self.limit();
-        if limit > 0.0 { format!("{:.3}", goodput / limit) } else { "-".to_owned() }
+        goodput.filter(|_| limit > 0.0).map(|goodput| goodput.scaled(1.0 / limit))
     }
 
     pub(super) fn head(&self) -> [String; 8] {
@@ -165,24 +232,27 @@ impl Figures {
     }
 
     pub(super) fn lines(&self) -> Vec<Line> {
-        let line = |run: &Run| {
-            let (beginning, steady) = (self.beginning(), self.steady());
-            let beginning = run.between(beginning.0, beginning.1);
-            let steady = run.between(steady.0, steady.1);
+        let line = |protocol: &Protocol<'_>| {
+            let runs = protocol.runs.len();
+            let rate = |interval| with_range(protocol.between(interval), runs, megabits);
+            let efficiency = |interval| {
+                let value = self.efficiency(protocol.between(interval));
+                with_range(value, runs, |value| format!("{value:.3}"))
+            };
             Line {
                 cells: [
-                    run.name.to_owned(),
-                    megabits(beginning),
-                    self.efficiency(beginning),
-                    megabits(steady),
-                    self.efficiency(steady),
-                    run.cores(|used| used.sender, self.seconds),
-                    run.cores(|used| used.receiver, self.seconds),
-                    run.cores(|used| used.emulator, self.seconds),
+                    protocol.name.to_owned(),
+                    rate(self.beginning()),
+                    efficiency(self.beginning()),
+                    rate(self.steady()),
+                    efficiency(self.steady()),
+                    protocol.cores(|used| used.sender, self.seconds),
+                    protocol.cores(|used| used.receiver, self.seconds),
+                    protocol.cores(|used| used.emulator, self.seconds),
                 ],
             }
         };
-        self.runs.iter().map(line).collect()
+        self.protocols().iter().map(line).collect()
     }
 
     /// The results as a text table.
@@ -195,6 +265,12 @@ impl Figures {
             .map(|line| std::array::from_fn(|column| line.cells[column].as_str()))
             .collect();
         let mut text = text::table(&head, &rows);
+        if self.rounds() > 1 {
+            text.push_str(&format!(
+                "median (minimum..maximum) of {} runs of each protocol, in turn; of processors the median\n",
+                self.rounds()
+            ));
+        }
         text.push_str(&format!(
             "E: goodput divided by {} Mbit/s, the maximum rate of UDP payload; last columns: processors used\n",
             megabits(self.limit())
@@ -205,6 +281,23 @@ impl Figures {
     pub(super) fn json(&self) -> Value {
         let (beginning, steady) = (self.beginning(), self.steady());
         let limit = self.limit();
+        let protocols: Vec<Value> = self
+            .protocols()
+            .iter()
+            .map(|protocol| {
+                let rate = |interval| protocol.between(interval).map(|rate| rate.scaled(1e-6));
+                let efficiency = |interval| self.efficiency(protocol.between(interval));
+                json!({
+                    "protocol": protocol.name,
+                    "with": protocol.with,
+                    "runs": protocol.runs.len(),
+                    "goodput_mbps_10s": rate(beginning),
+                    "goodput_mbps_steady": rate(steady),
+                    "e_10s": efficiency(beginning),
+                    "e_steady": efficiency(steady),
+                })
+            })
+            .collect();
         let runs: Vec<Value> = self
             .runs
             .iter()
@@ -245,6 +338,7 @@ impl Figures {
                     "emulator": file.cpu_seconds.emulator,
                 },
             })),
+            "protocols": protocols,
             "runs": runs,
             "versions": self.versions.iter().cloned().collect::<BTreeMap<_, _>>(),
         })
@@ -267,6 +361,37 @@ mod tests {
         assert_eq!(run.between(0.5, 1.5), 16e6);
         assert_eq!(run.average(), 16e6);
         assert_eq!(run.between(5.0, 6.0), 0.0);
+    }
+
+    #[test]
+    fn several_runs_give_the_median_and_the_spread_of_each_protocol() {
+        let mut figures = Figures::new(Link::default(), 4, false);
+        // The first second differs from the others, so that the two intervals differ.
+        for (name, mbps) in [("A", 300.0), ("B", 10.0), ("A", 100.0), ("B", 30.0), ("A", 200.0)] {
+            let samples = (0..4_u8).map(|second| {
+                let start = f64::from(second);
+                let bytes = mbps * 1e6 / 8.0 * if second == 0 { 0.5 } else { 1.0 };
+                Sample { start, end: start + 1.0, bytes }
+            });
+            figures.runs.push(Run { name, ..run(samples.collect()) });
+        }
+        let lines = figures.lines();
+        let cells = |line: usize| [0, 1, 3].map(|cell| lines[line].cells[cell].as_str());
+        assert_eq!(lines.len(), 2);
+        assert_eq!(cells(0), ["A", "175 (87.5..262)", "200 (100..300)"]);
+        assert_eq!(cells(1), ["B", "17.5 (8.75..26.2)", "20.0 (10.0..30.0)"]);
+        assert!(figures.table().contains("of 3 runs of each protocol"));
+        let json = figures.json();
+        let steady = &json["protocols"][0]["goodput_mbps_steady"];
+        assert_eq!((&steady["median"], &steady["min"]), (&json!(200.0), &json!(100.0)));
+        assert_eq!(json["protocols"][1]["runs"], 2);
+        assert_eq!(json["runs"].as_array().unwrap().len(), 5);
+        let rates = figures.protocols()[0].rates();
+        assert_eq!(rates, [(1.0, 100e6), (2.0, 200e6), (3.0, 200e6), (4.0, 200e6)]);
+        // A single run is shown without a range.
+        figures.runs.truncate(1);
+        assert_eq!(figures.lines()[0].cells[3], "300");
+        assert!(!figures.table().contains("runs of each"));
     }
 
     #[test]

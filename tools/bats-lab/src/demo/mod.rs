@@ -65,7 +65,7 @@ pub(crate) fn run(home: &Home, options: &DemoOptions) -> Result<ExitCode> {
                 bail!("the simulator has BRTP only: kernel TCP needs the lab (see batslab doctor)");
             }
             eprintln!("running in the simulator: BRTP in virtual time; kernel TCP needs the lab");
-            let figures = simulator::run(&link, options.seconds, options.file_mib)?;
+            let figures = simulator::run(&link, options.seconds, options.runs, options.file_mib)?;
             if let Some(file) = figures.file.filter(|_| !options.json) {
                 outln!(
                     "a file of {} MiB was received and verified after {:.2} s: {} Mbit/s",
@@ -116,16 +116,22 @@ fn in_lab(home: &Home, options: &DemoOptions, link: Link) -> Result<Figures> {
     if let Some(iperf) = iperf.as_ref().filter(|_| options.file_mib > 0) {
         figures.file = Some(send_file(&demo, iperf, options.file_mib)?);
     }
-    for protocol in &options.protocols {
-        interrupt::check()?;
-        let run = match (protocol, &iperf) {
-            (Protocol::Brtp, Some(iperf)) => brtp::run(&demo, iperf)?,
-            (Protocol::Brtp, None) => bail!("bats_iperf is missing"),
-            (Protocol::Bbr, _) => tcp::run(&demo, "TCP BBR", "bbr")?,
-            (Protocol::Cubic, _) => tcp::run(&demo, "TCP CUBIC", "cubic")?,
-        };
-        demo.print(&format!("{}: {} Mbit/s on average", run.name, megabits(run.average())));
-        figures.runs.push(run);
+    // In turn, so that a change of the machine's load affects all protocols.
+    for round in 1..=options.runs {
+        if options.runs > 1 {
+            demo.print(&format!("run {round} of {}", options.runs));
+        }
+        for protocol in &options.protocols {
+            interrupt::check()?;
+            let run = match (protocol, &iperf) {
+                (Protocol::Brtp, Some(iperf)) => brtp::run(&demo, iperf)?,
+                (Protocol::Brtp, None) => bail!("bats_iperf is missing"),
+                (Protocol::Bbr, _) => tcp::run(&demo, "TCP BBR", "bbr")?,
+                (Protocol::Cubic, _) => tcp::run(&demo, "TCP CUBIC", "cubic")?,
+            };
+            demo.print(&format!("{}: {} Mbit/s on average", run.name, megabits(run.average())));
+            figures.runs.push(run);
+        }
     }
     figures.versions = versions(iperf.as_deref());
     Ok(figures)

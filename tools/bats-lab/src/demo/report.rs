@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use minijinja::{AutoEscape, Environment, context};
 
-use super::figures::{Figures, Run, Sample};
+use super::figures::{Figures, Protocol};
 use crate::report::plot::{COLOURS, Content, Curve, Plot, Style};
 use crate::units::megabits;
 
@@ -20,7 +20,7 @@ pub(super) fn svg(figures: &Figures) -> String {
 }
 
 fn picture(figures: &Figures) -> Plot {
-    let curves = figures.runs.iter().map(curve).collect();
+    let curves = figures.protocols().iter().map(curve).collect();
     Plot {
         name: "throughput".to_owned(),
         title: "Throughput over time".to_owned(),
@@ -34,10 +34,9 @@ fn picture(figures: &Figures) -> Plot {
 }
 
 /// A step curve with a constant height for each interval.
-fn curve(run: &Run) -> Curve {
-    let rate = |sample: &Sample| sample.bytes * 8e-6 / (sample.end - sample.start).max(1e-3);
-    let points = run.samples.iter().map(|sample| (sample.end, rate(sample))).collect();
-    Curve { label: run.name.to_owned(), style: Style::Stairs, points }
+fn curve(protocol: &Protocol<'_>) -> Curve {
+    let points = protocol.rates().into_iter().map(|(end, rate)| (end, rate / 1e6)).collect();
+    Curve { label: protocol.name.to_owned(), style: Style::Stairs, points }
 }
 
 fn render(figures: &Figures, template: &str) -> Result<String> {
@@ -46,11 +45,11 @@ fn render(figures: &Figures, template: &str) -> Result<String> {
     environment
         .add_template("report", template)
         .context("the template of the report is invalid")?;
-    let runs: Vec<_> = figures
-        .runs
+    let protocols: Vec<_> = figures
+        .protocols()
         .iter()
         .zip(COLOURS.iter().cycle())
-        .map(|(run, colour)| context! { name => run.name, with => run.with, colour })
+        .map(|(one, colour)| context! { name => one.name, with => one.with, colour })
         .collect();
     let lines: Vec<Vec<String>> =
         figures.lines().into_iter().map(|line| line.cells.to_vec()).collect();
@@ -68,7 +67,8 @@ fn render(figures: &Figures, template: &str) -> Result<String> {
         seconds => figures.seconds,
         head => figures.head(),
         lines,
-        runs,
+        protocols,
+        rounds => figures.rounds(),
         file,
         versions => figures.versions,
         limit => megabits(figures.limit()),
@@ -80,7 +80,7 @@ fn render(figures: &Figures, template: &str) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::demo::figures::CpuSeconds;
+    use crate::demo::figures::{CpuSeconds, Run, Sample};
     use crate::settings::Link;
 
     #[test]
@@ -92,6 +92,9 @@ mod tests {
         let page = html(&figures).unwrap();
         assert!(page.contains("BRTP") && page.contains("polyline"));
         assert!(!page.contains("<script>"), "external text is escaped");
+        assert!(!page.contains("Median"), "there is one run");
+        figures.runs.push(figures.runs[0].clone());
+        assert!(html(&figures).unwrap().contains("Median (minimum..maximum) of 2 runs"));
         assert!(
             !page.replace("http://www.w3.org/2000/svg", "").contains("http"),
             "the page loads external resources"

@@ -12,18 +12,19 @@ use crate::backend::sim::link_config;
 use crate::settings::Link;
 
 const MESSAGE_BYTES: usize = 16 << 10;
-/// Fixed, so that the same link gives the same figures.
+/// Seed of the first run; fixed, so that the same link gives the same figures. Each further run has
+/// the next seed.
 const SEED: u64 = 1;
 
 /// Time limit of a file transfer in virtual seconds.
 const FILE_TIMEOUT_S: u64 = 3_600;
 
 /// Runs BRTP over `link` in the simulator: first a verified file of `file_mib` MiB if that is not
-/// 0, then a transfer without rate limit for `seconds`.
+/// 0, then `runs` transfers without rate limit for `seconds`.
 ///
 /// # Errors
 /// If no connection is established, or the file is not delivered in time.
-pub(super) fn run(link: &Link, seconds: u64, file_mib: u64) -> Result<Figures> {
+pub(super) fn run(link: &Link, seconds: u64, runs: u32, file_mib: u64) -> Result<Figures> {
     let transfer = Transfer {
         up: link_config(link, &link.forward),
         down: link_config(link, &link.backward),
@@ -35,18 +36,20 @@ pub(super) fn run(link: &Link, seconds: u64, file_mib: u64) -> Result<Figures> {
         seed: SEED,
     };
     let file = if file_mib > 0 { Some(send_file(&transfer, file_mib << 20)?) } else { None };
-    let outcome = transfer.run();
-    if outcome.established.is_none() {
-        bail!("no connection was established over this link within 20 simulated seconds");
-    }
     let mut figures = Figures::new(*link, seconds, true);
     figures.file = file;
-    figures.runs.push(Run {
-        name: "BRTP",
-        with: "bats-sim",
-        samples: intervals(&outcome.samples),
-        cpu_seconds: None,
-    });
+    for round in 0..u64::from(runs) {
+        let outcome = Transfer { seed: SEED + round, ..transfer.clone() }.run();
+        if outcome.established.is_none() {
+            bail!("no connection was established over this link within 20 simulated seconds");
+        }
+        figures.runs.push(Run {
+            name: "BRTP",
+            with: "bats-sim",
+            samples: intervals(&outcome.samples),
+            cpu_seconds: None,
+        });
+    }
     figures.versions.push(("batslab".to_owned(), env!("CARGO_PKG_VERSION").to_owned()));
     Ok(figures)
 }
@@ -93,10 +96,12 @@ mod tests {
             queue: Queue::Bdp(1.0),
             ..Direction::default()
         };
-        let figures = run(&Link { forward: one, backward: one }, 3, 1).unwrap();
+        let figures = run(&Link { forward: one, backward: one }, 3, 2, 1).unwrap();
         let file = figures.file.unwrap();
         assert_eq!(file.bytes, 1 << 20);
         assert!(file.seconds > 0.4 && file.seconds < 3.0, "{} s", file.seconds);
+        assert_eq!(figures.runs.len(), 2);
+        assert_ne!(figures.runs[0].samples, figures.runs[1].samples, "the seeds differ");
         let run = &figures.runs[0];
         assert!((2..=4).contains(&run.samples.len()), "{:?}", run.samples);
         let average = run.average();

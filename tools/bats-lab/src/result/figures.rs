@@ -55,6 +55,7 @@ pub(crate) const FIGURES: &[FigureInfo] = &[
     info("rtt_p50_ms", "RTT p50", "ms", Some(false)),
     info("rtt_p90_ms", "RTT p90", "ms", Some(false)),
     info("rtt_p99_ms", "RTT p99", "ms", Some(false)),
+    info("rtt_p99_9_ms", "RTT p99.9", "ms", Some(false)),
     info("rtt_max_ms", "RTT max", "ms", Some(false)),
     info("first_rtt_ms", "first RTT", "ms", Some(false)),
     info("connect_ms", "connect", "ms", Some(false)),
@@ -84,8 +85,10 @@ pub(crate) fn find(name: &str) -> Option<&'static FigureInfo> {
 pub(crate) fn tool_has_figure(tool: &ToolKind, figure: &str) -> bool {
     let is_command = matches!(tool, ToolKind::Command { .. });
     match figure {
-        "rtt_mean_ms" | "rtt_p50_ms" | "rtt_p90_ms" | "rtt_p99_ms" | "rtt_max_ms"
-        | "unanswered_percent" => matches!(tool, ToolKind::Rtt { .. } | ToolKind::Ping { .. }),
+        "rtt_mean_ms" | "rtt_p50_ms" | "rtt_p90_ms" | "rtt_p99_ms" | "rtt_p99_9_ms"
+        | "rtt_max_ms" | "unanswered_percent" => {
+            matches!(tool, ToolKind::Rtt { .. } | ToolKind::Ping { .. })
+        }
         "connect_ms" => matches!(tool, ToolKind::Rtt { .. }),
         "first_rtt_ms" => matches!(tool, ToolKind::Rtt { count: 1, .. }),
         "file_seconds" => matches!(tool, ToolKind::Scp { .. }),
@@ -180,9 +183,13 @@ pub(crate) fn set_rtt_figures(figures: &mut Figures, times: &Distribution) {
         return;
     }
     set(figures, "rtt_mean_ms", values.iter().sum::<f64>() / values.len() as f64);
-    for (name, quantile) in
-        [("rtt_p50_ms", 0.5), ("rtt_p90_ms", 0.9), ("rtt_p99_ms", 0.99), ("rtt_max_ms", 1.0)]
-    {
+    for (name, quantile) in [
+        ("rtt_p50_ms", 0.5),
+        ("rtt_p90_ms", 0.9),
+        ("rtt_p99_ms", 0.99),
+        ("rtt_p99_9_ms", 0.999),
+        ("rtt_max_ms", 1.0),
+    ] {
         if let Some(value) = percentile(values, quantile) {
             set(figures, name, value);
         }

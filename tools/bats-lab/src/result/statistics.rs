@@ -1,9 +1,39 @@
-//! Percentiles, means, confidence intervals.
+//! Percentiles, means, medians with their spread, confidence intervals.
 
 /// The quantile of values in rising order, by nearest rank. `fraction` is from 0 to 1.
 pub(crate) fn percentile(values: &[f64], fraction: f64) -> Option<f64> {
     let rank = (fraction * values.len() as f64).ceil().max(1.0) as usize;
     values.get(rank.min(values.len()).checked_sub(1)?).copied()
+}
+
+/// The median of values and their minimum and maximum.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+pub(crate) struct Spread {
+    /// The mean of the two middle values if their number is even.
+    pub(crate) median: f64,
+    pub(crate) min: f64,
+    pub(crate) max: f64,
+}
+
+impl Spread {
+    /// Computes the statistics of these values, in any order.
+    pub(crate) fn from_values(values: &[f64]) -> Option<Self> {
+        let mut values = values.to_vec();
+        values.sort_by(f64::total_cmp);
+        let (min, max) = (*values.first()?, *values.last()?);
+        let middle = values.len() / 2;
+        let median = if values.len().is_multiple_of(2) {
+            (values[middle - 1] + values[middle]) / 2.0
+        } else {
+            values[middle]
+        };
+        Some(Self { median, min, max })
+    }
+
+    /// The same in another unit.
+    pub(crate) fn scaled(self, factor: f64) -> Self {
+        Self { median: self.median * factor, min: self.min * factor, max: self.max * factor }
+    }
 }
 
 /// Mean and standard error of a sample.
@@ -90,6 +120,22 @@ mod tests {
         assert_eq!(percentile(&values, 1.0), Some(100.0));
         assert_eq!(percentile(&values, 0.0), Some(1.0));
         assert_eq!(percentile(&[], 0.5), None);
+    }
+
+    #[test]
+    fn spread_has_the_median_and_the_range() {
+        let spread = |values: &[f64]| {
+            let spread = Spread::from_values(values)?;
+            Some((spread.median, spread.min, spread.max))
+        };
+        assert_eq!(spread(&[5.0, 1.0, 9.0]), Some((5.0, 1.0, 9.0)));
+        assert_eq!(spread(&[4.0, 1.0, 9.0, 2.0]), Some((3.0, 1.0, 9.0)));
+        assert_eq!(spread(&[7.0]), Some((7.0, 7.0, 7.0)));
+        assert_eq!(spread(&[]), None);
+        // One value far off moves the median by one place at most.
+        assert_eq!(spread(&[1.0, 2.0, 3.0, 4.0, 1e9]), Some((3.0, 1.0, 1e9)));
+        let scaled = Spread::from_values(&[2e6, 4e6, 8e6]).unwrap().scaled(1e-6);
+        assert_eq!((scaled.median, scaled.min, scaled.max), (4.0, 2.0, 8.0));
     }
 
     #[test]

@@ -176,7 +176,7 @@ fn echo(
     let mut client = words(&[
         BATSLAB,
         "__rtt",
-        "--carrier",
+        "--transport",
         transport,
         "--to",
         &format!("{to}:{port}"),
@@ -197,7 +197,7 @@ fn echo(
         server: Some(words(&[
             BATSLAB,
             "__echo",
-            "--carrier",
+            "--transport",
             transport,
             "--port",
             &port.to_string(),

@@ -22,7 +22,7 @@ pub(super) struct Curve {
 
 impl Curve {
     /// After a loss at the window `prior`; `last_max` is the `W_max` before it. A flow that did not
-    /// get back to where it was gives way (fast convergence, 4.7).
+    /// reach its previous `W_max` again yields bandwidth (fast convergence, RFC 9438 section 4.7).
     pub(super) fn after_loss(prior: f64, last_max: f64) -> Self {
         let w_max = if prior < last_max { prior * (1.0 + BETA) / 2.0 } else { prior };
         Self::from(prior * BETA, w_max, prior)
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn fast_convergence_gives_way() {
+    fn fast_convergence_lowers_w_max() {
         assert!((Curve::after_loss(800.0, 1_000.0).w_max() - 680.0).abs() < 1e-9);
         assert!((Curve::after_loss(1_000.0, 1_000.0).w_max() - 1_000.0).abs() < 1e-9);
     }

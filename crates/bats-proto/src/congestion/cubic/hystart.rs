@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-/// `MIN_RTT_THRESH`, `MAX_RTT_THRESH`: growth of the round trip that tells of a queue.
+/// `MIN_RTT_THRESH`, `MAX_RTT_THRESH`: growth of the RTT that indicates a queue.
 const MIN_THRESHOLD: Duration = Duration::from_millis(4);
 const MAX_THRESHOLD: Duration = Duration::from_millis(16);
 /// `MIN_RTT_DIVISOR`: the same as a share of the round trip.

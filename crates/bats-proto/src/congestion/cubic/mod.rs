@@ -1,10 +1,10 @@
 //! CUBIC (RFC 9438), with bytes counted and recovery as in RFC 9002, and HyStart++ (RFC 9406).
 //!
-//! Its answer to loss is TCP's: every round trip with a loss takes three tenths of the window,
-//! whoever lost the packet. So it is polite where queues overflow, and slow where the path itself
-//! loses: with random loss `p` the window is about `1.05 (RTT / p)^(3/4)` packets (RFC 9438, 5.1),
+//! It reacts to loss as TCP does: every round trip with a loss reduces the window by three tenths,
+//! for random loss as for congestion. So it yields where queues overflow, and it is slow on lossy
+//! links: with random loss `p` the window is about `1.05 (RTT / p)^(3/4)` packets (RFC 9438, 5.1),
 //! or Reno's `1.2 / sqrt(p)` if that is more; at 1 % and 100 ms that is 12 packets or a Mbit/s,
-//! whatever the link carries. Coding hides such losses from the application, not from CUBIC; use
+//! at any link rate. Coding hides such losses from the application, not from CUBIC; use
 //! [`Bbr`](crate::CongestionAlgorithm::Bbr) there.
 
 mod curve;
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_ends_in_the_least_window_and_slow_start() {
+    fn blackout_ends_in_the_minimum_window_and_slow_start() {
         let mut cubic = cubic();
         let at = Timestamp::from_millis;
         cubic.on_ack(&testing::ack(at(100), at(1), 90, 0));

@@ -1,12 +1,12 @@
 //! Delay-based control for real-time traffic, after Google Congestion Control
 //! (draft-ietf-rmcat-gcc-02): send less as soon as the delay rises, not when the queue is full.
 //!
-//! Three things differ from the draft. What arrives counts lost packets as passed, and the
-//! loss-based part looks at loss beyond the path's own only: the rest is what coding is for. Start-up
-//! grows with every round trip instead of by 8 % a second. And a queue that stands without growing,
-//! which a trend cannot see, is over-use, too; a queue that does not go although we send less is
-//! that of others, and gets more and more patience, so that a flow beside one that fills the queue
-//! does not starve.
+//! Three things differ from the draft. The arrival rate includes lost packets, and the loss-based
+//! part reacts only to loss beyond the random loss of the path, which coding repairs. Start-up grows
+//! with every round trip instead of by 8 % per second. And a standing queue, which a trend does not
+//! show, counts as over-use, too. A queue that stays although this flow sends less belongs to
+//! competing flows: the tolerated queue delay then rises, so that this flow does not starve next to
+//! one that fills the queue.
 
 mod losses;
 mod trend;
@@ -44,13 +44,13 @@ const MOST_HISTORY: usize = 512;
 const STANDING: Duration = Duration::from_millis(60);
 /// In start-up a shorter time does: a quarter of a round trip, at least this.
 const LEAST_STANDING: Duration = Duration::from_millis(4);
-/// Least delay of a standing queue that is over-use, when nobody else is there, and how much
-/// patience there is at most.
+/// Delay of a standing queue above which it counts as over-use: without competing flows, and the
+/// maximum with them.
 const TARGET: Duration = Duration::from_millis(10);
 const MOST_TARGET: Duration = Duration::from_millis(200);
-/// Decreases after which a queue that stands is none of ours.
-const PATIENCE: u32 = 6;
-/// How long a minimum of the delay is believed, in two halves.
+/// Decreases in a row after which a standing queue is attributed to competing flows.
+const MAX_FUTILE_DECREASES: u32 = 6;
+/// How long a minimum of the delay is valid, in two halves.
 const MEMORY: Duration = Duration::from_secs(15);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,8 +83,8 @@ pub(super) struct Gcc {
     /// Mean and variance of what arrived at decreases.
     capacity: Option<(f64, f64)>,
     target: Duration,
-    /// Decreases in a row because of a queue that stands.
-    in_vain: u32,
+    /// Decreases in a row that did not remove a standing queue.
+    futile_decreases: u32,
     decreased: Timestamp,
     updated: Option<Timestamp>,
     rtt: Duration,
@@ -107,7 +107,7 @@ impl Gcc {
             least_since: Timestamp::ZERO,
             capacity: None,
             target: TARGET,
-            in_vain: 0,
+            futile_decreases: 0,
             decreased: Timestamp::ZERO,
             updated: None,
             rtt: initial_rtt,
@@ -160,7 +160,7 @@ impl Gcc {
         (seconds > 1e-3).then(|| bytes / seconds)
     }
 
-    /// The least queue of the last while, if there were enough acknowledgements to tell.
+    /// The minimum recent queueing delay, if there were enough acknowledgements.
     fn standing(&self) -> Option<Duration> {
         let newest = self.arrivals.back()?;
         let span = match self.state {
@@ -201,8 +201,8 @@ impl Gcc {
         } else if self.capacity.is_some_and(|(mean, variance)| {
             (arriving - mean).abs() <= NEAR * variance.sqrt().max(mean * 0.05)
         }) {
-            // Half a packet in the time that it takes to hear of it, and a hundredth of the rate a
-            // second: half a packet is nothing to a fast link.
+            // Half a packet per response time, and 2 % of the rate per second: on a fast link
+            // half a packet is negligible.
             let response = (self.rtt + RESPONSE).as_secs_f64();
             let packets = self.packet / 2.0 * (elapsed / response).min(1.0);
             (MOST_ARRIVALS, self.rate + packets + self.rate * 0.02 * elapsed.min(1.0))
@@ -218,13 +218,13 @@ impl Gcc {
         let standing = self.is_standing(now);
         let spaced = now - self.decreased > self.rtt + RESPONSE / 4;
         if standing {
-            self.in_vain += 1;
-            if self.in_vain > PATIENCE {
+            self.futile_decreases += 1;
+            if self.futile_decreases > MAX_FUTILE_DECREASES {
                 self.target = (self.target * 2).min(MOST_TARGET);
-                self.in_vain = 0;
+                self.futile_decreases = 0;
             }
         } else if self.standing().is_some_and(|queue| queue < TARGET / 2) {
-            self.in_vain = 0;
+            self.futile_decreases = 0;
             self.target = TARGET.max(self.target.saturating_sub(self.target / 64));
         }
         if (standing || usage == Usage::Over) && spaced {

@@ -86,7 +86,7 @@ impl Default for Trend {
     }
 }
 
-/// Difference of two times in milliseconds, either way.
+/// Difference of two times in milliseconds; negative if `later` is before `earlier`.
 fn millis(later: Timestamp, earlier: Timestamp) -> f64 {
     if later >= earlier {
         (later - earlier).as_secs_f64() * 1e3
