@@ -68,6 +68,8 @@ pub enum CongestionAlgorithm {
     /// Model-based control that does not take random loss for congestion.
     #[default]
     Bbr,
+    /// BBRv3 to the letter of draft-ietf-ccwg-bbr-06: loss above 2 % counts as congestion.
+    Bbr3,
     /// CUBIC (RFC 9438): TCP's answer to loss, polite to TCP and slow where the path itself loses.
     Cubic,
     /// Delay-based control for real-time traffic: a short queue before a full link.

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use bats_types::Timestamp;
 
 use super::loss::LossEstimator;
+use crate::congestion::{LostPacket, RateSample, RateSampler, SendState};
 
 /// Least time that a packet may be overtaken by before it counts as lost.
 const MIN_REORDERING: Duration = Duration::from_millis(1);
@@ -67,6 +68,7 @@ struct SentPacket {
     ack_eliciting: bool,
     app_limited: bool,
     contents: Contents,
+    state: SendState,
 }
 
 impl SentPacket {
@@ -103,6 +105,8 @@ pub struct AckOutcome {
     pub handshake_done_acked: bool,
     /// The end of a flow was among them.
     pub end_acked: bool,
+    /// Packets among them that had been declared lost.
+    pub spurious_packets: u64,
 }
 
 /// The largest newly acknowledged packet.
@@ -173,6 +177,9 @@ pub struct SentPackets {
     next_skip: u64,
     skip_interval: u64,
     last_eliciting_at: Timestamp,
+    sampler: RateSampler,
+    /// The last packet whose fate became known was lost.
+    last_resolved_lost: bool,
     /// Losses that turned out not to be.
     pub spurious: u64,
     /// Packets declared lost.
@@ -205,6 +212,8 @@ impl SentPackets {
             next_skip: 8 + skip_phase % FIRST_SKIP_INTERVAL,
             skip_interval: FIRST_SKIP_INTERVAL,
             last_eliciting_at: Timestamp::ZERO,
+            sampler: RateSampler::default(),
+            last_resolved_lost: false,
             spurious: 0,
             lost: 0,
             loss: LossEstimator::default(),
@@ -226,6 +235,7 @@ impl SentPackets {
             ack_eliciting: false,
             app_limited: false,
             contents: Contents::default(),
+            state: SendState::default(),
         });
         self.skip_interval = (self.skip_interval * 2).min(MAX_SKIP_INTERVAL);
         self.next_skip = pn + 1 + self.skip_interval / 2 + random % self.skip_interval;
@@ -247,6 +257,7 @@ impl SentPackets {
         contents: Contents,
     ) {
         self.cumulative_bytes += size as u64;
+        let is_idle = self.in_flight == 0;
         if ack_eliciting {
             self.in_flight += size as u64;
             self.eliciting_in_flight += 1;
@@ -255,6 +266,10 @@ impl SentPackets {
                 self.last_eliciting_at = now;
                 self.data_in_flight += size as u64;
             }
+        }
+        let state = self.sampler.on_sent(now, self.in_flight, is_idle);
+        if app_limited {
+            self.sampler.mark_app_limited(self.in_flight);
         }
 
         self.packets.push_back(SentPacket {
@@ -265,6 +280,7 @@ impl SentPackets {
             ack_eliciting,
             app_limited,
             contents,
+            state,
         });
         while self.packets.len() > MAX_TRACKED {
             self.forget_oldest();
@@ -321,6 +337,7 @@ impl SentPackets {
     /// Takes the ranges of an acknowledgement, newest first, (first, last) inclusive.
     pub fn on_ack(
         &mut self,
+        now: Timestamp,
         ranges: &[(u64, u64)],
         min_rtt: Duration,
     ) -> Result<AckOutcome, AckViolation> {
@@ -351,6 +368,10 @@ impl SentPackets {
                     // Its loss was not counted either.
                     Fate::Lost if packet.contents.mtu_probe => {}
                     Fate::Lost => {
+                        if packet.ack_eliciting {
+                            self.sampler.on_spurious(u64::from(packet.size));
+                        }
+                        outcome.spurious_packets += 1;
                         self.spurious += 1;
                         self.loss.on_spurious();
                         self.reordering = (self.reordering * 2).min(min_rtt.max(MIN_REORDERING));
@@ -361,6 +382,8 @@ impl SentPackets {
                     self.large_acked_sent_at = self.large_acked_sent_at.max(packet.sent_at);
                 }
                 if packet.ack_eliciting {
+                    let bytes = u64::from(packet.size);
+                    self.sampler.on_delivered(now, bytes, packet.sent_at, packet.state);
                     outcome.acked_bytes += u64::from(packet.size);
                     self.acked_bytes += u64::from(packet.size);
                     outcome.acked_packets += 1;
@@ -433,7 +456,13 @@ impl SentPackets {
 
     /// Declares lost what was overtaken for too long (RFC 8985) and forgets what is settled.
     /// `forget_after` is how long a lost packet is remembered in case it arrives after all.
-    pub fn detect_losses(&mut self, min_rtt: Duration, forget_after: Duration) -> LossOutcome {
+    /// `on_lost` is called with each ack-eliciting packet that is lost.
+    pub fn detect_losses(
+        &mut self,
+        min_rtt: Duration,
+        forget_after: Duration,
+        mut on_lost: impl FnMut(&LostPacket),
+    ) -> LossOutcome {
         let mut outcome = LossOutcome::default();
         let Some(largest_acked) = self.largest_acked else { return outcome };
         let threshold = self.largest_acked_sent_at.saturating_sub(self.reordering_time(min_rtt));
@@ -444,6 +473,10 @@ impl SentPackets {
             if packet.sent_at > threshold {
                 break;
             }
+            let is_run = self.last_resolved_lost;
+            if packet.fate != Fate::Skipped {
+                self.last_resolved_lost = packet.fate != Fate::Acknowledged;
+            }
             match packet.fate {
                 Fate::InFlight => {
                     packet.fate = Fate::Lost;
@@ -451,6 +484,17 @@ impl SentPackets {
                         self.in_flight -= u64::from(packet.size);
                         self.data_in_flight -= packet.data_bytes();
                         self.eliciting_in_flight -= 1;
+                    }
+                    if !packet.contents.mtu_probe && packet.ack_eliciting {
+                        let bytes = u64::from(packet.size);
+                        self.sampler.on_lost(bytes);
+                        on_lost(&LostPacket {
+                            bytes,
+                            sent_at: packet.sent_at,
+                            continues_run: is_run,
+                            lost_since_sent: self.sampler.lost().saturating_sub(packet.state.lost),
+                            state: packet.state,
+                        });
                     }
                     if !packet.contents.mtu_probe {
                         self.lost += 1;
@@ -506,6 +550,16 @@ impl SentPackets {
         asking.map(|packet| packet.sent_at).nth(count.checked_sub(1)?)
     }
 
+    /// The delivery rate sample of the acknowledgement that [`Self::on_ack`] processed last;
+    /// `received_at` is the arrival of its newest packet on the receiver's clock.
+    pub fn rate_sample(
+        &mut self,
+        received_at: Option<Timestamp>,
+        min_rtt: Duration,
+    ) -> Option<RateSample> {
+        self.sampler.sample(received_at, min_rtt)
+    }
+
     /// Packets remembered.
     pub fn packets_tracked(&self) -> usize {
         self.packets.len()
@@ -519,6 +573,7 @@ mod tests {
     use super::*;
 
     const RTT: Duration = Duration::from_millis(16);
+    const NOW: Timestamp = Timestamp::from_millis(1_000);
 
     fn send(sent: &mut SentPackets, ms: u64) -> u64 {
         let now = Timestamp::from_millis(ms);
@@ -534,7 +589,7 @@ mod tests {
         let mut sent = SentPackets::new(0);
         let numbers: Vec<u64> = (0..20).map(|ms| send(&mut sent, ms)).collect();
         assert_eq!(sent.unanswered(1), None, "nothing was answered ever");
-        sent.on_ack(&[(numbers[9], numbers[9])], RTT).unwrap();
+        sent.on_ack(NOW, &[(numbers[9], numbers[9])], RTT).unwrap();
         let at = |ms| Some(Timestamp::from_millis(ms));
         assert_eq!((sent.unanswered(1), sent.unanswered(10)), (at(10), at(19)));
         assert_eq!((sent.unanswered(11), sent.unanswered(0)), (None, None));
@@ -542,7 +597,7 @@ mod tests {
         let plain = sent.next_number(Timestamp::from_millis(20), 20);
         sent.on_sent(Timestamp::from_millis(20), 100, false, false, Contents::default());
         assert_eq!(sent.unanswered(11), None);
-        sent.on_ack(&[(plain, plain)], RTT).unwrap();
+        sent.on_ack(NOW, &[(plain, plain)], RTT).unwrap();
         assert_eq!(sent.unanswered(1), None);
     }
 
@@ -558,9 +613,13 @@ mod tests {
                 sent.on_sent(now, size, true, false, Contents::default());
             }
             sent.largest_acked_sent_at = Timestamp::from_millis(1_000);
-            sent.on_ack(&[(last, last)], RTT).unwrap();
+            sent.on_ack(NOW, &[(last, last)], RTT).unwrap();
             sent.largest_acked_sent_at = Timestamp::from_millis(1_000);
-            assert_eq!(sent.detect_losses(RTT, 10 * RTT).large_lost, expected, "{last_size}");
+            assert_eq!(
+                sent.detect_losses(RTT, 10 * RTT, |_| {}).large_lost,
+                expected,
+                "{last_size}"
+            );
         }
     }
 
@@ -580,8 +639,8 @@ mod tests {
         assert_eq!(sent.bytes_in_window(), sent.bytes_in_flight());
         assert_eq!(sent.bytes_in_flight(), 30 * 1_400 + 1_000);
         // One of them passes, the others are lost; those of a second search are abandoned.
-        sent.on_ack(&[(last, last), (3, 3)], RTT).unwrap();
-        let outcome = sent.detect_losses(RTT, 10 * RTT);
+        sent.on_ack(NOW, &[(last, last), (3, 3)], RTT).unwrap();
+        let outcome = sent.detect_losses(RTT, 10 * RTT, |_| {});
         assert_eq!((sent.bytes_in_flight(), sent.expects_ack()), (0, false));
         assert_eq!(outcome.lost_packets, 0, "a probe that is lost is no loss of the path");
     }
@@ -590,12 +649,12 @@ mod tests {
     fn overtaken_packets_are_lost_and_late_ones_forgiven() {
         let mut sent = SentPackets::new(1000);
         (0..10).for_each(|i| assert_eq!(send(&mut sent, i), i));
-        sent.on_ack(&[(9, 9), (0, 3)], RTT).unwrap();
-        let outcome = sent.detect_losses(RTT, 10 * RTT);
+        sent.on_ack(NOW, &[(9, 9), (0, 3)], RTT).unwrap();
+        let outcome = sent.detect_losses(RTT, 10 * RTT, |_| {});
         // Packet 9 left at 9 ms; 4 to 8 were overtaken by 1 ms and more.
         assert_eq!(outcome.lost_packets, 5);
         assert_eq!(sent.bytes_in_flight(), 0);
-        let late = sent.on_ack(&[(8, 9)], RTT).unwrap();
+        let late = sent.on_ack(NOW, &[(8, 9)], RTT).unwrap();
         assert_eq!((late.acked_packets, sent.spurious), (1, 1));
         assert_eq!(sent.loss.losses(), 4);
     }
@@ -604,7 +663,7 @@ mod tests {
     fn acknowledging_the_unsent_is_a_violation() {
         let mut sent = SentPackets::new(0);
         send(&mut sent, 0);
-        assert_eq!(sent.on_ack(&[(1, 1)], RTT).unwrap_err(), AckViolation::NotSent(1));
+        assert_eq!(sent.on_ack(NOW, &[(1, 1)], RTT).unwrap_err(), AckViolation::NotSent(1));
     }
 
     #[test]
@@ -615,7 +674,7 @@ mod tests {
             last = send(&mut sent, i);
         }
         assert!(last > 199, "numbers are left out");
-        assert!(matches!(sent.on_ack(&[(0, last)], RTT), Err(AckViolation::Skipped(_))));
+        assert!(matches!(sent.on_ack(NOW, &[(0, last)], RTT), Err(AckViolation::Skipped(_))));
     }
 
     #[test]
@@ -628,8 +687,8 @@ mod tests {
         let in_flight = sent.packets.iter().filter(|p| p.fate == Fate::InFlight).count();
         assert_eq!(sent.bytes_in_flight(), in_flight as u64 * 1000);
         let last = sent.peek_next() - 1;
-        sent.on_ack(&[(last, last), (0, 10)], RTT).unwrap();
-        sent.detect_losses(RTT, RTT);
+        sent.on_ack(NOW, &[(last, last), (0, 10)], RTT).unwrap();
+        sent.detect_losses(RTT, RTT, |_| {});
         assert!(sent.bytes_in_flight() < 100 * 1000, "all but the last millisecond is lost");
     }
 
@@ -647,9 +706,9 @@ mod tests {
                 let last = first + len;
                 let honest: Vec<u64> = (first..=last).filter(|pn| real.contains(pn)).collect();
                 for pn in honest.iter().rev() {
-                    sent.on_ack(&[(*pn, *pn)], RTT).unwrap();
+                    sent.on_ack(NOW, &[(*pn, *pn)], RTT).unwrap();
                 }
-                now_lost += sent.detect_losses(RTT, Duration::from_secs(100)).lost_packets;
+                now_lost += sent.detect_losses(RTT, Duration::from_secs(100), |_| {}).lost_packets;
                 let in_flight = sent.packets.iter().filter(|p| p.fate == Fate::InFlight).count() as u64;
                 prop_assert_eq!(sent.bytes_in_flight(), in_flight * 1000);
             }
