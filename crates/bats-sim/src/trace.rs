@@ -40,6 +40,8 @@ impl Trace {
             What::Sent(Fate::Lost) => 3,
             What::Sent(Fate::TooLong) => 4,
             What::Sent(Fate::BlackHole) => 5,
+            What::Sent(Fate::Policed) => 6,
+            What::Sent(Fate::Early) => 7,
         };
         self.pending.extend_from_slice(&time.as_nanos().to_le_bytes());
         self.pending.extend_from_slice(&[ends[0], ends[1], kind, ecn]);
