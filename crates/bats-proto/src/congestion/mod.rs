@@ -33,6 +33,7 @@ pub fn build(
     match algorithm {
         CongestionAlgorithm::Bbr => Box::new(bbr::Bbr::new(initial_rtt, packet)),
         CongestionAlgorithm::Bbr3 => Box::new(bbr3::Bbr3::new(initial_rtt, packet, seed)),
+        CongestionAlgorithm::Ltcc => Box::new(bbr3::Bbr3::loss_tolerant(initial_rtt, packet, seed)),
         CongestionAlgorithm::Cubic => Box::new(cubic::Cubic::new(initial_rtt, packet)),
         CongestionAlgorithm::Gcc => Box::new(gcc::Gcc::new(initial_rtt, packet)),
         CongestionAlgorithm::FixedRate { bits_per_second } => {
@@ -48,7 +49,7 @@ pub fn build(
 /// `cumulative_sent - previous.cumulative_sent` passed the receiver's clock in
 /// `largest_received_at - previous.largest_received_at`, lost ones included, so neither
 /// acknowledgement loss nor random data loss disturbs the rate.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct AckSample {
     /// Arrival of the acknowledgement.
     pub now: Timestamp,

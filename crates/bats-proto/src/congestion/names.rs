@@ -13,7 +13,7 @@ impl fmt::Display for UnknownCongestion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "'{}' is none of bbr, bbr3, cubic, gcc, none and fixed:RATE such as fixed:100M",
+            "'{}' is none of bbr, bbr3, ltcc, cubic, gcc, none and fixed:RATE such as fixed:100M",
             self.0
         )
     }
@@ -44,6 +44,7 @@ impl FromStr for CongestionAlgorithm {
         match text.to_ascii_lowercase().as_str() {
             "bbr" => Ok(Self::Bbr),
             "bbr3" => Ok(Self::Bbr3),
+            "ltcc" => Ok(Self::Ltcc),
             "cubic" => Ok(Self::Cubic),
             "gcc" => Ok(Self::Gcc),
             "none" => Ok(Self::None),
@@ -62,6 +63,7 @@ impl fmt::Display for CongestionAlgorithm {
         match self {
             Self::Bbr => f.write_str("bbr"),
             Self::Bbr3 => f.write_str("bbr3"),
+            Self::Ltcc => f.write_str("ltcc"),
             Self::Cubic => f.write_str("cubic"),
             Self::Gcc => f.write_str("gcc"),
             Self::None => f.write_str("none"),
@@ -80,6 +82,7 @@ mod tests {
         for (text, algorithm) in [
             ("bbr", CongestionAlgorithm::Bbr),
             ("bbr3", CongestionAlgorithm::Bbr3),
+            ("ltcc", CongestionAlgorithm::Ltcc),
             ("cubic", CongestionAlgorithm::Cubic),
             ("gcc", CongestionAlgorithm::Gcc),
             ("none", CongestionAlgorithm::None),

@@ -98,7 +98,13 @@ impl Bbr3 {
         if !self.bounds.loss_round_start {
             return;
         }
-        if self.bounds.is_loss_in_round && !self.is_probing_bw() {
+        let (lost, acked) = (self.round_lost, self.round_acked);
+        (self.round_lost, self.round_acked) = (0, 0);
+        if self.bounds.is_loss_in_round
+            && !self.is_probing_bw()
+            && !self.is_random(lost, acked)
+            && !(self.is_credit_open() && self.state == State::ProbeBw(Phase::Down))
+        {
             self.bounds.adapt_lower_bounds(self.max_bw.get(), self.cwnd);
         }
         self.bounds.is_loss_in_round = false;
@@ -106,7 +112,20 @@ impl Bbr3 {
 
     /// IsInflightTooHigh: `lost` and `tx_in_flight` in bytes.
     pub(super) fn is_inflight_too_high(&self, lost: u64, tx_in_flight: u64) -> bool {
-        lost as f64 > tx_in_flight as f64 * LOSS_THRESH
+        let in_flight = tx_in_flight as f64;
+        lost as f64 > in_flight * (LOSS_THRESH + self.forgiven(in_flight / self.packet as f64))
+    }
+
+    /// The loss of `packets` that is no sign of congestion.
+    fn forgiven(&self, packets: f64) -> f64 {
+        if self.is_credit_open() { self.credit.forgiven(packets) } else { 0.0 }
+    }
+
+    /// Whether chance explains the losses of a round.
+    fn is_random(&self, lost: u64, acked: u64) -> bool {
+        let packets = (lost + acked) as f64;
+        let forgiven = self.forgiven(packets);
+        forgiven > 0.0 && lost as f64 <= (LOSS_THRESH + forgiven) * packets
     }
 
     /// HandleInflightTooHigh.
@@ -145,17 +164,18 @@ impl Bbr3 {
         }
         let (lost, tx_in_flight) = (packet.lost_since_sent, packet.state.in_flight);
         if self.is_inflight_too_high(lost, tx_in_flight) {
-            let level = inflight_at_loss(packet.bytes, lost, tx_in_flight);
+            let threshold = LOSS_THRESH + self.forgiven(tx_in_flight as f64 / self.packet as f64);
+            let level = inflight_at_loss(packet.bytes, lost, tx_in_flight, threshold);
             self.handle_inflight_too_high(now, level, packet.state.app_limited);
         }
     }
 }
 
 /// InflightAtLoss: the level of in-flight data at which losses crossed LossThresh.
-fn inflight_at_loss(bytes: u64, lost: u64, tx_in_flight: u64) -> u64 {
+fn inflight_at_loss(bytes: u64, lost: u64, tx_in_flight: u64, threshold: f64) -> u64 {
     let inflight_prev = tx_in_flight.saturating_sub(bytes) as f64;
     let lost_prev = lost.saturating_sub(bytes) as f64;
-    let lost_prefix = (LOSS_THRESH * inflight_prev - lost_prev) / (1.0 - LOSS_THRESH);
+    let lost_prefix = (threshold * inflight_prev - lost_prev) / (1.0 - threshold);
     (inflight_prev + lost_prefix).max(0.0) as u64
 }
 
@@ -166,7 +186,7 @@ mod unit_tests {
     #[test]
     fn inflight_at_loss_solves_for_the_prefix_that_crosses_the_threshold() {
         // 100 packets of 1,000 bytes in flight, the third loss crosses 2 %.
-        let level = inflight_at_loss(1_000, 3_000, 100_000);
+        let level = inflight_at_loss(1_000, 3_000, 100_000, LOSS_THRESH);
         let lost_then = 2_000.0 + (level as f64 - 99_000.0);
         assert!((lost_then / level as f64 - LOSS_THRESH).abs() < 1e-4, "{level}");
     }

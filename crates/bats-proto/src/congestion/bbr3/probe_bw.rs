@@ -111,16 +111,28 @@ impl Bbr3 {
         self.probe_bw.cycle_stamp = now;
         self.probe_bw.ack_phase = AckPhase::ProbeStopping;
         self.start_round();
+        self.credit.trial = Some((now, None));
+        self.drain_start_round = self.round.count;
         self.set_phase(Phase::Down);
     }
 
+    /// The packets sent below the delivered rate end here.
+    fn end_trial(&mut self, now: Timestamp) {
+        if let Some((_, until @ None)) = &mut self.credit.trial {
+            *until = Some(now);
+            self.credit.had_trial = true;
+        }
+    }
+
     /// StartProbeBW_CRUISE.
-    pub(super) fn start_probe_bw_cruise(&mut self) {
+    pub(super) fn start_probe_bw_cruise(&mut self, now: Timestamp) {
+        self.end_trial(now);
         self.set_phase(Phase::Cruise);
     }
 
     /// StartProbeBW_REFILL.
-    pub(super) fn start_probe_bw_refill(&mut self, _now: Timestamp) {
+    pub(super) fn start_probe_bw_refill(&mut self, now: Timestamp) {
+        self.end_trial(now);
         self.bounds.reset_short_term_model();
         self.probe_bw.up_rounds = 0;
         self.probe_bw.up_acked = 0;
@@ -135,6 +147,7 @@ impl Bbr3 {
         self.probe_bw.ack_phase = AckPhase::ProbeStarting;
         self.start_round();
         self.full_pipe.reset(rs.delivery_rate);
+        self.up_queue = self.queue.last_round;
         self.set_phase(Phase::Up);
         self.raise_inflight_longterm_slope();
     }
@@ -152,7 +165,7 @@ impl Bbr3 {
         let State::ProbeBw(phase) = self.state else { return };
         match phase {
             Phase::Down if self.is_time_to_probe_bw(now) => self.start_probe_bw_refill(now),
-            Phase::Down if self.is_time_to_cruise() => self.start_probe_bw_cruise(),
+            Phase::Down if self.is_time_to_cruise() => self.start_probe_bw_cruise(now),
             Phase::Cruise if self.is_time_to_probe_bw(now) => self.start_probe_bw_refill(now),
             Phase::Refill if self.round.is_start => {
                 self.probe_bw.is_bw_probe_sample = true;
@@ -176,7 +189,11 @@ impl Bbr3 {
 
     /// IsTimeToCruise.
     fn is_time_to_cruise(&self) -> bool {
-        self.in_flight <= self.inflight_with_headroom()
+        let is_trial_short = self.extensions.credit
+            && self.credit.has_losses()
+            && self.round.count < self.drain_start_round + 2;
+        !is_trial_short
+            && self.in_flight <= self.inflight_with_headroom()
             && self.in_flight <= self.inflight(self.max_bw.get(), 1.0)
     }
 
@@ -191,7 +208,14 @@ impl Bbr3 {
             self.full_pipe.reset(rs.delivery_rate);
             return false;
         }
-        self.full_pipe.is_now
+        self.full_pipe.is_now || self.is_queue_growing()
+    }
+
+    /// A queue of at least the threshold was added by this probe.
+    fn is_queue_growing(&self) -> bool {
+        self.extensions.delay_exit
+            && self.round.is_start
+            && self.queue.last_round > self.up_queue + self.queue_threshold()
     }
 
     /// RaiseInflightLongtermSlope.

@@ -45,9 +45,17 @@ impl MinRtt {
     }
 
     /// UpdateMinRTT.
-    pub(super) fn update(&mut self, now: Timestamp, rtt: Duration) {
+    ///
+    /// With `refresh`, a round trip within a sixteenth of the minimum puts ProbeRTT off: the queue is
+    /// known to be empty.
+    pub(super) fn update(&mut self, now: Timestamp, rtt: Duration, refresh: bool) {
         let is_first = !core::mem::replace(&mut self.has_sample, true);
         self.is_expired = !is_first && now > self.probe_min_stamp + PROBE_RTT_INTERVAL;
+        if refresh && !is_first && rtt <= self.min_rtt + self.min_rtt / 16 {
+            self.is_expired = false;
+            self.probe_min_stamp = now;
+            self.stamp = now;
+        }
         if is_first || rtt < self.probe_min_delay || self.is_expired {
             self.probe_min_delay = rtt;
             self.probe_min_stamp = now;
@@ -107,7 +115,7 @@ impl Bbr3 {
         self.bounds.reset_short_term_model();
         if self.full_pipe.is_reached {
             self.start_probe_bw_down(now);
-            self.start_probe_bw_cruise();
+            self.start_probe_bw_cruise(now);
         } else {
             self.enter_startup();
         }

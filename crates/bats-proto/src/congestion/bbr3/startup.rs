@@ -14,6 +14,14 @@ impl Bbr3 {
     /// CheckStartupDone.
     pub(super) fn check_startup_done(&mut self, rs: &RateSample) {
         self.check_startup_high_loss(rs);
+        if self.extensions.delay_exit
+            && self.state == State::Startup
+            && self.round.is_start
+            && self.queue.last_round > self.queue_threshold()
+        {
+            self.full_pipe.is_reached = true;
+            self.full_pipe.is_now = true;
+        }
         if self.state == State::Startup && self.full_pipe.is_reached {
             self.enter_drain();
         }
