@@ -83,8 +83,8 @@ impl Active {
             Algorithm::Bare(algorithm) => {
                 tcp(Box::new(tcp::wrapped::Wrapped::new(algorithm, rtt, seed)))
             }
-            Algorithm::Reno => tcp(Box::new(tcp::reno::Reno::default())),
-            Algorithm::Cubic => tcp(Box::new(tcp::cubic::Cubic::default())),
+            Algorithm::Reno => tcp(Box::<tcp::reno::Reno>::default()),
+            Algorithm::Cubic => tcp(Box::<tcp::cubic::Cubic>::default()),
             Algorithm::Bbr1 => tcp(Box::new(tcp::bbr::Bbr::new(seed as usize % 7))),
         }
     }

@@ -10,6 +10,9 @@ use super::cell::{Algorithm, Cell, Who};
 use super::packet::Packet;
 use super::traffic::{Active, Sent, packet};
 
+/// Called every [`SAMPLE`] with the time, the first flow's sender and the bytes that wait.
+pub type Trace<'a> = dyn FnMut(Duration, &ConnectionStats, u64) + 'a;
+
 /// Interval of the samples.
 pub const SAMPLE: Duration = Duration::from_millis(100);
 /// Bins of the delay histogram: 0.25 ms each, the last one is for all longer delays.
@@ -96,12 +99,7 @@ struct World<'a> {
 
 /// Runs `cell` with `subject` in place of [`Who::Subject`]; `seed` decides every random choice.
 /// `trace` is called with each sample of the first flow's sender.
-pub fn run(
-    cell: &Cell,
-    subject: Algorithm,
-    seed: u64,
-    trace: Option<&mut dyn FnMut(Duration, &ConnectionStats, u64)>,
-) -> Outcome {
+pub fn run(cell: &Cell, subject: Algorithm, seed: u64, trace: Option<&mut Trace<'_>>) -> Outcome {
     World::new(cell, subject, seed).go(trace)
 }
 
@@ -134,7 +132,7 @@ impl<'a> World<'a> {
         self.cell.hops.iter().map(|hop| hop.up.delay + hop.down.delay).sum()
     }
 
-    fn go(mut self, mut trace: Option<&mut dyn FnMut(Duration, &ConnectionStats, u64)>) -> Outcome {
+    fn go(mut self, mut trace: Option<&mut Trace<'_>>) -> Outcome {
         let end = self.start + self.cell.warm_up + self.cell.measure;
         let mut starts: Vec<(Timestamp, usize)> = Vec::new();
         for (index, flow) in self.cell.flows.iter().enumerate() {

@@ -92,8 +92,7 @@ impl Sender {
         let fresh = self.new_number();
         let number = fresh.unwrap_or(self.board.next() - 1);
         // What was delivered beyond a gap does not go again.
-        if fresh.is_none() && !self.board.all_in_flight().last().is_some_and(|&last| last == number)
-        {
+        if fresh.is_none() && self.board.all_in_flight().last().is_none_or(|&last| last != number) {
             return None;
         }
         self.timers.probed = Some((number + 1, fresh.is_none()));

@@ -103,7 +103,7 @@ impl Bbr3 {
         if self.bounds.is_loss_in_round
             && !self.is_probing_bw()
             && !self.is_random(lost, acked)
-            && !(self.is_credit_open() && self.state == State::ProbeBw(Phase::Down))
+            && !self.is_trial()
         {
             self.bounds.adapt_lower_bounds(self.max_bw.get(), self.cwnd);
         }
@@ -119,6 +119,11 @@ impl Bbr3 {
     /// The loss of `packets` that is no sign of congestion.
     fn forgiven(&self, packets: f64) -> f64 {
         if self.is_credit_open() { self.credit.forgiven(packets) } else { 0.0 }
+    }
+
+    /// Whether less is sent than was delivered, on purpose: what arrives is no bound then.
+    fn is_trial(&self) -> bool {
+        self.is_credit_open() && self.state == State::ProbeBw(Phase::Down)
     }
 
     /// Whether chance explains the losses of a round.

@@ -71,7 +71,7 @@ pub(super) const OWN: &[Entry] = &[
 /// The subject against `others` on 50 Mbit/s and 40 ms; the seed decides who begins.
 fn against(d: &mut Draw, bdp: f64, other: Algorithm, count: usize) -> Cell {
     let base = hop(d, 50.0, 20.0, bdp);
-    let (ours, theirs) = if d.seed % 2 == 0 { (0, 5) } else { (5, 0) };
+    let (ours, theirs) = if d.seed.is_multiple_of(2) { (0, 5) } else { (5, 0) };
     let mut flows = vec![FlowSpec::subject().from(Duration::from_secs(ours))];
     let other = FlowSpec::competing(other).from(Duration::from_secs(theirs));
     flows.extend((0..count).map(|_| other));
