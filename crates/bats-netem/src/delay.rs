@@ -34,7 +34,7 @@ pub enum DelaySchedule {
         /// From the end of a spike to the end of the next.
         period: Duration,
     },
-    /// Uniform in `0..=span`, drawn anew each `period`: handovers between satellites. With the period
+    /// Uniform in `0..=span`, drawn again each `period`: handovers between satellites. With the period
     /// of a [`LeoRate`](crate::LeoRate), rate and delay change together.
     Leo {
         /// Time between handovers, at least 1 ms.
@@ -156,10 +156,10 @@ fn waits(mean: f64, whole: u32, unit: Duration, rng: &mut impl Rng) -> Duration 
     let mean = if mean.is_finite() { mean.clamp(0.0, 50.0) } else { 0.0 };
     // Knuth's method: uniform numbers are multiplied until they fall below exp(-mean).
     let limit = noise::exp(-mean);
-    let (mut count, mut product) = (0, rng.random::<f64>());
-    while product > limit && count < 1_000 {
+    let (mut count, mut factor) = (0, rng.random::<f64>());
+    while factor > limit && count < 1_000 {
         count += 1;
-        product *= rng.random::<f64>();
+        factor *= rng.random::<f64>();
     }
     let all = unit.saturating_mul(count);
     if count > whole {

@@ -1,4 +1,4 @@
-//! Packets behind the rate, on their way to the other end.
+//! Packets in transit: transmitted, not delivered yet.
 
 use core::cmp::Reverse;
 use core::time::Duration;

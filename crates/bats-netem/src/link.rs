@@ -29,7 +29,7 @@ pub enum Output<P> {
 /// What became of a packet at a link's entrance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fate {
-    /// It is on its way, perhaps changed or twice. CoDel, FQ-CoDel, thinning and losses that depend on
+    /// It is in transit, perhaps changed or twice. CoDel, FQ-CoDel, thinning and losses that depend on
     /// the time may still drop it; the counters know.
     Carried,
     /// Dropped because the queue is full.
@@ -72,7 +72,7 @@ struct Service<P> {
 
 /// One direction of a link.
 ///
-/// There are two ways through the queue, with the same results. As long as all that matters is known
+/// The queue has two implementations with the same results. As long as all that matters is known
 /// when a packet enters (a fixed rate, first in first out, losses by packet), its arrival is computed
 /// there: one event a packet. Otherwise, and for what waits when the rate changes, frames wait in a
 /// queue, and disciplines, the rate and losses act when a frame's turn comes.

@@ -25,7 +25,7 @@ pub(crate) fn normal(seed: u64, index: u64) -> f64 {
             bits >>= 16;
         }
     }
-    // Each of the twelve lies in the middle of its 1/65536.
+    // Each of the twelve is the middle of its interval of 1/65536.
     (sum as f64 + 6.0) / 65_536.0 - 6.0
 }
 

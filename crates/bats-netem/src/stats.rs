@@ -60,7 +60,7 @@ impl LinkStats {
             + self.dropped_thinned
     }
 
-    /// Packets that wait or are on their way, duplicates included.
+    /// Packets that wait or are in transit, duplicates included.
     pub fn in_flight(&self) -> u64 {
         (self.offered + self.duplicated).saturating_sub(self.delivered + self.dropped())
     }

@@ -79,7 +79,7 @@ pub(crate) struct HoleState {
 }
 
 impl HoleState {
-    /// Whether `time`, which does not go back, lies in a hole.
+    /// Whether `time`, which does not go back, is in a hole.
     pub(crate) fn is_inside(
         &mut self,
         holes: &Holes,

@@ -7,7 +7,7 @@ use crate::noise;
 
 /// Generated rates are never below this, in bit/s: each frame is through some day.
 pub(crate) const MIN_GENERATED: u64 = 1_000;
-/// Steps after which a random walk begins anew from its long-run distribution: so each step can be
+/// Steps after which a random walk begins again from its long-run distribution: so each step can be
 /// had without all those before it. 1.8 hours at 100 ms.
 const BLOCK: u64 = 1 << 16;
 /// The shortest step or period.

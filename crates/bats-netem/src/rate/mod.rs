@@ -244,7 +244,7 @@ mod tests {
         assert_eq!(rate.at(ms(1_000)), 27_500_000);
         assert_eq!(rate.at(ms(2_000)), 5_000_000);
         assert_eq!(saw.bits(ms(0), ms(0), ms(4_000)), 110e6);
-        // Half of the area from 1 s on lies before sqrt(2500+...): checked by its own integral.
+        // Half of the area from 1 s on is before sqrt(2500+...): checked by its own integral.
         let through = rate.through(ms(1_000), 10_000_000 * 1_000_000_000);
         let seconds = through.as_secs_f64() - 1.0;
         let bits = 27.5e6 * seconds + 22.5e6 * seconds * seconds / 2.0;
@@ -308,7 +308,7 @@ mod tests {
             if expected == u64::MAX {
                 prop_assert!(through > 900_000);
             } else if through != expected {
-                // Work that ends with a step is through at its end, not after the silence behind.
+                // Work that ends with a step is through at its end, not after the pause that follows.
                 let done = rate.work(Timestamp::from_nanos(start), Timestamp::from_nanos(through));
                 prop_assert_eq!(done, work);
                 prop_assert!(through < expected);

@@ -105,7 +105,7 @@ proptest! {
     }
 }
 
-/// Packets that arrive at the same time may come in either order, as they do by other ways.
+/// Packets that arrive at the same time may come in either order, as the other implementation delivers them.
 fn sorted(arrivals: &[(Timestamp, Packet)]) -> Vec<(Timestamp, u64, bool, bool)> {
     let mut all: Vec<_> = arrivals
         .iter()

@@ -90,7 +90,8 @@ pub struct AckSample {
     pub packet: u64,
     /// The delivery rate that it shows.
     pub rate: RateSample,
-    /// The first news after a silence of several probe time-outs. What was lost in it is not counted.
+    /// The first acknowledgement after a blackout of several probe time-outs. Losses of the blackout
+    /// are not counted.
     pub after_blackout: bool,
 }
 

@@ -87,7 +87,7 @@ pub(super) struct Path<C> {
 }
 
 impl<C: Controller> Path<C> {
-    /// A path of `mbps` Mbit/s and `one_way` each way, with a buffer of `bdp` BDP.
+    /// A path of `mbps` Mbit/s and a one-way delay of `one_way`, with a buffer of `bdp` BDP.
     pub(super) fn new(controller: C, mbps: f64, one_way: Duration, bdp: f64) -> Self {
         let rate = mbps * 1e6 / 8.0;
         let start = Timestamp::from_millis(1_000);

@@ -65,7 +65,7 @@ impl HyStart {
         self.is_found
     }
 
-    /// After a timeout slow start begins anew.
+    /// After a timeout slow start begins again.
     pub(super) fn reset(&mut self) {
         *self = Self::default();
     }

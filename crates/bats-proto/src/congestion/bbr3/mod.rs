@@ -215,8 +215,8 @@ impl Bbr3 {
         (self.min_rtt.get() / 8).clamp(Duration::from_millis(4), Duration::from_millis(16))
     }
 
-    /// Whether random loss is told from congestion now: the queue is known to be short, or is the one
-    /// that this flow's own probe makes.
+    /// Whether losses are classified now: the queue is known to be short, or it is the one that this
+    /// flow's own probe builds.
     fn is_credit_open(&self) -> bool {
         if !self.extensions.credit {
             return false;

@@ -7,7 +7,7 @@ use crate::congestion::testing::{PACKET, Path};
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A bulk transfer over 20 Mbit/s, 20 ms each way, a buffer of 2 BDP.
+/// A bulk transfer over 20 Mbit/s, 20 ms one-way delay, a buffer of 2 BDP.
 fn path() -> Path<Bbr3> {
     Path::new(Bbr3::new(40 * MS, PACKET as u16, 1), 20.0, 20 * MS, 2.0)
 }

@@ -53,7 +53,7 @@ impl LongTerm {
         self.lost = interval.lost_total;
     }
 
-    /// True if the policer's rate was used for long enough and probing is to begin anew.
+    /// True if the policer's rate was used for long enough and probing is to begin again.
     pub(super) fn on_ack(&mut self, interval: &Interval) -> bool {
         if self.is_used {
             if interval.is_probing && interval.is_round {
