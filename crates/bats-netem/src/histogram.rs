@@ -21,6 +21,7 @@ pub struct Sojourn {
 }
 
 impl Sojourn {
+    #[inline]
     pub(crate) fn record(&mut self, time: Duration) {
         if time.is_zero() {
             self.zero += 1;
