@@ -46,17 +46,18 @@ pub enum Fate {
     Early,
 }
 
-/// A frame whose transmission has been foreseen at the entrance.
+/// Bytes of a packet that count for the rate at most, 1 GiB: far beyond all that there are.
+const MAX_LEN: usize = 1 << 30;
+
+/// A frame whose transmission has been foreseen at the entrance. There may be many: a long queue
+/// should not take more memory than it needs.
 #[derive(Debug)]
 struct Waiting {
     entered: Timestamp,
-    /// Start and end of the transmission.
-    begins: Timestamp,
+    /// End of the transmission.
     through: Timestamp,
-    bytes: usize,
-    flow: u64,
-    /// Number of its first copy in flight, and how many there are.
-    order: u64,
+    bytes: u32,
+    /// Packets in flight that it has become: 2 with a duplicate, 0 if it is lost.
     copies: u8,
 }
 
@@ -91,6 +92,8 @@ pub struct Link<P> {
     thinner: Thinner<P>,
     /// When the rate has dealt with all that was foreseen.
     busy_until: Timestamp,
+    /// When the last of these was through that no longer waits.
+    idle_from: Timestamp,
     /// Foreseen frames in the order of their transmission.
     waiting: VecDeque<Waiting>,
     queue: Queue<P>,
@@ -127,6 +130,7 @@ impl<P: Payload> Link<P> {
             buckets: Buckets::default(),
             thinner: Thinner::default(),
             busy_until: Timestamp::ZERO,
+            idle_from: Timestamp::ZERO,
             waiting: VecDeque::new(),
             queue: Queue::new(&config.discipline, seed),
             service: None,
@@ -259,8 +263,10 @@ impl<P: Payload> Link<P> {
         while let Some(front) = self.waiting.front()
             && front.through <= now
         {
-            self.sojourn.record(front.begins - front.entered);
-            self.backlog.remove(front.through, front.bytes, &mut self.stats);
+            // It waited for the one before it, if at all.
+            self.sojourn.record(self.idle_from - front.entered);
+            self.idle_from = front.through;
+            self.backlog.remove(front.through, front.bytes as usize, &mut self.stats);
             self.waiting.pop_front();
         }
         self.backlog.account(now, &mut self.stats);
@@ -269,16 +275,18 @@ impl<P: Payload> Link<P> {
     /// Puts foreseen frames into the queue.
     fn enqueue_waiting(&mut self, now: Timestamp) {
         self.busy_until = now;
-        let Some(first) = self.waiting.front() else { return };
-        let mut copies = self.flight.take_back(first.order).into_iter();
+        let count = self.waiting.iter().map(|waiting| u64::from(waiting.copies)).sum();
+        let config = &self.config;
+        let route = |packet: &P| route(config, packet.flow());
+        let mut copies = self.flight.take_back(count, route).into_iter();
         for waiting in core::mem::take(&mut self.waiting) {
             let twin = if waiting.copies > 1 { copies.next() } else { None };
             let copy = if waiting.copies > 0 { copies.next() } else { None };
-            let twin = twin.map(|twin| twin.lag);
+            let twin = twin.map(|(twin, _)| twin.at - waiting.through);
             let (packet, drawn) = match copy {
-                Some(copy) => {
-                    let drawn = Drawn { lag: copy.lag, twin, route: copy.route };
-                    (Some(copy.packet), Some(drawn))
+                Some((copy, route)) => {
+                    let lag = copy.at - waiting.through;
+                    (Some(copy.packet), Some(Drawn { lag, twin, route }))
                 }
                 None => (None, None),
             };
@@ -287,9 +295,9 @@ impl<P: Payload> Link<P> {
             }
             let frame = Frame {
                 is_ect: packet.as_ref().is_some_and(Payload::is_ect),
+                flow: packet.as_ref().map_or(0, Payload::flow),
                 packet,
-                bytes: waiting.bytes,
-                flow: waiting.flow,
+                bytes: waiting.bytes as usize,
                 entered: waiting.entered,
                 drawn,
             };
@@ -297,11 +305,11 @@ impl<P: Payload> Link<P> {
                 self.queue.push(frame);
                 continue;
             }
-            self.sojourn.record(waiting.begins - waiting.entered);
+            self.sojourn.record(self.idle_from - waiting.entered);
             self.service = Some(Service {
                 work: frame.bytes as u128 * WORK_OF_A_BYTE,
                 frame,
-                since: waiting.begins,
+                since: self.idle_from.max(waiting.entered),
                 through: waiting.through,
             });
         }
@@ -351,7 +359,7 @@ impl<P: Payload> Link<P> {
     /// A packet comes to policer and queue.
     fn enter(&mut self, now: Timestamp, packet: P) -> Fate {
         let flow = packet.flow();
-        let bytes = packet.len().saturating_add(self.config.frame_overhead.min(MAX_OVERHEAD));
+        let bytes = packet.len().min(MAX_LEN) + self.config.frame_overhead.min(MAX_OVERHEAD);
         if let Some(policer) = &self.config.policer
             && !self.buckets.admit(policer, now, flow, bytes)
         {
@@ -393,11 +401,10 @@ impl<P: Payload> Link<P> {
         }
         self.mark_by_bytes(&mut packet, flow);
         let Some(rate) = &mut self.rate else { return Fate::Carried };
-        let begins = self.busy_until.max(now);
-        let through = rate.through(begins, bytes as u128 * WORK_OF_A_BYTE);
+        let through = rate.through(self.busy_until.max(now), bytes as u128 * WORK_OF_A_BYTE);
         self.busy_until = through;
         self.backlog.add(bytes, &mut self.stats);
-        let order = self.flight.order() + 1;
+        let before = self.flight.order();
         let fate = if self.config.black_hole {
             self.stats.dropped_black_hole += 1;
             Fate::BlackHole
@@ -413,16 +420,9 @@ impl<P: Payload> Link<P> {
                 }
             }
         };
-        let copies = (self.flight.order() + 1 - order) as u8;
-        self.waiting.push_back(Waiting {
-            entered: now,
-            begins,
-            through,
-            bytes,
-            flow,
-            order,
-            copies,
-        });
+        let copies = (self.flight.order() - before) as u8;
+        // Frames are shorter than 4 GB: see `enter`.
+        self.waiting.push_back(Waiting { entered: now, through, bytes: bytes as u32, copies });
         fate
     }
 
@@ -519,15 +519,7 @@ impl<P: Payload> Link<P> {
         stats.duplicated += u64::from(is_twin);
         let twin = is_twin.then(|| draw_lag(config, flow, rng));
         let lag = draw_lag(config, flow, rng);
-        let classes = config.flow_delays.len() as u64;
-        let route = if config.jitter.is_some_and(|jitter| jitter.reorder) {
-            Route::Free
-        } else if classes > 0 {
-            Route::Class((flow % classes) as usize)
-        } else {
-            Route::InOrder
-        };
-        Ok(Drawn { lag, twin, route })
+        Ok(Drawn { lag, twin, route: route(config, flow) })
     }
 
     /// Sends a packet off whose transmission ends at `through`.
@@ -629,6 +621,17 @@ impl<P: Payload> Link<P> {
         let served = served.map(|through| self.due(through + least));
         let events = [due, served, self.thinner.next()];
         Output::Timeout(events.into_iter().flatten().min())
+    }
+}
+
+/// What a packet of `flow` may overtake.
+fn route(config: &LinkConfig, flow: u64) -> Route {
+    if config.jitter.is_some_and(|jitter| jitter.reorder) {
+        Route::Free
+    } else if config.flow_delays.is_empty() {
+        Route::InOrder
+    } else {
+        Route::Class((flow % config.flow_delays.len() as u64) as usize)
     }
 }
 
