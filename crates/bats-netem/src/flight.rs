@@ -20,10 +20,7 @@ pub(crate) enum Route {
 #[derive(Debug)]
 pub(crate) struct Flying<P> {
     pub(crate) at: Timestamp,
-    pub(crate) order: u64,
-    /// From the end of the transmission to the arrival, had the packet none before it.
-    pub(crate) lag: Duration,
-    pub(crate) route: Route,
+    order: u64,
     pub(crate) packet: P,
 }
 
@@ -73,7 +70,7 @@ impl<P> Flight<P> {
             Route::InOrder => {
                 let last = self.in_order.back().map_or(Timestamp::ZERO, |last| last.at);
                 at = at.max(last);
-                self.in_order.push_back(Flying { at, order, lag, route, packet });
+                self.in_order.push_back(Flying { at, order, packet });
                 return;
             }
             Route::Free => {}
@@ -85,7 +82,7 @@ impl<P> Flight<P> {
                 self.last[class] = at;
             }
         }
-        self.others.push(Reverse(Flying { at, order, lag, route, packet }));
+        self.others.push(Reverse(Flying { at, order, packet }));
     }
 
     /// The number of the packet launched last.
@@ -118,27 +115,34 @@ impl<P> Flight<P> {
         flying.map(|flying| flying.packet)
     }
 
-    /// Takes back all packets from number `order` on, in the order of their numbers.
-    pub(crate) fn take_back(&mut self, order: u64) -> Vec<Flying<P>> {
+    /// Takes back the last `count` packets, in the order of their launch. `route` says which one a
+    /// packet takes that may overtake others.
+    pub(crate) fn take_back(
+        &mut self,
+        count: u64,
+        route: impl Fn(&P) -> Route,
+    ) -> Vec<(Flying<P>, Route)> {
+        let from = (self.order + 1).saturating_sub(count);
         let mut taken = Vec::new();
-        while self.in_order.back().is_some_and(|flying| flying.order >= order) {
-            taken.extend(self.in_order.pop_back());
+        while self.in_order.back().is_some_and(|flying| flying.order >= from) {
+            taken.extend(self.in_order.pop_back().map(|flying| (flying, Route::InOrder)));
         }
         let others = core::mem::take(&mut self.others).into_vec();
         self.last.fill(Timestamp::ZERO);
         for Reverse(flying) in others {
-            if flying.order >= order {
-                taken.push(flying);
+            let route = route(&flying.packet);
+            if flying.order >= from {
+                taken.push((flying, route));
                 continue;
             }
-            if let Route::Class(class) = flying.route
+            if let Route::Class(class) = route
                 && let Some(last) = self.last.get_mut(class)
             {
                 *last = flying.at.max(*last);
             }
             self.others.push(Reverse(flying));
         }
-        taken.sort_unstable_by_key(|flying| flying.order);
+        taken.sort_unstable_by_key(|(flying, _)| flying.order);
         taken
     }
 }

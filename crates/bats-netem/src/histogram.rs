@@ -11,34 +11,34 @@ const BUCKETS: usize = (SUB as usize) * (POWERS as usize + 1);
 
 /// How long frames waited for the rate: from their entrance to the start of their transmission.
 ///
-/// Units are 1.024 us; up to 32 of them are exact, longer times are known to 3 %. 8 KiB at most, none
-/// of them before the first frame has waited.
+/// Units are 1.024 us; up to 32 of them are exact, longer times are known to 3 %. The memory
+/// grows with the longest time, to 4 KiB at most.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sojourn {
-    buckets: Vec<u64>,
+    buckets: Vec<u32>,
     zero: u64,
     max: Duration,
 }
 
 impl Sojourn {
+    #[inline]
     pub(crate) fn record(&mut self, time: Duration) {
         if time.is_zero() {
             self.zero += 1;
             return;
         }
         self.max = self.max.max(time);
-        if self.buckets.is_empty() {
-            self.buckets = vec![0; BUCKETS];
-        }
         let units = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX) >> 10;
-        if let Some(bucket) = self.buckets.get_mut(index(units).min(BUCKETS - 1)) {
-            *bucket += 1;
+        let index = index(units).min(BUCKETS - 1);
+        if index >= self.buckets.len() {
+            self.buckets.resize(index + 1, 0);
         }
+        self.buckets[index] = self.buckets[index].saturating_add(1);
     }
 
-    /// Frames counted.
+    /// Frames counted; a bucket counts 4 billion of them at most.
     pub fn count(&self) -> u64 {
-        self.zero + self.buckets.iter().sum::<u64>()
+        self.zero + self.buckets.iter().map(|&count| u64::from(count)).sum::<u64>()
     }
 
     /// The longest time.
@@ -57,7 +57,7 @@ impl Sojourn {
             return Duration::ZERO;
         }
         for (index, bucket) in self.buckets.iter().enumerate() {
-            seen += bucket;
+            seen += u64::from(*bucket);
             if seen >= rank {
                 return Duration::from_nanos((end(index) << 10) - 1).min(self.max);
             }

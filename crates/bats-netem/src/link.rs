@@ -46,17 +46,18 @@ pub enum Fate {
     Early,
 }
 
-/// A frame whose transmission has been foreseen at the entrance.
+/// Bytes of a packet that count for the rate at most, 1 GiB: far beyond all that there are.
+const MAX_LEN: usize = 1 << 30;
+
+/// A frame whose transmission has been foreseen at the entrance. There may be many: a long queue
+/// should not take more memory than it needs.
 #[derive(Debug)]
 struct Waiting {
     entered: Timestamp,
-    /// Start and end of the transmission.
-    begins: Timestamp,
+    /// End of the transmission.
     through: Timestamp,
-    bytes: usize,
-    flow: u64,
-    /// Number of its first copy in flight, and how many there are.
-    order: u64,
+    bytes: u32,
+    /// Packets in flight that it has become: 2 with a duplicate, 0 if it is lost.
     copies: u8,
 }
 
@@ -91,6 +92,8 @@ pub struct Link<P> {
     thinner: Thinner<P>,
     /// When the rate has dealt with all that was foreseen.
     busy_until: Timestamp,
+    /// When the last of these was through that no longer waits.
+    idle_from: Timestamp,
     /// Foreseen frames in the order of their transmission.
     waiting: VecDeque<Waiting>,
     queue: Queue<P>,
@@ -127,6 +130,7 @@ impl<P: Payload> Link<P> {
             buckets: Buckets::default(),
             thinner: Thinner::default(),
             busy_until: Timestamp::ZERO,
+            idle_from: Timestamp::ZERO,
             waiting: VecDeque::new(),
             queue: Queue::new(&config.discipline, seed),
             service: None,
@@ -160,14 +164,14 @@ impl<P: Payload> Link<P> {
         if !self.waiting.is_empty() && (has_new_rate || !config.is_foreseeable()) {
             self.enqueue_waiting(now);
         }
-        if old_differs(&self.config, &config, |config| config.discipline) {
+        if self.config.discipline != config.discipline {
             let mut queue = Queue::new(&config.discipline, self.seed);
             while let Some(frame) = self.queue.take() {
                 queue.push(frame);
             }
             self.queue = queue;
         }
-        if old_differs(&self.config, &config, |config| config.policer) {
+        if self.config.policer != config.policer {
             self.buckets = Buckets::default();
         }
         let slots = (config.slots, config.epoch);
@@ -259,8 +263,10 @@ impl<P: Payload> Link<P> {
         while let Some(front) = self.waiting.front()
             && front.through <= now
         {
-            self.sojourn.record(front.begins - front.entered);
-            self.backlog.remove(front.through, front.bytes, &mut self.stats);
+            // It waited for the one before it, if at all.
+            self.sojourn.record(self.idle_from - front.entered);
+            self.idle_from = front.through;
+            self.backlog.remove(front.through, front.bytes as usize, &mut self.stats);
             self.waiting.pop_front();
         }
         self.backlog.account(now, &mut self.stats);
@@ -269,16 +275,18 @@ impl<P: Payload> Link<P> {
     /// Puts foreseen frames into the queue.
     fn enqueue_waiting(&mut self, now: Timestamp) {
         self.busy_until = now;
-        let Some(first) = self.waiting.front() else { return };
-        let mut copies = self.flight.take_back(first.order).into_iter();
+        let count = self.waiting.iter().map(|waiting| u64::from(waiting.copies)).sum();
+        let config = &self.config;
+        let route = |packet: &P| route(config, packet.flow());
+        let mut copies = self.flight.take_back(count, route).into_iter();
         for waiting in core::mem::take(&mut self.waiting) {
             let twin = if waiting.copies > 1 { copies.next() } else { None };
             let copy = if waiting.copies > 0 { copies.next() } else { None };
-            let twin = twin.map(|twin| twin.lag);
+            let twin = twin.map(|(twin, _)| twin.at - waiting.through);
             let (packet, drawn) = match copy {
-                Some(copy) => {
-                    let drawn = Drawn { lag: copy.lag, twin, route: copy.route };
-                    (Some(copy.packet), Some(drawn))
+                Some((copy, route)) => {
+                    let lag = copy.at - waiting.through;
+                    (Some(copy.packet), Some(Drawn { lag, twin, route }))
                 }
                 None => (None, None),
             };
@@ -287,9 +295,9 @@ impl<P: Payload> Link<P> {
             }
             let frame = Frame {
                 is_ect: packet.as_ref().is_some_and(Payload::is_ect),
+                flow: packet.as_ref().map_or(0, Payload::flow),
                 packet,
-                bytes: waiting.bytes,
-                flow: waiting.flow,
+                bytes: waiting.bytes as usize,
                 entered: waiting.entered,
                 drawn,
             };
@@ -297,11 +305,11 @@ impl<P: Payload> Link<P> {
                 self.queue.push(frame);
                 continue;
             }
-            self.sojourn.record(waiting.begins - waiting.entered);
+            self.sojourn.record(self.idle_from - waiting.entered);
             self.service = Some(Service {
                 work: frame.bytes as u128 * WORK_OF_A_BYTE,
                 frame,
-                since: waiting.begins,
+                since: self.idle_from.max(waiting.entered),
                 through: waiting.through,
             });
         }
@@ -351,7 +359,7 @@ impl<P: Payload> Link<P> {
     /// A packet comes to policer and queue.
     fn enter(&mut self, now: Timestamp, packet: P) -> Fate {
         let flow = packet.flow();
-        let bytes = packet.len().saturating_add(self.config.frame_overhead.min(MAX_OVERHEAD));
+        let bytes = packet.len().min(MAX_LEN) + self.config.frame_overhead.min(MAX_OVERHEAD);
         if let Some(policer) = &self.config.policer
             && !self.buckets.admit(policer, now, flow, bytes)
         {
@@ -393,11 +401,10 @@ impl<P: Payload> Link<P> {
         }
         self.mark_by_bytes(&mut packet, flow);
         let Some(rate) = &mut self.rate else { return Fate::Carried };
-        let begins = self.busy_until.max(now);
-        let through = rate.through(begins, bytes as u128 * WORK_OF_A_BYTE);
+        let through = rate.through(self.busy_until.max(now), bytes as u128 * WORK_OF_A_BYTE);
         self.busy_until = through;
         self.backlog.add(bytes, &mut self.stats);
-        let order = self.flight.order() + 1;
+        let before = self.flight.order();
         let fate = if self.config.black_hole {
             self.stats.dropped_black_hole += 1;
             Fate::BlackHole
@@ -413,16 +420,9 @@ impl<P: Payload> Link<P> {
                 }
             }
         };
-        let copies = (self.flight.order() + 1 - order) as u8;
-        self.waiting.push_back(Waiting {
-            entered: now,
-            begins,
-            through,
-            bytes,
-            flow,
-            order,
-            copies,
-        });
+        let copies = (self.flight.order() - before) as u8;
+        // Frames are shorter than 4 GB: see `enter`.
+        self.waiting.push_back(Waiting { entered: now, through, bytes: bytes as u32, copies });
         fate
     }
 
@@ -432,10 +432,11 @@ impl<P: Payload> Link<P> {
         let limits = self.limits();
         let is_ect = packet.is_ect();
         let (mut drawn, mut fate) = (None, Fate::Carried);
-        if limits.has_room(&self.backlog, bytes) {
+        let has_room = limits.has_room(&self.backlog, bytes);
+        if has_room {
             self.mark_by_bytes(&mut packet, flow);
         }
-        if self.config.draws_at_entry() && limits.has_room(&self.backlog, bytes) {
+        if has_room && self.config.draws_at_entry() {
             if !self.config.black_hole {
                 match self.decide(now, &mut packet, flow) {
                     Ok(decided) => {
@@ -518,15 +519,7 @@ impl<P: Payload> Link<P> {
         stats.duplicated += u64::from(is_twin);
         let twin = is_twin.then(|| draw_lag(config, flow, rng));
         let lag = draw_lag(config, flow, rng);
-        let classes = config.flow_delays.len() as u64;
-        let route = if config.jitter.is_some_and(|jitter| jitter.reorder) {
-            Route::Free
-        } else if classes > 0 {
-            Route::Class((flow % classes) as usize)
-        } else {
-            Route::InOrder
-        };
-        Ok(Drawn { lag, twin, route })
+        Ok(Drawn { lag, twin, route: route(config, flow) })
     }
 
     /// Sends a packet off whose transmission ends at `through`.
@@ -581,7 +574,12 @@ impl<P: Payload> Link<P> {
     }
 
     /// Does what happens by itself until `now`.
+    #[inline]
     fn advance(&mut self, now: Timestamp) {
+        // Foreseen frames need nothing.
+        if self.service.is_none() && self.thinner.next().is_none() {
+            return;
+        }
         while let Some(at) = self.thinner.next()
             && at <= now
         {
@@ -626,12 +624,15 @@ impl<P: Payload> Link<P> {
     }
 }
 
-fn old_differs<T: PartialEq>(
-    old: &LinkConfig,
-    new: &LinkConfig,
-    field: impl Fn(&LinkConfig) -> T,
-) -> bool {
-    field(old) != field(new)
+/// What a packet of `flow` may overtake.
+fn route(config: &LinkConfig, flow: u64) -> Route {
+    if config.jitter.is_some_and(|jitter| jitter.reorder) {
+        Route::Free
+    } else if config.flow_delays.is_empty() {
+        Route::InOrder
+    } else {
+        Route::Class((flow % config.flow_delays.len() as u64) as usize)
+    }
 }
 
 /// From the end of a transmission to the arrival, without schedules.
@@ -654,125 +655,4 @@ fn draw_lag(config: &LinkConfig, flow: u64, rng: &mut ChaCha8Rng) -> Duration {
     lag
 }
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{Jitter, Loss};
-
-    #[derive(Clone, Debug, PartialEq, Eq)]
-    struct Packet(u64, usize);
-
-    impl Payload for Packet {
-        fn len(&self) -> usize {
-            self.1
-        }
-        fn corrupt(&mut self, _at: usize, flip: u8) {
-            self.0 ^= u64::from(flip) << 32;
-        }
-        fn mark(&mut self) {}
-    }
-
-    /// Sends `count` packets of 958 bytes (1000 with the frame) at `interval` and returns
-    /// arrivals with their times.
-    fn run(
-        config: LinkConfig,
-        count: u64,
-        interval: Duration,
-    ) -> (Vec<(Timestamp, u64)>, LinkStats) {
-        let config = LinkConfig { frame_overhead: 42, ..config };
-        let mut link = Link::new(config, 7);
-        let mut arrivals = Vec::new();
-        let mut now = Timestamp::from_millis(1);
-        let mut drain = |link: &mut Link<Packet>, until: Timestamp| {
-            while let Output::Deliver(packet) = link.poll(until) {
-                arrivals.push((until, packet.0));
-            }
-        };
-        for i in 0..count {
-            link.handle(now, Packet(i, 958));
-            now += interval;
-            drain(&mut link, now);
-        }
-        drain(&mut link, now + Duration::from_secs(100));
-        let stats = link.stats();
-        (arrivals, stats)
-    }
-
-    #[test]
-    fn rate_delay_and_queue() {
-        let mut link = Link::new(
-            LinkConfig {
-                rate_bps: Some(8_000_000),
-                queue_bytes: Some(5_000),
-                delay: Duration::from_millis(10),
-                frame_overhead: 42,
-                ..LinkConfig::default()
-            },
-            1,
-        );
-        let now = Timestamp::from_millis(1);
-        for i in 0..10 {
-            let fate = if i < 5 { Fate::Carried } else { Fate::QueueFull };
-            assert_eq!(link.handle(now, Packet(i, 958)), fate);
-        }
-        // 1000 bytes a millisecond: the first arrives after 1 + 10 ms, five fit the queue.
-        assert_eq!(link.poll(now), Output::Timeout(Some(Timestamp::from_millis(12))));
-        assert_eq!(link.poll(Timestamp::from_millis(12)), Output::Deliver(Packet(0, 958)));
-        assert_eq!(
-            link.poll(Timestamp::from_millis(12)),
-            Output::Timeout(Some(Timestamp::from_millis(13)))
-        );
-        assert_eq!(link.stats().dropped_queue, 5);
-        assert_eq!(link.queue_bytes(Timestamp::from_millis(3)), 3_000);
-    }
-
-    #[test]
-    fn everything_offered_is_accounted_for() {
-        let config = LinkConfig {
-            rate_bps: Some(7_000_000),
-            queue_bytes: Some(20_000),
-            loss: Loss::Iid(0.1),
-            duplicate: 0.05,
-            corrupt: 0.05,
-            jitter: Some(Jitter { amplitude: Duration::from_millis(3), reorder: true }),
-            delay: Duration::from_millis(5),
-            ..LinkConfig::default()
-        };
-        let (arrivals, stats) = run(config, 20_000, Duration::from_millis(1));
-        assert_eq!(stats.offered, 20_000);
-        assert_eq!(
-            stats.offered + stats.duplicated,
-            stats.delivered + stats.dropped_queue + stats.dropped_loss
-        );
-        assert_eq!(arrivals.len() as u64, stats.delivered);
-        assert!(arrivals.windows(2).any(|pair| pair[0].1 & 0xffff_ffff > pair[1].1 & 0xffff_ffff));
-        // 8 Mbit/s offered to 7: one in eight is dropped by the queue.
-        assert!((stats.dropped_queue as f64 / 20_000.0 - 0.125).abs() < 0.01, "{stats:?}");
-        assert!(stats.corrupted > 500);
-    }
-
-    #[test]
-    fn jitter_without_reordering_keeps_the_order() {
-        let config = LinkConfig {
-            delay: Duration::from_millis(5),
-            jitter: Some(Jitter { amplitude: Duration::from_millis(3), reorder: false }),
-            ..LinkConfig::default()
-        };
-        let (arrivals, _) = run(config, 5_000, Duration::from_micros(100));
-        assert!(arrivals.windows(2).all(|pair| pair[0].1 < pair[1].1));
-    }
-
-    #[test]
-    fn mtu_and_black_hole_drop() {
-        let small = LinkConfig { mtu: Some(900), ..LinkConfig::default() };
-        assert_eq!(run(small, 10, Duration::ZERO).1.dropped_mtu, 10);
-        let hole = LinkConfig { black_hole: true, ..LinkConfig::default() };
-        assert_eq!(run(hole, 10, Duration::ZERO).1.dropped_black_hole, 10);
-    }
-
-    #[test]
-    fn same_seed_same_fate() {
-        let config = LinkConfig { loss: Loss::bursts(0.2, 3.0), ..LinkConfig::default() };
-        let a = run(config.clone(), 2_000, Duration::from_micros(10));
-        assert_eq!(a, run(config, 2_000, Duration::from_micros(10)));
-    }
-}
+mod tests;

@@ -126,18 +126,21 @@ pub(crate) struct Backlog {
 
 impl Backlog {
     /// Brings the integral up to `until`.
+    #[inline]
     pub(crate) fn account(&mut self, until: Timestamp, stats: &mut LinkStats) {
         let elapsed = (until - self.since).as_secs_f64();
         stats.queue_byte_seconds += self.bytes as f64 * elapsed;
         self.since = self.since.max(until);
     }
 
+    #[inline]
     pub(crate) fn add(&mut self, bytes: usize, stats: &mut LinkStats) {
         self.bytes = self.bytes.saturating_add(bytes);
         self.packets += 1;
         stats.queue_bytes_max = stats.queue_bytes_max.max(self.bytes);
     }
 
+    #[inline]
     pub(crate) fn remove(&mut self, at: Timestamp, bytes: usize, stats: &mut LinkStats) {
         self.account(at, stats);
         self.bytes = self.bytes.saturating_sub(bytes);

@@ -145,8 +145,13 @@ impl Rate {
 
     /// When `work` is done that begins at `start`, rounded down to nanoseconds; [`Timestamp::MAX`]
     /// for never.
+    #[inline]
     pub(crate) fn through(&mut self, start: Timestamp, work: u128) -> Timestamp {
         let (mut time, mut left) = (start.as_nanos(), work);
+        if self.schedule.is_none() {
+            let nanos = segment::quotient(work, self.current.from);
+            return Timestamp::from_nanos(time.saturating_add(nanos));
+        }
         loop {
             if left == 0 || time == u64::MAX {
                 return Timestamp::from_nanos(time);

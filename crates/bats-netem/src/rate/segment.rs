@@ -67,12 +67,36 @@ impl Segment {
             return from;
         }
         if self.from == self.to {
-            let nanos = work / u128::from(self.from.max(1));
-            return from.saturating_add(u64::try_from(nanos).unwrap_or(u64::MAX));
+            return from.saturating_add(quotient(work, self.from.max(1)));
         }
         let goal = self.done(from) + work;
-        // The last nanosecond at which no more than the goal is done.
-        let (mut low, mut high) = (from, self.end);
+        // The last nanosecond at which no more than the goal is done. It lies close to what floating
+        // point says, and halving finds it from there.
+        let guess = self.guess(from, work).clamp(from, self.end);
+        let (mut low, mut high, mut step) = (from, self.end, 16);
+        if self.done(guess) <= goal {
+            low = guess;
+            while low < high && high - low > step {
+                let next = low + step;
+                if self.done(next) > goal {
+                    high = next - 1;
+                    break;
+                }
+                low = next;
+                step *= 8;
+            }
+        } else {
+            high = guess - 1;
+            while low < high && high - low > step {
+                let next = high - step;
+                if self.done(next) <= goal {
+                    low = next;
+                    break;
+                }
+                high = next - 1;
+                step *= 8;
+            }
+        }
         while low < high {
             let middle = low + (high - low).div_ceil(2);
             if self.done(middle) <= goal {
@@ -82,6 +106,24 @@ impl Segment {
             }
         }
         low
+    }
+
+    /// About when `work` is done that begins at `from`: the root of rate * t + slope * t^2 / 2 = work.
+    fn guess(&self, from: u64, work: u128) -> u64 {
+        let length = (self.end - self.start).max(1) as f64;
+        let slope = (self.to as f64 - self.from as f64) / length;
+        let rate = self.from as f64 + slope * (from - self.start) as f64;
+        let root = (rate * rate + 2.0 * slope * work as f64).max(0.0).sqrt();
+        // Saturates; the quotient is finite but for work of nothing.
+        from.saturating_add((2.0 * work as f64 / (rate + root)) as u64)
+    }
+}
+
+/// Work over rate, rounded down; 64 bits suffice for frames of up to 2 GB and divide faster.
+pub(crate) fn quotient(work: u128, rate: u64) -> u64 {
+    match u64::try_from(work) {
+        Ok(work) => work / rate.max(1),
+        Err(_) => u64::try_from(work / u128::from(rate.max(1))).unwrap_or(u64::MAX),
     }
 }
 
