@@ -212,6 +212,11 @@ impl Control for Copa {
         Some(2.0 * self.window / rtt.max(1e-6))
     }
 
+    fn max_burst(&self) -> u64 {
+        // The authors' sender paces single packets; bursts look like a queue that never empties.
+        1
+    }
+
     fn state(&self) -> &'static str {
         match (self.in_slow_start, self.is_competitive) {
             (true, _) => "slow start",

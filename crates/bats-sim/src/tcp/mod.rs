@@ -126,6 +126,10 @@ pub trait Control: core::fmt::Debug {
     fn pace(&self) -> Option<f64> {
         None
     }
+    /// Segments of a paced burst at most; Linux paces frames of a millisecond of up to 64 KiB.
+    fn max_burst(&self) -> u64 {
+        44
+    }
     /// Whether rate samples of what is sent now are too low by intent (ProbeRTT).
     fn limits_itself(&self) -> bool {
         false

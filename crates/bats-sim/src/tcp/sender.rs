@@ -12,10 +12,9 @@ use super::timers::Timers;
 use super::wire::{Ack, MAX_RANGES, Segment};
 use super::{Control, Progress, SEGMENT};
 
-/// A paced burst lasts a millisecond (Linux `sk_pacing_shift` 10), has two segments (Linux
-/// `tcp_min_tso_segs`) to 44 (64 KiB) where the rate is not very low (Linux `bbr_min_tso_segs`).
+/// A paced burst lasts a millisecond (Linux `sk_pacing_shift` 10) and has two segments at least (Linux
+/// `tcp_min_tso_segs`) where the rate is not very low (Linux `bbr_min_tso_segs`).
 const BURST: Duration = Duration::from_millis(1);
-const MAX_BURST: u64 = 44;
 const MIN_BURST: u64 = 2;
 const SINGLE_BURST_BELOW: f64 = 1_200_000.0 / 8.0 / SEGMENT as f64;
 
@@ -185,7 +184,8 @@ impl Sender {
             self.pacing_credit = now - self.next_paced;
             self.next_paced = now;
             let least = if rate < SINGLE_BURST_BELOW { 1 } else { MIN_BURST };
-            self.burst_left = ((rate * BURST.as_secs_f64()) as u64).clamp(least, MAX_BURST);
+            self.burst_left =
+                ((rate * BURST.as_secs_f64()) as u64).max(least).min(self.control.max_burst());
         }
         self.burst_left -= 1;
         let gap = Duration::from_secs_f64(1.0 / rate.max(0.1));

@@ -47,10 +47,11 @@ impl Sender {
         if is_due(self.timers.reordering) {
             self.on_reordering_timeout(now);
         }
+        if is_due(self.timers.probe) {
+            return self.on_probe_timeout(now);
+        }
         if is_due(self.timers.retransmission) {
             self.on_retransmission_timeout(now);
-        } else if is_due(self.timers.probe) {
-            return self.on_probe_timeout(now);
         }
         None
     }
@@ -136,10 +137,9 @@ impl Sender {
         let outstanding = self.board.next() - self.board.base();
         let delay = if outstanding == 1 { SINGLE_DELAY } else { MIN_DELAY };
         let timeout = self.rtt.smoothed().map_or(INITIAL_PROBE, |rtt| rtt * 2 + delay);
-        let at = now + timeout;
-        if self.timers.retransmission.is_some_and(|limit| at < limit) {
-            self.timers.probe = Some(at);
-        }
+        // A probe takes the place of an earlier timeout.
+        let limit = self.timers.retransmission.unwrap_or(Timestamp::MAX);
+        self.timers.probe = Some((now + timeout).min(limit));
     }
 
     /// Linux `tcp_process_tlp_ack`; true if the probe repaired a loss.
