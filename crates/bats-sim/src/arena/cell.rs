@@ -20,6 +20,8 @@ pub enum Algorithm {
     Cubic,
     /// The model of TCP BBRv1.
     Bbr1,
+    /// The model of Copa.
+    Copa,
 }
 
 impl Algorithm {
@@ -32,6 +34,7 @@ impl Algorithm {
             Self::Reno => "tcp/reno".into(),
             Self::Cubic => "tcp/cubic".into(),
             Self::Bbr1 => "tcp/bbr1".into(),
+            Self::Copa => "tcp/copa".into(),
         }
     }
 }

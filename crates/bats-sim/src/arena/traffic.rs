@@ -85,6 +85,7 @@ impl Active {
             }
             Algorithm::Reno => tcp(Box::<tcp::reno::Reno>::default()),
             Algorithm::Cubic => tcp(Box::<tcp::cubic::Cubic>::default()),
+            Algorithm::Copa => tcp(Box::<tcp::copa::Copa>::default()),
             Algorithm::Bbr1 => tcp(Box::new(tcp::bbr::Bbr::new(seed as usize % 7))),
         }
     }

@@ -24,7 +24,8 @@ pub(crate) struct Arena {
     /// Seeds a cell
     #[arg(long, default_value_t = 5)]
     seeds: u64,
-    /// Algorithms: those of --congestion, tcp/NAME for the same without coding, cubic1, reno1, bbr1
+    /// Algorithms: bbr, bbr3, ltcc, cubic (coded, over BRTP); tcp/NAME for a model of TCP with NAME of
+    /// cubic, reno, bbr1, copa, bbr3, ltcc
     #[arg(long, value_delimiter = ',', default_value = "bbr,bbr3")]
     algorithm: Vec<String>,
     /// Redraw half of the parameters of each cell by this seed
@@ -46,6 +47,7 @@ fn algorithm(name: &str) -> Result<Algorithm, Failure> {
         "tcp/cubic" => Algorithm::Cubic,
         "tcp/reno" => Algorithm::Reno,
         "tcp/bbr1" => Algorithm::Bbr1,
+        "tcp/copa" => Algorithm::Copa,
         other => match other.strip_prefix("tcp/") {
             Some(inner) => Algorithm::Bare(parse(inner)?),
             None => Algorithm::Brtp(parse(other)?),

@@ -96,6 +96,7 @@ pub(super) const COMPETING: &[Entry] = &[
     Entry { name: "C5", title: "Reno, 1 BDP", build: |d| against(d, 1.0, Algorithm::Reno, 1) },
     Entry { name: "C6", title: "BBRv1, 1 BDP", build: |d| against(d, 1.0, Algorithm::Bbr1, 1) },
     Entry { name: "C7", title: "BBRv3, 1 BDP", build: |d| against(d, 1.0, BBR3, 1) },
+    Entry { name: "C8", title: "Copa, 1 BDP", build: |d| against(d, 1.0, Algorithm::Copa, 1) },
     Entry {
         name: "C9",
         title: "CUBIC, 1 BDP, 1 % loss",
