@@ -1,30 +1,60 @@
 use core::time::Duration;
 
-use crate::Loss;
+use bats_types::Timestamp;
 
-/// Variation of the delay.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Jitter {
-    /// Delays lie uniformly within this much below and above the mean.
-    pub amplitude: Duration,
-    /// Whether packets may overtake one another; otherwise an early packet waits for the one
-    /// before it.
-    pub reorder: bool,
-}
+use crate::rate::HIGHEST;
+use crate::{
+    AckThinning, AlternateLoss, ConfigError, Contention, DelaySchedule, Discipline, Fade, Holes,
+    Jitter, Loss, Policer, RateSchedule, Slots,
+};
+
+/// Bytes that an IP packet has beyond its own on Ethernet: header 14, FCS 4, preamble and start of
+/// frame 8, gap 12 (IEEE 802.3). A packet of 1,500 bytes takes the time of 1,538 at an Ethernet's rate.
+pub const ETHERNET_OVERHEAD: usize = 38;
+/// Bytes of the headers of IPv4 and UDP before a UDP payload.
+pub const IPV4_UDP_HEADERS: usize = 28;
+/// Bytes of the headers of IPv6 and UDP before a UDP payload.
+pub const IPV6_UDP_HEADERS: usize = 48;
 
 /// How a link behaves; may change while it runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinkConfig {
-    /// Bits per second of whole frames; `None` for unlimited.
+    /// Bits per second of whole frames; `None` for unlimited. 0 counts as 1 bit/s; see
+    /// `rate_schedule` for a link that stops.
     pub rate_bps: Option<u64>,
-    /// Bytes that wait for the rate at most, drop-tail; `None` for unlimited.
+    /// Instead of `rate_bps`: a rate that changes with time.
+    pub rate_schedule: Option<RateSchedule>,
+    /// Bytes that wait for the rate at most; `None` for unlimited. A frame in transmission counts.
     pub queue_bytes: Option<usize>,
+    /// Frames that wait for the rate at most; `None` for unlimited. A frame in transmission counts.
+    pub queue_packets: Option<usize>,
+    /// How the queue is managed.
+    pub discipline: Discipline,
+    /// A token bucket before the queue.
+    pub policer: Option<Policer>,
+    /// Thinning of acknowledgements before policer and queue.
+    pub thinning: Option<AckThinning>,
     /// One-way delay.
     pub delay: Duration,
+    /// Additional delay that changes with time.
+    pub delay_schedule: Option<DelaySchedule>,
+    /// Additional delay by flow: of flow f, entry f modulo the number of entries. Packets of unlike
+    /// entries overtake one another.
+    pub flow_delays: Vec<Duration>,
     /// Variation of the delay.
     pub jitter: Option<Jitter>,
+    /// Waiting for a shared medium, in addition.
+    pub contention: Option<Contention>,
+    /// Arrivals in batches at slot boundaries.
+    pub slots: Option<Slots>,
     /// Loss, after the queue: lost frames have used the rate.
     pub loss: Loss,
+    /// Another loss model that takes turns with `loss`.
+    pub alternate_loss: Option<AlternateLoss>,
+    /// Times in which nothing passes.
+    pub holes: Option<Holes>,
+    /// Loss that follows the rate.
+    pub fade: Option<Fade>,
     /// Share of packets delivered twice.
     pub duplicate: f64,
     /// Share of packets with one byte changed.
@@ -34,33 +64,199 @@ pub struct LinkConfig {
     /// Nothing passes.
     pub black_hole: bool,
     /// Bytes that a frame has beyond the packet handed in, for the rate: 42 for UDP payload over
-    /// IPv4 and Ethernet.
+    /// IPv4 and Ethernet, 66 ([`IPV4_UDP_HEADERS`] + [`ETHERNET_OVERHEAD`]) with preamble, FCS and gap.
     pub frame_overhead: usize,
-    /// Packets are marked with ECN-CE when more bytes than this wait.
+    /// Packets are marked with ECN-CE at the entrance when more bytes than this wait.
     pub mark_threshold: Option<usize>,
+    /// When schedules, holes, turns and slots begin.
+    pub epoch: Timestamp,
 }
 
 impl Default for LinkConfig {
     fn default() -> Self {
         Self {
             rate_bps: None,
+            rate_schedule: None,
             queue_bytes: None,
+            queue_packets: None,
+            discipline: Discipline::DropTail,
+            policer: None,
+            thinning: None,
             delay: Duration::ZERO,
+            delay_schedule: None,
+            flow_delays: Vec::new(),
             jitter: None,
+            contention: None,
+            slots: None,
             loss: Loss::None,
+            alternate_loss: None,
+            holes: None,
+            fade: None,
             duplicate: 0.0,
             corrupt: 0.0,
             mtu: None,
             black_hole: false,
             frame_overhead: 0,
             mark_threshold: None,
+            epoch: Timestamp::ZERO,
         }
     }
 }
 
+/// More than any frame has; the rest of it does not count.
+pub(crate) const MAX_OVERHEAD: usize = 65_536;
+/// The longest delay that makes sense: an hour.
+const MAX_DELAY: Duration = Duration::from_secs(3_600);
+
 impl LinkConfig {
-    /// The queue that holds `products` bandwidth-delay products of a round trip `rtt`.
-    pub fn queue_for(rate_bps: u64, rtt: Duration, products: f64) -> usize {
-        (rate_bps as f64 / 8.0 * rtt.as_secs_f64() * products) as usize
+    /// The queue that holds `bdps` bandwidth-delay products of a round trip `rtt`.
+    pub fn queue_for(rate_bps: u64, rtt: Duration, bdps: f64) -> usize {
+        (rate_bps as f64 / 8.0 * rtt.as_secs_f64() * bdps) as usize
+    }
+
+    /// A link of a fixed rate in bit/s and a one-way delay.
+    pub fn with_rate(rate_bps: u64, delay: Duration) -> Self {
+        Self { rate_bps: Some(rate_bps), delay, ..Self::default() }
+    }
+
+    /// A link of a changing rate and a one-way delay.
+    pub fn with_schedule(schedule: RateSchedule, delay: Duration) -> Self {
+        Self { rate_schedule: Some(schedule), delay, ..Self::default() }
+    }
+
+    /// The same with a queue of so many bytes and a discipline.
+    #[must_use]
+    pub fn queue(self, bytes: usize, discipline: Discipline) -> Self {
+        Self { queue_bytes: Some(bytes), discipline, ..self }
+    }
+
+    /// The same with a loss.
+    #[must_use]
+    pub fn lossy(self, loss: Loss) -> Self {
+        Self { loss, ..self }
+    }
+
+    /// Checks all settings. A link takes any, and does something sensible with what this refuses.
+    ///
+    /// # Errors
+    /// The first setting that is beyond its range.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let refuse = |field, value: &dyn core::fmt::Debug, allowed| {
+            Err(ConfigError::new(field, format_args!("{value:?}"), allowed))
+        };
+        let share = |p: f64| (0.0..=1.0).contains(&p);
+        if self.rate_bps.is_some_and(|rate| rate > HIGHEST) {
+            return refuse("rate_bps", &self.rate_bps, "at most 17.5 Tbit/s");
+        }
+        self.validate_schedule()?;
+        self.loss.validate()?;
+        if let Some(AlternateLoss { loss, every }) = &self.alternate_loss {
+            loss.validate()?;
+            if every.is_zero() {
+                return refuse("alternate_loss.every", every, "above zero");
+            }
+        }
+        for (field, p) in [("duplicate", self.duplicate), ("corrupt", self.corrupt)] {
+            if !share(p) {
+                return refuse(field, &p, "0 to 1");
+            }
+        }
+        if let Some(fade) = &self.fade
+            && (!share(fade.loss) || fade.low_bps >= fade.high_bps)
+        {
+            return refuse("fade", fade, "a loss of 0 to 1, and low_bps below high_bps");
+        }
+        if let Some(Holes::Periodic { period, length }) = &self.holes
+            && length >= period
+        {
+            return refuse("holes.length", length, "less than the period");
+        }
+        if let Some(Holes::Random { mean_gap, .. }) = &self.holes
+            && mean_gap.is_zero()
+        {
+            return refuse("holes.mean_gap", mean_gap, "above zero");
+        }
+        let jitter = self.jitter.map(|jitter| jitter.amplitude);
+        let delays = self.flow_delays.iter().copied().chain([self.delay]).chain(jitter);
+        if let Some(delay) = delays.max()
+            && delay > MAX_DELAY
+        {
+            return refuse("delay", &delay, "at most an hour");
+        }
+        if let Some(contention) = &self.contention
+            && (!share(contention.long_probability)
+                || !(0.0..=50.0).contains(&contention.long_mean))
+        {
+            return refuse("contention", contention, "a share of 0 to 1 and a mean of 0 to 50");
+        }
+        if self.slots.is_some_and(|slots| slots.interval.is_zero()) {
+            return refuse("slots.interval", &self.slots, "above zero");
+        }
+        if self.thinning.is_some_and(|thinning| thinning.keep_one_of == 0) {
+            return refuse("thinning.keep_one_of", &self.thinning, "1 or more");
+        }
+        if self.frame_overhead > MAX_OVERHEAD {
+            return refuse("frame_overhead", &self.frame_overhead, "at most 65,536");
+        }
+        self.validate_discipline()
+    }
+
+    fn validate_schedule(&self) -> Result<(), ConfigError> {
+        let least = Duration::from_millis(1);
+        match &self.rate_schedule {
+            None | Some(RateSchedule::Pieces(_)) => Ok(()),
+            Some(RateSchedule::Lte(lte)) => {
+                let is_valid = (0.0..1.0).contains(&lte.correlation)
+                    && (0.0..=10.0).contains(&lte.sigma)
+                    && lte.step >= least
+                    && lte.floor_bps <= lte.ceiling_bps;
+                let allowed = "correlation below 1, sigma of 0 to 10, steps of 1 ms and more, and a \
+                               floor below the ceiling";
+                if is_valid { Ok(()) } else { Err(ConfigError::new("rate_schedule", lte, allowed)) }
+            }
+            Some(RateSchedule::Leo(leo)) => {
+                let is_valid = 0.0 <= leo.low && leo.low <= leo.high && leo.period >= least;
+                let allowed = "factors of 0 and more, low up to high, and periods of 1 ms and more";
+                if is_valid { Ok(()) } else { Err(ConfigError::new("rate_schedule", leo, allowed)) }
+            }
+        }
+    }
+
+    fn validate_discipline(&self) -> Result<(), ConfigError> {
+        let codel = |codel: &crate::CoDel| !codel.target.is_zero() && !codel.interval.is_zero();
+        let (is_valid, allowed) = match &self.discipline {
+            Discipline::DropTail | Discipline::StepMark(_) => (true, ""),
+            Discipline::CoDel(config) => (codel(config), "target and interval above zero"),
+            Discipline::FqCoDel(config) => (
+                codel(&config.codel)
+                    && config.quantum >= 256
+                    && (1..=65_536).contains(&config.flows),
+                "target and interval above zero, a quantum of 256 and more, 1 to 65,536 flows",
+            ),
+            Discipline::Pie(config) => (
+                config.update >= Duration::from_micros(100)
+                    && config.alpha.is_finite()
+                    && config.beta.is_finite(),
+                "updates each 100 us and more, alpha and beta finite",
+            ),
+        };
+        if is_valid {
+            Ok(())
+        } else {
+            Err(ConfigError::new("discipline", self.discipline, allowed))
+        }
+    }
+
+    /// Whether chance depends on packets alone, so that it may decide at the entrance.
+    pub(crate) fn draws_at_entry(&self) -> bool {
+        self.discipline == Discipline::DropTail
+            && self.alternate_loss.is_none()
+            && self.holes.is_none()
+            && self.fade.is_none()
+    }
+
+    /// Whether the time at which a packet arrives is known at the entrance.
+    pub(crate) fn is_foreseeable(&self) -> bool {
+        self.draws_at_entry() && self.rate_schedule.is_none() && self.delay_schedule.is_none()
     }
 }

@@ -1,16 +1,47 @@
-//! A link, emulated without sockets, clocks or threads: rate with a FIFO, delay, jitter, loss,
-//! duplication, corruption, MTU, black holes; one direction a [`Link`].
+//! A link, emulated without sockets, clocks or threads; one direction a [`Link`].
+//!
+//! A packet passes, in this order: MTU, acknowledgement thinning, policer, queue with its discipline,
+//! rate (fixed, scheduled, recorded or generated), black hole and loss, corruption, duplication, delay
+//! (fixed, per flow, scheduled, jitter, contention) and slotted arrival. What is not configured costs
+//! nothing.
 //!
 //! The contract is that of the protocol: [`Link::handle`] takes a packet, [`Link::poll`] is asked
 //! until it answers with the time of the next delivery. The same link runs in the simulator and,
-//! in real time, in the laboratory.
+//! in real time, in the laboratory. All that is random follows from a seed.
 #![forbid(unsafe_code)]
 
 mod config;
+mod delay;
+mod error;
+mod flight;
+mod frame;
+mod histogram;
 mod link;
 mod loss;
+mod noise;
+mod payload;
+mod policer;
+mod queue;
+mod rate;
+mod slots;
+mod stats;
+mod thinning;
+mod timed_loss;
 
 pub use bats_types::Timestamp;
-pub use config::{Jitter, LinkConfig};
-pub use link::{Fate, Link, LinkStats, Output, Payload};
+pub use config::{ETHERNET_OVERHEAD, IPV4_UDP_HEADERS, IPV6_UDP_HEADERS, LinkConfig};
+pub use delay::{Contention, DelaySchedule, DelaySteps, Jitter};
+pub use error::ConfigError;
+pub use histogram::Sojourn;
+pub use link::{Fate, Link, Output};
 pub use loss::Loss;
+pub use payload::Payload;
+pub use policer::{MAX_POLICED_FLOWS, Policer};
+pub use queue::{CoDel, Discipline, FqCoDel, Pie, StepMark};
+pub use rate::{
+    LeoRate, LteRate, OPPORTUNITY_BYTES, RatePieces, RateSchedule, Trace, TraceError, TraceProblem,
+};
+pub use slots::Slots;
+pub use stats::{FlowStats, LinkStats, MAX_COUNTED_FLOWS};
+pub use thinning::AckThinning;
+pub use timed_loss::{AlternateLoss, Fade, Holes};

@@ -1,28 +1,23 @@
-use core::cmp::Reverse;
 use core::time::Duration;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::VecDeque;
 
 use bats_types::Timestamp;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::LinkConfig;
+use crate::config::MAX_OVERHEAD;
+use crate::flight::{Flight, Route};
+use crate::frame::{Drawn, Frame};
+use crate::policer::Buckets;
+use crate::queue::{Entry, Limits, Queue};
+use crate::rate::{Rate, WORK_OF_A_BYTE};
+use crate::slots::SlotState;
+use crate::stats::{Backlog, Flows, Reason, Tally};
+use crate::thinning::{Thinned, Thinner};
+use crate::timed_loss::{HoleState, Turns};
+use crate::{FlowStats, LinkConfig, LinkStats, Payload, Sojourn};
 
-/// A packet as the link sees it.
-pub trait Payload: Clone {
-    /// Bytes.
-    fn len(&self) -> usize;
-    /// Changes one byte; `at` is below `len`.
-    fn corrupt(&mut self, at: usize, flip: u8);
-    /// Sets the ECN-CE mark.
-    fn mark(&mut self);
-    /// Whether there are no bytes.
-    fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-}
-
-/// What a link tells its driver.
+/// What a link answers when it is polled.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Output<P> {
     /// A packet arrives.
@@ -34,7 +29,8 @@ pub enum Output<P> {
 /// What became of a packet at a link's entrance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fate {
-    /// It will arrive, perhaps changed or twice.
+    /// It is in transit, perhaps changed or twice. CoDel, FQ-CoDel, thinning and losses that depend on
+    /// the time may still drop it; the counters know.
     Carried,
     /// Dropped because the queue is full.
     QueueFull,
@@ -44,97 +40,109 @@ pub enum Fate {
     TooLong,
     /// Dropped by a black hole.
     BlackHole,
+    /// Dropped by the policer.
+    Policed,
+    /// Dropped by PIE.
+    Early,
 }
 
-/// Counters of a link.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct LinkStats {
-    /// Packets handed in.
-    pub offered: u64,
-    /// Packets delivered, duplicates included.
-    pub delivered: u64,
-    /// Bytes delivered.
-    pub delivered_bytes: u64,
-    /// Dropped because the queue was full.
-    pub dropped_queue: u64,
-    /// Dropped by the loss model.
-    pub dropped_loss: u64,
-    /// Dropped because they were too long.
-    pub dropped_mtu: u64,
-    /// Dropped by a black hole.
-    pub dropped_black_hole: u64,
-    /// Delivered twice.
-    pub duplicated: u64,
-    /// Changed.
-    pub corrupted: u64,
-    /// Marked with ECN-CE.
-    pub marked: u64,
-    /// Integral of the bytes waiting over time, in byte-seconds.
-    pub queue_byte_seconds: f64,
-    /// Most bytes that waited.
-    pub queue_bytes_max: usize,
-}
+/// Bytes of a packet that count for the rate at most, 1 GiB: far beyond all that there are.
+const MAX_LEN: usize = 1 << 30;
 
+/// A frame whose transmission has been foreseen at the entrance. There may be many: a long queue
+/// should not take more memory than it needs.
 #[derive(Debug)]
-struct Flying<P> {
-    at: Timestamp,
-    order: u64,
-    packet: P,
+struct Waiting {
+    entered: Timestamp,
+    /// End of the transmission.
+    through: Timestamp,
+    bytes: u32,
+    /// Packets in flight that it has become: 2 with a duplicate, 0 if it is lost.
+    copies: u8,
 }
 
-impl<P> PartialEq for Flying<P> {
-    fn eq(&self, other: &Self) -> bool {
-        (self.at, self.order) == (other.at, other.order)
-    }
-}
-
-impl<P> Eq for Flying<P> {}
-
-impl<P> PartialOrd for Flying<P> {
-    fn partial_cmp(&self, other: &Self) -> Option<core::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl<P> Ord for Flying<P> {
-    fn cmp(&self, other: &Self) -> core::cmp::Ordering {
-        (self.at, self.order).cmp(&(other.at, other.order))
-    }
+/// The frame that is transmitted.
+#[derive(Debug)]
+struct Service<P> {
+    frame: Frame<P>,
+    /// Work that was left at `since`.
+    work: u128,
+    since: Timestamp,
+    through: Timestamp,
 }
 
 /// One direction of a link.
+///
+/// The queue has two implementations with the same results. As long as all that matters is known
+/// when a packet enters (a fixed rate, first in first out, losses by packet), its arrival is computed
+/// there: one event a packet. Otherwise, and for what waits when the rate changes, frames wait in a
+/// queue, and disciplines, the rate and losses act when a frame's turn comes.
 #[derive(Debug)]
 pub struct Link<P> {
     config: LinkConfig,
+    seed: u64,
     rng: ChaCha8Rng,
-    bad: bool,
-    /// When the rate has dealt with everything handed in.
+    turns: Turns,
+    holes: HoleState,
+    /// `None` for unlimited.
+    rate: Option<Rate>,
+    /// Another view of it, for the loss that follows it.
+    fade_rate: Option<Rate>,
+    buckets: Buckets,
+    thinner: Thinner<P>,
+    /// When the rate has dealt with all that was foreseen.
     busy_until: Timestamp,
-    /// Frames that wait for the rate: when each is through, and its bytes.
-    waiting: VecDeque<(Timestamp, usize)>,
-    waiting_bytes: usize,
-    waiting_since: Timestamp,
-    in_order: VecDeque<Flying<P>>,
-    out_of_order: BinaryHeap<Reverse<Flying<P>>>,
-    order: u64,
+    /// When the last of these was through that no longer waits.
+    idle_from: Timestamp,
+    /// Foreseen frames in the order of their transmission.
+    waiting: VecDeque<Waiting>,
+    queue: Queue<P>,
+    service: Option<Service<P>>,
+    /// No frame in the queue or in service takes less from the end of its transmission to its arrival.
+    least_lag: Duration,
+    backlog: Backlog,
+    flight: Flight<P>,
+    slots: SlotState,
+    last_due: Timestamp,
     stats: LinkStats,
+    flows: Flows,
+    sojourn: Sojourn,
+}
+
+fn rate_of(config: &LinkConfig) -> Option<Rate> {
+    match &config.rate_schedule {
+        Some(schedule) => Some(Rate::scheduled(schedule.clone(), config.epoch)),
+        None => config.rate_bps.map(Rate::fixed),
+    }
 }
 
 impl<P: Payload> Link<P> {
     /// A link whose every random choice follows from `seed`.
     pub fn new(config: LinkConfig, seed: u64) -> Self {
+        let rate = rate_of(&config);
         Self {
-            config,
+            seed,
             rng: ChaCha8Rng::seed_from_u64(seed),
-            bad: false,
+            turns: Turns::default(),
+            holes: HoleState::default(),
+            fade_rate: config.fade.and(rate.clone()),
+            rate,
+            buckets: Buckets::default(),
+            thinner: Thinner::default(),
             busy_until: Timestamp::ZERO,
+            idle_from: Timestamp::ZERO,
             waiting: VecDeque::new(),
-            waiting_bytes: 0,
-            waiting_since: Timestamp::ZERO,
-            in_order: VecDeque::new(),
-            out_of_order: BinaryHeap::new(),
-            order: 0,
+            queue: Queue::new(&config.discipline, seed),
+            service: None,
+            least_lag: Duration::MAX,
+            backlog: Backlog::default(),
+            flight: Flight::default(),
+            slots: SlotState::default(),
+            last_due: Timestamp::ZERO,
             stats: LinkStats::default(),
+            flows: Flows::default(),
+            sojourn: Sojourn::default(),
+            config,
         }
     }
 
@@ -143,11 +151,66 @@ impl<P: Payload> Link<P> {
         &self.config
     }
 
-    /// Changes how it behaves; packets on their way are not affected, those that wait keep the
-    /// time at which the old rate lets them through.
+    /// Changes how it behaves. What waits is transmitted at the new rate from `now` on, also the rest
+    /// of a frame in transmission, and changes to the new discipline. What is behind the rate is not
+    /// affected, nor are the delay and the losses that were decided at the entrance.
     pub fn set_config(&mut self, now: Timestamp, config: LinkConfig) {
+        self.advance(now);
         self.drain(now);
+        let old = &self.config;
+        let has_new_rate = (old.rate_bps, &old.rate_schedule)
+            != (config.rate_bps, &config.rate_schedule)
+            || (old.epoch != config.epoch && config.rate_schedule.is_some());
+        if !self.waiting.is_empty() && (has_new_rate || !config.is_foreseeable()) {
+            self.enqueue_waiting(now);
+        }
+        if self.config.discipline != config.discipline {
+            let mut queue = Queue::new(&config.discipline, self.seed);
+            while let Some(frame) = self.queue.take() {
+                queue.push(frame);
+            }
+            self.queue = queue;
+        }
+        if self.config.policer != config.policer {
+            self.buckets = Buckets::default();
+        }
+        let slots = (config.slots, config.epoch);
+        if (self.config.slots, self.config.epoch) != slots {
+            self.slots = SlotState::default();
+        }
         self.config = config;
+        self.least_lag = self.least_lag.min(self.floor_of_lags());
+        let rate = rate_of(&self.config);
+        self.fade_rate = self.config.fade.and(rate.clone());
+        if has_new_rate {
+            self.change_rate(now, rate);
+        }
+        if self.config.thinning.is_none() {
+            while let Some(packet) = self.thinner.release() {
+                self.enter(now, packet);
+            }
+        }
+    }
+
+    fn change_rate(&mut self, now: Timestamp, rate: Option<Rate>) {
+        if let (Some(service), Some(old)) = (&mut self.service, &mut self.rate) {
+            service.work = service.work.saturating_sub(old.work(service.since, now));
+            service.since = now;
+        }
+        self.rate = rate;
+        if let Some(rate) = &mut self.rate {
+            if let Some(service) = &mut self.service {
+                service.through = rate.through(now, service.work);
+            }
+            return;
+        }
+        // Nothing waits for an unlimited rate.
+        let first = self.service.take().map(|service| service.frame);
+        let rest: Vec<Frame<P>> = core::iter::from_fn(|| self.queue.take()).collect();
+        for frame in first.into_iter().chain(rest) {
+            self.backlog.remove(now, frame.bytes, &mut self.stats);
+            self.depart(now, frame);
+        }
     }
 
     /// Counters.
@@ -155,245 +218,441 @@ impl<P: Payload> Link<P> {
         self.stats
     }
 
+    /// How long frames waited for the rate. What is foreseen is counted by the next
+    /// [`Link::handle`] or [`Link::queue_bytes`] after its transmission.
+    pub fn sojourn(&self) -> &Sojourn {
+        &self.sojourn
+    }
+
+    /// Counters of a flow.
+    pub fn flow_stats(&self, flow: u64) -> FlowStats {
+        self.flows.get(flow)
+    }
+
+    /// Counters of all flows of which a packet was dropped or marked, by their numbers. Those beyond
+    /// [`MAX_COUNTED_FLOWS`](crate::MAX_COUNTED_FLOWS) are in [`Link::other_flows`].
+    pub fn flows(&self) -> impl Iterator<Item = (u64, FlowStats)> {
+        self.flows.iter()
+    }
+
+    /// Counters of the flows that have none of their own.
+    pub fn other_flows(&self) -> FlowStats {
+        self.flows.others()
+    }
+
+    /// When the packet that was delivered last was due: drivers in real time are later.
+    pub fn last_due(&self) -> Timestamp {
+        self.last_due
+    }
+
     /// Bytes that wait for the rate.
     pub fn queue_bytes(&mut self, now: Timestamp) -> usize {
+        self.advance(now);
         self.drain(now);
-        self.waiting_bytes
+        self.backlog.bytes
     }
 
-    /// Removes from the queue what the rate has let through.
+    /// Frames that wait for the rate.
+    pub fn queue_packets(&mut self, now: Timestamp) -> usize {
+        self.queue_bytes(now);
+        self.backlog.packets
+    }
+
+    /// Removes foreseen frames that are through.
     fn drain(&mut self, now: Timestamp) {
-        while let Some(&(through, bytes)) = self.waiting.front()
-            && through <= now
+        while let Some(front) = self.waiting.front()
+            && front.through <= now
         {
-            self.account(through);
-            self.waiting_bytes -= bytes;
+            // It waited for the one before it, if at all.
+            self.sojourn.record(self.idle_from - front.entered);
+            self.idle_from = front.through;
+            self.backlog.remove(front.through, front.bytes as usize, &mut self.stats);
             self.waiting.pop_front();
         }
-        self.account(now);
+        self.backlog.account(now, &mut self.stats);
     }
 
-    fn account(&mut self, until: Timestamp) {
-        let elapsed = (until - self.waiting_since).as_secs_f64();
-        self.stats.queue_byte_seconds += self.waiting_bytes as f64 * elapsed;
-        self.waiting_since = self.waiting_since.max(until);
+    /// Puts foreseen frames into the queue.
+    fn enqueue_waiting(&mut self, now: Timestamp) {
+        self.busy_until = now;
+        let count = self.waiting.iter().map(|waiting| u64::from(waiting.copies)).sum();
+        let config = &self.config;
+        let route = |packet: &P| route(config, packet.flow());
+        let mut copies = self.flight.take_back(count, route).into_iter();
+        for waiting in core::mem::take(&mut self.waiting) {
+            let twin = if waiting.copies > 1 { copies.next() } else { None };
+            let copy = if waiting.copies > 0 { copies.next() } else { None };
+            let twin = twin.map(|(twin, _)| twin.at - waiting.through);
+            let (packet, drawn) = match copy {
+                Some((copy, route)) => {
+                    let lag = copy.at - waiting.through;
+                    (Some(copy.packet), Some(Drawn { lag, twin, route }))
+                }
+                None => (None, None),
+            };
+            if let Some(drawn) = &drawn {
+                self.note_lag(drawn);
+            }
+            let frame = Frame {
+                is_ect: packet.as_ref().is_some_and(Payload::is_ect),
+                flow: packet.as_ref().map_or(0, Payload::flow),
+                packet,
+                bytes: waiting.bytes as usize,
+                entered: waiting.entered,
+                drawn,
+            };
+            if self.service.is_some() {
+                self.queue.push(frame);
+                continue;
+            }
+            self.sojourn.record(self.idle_from - waiting.entered);
+            self.service = Some(Service {
+                work: frame.bytes as u128 * WORK_OF_A_BYTE,
+                frame,
+                since: self.idle_from.max(waiting.entered),
+                through: waiting.through,
+            });
+        }
+    }
+
+    /// No packet takes less than this from the end of its transmission to its arrival.
+    fn floor_of_lags(&self) -> Duration {
+        let jitter = self.config.jitter.map_or(Duration::ZERO, |jitter| jitter.amplitude);
+        self.config.delay.saturating_sub(jitter)
+    }
+
+    fn note_lag(&mut self, drawn: &Drawn) {
+        self.least_lag = self.least_lag.min(drawn.lag).min(drawn.twin.unwrap_or(drawn.lag));
     }
 
     /// Takes a packet at the link's entrance and says what becomes of it.
-    pub fn handle(&mut self, now: Timestamp, mut packet: P) -> Fate {
+    pub fn handle(&mut self, now: Timestamp, packet: P) -> Fate {
         self.stats.offered += 1;
         if self.config.mtu.is_some_and(|mtu| packet.len() > mtu) {
             self.stats.dropped_mtu += 1;
             return Fate::TooLong;
         }
-        let frame = packet.len() + self.config.frame_overhead;
-        let through = match self.config.rate_bps {
-            None => now,
-            Some(rate) => {
-                self.drain(now);
-                if self.config.queue_bytes.is_some_and(|limit| self.waiting_bytes + frame > limit) {
-                    self.stats.dropped_queue += 1;
-                    return Fate::QueueFull;
-                }
-                if self.config.mark_threshold.is_some_and(|limit| self.waiting_bytes > limit) {
-                    self.stats.marked += 1;
-                    packet.mark();
-                }
-                let nanos = frame as u128 * 8_000_000_000 / u128::from(rate.max(1));
-                let through = self.busy_until.max(now) + Duration::from_nanos(nanos as u64);
-                self.busy_until = through;
-                self.waiting.push_back((through, frame));
-                self.waiting_bytes += frame;
-                self.stats.queue_bytes_max = self.stats.queue_bytes_max.max(self.waiting_bytes);
-                through
+        self.advance(now);
+        let Some(thinning) = self.config.thinning else { return self.enter(now, packet) };
+        let flow = packet.flow();
+        if packet.len() > thinning.max_len {
+            if let Some(held) = self.thinner.release_flow(flow) {
+                self.enter(now, held);
             }
-        };
+            return self.enter(now, packet);
+        }
+        match self.thinner.take(&thinning, now, flow, packet) {
+            Thinned::Held { replaced, released } => {
+                self.stats.dropped_thinned += u64::from(replaced);
+                if let Some(released) = released {
+                    self.enter(now, released);
+                }
+                Fate::Carried
+            }
+            Thinned::Pass { packet, replaced } => {
+                self.stats.dropped_thinned += u64::from(replaced);
+                self.enter(now, packet)
+            }
+        }
+    }
+
+    /// A packet comes to policer and queue.
+    fn enter(&mut self, now: Timestamp, packet: P) -> Fate {
+        let flow = packet.flow();
+        let bytes = packet.len().min(MAX_LEN) + self.config.frame_overhead.min(MAX_OVERHEAD);
+        if let Some(policer) = &self.config.policer
+            && !self.buckets.admit(policer, now, flow, bytes)
+        {
+            self.count(now, flow, Reason::Policer);
+            return Fate::Policed;
+        }
+        if self.rate.is_none() {
+            self.enter_unlimited(now, packet, flow)
+        } else if self.service.is_none() && self.queue.is_empty() && self.config.is_foreseeable() {
+            self.enter_foreseen(now, packet, flow, bytes)
+        } else {
+            self.enter_queue(now, packet, flow, bytes)
+        }
+    }
+
+    fn enter_unlimited(&mut self, now: Timestamp, mut packet: P, flow: u64) -> Fate {
         if self.config.black_hole {
             self.stats.dropped_black_hole += 1;
             return Fate::BlackHole;
         }
-        if self.config.loss.draw(&mut self.bad, &mut self.rng) {
-            self.stats.dropped_loss += 1;
-            return Fate::Lost;
+        match self.decide(now, &mut packet, flow) {
+            Ok(drawn) => {
+                self.launch(now, drawn, packet);
+                Fate::Carried
+            }
+            Err(reason) => {
+                self.count(now, flow, reason);
+                Fate::Lost
+            }
         }
-        if self.config.corrupt > 0.0
-            && !packet.is_empty()
-            && self.rng.random::<f64>() < self.config.corrupt
-        {
-            self.stats.corrupted += 1;
-            let at = self.rng.random_range(0..packet.len());
-            packet.corrupt(at, self.rng.random_range(1..=255));
-        }
-        if self.config.duplicate > 0.0 && self.rng.random::<f64>() < self.config.duplicate {
-            self.stats.duplicated += 1;
-            self.fly(through, packet.clone());
-        }
-        self.fly(through, packet);
-        Fate::Carried
     }
 
-    fn fly(&mut self, through: Timestamp, packet: P) {
-        let mut at = through + self.config.delay;
-        let mut reorder = false;
-        if let Some(jitter) = self.config.jitter {
-            let amplitude = jitter.amplitude.as_nanos() as u64;
-            let shift = self.rng.random_range(0..=2 * amplitude);
-            at = (at + Duration::from_nanos(shift)).saturating_sub(jitter.amplitude).max(through);
-            reorder = jitter.reorder;
+    /// All that will happen to the packet is known now.
+    fn enter_foreseen(&mut self, now: Timestamp, mut packet: P, flow: u64, bytes: usize) -> Fate {
+        self.drain(now);
+        if !self.limits().has_room(&self.backlog, bytes) {
+            self.count(now, flow, Reason::Queue);
+            return Fate::QueueFull;
         }
-        self.order += 1;
-        let flying = Flying { at, order: self.order, packet };
-        if reorder {
-            self.out_of_order.push(Reverse(flying));
+        self.mark_by_bytes(&mut packet, flow);
+        let Some(rate) = &mut self.rate else { return Fate::Carried };
+        let through = rate.through(self.busy_until.max(now), bytes as u128 * WORK_OF_A_BYTE);
+        self.busy_until = through;
+        self.backlog.add(bytes, &mut self.stats);
+        let before = self.flight.order();
+        let fate = if self.config.black_hole {
+            self.stats.dropped_black_hole += 1;
+            Fate::BlackHole
         } else {
-            let last = self.in_order.back().map_or(Timestamp::ZERO, |last| last.at);
-            self.in_order.push_back(Flying { at: at.max(last), ..flying });
-        }
-    }
-
-    /// The next packet that has arrived by `now`, or when there will be one.
-    pub fn poll(&mut self, now: Timestamp) -> Output<P> {
-        let first = self.in_order.front().map(|flying| (flying.at, flying.order));
-        let other = self.out_of_order.peek().map(|Reverse(flying)| (flying.at, flying.order));
-        let next = match (first, other) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        };
-        if next.is_none_or(|(at, _)| at > now) {
-            return Output::Timeout(next.map(|(at, _)| at));
-        }
-        let flying = if next == first {
-            self.in_order.pop_front()
-        } else {
-            self.out_of_order.pop().map(|Reverse(flying)| flying)
-        };
-        let Some(flying) = flying else { return Output::Timeout(None) };
-        self.stats.delivered += 1;
-        self.stats.delivered_bytes += flying.packet.len() as u64;
-        Output::Deliver(flying.packet)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{Jitter, Loss};
-
-    #[derive(Clone, Debug, PartialEq, Eq)]
-    struct Packet(u64, usize);
-
-    impl Payload for Packet {
-        fn len(&self) -> usize {
-            self.1
-        }
-        fn corrupt(&mut self, _at: usize, flip: u8) {
-            self.0 ^= u64::from(flip) << 32;
-        }
-        fn mark(&mut self) {}
-    }
-
-    /// Sends `count` packets of 958 bytes (1000 with the frame) at `interval` and returns
-    /// arrivals with their times.
-    fn run(
-        config: LinkConfig,
-        count: u64,
-        interval: Duration,
-    ) -> (Vec<(Timestamp, u64)>, LinkStats) {
-        let config = LinkConfig { frame_overhead: 42, ..config };
-        let mut link = Link::new(config, 7);
-        let mut arrivals = Vec::new();
-        let mut now = Timestamp::from_millis(1);
-        let mut drain = |link: &mut Link<Packet>, until: Timestamp| {
-            while let Output::Deliver(packet) = link.poll(until) {
-                arrivals.push((until, packet.0));
+            match self.decide(through, &mut packet, flow) {
+                Ok(drawn) => {
+                    self.launch(through, drawn, packet);
+                    Fate::Carried
+                }
+                Err(reason) => {
+                    self.count(now, flow, reason);
+                    Fate::Lost
+                }
             }
         };
-        for i in 0..count {
-            link.handle(now, Packet(i, 958));
-            now += interval;
-            drain(&mut link, now);
+        let copies = (self.flight.order() - before) as u8;
+        // Frames are shorter than 4 GB: see `enter`.
+        self.waiting.push_back(Waiting { entered: now, through, bytes: bytes as u32, copies });
+        fate
+    }
+
+    /// The packet's turn will come.
+    fn enter_queue(&mut self, now: Timestamp, mut packet: P, flow: u64, bytes: usize) -> Fate {
+        self.backlog.account(now, &mut self.stats);
+        let limits = self.limits();
+        let is_ect = packet.is_ect();
+        let (mut drawn, mut fate) = (None, Fate::Carried);
+        let has_room = limits.has_room(&self.backlog, bytes);
+        if has_room {
+            self.mark_by_bytes(&mut packet, flow);
         }
-        drain(&mut link, now + Duration::from_secs(100));
-        let stats = link.stats();
-        (arrivals, stats)
-    }
-
-    #[test]
-    fn rate_delay_and_queue() {
-        let mut link = Link::new(
-            LinkConfig {
-                rate_bps: Some(8_000_000),
-                queue_bytes: Some(5_000),
-                delay: Duration::from_millis(10),
-                frame_overhead: 42,
-                ..LinkConfig::default()
-            },
-            1,
-        );
-        let now = Timestamp::from_millis(1);
-        for i in 0..10 {
-            let fate = if i < 5 { Fate::Carried } else { Fate::QueueFull };
-            assert_eq!(link.handle(now, Packet(i, 958)), fate);
+        if has_room && self.config.draws_at_entry() {
+            if !self.config.black_hole {
+                match self.decide(now, &mut packet, flow) {
+                    Ok(decided) => {
+                        self.note_lag(&decided);
+                        drawn = Some(decided);
+                    }
+                    Err(reason) => {
+                        self.count(now, flow, reason);
+                        fate = Fate::Lost;
+                    }
+                }
+            }
+        } else {
+            self.least_lag = self.least_lag.min(self.floor_of_lags());
         }
-        // 1000 bytes a millisecond: the first arrives after 1 + 10 ms, five fit the queue.
-        assert_eq!(link.poll(now), Output::Timeout(Some(Timestamp::from_millis(12))));
-        assert_eq!(link.poll(Timestamp::from_millis(12)), Output::Deliver(Packet(0, 958)));
-        assert_eq!(
-            link.poll(Timestamp::from_millis(12)),
-            Output::Timeout(Some(Timestamp::from_millis(13)))
-        );
-        assert_eq!(link.stats().dropped_queue, 5);
-        assert_eq!(link.queue_bytes(Timestamp::from_millis(3)), 3_000);
-    }
-
-    #[test]
-    fn everything_offered_is_accounted_for() {
-        let config = LinkConfig {
-            rate_bps: Some(7_000_000),
-            queue_bytes: Some(20_000),
-            loss: Loss::Iid(0.1),
-            duplicate: 0.05,
-            corrupt: 0.05,
-            jitter: Some(Jitter { amplitude: Duration::from_millis(3), reorder: true }),
-            delay: Duration::from_millis(5),
-            ..LinkConfig::default()
+        if self.config.black_hole {
+            fate = Fate::BlackHole;
+        }
+        let packet = (fate == Fate::Carried).then_some(packet);
+        let frame = Frame { packet, bytes, flow, is_ect, entered: now, drawn };
+        let Self { queue, stats, flows, backlog, rng, .. } = self;
+        let entry = queue.offer(frame, limits, &mut Tally { now, stats, flows, backlog }, rng);
+        let refused = match entry {
+            Entry::Full => Some((Reason::Queue, Fate::QueueFull)),
+            Entry::Early => Some((Reason::Aqm, Fate::Early)),
+            Entry::Queued | Entry::Dropped => None,
         };
-        let (arrivals, stats) = run(config, 20_000, Duration::from_millis(1));
-        assert_eq!(stats.offered, 20_000);
-        assert_eq!(
-            stats.offered + stats.duplicated,
-            stats.delivered + stats.dropped_queue + stats.dropped_loss
-        );
-        assert_eq!(arrivals.len() as u64, stats.delivered);
-        assert!(arrivals.windows(2).any(|pair| pair[0].1 & 0xffff_ffff > pair[1].1 & 0xffff_ffff));
-        // 8 Mbit/s offered to 7: one in eight is dropped by the queue.
-        assert!((stats.dropped_queue as f64 / 20_000.0 - 0.125).abs() < 0.01, "{stats:?}");
-        assert!(stats.corrupted > 500);
+        if let Some((reason, fate)) = refused {
+            self.count(now, flow, reason);
+            return fate;
+        }
+        self.stats.dropped_black_hole += u64::from(fate == Fate::BlackHole);
+        if self.service.is_none() {
+            self.start_next(now);
+        }
+        if entry == Entry::Dropped && fate == Fate::Carried { Fate::QueueFull } else { fate }
     }
 
-    #[test]
-    fn jitter_without_reordering_keeps_the_order() {
-        let config = LinkConfig {
-            delay: Duration::from_millis(5),
-            jitter: Some(Jitter { amplitude: Duration::from_millis(3), reorder: false }),
-            ..LinkConfig::default()
+    fn limits(&self) -> Limits {
+        Limits { bytes: self.config.queue_bytes, packets: self.config.queue_packets }
+    }
+
+    fn mark_by_bytes(&mut self, packet: &mut P, flow: u64) {
+        if self.config.mark_threshold.is_some_and(|limit| self.backlog.bytes > limit) {
+            self.stats.marked += 1;
+            self.flows.of(flow).marked += 1;
+            packet.mark();
+        }
+    }
+
+    fn count(&mut self, now: Timestamp, flow: u64, reason: Reason) {
+        let Self { stats, flows, backlog, .. } = self;
+        Tally { now, stats, flows, backlog }.count(flow, reason);
+    }
+
+    /// Lets chance decide about a packet that is through at `through`.
+    fn decide(&mut self, through: Timestamp, packet: &mut P, flow: u64) -> Result<Drawn, Reason> {
+        let Self { config, rng, turns, holes, fade_rate, stats, .. } = self;
+        let epoch = config.epoch;
+        if turns.draw(&config.loss, config.alternate_loss.as_ref(), epoch, through, rng) {
+            return Err(Reason::Loss);
+        }
+        if let Some(model) = &config.holes
+            && holes.is_inside(model, epoch, through, !self.seed)
+        {
+            return Err(Reason::Hole);
+        }
+        if let (Some(fade), Some(rate)) = (&config.fade, fade_rate) {
+            let probability = fade.probability(rate.at(through));
+            if probability > 0.0 && rng.random::<f64>() < probability {
+                return Err(Reason::Fade);
+            }
+        }
+        if config.corrupt > 0.0 && !packet.is_empty() && rng.random::<f64>() < config.corrupt {
+            stats.corrupted += 1;
+            let at = rng.random_range(0..packet.len());
+            packet.corrupt(at, rng.random_range(1..=255));
+        }
+        let is_twin = config.duplicate > 0.0 && rng.random::<f64>() < config.duplicate;
+        stats.duplicated += u64::from(is_twin);
+        let twin = is_twin.then(|| draw_lag(config, flow, rng));
+        let lag = draw_lag(config, flow, rng);
+        Ok(Drawn { lag, twin, route: route(config, flow) })
+    }
+
+    /// Sends a packet off whose transmission ends at `through`.
+    fn launch(&mut self, through: Timestamp, drawn: Drawn, packet: P) {
+        let schedule = self.config.delay_schedule.as_ref();
+        let extra = schedule.map_or(Duration::ZERO, |it| it.extra(self.config.epoch, through));
+        if let Some(lag) = drawn.twin {
+            self.flight.launch(through, lag.saturating_add(extra), drawn.route, packet.clone());
+        }
+        self.flight.launch(through, drawn.lag.saturating_add(extra), drawn.route, packet);
+    }
+
+    /// A frame of the queue is through.
+    fn depart(&mut self, at: Timestamp, frame: Frame<P>) {
+        let Frame { packet, flow, drawn, .. } = frame;
+        let Some(mut packet) = packet else { return };
+        let drawn = match drawn {
+            Some(drawn) => Ok(drawn),
+            None => self.decide(at, &mut packet, flow),
         };
-        let (arrivals, _) = run(config, 5_000, Duration::from_micros(100));
-        assert!(arrivals.windows(2).all(|pair| pair[0].1 < pair[1].1));
+        match drawn {
+            Ok(drawn) => self.launch(at, drawn, packet),
+            Err(reason) => self.count(at, flow, reason),
+        }
     }
 
-    #[test]
-    fn mtu_and_black_hole_drop() {
-        let small = LinkConfig { mtu: Some(900), ..LinkConfig::default() };
-        assert_eq!(run(small, 10, Duration::ZERO).1.dropped_mtu, 10);
-        let hole = LinkConfig { black_hole: true, ..LinkConfig::default() };
-        assert_eq!(run(hole, 10, Duration::ZERO).1.dropped_black_hole, 10);
+    /// The next frame of the queue is transmitted from `at` on.
+    fn start_next(&mut self, at: Timestamp) {
+        let Self { queue, stats, flows, backlog, rate: Some(rate), .. } = self else { return };
+        match queue.next(&mut Tally { now: at, stats, flows, backlog }) {
+            Some(frame) => {
+                self.sojourn.record(at - frame.entered);
+                let work = frame.bytes as u128 * WORK_OF_A_BYTE;
+                let through = rate.through(at, work);
+                self.service = Some(Service { frame, work, since: at, through });
+            }
+            None => self.least_lag = Duration::MAX,
+        }
     }
 
-    #[test]
-    fn same_seed_same_fate() {
-        let config = LinkConfig { loss: Loss::bursts(0.2, 3.0), ..LinkConfig::default() };
-        let a = run(config.clone(), 2_000, Duration::from_micros(10));
-        assert_eq!(a, run(config, 2_000, Duration::from_micros(10)));
+    /// Transmits what is through by `now`.
+    fn serve(&mut self, now: Timestamp) {
+        while let Some(service) = self
+            .service
+            .take_if(|service| service.through <= now && service.through < Timestamp::MAX)
+        {
+            let at = service.through;
+            self.backlog.remove(at, service.frame.bytes, &mut self.stats);
+            self.depart(at, service.frame);
+            self.start_next(at);
+        }
+    }
+
+    /// Does what happens by itself until `now`.
+    #[inline]
+    fn advance(&mut self, now: Timestamp) {
+        // Foreseen frames need nothing.
+        if self.service.is_none() && self.thinner.next().is_none() {
+            return;
+        }
+        while let Some(at) = self.thinner.next()
+            && at <= now
+        {
+            self.serve(at);
+            if let Some(packet) = self.thinner.release() {
+                self.enter(at, packet);
+            }
+        }
+        self.serve(now);
+    }
+
+    /// When the packet arrives that would be there at `at` without slots.
+    fn due(&self, at: Timestamp) -> Timestamp {
+        let slots = self.config.slots.as_ref();
+        slots.map_or(at, |slots| self.slots.due(slots, self.config.epoch, at))
+    }
+
+    /// The next packet that has arrived by `now`, or when there will be one. With a discipline or a
+    /// schedule, that may be earlier than the next arrival.
+    pub fn poll(&mut self, now: Timestamp) -> Output<P> {
+        self.advance(now);
+        let flying = self.flight.next();
+        let due = flying.map(|at| self.due(at));
+        if let (Some(at), Some(due)) = (flying, due)
+            && due <= now
+            && let Some(packet) = self.flight.pop()
+        {
+            if let Some(slots) = &self.config.slots {
+                self.slots.take(slots, self.config.epoch, at);
+            }
+            self.last_due = due;
+            self.stats.delivered += 1;
+            self.stats.delivered_bytes += packet.len() as u64;
+            return Output::Deliver(packet);
+        }
+        let least = self.least_lag.min(Duration::from_secs(1 << 32));
+        let served = self.service.as_ref().map(|service| service.through);
+        let served = served.filter(|&through| through < Timestamp::MAX);
+        let served = served.map(|through| self.due(through + least));
+        let events = [due, served, self.thinner.next()];
+        Output::Timeout(events.into_iter().flatten().min())
     }
 }
+
+/// What a packet of `flow` may overtake.
+fn route(config: &LinkConfig, flow: u64) -> Route {
+    if config.jitter.is_some_and(|jitter| jitter.reorder) {
+        Route::Free
+    } else if config.flow_delays.is_empty() {
+        Route::InOrder
+    } else {
+        Route::Class((flow % config.flow_delays.len() as u64) as usize)
+    }
+}
+
+/// From the end of a transmission to the arrival, without schedules.
+fn draw_lag(config: &LinkConfig, flow: u64, rng: &mut ChaCha8Rng) -> Duration {
+    let mut lag = config.delay;
+    if !config.flow_delays.is_empty() {
+        let class = flow % config.flow_delays.len() as u64;
+        lag = lag.saturating_add(config.flow_delays[class as usize]);
+    }
+    if let Some(contention) = &config.contention {
+        lag = lag.saturating_add(contention.draw(rng));
+    }
+    if let Some(jitter) = config.jitter {
+        // A quarter of all time, so that twice of it fits.
+        let amplitude = jitter.amplitude.as_nanos().min(u128::from(u64::MAX / 4)) as u64;
+        let shift = rng.random_range(0..=2 * amplitude);
+        lag = lag.saturating_add(Duration::from_nanos(shift));
+        lag = lag.saturating_sub(Duration::from_nanos(amplitude));
+    }
+    lag
+}
+#[cfg(test)]
+mod tests;

@@ -68,6 +68,10 @@ pub enum CongestionAlgorithm {
     /// Model-based control that tolerates random loss.
     #[default]
     Bbr,
+    /// BBRv3 to the letter of draft-ietf-ccwg-bbr-06: loss above 2 % counts as congestion.
+    Bbr3,
+    /// Loss-tolerant congestion control, experimental: BBRv3 that tells random loss from congestion.
+    Ltcc,
     /// CUBIC (RFC 9438): loss-based, fair to TCP, slow on paths with random loss.
     Cubic,
     /// GCC: delay-based control for real-time traffic; prefers a short queue to full utilisation.

@@ -94,6 +94,8 @@ impl Capture {
             Fate::Lost => vec![comment("dropped by the link: lost")],
             Fate::TooLong => vec![comment("dropped by the link: longer than its MTU")],
             Fate::BlackHole => vec![comment("dropped by the link: black hole")],
+            Fate::Policed => vec![comment("dropped by the link: policer")],
+            Fate::Early => vec![comment("dropped by the link: active queue management")],
         };
         let block = EnhancedPacketBlock {
             interface_id: u32::from(event.from == Host::Server),

@@ -4,6 +4,7 @@
 //! TLS keys in [`resumption`] are the only exception.
 #![forbid(unsafe_code)]
 
+pub mod arena;
 pub mod capture;
 pub mod delay_histogram;
 pub mod fairness;

@@ -46,6 +46,8 @@ enum Command {
     /// Competing flows on one link: BRTP with BRTP and with TCP
     #[command(after_long_help = commands::fairness::LEGEND)]
     Fairness(commands::fairness::Fairness),
+    /// Cells that judge congestion controllers
+    Arena(commands::arena::Arena),
     /// Effect of network faults, each figure with its bound
     #[command(after_long_help = commands::faults::LEGEND)]
     Faults(commands::faults::Faults),
@@ -212,6 +214,7 @@ fn main() -> ExitCode {
         Command::Run(arguments) => run(&arguments),
         Command::Btp(arguments) => commands::btp::run(&arguments),
         Command::Messages(arguments) => commands::messages::run(&arguments),
+        Command::Arena(arguments) => commands::arena::run(&arguments),
         Command::Fairness(arguments) => commands::fairness::run(&arguments),
         Command::Faults(arguments) => commands::faults::run(&arguments),
         Command::Swarm(arguments) => commands::swarm::run(&arguments),

@@ -16,8 +16,8 @@ pub enum Body {
         /// The link changed a byte; UDP's checksum detects that.
         is_corrupted: bool,
     },
-    /// A full segment of the TCP model, identified by its number.
-    Segment(u64),
+    /// A full segment of the TCP model.
+    Segment(tcp::Segment),
     /// An acknowledgement of the TCP model.
     Ack(Ack),
     /// A corrupted segment or acknowledgement of this many bytes; TCP's checksum discards it.
@@ -53,11 +53,15 @@ impl Payload for Body {
     }
 
     fn mark(&mut self) {
-        if let Self::Datagram { ecn, .. } = self
+        if let Self::Datagram { ecn, .. } | Self::Segment(tcp::Segment { ecn, .. }) = self
             && *ecn != 0
         {
             *ecn = 3;
         }
+    }
+
+    fn is_ect(&self) -> bool {
+        matches!(self, Self::Datagram { ecn, .. } | Self::Segment(tcp::Segment { ecn, .. }) if *ecn != 0)
     }
 }
 
@@ -84,6 +88,10 @@ impl<W: Clone> Payload for Packet<W> {
     fn mark(&mut self) {
         self.body.mark();
     }
+
+    fn is_ect(&self) -> bool {
+        self.body.is_ect()
+    }
 }
 
 #[cfg(test)]
@@ -99,7 +107,7 @@ mod tests {
             panic!("{datagram:?}")
         };
         assert_eq!(bytes, [1, 0x82, 3]);
-        for mut body in [Body::Segment(7), Body::Ack(Ack { next: 7, ranges: [None; 4] })] {
+        for mut body in [Body::Segment(tcp::Segment::default()), Body::Ack(Ack::default())] {
             let len = body.len();
             body.corrupt(0, 1);
             assert!(matches!(body, Body::Corrupted(_)) && body.len() == len, "{body:?}");

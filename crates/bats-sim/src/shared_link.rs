@@ -188,7 +188,7 @@ impl<'a> Run<'a> {
                         }
                     }
                 }
-                Some(Active::Tcp(tcp)) => tcp.send(self.now, index, &mut self.links[0]),
+                Some(Active::Tcp(tcp)) => tcp.settle(self.now, index, &mut self.links),
                 None => {}
             }
         }
@@ -215,9 +215,11 @@ impl<'a> Run<'a> {
                 let work = (&mut self.links, &mut self.buffer, &self.message);
                 brtp.drive(self.now, flow, host, work);
             }
-            (Some(Active::Tcp(tcp)), Body::Segment(number)) => {
-                let ack = tcp.receiver.on_segment(number);
-                self.links[1].handle(self.now, Packet { flow, position: (), body: Body::Ack(ack) });
+            (Some(Active::Tcp(tcp)), Body::Segment(segment)) => {
+                if let Some(ack) = tcp.receiver.on_segment(self.now, segment) {
+                    let body = Body::Ack(ack);
+                    self.links[1].handle(self.now, Packet { flow, position: (), body });
+                }
             }
             (Some(Active::Tcp(tcp)), Body::Ack(ack)) => {
                 tcp.sender.on_ack(self.now, &ack);
@@ -235,7 +237,7 @@ impl<'a> Run<'a> {
         });
         let timers = self.flows.iter().flatten().flat_map(|active| match active {
             Active::Brtp(brtp) => brtp.wake_at,
-            Active::Tcp(tcp) => [tcp.sender.next_timer(), None],
+            Active::Tcp(tcp) => [tcp.sender.next_timer(), tcp.receiver.next_timer()],
         });
         links.chain(timers.flatten()).min()
     }
@@ -299,9 +301,16 @@ impl Brtp {
 }
 
 impl Tcp {
+    fn settle(&mut self, now: Timestamp, flow: usize, links: &mut [Link<Packet>; 2]) {
+        if let Some(ack) = self.receiver.poll(now) {
+            links[1].handle(now, Packet { flow, position: (), body: Body::Ack(ack) });
+        }
+        self.send(now, flow, &mut links[0]);
+    }
+
     fn send(&mut self, now: Timestamp, flow: usize, link: &mut Link<Packet>) {
-        while let Some(number) = self.sender.poll(now) {
-            link.handle(now, Packet { flow, position: (), body: Body::Segment(number) });
+        while let Some(segment) = self.sender.poll(now) {
+            link.handle(now, Packet { flow, position: (), body: Body::Segment(segment) });
         }
     }
 }

@@ -40,6 +40,8 @@ impl Trace {
             LinkEventKind::Sent(Fate::Lost) => 3,
             LinkEventKind::Sent(Fate::TooLong) => 4,
             LinkEventKind::Sent(Fate::BlackHole) => 5,
+            LinkEventKind::Sent(Fate::Policed) => 6,
+            LinkEventKind::Sent(Fate::Early) => 7,
         };
         self.pending.extend_from_slice(&time.as_nanos().to_le_bytes());
         self.pending.extend_from_slice(&[ends[0], ends[1], code, ecn]);

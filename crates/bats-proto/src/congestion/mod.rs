@@ -8,26 +8,32 @@ use bats_types::Timestamp;
 use crate::config::CongestionAlgorithm;
 
 mod bbr;
+mod bbr3;
 mod cubic;
 mod fixed;
 mod gcc;
 mod names;
 mod pacer;
+mod rate_sample;
 #[cfg(test)]
 mod testing;
 
 pub use names::UnknownCongestion;
 pub use pacer::Pacer;
+pub use rate_sample::{LostPacket, RateSample, RateSampler, SendState};
 
 /// A controller for a fresh path: `initial_rtt` as the handshake saw it, `packet` bytes of a
-/// full packet.
+/// full packet. `seed` decides what controllers randomise.
 pub fn build(
     algorithm: CongestionAlgorithm,
     initial_rtt: Duration,
     packet: u16,
+    seed: u64,
 ) -> Box<dyn Controller> {
     match algorithm {
         CongestionAlgorithm::Bbr => Box::new(bbr::Bbr::new(initial_rtt, packet)),
+        CongestionAlgorithm::Bbr3 => Box::new(bbr3::Bbr3::new(initial_rtt, packet, seed)),
+        CongestionAlgorithm::Ltcc => Box::new(bbr3::Bbr3::loss_tolerant(initial_rtt, packet, seed)),
         CongestionAlgorithm::Cubic => Box::new(cubic::Cubic::new(initial_rtt, packet)),
         CongestionAlgorithm::Gcc => Box::new(gcc::Gcc::new(initial_rtt, packet)),
         CongestionAlgorithm::FixedRate { bits_per_second } => {
@@ -43,7 +49,7 @@ pub fn build(
 /// `cumulative_sent - previous.cumulative_sent` passed the receiver's clock in
 /// `largest_received_at - previous.largest_received_at`, lost ones included, so neither
 /// acknowledgement loss nor random data loss disturbs the rate.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct AckSample {
     /// Arrival of the acknowledgement.
     pub now: Timestamp,
@@ -80,7 +86,12 @@ pub struct AckSample {
     pub min_rtt: Duration,
     /// Bytes in flight after this acknowledgement.
     pub in_flight: u64,
-    /// The first news after a silence of several probe time-outs. What was lost in it is not counted.
+    /// Bytes of a full packet on the path.
+    pub packet: u64,
+    /// The delivery rate that it shows.
+    pub rate: RateSample,
+    /// The first acknowledgement after a blackout of several probe time-outs. Losses of the blackout
+    /// are not counted.
     pub after_blackout: bool,
 }
 
@@ -88,6 +99,14 @@ pub struct AckSample {
 pub trait Controller: Send + Debug {
     /// A packet of `bytes` was sent; `in_flight` includes it.
     fn on_sent(&mut self, now: Timestamp, bytes: u64, in_flight: u64);
+    /// The window alone kept a packet from being sent.
+    fn on_cwnd_limited(&mut self) {}
+    /// A packet was declared lost; called before [`Self::on_ack`] of the acknowledgement that
+    /// showed it.
+    fn on_lost(&mut self, _now: Timestamp, _packet: &LostPacket) {}
+    /// This many packets that had been declared lost were acknowledged; called before
+    /// [`Self::on_ack`].
+    fn on_spurious_loss(&mut self, _now: Timestamp, _packets: u64) {}
     /// An acknowledgement arrived that newly acknowledged at least one packet.
     fn on_ack(&mut self, sample: &AckSample);
     /// Nothing was heard for a probe time-out; `count` in a row.

@@ -11,7 +11,11 @@ pub struct UnknownCongestion(String);
 
 impl fmt::Display for UnknownCongestion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "'{}' is none of bbr, cubic, gcc, none and fixed:RATE such as fixed:100M", self.0)
+        write!(
+            f,
+            "'{}' is none of bbr, bbr3, ltcc, cubic, gcc, none and fixed:RATE such as fixed:100M",
+            self.0
+        )
     }
 }
 
@@ -39,6 +43,8 @@ impl FromStr for CongestionAlgorithm {
         let unknown = || UnknownCongestion(text.to_owned());
         match text.to_ascii_lowercase().as_str() {
             "bbr" => Ok(Self::Bbr),
+            "bbr3" => Ok(Self::Bbr3),
+            "ltcc" => Ok(Self::Ltcc),
             "cubic" => Ok(Self::Cubic),
             "gcc" => Ok(Self::Gcc),
             "none" => Ok(Self::None),
@@ -56,6 +62,8 @@ impl fmt::Display for CongestionAlgorithm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Bbr => f.write_str("bbr"),
+            Self::Bbr3 => f.write_str("bbr3"),
+            Self::Ltcc => f.write_str("ltcc"),
             Self::Cubic => f.write_str("cubic"),
             Self::Gcc => f.write_str("gcc"),
             Self::None => f.write_str("none"),
@@ -73,6 +81,8 @@ mod tests {
         let fixed = CongestionAlgorithm::FixedRate { bits_per_second: 25_000_000 };
         for (text, algorithm) in [
             ("bbr", CongestionAlgorithm::Bbr),
+            ("bbr3", CongestionAlgorithm::Bbr3),
+            ("ltcc", CongestionAlgorithm::Ltcc),
             ("cubic", CongestionAlgorithm::Cubic),
             ("gcc", CongestionAlgorithm::Gcc),
             ("none", CongestionAlgorithm::None),

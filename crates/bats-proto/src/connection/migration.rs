@@ -8,10 +8,9 @@ use bats_types::Timestamp;
 use rand::Rng;
 
 use super::{Connection, MAX_ACK_DELAY, Role};
-use crate::congestion;
 use crate::endpoint::Transmit;
 use crate::link::loss::LossEstimator;
-use crate::link::mtu::{BASE_UDP_PAYLOAD, MtuDiscovery};
+use crate::link::mtu::MtuDiscovery;
 use crate::link::rtt::RttEstimator;
 use crate::link::sent::Contents;
 use crate::wire::frame::{self, Frame};
@@ -201,8 +200,7 @@ impl Connection {
             self.rtt = RttEstimator::new(rtt);
             self.sent.loss = LossEstimator::default();
             self.mtu = MtuDiscovery::new(self.max_udp_payload);
-            let algorithm = self.algorithm();
-            self.controller = congestion::build(algorithm, rtt, BASE_UDP_PAYLOAD);
+            self.controller = self.new_controller();
             // Round trips are counted by bytes sent on the connection, earlier ones included.
             self.controller.on_sent(now, self.sent.bytes_sent(), 0);
         }

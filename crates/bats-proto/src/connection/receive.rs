@@ -347,7 +347,7 @@ impl Connection {
     }
 
     fn handle_ack(&mut self, now: Timestamp, header: AckHeader, ranges: &[(u64, u64)]) {
-        let outcome = match self.sent.on_ack(ranges, self.rtt.min()) {
+        let outcome = match self.sent.on_ack(now, ranges, self.rtt.min()) {
             Ok(outcome) => outcome,
             Err(violation) => return self.on_protocol_violation(now, &violation.to_string()),
         };
@@ -379,7 +379,12 @@ impl Connection {
             let lost = self.sent.end_blackout();
             self.on_losses(now, &lost);
         }
-        let losses = self.sent.detect_losses(self.rtt.min(), self.rtt.smoothed() * 2);
+        if outcome.spurious_packets > 0 {
+            self.controller.on_spurious_loss(now, outcome.spurious_packets);
+        }
+        let losses = self.sent.detect_losses(self.rtt.min(), self.rtt.smoothed() * 2, |packet| {
+            self.controller.on_lost(now, packet)
+        });
         self.on_losses(now, &losses);
         self.sent.loss.set_window(
             self.controller.bandwidth() / 1200 * self.rtt.smoothed().as_millis() as u64 / 500,
@@ -395,7 +400,10 @@ impl Connection {
         pending.ce_packets += header.ce_count.saturating_sub(self.ce_reported);
         self.ce_reported = self.ce_reported.max(header.ce_count);
         // The frame gives the arrival time of its largest packet only.
-        if is_newest && pending.acked_packets > 0 {
+        if is_newest
+            && pending.acked_packets > 0
+            && let Some(rate) = self.sent.rate_sample(Some(header.received_at), self.rtt.min())
+        {
             let pending = core::mem::take(pending);
             self.controller.on_ack(&AckSample {
                 now,
@@ -415,6 +423,8 @@ impl Connection {
                 smoothed_rtt: self.rtt.smoothed(),
                 min_rtt: self.rtt.min(),
                 in_flight: self.sent.bytes_in_flight(),
+                packet: u64::from(self.mtu.current()),
+                rate,
                 after_blackout: pending.after_blackout,
             });
         }

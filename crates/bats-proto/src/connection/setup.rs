@@ -25,7 +25,7 @@ use super::timers::Timers;
 use super::zero_rtt::ZeroRtt;
 use super::{Connection, Counters, PendingSample, Role};
 use crate::config::{CongestionAlgorithm, Mode, TransportConfig};
-use crate::congestion::{self, Pacer};
+use crate::congestion::{self, Controller, Pacer};
 use crate::error::CloseReason;
 use crate::event::Event;
 use crate::flow::{
@@ -138,6 +138,7 @@ impl Connection {
                 setup.config.congestion,
                 setup.config.initial_rtt,
                 BASE_UDP_PAYLOAD,
+                0,
             ),
             pacer: Pacer::new(u64::MAX),
             pending_sample: PendingSample::default(),
@@ -255,6 +256,12 @@ impl Connection {
         }
     }
 
+    /// A controller for a path about which only the round-trip time is known.
+    pub(super) fn new_controller(&self) -> Box<dyn Controller> {
+        let seed = u64::from(u32::from_le_bytes(self.local_cid));
+        congestion::build(self.algorithm(), self.rtt.smoothed(), BASE_UDP_PAYLOAD, seed)
+    }
+
     /// The congestion controller for the connection's mode.
     pub(super) fn algorithm(&self) -> CongestionAlgorithm {
         match self.mode.unwrap_or_default() {
@@ -369,8 +376,7 @@ impl Connection {
         self.mtu = MtuDiscovery::new(max_payload);
         self.idle_timeout = self.config.idle_timeout.min(peer.idle_timeout);
         (self.mode, self.max_udp_payload) = (Some(mode), max_payload);
-        let (algorithm, rtt) = (self.algorithm(), self.rtt.smoothed());
-        self.controller = congestion::build(algorithm, rtt, BASE_UDP_PAYLOAD);
+        self.controller = self.new_controller();
         self.streams = Some(self.streams_for(mode, peer, max_symbol_size));
         self.state.establish();
         self.last_received_at = now;

@@ -431,6 +431,7 @@ impl Connection {
             if self.probes_allowed == 0 {
                 let in_flight = self.sent.bytes_in_window() + packet_bound as u64;
                 if in_flight > self.controller.window() {
+                    self.controller.on_cwnd_limited();
                     break;
                 }
                 if let Some(at) = self.pacer.next_send_time(now, packet_bound as u64)

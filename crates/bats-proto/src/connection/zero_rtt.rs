@@ -7,9 +7,7 @@ use bytes::Bytes;
 
 use super::{Connection, MAX_DEADLINE, Role, setup::receive_budget};
 use crate::config::Mode;
-use crate::congestion;
 use crate::error::SendError;
-use crate::link::mtu::BASE_UDP_PAYLOAD;
 
 /// Bytes sent to an unvalidated address per byte received from it (RFC 9000, section 8).
 pub(super) const AMPLIFICATION: u64 = 3;
@@ -132,8 +130,7 @@ impl Connection {
         self.close_early_data();
         if let Some(rtt) = self.handshake.rtt_sample() {
             self.rtt.on_sample(now, rtt, Duration::ZERO);
-            let (algorithm, rtt) = (self.algorithm(), self.rtt.smoothed());
-            self.controller = congestion::build(algorithm, rtt, BASE_UDP_PAYLOAD);
+            self.controller = self.new_controller();
             self.controller.on_sent(now, self.sent.bytes_sent(), 0);
         }
         self.control.handshake_done = true;

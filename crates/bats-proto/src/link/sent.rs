@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use bats_types::Timestamp;
 
 use super::loss::LossEstimator;
+use crate::congestion::{LostPacket, RateSample, RateSampler, SendState};
 
 /// Least reordering window.
 const MIN_REORDERING_WINDOW: Duration = Duration::from_millis(1);
@@ -67,6 +68,7 @@ struct SentPacket {
     ack_eliciting: bool,
     app_limited: bool,
     contents: Contents,
+    state: SendState,
 }
 
 impl SentPacket {
@@ -102,6 +104,8 @@ pub struct AckOutcome {
     pub handshake_done_acked: bool,
     /// An END frame was acknowledged.
     pub end_acked: bool,
+    /// Packets among them that had been declared lost.
+    pub spurious_packets: u64,
 }
 
 /// The largest newly acknowledged packet.
@@ -171,6 +175,9 @@ pub struct SentPackets {
     next_skip: u64,
     skip_interval: u64,
     last_eliciting_at: Timestamp,
+    sampler: RateSampler,
+    /// The last packet whose fate became known was lost.
+    last_resolved_lost: bool,
     /// Packets declared lost that were acknowledged later.
     pub spurious: u64,
     /// Packets declared lost.
@@ -203,6 +210,8 @@ impl SentPackets {
             next_skip: 8 + skip_phase % INITIAL_SKIP_INTERVAL,
             skip_interval: INITIAL_SKIP_INTERVAL,
             last_eliciting_at: Timestamp::ZERO,
+            sampler: RateSampler::default(),
+            last_resolved_lost: false,
             spurious: 0,
             lost: 0,
             loss: LossEstimator::default(),
@@ -224,6 +233,7 @@ impl SentPackets {
             ack_eliciting: false,
             app_limited: false,
             contents: Contents::default(),
+            state: SendState::default(),
         });
         self.skip_interval = (self.skip_interval * 2).min(MAX_SKIP_INTERVAL);
         self.next_skip = pn + 1 + self.skip_interval / 2 + random % self.skip_interval;
@@ -245,6 +255,7 @@ impl SentPackets {
         contents: Contents,
     ) {
         self.cumulative_bytes += size as u64;
+        let is_idle = self.in_flight == 0;
         if ack_eliciting {
             self.in_flight += size as u64;
             self.eliciting_in_flight += 1;
@@ -253,6 +264,10 @@ impl SentPackets {
                 self.last_eliciting_at = now;
                 self.data_in_flight += size as u64;
             }
+        }
+        let state = self.sampler.on_sent(now, self.in_flight, is_idle);
+        if app_limited {
+            self.sampler.mark_app_limited(self.in_flight);
         }
 
         self.packets.push_back(SentPacket {
@@ -263,6 +278,7 @@ impl SentPackets {
             ack_eliciting,
             app_limited,
             contents,
+            state,
         });
         while self.packets.len() > MAX_TRACKED {
             self.drop_oldest();
@@ -321,6 +337,7 @@ impl SentPackets {
     /// Takes the ranges of an acknowledgement, newest first, (first, last) inclusive.
     pub fn on_ack(
         &mut self,
+        now: Timestamp,
         ranges: &[(u64, u64)],
         min_rtt: Duration,
     ) -> Result<AckOutcome, AckViolation> {
@@ -351,6 +368,10 @@ impl SentPackets {
                     // Lost MTU probes are not counted as losses.
                     Fate::Lost if packet.contents.mtu_probe => {}
                     Fate::Lost => {
+                        if packet.ack_eliciting {
+                            self.sampler.on_spurious(u64::from(packet.size));
+                        }
+                        outcome.spurious_packets += 1;
                         self.spurious += 1;
                         self.loss.on_spurious();
                         self.reordering =
@@ -362,6 +383,8 @@ impl SentPackets {
                     self.large_acked_sent_at = self.large_acked_sent_at.max(packet.sent_at);
                 }
                 if packet.ack_eliciting {
+                    let bytes = u64::from(packet.size);
+                    self.sampler.on_delivered(now, bytes, packet.sent_at, packet.state);
                     outcome.acked_bytes += u64::from(packet.size);
                     self.acked_bytes += u64::from(packet.size);
                     outcome.acked_packets += 1;
@@ -433,8 +456,14 @@ impl SentPackets {
     }
 
     /// Declares packets lost by time (RACK, RFC 8985) and drops settled ones. Lost packets are kept
-    /// for `forget_after`, to detect spurious losses.
-    pub fn detect_losses(&mut self, min_rtt: Duration, retain_for: Duration) -> LossOutcome {
+    /// for `retain_for`, to detect spurious losses. `on_lost` is called with each ack-eliciting packet
+    /// that is lost.
+    pub fn detect_losses(
+        &mut self,
+        min_rtt: Duration,
+        retain_for: Duration,
+        mut on_lost: impl FnMut(&LostPacket),
+    ) -> LossOutcome {
         let mut outcome = LossOutcome::default();
         let Some(largest_acked) = self.largest_acked else { return outcome };
         let threshold = self.largest_acked_sent_at.saturating_sub(self.reordering_window(min_rtt));
@@ -445,6 +474,10 @@ impl SentPackets {
             if packet.sent_at > threshold {
                 break;
             }
+            let is_run = self.last_resolved_lost;
+            if packet.fate != Fate::Skipped {
+                self.last_resolved_lost = packet.fate != Fate::Acknowledged;
+            }
             match packet.fate {
                 Fate::InFlight => {
                     packet.fate = Fate::Lost;
@@ -452,6 +485,17 @@ impl SentPackets {
                         self.in_flight -= u64::from(packet.size);
                         self.data_in_flight -= packet.data_bytes();
                         self.eliciting_in_flight -= 1;
+                    }
+                    if !packet.contents.mtu_probe && packet.ack_eliciting {
+                        let bytes = u64::from(packet.size);
+                        self.sampler.on_lost(bytes);
+                        on_lost(&LostPacket {
+                            bytes,
+                            sent_at: packet.sent_at,
+                            continues_run: is_run,
+                            lost_since_sent: self.sampler.lost().saturating_sub(packet.state.lost),
+                            state: packet.state,
+                        });
                     }
                     if !packet.contents.mtu_probe {
                         self.lost += 1;
@@ -507,6 +551,16 @@ impl SentPackets {
         eliciting.map(|packet| packet.sent_at).nth(count.checked_sub(1)?)
     }
 
+    /// The delivery rate sample of the acknowledgement that [`Self::on_ack`] processed last;
+    /// `received_at` is the arrival of its newest packet on the receiver's clock.
+    pub fn rate_sample(
+        &mut self,
+        received_at: Option<Timestamp>,
+        min_rtt: Duration,
+    ) -> Option<RateSample> {
+        self.sampler.sample(received_at, min_rtt)
+    }
+
     /// Number of tracked packets.
     pub fn packets_tracked(&self) -> usize {
         self.packets.len()
@@ -520,6 +574,7 @@ mod tests {
     use super::*;
 
     const RTT: Duration = Duration::from_millis(16);
+    const NOW: Timestamp = Timestamp::from_millis(1_000);
 
     fn send(sent: &mut SentPackets, ms: u64) -> u64 {
         let now = Timestamp::from_millis(ms);
@@ -533,7 +588,7 @@ mod tests {
         let mut sent = SentPackets::new(0);
         let numbers: Vec<u64> = (0..20).map(|ms| send(&mut sent, ms)).collect();
         assert_eq!(sent.unanswered(1), None, "before the first acknowledgement");
-        sent.on_ack(&[(numbers[9], numbers[9])], RTT).unwrap();
+        sent.on_ack(NOW, &[(numbers[9], numbers[9])], RTT).unwrap();
         let at = |ms| Some(Timestamp::from_millis(ms));
         assert_eq!((sent.unanswered(1), sent.unanswered(10)), (at(10), at(19)));
         assert_eq!((sent.unanswered(11), sent.unanswered(0)), (None, None));
@@ -541,7 +596,7 @@ mod tests {
         let plain = sent.next_number(Timestamp::from_millis(20), 20);
         sent.on_sent(Timestamp::from_millis(20), 100, false, false, Contents::default());
         assert_eq!(sent.unanswered(11), None);
-        sent.on_ack(&[(plain, plain)], RTT).unwrap();
+        sent.on_ack(NOW, &[(plain, plain)], RTT).unwrap();
         assert_eq!(sent.unanswered(1), None);
     }
 
@@ -559,9 +614,13 @@ mod tests {
                 sent.on_sent(now, size, true, false, Contents::default());
             }
             sent.largest_acked_sent_at = Timestamp::from_millis(1_000);
-            sent.on_ack(&[(last, last)], RTT).unwrap();
+            sent.on_ack(NOW, &[(last, last)], RTT).unwrap();
             sent.largest_acked_sent_at = Timestamp::from_millis(1_000);
-            assert_eq!(sent.detect_losses(RTT, 10 * RTT).large_lost, expected, "{last_size}");
+            assert_eq!(
+                sent.detect_losses(RTT, 10 * RTT, |_| {}).large_lost,
+                expected,
+                "{last_size}"
+            );
         }
     }
 
@@ -581,8 +640,8 @@ mod tests {
         assert_eq!(sent.bytes_in_window(), sent.bytes_in_flight());
         assert_eq!(sent.bytes_in_flight(), 30 * 1_400 + 1_000);
         // One of the probes passes, the others are lost.
-        sent.on_ack(&[(last, last), (3, 3)], RTT).unwrap();
-        let outcome = sent.detect_losses(RTT, 10 * RTT);
+        sent.on_ack(NOW, &[(last, last), (3, 3)], RTT).unwrap();
+        let outcome = sent.detect_losses(RTT, 10 * RTT, |_| {});
         assert_eq!((sent.bytes_in_flight(), sent.expects_ack()), (0, false));
         assert_eq!(outcome.lost_packets, 0, "lost probes do not count as losses");
     }
@@ -591,12 +650,12 @@ mod tests {
     fn late_packets_are_declared_lost_and_counted_as_spurious_on_arrival() {
         let mut sent = SentPackets::new(1000);
         (0..10).for_each(|i| assert_eq!(send(&mut sent, i), i));
-        sent.on_ack(&[(9, 9), (0, 3)], RTT).unwrap();
-        let outcome = sent.detect_losses(RTT, 10 * RTT);
+        sent.on_ack(NOW, &[(9, 9), (0, 3)], RTT).unwrap();
+        let outcome = sent.detect_losses(RTT, 10 * RTT, |_| {});
         // Packet 9 was sent at 9 ms; packets 4 to 8 were sent at least 1 ms earlier.
         assert_eq!(outcome.lost_packets, 5);
         assert_eq!(sent.bytes_in_flight(), 0);
-        let late = sent.on_ack(&[(8, 9)], RTT).unwrap();
+        let late = sent.on_ack(NOW, &[(8, 9)], RTT).unwrap();
         assert_eq!((late.acked_packets, sent.spurious), (1, 1));
         assert_eq!(sent.loss.losses(), 4);
     }
@@ -605,7 +664,7 @@ mod tests {
     fn acknowledging_an_unsent_packet_is_a_violation() {
         let mut sent = SentPackets::new(0);
         send(&mut sent, 0);
-        assert_eq!(sent.on_ack(&[(1, 1)], RTT).unwrap_err(), AckViolation::NotSent(1));
+        assert_eq!(sent.on_ack(NOW, &[(1, 1)], RTT).unwrap_err(), AckViolation::NotSent(1));
     }
 
     #[test]
@@ -616,7 +675,7 @@ mod tests {
             last = send(&mut sent, i);
         }
         assert!(last > 199, "numbers are skipped");
-        assert!(matches!(sent.on_ack(&[(0, last)], RTT), Err(AckViolation::Skipped(_))));
+        assert!(matches!(sent.on_ack(NOW, &[(0, last)], RTT), Err(AckViolation::Skipped(_))));
     }
 
     #[test]
@@ -629,8 +688,8 @@ mod tests {
         let in_flight = sent.packets.iter().filter(|p| p.fate == Fate::InFlight).count();
         assert_eq!(sent.bytes_in_flight(), in_flight as u64 * 1000);
         let last = sent.peek_next() - 1;
-        sent.on_ack(&[(last, last), (0, 10)], RTT).unwrap();
-        sent.detect_losses(RTT, RTT);
+        sent.on_ack(NOW, &[(last, last), (0, 10)], RTT).unwrap();
+        sent.detect_losses(RTT, RTT, |_| {});
         assert!(sent.bytes_in_flight() < 100 * 1000, "all but the last millisecond is lost");
     }
 
@@ -648,9 +707,9 @@ mod tests {
                 let last = first + len;
                 let valid: Vec<u64> = (first..=last).filter(|pn| real.contains(pn)).collect();
                 for pn in valid.iter().rev() {
-                    sent.on_ack(&[(*pn, *pn)], RTT).unwrap();
+                    sent.on_ack(NOW, &[(*pn, *pn)], RTT).unwrap();
                 }
-                now_lost += sent.detect_losses(RTT, Duration::from_secs(100)).lost_packets;
+                now_lost += sent.detect_losses(RTT, Duration::from_secs(100), |_| {}).lost_packets;
                 let in_flight = sent.packets.iter().filter(|p| p.fate == Fate::InFlight).count() as u64;
                 prop_assert_eq!(sent.bytes_in_flight(), in_flight * 1000);
             }

@@ -1,5 +1,6 @@
 //! The commands with tables of their own; `matrix` and `run` are in `main.rs`.
 
+pub(crate) mod arena;
 pub(crate) mod btp;
 pub(crate) mod fairness;
 pub(crate) mod faults;

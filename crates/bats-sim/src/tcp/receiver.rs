@@ -1,58 +1,157 @@
-//! The receiver of the TCP model.
+use core::time::Duration;
+use std::collections::{BTreeMap, VecDeque};
 
-use std::collections::BTreeMap;
+use bats_types::Timestamp;
 
-/// An acknowledgement with selective ranges (RFC 2018).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ack {
-    /// Number of the first missing segment.
-    pub next: u64,
-    /// Ranges [first, end) of later segments that arrived; the most recently extended one first.
-    pub ranges: [Option<(u64, u64)>; 4],
-}
+use super::wire::{Ack, MAX_RANGES, Segment};
 
-/// The receiver.
-#[derive(Debug, Default)]
+/// Delay of an acknowledgement (Linux `TCP_ATO_MIN`).
+const DELAYED_ACK: Duration = Duration::from_millis(40);
+/// Segments acknowledged at once at the start and after a duplicate (Linux `TCP_MAX_QUICKACKS`).
+const MAX_QUICK_ACKS: u32 = 16;
+/// Segments acknowledged at once after a CE mark (Linux `__tcp_ecn_check_ce`).
+const CE_QUICK_ACKS: u32 = 2;
+/// Segments that one acknowledgement covers at most (RFC 5681 section 4.2).
+const ACK_EVERY: u64 = 2;
+
+/// The receiver: delayed acknowledgements as in Linux `__tcp_ack_snd_check`, SACK (RFC 2018), DSACK
+/// (RFC 2883), timestamps (RFC 7323) and ECN (RFC 3168).
+///
+/// Not modelled: SACK compression, receive offload (GRO) and the receive window.
+#[derive(Debug)]
 pub struct Receiver {
     next: u64,
-    /// Ranges [first, end) beyond the first missing segment.
+    /// Ranges beyond the first gap: first, past the end.
     ranges: BTreeMap<u64, u64>,
+    /// Starts of the ranges that changed last, the newest first.
+    recent: VecDeque<u64>,
+    /// `next` of the last acknowledgement.
+    acknowledged: u64,
+    quick_acks: u32,
+    deadline: Option<Timestamp>,
+    /// TS.Recent.
+    echo: Option<Timestamp>,
+    ece: bool,
+    acks_sent: u64,
+}
+
+impl Default for Receiver {
+    fn default() -> Self {
+        Self {
+            next: 0,
+            ranges: BTreeMap::new(),
+            recent: VecDeque::new(),
+            acknowledged: 0,
+            quick_acks: MAX_QUICK_ACKS,
+            deadline: None,
+            echo: None,
+            ece: false,
+            acks_sent: 0,
+        }
+    }
 }
 
 impl Receiver {
-    /// Number of segments that arrived in order.
+    /// Segments that arrived in order.
     pub fn in_order(&self) -> u64 {
         self.next
     }
 
-    /// Handles an arriving segment and returns its acknowledgement.
-    pub fn on_segment(&mut self, number: u64) -> Ack {
-        let mut extended = None;
-        if number >= self.next {
-            let (mut start, mut end) = (number, number + 1);
-            if let Some((&before, &until)) = self.ranges.range(..=number).next_back()
-                && until >= number
-            {
-                (start, end) = (before, end.max(until));
-            }
-            if let Some(until) = self.ranges.remove(&end) {
-                end = until;
-            }
-            if start <= self.next {
-                self.ranges.remove(&start);
-                self.next = end;
-            } else {
-                self.ranges.insert(start, end);
-                extended = Some((start, end));
-            }
+    /// Acknowledgements sent.
+    pub fn acks_sent(&self) -> u64 {
+        self.acks_sent
+    }
+
+    /// When [`Self::poll`] sends a delayed acknowledgement.
+    pub fn next_timer(&self) -> Option<Timestamp> {
+        self.deadline
+    }
+
+    /// The delayed acknowledgement that is due.
+    pub fn poll(&mut self, now: Timestamp) -> Option<Ack> {
+        self.deadline.filter(|&at| at <= now)?;
+        Some(self.acknowledge(None))
+    }
+
+    /// A segment arrived. Returns the acknowledgement to send now; otherwise
+    /// [`Self::next_timer`] says when it is due.
+    pub fn on_segment(&mut self, now: Timestamp, segment: Segment) -> Option<Ack> {
+        self.on_ecn(segment);
+        // RFC 7323 section 4.3, rule 2: only a segment at the left edge updates TS.Recent.
+        if segment.number <= self.acknowledged {
+            self.echo = self.echo.max(Some(segment.sent_at));
         }
-        let mut ranges = [None; 4];
-        let others = self.ranges.iter().rev().map(|(&start, &end)| (start, end));
-        let all = extended.into_iter().chain(others.filter(|&range| Some(range) != extended));
-        for (slot, range) in ranges.iter_mut().zip(all) {
-            *slot = Some(range);
+        let had_gap = !self.ranges.is_empty();
+        if self.is_duplicate(segment.number) {
+            self.quick_acks = MAX_QUICK_ACKS;
+            return Some(self.acknowledge(Some(segment.number)));
         }
-        Ack { next: self.next, ranges }
+        self.insert(segment.number);
+        let is_due = self.next - self.acknowledged >= ACK_EVERY;
+        if had_gap || !self.ranges.is_empty() || is_due || self.quick_acks > 0 {
+            return Some(self.acknowledge(None));
+        }
+        self.deadline.get_or_insert(now + DELAYED_ACK);
+        None
+    }
+
+    fn on_ecn(&mut self, segment: Segment) {
+        if segment.cwr {
+            self.ece = false;
+        }
+        if segment.ecn == 3 {
+            if !self.ece {
+                self.quick_acks = self.quick_acks.max(CE_QUICK_ACKS);
+            }
+            self.ece = true;
+        }
+    }
+
+    fn is_duplicate(&self, number: u64) -> bool {
+        let range = self.ranges.range(..=number).next_back();
+        number < self.next || range.is_some_and(|(_, &end)| number < end)
+    }
+
+    fn insert(&mut self, number: u64) {
+        let (mut start, mut end) = (number, number + 1);
+        if let Some((&before, &until)) = self.ranges.range(..number).next_back()
+            && until == number
+        {
+            self.remove(before);
+            start = before;
+        }
+        if let Some(until) = self.ranges.get(&end).copied() {
+            self.remove(end);
+            end = until;
+        }
+        if start <= self.next {
+            self.next = end;
+        } else {
+            self.ranges.insert(start, end);
+            self.recent.push_front(start);
+            // Linux keeps four (`selective_acks`); older ranges are not reported again.
+            self.recent.truncate(4);
+        }
+    }
+
+    fn remove(&mut self, start: u64) {
+        self.ranges.remove(&start);
+        self.recent.retain(|&recent| recent != start);
+    }
+
+    fn acknowledge(&mut self, dsack: Option<u64>) -> Ack {
+        self.deadline = None;
+        self.acknowledged = self.next;
+        self.quick_acks = self.quick_acks.saturating_sub(1);
+        self.acks_sent += 1;
+        let mut ranges = [None; MAX_RANGES];
+        let known = self.recent.iter().filter_map(|start| self.ranges.get_key_value(start));
+        // A DSACK takes the place of a range (RFC 2883 section 4).
+        let room = MAX_RANGES - usize::from(dsack.is_some());
+        for (slot, (&start, &end)) in ranges.iter_mut().take(room).zip(known) {
+            *slot = Some((start, end));
+        }
+        Ack { next: self.next, ranges, dsack, echo: self.echo, ece: self.ece }
     }
 }
 
@@ -60,20 +159,91 @@ impl Receiver {
 mod tests {
     use super::*;
 
-    #[test]
-    fn ranges_grow_merge_and_are_removed_when_in_order() {
+    fn segment(number: u64) -> Segment {
+        Segment { number, ..Segment::default() }
+    }
+
+    fn at(ms: u64) -> Timestamp {
+        Timestamp::from_millis(ms)
+    }
+
+    /// A receiver that has used its quick acknowledgements up.
+    fn receiver() -> Receiver {
         let mut receiver = Receiver::default();
-        let ack = |next, first: &[(u64, u64)]| {
-            let mut ranges = [None; 4];
-            ranges.iter_mut().zip(first).for_each(|(slot, &range)| *slot = Some(range));
-            Ack { next, ranges }
+        for number in 0..16 {
+            assert!(receiver.on_segment(at(0), segment(number)).is_some());
+        }
+        receiver
+    }
+
+    #[test]
+    fn ranges_grow_merge_and_are_taken_in() {
+        let mut receiver = Receiver::default();
+        let mut on_segment = |number| {
+            let ack = receiver.on_segment(at(0), segment(number)).unwrap();
+            let ranges: Vec<_> = ack.ranges.into_iter().flatten().collect();
+            (ack.next, ranges, ack.dsack)
         };
-        assert_eq!(receiver.on_segment(0), ack(1, &[]));
-        assert_eq!(receiver.on_segment(3), ack(1, &[(3, 4)]));
-        assert_eq!(receiver.on_segment(5), ack(1, &[(5, 6), (3, 4)]));
-        assert_eq!(receiver.on_segment(4), ack(1, &[(3, 6)]));
-        assert_eq!(receiver.on_segment(4), ack(1, &[(3, 6)]));
-        assert_eq!(receiver.on_segment(1), ack(2, &[(3, 6)]));
-        assert_eq!(receiver.on_segment(2), ack(6, &[]));
+        assert_eq!(on_segment(0), (1, vec![], None));
+        assert_eq!(on_segment(3), (1, vec![(3, 4)], None));
+        assert_eq!(on_segment(5), (1, vec![(5, 6), (3, 4)], None));
+        assert_eq!(on_segment(4), (1, vec![(3, 6)], None));
+        assert_eq!(on_segment(4), (1, vec![(3, 6)], Some(4)));
+        assert_eq!(on_segment(1), (2, vec![(3, 6)], None));
+        assert_eq!(on_segment(2), (6, vec![], None));
+        assert_eq!(on_segment(2), (6, vec![], Some(2)));
+    }
+
+    #[test]
+    fn every_second_segment_is_acknowledged_after_quick_acks() {
+        let mut receiver = receiver();
+        for number in (16..116).step_by(2) {
+            assert_eq!(receiver.on_segment(at(1), segment(number)), None);
+            let ack = receiver.on_segment(at(1), segment(number + 1)).unwrap();
+            assert_eq!(ack.next, number + 2);
+        }
+        assert_eq!(receiver.acks_sent(), 16 + 50);
+    }
+
+    #[test]
+    fn a_single_segment_is_acknowledged_after_40_ms() {
+        let mut receiver = receiver();
+        assert_eq!(receiver.on_segment(at(10), segment(16)), None);
+        assert_eq!(receiver.next_timer(), Some(at(50)));
+        assert_eq!(receiver.poll(at(49)), None);
+        assert_eq!(receiver.poll(at(50)).map(|ack| ack.next), Some(17));
+        assert_eq!(receiver.next_timer(), None);
+    }
+
+    #[test]
+    fn every_segment_is_acknowledged_while_a_gap_exists() {
+        let mut receiver = receiver();
+        for number in 17..30 {
+            assert!(receiver.on_segment(at(1), segment(number)).is_some());
+        }
+        assert_eq!(receiver.on_segment(at(1), segment(16)).map(|ack| ack.next), Some(30));
+        assert_eq!(receiver.on_segment(at(1), segment(30)), None);
+    }
+
+    #[test]
+    fn ce_is_echoed_until_cwr_arrives() {
+        let mut receiver = receiver();
+        let marked = Segment { ecn: 3, ..segment(16) };
+        assert!(receiver.on_segment(at(1), marked).is_some_and(|ack| ack.ece));
+        assert!(receiver.on_segment(at(1), segment(17)).is_some_and(|ack| ack.ece));
+        receiver.on_segment(at(1), Segment { cwr: true, ..segment(18) });
+        assert!(receiver.on_segment(at(1), segment(19)).is_some_and(|ack| !ack.ece));
+    }
+
+    #[test]
+    fn the_echo_is_that_of_the_segment_at_the_left_edge() {
+        let mut receiver = Receiver::default();
+        let mut echo = |number, ms| {
+            let segment = Segment { sent_at: at(ms), ..segment(number) };
+            receiver.on_segment(at(ms), segment).unwrap().echo
+        };
+        assert_eq!(echo(0, 1), Some(at(1)));
+        assert_eq!(echo(2, 2), Some(at(1)));
+        assert_eq!(echo(1, 3), Some(at(3)));
     }
 }

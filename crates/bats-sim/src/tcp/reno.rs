@@ -1,15 +1,11 @@
-//! Reno for TCP (RFC 5681): slow start, congestion avoidance by one segment per round trip, half of
-//! the window after a loss, one segment after a time-out. The sender detects losses from selective
-//! ACKs, so recovery follows RFC 6675: it ends when a segment sent after the loss detection is
-//! acknowledged, and the window does not grow before.
+//! Reno as Linux has it (RFC 5681, RFC 6582): `tcp_reno_cong_avoid`, `tcp_reno_ssthresh`. Every
+//! acknowledged segment counts in slow start, so delayed acknowledgements do not slow it down.
 
 use bats_types::Timestamp;
 
-use super::{AckSample, Control};
+use super::{Control, INITIAL_WINDOW, Progress, Reduction};
 
-/// Initial window in segments (RFC 6928).
-const INITIAL_WINDOW: f64 = 10.0;
-/// Minimum slow-start threshold in segments (RFC 5681, equation 4).
+/// Least threshold (RFC 5681, equation 4).
 const MIN_THRESHOLD: f64 = 2.0;
 
 /// The controller.
@@ -17,44 +13,49 @@ const MIN_THRESHOLD: f64 = 2.0;
 pub struct Reno {
     window: f64,
     threshold: f64,
-    /// Segments delivered when the last loss was detected.
-    recovery_end: Option<u64>,
+    /// Window and threshold before the last reduction.
+    prior: (f64, f64),
 }
 
 impl Default for Reno {
     fn default() -> Self {
-        Self { window: INITIAL_WINDOW, threshold: f64::INFINITY, recovery_end: None }
+        Self { window: INITIAL_WINDOW as f64, threshold: f64::INFINITY, prior: (0.0, 0.0) }
     }
 }
 
 impl Control for Reno {
-    fn on_ack(&mut self, sample: &AckSample) {
-        if sample.is_loss_event {
-            // The flight size of a bulk transfer is its window.
-            self.threshold = (self.window / 2.0).max(MIN_THRESHOLD);
-            self.window = self.threshold;
-            self.recovery_end = Some(sample.delivered);
+    fn on_ack(&mut self, progress: &Progress) {
+        if !progress.may_grow {
             return;
         }
-        if self.recovery_end.is_some_and(|end| sample.delivered_before < end) {
-            return;
-        }
-        self.recovery_end = None;
+        let mut acked = progress.acked as f64;
         if self.window < self.threshold {
-            // At most one segment for each acknowledgement (RFC 5681, equation 2).
-            self.window += sample.acked.min(1) as f64;
-        } else {
-            self.window += sample.acked as f64 / self.window;
+            let window = (self.window + acked).min(self.threshold);
+            acked -= window - self.window;
+            self.window = window;
         }
+        self.window += acked / self.window;
     }
 
-    fn on_timeout(&mut self, _now: Timestamp) {
-        // Repeated time-outs without an acknowledgement do not lower the threshold further.
-        if self.window > 1.0 {
-            self.threshold = (self.window / 2.0).max(MIN_THRESHOLD);
+    fn on_recovery(&mut self, _now: Timestamp, _in_flight: u64) -> Reduction {
+        self.prior = (self.window, self.threshold);
+        self.threshold = (self.window / 2.0).floor().max(MIN_THRESHOLD);
+        self.window = self.threshold;
+        Reduction::Proportional(self.threshold as u64)
+    }
+
+    fn on_timeout(&mut self, _now: Timestamp, in_flight: u64, is_new: bool) {
+        if is_new {
+            self.prior = (self.window, self.threshold);
+            self.threshold = (self.window / 2.0).floor().max(MIN_THRESHOLD);
         }
-        self.window = 1.0;
-        self.recovery_end = None;
+        self.window = in_flight as f64 + 1.0;
+    }
+
+    fn on_undo(&mut self, _now: Timestamp) {
+        // Linux `tcp_reno_undo_cwnd`.
+        self.window = self.window.max(self.prior.0);
+        self.threshold = self.threshold.max(self.prior.1);
     }
 
     fn window(&self) -> u64 {
@@ -64,82 +65,36 @@ impl Control for Reno {
 
 #[cfg(test)]
 mod tests {
-    use core::time::Duration;
-
-    use rand::{RngExt, SeedableRng};
-    use rand_chacha::ChaCha8Rng;
-
     use super::*;
-    use crate::tcp::Sender;
-    use crate::tcp::tests::run_over;
 
-    fn ack(acked: u64, delivered: u64, delivered_before: u64, is_loss_event: bool) -> AckSample {
-        AckSample {
-            now: Timestamp::ZERO,
-            acked,
-            is_loss_event,
-            rtt: None,
-            in_flight: 0,
-            delivered,
-            delivered_before,
-            rate: None,
-        }
+    fn ack(acked: u64) -> Progress {
+        Progress { acked, may_grow: true, ..Progress::default() }
     }
 
     #[test]
-    fn the_window_is_halved_once_and_grows_by_one_segment_per_round_trip() {
+    fn the_window_is_halved_and_grows_by_one_segment_in_a_round_trip() {
         let mut reno = Reno::default();
         for _ in 0..30 {
-            reno.on_ack(&ack(1, 0, 0, false));
+            reno.on_ack(&ack(1));
         }
         assert_eq!(reno.window(), 40);
-        reno.on_ack(&ack(1, 100, 60, true));
-        assert_eq!(reno.window(), 20);
-        // Acknowledgements of segments sent before the loss detection do not increase the window.
-        for delivered in 101..140 {
-            reno.on_ack(&ack(1, delivered, delivered - 40, false));
-        }
+        assert_eq!(reno.on_recovery(Timestamp::ZERO, 40), Reduction::Proportional(20));
+        reno.on_ack(&Progress { may_grow: false, ..ack(1) });
         assert_eq!(reno.window(), 20);
         for _ in 0..21 {
-            reno.on_ack(&ack(1, 160, 140, false));
+            reno.on_ack(&ack(1));
         }
         assert_eq!(reno.window(), 21);
     }
 
     #[test]
-    fn a_timeout_sets_one_segment_and_the_next_keeps_the_threshold() {
+    fn a_timeout_leaves_one_segment_and_the_next_keeps_the_threshold() {
         let mut reno = Reno { window: 40.0, ..Reno::default() };
-        reno.on_timeout(Timestamp::ZERO);
+        reno.on_timeout(Timestamp::ZERO, 0, true);
         assert_eq!((reno.window(), reno.threshold), (1, 20.0));
-        reno.on_timeout(Timestamp::ZERO);
+        reno.on_timeout(Timestamp::ZERO, 0, false);
         assert_eq!((reno.window(), reno.threshold), (1, 20.0));
-        // An acknowledgement of many segments counts as one in slow start.
-        reno.on_ack(&ack(12, 12, 0, false));
-        assert_eq!(reno.window(), 2);
-    }
-
-    /// Segments per second that arrive over a path without a rate limit, with an RTT of 100 ms and
-    /// this loss rate.
-    fn rate(loss: f64, seed: u64) -> f64 {
-        const SECONDS: u64 = 1_000;
-        let sender = Sender::new(Box::<Reno>::default());
-        let mut random = ChaCha8Rng::seed_from_u64(seed);
-        let is_dropped = |_| random.random_bool(loss);
-        let trip = Duration::from_millis(100);
-        let (_, receiver) = run_over(trip, sender, is_dropped, SECONDS * 1_000);
-        receiver.in_order() as f64 / SECONDS as f64
-    }
-
-    /// Mathis, Semke, Mahdavi and Ott, "The macroscopic behavior of the TCP congestion avoidance
-    /// algorithm", 1997: with an acknowledgement for every segment, one segment per round trip
-    /// times the square root of 1.5 / loss. Valid for rare losses only, because it ignores
-    /// time-outs.
-    #[test]
-    fn throughput_follows_the_mathis_formula() {
-        for loss in [0.0003_f64, 0.001, 0.004] {
-            let expected = (1.5 / loss).sqrt() / 0.1;
-            let ratio = rate(loss, 7) / expected;
-            assert!((0.85..1.15).contains(&ratio), "{loss}: {ratio}");
-        }
+        reno.on_undo(Timestamp::ZERO);
+        assert_eq!((reno.window(), reno.threshold), (40, f64::INFINITY));
     }
 }

@@ -1,6 +1,6 @@
 //! One direction of an emulated link: `bats-netem` applied to real Ethernet frames.
 
-use bats_netem::{Jitter, Link, LinkConfig, LinkStats, Loss, Output, Payload};
+use bats_netem::{Jitter, Link, LinkConfig, Loss, Output, Payload};
 use bats_types::Timestamp;
 
 use super::report::DirectionReport;
@@ -94,7 +94,7 @@ impl Wire {
     /// Takes a frame that arrived at `at`.
     pub(crate) fn offer(&mut self, at: Timestamp, frame: Frame) {
         self.bytes_in += frame.len() as u64;
-        if in_flight(&self.link.stats()) >= MAX_IN_FLIGHT {
+        if self.link.stats().in_flight() >= MAX_IN_FLIGHT {
             self.over_limit += 1;
             return;
         }
@@ -133,15 +133,6 @@ impl Wire {
     }
 }
 
-fn in_flight(stats: &LinkStats) -> u64 {
-    let gone = stats.delivered
-        + stats.dropped_queue
-        + stats.dropped_loss
-        + stats.dropped_mtu
-        + stats.dropped_black_hole;
-    (stats.offered + stats.duplicated).saturating_sub(gone)
-}
-
 /// The `bats-netem` configuration of a direction.
 pub(crate) fn config(link: &settings::Link, direction: &Direction, mtu: u32) -> LinkConfig {
     LinkConfig {
@@ -166,7 +157,7 @@ pub(crate) fn config(link: &settings::Link, direction: &Direction, mtu: u32) -> 
         black_hole: direction.black_hole,
         // Frames include their Ethernet header.
         frame_overhead: 0,
-        mark_threshold: None,
+        ..LinkConfig::default()
     }
 }
 

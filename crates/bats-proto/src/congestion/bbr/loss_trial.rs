@@ -360,6 +360,8 @@ mod tests {
             smoothed_rtt: rtt,
             min_rtt: rtt,
             in_flight: 0,
+            packet: 1_200,
+            rate: crate::congestion::RateSample::default(),
             after_blackout: false,
         }
     }

@@ -262,13 +262,14 @@ impl Mesh {
                 ends[host].handle(self.now, Input::Datagram(received));
                 self.poll_endpoint(flow, host);
             }
-            (ActiveFlow::Tcp { receiver, .. }, Body::Segment(number)) => {
-                let ack = receiver.on_segment(number);
-                self.forward(Packet {
-                    flow,
-                    position: PathPosition::FROM_SERVER,
-                    body: Body::Ack(ack),
-                });
+            (ActiveFlow::Tcp { receiver, .. }, Body::Segment(segment)) => {
+                if let Some(ack) = receiver.on_segment(self.now, segment) {
+                    self.forward(Packet {
+                        flow,
+                        position: PathPosition::FROM_SERVER,
+                        body: Body::Ack(ack),
+                    });
+                }
             }
             (ActiveFlow::Tcp { sender, .. }, Body::Ack(ack)) => {
                 sender.on_ack(self.now, &ack);
@@ -282,17 +283,25 @@ impl Mesh {
         }
     }
 
-    /// Sends the segments that the TCP model permits now. Returns whether it sent any.
+    /// Sends the segments and delayed acknowledgements that the TCP model permits now. Returns
+    /// whether it sent any.
     fn send_segments(&mut self, flow: usize) -> bool {
         let mut has_sent = false;
+        if let Some(Some(ActiveFlow::Tcp { receiver, .. })) = self.flows.get_mut(flow)
+            && let Some(ack) = receiver.poll(self.now)
+        {
+            has_sent = true;
+            let body = Body::Ack(ack);
+            self.forward(Packet { flow, position: PathPosition::FROM_SERVER, body });
+        }
         while let Some(Some(ActiveFlow::Tcp { sender, .. })) = self.flows.get_mut(flow)
-            && let Some(number) = sender.poll(self.now)
+            && let Some(segment) = sender.poll(self.now)
         {
             has_sent = true;
             self.forward(Packet {
                 flow,
                 position: PathPosition::FROM_CLIENT,
-                body: Body::Segment(number),
+                body: Body::Segment(segment),
             });
         }
         has_sent
@@ -383,7 +392,10 @@ impl Mesh {
         for flow in self.flows.iter().flatten() {
             match flow {
                 ActiveFlow::OpenBats { wake, .. } => wake.iter().for_each(|&at| note(at)),
-                ActiveFlow::Tcp { sender, .. } => note(sender.next_timer()),
+                ActiveFlow::Tcp { sender, receiver } => {
+                    note(sender.next_timer());
+                    note(receiver.next_timer());
+                }
                 ActiveFlow::Udp | ActiveFlow::Ended => {}
             }
         }

@@ -103,4 +103,4 @@ pub(crate) fn label(protocol: &Protocol) -> String {
 }
 
 /// Warning for results of the TCP model.
-pub(super) const TCP_MODEL_WARNING: &str = "TCP is a model here, not the TCP of the kernel: one bulk transfer without handshake, receive window or delayed ACKs; BBR is version 1";
+pub(super) const TCP_MODEL_WARNING: &str = "TCP is a model here, not the TCP of the kernel: one bulk transfer without handshake, receive window or segmentation offload; BBR is version 1";

@@ -1,0 +1,90 @@
+//! A frame that waits for the rate.
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use bats_types::Timestamp;
+
+use crate::Payload;
+use crate::flight::Route;
+use crate::stats::{Reason, Tally};
+
+/// What chance has decided about a packet that is not lost.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Drawn {
+    /// From the end of the transmission to the arrival.
+    pub(crate) lag: Duration,
+    /// The same of a duplicate, if there is one.
+    pub(crate) twin: Option<Duration>,
+    pub(crate) route: Route,
+}
+
+#[derive(Debug)]
+pub(crate) struct Frame<P> {
+    /// `None` if the packet was lost at the entrance: its frame uses the rate all the same.
+    pub(crate) packet: Option<P>,
+    /// Bytes for the rate.
+    pub(crate) bytes: usize,
+    pub(crate) flow: u64,
+    pub(crate) is_ect: bool,
+    pub(crate) entered: Timestamp,
+    /// `None`: chance decides when the frame is through.
+    pub(crate) drawn: Option<Drawn>,
+}
+
+impl<P: Payload> Frame<P> {
+    /// Drops the frame from a queue.
+    pub(crate) fn drop_from(self, reason: Reason, tally: &mut Tally<'_>) {
+        tally.backlog.remove(tally.now, self.bytes, tally.stats);
+        // What was lost at the entrance has been counted.
+        if self.packet.is_some() {
+            tally.count(self.flow, reason);
+            // Nor will there be the duplicate that was drawn for it.
+            let has_twin = self.drawn.is_some_and(|drawn| drawn.twin.is_some());
+            tally.stats.duplicated = tally.stats.duplicated.saturating_sub(has_twin.into());
+        }
+    }
+
+    /// Sets the ECN-CE mark.
+    pub(crate) fn mark(&mut self, tally: &mut Tally<'_>) {
+        if let Some(packet) = &mut self.packet {
+            packet.mark();
+            tally.stats.marked_aqm += 1;
+            tally.flows.of(self.flow).marked += 1;
+        }
+    }
+}
+
+/// Frames in order, and their bytes.
+#[derive(Debug)]
+pub(crate) struct FrameQueue<P> {
+    frames: VecDeque<Frame<P>>,
+    pub(crate) bytes: usize,
+}
+
+impl<P> Default for FrameQueue<P> {
+    fn default() -> Self {
+        Self { frames: VecDeque::new(), bytes: 0 }
+    }
+}
+
+impl<P> FrameQueue<P> {
+    pub(crate) fn push(&mut self, frame: Frame<P>) {
+        self.bytes = self.bytes.saturating_add(frame.bytes);
+        self.frames.push_back(frame);
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<Frame<P>> {
+        let frame = self.frames.pop_front()?;
+        self.bytes = self.bytes.saturating_sub(frame.bytes);
+        Some(frame)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.frames.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.frames.is_empty()
+    }
+}

@@ -1,0 +1,366 @@
+//! BBRv3 as in draft-ietf-ccwg-bbr-06. Names are the draft's; each file names its section.
+//!
+//! Where the draft leaves a choice: rates come from the receiver's clock where reports carry it
+//! (section 4.1.3.3), a CE mark counts as a loss above the threshold (section 3.7), a probe time-out
+//! that abandons what is in flight is the draft's RTO (section 5.6.4.4), and bounds on bytes in
+//! flight count UDP payload.
+
+mod bounds;
+mod constants;
+mod credit;
+mod cwnd;
+mod drain;
+mod extra_acked;
+mod full_pipe;
+mod max_bw;
+mod pacing;
+mod probe_bw;
+mod probe_rtt;
+mod recovery;
+mod round;
+mod startup;
+#[cfg(test)]
+mod tests;
+mod windowed_filter;
+
+use core::time::Duration;
+
+use bats_types::Timestamp;
+
+use super::{AckSample, Controller, LostPacket, RateSample};
+use bounds::Bounds;
+use constants::{DEFAULT_CWND_GAIN, INITIAL_PACKETS, MIN_PIPE_PACKETS, STARTUP_PACING_GAIN};
+use credit::{Credit, QueueDelay};
+use extra_acked::ExtraAcked;
+use full_pipe::FullPipe;
+use max_bw::MaxBw;
+use probe_bw::{Phase, ProbeBw};
+use probe_rtt::MinRtt;
+use recovery::Recovery;
+use round::RoundCounter;
+
+/// State of the state machine, section 5.1.1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Startup,
+    Drain,
+    ProbeBw(Phase),
+    ProbeRtt,
+}
+
+/// Consecutive probe time-outs after which the transport abandons what is in flight: an RTO.
+const RTO_PROBES: u32 = 2;
+
+/// Mechanisms beyond the draft, each switchable for an ablation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Extensions {
+    /// Random loss is no congestion.
+    pub(super) credit: bool,
+    /// A growing queue ends Startup and ProbeBW_UP.
+    pub(super) delay_exit: bool,
+    /// A round trip close to the minimum puts ProbeRTT off.
+    pub(super) refresh: bool,
+}
+
+impl Extensions {
+    /// All of them.
+    pub(super) const ALL: Self = Self { credit: true, delay_exit: true, refresh: true };
+}
+
+/// The controller.
+#[derive(Debug)]
+pub(super) struct Bbr3 {
+    extensions: Extensions,
+    state: State,
+    /// SMSS in bytes of UDP payload.
+    packet: u64,
+    pacing_gain: f64,
+    cwnd_gain: f64,
+    /// C.cwnd and the last-known good value of it, in bytes.
+    cwnd: u64,
+    prior_cwnd: u64,
+    /// C.pacing_rate in bytes per second.
+    pacing_rate: u64,
+    /// C.delivered, C.inflight in bytes.
+    delivered: u64,
+    in_flight: u64,
+    /// C.is_cwnd_limited, over the last and the current round.
+    is_cwnd_limited: [bool; 2],
+    idle_restart: bool,
+    /// bw = min(max_bw, bw_shortterm), bytes per second.
+    bw: u64,
+    drain_start_round: u64,
+    queue_delay: Duration,
+    round: RoundCounter,
+    full_pipe: FullPipe,
+    max_bw: MaxBw,
+    min_rtt: MinRtt,
+    extra_acked: ExtraAcked,
+    bounds: Bounds,
+    probe_bw: ProbeBw,
+    recovery: Recovery,
+    credit: Credit,
+    queue: QueueDelay,
+    /// Queueing delay when ProbeBW_UP began.
+    up_queue: Duration,
+    /// The queue was seen to change lately: its base is one.
+    is_base_known: bool,
+    base_known_at: Timestamp,
+    /// Packets lost and acknowledged in this round.
+    round_lost: u64,
+    round_acked: u64,
+    /// Mean delivery rate of the last rounds, bytes per second.
+    delivered_mean: f64,
+}
+
+impl Bbr3 {
+    /// OnInit, section 5.2.1. `seed` decides the randomised waits of section 5.3.3.8.
+    pub(super) fn new(initial_rtt: Duration, packet: u16, seed: u64) -> Self {
+        Self::with(Extensions::default(), initial_rtt, packet, seed)
+    }
+
+    /// The draft with all mechanisms beyond it.
+    pub(super) fn loss_tolerant(initial_rtt: Duration, packet: u16, seed: u64) -> Self {
+        Self::with(Extensions::ALL, initial_rtt, packet, seed)
+    }
+
+    /// The draft with these mechanisms beyond it.
+    pub(super) fn with(
+        extensions: Extensions,
+        initial_rtt: Duration,
+        packet: u16,
+        seed: u64,
+    ) -> Self {
+        let packet = u64::from(packet);
+        let cwnd = INITIAL_PACKETS * packet;
+        let rtt = initial_rtt.max(Duration::from_micros(1)).as_secs_f64();
+        Self {
+            extensions,
+            state: State::Startup,
+            packet,
+            pacing_gain: STARTUP_PACING_GAIN,
+            cwnd_gain: DEFAULT_CWND_GAIN,
+            cwnd,
+            prior_cwnd: 0,
+            // InitPacingRate, section 5.6.2.
+            pacing_rate: (STARTUP_PACING_GAIN * cwnd as f64 / rtt) as u64,
+            delivered: 0,
+            in_flight: 0,
+            is_cwnd_limited: [false; 2],
+            idle_restart: false,
+            bw: 0,
+            drain_start_round: 0,
+            queue_delay: Duration::ZERO,
+            round: RoundCounter::default(),
+            full_pipe: FullPipe::default(),
+            max_bw: MaxBw::default(),
+            min_rtt: MinRtt::new(initial_rtt),
+            extra_acked: ExtraAcked::default(),
+            bounds: Bounds::default(),
+            probe_bw: ProbeBw::new(seed),
+            recovery: Recovery::default(),
+            credit: Credit::default(),
+            queue: QueueDelay::default(),
+            up_queue: Duration::ZERO,
+            is_base_known: false,
+            base_known_at: Timestamp::ZERO,
+            round_lost: 0,
+            round_acked: 0,
+            delivered_mean: 0.0,
+        }
+    }
+
+    fn min_pipe_cwnd(&self) -> u64 {
+        MIN_PIPE_PACKETS * self.packet
+    }
+
+    fn is_cwnd_limited(&self) -> bool {
+        self.is_cwnd_limited.contains(&true)
+    }
+
+    /// StartRound, section 5.5.1.
+    fn start_round(&mut self) {
+        self.round.restart(self.delivered);
+    }
+
+    /// UpdateModelAndState, section 5.2.3.
+    fn update_model_and_state(&mut self, now: Timestamp, rs: &RateSample, sample: &AckSample) {
+        self.bounds.update_latest_delivery_signals(rs, self.delivered);
+        self.update_congestion_signals(rs);
+        self.extra_acked.update(
+            now,
+            sample.acked_bytes,
+            self.bw,
+            self.cwnd,
+            self.round.count,
+            self.full_pipe.is_reached,
+        );
+        if self.round.is_start && !rs.is_app_limited {
+            self.full_pipe.on_round(rs.delivery_rate);
+        }
+        self.check_startup_done(rs);
+        self.check_drain_done(now);
+        self.update_probe_bw_cycle_phase(now, rs, sample.acked_bytes);
+        self.min_rtt.update(now, sample.rtt, self.extensions.refresh);
+        self.check_probe_rtt(now, rs);
+        self.bounds.advance_latest_delivery_signals(rs);
+        self.bw = self.max_bw.get().min(self.bounds.bw_shortterm);
+        if self.extensions.credit && self.full_pipe.is_reached && self.delivered_mean > 0.0 {
+            self.bw = self.bw.min((3.0 * self.delivered_mean) as u64);
+        }
+    }
+
+    /// Threshold of the queueing delay: RFC 9406 section 4.2.
+    fn queue_threshold(&self) -> Duration {
+        (self.min_rtt.get() / 8).clamp(Duration::from_millis(4), Duration::from_millis(16))
+    }
+
+    /// Whether losses are classified now: the queue is known to be short, or it is the one that this
+    /// flow's own probe builds.
+    fn is_credit_open(&self) -> bool {
+        if !self.extensions.credit {
+            return false;
+        }
+        let is_own = matches!(self.state, State::ProbeBw(Phase::Up | Phase::Down))
+            && self.up_queue < self.queue_threshold();
+        let is_short = is_own || self.queue.last_round < self.queue_threshold();
+        self.state == State::Startup || (is_short && self.is_base_known)
+    }
+
+    /// What the extensions learn of an acknowledgement.
+    fn observe(&mut self, sample: &AckSample) {
+        let (sent, received) = (sample.largest_sent_at, sample.largest_received_at);
+        self.queue.on_ack(sample.now, sent, received);
+        if self.queue.latest >= self.queue_threshold() {
+            self.base_known_at = sample.now;
+            self.is_base_known = true;
+        }
+        self.is_base_known &= sample.now - self.base_known_at < Duration::from_secs(10);
+        self.credit.on_ack(sent, received, sample.acked_packets);
+        self.round_acked += sample.acked_packets;
+    }
+
+    /// What random loss took had passed the bottleneck: it counts for the rate.
+    fn credit_sample(&self, rs: &mut RateSample) {
+        let sent = (rs.delivered + rs.lost) as f64;
+        let forgiven = (self.credit.forgiven(sent / self.packet as f64) * sent).min(rs.lost as f64);
+        if self.credit.own_loss() > 0.0 && rs.delivered > 0 {
+            let factor = (rs.delivered as f64 + forgiven) / rs.delivered as f64;
+            let most = 1.0 / (1.0 - self.credit.forgiven(sent / self.packet as f64)).max(0.05);
+            rs.delivery_rate = (rs.delivery_rate as f64 * factor.min(most)) as u64;
+            rs.lost -= forgiven as u64;
+            rs.delivered += forgiven as u64;
+        }
+    }
+
+    /// A round began; `measured` is the delivery rate as it was measured.
+    fn on_round_of_extensions(&mut self, measured: u64) {
+        self.queue.on_round();
+        self.credit.on_round();
+        if measured > 0 {
+            let weight = if self.delivered_mean > 0.0 { 1.0 / 6.0 } else { 1.0 };
+            self.delivered_mean += weight * (measured as f64 - self.delivered_mean);
+        }
+    }
+
+    /// A mark is treated as a round with too much loss (section 3.7), once per round.
+    fn on_ce(&mut self, now: Timestamp, rs: &RateSample) {
+        self.note_loss();
+        if self.probe_bw.is_bw_probe_sample {
+            self.handle_inflight_too_high(now, rs.tx_in_flight, rs.is_app_limited);
+        } else if self.state == State::Startup && !self.full_pipe.is_reached {
+            self.exit_startup_on_congestion(rs);
+        }
+    }
+}
+
+impl Controller for Bbr3 {
+    fn on_sent(&mut self, now: Timestamp, bytes: u64, in_flight: u64) {
+        // HandleRestartFromIdle, section 5.4.1: nothing was in flight, so the application limited.
+        if in_flight <= bytes && self.delivered > 0 {
+            self.handle_restart_from_idle(now);
+        }
+        self.in_flight = in_flight;
+    }
+
+    fn on_cwnd_limited(&mut self) {
+        self.is_cwnd_limited[1] = true;
+    }
+
+    fn on_lost(&mut self, now: Timestamp, packet: &LostPacket) {
+        self.credit.on_lost(packet.sent_at, packet.continues_run);
+        self.round_lost += 1;
+        self.handle_lost_packet(now, packet);
+    }
+
+    fn on_spurious_loss(&mut self, now: Timestamp, packets: u64) {
+        if self.recovery.on_spurious(packets) {
+            self.handle_spurious_loss_detection(now);
+        }
+    }
+
+    fn on_ack(&mut self, sample: &AckSample) {
+        let now = sample.now;
+        self.in_flight = sample.in_flight;
+        self.packet = sample.packet;
+        self.queue_delay = sample.rtt.saturating_sub(sample.min_rtt);
+        let mut rs = sample.rate;
+        self.delivered = rs.prior_delivered + rs.delivered;
+        self.observe(sample);
+        let measured = rs.delivery_rate;
+        if self.is_credit_open() {
+            self.credit_sample(&mut rs);
+        }
+        self.round.on_ack(rs.prior_delivered, self.delivered);
+        if self.round.is_start {
+            self.probe_bw.rounds_since_up += 1;
+            self.is_cwnd_limited = [self.is_cwnd_limited[1], false];
+            self.on_round_of_extensions(measured);
+        }
+        if self.recovery.on_ack(sample.largest_sent_at) {
+            self.restore_cwnd();
+        }
+        if sample.ce_packets > 0 && !self.recovery.has_marks {
+            self.recovery.has_marks = true;
+            self.on_ce(now, &rs);
+        }
+        self.recovery.has_marks &= !self.round.is_start;
+        self.update_model_and_state(now, &rs, sample);
+        self.set_pacing_rate();
+        self.set_cwnd(sample.acked_bytes);
+    }
+
+    fn on_probe_timeout(&mut self, now: Timestamp, count: u32) {
+        if count == RTO_PROBES {
+            self.on_enter_rto(now);
+        }
+    }
+
+    fn window(&self) -> u64 {
+        self.cwnd
+    }
+
+    fn pacing_rate(&self) -> u64 {
+        self.pacing_rate.max(1)
+    }
+
+    fn bandwidth(&self) -> u64 {
+        if self.bw == 0 { self.pacing_rate } else { self.bw }.max(1)
+    }
+
+    fn queue_delay(&self) -> Duration {
+        self.queue_delay
+    }
+
+    fn state(&self) -> &'static str {
+        match self.state {
+            State::Startup => "startup",
+            State::Drain => "drain",
+            State::ProbeBw(Phase::Down) => "probe_bw_down",
+            State::ProbeBw(Phase::Cruise) => "probe_bw_cruise",
+            State::ProbeBw(Phase::Refill) => "probe_bw_refill",
+            State::ProbeBw(Phase::Up) => "probe_bw_up",
+            State::ProbeRtt => "probe_rtt",
+        }
+    }
+}

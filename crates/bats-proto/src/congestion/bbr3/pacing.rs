@@ -1,0 +1,25 @@
+//! The pacing rate (draft-ietf-ccwg-bbr-06 section 5.6.2).
+
+use super::constants::{DOWN_PACING_GAIN, PACING_MARGIN};
+use super::probe_bw::Phase;
+use super::{Bbr3, State};
+
+impl Bbr3 {
+    /// SetPacingRateWithGain.
+    pub(super) fn set_pacing_rate_with_gain(&mut self, gain: f64) {
+        let rate = (gain * self.bw as f64 * PACING_MARGIN) as u64;
+        if rate > 0 && (self.full_pipe.is_reached || rate > self.pacing_rate) {
+            self.pacing_rate = rate;
+        }
+    }
+
+    /// SetPacingRate.
+    pub(super) fn set_pacing_rate(&mut self) {
+        let is_trial = self.extensions.credit && self.state == State::ProbeBw(Phase::Down);
+        self.set_pacing_rate_with_gain(self.pacing_gain);
+        if is_trial && self.delivered_mean > 0.0 {
+            let most = (DOWN_PACING_GAIN * self.delivered_mean) as u64;
+            self.pacing_rate = self.pacing_rate.min(most);
+        }
+    }
+}

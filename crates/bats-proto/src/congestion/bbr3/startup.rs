@@ -1,0 +1,50 @@
+//! Startup (draft-ietf-ccwg-bbr-06 section 5.3.1).
+
+use super::constants::{DEFAULT_CWND_GAIN, STARTUP_FULL_LOSS_COUNT, STARTUP_PACING_GAIN};
+use super::{Bbr3, RateSample, State};
+
+impl Bbr3 {
+    /// EnterStartup.
+    pub(super) fn enter_startup(&mut self) {
+        self.state = State::Startup;
+        self.pacing_gain = STARTUP_PACING_GAIN;
+        self.cwnd_gain = DEFAULT_CWND_GAIN;
+    }
+
+    /// CheckStartupDone.
+    pub(super) fn check_startup_done(&mut self, rs: &RateSample) {
+        self.check_startup_high_loss(rs);
+        if self.extensions.delay_exit
+            && self.state == State::Startup
+            && self.round.is_start
+            && self.queue.last_round > self.queue_threshold()
+        {
+            self.full_pipe.is_reached = true;
+            self.full_pipe.is_now = true;
+        }
+        if self.state == State::Startup && self.full_pipe.is_reached {
+            self.enter_drain();
+        }
+    }
+
+    /// CheckStartupHighLoss, section 5.3.1.3.
+    fn check_startup_high_loss(&mut self, rs: &RateSample) {
+        if self.state != State::Startup || !self.bounds.loss_round_start {
+            return;
+        }
+        let ranges = core::mem::take(&mut self.recovery.ranges_in_round);
+        let is_sustained = self.recovery.is_active() && ranges >= STARTUP_FULL_LOSS_COUNT;
+        if is_sustained && self.is_inflight_too_high(rs.lost, rs.tx_in_flight) {
+            self.exit_startup_on_congestion(rs);
+        }
+    }
+
+    /// Ends Startup at the level of in-flight data that the network delivered.
+    pub(super) fn exit_startup_on_congestion(&mut self, _rs: &RateSample) {
+        self.recovery.undo_state = Some(State::Startup);
+        self.full_pipe.is_reached = true;
+        self.full_pipe.is_now = true;
+        let bdp = self.bdp_multiple(self.bw, 1.0);
+        self.bounds.inflight_longterm = bdp.max(self.bounds.inflight_latest);
+    }
+}
