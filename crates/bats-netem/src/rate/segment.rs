@@ -70,7 +70,7 @@ impl Segment {
             return from.saturating_add(quotient(work, self.from.max(1)));
         }
         let goal = self.done(from) + work;
-        // The last nanosecond at which no more than the goal is done. It lies close to what floating
+        // The last nanosecond at which no more than the goal is done. It is close to what floating
         // point says, and halving finds it from there.
         let guess = self.guess(from, work).clamp(from, self.end);
         let (mut low, mut high, mut step) = (from, self.end, 16);

@@ -89,9 +89,5 @@ pub(super) fn send_file(
     let outcome =
         pair::run(demo, "the file over BRTP", &server, &client, Duration::from_secs(600))?;
     let _ = std::fs::remove_dir_all(&incoming);
-    Ok(FileRun {
-        bytes: bytes,
-        seconds: outcome.time.as_secs_f64(),
-        cpu_seconds: outcome.cpu_seconds,
-    })
+    Ok(FileRun { bytes, seconds: outcome.time.as_secs_f64(), cpu_seconds: outcome.cpu_seconds })
 }
