@@ -12,14 +12,14 @@ pub struct SendState {
     pub delivered: u64,
     /// Bytes lost in all when the packet left.
     pub lost: u64,
-    /// Bytes in flight, this packet included.
-    pub in_flight: u64,
     /// When the newest packet delivered by then had been acknowledged.
     pub delivered_at: Timestamp,
-    /// When that packet had been received, on the receiver's clock.
-    pub received_at: Option<Timestamp>,
+    /// When that packet had been received, on the receiver's clock; zero where that is unknown.
+    pub received_at: Timestamp,
     /// When that packet had been sent.
     pub first_sent_at: Timestamp,
+    /// Bytes in flight, this packet included; 32 bits keep idle connections small.
+    pub in_flight: u32,
     /// Whether the application or the peer's credit limited the rate.
     pub app_limited: bool,
 }
@@ -64,7 +64,7 @@ pub struct RateSampler {
     delivered: u64,
     lost: u64,
     delivered_at: Timestamp,
-    received_at: Option<Timestamp>,
+    received_at: Timestamp,
     first_sent_at: Timestamp,
     /// The link counts as app-limited until more than this is delivered; 0 if it is not.
     app_limited_until: u64,
@@ -88,12 +88,12 @@ impl RateSampler {
         if is_idle {
             self.first_sent_at = now;
             self.delivered_at = now;
-            self.received_at = None;
+            self.received_at = Timestamp::ZERO;
         }
         SendState {
             delivered: self.delivered,
             lost: self.lost,
-            in_flight,
+            in_flight: u32::try_from(in_flight).unwrap_or(u32::MAX),
             delivered_at: self.delivered_at,
             received_at: self.received_at,
             first_sent_at: self.first_sent_at,
@@ -143,15 +143,16 @@ impl RateSampler {
         }
         let (sent_at, state) = self.newest.take()?;
         self.first_sent_at = self.first_sent_at.max(sent_at);
-        self.received_at = received_at.or(self.received_at);
+        self.received_at = received_at.unwrap_or(self.received_at);
         let send_elapsed = sent_at - state.first_sent_at;
-        let on_receiver = received_at.zip(state.received_at).map(|(now, then)| now - then);
+        let then = Some(state.received_at).filter(|&at| at != Timestamp::ZERO);
+        let on_receiver = received_at.zip(then).map(|(now, then)| now - then);
         let ack_elapsed = on_receiver.unwrap_or(self.delivered_at - state.delivered_at);
         let mut sample = RateSample {
             delivered: self.delivered - state.delivered,
             prior_delivered: state.delivered,
             lost: self.lost.saturating_sub(state.lost),
-            tx_in_flight: state.in_flight,
+            tx_in_flight: u64::from(state.in_flight),
             is_app_limited: state.app_limited,
             ..RateSample::default()
         };

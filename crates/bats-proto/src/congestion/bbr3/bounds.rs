@@ -167,7 +167,7 @@ impl Bbr3 {
         if !self.probe_bw.is_bw_probe_sample {
             return;
         }
-        let (lost, tx_in_flight) = (packet.lost_since_sent, packet.state.in_flight);
+        let (lost, tx_in_flight) = (packet.lost_since_sent, u64::from(packet.state.in_flight));
         if self.is_inflight_too_high(lost, tx_in_flight) {
             let threshold = LOSS_THRESH + self.forgiven(tx_in_flight as f64 / self.packet as f64);
             let level = inflight_at_loss(packet.bytes, lost, tx_in_flight, threshold);
