@@ -43,7 +43,7 @@ def test_wrong_options_are_refused():
             openbats.connect("127.0.0.1", 9, insecure=True, **wrong)
         with pytest.raises(ValueError, match="1 to 19"):
             openbats.listen("127.0.0.1", **wrong)
-    with pytest.raises(openbats.ConnectError, match="agree"):
+    with pytest.raises(openbats.ConnectError, match="negotiate"):
         openbats.listen("127.0.0.1", mode="udp", compression=1)
     with pytest.raises(openbats.ConnectError, match="QUIC"):
         openbats.listen("127.0.0.1", mode="tcp", quic_datagrams=True)

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use tokio::time::{MissedTickBehavior, interval, sleep_until, timeout};
 
 use super::ack_state::AckState;
-use super::{Session, lock};
+use super::{CLOSING, OPEN, Session, lock};
 use crate::connection::{CloseCause, CloseKind, Connection, Incoming};
 use crate::event::Event;
 
@@ -57,6 +57,8 @@ impl Session {
         let files = tokio::spawn(self.clone().run_files(connection.clone()));
         let end = self.serve(&connection).await;
         files.abort();
+        // The last event says that nothing can be sent any more: that must be true in its callback, too.
+        let _ = self.state.compare_exchange(OPEN, CLOSING, Ordering::SeqCst, Ordering::SeqCst);
         match end {
             End::Stopped => {
                 let linger = LINGER.min(self.config.timeout);

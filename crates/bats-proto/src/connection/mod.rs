@@ -412,7 +412,7 @@ impl Connection {
             bytes_received: self.counters.bytes_received,
             packets_received: self.counters.packets_received,
             packets_lost: self.sent.lost,
-            packets_spuriously_lost: self.sent.spurious,
+            packets_spuriously_lost: u64::from(self.sent.spurious),
             messages_sent: self.counters.messages_sent,
             message_bytes_sent: self.counters.message_bytes_sent,
             messages_received: self.counters.messages_received,

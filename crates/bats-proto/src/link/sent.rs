@@ -11,7 +11,7 @@ const MIN_REORDERING_WINDOW: Duration = Duration::from_millis(1);
 /// Initial and largest interval between skipped packet numbers. More skips cost acknowledgement
 /// ranges; fewer skips detect optimistic ACKs later (RFC 9000, section 21.4).
 const INITIAL_SKIP_INTERVAL: u64 = 64;
-const MAX_SKIP_INTERVAL: u64 = 4_096;
+const MAX_SKIP_INTERVAL: u16 = 4_096;
 /// Limit of tracked packets: 15 round trips of 200 ms at 1 Gbit/s. Acknowledgement packets are
 /// tracked too, and a peer that never acknowledges them must not make memory grow without bound.
 const MAX_TRACKED: usize = 1 << 18;
@@ -169,17 +169,16 @@ pub struct SentPackets {
     in_flight: u64,
     /// Bytes of `in_flight` without MTU probes.
     data_in_flight: u64,
-    acked_bytes: u64,
     eliciting_in_flight: u64,
     reordering: Duration,
     next_skip: u64,
-    skip_interval: u64,
+    skip_interval: u16,
     last_eliciting_at: Timestamp,
     sampler: RateSampler,
     /// The last packet whose fate became known was lost.
     last_resolved_lost: bool,
     /// Packets declared lost that were acknowledged later.
-    pub spurious: u64,
+    pub spurious: u32,
     /// Packets declared lost.
     pub lost: u64,
     /// Loss estimate of the path before repair.
@@ -204,11 +203,10 @@ impl SentPackets {
             cumulative_bytes: 0,
             in_flight: 0,
             data_in_flight: 0,
-            acked_bytes: 0,
             eliciting_in_flight: 0,
             reordering: MIN_REORDERING_WINDOW,
             next_skip: 8 + skip_phase % INITIAL_SKIP_INTERVAL,
-            skip_interval: INITIAL_SKIP_INTERVAL,
+            skip_interval: INITIAL_SKIP_INTERVAL as u16,
             last_eliciting_at: Timestamp::ZERO,
             sampler: RateSampler::default(),
             last_resolved_lost: false,
@@ -236,7 +234,8 @@ impl SentPackets {
             state: SendState::default(),
         });
         self.skip_interval = (self.skip_interval * 2).min(MAX_SKIP_INTERVAL);
-        self.next_skip = pn + 1 + self.skip_interval / 2 + random % self.skip_interval;
+        let interval = u64::from(self.skip_interval);
+        self.next_skip = pn + 1 + interval / 2 + random % interval;
         pn + 1
     }
 
@@ -307,7 +306,7 @@ impl SentPackets {
 
     /// Bytes of all packets acknowledged.
     pub fn bytes_acked(&self) -> u64 {
-        self.acked_bytes
+        self.sampler.delivered()
     }
 
     /// Inflight: bytes of ack-eliciting packets neither acknowledged nor lost.
@@ -372,7 +371,7 @@ impl SentPackets {
                             self.sampler.on_spurious(u64::from(packet.size));
                         }
                         outcome.spurious_packets += 1;
-                        self.spurious += 1;
+                        self.spurious = self.spurious.saturating_add(1);
                         self.loss.on_spurious();
                         self.reordering =
                             (self.reordering * 2).min(min_rtt.max(MIN_REORDERING_WINDOW));
@@ -386,7 +385,6 @@ impl SentPackets {
                     let bytes = u64::from(packet.size);
                     self.sampler.on_delivered(now, bytes, packet.sent_at, packet.state);
                     outcome.acked_bytes += u64::from(packet.size);
-                    self.acked_bytes += u64::from(packet.size);
                     outcome.acked_packets += 1;
                 }
                 outcome.largest_size = outcome.largest_size.max(packet.size);

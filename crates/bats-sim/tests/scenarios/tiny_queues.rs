@@ -12,8 +12,9 @@ const SCENARIOS: [(u64, u64, u64, usize, f64, f64, f64); 7] = [
     (50, 50, 25, 6_000, 0.0, 0.08, 0.85),
     (50, 50, 25, 15_000, 0.01, 0.08, 0.85),
     (20, 20, 20, 6_000, 0.02, 0.08, 0.85),
-    // The controller settles in one of two ways, by the millisecond of the change: of twelve within
-    // 15 ms, 0.04 to 0.12 are dropped if what waits keeps the old rate, 0.04 to 0.17 if it is re-timed.
+    // The controller settles at one of two operating points, which depends on the millisecond of the
+    // change. Over 12 changes within 15 ms, 0.04 to 0.12 are dropped if waiting packets keep the old
+    // rate, and 0.04 to 0.17 if the new rate applies to them.
     (200, 30, 100, 30_000, 0.02, 0.18, 0.8),
     (200, 60, 100, 60_000, 0.0, 0.08, 0.8),
     (200, 200, 100, 30_000, 0.02, 0.08, 0.85),

@@ -238,10 +238,8 @@ fn protocol(source: &Source, spec: &ProtocolSpec) -> Result<Protocol, ConfigErro
         );
     };
     if spec.port.zip(client.port).is_some_and(|(one, other)| one != other) {
-        return Err(source.invalid(
-            name,
-            "the protocol and its client have different values of `port`: set it once",
-        ));
+        return Err(source
+            .invalid(name, "the protocol and its client have different ports: set `port` once"));
     }
     let of_ends = [("bin", spec.bin.is_some()), ("config_file", spec.config_file.is_some())];
     if let Some((key, _)) = of_ends.iter().find(|(_, is_set)| *is_set) {

@@ -148,9 +148,10 @@ tests:
     };
     // Mathis et al., "The macroscopic behavior of the TCP congestion avoidance algorithm", 1997:
     // with an RTT of 60 ms and 3 % loss, Reno gets one segment per RTT times 1.22 over the square
-    // root of 3 %, or 1.4 Mbit/s; CUBIC gets somewhat more.
+    // root of 3 %, or 1.4 Mbit/s, a third less with delayed acknowledgements, and less with the time-outs
+    // of windows of five segments.
     let (cubic, bbr) = (mean("tcp-cubic"), mean("tcp-bbr"));
-    assert!((0.7..4.0).contains(&cubic), "{cubic}");
+    assert!((0.5..4.0).contains(&cubic), "{cubic}");
     assert!(bbr > 0.7 * full && bbr < full, "{bbr}");
     let retransmitted = number_of(&steady(1, "tcp-bbr").1["figures"], "retransmitted_percent");
     // 3 % are lost, and at the end whole windows are retransmitted over a link that is down.
