@@ -461,3 +461,18 @@ fn a_closed_connection_repeats_close_with_increasing_intervals() {
     }
     assert!(harness.received.len() <= 10, "{} answers", harness.received.len());
 }
+
+/// A process that is not scheduled for some milliseconds finds its timers expired before it could
+/// send; it must send the CLOSE frame all the same.
+#[test]
+fn a_close_frame_is_sent_even_after_the_linger_time() {
+    let mut harness = Harness::established(transport());
+    harness.received.clear();
+    harness.server.close(harness.now, harness.handle.unwrap(), 0, "bye");
+    harness.now += MS * 60_000;
+    harness.server.handle(harness.now, Input::Timeout);
+    harness.settle();
+    assert_eq!(harness.received.len(), 1, "the CLOSE frame");
+    harness.advance(MS * 10_100);
+    assert_eq!(harness.server.connection_count(), 0);
+}

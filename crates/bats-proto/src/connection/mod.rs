@@ -304,9 +304,13 @@ impl Connection {
             return;
         }
         self.control.close = Some((application, code, text.to_owned()));
-        let linger = (self.rtt.probe_timeout(MAX_ACK_DELAY) * 3).min(MAX_LINGER);
-        self.state.close(now + linger);
+        self.state.close(now + self.linger());
         self.events.push_back(Event::Closed(reason));
+    }
+
+    /// How long a closed connection answers late packets (RFC 9000, section 10.2).
+    fn linger(&self) -> Duration {
+        (self.rtt.probe_timeout(MAX_ACK_DELAY) * 3).min(MAX_LINGER)
     }
 
     /// Closes the connection without sending a CLOSE frame.

@@ -36,7 +36,8 @@ impl Connection {
             // section 10.2.1).
             self.datagrams_since_close = self.datagrams_since_close.saturating_add(1);
             if self.datagrams_since_close.is_power_of_two() {
-                self.control.close = self.control.close_sent.take().or(self.control.close.take());
+                let again = self.control.close_sent.clone();
+                self.control.close = again.or(self.control.close.take());
             }
             return;
         }

@@ -32,6 +32,13 @@ impl State {
         }
     }
 
+    /// Prolongs the closing state until `until`; no effect in other states.
+    pub(super) fn linger(&mut self, until: Timestamp) {
+        if let Inner::Closing(end) = &mut self.0 {
+            *end = until.max(*end);
+        }
+    }
+
     pub(super) fn die(&mut self) {
         self.0 = Inner::Dead;
     }

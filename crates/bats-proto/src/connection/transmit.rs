@@ -549,8 +549,14 @@ impl Connection {
             return;
         }
         if let Some(until) = self.state.closing_until() {
-            if until <= now {
-                self.state.die();
+            if until > now {
+                return;
+            }
+            // The first CLOSE frame is still to be sent if the process was not scheduled
+            // meanwhile. `poll_transmit` always sends it, so this prolongs the state once.
+            match self.control.close.is_some() && self.control.close_sent.is_none() {
+                true => self.state.linger(now + self.linger()),
+                false => self.state.die(),
             }
             return;
         }

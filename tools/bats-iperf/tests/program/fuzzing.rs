@@ -123,7 +123,11 @@ fn attack(attacker: &Attacker, kind: &TestKind, seed: u64) {
     if seed.is_multiple_of(4) {
         say(&control, &corrupted(&kind.request, seed));
         // Any answer is accepted; a connection on which the server waits for more is closed.
-        let _ = control.recv().wait_for(LIMIT).expect("an answer or the end of the connection");
+        if control.recv().wait_for(LIMIT).is_err() {
+            let message = corrupted(&kind.request, seed);
+            let (stats, message) = (control.stats(), String::from_utf8_lossy(&message));
+            panic!("neither an answer nor the end of the connection to {message:?}: {stats:#?}");
+        }
         return control.close(1, "");
     }
     say(&control, kind.request.as_bytes());

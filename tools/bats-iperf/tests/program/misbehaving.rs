@@ -28,7 +28,11 @@ pub(crate) fn receive_until_closed(connection: &Connection) -> (Vec<String>, Str
     let mut words = Vec::new();
     loop {
         assert!(words.len() < 1_000, "too many messages");
-        match connection.recv().wait_for(LIMIT).expect("an answer or the end of the connection") {
+        let received = connection.recv().wait_for(LIMIT);
+        let received = received.unwrap_or_else(|_| {
+            panic!("the connection goes on after {words:?}: {:#?}", connection.stats())
+        });
+        match received {
             Ok(Some(message)) => words.push(text(&message)),
             Ok(None) => return (words, "finished".into()),
             Err(why) => return (words, why.to_string()),

@@ -1,11 +1,12 @@
 //! Servers, clients and directories for the tests.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, UdpSocket};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
+use std::thread::JoinHandle;
 
 use serde_json::Value;
 
@@ -35,6 +36,8 @@ pub(crate) fn free_port() -> u16 {
 pub(crate) struct Server {
     child: Child,
     lines: Vec<String>,
+    /// Reads standard output to its end.
+    output: Option<JoinHandle<String>>,
 }
 
 impl Server {
@@ -63,9 +66,16 @@ impl Server {
                 break;
             }
         }
-        // Drain the pipe so that the server never blocks.
+        // Drain both pipes so that the server never blocks: its reports fill one of 64 KiB.
         std::thread::spawn(move || std::io::copy(&mut errors, &mut std::io::sink()));
-        Self { child, lines }
+        let mut reports = child.stdout.take().unwrap();
+        let output = std::thread::spawn(move || {
+            let mut output = Vec::new();
+            // What was read before an error is still of use.
+            let _ = reports.read_to_end(&mut output);
+            text(&output)
+        });
+        Self { child, lines, output: Some(output) }
     }
 
     pub(crate) fn fingerprint(&self) -> &str {
@@ -83,8 +93,7 @@ impl Server {
 
     /// Waits for the end of a server started with `-1`; returns its exit code and output.
     pub(crate) fn finish(mut self) -> (i32, String) {
-        let mut output = String::new();
-        std::io::Read::read_to_string(&mut self.child.stdout.take().unwrap(), &mut output).unwrap();
+        let output = self.output.take().unwrap().join().unwrap();
         (self.child.wait().unwrap().code().unwrap(), output)
     }
 }
