@@ -98,12 +98,12 @@ impl Bbr3 {
         if !self.bounds.loss_round_start {
             return;
         }
-        let (lost, acked) = (self.round_lost, self.round_acked);
-        (self.round_lost, self.round_acked) = (0, 0);
+        let lost = core::mem::take(&mut self.ext.round_lost);
+        let acked = core::mem::take(&mut self.ext.round_acked);
         if self.bounds.is_loss_in_round
             && !self.is_probing_bw()
             && !self.is_random(lost, acked)
-            && !self.is_trial()
+            && !self.ext.trial.is_on
         {
             self.bounds.adapt_lower_bounds(self.max_bw.get(), self.cwnd);
         }
@@ -114,16 +114,6 @@ impl Bbr3 {
     pub(super) fn is_inflight_too_high(&self, lost: u64, tx_in_flight: u64) -> bool {
         let in_flight = tx_in_flight as f64;
         lost as f64 > in_flight * (LOSS_THRESH + self.forgiven(in_flight / self.packet as f64))
-    }
-
-    /// The loss of `packets` that is no sign of congestion.
-    fn forgiven(&self, packets: f64) -> f64 {
-        if self.is_credit_open() { self.credit.forgiven(packets) } else { 0.0 }
-    }
-
-    /// Whether less is sent than was delivered, on purpose: what arrives is no bound then.
-    fn is_trial(&self) -> bool {
-        self.is_credit_open() && self.state == State::ProbeBw(Phase::Down)
     }
 
     /// Whether chance explains the losses of a round.

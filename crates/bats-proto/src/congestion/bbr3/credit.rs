@@ -1,34 +1,22 @@
-//! Loss classification: how much of the loss is the path's own and not this queue's.
+//! Loss credit: how much of the loss is the path's own and no sign of congestion.
 //!
-//! Two tests, and the smaller result counts.
-//!
-//! Queue test: a queue that overflows drops packets when it is long, random loss takes packets at
-//! any length. So the losses among packets that met less than the median delay are random, and as
-//! many of the others are.
-//!
-//! Rate test: what is lost while less is sent than was delivered recently is not lost for lack of
-//! capacity.
-
-use core::time::Duration;
-use std::collections::VecDeque;
+//! The path's own loss is what a trial loses: packets sent while the flow sends less than was
+//! delivered recently. Trials begin at common instants (see [`super::trial`]), so that flows which
+//! share a bottleneck leave it together: a queue or policer that they overload drops nothing then.
 
 use bats_types::Timestamp;
 
-/// Round trips whose delays make the distribution.
-const ROUNDS: usize = 8;
-/// Most delays kept.
-const MAX_SAMPLES: usize = 512;
-/// Packets in a pool at least, and runs of losses.
+/// Least size of the pool of trial packets, and its size in runs of losses.
 const POOL_PACKETS: f64 = 200.0;
 const POOL_RUNS: f64 = 60.0;
-/// Packets before a pool says anything.
+/// Packets of trials before they say anything.
 const MIN_EVIDENCE: f64 = 40.0;
 /// Largest loss that is forgiven.
-pub(super) const CREDIT_MAX: f64 = 0.6;
+const CREDIT_MAX: f64 = 0.6;
 /// Standard deviations of chance that are forgiven.
 const SIGMA: f64 = 2.0;
 
-/// Packets and losses among them, old ones fading.
+/// Packets and losses among them; old ones fade.
 #[derive(Debug, Default)]
 struct Pool {
     packets: f64,
@@ -46,7 +34,7 @@ impl Pool {
         }
     }
 
-    fn share(&self) -> Option<f64> {
+    fn loss_rate(&self) -> Option<f64> {
         (self.packets >= MIN_EVIDENCE).then(|| self.lost / self.packets)
     }
 }
@@ -54,178 +42,99 @@ impl Pool {
 /// Estimates the path's own loss.
 #[derive(Debug, Default)]
 pub(super) struct Credit {
-    /// When packets were sent, and their one-way delay on an arbitrary scale, in nanoseconds.
-    delays: VecDeque<(Timestamp, i64)>,
-    /// Delays of each of the last rounds.
-    round_sizes: VecDeque<usize>,
-    in_round: usize,
-    median: i64,
-    /// Losses whose neighbours are not all known yet.
-    pending: Vec<Timestamp>,
-    acked_in_round: f64,
-    queue: Pool,
-    rate: Pool,
-    total: Pool,
+    trials: Pool,
+    all: Pool,
+    /// Runs of consecutive losses, and the packets of these.
     runs: f64,
     run_packets: f64,
-    /// From when to when the rate was below what had been delivered.
-    pub(super) trial: Option<(Timestamp, Option<Timestamp>)>,
-    pub(super) had_trial: bool,
-    own_loss: f64,
+    /// First and last send time of the newest trial's packets.
+    window: Option<(Timestamp, Option<Timestamp>)>,
+    /// The first trial is over.
+    had_trial: bool,
 }
 
 impl Credit {
-    /// A packet sent at `sent_at` arrived at `received_at`; `packets` were acknowledged with it.
-    pub(super) fn on_ack(&mut self, sent_at: Timestamp, received_at: Timestamp, packets: u64) {
-        let delay = received_at.as_nanos().wrapping_sub(sent_at.as_nanos()) as i64;
-        if self.delays.back().is_none_or(|&(last, _)| last <= sent_at) {
-            self.delays.push_back((sent_at, delay));
-            self.in_round += 1;
-            if self.delays.len() > MAX_SAMPLES {
-                self.delays.pop_front();
-            }
+    /// Packets sent from `from` on belong to a trial.
+    pub(super) fn begin_trial(&mut self, from: Timestamp) {
+        self.window = Some((from, None));
+    }
+
+    /// Packets sent after `until` do not.
+    pub(super) fn end_trial(&mut self, until: Timestamp) {
+        if let Some((_, end @ None)) = &mut self.window {
+            *end = Some(until);
+            self.had_trial = true;
         }
-        self.acked_in_round += packets as f64;
-        if self.is_trial(sent_at) {
-            self.rate.add(packets as f64, 0.0, self.limit());
-        }
+    }
+
+    /// `packets` were acknowledged, the newest of which was sent at `sent_at`.
+    pub(super) fn on_ack(&mut self, sent_at: Timestamp, packets: u64) {
+        self.count(sent_at, packets as f64, 0.0);
     }
 
     /// A packet sent at `sent_at` was lost.
     pub(super) fn on_lost(&mut self, sent_at: Timestamp, continues_run: bool) {
-        self.pending.push(sent_at);
         self.runs += f64::from(u8::from(!continues_run));
         self.run_packets += 1.0;
         if self.runs > POOL_RUNS {
             self.run_packets *= POOL_RUNS / self.runs;
             self.runs = POOL_RUNS;
         }
-        if self.is_trial(sent_at) {
-            self.rate.add(1.0, 1.0, self.limit());
+        self.count(sent_at, 1.0, 1.0);
+    }
+
+    fn count(&mut self, sent_at: Timestamp, packets: f64, lost: f64) {
+        let limit = self.limit();
+        self.all.add(packets, lost, limit);
+        let is_trial = self
+            .window
+            .is_some_and(|(from, end)| sent_at >= from && end.is_none_or(|end| sent_at < end));
+        if is_trial {
+            self.trials.add(packets, lost, limit);
         }
     }
 
-    fn is_trial(&self, sent_at: Timestamp) -> bool {
-        self.trial.is_some_and(|(from, until)| {
-            sent_at >= from && until.is_none_or(|until| sent_at < until)
-        })
-    }
-
-    /// Variance of the losses over that of independent ones: 2 * mean run - 1.
-    pub(super) fn burst_factor(&self) -> f64 {
+    /// Variance of the losses over that of independent ones: twice the mean run, less one.
+    fn burst_factor(&self) -> f64 {
         if self.runs < 1.0 {
-            1.0
-        } else {
-            (2.0 * self.run_packets / self.runs - 1.0).clamp(1.0, 64.0)
+            return 1.0;
         }
+        (2.0 * self.run_packets / self.runs - 1.0).clamp(1.0, 64.0)
     }
 
+    /// Size of the pools in packets.
     fn limit(&self) -> f64 {
         POOL_PACKETS.max(POOL_RUNS * self.burst_factor())
     }
 
-    /// A round trip ended.
-    pub(super) fn on_round(&mut self) {
-        self.round_sizes.push_back(core::mem::take(&mut self.in_round));
-        if self.round_sizes.len() > ROUNDS {
-            let old = self.round_sizes.pop_front().unwrap_or(0);
-            let keep: usize = self.round_sizes.iter().sum();
-            let surplus = self.delays.len().saturating_sub(keep.max(8)).min(old);
-            self.delays.drain(..surplus);
-        }
-        let mut sorted: Vec<i64> = self.delays.iter().map(|&(_, delay)| delay).collect();
-        if !sorted.is_empty() {
-            let middle = sorted.len() / 2;
-            self.median = *sorted.select_nth_unstable(middle).1;
-        }
-        let lost = core::mem::take(&mut self.pending);
-        let low: f64 = lost.iter().map(|&at| self.weight_below_median(at)).sum();
-        let packets = self.acked_in_round + lost.len() as f64;
-        let limit = self.limit();
-        self.queue.add(packets, low, limit);
-        self.total.add(packets, lost.len() as f64, limit);
-        self.acked_in_round = 0.0;
-        let by_queue = self.queue.share().map_or(0.0, |share| 2.0 * share);
-        let by_rate = self.rate.share().unwrap_or(if self.had_trial { 0.0 } else { 1.0 });
-        let all = self.total.share().unwrap_or(0.0);
-        self.own_loss = by_queue.min(by_rate).min(all).min(CREDIT_MAX);
-    }
-
-    /// 1 if the packet sent last before `at` met less than the median delay, 0 if it met more.
-    fn weight_below_median(&self, at: Timestamp) -> f64 {
-        let after = self.delays.partition_point(|&(sent, _)| sent <= at);
-        let Some(&(_, delay)) = after.checked_sub(1).and_then(|i| self.delays.get(i)) else {
-            return 0.5;
-        };
-        match delay.cmp(&self.median) {
-            core::cmp::Ordering::Less => 1.0,
-            core::cmp::Ordering::Equal => 0.5,
-            core::cmp::Ordering::Greater => 0.0,
-        }
-    }
-
-    /// Whether losses were seen at all lately.
+    /// Whether packets were lost recently.
     pub(super) fn has_losses(&self) -> bool {
-        self.total.lost > 1.0
+        self.all.lost > 1.0
+    }
+
+    /// The path's own loss as far as trials have shown it.
+    pub(super) fn proven_loss(&self) -> f64 {
+        self.trials.loss_rate().unwrap_or(0.0).min(CREDIT_MAX)
     }
 
     /// The path's own loss, 0 to [`CREDIT_MAX`].
     pub(super) fn own_loss(&self) -> f64 {
-        self.own_loss
+        let all = self.all.loss_rate().unwrap_or(0.0);
+        // Before the first trial every loss may be the path's own; Startup would end at a fraction of
+        // the rate otherwise.
+        let unproven = if self.had_trial { 0.0 } else { 1.0 };
+        self.trials.loss_rate().unwrap_or(unproven).min(all).min(CREDIT_MAX)
     }
 
-    /// Loss of `packets` that chance explains.
+    /// Loss of `packets` that the path's own loss and chance explain.
     pub(super) fn forgiven(&self, packets: f64) -> f64 {
-        let p = self.own_loss;
+        let p = self.own_loss();
         if p <= 0.0 {
             return 0.0;
         }
         let n = packets.max(1.0);
-        let spread = (p * (1.0 - p) * self.burst_factor() * (1.0 / n + 1.0 / self.limit())).sqrt();
+        let evidence = 1.0 / n + 1.0 / self.trials.packets.max(1.0);
+        let spread = (p * (1.0 - p) * self.burst_factor() * evidence).sqrt();
         (p + SIGMA * spread).min(0.95)
-    }
-}
-
-/// One-way delay above its minimum, and its minimum in each round.
-#[derive(Debug, Default)]
-pub(super) struct QueueDelay {
-    min: Option<(i64, Timestamp)>,
-    next_min: Option<(i64, Timestamp)>,
-    round_min: Option<i64>,
-    /// The least queueing delay of the last full round.
-    pub(super) last_round: Duration,
-    /// The newest one.
-    pub(super) latest: Duration,
-}
-
-/// How long a minimum holds.
-const MIN_DELAY_LIFETIME: Duration = Duration::from_secs(60);
-
-impl QueueDelay {
-    pub(super) fn on_ack(&mut self, now: Timestamp, sent_at: Timestamp, received_at: Timestamp) {
-        let delay = received_at.as_nanos().wrapping_sub(sent_at.as_nanos()) as i64;
-        if self.next_min.is_none_or(|(min, _)| delay <= min) {
-            self.next_min = Some((delay, now));
-        }
-        match self.min {
-            Some((min, at)) if delay > min => {
-                if now - at > MIN_DELAY_LIFETIME {
-                    self.min = self.next_min.take();
-                }
-            }
-            _ => {
-                self.min = Some((delay, now));
-                self.next_min = None;
-            }
-        }
-        let base = self.min.map_or(delay, |(min, _)| min);
-        self.latest = Duration::from_nanos(delay.saturating_sub(base).max(0) as u64);
-        self.round_min = Some(self.round_min.map_or(delay, |min| min.min(delay)));
-    }
-
-    pub(super) fn on_round(&mut self) {
-        if let (Some(least), Some((base, _))) = (self.round_min.take(), self.min) {
-            self.last_round = Duration::from_nanos(least.saturating_sub(base).max(0) as u64);
-        }
     }
 }

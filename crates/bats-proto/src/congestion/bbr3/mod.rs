@@ -10,17 +10,20 @@ mod constants;
 mod credit;
 mod cwnd;
 mod drain;
+mod extensions;
 mod extra_acked;
 mod full_pipe;
 mod max_bw;
 mod pacing;
 mod probe_bw;
 mod probe_rtt;
+mod queue_delay;
 mod recovery;
 mod round;
 mod startup;
 #[cfg(test)]
 mod tests;
+mod trial;
 mod windowed_filter;
 
 use core::time::Duration;
@@ -29,8 +32,9 @@ use bats_types::Timestamp;
 
 use super::{AckSample, Controller, LostPacket, RateSample};
 use bounds::Bounds;
-use constants::{DEFAULT_CWND_GAIN, INITIAL_PACKETS, MIN_PIPE_PACKETS, STARTUP_PACING_GAIN};
-use credit::{Credit, QueueDelay};
+use constants::{DEFAULT_CWND_GAIN, INITIAL_PACKETS, STARTUP_PACING_GAIN};
+use extensions::Extensions;
+pub(super) use extensions::Switches;
 use extra_acked::ExtraAcked;
 use full_pipe::FullPipe;
 use max_bw::MaxBw;
@@ -51,26 +55,10 @@ enum State {
 /// Consecutive probe time-outs after which the transport abandons what is in flight: an RTO.
 const RTO_PROBES: u32 = 2;
 
-/// Mechanisms beyond the draft, each switchable for an ablation.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Extensions {
-    /// Random loss is no congestion.
-    pub(super) credit: bool,
-    /// A growing queue ends Startup and ProbeBW_UP.
-    pub(super) delay_exit: bool,
-    /// A round trip close to the minimum puts ProbeRTT off.
-    pub(super) refresh: bool,
-}
-
-impl Extensions {
-    /// All of them.
-    pub(super) const ALL: Self = Self { credit: true, delay_exit: true, refresh: true };
-}
-
 /// The controller.
 #[derive(Debug)]
 pub(super) struct Bbr3 {
-    extensions: Extensions,
+    ext: Extensions,
     state: State,
     /// SMSS in bytes of UDP payload.
     packet: u64,
@@ -99,43 +87,26 @@ pub(super) struct Bbr3 {
     bounds: Bounds,
     probe_bw: ProbeBw,
     recovery: Recovery,
-    credit: Credit,
-    queue: QueueDelay,
-    /// Queueing delay when ProbeBW_UP began.
-    up_queue: Duration,
-    /// The queue was seen to change lately: its base is one.
-    is_base_known: bool,
-    base_known_at: Timestamp,
-    /// Packets lost and acknowledged in this round.
-    round_lost: u64,
-    round_acked: u64,
-    /// Mean delivery rate of the last rounds, bytes per second.
-    delivered_mean: f64,
 }
 
 impl Bbr3 {
     /// OnInit, section 5.2.1. `seed` decides the randomised waits of section 5.3.3.8.
     pub(super) fn new(initial_rtt: Duration, packet: u16, seed: u64) -> Self {
-        Self::with(Extensions::default(), initial_rtt, packet, seed)
+        Self::with(Switches::default(), initial_rtt, packet, seed)
     }
 
     /// The draft with all mechanisms beyond it.
     pub(super) fn loss_tolerant(initial_rtt: Duration, packet: u16, seed: u64) -> Self {
-        Self::with(Extensions::ALL, initial_rtt, packet, seed)
+        Self::with(Switches::ALL, initial_rtt, packet, seed)
     }
 
     /// The draft with these mechanisms beyond it.
-    pub(super) fn with(
-        extensions: Extensions,
-        initial_rtt: Duration,
-        packet: u16,
-        seed: u64,
-    ) -> Self {
+    pub(super) fn with(switches: Switches, initial_rtt: Duration, packet: u16, seed: u64) -> Self {
         let packet = u64::from(packet);
         let cwnd = INITIAL_PACKETS * packet;
         let rtt = initial_rtt.max(Duration::from_micros(1)).as_secs_f64();
         Self {
-            extensions,
+            ext: Extensions::new(switches),
             state: State::Startup,
             packet,
             pacing_gain: STARTUP_PACING_GAIN,
@@ -159,19 +130,7 @@ impl Bbr3 {
             bounds: Bounds::default(),
             probe_bw: ProbeBw::new(seed),
             recovery: Recovery::default(),
-            credit: Credit::default(),
-            queue: QueueDelay::default(),
-            up_queue: Duration::ZERO,
-            is_base_known: false,
-            base_known_at: Timestamp::ZERO,
-            round_lost: 0,
-            round_acked: 0,
-            delivered_mean: 0.0,
         }
-    }
-
-    fn min_pipe_cwnd(&self) -> u64 {
-        MIN_PIPE_PACKETS * self.packet
     }
 
     fn is_cwnd_limited(&self) -> bool {
@@ -201,66 +160,10 @@ impl Bbr3 {
         self.check_startup_done(rs);
         self.check_drain_done(now);
         self.update_probe_bw_cycle_phase(now, rs, sample.acked_bytes);
-        self.min_rtt.update(now, sample.rtt, self.extensions.refresh);
+        self.min_rtt.update(now, sample.rtt, self.ext.switches.refresh);
         self.check_probe_rtt(now, rs);
         self.bounds.advance_latest_delivery_signals(rs);
-        self.bw = self.max_bw.get().min(self.bounds.bw_shortterm);
-        if self.extensions.credit && self.full_pipe.is_reached && self.delivered_mean > 0.0 {
-            self.bw = self.bw.min((3.0 * self.delivered_mean) as u64);
-        }
-    }
-
-    /// Threshold of the queueing delay: RFC 9406 section 4.2.
-    fn queue_threshold(&self) -> Duration {
-        (self.min_rtt.get() / 8).clamp(Duration::from_millis(4), Duration::from_millis(16))
-    }
-
-    /// Whether losses are classified now: the queue is known to be short, or it is the one that this
-    /// flow's own probe builds.
-    fn is_credit_open(&self) -> bool {
-        if !self.extensions.credit {
-            return false;
-        }
-        let is_own = matches!(self.state, State::ProbeBw(Phase::Up | Phase::Down))
-            && self.up_queue < self.queue_threshold();
-        let is_short = is_own || self.queue.last_round < self.queue_threshold();
-        self.state == State::Startup || (is_short && self.is_base_known)
-    }
-
-    /// What the extensions learn of an acknowledgement.
-    fn observe(&mut self, sample: &AckSample) {
-        let (sent, received) = (sample.largest_sent_at, sample.largest_received_at);
-        self.queue.on_ack(sample.now, sent, received);
-        if self.queue.latest >= self.queue_threshold() {
-            self.base_known_at = sample.now;
-            self.is_base_known = true;
-        }
-        self.is_base_known &= sample.now - self.base_known_at < Duration::from_secs(10);
-        self.credit.on_ack(sent, received, sample.acked_packets);
-        self.round_acked += sample.acked_packets;
-    }
-
-    /// What random loss took had passed the bottleneck: it counts for the rate.
-    fn credit_sample(&self, rs: &mut RateSample) {
-        let sent = (rs.delivered + rs.lost) as f64;
-        let forgiven = (self.credit.forgiven(sent / self.packet as f64) * sent).min(rs.lost as f64);
-        if self.credit.own_loss() > 0.0 && rs.delivered > 0 {
-            let factor = (rs.delivered as f64 + forgiven) / rs.delivered as f64;
-            let most = 1.0 / (1.0 - self.credit.forgiven(sent / self.packet as f64)).max(0.05);
-            rs.delivery_rate = (rs.delivery_rate as f64 * factor.min(most)) as u64;
-            rs.lost -= forgiven as u64;
-            rs.delivered += forgiven as u64;
-        }
-    }
-
-    /// A round began; `measured` is the delivery rate as it was measured.
-    fn on_round_of_extensions(&mut self, measured: u64) {
-        self.queue.on_round();
-        self.credit.on_round();
-        if measured > 0 {
-            let weight = if self.delivered_mean > 0.0 { 1.0 / 6.0 } else { 1.0 };
-            self.delivered_mean += weight * (measured as f64 - self.delivered_mean);
-        }
+        self.bw = self.max_bw.get().min(self.bounds.bw_shortterm).min(self.max_credited_bw());
     }
 
     /// A mark is treated as a round with too much loss (section 3.7), once per round.
@@ -288,14 +191,14 @@ impl Controller for Bbr3 {
     }
 
     fn on_lost(&mut self, now: Timestamp, packet: &LostPacket) {
-        self.credit.on_lost(packet.sent_at, packet.continues_run);
-        self.round_lost += 1;
+        self.ext.credit.on_lost(packet.sent_at, packet.continues_run);
+        self.ext.round_lost += 1;
         self.handle_lost_packet(now, packet);
     }
 
-    fn on_spurious_loss(&mut self, now: Timestamp, packets: u64) {
+    fn on_spurious_loss(&mut self, _now: Timestamp, packets: u64) {
         if self.recovery.on_spurious(packets) {
-            self.handle_spurious_loss_detection(now);
+            self.handle_spurious_loss_detection();
         }
     }
 
@@ -306,11 +209,8 @@ impl Controller for Bbr3 {
         self.queue_delay = sample.rtt.saturating_sub(sample.min_rtt);
         let mut rs = sample.rate;
         self.delivered = rs.prior_delivered + rs.delivered;
-        self.observe(sample);
         let measured = rs.delivery_rate;
-        if self.is_credit_open() {
-            self.credit_sample(&mut rs);
-        }
+        self.on_ack_of_extensions(sample, &mut rs);
         self.round.on_ack(rs.prior_delivered, self.delivered);
         if self.round.is_start {
             self.probe_bw.rounds_since_up += 1;
@@ -331,7 +231,7 @@ impl Controller for Bbr3 {
     }
 
     fn on_probe_timeout(&mut self, now: Timestamp, count: u32) {
-        if count == RTO_PROBES {
+        if count == RTO_PROBES && !self.ext.switches.outages {
             self.on_enter_rto(now);
         }
     }

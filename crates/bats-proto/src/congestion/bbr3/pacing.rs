@@ -1,8 +1,7 @@
 //! The pacing rate (draft-ietf-ccwg-bbr-06 section 5.6.2).
 
+use super::Bbr3;
 use super::constants::{DOWN_PACING_GAIN, PACING_MARGIN};
-use super::probe_bw::Phase;
-use super::{Bbr3, State};
 
 impl Bbr3 {
     /// SetPacingRateWithGain.
@@ -15,10 +14,10 @@ impl Bbr3 {
 
     /// SetPacingRate.
     pub(super) fn set_pacing_rate(&mut self) {
-        let is_trial = self.extensions.credit && self.state == State::ProbeBw(Phase::Down);
         self.set_pacing_rate_with_gain(self.pacing_gain);
-        if is_trial && self.delivered_mean > 0.0 {
-            let most = (DOWN_PACING_GAIN * self.delivered_mean) as u64;
+        if self.ext.trial.is_on {
+            // Below what was delivered, not below what was sent: see `credit`.
+            let most = (DOWN_PACING_GAIN * self.ext.delivered_mean) as u64;
             self.pacing_rate = self.pacing_rate.min(most);
         }
     }

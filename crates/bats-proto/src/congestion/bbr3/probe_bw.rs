@@ -111,28 +111,16 @@ impl Bbr3 {
         self.probe_bw.cycle_stamp = now;
         self.probe_bw.ack_phase = AckPhase::ProbeStopping;
         self.start_round();
-        self.credit.trial = Some((now, None));
-        self.drain_start_round = self.round.count;
         self.set_phase(Phase::Down);
     }
 
-    /// The packets sent below the delivered rate end here.
-    fn end_trial(&mut self, now: Timestamp) {
-        if let Some((_, until @ None)) = &mut self.credit.trial {
-            *until = Some(now);
-            self.credit.had_trial = true;
-        }
-    }
-
     /// StartProbeBW_CRUISE.
-    pub(super) fn start_probe_bw_cruise(&mut self, now: Timestamp) {
-        self.end_trial(now);
+    pub(super) fn start_probe_bw_cruise(&mut self) {
         self.set_phase(Phase::Cruise);
     }
 
     /// StartProbeBW_REFILL.
-    pub(super) fn start_probe_bw_refill(&mut self, now: Timestamp) {
-        self.end_trial(now);
+    pub(super) fn start_probe_bw_refill(&mut self) {
         self.bounds.reset_short_term_model();
         self.probe_bw.up_rounds = 0;
         self.probe_bw.up_acked = 0;
@@ -147,7 +135,7 @@ impl Bbr3 {
         self.probe_bw.ack_phase = AckPhase::ProbeStarting;
         self.start_round();
         self.full_pipe.reset(rs.delivery_rate);
-        self.up_queue = self.queue.last_round;
+        self.note_queue_before_up();
         self.set_phase(Phase::Up);
         self.raise_inflight_longterm_slope();
     }
@@ -159,14 +147,14 @@ impl Bbr3 {
         rs: &RateSample,
         newly_acked: u64,
     ) {
-        if !self.full_pipe.is_reached || self.adapt_long_term_model(now, rs, newly_acked) {
+        if !self.full_pipe.is_reached || self.adapt_long_term_model(rs, newly_acked) {
             return;
         }
         let State::ProbeBw(phase) = self.state else { return };
         match phase {
-            Phase::Down if self.is_time_to_probe_bw(now) => self.start_probe_bw_refill(now),
-            Phase::Down if self.is_time_to_cruise() => self.start_probe_bw_cruise(now),
-            Phase::Cruise if self.is_time_to_probe_bw(now) => self.start_probe_bw_refill(now),
+            Phase::Down if self.is_time_to_probe_bw(now) => self.start_probe_bw_refill(),
+            Phase::Down if self.is_time_to_cruise() => self.start_probe_bw_cruise(),
+            Phase::Cruise if self.is_time_to_probe_bw(now) => self.start_probe_bw_refill(),
             Phase::Refill if self.round.is_start => {
                 self.probe_bw.is_bw_probe_sample = true;
                 self.start_probe_bw_up(rs);
@@ -189,11 +177,7 @@ impl Bbr3 {
 
     /// IsTimeToCruise.
     fn is_time_to_cruise(&self) -> bool {
-        let is_trial_short = self.extensions.credit
-            && self.credit.has_losses()
-            && self.round.count < self.drain_start_round + 2;
-        !is_trial_short
-            && self.in_flight <= self.inflight_with_headroom()
+        self.in_flight <= self.inflight_with_headroom()
             && self.in_flight <= self.inflight(self.max_bw.get(), 1.0)
     }
 
@@ -209,13 +193,6 @@ impl Bbr3 {
             return false;
         }
         self.full_pipe.is_now || self.is_queue_growing()
-    }
-
-    /// A queue of at least the threshold was added by this probe.
-    fn is_queue_growing(&self) -> bool {
-        self.extensions.delay_exit
-            && self.round.is_start
-            && self.queue.last_round > self.up_queue + self.queue_threshold()
     }
 
     /// RaiseInflightLongtermSlope.
@@ -240,7 +217,7 @@ impl Bbr3 {
     }
 
     /// AdaptLongTermModel: true if it decided a state transition.
-    fn adapt_long_term_model(&mut self, now: Timestamp, rs: &RateSample, newly_acked: u64) -> bool {
+    fn adapt_long_term_model(&mut self, rs: &RateSample, newly_acked: u64) -> bool {
         if self.round.is_start {
             match self.probe_bw.ack_phase {
                 AckPhase::ProbeStarting => self.probe_bw.ack_phase = AckPhase::ProbeFeedback,
@@ -254,7 +231,7 @@ impl Bbr3 {
                         && self.probe_bw.prev_probe_precautionary
                         && !self.probe_bw.prev_probe_too_high
                     {
-                        self.start_probe_bw_refill(now);
+                        self.start_probe_bw_refill();
                         return true;
                     }
                 }

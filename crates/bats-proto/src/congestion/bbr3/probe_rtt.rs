@@ -115,7 +115,7 @@ impl Bbr3 {
         self.bounds.reset_short_term_model();
         if self.full_pipe.is_reached {
             self.start_probe_bw_down(now);
-            self.start_probe_bw_cruise(now);
+            self.start_probe_bw_cruise();
         } else {
             self.enter_startup();
         }

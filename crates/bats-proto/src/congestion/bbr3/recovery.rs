@@ -92,7 +92,7 @@ impl Bbr3 {
     }
 
     /// HandleSpuriousLossDetection.
-    pub(super) fn handle_spurious_loss_detection(&mut self, now: Timestamp) {
+    pub(super) fn handle_spurious_loss_detection(&mut self) {
         self.restore_cwnd();
         self.bounds.is_loss_in_round = false;
         self.full_pipe.reset(0);
@@ -113,7 +113,7 @@ impl Bbr3 {
             Some(State::ProbeBw(Phase::Up))
                 if !matches!(self.state, State::ProbeBw(Phase::Up) | State::ProbeRtt) =>
             {
-                self.start_probe_bw_refill(now);
+                self.start_probe_bw_refill();
             }
             _ => {}
         }

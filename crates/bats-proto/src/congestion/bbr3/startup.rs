@@ -14,15 +14,16 @@ impl Bbr3 {
     /// CheckStartupDone.
     pub(super) fn check_startup_done(&mut self, rs: &RateSample) {
         self.check_startup_high_loss(rs);
-        if self.extensions.delay_exit
+        if self.ext.switches.delay_exit
             && self.state == State::Startup
             && self.round.is_start
-            && self.queue.last_round > self.queue_threshold()
+            && self.ext.queue.last_round > self.queue_threshold()
         {
             self.full_pipe.is_reached = true;
             self.full_pipe.is_now = true;
         }
         if self.state == State::Startup && self.full_pipe.is_reached {
+            self.note_end_of_startup();
             self.enter_drain();
         }
     }
