@@ -1,5 +1,5 @@
-//! Rows 20 and 21 of the goals: with recoding relays, goodput over many lossy hops is close to that
-//! over one. `Hops::run` checks that each message arrives once, intact and in order.
+//! With recoding relays, goodput over many lossy hops is close to that over one. `Hops::run` checks
+//! that each message arrives once, intact and in order.
 
 use std::time::Duration;
 
@@ -61,7 +61,7 @@ fn recoding_gives_at_least_1_3_times_the_goodput_of_forwarding() {
     assert!(on.end_repairs_percent < 1.0, "{}", on.end_repairs_percent);
 }
 
-/// Row 21 of the goals: at most 1 MiB per flow at these rates, without dropped batches.
+/// A relay holds at most 1 MiB per flow at these rates and drops no batches.
 fn check_memory(outcome: &HopsOutcome) {
     for relay in &outcome.relays {
         assert!(relay.bytes_peak <= 1 << 20, "{} bytes", relay.bytes_peak);
