@@ -21,7 +21,7 @@ impl fmt::Display for UnknownCongestion {
 
 impl core::error::Error for UnknownCongestion {}
 
-/// Bits a second: digits, then nothing, or `k`, `M` or `G` for powers of a thousand.
+/// Parses bits per second: digits, then nothing, or `k`, `M` or `G` for powers of a thousand.
 fn parse_rate(text: &str) -> Option<u64> {
     let (digits, unit) = match text.as_bytes().last()? {
         b'k' | b'K' => (&text[..text.len() - 1], 1_000),
@@ -58,7 +58,7 @@ impl FromStr for CongestionAlgorithm {
 }
 
 impl fmt::Display for CongestionAlgorithm {
-    /// What [`FromStr`] reads back.
+    /// The form that [`FromStr`] parses.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Bbr => f.write_str("bbr"),

@@ -6,7 +6,7 @@ use super::constants::{BETA, LOSS_THRESH};
 use super::probe_bw::Phase;
 use super::{Bbr3, LostPacket, RateSample, State};
 
-/// No bound.
+/// Value of a bound that is not set.
 pub(super) const INFINITY: u64 = u64::MAX;
 
 /// Bounds that congestion signals set, and the signals of the current round.
@@ -86,7 +86,7 @@ impl Bounds {
     }
 }
 
-/// `value` times `factor`; no bound stays none.
+/// `value` times `factor`. An unset bound stays unset.
 pub(super) fn scale(value: u64, factor: f64) -> u64 {
     if value == INFINITY { INFINITY } else { (value as f64 * factor) as u64 }
 }
@@ -116,17 +116,18 @@ impl Bbr3 {
         lost as f64 > in_flight * (LOSS_THRESH + self.forgiven(in_flight / self.packet as f64))
     }
 
-    /// The loss of `packets` that is no sign of congestion.
+    /// Loss of `packets` packets that is attributed to random loss.
     fn forgiven(&self, packets: f64) -> f64 {
         if self.is_credit_open() { self.credit.forgiven(packets) } else { 0.0 }
     }
 
-    /// Whether less is sent than was delivered, on purpose: what arrives is no bound then.
+    /// Whether ProbeBW_DOWN deliberately sends less than was delivered, so that the delivery rate
+    /// is no bound.
     fn is_trial(&self) -> bool {
         self.is_credit_open() && self.state == State::ProbeBw(Phase::Down)
     }
 
-    /// Whether chance explains the losses of a round.
+    /// Whether random loss explains the losses of a round.
     fn is_random(&self, lost: u64, acked: u64) -> bool {
         let packets = (lost + acked) as f64;
         let forgiven = self.forgiven(packets);
@@ -176,7 +177,7 @@ impl Bbr3 {
     }
 }
 
-/// InflightAtLoss: the level of in-flight data at which losses crossed LossThresh.
+/// InflightAtLoss: inflight at which the losses crossed LossThresh.
 fn inflight_at_loss(bytes: u64, lost: u64, tx_in_flight: u64, threshold: f64) -> u64 {
     let inflight_prev = tx_in_flight.saturating_sub(bytes) as f64;
     let lost_prev = lost.saturating_sub(bytes) as f64;
@@ -190,7 +191,7 @@ mod unit_tests {
 
     #[test]
     fn inflight_at_loss_solves_for_the_prefix_that_crosses_the_threshold() {
-        // 100 packets of 1,000 bytes in flight, the third loss crosses 2 %.
+        // 100 packets of 1,000 bytes are in flight; the third loss crosses 2 %.
         let level = inflight_at_loss(1_000, 3_000, 100_000, LOSS_THRESH);
         let lost_then = 2_000.0 + (level as f64 - 99_000.0);
         assert!((lost_then / level as f64 - LOSS_THRESH).abs() < 1e-4, "{level}");

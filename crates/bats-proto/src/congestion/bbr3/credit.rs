@@ -1,34 +1,35 @@
-//! Loss classification: how much of the loss is the path's own and not this queue's.
+//! Loss classification: the part of the loss that is random loss of the path and not congestion
+//! loss.
 //!
-//! Two tests, and the smaller result counts.
+//! Two tests estimate it, and the smaller result counts.
 //!
-//! Queue test: a queue that overflows drops packets when it is long, random loss takes packets at
-//! any length. So the losses among packets that met less than the median delay are random, and as
-//! many of the others are.
+//! Queue test: an overflowing queue drops packets when it is long; random loss hits packets at any
+//! queue length. So losses among packets with less than the median delay are random, and the other
+//! packets have the same fraction of random loss.
 //!
-//! Rate test: what is lost while less is sent than was delivered recently is not lost for lack of
-//! capacity.
+//! Rate test: losses while the sender stays below the recent delivery rate are not caused by a lack
+//! of capacity.
 
 use core::time::Duration;
 use std::collections::VecDeque;
 
 use bats_types::Timestamp;
 
-/// Round trips whose delays make the distribution.
+/// Number of round trips whose delays form the distribution.
 const ROUNDS: usize = 8;
-/// Most delays kept.
+/// Maximum number of delays kept.
 const MAX_SAMPLES: usize = 512;
-/// Packets in a pool at least, and runs of losses.
+/// Maximum size of a pool: this many packets, or `POOL_RUNS` times the burst factor if that is more.
 const POOL_PACKETS: f64 = 200.0;
 const POOL_RUNS: f64 = 60.0;
-/// Packets before a pool says anything.
+/// Minimum number of packets for an estimate from a pool.
 const MIN_EVIDENCE: f64 = 40.0;
-/// Largest loss that is forgiven.
+/// Maximum fraction of loss attributed to random loss.
 pub(super) const CREDIT_MAX: f64 = 0.6;
-/// Standard deviations of chance that are forgiven.
+/// Margin above the random loss, in standard deviations.
 const SIGMA: f64 = 2.0;
 
-/// Packets and losses among them, old ones fading.
+/// Packets and the losses among them; old ones decay.
 #[derive(Debug, Default)]
 struct Pool {
     packets: f64,
@@ -51,16 +52,16 @@ impl Pool {
     }
 }
 
-/// Estimates the path's own loss.
+/// Estimates the random loss of the path.
 #[derive(Debug, Default)]
 pub(super) struct Credit {
-    /// When packets were sent, and their one-way delay on an arbitrary scale, in nanoseconds.
+    /// Send times of packets, and their one-way delays in nanoseconds with an arbitrary origin.
     delays: VecDeque<(Timestamp, i64)>,
-    /// Delays of each of the last rounds.
+    /// Number of delays of each of the last rounds.
     round_sizes: VecDeque<usize>,
     in_round: usize,
     median: i64,
-    /// Losses whose neighbours are not all known yet.
+    /// Losses whose neighbouring packets do not all have a known fate yet.
     pending: Vec<Timestamp>,
     acked_in_round: f64,
     queue: Pool,
@@ -68,14 +69,15 @@ pub(super) struct Credit {
     total: Pool,
     runs: f64,
     run_packets: f64,
-    /// From when to when the rate was below what had been delivered.
+    /// Period in which the sending rate was below the delivery rate before it.
     pub(super) trial: Option<(Timestamp, Option<Timestamp>)>,
     pub(super) had_trial: bool,
     own_loss: f64,
 }
 
 impl Credit {
-    /// A packet sent at `sent_at` arrived at `received_at`; `packets` were acknowledged with it.
+    /// Records that a packet sent at `sent_at` arrived at `received_at`. `packets` packets were
+    /// acknowledged with it.
     pub(super) fn on_ack(&mut self, sent_at: Timestamp, received_at: Timestamp, packets: u64) {
         let delay = received_at.as_nanos().wrapping_sub(sent_at.as_nanos()) as i64;
         if self.delays.back().is_none_or(|&(last, _)| last <= sent_at) {
@@ -91,7 +93,7 @@ impl Credit {
         }
     }
 
-    /// A packet sent at `sent_at` was lost.
+    /// Records that a packet sent at `sent_at` was lost.
     pub(super) fn on_lost(&mut self, sent_at: Timestamp, continues_run: bool) {
         self.pending.push(sent_at);
         self.runs += f64::from(u8::from(!continues_run));
@@ -111,7 +113,7 @@ impl Credit {
         })
     }
 
-    /// Variance of the losses over that of independent ones: 2 * mean run - 1.
+    /// Variance of the losses relative to independent losses: 2 * mean run length - 1.
     pub(super) fn burst_factor(&self) -> f64 {
         if self.runs < 1.0 {
             1.0
@@ -124,7 +126,7 @@ impl Credit {
         POOL_PACKETS.max(POOL_RUNS * self.burst_factor())
     }
 
-    /// A round trip ended.
+    /// Handles the end of a round trip.
     pub(super) fn on_round(&mut self) {
         self.round_sizes.push_back(core::mem::take(&mut self.in_round));
         if self.round_sizes.len() > ROUNDS {
@@ -151,7 +153,7 @@ impl Credit {
         self.own_loss = by_queue.min(by_rate).min(all).min(CREDIT_MAX);
     }
 
-    /// 1 if the packet sent last before `at` met less than the median delay, 0 if it met more.
+    /// 1 if the last packet sent before `at` had less than the median delay, 0 if it had more.
     fn weight_below_median(&self, at: Timestamp) -> f64 {
         let after = self.delays.partition_point(|&(sent, _)| sent <= at);
         let Some(&(_, delay)) = after.checked_sub(1).and_then(|i| self.delays.get(i)) else {
@@ -164,17 +166,17 @@ impl Credit {
         }
     }
 
-    /// Whether losses were seen at all lately.
+    /// Whether there were losses recently.
     pub(super) fn has_losses(&self) -> bool {
         self.total.lost > 1.0
     }
 
-    /// The path's own loss, 0 to [`CREDIT_MAX`].
+    /// Estimated random loss of the path, 0 to [`CREDIT_MAX`].
     pub(super) fn own_loss(&self) -> f64 {
         self.own_loss
     }
 
-    /// Loss of `packets` that chance explains.
+    /// Upper bound of the loss of `packets` packets that random loss explains.
     pub(super) fn forgiven(&self, packets: f64) -> f64 {
         let p = self.own_loss;
         if p <= 0.0 {
@@ -192,13 +194,13 @@ pub(super) struct QueueDelay {
     min: Option<(i64, Timestamp)>,
     next_min: Option<(i64, Timestamp)>,
     round_min: Option<i64>,
-    /// The least queueing delay of the last full round.
+    /// Minimum queueing delay of the last complete round.
     pub(super) last_round: Duration,
-    /// The newest one.
+    /// Latest queueing delay.
     pub(super) latest: Duration,
 }
 
-/// How long a minimum holds.
+/// How long a minimum is valid.
 const MIN_DELAY_LIFETIME: Duration = Duration::from_secs(60);
 
 impl QueueDelay {

@@ -48,17 +48,18 @@ enum State {
     ProbeRtt,
 }
 
-/// Consecutive probe time-outs after which the transport abandons what is in flight: an RTO.
+/// Number of consecutive probe timeouts after which the transport abandons the packets in flight,
+/// which counts as an RTO.
 const RTO_PROBES: u32 = 2;
 
-/// Mechanisms beyond the draft, each switchable for an ablation.
+/// Mechanisms beyond the draft. Each can be disabled for an ablation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Extensions {
-    /// Random loss is no congestion.
+    /// Do not treat random loss as congestion.
     pub(super) credit: bool,
-    /// A growing queue ends Startup and ProbeBW_UP.
+    /// End Startup and ProbeBW_UP when the queue grows.
     pub(super) delay_exit: bool,
-    /// A round trip close to the minimum puts ProbeRTT off.
+    /// Postpone ProbeRTT after a round trip close to the minimum.
     pub(super) refresh: bool,
 }
 
@@ -76,7 +77,7 @@ pub(super) struct Bbr3 {
     packet: u64,
     pacing_gain: f64,
     cwnd_gain: f64,
-    /// C.cwnd and the last-known good value of it, in bytes.
+    /// C.cwnd and its last good value, in bytes.
     cwnd: u64,
     prior_cwnd: u64,
     /// C.pacing_rate in bytes per second.
@@ -101,30 +102,30 @@ pub(super) struct Bbr3 {
     recovery: Recovery,
     credit: Credit,
     queue: QueueDelay,
-    /// Queueing delay when ProbeBW_UP began.
+    /// Queueing delay at the start of ProbeBW_UP.
     up_queue: Duration,
-    /// The queue was seen to change lately: its base is one.
+    /// The queueing delay has changed recently, so that its minimum is known.
     is_base_known: bool,
     base_known_at: Timestamp,
     /// Packets lost and acknowledged in this round.
     round_lost: u64,
     round_acked: u64,
-    /// Mean delivery rate of the last rounds, bytes per second.
+    /// Mean delivery rate of the last rounds, in bytes per second.
     delivered_mean: f64,
 }
 
 impl Bbr3 {
-    /// OnInit, section 5.2.1. `seed` decides the randomised waits of section 5.3.3.8.
+    /// OnInit, section 5.2.1. `seed` determines the random wait times of section 5.3.3.8.
     pub(super) fn new(initial_rtt: Duration, packet: u16, seed: u64) -> Self {
         Self::with(Extensions::default(), initial_rtt, packet, seed)
     }
 
-    /// The draft with all mechanisms beyond it.
+    /// The draft with all extensions.
     pub(super) fn loss_tolerant(initial_rtt: Duration, packet: u16, seed: u64) -> Self {
         Self::with(Extensions::ALL, initial_rtt, packet, seed)
     }
 
-    /// The draft with these mechanisms beyond it.
+    /// The draft with these extensions.
     pub(super) fn with(
         extensions: Extensions,
         initial_rtt: Duration,
@@ -215,8 +216,8 @@ impl Bbr3 {
         (self.min_rtt.get() / 8).clamp(Duration::from_millis(4), Duration::from_millis(16))
     }
 
-    /// Whether losses are classified now: the queue is known to be short, or it is the one that this
-    /// flow's own probe builds.
+    /// Whether losses are classified now: the queue is known to be short, or this flow's own probe
+    /// fills it.
     fn is_credit_open(&self) -> bool {
         if !self.extensions.credit {
             return false;
@@ -227,7 +228,7 @@ impl Bbr3 {
         self.state == State::Startup || (is_short && self.is_base_known)
     }
 
-    /// What the extensions learn of an acknowledgement.
+    /// Updates the extensions with an acknowledgement.
     fn observe(&mut self, sample: &AckSample) {
         let (sent, received) = (sample.largest_sent_at, sample.largest_received_at);
         self.queue.on_ack(sample.now, sent, received);
@@ -240,7 +241,8 @@ impl Bbr3 {
         self.round_acked += sample.acked_packets;
     }
 
-    /// What random loss took had passed the bottleneck: it counts for the rate.
+    /// Counts randomly lost packets as delivered in a rate sample, because they had passed the
+    /// bottleneck.
     fn credit_sample(&self, rs: &mut RateSample) {
         let sent = (rs.delivered + rs.lost) as f64;
         let forgiven = (self.credit.forgiven(sent / self.packet as f64) * sent).min(rs.lost as f64);
@@ -253,7 +255,8 @@ impl Bbr3 {
         }
     }
 
-    /// A round began; `measured` is the delivery rate as it was measured.
+    /// Updates the extensions at the start of a round; `measured` is the delivery rate before
+    /// correction.
     fn on_round_of_extensions(&mut self, measured: u64) {
         self.queue.on_round();
         self.credit.on_round();
@@ -263,7 +266,7 @@ impl Bbr3 {
         }
     }
 
-    /// A mark is treated as a round with too much loss (section 3.7), once per round.
+    /// Treats a CE mark like a round with too much loss (section 3.7), at most once per round.
     fn on_ce(&mut self, now: Timestamp, rs: &RateSample) {
         self.note_loss();
         if self.probe_bw.is_bw_probe_sample {
@@ -276,7 +279,8 @@ impl Bbr3 {
 
 impl Controller for Bbr3 {
     fn on_sent(&mut self, now: Timestamp, bytes: u64, in_flight: u64) {
-        // HandleRestartFromIdle, section 5.4.1: nothing was in flight, so the application limited.
+        // HandleRestartFromIdle, section 5.4.1: nothing was in flight, so the flow was
+        // application-limited.
         if in_flight <= bytes && self.delivered > 0 {
             self.handle_restart_from_idle(now);
         }

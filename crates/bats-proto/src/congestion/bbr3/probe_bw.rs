@@ -116,7 +116,7 @@ impl Bbr3 {
         self.set_phase(Phase::Down);
     }
 
-    /// The packets sent below the delivered rate end here.
+    /// The period below the delivery rate ends here.
     fn end_trial(&mut self, now: Timestamp) {
         if let Some((_, until @ None)) = &mut self.credit.trial {
             *until = Some(now);
@@ -211,7 +211,7 @@ impl Bbr3 {
         self.full_pipe.is_now || self.is_queue_growing()
     }
 
-    /// A queue of at least the threshold was added by this probe.
+    /// This probe has added at least the threshold to the queueing delay.
     fn is_queue_growing(&self) -> bool {
         self.extensions.delay_exit
             && self.round.is_start
@@ -239,7 +239,7 @@ impl Bbr3 {
         }
     }
 
-    /// AdaptLongTermModel: true if it decided a state transition.
+    /// AdaptLongTermModel: returns whether it caused a state transition.
     fn adapt_long_term_model(&mut self, now: Timestamp, rs: &RateSample, newly_acked: u64) -> bool {
         if self.round.is_start {
             match self.probe_bw.ack_phase {
