@@ -157,7 +157,7 @@ impl Contention {
 /// part.
 fn waits(mean: f64, whole: u32, unit: Duration, rng: &mut impl Rng) -> Duration {
     let mean = if mean.is_finite() { mean.clamp(0.0, 50.0) } else { 0.0 };
-    // Knuth's method: multiply uniform random numbers until the product is below exp(-mean).
+    // Knuth's method: multiply uniform random numbers until the result is below exp(-mean).
     let limit = noise::exp(-mean);
     let (mut count, mut factor) = (0, rng.random::<f64>());
     while factor > limit && count < 1_000 {

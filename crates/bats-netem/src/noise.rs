@@ -44,7 +44,7 @@ pub(crate) fn exp(x: f64) -> f64 {
         term *= rest / f64::from(n);
         sum += term;
     }
-    // The clamp above keep the exponent within -1010..1010.
+    // The clamp above keeps the exponent within -1010..1010.
     sum * f64::from_bits(((power as i64 + 1_023) as u64) << 52)
 }
 
