@@ -210,14 +210,14 @@ impl Config {
             TRANSPARENT | UDP => "has no congestion control",
             TCP => "has the congestion control of the kernel's TCP",
             QUIC if matches!(asked, Congestion::None | Congestion::Gcc) => {
-                "has BBR and CUBIC for congestion control, and takes CUBIC"
+                "supports BBR and CUBIC for congestion control: CUBIC is used"
             }
             _ if matches!(asked, Congestion::Bbrv2 | Congestion::Bbrv3) => {
-                "has one BBR only for congestion control, and takes that"
+                "has one BBR for congestion control, which is used"
             }
             _ => return None,
         };
-        Some(format!("{has}: {asked:?} was asked for"))
+        Some(format!("{has}: {asked:?} is not available"))
     }
 
     fn transport(&self) -> TransportConfig {

@@ -8,29 +8,29 @@ use crate::{
     Jitter, Loss, Policer, RateSchedule, Slots,
 };
 
-/// Bytes that an IP packet has beyond its own on Ethernet: header 14, FCS 4, preamble and start of
-/// frame 8, gap 12 (IEEE 802.3). A packet of 1,500 bytes takes the time of 1,538 at an Ethernet's rate.
+/// Bytes that Ethernet adds to an IP packet: header 14, FCS 4, preamble and start of frame 8, gap
+/// 12 (IEEE 802.3). A packet of 1,500 bytes takes the transmission time of 1,538 bytes.
 pub const ETHERNET_OVERHEAD: usize = 38;
 /// Bytes of the headers of IPv4 and UDP before a UDP payload.
 pub const IPV4_UDP_HEADERS: usize = 28;
 /// Bytes of the headers of IPv6 and UDP before a UDP payload.
 pub const IPV6_UDP_HEADERS: usize = 48;
 
-/// How a link behaves; may change while it runs.
+/// Configuration of a link in one direction. It may change while the link runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinkConfig {
-    /// Bits per second of whole frames; `None` for unlimited. 0 counts as 1 bit/s; see
+    /// Rate in bits per second of whole frames; `None` for unlimited. 0 counts as 1 bit/s; use
     /// `rate_schedule` for a link that stops.
     pub rate_bps: Option<u64>,
-    /// Instead of `rate_bps`: a rate that changes with time.
+    /// A rate that changes with time. Replaces `rate_bps`.
     pub rate_schedule: Option<RateSchedule>,
-    /// Bytes that wait for the rate at most; `None` for unlimited. A frame in transmission counts.
+    /// Queue limit in bytes, including the frame in transmission; `None` for unlimited.
     pub queue_bytes: Option<usize>,
-    /// Frames that wait for the rate at most; `None` for unlimited. A frame in transmission counts.
+    /// Queue limit in frames, including the frame in transmission; `None` for unlimited.
     pub queue_packets: Option<usize>,
-    /// How the queue is managed.
+    /// Queue discipline.
     pub discipline: Discipline,
-    /// A token bucket before the queue.
+    /// A token-bucket policer before the queue.
     pub policer: Option<Policer>,
     /// Thinning of acknowledgements before policer and queue.
     pub thinning: Option<AckThinning>,
@@ -38,37 +38,37 @@ pub struct LinkConfig {
     pub delay: Duration,
     /// Additional delay that changes with time.
     pub delay_schedule: Option<DelaySchedule>,
-    /// Additional delay by flow: of flow f, entry f modulo the number of entries. Packets of unlike
-    /// entries overtake one another.
+    /// Additional delay by flow: flow f gets entry f modulo the number of entries. Packets with
+    /// different entries may overtake one another.
     pub flow_delays: Vec<Duration>,
     /// Variation of the delay.
     pub jitter: Option<Jitter>,
-    /// Waiting for a shared medium, in addition.
+    /// Contention for a shared medium, as additional delay.
     pub contention: Option<Contention>,
-    /// Arrivals in batches at slot boundaries.
+    /// Delivery in batches at slot boundaries.
     pub slots: Option<Slots>,
-    /// Loss, after the queue: lost frames have used the rate.
+    /// Loss model, applied after the queue: lost frames have used link capacity.
     pub loss: Loss,
-    /// Another loss model that takes turns with `loss`.
+    /// A second loss model that alternates with `loss`.
     pub alternate_loss: Option<AlternateLoss>,
-    /// Times in which nothing passes.
+    /// Periods of time in which all packets are lost.
     pub holes: Option<Holes>,
-    /// Loss that follows the rate.
+    /// Loss that depends on the current rate.
     pub fade: Option<Fade>,
-    /// Share of packets delivered twice.
+    /// Fraction of packets delivered twice.
     pub duplicate: f64,
-    /// Share of packets with one byte changed.
+    /// Fraction of packets with one corrupted byte.
     pub corrupt: f64,
-    /// Packets with more bytes are dropped.
+    /// MTU: longer packets are dropped.
     pub mtu: Option<usize>,
-    /// Nothing passes.
+    /// Drop all packets.
     pub black_hole: bool,
-    /// Bytes that a frame has beyond the packet handed in, for the rate: 42 for UDP payload over
-    /// IPv4 and Ethernet, 66 ([`IPV4_UDP_HEADERS`] + [`ETHERNET_OVERHEAD`]) with preamble, FCS and gap.
+    /// Bytes that a frame has in addition to the packet, for the rate: 42 for UDP payload over IPv4
+    /// and Ethernet, 66 ([`IPV4_UDP_HEADERS`] + [`ETHERNET_OVERHEAD`]) with preamble, FCS and gap.
     pub frame_overhead: usize,
-    /// Packets are marked with ECN-CE at the entrance when more bytes than this wait.
+    /// Packets are marked with ECN-CE on entry if more bytes than this are queued.
     pub mark_threshold: Option<usize>,
-    /// When schedules, holes, turns and slots begin.
+    /// Origin of time for schedules, holes, alternating loss models and slots.
     pub epoch: Timestamp,
 }
 
@@ -103,100 +103,101 @@ impl Default for LinkConfig {
     }
 }
 
-/// More than any frame has; the rest of it does not count.
+/// Larger than the overhead of any frame; larger values are clamped to it.
 pub(crate) const MAX_OVERHEAD: usize = 65_536;
-/// The longest delay that makes sense: an hour.
+/// Longest delay accepted: one hour.
 const MAX_DELAY: Duration = Duration::from_secs(3_600);
 
 impl LinkConfig {
-    /// The queue that holds `bdps` bandwidth-delay products of a round trip `rtt`.
+    /// The queue length in bytes of `bdps` BDP, for a path with the RTT `rtt`.
     pub fn queue_for(rate_bps: u64, rtt: Duration, bdps: f64) -> usize {
         (rate_bps as f64 / 8.0 * rtt.as_secs_f64() * bdps) as usize
     }
 
-    /// A link of a fixed rate in bit/s and a one-way delay.
+    /// A link with a constant rate in bit/s and a one-way delay.
     pub fn with_rate(rate_bps: u64, delay: Duration) -> Self {
         Self { rate_bps: Some(rate_bps), delay, ..Self::default() }
     }
 
-    /// A link of a changing rate and a one-way delay.
+    /// A link with a changing rate and a one-way delay.
     pub fn with_schedule(schedule: RateSchedule, delay: Duration) -> Self {
         Self { rate_schedule: Some(schedule), delay, ..Self::default() }
     }
 
-    /// The same with a queue of so many bytes and a discipline.
+    /// The same link with a queue of this many bytes and this queue discipline.
     #[must_use]
     pub fn queue(self, bytes: usize, discipline: Discipline) -> Self {
         Self { queue_bytes: Some(bytes), discipline, ..self }
     }
 
-    /// The same with a loss.
+    /// The same link with this loss.
     #[must_use]
     pub fn lossy(self, loss: Loss) -> Self {
         Self { loss, ..self }
     }
 
-    /// Checks all settings. A link takes any, and does something sensible with what this refuses.
+    /// Checks all settings. A link accepts any setting and clamps those that this function rejects.
     ///
     /// # Errors
-    /// The first setting that is beyond its range.
+    ///
+    /// The first setting that is out of range.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        let refuse = |field, value: &dyn core::fmt::Debug, allowed| {
+        let reject = |field, value: &dyn core::fmt::Debug, allowed| {
             Err(ConfigError::new(field, format_args!("{value:?}"), allowed))
         };
         let share = |p: f64| (0.0..=1.0).contains(&p);
         if self.rate_bps.is_some_and(|rate| rate > HIGHEST) {
-            return refuse("rate_bps", &self.rate_bps, "at most 17.5 Tbit/s");
+            return reject("rate_bps", &self.rate_bps, "at most 17.5 Tbit/s");
         }
         self.validate_schedule()?;
         self.loss.validate()?;
         if let Some(AlternateLoss { loss, every }) = &self.alternate_loss {
             loss.validate()?;
             if every.is_zero() {
-                return refuse("alternate_loss.every", every, "above zero");
+                return reject("alternate_loss.every", every, "above zero");
             }
         }
         for (field, p) in [("duplicate", self.duplicate), ("corrupt", self.corrupt)] {
             if !share(p) {
-                return refuse(field, &p, "0 to 1");
+                return reject(field, &p, "0 to 1");
             }
         }
         if let Some(fade) = &self.fade
             && (!share(fade.loss) || fade.low_bps >= fade.high_bps)
         {
-            return refuse("fade", fade, "a loss of 0 to 1, and low_bps below high_bps");
+            return reject("fade", fade, "a loss of 0 to 1, and low_bps below high_bps");
         }
         if let Some(Holes::Periodic { period, length }) = &self.holes
             && length >= period
         {
-            return refuse("holes.length", length, "less than the period");
+            return reject("holes.length", length, "less than the period");
         }
         if let Some(Holes::Random { mean_gap, .. }) = &self.holes
             && mean_gap.is_zero()
         {
-            return refuse("holes.mean_gap", mean_gap, "above zero");
+            return reject("holes.mean_gap", mean_gap, "above zero");
         }
         let jitter = self.jitter.map(|jitter| jitter.amplitude);
         let delays = self.flow_delays.iter().copied().chain([self.delay]).chain(jitter);
         if let Some(delay) = delays.max()
             && delay > MAX_DELAY
         {
-            return refuse("delay", &delay, "at most an hour");
+            return reject("delay", &delay, "at most an hour");
         }
         if let Some(contention) = &self.contention
             && (!share(contention.long_probability)
                 || !(0.0..=50.0).contains(&contention.long_mean))
         {
-            return refuse("contention", contention, "a share of 0 to 1 and a mean of 0 to 50");
+            return reject("contention", contention, "a share of 0 to 1 and a mean of 0 to 50");
         }
         if self.slots.is_some_and(|slots| slots.interval.is_zero()) {
-            return refuse("slots.interval", &self.slots, "above zero");
+            return reject("slots.interval", &self.slots, "above zero");
         }
         if self.thinning.is_some_and(|thinning| thinning.keep_one_of == 0) {
-            return refuse("thinning.keep_one_of", &self.thinning, "1 or more");
+            return reject("thinning.keep_one_of", &self.thinning, "1 or more");
         }
         if self.frame_overhead > MAX_OVERHEAD {
-            return refuse("frame_overhead", &self.frame_overhead, "at most 65,536");
+            return reject("frame_overhead", &self.frame_overhead, "at most 65,536");
         }
         self.validate_discipline()
     }
@@ -247,16 +248,17 @@ impl LinkConfig {
         }
     }
 
-    /// Whether chance depends on packets alone, so that it may decide at the entrance.
-    pub(crate) fn draws_at_entry(&self) -> bool {
+    /// Whether random decisions depend on the packet sequence alone, not on time, so that they can
+    /// be made on entry.
+    pub(crate) fn decides_on_entry(&self) -> bool {
         self.discipline == Discipline::DropTail
             && self.alternate_loss.is_none()
             && self.holes.is_none()
             && self.fade.is_none()
     }
 
-    /// Whether the time at which a packet arrives is known at the entrance.
-    pub(crate) fn is_foreseeable(&self) -> bool {
-        self.draws_at_entry() && self.rate_schedule.is_none() && self.delay_schedule.is_none()
+    /// Whether the arrival time of a packet can be computed on entry.
+    pub(crate) fn is_precomputable(&self) -> bool {
+        self.decides_on_entry() && self.rate_schedule.is_none() && self.delay_schedule.is_none()
     }
 }

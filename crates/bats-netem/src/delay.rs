@@ -1,4 +1,4 @@
-//! Delays that change with time, and the waiting for a shared medium.
+//! Delays that change with time, and contention for a shared medium.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -12,36 +12,37 @@ use crate::{ConfigError, noise};
 /// Variation of the delay.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Jitter {
-    /// Delays lie uniformly within this much below and above the mean.
+    /// Delays are distributed uniformly within this distance of the mean.
     pub amplitude: Duration,
-    /// Whether packets may overtake one another; otherwise an early packet waits for the one
-    /// before it.
+    /// Whether packets may overtake one another. Otherwise an early packet waits for the one before
+    /// it.
     pub reorder: bool,
 }
 
-/// A delay in addition to the link's, by the time at which a frame is through; from the link's
-/// `epoch` on.
+/// An additional delay that depends on the time at which the transmission of a frame ends, relative
+/// to the link's `epoch`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DelaySchedule {
-    /// Given step by step.
+    /// A list of steps.
     Steps(DelaySteps),
-    /// The last `length` of each `period` has `extra` more.
+    /// A delay spike of length `length` at the end of each `period`.
     Spikes {
         /// Additional delay.
         extra: Duration,
         /// Length of a spike.
         length: Duration,
-        /// From the end of a spike to the end of the next.
+        /// Time from the end of a spike to the end of the next one.
         period: Duration,
     },
-    /// Uniform in `0..=span`, drawn again each `period`: handovers between satellites. With the period
-    /// of a [`LeoRate`](crate::LeoRate), rate and delay change together.
+    /// Uniformly distributed in `0..=span`, drawn again in each `period`, as by handovers between
+    /// satellites. With the period of a [`LeoRate`](crate::LeoRate), rate and delay change
+    /// together.
     Leo {
         /// Time between handovers, at least 1 ms.
         period: Duration,
-        /// Greatest additional delay.
+        /// Largest additional delay.
         span: Duration,
-        /// Decides the delays.
+        /// Seed of the delays.
         seed: u64,
     },
 }
@@ -62,7 +63,7 @@ impl DelaySchedule {
             }
             Self::Leo { period, span, seed } => {
                 let index = offset / step_nanos(*period);
-                // Another sequence than that of the rates.
+                // A random sequence that differs from that of the rates.
                 let share = noise::uniform(!*seed, index);
                 Duration::from_nanos((nanos(*span) as f64 * share) as u64)
             }
@@ -77,17 +78,18 @@ fn nanos(duration: Duration) -> u64 {
 /// Steps of a delay.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DelaySteps {
-    /// End of each step in nanoseconds, and its delay.
+    /// End of each step in nanoseconds, and its additional delay.
     steps: Arc<[(u64, Duration)]>,
     repeat: bool,
 }
 
 impl DelaySteps {
-    /// Additional delays, each for a time; after the last, the first follows (`repeat`), or the last
-    /// remains.
+    /// Additional delays with their durations. After the last step the list repeats if `repeat` is
+    /// set; otherwise the last delay remains.
     ///
     /// # Errors
-    /// No step, or a step without length.
+    ///
+    /// There is no step, or a step has no duration.
     pub fn new(steps: &[(Duration, Duration)], repeat: bool) -> Result<Self, ConfigError> {
         let (mut list, mut end) = (Vec::with_capacity(steps.len()), 0_u64);
         for &(length, delay) in steps {
@@ -111,27 +113,27 @@ impl DelaySteps {
     }
 }
 
-/// Waiting for a Wi-Fi medium that is shared and disturbed: the model of picoquic's simulator
-/// (`picoquictest_sim_link_wifi_jitter`), which C4 is tested with. Packets keep their order.
-///
-/// Each packet waits for N1 slots of `slot`, N1 of a Poisson distribution with mean 1, less a uniform
-/// part of one; and with probability `long_probability` for N2 times `long_slot` more, N2 of a
-/// Poisson distribution with mean `long_mean`, less a uniform part of one.
+/// Contention for a shared and disturbed Wi-Fi medium: the model of picoquic's simulator
+/// (`picoquictest_sim_link_wifi_jitter`), which is used to test the congestion controller C4.
+/// Packets keep their order.  Each packet waits for N1 slots of `slot`, where N1 has a Poisson
+/// distribution with mean 1, less a uniformly distributed part of one slot. With probability
+/// `long_probability` it also waits for N2 slots of `long_slot`, where N2 has a Poisson
+/// distribution with mean `long_mean`, less a uniformly distributed part of one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Contention {
-    /// Length of a usual wait.
+    /// Length of a normal slot.
     pub slot: Duration,
-    /// Share of packets that meet a long wait, 0..=1.
+    /// Fraction of packets with a long wait, 0..=1.
     pub long_probability: f64,
-    /// Unit of a long wait.
+    /// Length of a long slot.
     pub long_slot: Duration,
-    /// Mean number of units of a long wait, 0..=50.
+    /// Mean number of long slots, 0..=50.
     pub long_mean: f64,
 }
 
 impl Contention {
-    /// picoquic's parameters for a jitter of `target` (1 ms: no long waits; 7 ms: "bad Wi-Fi", 85 ms:
-    /// all packets).
+    /// picoquic's parameters for a target jitter of `target` (1 ms: no long waits; 7 ms: "bad
+    /// Wi-Fi", 85 ms: long waits for all packets).
     pub fn wifi(target: Duration) -> Self {
         let beyond = target.saturating_sub(Duration::from_millis(1));
         Self {
@@ -151,10 +153,11 @@ impl Contention {
     }
 }
 
-/// A Poisson number of units; if there are more than `whole` of them, one of them is cut short.
+/// A Poisson-distributed number of slots. If it exceeds `whole`, one slot is shortened by a random
+/// part.
 fn waits(mean: f64, whole: u32, unit: Duration, rng: &mut impl Rng) -> Duration {
     let mean = if mean.is_finite() { mean.clamp(0.0, 50.0) } else { 0.0 };
-    // Knuth's method: uniform numbers are multiplied until they fall below exp(-mean).
+    // Knuth's method: multiply uniform random numbers until the result is below exp(-mean).
     let limit = noise::exp(-mean);
     let (mut count, mut factor) = (0, rng.random::<f64>());
     while factor > limit && count < 1_000 {
@@ -203,16 +206,16 @@ mod tests {
     }
 
     #[test]
-    fn contention_has_the_means_of_its_model() {
+    fn contention_has_the_mean_delay_of_its_model() {
         let mean = |target: u64| {
             let contention = Contention::wifi(Duration::from_millis(target));
             let mut rng = ChaCha8Rng::seed_from_u64(2);
             let sum: f64 = (0..100_000).map(|_| contention.draw(&mut rng).as_secs_f64()).sum();
             sum / 100_000.0 * 1e3
         };
-        // E[N] - P(N > 0) / 2 = 1 - 0.632 / 2 ms.
+        // The mean is E[N] - P(N > 0) / 2 = 1 - 0.632 / 2 ms.
         assert!((mean(1) - 0.684).abs() < 0.02, "{}", mean(1));
-        // And 6/84 of (12 - 1/2) units of 7.5 ms.
+        // The long waits add 6/84 of (12 - 1/2) slots of 7.5 ms.
         assert!((mean(7) - 0.684 - 6.0 / 84.0 * 86.25).abs() < 0.3, "{}", mean(7));
         assert!(mean(85) > 80.0);
     }

@@ -1,13 +1,13 @@
 use core::fmt;
 
-/// A setting that no link can have.
+/// An invalid setting of a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
-    /// The field.
+    /// Name of the setting.
     pub field: &'static str,
-    /// What it was set to.
+    /// The invalid value.
     pub value: String,
-    /// What is allowed.
+    /// The values that are allowed.
     pub allowed: &'static str,
 }
 

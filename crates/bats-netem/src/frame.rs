@@ -1,4 +1,4 @@
-//! A frame that waits for the rate.
+//! A frame in the queue of a link.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -9,39 +9,39 @@ use crate::Payload;
 use crate::flight::Route;
 use crate::stats::{Reason, Tally};
 
-/// What chance has decided about a packet that is not lost.
+/// Random decisions about a packet that is not lost.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Drawn {
-    /// From the end of the transmission to the arrival.
+pub(crate) struct RandomDecisions {
+    /// Time from the end of the transmission to the arrival.
     pub(crate) lag: Duration,
-    /// The same of a duplicate, if there is one.
-    pub(crate) twin: Option<Duration>,
+    /// The same for a duplicate, if there is one.
+    pub(crate) duplicate_lag: Option<Duration>,
     pub(crate) route: Route,
 }
 
 #[derive(Debug)]
 pub(crate) struct Frame<P> {
-    /// `None` if the packet was lost at the entrance: its frame uses the rate all the same.
+    /// `None` if the packet was lost on entry. Its frame uses link capacity all the same.
     pub(crate) packet: Option<P>,
-    /// Bytes for the rate.
+    /// Frame size in bytes.
     pub(crate) bytes: usize,
     pub(crate) flow: u64,
     pub(crate) is_ect: bool,
     pub(crate) entered: Timestamp,
-    /// `None`: chance decides when the frame is through.
-    pub(crate) drawn: Option<Drawn>,
+    /// `None` if the random decisions are made at the end of the transmission.
+    pub(crate) drawn: Option<RandomDecisions>,
 }
 
 impl<P: Payload> Frame<P> {
-    /// Drops the frame from a queue.
+    /// Drops the frame from the queue.
     pub(crate) fn drop_from(self, reason: Reason, tally: &mut Tally<'_>) {
         tally.backlog.remove(tally.now, self.bytes, tally.stats);
-        // What was lost at the entrance has been counted.
+        // A packet that was lost on entry has been counted already.
         if self.packet.is_some() {
             tally.count(self.flow, reason);
-            // Nor will there be the duplicate that was drawn for it.
-            let has_twin = self.drawn.is_some_and(|drawn| drawn.twin.is_some());
-            tally.stats.duplicated = tally.stats.duplicated.saturating_sub(has_twin.into());
+            // The duplicate that was decided on entry is not sent either.
+            let has_duplicate = self.drawn.is_some_and(|drawn| drawn.duplicate_lag.is_some());
+            tally.stats.duplicated = tally.stats.duplicated.saturating_sub(has_duplicate.into());
         }
     }
 
@@ -55,7 +55,7 @@ impl<P: Payload> Frame<P> {
     }
 }
 
-/// Frames in order, and their bytes.
+/// Frames in order, and the sum of their sizes in bytes.
 #[derive(Debug)]
 pub(crate) struct FrameQueue<P> {
     frames: VecDeque<Frame<P>>,

@@ -1,18 +1,18 @@
 use core::time::Duration;
 
-/// Sub-buckets of each power of two: a value is known to 3 %.
+/// Sub-buckets per power of two. They determine a value to within 3 %.
 const SUB: u64 = 32;
 /// log2 of [`SUB`].
 const SUB_BITS: u32 = 5;
-/// Powers of two beyond the linear part: up to 2^36 units, 19 hours.
+/// Powers of two above the linear part: up to 2^36 units, which is 19 hours.
 const POWERS: u32 = 31;
-/// Buckets in all.
+/// Total number of buckets.
 const BUCKETS: usize = (SUB as usize) * (POWERS as usize + 1);
 
-/// How long frames waited for the rate: from their entrance to the start of their transmission.
+/// Sojourn times: from the entry of a frame to the start of its transmission.
 ///
-/// Units are 1.024 us; up to 32 of them are exact, longer times are known to 3 %. The memory
-/// grows with the longest time, to 4 KiB at most.
+/// One unit is 1.024 us. Times of up to 32 units are exact, longer ones are accurate to 3 %. Memory
+/// grows with the longest time, up to 4 KiB.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sojourn {
     buckets: Vec<u32>,
@@ -36,21 +36,21 @@ impl Sojourn {
         self.buckets[index] = self.buckets[index].saturating_add(1);
     }
 
-    /// Frames counted; a bucket counts 4 billion of them at most.
+    /// Number of frames counted. A bucket counts at most 4 billion.
     pub fn count(&self) -> u64 {
         self.zero + self.buckets.iter().map(|&count| u64::from(count)).sum::<u64>()
     }
 
-    /// The longest time.
+    /// The longest sojourn time.
     pub fn max(&self) -> Duration {
         self.max
     }
 
-    /// The time that the share `quantile` (0..=1) of all frames did not exceed: 0.95 for the 95th
-    /// percentile. Rounded up to the end of a bucket, at most [`Sojourn::max`]; zero without frames.
+    /// The quantile `quantile` (0..=1) of the sojourn times: 0.95 for the 95th percentile. It is
+    /// rounded up to the end of a bucket, and at most [`Sojourn::max`]; zero without frames.
     pub fn quantile(&self, quantile: f64) -> Duration {
         let count = self.count();
-        // Saturates; not a number counts as 0.
+        // The conversion saturates; NaN counts as 0.
         let rank = ((count as f64 * quantile).ceil() as u64).clamp(1, count.max(1));
         let mut seen = self.zero;
         if seen >= rank {
@@ -65,8 +65,8 @@ impl Sojourn {
         self.max
     }
 
-    /// What has been counted since `earlier`, a state of the same histogram; the maximum remains that
-    /// of the whole.
+    /// The frames counted since `earlier`, a former state of the same histogram. The maximum
+    /// remains that of the whole histogram.
     pub fn since(&self, earlier: &Self) -> Self {
         let mut buckets = self.buckets.clone();
         for (bucket, before) in buckets.iter_mut().zip(&earlier.buckets) {
@@ -78,12 +78,12 @@ impl Sojourn {
 
 fn index(units: u64) -> usize {
     let power = (63 - (units | (SUB - 1)).leading_zeros()) - (SUB_BITS - 1);
-    // Of the first power, both halves are exact.
+    // The first power of two uses both halves for exact values.
     let shift = power.saturating_sub(1);
     (u64::from(shift) * SUB + (units >> shift)) as usize
 }
 
-/// First number of units beyond a bucket.
+/// End of a bucket in units, exclusive.
 fn end(index: usize) -> u64 {
     let index = index as u64;
     if index < 2 * SUB {

@@ -1,13 +1,13 @@
-//! A link, emulated without sockets, clocks or threads; one direction a [`Link`].
+//! An emulated link without sockets, clocks or threads. A [`Link`] is one direction.
 //!
-//! A packet passes, in this order: MTU, acknowledgement thinning, policer, queue with its discipline,
-//! rate (fixed, scheduled, recorded or generated), black hole and loss, corruption, duplication, delay
-//! (fixed, per flow, scheduled, jitter, contention) and slotted arrival. What is not configured costs
-//! nothing.
+//! A packet passes through these stages in order: MTU, acknowledgement thinning, policer, queue
+//! with its discipline, rate (fixed, scheduled, recorded or generated), black hole and loss,
+//! corruption, duplication, delay (fixed, per flow, scheduled, jitter, contention) and slotted
+//! arrival. Stages that are not configured cost nothing.
 //!
-//! The contract is that of the protocol: [`Link::handle`] takes a packet, [`Link::poll`] is asked
-//! until it answers with the time of the next delivery. The same link runs in the simulator and,
-//! in real time, in the laboratory. All that is random follows from a seed.
+//! The interface is that of the protocol core: [`Link::handle`] takes a packet, and [`Link::poll`]
+//! is called until it returns the time of the next delivery. The simulator runs a link in virtual
+//! time, the laboratory runs it in real time. All random choices derive from a seed.
 #![forbid(unsafe_code)]
 
 mod config;

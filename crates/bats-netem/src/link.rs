@@ -7,36 +7,36 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::config::MAX_OVERHEAD;
 use crate::flight::{Flight, Route};
-use crate::frame::{Drawn, Frame};
+use crate::frame::{Frame, RandomDecisions};
 use crate::policer::Buckets;
 use crate::queue::{Entry, Limits, Queue};
-use crate::rate::{Rate, WORK_OF_A_BYTE};
+use crate::rate::{Rate, WORK_PER_BYTE};
 use crate::slots::SlotState;
 use crate::stats::{Backlog, Flows, Reason, Tally};
 use crate::thinning::{Thinned, Thinner};
 use crate::timed_loss::{HoleState, Turns};
 use crate::{FlowStats, LinkConfig, LinkStats, Payload, Sojourn};
 
-/// What a link answers when it is polled.
+/// Result of [`Link::poll`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum Output<P> {
-    /// A packet arrives.
+    /// Deliver this packet.
     Deliver(P),
-    /// Nothing before this time.
+    /// Poll again at this time; nothing happens before.
     Timeout(Option<Timestamp>),
 }
 
-/// What became of a packet at a link's entrance.
+/// Result of handing a packet to a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fate {
-    /// It is in transit, perhaps changed or twice. CoDel, FQ-CoDel, thinning and losses that depend on
-    /// the time may still drop it; the counters know.
+    /// Accepted, perhaps corrupted or duplicated. CoDel, FQ-CoDel, thinning and loss that depends
+    /// on time may still drop it; the counters show that.
     Carried,
     /// Dropped because the queue is full.
     QueueFull,
     /// Dropped by the loss model.
     Lost,
-    /// Dropped because it is too long.
+    /// Dropped because it exceeds the MTU.
     TooLong,
     /// Dropped by a black hole.
     BlackHole,
@@ -46,37 +46,37 @@ pub enum Fate {
     Early,
 }
 
-/// Bytes of a packet that count for the rate at most, 1 GiB: far beyond all that there are.
+/// Maximum packet size that counts for the rate, 1 GiB: far above every real packet.
 const MAX_LEN: usize = 1 << 30;
 
-/// A frame whose transmission has been foreseen at the entrance. There may be many: a long queue
-/// should not take more memory than it needs.
+/// A frame whose arrival was computed on entry. A long queue has many of them, so they are small.
 #[derive(Debug)]
-struct Waiting {
+struct PrecomputedFrame {
     entered: Timestamp,
     /// End of the transmission.
-    through: Timestamp,
+    tx_end: Timestamp,
     bytes: u32,
-    /// Packets in flight that it has become: 2 with a duplicate, 0 if it is lost.
+    /// Number of packets in flight that result from the frame: 2 with a duplicate, 0 if it is lost.
     copies: u8,
 }
 
-/// The frame that is transmitted.
+/// The frame in transmission.
 #[derive(Debug)]
 struct Service<P> {
     frame: Frame<P>,
-    /// Work that was left at `since`.
+    /// Work that remained at `since`.
     work: u128,
     since: Timestamp,
-    through: Timestamp,
+    tx_end: Timestamp,
 }
 
 /// One direction of a link.
 ///
-/// The queue has two implementations with the same results. As long as all that matters is known
-/// when a packet enters (a fixed rate, first in first out, losses by packet), its arrival is computed
-/// there: one event a packet. Otherwise, and for what waits when the rate changes, frames wait in a
-/// queue, and disciplines, the rate and losses act when a frame's turn comes.
+/// The queue has two implementations with the same results. While everything that matters is known
+/// when a packet enters (constant rate, FIFO, loss by packet), the link computes its arrival at
+/// once, with one event per packet. Otherwise, and for queued packets when the rate changes, frames
+/// wait in a real queue. Queue discipline, rate and loss then apply when the frame reaches the
+/// head.
 #[derive(Debug)]
 pub struct Link<P> {
     config: LinkConfig,
@@ -86,19 +86,20 @@ pub struct Link<P> {
     holes: HoleState,
     /// `None` for unlimited.
     rate: Option<Rate>,
-    /// Another view of it, for the loss that follows it.
+    /// A second cursor over the same rate, for `fade`.
     fade_rate: Option<Rate>,
     buckets: Buckets,
     thinner: Thinner<P>,
-    /// When the rate has dealt with all that was foreseen.
+    /// Time at which the last precomputed frame leaves the link.
     busy_until: Timestamp,
-    /// When the last of these was through that no longer waits.
+    /// Time at which the last completed precomputed frame left the link.
     idle_from: Timestamp,
-    /// Foreseen frames in the order of their transmission.
-    waiting: VecDeque<Waiting>,
+    /// Precomputed frames in the order of transmission.
+    precomputed: VecDeque<PrecomputedFrame>,
     queue: Queue<P>,
     service: Option<Service<P>>,
-    /// No frame in the queue or in service takes less from the end of its transmission to its arrival.
+    /// Lower bound of the time from the end of the transmission to the arrival, over all frames in
+    /// the queue and in transmission.
     least_lag: Duration,
     backlog: Backlog,
     flight: Flight<P>,
@@ -117,7 +118,7 @@ fn rate_of(config: &LinkConfig) -> Option<Rate> {
 }
 
 impl<P: Payload> Link<P> {
-    /// A link whose every random choice follows from `seed`.
+    /// Creates a link. `seed` determines all random choices.
     pub fn new(config: LinkConfig, seed: u64) -> Self {
         let rate = rate_of(&config);
         Self {
@@ -131,7 +132,7 @@ impl<P: Payload> Link<P> {
             thinner: Thinner::default(),
             busy_until: Timestamp::ZERO,
             idle_from: Timestamp::ZERO,
-            waiting: VecDeque::new(),
+            precomputed: VecDeque::new(),
             queue: Queue::new(&config.discipline, seed),
             service: None,
             least_lag: Duration::MAX,
@@ -146,14 +147,14 @@ impl<P: Payload> Link<P> {
         }
     }
 
-    /// How it behaves.
+    /// The configuration.
     pub fn config(&self) -> &LinkConfig {
         &self.config
     }
 
-    /// Changes how it behaves. What waits is transmitted at the new rate from `now` on, also the rest
-    /// of a frame in transmission, and changes to the new discipline. What is behind the rate is not
-    /// affected, nor are the delay and the losses that were decided at the entrance.
+    /// Changes the configuration from `now` on. Queued packets, and the rest of the frame in
+    /// transmission, are sent at the new rate and under the new discipline. Packets that have been
+    /// transmitted are not affected. Delays and losses that were decided on entry stay.
     pub fn set_config(&mut self, now: Timestamp, config: LinkConfig) {
         self.advance(now);
         self.drain(now);
@@ -161,8 +162,8 @@ impl<P: Payload> Link<P> {
         let has_new_rate = (old.rate_bps, &old.rate_schedule)
             != (config.rate_bps, &config.rate_schedule)
             || (old.epoch != config.epoch && config.rate_schedule.is_some());
-        if !self.waiting.is_empty() && (has_new_rate || !config.is_foreseeable()) {
-            self.enqueue_waiting(now);
+        if !self.precomputed.is_empty() && (has_new_rate || !config.is_precomputable()) {
+            self.requeue_precomputed(now);
         }
         if self.config.discipline != config.discipline {
             let mut queue = Queue::new(&config.discipline, self.seed);
@@ -179,7 +180,7 @@ impl<P: Payload> Link<P> {
             self.slots = SlotState::default();
         }
         self.config = config;
-        self.least_lag = self.least_lag.min(self.floor_of_lags());
+        self.least_lag = self.least_lag.min(self.min_lag());
         let rate = rate_of(&self.config);
         self.fade_rate = self.config.fade.and(rate.clone());
         if has_new_rate {
@@ -200,11 +201,11 @@ impl<P: Payload> Link<P> {
         self.rate = rate;
         if let Some(rate) = &mut self.rate {
             if let Some(service) = &mut self.service {
-                service.through = rate.through(now, service.work);
+                service.tx_end = rate.tx_end(now, service.work);
             }
             return;
         }
-        // Nothing waits for an unlimited rate.
+        // With an unlimited rate no frame waits.
         let first = self.service.take().map(|service| service.frame);
         let rest: Vec<Frame<P>> = core::iter::from_fn(|| self.queue.take()).collect();
         for frame in first.into_iter().chain(rest) {
@@ -218,8 +219,8 @@ impl<P: Payload> Link<P> {
         self.stats
     }
 
-    /// How long frames waited for the rate. What is foreseen is counted by the next
-    /// [`Link::handle`] or [`Link::queue_bytes`] after its transmission.
+    /// Sojourn times of the frames. Those of precomputed frames are added by the next
+    /// [`Link::handle`] or [`Link::queue_bytes`] after their transmission.
     pub fn sojourn(&self) -> &Sojourn {
         &self.sojourn
     }
@@ -229,103 +230,105 @@ impl<P: Payload> Link<P> {
         self.flows.get(flow)
     }
 
-    /// Counters of all flows of which a packet was dropped or marked, by their numbers. Those beyond
-    /// [`MAX_COUNTED_FLOWS`](crate::MAX_COUNTED_FLOWS) are in [`Link::other_flows`].
+    /// Counters of all flows of which a packet was dropped or marked, with the flow numbers.
+    /// [`Link::other_flows`] counts flows beyond [`MAX_COUNTED_FLOWS`](crate::MAX_COUNTED_FLOWS).
     pub fn flows(&self) -> impl Iterator<Item = (u64, FlowStats)> {
         self.flows.iter()
     }
 
-    /// Counters of the flows that have none of their own.
+    /// Counters of all flows without counters of their own.
     pub fn other_flows(&self) -> FlowStats {
         self.flows.others()
     }
 
-    /// When the packet that was delivered last was due: drivers in real time are later.
+    /// Time at which the last delivered packet was due. A driver in real time delivers later.
     pub fn last_due(&self) -> Timestamp {
         self.last_due
     }
 
-    /// Bytes that wait for the rate.
+    /// Bytes in the queue, including the frame in transmission.
     pub fn queue_bytes(&mut self, now: Timestamp) -> usize {
         self.advance(now);
         self.drain(now);
         self.backlog.bytes
     }
 
-    /// Frames that wait for the rate.
+    /// Frames in the queue, including the one in transmission.
     pub fn queue_packets(&mut self, now: Timestamp) -> usize {
         self.queue_bytes(now);
         self.backlog.packets
     }
 
-    /// Removes foreseen frames that are through.
+    /// Removes precomputed frames whose transmission has ended.
     fn drain(&mut self, now: Timestamp) {
-        while let Some(front) = self.waiting.front()
-            && front.through <= now
+        while let Some(front) = self.precomputed.front()
+            && front.tx_end <= now
         {
-            // It waited for the one before it, if at all.
+            // A frame waits until the one before it has left.
             self.sojourn.record(self.idle_from - front.entered);
-            self.idle_from = front.through;
-            self.backlog.remove(front.through, front.bytes as usize, &mut self.stats);
-            self.waiting.pop_front();
+            self.idle_from = front.tx_end;
+            self.backlog.remove(front.tx_end, front.bytes as usize, &mut self.stats);
+            self.precomputed.pop_front();
         }
         self.backlog.account(now, &mut self.stats);
     }
 
-    /// Puts foreseen frames into the queue.
-    fn enqueue_waiting(&mut self, now: Timestamp) {
+    /// Moves precomputed frames to the real queue.
+    fn requeue_precomputed(&mut self, now: Timestamp) {
         self.busy_until = now;
-        let count = self.waiting.iter().map(|waiting| u64::from(waiting.copies)).sum();
+        let count = self.precomputed.iter().map(|precomputed| u64::from(precomputed.copies)).sum();
         let config = &self.config;
         let route = |packet: &P| route(config, packet.flow());
         let mut copies = self.flight.take_back(count, route).into_iter();
-        for waiting in core::mem::take(&mut self.waiting) {
-            let twin = if waiting.copies > 1 { copies.next() } else { None };
-            let copy = if waiting.copies > 0 { copies.next() } else { None };
-            let twin = twin.map(|(twin, _)| twin.at - waiting.through);
+        for precomputed in core::mem::take(&mut self.precomputed) {
+            let duplicate_lag = if precomputed.copies > 1 { copies.next() } else { None };
+            let copy = if precomputed.copies > 0 { copies.next() } else { None };
+            let duplicate_lag =
+                duplicate_lag.map(|(duplicate_lag, _)| duplicate_lag.at - precomputed.tx_end);
             let (packet, drawn) = match copy {
                 Some((copy, route)) => {
-                    let lag = copy.at - waiting.through;
-                    (Some(copy.packet), Some(Drawn { lag, twin, route }))
+                    let lag = copy.at - precomputed.tx_end;
+                    (Some(copy.packet), Some(RandomDecisions { lag, duplicate_lag, route }))
                 }
                 None => (None, None),
             };
             if let Some(drawn) = &drawn {
-                self.note_lag(drawn);
+                self.record_lag(drawn);
             }
             let frame = Frame {
                 is_ect: packet.as_ref().is_some_and(Payload::is_ect),
                 flow: packet.as_ref().map_or(0, Payload::flow),
                 packet,
-                bytes: waiting.bytes as usize,
-                entered: waiting.entered,
+                bytes: precomputed.bytes as usize,
+                entered: precomputed.entered,
                 drawn,
             };
             if self.service.is_some() {
                 self.queue.push(frame);
                 continue;
             }
-            self.sojourn.record(self.idle_from - waiting.entered);
+            self.sojourn.record(self.idle_from - precomputed.entered);
             self.service = Some(Service {
-                work: frame.bytes as u128 * WORK_OF_A_BYTE,
+                work: frame.bytes as u128 * WORK_PER_BYTE,
                 frame,
-                since: self.idle_from.max(waiting.entered),
-                through: waiting.through,
+                since: self.idle_from.max(precomputed.entered),
+                tx_end: precomputed.tx_end,
             });
         }
     }
 
-    /// No packet takes less than this from the end of its transmission to its arrival.
-    fn floor_of_lags(&self) -> Duration {
+    /// Lower bound of the time from the end of a transmission to the arrival.
+    fn min_lag(&self) -> Duration {
         let jitter = self.config.jitter.map_or(Duration::ZERO, |jitter| jitter.amplitude);
         self.config.delay.saturating_sub(jitter)
     }
 
-    fn note_lag(&mut self, drawn: &Drawn) {
-        self.least_lag = self.least_lag.min(drawn.lag).min(drawn.twin.unwrap_or(drawn.lag));
+    fn record_lag(&mut self, drawn: &RandomDecisions) {
+        self.least_lag =
+            self.least_lag.min(drawn.lag).min(drawn.duplicate_lag.unwrap_or(drawn.lag));
     }
 
-    /// Takes a packet at the link's entrance and says what becomes of it.
+    /// Takes a packet at the entrance of the link, and returns what happens to it there.
     pub fn handle(&mut self, now: Timestamp, packet: P) -> Fate {
         self.stats.offered += 1;
         if self.config.mtu.is_some_and(|mtu| packet.len() > mtu) {
@@ -356,7 +359,7 @@ impl<P: Payload> Link<P> {
         }
     }
 
-    /// A packet comes to policer and queue.
+    /// Passes a packet to the policer and the queue.
     fn enter(&mut self, now: Timestamp, packet: P) -> Fate {
         let flow = packet.flow();
         let bytes = packet.len().min(MAX_LEN) + self.config.frame_overhead.min(MAX_OVERHEAD);
@@ -368,8 +371,9 @@ impl<P: Payload> Link<P> {
         }
         if self.rate.is_none() {
             self.enter_unlimited(now, packet, flow)
-        } else if self.service.is_none() && self.queue.is_empty() && self.config.is_foreseeable() {
-            self.enter_foreseen(now, packet, flow, bytes)
+        } else if self.service.is_none() && self.queue.is_empty() && self.config.is_precomputable()
+        {
+            self.enter_precomputed(now, packet, flow, bytes)
         } else {
             self.enter_queue(now, packet, flow, bytes)
         }
@@ -392,8 +396,14 @@ impl<P: Payload> Link<P> {
         }
     }
 
-    /// All that will happen to the packet is known now.
-    fn enter_foreseen(&mut self, now: Timestamp, mut packet: P, flow: u64, bytes: usize) -> Fate {
+    /// Computes the arrival of a packet on entry.
+    fn enter_precomputed(
+        &mut self,
+        now: Timestamp,
+        mut packet: P,
+        flow: u64,
+        bytes: usize,
+    ) -> Fate {
         self.drain(now);
         if !self.limits().has_room(&self.backlog, bytes) {
             self.count(now, flow, Reason::Queue);
@@ -401,17 +411,17 @@ impl<P: Payload> Link<P> {
         }
         self.mark_by_bytes(&mut packet, flow);
         let Some(rate) = &mut self.rate else { return Fate::Carried };
-        let through = rate.through(self.busy_until.max(now), bytes as u128 * WORK_OF_A_BYTE);
-        self.busy_until = through;
+        let tx_end = rate.tx_end(self.busy_until.max(now), bytes as u128 * WORK_PER_BYTE);
+        self.busy_until = tx_end;
         self.backlog.add(bytes, &mut self.stats);
         let before = self.flight.order();
         let fate = if self.config.black_hole {
             self.stats.dropped_black_hole += 1;
             Fate::BlackHole
         } else {
-            match self.decide(through, &mut packet, flow) {
+            match self.decide(tx_end, &mut packet, flow) {
                 Ok(drawn) => {
-                    self.launch(through, drawn, packet);
+                    self.launch(tx_end, drawn, packet);
                     Fate::Carried
                 }
                 Err(reason) => {
@@ -421,12 +431,17 @@ impl<P: Payload> Link<P> {
             }
         };
         let copies = (self.flight.order() - before) as u8;
-        // Frames are shorter than 4 GB: see `enter`.
-        self.waiting.push_back(Waiting { entered: now, through, bytes: bytes as u32, copies });
+        // A frame is shorter than 4 GB: `enter` limits it.
+        self.precomputed.push_back(PrecomputedFrame {
+            entered: now,
+            tx_end,
+            bytes: bytes as u32,
+            copies,
+        });
         fate
     }
 
-    /// The packet's turn will come.
+    /// Puts a packet into the real queue.
     fn enter_queue(&mut self, now: Timestamp, mut packet: P, flow: u64, bytes: usize) -> Fate {
         self.backlog.account(now, &mut self.stats);
         let limits = self.limits();
@@ -436,11 +451,11 @@ impl<P: Payload> Link<P> {
         if has_room {
             self.mark_by_bytes(&mut packet, flow);
         }
-        if has_room && self.config.draws_at_entry() {
+        if has_room && self.config.decides_on_entry() {
             if !self.config.black_hole {
                 match self.decide(now, &mut packet, flow) {
                     Ok(decided) => {
-                        self.note_lag(&decided);
+                        self.record_lag(&decided);
                         drawn = Some(decided);
                     }
                     Err(reason) => {
@@ -450,7 +465,7 @@ impl<P: Payload> Link<P> {
                 }
             }
         } else {
-            self.least_lag = self.least_lag.min(self.floor_of_lags());
+            self.least_lag = self.least_lag.min(self.min_lag());
         }
         if self.config.black_hole {
             fate = Fate::BlackHole;
@@ -492,20 +507,25 @@ impl<P: Payload> Link<P> {
         Tally { now, stats, flows, backlog }.count(flow, reason);
     }
 
-    /// Lets chance decide about a packet that is through at `through`.
-    fn decide(&mut self, through: Timestamp, packet: &mut P, flow: u64) -> Result<Drawn, Reason> {
+    /// Makes the random decisions about a packet whose transmission ends at `tx_end`.
+    fn decide(
+        &mut self,
+        tx_end: Timestamp,
+        packet: &mut P,
+        flow: u64,
+    ) -> Result<RandomDecisions, Reason> {
         let Self { config, rng, turns, holes, fade_rate, stats, .. } = self;
         let epoch = config.epoch;
-        if turns.draw(&config.loss, config.alternate_loss.as_ref(), epoch, through, rng) {
+        if turns.draw(&config.loss, config.alternate_loss.as_ref(), epoch, tx_end, rng) {
             return Err(Reason::Loss);
         }
         if let Some(model) = &config.holes
-            && holes.is_inside(model, epoch, through, !self.seed)
+            && holes.is_inside(model, epoch, tx_end, !self.seed)
         {
             return Err(Reason::Hole);
         }
         if let (Some(fade), Some(rate)) = (&config.fade, fade_rate) {
-            let probability = fade.probability(rate.at(through));
+            let probability = fade.probability(rate.at(tx_end));
             if probability > 0.0 && rng.random::<f64>() < probability {
                 return Err(Reason::Fade);
             }
@@ -515,24 +535,24 @@ impl<P: Payload> Link<P> {
             let at = rng.random_range(0..packet.len());
             packet.corrupt(at, rng.random_range(1..=255));
         }
-        let is_twin = config.duplicate > 0.0 && rng.random::<f64>() < config.duplicate;
-        stats.duplicated += u64::from(is_twin);
-        let twin = is_twin.then(|| draw_lag(config, flow, rng));
+        let is_duplicate = config.duplicate > 0.0 && rng.random::<f64>() < config.duplicate;
+        stats.duplicated += u64::from(is_duplicate);
+        let duplicate_lag = is_duplicate.then(|| draw_lag(config, flow, rng));
         let lag = draw_lag(config, flow, rng);
-        Ok(Drawn { lag, twin, route: route(config, flow) })
+        Ok(RandomDecisions { lag, duplicate_lag, route: route(config, flow) })
     }
 
-    /// Sends a packet off whose transmission ends at `through`.
-    fn launch(&mut self, through: Timestamp, drawn: Drawn, packet: P) {
+    /// Puts a packet into flight whose transmission ends at `tx_end`.
+    fn launch(&mut self, tx_end: Timestamp, drawn: RandomDecisions, packet: P) {
         let schedule = self.config.delay_schedule.as_ref();
-        let extra = schedule.map_or(Duration::ZERO, |it| it.extra(self.config.epoch, through));
-        if let Some(lag) = drawn.twin {
-            self.flight.launch(through, lag.saturating_add(extra), drawn.route, packet.clone());
+        let extra = schedule.map_or(Duration::ZERO, |it| it.extra(self.config.epoch, tx_end));
+        if let Some(lag) = drawn.duplicate_lag {
+            self.flight.launch(tx_end, lag.saturating_add(extra), drawn.route, packet.clone());
         }
-        self.flight.launch(through, drawn.lag.saturating_add(extra), drawn.route, packet);
+        self.flight.launch(tx_end, drawn.lag.saturating_add(extra), drawn.route, packet);
     }
 
-    /// A frame of the queue is through.
+    /// Handles the end of a frame's transmission at `at`.
     fn depart(&mut self, at: Timestamp, frame: Frame<P>) {
         let Frame { packet, flow, drawn, .. } = frame;
         let Some(mut packet) = packet else { return };
@@ -546,37 +566,36 @@ impl<P: Payload> Link<P> {
         }
     }
 
-    /// The next frame of the queue is transmitted from `at` on.
+    /// Starts to transmit the next frame of the queue at `at`.
     fn start_next(&mut self, at: Timestamp) {
         let Self { queue, stats, flows, backlog, rate: Some(rate), .. } = self else { return };
         match queue.next(&mut Tally { now: at, stats, flows, backlog }) {
             Some(frame) => {
                 self.sojourn.record(at - frame.entered);
-                let work = frame.bytes as u128 * WORK_OF_A_BYTE;
-                let through = rate.through(at, work);
-                self.service = Some(Service { frame, work, since: at, through });
+                let work = frame.bytes as u128 * WORK_PER_BYTE;
+                let tx_end = rate.tx_end(at, work);
+                self.service = Some(Service { frame, work, since: at, tx_end });
             }
             None => self.least_lag = Duration::MAX,
         }
     }
 
-    /// Transmits what is through by `now`.
+    /// Completes all transmissions that end by `now`.
     fn serve(&mut self, now: Timestamp) {
-        while let Some(service) = self
-            .service
-            .take_if(|service| service.through <= now && service.through < Timestamp::MAX)
+        while let Some(service) =
+            self.service.take_if(|service| service.tx_end <= now && service.tx_end < Timestamp::MAX)
         {
-            let at = service.through;
+            let at = service.tx_end;
             self.backlog.remove(at, service.frame.bytes, &mut self.stats);
             self.depart(at, service.frame);
             self.start_next(at);
         }
     }
 
-    /// Does what happens by itself until `now`.
+    /// Handles everything that is due by `now`.
     #[inline]
     fn advance(&mut self, now: Timestamp) {
-        // Foreseen frames need nothing.
+        // Precomputed frames need no processing here.
         if self.service.is_none() && self.thinner.next().is_none() {
             return;
         }
@@ -591,19 +610,19 @@ impl<P: Payload> Link<P> {
         self.serve(now);
     }
 
-    /// When the packet arrives that would be there at `at` without slots.
+    /// Arrival time with slots of a packet that would arrive at `at` without them.
     fn due(&self, at: Timestamp) -> Timestamp {
         let slots = self.config.slots.as_ref();
         slots.map_or(at, |slots| self.slots.due(slots, self.config.epoch, at))
     }
 
-    /// The next packet that has arrived by `now`, or when there will be one. With a discipline or a
-    /// schedule, that may be earlier than the next arrival.
+    /// Returns the next packet that has arrived by `now`, or the time of the next call. With a
+    /// discipline or a schedule, that time may be before the next arrival.
     pub fn poll(&mut self, now: Timestamp) -> Output<P> {
         self.advance(now);
-        let flying = self.flight.next();
-        let due = flying.map(|at| self.due(at));
-        if let (Some(at), Some(due)) = (flying, due)
+        let in_transit = self.flight.next();
+        let due = in_transit.map(|at| self.due(at));
+        if let (Some(at), Some(due)) = (in_transit, due)
             && due <= now
             && let Some(packet) = self.flight.pop()
         {
@@ -616,15 +635,15 @@ impl<P: Payload> Link<P> {
             return Output::Deliver(packet);
         }
         let least = self.least_lag.min(Duration::from_secs(1 << 32));
-        let served = self.service.as_ref().map(|service| service.through);
-        let served = served.filter(|&through| through < Timestamp::MAX);
-        let served = served.map(|through| self.due(through + least));
+        let served = self.service.as_ref().map(|service| service.tx_end);
+        let served = served.filter(|&tx_end| tx_end < Timestamp::MAX);
+        let served = served.map(|tx_end| self.due(tx_end + least));
         let events = [due, served, self.thinner.next()];
         Output::Timeout(events.into_iter().flatten().min())
     }
 }
 
-/// What a packet of `flow` may overtake.
+/// Which packets a packet of `flow` may overtake.
 fn route(config: &LinkConfig, flow: u64) -> Route {
     if config.jitter.is_some_and(|jitter| jitter.reorder) {
         Route::Free
@@ -635,7 +654,7 @@ fn route(config: &LinkConfig, flow: u64) -> Route {
     }
 }
 
-/// From the end of a transmission to the arrival, without schedules.
+/// Draws the time from the end of the transmission to the arrival, without schedules.
 fn draw_lag(config: &LinkConfig, flow: u64, rng: &mut ChaCha8Rng) -> Duration {
     let mut lag = config.delay;
     if !config.flow_delays.is_empty() {
@@ -646,7 +665,7 @@ fn draw_lag(config: &LinkConfig, flow: u64, rng: &mut ChaCha8Rng) -> Duration {
         lag = lag.saturating_add(contention.draw(rng));
     }
     if let Some(jitter) = config.jitter {
-        // A quarter of all time, so that twice of it fits.
+        // A quarter of the range, so that twice the value does not overflow.
         let amplitude = jitter.amplitude.as_nanos().min(u128::from(u64::MAX / 4)) as u64;
         let shift = rng.random_range(0..=2 * amplitude);
         lag = lag.saturating_add(Duration::from_nanos(shift));

@@ -2,43 +2,44 @@ use rand::{Rng, RngExt};
 
 use crate::ConfigError;
 
-/// Which packets are lost.
+/// Loss models.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Loss {
-    /// None.
+    /// No loss.
     #[default]
     None,
-    /// Each with this probability.
+    /// Independent loss with this probability.
     Iid(f64),
-    /// Two states with a loss of their own (Gilbert 1960, Elliott 1963).
+    /// Gilbert-Elliott model: two states, each with its own loss (Gilbert 1960, Elliott 1963).
     GilbertElliott {
-        /// Probability to go from the good to the bad state at a packet.
+        /// Probability per packet to go from the good to the bad state.
         good_to_bad: f64,
-        /// Probability to go back.
+        /// Probability per packet to go from the bad to the good state.
         bad_to_good: f64,
         /// Loss in the good state.
         loss_good: f64,
         /// Loss in the bad state.
         loss_bad: f64,
     },
-    /// Four states, as `loss state` of Linux netem: 1 receives within a gap, 2 receives within a
-    /// burst, 3 loses within a burst, 4 loses one packet within a gap and goes back to 1.
+    /// Four-state Markov model, as `loss state` of Linux netem. States: 1 received in a gap, 2
+    /// received in a burst, 3 lost in a burst, 4 isolated loss in a gap (always followed by state
+    /// 1).
     FourState {
-        /// Probability to go from 1 to 3 at a packet.
+        /// Probability per packet to go from state 1 to 3.
         p13: f64,
-        /// From 3 to 1.
+        /// From state 3 to 1.
         p31: f64,
-        /// From 3 to 2.
+        /// From state 3 to 2.
         p32: f64,
-        /// From 2 to 3.
+        /// From state 2 to 3.
         p23: f64,
-        /// From 1 to 4.
+        /// From state 1 to 4.
         p14: f64,
     },
 }
 
 impl Loss {
-    /// Bursts of `mean_burst` packets on average that make up the share `loss` of all packets.
+    /// Loss in bursts of `mean_burst` packets on average; `loss` is the fraction of packets lost.
     pub fn bursts(loss: f64, mean_burst: f64) -> Self {
         let bad_to_good = 1.0 / mean_burst.max(1.0);
         Self::GilbertElliott {
@@ -49,7 +50,7 @@ impl Loss {
         }
     }
 
-    /// Share of packets lost in the long run.
+    /// Long-run fraction of packets lost.
     pub fn mean(&self) -> f64 {
         match *self {
             Self::None => 0.0,
@@ -59,7 +60,8 @@ impl Loss {
                 (1.0 - bad) * loss_good + bad * loss_bad
             }
             Self::FourState { p13, p31, p32, p23, p14 } => {
-                // What goes from 1 to 3 comes back from there, what goes from 3 to 2 as well.
+                // In the stationary state, transitions 1 to 3 balance 3 to 1, and 3 to 2 balance 2
+                // to 3.
                 let (one, two, three) = (p31 * p23, p13 * p32, p13 * p23);
                 let four = one * p14;
                 (three + four) / (one + two + three + four).max(f64::MIN_POSITIVE)
@@ -67,10 +69,11 @@ impl Loss {
         }
     }
 
-    /// Checks that all probabilities are within 0..=1.
+    /// Checks that all probabilities are in 0..=1.
     ///
     /// # Errors
-    /// The first that is not.
+    ///
+    /// The first one that is not.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let all = match *self {
             Self::None => [0.0; 5],
@@ -87,11 +90,11 @@ impl Loss {
     }
 }
 
-/// Where a loss model is.
+/// State of a loss model.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LossState {
     bad: bool,
-    /// State of four, less one.
+    /// State of the four-state model, less one.
     of_four: u8,
 }
 
@@ -110,7 +113,8 @@ impl LossState {
             }
             Loss::FourState { p13, p31, p32, p23, p14 } => {
                 let x = rng.random::<f64>();
-                // Linux loss_4state (net/sched/sch_netem.c): the transition comes first.
+                // Linux `loss_4state` (net/sched/sch_netem.c): the transition comes before the
+                // decision.
                 self.of_four = match self.of_four {
                     0 if x < p14 => 3,
                     0 if x < p14 + p13 => 2,
@@ -139,7 +143,8 @@ mod tests {
     fn long_run_shares_and_burst_lengths() {
         let mut rng = ChaCha8Rng::seed_from_u64(1);
         let four = Loss::FourState { p13: 0.02, p31: 0.2, p32: 0.1, p23: 0.3, p14: 0.01 };
-        // A burst of four states is left by 3 -> 1 or 3 -> 2, or is a single loss in a gap.
+        // In the four-state model a burst ends by 3 -> 1 or 3 -> 2, or is an isolated loss in a
+        // gap.
         for (loss, burst) in
             [(Loss::Iid(0.1), 1.11), (Loss::bursts(0.1, 4.0), 4.0), (four, 1.0 / 0.3)]
         {
@@ -161,13 +166,13 @@ mod tests {
     }
 
     #[test]
-    fn four_states_visit_as_their_chain_says() {
-        // Alternates: 1 -> 4 -> 1 -> 4.
+    fn four_state_transitions_match_the_model() {
+        // The states alternate: 1 -> 4 -> 1 -> 4.
         let loss = Loss::FourState { p13: 0.0, p31: 0.0, p32: 0.0, p23: 0.0, p14: 1.0 };
         let (mut state, mut rng) = (LossState::default(), ChaCha8Rng::seed_from_u64(1));
         let drawn: Vec<bool> = (0..4).map(|_| state.draw(&loss, &mut rng)).collect();
         assert_eq!(drawn, [true, false, true, false]);
-        // 1 -> 3 -> 2 -> 3 -> 2.
+        // The states alternate: 1 -> 3 -> 2 -> 3 -> 2.
         let loss = Loss::FourState { p13: 1.0, p31: 0.0, p32: 1.0, p23: 1.0, p14: 0.0 };
         let mut state = LossState::default();
         let drawn: Vec<bool> = (0..4).map(|_| state.draw(&loss, &mut rng)).collect();
@@ -175,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn probabilities_beyond_their_range_are_refused() {
+    fn out_of_range_probabilities_are_rejected() {
         for loss in [Loss::Iid(1.1), Loss::Iid(f64::NAN), Loss::bursts(1.5, 2.0)] {
             assert!(loss.validate().is_err(), "{loss:?}");
         }

@@ -1,5 +1,5 @@
-//! Random numbers by index, and elementary functions from exact operations: a schedule is a function
-//! of its seed and the time, and has the same value on every platform.
+//! Random numbers by index, and elementary functions from exactly rounded operations. A schedule is
+//! a function of its seed and the time, with the same value on every platform.
 
 /// Word `index` of the sequence of `seed` (SplitMix64, Steele, Lea and Flood 2014).
 pub(crate) fn word(seed: u64, index: u64) -> u64 {
@@ -14,7 +14,7 @@ pub(crate) fn uniform(seed: u64, index: u64) -> f64 {
     (word(seed, index) >> 11) as f64 / (1_u64 << 53) as f64
 }
 
-/// Mean 0, variance 1, approximately normal: the sum of twelve uniform numbers less six, so at most
+/// Approximately normal, mean 0, variance 1: the sum of twelve uniform numbers less six, so at most
 /// six standard deviations.
 pub(crate) fn normal(seed: u64, index: u64) -> f64 {
     let mut sum = 0_u64;
@@ -25,7 +25,7 @@ pub(crate) fn normal(seed: u64, index: u64) -> f64 {
             bits >>= 16;
         }
     }
-    // Each of the twelve is the middle of its interval of 1/65536.
+    // Each of the twelve numbers is the middle of an interval of 1/65536.
     (sum as f64 + 6.0) / 65_536.0 - 6.0
 }
 
@@ -44,7 +44,7 @@ pub(crate) fn exp(x: f64) -> f64 {
         term *= rest / f64::from(n);
         sum += term;
     }
-    // The limits above keep the exponent within -1010..1010.
+    // The clamp above keeps the exponent within -1010..1010.
     sum * f64::from_bits(((power as i64 + 1_023) as u64) << 52)
 }
 

@@ -4,18 +4,18 @@ use std::collections::HashMap;
 use bats_types::Timestamp;
 
 use crate::noise;
-use crate::rate::WORK_OF_A_BYTE;
+use crate::rate::WORK_PER_BYTE;
 
-/// Buckets of their own that a policer has at most; flows beyond share one.
+/// Maximum number of flows with a bucket of their own. All further flows share one bucket.
 pub const MAX_POLICED_FLOWS: usize = 65_536;
 
-/// A token bucket that drops without queueing, before the queue (RFC 2697's committed bucket alone;
+/// A token bucket that drops without queueing, before the queue (the committed bucket of RFC 2697;
 /// `police` of Linux tc).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policer {
-    /// Tokens a second, in bit/s of frames.
+    /// Token rate in bit/s of frames.
     pub rate_bps: u64,
-    /// Tokens that the bucket holds, in bytes of frames; it begins full. A longer frame never
+    /// Size of the bucket in bytes of frames. The bucket is full at the start. A longer frame never
     /// conforms.
     pub burst_bytes: usize,
     /// Whether each flow has a bucket of its own.
@@ -34,13 +34,13 @@ impl Bucket {
         Self { tokens: depth(policer), at: now }
     }
 
-    /// Whether a frame conforms; takes its tokens if so.
+    /// Whether a frame conforms. If so, takes its tokens.
     fn take(&mut self, policer: &Policer, now: Timestamp, bytes: usize) -> bool {
         let elapsed = (now - self.at).as_nanos().min(u64::MAX.into());
         let gained = u128::from(policer.rate_bps).saturating_mul(elapsed);
         self.tokens = self.tokens.saturating_add(gained).min(depth(policer));
         self.at = self.at.max(now);
-        let needed = bytes as u128 * WORK_OF_A_BYTE;
+        let needed = bytes as u128 * WORK_PER_BYTE;
         if needed > self.tokens {
             return false;
         }
@@ -50,10 +50,10 @@ impl Bucket {
 }
 
 fn depth(policer: &Policer) -> u128 {
-    policer.burst_bytes as u128 * WORK_OF_A_BYTE
+    policer.burst_bytes as u128 * WORK_PER_BYTE
 }
 
-/// Hashes flow numbers the same way in each run.
+/// Hashes flow numbers equally in every run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FlowHasher(u64);
 
@@ -81,7 +81,7 @@ pub(crate) struct Buckets {
 }
 
 impl Buckets {
-    /// Whether a frame passes.
+    /// Whether a frame passes the policer.
     pub(crate) fn admit(
         &mut self,
         policer: &Policer,
@@ -108,25 +108,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_burst_passes_and_then_the_rate() {
+    fn a_policer_passes_a_burst_then_its_rate() {
         let policer = Policer { rate_bps: 8_000_000, burst_bytes: 5_000, per_flow: false };
         let mut buckets = Buckets::default();
         let mut admit =
             |micros: u64, bytes| buckets.admit(&policer, Timestamp::from_micros(micros), 0, bytes);
-        // The first 5,000 bytes at once, then 1,000 a millisecond.
+        // The first 5,000 bytes pass at once, then 1,000 bytes per millisecond.
         let passed: Vec<bool> = (0..6).map(|_| admit(10, 1_000)).collect();
         assert_eq!(passed, [true, true, true, true, true, false]);
         assert!(!admit(1_009, 1_000));
         assert!(admit(1_010, 1_000));
         assert!(!admit(1_010, 1));
-        // A pause fills the bucket and no more.
+        // An idle time fills the bucket, but not above its size.
         assert!(!admit(900_000, 5_001));
         assert!(admit(900_000, 5_000));
         assert!(!admit(900_000, 1));
     }
 
     #[test]
-    fn flows_have_buckets_of_their_own_or_share_one() {
+    fn flows_have_separate_buckets_or_share_one() {
         let shared = Policer { rate_bps: 1, burst_bytes: 1_000, per_flow: false };
         let own = Policer { per_flow: true, ..shared };
         let now = Timestamp::from_millis(1);
@@ -143,7 +143,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_interval_passes_more_than_burst_and_rate(
+        fn no_interval_passes_more_than_burst_plus_rate(
             rate_bps in 0_u64..100_000_000,
             burst_bytes in 0_usize..20_000,
             packets in prop::collection::vec((0_u64..3_000, 1_usize..3_000), 1..200),
@@ -151,7 +151,7 @@ mod tests {
             let policer = Policer { rate_bps, burst_bytes, per_flow: false };
             let mut buckets = Buckets::default();
             let (mut micros, mut passed) = (0, Vec::new());
-            // The naive model counts tokens from the start in bits times 10^6.
+            // The reference model counts tokens since the start, in bits times 10^6.
             let depth = burst_bytes as u128 * 8_000_000;
             let (mut tokens, mut last) = (depth, 0);
             for (gap, bytes) in packets {

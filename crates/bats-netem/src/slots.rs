@@ -2,16 +2,17 @@ use core::time::Duration;
 
 use bats_types::Timestamp;
 
-/// Arrivals at slot boundaries only, as of a MAC that delivers in batches.
+/// Delivery at slot boundaries only, like a MAC layer that delivers in batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slots {
-    /// Distance of the boundaries, from the link's `epoch` on; above zero.
+    /// Interval of the boundaries from the link's `epoch` on; above zero.
     pub interval: Duration,
-    /// Packets that arrive at one boundary at most; the others wait for the next. 0 for no limit.
+    /// Maximum number of packets that arrive at one boundary; the others wait for the next one. 0
+    /// for no limit.
     pub limit: u32,
 }
 
-/// The boundary that was used last.
+/// The last boundary at which a packet arrived.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SlotState {
     slot: u64,
@@ -29,13 +30,13 @@ impl SlotState {
         (slot, interval)
     }
 
-    /// When the first packet, which is there at `at`, arrives.
+    /// Arrival time of the first packet, which would arrive at `at` without slots.
     pub(crate) fn due(&self, slots: &Slots, epoch: Timestamp, at: Timestamp) -> Timestamp {
         let (slot, interval) = self.slot(slots, epoch, at);
         epoch + Duration::from_nanos(slot.saturating_mul(interval))
     }
 
-    /// The first packet arrives.
+    /// Records the arrival of the first packet.
     pub(crate) fn take(&mut self, slots: &Slots, epoch: Timestamp, at: Timestamp) {
         let (slot, _) = self.slot(slots, epoch, at);
         self.used = if slot == self.slot { self.used.saturating_add(1) } else { 1 };
@@ -64,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_settings_do_not_panic() {
+    fn extreme_settings_do_not_panic() {
         let state = SlotState { slot: u64::MAX, used: 9 };
         for interval in [Duration::ZERO, Duration::MAX] {
             let slots = Slots { interval, limit: 1 };

@@ -2,52 +2,52 @@ use std::collections::BTreeMap;
 
 use bats_types::Timestamp;
 
-/// Flows that have counters of their own; those beyond share one.
+/// Maximum number of flows with counters of their own; all further flows share one set.
 pub const MAX_COUNTED_FLOWS: usize = 4_096;
 
 /// Counters of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LinkStats {
-    /// Packets handed in.
+    /// Packets handed to the link.
     pub offered: u64,
-    /// Packets delivered, duplicates included.
+    /// Packets delivered, including duplicates.
     pub delivered: u64,
     /// Bytes delivered.
     pub delivered_bytes: u64,
-    /// Dropped because the queue was full; of FQ-CoDel, from the longest queue.
+    /// Packets dropped because the queue was full; with FQ-CoDel, from the longest queue.
     pub dropped_queue: u64,
-    /// Dropped by the loss model.
+    /// Packets dropped by the loss model.
     pub dropped_loss: u64,
-    /// Dropped because they were too long.
+    /// Packets dropped because they exceed the MTU.
     pub dropped_mtu: u64,
-    /// Dropped by a black hole.
+    /// Packets dropped by a black hole.
     pub dropped_black_hole: u64,
-    /// Dropped by the policer.
+    /// Packets dropped by the policer.
     pub dropped_policer: u64,
-    /// Dropped by CoDel, FQ-CoDel's CoDel or PIE.
+    /// Packets dropped by CoDel (also that of FQ-CoDel) or PIE.
     pub dropped_aqm: u64,
-    /// Dropped in a hole in time.
+    /// Packets dropped in a hole (see [`Holes`](crate::Holes)).
     pub dropped_hole: u64,
-    /// Dropped by the loss that follows the rate.
+    /// Packets dropped by the loss that depends on the rate.
     pub dropped_fade: u64,
-    /// Dropped by acknowledgement thinning.
+    /// Packets dropped by acknowledgement thinning.
     pub dropped_thinned: u64,
-    /// Delivered twice.
+    /// Packets duplicated.
     pub duplicated: u64,
-    /// Changed.
+    /// Packets corrupted.
     pub corrupted: u64,
-    /// Marked with ECN-CE at the entrance because of the bytes that waited.
+    /// Packets marked with ECN-CE on entry because of the queue length in bytes.
     pub marked: u64,
-    /// Marked with ECN-CE by CoDel, FQ-CoDel, PIE or a step of the sojourn time.
+    /// Packets marked with ECN-CE by CoDel, FQ-CoDel, PIE or a threshold of the sojourn time.
     pub marked_aqm: u64,
-    /// Integral of the bytes waiting over time, in byte-seconds.
+    /// Integral of the queue length over time, in byte-seconds.
     pub queue_byte_seconds: f64,
-    /// Most bytes that waited.
+    /// Maximum queue length in bytes.
     pub queue_bytes_max: usize,
 }
 
 impl LinkStats {
-    /// Packets dropped, for whichever reason.
+    /// Packets dropped, for any reason.
     pub fn dropped(&self) -> u64 {
         self.dropped_queue
             + self.dropped_loss
@@ -60,7 +60,7 @@ impl LinkStats {
             + self.dropped_thinned
     }
 
-    /// Packets that wait or are in transit, duplicates included.
+    /// Packets queued or in transit, including duplicates.
     pub fn in_flight(&self) -> u64 {
         (self.offered + self.duplicated).saturating_sub(self.delivered + self.dropped())
     }
@@ -69,11 +69,11 @@ impl LinkStats {
 /// Counters of a flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowStats {
-    /// Dropped by the queue, its discipline or the policer.
+    /// Packets dropped by the queue, its discipline or the policer.
     pub dropped: u64,
-    /// Dropped by loss models, holes and fades.
+    /// Packets dropped by loss models, holes and fades.
     pub lost: u64,
-    /// Marked with ECN-CE.
+    /// Packets marked with ECN-CE.
     pub marked: u64,
 }
 
@@ -105,7 +105,7 @@ impl Flows {
     }
 }
 
-/// Why a packet is dropped beyond the entrance.
+/// Why a packet was dropped after its entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
     Queue,
@@ -116,7 +116,7 @@ pub(crate) enum Reason {
     Fade,
 }
 
-/// What waits for the rate, and its integral.
+/// The queue length, and its integral over time.
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
     pub(crate) bytes: usize,
@@ -125,7 +125,7 @@ pub(crate) struct Backlog {
 }
 
 impl Backlog {
-    /// Brings the integral up to `until`.
+    /// Advances the integral to `until`.
     #[inline]
     pub(crate) fn account(&mut self, until: Timestamp, stats: &mut LinkStats) {
         let elapsed = (until - self.since).as_secs_f64();
@@ -148,7 +148,7 @@ impl Backlog {
     }
 }
 
-/// What a discipline counts while it works.
+/// The counters that a discipline updates.
 pub(crate) struct Tally<'a> {
     pub(crate) now: Timestamp,
     pub(crate) stats: &'a mut LinkStats,

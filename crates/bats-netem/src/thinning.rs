@@ -3,21 +3,22 @@ use std::collections::VecDeque;
 
 use bats_types::Timestamp;
 
-/// Flows that thinning holds a packet of at most; beyond, the one that is held longest goes on.
+/// Maximum number of flows of which a packet is held. Beyond it, the packet that was held longest
+/// is sent.
 const MAX_HELD: usize = 64;
 
-/// Thinning of acknowledgements, as cable modems and wireless links do it: of small packets of a flow
-/// that come in a row only the newest goes on.
+/// Thinning of acknowledgements, as in cable modems and wireless links: of consecutive small
+/// packets of a flow only the newest is sent.
 ///
-/// The first small packet is held. Each one that follows replaces it, and the `keep_one_of`-th goes on
-/// at once. What is held goes on after `window`, or before a larger packet of its flow.
+/// The first small packet is held. Each following one replaces it, and every `keep_one_of`-th one
+/// is sent at once. A held packet is sent after `window`, or before a larger packet of its flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AckThinning {
-    /// Packets of at most so many bytes are thinned, without `frame_overhead`.
+    /// Packets of at most this many bytes are thinned, `frame_overhead` not included.
     pub max_len: usize,
-    /// Of so many packets one goes on; 1 thins nothing.
+    /// One of this many packets is sent; 1 disables thinning.
     pub keep_one_of: u32,
-    /// How long a packet is held at most.
+    /// Maximum time for which a packet is held.
     pub window: Duration,
 }
 
@@ -29,10 +30,10 @@ struct Held<P> {
     packet: P,
 }
 
-/// The packets that are held.
+/// The held packets, by flow.
 #[derive(Debug)]
 pub(crate) struct Thinner<P> {
-    /// By the time until which they are held, if the window does not change.
+    /// The held packets by the time at which they are sent, unless the window changes.
     held: VecDeque<Held<P>>,
 }
 
@@ -42,38 +43,38 @@ impl<P> Default for Thinner<P> {
     }
 }
 
-/// What becomes of a small packet.
+/// Result of offering a small packet.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Thinned<P> {
-    /// It is held.
+    /// The packet is held.
     Held {
-        /// It took another's place.
+        /// It replaced another packet.
         replaced: bool,
-        /// A packet that goes on now for lack of room.
+        /// Another packet that is sent now for lack of room.
         released: Option<P>,
     },
-    /// It goes on; if it took another's place, that one is dropped.
+    /// The packet is sent now. If it replaced another one, that one is dropped.
     Pass { packet: P, replaced: bool },
 }
 
 impl<P> Thinner<P> {
-    /// When the first packet has been held for long enough.
+    /// Time at which the first held packet is sent.
     pub(crate) fn next(&self) -> Option<Timestamp> {
         self.held.front().map(|held| held.until)
     }
 
-    /// The packet that is held longest.
+    /// Removes the packet that was held longest.
     pub(crate) fn release(&mut self) -> Option<P> {
         self.held.pop_front().map(|held| held.packet)
     }
 
-    /// The packet of `flow` that is held, which must go before a larger one.
+    /// Removes the held packet of `flow`, which must be sent before a larger one.
     pub(crate) fn release_flow(&mut self, flow: u64) -> Option<P> {
         let index = self.held.iter().position(|held| held.flow == flow)?;
         self.held.remove(index).map(|held| held.packet)
     }
 
-    /// Takes a small packet.
+    /// Offers a small packet.
     pub(crate) fn take(
         &mut self,
         thinning: &AckThinning,
@@ -109,7 +110,7 @@ mod tests {
         AckThinning { max_len: 100, keep_one_of: 4, window: Duration::from_millis(2) };
 
     #[test]
-    fn the_newest_of_n_goes_on() {
+    fn only_the_newest_of_n_acknowledgements_is_sent() {
         let mut thinner = Thinner::default();
         let now = Timestamp::from_millis(1);
         let mut passed = Vec::new();
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn flows_are_apart_and_bounded() {
+    fn flows_are_thinned_separately_and_their_number_is_bounded() {
         let mut thinner = Thinner::default();
         let now = Timestamp::from_millis(1);
         for flow in 0..MAX_HELD as u64 {

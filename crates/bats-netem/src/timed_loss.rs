@@ -1,4 +1,4 @@
-//! Loss that depends on the time rather than on the packet.
+//! Loss that depends on time, not on the packet sequence.
 
 use core::time::Duration;
 
@@ -8,18 +8,18 @@ use rand::Rng;
 use crate::loss::LossState;
 use crate::{Loss, noise};
 
-/// Times in which nothing passes: what is through within one is lost. They are counted from the
-/// link's `epoch`.
+/// Periods in which all packets are lost whose transmission ends within them. Times are relative to
+/// the link's `epoch`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Holes {
-    /// The last `length` of each `period`.
+    /// A hole at the end of each `period`.
     Periodic {
-        /// From the end of a hole to the end of the next.
+        /// Time from the end of a hole to the end of the next one.
         period: Duration,
-        /// Length of a hole; nothing passes at all if it is not below the period.
+        /// Length of a hole. If it is not below the period, all packets are lost.
         length: Duration,
     },
-    /// Lengths and distances are exponentially distributed.
+    /// Exponentially distributed lengths and intervals.
     Random {
         /// Mean time from the end of a hole to the start of the next.
         mean_gap: Duration,
@@ -28,25 +28,26 @@ pub enum Holes {
     },
 }
 
-/// Another loss model takes turns with the link's.
+/// A second loss model that alternates with the link's own.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AlternateLoss {
-    /// The other model. Each model keeps its state while it rests.
+    /// The second model. Each model keeps its state while the other one applies.
     pub loss: Loss,
-    /// How long each turn is, from the link's `epoch` on; the link's own model begins.
+    /// Duration of each turn from the link's `epoch` on; the link's own model is first.
     pub every: Duration,
 }
 
-/// A loss that follows the rate: a weak signal makes a radio link slow and lossy.
+/// Loss that depends on the rate: a weak radio signal makes a link slow and lossy.
 ///
-/// At `high_bps` and above, nothing is lost by it; at `low_bps` and below, `loss`; linear between.
+/// At `high_bps` and above the loss is zero, at `low_bps` and below it is `loss`; in between it is
+/// linear.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fade {
-    /// Rate in bit/s from which on there is no loss.
+    /// Rate in bit/s at and above which the loss is zero.
     pub high_bps: u64,
-    /// Rate in bit/s up to which the loss is full.
+    /// Rate in bit/s at and below which the loss is `loss`.
     pub low_bps: u64,
-    /// The full loss, 0..=1.
+    /// Maximum loss, 0..=1.
     pub loss: f64,
 }
 
@@ -66,20 +67,20 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Number of holes after which a gap in the questions is skipped instead of walked through.
+/// Number of holes after which a gap between calls is skipped instead of walked through.
 const MAX_WALK: u64 = 1_000_000;
 
-/// Where a link is among its holes.
+/// Position of a link in its sequence of holes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct HoleState {
     index: u64,
-    /// Nanoseconds from the epoch.
+    /// In nanoseconds since the epoch.
     start: u64,
     end: u64,
 }
 
 impl HoleState {
-    /// Whether `time`, which does not go back, is in a hole.
+    /// Whether `time` is in a hole. Times must not decrease between calls.
     pub(crate) fn is_inside(
         &mut self,
         holes: &Holes,
@@ -101,7 +102,7 @@ impl HoleState {
                     (self.start, self.end) = (offset, offset);
                 }
                 while self.end <= offset {
-                    // At least a nanosecond, so that it comes to an end.
+                    // At least one nanosecond, so that the loop ends.
                     self.start = self.end.saturating_add(draw(mean_gap, 2 * self.index).max(1));
                     self.end = self.start.saturating_add(draw(mean_length, 2 * self.index + 1));
                     self.index += 1;
@@ -116,14 +117,14 @@ impl HoleState {
 }
 
 impl AlternateLoss {
-    /// Whether the other model has its turn.
+    /// Whether the second model applies.
     fn has_turn(&self, epoch: Timestamp, time: Timestamp) -> bool {
         let offset = time.as_nanos().saturating_sub(epoch.as_nanos());
         (offset / nanos(self.every).max(1)) % 2 == 1
     }
 }
 
-/// The models of a link that depend on packets, and their turns.
+/// State of both loss models, and which of them applies.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Turns {
     own: LossState,
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn random_holes_have_their_means_whatever_is_asked() {
+    fn random_holes_have_their_mean_length_for_any_call_pattern() {
         let millis = Duration::from_millis;
         let holes = Holes::Random { mean_gap: millis(300), mean_length: millis(100) };
         let (mut fine, mut coarse) = (HoleState::default(), HoleState::default());
@@ -186,7 +187,7 @@ mod tests {
         }
         assert!((inside as f64 / N as f64 - 0.25).abs() < 0.01, "{inside}");
         assert!((count as f64 / (N as f64 / 400.0) - 1.0).abs() < 0.05, "{count}");
-        // Far away, and with lengths of nothing.
+        // Far in the future, and with lengths of zero.
         fine.is_inside(&holes, Timestamp::ZERO, Timestamp::MAX, 5);
         let nothing = Holes::Random { mean_gap: Duration::ZERO, mean_length: Duration::ZERO };
         HoleState::default().is_inside(&nothing, Timestamp::ZERO, Timestamp::from_millis(5), 1);

@@ -346,8 +346,8 @@ fn a_flood_of_first_flights_gets_stateless_retries() {
     assert_eq!(server.connection_count(), 0, "half-open connections end");
 }
 
-/// Row 10 of the goals, without Retry: handshakes are answered up to the limit, duplicate flights
-/// included, each with at most three times the bytes received. The others get no answer.
+/// Without Retry, handshakes are answered up to the limit, duplicate flights included, each with at
+/// most three times the bytes received (RFC 9000 section 8.1). The others get no answer.
 #[test]
 fn first_flights_from_100000_addresses_get_at_most_three_times_their_bytes() {
     const FLIGHTS: u32 = 100_000;
@@ -363,7 +363,7 @@ fn first_flights_from_100000_addresses_get_at_most_three_times_their_bytes() {
     assert_eq!((server.connection_count(), stats.memory_promised), (0, 0));
 }
 
-/// Row 2 of the goals: a first flight that was corrupted in transit leaves no state.
+/// A first flight that was corrupted in transit leaves no state.
 #[test]
 fn a_corrupted_first_flight_leaves_no_state() {
     let mut server = server(transport(), usize::MAX, 1_000);

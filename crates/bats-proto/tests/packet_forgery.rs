@@ -1,5 +1,5 @@
-//! Row 30 of the goals: an attacker sees every packet of a connection and has none of its keys. A
-//! million forged packets get nothing accepted, and the connection continues undisturbed. Real TLS.
+//! An attacker sees every packet of a connection and has none of its keys. None of a million forged
+//! packets is accepted, and the connection continues undisturbed. Real TLS.
 
 #[allow(dead_code, unused_imports, reason = "shared by several tests, each needs a part")]
 #[path = "resumption/world.rs"]

@@ -63,7 +63,7 @@ pub struct PathsFigures {
     pub non_innovative_percent: f64,
 }
 
-/// Required share of the summed capacity of the paths (row 18 of the goals).
+/// Required share of the summed capacity of the paths.
 const MIN_SHARE: f64 = 0.9;
 
 impl PathsFigures {
@@ -198,8 +198,8 @@ impl Paths {
             .sum()
     }
 
-    /// The longest round trip of the remaining links (row 19 of the goals), plus one sample
-    /// interval: the resolution of a gap.
+    /// The longest round trip of the remaining links, plus one sample interval: the resolution of a
+    /// gap.
     fn gap_bound(&self) -> Option<Duration> {
         let cut = self.cut?;
         let left = self.links.iter().enumerate().filter(|(index, _)| *index != cut.link);

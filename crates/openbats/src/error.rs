@@ -13,7 +13,7 @@ pub enum StartError {
     /// The UDP address cannot be used.
     #[error("cannot use UDP address {address}: {source}")]
     Bind {
-        /// The address asked for.
+        /// The requested address.
         address: SocketAddr,
         /// The error of the system.
         source: io::Error,

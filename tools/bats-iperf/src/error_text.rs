@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-/// The error and its causes, join by colons. A cause that the preceding text ends with already is
+/// The error and its causes, joined by colons. A cause that the preceding text already ends with is
 /// not repeated.
 pub(crate) fn join_causes(error: &anyhow::Error) -> String {
     join(error.chain())

@@ -293,7 +293,7 @@ impl<'a> TransferMonitor<'a> {
                     self.transferred.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
                 self.line(transferred);
             }
-            // An end compares existing content; that counts as progress.
+            // Sender or receiver compares existing content; that counts as progress.
             Progress::Checking { .. } => {}
             Progress::End { id, report } => {
                 let seconds = match files.remove(&id) {

@@ -7,7 +7,7 @@ const LISTS: [(&str, &str); 2] = [("intervals", "intervals_left_out"), ("files",
 /// Bytes reserved for the note about omitted elements.
 const NOTE_RESERVE: usize = 100;
 
-/// LimitedText of a report up to a maximum length.
+/// The text of a report, up to a maximum length.
 #[derive(Debug, Default)]
 pub(crate) struct LimitedText {
     text: String,

@@ -14,8 +14,8 @@ impl Payload for Packet {
     fn mark(&mut self) {}
 }
 
-/// Sends `count` packets of 958 bytes (1000 with the frame) at `interval` and returns
-/// arrivals with their times.
+/// Sends `count` packets of 958 bytes (frames of 1,000 bytes) at `interval`. Returns the packets
+/// with their arrival times.
 fn run(config: LinkConfig, count: u64, interval: Duration) -> (Vec<(Timestamp, u64)>, LinkStats) {
     let config = LinkConfig { frame_overhead: 42, ..config };
     let mut link = Link::new(config, 7);
@@ -53,7 +53,8 @@ fn rate_delay_and_queue() {
         let fate = if i < 5 { Fate::Carried } else { Fate::QueueFull };
         assert_eq!(link.handle(now, Packet(i, 958)), fate);
     }
-    // 1000 bytes a millisecond: the first arrives after 1 + 10 ms, five fit the queue.
+    // One frame of 1,000 bytes per millisecond: the first packet arrives after 1 + 10 ms, and five
+    // fit in the queue.
     assert_eq!(link.poll(now), Output::Timeout(Some(Timestamp::from_millis(12))));
     assert_eq!(link.poll(Timestamp::from_millis(12)), Output::Deliver(Packet(0, 958)));
     assert_eq!(
@@ -65,7 +66,7 @@ fn rate_delay_and_queue() {
 }
 
 #[test]
-fn everything_offered_is_accounted_for() {
+fn every_offered_packet_is_accounted_for() {
     let config = LinkConfig {
         rate_bps: Some(7_000_000),
         queue_bytes: Some(20_000),
@@ -84,7 +85,7 @@ fn everything_offered_is_accounted_for() {
     );
     assert_eq!(arrivals.len() as u64, stats.delivered);
     assert!(arrivals.windows(2).any(|pair| pair[0].1 & 0xffff_ffff > pair[1].1 & 0xffff_ffff));
-    // 8 Mbit/s offered to 7: one in eight is dropped by the queue.
+    // 8 Mbit/s are offered to a link of 7 Mbit/s: the queue drops one packet in eight.
     assert!((stats.dropped_queue as f64 / 20_000.0 - 0.125).abs() < 0.01, "{stats:?}");
     assert!(stats.corrupted > 500);
 }
@@ -109,7 +110,7 @@ fn mtu_and_black_hole_drop() {
 }
 
 #[test]
-fn same_seed_same_fate() {
+fn equal_seeds_give_equal_fates() {
     let config = LinkConfig { loss: Loss::bursts(0.2, 3.0), ..LinkConfig::default() };
     let a = run(config.clone(), 2_000, Duration::from_micros(10));
     assert_eq!(a, run(config, 2_000, Duration::from_micros(10)));

@@ -9,11 +9,11 @@ use crate::stats::{Reason, Tally};
 /// Parameters of CoDel (RFC 8289).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CoDel {
-    /// Acceptable standing delay (section 4.3: TARGET, 5 ms).
+    /// Acceptable standing queue delay (section 4.3: TARGET, 5 ms).
     pub target: Duration,
-    /// Time that the delay must persist, of the order of a round trip (section 4.2: INTERVAL, 100 ms).
+    /// Time for which the delay must persist, about one RTT (section 4.2: INTERVAL, 100 ms).
     pub interval: Duration,
-    /// A queue of at most so many bytes is never too long (section 4.4: one MTU).
+    /// A queue of at most this many bytes is never dropped from (section 4.4: one MTU).
     pub mtu: usize,
     /// Whether ECN-capable packets are marked instead of dropped (section 3: "mark").
     pub ecn: bool,
@@ -30,7 +30,7 @@ impl Default for CoDel {
     }
 }
 
-/// The controller of section 5, with the section's names.
+/// The controller of section 5, with the names of the RFC.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Controller {
     first_above_time: Option<Timestamp>,
@@ -40,15 +40,15 @@ pub(crate) struct Controller {
     dropping: bool,
 }
 
-/// Section 5.6. The square root and the quotient are exact to the last bit on every platform.
+/// The control law of section 5.6. Square root and quotient are exactly rounded on every platform.
 fn control_law(interval: Duration, from: Timestamp, count: u32) -> Timestamp {
     let nanos = interval.as_nanos().min(u64::MAX.into()) as f64;
     from + Duration::from_nanos((nanos / f64::from(count.max(1)).sqrt()) as u64)
 }
 
 impl Controller {
-    /// Section 5.5, `dodequeue`: the next frame, and whether it may be dropped. `others` are bytes that
-    /// wait in other queues of the discipline.
+    /// Section 5.5, `dodequeue`: the next frame, and whether it may be dropped. `others` is the
+    /// number of bytes in other queues of the discipline.
     fn pop<P: Payload>(
         &mut self,
         config: &CoDel,
@@ -75,7 +75,8 @@ impl Controller {
         (Some(frame), ok_to_drop)
     }
 
-    /// Section 5.5, `deque`. A packet that is marked goes on, and counts as one that is dropped.
+    /// Section 5.5, `deque`. A marked packet is delivered, and counts as a drop for the control
+    /// law.
     pub(crate) fn next<P: Payload>(
         &mut self,
         config: &CoDel,
@@ -136,9 +137,8 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// A queue of full packets, of which one leaves each millisecond; one more comes in each
-    /// millisecond after it has been filled with `standing`. Returns when packets were dropped or
-    /// marked.
+    /// Runs a queue of full packets that sends one per millisecond. It is filled with `standing`
+    /// packets, then one more enters per millisecond. Returns the times of drops or marks.
     fn run(standing: u64, is_ect: bool, millis: u64) -> (Vec<u64>, Bench) {
         let mut bench = Bench::new(Discipline::CoDel(CoDel::default()));
         let packet = |number| Packet { number, len: 1_500, is_ect, ..Packet::default() };
@@ -160,14 +160,14 @@ mod tests {
 
     #[test]
     fn drop_times_follow_the_control_law() {
-        // The delay is above 5 ms from 5 ms on, so the first drop is at 105 ms. The next are
-        // 100 / sqrt(n) ms apart: 205, 275.7, 333.4, 383.4, 428.2, 469, 506.8, ..., at the next
-        // millisecond at which a packet leaves.
+        // The delay exceeds 5 ms from 5 ms on, so the first drop is at 105 ms. The next ones follow
+        // at intervals of 100 / sqrt(n) ms: 205, 275.7, 333.4, 383.4, 428.2, 469, 506.8, ..., each
+        // at the next millisecond at which a packet leaves.
         let (events, bench) = run(200, false, 500);
         assert_eq!(events, [105, 205, 276, 334, 384, 429, 469]);
         assert_eq!(bench.stats.dropped_aqm, 7);
         assert_eq!(bench.flows.get(0).dropped, 7);
-        // The bytes are accounted for: 200 + 500 in, 500 out, 7 dropped.
+        // All bytes are accounted for: 200 + 500 in, 500 out, 7 dropped.
         assert_eq!((bench.backlog.packets, bench.backlog.bytes), (193, 193 * 1_500));
     }
 
@@ -179,10 +179,10 @@ mod tests {
     }
 
     #[test]
-    fn a_short_queue_is_left_alone() {
+    fn a_short_queue_is_not_dropped_from() {
         // Four packets wait for 4 ms.
         assert_eq!(run(4, false, 1_000).0, []);
-        // One packet at a time, however late it is served.
+        // A single packet is not dropped, however late it is sent.
         let mut bench = Bench::new(Discipline::CoDel(CoDel::default()));
         for second in 0..10 {
             bench.offer(Timestamp::from_millis(second * 1_000), Packet::default());
@@ -192,8 +192,8 @@ mod tests {
     }
 
     #[test]
-    fn dropping_resumes_at_the_rate_at_which_it_ended() {
-        // Straight from the pseudocode of section 5.5 with count 9, lastcount 1 and a recent end.
+    fn dropping_resumes_at_its_last_rate() {
+        // By the pseudocode of section 5.5 with count 9, lastcount 1 and a recent end of dropping.
         let mut control = Controller {
             first_above_time: Some(Timestamp::from_millis(1)),
             drop_next: Timestamp::from_millis(1_500),

@@ -5,24 +5,24 @@ use crate::frame::{Frame, FrameQueue};
 use crate::stats::{Reason, Tally};
 use crate::{Payload, noise};
 
-/// Most queues of a discipline.
+/// Maximum number of queues.
 const MAX_FLOWS: usize = 65_536;
-/// The least quantum, as Linux has it: else a turn may take many rounds.
+/// Minimum quantum, as in Linux. With a smaller one a turn could take many rounds.
 const MIN_QUANTUM: usize = 256;
-/// Packets that are dropped at once when the limit is exceeded (Linux `drop_batch`): the search for
-/// the longest queue is shared by them.
+/// Number of packets dropped at once when the limit is exceeded (Linux `drop_batch`), so that the
+/// search for the longest queue is amortised.
 const DROP_BATCH: usize = 64;
 
-/// Parameters of FQ-CoDel (RFC 8290). Its limit, 10,240 packets in Linux (section 5.2.1), is the link's
-/// `queue_packets`.
+/// Parameters of FQ-CoDel (RFC 8290). Its packet limit, 10,240 in Linux (section 5.2.1), is the
+/// link's `queue_packets`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FqCoDel {
-    /// Parameters of each queue's CoDel. As in Linux, the bytes that all queues hold are compared with
-    /// its `mtu`.
+    /// Parameters of the CoDel of each queue. As in Linux, `mtu` is compared with the bytes of all
+    /// queues together.
     pub codel: CoDel,
-    /// Bytes that a queue may send in a turn (section 5.2.3), 256 or more.
+    /// Bytes that a queue may send per turn (section 5.2.3), at least 256.
     pub quantum: usize,
-    /// Number of queues that flows are hashed to (section 5.2.4), 1..=65,536.
+    /// Number of hash buckets for flows (section 5.2.4), 1..=65,536.
     pub flows: usize,
 }
 
@@ -70,7 +70,7 @@ impl<P: Payload> FairQueue<P> {
     }
 
     fn quantum(&self) -> i64 {
-        // The cap is beyond every frame.
+        // The clamp is above every frame size.
         self.config.quantum.clamp(MIN_QUANTUM, 1 << 30) as i64
     }
 
@@ -92,8 +92,8 @@ impl<P: Payload> FairQueue<P> {
         }
     }
 
-    /// Section 4.1: drops half of the longest queue from its head, at most a batch. Says whether the
-    /// frame at the end of the queue of `newest` is still there.
+    /// Section 4.1: drops from the head of the longest queue until half of its bytes or a batch is
+    /// dropped. Returns whether the last frame of the queue of `newest` remains.
     pub(super) fn drop_from_longest(&mut self, newest: u64, tally: &mut Tally<'_>) -> bool {
         let listed = self.new.iter().chain(&self.old).copied();
         let longest = listed.max_by_key(|&index| {
@@ -112,14 +112,14 @@ impl<P: Payload> FairQueue<P> {
                 break;
             }
         }
-        // As in Linux: CoDel learns of the congestion.
+        // As in Linux, CoDel is notified of the congestion.
         flow.control.count = flow.control.count.saturating_add(dropped as u32);
         self.packets -= dropped;
         self.bytes = self.bytes.saturating_sub(bytes);
         index != newest || !flow.queue.is_empty()
     }
 
-    /// Section 4.2: new queues first, then old ones, each as long as it has a deficit.
+    /// Section 4.2: serves new queues first, then old ones, each until its deficit is used up.
     fn serve(
         &mut self,
         mut take: impl FnMut(&mut FlowQueue<P>, usize) -> Option<Frame<P>>,
@@ -146,7 +146,7 @@ impl<P: Payload> FairQueue<P> {
             }
             list.pop_front();
             if is_new && !self.old.is_empty() {
-                // Else a flow could come back as new before all others have had their turn.
+                // Otherwise a flow could return as new before all others have had a turn.
                 self.old.push_back(index);
             } else {
                 flow.is_listed = false;
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn flows_get_the_same_bytes_whatever_their_packets() {
+    fn flows_get_equal_bytes_for_any_packet_size() {
         let mut bench = bench();
         for number in 0..300 {
             bench.offer(START, packet(1, number, 1_500));
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sparse_flow_does_not_wait_for_the_others() {
+    fn a_sparse_flow_is_served_first() {
         let mut bench = bench();
         for number in 0..100 {
             for flow in 1..5 {
@@ -215,7 +215,7 @@ mod tests {
             bench.offer(START, packet(9, round, 100));
             let first = bench.next(START).unwrap();
             assert_eq!((first.flow, first.number), (9, round));
-            // Others in between: the sparse flow leaves the list of old ones once they had a turn.
+            // The other flows get a turn, then the sparse flow leaves the list of old queues.
             (0..12).for_each(|_| assert_ne!(bench.next(START).unwrap().flow, 9));
         }
     }
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_the_limit_the_longest_queue_pays() {
+    fn above_the_limit_the_longest_queue_is_dropped_from() {
         let mut bench = bench();
         bench.limits = Limits { bytes: None, packets: Some(100) };
         for number in 0..99 {
@@ -246,11 +246,11 @@ mod tests {
         }
         assert_eq!(bench.offer(START, packet(2, 0, 100)), Entry::Queued);
         assert_eq!(bench.offer(START, packet(2, 1, 100)), Entry::Queued);
-        // 99 packets of 1,500 bytes: 50 of them are half of the bytes.
+        // 99 packets of 1,500 bytes are queued: 50 of them are half of the bytes.
         assert_eq!((bench.flows.get(1).dropped, bench.flows.get(2).dropped), (50, 0));
         assert_eq!((bench.stats.dropped_queue, bench.backlog.packets), (50, 51));
         assert_eq!(bench.next(START).unwrap().number, 50);
-        // A queue without any room drops what comes.
+        // A queue with a limit of zero drops every packet.
         bench.limits.packets = Some(0);
         assert_eq!(bench.offer(START, packet(3, 0, 100)), Entry::Dropped);
         assert_eq!(bench.backlog.packets, 0);
@@ -258,9 +258,9 @@ mod tests {
     }
 
     #[test]
-    fn each_flow_has_a_controller_of_its_own() {
+    fn each_flow_has_its_own_controller() {
         let mut bench = bench();
-        // One flow stands at 50 ms and more, another sends a packet now and then.
+        // One flow has a standing queue of 50 ms and more, another sends a packet at times.
         for number in 0..400 {
             bench.offer(START, packet(1, number, 1_500));
         }
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_parameters_do_no_harm() {
+    fn extreme_parameters_do_not_panic_or_lose_packets() {
         for (quantum, flows) in [(0, 0), (usize::MAX, 1), (1, 3)] {
             let config = FqCoDel { quantum, flows, ..FqCoDel::default() };
             let mut bench = Bench::new(Discipline::FqCoDel(config));

@@ -1,4 +1,4 @@
-//! Queue disciplines: what waits for the rate, and which of it goes next.
+//! Queue disciplines: which packets are queued, and which is sent next.
 
 mod codel;
 mod fq_codel;
@@ -19,25 +19,26 @@ use codel::Controller;
 use fq_codel::FairQueue;
 use pie::{PieState, Verdict};
 
-/// How a queue is managed. The limits of the queue (`queue_bytes`, `queue_packets`) hold for all of
-/// them: a frame beyond is dropped at the entrance; FQ-CoDel drops from the longest queue instead.
+/// Queue discipline. The limits of the queue (`queue_bytes`, `queue_packets`) apply to all
+/// disciplines: a frame that exceeds them is dropped on entry, except that FQ-CoDel drops from the
+/// longest queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Discipline {
-    /// First in, first out; dropped at the tail when full.
+    /// FIFO with tail drop.
     #[default]
     DropTail,
-    /// Controlled delay (RFC 8289): drops at the head when the delay persists.
+    /// Controlled delay (RFC 8289): drops at the head of the queue when the delay persists.
     CoDel(CoDel),
-    /// A CoDel queue for each flow, served in turn (RFC 8290).
+    /// One CoDel queue for each flow, with fair queueing (RFC 8290).
     FqCoDel(FqCoDel),
-    /// Proportional integral controller enhanced (RFC 8033): drops at the entrance.
+    /// Proportional integral controller enhanced (RFC 8033): drops on entry.
     Pie(Pie),
-    /// First in, first out; ECN-capable packets are marked.
+    /// FIFO that marks ECN-capable packets.
     StepMark(StepMark),
 }
 
-/// Marks packets whose sojourn time exceeds a threshold, as the L4S queue of DualQ does without its
-/// ramp (RFC 9332 section 2.5.1.1 and appendix A). Packets that are not ECN-capable pass unmarked.
+/// Marks packets whose sojourn time exceeds a threshold, as the L4S queue of DualQ without its ramp
+/// (RFC 9332 section 2.5.1.1 and appendix A). Packets that are not ECN-capable pass unmarked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepMark {
     /// Sojourn time above which packets are marked.
@@ -51,7 +52,7 @@ impl Default for StepMark {
     }
 }
 
-/// The limits of a queue; frames in transmission count.
+/// The limits of a queue, including the frame in transmission.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) bytes: Option<usize>,
@@ -71,19 +72,19 @@ impl Limits {
     }
 }
 
-/// What became of a frame at the entrance of the queue.
+/// Result of offering a frame to the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
     Queued,
-    /// Refused, not counted.
+    /// Rejected because the queue is full; not counted here.
     Full,
-    /// Refused by PIE, not counted.
+    /// Rejected by PIE; not counted here.
     Early,
-    /// Taken and dropped again, counted.
+    /// Accepted and dropped again; counted here.
     Dropped,
 }
 
-/// What waits, and the state of its discipline.
+/// The queued frames, and the state of the discipline.
 #[derive(Debug)]
 pub(crate) enum Queue<P> {
     Fifo(FrameQueue<P>),
@@ -94,7 +95,7 @@ pub(crate) enum Queue<P> {
 }
 
 impl<P: Payload> Queue<P> {
-    /// An empty queue; `seed` perturbs the hash of flows.
+    /// An empty queue. `seed` perturbs the flow hash.
     pub(crate) fn new(discipline: &Discipline, seed: u64) -> Self {
         let queue = FrameQueue::default();
         match *discipline {
@@ -118,7 +119,7 @@ impl<P: Payload> Queue<P> {
         }
     }
 
-    /// Takes a frame, or drops it, or drops others for it.
+    /// Offers a frame. The queue accepts or rejects it, or drops others for it.
     pub(crate) fn offer(
         &mut self,
         mut frame: Frame<P>,
@@ -147,7 +148,7 @@ impl<P: Payload> Queue<P> {
         if has_newest { Entry::Queued } else { Entry::Dropped }
     }
 
-    /// Takes a frame without asking.
+    /// Adds a frame without checks.
     pub(crate) fn push(&mut self, frame: Frame<P>) {
         match self {
             Self::Fifo(queue)
@@ -158,7 +159,7 @@ impl<P: Payload> Queue<P> {
         }
     }
 
-    /// The next frame for the rate; drops and marks what the discipline says.
+    /// The next frame to send. Drops and marks frames as the discipline requires.
     pub(crate) fn next(&mut self, tally: &mut Tally<'_>) -> Option<Frame<P>> {
         match self {
             Self::Fifo(queue) => queue.pop(),
@@ -179,7 +180,7 @@ impl<P: Payload> Queue<P> {
         }
     }
 
-    /// The next frame, as it is.
+    /// The next frame, without drops and marks.
     pub(crate) fn take(&mut self) -> Option<Frame<P>> {
         match self {
             Self::Fifo(queue)
@@ -197,7 +198,7 @@ pub(crate) mod testing {
     use crate::stats::{Flows, LinkStats};
     use bats_types::Timestamp;
 
-    /// A packet of a flow, by number.
+    /// A packet of a flow, both given by numbers.
     #[derive(Clone, Debug, Default, PartialEq, Eq)]
     pub(crate) struct Packet {
         pub(crate) number: u64,
@@ -269,7 +270,7 @@ pub(crate) mod testing {
     }
 
     #[test]
-    fn a_step_marks_what_waited_longer() {
+    fn step_marking_marks_packets_above_the_sojourn_threshold() {
         let threshold = Duration::from_millis(1);
         let mut bench = Bench::new(Discipline::StepMark(StepMark { threshold }));
         let start = Timestamp::from_millis(1);

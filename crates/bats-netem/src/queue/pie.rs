@@ -6,18 +6,19 @@ use rand::{Rng, RngExt};
 /// Parameters of PIE (RFC 8033).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pie {
-    /// Delay to keep (section 4.2: QDELAY_REF, 15 ms).
+    /// Target delay (section 4.2: QDELAY_REF, 15 ms).
     pub target: Duration,
-    /// Time between updates of the probability (section 4.2: T_UPDATE, 15 ms), at least 100 us.
+    /// Interval between updates of the drop probability (section 4.2: T_UPDATE, 15 ms), at least
+    /// 100 us.
     pub update: Duration,
-    /// Time in which bursts pass without drops (section 4.4: MAX_BURST, 150 ms).
+    /// Duration for which bursts pass without drops (section 4.4: MAX_BURST, 150 ms).
     pub max_burst: Duration,
-    /// Weight of the delay's distance from the target, per second (section 4.2: 0.125).
+    /// Weight of the deviation from the target delay, per second (section 4.2: alpha, 0.125).
     pub alpha: f64,
-    /// Weight of the delay's trend, per second (section 4.2: 1.25).
+    /// Weight of the change of the delay, per second (section 4.2: beta, 1.25).
     pub beta: f64,
-    /// Whether ECN-capable packets are marked instead of dropped while the probability is at most 0.1
-    /// (section 5.1).
+    /// Whether ECN-capable packets are marked instead of dropped while the probability is at most
+    /// 0.1 (section 5.1).
     pub ecn: bool,
 }
 
@@ -34,19 +35,20 @@ impl Default for Pie {
     }
 }
 
-/// Mean packet size, for the queue that is too short to drop from (section 4.1). Linux takes the MTU.
+/// Mean packet size, for the rule that a short queue is not dropped from (section 4.1). Linux uses
+/// the MTU.
 const MEAN_PKTSIZE: usize = 1_024;
 /// Probability up to which ECN-capable packets are marked (section 5.1: 10 %).
 const MARK_ECNTH: f64 = 0.1;
 /// Bounds of the accumulated probability between two drops (section 5.4).
 const ACCUMULATED: (f64, f64) = (0.85, 8.5);
-/// Largest step of a probability of 0.1 and more (section 5.5).
+/// Maximum step of a probability of 0.1 and above (section 5.5).
 const MAX_STEP: f64 = 0.02;
-/// Updates that a pause is made up for at most. After 2,048 without delay a probability of 1 is
-/// below 10^-17.
+/// Maximum number of missed updates that are computed after an idle time. After 2,048 updates
+/// without delay, a probability of 1 is below 10^-17.
 const MAX_UPDATES: u64 = 4_096;
 
-/// What becomes of a packet that arrives.
+/// Decision about a packet that arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Pass,
@@ -54,13 +56,13 @@ pub(crate) enum Verdict {
     Drop,
 }
 
-/// The controller of section 4, with delays from the packets' own times (section 4.3 allows it, Linux
-/// does it by default).
+/// The controller of section 4. It uses the sojourn times of packets, as section 4.3 allows and
+/// Linux does by default.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PieState {
     drop_prob: f64,
     accu_prob: f64,
-    /// Seconds.
+    /// In seconds.
     qdelay: f64,
     qdelay_old: f64,
     burst_allowance: Duration,
@@ -109,7 +111,7 @@ impl PieState {
         self.qdelay_old = self.qdelay;
     }
 
-    /// Makes up for the updates that were due by `now`.
+    /// Computes the updates that were due by `now`.
     fn catch_up(&mut self, config: &Pie, now: Timestamp) {
         let interval = config.update.max(Duration::from_micros(100));
         let mut next = *self.next_update.get_or_insert(now + interval);
@@ -130,7 +132,8 @@ impl PieState {
     }
 
     /// Section 4.1, `drop_early`, with the burst allowance of section 4.4, ECN of section 5.1 and
-    /// de-randomisation of section 5.4. `backlog` are the bytes that wait without it.
+    /// de-randomisation of section 5.4. `backlog` is the number of queued bytes without this
+    /// packet.
     pub(super) fn on_arrival(
         &mut self,
         config: &Pie,
@@ -166,7 +169,7 @@ impl PieState {
         }
     }
 
-    /// A packet leaves the queue, in which `backlog` bytes remain.
+    /// A packet leaves the queue; `backlog` bytes remain.
     pub(super) fn on_departure(
         &mut self,
         config: &Pie,
@@ -191,7 +194,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn probability_updates_by_hand() {
+    fn probability_updates_match_manual_computation() {
         let config = Pie::default();
         let mut state = PieState::new(&config);
         // alpha * (35 - 15) ms + beta * (35 - 0) ms = 2.5e-3 + 43.75e-3, scaled by 1/2048.
@@ -200,20 +203,20 @@ mod tests {
         let first = 46.25e-3 / 2_048.0;
         assert!((state.drop_prob - first).abs() < 1e-12);
         assert_eq!(state.burst_allowance, 135 * MS);
-        // 2.258e-5 is below 1e-4: 1/128, and there is no trend.
+        // 2.258e-5 is below 1e-4, so the scale is 1/128; the delay does not change.
         state.update(&config);
         let second = first + 2.5e-3 / 128.0;
         assert!((state.drop_prob - second).abs() < 1e-12);
-        // Above 0.1 nothing is scaled, and a step is at most 2 %.
+        // Above 0.1 the step is not scaled, and is at most 2 %.
         state.drop_prob = 0.1;
         state.qdelay = 0.235;
         state.update(&config);
         assert!((state.drop_prob - 0.12).abs() < 1e-12);
-        // A delay below the target lowers it: 0.125 * -5 ms, no trend.
+        // A delay below the target lowers the probability: 0.125 * -5 ms, no change of the delay.
         (state.qdelay, state.qdelay_old) = (0.010, 0.010);
         state.update(&config);
         assert!((state.drop_prob - (0.12 - 0.625e-3)).abs() < 1e-12);
-        // Without any delay it decays to zero, and bursts are allowed again.
+        // Without delay the probability decays to zero, and bursts are allowed again.
         (state.qdelay, state.qdelay_old, state.burst_allowance) = (0.0, 0.0, Duration::ZERO);
         state.drop_prob = 0.5;
         state.update(&config);
@@ -223,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn drops_come_at_the_probability_and_not_in_clumps() {
+    fn drops_follow_the_probability_and_are_spread_out() {
         let config = Pie::default();
         let mut state = PieState::new(&config);
         state.burst_allowance = Duration::ZERO;
@@ -238,11 +241,12 @@ mod tests {
                 verdict => assert_eq!(verdict, Verdict::Pass),
             }
         }
-        // At least 0.85 / 0.05 packets apart, and at most 8.5 / 0.05; then 1 / 0.05 more on average.
+        // Drops are at least 0.85 / 0.05 and at most 8.5 / 0.05 packets apart; above the minimum 1
+        // / 0.05 more on average.
         assert!(gaps.iter().all(|gap| (17..=171).contains(gap)), "{gaps:?}");
         let mean = gaps.iter().sum::<i32>() as f64 / gaps.len() as f64;
         assert!((mean - 36.0).abs() < 1.5, "{mean}");
-        // A short queue, a burst and a calm queue pass.
+        // A short queue, a burst and a queue with a short delay are not dropped from.
         let pass = |state: &mut PieState, backlog| {
             let mut rng = ChaCha8Rng::seed_from_u64(1);
             (0..1_000)
@@ -260,7 +264,7 @@ mod tests {
     fn a_queue_settles_at_the_target() {
         let mut bench = Bench::new(Discipline::Pie(Pie::default()));
         let mut rng = ChaCha8Rng::seed_from_u64(3);
-        // 12 Mbit/s: one packet of 1,500 bytes leaves each millisecond; 5 % more come.
+        // 12 Mbit/s: one packet of 1,500 bytes leaves per millisecond; 5 % more arrive.
         let (mut number, mut early, mut delays) = (0, 0, Vec::new());
         for ms in 0..200_000_u64 {
             let now = Timestamp::from_millis(1_000 + ms);
@@ -293,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn long_pauses_are_made_up_for() {
+    fn updates_missed_during_idle_time_are_computed() {
         let config = Pie::default();
         let mut state = PieState::new(&config);
         let mut rng = ChaCha8Rng::seed_from_u64(1);

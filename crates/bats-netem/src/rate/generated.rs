@@ -1,44 +1,44 @@
-//! Rates that follow from a few parameters and a seed.
+//! Rates that are generated from a few parameters and a seed.
 
 use core::time::Duration;
 
 use super::segment::{MAX_RATE, Segment};
 use crate::noise;
 
-/// Generated rates are never below this, in bit/s: each frame is through some day.
+/// Minimum of generated rates in bit/s, so that every frame is transmitted eventually.
 pub(crate) const MIN_GENERATED: u64 = 1_000;
-/// Steps after which a random walk begins again from its long-run distribution: so each step can be
-/// had without all those before it. 1.8 hours at 100 ms.
+/// Number of steps after which a random walk is drawn again from its long-run distribution, so that
+/// a step can be computed without all earlier ones: 1.8 hours at 100 ms.
 const BLOCK: u64 = 1 << 16;
-/// The shortest step or period.
+/// Minimum length of a step or period.
 const MIN_STEP: u64 = 1_000_000;
 
-/// A rate as of a cellular link: its logarithm is a first-order autoregression.
+/// A rate like that of a cellular link: its logarithm is a first-order autoregressive process.
 ///
-/// x(k+1) = `correlation` x(k) + `sigma` e(k) with e normal, one step each `step`; the rate is
-/// `mean_bps` exp(x - v/2) with the long-run variance v of x, so that its mean is `mean_bps` before
-/// it is limited to `floor_bps..=ceiling_bps`.
+/// x(k+1) = `correlation` x(k) + `sigma` e(k), where e is normal, with one step per `step`. The
+/// rate is `mean_bps` exp(x - v/2), where v is the long-run variance of x. So its mean is
+/// `mean_bps` before it is limited to `floor_bps..=ceiling_bps`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LteRate {
     /// Long-run mean in bit/s, before the limits.
     pub mean_bps: u64,
-    /// Correlation of a step with the next, 0..1.
+    /// Correlation of consecutive steps, 0..1.
     pub correlation: f64,
-    /// Standard deviation of what a step adds to the logarithm, 0..10.
+    /// Standard deviation of the innovation of the logarithm, 0..10.
     pub sigma: f64,
     /// Length of a step, at least 1 ms.
     pub step: Duration,
-    /// Lowest rate in bit/s; at least 1 kbit/s counts.
+    /// Lowest rate in bit/s; values below 1 kbit/s count as 1 kbit/s.
     pub floor_bps: u64,
     /// Highest rate in bit/s.
     pub ceiling_bps: u64,
-    /// Decides the walk.
+    /// Seed of the walk.
     pub seed: u64,
 }
 
 impl LteRate {
-    /// Correlation 0.9, sigma 0.35 a step of 100 ms, between a fiftieth and five times the mean
-    /// (the parameters of the arena's cells).
+    /// Correlation 0.9 and sigma 0.35 per step of 100 ms, between one fiftieth and five times the
+    /// mean (the parameters of the arena's cells).
     pub fn new(mean_bps: u64, seed: u64) -> Self {
         Self {
             mean_bps,
@@ -73,13 +73,13 @@ impl LteRate {
         let level = walk.go_to(self, index);
         let rate = self.mean_bps as f64 * noise::exp(level - self.variance() / 2.0);
         let floor = self.floor_bps.max(MIN_GENERATED);
-        // Saturates beyond 64 bits.
+        // The conversion saturates at 64 bits.
         let rate = (rate as u64).max(floor).min(self.ceiling_bps.clamp(floor, MAX_RATE.max(floor)));
         step_segment(index, length, rate.min(MAX_RATE))
     }
 }
 
-/// Where a random walk is.
+/// State of a random walk.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Walk {
     at: Option<(u64, f64)>,
@@ -89,7 +89,7 @@ impl Walk {
     fn go_to(&mut self, rate: &LteRate, index: u64) -> f64 {
         let block = index - index % BLOCK;
         let begin = || {
-            // Another sequence than that of the steps.
+            // A random sequence that differs from that of the steps.
             (block, rate.variance().sqrt() * noise::normal(!rate.seed, block))
         };
         let (mut at, mut level) =
@@ -103,18 +103,18 @@ impl Walk {
     }
 }
 
-/// A rate as of a link over satellites in low orbit: another factor after each handover.
+/// A rate like that of a link over satellites in low orbit: a new factor after each handover.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LeoRate {
     /// Rate at factor 1 in bit/s.
     pub base_bps: u64,
-    /// Least factor.
+    /// Smallest factor.
     pub low: f64,
-    /// Greatest factor; factors are uniform in `low..=high`.
+    /// Largest factor; factors are uniform in `low..=high`.
     pub high: f64,
     /// Time between handovers, at least 1 ms; 15 s for Starlink.
     pub period: Duration,
-    /// Decides the factors.
+    /// Seed of the factors.
     pub seed: u64,
 }
 
@@ -123,7 +123,7 @@ impl LeoRate {
         let length = step_nanos(self.period);
         let index = offset / length;
         let factor = self.low + (self.high - self.low) * noise::uniform(self.seed, index);
-        // Saturates; what is not a number is zero.
+        // The conversion saturates; NaN counts as zero.
         let rate = (self.base_bps as f64 * factor) as u64;
         step_segment(index, length, rate.clamp(MIN_GENERATED, MAX_RATE))
     }
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_has_the_same_rate_in_whatever_order_it_is_asked_for() {
+    fn the_rate_of_a_step_does_not_depend_on_the_order_of_calls() {
         let rate = LteRate::new(10_000_000, 9);
         let mut walk = Walk::default();
         let step = 100_000_000;
@@ -179,7 +179,7 @@ mod tests {
         {
             assert_eq!(rate.segment(k * step, &mut walk).from, forward[index]);
         }
-        // Far away, without all the steps between.
+        // A distant step is computed without all earlier ones.
         let far = rate.segment(u64::MAX, &mut walk);
         assert!(far.from >= 200_000 && far.end == u64::MAX);
     }

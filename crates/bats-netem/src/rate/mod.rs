@@ -1,4 +1,4 @@
-//! Rates over time, and when a frame is through.
+//! Rates over time, and the transmission times that follow from them.
 
 mod generated;
 mod pieces;
@@ -18,35 +18,38 @@ use crate::ConfigError;
 use generated::Walk;
 use segment::{MAX_RATE, Segment};
 
-/// Units of work a byte: see [`Segment`].
-pub(crate) const WORK_OF_A_BYTE: u128 = 8_000_000_000;
+/// Units of work per byte: see [`Segment`].
+pub(crate) const WORK_PER_BYTE: u128 = 8_000_000_000;
 
-/// A rate that changes with time. It begins at the link's `epoch`; before that its first rate holds.
+/// A rate that changes with time. It begins at the link's `epoch`; its first rate applies before
+/// that.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RateSchedule {
-    /// Given piece by piece: steps, a saw or a recorded trace.
+    /// A list of pieces: steps, a sawtooth or a recorded trace.
     Pieces(RatePieces),
-    /// Generated, as of a cellular link.
+    /// Generated, like that of a cellular link.
     Lte(LteRate),
-    /// Generated, as of satellites in low orbit.
+    /// Generated, like that of satellites in low orbit.
     Leo(LeoRate),
 }
 
 impl RateSchedule {
-    /// Constant rates in bit/s, each for a time, repeated or once (the last remains). 0 lets nothing
-    /// pass.
+    /// Constant rates in bit/s with their durations, repeated or once (then the last rate remains).
+    /// At rate 0 nothing is transmitted.
     ///
     /// # Errors
+    ///
     /// As [`RatePieces::new`].
     pub fn steps(steps: &[(Duration, u64)], repeat: bool) -> Result<Self, ConfigError> {
         let pieces = steps.iter().map(|&(length, rate)| (length, rate, rate));
         RatePieces::new(pieces, repeat).map(Self::Pieces)
     }
 
-    /// A rate that rises linearly from `low_bps` to `high_bps` within `rise`, falls back within
-    /// `fall` (zero: at once) and begins again. A `rise` of zero begins at the top.
+    /// A sawtooth: the rate rises linearly from `low_bps` to `high_bps` within `rise`, falls back
+    /// within `fall` (zero: at once), and repeats. If `rise` is zero it begins at `high_bps`.
     ///
     /// # Errors
+    ///
     /// As [`RatePieces::new`].
     pub fn saw(
         low_bps: u64,
@@ -59,24 +62,24 @@ impl RateSchedule {
         RatePieces::new(pieces, true).map(Self::Pieces)
     }
 
-    /// A recorded trace, looped.
+    /// A recorded trace, repeated.
     pub fn trace(trace: &Trace) -> Self {
         Self::Pieces(trace.pieces())
     }
 
-    /// Bits that pass between two times of a schedule that begins at `epoch`: the capacity of an
-    /// interval.
+    /// Bits that are transmitted between two times by a schedule that begins at `epoch`: the
+    /// capacity of the interval.
     pub fn bits(&self, epoch: Timestamp, from: Timestamp, to: Timestamp) -> f64 {
         Rate::scheduled(self.clone(), epoch).work(from, to) as f64 / 1e9
     }
 
-    /// The rate in bit/s at `time`, of a schedule that begins at `epoch`.
+    /// The rate in bit/s at `time` of a schedule that begins at `epoch`.
     pub fn rate_at(&self, epoch: Timestamp, time: Timestamp) -> u64 {
         Rate::scheduled(self.clone(), epoch).at(time)
     }
 }
 
-/// What a rate does over time, with a memory of where it was asked last.
+/// The rate of a link over time, with a cursor at the last position.
 #[derive(Clone, Debug)]
 pub(crate) struct Rate {
     schedule: Option<RateSchedule>,
@@ -87,7 +90,7 @@ pub(crate) struct Rate {
 }
 
 impl Rate {
-    /// The same for ever. As always, 0 counts as 1 bit/s.
+    /// A constant rate. As everywhere, 0 counts as 1 bit/s.
     pub(crate) fn fixed(rate: u64) -> Self {
         Self {
             schedule: None,
@@ -100,7 +103,7 @@ impl Rate {
 
     pub(crate) fn scheduled(schedule: RateSchedule, epoch: Timestamp) -> Self {
         let epoch = epoch.as_nanos();
-        // Nothing contains it: the first question looks the segment up.
+        // An empty segment, so that the first call looks up the right one.
         let current = Segment { start: 1, end: 0, from: 0, to: 0 };
         Self { schedule: Some(schedule), epoch, current, hint: 0, walk: Walk::default() }
     }
@@ -129,24 +132,24 @@ impl Rate {
         self.current
     }
 
-    /// Length and work of a cycle that begins at `time`. Whole cycles are reckoned at once: a slow
-    /// schedule with short cycles takes no longer.
+    /// Duration and work of a cycle that begins at `time`. Whole cycles are skipped at once, so
+    /// that a slow schedule with short cycles takes no longer.
     fn cycle_at(&self, time: u64) -> Option<(u64, u128)> {
         let Some(RateSchedule::Pieces(pieces)) = &self.schedule else { return None };
         let (length, work) = pieces.cycle()?;
         (time >= self.epoch && (time - self.epoch).is_multiple_of(length)).then_some((length, work))
     }
 
-    /// bit/s at `time`.
+    /// The rate in bit/s at `time`.
     pub(crate) fn at(&mut self, time: Timestamp) -> u64 {
         let time = time.as_nanos();
         self.segment(time).rate_at(time)
     }
 
-    /// When `work` is done that begins at `start`, rounded down to nanoseconds; [`Timestamp::MAX`]
-    /// for never.
+    /// Time at which `work` that begins at `start` is done, rounded down to nanoseconds;
+    /// [`Timestamp::MAX`] for never.
     #[inline]
-    pub(crate) fn through(&mut self, start: Timestamp, work: u128) -> Timestamp {
+    pub(crate) fn tx_end(&mut self, start: Timestamp, work: u128) -> Timestamp {
         let (mut time, mut left) = (start.as_nanos(), work);
         if self.schedule.is_none() {
             let nanos = segment::quotient(work, self.current.from);
@@ -194,7 +197,7 @@ impl Rate {
     }
 }
 
-/// The highest rate that schedules have, in bit/s.
+/// Maximum rate of schedules in bit/s.
 pub(crate) const HIGHEST: u64 = MAX_RATE;
 
 #[cfg(test)]
@@ -214,22 +217,22 @@ mod tests {
         let steps = [(10 * MS, 8_000_000), (20 * MS, 0), (10 * MS, 16_000_000)];
         let schedule = RateSchedule::steps(&steps, true).unwrap();
         let mut rate = Rate::scheduled(schedule, ms(5));
-        let frame = 1_000 * WORK_OF_A_BYTE;
-        // 1,000 bytes a millisecond, nothing from 15 to 35 ms, then 2,000 a millisecond.
-        assert_eq!(rate.through(ms(5), frame), ms(6));
-        assert_eq!(rate.through(ms(14), frame), ms(15));
-        assert_eq!(rate.through(ms(15), frame), Timestamp::from_micros(35_500));
-        assert_eq!(rate.through(Timestamp::from_micros(14_500), frame).as_micros(), 35_250);
-        // The first rate holds before the epoch.
-        assert_eq!(rate.through(ms(1), frame), ms(2));
-        // 10 cycles of 30,000 bytes in between.
-        assert_eq!(rate.through(ms(5), 301 * frame), ms(406));
+        let frame = 1_000 * WORK_PER_BYTE;
+        // 1,000 bytes per millisecond, nothing from 15 to 35 ms, then 2,000 bytes per millisecond.
+        assert_eq!(rate.tx_end(ms(5), frame), ms(6));
+        assert_eq!(rate.tx_end(ms(14), frame), ms(15));
+        assert_eq!(rate.tx_end(ms(15), frame), Timestamp::from_micros(35_500));
+        assert_eq!(rate.tx_end(Timestamp::from_micros(14_500), frame).as_micros(), 35_250);
+        // The first rate applies before the epoch.
+        assert_eq!(rate.tx_end(ms(1), frame), ms(2));
+        // 10 cycles of 30,000 bytes lie in between.
+        assert_eq!(rate.tx_end(ms(5), 301 * frame), ms(406));
         assert_eq!(rate.work(ms(0), ms(405)), 305 * frame);
         assert_eq!(rate.at(ms(20)), 0);
         let once = RateSchedule::steps(&[(10 * MS, 8_000_000), (MS, 0)], false).unwrap();
-        assert_eq!(Rate::scheduled(once, ms(0)).through(ms(0), 11 * frame), Timestamp::MAX);
+        assert_eq!(Rate::scheduled(once, ms(0)).tx_end(ms(0), 11 * frame), Timestamp::MAX);
         let never = RateSchedule::steps(&[(MS, 0)], true).unwrap();
-        assert_eq!(Rate::scheduled(never, ms(0)).through(ms(0), 1), Timestamp::MAX);
+        assert_eq!(Rate::scheduled(never, ms(0)).tx_end(ms(0), 1), Timestamp::MAX);
     }
 
     #[test]
@@ -237,27 +240,27 @@ mod tests {
         let nanosecond = Duration::from_nanos(1);
         let schedule = RateSchedule::steps(&[(nanosecond, 1), (nanosecond, 0)], true).unwrap();
         let mut rate = Rate::scheduled(schedule, ms(0));
-        // 8,000 bits at half a bit a second.
-        let through = rate.through(ms(0), 1_000 * WORK_OF_A_BYTE);
-        assert_eq!(through.as_nanos(), 16_000 * 1_000_000_000 - 1);
+        // 8,000 bits at half a bit per second.
+        let tx_end = rate.tx_end(ms(0), 1_000 * WORK_PER_BYTE);
+        assert_eq!(tx_end.as_nanos(), 16_000 * 1_000_000_000 - 1);
     }
 
     #[test]
-    fn a_saw_is_through_when_its_area_is() {
+    fn work_of_a_sawtooth_ends_when_its_area_is_covered() {
         let saw = RateSchedule::saw(5_000_000, 50_000_000, 2_000 * MS, Duration::ZERO).unwrap();
         let mut rate = Rate::scheduled(saw.clone(), ms(0));
         assert_eq!(rate.at(ms(1_000)), 27_500_000);
         assert_eq!(rate.at(ms(2_000)), 5_000_000);
         assert_eq!(saw.bits(ms(0), ms(0), ms(4_000)), 110e6);
-        // Half of the area from 1 s on is before sqrt(2500+...): checked by its own integral.
-        let through = rate.through(ms(1_000), 10_000_000 * 1_000_000_000);
-        let seconds = through.as_secs_f64() - 1.0;
+        // Half of the area from 1 s on ends before sqrt(2500+...): checked by the integral itself.
+        let tx_end = rate.tx_end(ms(1_000), 10_000_000 * 1_000_000_000);
+        let seconds = tx_end.as_secs_f64() - 1.0;
         let bits = 27.5e6 * seconds + 22.5e6 * seconds * seconds / 2.0;
         assert!((bits - 10e6).abs() < 0.2, "{bits}");
     }
 
     #[test]
-    fn what_cannot_be_a_schedule_is_refused() {
+    fn invalid_schedules_are_rejected() {
         assert_eq!(RateSchedule::steps(&[], true).unwrap_err().field, "rate schedule");
         let zero = RateSchedule::steps(&[(Duration::ZERO, 1)], true);
         assert_eq!(zero.unwrap_err().field, "rate piece");
@@ -267,7 +270,7 @@ mod tests {
         assert!(RateSchedule::saw(0, 1, Duration::ZERO, Duration::ZERO).is_err());
     }
 
-    /// Walks nanosecond by nanosecond through microsecond steps.
+    /// A reference that steps through the schedule by microseconds.
     fn naive(steps: &[(u64, u64)], repeat: bool, start: u64, work: u128) -> u64 {
         let length: u64 = steps.iter().map(|step| step.0).sum();
         let rate = |at: u64| {
@@ -308,15 +311,16 @@ mod tests {
             let schedule = RateSchedule::steps(&list, repeat).unwrap();
             let mut rate = Rate::scheduled(schedule, Timestamp::ZERO);
             let work = bits * 1_000_000;
-            let through = rate.through(Timestamp::from_nanos(start), work).as_nanos();
+            let tx_end = rate.tx_end(Timestamp::from_nanos(start), work).as_nanos();
             let expected = naive(&steps, repeat, start, work);
             if expected == u64::MAX {
-                prop_assert!(through > 900_000);
-            } else if through != expected {
-                // Work that ends with a step is through at its end, not after the pause that follows.
-                let done = rate.work(Timestamp::from_nanos(start), Timestamp::from_nanos(through));
+                prop_assert!(tx_end > 900_000);
+            } else if tx_end != expected {
+                // Work that ends with a step is done at the end of that step, not after the idle
+                // time that follows.
+                let done = rate.work(Timestamp::from_nanos(start), Timestamp::from_nanos(tx_end));
                 prop_assert_eq!(done, work);
-                prop_assert!(through < expected);
+                prop_assert!(tx_end < expected);
             }
         }
 
@@ -331,12 +335,12 @@ mod tests {
             let saw = RateSchedule::saw(low, high, micros(rise), micros(fall)).unwrap();
             let mut rate = Rate::scheduled(saw, Timestamp::ZERO);
             let start = Timestamp::from_micros(start);
-            let work = bytes * WORK_OF_A_BYTE;
-            let through = rate.through(start, work);
-            let after = Timestamp::from_nanos(through.as_nanos() + 2);
-            // Rounding of each segment is below one unit.
-            prop_assert!(rate.work(start, through) <= work + 8);
-            prop_assert!(rate.work(start, after) + 8 >= work || rate.at(through) < 1_000);
+            let work = bytes * WORK_PER_BYTE;
+            let tx_end = rate.tx_end(start, work);
+            let after = Timestamp::from_nanos(tx_end.as_nanos() + 2);
+            // The rounding error of each segment is below one unit.
+            prop_assert!(rate.work(start, tx_end) <= work + 8);
+            prop_assert!(rate.work(start, after) + 8 >= work || rate.at(tx_end) < 1_000);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Rates that are given piece by piece, once or in a cycle.
+//! Rates that are given as a list of pieces, once or repeated.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -6,20 +6,20 @@ use std::sync::Arc;
 use super::segment::{MAX_RAMP, MAX_RATE, Segment};
 use crate::ConfigError;
 
-/// Pieces that a schedule may have: a trace of 24 hours with a change each millisecond has no more.
+/// Maximum number of pieces: a trace of 24 hours with a change per millisecond has fewer.
 pub(crate) const MAX_PIECES: usize = 1 << 27;
-/// The longest schedule, in nanoseconds (73 years).
+/// Longest schedule, in nanoseconds (73 years).
 const MAX_LENGTH: u64 = 1 << 61;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Piece {
-    /// Nanoseconds from the start of the cycle.
+    /// Nanoseconds since the start of the cycle.
     start: u64,
     from: u64,
     to: u64,
 }
 
-/// Consecutive pieces of constant or linearly changing rate.
+/// Consecutive pieces with constant or linearly changing rate.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RatePieces {
     pieces: Arc<[Piece]>,
@@ -30,12 +30,13 @@ pub struct RatePieces {
 }
 
 impl RatePieces {
-    /// Pieces of a length each, with the rates at their start and end in bit/s. After the last, the
-    /// first follows (`repeat`), or its final rate remains.
+    /// Pieces with their durations, and their rates at start and end in bit/s. After the last piece
+    /// the list repeats if `repeat` is set; otherwise its final rate remains.
     ///
     /// # Errors
-    /// No piece, a piece without length, a rate above 17 Tbit/s, a ramp of more than 1,000 s, or
-    /// more than 70 years in all.
+    ///
+    /// There is no piece, a piece has no duration, a rate is above 17 Tbit/s, a ramp is longer than
+    /// 1,000 s, or the whole is longer than 70 years.
     pub fn new(
         pieces: impl IntoIterator<Item = (Duration, u64, u64)>,
         repeat: bool,
@@ -70,13 +71,13 @@ impl RatePieces {
         Ok(Self { pieces: list.into(), length, work, repeat })
     }
 
-    /// Nothing ever passes.
+    /// Nothing is ever transmitted.
     pub(super) fn silent() -> Self {
         let pieces = [Piece { start: 0, from: 0, to: 0 }];
         Self { pieces: pieces.into(), length: 1_000_000_000, work: 0, repeat: true }
     }
 
-    /// The length of a cycle.
+    /// Duration of a cycle.
     pub fn length(&self) -> Duration {
         Duration::from_nanos(self.length)
     }
@@ -86,13 +87,13 @@ impl RatePieces {
         u64::try_from(self.work / u128::from(self.length.max(1))).unwrap_or(u64::MAX)
     }
 
-    /// Length and work of a cycle, if it is one.
+    /// Duration and work of a cycle, if the list repeats.
     pub(super) fn cycle(&self) -> Option<(u64, u128)> {
         self.repeat.then_some((self.length, self.work))
     }
 
-    /// The segment at `offset` nanoseconds from the start of the schedule, in offsets. `hint` is the
-    /// piece that was asked for last.
+    /// The segment at `offset` nanoseconds from the start of the schedule. Its times are offsets,
+    /// too. `hint` is the index of the piece that the last call returned.
     pub(super) fn segment(&self, offset: u64, hint: &mut usize) -> Segment {
         let (base, within) = if self.repeat {
             let within = offset % self.length;

@@ -1,48 +1,48 @@
-//! Recorded traces in mahimahi's format.
+//! Recorded traces in the format of mahimahi.
 
 use core::fmt;
 use core::time::Duration;
 
 use super::pieces::RatePieces;
 
-/// Bytes that one delivery opportunity carries (mahimahi, `PACKET_SIZE` less its tunnel header).
+/// Bytes per delivery opportunity (mahimahi: `PACKET_SIZE` without its tunnel header).
 pub const OPPORTUNITY_BYTES: u64 = 1_500;
-/// Lines that a trace may have: an hour at 40 Mbit/s.
+/// Maximum number of lines: an hour at 40 Mbit/s.
 const MAX_LINES: usize = 12_000_000;
-/// Last millisecond that a trace may have: 24 hours.
+/// Maximum time of an opportunity in milliseconds: 24 hours.
 const MAX_MILLIS: u64 = 86_400_000;
-/// Opportunities in one millisecond: 12 Tbit/s.
-const MAX_IN_A_MILLISECOND: u32 = 1_000_000;
+/// Maximum number of opportunities in one millisecond: 12 Tbit/s.
+const MAX_PER_MILLISECOND: u32 = 1_000_000;
 
 /// A recorded rate: the milliseconds at which a link could deliver 1,500 bytes.
 ///
-/// mahimahi lets a link deliver up to 1,500 bytes at each opportunity and wastes what finds no
-/// packet. Here the opportunities of a millisecond become a rate over the millisecond that ends
-/// with it. So one integrator serves all schedules, and re-timing and the disciplines need no
-/// special case. The bytes that fit each millisecond are the same, what is not used is lost all the
-/// same, and a packet leaves at most one millisecond before it would in mahimahi.
+/// In mahimahi a link delivers up to 1,500 bytes at each opportunity, and unused opportunities are
+/// lost. Here the opportunities of a millisecond become a rate over the millisecond that ends with
+/// it. So one integrator serves all schedules, and rate changes and queue disciplines need no
+/// special case. The capacity of each millisecond is the same, unused capacity is lost as well, and
+/// a packet leaves at most one millisecond before it would in mahimahi.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
-    /// Millisecond and number of opportunities, ascending, none of them zero.
+    /// Millisecond and number of opportunities, ascending, without zeros.
     runs: Vec<(u32, u32)>,
 }
 
 /// Why a trace cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceError {
-    /// The line, from 1; 0 for the whole.
+    /// Line number from 1; 0 for the whole trace.
     pub line: usize,
-    /// What is wrong with it.
+    /// The problem.
     pub problem: TraceProblem,
 }
 
-/// What is wrong with a trace.
+/// A problem of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TraceProblem {
     /// Not a whole number of milliseconds.
     NotANumber,
-    /// Earlier than the line before.
-    Descending,
+    /// Before the time of the previous line.
+    NotAscending,
     /// Later than 24 hours.
     TooLate,
     /// More than a million opportunities in one millisecond.
@@ -60,7 +60,7 @@ impl fmt::Display for TraceError {
         }
         f.write_str(match self.problem {
             TraceProblem::NotANumber => "not a whole number of milliseconds",
-            TraceProblem::Descending => "earlier than the line before; times must not descend",
+            TraceProblem::NotAscending => "earlier than the line before; times must not descend",
             TraceProblem::TooLate => "later than 86,400,000 ms (24 hours)",
             TraceProblem::TooFast => "more than 1,000,000 opportunities in one millisecond",
             TraceProblem::TooLong => "more than 12,000,000 lines",
@@ -72,11 +72,12 @@ impl fmt::Display for TraceError {
 impl core::error::Error for TraceError {}
 
 impl Trace {
-    /// Reads a trace: one decimal number of milliseconds a line, not descending. White space around
-    /// a number and empty lines are skipped.
+    /// Parses a trace: one decimal number of milliseconds per line, in ascending order; equal
+    /// numbers may repeat. White space around a number and empty lines are ignored.
     ///
     /// # Errors
-    /// Anything else, and a trace that is too long; see [`TraceProblem`].
+    ///
+    /// A malformed line, or a trace that exceeds the limits; see [`TraceProblem`].
     pub fn parse(text: impl AsRef<[u8]>) -> Result<Self, TraceError> {
         let mut runs: Vec<(u32, u32)> = Vec::new();
         for (index, line) in text.as_ref().split(|&byte| byte == b'\n').enumerate() {
@@ -97,10 +98,10 @@ impl Trace {
             }
             let millis = millis as u32;
             match runs.last_mut() {
-                Some((last, _)) if *last > millis => return Err(fail(TraceProblem::Descending)),
+                Some((last, _)) if *last > millis => return Err(fail(TraceProblem::NotAscending)),
                 Some((last, count)) if *last == millis => {
                     *count += 1;
-                    if *count > MAX_IN_A_MILLISECOND {
+                    if *count > MAX_PER_MILLISECOND {
                         return Err(fail(TraceProblem::TooFast));
                     }
                 }
@@ -113,7 +114,7 @@ impl Trace {
         }
     }
 
-    /// The trace as text, which [`Trace::parse`] reads.
+    /// The trace as text that [`Trace::parse`] reads.
     pub fn to_text(&self) -> String {
         let mut text = String::new();
         for &(millis, count) in &self.runs {
@@ -123,20 +124,20 @@ impl Trace {
         text
     }
 
-    /// Length of the loop: the last opportunity's time.
+    /// Duration of the loop: the time of the last opportunity.
     pub fn length(&self) -> Duration {
         Duration::from_millis(self.runs.last().map_or(0, |&(last, _)| last.into()))
     }
 
-    /// Opportunities in a loop.
+    /// Number of opportunities in a loop.
     pub fn opportunities(&self) -> u64 {
         self.runs.iter().map(|&(_, count)| u64::from(count)).sum()
     }
 
-    /// The rate, looped.
+    /// The rate, repeated.
     pub fn pieces(&self) -> RatePieces {
         let per_millisecond = |count: u32| u64::from(count) * OPPORTUNITY_BYTES * 8 * 1_000;
-        // The end of a loop is the start of the next, and so are its opportunities.
+        // Opportunities at the end of a loop are those at the start of the next.
         let at_zero = self.runs.first().map_or(0, |&(at, count)| if at == 0 { count } else { 0 });
         let last = self.runs.last().map_or(0, |&(at, _)| at);
         let mut pieces: Vec<(Duration, u64, u64)> = Vec::new();
@@ -157,7 +158,8 @@ impl Trace {
             push(1, per_millisecond(count));
             done = at;
         }
-        // A trace has an opportunity after 0 ms, and its limits are below those of a schedule.
+        // A trace has an opportunity after 0 ms, and its limits are stricter than those of a
+        // schedule.
         RatePieces::new(pieces, true).unwrap_or_else(|_| RatePieces::silent())
     }
 }
@@ -179,7 +181,7 @@ mod tests {
             (0..6).map(|ms| pieces.segment(ms * 1_000_000 + 7, &mut hint).from).collect();
         assert_eq!(rates, [24_000_000, 12_000_000, 0, 0, 12_000_000, 24_000_000]);
         assert_eq!(pieces.mean_bps(), 4 * 1_500 * 8 * 200);
-        // An opportunity at 0 is one at the end of the loop before.
+        // An opportunity at 0 ms is one at the end of the previous loop.
         assert_eq!(Trace::parse("0\n3").unwrap().pieces().mean_bps(), 8_000_000);
     }
 
@@ -191,7 +193,7 @@ mod tests {
         };
         assert_eq!(problem("1\n2x\n"), (2, TraceProblem::NotANumber));
         assert_eq!(problem("1\n-2\n"), (2, TraceProblem::NotANumber));
-        assert_eq!(problem("5\n\n 4\n"), (3, TraceProblem::Descending));
+        assert_eq!(problem("5\n\n 4\n"), (3, TraceProblem::NotAscending));
         assert_eq!(problem("1\n99999999999999999999999999\n"), (2, TraceProblem::TooLate));
         assert_eq!(problem(""), (0, TraceProblem::Empty));
         assert_eq!(problem("0\n0\n"), (0, TraceProblem::Empty));
@@ -203,7 +205,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn text_of_a_trace_reads_as_the_same_trace(
+        fn a_printed_trace_parses_to_the_same_trace(
             mut times in prop::collection::vec(0_u64..5_000, 1..200),
             last in 5_000_u64..6_000,
         ) {
@@ -218,7 +220,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn arbitrary_bytes_parse_or_are_rejected(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             if let Ok(trace) = Trace::parse(&bytes) {
                 prop_assert!(trace.pieces().mean_bps() > 0 || trace.length().as_secs() > 1);
             }

@@ -1,5 +1,5 @@
-//! Whatever a link is configured to do, each packet is delivered or counted as dropped, time goes on,
-//! and equal seeds have equal results.
+//! For any configuration of a link: each packet is delivered or counted as dropped, time advances,
+//! and equal seeds give equal results.
 
 use core::time::Duration;
 
@@ -150,9 +150,9 @@ fn packets() -> impl Strategy<Value = Vec<(Timestamp, Packet)>> {
     })
 }
 
-/// All that has been handed in is somewhere.
+/// Every packet that was handed in is accounted for.
 fn check(link: &mut Link<Packet>, delivered: usize, at: Timestamp) {
-    let waiting = link.queue_packets(at);
+    let precomputed = link.queue_packets(at);
     let stats = link.stats();
     assert_eq!(stats.delivered, delivered as u64);
     assert_eq!(
@@ -160,7 +160,7 @@ fn check(link: &mut Link<Packet>, delivered: usize, at: Timestamp) {
         stats.delivered + stats.dropped() + stats.in_flight(),
         "{stats:?}"
     );
-    assert!(waiting > 0 || link.queue_bytes(at) == 0);
+    assert!(precomputed > 0 || link.queue_bytes(at) == 0);
 }
 
 proptest! {
@@ -169,21 +169,22 @@ proptest! {
         let (fates, delivered, mut link) = run(&config, seed, &packets);
         let end = Timestamp::from_millis(10_000_000);
         let mut delivered = delivered;
-        // A rate of bits a second takes its time: then the rest is let go.
+        // A rate of a few bits per second takes too long: an unlimited rate releases the remaining
+        // packets.
         let free = LinkConfig { delay: config.delay, ..LinkConfig::default() };
         link.set_config(end, free);
         delivered.extend(arrivals(&mut link, end, end + Duration::from_secs(1_000)));
         check(&mut link, delivered.len(), end + Duration::from_secs(1_000));
         prop_assert_eq!(link.stats().in_flight(), 0, "{:?}", link.stats());
         prop_assert_eq!(link.queue_bytes(end), 0);
-        // The same again.
+        // The same run again.
         let (same_fates, same, _) = run(&config, seed, &packets);
         prop_assert_eq!(fates, same_fates);
         prop_assert_eq!(&same[..], &delivered[..same.len()]);
     }
 
     #[test]
-    fn late_polls_find_the_same_packets(config in links(), packets in packets(), seed: u64) {
+    fn late_polls_return_the_same_packets(config in links(), packets in packets(), seed: u64) {
         let (_, expected, _) = run(&config, seed, &packets);
         let mut link = Link::new(config, seed);
         let mut found = Vec::new();
@@ -205,7 +206,7 @@ proptest! {
     }
 
     #[test]
-    fn changes_while_it_runs_lose_nothing(
+    fn configuration_changes_lose_no_packets(
         configs in proptest::collection::vec(links(), 2..5), packets in packets(), seed: u64,
     ) {
         let mut link = Link::new(configs[0].clone(), seed);
@@ -230,7 +231,7 @@ proptest! {
 }
 
 #[test]
-fn settings_beyond_all_ranges_neither_panic_nor_hang() {
+fn out_of_range_settings_neither_panic_nor_hang() {
     let max = Duration::MAX;
     let wild = LinkConfig {
         rate_bps: Some(u64::MAX),

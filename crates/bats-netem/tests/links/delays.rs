@@ -1,4 +1,4 @@
-//! From the end of the transmission to the arrival.
+//! Delays from the end of the transmission to the arrival.
 
 use core::time::Duration;
 
@@ -16,7 +16,7 @@ fn a_spike_delays_and_keeps_the_order() {
     for (index, (at, packet)) in all.iter().enumerate() {
         assert_eq!(packet.number, index as u64);
         let sent = 10 * packet.number;
-        // The last of the spike arrives at 2,110 ms: who would be earlier waits for it.
+        // The last packet of the spike arrives at 2,110 ms; earlier arrivals wait for it.
         let due = match sent % 2_000 {
             0..=80 if sent >= 2_000 => sent - sent % 2_000 + 110,
             1_800.. => sent + 120,
@@ -27,7 +27,7 @@ fn a_spike_delays_and_keeps_the_order() {
 }
 
 #[test]
-fn flows_have_delays_of_their_own() {
+fn each_flow_has_its_own_delay() {
     let config = LinkConfig {
         flow_delays: vec![Duration::ZERO, 45 * MS],
         delay: 5 * MS,
@@ -51,7 +51,7 @@ fn slots_deliver_in_batches() {
     let (_, all, _) = run(&config, 1, &packets);
     let seen: Vec<_> = all.iter().map(|(at, p)| (at.as_micros() / 1_000, p.number)).collect();
     let at = |slot: u64, numbers: core::ops::Range<u64>| numbers.map(move |n| (slot, n));
-    // 9 of them are there at 13 ms.
+    // 9 packets are due by 13 ms.
     let expected: Vec<_> = at(13, 0..4).chain(at(23, 4..8)).chain(at(33, 8..10)).collect();
     assert_eq!(seen, expected);
 }

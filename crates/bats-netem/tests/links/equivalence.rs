@@ -1,4 +1,4 @@
-//! A link whose arrivals are foreseen and one whose frames wait do the same.
+//! A link with precomputed arrivals and a link with a real queue give the same results.
 
 use bats_netem::{AlternateLoss, DelaySchedule, Jitter, LinkConfig, Loss, RateSchedule, Timestamp};
 use core::time::Duration;
@@ -65,12 +65,12 @@ fn packets() -> impl Strategy<Value = Vec<(Timestamp, Packet)>> {
 
 proptest! {
     #[test]
-    fn waiting_frames_arrive_when_foreseen_ones_do(
+    fn queued_and_precomputed_frames_arrive_at_the_same_times(
         config in configs(), packets in packets(), seed: u64,
     ) {
         prop_assert_eq!(config.validate(), Ok(()));
         let (fates, expected, link) = run(&config, seed, &packets);
-        // A schedule that does not change: chance decides at the entrance.
+        // A schedule with a constant rate: random decisions are made on entry.
         let steps = [(7 * MS, config.rate_bps.unwrap())];
         let schedule = RateSchedule::steps(&steps, true).unwrap();
         let scheduled = LinkConfig { rate_schedule: Some(schedule), ..config.clone() };
@@ -89,7 +89,8 @@ proptest! {
         );
         prop_assert_eq!(link.flows().collect::<Vec<_>>(), other.flows().collect::<Vec<_>>());
 
-        // A turn that never comes and a spike of no delay: chance decides at the departure.
+        // A second loss model that never applies and a delay spike of zero: random decisions are
+        // made at the end of the transmission.
         let every = Duration::from_secs(1_000_000);
         let zero = Duration::ZERO;
         let late = LinkConfig {
@@ -105,7 +106,7 @@ proptest! {
     }
 }
 
-/// Packets that arrive at the same time may come in either order, as the other implementation delivers them.
+/// Packets that arrive at the same time may be delivered in either order.
 fn sorted(arrivals: &[(Timestamp, Packet)]) -> Vec<(Timestamp, u64, bool, bool)> {
     let mut all: Vec<_> = arrivals
         .iter()

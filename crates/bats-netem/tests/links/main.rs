@@ -1,4 +1,4 @@
-//! Links as their drivers see them.
+//! Links as seen by their drivers.
 
 mod conservation;
 mod delays;
@@ -11,7 +11,7 @@ use core::time::Duration;
 use bats_netem::{Fate, Link, LinkConfig, Output, Payload, Timestamp};
 
 const MS: Duration = Duration::from_millis(1);
-/// 1,000 bytes a millisecond.
+/// 1,000 bytes per millisecond.
 const RATE: u64 = 8_000_000;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -51,7 +51,7 @@ fn ms(at: u64) -> Timestamp {
     Timestamp::from_millis(at)
 }
 
-/// What arrives until `until`, each at the moment at which the link says that it does.
+/// Packets that arrive by `until`, each polled at the time that the link announces.
 fn arrivals(
     link: &mut Link<Packet>,
     from: Timestamp,
@@ -73,7 +73,7 @@ fn arrivals(
     }
 }
 
-/// Sends packets at their times and returns fates and arrivals, with the time of each.
+/// Sends packets at their times. Returns fates and arrivals, each with its time.
 fn run(
     config: &LinkConfig,
     seed: u64,
@@ -88,7 +88,7 @@ fn run(
     }
     let end = last + Duration::from_secs(1_000);
     all.extend(arrivals(&mut link, last, end));
-    // Counters of foreseen frames are brought up to date.
+    // Updates the counters of precomputed frames.
     link.queue_bytes(end);
     (fates, all, link)
 }

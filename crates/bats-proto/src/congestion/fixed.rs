@@ -4,12 +4,12 @@ use bats_types::Timestamp;
 
 use super::{AckSample, Controller};
 
-/// Bytes in flight of a connection without control; bounds memory, not the rate.
+/// Limit of inflight without congestion control, in bytes. It bounds memory, not the rate.
 const UNLIMITED_WINDOW: u64 = 64 << 20;
-/// Round trips that a fixed rate may have in flight.
+/// Limit of inflight of a fixed rate, in round trips.
 const WINDOW_ROUNDS: u32 = 3;
 
-/// A fixed pacing rate, or none: the network is not asked.
+/// A fixed pacing rate, or none. Ignores all congestion signals.
 #[derive(Debug)]
 pub(super) struct Fixed {
     rate: u64,
@@ -87,7 +87,7 @@ mod tests {
         assert_eq!((fixed.window(), fixed.state()), (300_000, "fixed"));
         fixed.on_ack(&ack(1_000, 0, Duration::from_millis(200)));
         assert_eq!(fixed.window(), 600_000);
-        // A tenth of a second at least, and 64 KiB.
+        // At least a tenth of a second, and 64 KiB.
         fixed.on_ack(&ack(2_000, 9_000_000, Duration::from_millis(1)));
         assert_eq!((fixed.window(), fixed.bandwidth()), (100_000, 1_000_000));
         assert_eq!(Fixed::at_rate(0).window(), 65_536);
@@ -102,7 +102,7 @@ mod tests {
         assert_eq!((fixed.bandwidth(), fixed.state()), (1_000_000, "none"));
         for (millis, sent, bandwidth) in [
             (1_000, 500_000, 1_000_000),
-            // Not long enough to say anything.
+            // Too short for a measurement.
             (1_009, 545_000, 1_000_000),
             (1_010, 550_000, 5_000_000),
             (1_030, 590_000, 2_000_000),

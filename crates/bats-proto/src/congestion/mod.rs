@@ -22,8 +22,8 @@ pub use names::UnknownCongestion;
 pub use pacer::Pacer;
 pub use rate_sample::{LostPacket, RateSample, RateSampler, SendState};
 
-/// A controller for a fresh path: `initial_rtt` as the handshake saw it, `packet` bytes of a
-/// full packet. `seed` decides what controllers randomise.
+/// A controller for a new path: `initial_rtt` from the handshake, `packet` bytes in a full packet.
+/// `seed` determines random choices of controllers.
 pub fn build(
     algorithm: CongestionAlgorithm,
     initial_rtt: Duration,
@@ -43,24 +43,24 @@ pub fn build(
     }
 }
 
-/// What one acknowledgement says about the path. All byte counts are UDP payload.
+/// What one acknowledgement reports about the path. All byte counts are UDP payload.
 ///
-/// Rates are taken at the receiver: between two acknowledgements the bytes
-/// `cumulative_sent - previous.cumulative_sent` passed the receiver's clock in
-/// `largest_received_at - previous.largest_received_at`, lost ones included, so neither
-/// acknowledgement loss nor random data loss disturbs the rate.
+/// Rates are measured at the receiver. Between two acknowledgements `cumulative_sent -
+/// previous.cumulative_sent` bytes passed the receiver in `largest_received_at -
+/// previous.largest_received_at` by its clock, including lost ones. So neither acknowledgement loss
+/// nor random data loss distorts the rate.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AckSample {
-    /// Arrival of the acknowledgement.
+    /// Arrival time of the acknowledgement.
     pub now: Timestamp,
     /// When the largest newly acknowledged packet was sent.
     pub largest_sent_at: Timestamp,
-    /// When it was received, on the receiver's clock (arbitrary epoch).
+    /// When it was received, by the receiver's clock (arbitrary epoch).
     pub largest_received_at: Timestamp,
-    /// Bytes sent on this path up to and including that packet, ever.
+    /// Total bytes sent on this path, up to and including that packet.
     pub cumulative_sent: u64,
-    /// Whether that packet was sent when the sender had nothing more to send or was limited by
-    /// credit rather than by the controller.
+    /// Whether that packet was sent when the application or the credit, not the controller, limited
+    /// the sender.
     pub app_limited: bool,
     /// Bytes newly acknowledged.
     pub acked_bytes: u64,
@@ -74,7 +74,7 @@ pub struct AckSample {
     pub lost_sent_at: Timestamp,
     /// The fate of all packets sent before this time is known.
     pub settled_until: Timestamp,
-    /// Variance of the losses over that of independent ones, at least 1.
+    /// Variance of the losses relative to independent losses, at least 1.
     pub burst_factor: f64,
     /// Packets newly reported as marked with ECN-CE.
     pub ce_packets: u64,
@@ -88,37 +88,37 @@ pub struct AckSample {
     pub in_flight: u64,
     /// Bytes of a full packet on the path.
     pub packet: u64,
-    /// The delivery rate that it shows.
+    /// The delivery rate sample.
     pub rate: RateSample,
     /// The first acknowledgement after a blackout of several probe time-outs. Losses of the blackout
     /// are not counted.
     pub after_blackout: bool,
 }
 
-/// Decides how fast a path is used. Implementations own no clock and no randomness.
+/// A congestion controller of a path. Implementations own no clock and no source of randomness.
 pub trait Controller: Send + Debug {
     /// A packet of `bytes` was sent; `in_flight` includes it.
     fn on_sent(&mut self, now: Timestamp, bytes: u64, in_flight: u64);
-    /// The window alone kept a packet from being sent.
+    /// Only the window prevented a packet from being sent.
     fn on_cwnd_limited(&mut self) {}
-    /// A packet was declared lost; called before [`Self::on_ack`] of the acknowledgement that
-    /// showed it.
+    /// A packet was declared lost. Called before [`Self::on_ack`] of the acknowledgement that
+    /// revealed the loss.
     fn on_lost(&mut self, _now: Timestamp, _packet: &LostPacket) {}
-    /// This many packets that had been declared lost were acknowledged; called before
+    /// This many packets that had been declared lost were acknowledged. Called before
     /// [`Self::on_ack`].
     fn on_spurious_loss(&mut self, _now: Timestamp, _packets: u64) {}
     /// An acknowledgement arrived that newly acknowledged at least one packet.
     fn on_ack(&mut self, sample: &AckSample);
-    /// Nothing was heard for a probe time-out; `count` in a row.
+    /// A probe timeout expired; `count` in a row.
     fn on_probe_timeout(&mut self, now: Timestamp, count: u32);
-    /// Bytes that may be in flight.
+    /// Congestion window: limit of inflight, in bytes.
     fn window(&self) -> u64;
-    /// Pacing rate in bytes per second, `u64::MAX` for none.
+    /// Pacing rate in bytes per second; `u64::MAX` for no pacing.
     fn pacing_rate(&self) -> u64;
     /// Estimate of the path's rate in bytes per second, before random loss.
     fn bandwidth(&self) -> u64;
     /// Current one-way delay above its minimum.
     fn queue_delay(&self) -> Duration;
-    /// Name of the state, for statistics.
+    /// Name of the state for statistics.
     fn state(&self) -> &'static str;
 }

@@ -5,7 +5,7 @@ use core::str::FromStr;
 
 use crate::config::CongestionAlgorithm;
 
-/// A text that names no controller.
+/// Error for a text that names no controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownCongestion(String);
 
@@ -21,7 +21,7 @@ impl fmt::Display for UnknownCongestion {
 
 impl core::error::Error for UnknownCongestion {}
 
-/// Bits a second: digits, then nothing, or `k`, `M` or `G` for powers of a thousand.
+/// Parses bits per second: digits, then nothing, or `k`, `M` or `G` for powers of a thousand.
 fn parse_rate(text: &str) -> Option<u64> {
     let (digits, unit) = match text.as_bytes().last()? {
         b'k' | b'K' => (&text[..text.len() - 1], 1_000),
@@ -37,8 +37,8 @@ fn parse_rate(text: &str) -> Option<u64> {
 impl FromStr for CongestionAlgorithm {
     type Err = UnknownCongestion;
 
-    /// `bbr`, `cubic`, `gcc`, `none`, or `fixed:RATE` with a rate in bits a second, at least 1,
-    /// which may end in `k`, `M` or `G`. Upper and lower case are the same.
+    /// Parses `bbr`, `bbr3`, `ltcc`, `cubic`, `gcc`, `none`, or `fixed:RATE` with a rate of at least
+    /// 1 bit per second, which may end in `k`, `M` or `G`. Ignores case.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let unknown = || UnknownCongestion(text.to_owned());
         match text.to_ascii_lowercase().as_str() {
@@ -58,7 +58,7 @@ impl FromStr for CongestionAlgorithm {
 }
 
 impl fmt::Display for CongestionAlgorithm {
-    /// What [`FromStr`] reads back.
+    /// The form that [`FromStr`] parses.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Bbr => f.write_str("bbr"),

@@ -2,19 +2,20 @@ use core::time::Duration;
 
 use bats_types::Timestamp;
 
-/// A burst lasts this long at the pacing rate: short against any queue, long against a timer.
+/// Duration of a burst at the pacing rate: short compared with any queue, long compared with a
+/// timer.
 const BURST_TIME: Duration = Duration::from_micros(250);
-/// Least and most bytes of a burst: two full packets; what GSO takes in one call.
+/// Minimum and maximum size of a burst in bytes: two full packets, and the limit of one GSO call.
 const MIN_BURST: u64 = 2 * 1_472;
 const MAX_BURST: u64 = 64 << 10;
-/// A timer that comes late is made up for as far as this.
+/// Maximum delay of a timer that is compensated by sending more.
 const CATCH_UP: Duration = Duration::from_millis(2);
 
-/// Spaces packets at a rate, in small bursts.
+/// Paces packets at a rate, in small bursts.
 #[derive(Debug)]
 pub struct Pacer {
     rate: u64,
-    /// When what was sent so far would have left at exactly the rate.
+    /// Time at which the bytes sent so far would have left at exactly the rate.
     drained_at: Timestamp,
 }
 
@@ -33,7 +34,7 @@ impl Pacer {
         Duration::from_nanos((u128::from(bytes) * 1_000_000_000 / u128::from(self.rate)) as u64)
     }
 
-    /// From when the next packet counts: a late timer is made up for, idle time is not.
+    /// Start time for the next packet: the delay of a late timer is compensated, idle time is not.
     fn start(&self, now: Timestamp) -> Timestamp {
         if now - self.drained_at > CATCH_UP { now } else { self.drained_at }
     }
@@ -43,19 +44,19 @@ impl Pacer {
         (bytes as u64).clamp(MIN_BURST, MAX_BURST)
     }
 
-    /// When `bytes` more may leave; `None` for at once.
+    /// Time at which `bytes` more may be sent; `None` for now.
     pub fn next_send_time(&self, now: Timestamp, bytes: u64) -> Option<Timestamp> {
         if self.rate == u64::MAX {
             return None;
         }
-        // A burst may run ahead of the rate by its length; then a whole burst is waited for, so
-        // that one timer serves many packets.
+        // A burst may be ahead of the rate by its duration. After it the pacer waits for a whole
+        // burst, so that one timer serves many packets.
         let ahead = self.time_of(self.burst());
         let at = self.start(now);
         if at + self.time_of(bytes) <= now + ahead { None } else { Some(at.max(now)) }
     }
 
-    /// `bytes` left now.
+    /// Records that `bytes` were sent now.
     pub fn on_sent(&mut self, now: Timestamp, bytes: u64) {
         if self.rate != u64::MAX {
             self.drained_at = self.start(now) + self.time_of(bytes);
@@ -67,7 +68,7 @@ impl Pacer {
 mod tests {
     use super::*;
 
-    /// Sends as early as allowed with a timer that fires `late` after it was asked for.
+    /// Sends as early as allowed, with a timer that fires `late` after its time.
     fn run(rate: u64, late: Duration) -> (u64, u64) {
         let mut pacer = Pacer::new(rate);
         let (mut now, mut sent, mut largest) = (Timestamp::from_millis(1_000), 0, 0);
@@ -109,7 +110,7 @@ mod tests {
         assert!(burst < 125_000_000 / 1_000, "{burst}");
     }
 
-    /// A quarter of a millisecond, but two packets at least and what one call takes at most.
+    /// A quarter of a millisecond, but at least two packets and at most one GSO call.
     #[test]
     fn a_burst_has_its_length_to_the_byte() {
         let now = Timestamp::from_millis(1_000);

@@ -5,41 +5,41 @@ use core::time::Duration;
 
 use bats_types::Timestamp;
 
-/// What the sampler knew when a packet left (section 4.1.2.1.2).
+/// State of the sampler when a packet was sent (section 4.1.2.1.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SendState {
-    /// Bytes delivered in all when the packet left.
+    /// Total bytes delivered when the packet was sent.
     pub delivered: u64,
-    /// Bytes lost in all when the packet left.
+    /// Total bytes lost when the packet was sent.
     pub lost: u64,
-    /// When the newest packet delivered by then had been acknowledged.
+    /// When the newest packet delivered by then was acknowledged.
     pub delivered_at: Timestamp,
-    /// When that packet had been received, on the receiver's clock; zero where that is unknown.
+    /// When that packet was received, by the receiver's clock; zero if unknown.
     pub received_at: Timestamp,
     /// When that packet had been sent.
     pub first_sent_at: Timestamp,
-    /// Bytes in flight, this packet included; 32 bits keep idle connections small.
+    /// Inflight including this packet, in bytes; 32 bits keep idle connections small.
     pub in_flight: u32,
-    /// Whether the application or the peer's credit limited the rate.
+    /// Whether the application or the peer's credit limited the sender.
     pub app_limited: bool,
 }
 
-/// The delivery rate that an acknowledgement shows (section 4.1.2.1.3).
+/// A delivery rate sample (section 4.1.2.1.3).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RateSample {
-    /// Bytes delivered since the newest acknowledged packet left.
+    /// Bytes delivered since the newest acknowledged packet was sent.
     pub delivered: u64,
-    /// Bytes delivered in all when that packet left.
+    /// Total bytes delivered when that packet was sent.
     pub prior_delivered: u64,
-    /// Length of the sampling interval; zero where there is no reliable sample.
+    /// Length of the sampling interval; zero if the sample is not reliable.
     pub interval: Duration,
-    /// Bytes per second; 0 where there is no reliable sample.
+    /// Bytes per second; 0 if the sample is not reliable.
     pub delivery_rate: u64,
-    /// Bytes lost between the packet's departure and its acknowledgement.
+    /// Bytes lost between the sending of the packet and its acknowledgement.
     pub lost: u64,
-    /// Bytes in flight when the packet left, the packet included.
+    /// Inflight when the packet was sent, including it.
     pub tx_in_flight: u64,
-    /// Whether the sample was limited by the application.
+    /// Whether the sample is application-limited.
     pub is_app_limited: bool,
 }
 
@@ -50,11 +50,11 @@ pub struct LostPacket {
     pub bytes: u64,
     /// When it was sent.
     pub sent_at: Timestamp,
-    /// Whether the packet sent just before it was lost, too: it continues a run.
+    /// Whether the packet sent just before it was lost, too, so that it continues a run of losses.
     pub continues_run: bool,
-    /// Bytes lost in all, this packet included, since it left.
+    /// Bytes lost since it was sent, including it.
     pub lost_since_sent: u64,
-    /// State of the sampler when it left.
+    /// State of the sampler when it was sent.
     pub state: SendState,
 }
 
@@ -66,24 +66,25 @@ pub struct RateSampler {
     delivered_at: Timestamp,
     received_at: Timestamp,
     first_sent_at: Timestamp,
-    /// The link counts as app-limited until more than this is delivered; 0 if it is not.
+    /// The link counts as application-limited until more than this is delivered; 0 if it is not.
     app_limited_until: u64,
     /// The newest packet of the acknowledgement being processed.
     newest: Option<(Timestamp, SendState)>,
 }
 
 impl RateSampler {
-    /// Bytes delivered in all.
+    /// Total bytes delivered.
     pub fn delivered(&self) -> u64 {
         self.delivered
     }
 
-    /// Bytes lost in all.
+    /// Total bytes lost.
     pub fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// A packet leaves; `in_flight` includes it, `is_idle` says that nothing else was in flight.
+    /// Records that a packet is sent. `in_flight` includes it; `is_idle` says that nothing else was
+    /// in flight.
     pub fn on_sent(&mut self, now: Timestamp, in_flight: u64, is_idle: bool) -> SendState {
         if is_idle {
             self.first_sent_at = now;
@@ -101,7 +102,7 @@ impl RateSampler {
         }
     }
 
-    /// Nothing is left to send although window and pacing would allow it.
+    /// Records that there is no data to send although window and pacing allow it.
     pub fn mark_app_limited(&mut self, in_flight: u64) {
         self.app_limited_until = (self.delivered + in_flight).max(1);
     }
@@ -131,8 +132,8 @@ impl RateSampler {
         self.lost = self.lost.saturating_sub(bytes);
     }
 
-    /// The sample of the acknowledgement that was processed; `received_at` is the arrival of its
-    /// newest packet on the receiver's clock. `None` if nothing was delivered.
+    /// The sample of the last acknowledgement; `received_at` is the arrival time of its newest
+    /// packet by the receiver's clock. `None` if nothing was delivered.
     pub fn sample(
         &mut self,
         received_at: Option<Timestamp>,
@@ -157,7 +158,7 @@ impl RateSampler {
             ..RateSample::default()
         };
         let interval = send_elapsed.max(ack_elapsed);
-        // Shorter intervals hold too little to be reliable (section 4.1.2.3).
+        // Shorter intervals hold too little data to be reliable (section 4.1.2.3).
         if interval >= min_rtt && !interval.is_zero() {
             sample.interval = interval;
             sample.delivery_rate = (sample.delivered as f64 / interval.as_secs_f64()) as u64;
@@ -176,7 +177,7 @@ mod tests {
         Timestamp::from_millis(1_000 + ms)
     }
 
-    /// A window of 50 packets of 1,000 bytes over a path that delivers one each 2 ms.
+    /// Sends a window of 50 packets of 1,000 bytes over a path that delivers one per 2 ms.
     fn run(received: impl Fn(u64) -> Option<Timestamp>, acked: impl Fn(u64) -> Timestamp) -> u64 {
         const WINDOW: u64 = 50;
         let mut sampler = RateSampler::default();

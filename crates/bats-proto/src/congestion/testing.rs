@@ -1,4 +1,4 @@
-//! Acknowledgements for the tests of controllers.
+//! Helpers for the tests of controllers.
 
 use core::time::Duration;
 
@@ -6,7 +6,8 @@ use bats_types::Timestamp;
 
 use super::{AckSample, Controller, LostPacket, RateSample, RateSampler, SendState};
 
-/// At `now`, of packets sent at `sent_at`: 1,200 bytes each, on a path of 100 ms without a queue.
+/// An acknowledgement at `now` of packets sent at `sent_at`: 1,200 bytes each, on a path with an
+/// RTT of 100 ms without a queue.
 pub(super) fn ack(now: Timestamp, sent_at: Timestamp, acked: u64, lost: u64) -> AckSample {
     let rtt = Duration::from_millis(100);
     AckSample {
@@ -44,27 +45,27 @@ struct InFlight {
     state: SendState,
 }
 
-/// Bytes of every packet on [`Path`].
+/// Size in bytes of all packets on [`Path`].
 pub(super) const PACKET: u64 = 1_200;
 
-/// One sender over one bottleneck, without a protocol: what a controller does to a link.
+/// One sender over one bottleneck, without a protocol.
 pub(super) struct Path<C> {
     pub(super) controller: C,
     pub(super) now: Timestamp,
-    /// Bytes per second of the bottleneck.
+    /// Rate of the bottleneck in bytes per second.
     pub(super) rate: f64,
     pub(super) one_way: Duration,
-    /// Bytes that wait for the bottleneck at most.
+    /// Queue length of the bottleneck in bytes.
     pub(super) buffer: f64,
-    /// Bytes per second and bytes of the bucket of a policer before the bottleneck.
+    /// Rate in bytes per second and bucket in bytes of a policer before the bottleneck.
     pub(super) policer: Option<(f64, f64)>,
     /// Bytes per second that the application writes; `None` for a bulk transfer.
     pub(super) app_rate: Option<f64>,
-    /// Acknowledgements arrive in batches at multiples of this.
+    /// Acknowledgements arrive in batches at multiples of this time.
     pub(super) slot: Option<Duration>,
-    /// Decides which packets are lost at random, by number.
+    /// Whether a packet is lost at random, by its number.
     pub(super) is_lost: fn(u64) -> bool,
-    /// Extra delay of a packet's acknowledgement, by number.
+    /// Additional delay of a packet's acknowledgement, by its number.
     pub(super) extra_delay: fn(u64) -> Duration,
     sampler: RateSampler,
     packets: Vec<InFlight>,
@@ -122,24 +123,24 @@ impl<C: Controller> Path<C> {
         }
     }
 
-    /// Bytes per second that the controller could have at most, at the bottleneck.
+    /// Maximum rate at the bottleneck for the controller, in bytes per second.
     pub(super) fn bdp(&self) -> f64 {
         self.rate * 2.0 * self.one_way.as_secs_f64()
     }
 
-    /// Bytes in flight.
+    /// Inflight in bytes.
     pub(super) fn bytes_in_flight(&self) -> u64 {
         self.in_flight
     }
 
-    /// Runs for `time`; its goodput in bytes per second.
+    /// Runs for `time`. Returns the goodput in bytes per second.
     pub(super) fn run(&mut self, time: Duration) -> f64 {
         let before = self.delivered;
         self.run_until(time, |_| false);
         (self.delivered - before) as f64 / time.as_secs_f64()
     }
 
-    /// Runs for `time` at most, until `is_done`; whether it was.
+    /// Runs until `is_done`, at most for `time`. Returns whether it was done.
     pub(super) fn run_until(&mut self, time: Duration, is_done: impl Fn(&Self) -> bool) -> bool {
         let end = self.now + time;
         while self.now < end {
@@ -231,7 +232,7 @@ impl<C: Controller> Path<C> {
         });
     }
 
-    /// When the packet is through the bottleneck; `None` if it is dropped.
+    /// When the packet leaves the bottleneck; `None` if it is dropped.
     fn through(&mut self) -> Option<Timestamp> {
         let bytes = PACKET as f64;
         if let Some((rate, bucket)) = self.policer {

@@ -30,13 +30,13 @@ const MAX_EARLY_CODED: usize = 64;
 const UNRESPONSIVE_PROBES: u32 = 2;
 /// Time without an answer, in probe timeouts, after which a link counts as unresponsive.
 const UNRESPONSIVE_TIMEOUTS: u32 = 3;
-/// Packets with overdue acknowledgements that make a link quiet. With a loss of one third in both
-/// directions this happens by chance once in 1,000 times.
-const QUIET_PACKETS: usize = 8;
+/// Number of packets with overdue acknowledgements from which on a link is potentially failed (RFC
+/// 7829). With a loss of one third in both directions this happens by chance once in 1,000 times.
+const OVERDUE_PACKETS: usize = 8;
 /// Least delay of the last of these acknowledgements: the larger of this time and this number of
 /// acknowledgement intervals.
-const QUIET_TIME: Duration = Duration::from_millis(10);
-const QUIET_INTERVALS: u32 = 8;
+const OVERDUE_TIME: Duration = Duration::from_millis(10);
+const OVERDUE_INTERVALS: u32 = 8;
 /// The feedback delay: end-to-end round trips, plus a constant, in which relays repair gaps first.
 const FEEDBACK_DELAY_RTTS: f64 = 2.5;
 const MIN_FEEDBACK_DELAY: Duration = Duration::from_millis(50);
@@ -249,7 +249,7 @@ impl Connection {
             smoothed_rtt: self.rtt.smoothed(),
             min_rtt: self.rtt.min(),
             alive: self.is_responsive(now),
-            potentially_failed: self.quiet_at().is_some_and(|at| at <= now),
+            potentially_failed: self.potentially_failed_at().is_some_and(|at| at <= now),
             loss: self.sent.loss.estimate(),
             burst_factor: self.sent.loss.burst_factor(),
             packet: u64::from(self.mtu.current()),
@@ -264,14 +264,15 @@ impl Connection {
             && self.unanswered_since.is_none_or(|since| since + timeout > now)
     }
 
-    /// When the link becomes quiet: several acknowledgements are overdue, unless one arrives
-    /// before. This is too early to abandon the link, but early enough to prefer another one.
-    pub(super) fn quiet_at(&self) -> Option<Timestamp> {
+    /// When the link becomes potentially failed (RFC 7829): several acknowledgements are overdue,
+    /// unless one arrives before. This is too early to abandon the link, but early enough to prefer
+    /// another one.
+    pub(super) fn potentially_failed_at(&self) -> Option<Timestamp> {
         if !self.is_admitted() {
             return None;
         }
-        let late = QUIET_TIME.max(self.ack_interval() * QUIET_INTERVALS);
-        Some(self.sent.unanswered(QUIET_PACKETS)? + self.rtt.probe_timeout(late))
+        let late = OVERDUE_TIME.max(self.ack_interval() * OVERDUE_INTERVALS);
+        Some(self.sent.unanswered(OVERDUE_PACKETS)? + self.rtt.probe_timeout(late))
     }
 
     /// The flow that this session sends, if it is an end-to-end session.

@@ -691,7 +691,7 @@ impl Connection {
                 add(self.migration.next_timeout());
             }
             add(self.stalls.next_timeout());
-            add(self.quiet_at().filter(|&at| at > now));
+            add(self.potentially_failed_at().filter(|&at| at > now));
             add(self.idle_trim_at());
             if let Some(streams) = &self.streams {
                 add(streams.outgoing.next_timeout().map(|at| at.max(now)));

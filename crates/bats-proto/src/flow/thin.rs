@@ -11,7 +11,7 @@ const THIN_SYMBOLS: usize = 12;
 /// Minimum round-trip time used for that decision.
 const MIN_THIN_RTT: Duration = Duration::from_millis(50);
 /// Fraction of the path's rate that repairs of thin flows may take, and bytes per second that they
-/// may always take (`coding.md`, section 7).
+/// may always take: chosen.
 const MAX_RATE_FRACTION: f64 = 0.2;
 const MIN_RATE: f64 = 125_000.0;
 /// Maximum number of repairs sent at once after an idle period.

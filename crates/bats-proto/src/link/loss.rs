@@ -1,6 +1,6 @@
 use std::collections::VecDeque;
 
-/// Packets per bin of the burst statistic (`coding.md` 7: variance per 32-packet bin).
+/// Packets per bin of the burst statistic, the variance of the losses per bin: chosen.
 const BIN_PACKETS: u32 = 32;
 /// Least window of the estimate in bins: 256 packets.
 const MIN_BINS: usize = 8;

@@ -1,7 +1,6 @@
 use bats_types::Timestamp;
 
 /// Replay window in packet numbers below the largest one: 190 ms of reordering at 1 Gbit/s.
-/// `design.md` section 5 requires at least 8,192.
 pub const REPLAY_WINDOW: u64 = 16_384;
 const WORDS: usize = (REPLAY_WINDOW / 64) as usize;
 /// Number of consecutive acknowledgements that report each packet.

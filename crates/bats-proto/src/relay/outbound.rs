@@ -19,20 +19,23 @@ use crate::wire::coding::{
 use crate::wire::short_header::PacketKind;
 use crate::wire::varint::Writer;
 
-/// A batch is closed if no packet of it arrived for this long. Then its losses may be repaired.
+/// A batch is closed if none of its packets arrived for this long. Then its losses may be repaired.
 const CLOSE_AFTER: Duration = Duration::from_millis(2);
-/// Packets sent this shortly before the newest one in a report may only be reordered.
+/// Reordering window: the last packets before the newest one in a report may still arrive, so they
+/// do not count as lost.
 const REORDERING_PACKETS: u64 = 3;
-/// Standard deviations of protection by recoded packets in idle slots.
+/// Recoded packets in idle slots cover the expected loss of a batch plus this number of standard
+/// deviations.
 const EXTRA_Z: f64 = 0.0;
-/// Up to this number of packets in flight in a batch, each packet is protected by itself.
+/// Up to this number of outstanding packets in a batch, recoded packets follow each packet of it
+/// ([`recoded_per_packet`]).
 const FEW_PACKETS: usize = 4;
-/// Longest payload for which a batch keeps rows of small size.
+/// Longest payload for which a batch has short rows. Longer payloads need rows of the maximum size.
 const COMMON_PAYLOAD: usize = 1_536;
 /// Number of batches searched for one idle slot.
 const MAX_SEARCHED_BATCHES: usize = 64;
 
-/// A coded packet without its header, as it is added and removed.
+/// A coded packet with its decoded header.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Coded<'a> {
     pub(super) space: Space,
@@ -65,10 +68,10 @@ struct Batch {
     recoded_due: usize,
     is_queued: bool,
     recoded: u16,
-    /// Number of recoded packets sent since the last packet was forwarded.
+    /// Number of recoded packets sent since the last packet was forwarded: they protect it.
     covered: usize,
     closed: bool,
-    /// Without reports: whether the number of packets that follow the batch is decided.
+    /// Without reports: whether the number of recoded packets that follow the batch is decided.
     is_decided: bool,
     /// When the batch last made progress.
     changed: Timestamp,
@@ -92,7 +95,7 @@ impl Batch {
         self.closed || !newest || self.changed + CLOSE_AFTER <= now
     }
 
-    /// Frees the packets; the rank sent so far stays recorded.
+    /// Frees the packets. The rank sent so far stays recorded. Returns the number of bytes freed.
     fn free(&mut self) -> usize {
         self.freed_rank += self.rank();
         self.sent_rows = 0;
@@ -111,15 +114,15 @@ pub(super) struct Outbound {
     feedback: bool,
     /// Boxed: a B-tree node has space for eleven values.
     batches: [BTreeMap<u64, Box<Batch>>; 2],
-    /// Packets to forward: their batches, in order of arrival.
+    /// The batch of each packet to forward, in order of arrival.
     forwards: VecDeque<(Space, u64)>,
     /// Batches with recoded packets to send.
     recoded_queue: VecDeque<(Space, u64)>,
     /// Forwarded packets that no report has counted yet.
     uncounted: VecDeque<(u64, Timestamp)>,
-    /// Queue length and room of the next node in its last report.
-    queued_there: u64,
-    room_there: Option<u64>,
+    /// From the last report of the next node: its queue length, and how many more packets it accepts.
+    next_queue: u64,
+    next_room: Option<u64>,
     reported_at: Timestamp,
     bytes: usize,
     view: LinkView,
@@ -136,8 +139,8 @@ impl Outbound {
             forwards: VecDeque::new(),
             recoded_queue: VecDeque::new(),
             uncounted: VecDeque::new(),
-            queued_there: 0,
-            room_there: None,
+            next_queue: 0,
+            next_room: None,
             reported_at: Timestamp::ZERO,
             bytes: 0,
             view: LinkView::default(),
@@ -174,11 +177,11 @@ impl Outbound {
         self.check_at
     }
 
-    /// Handles a new or restarted next node: nothing sent so far counts.
+    /// Handles a new or restarted next node: it has none of the packets sent so far.
     pub(super) fn restart(&mut self, feedback: bool) {
         self.feedback = feedback;
         self.uncounted.clear();
-        (self.queued_there, self.room_there) = (0, None);
+        (self.next_queue, self.next_room) = (0, None);
         for batch in self.batches.iter_mut().flat_map(BTreeMap::values_mut) {
             batch.in_flight.clear();
             batch.reported = 0;
@@ -195,7 +198,7 @@ impl Outbound {
         let rtt = self.view.smoothed_rtt + report_interval(&self.view) * 2;
         let round_trip = self.view.rate as f64 * rtt.as_secs_f64();
         let limit = (round_trip / self.view.packet.max(1) as f64) as u64 + QUEUE_PACKETS;
-        in_flight + self.queued_there < limit && self.room_there.is_none_or(|room| in_flight < room)
+        in_flight + self.next_queue < limit && self.next_room.is_none_or(|room| in_flight < room)
     }
 
     /// Whether a source at this node may add a packet: it would be sent at once.
@@ -266,7 +269,7 @@ impl Outbound {
         self.batches[space as usize].get(&batch).is_some_and(|batch| batch.rank() > 0)
     }
 
-    /// Takes over the packets that another link has not delivered to its next node.
+    /// Takes over the packets that another link's next node has not reported.
     pub(super) fn adopt(&mut self, now: Timestamp, other: Self, stats: &mut RelayStats) {
         for (space, batches) in [Space::Source, Space::Repair].into_iter().zip(other.batches) {
             for (id, batch) in batches {
@@ -283,8 +286,7 @@ impl Outbound {
                     // Packets that are held already are ignored.
                     self.add(now, &coded, stats);
                 }
-                // The batch may move back later. It has one budget, however many links it has
-                // tried.
+                // The batch may move back later. Its budget of recoded packets covers all links.
                 if let Some(own) = self.batches[space as usize].get_mut(&id) {
                     own.recoded = own.recoded.max(spent.min(MAX_RECODED));
                 }
@@ -320,9 +322,9 @@ impl Outbound {
         }
     }
 
-    /// Appends the next packet with its coding header to `out`: first for rank that the next node
-    /// certainly lacks, then new packets, then for rank that it may lack. `number` is the packet
-    /// number.
+    /// Appends the next packet with its coding header to `out`: first recoded packets for rank that
+    /// the next node lacks, then new packets, then recoded packets for rank that it may lack.
+    /// `number` is the packet number.
     pub(super) fn pull(
         &mut self,
         now: Timestamp,
@@ -462,7 +464,7 @@ impl Outbound {
         None
     }
 
-    /// Time after which a report has counted a packet or the packet is lost.
+    /// Time after which a packet that no report has counted is lost.
     fn horizon(&self) -> Duration {
         let rtt = self.view.smoothed_rtt;
         rtt + rtt / 4 + report_interval(&self.view) * 3
@@ -480,8 +482,8 @@ impl Outbound {
         if !self.feedback {
             return;
         }
-        self.queued_there = report.queued;
-        self.room_there = Some(report.room);
+        self.next_queue = report.queued;
+        self.next_room = Some(report.room);
         self.reported_at = now;
         let horizon = self.horizon();
         self.arm(now + horizon);
@@ -543,9 +545,9 @@ impl Outbound {
             self.uncounted.pop_front();
         }
         if self.reported_at + horizon <= now {
-            // The report of more room was lost. Waiting for it would block forever.
-            self.queued_there /= 2;
-            self.room_there = None;
+            // The report of new room was lost. Waiting for it would stall the flow forever.
+            self.next_queue /= 2;
+            self.next_room = None;
         }
         let mut next = None;
         let mut added = Vec::new();
@@ -563,13 +565,10 @@ impl Outbound {
             }
         }
         self.recoded_queue.extend(added);
-        // With nothing in flight, new room is reported only with the next packet, so a packet must
-        // be sent to find out.
-        let is_full = self.room_there == Some(0);
-        if !self.uncounted.is_empty()
-            || !self.forwards.is_empty()
-            || self.queued_there > 0
-            || is_full
+        // With nothing in flight, the next node reports new room only after another packet, so a
+        // packet must be sent to learn of it.
+        let is_full = self.next_room == Some(0);
+        if !self.uncounted.is_empty() || !self.forwards.is_empty() || self.next_queue > 0 || is_full
         {
             next = Some(next.map_or(now + horizon, |at| at.min(now + horizon)));
         }
@@ -632,9 +631,9 @@ fn update_recoded_due(batch: &mut Batch) -> bool {
     queue
 }
 
-/// Number of recoded packets that follow each packet of a thin flow (`coding.md`, section 7),
-/// because a report takes a round trip. Two from 2 % loss on, as end to end: with one, over three
-/// hops at 5 %, one packet in 130 waits for a report and delays the messages behind it.
+/// Number of recoded packets that follow each packet of a thin flow, because a report takes a round
+/// trip. Two from 2 % loss on, as end to end: with one, over three hops at 5 %, one packet in 130
+/// waits for a report and delays the messages behind it.
 fn recoded_per_packet(loss: f64) -> usize {
     match loss {
         p if p < 0.005 => 0,

@@ -1,3 +1,5 @@
+//! Send queue of mode BTP: messages with deadlines, cut into symbols.
+
 use std::collections::VecDeque;
 
 use bats_types::Timestamp;

@@ -14,7 +14,8 @@
 
 /// Bytes before the payload.
 pub(super) const HEADER_LEN: usize = 4;
-/// Maximum number of message bytes in a frame, short enough for receipts between two frames.
+/// Maximum number of message bytes in a frame. Longer frames would delay receipts, which are sent
+/// between frames.
 pub(super) const MAX_PART: usize = 64 << 10;
 /// Maximum payload length of any other frame.
 pub(super) const MAX_CONTROL: usize = 1_024 + 8;

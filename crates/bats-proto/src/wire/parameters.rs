@@ -1,7 +1,9 @@
 //! Transport parameters that the two ends exchange in the handshake, which authenticates them.
 //!
-//! A sequence of (identifier, length, value), all variable-length integers. Unknown identifiers are
-//! ignored, and every sender includes one random unknown one (greasing).
+//! A sequence of (identifier, length, value). Identifier and length are variable-length integers
+//! (RFC 9000, section 16). A value is a big-endian integer of fixed width, a byte string, or empty
+//! for a flag: [`TransportParameters::encode`] writes the widths, and times are in milliseconds.
+//! Unknown identifiers are ignored, and every sender includes one random unknown one (greasing).
 
 use core::time::Duration;
 

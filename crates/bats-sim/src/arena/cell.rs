@@ -1,18 +1,18 @@
-//! A cell: links, flows and how long they run.
+//! A cell: links, flows and duration.
 
 use core::time::Duration;
 
 use bats_netem::LinkConfig;
 use bats_proto::CongestionAlgorithm;
 
-/// A controller that is judged, or one that competes.
+/// A controller under test, or one that competes with it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Algorithm {
     /// BRTP with this controller: coded, encrypted, over real endpoints.
     Brtp(CongestionAlgorithm),
     /// BTP with this controller.
     Btp(CongestionAlgorithm),
-    /// The model of TCP with a controller of the protocol: the algorithm without coding.
+    /// The TCP model with a controller of this project: the algorithm without coding.
     Bare(CongestionAlgorithm),
     /// The model of TCP Reno.
     Reno,
@@ -39,23 +39,23 @@ impl Algorithm {
     }
 }
 
-/// Who a flow is.
+/// The algorithm of a flow.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Who {
-    /// The algorithm that is judged.
+    /// The algorithm under test.
     Subject,
-    /// Always this one.
+    /// This algorithm.
     Fixed(Algorithm),
 }
 
-/// What a flow sends.
+/// Traffic of a flow.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Work {
-    /// As much as it can.
+    /// Unlimited.
     Bulk,
-    /// So many bytes.
+    /// This many bytes.
     Bytes(u64),
-    /// Bits per second in messages of so many bytes.
+    /// Bits per second in messages of this size.
     Rate {
         /// Bits per second of messages.
         bits_per_second: f64,
@@ -71,14 +71,14 @@ pub struct FlowSpec {
     pub who: Who,
     /// What it sends.
     pub work: Work,
-    /// When it begins.
+    /// Start time.
     pub start: Duration,
-    /// Sends against the direction of the others.
+    /// Sends in the opposite direction.
     pub reverse: bool,
 }
 
 impl FlowSpec {
-    /// A bulk transfer of the subject from the beginning.
+    /// A bulk transfer of the algorithm under test, from the start.
     pub fn subject() -> Self {
         Self { who: Who::Subject, work: Work::Bulk, start: Duration::ZERO, reverse: false }
     }
@@ -88,36 +88,36 @@ impl FlowSpec {
         Self { who: Who::Fixed(algorithm), ..Self::subject() }
     }
 
-    /// The same, begun at `start`.
+    /// The same flow, started at `start`.
     pub fn from(self, start: Duration) -> Self {
         Self { start, ..self }
     }
 }
 
-/// One hop: both directions of a link, and what becomes of them.
+/// One hop: both directions of a link, and the changes of their configuration.
 #[derive(Clone, Debug)]
 pub struct Hop {
-    /// The direction of the data.
+    /// The data direction.
     pub up: LinkConfig,
-    /// The other one.
+    /// The reverse direction.
     pub down: LinkConfig,
 }
 
 /// A cell of the arena.
 #[derive(Clone, Debug)]
 pub struct Cell {
-    /// Short name, such as `F1`.
+    /// Short name such as `F1`.
     pub name: String,
-    /// What it is, in a few words.
+    /// Description in a few words.
     pub title: String,
-    /// The links in the direction of the data.
+    /// The links in the data direction.
     pub hops: Vec<Hop>,
-    /// Changes of a hop's direction of the data: when, which, and to what.
+    /// Changes of the data direction of a hop: time, hop and new configuration.
     pub changes: Vec<(Duration, usize, LinkConfig)>,
-    /// Who shares it.
+    /// The flows that share it.
     pub flows: Vec<FlowSpec>,
-    /// The time that counts begins this long after the start.
+    /// Start of the measurement, after the start of the run.
     pub warm_up: Duration,
-    /// And lasts so long.
+    /// Duration of the measurement.
     pub measure: Duration,
 }

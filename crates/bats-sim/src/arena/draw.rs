@@ -3,25 +3,25 @@
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// Redrawn parameters lie within this factor of the published ones.
+/// Maximum factor between redrawn and published parameters.
 const FACTOR: f64 = 1.5;
 
-/// Gives the parameters of a cell.
+/// Supplies the parameters of a cell.
 #[derive(Debug)]
 pub struct Draw {
     rng: Option<ChaCha8Rng>,
-    /// Seed of what a cell generates: rates, fades.
+    /// Seed of generated rates and fades.
     pub seed: u64,
 }
 
 impl Draw {
-    /// As published; `seed` decides generated rates.
+    /// Published parameters; `seed` determines generated rates.
     pub fn published(seed: u64) -> Self {
         Self { rng: None, seed }
     }
 
-    /// Half of the parameters are redrawn, log-uniformly within a factor of 1.5, by `held_out` and the
-    /// cell's name.
+    /// Redraws half of the parameters, log-uniformly within a factor of 1.5, as `held_out` and the
+    /// name of the cell determine.
     pub fn held_out(held_out: u64, name: &str, seed: u64) -> Self {
         let mut bytes = [0; 32];
         bytes[..8].copy_from_slice(&held_out.to_le_bytes());

@@ -1,4 +1,4 @@
-//! What a run says about its flows.
+//! Figures of a run.
 
 use core::time::Duration;
 
@@ -9,25 +9,25 @@ use crate::flows::jain_index;
 /// Figures of one run.
 #[derive(Clone, Debug, Default, serde::Serialize)]
 pub struct Figures {
-    /// Goodput of each flow in Mbit/s, in the time that counts.
+    /// Goodput of each flow in Mbit/s during the measurement.
     pub goodput: Vec<f64>,
-    /// Goodput of the first flow, or of all that are the subject's, over the optimum.
+    /// Goodput of the first flow, or of all flows under test, divided by the optimum.
     pub efficiency: f64,
-    /// Jain's index of the subject's flows.
+    /// Jain's index of the flows under test.
     pub jain: f64,
-    /// Packets dropped by queues and policers, of those offered.
+    /// Fraction of the offered packets that queues and policers dropped.
     pub drops: f64,
     /// 95th percentile of the first flow's one-way delay above the propagation delay, in ms.
     pub queue_p95_ms: f64,
-    /// Packets sent per packet's worth of data delivered, of the first flow.
+    /// Packets sent by the first flow per packet of data delivered.
     pub overhead: f64,
-    /// The longest time without a delivery of the first flow, in seconds.
+    /// Longest time without a delivery to the first flow, in seconds.
     pub stall: f64,
-    /// Mean goodput over the first ten seconds over the optimum.
+    /// Mean goodput over the first ten seconds, divided by the optimum.
     pub first_10s: f64,
 }
 
-/// Judges a run; `optimum` in Mbit/s of payload.
+/// Computes the figures of a run; `optimum` is in Mbit/s of payload.
 pub fn figures(cell: &Cell, outcome: &Outcome, optimum: f64) -> Figures {
     let at = |time: Duration| outcome.samples.iter().find(|sample| sample.time >= time);
     let (Some(first), Some(last)) = (at(cell.warm_up), outcome.samples.last()) else {
@@ -73,7 +73,7 @@ pub fn figures(cell: &Cell, outcome: &Outcome, optimum: f64) -> Figures {
     }
 }
 
-/// Packets that a queue, its management or a policer dropped.
+/// Packets dropped by a queue, its discipline or a policer.
 fn congestion_drops(link: &bats_netem::LinkStats) -> u64 {
     link.dropped_queue + link.dropped_aqm + link.dropped_policer
 }

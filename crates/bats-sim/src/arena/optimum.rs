@@ -1,4 +1,4 @@
-//! What a cell's links can carry.
+//! Capacity of the links of a cell.
 
 use core::time::Duration;
 
@@ -10,7 +10,7 @@ use super::cell::Cell;
 /// UDP payload of a full frame.
 const PAYLOAD: f64 = 1_472.0;
 
-/// Mbit/s of UDP payload in full frames that the slowest hop delivers in the time that counts.
+/// Mbit/s of UDP payload in full frames that the slowest hop delivers during the measurement.
 pub fn optimum(cell: &Cell) -> f64 {
     let hops = cell.hops.iter().map(|hop| capacity(cell, &hop.up));
     hops.fold(f64::INFINITY, f64::min)
@@ -24,7 +24,7 @@ fn capacity(cell: &Cell, link: &LinkConfig) -> f64 {
         None => link.rate_bps.unwrap_or(u64::MAX) as f64 * (to - from).as_secs_f64(),
     };
     let seconds = cell.measure.as_secs_f64();
-    // In steps, because loss and holes follow time or rate.
+    // Computed in steps, because loss and holes depend on time or rate.
     const STEP: Duration = Duration::from_millis(10);
     let (mut at, mut delivered) = (start, 0.0);
     while at < end {
@@ -54,7 +54,7 @@ fn loss_at(link: &LinkConfig, at: Timestamp) -> f64 {
     1.0 - (1.0 - base) * (1.0 - fade)
 }
 
-/// The share of the time around `at` in which something passes.
+/// Fraction of the time around `at` in which packets pass.
 fn passing(link: &LinkConfig, at: Timestamp) -> f64 {
     match link.holes {
         None => 1.0,

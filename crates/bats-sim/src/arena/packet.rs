@@ -1,4 +1,4 @@
-//! What crosses the links of the arena.
+//! Packets on the links of the arena.
 
 use bats_netem::Payload;
 use bats_types::Timestamp;
@@ -8,11 +8,11 @@ use crate::packet::Body;
 /// A packet of one of the flows.
 #[derive(Clone, Debug)]
 pub(super) struct Packet {
-    /// The flow's number.
+    /// Number of the flow.
     pub(super) flow: usize,
-    /// When its host sent it.
+    /// When the host sent it.
     pub(super) sent: Timestamp,
-    /// What it carries.
+    /// Its content.
     pub(super) body: Body,
 }
 

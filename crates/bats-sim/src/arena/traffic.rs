@@ -1,4 +1,4 @@
-//! The flows of the arena: endpoints of the protocol and models of TCP.
+//! The flows of the arena: endpoints of the protocol and TCP models.
 
 use core::time::Duration;
 
@@ -23,7 +23,7 @@ pub(super) enum Active {
     Tcp(Box<Tcp>),
 }
 
-/// Packets that a flow hands to the network: `true` for the direction of its data.
+/// Packets that a flow hands to the network; `true` is the data direction.
 pub(super) type Sent = Vec<(bool, Body)>;
 
 /// Two endpoints of the protocol.
@@ -33,13 +33,13 @@ pub(super) struct Protocol {
     client: ConnectionHandle,
     work: Work,
     message: Bytes,
-    /// Bytes handed to the sender, and delivered in order.
+    /// Bytes handed to the sender, and bytes delivered in order.
     written: u64,
     received: u64,
     is_finished: bool,
     next_message: Option<Timestamp>,
     buffer: Vec<u8>,
-    /// From the due time of a message to its delivery, of flows with a rate.
+    /// Delay from the due time of a message to its delivery, for flows with a rate.
     pub(super) message_delays: Vec<Duration>,
 }
 
@@ -98,7 +98,7 @@ impl Active {
         }
     }
 
-    /// Whether all that it had to send has arrived.
+    /// Whether all data of the flow has arrived.
     pub(super) fn is_done(&self) -> bool {
         match self {
             Self::Protocol(protocol) => match protocol.work {
@@ -109,7 +109,7 @@ impl Active {
         }
     }
 
-    /// State of the sender, of the protocol's flows.
+    /// State of the sender, for flows of the protocol.
     pub(super) fn stats(&mut self, now: Timestamp) -> Option<ConnectionStats> {
         match self {
             Self::Protocol(protocol) => protocol.endpoints[0].stats(now, protocol.client),
@@ -117,7 +117,7 @@ impl Active {
         }
     }
 
-    /// When it wants to be called at the latest.
+    /// Latest time of its next timer.
     pub(super) fn next_timer(&self) -> Option<Timestamp> {
         match self {
             Self::Protocol(protocol) => {
@@ -129,7 +129,7 @@ impl Active {
         }
     }
 
-    /// Does what is due.
+    /// Handles everything that is due.
     pub(super) fn on_timer(&mut self, now: Timestamp, out: &mut Sent) {
         match self {
             Self::Protocol(protocol) => protocol.on_timer(now, out),
@@ -137,7 +137,7 @@ impl Active {
         }
     }
 
-    /// A packet arrived; `forward` in the direction of the data.
+    /// Handles the arrival of a packet; `forward` is the data direction.
     pub(super) fn on_packet(&mut self, now: Timestamp, forward: bool, body: Body, out: &mut Sent) {
         match (self, body) {
             (Self::Protocol(protocol), Body::Datagram { mut bytes, ecn, .. }) => {
@@ -207,7 +207,7 @@ impl Protocol {
         }
     }
 
-    /// Lets endpoint `host` (0 sends the data) do all that it has to.
+    /// Polls endpoint `host` (0 sends the data) until it has no more output.
     fn drive(&mut self, now: Timestamp, host: usize, out: &mut Sent) {
         loop {
             match self.endpoints[host].poll(now, &mut self.buffer) {
@@ -273,7 +273,7 @@ impl Tcp {
     }
 }
 
-/// `body` of flow `flow`, sent `now`.
+/// A packet of flow `flow` with this body, sent `now`.
 pub(super) fn packet(flow: usize, now: Timestamp, body: Body) -> Packet {
     Packet { flow, sent: now, body }
 }

@@ -10,12 +10,12 @@ use super::cell::{Algorithm, Cell, Who};
 use super::packet::Packet;
 use super::traffic::{Active, Sent, packet};
 
-/// Called every [`SAMPLE`] with the time, the first flow's sender and the bytes that wait.
+/// Called every [`SAMPLE`] with the time, the first flow's sender and the bytes in the queue.
 pub type Trace<'a> = dyn FnMut(Duration, &ConnectionStats, u64) + 'a;
 
 /// Interval of the samples.
 pub const SAMPLE: Duration = Duration::from_millis(100);
-/// Bins of the delay histogram: 0.25 ms each, the last one is for all longer delays.
+/// Bins of the delay histogram, 0.25 ms each; the last one holds all longer delays.
 const DELAY_BINS: usize = 40_000;
 const DELAY_BIN_NANOS: u64 = 250_000;
 
@@ -24,26 +24,26 @@ const DELAY_BIN_NANOS: u64 = 250_000;
 pub struct Sample {
     /// Time from the start of the run.
     pub time: Duration,
-    /// Bytes delivered in order, of each flow.
+    /// Bytes of each flow delivered in order.
     pub received: Vec<u64>,
-    /// Packets that each flow handed to the network in the direction of its data.
+    /// Packets of each flow sent in the data direction.
     pub sent: Vec<u64>,
-    /// Counters of each hop in the direction of the data.
+    /// Counters of each hop in the data direction.
     pub links: Vec<LinkStats>,
 }
 
-/// What came of a run.
+/// Result of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// Samples, one every [`SAMPLE`].
     pub samples: Vec<Sample>,
-    /// Of each flow: one-way delays of the packets that arrived in the time that counts.
+    /// One-way delays of each flow, for packets that arrived during the measurement.
     pub delays: Vec<DelayHistogram>,
-    /// Of each flow: from its start until all has arrived.
+    /// Time from the start of each flow until all its data has arrived.
     pub completed: Vec<Option<Duration>>,
-    /// Of each flow with a rate: delays of its messages.
+    /// Message delays of each flow with a rate.
     pub message_delays: Vec<Vec<Duration>>,
-    /// Of each flow of the protocol: the sender's statistics at the end.
+    /// Sender statistics of each protocol flow at the end.
     pub senders: Vec<Option<ConnectionStats>>,
 }
 
@@ -67,7 +67,7 @@ impl DelayHistogram {
         self.count += 1;
     }
 
-    /// The delay that the share `quantile` of the packets did not exceed.
+    /// The quantile `quantile` of the delays.
     pub fn quantile(&self, quantile: f64) -> Duration {
         let target = (self.count as f64 * quantile).ceil() as u64;
         let mut sum = 0;
@@ -87,7 +87,7 @@ struct World<'a> {
     seed: u64,
     now: Timestamp,
     start: Timestamp,
-    /// The hops in the direction of the data, and against it.
+    /// The hops in the data direction and in the reverse direction.
     links: [Vec<Link<Packet>>; 2],
     flows: Vec<Option<Active>>,
     timers: Vec<Option<Timestamp>>,
@@ -97,7 +97,7 @@ struct World<'a> {
     out: Sent,
 }
 
-/// Runs `cell` with `subject` in place of [`Who::Subject`]; `seed` decides every random choice.
+/// Runs `cell` with `subject` in place of [`Who::Subject`]. `seed` determines all random choices.
 /// `trace` is called with each sample of the first flow's sender.
 pub fn run(cell: &Cell, subject: Algorithm, seed: u64, trace: Option<&mut Trace<'_>>) -> Outcome {
     World::new(cell, subject, seed).go(trace)
@@ -176,7 +176,7 @@ impl<'a> World<'a> {
                 .chain([sample_at, end])
                 .min()
                 .unwrap_or(end);
-            // What is due now is settled: nothing is due twice at one time without progress.
+            // Everything that is due now is done, so time advances by at least 1 ns.
             self.now = next.max(self.now + Duration::from_nanos(1)).min(end);
         }
         let now = self.now;
@@ -250,7 +250,7 @@ impl<'a> World<'a> {
         self.hand_over(index);
     }
 
-    /// Hands what a flow sent to its first link.
+    /// Hands the packets of a flow to its first link.
     fn hand_over(&mut self, index: usize) {
         let reverse = self.cell.flows[index].reverse;
         let mut out = core::mem::take(&mut self.out);

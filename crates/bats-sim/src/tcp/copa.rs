@@ -9,14 +9,14 @@ use bats_types::Timestamp;
 
 use super::{Control, INITIAL_WINDOW, Progress, Reduction};
 
-/// Section 2.1: delta of the default mode. A rise of velocity needs three round trips (section 2.1,
+/// Section 2.1: delta of the default mode. The velocity rises after three round trips (section 2.1,
 /// step 4).
 const DEFAULT_DELTA: f64 = 0.5;
 const DIRECTION_ROUNDS: u32 = 3;
-/// Section 2.1: windows of the minimum and of the standing round-trip time.
+/// Section 2.1: windows of the minimum and of the standing RTT.
 const MIN_RTT_WINDOW: Duration = Duration::from_secs(10);
-/// Section 2.2: the queue is nearly empty below a tenth of its range in four round trips; competitive
-/// without that for five.
+/// Section 2.2: the queue counts as nearly empty below a tenth of its range in four round trips.
+/// After five round trips without that, the mode is competitive.
 const NEARLY_EMPTY: f64 = 0.1;
 const MAX_RTT_ROUNDS: u32 = 4;
 const EMPTY_ROUNDS: u32 = 5;
@@ -25,7 +25,7 @@ const MIN_WINDOW: f64 = 2.0;
 /// A minimum or maximum over time.
 #[derive(Debug, Default)]
 struct Extreme {
-    /// (time, nanoseconds) with the extreme first.
+    /// (time, nanoseconds); the first one is the extreme.
     values: VecDeque<(Timestamp, u64)>,
 }
 
@@ -60,9 +60,9 @@ pub struct Copa {
     is_competitive: bool,
     velocity: f64,
     is_rising: bool,
-    /// Round trips in the same direction.
+    /// Number of round trips in the same direction.
     same_rounds: u32,
-    /// The window when the round trip began.
+    /// The window at the start of the round trip.
     round_window: f64,
     round_end: u64,
     standing: Extreme,
@@ -70,9 +70,9 @@ pub struct Copa {
     max: Extreme,
     standing_rtt: Option<Duration>,
     smoothed: Duration,
-    /// When the queue was nearly empty.
+    /// Last time at which the queue was nearly empty.
     emptied: Option<Timestamp>,
-    /// A loss was answered in this round trip.
+    /// Whether a loss was handled in this round trip.
     has_lost: bool,
 }
 
@@ -101,12 +101,12 @@ impl Default for Copa {
 }
 
 impl Copa {
-    /// Whether it competes with flows that fill the queue.
+    /// Whether the mode is competitive.
     pub fn is_competitive(&self) -> bool {
         self.is_competitive
     }
 
-    /// Section 2.2: which mode, and delta in it.
+    /// Section 2.2: chooses the mode and its delta.
     fn update_mode(&mut self, now: Timestamp, queue: Duration, range: Duration) {
         if queue.as_secs_f64() <= NEARLY_EMPTY * range.as_secs_f64() || self.emptied.is_none() {
             self.emptied = Some(now);
@@ -119,7 +119,7 @@ impl Copa {
         self.is_competitive = is_competitive;
     }
 
-    /// Once a round trip: AIMD on 1 / delta, and velocity.
+    /// Once per round trip: AIMD on 1 / delta, and velocity.
     fn end_round(&mut self) {
         if self.is_competitive && !self.has_lost {
             self.delta = 1.0 / (1.0 / self.delta + 1.0);
@@ -164,18 +164,18 @@ impl Control for Copa {
         let acked = progress.acked as f64;
         if self.in_slow_start {
             if is_below {
-                // The window doubles once a round trip.
+                // The window doubles once per round trip.
                 self.window += acked;
                 return;
             }
             self.in_slow_start = false;
             (self.velocity, self.same_rounds) = (1.0, 0);
         }
-        // No velocity against the direction of the last round trip.
+        // The velocity resets if the direction differs from that of the last round trip.
         if is_below != self.is_rising && self.velocity > 1.0 {
             (self.velocity, self.same_rounds) = (1.0, 0);
         }
-        // At most twice the window in a round trip.
+        // At most a doubling of the window per round trip.
         let step = (self.velocity / (self.delta * self.window)).min(1.0) * acked;
         self.window = if is_below { self.window + step } else { self.window - step };
         self.window = self.window.max(MIN_WINDOW);
@@ -183,7 +183,7 @@ impl Control for Copa {
 
     fn on_recovery(&mut self, _now: Timestamp, _in_flight: u64) -> Reduction {
         if self.is_competitive {
-            // 1 / delta halves; delta is at most that of the default mode.
+            // 1 / delta is halved; delta is at most that of the default mode.
             self.delta = (self.delta * 2.0).min(DEFAULT_DELTA);
             self.has_lost = true;
         }
@@ -213,7 +213,8 @@ impl Control for Copa {
     }
 
     fn max_burst(&self) -> u64 {
-        // The authors' sender paces single packets; bursts look like a queue that never empties.
+        // The authors' sender paces single packets. Bursts would look like a queue that never
+        // empties.
         1
     }
 

@@ -1,5 +1,5 @@
-//! CUBIC as Linux has it (`tcp_cubic.c`, RFC 9438), with Linux's HyStart: acknowledgement train and
-//! delay. Written apart from the protocol's own, so that one checks the other.
+//! CUBIC as in Linux (`tcp_cubic.c`, RFC 9438), with Linux's HyStart: acknowledgement train and
+//! delay. Independent of the implementation in `bats-proto`, so that each checks the other.
 
 use core::time::Duration;
 
@@ -12,13 +12,13 @@ use super::{Control, INITIAL_WINDOW, Progress, Reduction};
 const C: f64 = 0.4;
 const BETA: f64 = 717.0 / 1024.0;
 const MIN_WINDOW: f64 = 2.0;
-/// Growth at most by a half of the acknowledged segments (`bictcp_update`: `cnt` at least 2).
+/// Growth by at most half of the acknowledged segments (`bictcp_update`: `cnt` is at least 2).
 const MIN_COUNT: f64 = 2.0;
-/// `cnt` at most, before the first loss.
+/// Maximum of `cnt` before the first loss.
 const INITIAL_COUNT: f64 = 20.0;
-/// Shortest time between computations at the same window (`HZ / 32`).
+/// Minimum time between computations at the same window (`HZ / 32`).
 const UPDATE_INTERVAL: Duration = Duration::from_nanos(31_250_000);
-/// Samples this soon after the begin of an epoch do not count for the minimum.
+/// Samples this soon after the start of an epoch do not count for the minimum.
 const QUIET: Duration = Duration::from_secs(1);
 
 /// The controller.
@@ -33,7 +33,7 @@ pub struct Cubic {
     k: f64,
     reno_window: f64,
     reno_acked: f64,
-    /// Acknowledged segments for one more in the window.
+    /// Number of acknowledged segments per increment of the window.
     count: f64,
     updated: Option<(u64, Timestamp)>,
     min_rtt: Option<Duration>,
@@ -110,7 +110,7 @@ impl Cubic {
         }
         let rtt = self.min_rtt.unwrap_or_default();
         let time = self.epoch.map_or(Duration::ZERO, |epoch| now - epoch) + rtt;
-        // Whole segments, as Linux computes.
+        // In whole segments, as in Linux.
         let target = self.origin + (C * (time.as_secs_f64() - self.k).powi(3)).trunc();
         self.count = if target > window { window / (target - window) } else { 100.0 * window };
         if self.last_max == 0.0 {
@@ -150,7 +150,7 @@ impl Control for Cubic {
     }
 
     fn on_idle_restart(&mut self, now: Timestamp, since: Timestamp, _app_limited: bool) {
-        // Idle time does not count in the epoch (Linux `cubictcp_cwnd_event`).
+        // Idle time does not count for the epoch (Linux `cubictcp_cwnd_event`).
         self.epoch = self.epoch.map(|epoch| (epoch + (now - since)).min(now));
     }
 
@@ -195,7 +195,7 @@ mod tests {
         let mut ms = 0;
         while (ms as f64) < k * 1e3 {
             ms += 50;
-            // A round trip's acknowledgements.
+            // The acknowledgements of a round trip.
             for part in 0..10 {
                 cubic.on_ack(&Progress {
                     now: Timestamp::from_millis(ms) + Duration::from_millis(5) * part,

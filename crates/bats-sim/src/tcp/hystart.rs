@@ -9,11 +9,11 @@ const ACK_DELTA: Duration = Duration::from_millis(2);
 const MIN_SAMPLES: u32 = 8;
 const MIN_DELAY: Duration = Duration::from_millis(4);
 const MAX_DELAY: Duration = Duration::from_millis(16);
-/// Most time that acknowledgements may be held by offload (`hystart_ack_delay`).
+/// Maximum time for which offload may delay acknowledgements (`hystart_ack_delay`).
 const MAX_ACK_DELAY: Duration = Duration::from_millis(1);
 const OFFLOAD_BYTES: f64 = 4.0 * 65_536.0;
 
-/// HyStart of Linux: slow start ends by the length of an acknowledgement train or by delay.
+/// HyStart of Linux: ends slow start when an acknowledgement train is long or the delay grows.
 #[derive(Debug, Default)]
 pub(super) struct HyStart {
     round_start: Timestamp,
@@ -24,7 +24,7 @@ pub(super) struct HyStart {
     is_found: bool,
 }
 
-/// The state of the sender that HyStart looks at.
+/// Sender state that HyStart uses.
 pub(super) struct Observation {
     pub(super) now: Timestamp,
     pub(super) rtt: Duration,
@@ -36,7 +36,7 @@ pub(super) struct Observation {
 }
 
 impl HyStart {
-    /// True if slow start is to end.
+    /// Returns whether slow start ends.
     pub(super) fn on_ack(&mut self, ack: &Observation) -> bool {
         if self.is_found || ack.window < LOW_WINDOW {
             return false;
@@ -48,7 +48,7 @@ impl HyStart {
         }
         if ack.now - self.last_ack <= ACK_DELTA {
             self.last_ack = ack.now;
-            // The pacing rate in slow start is twice the window in a round trip.
+            // In slow start the pacing rate is twice the window per round trip.
             let rate = 2.0 * ack.window * super::SEGMENT as f64 / ack.smoothed_rtt.as_secs_f64();
             let offload = Duration::from_secs_f64((OFFLOAD_BYTES / rate.max(1.0)).min(1.0));
             let threshold = (ack.min_rtt + offload.min(MAX_ACK_DELAY)) / 2;

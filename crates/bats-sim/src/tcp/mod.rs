@@ -38,15 +38,15 @@ pub use wire::{Ack, Segment};
 
 /// Bytes of data in a segment.
 pub const SEGMENT: u64 = 1_448;
-/// Bytes of a full segment beyond the Ethernet and IPv4 headers and eight more, so that it fills
-/// the same frame as a UDP payload of 1,472.
+/// Bytes of a full segment in addition to the Ethernet and IPv4 headers, plus eight, so that its
+/// frame is as long as that of a UDP payload of 1,472.
 pub const SEGMENT_PAYLOAD: usize = SEGMENT as usize + 24;
-/// The same of an acknowledgement.
+/// The same for an acknowledgement.
 pub const ACK_PAYLOAD: usize = 24;
 /// Segments in the initial window (RFC 6928).
 pub const INITIAL_WINDOW: u64 = 10;
 
-/// What an acknowledgement says to a controller.
+/// What an acknowledgement reports to a controller.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Progress {
     /// When it arrived.
@@ -55,38 +55,38 @@ pub struct Progress {
     pub acked: u64,
     /// Segments newly declared lost.
     pub lost: u64,
-    /// Whether recovery or the answer to an ECN echo began with it.
+    /// Whether it starts recovery or the response to an ECN echo.
     pub is_loss_event: bool,
-    /// Whether fast recovery or recovery from a timeout is under way.
+    /// Whether the sender is in fast recovery or in recovery from a timeout.
     pub in_recovery: bool,
     /// Whether a window-based controller may grow: the cumulative number advanced, no reduction is
-    /// under way, and the window was used.
+    /// in progress, and the window was fully used.
     pub may_grow: bool,
-    /// Round-trip time of the newest segment that was sent once.
+    /// RTT of the newest segment that was sent only once.
     pub rtt: Option<Duration>,
     /// Smoothed round-trip time.
     pub smoothed_rtt: Option<Duration>,
     /// Whether the round-trip time may contain the delay of a delayed acknowledgement.
     pub is_ack_delayed: bool,
-    /// Segments in flight before and after.
+    /// Segments in flight before the acknowledgement.
     pub prior_in_flight: u64,
-    /// Segments in flight after it.
+    /// Segments in flight after the acknowledgement.
     pub in_flight: u64,
-    /// Segments delivered in all.
+    /// Total segments delivered.
     pub delivered: u64,
-    /// Segments delivered when the newest delivered one was sent.
+    /// Total segments delivered when the newest delivered one was sent.
     pub delivered_before: u64,
-    /// Segments declared lost in all.
+    /// Total segments declared lost.
     pub lost_total: u64,
-    /// Segments a second at which the newest one and those before it were delivered.
+    /// Delivery rate in segments per second.
     pub rate: Option<f64>,
-    /// Whether that rate was limited by the application.
+    /// Whether that sample is application-limited.
     pub is_app_limited: bool,
     /// Number of the next new segment.
     pub next: u64,
     /// All segments before this one are acknowledged.
     pub base: u64,
-    /// The same for the controllers of `bats-proto`, in bytes of [`SEGMENT`] each.
+    /// The same for the controllers of `bats-proto`, in bytes, with [`SEGMENT`] bytes per segment.
     pub sample: AckSample,
 }
 
@@ -95,42 +95,43 @@ pub struct Progress {
 pub enum Reduction {
     /// By proportional rate reduction down to this slow start threshold.
     Proportional(u64),
-    /// As the controller says.
+    /// As the controller decides.
     OwnWindow,
 }
 
-/// A TCP congestion controller: windows in segments, rates in segments a second.
+/// A TCP congestion controller. Windows are in segments, rates in segments per second.
 pub trait Control: core::fmt::Debug {
     /// An acknowledgement arrived.
     fn on_ack(&mut self, progress: &Progress);
     /// A segment was declared lost; called before [`Self::on_ack`].
     fn on_lost(&mut self, _now: Timestamp, _packet: &LostPacket) {}
-    /// Segments declared lost had arrived after all; called before [`Self::on_ack`].
+    /// Segments that had been declared lost have arrived. Called before [`Self::on_ack`].
     fn on_spurious_loss(&mut self, _now: Timestamp, _segments: u64) {}
-    /// A segment leaves; `in_flight` segments include it.
+    /// A segment is sent; `in_flight` segments include it.
     fn on_sent(&mut self, _now: Timestamp, _in_flight: u64) {}
-    /// Data is sent again after an idle time; `since` is the last departure.
+    /// Data is sent again after an idle time; `since` is the time of the last transmission.
     fn on_idle_restart(&mut self, _now: Timestamp, _since: Timestamp, _app_limited: bool) {}
-    /// The window alone kept a segment from being sent.
+    /// Only the window prevented a segment from being sent.
     fn on_cwnd_limited(&mut self) {}
-    /// Fast recovery begins, or the answer to an ECN echo.
+    /// Fast recovery, or the response to an ECN echo, begins.
     fn on_recovery(&mut self, now: Timestamp, in_flight: u64) -> Reduction;
-    /// A retransmission timeout; `is_new` if it begins a recovery. `in_flight` segments are not
-    /// declared lost.
+    /// A retransmission timeout; `is_new` if it begins a recovery. `in_flight` is the number of
+    /// segments not declared lost.
     fn on_timeout(&mut self, now: Timestamp, in_flight: u64, is_new: bool);
-    /// The last reduction was spurious: the window before it applies.
+    /// The last reduction was spurious: the window before it is restored.
     fn on_undo(&mut self, _now: Timestamp) {}
-    /// Segments that may be in flight.
+    /// Congestion window in segments.
     fn window(&self) -> u64;
-    /// Segments a second; `None` for what acknowledgements clock out.
+    /// Pacing rate in segments per second; `None` for acknowledgement clocking.
     fn pace(&self) -> Option<f64> {
         None
     }
-    /// Segments of a paced burst at most; Linux paces frames of a millisecond of up to 64 KiB.
+    /// Maximum number of segments of a paced burst. Linux paces in frames of a millisecond and up
+    /// to 64 KiB.
     fn max_burst(&self) -> u64 {
         44
     }
-    /// Whether rate samples of what is sent now are too low by intent (ProbeRTT).
+    /// Whether rate samples of current packets are too low on purpose (ProbeRTT).
     fn limits_itself(&self) -> bool {
         false
     }

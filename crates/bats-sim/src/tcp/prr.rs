@@ -9,7 +9,7 @@ pub(super) struct Prr {
 }
 
 impl Prr {
-    /// Recovery begins with `prior_window`, and is to end with `threshold`.
+    /// Starts a recovery from `prior_window` to `threshold`.
     pub(super) fn new(threshold: u64, prior_window: u64, in_flight: u64) -> Self {
         Self {
             threshold,
@@ -24,8 +24,8 @@ impl Prr {
         self.sent += 1;
     }
 
-    /// An acknowledgement delivered segments; `is_safe` if it advanced the cumulative number and
-    /// showed no loss.
+    /// Handles an acknowledgement that delivered segments; `is_safe` if it advanced the cumulative
+    /// number and indicated no loss.
     pub(super) fn on_ack(&mut self, delivered: u64, in_flight: u64, is_safe: bool) {
         if delivered == 0 {
             return;
@@ -38,7 +38,7 @@ impl Prr {
             let count = self.delivered.saturating_sub(self.sent).max(delivered);
             (count + u64::from(is_safe)).min(self.threshold - in_flight)
         };
-        // The fast retransmission always leaves.
+        // The fast retransmission is always sent.
         self.window = in_flight + count.max(u64::from(self.sent == 0));
     }
 
@@ -66,7 +66,7 @@ mod tests {
             }
         }
         assert_eq!(in_flight, 50);
-        // One segment for each two acknowledgements.
+        // One segment per two acknowledgements.
         assert!(sent_at.windows(2).all(|pair| (1..=3).contains(&(pair[1] - pair[0]))));
     }
 

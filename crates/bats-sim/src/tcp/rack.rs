@@ -8,11 +8,11 @@ const DUPLICATE_THRESHOLD: u64 = 3;
 /// Recoveries that the reordering window survives without a DSACK (RFC 8985 section 6.2 step 4).
 const PERSIST: u32 = 16;
 
-/// RACK (RFC 8985 section 6): which transmission was delivered last, and how long others may still be
-/// under way.
+/// RACK (RFC 8985 section 6): which transmission was delivered last, and the reordering window of
+/// the others.
 #[derive(Debug)]
 pub(super) struct Rack {
-    /// Number and departure of the transmission delivered last in the order of sending.
+    /// Number and send time of the delivered transmission that was sent last.
     pub(super) order: u64,
     pub(super) sent: Timestamp,
     rtt: Duration,
@@ -20,7 +20,7 @@ pub(super) struct Rack {
     window_multiplier: u32,
     persist: u32,
     dsack_seen: bool,
-    /// Segments delivered when the window last grew: it grows once a round trip.
+    /// Total segments delivered when the window last grew: it grows at most once per round trip.
     grown_at: u64,
 }
 
@@ -40,7 +40,7 @@ impl Default for Rack {
 }
 
 impl Rack {
-    /// A transmission was delivered (section 6.2 step 2).
+    /// Handles the delivery of a transmission (section 6.2 step 2).
     pub(super) fn on_delivered(
         &mut self,
         now: Timestamp,
@@ -49,7 +49,7 @@ impl Rack {
         min_rtt: Duration,
     ) {
         let rtt = now - sent;
-        // The acknowledgement is that of an earlier transmission.
+        // Whether the acknowledgement is for an earlier transmission.
         if is_retransmitted && rtt < min_rtt {
             return;
         }
@@ -106,7 +106,7 @@ impl Rack {
         (min_rtt / 4 * self.window_multiplier).min(smoothed)
     }
 
-    /// When a transmission that left at `sent` counts as lost.
+    /// Time at which a transmission that was sent at `sent` counts as lost.
     pub(super) fn due(&self, sent: Timestamp, window: Duration) -> Timestamp {
         sent + self.rtt + window
     }

@@ -7,11 +7,12 @@ use super::wire::{Ack, MAX_RANGES, Segment};
 
 /// Delay of an acknowledgement (Linux `TCP_ATO_MIN`).
 const DELAYED_ACK: Duration = Duration::from_millis(40);
-/// Segments acknowledged at once at the start and after a duplicate (Linux `TCP_MAX_QUICKACKS`).
+/// Segments acknowledged immediately at the start and after a duplicate (Linux
+/// `TCP_MAX_QUICKACKS`).
 const MAX_QUICK_ACKS: u32 = 16;
-/// Segments acknowledged at once after a CE mark (Linux `__tcp_ecn_check_ce`).
+/// Segments acknowledged immediately after a CE mark (Linux `__tcp_ecn_check_ce`).
 const CE_QUICK_ACKS: u32 = 2;
-/// Segments that one acknowledgement covers at most (RFC 5681 section 4.2).
+/// Maximum number of segments per acknowledgement (RFC 5681 section 4.2).
 const ACK_EVERY: u64 = 2;
 
 /// The receiver: delayed acknowledgements as in Linux `__tcp_ack_snd_check`, SACK (RFC 2018), DSACK
@@ -21,11 +22,11 @@ const ACK_EVERY: u64 = 2;
 #[derive(Debug)]
 pub struct Receiver {
     next: u64,
-    /// Ranges beyond the first gap: first, past the end.
+    /// Ranges above the first gap, as (first, end).
     ranges: BTreeMap<u64, u64>,
-    /// Starts of the ranges that changed last, the newest first.
+    /// Starts of the recently changed ranges, newest first.
     recent: VecDeque<u64>,
-    /// `next` of the last acknowledgement.
+    /// `next` in the last acknowledgement.
     acknowledged: u64,
     quick_acks: u32,
     deadline: Option<Timestamp>,
@@ -52,17 +53,17 @@ impl Default for Receiver {
 }
 
 impl Receiver {
-    /// Segments that arrived in order.
+    /// Number of segments received in order.
     pub fn in_order(&self) -> u64 {
         self.next
     }
 
-    /// Acknowledgements sent.
+    /// Number of acknowledgements sent.
     pub fn acks_sent(&self) -> u64 {
         self.acks_sent
     }
 
-    /// When [`Self::poll`] sends a delayed acknowledgement.
+    /// Time at which [`Self::poll`] sends a delayed acknowledgement.
     pub fn next_timer(&self) -> Option<Timestamp> {
         self.deadline
     }
@@ -73,8 +74,8 @@ impl Receiver {
         Some(self.acknowledge(None))
     }
 
-    /// A segment arrived. Returns the acknowledgement to send now; otherwise
-    /// [`Self::next_timer`] says when it is due.
+    /// Handles a segment. Returns the acknowledgement to send now; otherwise [`Self::next_timer`]
+    /// returns when it is due.
     pub fn on_segment(&mut self, now: Timestamp, segment: Segment) -> Option<Ack> {
         self.on_ecn(segment);
         // RFC 7323 section 4.3, rule 2: only a segment at the left edge updates TS.Recent.
@@ -167,7 +168,7 @@ mod tests {
         Timestamp::from_millis(ms)
     }
 
-    /// A receiver that has used its quick acknowledgements up.
+    /// A receiver that has used up its quick acknowledgements.
     fn receiver() -> Receiver {
         let mut receiver = Receiver::default();
         for number in 0..16 {

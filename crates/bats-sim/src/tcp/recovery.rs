@@ -19,7 +19,7 @@ pub(super) enum State {
     Loss,
 }
 
-/// What an acknowledgement showed.
+/// What an acknowledgement reports, by the scoreboard.
 #[derive(Debug, Default)]
 pub(super) struct Arrival {
     pub(super) prior_base: u64,
@@ -41,13 +41,14 @@ pub(super) struct Arrival {
 #[derive(Debug, Default)]
 pub(super) struct Recovery {
     pub(super) state: State,
-    /// The recovery ends when all before this segment is acknowledged.
+    /// The recovery ends when all segments before this one are acknowledged.
     end: u64,
     /// First segment of the recovery that may be undone.
     undo_marker: Option<u64>,
-    /// Retransmissions of it not known to be duplicates, once there is one.
+    /// Retransmissions since then that no DSACK has reported (Linux `undo_retrans`); `None` before
+    /// the first one.
     undo_retransmissions: Option<u64>,
-    /// Whether the window before it may be restored.
+    /// Whether an undo may restore the window before the recovery.
     restores_window: bool,
     first_retransmission: Option<Timestamp>,
     frto: bool,
@@ -59,7 +60,7 @@ impl Recovery {
         self.state >= State::Recovery
     }
 
-    /// Whether new data goes before retransmissions (F-RTO, RFC 5682 section 3.1 step 2.b).
+    /// Whether new data is sent before retransmissions (F-RTO, RFC 5682 section 3.1 step 2.b).
     pub(super) fn sends_new_data(&self) -> bool {
         self.sends_new_data
     }
@@ -104,7 +105,7 @@ impl Recovery {
 }
 
 impl Sender {
-    /// Follows an acknowledgement; true if the window begins to be reduced.
+    /// Processes an acknowledgement. Returns whether a window reduction begins.
     pub(super) fn react(&mut self, now: Timestamp, arrival: &mut Arrival) -> bool {
         self.recovery.sends_new_data = false;
         if arrival.ece {
@@ -175,7 +176,7 @@ impl Sender {
         self.recovery.state = State::Open;
     }
 
-    /// Linux `tcp_try_undo_partial`: the first segment in recovery was only late.
+    /// Linux `tcp_try_undo_partial`: the first segment of the recovery was not lost but reordered.
     fn undo_partial(&mut self, now: Timestamp, arrival: &Arrival) -> bool {
         if self.recovery.undo_marker.is_none() || !self.recovery.is_delayed(arrival.echo) {
             return false;
@@ -190,7 +191,7 @@ impl Sender {
         true
     }
 
-    /// Linux `tcp_try_undo_dsack`: each retransmission was a duplicate.
+    /// Linux `tcp_try_undo_dsack`: every retransmission was spurious.
     fn undo_by_dsack(&mut self, now: Timestamp) -> bool {
         let is_spurious =
             self.recovery.undo_marker.is_some() && self.recovery.undo_retransmissions == Some(0);
@@ -269,8 +270,8 @@ impl Sender {
         true
     }
 
-    /// Declares segments lost by time (RFC 8985 section 6.2 step 5); true if a retransmission is among
-    /// them.
+    /// Declares segments lost by time (RFC 8985 section 6.2 step 5). Returns whether a
+    /// retransmission is among them.
     pub(super) fn detect_losses(&mut self, now: Timestamp, arrival: &mut Arrival) -> bool {
         let smoothed = self.rtt.smoothed().unwrap_or_default();
         let window = self.rack.window(
@@ -331,7 +332,7 @@ impl Sender {
         self.recovery.state = State::Cwr;
     }
 
-    /// The loss that a tail loss probe repaired counts as one (RFC 8985 section 7.4.2).
+    /// Reduces the window for a loss that a tail loss probe repaired (RFC 8985 section 7.4.2).
     pub(super) fn reduce_for_probe(&mut self, now: Timestamp) {
         self.reduce(now);
         self.prr = None;

@@ -27,8 +27,8 @@ pub(super) struct Scoreboard {
     base: u64,
     segments: VecDeque<Sent>,
     lost: BTreeSet<u64>,
-    /// Transmissions in the order of departure: order and number. Those with a known fate are
-    /// dropped from the front.
+    /// Transmissions in the order of sending, as (order, number). Those with a known fate are
+    /// removed from the front.
     by_time: VecDeque<(u64, u64)>,
     in_flight: u64,
     sacked: u64,
@@ -37,12 +37,12 @@ pub(super) struct Scoreboard {
 }
 
 impl Scoreboard {
-    /// All before this one are acknowledged.
+    /// All segments before this one are acknowledged.
     pub(super) fn base(&self) -> u64 {
         self.base
     }
 
-    /// The next new segment.
+    /// Number of the next new segment.
     pub(super) fn next(&self) -> u64 {
         self.base + self.segments.len() as u64
     }
@@ -67,7 +67,7 @@ impl Scoreboard {
         self.retransmitted_in_flight
     }
 
-    /// The first segment that waits for its retransmission.
+    /// The first segment that waits for retransmission.
     pub(super) fn first_lost(&self) -> Option<u64> {
         self.lost.first().copied()
     }
@@ -80,14 +80,16 @@ impl Scoreboard {
         self.segments.get_mut(number.checked_sub(self.base)? as usize)
     }
 
-    /// Number of the next transmission, which counts as in flight from now on.
+    /// Starts the next transmission and returns its segment number. It counts as in flight from now
+    /// on.
     pub(super) fn begin_transmission(&mut self) -> u64 {
         self.in_flight += 1;
         self.orders += 1;
         self.orders
     }
 
-    /// Notes the transmission begun last: of a new segment, or of one declared lost or in flight.
+    /// Records the transmission started last: of a new segment, or of one that is lost or in
+    /// flight.
     pub(super) fn transmit(&mut self, number: u64, at: Timestamp, state: SendState) {
         let order = self.orders;
         let is_retransmitted = number < self.next();
@@ -101,7 +103,7 @@ impl Scoreboard {
         self.retransmitted_in_flight += 1;
         let mut doubled = (0, 0);
         if let Some(segment) = self.get_mut(number) {
-            // A probe of what is in flight takes the place of the first transmission.
+            // A probe with a segment in flight replaces its earlier transmission.
             if segment.fate == Fate::InFlight {
                 doubled = (1, u64::from(segment.is_retransmitted));
             }
@@ -111,7 +113,7 @@ impl Scoreboard {
         self.retransmitted_in_flight -= doubled.1;
     }
 
-    /// Marks a segment delivered; how it was, unless that was known.
+    /// Marks a segment as delivered. Returns its former state, unless it was delivered already.
     pub(super) fn deliver(&mut self, number: u64) -> Option<Sent> {
         let segment = self.get_mut(number)?;
         let before = *segment;
@@ -130,7 +132,7 @@ impl Scoreboard {
         Some(before)
     }
 
-    /// Drops what is delivered in order; true if that was anything.
+    /// Removes segments that are delivered in order. Returns whether there were any.
     pub(super) fn advance(&mut self) -> bool {
         let before = self.base;
         while self.segments.front().is_some_and(|segment| segment.fate == Fate::Delivered) {
@@ -144,7 +146,7 @@ impl Scoreboard {
         self.base > before
     }
 
-    /// Marks a segment in flight lost.
+    /// Marks a segment in flight as lost.
     pub(super) fn lose(&mut self, number: u64) -> Option<Sent> {
         let segment = self.get_mut(number).filter(|segment| segment.fate == Fate::InFlight)?;
         segment.fate = Fate::Lost;
@@ -155,7 +157,7 @@ impl Scoreboard {
         Some(segment)
     }
 
-    /// The transmission in flight that left first: its segment's number, and what is known of it.
+    /// The oldest transmission in flight: segment number and state.
     pub(super) fn oldest(&mut self) -> Option<(u64, Sent)> {
         while let Some(&(order, number)) = self.by_time.front() {
             if let Some(segment) = self.get(number)
@@ -182,7 +184,7 @@ impl Scoreboard {
             || self.segments.front().is_some_and(|s| s.is_retransmitted)
     }
 
-    /// Puts all segments that wait for retransmission back in flight; their count.
+    /// Marks all segments that wait for retransmission as in flight. Returns their number.
     pub(super) fn unmark_lost(&mut self) -> u64 {
         let lost = core::mem::take(&mut self.lost);
         for &number in &lost {

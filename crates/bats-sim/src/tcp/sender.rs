@@ -12,18 +12,18 @@ use super::timers::Timers;
 use super::wire::{Ack, MAX_RANGES, Segment};
 use super::{Control, Progress, SEGMENT};
 
-/// A paced burst lasts a millisecond (Linux `sk_pacing_shift` 10) and has two segments at least (Linux
-/// `tcp_min_tso_segs`) where the rate is not very low (Linux `bbr_min_tso_segs`).
+/// A paced burst lasts a millisecond (Linux `sk_pacing_shift` 10) and has at least two segments
+/// (Linux `tcp_min_tso_segs`), except at very low rates (Linux `bbr_min_tso_segs`).
 const BURST: Duration = Duration::from_millis(1);
 const MIN_BURST: u64 = 2;
 const SINGLE_BURST_BELOW: f64 = 1_200_000.0 / 8.0 / SEGMENT as f64;
 
-/// Counts of what a sender did.
+/// Counters of a sender.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Segments sent more than once.
     pub retransmitted: u64,
-    /// Recoveries begun by loss, and answers to ECN echoes.
+    /// Recoveries after loss, and responses to ECN echoes.
     pub recoveries: u64,
     /// Retransmission timeouts.
     pub timeouts: u64,
@@ -45,7 +45,7 @@ pub struct Sender {
     pub(super) prr: Option<Prr>,
     pub(super) timers: Timers,
     pub(super) counters: Counters,
-    /// The SACK ranges of the acknowledgement before.
+    /// The SACK ranges of the previous acknowledgement.
     known: [Option<(u64, u64)>; MAX_RANGES],
     /// One past the highest segment delivered.
     highest: u64,
@@ -53,7 +53,7 @@ pub struct Sender {
     next_paced: Timestamp,
     burst_left: u64,
     pacing_credit: Duration,
-    /// The window was used: until what was sent by then is acknowledged.
+    /// Whether the window was fully used, until the data sent by then is acknowledged.
     limited_until: u64,
     last_sent: Timestamp,
     rate: Option<f64>,
@@ -63,7 +63,7 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// A sender under `control`.
+    /// A sender with this controller.
     pub fn new(control: Box<dyn Control>) -> Self {
         Self {
             control,
@@ -90,7 +90,7 @@ impl Sender {
         }
     }
 
-    /// Sends this many segments and no more.
+    /// Limits the transfer to this many segments.
     #[must_use]
     pub fn with_limit(mut self, segments: u64) -> Self {
         self.limit = Some(segments);
@@ -104,12 +104,12 @@ impl Sender {
         self
     }
 
-    /// Allows so many segments more than [`Self::with_limit`] did.
+    /// Raises the limit of [`Self::with_limit`] by this many segments.
     pub fn add_limit(&mut self, segments: u64) {
         self.limit = self.limit.map(|limit| limit + segments);
     }
 
-    /// Its controller.
+    /// The controller.
     pub fn control(&self) -> &dyn Control {
         &*self.control
     }
@@ -119,12 +119,12 @@ impl Sender {
         self.rtt.smoothed()
     }
 
-    /// Segments a second at which what was acknowledged last was delivered.
+    /// Delivery rate of the last acknowledgement, in segments per second.
     pub fn delivery_rate(&self) -> Option<f64> {
         self.rate
     }
 
-    /// Segments sent in all, and those of them that had been sent before.
+    /// Total segments sent, and retransmissions among them.
     pub fn transmissions(&self) -> (u64, u64) {
         (self.board.orders(), self.counters.retransmitted)
     }
@@ -134,17 +134,17 @@ impl Sender {
         self.board.in_flight()
     }
 
-    /// What it did.
+    /// The counters.
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// Segments that may be in flight now: the controller's window, or that of the reduction under way.
+    /// Current congestion window: the controller's, or that of a reduction in progress.
     pub fn window(&self) -> u64 {
         self.prr.as_ref().map_or_else(|| self.control.window(), Prr::window).max(1)
     }
 
-    /// The segment to send now; `None` if none may leave before an acknowledgement or
+    /// The segment to send now; `None` if the sender must wait for an acknowledgement or for
     /// [`Self::next_timer`].
     pub fn poll(&mut self, now: Timestamp) -> Option<Segment> {
         if let Some(probe) = self.poll_timers(now) {
@@ -180,7 +180,8 @@ impl Sender {
             if now < self.next_paced {
                 return None;
             }
-            // Lateness counts for half of a burst at most (Linux `tcp_update_skb_after_send`).
+            // At most half of a burst is compensated if sending is late (Linux
+            // `tcp_update_skb_after_send`).
             self.pacing_credit = now - self.next_paced;
             self.next_paced = now;
             let least = if rate < SINGLE_BURST_BELOW { 1 } else { MIN_BURST };
@@ -221,7 +222,7 @@ impl Sender {
         Segment { number, sent_at: now, ecn, cwr }
     }
 
-    /// When [`Self::poll`] has something to do at the latest.
+    /// Latest time of the next call of [`Self::poll`].
     pub fn next_timer(&self) -> Option<Timestamp> {
         let is_open = self.board.in_flight() < self.window();
         let paced = (is_open && self.control.pace().is_some() && self.next_number().is_some())
@@ -238,7 +239,7 @@ impl Sender {
         let prior_in_flight = self.board.in_flight();
         let mut seen = Seen::default();
         let known = core::mem::replace(&mut self.known, ack.ranges);
-        // Of a range that has grown only what is new is looked at.
+        // Of a range that has grown, only the new part is processed.
         for (start, end) in ack.ranges.into_iter().flatten() {
             let old = known.iter().flatten().find(|old| start <= old.0 && old.1 <= end);
             let old = old.copied().unwrap_or((end, end));
@@ -329,7 +330,7 @@ impl Sender {
 
     fn on_dsack(&mut self, ack: &Ack, arrival: &mut Arrival) {
         let Some(number) = ack.dsack else { return };
-        // RFC 2883 section 5.2; a probe's own duplicate says nothing of reordering.
+        // RFC 2883 section 5.2; the duplicate of a probe does not indicate reordering.
         if self.timers.is_probe(number) {
             arrival.is_probe_dsack = true;
         } else {
@@ -339,7 +340,7 @@ impl Sender {
         self.recovery.on_dsack(number);
     }
 
-    /// Marks segments from `start` to before `end` delivered.
+    /// Marks the segments from `start` to `end` (exclusive) as delivered.
     fn deliver(
         &mut self,
         now: Timestamp,
@@ -388,24 +389,24 @@ impl Sender {
         Some(segment)
     }
 
-    /// Says in the next new segment that the window was reduced.
+    /// Signals in the next new segment that the window was reduced (CWR).
     pub(super) fn queue_cwr(&mut self) {
         self.cwr_pending = self.is_ecn_capable;
     }
 
-    /// Sending may go on at once.
+    /// Allows sending to resume at once.
     pub(super) fn reset_pacing(&mut self, now: Timestamp) {
         self.next_paced = self.next_paced.min(now);
     }
 }
 
-/// What an acknowledgement delivered.
+/// Result of the deliveries of an acknowledgement.
 #[derive(Debug, Default)]
 struct Seen {
     acked: u64,
     spurious: u64,
     newest: Option<Sent>,
-    /// Departures of the first and the last segment that was sent once.
+    /// Send times of the first and the last delivered segment that was sent only once.
     first: Option<Timestamp>,
     last: Option<Timestamp>,
 }

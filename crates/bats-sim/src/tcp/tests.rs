@@ -15,7 +15,7 @@ use super::{Ack, Control, INITIAL_WINDOW, Progress, Receiver, Reduction, Segment
 
 const MS: Duration = Duration::from_millis(1);
 
-/// What becomes of a transmission, the first one 0.
+/// Fate of a transmission by its number, from 0.
 #[derive(Clone, Copy, Debug, Default)]
 struct Fate {
     is_dropped: bool,
@@ -41,7 +41,7 @@ struct Path {
     sent: u64,
     dropped: u64,
     now: Timestamp,
-    /// Token bucket: rate, depth and tokens in segments, last filled.
+    /// Token bucket: rate, depth and tokens in segments, and the time of the last refill.
     policer: Option<(f64, f64, f64, Timestamp)>,
 }
 
@@ -118,7 +118,7 @@ impl Path {
             });
             let event = self.events.keys().next().map(|key| key.0);
             let Some(next) = timers.chain(event).min() else { break };
-            // A timer that is due and does nothing would hold time up.
+            // A due timer without effect would stop time.
             self.now = if next <= self.now && event.is_none_or(|at| at > self.now) {
                 self.now + Duration::from_nanos(1)
             } else {
@@ -147,7 +147,7 @@ impl Path {
         }
     }
 
-    /// Segments a second that arrive in `seconds` after a warm-up.
+    /// Segments per second that arrive in `seconds` after a warm-up.
     fn rates(
         &mut self,
         warm_up: f64,
@@ -174,7 +174,7 @@ fn drop_if(is_dropped: bool) -> Fate {
     Fate { is_dropped, ..Fate::default() }
 }
 
-/// A constant window, halved in recovery.
+/// A constant window that is halved in recovery.
 #[derive(Debug)]
 struct Constant {
     window: u64,
@@ -213,7 +213,7 @@ fn acknowledgements_clock_data_out() {
     assert_eq!(path.sender().smoothed_rtt(), Some(MS * 10));
     assert!((path.sender().delivery_rate().unwrap() - 1_000.0).abs() < 10.0);
     assert_eq!(path.sender().transmissions().1, 0);
-    // Two segments for each acknowledgement after the quick ones.
+    // After the quick acknowledgements, two segments per acknowledgement.
     assert!(path.flows[0].1.acks_sent() < arrived / 2 + 20, "{}", path.flows[0].1.acks_sent());
 }
 
@@ -240,7 +240,7 @@ fn a_blackout_ends_in_a_timeout() {
 #[test]
 fn rack_adapts_to_reordering_and_stops_spurious_retransmissions() {
     let mut path = Path::one(MS * 40, Constant::boxed(100));
-    // Each tenth segment is 6 ms late; a window leaves in bursts.
+    // Each tenth segment is 6 ms late; the sender sends a window in bursts.
     let mut late = |sent: u64, _: Segment| Fate {
         delay: if sent.is_multiple_of(10) { MS * 6 } else { Duration::ZERO },
         ..Fate::default()
@@ -272,7 +272,7 @@ fn the_reordering_window_grows_by_dsack() {
 fn a_spurious_recovery_is_undone() {
     let mut path = Path::new(MS * 40, 4_000.0, 1_000.0, vec![Box::<Cubic>::default()]);
     let mut largest = 0;
-    // Three segments once are late beyond the reordering window.
+    // Three segments arrive later than the reordering window, once.
     path.run(3.0, &mut |sent, segment| {
         largest = largest.max(segment.number);
         let delay = if (200..203).contains(&sent) { MS * 15 } else { Duration::ZERO };
@@ -280,7 +280,7 @@ fn a_spurious_recovery_is_undone() {
     });
     let counters = path.sender().counters();
     assert!(counters.retransmitted > 0 && counters.undone >= 1, "{counters:?}");
-    // No reduction is left.
+    // No reduction remains.
     assert!(path.sender().window() > 160, "{}", path.sender().window());
 }
 
@@ -290,7 +290,7 @@ fn a_delay_spike_that_causes_a_timeout_is_undone() {
     path.run(0.3, &mut clean);
     let (before, spike_end) = (path.sender().window(), path.now + MS * 500);
     let mut now = path.now;
-    // All that leaves in the next round trip arrives half a second later.
+    // All packets of the next round trip arrive half a second late.
     for _ in 0..400 {
         let is_late = now < path.now + MS * 40 && path.now < spike_end;
         let delay = if is_late { MS * 500 } else { Duration::ZERO };
@@ -361,7 +361,7 @@ fn a_limited_sender_is_marked_app_limited() {
     assert_eq!(path.flows[0].1.in_order(), 55);
 }
 
-/// Segments in a round trip with each `1 / loss`th segment lost.
+/// Segments per round trip if each `1 / loss`th segment is lost.
 fn at_loss(control: Box<dyn Control>, rtt: Duration, loss: f64) -> f64 {
     let mut path = Path::one(rtt, control);
     let every = (1.0 / loss) as u64;
@@ -437,7 +437,7 @@ fn copa_keeps_a_short_queue_alone_and_competes_with_cubic() {
     }
     assert!(rate > 0.93 * 2_000.0 && path.dropped < 100, "{rate} {}", path.dropped);
     let srtt = path.sender().smoothed_rtt().unwrap();
-    // A tenth of so short a queue is less than a segment, so the detector errs now and then.
+    // A tenth of so short a queue is less than a segment, so detection sometimes fails.
     assert!(srtt < MS * 52 && competitive < 35, "{srtt:?} {competitive}");
 
     let controls: Vec<Box<dyn Control>> = vec![Box::<Copa>::default(), Box::<Cubic>::default()];

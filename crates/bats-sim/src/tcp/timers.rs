@@ -19,9 +19,10 @@ pub(super) struct Timers {
     retransmission: Option<Timestamp>,
     probe: Option<Timestamp>,
     pub(super) reordering: Option<Timestamp>,
-    /// Timeouts in a row.
+    /// Consecutive timeouts.
     pub(super) backoff: u32,
-    /// One past the highest segment when a probe was sent, and whether it was a retransmission.
+    /// One past the highest segment when a probe was sent, and whether the probe was a
+    /// retransmission.
     probed: Option<(u64, bool)>,
 }
 
@@ -30,7 +31,7 @@ impl Timers {
         [self.retransmission, self.probe, self.reordering].into_iter().flatten().min()
     }
 
-    /// Whether the segment was sent again as a probe.
+    /// Whether the segment was retransmitted as a probe.
     pub(super) fn is_probe(&self, number: u64) -> bool {
         self.probed.is_some_and(|(end, is_repeated)| is_repeated && number + 1 == end)
     }
@@ -41,7 +42,7 @@ impl Timers {
 }
 
 impl Sender {
-    /// Does what is due; the segment that a tail loss probe sends.
+    /// Handles due timers. Returns the segment that a tail loss probe sends.
     pub(super) fn poll_timers(&mut self, now: Timestamp) -> Option<u64> {
         let is_due = |at: Option<Timestamp>| at.is_some_and(|at| at <= now);
         if is_due(self.timers.reordering) {
@@ -62,7 +63,7 @@ impl Sender {
         self.detect_losses(now, &mut arrival);
         if arrival.lost > 0 && self.recovery.state < State::Recovery {
             self.enter_recovery(now, &arrival);
-            // The fast retransmission leaves at once.
+            // The fast retransmission is sent at once.
             if let Some(prr) = &mut self.prr {
                 prr.on_ack(1, self.board.in_flight(), false);
             }
@@ -92,7 +93,7 @@ impl Sender {
         }
         let fresh = self.new_number();
         let number = fresh.unwrap_or(self.board.next() - 1);
-        // What was delivered beyond a gap does not go again.
+        // Segments delivered above a gap are not sent again.
         if fresh.is_none() && self.board.all_in_flight().last().is_none_or(|&last| last != number) {
             return None;
         }
@@ -137,12 +138,12 @@ impl Sender {
         let outstanding = self.board.next() - self.board.base();
         let delay = if outstanding == 1 { SINGLE_DELAY } else { MIN_DELAY };
         let timeout = self.rtt.smoothed().map_or(INITIAL_PROBE, |rtt| rtt * 2 + delay);
-        // A probe takes the place of an earlier timeout.
+        // A probe replaces an earlier timeout.
         let limit = self.timers.retransmission.unwrap_or(Timestamp::MAX);
         self.timers.probe = Some((now + timeout).min(limit));
     }
 
-    /// Linux `tcp_process_tlp_ack`; true if the probe repaired a loss.
+    /// Linux `tcp_process_tlp_ack`; returns whether the probe repaired a loss.
     pub(super) fn on_probe_ack(&mut self, now: Timestamp, arrival: &Arrival) -> bool {
         let Some((end, is_repeated)) = self.timers.probed else { return false };
         let base = self.board.base();
@@ -151,7 +152,7 @@ impl Sender {
             return false;
         }
         if !is_repeated || arrival.is_probe_dsack || base <= end {
-            // At `end` itself a duplicate may still follow that says that nothing was lost.
+            // At `end` itself a duplicate may still follow, which shows that nothing was lost.
             if !is_repeated || arrival.is_probe_dsack || is_duplicate {
                 self.timers.end_probe();
             }

@@ -1,4 +1,4 @@
-//! A controller of the protocol under the model of TCP: the same algorithm without coding.
+//! A controller of `bats-proto` under the TCP model: the same algorithm without coding.
 
 use core::time::Duration;
 
@@ -8,7 +8,7 @@ use bats_types::Timestamp;
 
 use super::{Control, Progress, Reduction, SEGMENT};
 
-/// The controller; bytes are counted in segments of [`SEGMENT`].
+/// The controller. Bytes are counted in segments of [`SEGMENT`].
 #[derive(Debug)]
 pub struct Wrapped {
     controller: Box<dyn Controller>,
@@ -49,7 +49,8 @@ impl Control for Wrapped {
     }
 
     fn on_timeout(&mut self, now: Timestamp, _in_flight: u64, _is_new: bool) {
-        // A time-out of TCP gives up what is in flight, as the second one of the protocol does.
+        // A retransmission timeout of TCP abandons the packets in flight, as the second probe
+        // timeout of the protocol does.
         self.timeouts += 2;
         self.controller.on_probe_timeout(now, 1);
         self.controller.on_probe_timeout(now, self.timeouts);

@@ -1,5 +1,4 @@
-//! Memory of a relay with ten thousand flows, counted by the allocator: payloads and batch state
-//! (row 21 of the goals).
+//! Memory of a relay with ten thousand flows, counted by the allocator: payloads and batch state.
 
 use std::time::Duration;
 

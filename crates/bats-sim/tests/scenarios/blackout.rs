@@ -33,8 +33,8 @@ fn goodput_recovers_within_400_ms_after_a_blackout() {
     }
 }
 
-/// Row 8 of the goals: the test case `blackhole` of the QUIC interop runner, 10 MiB over a link
-/// with a blackout from second 5 to 7. Without a blackout the transfer takes at least 9.0 s.
+/// The test case `blackhole` of the QUIC interop runner: 10 MiB over a link with a blackout from
+/// second 5 to 7. Without a blackout the transfer takes at least 9.0 s.
 #[test]
 fn ten_mebibytes_with_a_blackout_of_two_seconds_take_at_most_11_5_s() {
     for seed in 1..6 {

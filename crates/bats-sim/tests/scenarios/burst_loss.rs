@@ -18,7 +18,7 @@ fn five_per_cent_loss_in_bursts_of_eight_keeps_80_per_cent_of_the_capacity() {
     }
 }
 
-/// Row 3 of the goals: the lossy transfer of the QUIC interop runner.
+/// The link of the test case `transferloss` of the QUIC interop runner.
 #[test]
 fn two_per_cent_loss_in_bursts_of_three_costs_a_slow_link_little_more_than_the_loss() {
     for seed in 1..6 {
@@ -42,7 +42,7 @@ fn two_per_cent_loss_in_bursts_of_three_costs_a_slow_link_little_more_than_the_l
         run.duration = Duration::from_secs(60);
         let took = run.run().finished.expect("arrives").as_secs_f64();
         println!("seed {seed}: {took:.3} s");
-        // Without a handshake, start-up, and the last repairs 1.8 s.
+        // The data alone take 1.8 s, without handshake, start-up and last repairs.
         assert!(took <= 2.3, "seed {seed}: {took} s");
     }
 }

@@ -1,6 +1,5 @@
-//! Rows 22 and 23 of the goals: 50 Mbit/s of media over a lossy path, with deadlines little above
-//! the one-way delay. Retransmissions would be late, so lost messages are recovered by proactive
-//! repairs.
+//! 50 Mbit/s of media over a lossy path, with deadlines little above the one-way delay.
+//! Retransmissions would be late, so lost messages are recovered by proactive repairs.
 
 use std::time::Duration;
 
@@ -64,8 +63,8 @@ fn in_time(run: &Messages, time: Duration) -> (f64, f64) {
     (share, p999)
 }
 
-/// Row 22 of the goals. Only `Goal::Latency` meets it. With the balanced goal, which sends about
-/// 5 per cent less, the fraction is 0.97 to 0.993.
+/// Only `Goal::Latency` meets these bounds. With `Goal::Balanced`, which sends about 5 % less, the
+/// fraction is 0.97 to 0.993.
 #[test]
 fn btp_delivers_within_the_one_way_delay_plus_10_ms() {
     let (one_way, deadline) = (Duration::from_millis(30), Duration::from_millis(40));
@@ -83,8 +82,8 @@ fn btp_delivers_within_the_one_way_delay_plus_10_ms() {
     }
 }
 
-/// Row 23 of the goals, with two comparisons. TRANSPARENT sends no repairs; retransmission would be
-/// no better, because it takes at least 150 ms. In BRTP messages wait for those before them.
+/// BTP compared with TRANSPARENT and BRTP. TRANSPARENT sends no repairs; retransmission would be no
+/// better, because it takes at least 150 ms. In BRTP messages wait for those before them.
 #[test]
 fn btp_delivers_within_1_2_one_way_delays_and_brtp_and_transparent_do_not() {
     let (one_way, deadline) = (Duration::from_millis(50), Duration::from_millis(60));

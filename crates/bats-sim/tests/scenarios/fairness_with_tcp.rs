@@ -11,8 +11,8 @@ fn verdict(name: &str, queue: f64, seed: u64) -> Verdict {
     found.next().expect("a scenario of this name").run()
 }
 
-/// Each flow gets half of the link, plus or minus a fifth of that. The ProbeRTT phases of TCP BBR
-/// show the BRTP flow that it competes.
+/// Each flow gets half of the link, plus or minus a fifth of that. The BRTP flow detects the
+/// competing TCP BBR by its ProbeRTT phases.
 #[test]
 fn brtp_and_tcp_bbr_get_fair_shares() {
     // The goal is 0.4. With the model of BBR that follows Linux, 0.387 is measured if both begin together

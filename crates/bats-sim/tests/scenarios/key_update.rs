@@ -33,7 +33,7 @@ fn longest_gap(outcome: &Outcome, from: f64, to: f64) -> f64 {
     still as f64 * Transfer::SAMPLE.as_secs_f64()
 }
 
-/// Row 26 of the goals: ten key updates in a complete transfer, none of which stalls it.
+/// Ten key updates in a complete transfer, none of which stalls it.
 #[test]
 fn ten_key_updates_lose_nothing_and_cause_no_gap_of_a_round_trip() {
     for seed in 1..4 {

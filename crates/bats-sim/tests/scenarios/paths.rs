@@ -179,10 +179,10 @@ fn with_link_failure(
     (connected.expect("connected"), longest)
 }
 
-/// Row 19 of the goals: a stall of at most one round trip of the remaining path. The stall begins
-/// with the last packet of the failed path, half a round trip after the failure. The sender detects
-/// it half a round trip later, plus the detection time. Retransmitted data take half a round trip
-/// of the remaining path. For two equal paths the sum is one round trip plus 10 ms.
+/// The stall lasts about one round trip of the remaining path. It begins with the last packet of
+/// the failed path, half a round trip after the failure. The sender detects the failure half a
+/// round trip later, plus the detection time. Retransmitted data take half a round trip of the
+/// remaining path. For two equal paths the sum is one round trip plus 10 ms.
 #[test]
 fn failure_of_one_of_two_paths_stalls_the_transfer_briefly_and_loses_nothing() {
     let (fast, slow) = (link(100.0, 10, 0.0), link(10.0, 100, 0.0));

@@ -15,8 +15,8 @@ fn hops(count: usize, loss: f64, seconds: u64) -> Hops {
     Hops::new(count, cell, true)
 }
 
-/// Row 30 of the goals, insider: the first relay flips a bit in one of a thousand coded packets.
-/// The link packets are authentic, but the symbols fail their authentication.
+/// Pollution by an insider: the first relay flips a bit in one of a thousand coded packets. The
+/// link packets are authentic, but the symbols fail their authentication.
 #[test]
 fn polluted_symbols_are_counted_discarded_and_repaired() {
     let run = hops(3, 0.02, 6);
@@ -53,7 +53,7 @@ fn polluted_symbols_are_counted_discarded_and_repaired() {
     assert!(goodput > 0.3 * honest, "polluted symbols are repaired");
 }
 
-/// Row 30 of the goals, outsider: forged and replayed packets on the middle link.
+/// An attacker without keys: forged and replayed packets on the middle link.
 #[test]
 fn forged_and_replayed_packets_change_no_relay_state() {
     let run = hops(3, 0.0, 2);
@@ -123,7 +123,7 @@ fn goodput_recovers_within_two_seconds_after_a_relay_restart() {
     assert!(second(4.0) > 0.5 * before, "{}", second(4.0));
 }
 
-/// Row 8 of the goals for a link between relays.
+/// The blackout of the scenario `blackout`, on a link between relays.
 #[test]
 fn goodput_recovers_after_a_blackout_of_two_seconds_on_a_middle_link() {
     let run = hops(3, 0.05, 8);

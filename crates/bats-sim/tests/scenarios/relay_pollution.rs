@@ -1,7 +1,6 @@
-//! Row 30 of the goals, insider: pollution attack by a relay, whose link packets are valid. No
-//! polluted data are delivered (`Hops` compares each message). A session identifies and leaves the
-//! polluting path if it has another one. On a single path it tolerates a few polluted packets, or
-//! closes with a reason.
+//! Pollution attack by a relay, whose link packets are valid. No polluted data are delivered (`Hops`
+//! compares each message). A session identifies and leaves the polluting path if it has another one.
+//! On a single path it tolerates a few polluted packets, or closes with a reason.
 
 use std::cell::Cell as Counter;
 use std::rc::Rc;

@@ -287,8 +287,8 @@ tests:
     let steady = figure(&result, "brtp", "iperf", "steady_mbps");
     let expected = steady / (44.0 / 3.0 * 1472.0 / 1514.0);
     assert!((efficiency / expected - 1.0).abs() < 1e-6, "{efficiency} {expected}");
-    // A controller that adapted would get 0.2 of the rate before. `bbr` falls to 0.018: packets that wait
-    // when the rate falls take the new rate, and it takes their delay for more (docs/state.md).
+    // A controller that adapted would get 0.2 of the former rate. `bbr` falls to 0.018: the queue that
+    // forms when the rate falls drains at the new rate, and `bbr` misreads its delay (docs/state.md).
     assert!(during < 0.3 * before && during > 0.01 * before, "{before} {during}");
     let fairness = result["cases"][1]["measurements"][0]["figures"]["fairness"].as_f64().unwrap();
     assert!(fairness > 0.7 && fairness <= 1.0, "{fairness}");

@@ -46,8 +46,8 @@ impl MinRtt {
 
     /// UpdateMinRTT.
     ///
-    /// With `refresh`, a round trip within a sixteenth of the minimum puts ProbeRTT off: the queue is
-    /// known to be empty.
+    /// With `refresh`, a round trip within a sixteenth of the minimum postpones ProbeRTT: the queue
+    /// is known to be empty.
     pub(super) fn update(&mut self, now: Timestamp, rtt: Duration, refresh: bool) {
         let is_first = !core::mem::replace(&mut self.has_sample, true);
         self.is_expired = !is_first && now > self.probe_min_stamp + PROBE_RTT_INTERVAL;

@@ -15,7 +15,7 @@ pub(super) struct Recovery {
     unconfirmed: u64,
     /// Ranges of consecutive packets lost in this round.
     pub(super) ranges_in_round: u32,
-    /// CE marks were answered in this round.
+    /// Whether CE marks of this round were handled.
     pub(super) has_marks: bool,
     pub(super) undo_state: Option<State>,
     undo_bw_shortterm: u64,
@@ -44,7 +44,8 @@ impl Recovery {
         self.since.is_some()
     }
 
-    /// A packet sent at `sent_at` was acknowledged; true if that ends the episode.
+    /// Handles the acknowledgement of a packet sent at `sent_at`. Returns whether it ends the
+    /// episode.
     pub(super) fn on_ack(&mut self, sent_at: Timestamp) -> bool {
         let is_over = self.since.is_some_and(|since| sent_at > since);
         if is_over {
@@ -53,7 +54,8 @@ impl Recovery {
         is_over
     }
 
-    /// Packets declared lost arrived after all; true if no loss of the episode is left.
+    /// Handles the arrival of packets that had been declared lost. Returns whether no loss of the
+    /// episode remains.
     pub(super) fn on_spurious(&mut self, packets: u64) -> bool {
         let had_losses = self.unconfirmed > 0;
         self.unconfirmed = self.unconfirmed.saturating_sub(packets);
@@ -74,7 +76,7 @@ impl Bbr3 {
         self.recovery.ranges_in_round += u32::from(!packet.continues_run);
     }
 
-    /// OnEnterRTO: nothing is in flight any more, and one packet may leave.
+    /// OnEnterRTO: nothing is in flight, and one packet may be sent.
     pub(super) fn on_enter_rto(&mut self, now: Timestamp) {
         self.save_cwnd();
         self.save_state_upon_loss();

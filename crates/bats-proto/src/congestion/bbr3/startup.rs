@@ -40,7 +40,7 @@ impl Bbr3 {
         }
     }
 
-    /// Ends Startup at the level of in-flight data that the network delivered.
+    /// Ends Startup with the inflight that the network delivered.
     pub(super) fn exit_startup_on_congestion(&mut self, _rs: &RateSample) {
         self.recovery.undo_state = Some(State::Startup);
         self.full_pipe.is_reached = true;

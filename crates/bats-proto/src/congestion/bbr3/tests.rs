@@ -1,4 +1,4 @@
-//! The test cases of draft-ietf-ccwg-bbr-06 appendix A, over a path without a protocol.
+//! The test cases of draft-ietf-ccwg-bbr-06 appendix A, over a simulated path without a protocol.
 
 use super::constants::{DOWN_PACING_GAIN, DRAIN_PACING_GAIN, PROBE_RTT_CWND_GAIN};
 use super::*;
@@ -90,7 +90,7 @@ fn a6_up_ends_on_loss_when_app_limited() {
     path.app_rate = Some(path.rate / 2.0);
     path.is_lost = |number| number % 8 == 0;
     run_past(&mut path, UP);
-    // So little is in flight that DOWN ends with the acknowledgement that begins it.
+    // Inflight is so small that the acknowledgement that begins DOWN also ends it.
     assert!(matches!(path.controller.state, DOWN | CRUISE));
     assert!(path.controller.probe_bw.prev_probe_too_high);
 }
@@ -120,10 +120,10 @@ fn a8_down_ends_when_inflight_leaves_headroom() {
 fn a9_down_ends_when_it_is_time_to_probe() {
     let mut path = path();
     run_to(&mut path, UP);
-    // A new minimum puts ProbeRTT off.
+    // A new minimum postpones ProbeRTT.
     path.one_way -= MS / 10;
     run_to(&mut path, DOWN);
-    // The path gets longer: more than the estimated BDP stays in flight.
+    // The path becomes longer: more than the estimated BDP stays in flight.
     path.one_way += 15 * MS;
     let start = path.now;
     run_past(&mut path, DOWN);
@@ -135,7 +135,7 @@ fn a9_down_ends_when_it_is_time_to_probe() {
 #[test]
 fn a10_probe_rtt_is_entered_after_five_seconds_and_left() {
     let mut path = path();
-    // A competing queue keeps the minimum from being seen again.
+    // A competing flow's queue hides the minimum RTT.
     path.run(SECOND);
     path.one_way = 22 * MS;
     run_to(&mut path, State::ProbeRtt);
@@ -197,7 +197,7 @@ fn a15_ten_times_the_bandwidth_is_found() {
     path.rate *= 10.0;
     path.buffer *= 10.0;
     let found = |path: &Path<Bbr3>| path.controller.max_bw.get() as f64 > 0.9 * path.rate;
-    // Each probe finds a quarter and more; twelve probes of three seconds are plenty.
+    // Each probe finds at least a quarter more; twelve probes of three seconds suffice.
     assert!(path.run_until(40 * SECOND, found), "{}", path.controller.max_bw.get());
 }
 
@@ -231,7 +231,7 @@ fn a18_spurious_losses_are_undone() {
     let mut path = path();
     run_to(&mut path, UP);
     let (cwnd, longterm) = (path.controller.cwnd, path.controller.bounds.inflight_longterm);
-    // A run of packets is overtaken and arrives 15 ms late.
+    // Packets are overtaken and arrive 15 ms late.
     path.extra_delay = |number| if number % 50 < 20 { 15 * MS } else { Duration::ZERO };
     assert!(path.run_until(SECOND, |path| path.controller.state == DOWN), "no response");
     path.extra_delay = |_| Duration::ZERO;

@@ -2,21 +2,21 @@
 
 use std::collections::VecDeque;
 
-/// The largest value of the last `window` ticks. Values that a later, larger one makes irrelevant
-/// are dropped, so that the filter holds at most one entry per tick of the window.
+/// The largest value of the last `window` ticks. It drops values that a later, larger value
+/// supersedes, so it holds at most one entry per tick of the window.
 #[derive(Debug, Default)]
 pub(super) struct WindowedMax {
     entries: VecDeque<(u64, u64)>,
 }
 
 impl WindowedMax {
-    /// Adds `value` at tick `time` and forgets what is older than `window` ticks.
+    /// Adds `value` at tick `time` and drops values older than `window` ticks.
     pub(super) fn update(&mut self, value: u64, time: u64, window: u64) -> u64 {
         while self.entries.back().is_some_and(|&(_, last)| last <= value) {
             self.entries.pop_back();
         }
         match self.entries.back() {
-            // Of one tick only the largest counts.
+            // Keeps only the largest value of a tick.
             Some(&(at, _)) if at == time => {}
             _ => self.entries.push_back((time, value)),
         }
@@ -28,7 +28,7 @@ impl WindowedMax {
         self.max()
     }
 
-    /// The largest value in the window; 0 before the first.
+    /// The largest value in the window; 0 if there is none.
     pub(super) fn max(&self) -> u64 {
         self.entries.front().map_or(0, |&(_, value)| value)
     }

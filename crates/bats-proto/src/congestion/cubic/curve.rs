@@ -1,34 +1,36 @@
-//! The window of CUBIC between two losses (RFC 9438), in packets and seconds.
+//! The congestion window of CUBIC between two losses (RFC 9438), in packets and seconds.
 
-/// `C`: how steep the curve is, packets per second cubed (4.1.2).
+/// `C`: steepness of the curve in packets per second cubed (section 4.1.2).
 const STEEPNESS: f64 = 0.4;
-/// `beta_cubic`: what a loss leaves of the window (4.6).
+/// `beta_cubic`: fraction of the window that remains after a loss (section 4.6).
 pub(super) const BETA: f64 = 0.7;
-/// Growth per round trip at most, as a share of the window (4.2).
+/// Maximum growth per round trip as a fraction of the window (section 4.2).
 const MAX_GROWTH: f64 = 1.5;
 
 /// One epoch of congestion avoidance.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Curve {
-    /// `W_max`: where the curve is flat.
+    /// `W_max`: the window at the plateau of the curve.
     w_max: f64,
-    /// `K`: when it gets there, in seconds from the epoch's beginning.
+    /// `K`: time from the start of the epoch to the plateau, in seconds.
     k: f64,
     /// `cwnd_prior`: the window before the last loss.
     prior: f64,
-    /// `W_est`: what Reno would have by now.
+    /// `W_est`: the window that Reno would have.
     estimate: f64,
 }
 
 impl Curve {
-    /// After a loss at the window `prior`; `last_max` is the `W_max` before it. A flow that did not
-    /// reach its previous `W_max` again yields bandwidth (fast convergence, RFC 9438 section 4.7).
+    /// Starts an epoch after a loss at the window `prior`; `last_max` is the previous `W_max`. A
+    /// flow that did not reach `W_max` again releases bandwidth (fast convergence, RFC 9438 section
+    /// 4.7).
     pub(super) fn after_loss(prior: f64, last_max: f64) -> Self {
         let w_max = if prior < last_max { prior * (1.0 + BETA) / 2.0 } else { prior };
         Self::from(prior * BETA, w_max, prior)
     }
 
-    /// From slow start, which no loss has ended: the curve begins where it is flat (4.10).
+    /// Starts an epoch after slow start without a loss: the curve begins at its plateau (section
+    /// 4.10).
     pub(super) fn from_slow_start(window: f64) -> Self {
         Self::from(window, window, window)
     }
@@ -49,7 +51,8 @@ impl Curve {
 
     /// The window after `acked` packets at time `t` of the epoch.
     pub(super) fn grow(&mut self, window: f64, t: f64, rtt: f64, acked: f64) -> f64 {
-        // Reno's slope for the same mean window at this beta; its own once it is where it was (4.3).
+        // Reno's slope for the same mean window at this beta, and Reno's own slope once it has
+        // reached the former window (section 4.3).
         let alpha =
             if self.estimate < self.prior { 3.0 * (1.0 - BETA) / (1.0 + BETA) } else { 1.0 };
         self.estimate += alpha * acked / window.max(1.0);
@@ -80,14 +83,14 @@ mod tests {
         assert!((Curve::after_loss(1_000.0, 1_000.0).w_max() - 1_000.0).abs() < 1e-9);
     }
 
-    /// The window follows `W_cubic` where that is above Reno's.
+    /// The window follows `W_cubic` where that is above Reno's window.
     #[test]
     fn the_window_follows_the_curve_and_is_back_after_k() {
         let (rtt, mut curve) = (0.1, Curve::after_loss(1_000.0, 0.0));
         let (mut window, mut t) = (700.0, 0.0);
         let k = (1_000.0_f64 * 0.3 / 0.4).cbrt();
         while t < k {
-            // Fifty acknowledgements a round trip.
+            // Fifty acknowledgements per round trip.
             for _ in 0..50 {
                 window = curve.grow(window, t, rtt, window / 50.0);
                 t += rtt / 50.0;
@@ -97,7 +100,7 @@ mod tests {
         assert!((window / 1_000.0 - 1.0).abs() < 0.02, "{window}");
     }
 
-    /// On short paths Reno is faster, and CUBIC no slower than that: alpha per round trip.
+    /// On short paths Reno grows faster, and CUBIC grows at least as fast: alpha per round trip.
     #[test]
     fn on_short_paths_it_is_reno() {
         let (rtt, mut curve) = (0.001, Curve::after_loss(20.0, 0.0));

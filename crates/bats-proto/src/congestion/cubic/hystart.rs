@@ -1,31 +1,31 @@
-//! When slow start ends before it overflows the queue: HyStart++ (RFC 9406).
+//! HyStart++ (RFC 9406): ends slow start before it overflows the queue.
 
 use core::time::Duration;
 
 /// `MIN_RTT_THRESH`, `MAX_RTT_THRESH`: growth of the RTT that indicates a queue.
 const MIN_THRESHOLD: Duration = Duration::from_millis(4);
 const MAX_THRESHOLD: Duration = Duration::from_millis(16);
-/// `MIN_RTT_DIVISOR`: the same as a share of the round trip.
+/// `MIN_RTT_DIVISOR`: the same growth as a fraction of the RTT.
 const THRESHOLD_SHARE: u32 = 8;
-/// `N_RTT_SAMPLE`: samples that a round needs.
+/// `N_RTT_SAMPLE`: number of samples required per round.
 const SAMPLES: u32 = 8;
-/// `CSS_GROWTH_DIVISOR`: how much slower conservative slow start is.
+/// `CSS_GROWTH_DIVISOR`: factor by which conservative slow start grows more slowly.
 const CONSERVATIVE_DIVISOR: f64 = 4.0;
-/// `CSS_ROUNDS`: how long it lasts.
+/// `CSS_ROUNDS`: number of rounds of conservative slow start.
 const CONSERVATIVE_ROUNDS: u32 = 5;
 
-/// The round trips of slow start.
+/// RTT samples of slow start.
 #[derive(Debug, Default)]
 pub(super) struct HyStart {
     last: Option<Duration>,
     current: Option<Duration>,
     samples: u32,
-    /// In conservative slow start: the round trip that began it, and the rounds since.
+    /// In conservative slow start: the RTT at its start, and the number of rounds since.
     conservative: Option<(Duration, u32)>,
 }
 
 impl HyStart {
-    /// A round trip was measured.
+    /// Takes an RTT sample.
     pub(super) fn on_sample(&mut self, rtt: Duration) {
         let least = self.current.map_or(rtt, |current| current.min(rtt));
         self.current = Some(least);
@@ -34,7 +34,7 @@ impl HyStart {
             return;
         }
         match (self.conservative, self.last) {
-            // The queue is gone: it was none of ours.
+            // The RTT has fallen again: another flow caused the queue.
             (Some((baseline, _)), _) if least < baseline => self.conservative = None,
             (None, Some(last)) => {
                 let threshold = (last / THRESHOLD_SHARE).clamp(MIN_THRESHOLD, MAX_THRESHOLD);
@@ -46,7 +46,7 @@ impl HyStart {
         }
     }
 
-    /// A round is over; true if slow start is, too.
+    /// Handles the end of a round. Returns whether slow start ends.
     pub(super) fn on_round(&mut self) -> bool {
         self.last = self.current.take();
         self.samples = 0;
@@ -55,7 +55,7 @@ impl HyStart {
         *rounds > CONSERVATIVE_ROUNDS
     }
 
-    /// Growth of the window for each byte acknowledged.
+    /// Growth of the window per byte acknowledged.
     pub(super) fn growth(&self) -> f64 {
         if self.conservative.is_some() { 1.0 / CONSERVATIVE_DIVISOR } else { 1.0 }
     }

@@ -18,15 +18,15 @@ use super::{AckSample, Controller};
 use curve::{BETA, Curve};
 use hystart::HyStart;
 
-/// Packets of the first window (RFC 9002, 7.2), and of the least one.
+/// Initial window and minimum window in packets (RFC 9002 section 7.2).
 const INITIAL_PACKETS: f64 = 10.0;
 const LEAST_PACKETS: f64 = 2.0;
-/// The window is sent within this share of a round trip (RFC 9002, 7.7), in slow start twice as
-/// fast as it was acknowledged.
+/// Pacing: the window is sent within this fraction of a round trip (RFC 9002 section 7.7); in slow
+/// start twice as fast as it was acknowledged.
 const PACE: f64 = 1.25;
 const START_PACE: f64 = 2.0;
-/// Probe time-outs in a row, three of the first one's lengths in all: persistent congestion
-/// (RFC 9002, 7.6).
+/// Consecutive probe timeouts that indicate persistent congestion; together they last three times
+/// as long as the first one (RFC 9002 section 7.6).
 const PERSISTENT: u32 = 2;
 
 #[derive(Debug)]
@@ -34,18 +34,18 @@ pub(super) struct Cubic {
     packet: f64,
     /// Congestion window in packets.
     window: f64,
-    /// Slow start ends at this window.
+    /// Slow start threshold in packets.
     threshold: f64,
     start: HyStart,
     epoch: Option<(Timestamp, Curve)>,
     last_max: f64,
-    /// Packets sent until then belong to a loss that was answered.
+    /// Losses of packets sent before this time belong to a recovery period that has begun already.
     recovery: Option<Timestamp>,
     sent: u64,
     round_end: u64,
     rtt: Duration,
     queue: Duration,
-    /// When the last acknowledgement came, and whether the window was in use.
+    /// Time of the last acknowledgement, and whether the window was fully used then.
     last_ack: Timestamp,
 }
 
@@ -71,7 +71,8 @@ impl Cubic {
         self.window < self.threshold
     }
 
-    /// Packets sent at `sent_at` were lost or marked: one answer for all that is in flight.
+    /// Handles the loss or marking of packets sent at `sent_at`: at most one reduction per window
+    /// in flight.
     fn on_congestion(&mut self, now: Timestamp, sent_at: Timestamp) {
         if self.recovery.is_some_and(|since| sent_at <= since) {
             return;
@@ -87,7 +88,7 @@ impl Cubic {
     fn grow(&mut self, sample: &AckSample) {
         let acked = sample.acked_bytes as f64 / self.packet;
         if sample.app_limited {
-            // A window that is not used says nothing, and time without use does not count.
+            // A window that is not fully used does not grow, and time without use does not count.
             if let Some((since, _)) = &mut self.epoch {
                 *since += sample.now - self.last_ack;
             }
@@ -186,7 +187,7 @@ mod tests {
         assert_eq!(cubic.window(), 20 * 1_200);
         cubic.on_ack(&testing::ack(at(200), at(101), 0, 3));
         assert_eq!(cubic.window(), 14 * 1_200);
-        // Sent before the first was known.
+        // Sent before the first loss was detected.
         cubic.on_ack(&testing::ack(at(210), at(199), 0, 3));
         assert_eq!(cubic.window(), 14 * 1_200);
         cubic.on_ack(&testing::ack(at(310), at(205), 0, 3));

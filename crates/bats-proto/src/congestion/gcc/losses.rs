@@ -1,6 +1,5 @@
-//! Loss-based control (draft-ietf-rmcat-gcc-02, 6) that knows of coding: what the path loses by
-//! itself is repaired and no reason to send less. What counts is the excess over the least loss of
-//! late.
+//! Loss-based control (draft-ietf-rmcat-gcc-02 section 6), adapted to coding: repairs cover the
+//! random loss of the path, so only loss above the recent minimum counts.
 
 use core::time::Duration;
 
@@ -8,29 +7,30 @@ use bats_types::Timestamp;
 
 use crate::congestion::AckSample;
 
-/// Loss is looked at in steps of this length, and of so many packets.
+/// Minimum length of a measurement interval, and minimum number of packets in it.
 const INTERVAL: Duration = Duration::from_millis(100);
 const PACKETS: u64 = 50;
-/// Half of the time for which the least loss is believed.
+/// Half of the time for which a minimum of the loss is valid.
 const MEMORY: Duration = Duration::from_secs(5);
-/// Excess from which less is sent: 10 % as in the draft, and three standard deviations.
+/// Excess loss above which the rate is reduced: 10 % as in the draft, and three standard
+/// deviations.
 const EXCESS: f64 = 0.1;
-/// What half of the excess takes (6, the draft's factor).
+/// Fraction of the excess loss by which the rate is reduced (section 6: the draft's factor).
 const SHARE: f64 = 0.5;
 
-/// Losses by interval.
+/// Loss per interval.
 #[derive(Debug, Default)]
 pub(super) struct Losses {
     lost: u64,
     acked: u64,
     since: Timestamp,
-    /// The least loss of the current and of the last half of the memory.
+    /// Minimum loss of the current and of the previous half of the validity time.
     least: Option<(f64, f64)>,
     least_since: Timestamp,
 }
 
 impl Losses {
-    /// What is left of the rate; `None` while there is nothing to say.
+    /// Factor for the rate after a loss; `None` if there is nothing to decide.
     pub(super) fn on_ack(&mut self, sample: &AckSample) -> Option<f64> {
         self.lost += sample.lost_packets;
         self.acked += sample.acked_packets;
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
     use crate::congestion::testing;
 
-    /// A hundred packets every 100 ms with these losses; the cuts.
+    /// Runs a hundred packets per 100 ms with these losses; returns the reductions.
     fn cuts(losses: impl IntoIterator<Item = u64>) -> Vec<f64> {
         let mut state = Losses::default();
         let steps = losses.into_iter().zip(1_u64..);

@@ -20,35 +20,36 @@ use super::{AckSample, Controller};
 use losses::Losses;
 use trend::{Trend, Usage};
 
-/// Packets of the first flight, in a round trip, and the least rate in packets a second.
+/// Packets of the first flight, sent in one round trip, and minimum rate in packets per second.
 const INITIAL_PACKETS: f64 = 10.0;
 const LEAST_PACKETS: f64 = 10.0;
-/// What a decrease leaves of what arrives (5.5).
+/// Factor for the arrival rate at a decrease (section 5.5).
 const BETA: f64 = 0.85;
-/// Growth a second far from the last decrease (5.5), and a round trip in start-up.
+/// Growth per second far from the last decrease (section 5.5), and per round trip in start-up.
 const GROWTH: f64 = 1.08;
 const START_GROWTH: f64 = 1.5;
-/// The rate is at most this multiple of what arrives (5.5), in start-up twice that.
+/// Maximum rate as a multiple of the arrival rate (section 5.5); twice that in start-up.
 const MOST_ARRIVALS: f64 = 1.5;
-/// Standard deviations of the last decreases within which growth is slow (5.5).
+/// Growth is slow within this many standard deviations of the rates at the last decreases (section
+/// 5.5).
 const NEAR: f64 = 3.0;
-/// Share of the newest value in the mean of rates at decreases.
+/// Weight of the newest value in the mean of the rates at decreases.
 const NEAR_SHARE: f64 = 0.05;
-/// Response time beyond a round trip (5.5).
+/// Response time in addition to a round trip (section 5.5).
 const RESPONSE: Duration = Duration::from_millis(100);
-/// Over what time arrivals are measured, and with how many acknowledgements.
+/// Time and number of acknowledgements over which the arrival rate is measured.
 const ARRIVALS: Duration = Duration::from_millis(250);
 const LEAST_ARRIVALS: usize = 6;
 const MOST_HISTORY: usize = 512;
-/// A queue that stands for this long counts as standing.
+/// Time after which a queue counts as standing.
 const STANDING: Duration = Duration::from_millis(60);
-/// In start-up a shorter time does: a quarter of a round trip, at least this.
+/// In start-up a shorter time applies: a quarter of a round trip, at least this.
 const LEAST_STANDING: Duration = Duration::from_millis(4);
 /// Delay of a standing queue above which it counts as over-use: without competing flows, and the
 /// maximum with them.
 const TARGET: Duration = Duration::from_millis(10);
 const MOST_TARGET: Duration = Duration::from_millis(200);
-/// Decreases in a row after which a standing queue is attributed to competing flows.
+/// Number of consecutive decreases after which a standing queue is attributed to competing flows.
 const MAX_FUTILE_DECREASES: u32 = 6;
 /// How long a minimum of the delay is valid, in two halves.
 const MEMORY: Duration = Duration::from_secs(15);
@@ -72,15 +73,16 @@ struct Arrival {
 pub(super) struct Gcc {
     state: State,
     packet: f64,
-    /// Bytes a second.
+    /// In bytes per second.
     rate: f64,
     trend: Trend,
     losses: Losses,
     arrivals: VecDeque<Arrival>,
-    /// Least difference of the clocks and delay, current and last half, in nanoseconds.
+    /// Minimum of clock difference plus delay in the current and in the previous half, in
+    /// nanoseconds.
     least: Option<(i64, i64)>,
     least_since: Timestamp,
-    /// Mean and variance of what arrived at decreases.
+    /// Mean and variance of the arrival rates at decreases.
     capacity: Option<(f64, f64)>,
     target: Duration,
     /// Decreases in a row that did not remove a standing queue.
@@ -142,10 +144,10 @@ impl Gcc {
         });
     }
 
-    /// Bytes a second that passed the receiver, lost ones included.
+    /// Bytes per second that passed the receiver, including lost ones.
     fn arriving(&self) -> Option<f64> {
         let newest = self.arrivals.back()?;
-        // What arrives grows by the moment in start-up.
+        // In start-up the arrival rate grows continuously.
         let span = match self.state {
             State::Startup => self.rtt / 4,
             _ => ARRIVALS.min(self.rtt * 4),
@@ -160,7 +162,7 @@ impl Gcc {
         (seconds > 1e-3).then(|| bytes / seconds)
     }
 
-    /// The minimum recent queueing delay, if there were enough acknowledgements.
+    /// Minimum recent queueing delay, if there were enough acknowledgements.
     fn standing(&self) -> Option<Duration> {
         let newest = self.arrivals.back()?;
         let span = match self.state {
@@ -174,7 +176,7 @@ impl Gcc {
         (count >= 3).then_some(least)
     }
 
-    /// A queue stands, and a decrease had time to show.
+    /// Whether there is a standing queue, although the last decrease has had time to take effect.
     fn is_standing(&self, now: Timestamp) -> bool {
         now - self.decreased > self.rtt + STANDING
             && self.standing().is_some_and(|queue| queue > self.target)
@@ -209,7 +211,7 @@ impl Gcc {
         } else {
             (MOST_ARRIVALS, self.rate * GROWTH.powf(elapsed.min(1.0)))
         };
-        // A rate that is not used is not proven; one that was is kept.
+        // A rate that is not used is not proven; a rate that was used is kept.
         self.rate = grown.min((most * arriving).max(self.rate));
     }
 
@@ -232,7 +234,7 @@ impl Gcc {
             return;
         }
         match (usage, self.state) {
-            // The queue empties: wait for that.
+            // The queue drains: wait for that.
             (Usage::Under | Usage::Over, State::Startup) => {}
             (Usage::Under, _) => self.state = State::Hold,
             (Usage::Over, _) => {}

@@ -1,44 +1,45 @@
-//! Does the queue grow? The trend of the delay, against a threshold that adapts (draft-ietf-rmcat-
-//! gcc-02, 5; the trend is a line through the last groups as in the later implementations, not the
-//! draft's Kalman filter).
+//! Over-use detection: the trend of the delay, compared with an adaptive threshold
+//! (draft-ietf-rmcat-gcc-02 section 5). The trend is a line through the last groups, as in later
+//! implementations, instead of the draft's Kalman filter.
 
 use core::time::Duration;
 use std::collections::VecDeque;
 
 use bats_types::Timestamp;
 
-/// Packets sent within this time are one group (5.2).
+/// Packets sent within this time form a group (section 5.2).
 const GROUP: Duration = Duration::from_millis(5);
-/// Groups that the line goes through.
+/// Number of groups for the line.
 const GROUPS: usize = 20;
-/// Share of the last value in the smoothed delay.
+/// Weight of the newest value in the smoothed delay.
 const SMOOTHING: f64 = 0.9;
-/// The slope, which has no unit, times this and the number of groups, at most `MOST_GROUPS`, is
+/// Factor for the slope. The slope times this times the number of groups (at most `MOST_GROUPS`) is
 /// compared with the threshold in milliseconds.
 const GAIN: f64 = 4.0;
 const MOST_GROUPS: u32 = 60;
-/// `del_var_th(0)`, and its bounds, in milliseconds (5.4).
+/// `del_var_th(0)` and its bounds, in milliseconds (section 5.4).
 const FIRST_THRESHOLD: f64 = 12.5;
 const LEAST_THRESHOLD: f64 = 6.0;
 const MOST_THRESHOLD: f64 = 600.0;
-/// `K_u`, `K_d`: how fast the threshold rises to a trend above it and falls to one below, a
-/// millisecond.
+/// `K_u` and `K_d`: rates per millisecond at which the threshold rises to a trend above it and
+/// falls to one below it.
 const RISE: f64 = 0.01;
 const FALL: f64 = 0.000_18;
-/// A trend this far above the threshold is a leap, not a reason to adapt, in milliseconds.
+/// A trend this far above the threshold, in milliseconds, is a jump, to which the threshold does
+/// not adapt.
 const LEAP: f64 = 15.0;
-/// Longest time between two adaptations that counts, in milliseconds.
+/// Maximum time between two adaptations that counts, in milliseconds.
 const MOST_STEP: f64 = 100.0;
-/// `overuse_time_th`: for how long the trend must be above.
+/// `overuse_time_th`: time for which the trend must exceed the threshold.
 const OVERUSE: Duration = Duration::from_millis(10);
 
-/// What the detector says of the link.
+/// Result of the detector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Usage {
     Normal,
     /// The queue grows.
     Over,
-    /// The queue becomes shorter.
+    /// The queue shrinks.
     Under,
 }
 
@@ -49,13 +50,13 @@ struct Group {
     arrived: Timestamp,
 }
 
-/// Arrival filter and detector.
+/// Arrival-time filter and detector.
 #[derive(Debug)]
 pub(super) struct Trend {
     group: Option<Group>,
     last: Option<Group>,
     began: Option<Timestamp>,
-    /// (time of arrival, smoothed delay), both in milliseconds.
+    /// (arrival time, smoothed delay), both in milliseconds.
     points: VecDeque<(f64, f64)>,
     groups: u32,
     delay: f64,
@@ -96,7 +97,8 @@ fn millis(later: Timestamp, earlier: Timestamp) -> f64 {
 }
 
 impl Trend {
-    /// A packet sent at `sent` arrived at `arrived` on the receiver's clock; `now` is the sender's.
+    /// Records a packet sent at `sent` that arrived at `arrived` by the receiver's clock; `now` is
+    /// the sender's time.
     pub(super) fn on_packet(
         &mut self,
         now: Timestamp,
@@ -167,8 +169,8 @@ impl Trend {
         self.adapt(now, value.abs());
     }
 
-    /// The threshold follows the trend, up faster than down: competing with flows that fill the
-    /// queue, one that does not adapt starves.
+    /// The threshold follows the trend, upwards faster than downwards: otherwise the flow would
+    /// starve next to flows that fill the queue.
     fn adapt(&mut self, now: Timestamp, value: f64) {
         let step = self.adapted.replace(now).map_or(0.0, |at| millis(now, at).min(MOST_STEP));
         if value > self.threshold + LEAP {
@@ -184,7 +186,8 @@ impl Trend {
 mod tests {
     use super::*;
 
-    /// Packets every 5 ms with the delay that `delay` gives, in microseconds; what was said.
+    /// Runs packets every 5 ms with the delay that `delay` gives, in microseconds. Returns the
+    /// results of the detector.
     fn run(delay: impl Fn(u64) -> u64, packets: u64) -> (Trend, Vec<Usage>) {
         let mut trend = Trend::default();
         let said = (0..packets)
@@ -199,7 +202,7 @@ mod tests {
 
     #[test]
     fn the_slope_is_that_of_the_delay() {
-        // 0.5 ms in 5 ms of sending, so in 5.5 ms of arriving.
+        // 0.5 ms of delay per 5 ms of sending, which is 5.5 ms of arrivals.
         let (trend, _) = run(|i| i * 500, 200);
         assert!((trend.slope().expect("points") - 0.5 / 5.5).abs() < 1e-6);
     }
@@ -212,7 +215,7 @@ mod tests {
         assert!(run(|_| 80_000, 100).1.iter().all(|&usage| usage == Usage::Normal));
     }
 
-    /// Jitter that a fresh threshold takes for growth now and then is learnt.
+    /// A new threshold takes jitter for growth at times; it adapts.
     #[test]
     fn the_threshold_adapts_to_what_comes_again_and_again() {
         let wave = |i: u64| ((i as f64 / 12.0).sin() * 9_000.0 + 9_000.0) as u64;

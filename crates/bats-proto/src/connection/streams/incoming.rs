@@ -322,7 +322,7 @@ impl Incoming {
         }
     }
 
-    /// ResidualStats loss and repair delay.
+    /// Residual loss and repair delay.
     pub(in crate::connection) fn residual(&self) -> ResidualStats {
         match self {
             Self::Reliable { .. } | Self::Rateless { .. } => ResidualStats::default(),

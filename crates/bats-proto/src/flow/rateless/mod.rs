@@ -17,7 +17,7 @@ use bats_code::rfc::{Field, InnerCode};
 /// M: number of packets of a batch.
 const BATCH: usize = 16;
 /// Maximum number of source packets of a block. Up to this size the recommended degrees are dense,
-/// and a block takes no more packets than K (`rfc9426.md`, section 15).
+/// and a block takes no more packets than K (docs/rfc9426.md).
 pub(super) const MAX_BLOCK: u32 = 512;
 /// Maximum number of blocks in flight.
 pub(super) const MAX_OPEN: u64 = 64;

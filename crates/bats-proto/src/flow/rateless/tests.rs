@@ -230,9 +230,8 @@ proptest! {
     }
 }
 
-/// Row 24 of the goals: with independent losses of 10 %, all receivers complete with at most a
-/// quarter more than k / (1 - p) packets, and their reports together take at most 2 % of the bytes
-/// sent.
+/// With independent losses of 10 %, all receivers complete with at most a quarter more than
+/// k / (1 - p) packets, and their reports together take at most 2 % of the bytes sent.
 #[test]
 fn thirty_two_receivers_complete_within_the_overhead_limit() {
     const FULL: usize = 1_408;

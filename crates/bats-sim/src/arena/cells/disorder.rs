@@ -1,4 +1,4 @@
-//! Reordering, delay spikes, and acknowledgements that are thinned or slow.
+//! Reordering, delay spikes, and thinned or delayed acknowledgements.
 
 use bats_netem::{AckThinning, DelaySchedule, Jitter};
 

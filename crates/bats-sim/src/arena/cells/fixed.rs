@@ -1,4 +1,4 @@
-//! Fixed rates: without loss, with independent loss, with loss in bursts and holes.
+//! Fixed rates: lossless, with independent loss, with bursts of loss, with holes.
 
 use bats_netem::{AlternateLoss, Fade, Holes, Loss, LteRate, RateSchedule};
 
@@ -84,7 +84,7 @@ pub(super) const LOSS: &[Entry] = &[
     },
 ];
 
-/// 30 Mbit/s and 40 ms with this loss in the direction of the data.
+/// 30 Mbit/s and 40 ms with this loss in the data direction.
 fn bursty(d: &mut super::Draw, loss: Loss) -> super::Cell {
     let mut hop = hop(d, 30.0, 20.0, 1.0);
     hop.up.loss = loss;

@@ -16,19 +16,19 @@ use bats_netem::{ETHERNET_OVERHEAD, IPV4_UDP_HEADERS, LinkConfig, Loss};
 use super::cell::{Cell, FlowSpec, Hop};
 use super::draw::Draw;
 
-/// A cell of the catalogue: its name, and what builds it.
+/// An entry of the catalogue: its name, and the function that builds the cell.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
     /// Group and number, such as `F1`.
     pub name: &'static str,
-    /// In a few words.
+    /// Description in a few words.
     pub title: &'static str,
     /// Builds the cell.
     pub build: fn(&mut Draw) -> Cell,
 }
 
 impl Entry {
-    /// The cell with the parameters that `draw` gives.
+    /// The cell with the parameters of `draw`.
     pub fn cell(&self, draw: &mut Draw) -> Cell {
         Cell { name: self.name.into(), title: self.title.into(), ..(self.build)(draw) }
     }
@@ -62,7 +62,7 @@ const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// The least queue: ten full packets.
+/// Minimum queue: ten full packets.
 const LEAST_QUEUE: usize = 10 * 1_538;
 
 /// Both directions of a link of `mbps` and `one_way_ms`, with a queue of `bdp` BDP.
@@ -80,14 +80,14 @@ fn hop(draw: &mut Draw, mbps: f64, one_way_ms: f64, bdp: f64) -> Hop {
     Hop { up: link.clone(), down: link }
 }
 
-/// The same with independent loss in both directions.
+/// The same link with independent loss in both directions.
 fn lossy(mut hop: Hop, loss: f64) -> Hop {
     hop.up.loss = Loss::Iid(loss);
     hop.down.loss = Loss::Iid(loss);
     hop
 }
 
-/// A cell of one hop and these flows: 10 s to settle, 30 s that count.
+/// A cell with one hop and these flows: 10 s of warm-up, 30 s of measurement.
 fn cell(hop: Hop, flows: Vec<FlowSpec>) -> Cell {
     Cell {
         name: String::new(),
@@ -105,7 +105,7 @@ fn alone(hop: Hop) -> Cell {
     cell(hop, vec![FlowSpec::subject()])
 }
 
-/// A shorter run, for links on which a second has many packets.
+/// Shortens a run on links with many packets per second.
 fn short(cell: Cell, warm_up: u64, measure: u64) -> Cell {
     Cell { warm_up: Duration::from_secs(warm_up), measure: Duration::from_secs(measure), ..cell }
 }

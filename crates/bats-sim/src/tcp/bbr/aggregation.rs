@@ -7,7 +7,7 @@ const ROUNDS: u32 = 5;
 const MAX_TIME: Duration = Duration::from_millis(100);
 const MAX_EPOCH: u64 = 1 << 20;
 
-/// Segments acknowledged beyond what the rate explains (Linux `bbr_update_ack_aggregation`).
+/// Segments acknowledged in excess of the rate (Linux `bbr_update_ack_aggregation`).
 #[derive(Debug, Default)]
 pub(super) struct Aggregation {
     extra: [u64; 2],
@@ -47,7 +47,7 @@ impl Aggregation {
         self.extra[self.index] = self.extra[self.index].max(extra);
     }
 
-    /// What the window is to have in addition.
+    /// Number of segments by which the window is raised.
     pub(super) fn window(&self, rate: f64) -> u64 {
         let limit = (rate * MAX_TIME.as_secs_f64()) as u64;
         self.extra[0].max(self.extra[1]).min(limit)

@@ -1,10 +1,11 @@
 use std::collections::VecDeque;
 
-/// The maximum of values over rounds. Exact where Linux's `minmax_running_max` keeps three samples.
+/// Windowed maximum over rounds. It is exact, where Linux's `minmax_running_max` keeps three
+/// samples.
 #[derive(Debug)]
 pub(super) struct MaxFilter {
     rounds: u64,
-    /// (round, value) with falling values: the first is the maximum.
+    /// (round, value) with decreasing values: the first one is the maximum.
     values: VecDeque<(u64, f64)>,
 }
 

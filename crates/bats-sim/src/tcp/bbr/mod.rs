@@ -1,7 +1,7 @@
-//! BBR version 1 as Linux has it (`tcp_bbr.c` of 6.x; Cardwell and others, "BBR: Congestion-Based
-//! Congestion Control", 2016): the maximum of the delivery rate over ten round trips, the minimum of
-//! the round-trip time over ten seconds, packet conservation in the first round of recovery, a window
-//! for aggregated acknowledgements, and the long-term rate of policers.
+//! BBR version 1 as in Linux (`tcp_bbr.c` of 6.x; Cardwell and others, "BBR: Congestion-Based
+//! Congestion Control", 2016): maximum of the delivery rate over ten round trips, minimum RTT over
+//! ten seconds, packet conservation in the first round of recovery, a larger window for aggregated
+//! acknowledgements, and the long-term rate of policers.
 
 mod aggregation;
 mod filter;
@@ -32,11 +32,11 @@ const FULL_GROWTH: f64 = 1.25;
 const FULL_ROUNDS: u32 = 3;
 /// `bbr_pacing_margin_percent`.
 const PACING_MARGIN: f64 = 0.99;
-/// `bbr_tso_segs_goal` at 2^-10 s of the pacing rate; the least, and its limit by rate
-/// (`bbr_min_tso_rate`); 0x7f at most.
+/// `bbr_tso_segs_goal` at 2^-10 s of the pacing rate; its minimum and the rate limit for it
+/// (`bbr_min_tso_rate`); at most 0x7f.
 const BURST: f64 = 1.0 / 1_024.0;
 const MIN_BURST_RATE: f64 = 1_200_000.0 / 8.0 / super::SEGMENT as f64;
-/// Round-trip time without a sample (`bbr_init_pacing_rate_from_rtt`).
+/// RTT assumed without a sample (`bbr_init_pacing_rate_from_rtt`).
 const INITIAL_RTT: f64 = 0.001;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,12 +82,12 @@ pub struct Bbr {
     conserves: bool,
     pace: f64,
     has_rtt: bool,
-    /// Segments delivered and lost in all, for the sampling of policers.
+    /// Total segments delivered and lost, for policer detection.
     totals: (u64, u64),
 }
 
 impl Bbr {
-    /// `seed` decides the phases in which ProbeBW begins.
+    /// `seed` determines the phases in which ProbeBW starts.
     pub fn new(seed: usize) -> Self {
         Self {
             state: State::Startup,
@@ -118,7 +118,7 @@ impl Bbr {
         }
     }
 
-    /// The maximum of the delivery rate, whatever a policer allows.
+    /// The maximum delivery rate, without the limit of a policer.
     fn max_rate(&self) -> f64 {
         self.rates.max().unwrap_or(0.0)
     }
@@ -226,7 +226,7 @@ impl Bbr {
         }
     }
 
-    /// Linux `bbr_reset_probe_bw_mode`: any phase but the one that drains.
+    /// Linux `bbr_reset_probe_bw_mode`: any phase except the one that drains.
     fn enter_probe_bandwidth(&mut self, now: Timestamp) {
         self.state = State::ProbeBandwidth;
         // SplitMix64.
@@ -323,7 +323,7 @@ impl Bbr {
         }
     }
 
-    /// Linux `bbr_set_cwnd_to_recover_or_restore`; true if that decides the window.
+    /// Linux `bbr_set_cwnd_to_recover_or_restore`; returns whether it sets the window.
     fn recover(&mut self, progress: &Progress) -> bool {
         self.window = self.window.saturating_sub(progress.lost).max(1);
         let state = match (progress.in_recovery, self.before) {

@@ -10,8 +10,8 @@ const MAX_RATIO: f64 = 1.0 / 8.0;
 const MAX_DIFFERENCE: f64 = 4_000.0 / 8.0 / crate::tcp::SEGMENT as f64;
 const MAX_ROUNDS: u32 = 48;
 
-/// Long-term sampling (Linux `bbr_lt_bw_sampling`): two intervals of equal rate with much loss show a
-/// token-bucket policer, whose rate then replaces the maximum.
+/// Long-term sampling (Linux `bbr_lt_bw_sampling`): two intervals with equal rate and high loss
+/// indicate a token-bucket policer, whose rate then replaces the maximum.
 #[derive(Debug, Default)]
 pub(super) struct LongTerm {
     rate: Option<f64>,
@@ -23,7 +23,7 @@ pub(super) struct LongTerm {
     lost: u64,
 }
 
-/// What an acknowledgement adds.
+/// Contribution of an acknowledgement.
 pub(super) struct Interval {
     pub(super) now: Timestamp,
     pub(super) delivered: u64,
@@ -31,12 +31,12 @@ pub(super) struct Interval {
     pub(super) lost: u64,
     pub(super) is_round: bool,
     pub(super) is_app_limited: bool,
-    /// The state is ProbeBW.
+    /// Whether the state is ProbeBW.
     pub(super) is_probing: bool,
 }
 
 impl LongTerm {
-    /// The policer's rate if one was found.
+    /// The rate of the policer, if one was detected.
     pub(super) fn rate(&self) -> Option<f64> {
         self.rate.filter(|_| self.is_used)
     }
@@ -53,7 +53,7 @@ impl LongTerm {
         self.lost = interval.lost_total;
     }
 
-    /// True if the policer's rate was used for long enough and probing is to begin again.
+    /// Whether the rate of the policer was used long enough, so that probing starts again.
     pub(super) fn on_ack(&mut self, interval: &Interval) -> bool {
         if self.is_used {
             if interval.is_probing && interval.is_round {
