@@ -10,6 +10,10 @@ use crate::packet::Body;
 pub(super) struct Packet {
     /// The flow's number.
     pub(super) flow: usize,
+    /// Whether it goes in the direction of the flow's data.
+    pub(super) is_data: bool,
+    /// How many hops of its route are behind it.
+    pub(super) position: usize,
     /// When its host sent it.
     pub(super) sent: Timestamp,
     /// What it carries.

@@ -40,6 +40,11 @@ pub(super) const FIXED: &[Entry] = &[
         title: "2 Mbit/s, 600 ms, 1 BDP",
         build: |d| alone(hop(d, 2.0, 300.0, 1.0)),
     },
+    Entry {
+        name: "F8",
+        title: "1 Gbit/s, 100 ms, the first 10 s",
+        build: |d| short(alone(hop(d, 1_000.0, 50.0, 1.0)), 5, 5),
+    },
 ];
 
 pub(super) const LOSS: &[Entry] = &[
