@@ -57,7 +57,9 @@ impl Algorithm {
     /// Why there is none, with the known names.
     pub fn parse(name: &str) -> Result<Self, String> {
         let controller = |inner: &str| {
-            inner.parse::<CongestionAlgorithm>().map_err(|error| format!("algorithm {name}: {error}"))
+            inner
+                .parse::<CongestionAlgorithm>()
+                .map_err(|error| format!("algorithm {name}: {error}"))
         };
         Ok(match name {
             "tcp/cubic" => Self::Cubic,
@@ -139,7 +141,13 @@ pub struct FlowSpec {
 impl FlowSpec {
     /// A bulk transfer of the subject from the beginning.
     pub fn subject() -> Self {
-        Self { who: Who::Subject, work: Work::Bulk, start: Duration::ZERO, end: None, reverse: false }
+        Self {
+            who: Who::Subject,
+            work: Work::Bulk,
+            start: Duration::ZERO,
+            end: None,
+            reverse: false,
+        }
     }
 
     /// A bulk transfer of `algorithm`.

@@ -39,7 +39,9 @@ fn write_page(out: &mut String, report: &Report) -> fmt::Result {
          seed and other figures. &#10003; all goals of the cell are met, &#10007; one is missed.</p>",
         report.cells.len(),
         report.seeds.len(),
-        report.held_out.map_or(String::new(), |seed| format!(", parameters redrawn by seed {seed}")),
+        report
+            .held_out
+            .map_or(String::new(), |seed| format!(", parameters redrawn by seed {seed}")),
     )?;
     write_groups(out, report)?;
     out.push_str(

@@ -129,7 +129,8 @@ mod tests {
     fn changes_count_from_their_time() {
         let mut cell = Cell::new(vec![hop(10, 0.0)], vec![FlowSpec::subject()]);
         // 10 s to settle and 30 s: 10 s at 10 Mbit/s, 10 s at 40, 10 s without anything.
-        let change = |at, link| Change { at: Duration::from_secs(at), hop: 0, reverse: false, link };
+        let change =
+            |at, link| Change { at: Duration::from_secs(at), hop: 0, reverse: false, link };
         cell.changes.push(change(20, hop(40, 0.0).up));
         cell.changes.push(change(30, LinkConfig { black_hole: true, ..hop(40, 0.0).up }));
         assert!((share(&cell) - 50.0 / 3.0).abs() < 0.05, "{}", share(&cell));

@@ -171,9 +171,8 @@ pub(super) fn report(plan: &Plan, jobs: &[Job], figures: Vec<Figures>) -> Report
 fn cell(plan: &Plan, contest: &Contest, runs: &[(Job, Figures)]) -> CellReport {
     // Which flows compete is the same with all seeds and parameters.
     let flows = contest.cell(&mut Draw::published(1)).flows;
-    let is_competing = |flow: &usize| {
-        matches!(flows[*flow].who, Who::Fixed(_)) && flows[*flow].work == Work::Bulk
-    };
+    let is_competing =
+        |flow: &usize| matches!(flows[*flow].who, Who::Fixed(_)) && flows[*flow].work == Work::Bulk;
     let competing: Vec<usize> = (0..flows.len()).filter(is_competing).collect();
     let reports: Vec<RunReport> = runs
         .iter()
@@ -285,7 +284,8 @@ fn relative(
         (count > 0).then(|| sum / f64::from(count))
     };
     let harm = |with: Option<&Figures>| {
-        let (with, alone) = (mean(with?, |f| &f.goodput_mbps)?, mean(absence?, |f| &f.goodput_mbps)?);
+        let (with, alone) =
+            (mean(with?, |f| &f.goodput_mbps)?, mean(absence?, |f| &f.goodput_mbps)?);
         ratio(alone - with, alone).map(|harm| harm.max(0.0))
     };
     let delay_harm = || {

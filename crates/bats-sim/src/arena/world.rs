@@ -330,9 +330,8 @@ impl<'a> World<'a> {
     fn sample(&mut self) -> Sample {
         let now = self.now;
         let queues = self.links[0].iter_mut().map(|link| link.queue_bytes(now)).collect();
-        let received = |(flow, ended): (&Option<Active>, &u64)| {
-            flow.as_ref().map_or(*ended, Active::received)
-        };
+        let received =
+            |(flow, ended): (&Option<Active>, &u64)| flow.as_ref().map_or(*ended, Active::received);
         Sample {
             time: now - self.start,
             received: self.flows.iter().zip(&self.ended).map(received).collect(),

@@ -59,7 +59,8 @@ pub(super) const RELAYS: &[Entry] = &[
         title: "relays, 3 unlike hops with bursts",
         build: |d| {
             let mut cell = relayed(d, [(60.0, 0.0), (30.0, 0.0), (40.0, 0.0)]);
-            let bursts = [Loss::bursts(0.05, 15.0), Loss::bursts(0.1, 8.0), Loss::bursts(0.02, 30.0)];
+            let bursts =
+                [Loss::bursts(0.05, 15.0), Loss::bursts(0.1, 8.0), Loss::bursts(0.02, 30.0)];
             for (place, loss) in cell.hops.iter_mut().zip(bursts) {
                 place.up.loss = loss;
             }

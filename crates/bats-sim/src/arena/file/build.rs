@@ -280,7 +280,10 @@ fn flows(given: &[FlowSpecification]) -> Result<Vec<FlowSpec>, String> {
 }
 
 /// The recorded rate that a schedule names.
-fn recorded(schedule: Option<&ScheduleSpec>, folder: &Path) -> Result<Option<RateSchedule>, String> {
+fn recorded(
+    schedule: Option<&ScheduleSpec>,
+    folder: &Path,
+) -> Result<Option<RateSchedule>, String> {
     let Some(name) = schedule.and_then(|schedule| schedule.trace.as_ref()) else { return Ok(None) };
     let text = super::read_bounded(&folder.join(name), super::MAX_TRACE_BYTES)
         .map_err(|error| format!("trace {name}: {error}"))?;
@@ -325,7 +328,8 @@ fn apply(link: &mut LinkConfig, spec: &LinkSpec, scale: f64, seed: u64) -> Resul
         link.delay_schedule = Some(DelaySchedule::Spikes { extra, length, period });
     }
     if let Some(policer) = spec.policer {
-        let (rate_bps, burst_bytes) = ((policer.rate.0.0 * scale) as u64, policer.bucket.0.0 as usize);
+        let (rate_bps, burst_bytes) =
+            ((policer.rate.0.0 * scale) as u64, policer.bucket.0.0 as usize);
         link.policer = Some(Policer { rate_bps, burst_bytes, per_flow: policer.per_flow });
     }
     if let Some(name) = spec.discipline {
@@ -377,10 +381,8 @@ fn apply_schedule(
         if steps.len() > MAX_STEPS {
             return Err(format!("a schedule has at most {MAX_STEPS} steps"));
         }
-        let steps: Vec<_> = steps
-            .iter()
-            .map(|step| (step.length.0, (step.rate.0.0 * scale) as u64))
-            .collect();
+        let steps: Vec<_> =
+            steps.iter().map(|step| (step.length.0, (step.rate.0.0 * scale) as u64)).collect();
         let schedule = RateSchedule::steps(&steps, !given.once);
         link.rate_schedule = Some(schedule.map_err(|error| error.to_string())?);
     }

@@ -97,7 +97,8 @@ pub fn parse(file: &str, text: &str, folder: &Path) -> Result<Vec<Contest>, File
 fn contest(cell: &Spanned<CellSpec>, folder: &Path) -> Result<Contest, String> {
     let spec = cell.value.clone();
     let name = spec.name.clone();
-    let built = build::Prepared::new(spec, folder).map_err(|text| format!("cell `{name}`: {text}"))?;
+    let built =
+        build::Prepared::new(spec, folder).map_err(|text| format!("cell `{name}`: {text}"))?;
     Ok(Contest {
         name,
         title: built.title(),

@@ -106,9 +106,9 @@ impl Quantity for Duration {
     fn read(text: &str) -> Option<Self> {
         let text = text.trim();
         let units = [("us", 1e-6), ("ms", 1e-3), ("s", 1.0)];
-        let seconds = units.iter().find_map(|(unit, factor)| {
-            Some(number(text.strip_suffix(unit)?)? * factor)
-        });
+        let seconds = units
+            .iter()
+            .find_map(|(unit, factor)| Some(number(text.strip_suffix(unit)?)? * factor));
         let seconds = seconds.or_else(|| number(text).filter(|number| *number == 0.0))?;
         (seconds <= MAX_SECONDS).then(|| Self::from_secs_f64(seconds))
     }
@@ -206,7 +206,8 @@ mod tests {
         assert_eq!(Loss::read("2%"), Some(Loss::Iid(0.02)));
         assert!((Loss::read("bursts:10%,15").unwrap().mean() - 0.1).abs() < 1e-9);
         assert_eq!(Loss::read("ge:1%,0%"), None);
-        for text in ["", "x", "-1", "-1%", "nan", "inf", "1e400", "k", "%", "bursts:", "é", "1bdpé"] {
+        for text in ["", "x", "-1", "-1%", "nan", "inf", "1e400", "k", "%", "bursts:", "é", "1bdpé"]
+        {
             assert!(Rate::read(text).is_none() && Queue::read(text).is_none(), "{text}");
             assert!(Loss::read(text).is_none() && Percent::read(text).is_none(), "{text}");
             assert!(<Duration as Quantity>::read(text).is_none(), "{text}");
