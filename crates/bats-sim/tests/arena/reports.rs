@@ -71,7 +71,7 @@ fn a_report_is_valid_by_the_schema_in_the_tree() {
 
 #[test]
 fn a_cell_is_judged_by_its_worst_seed() {
-    let mut plan = plan(&["P4"], 0);
+    let mut plan = plan(&["P5"], 0);
     let report = run(&plan);
     let efficiency = |seed: usize| report.cells[0].runs[seed].figures.efficiency;
     let (low, high) = (efficiency(0).min(efficiency(1)), efficiency(0).max(efficiency(1)));
