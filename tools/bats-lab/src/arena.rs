@@ -118,7 +118,7 @@ fn algorithm(
     if let Some(reason) = sim::unsupported_reason(case, network, protocol, tool) {
         return Err(reason);
     }
-    let ToolKind::Throughput { bitrate, .. } = tool.kind else {
+    let ToolKind::Throughput { bitrate, parallel, .. } = tool.kind else {
         return Err("the arena measures throughput".into());
     };
     let algorithm = of_protocol(protocol)?;
@@ -128,8 +128,14 @@ fn algorithm(
         );
     }
     match sim::recoding(case, network, protocol, tool) {
-        Some(true) if case.events.is_empty() || algorithm.is_judged() => Ok((algorithm, true)),
-        Some(false) => Err("in the arena relays recode or are routers".into()),
+        Some(true)
+            if matches!(algorithm, Algorithm::Brtp(_))
+                && parallel <= 1
+                && case.flows.is_empty() =>
+        {
+            Ok((algorithm, true))
+        }
+        Some(_) => Err("in the arena relays recode one flow of brtp, or are routers".into()),
         _ => Ok((algorithm, false)),
     }
 }

@@ -19,6 +19,9 @@ const CLASSES: [(f64, &str); 7] = [
     (f64::INFINITY, "a2"),
 ];
 
+/// A ratio of a run that a field shows.
+type Ratio = fn(&RunReport) -> Option<f64>;
+
 /// The page, complete in itself.
 pub fn page(report: &Report) -> String {
     let mut page = String::new();
@@ -141,7 +144,7 @@ fn write_field(out: &mut String, cell: &CellReport, name: &str) -> fmt::Result {
         None => "",
     };
     out.push_str("<td>");
-    let fields: [(&str, fn(&RunReport) -> Option<f64>); 2] = [
+    let fields: [(&str, Ratio); 2] = [
         ("peer", |run| run.relative.of_best_peer),
         ("optimum", |run| Some(run.figures.efficiency)),
     ];
