@@ -24,6 +24,8 @@ pub(crate) enum Command {
     Run(RunOptions),
     /// Check a test file and print what it would run
     Check(CheckOptions),
+    /// Run the throughput tests of a file as cells of the arena of bats-sim, in virtual time
+    Arena(ArenaOptions),
     /// List the shipped cases, or print one
     Cases(CasesOptions),
     /// Compare two runs
@@ -103,6 +105,18 @@ pub(crate) struct RunOptions {
     /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ArenaOptions {
+    /// A test file, FILE:TEST, or case:NAME
+    pub(crate) file: String,
+    /// Run only this test
+    #[arg(long, value_name = "TEST")]
+    pub(crate) only: Option<String>,
+    /// Number of seeds; default: the repetitions of the test
+    #[arg(long)]
+    pub(crate) seeds: Option<u32>,
 }
 
 #[derive(Debug, Args)]

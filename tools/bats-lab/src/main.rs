@@ -24,6 +24,7 @@ macro_rules! outln {
     }};
 }
 
+mod arena;
 mod backend;
 mod cli;
 mod compare;
@@ -101,6 +102,7 @@ fn run(command: Command) -> Result<ExitCode> {
         }
         Command::Verify(options) => return verify(&home, &options),
         Command::Run(options) => return run::run(&home, &options),
+        Command::Arena(options) => return arena::run(&options),
         Command::Check(options) => check(&options)?,
         Command::Cases(options) => cases(&options)?,
         Command::Compare(options) => compare::run(&options)?,

@@ -3,25 +3,25 @@
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// Maximum factor between redrawn and published parameters.
+/// Redrawn parameters lie within this factor of the published ones.
 const FACTOR: f64 = 1.5;
 
-/// Supplies the parameters of a cell.
+/// Gives the parameters of a cell.
 #[derive(Debug)]
 pub struct Draw {
     rng: Option<ChaCha8Rng>,
-    /// Seed of generated rates and fades.
+    /// Seed of what a cell generates: rates, fades.
     pub seed: u64,
 }
 
 impl Draw {
-    /// Published parameters; `seed` determines generated rates.
+    /// As published; `seed` decides generated rates.
     pub fn published(seed: u64) -> Self {
         Self { rng: None, seed }
     }
 
-    /// Redraws half of the parameters, log-uniformly within a factor of 1.5, as `held_out` and the
-    /// name of the cell determine.
+    /// Half of the parameters are redrawn, log-uniformly within a factor of 1.5, by `held_out` and the
+    /// cell's name.
     pub fn held_out(held_out: u64, name: &str, seed: u64) -> Self {
         let mut bytes = [0; 32];
         bytes[..8].copy_from_slice(&held_out.to_le_bytes());

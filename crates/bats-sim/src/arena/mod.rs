@@ -3,9 +3,17 @@
 
 pub mod cell;
 pub mod cells;
+pub mod contest;
 pub mod draw;
+pub mod file;
+pub mod goal;
+pub mod html;
+pub mod jobs;
 pub mod measure;
 pub mod optimum;
 mod packet;
+mod relayed;
+pub mod report;
+pub mod table;
 mod traffic;
 pub mod world;

@@ -1,4 +1,4 @@
-//! Packets on the links of the arena.
+//! What crosses the links of the arena.
 
 use bats_netem::Payload;
 use bats_types::Timestamp;
@@ -8,11 +8,15 @@ use crate::packet::Body;
 /// A packet of one of the flows.
 #[derive(Clone, Debug)]
 pub(super) struct Packet {
-    /// Number of the flow.
+    /// The flow's number.
     pub(super) flow: usize,
-    /// When the host sent it.
+    /// Whether it goes in the direction of the flow's data.
+    pub(super) is_data: bool,
+    /// How many hops of its route are behind it.
+    pub(super) position: usize,
+    /// When its host sent it.
     pub(super) sent: Timestamp,
-    /// Its content.
+    /// What it carries.
     pub(super) body: Body,
 }
 

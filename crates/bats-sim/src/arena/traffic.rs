@@ -1,4 +1,4 @@
-//! The flows of the arena: endpoints of the protocol and TCP models.
+//! The flows of the arena: endpoints of the protocol and models of TCP.
 
 use core::time::Duration;
 
@@ -9,7 +9,6 @@ use bats_proto::{
 use bytes::Bytes;
 
 use super::cell::{Algorithm, Work};
-use super::packet::Packet;
 use crate::network::Host;
 use crate::packet::Body;
 use crate::{tcp, transfer};
@@ -17,13 +16,36 @@ use crate::{tcp, transfer};
 /// Bytes of a message of a bulk transfer.
 const MESSAGE: usize = 16 << 10;
 
+/// Payload of a plain datagram in a full frame, and their rate where the flow has none.
+const DATAGRAM: usize = 1_472;
+const DATAGRAM_RATE: f64 = 10e6;
+/// Bytes of a message while a bulk transfer is application-limited.
+const LIMITED_MESSAGE: usize = 1_200;
+
+/// What a flow needs of its path.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Path {
+    /// Propagation delay of both directions.
+    pub(super) rtt: Duration,
+    /// Models of TCP are ECN-capable.
+    pub(super) tcp_ecn: bool,
+}
+
 /// A running flow.
 pub(super) enum Active {
     Protocol(Box<Protocol>),
     Tcp(Box<Tcp>),
+    Datagrams(Datagrams),
 }
 
-/// Packets that a flow hands to the network; `true` is the data direction.
+/// Plain datagrams at a constant rate.
+pub(super) struct Datagrams {
+    interval: Duration,
+    next: Timestamp,
+    received: u64,
+}
+
+/// Packets that a flow hands to the network: `true` for the direction of its data.
 pub(super) type Sent = Vec<(bool, Body)>;
 
 /// Two endpoints of the protocol.
@@ -31,15 +53,17 @@ pub(super) struct Protocol {
     endpoints: [Endpoint; 2],
     wake: [Option<Timestamp>; 2],
     client: ConnectionHandle,
+    server: Option<ConnectionHandle>,
+    start: Timestamp,
     work: Work,
     message: Bytes,
-    /// Bytes handed to the sender, and bytes delivered in order.
+    /// Bytes handed to the sender, and delivered in order.
     written: u64,
     received: u64,
     is_finished: bool,
     next_message: Option<Timestamp>,
     buffer: Vec<u8>,
-    /// Delay from the due time of a message to its delivery, for flows with a rate.
+    /// From the due time of a message to its delivery, of flows with a rate.
     pub(super) message_delays: Vec<Duration>,
 }
 
@@ -55,11 +79,14 @@ impl Active {
         now: Timestamp,
         algorithm: Algorithm,
         work: Work,
-        rtt: Duration,
+        path: Path,
         seed: u64,
     ) -> Self {
         let tcp = |control: Box<dyn tcp::Control>| {
-            let sender = tcp::Sender::new(control);
+            let mut sender = tcp::Sender::new(control);
+            if path.tcp_ecn {
+                sender = sender.with_ecn();
+            }
             let bytes = match work {
                 Work::Bytes(bytes) => Some(bytes),
                 _ => None,
@@ -81,12 +108,21 @@ impl Active {
                 Self::Protocol(Box::new(Protocol::new(now, &transport, work, seed)))
             }
             Algorithm::Bare(algorithm) => {
-                tcp(Box::new(tcp::wrapped::Wrapped::new(algorithm, rtt, seed)))
+                tcp(Box::new(tcp::wrapped::Wrapped::new(algorithm, path.rtt, seed)))
             }
             Algorithm::Reno => tcp(Box::<tcp::reno::Reno>::default()),
             Algorithm::Cubic => tcp(Box::<tcp::cubic::Cubic>::default()),
             Algorithm::Copa => tcp(Box::<tcp::copa::Copa>::default()),
             Algorithm::Bbr1 => tcp(Box::new(tcp::bbr::Bbr::new(seed as usize % 7))),
+            Algorithm::Udp => {
+                let rate = match work {
+                    Work::Rate { bits_per_second, .. }
+                    | Work::RateThenBulk { bits_per_second, .. } => bits_per_second,
+                    Work::Bulk | Work::Bytes(_) => DATAGRAM_RATE,
+                };
+                let interval = Duration::from_secs_f64(DATAGRAM as f64 * 8.0 / rate);
+                Self::Datagrams(Datagrams { interval, next: now, received: 0 })
+            }
         }
     }
 
@@ -95,29 +131,39 @@ impl Active {
         match self {
             Self::Protocol(protocol) => protocol.received,
             Self::Tcp(tcp) => tcp.receiver.in_order() * tcp::SEGMENT,
+            Self::Datagrams(datagrams) => datagrams.received,
         }
     }
 
-    /// Whether all data of the flow has arrived.
+    /// Whether all that it had to send has arrived.
     pub(super) fn is_done(&self) -> bool {
         match self {
             Self::Protocol(protocol) => match protocol.work {
                 Work::Bytes(bytes) => protocol.received >= bytes,
-                Work::Bulk | Work::Rate { .. } => false,
+                _ => false,
             },
             Self::Tcp(tcp) => tcp.bytes.is_some_and(|bytes| self.received() >= bytes),
+            Self::Datagrams(_) => false,
         }
     }
 
-    /// State of the sender, for flows of the protocol.
+    /// State of the sender, of the protocol's flows.
     pub(super) fn stats(&mut self, now: Timestamp) -> Option<ConnectionStats> {
         match self {
             Self::Protocol(protocol) => protocol.endpoints[0].stats(now, protocol.client),
-            Self::Tcp(_) => None,
+            Self::Tcp(_) | Self::Datagrams(_) => None,
         }
     }
 
-    /// Latest time of its next timer.
+    /// State of the receiver, of the protocol's flows.
+    pub(super) fn receiver_stats(&mut self, now: Timestamp) -> Option<ConnectionStats> {
+        match self {
+            Self::Protocol(protocol) => protocol.endpoints[1].stats(now, protocol.server?),
+            Self::Tcp(_) | Self::Datagrams(_) => None,
+        }
+    }
+
+    /// When it wants to be called at the latest.
     pub(super) fn next_timer(&self) -> Option<Timestamp> {
         match self {
             Self::Protocol(protocol) => {
@@ -126,18 +172,25 @@ impl Active {
             Self::Tcp(tcp) => {
                 tcp.sender.next_timer().into_iter().chain(tcp.receiver.next_timer()).min()
             }
+            Self::Datagrams(datagrams) => Some(datagrams.next),
         }
     }
 
-    /// Handles everything that is due.
+    /// Does what is due.
     pub(super) fn on_timer(&mut self, now: Timestamp, out: &mut Sent) {
         match self {
             Self::Protocol(protocol) => protocol.on_timer(now, out),
             Self::Tcp(tcp) => tcp.send(now, out),
+            Self::Datagrams(datagrams) => {
+                while datagrams.next <= now {
+                    out.push((true, Body::datagram(vec![0; DATAGRAM], 0)));
+                    datagrams.next += datagrams.interval.max(Duration::from_nanos(1));
+                }
+            }
         }
     }
 
-    /// Handles the arrival of a packet; `forward` is the data direction.
+    /// A packet arrived; `forward` in the direction of the data.
     pub(super) fn on_packet(&mut self, now: Timestamp, forward: bool, body: Body, out: &mut Sent) {
         match (self, body) {
             (Self::Protocol(protocol), Body::Datagram { mut bytes, ecn, .. }) => {
@@ -156,6 +209,9 @@ impl Active {
                 tcp.sender.on_ack(now, &ack);
                 tcp.send(now, out);
             }
+            (Self::Datagrams(datagrams), Body::Datagram { bytes, is_corrupted: false, .. }) => {
+                datagrams.received += bytes.len() as u64;
+            }
             _ => {}
         }
     }
@@ -170,12 +226,14 @@ impl Protocol {
             .expect("a valid configuration");
         let message = match work {
             Work::Rate { message, .. } => message,
-            Work::Bulk | Work::Bytes(_) => MESSAGE,
+            Work::Bulk | Work::Bytes(_) | Work::RateThenBulk { .. } => MESSAGE,
         };
         Self {
             endpoints,
             wake: [Some(now); 2],
             client,
+            server: None,
+            start: now,
             work,
             message: vec![0; message.max(8)].into(),
             written: 0,
@@ -188,10 +246,16 @@ impl Protocol {
     }
 
     fn on_timer(&mut self, now: Timestamp, out: &mut Sent) {
-        while let (Work::Rate { bits_per_second, message }, Some(at)) =
-            (self.work, self.next_message)
+        while let (Some((bits_per_second, message)), Some(at)) =
+            (self.message_rate(), self.next_message)
             && at <= now
         {
+            if self.is_bulk(at) {
+                self.next_message = None;
+                self.write(now, self.client);
+                self.wake[0] = Some(now);
+                break;
+            }
             let mut bytes = vec![0; message.max(8)];
             bytes[..8].copy_from_slice(&at.as_nanos().to_le_bytes());
             let _ = self.endpoints[0].send(now, self.client, bytes.into());
@@ -207,7 +271,25 @@ impl Protocol {
         }
     }
 
-    /// Polls endpoint `host` (0 sends the data) until it has no more output.
+    /// Bits per second and size of the messages of a flow that has a rate.
+    fn message_rate(&self) -> Option<(f64, usize)> {
+        match self.work {
+            Work::Rate { bits_per_second, message } => Some((bits_per_second, message)),
+            Work::RateThenBulk { bits_per_second, .. } => Some((bits_per_second, LIMITED_MESSAGE)),
+            Work::Bulk | Work::Bytes(_) => None,
+        }
+    }
+
+    /// Whether it sends as much as it can.
+    fn is_bulk(&self, now: Timestamp) -> bool {
+        match self.work {
+            Work::Bulk => true,
+            Work::RateThenBulk { after, .. } => now >= self.start + after,
+            Work::Bytes(_) | Work::Rate { .. } => false,
+        }
+    }
+
+    /// Lets endpoint `host` (0 sends the data) do all that it has to.
     fn drive(&mut self, now: Timestamp, host: usize, out: &mut Sent) {
         loop {
             match self.endpoints[host].poll(now, &mut self.buffer) {
@@ -218,6 +300,7 @@ impl Protocol {
                 }
                 Output::Event(handle, event) => match (host, event) {
                     (0, Event::Connected | Event::Writable) => self.write(now, handle),
+                    (1, Event::Accepted) => self.server = Some(handle),
                     (1, Event::Readable) => {
                         while let Some(got) = self.endpoints[1].recv(now, handle) {
                             self.received += got.len() as u64;
@@ -257,7 +340,10 @@ impl Protocol {
                     let _ = self.endpoints[0].finish(now, handle);
                 }
             }
-            Work::Rate { .. } => {
+            Work::RateThenBulk { .. } if self.is_bulk(now) => {
+                while self.endpoints[0].send(now, handle, self.message.clone()).is_ok() {}
+            }
+            Work::Rate { .. } | Work::RateThenBulk { .. } => {
                 self.next_message.get_or_insert(now);
             }
         }
@@ -271,9 +357,4 @@ impl Tcp {
             out.push((true, Body::Segment(segment)));
         }
     }
-}
-
-/// A packet of flow `flow` with this body, sent `now`.
-pub(super) fn packet(flow: usize, now: Timestamp, body: Body) -> Packet {
-    Packet { flow, sent: now, body }
 }

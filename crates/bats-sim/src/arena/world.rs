@@ -6,16 +6,17 @@ use bats_netem::{Link, LinkStats, Output as LinkOutput};
 use bats_proto::ConnectionStats;
 use bats_types::Timestamp;
 
-use super::cell::{Algorithm, Cell, Who};
+use super::cell::{Algorithm, Cell, Route, Who, opposite};
 use super::packet::Packet;
-use super::traffic::{Active, Sent, packet};
+use super::relayed;
+use super::traffic::{Active, Path, Sent};
 
-/// Called every [`SAMPLE`] with the time, the first flow's sender and the bytes in the queue.
+/// Called every [`SAMPLE`] with the time, the first flow's sender and the bytes that wait.
 pub type Trace<'a> = dyn FnMut(Duration, &ConnectionStats, u64) + 'a;
 
 /// Interval of the samples.
 pub const SAMPLE: Duration = Duration::from_millis(100);
-/// Bins of the delay histogram, 0.25 ms each; the last one holds all longer delays.
+/// Bins of the delay histogram: 0.25 ms each, the last one is for all longer delays.
 const DELAY_BINS: usize = 40_000;
 const DELAY_BIN_NANOS: u64 = 250_000;
 
@@ -24,27 +25,31 @@ const DELAY_BIN_NANOS: u64 = 250_000;
 pub struct Sample {
     /// Time from the start of the run.
     pub time: Duration,
-    /// Bytes of each flow delivered in order.
+    /// Bytes delivered in order, of each flow.
     pub received: Vec<u64>,
-    /// Packets of each flow sent in the data direction.
+    /// Packets that each flow handed to the network in the direction of its data.
     pub sent: Vec<u64>,
-    /// Counters of each hop in the data direction.
+    /// Counters of each hop in the direction of the data.
     pub links: Vec<LinkStats>,
+    /// Bytes that wait before each hop in the direction of the data.
+    pub queues: Vec<usize>,
 }
 
-/// Result of a run.
+/// What came of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// Samples, one every [`SAMPLE`].
     pub samples: Vec<Sample>,
-    /// One-way delays of each flow, for packets that arrived during the measurement.
+    /// Of each flow: one-way delays of the packets that arrived in the time that counts.
     pub delays: Vec<DelayHistogram>,
-    /// Time from the start of each flow until all its data has arrived.
+    /// Of each flow: from its start until all has arrived.
     pub completed: Vec<Option<Duration>>,
-    /// Message delays of each flow with a rate.
+    /// Of each flow with a rate: delays of its messages.
     pub message_delays: Vec<Vec<Duration>>,
-    /// Sender statistics of each protocol flow at the end.
+    /// Of each flow of the protocol: the sender's statistics at the end.
     pub senders: Vec<Option<ConnectionStats>>,
+    /// The same of the receiver.
+    pub receivers: Vec<Option<ConnectionStats>>,
 }
 
 /// One-way delays.
@@ -61,13 +66,13 @@ impl Default for DelayHistogram {
 }
 
 impl DelayHistogram {
-    fn add(&mut self, delay: Duration) {
+    pub(super) fn add(&mut self, delay: Duration) {
         let bin = (delay.as_nanos() as u64 / DELAY_BIN_NANOS) as usize;
         self.bins[bin.min(DELAY_BINS - 1)] += 1;
         self.count += 1;
     }
 
-    /// The quantile `quantile` of the delays.
+    /// The delay that the share `quantile` of the packets did not exceed.
     pub fn quantile(&self, quantile: f64) -> Duration {
         let target = (self.count as f64 * quantile).ceil() as u64;
         let mut sum = 0;
@@ -83,13 +88,17 @@ impl DelayHistogram {
 
 struct World<'a> {
     cell: &'a Cell,
-    subject: Algorithm,
+    subject: Option<Algorithm>,
     seed: u64,
     now: Timestamp,
     start: Timestamp,
-    /// The hops in the data direction and in the reverse direction.
+    /// The hops in the direction of the data, and against it, by their index.
     links: [Vec<Link<Packet>>; 2],
+    /// Of each flow: the route of its data, and that of its acknowledgements.
+    routes: Vec<[Route; 2]>,
     flows: Vec<Option<Active>>,
+    /// What flows had received when they ended.
+    ended: Vec<u64>,
     timers: Vec<Option<Timestamp>>,
     sent: Vec<u64>,
     delays: Vec<DelayHistogram>,
@@ -97,20 +106,33 @@ struct World<'a> {
     out: Sent,
 }
 
-/// Runs `cell` with `subject` in place of [`Who::Subject`]. `seed` determines all random choices.
-/// `trace` is called with each sample of the first flow's sender.
-pub fn run(cell: &Cell, subject: Algorithm, seed: u64, trace: Option<&mut Trace<'_>>) -> Outcome {
+/// Runs `cell` with `subject` in place of [`Who::Subject`], or without these flows; `seed` decides every
+/// random choice. `trace` is called with each sample of the first flow's sender.
+///
+/// # Panics
+/// If the cell has no flow, or a route or change names a hop that it has not.
+pub fn run(
+    cell: &Cell,
+    subject: Option<Algorithm>,
+    seed: u64,
+    trace: Option<&mut Trace<'_>>,
+) -> Outcome {
+    if let Some(Algorithm::Brtp(congestion)) = subject
+        && relayed::is_relayed(cell)
+    {
+        return relayed::run(cell, congestion, seed);
+    }
     World::new(cell, subject, seed).go(trace)
 }
 
 impl<'a> World<'a> {
-    fn new(cell: &'a Cell, subject: Algorithm, seed: u64) -> Self {
+    fn new(cell: &'a Cell, subject: Option<Algorithm>, seed: u64) -> Self {
         let count = cell.flows.len();
         let link = |config, salt: u64| Link::new(config, seed.wrapping_mul(0x9e37_79b9) ^ salt);
         let hops = || cell.hops.iter().enumerate();
         let salt = |base: u64, i: usize| base + ((i as u64) << 16);
         let up = hops().map(|(i, hop)| link(hop.up.clone(), salt(0x51, i))).collect();
-        let down = hops().rev().map(|(i, hop)| link(hop.down.clone(), salt(0xd0, i))).collect();
+        let down = hops().map(|(i, hop)| link(hop.down.clone(), salt(0xd0, i))).collect();
         let start = Timestamp::from_millis(1);
         Self {
             cell,
@@ -119,17 +141,21 @@ impl<'a> World<'a> {
             now: start,
             start,
             links: [up, down],
+            routes: (0..count)
+                .map(|flow| {
+                    let route = cell.route(flow);
+                    let back = opposite(&route);
+                    [route, back]
+                })
+                .collect(),
             flows: (0..count).map(|_| None).collect(),
+            ended: vec![0; count],
             timers: vec![None; count],
             sent: vec![0; count],
             delays: vec![DelayHistogram::default(); count],
             completed: vec![None; count],
             out: Vec::new(),
         }
-    }
-
-    fn rtt(&self) -> Duration {
-        self.cell.hops.iter().map(|hop| hop.up.delay + hop.down.delay).sum()
     }
 
     fn go(mut self, mut trace: Option<&mut Trace<'_>>) -> Outcome {
@@ -140,8 +166,14 @@ impl<'a> World<'a> {
         }
         starts.sort_unstable();
         starts.reverse();
+        let mut ends: Vec<(Timestamp, usize)> = Vec::new();
+        for (index, flow) in self.cell.flows.iter().enumerate() {
+            ends.extend(flow.end.map(|end| (self.start + end, index)));
+        }
+        ends.sort_unstable();
+        ends.reverse();
         let mut changes = self.cell.changes.clone();
-        changes.sort_by_key(|change| change.0);
+        changes.sort_by_key(|change| change.at);
         changes.reverse();
         let (mut samples, mut sample_at) = (Vec::new(), self.start);
         loop {
@@ -150,9 +182,16 @@ impl<'a> World<'a> {
                     self.begin(index);
                 }
             }
-            while changes.last().is_some_and(|change| self.start + change.0 <= self.now) {
-                if let Some((_, hop, config)) = changes.pop() {
-                    self.links[0][hop].set_config(self.now, config);
+            while ends.last().is_some_and(|&(at, _)| at <= self.now) {
+                if let Some((_, index)) = ends.pop() {
+                    self.ended[index] = self.flows[index].as_ref().map_or(0, Active::received);
+                    (self.flows[index], self.timers[index]) = (None, None);
+                }
+            }
+            while changes.last().is_some_and(|change| self.start + change.at <= self.now) {
+                if let Some(change) = changes.pop() {
+                    let direction = usize::from(change.reverse);
+                    self.links[direction][change.hop].set_config(self.now, change.link);
                 }
             }
             self.settle();
@@ -172,11 +211,12 @@ impl<'a> World<'a> {
             let next = self.next_event().into_iter();
             let next = next
                 .chain(starts.last().map(|&(at, _)| at))
-                .chain(changes.last().map(|change| self.start + change.0))
+                .chain(ends.last().map(|&(at, _)| at))
+                .chain(changes.last().map(|change| self.start + change.at))
                 .chain([sample_at, end])
                 .min()
                 .unwrap_or(end);
-            // Everything that is due now is done, so time advances by at least 1 ns.
+            // What is due now is settled: nothing is due twice at one time without progress.
             self.now = next.max(self.now + Duration::from_nanos(1)).min(end);
         }
         let now = self.now;
@@ -197,6 +237,11 @@ impl<'a> World<'a> {
                 .iter_mut()
                 .map(|flow| flow.as_mut().and_then(|flow| flow.stats(now)))
                 .collect(),
+            receivers: self
+                .flows
+                .iter_mut()
+                .map(|flow| flow.as_mut().and_then(|flow| flow.receiver_stats(now)))
+                .collect(),
         }
     }
 
@@ -204,10 +249,13 @@ impl<'a> World<'a> {
         let spec = &self.cell.flows[index];
         let algorithm = match spec.who {
             Who::Subject => self.subject,
-            Who::Fixed(algorithm) => algorithm,
+            Who::SubjectMedia => self.subject.map(Algorithm::of_media),
+            Who::Fixed(algorithm) => Some(algorithm),
         };
+        let Some(algorithm) = algorithm else { return };
         let seed = self.seed.wrapping_mul(31).wrapping_add(1_000 * index as u64);
-        let flow = Active::new(self.now, algorithm, spec.work, self.rtt(), seed);
+        let path = Path { rtt: self.cell.rtt(index), tcp_ecn: self.cell.tcp_ecn };
+        let flow = Active::new(self.now, algorithm, spec.work, path, seed);
         self.timers[index] = Some(self.now);
         self.flows[index] = Some(flow);
     }
@@ -222,22 +270,30 @@ impl<'a> World<'a> {
             }
         }
         for direction in 0..2 {
-            let last = self.links[direction].len() - 1;
-            for hop in 0..=last {
+            for place in 0..self.links[direction].len() {
+                // The order in which packets of this direction cross the hops.
+                let hop = if direction == 0 { place } else { self.links[1].len() - 1 - place };
                 while let LinkOutput::Deliver(packet) = self.links[direction][hop].poll(self.now) {
-                    if hop < last {
-                        self.links[direction][hop + 1].handle(self.now, packet);
-                    } else {
-                        self.deliver(direction, packet);
-                    }
+                    self.forward(packet);
                 }
             }
         }
     }
 
-    fn deliver(&mut self, direction: usize, packet: Packet) {
-        let Packet { flow: index, sent, body } = packet;
-        let is_data = (direction == 1) == self.cell.flows[index].reverse;
+    /// Hands a packet to the next hop of its route, or to its receiver.
+    fn forward(&mut self, packet: Packet) {
+        let route = &self.routes[packet.flow][usize::from(!packet.is_data)];
+        match route.get(packet.position) {
+            Some(&(hop, is_forward)) => {
+                let packet = Packet { position: packet.position + 1, ..packet };
+                self.links[usize::from(!is_forward)][hop].handle(self.now, packet);
+            }
+            None => self.deliver(packet),
+        }
+    }
+
+    fn deliver(&mut self, packet: Packet) {
+        let Packet { flow: index, is_data, sent, body, .. } = packet;
         if is_data && self.now >= self.start + self.cell.warm_up {
             self.delays[index].add(self.now - sent);
         }
@@ -250,14 +306,13 @@ impl<'a> World<'a> {
         self.hand_over(index);
     }
 
-    /// Hands the packets of a flow to its first link.
+    /// Hands what a flow sent to its first link.
     fn hand_over(&mut self, index: usize) {
-        let reverse = self.cell.flows[index].reverse;
         let mut out = core::mem::take(&mut self.out);
         for (is_data, body) in out.drain(..) {
             self.sent[index] += u64::from(is_data);
-            let direction = usize::from(is_data == reverse);
-            self.links[direction][0].handle(self.now, packet(index, self.now, body));
+            let packet = Packet { flow: index, is_data, position: 0, sent: self.now, body };
+            self.forward(packet);
         }
         self.out = out;
         self.timers[index] = self.flows[index].as_ref().and_then(Active::next_timer);
@@ -274,15 +329,15 @@ impl<'a> World<'a> {
 
     fn sample(&mut self) -> Sample {
         let now = self.now;
-        self.links[0].iter_mut().for_each(|link| {
-            link.queue_bytes(now);
-        });
-        let received = |flow: &Option<Active>| flow.as_ref().map_or(0, Active::received);
+        let queues = self.links[0].iter_mut().map(|link| link.queue_bytes(now)).collect();
+        let received =
+            |(flow, ended): (&Option<Active>, &u64)| flow.as_ref().map_or(*ended, Active::received);
         Sample {
             time: now - self.start,
-            received: self.flows.iter().map(received).collect(),
+            received: self.flows.iter().zip(&self.ended).map(received).collect(),
             sent: self.sent.clone(),
             links: self.links[0].iter().map(Link::stats).collect(),
+            queues,
         }
     }
 }

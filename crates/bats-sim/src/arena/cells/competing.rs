@@ -1,4 +1,4 @@
-//! Several flows of the algorithm under test, and flows of other algorithms.
+//! Own flows among themselves, and other flows.
 
 use core::time::Duration;
 
@@ -68,8 +68,7 @@ pub(super) const OWN: &[Entry] = &[
     },
 ];
 
-/// The algorithm under test against `others` on 50 Mbit/s and 40 ms; the seed decides which starts
-/// first.
+/// The subject against `others` on 50 Mbit/s and 40 ms; the seed decides who begins.
 fn against(d: &mut Draw, bdp: f64, other: Algorithm, count: usize) -> Cell {
     let base = hop(d, 50.0, 20.0, bdp);
     let (ours, theirs) = if d.seed.is_multiple_of(2) { (0, 5) } else { (5, 0) };

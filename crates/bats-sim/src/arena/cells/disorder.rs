@@ -1,8 +1,9 @@
-//! Reordering, delay spikes, and thinned or delayed acknowledgements.
+//! Reordering, delay spikes, and acknowledgements that are thinned or slow.
 
 use bats_netem::{AckThinning, DelaySchedule, Jitter};
 
-use super::{Cell, Draw, Entry, alone, hop, ms};
+use super::{Cell, Draw, Entry, FlowSpec, alone, cell, hop, ms};
+use crate::arena::cell::Algorithm;
 
 fn reordered(d: &mut Draw, amplitude: u64) -> Cell {
     let mut hop = hop(d, 30.0, 30.0, 1.0);
@@ -40,6 +41,17 @@ pub(super) const DISORDER: &[Entry] = &[
             hop.down.rate_bps = hop.down.rate_bps.map(|rate| rate / 100);
             hop.down.queue_bytes = Some(20_000);
             alone(hop)
+        },
+    },
+    Entry {
+        name: "J6",
+        title: "CUBIC against the data, 30/5 Mbit/s",
+        build: |d| {
+            let mut hop = hop(d, 30.0, 20.0, 1.0);
+            hop.down.rate_bps = hop.down.rate_bps.map(|rate| rate / 6);
+            hop.down.queue_bytes = hop.down.queue_bytes.map(|bytes| bytes / 6);
+            let reverse = FlowSpec::competing(Algorithm::Cubic).reversed();
+            cell(hop, vec![FlowSpec::subject(), reverse])
         },
     },
 ];

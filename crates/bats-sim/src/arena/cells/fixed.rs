@@ -1,4 +1,4 @@
-//! Fixed rates: lossless, with independent loss, with bursts of loss, with holes.
+//! Fixed rates: without loss, with independent loss, with loss in bursts and holes.
 
 use bats_netem::{AlternateLoss, Fade, Holes, Loss, LteRate, RateSchedule};
 
@@ -39,6 +39,11 @@ pub(super) const FIXED: &[Entry] = &[
         name: "F7",
         title: "2 Mbit/s, 600 ms, 1 BDP",
         build: |d| alone(hop(d, 2.0, 300.0, 1.0)),
+    },
+    Entry {
+        name: "F8",
+        title: "1 Gbit/s, 100 ms, the first 10 s",
+        build: |d| short(alone(hop(d, 1_000.0, 50.0, 1.0)), 5, 5),
     },
 ];
 
@@ -84,7 +89,7 @@ pub(super) const LOSS: &[Entry] = &[
     },
 ];
 
-/// 30 Mbit/s and 40 ms with this loss in the data direction.
+/// 30 Mbit/s and 40 ms with this loss in the direction of the data.
 fn bursty(d: &mut super::Draw, loss: Loss) -> super::Cell {
     let mut hop = hop(d, 30.0, 20.0, 1.0);
     hop.up.loss = loss;

@@ -42,6 +42,11 @@ fn managed(d: &mut Draw, mbps: f64, discipline: Discipline, competing: usize) ->
     cell(hop, flows)
 }
 
+/// The same with ECN-capable models of TCP.
+fn with_ecn(cell: Cell) -> Cell {
+    Cell { tcp_ecn: true, ..cell }
+}
+
 fn pie() -> Discipline {
     Discipline::Pie(Pie::default())
 }
@@ -73,7 +78,17 @@ pub(super) const QUEUES: &[Entry] = &[
         title: "step marking at 1 ms, 50 Mbit/s",
         build: |d| {
             let step = StepMark { threshold: Duration::from_millis(1) };
-            managed(d, 50.0, Discipline::StepMark(step), 0)
+            with_ecn(managed(d, 50.0, Discipline::StepMark(step), 0))
         },
+    },
+    Entry {
+        name: "A7",
+        title: "CoDel, 20 Mbit/s, 2 CUBIC with ECN",
+        build: |d| with_ecn(managed(d, 20.0, Discipline::CoDel(CoDel::default()), 2)),
+    },
+    Entry {
+        name: "A8",
+        title: "PIE, 10 Mbit/s, ECN",
+        build: |d| with_ecn(managed(d, 10.0, pie(), 0)),
     },
 ];

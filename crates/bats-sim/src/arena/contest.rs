@@ -1,0 +1,145 @@
+//! Runs cells with the algorithms that are judged and with the peers that they are compared with.
+
+use core::fmt;
+use std::sync::Arc;
+
+use super::cell::{Algorithm, Cell, PEERS};
+use super::draw::Draw;
+use super::goal::{Goal, Reference};
+use super::jobs::parallel;
+use super::measure::{self, Figures};
+use super::report::{self, Report};
+use super::{optimum, world};
+
+/// Builds a cell with the parameters of a draw.
+pub type Build = Arc<dyn Fn(&mut Draw) -> Cell + Send + Sync>;
+
+/// A cell that is to be judged.
+#[derive(Clone)]
+pub struct Contest {
+    /// Short name; its first letter is the group.
+    pub name: String,
+    /// What it is, in a few words.
+    pub title: String,
+    /// What it asks for.
+    pub goals: Vec<Goal>,
+    /// Builds the cell.
+    pub build: Build,
+}
+
+impl fmt::Debug for Contest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Contest").field("name", &self.name).field("goals", &self.goals).finish()
+    }
+}
+
+impl Contest {
+    /// The group of the cell.
+    pub fn group(&self) -> String {
+        self.name.chars().take(1).collect()
+    }
+
+    /// The cell with the parameters that `draw` gives.
+    pub fn cell(&self, draw: &mut Draw) -> Cell {
+        Cell { name: self.name.clone(), title: self.title.clone(), ..(self.build)(draw) }
+    }
+
+    fn references(&self) -> impl Iterator<Item = Reference> {
+        self.goals.iter().flat_map(|goal| &goal.0).filter_map(|check| check.measure.reference())
+    }
+}
+
+/// What is run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The cells.
+    pub contests: Vec<Contest>,
+    /// The algorithms that are asked for.
+    pub algorithms: Vec<Algorithm>,
+    /// The seeds.
+    pub seeds: Vec<u64>,
+    /// Redraws half of the parameters.
+    pub held_out: Option<u64>,
+    /// Runs the peers that the goals need, and judges.
+    pub judge: bool,
+    /// Runs all peers.
+    pub all_peers: bool,
+    /// Threads; 0 for one a processor.
+    pub threads: usize,
+}
+
+/// One run of a cell; without an algorithm the flows that are judged are absent.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Job {
+    /// Index of the cell.
+    pub contest: usize,
+    /// What takes the place of the flows that are judged.
+    pub algorithm: Option<Algorithm>,
+    /// Decides all random choices.
+    pub seed: u64,
+}
+
+impl Plan {
+    /// All runs, by cell, algorithm and seed.
+    pub fn jobs(&self) -> Vec<Job> {
+        let mut jobs = Vec::new();
+        for (index, contest) in self.contests.iter().enumerate() {
+            for algorithm in self.algorithms_of(contest) {
+                let seeds = self.seeds.iter();
+                jobs.extend(seeds.map(|&seed| Job { contest: index, algorithm, seed }));
+            }
+        }
+        jobs
+    }
+
+    fn algorithms_of(&self, contest: &Contest) -> Vec<Option<Algorithm>> {
+        let mut all: Vec<Option<Algorithm>> = Vec::new();
+        let mut add = |algorithm| {
+            if !all.contains(&algorithm) {
+                all.push(algorithm);
+            }
+        };
+        self.algorithms.iter().for_each(|&algorithm| add(Some(algorithm)));
+        if self.judge && self.algorithms.iter().any(|algorithm| algorithm.is_judged()) {
+            for reference in contest.references() {
+                match reference {
+                    Reference::Peers => PEERS.into_iter().for_each(|peer| add(Some(peer))),
+                    Reference::Cubic => add(Some(Algorithm::Cubic)),
+                    Reference::Bbr3 => add(Some(PEERS[3])),
+                    Reference::CubicAndAbsence => {
+                        add(Some(Algorithm::Cubic));
+                        add(None);
+                    }
+                }
+            }
+        }
+        if self.all_peers {
+            PEERS.into_iter().for_each(|peer| add(Some(peer)));
+        }
+        all
+    }
+
+    /// Runs one job; `trace` is called with each sample of the first flow's sender.
+    pub fn run_job(&self, job: &Job, trace: Option<&mut world::Trace<'_>>) -> Figures {
+        let contest = &self.contests[job.contest];
+        let mut draw = match self.held_out {
+            Some(held_out) => Draw::held_out(held_out, &contest.name, job.seed),
+            None => Draw::published(job.seed),
+        };
+        let cell = contest.cell(&mut draw);
+        let optimum = optimum::optimum(&cell);
+        let outcome = world::run(&cell, job.algorithm, job.seed, trace);
+        measure::figures(&cell, &outcome, optimum)
+    }
+
+    /// Runs all jobs on all processors and judges; `done` is called after each.
+    pub fn run(&self, done: impl Fn() + Sync) -> Report {
+        let jobs = self.jobs();
+        let figures = parallel(&jobs, self.threads, |job| {
+            let figures = self.run_job(job, None);
+            done();
+            figures
+        });
+        report::report(self, &jobs, figures)
+    }
+}
