@@ -137,6 +137,10 @@ pub(crate) struct CompareOptions {
     pub(crate) a: PathBuf,
     /// Result directory or result.json of the second run
     pub(crate) b: PathBuf,
+    /// Two figures are the same if the 95 % confidence interval of their difference is within this
+    /// much of A
+    #[arg(long, value_name = "PERCENT", default_value = "5%", value_parser = units::percentage)]
+    pub(crate) margin: f64,
     /// Also write the comparison as an HTML page
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,

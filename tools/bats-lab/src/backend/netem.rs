@@ -98,8 +98,9 @@ fn netem(direction: &Direction, ifb: &str) -> Result<CommandLine> {
             Loss::Independent(rate) => text += &format!(" loss random {}", percent(rate)),
             // p, r, 1-h, 1-k: the losses in the bad and in the good state come last.
             Loss::GilbertElliott { enter, leave, in_bad, in_good } => {
-                let all = [enter, leave, in_bad, in_good].map(percent);
-                text += &format!(" loss gemodel {}", all.join(" "));
+                let (enter, leave) = (percent(enter), percent(leave));
+                let [in_bad, in_good] = [in_bad, in_good].map(|loss| loss * 100.0);
+                text += &format!(" loss gemodel {enter} {leave} {in_bad}% {in_good}%");
             }
             Loss::FourState { p13, p31, p32, p23, p14 } => {
                 let all = [p13, p31, p32, p23, p14].map(percent);

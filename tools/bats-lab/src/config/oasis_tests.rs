@@ -117,17 +117,17 @@ fn errors_name_file_line_key_and_what_to_write() {
         (
             "          init_value: [0]\n          step_len: 5\n          step_num: 2\n",
             "",
-            ["test.yaml:15:", "`link_loss` has no values", "`init_value: [10]`"],
+            ["test.yaml:14:", "`link_loss` has no values", "`init_value: [10]`"],
         ),
         (
             "        - link_loss:",
             "        - link_lost:",
-            ["test.yaml:15:", "unknown key `link_lost`", "`link_loss`"],
+            ["test.yaml:14:", "unknown key `link_lost`", "`link_loss`"],
         ),
         (
             "        - link_loss:\n          init_value",
             "        - init_value",
-            ["test.yaml:15:", "`init_value` of which attribute", "link_latency"],
+            ["test.yaml:14:", "`init_value` of which attribute", "link_latency"],
         ),
         (
             "        - link_latency:\n          init_value: [10]\n          step_len: 20\n          step_num: 3\n",
@@ -138,19 +138,19 @@ fn errors_name_file_line_key_and_what_to_write() {
                 "begin each attribute with `-`",
             ],
         ),
-        ("[100]", "[100, 200, 300]", ["test.yaml:26:", "found 3", "1 values"]),
-        ("[50]", "[fast]", ["test.yaml:28:", "number", ""]),
-        ("          step_num: 2\n", "", ["test.yaml:16:", "`step_len` and `step_num`", "both"]),
-        ("route: static_route", "route: openr_route", ["test.yaml:30:", "Open/R", "static_bfs"]),
+        ("[100]", "[100, 200, 300]", ["test.yaml:25:", "found 3", "1 values"]),
+        ("[50]", "[fast]", ["test.yaml:27:", "number", ""]),
+        ("          step_num: 2\n", "", ["test.yaml:15:", "`step_len` and `step_num`", "both"]),
+        ("route: static_route", "route: openr_route", ["test.yaml:29:", "Open/R", "static_bfs"]),
         (
             "topology_type: linear",
             "topology_type: butterfly",
-            ["test.yaml:12:", "unknown value `butterfly`", "linear"],
+            ["test.yaml:11:", "unknown value `butterfly`", "linear"],
         ),
         (
             "        - link_jitter:\n",
             "        - link_loss:\n",
-            ["test.yaml:24:", "`link_loss` is there twice", "remove"],
+            ["test.yaml:23:", "`link_loss` is there twice", "remove"],
         ),
     ] {
         assert!(steps.contains(from), "{from}");

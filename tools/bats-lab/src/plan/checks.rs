@@ -85,6 +85,13 @@ impl Case {
         corners(checks)
     }
 
+    /// Whether a network has links that no check covers, because they change with time.
+    pub(crate) fn has_unsteady_links(&self) -> bool {
+        let is_unsteady = |link: &Link| !link.forward.is_steady() || !link.backward.is_steady();
+        let states = self.networks.iter().flat_map(|network| self.states(network));
+        states.into_iter().any(|(_, links)| links.iter().any(is_unsteady))
+    }
+
     /// The links of a network at the start and after each event.
     fn states(&self, network: &Network) -> Vec<(Option<f64>, Vec<Link>)> {
         let mut links = network.links.clone();

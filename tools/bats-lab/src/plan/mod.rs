@@ -66,6 +66,28 @@ impl Case {
         }
     }
 
+    /// Events and competing flows, as results describe them.
+    pub(crate) fn conditions(&self) -> Vec<String> {
+        let event = |event: &Event| {
+            let link =
+                event.link.map_or("all links".to_owned(), |link| format!("link {}", link + 1));
+            format!("at {} s {link}: {}", event.at, event.changes)
+        };
+        let flow = |flow: &Flow| {
+            let time =
+                |time: Option<f64>| time.map_or("drawn".to_owned(), |time| format!("{time} s"));
+            format!(
+                "{} from node {} to {}, start {}, duration {}",
+                flow.protocol.name,
+                flow.client,
+                flow.server,
+                time(flow.delay),
+                time(flow.duration)
+            )
+        };
+        self.events.iter().map(event).chain(self.flows.iter().map(flow)).collect()
+    }
+
     /// Whether a measurement on hosts needs `bats_iperf`.
     pub(crate) fn needs_bats_iperf(&self) -> bool {
         let protocols =

@@ -19,9 +19,9 @@ const FILES: u64 = 300;
 const ELEMENTS: [&str; 32] = [
     "loss: 10%",
     "loss: 60%/90%",
-    "loss: ge:1%,10%",
-    "loss: ge:2%,5%,80%,1%",
-    "loss: 4state:2%,20%,10%,30%,1%",
+    "loss: 'ge:1%,10%'",
+    "loss: 'ge:2%,5%,80%,1%'",
+    "loss: '4state:2%,20%,10%,30%,1%'",
     "jitter: 5ms",
     "jitter: 20ms, reorder: true",
     "duplicate: 5%",
@@ -152,23 +152,26 @@ fn run(text: &str, folder: &Path) -> (usize, Vec<String>) {
 #[test]
 fn generated_files_do_not_panic_the_simulator() {
     let folder = tempfile::tempdir().unwrap();
-    let (mut ran, mut measured) = (0, 0);
+    // Links that let too little pass fail a measurement. Anything else is a defect.
+    const OF_THE_LINK: [&str; 4] = [
+        "no connection was established",
+        "the connection ended early",
+        "do not come up",
+        "no reply to any",
+    ];
+    let (mut ran, mut measured, mut defects) = (0, 0, Vec::new());
     for seed in 0..FILES {
         let text = file(seed);
         let (count, errors) = run(&text, folder.path());
         ran += count;
         measured += count - errors.len();
         for error in errors {
-            // Links that let too little pass fail a measurement. Anything else is a defect.
-            let is_of_the_link = [
-                "no connection was established",
-                "the connection ended early",
-                "do not come up",
-                "no message",
-            ];
-            assert!(is_of_the_link.iter().any(|words| error.contains(words)), "{error}\n{text}");
+            if !OF_THE_LINK.iter().any(|words| error.contains(words)) {
+                defects.push(format!("{error}\n{text}"));
+            }
         }
     }
+    assert!(defects.is_empty(), "{} defects:\n{}", defects.len(), defects.join("\n"));
     // Most files must have measured something, or this test shows little.
     assert!(ran > FILES as usize * 2 / 3 && measured > FILES as usize / 2, "{ran} {measured}");
 }
