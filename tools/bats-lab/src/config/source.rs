@@ -42,6 +42,9 @@ impl ConfigError {
     }
 }
 
+/// A misspelt word, and the word that is meant.
+pub(super) type Correction = (String, &'static str);
+
 /// All errors of a test file, one a line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ConfigErrors(pub(crate) Vec<ConfigError>);
@@ -208,7 +211,7 @@ impl Source {
     /// meant, if there is such a word.
     pub(super) fn parse_or_correct<T: DeserializeOwned>(
         &self,
-    ) -> Result<T, (ConfigError, Option<(String, &'static str)>)> {
+    ) -> Result<T, (ConfigError, Option<Correction>)> {
         use serde_saphyr::Error;
         let options = serde_saphyr::options! {
             with_snippet: false,
