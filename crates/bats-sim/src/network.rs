@@ -40,6 +40,16 @@ impl Payload for Datagram {
             self.ecn = 3;
         }
     }
+
+    /// By the destination. All datagrams between two endpoints in one direction are one flow, as by
+    /// their addresses and ports.
+    fn flow(&self) -> u64 {
+        u64::from(self.to.port())
+    }
+
+    fn is_ect(&self) -> bool {
+        self.ecn != 0
+    }
 }
 
 /// One of the two hosts.

@@ -92,6 +92,10 @@ impl<W: Clone> Payload for Packet<W> {
     fn is_ect(&self) -> bool {
         self.body.is_ect()
     }
+
+    fn flow(&self) -> u64 {
+        self.flow as u64
+    }
 }
 
 #[cfg(test)]
@@ -112,6 +116,8 @@ mod tests {
             body.corrupt(0, 1);
             assert!(matches!(body, Body::Corrupted(_)) && body.len() == len, "{body:?}");
         }
+        let packet = Packet { flow: 7, position: (), body: Body::datagram(vec![0], 2) };
+        assert!(packet.flow() == 7 && packet.is_ect());
         let mut without_ecn = Body::datagram(vec![0], 0);
         without_ecn.mark();
         assert!(matches!(without_ecn, Body::Datagram { ecn: 0, is_corrupted: false, .. }));

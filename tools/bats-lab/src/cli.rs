@@ -151,6 +151,10 @@ pub(crate) struct CompareOptions {
     pub(crate) a: PathBuf,
     /// Result directory or result.json of the second run
     pub(crate) b: PathBuf,
+    /// Two figures are the same if the 95 % confidence interval of their difference is within this
+    /// much of A
+    #[arg(long, value_name = "PERCENT", default_value = "5%", value_parser = units::percentage)]
+    pub(crate) margin: f64,
     /// Also write the comparison as an HTML page
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
@@ -240,14 +244,15 @@ pub(crate) struct LinkOptions {
     /// Allow jitter to reorder frames
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     reorder: Option<bool>,
-    /// Frame loss: 10%, or ge:1%,9% for Gilbert-Elliott bursts (probability to enter and to leave)
+    /// Frame loss: 10%; ge:1%,9% for Gilbert-Elliott bursts (probability to enter and to leave, then
+    /// the loss in the bad and in the good state); 4state:P13%,P31%,P32%,P23%,P14% as in netem
     #[arg(long, value_name = "PERCENT", value_parser = |text: &str| PerDirection::parse(text, Loss::parse))]
     loss: Option<PerDirection<Loss>>,
     /// Duplicated frames: 1%
-    #[arg(long, value_name = "PERCENT", value_parser = |text: &str| PerDirection::parse(text, units::fraction))]
+    #[arg(long, value_name = "PERCENT", value_parser = |text: &str| PerDirection::parse(text, units::percentage))]
     duplicate: Option<PerDirection<f64>>,
     /// Frames with one byte corrupted: 0.1%
-    #[arg(long, value_name = "PERCENT", value_parser = |text: &str| PerDirection::parse(text, units::fraction))]
+    #[arg(long, value_name = "PERCENT", value_parser = |text: &str| PerDirection::parse(text, units::percentage))]
     corrupt: Option<PerDirection<f64>>,
     /// Drop all frames
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
@@ -260,17 +265,20 @@ pub(crate) struct LinkOptions {
 impl LinkOptions {
     /// The options as changes to a link.
     pub(crate) fn changes(&self) -> Changes {
-        Changes {
-            rate: self.rate,
-            delay: self.delay,
-            jitter: self.jitter,
-            reorder: self.reorder,
-            loss: self.loss,
-            duplicate: self.duplicate,
-            corrupt: self.corrupt,
-            black_hole: self.black_hole,
-            queue: self.queue,
-        }
+        let both = |value: Option<bool>| {
+            value.map(|value| PerDirection { forward: value, backward: value })
+        };
+        let mut changes = Changes::default();
+        changes.set(self.rate, |one| &mut one.rate);
+        changes.set(self.delay, |one| &mut one.delay);
+        changes.set(self.jitter, |one| &mut one.jitter);
+        changes.set(both(self.reorder), |one| &mut one.reorder);
+        changes.set(self.loss, |one| &mut one.loss);
+        changes.set(self.duplicate, |one| &mut one.duplicate);
+        changes.set(self.corrupt, |one| &mut one.corrupt);
+        changes.set(both(self.black_hole), |one| &mut one.black_hole);
+        changes.set(self.queue, |one| &mut one.queue);
+        changes
     }
 }
 

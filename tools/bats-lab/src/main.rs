@@ -183,13 +183,23 @@ fn link(options: &LinkOptions) -> Link {
     link
 }
 
+/// The link of a lab for programs of the user: without loss unless it is asked for.
+fn lab_link(options: &LinkOptions) -> Link {
+    let mut link = Link::default();
+    for direction in [&mut link.forward, &mut link.backward] {
+        direction.loss = settings::Loss::Independent(0.0);
+    }
+    options.changes().apply(&mut link);
+    link
+}
+
 fn up(home: &Home, options: &UpOptions) -> Result<()> {
     lab::obtain_privileges(home)?;
     interrupt::watch()?;
     let config = LabConfig {
         mtu: options.mtu,
         seed: options.seed,
-        ..LabConfig::chain(options.name.clone(), options.hops, link(&options.link))
+        ..LabConfig::chain(options.name.clone(), options.hops, lab_link(&options.link))
     };
     let lab = lab::up(home, &config)?;
     if options.json {
@@ -313,7 +323,7 @@ fn set(home: &Home, options: &SetOptions) -> Result<()> {
         let Some(report) = hops.get(hop as usize - 1) else {
             bail!("the lab `{}` has no link {hop}; it has {}", lab.name, lab.shape.hops());
         };
-        let mut link = report.link;
+        let mut link = report.link.clone();
         changes.apply(&mut link);
         let request = Request::Set { hop, link: Box::new(link) };
         emulator::control::ask(&home.control_socket(&lab.name), &request)?;

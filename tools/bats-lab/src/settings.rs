@@ -3,78 +3,26 @@
 use std::fmt;
 use std::time::Duration;
 
+mod elements;
+mod loss;
+pub(crate) mod quantities;
+mod trace;
+
 use serde::{Deserialize, Serialize};
+
+pub(crate) use elements::{
+    AckThinning, AlternateLoss, Contention, DelaySchedule, Discipline, ElementChanges, Elements,
+    Fade, Holes, OrNone, Policer, RateSchedule, Slots,
+};
+pub(crate) use loss::Loss;
+pub(crate) use trace::TraceFile;
 
 use crate::units::{self, PerDirection, rate_text, time_text};
 
 /// Minimum queue in bytes: even a link without delay must absorb a burst.
 const MIN_QUEUE_BYTES: u64 = 64 * 1024;
 
-/// Loss model.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Loss {
-    /// Independent loss of each frame with this probability.
-    Independent(f64),
-    /// Gilbert-Elliott: every frame is lost in the bad state, none in the good state.
-    GilbertElliott {
-        /// Probability per frame to enter the bad state.
-        enter: f64,
-        /// Probability per frame to leave the bad state.
-        leave: f64,
-    },
-}
-
-impl Loss {
-    /// Reads `10%` or `ge:1%,9%`.
-    pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        let Some(burst) = text.strip_prefix("ge:") else {
-            return units::fraction(text).map(Self::Independent);
-        };
-        let (enter, leave) = burst.split_once(',').ok_or_else(|| {
-            format!("`{text}` is not a loss: use for example 10%, or ge:ENTER%,LEAVE%")
-        })?;
-        let (enter, leave) = (units::fraction(enter)?, units::fraction(leave)?);
-        if leave == 0.0 {
-            return Err(format!("`{text}` would never leave the bad state"));
-        }
-        Ok(Self::GilbertElliott { enter, leave })
-    }
-
-    /// Long-term loss probability.
-    pub(crate) fn mean(self) -> f64 {
-        match self {
-            Self::Independent(rate) => rate,
-            Self::GilbertElliott { enter, leave } => enter / (enter + leave),
-        }
-    }
-
-    /// Standard deviation of the measured loss relative to that of independent loss.
-    pub(crate) fn burst_factor(self) -> f64 {
-        match self {
-            Self::Independent(_) => 1.0,
-            Self::GilbertElliott { enter, leave } => {
-                ((2.0 - enter - leave) / (enter + leave)).max(1.0).sqrt()
-            }
-        }
-    }
-}
-
-impl fmt::Display for Loss {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Independent(rate) => write!(f, "{} %", percent(*rate)),
-            Self::GilbertElliott { enter, leave } => write!(
-                f,
-                "{} % in bursts (enter {} %, leave {} %)",
-                percent(self.mean()),
-                percent(*enter),
-                percent(*leave)
-            ),
-        }
-    }
-}
-
+/// A fraction in percent, rounded.
 fn percent(fraction: f64) -> f64 {
     (fraction * 1e6).round() / 1e4
 }
@@ -112,7 +60,7 @@ impl Queue {
 }
 
 /// One direction of a link.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Direction {
     /// Bits per second, counted in Ethernet frames without frame check sequence; 0 for no limit.
     pub(crate) rate: u64,
@@ -130,8 +78,11 @@ pub(crate) struct Direction {
     pub(crate) corrupt: f64,
     /// Whether all frames are dropped.
     pub(crate) black_hole: bool,
-    /// The FIFO queue in front of the link.
+    /// The queue in front of the link.
     pub(crate) queue: Queue,
+    /// Elements that few links have.
+    #[serde(default, skip_serializing_if = "Elements::is_empty")]
+    pub(crate) elements: Elements,
 }
 
 impl Default for Direction {
@@ -146,12 +97,61 @@ impl Default for Direction {
             corrupt: 0.0,
             black_hole: false,
             queue: Queue::Bdp(1.0),
+            elements: Elements::default(),
         }
     }
 }
 
+impl Direction {
+    /// No rate limit, delay or loss.
+    pub(crate) fn unrestricted() -> Self {
+        Self { rate: 0, delay: Duration::ZERO, loss: Loss::Independent(0.0), ..Self::default() }
+    }
+
+    /// Mean rate in bits per second over a cycle of the schedule, if there is one; 0 for no limit.
+    pub(crate) fn mean_rate(&self) -> u64 {
+        self.elements.rate_schedule.as_ref().map_or(self.rate, RateSchedule::mean_bps)
+    }
+
+    /// Whether there is a rate limit.
+    pub(crate) fn has_rate(&self) -> bool {
+        self.rate > 0 || self.elements.rate_schedule.is_some()
+    }
+
+    /// Upper bound in bits per second of what passes between two times, in seconds from the start of
+    /// the schedules; infinite without a limit.
+    pub(crate) fn capacity(&self, from: f64, to: f64) -> f64 {
+        let rate = match &self.elements.rate_schedule {
+            Some(schedule) => schedule.mean_between(from, to),
+            None if self.rate > 0 => self.rate as f64,
+            None => f64::INFINITY,
+        };
+        let policed = self.elements.policer.as_ref().map_or(f64::INFINITY, |policer| {
+            let burst = policer.burst.0 as f64 * 8.0 / (to - from).max(1e-3);
+            policer.rate.0 as f64 + if policer.per_flow { f64::INFINITY } else { burst }
+        });
+        // Full frames of 1514 bytes are charged as 1538.
+        let share = if self.elements.ethernet_overhead { 1514.0 / 1538.0 } else { 1.0 };
+        rate.min(policed) * share
+    }
+
+    /// Fraction of the frames behind the queue that arrive in the long run.
+    pub(crate) fn delivered(&self) -> f64 {
+        if self.black_hole {
+            return 0.0;
+        }
+        (1.0 - self.elements.mean_loss(&self.loss)) * (1.0 - self.elements.in_holes())
+    }
+
+    /// Whether rate, delay and loss are the same at any time, so that a short measurement can verify
+    /// them.
+    pub(crate) fn is_steady(&self) -> bool {
+        self.elements.is_steady()
+    }
+}
+
 /// A link in both directions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Link {
     /// Towards `b`.
     pub(crate) forward: Direction,
@@ -169,9 +169,9 @@ impl Link {
     pub(crate) fn queue_bytes(&self, direction: &Direction) -> u64 {
         match direction.queue {
             Queue::Bytes(bytes) => bytes,
-            Queue::Bdp(_) if direction.rate == 0 => 64 << 20,
+            Queue::Bdp(_) if !direction.has_rate() => 64 << 20,
             Queue::Bdp(multiple) => {
-                let bdp = direction.rate as f64 / 8.0 * self.round_trip().as_secs_f64();
+                let bdp = direction.mean_rate() as f64 / 8.0 * self.round_trip().as_secs_f64();
                 ((multiple * bdp) as u64).max(MIN_QUEUE_BYTES)
             }
         }
@@ -180,13 +180,11 @@ impl Link {
 
 impl fmt::Display for Direction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}, one-way delay {}, loss {}",
-            rate_text(self.rate),
-            time_text(self.delay),
-            self.loss
-        )?;
+        let rate = match &self.elements.rate_schedule {
+            Some(schedule) => schedule.to_string(),
+            None => rate_text(self.rate),
+        };
+        write!(f, "{rate}, one-way delay {}, loss {}", time_text(self.delay), self.loss)?;
         match self.queue {
             Queue::Bytes(bytes) => write!(f, ", queue {bytes} bytes")?,
             Queue::Bdp(multiple) => write!(f, ", queue {multiple} BDP")?,
@@ -204,45 +202,135 @@ impl fmt::Display for Direction {
         if self.black_hole {
             write!(f, ", BLACK HOLE")?;
         }
-        Ok(())
+        write!(f, "{}", self.elements)
     }
 }
 
-/// Changes to a link; `None` leaves a setting unchanged.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Changes {
-    pub(crate) rate: Option<PerDirection<u64>>,
-    pub(crate) delay: Option<PerDirection<Duration>>,
-    pub(crate) jitter: Option<PerDirection<Duration>>,
+/// Changes to one direction of a link; `None` leaves a setting unchanged.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct DirectionChanges {
+    pub(crate) rate: Option<u64>,
+    pub(crate) delay: Option<Duration>,
+    pub(crate) jitter: Option<Duration>,
     pub(crate) reorder: Option<bool>,
-    pub(crate) loss: Option<PerDirection<Loss>>,
-    pub(crate) duplicate: Option<PerDirection<f64>>,
-    pub(crate) corrupt: Option<PerDirection<f64>>,
+    pub(crate) loss: Option<Loss>,
+    pub(crate) duplicate: Option<f64>,
+    pub(crate) corrupt: Option<f64>,
     pub(crate) black_hole: Option<bool>,
-    pub(crate) queue: Option<PerDirection<Queue>>,
+    pub(crate) queue: Option<Queue>,
+    pub(crate) elements: ElementChanges,
+}
+
+impl DirectionChanges {
+    /// Applies the changes to `direction`.
+    pub(crate) fn apply(&self, direction: &mut Direction) {
+        fn put<T: Copy>(change: Option<T>, setting: &mut T) {
+            *setting = change.unwrap_or(*setting);
+        }
+        put(self.rate, &mut direction.rate);
+        if self.rate.is_some() {
+            // A fixed rate replaces a schedule.
+            direction.elements.rate_schedule = None;
+        }
+        put(self.delay, &mut direction.delay);
+        put(self.jitter, &mut direction.jitter);
+        put(self.reorder, &mut direction.reorder);
+        put(self.loss, &mut direction.loss);
+        put(self.duplicate, &mut direction.duplicate);
+        put(self.corrupt, &mut direction.corrupt);
+        put(self.black_hole, &mut direction.black_hole);
+        put(self.queue, &mut direction.queue);
+        self.elements.apply(&mut direction.elements);
+    }
+
+    /// Adds the settings of `other`, which replace those of `self`.
+    pub(crate) fn extend(&mut self, other: Self) {
+        let Self {
+            rate,
+            delay,
+            jitter,
+            reorder,
+            loss,
+            duplicate,
+            corrupt,
+            black_hole,
+            queue,
+            elements,
+        } = other;
+        self.rate = rate.or(self.rate);
+        self.delay = delay.or(self.delay);
+        self.jitter = jitter.or(self.jitter);
+        self.reorder = reorder.or(self.reorder);
+        self.loss = loss.or(self.loss);
+        self.duplicate = duplicate.or(self.duplicate);
+        self.corrupt = corrupt.or(self.corrupt);
+        self.black_hole = black_hole.or(self.black_hole);
+        self.queue = queue.or(self.queue);
+        self.elements.extend(elements);
+    }
+}
+
+/// Changes to a link.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Changes {
+    pub(crate) forward: DirectionChanges,
+    pub(crate) backward: DirectionChanges,
 }
 
 impl Changes {
     /// Applies the changes to `link`.
     pub(crate) fn apply(&self, link: &mut Link) {
-        fn put<T: Clone>(change: &Option<PerDirection<T>>, forward: &mut T, backward: &mut T) {
-            if let Some(both) = change {
-                *forward = both.forward.clone();
-                *backward = both.backward.clone();
-            }
+        self.forward.apply(&mut link.forward);
+        self.backward.apply(&mut link.backward);
+    }
+
+    /// Sets a setting of both directions.
+    pub(crate) fn set<T: Clone>(
+        &mut self,
+        value: Option<PerDirection<T>>,
+        setting: fn(&mut DirectionChanges) -> &mut Option<T>,
+    ) {
+        if let Some(PerDirection { forward, backward }) = value {
+            *setting(&mut self.forward) = Some(forward);
+            *setting(&mut self.backward) = Some(backward);
         }
-        let Link { forward, backward } = link;
-        put(&self.rate, &mut forward.rate, &mut backward.rate);
-        put(&self.delay, &mut forward.delay, &mut backward.delay);
-        put(&self.jitter, &mut forward.jitter, &mut backward.jitter);
-        put(&self.loss, &mut forward.loss, &mut backward.loss);
-        put(&self.duplicate, &mut forward.duplicate, &mut backward.duplicate);
-        put(&self.corrupt, &mut forward.corrupt, &mut backward.corrupt);
-        put(&self.queue, &mut forward.queue, &mut backward.queue);
-        for direction in [forward, backward] {
-            direction.reorder = self.reorder.unwrap_or(direction.reorder);
-            direction.black_hole = self.black_hole.unwrap_or(direction.black_hole);
+    }
+}
+
+impl fmt::Display for Changes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.forward == self.backward {
+            return write!(f, "{}", self.forward);
         }
+        let [forward, backward] = [&self.forward, &self.backward].map(ToString::to_string);
+        match (forward.as_str(), backward.as_str()) {
+            (forward, "") => write!(f, "forward {forward}"),
+            ("", backward) => write!(f, "backward {backward}"),
+            _ => write!(f, "forward {forward}; backward {backward}"),
+        }
+    }
+}
+
+impl fmt::Display for DirectionChanges {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let on = |is_on: bool| if is_on { "on" } else { "off" };
+        let parts = [
+            self.rate.map(|rate| format!("rate {}", rate_text(rate))),
+            self.delay.map(|delay| format!("delay {}", time_text(delay))),
+            self.jitter.map(|jitter| format!("jitter +-{}", time_text(jitter))),
+            self.reorder.map(|is_on| format!("reordering {}", on(is_on))),
+            self.loss.map(|loss| format!("loss {loss}")),
+            self.duplicate.map(|share| format!("{} % duplicated", percent(share))),
+            self.corrupt.map(|share| format!("{} % corrupted", percent(share))),
+            self.black_hole.map(|is_on| format!("black hole {}", on(is_on))),
+            self.queue.map(|queue| match queue {
+                Queue::Bytes(bytes) => format!("queue {bytes} bytes"),
+                Queue::Bdp(multiple) => format!("queue {multiple} BDP"),
+            }),
+        ];
+        let parts: Vec<String> =
+            parts.into_iter().flatten().chain(self.elements.describe()).collect();
+        f.write_str(&parts.join(", "))
     }
 }
 
@@ -259,16 +347,11 @@ mod tests {
     }
 
     #[test]
-    fn queue_sizes_and_losses_are_parsed() {
+    fn queue_sizes_are_parsed() {
         assert_eq!(Queue::parse("1bdp"), Ok(Queue::Bdp(1.0)));
         assert_eq!(Queue::parse("0.5bdp"), Ok(Queue::Bdp(0.5)));
         assert_eq!(Queue::parse("250k"), Ok(Queue::Bytes(250_000)));
         assert!(Queue::parse("-1bdp").is_err() && Queue::parse("0").is_err());
-        assert_eq!(Loss::parse("10%"), Ok(Loss::Independent(0.1)));
-        let burst = Loss::parse("ge:1%,9%").unwrap();
-        assert!((burst.mean() - 0.1).abs() < 1e-12);
-        assert!(burst.burst_factor() > 1.0);
-        assert!(Loss::parse("ge:1%").is_err() && Loss::parse("ge:1%,0").is_err());
     }
 
     #[test]
@@ -276,7 +359,9 @@ mod tests {
         let mut link = Link::default();
         let loss =
             PerDirection { forward: Loss::Independent(0.2), backward: Loss::Independent(0.0) };
-        Changes { loss: Some(loss), ..Changes::default() }.apply(&mut link);
+        let mut changes = Changes::default();
+        changes.set(Some(loss), |one| &mut one.loss);
+        changes.apply(&mut link);
         assert_eq!(link.forward.loss, Loss::Independent(0.2));
         assert_eq!(link.backward.loss, Loss::Independent(0.0));
         assert_eq!(link.forward.rate, Direction::default().rate);

@@ -21,8 +21,21 @@ pub(crate) fn rate(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("`{text}` is not a rate: use for example 1000M, 1G or 512k"))
 }
 
-/// A time such as `50ms`, `1.5s`, `200us`; a bare number is in milliseconds.
+/// A rate that is 0, `none` or has a unit.
+pub(crate) fn rate_with_unit(text: &str) -> Result<u64, String> {
+    if text.parse::<f64>().is_ok_and(|number| number != 0.0) {
+        return Err(format!("`{text}` has no unit: use for example {text}M"));
+    }
+    rate(text)
+}
+
+/// A time such as `50ms`, `1.5s`, `200us` of at most a minute; a bare number is in milliseconds.
 pub(crate) fn time(text: &str) -> Result<Duration, String> {
+    time_up_to(text, 60.0)
+}
+
+/// The same of at most `limit` seconds.
+pub(crate) fn time_up_to(text: &str, limit: f64) -> Result<Duration, String> {
     let lower = text.to_ascii_lowercase();
     let (number, factor) = if let Some(number) = lower.strip_suffix("us") {
         (number, 1e-6)
@@ -35,10 +48,10 @@ pub(crate) fn time(text: &str) -> Result<Duration, String> {
     };
     positive(number)
         .map(|number| number * factor)
-        .filter(|&seconds| seconds <= 60.0)
+        .filter(|&seconds| seconds <= limit)
         .map(Duration::from_secs_f64)
         .ok_or_else(|| {
-            format!("`{text}` is not a time from 0 to 60 s: use for example 50ms or 200us")
+            format!("`{text}` is not a time from 0 to {limit} s: use for example 50ms or 200us")
         })
 }
 
@@ -48,6 +61,24 @@ pub(crate) fn fraction(text: &str) -> Result<f64, String> {
         .map(|percent| percent / 100.0)
         .filter(|&fraction| fraction <= 1.0)
         .ok_or_else(|| format!("`{text}` is not a percentage from 0 to 100: use for example 10%"))
+}
+
+/// A percentage with its sign, `10%`, as a fraction from 0 to 1; 0 needs none. A bare number may be
+/// meant as a fraction or as a percentage.
+pub(crate) fn percentage(text: &str) -> Result<f64, String> {
+    if let Ok(number) = text.trim().parse::<f64>()
+        && number != 0.0
+        && number.is_finite()
+    {
+        // Rounded, so that 0.07 becomes 7 % and not 7.000000000000001 %.
+        let percent = (number * 1e11).round() / 1e9;
+        let of_fraction = match number {
+            0.0..=1.0 => format!(" or {percent}%"),
+            _ => String::new(),
+        };
+        return Err(format!("`{text}` has no unit: use for example {number}%{of_fraction}"));
+    }
+    fraction(text)
 }
 
 fn positive(text: &str) -> Option<f64> {
@@ -129,6 +160,9 @@ mod tests {
         assert_eq!(fraction("10%"), Ok(0.1));
         assert_eq!(fraction("100"), Ok(1.0));
         assert!(fraction("101%").is_err() && fraction("x").is_err());
+        assert_eq!((percentage("10%"), percentage("0")), (Ok(0.1), Ok(0.0)));
+        assert!(percentage("0.07").unwrap_err().contains("use for example 0.07% or 7%"));
+        assert!(percentage("5").unwrap_err().ends_with("use for example 5%"));
     }
 
     #[test]

@@ -80,7 +80,7 @@ pub(crate) fn measure(
             .iter()
             .filter_map(|&(index, onward)| {
                 let link = &start.get(index)?.link;
-                Some(if onward == forward { link.forward } else { link.backward })
+                Some(if onward == forward { &link.forward } else { &link.backward }.clone())
             })
             .collect();
         let rate = directions.iter().map(|hop| hop.rate).filter(|&rate| rate > 0).min();
@@ -182,8 +182,8 @@ fn last_packet_timeout(hops: &[HopReport]) -> Duration {
     let delay: Duration = hops
         .iter()
         .map(|hop| {
-            let queue = [hop.link.forward, hop.link.backward].map(|direction| {
-                let bits = hop.link.queue_bytes(&direction) as f64 * 8.0;
+            let queue = [&hop.link.forward, &hop.link.backward].map(|direction| {
+                let bits = hop.link.queue_bytes(direction) as f64 * 8.0;
                 Duration::from_secs_f64((bits / direction.rate.max(1_000_000) as f64).min(10.0))
             });
             let jitter = hop.link.forward.jitter + hop.link.backward.jitter;
@@ -340,7 +340,7 @@ mod tests {
     fn pass_probabilities_of_a_chain_multiply() {
         let hop = Direction { loss: Loss::Independent(0.5), ..Direction::default() };
         let result = CbrResult { sent: 100_000, received: 25_000, ..CbrResult::default() };
-        let row = loss("x", &[hop, hop], &result, 0);
+        let row = loss("x", &[hop.clone(), hop], &result, 0);
         assert_eq!((row.asked.as_str(), row.good), ("75.0000 %", Some(true)));
     }
 }

@@ -91,7 +91,15 @@ impl HostBackend for LocalBackend<'_> {
         }
         let socket = self.lab_guard.home.control_socket(&self.lab_guard.lab.name);
         for (hop, link) in (1..).zip(links) {
-            emulator::control::ask(&socket, &Request::Set { hop, link: Box::new(*link) })?;
+            emulator::control::ask(&socket, &Request::Set { hop, link: Box::new(link.clone()) })?;
+        }
+        Ok(())
+    }
+
+    fn start_schedules(&self) -> Result<()> {
+        if !self.is_netem {
+            let socket = self.lab_guard.home.control_socket(&self.lab_guard.lab.name);
+            emulator::control::ask(&socket, &Request::StartSchedules)?;
         }
         Ok(())
     }

@@ -32,6 +32,14 @@ pub(crate) trait HostBackend: Sync {
     /// If the backend cannot change links.
     fn change_links(&self, links: &[Link]) -> Result<()>;
 
+    /// Lets the schedules of the links begin: rates, delays and holes that change with time.
+    ///
+    /// # Errors
+    /// If the emulator does not answer.
+    fn start_schedules(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// The lab, if the backend has one.
     fn lab(&self) -> Option<(&Home, &Lab)>;
 

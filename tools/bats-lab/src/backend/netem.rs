@@ -65,6 +65,11 @@ pub(crate) fn commands(
 }
 
 fn netem(direction: &Direction, ifb: &str) -> Result<CommandLine> {
+    if !direction.elements.is_empty() {
+        bail!(
+            "the backend netem has rate, delay, jitter, loss, duplicate, corrupt and queue only: use the backend netns or sim"
+        );
+    }
     if direction.jitter.is_zero() || direction.reorder {
         // Supported: netem reorders packets when it applies jitter.
     } else {
@@ -91,9 +96,15 @@ fn netem(direction: &Direction, ifb: &str) -> Result<CommandLine> {
         match direction.loss {
             Loss::Independent(0.0) => {}
             Loss::Independent(rate) => text += &format!(" loss random {}", percent(rate)),
-            // p, r, 1-h, 1-k: everything is lost in the bad state, nothing in the good one.
-            Loss::GilbertElliott { enter, leave } => {
-                text += &format!(" loss gemodel {} {} 100% 0%", percent(enter), percent(leave));
+            // p, r, 1-h, 1-k: the losses in the bad and in the good state come last.
+            Loss::GilbertElliott { enter, leave, in_bad, in_good } => {
+                let (enter, leave) = (percent(enter), percent(leave));
+                let [in_bad, in_good] = [in_bad, in_good].map(|loss| loss * 100.0);
+                text += &format!(" loss gemodel {enter} {leave} {in_bad}% {in_good}%");
+            }
+            Loss::FourState { p13, p31, p32, p23, p14 } => {
+                let all = [p13, p31, p32, p23, p14].map(percent);
+                text += &format!(" loss state {}", all.join(" "));
             }
         }
     }
@@ -212,7 +223,7 @@ mod tests {
             queue: Queue::Bytes(250_000),
             ..Direction::default()
         };
-        let link = Link { forward: direction, backward: direction };
+        let link = Link { forward: direction.clone(), backward: direction.clone() };
         let (send, receive) = commands(&link, &direction, "eth0", "eth1", 3).unwrap();
         let lines = |all: &[CommandLine]| {
             all.iter().map(|command_line| command_line.join(" ")).collect::<Vec<_>>()
@@ -246,7 +257,7 @@ mod tests {
             loss: Loss::Independent(0.0),
             ..Direction::default()
         };
-        let link = Link { forward: direction, backward: direction };
+        let link = Link { forward: direction.clone(), backward: direction.clone() };
         let (send, receive) = commands(&link, &direction, "eth0", "eth1", 1).unwrap();
         // Without a rate there is no token bucket, and without a delay no `delay` option.
         let [command_line] = send.as_slice() else { panic!("{send:?}") };
@@ -260,11 +271,11 @@ mod tests {
     #[test]
     fn jitter_without_reordering_is_rejected() {
         let direction = Direction { jitter: Duration::from_millis(1), ..Direction::default() };
-        let link = Link { forward: direction, backward: direction };
+        let link = Link { forward: direction.clone(), backward: direction.clone() };
         assert!(commands(&link, &direction, "a", "b", 1).is_err());
         let direction = Direction {
             reorder: true,
-            loss: Loss::GilbertElliott { enter: 0.01, leave: 0.09 },
+            loss: Loss::GilbertElliott { enter: 0.01, leave: 0.09, in_bad: 1.0, in_good: 0.0 },
             ..direction
         };
         let (_, receive) = commands(&link, &direction, "a", "b", 1).unwrap();

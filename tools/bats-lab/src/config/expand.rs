@@ -8,7 +8,7 @@ use super::model::{
 };
 use super::network;
 use super::protocols::ProtocolRegistry;
-use super::source::{ConfigError, Source};
+use super::source::{ConfigError, ConfigErrors, Source};
 use super::tools;
 use crate::plan::{Assertion, Case, Event, Flow, Host, Network, Published, Suite, Tool};
 use crate::result::figures;
@@ -17,16 +17,18 @@ use crate::result::figures;
 const MAX_PARALLEL: usize = 13;
 
 /// Expands all tests of a file.
-pub(crate) fn suite(source: &Source, file: &TestFile) -> Result<Suite, ConfigError> {
+pub(crate) fn suite(source: &Source, file: &TestFile) -> Result<Suite, ConfigErrors> {
+    let mut errors = ConfigErrors::default();
     let registry = ProtocolRegistry::new(source, &file.protocols)?;
-    let mut notes = Vec::new();
+    let mut notes = registry.notes();
+    errors.keep(unique_topologies(source, file));
     if file.containernet.is_some() {
         notes.push("`containernet` is ignored: hosts are namespaces, not containers".to_owned());
     }
     let mut testbeds = Vec::new();
     for (name, hosts) in &file.testbeds.0 {
         if hosts.len() < 2 {
-            return Err(source.invalid(name, "a testbed needs at least two hosts"));
+            errors.keep::<()>(Err(source.invalid(name, "a testbed needs at least two hosts")));
         }
         let hosts = hosts.iter().map(|host| Host {
             user: host.user.clone(),
@@ -43,17 +45,63 @@ pub(crate) fn suite(source: &Source, file: &TestFile) -> Result<Suite, ConfigErr
     let mut cases: Vec<Case> = Vec::new();
     for (name, test) in &file.tests.0 {
         if cases.iter().any(|case| file_name(&case.name) == file_name(&name.value)) {
-            return Err(source.invalid(name, "duplicate test name"));
+            errors.keep::<()>(Err(source.invalid(name, "duplicate test name")));
         }
         if test.backend == Some(BackendName::Ssh) && testbeds.is_empty() {
-            return Err(source.invalid(
+            errors.keep::<()>(Err(source.invalid(
                 name,
                 "`backend: ssh` needs `testbeds` in this file: the hosts to measure on",
-            ));
+            )));
         }
-        cases.push(case(source, file, &registry, name, test)?);
+        if let Some(case) = errors.keep_all(case(source, file, &registry, name, test, &mut notes)) {
+            cases.push(case);
+        }
+    }
+    if !errors.0.is_empty() {
+        return Err(errors);
     }
     Ok(Suite { file: source.name.clone(), notes, cases, testbeds })
+}
+
+/// Fails if two topologies of the file have one name: only the first would be used.
+fn unique_topologies(source: &Source, file: &TestFile) -> Result<(), ConfigError> {
+    let names: Vec<&Spanned<String>> =
+        file.topologies.iter().filter_map(|one| one.name.as_ref()).collect();
+    super::network::unique(source, &names)
+}
+
+/// Links that no tool and no flow of the test uses, as a note.
+fn unused_links(
+    name: &str,
+    networks: &[Network],
+    tools: &[Tool],
+    flows: &[Flow],
+) -> Option<String> {
+    let network = networks.first()?;
+    let ends = tools.iter().map(|tool| (tool.client, tool.server));
+    let ends: Vec<(u32, u32)> =
+        ends.chain(flows.iter().map(|flow| (flow.client, flow.server))).collect();
+    let used: std::collections::BTreeSet<usize> = ends
+        .iter()
+        .filter_map(|&(from, to)| network.path(from, to))
+        .flatten()
+        .map(|(link, _)| link)
+        .collect();
+    let unused: Vec<String> = (0..network.edges.len())
+        .filter(|link| !used.contains(link))
+        .map(|link| {
+            let (one, other) = network.edges[link];
+            format!("{} ({one} - {other})", link + 1)
+        })
+        .collect();
+    if unused.is_empty() {
+        return None;
+    }
+    let (are, links) = if unused.len() == 1 { ("is", "link") } else { ("are", "links") };
+    Some(format!(
+        "`{name}`: {links} {} {are} not used: routes are static with the fewest hops, and of several paths between two nodes packets take one, the first in the order of the links",
+        unused.join(", ")
+    ))
 }
 
 /// The name of a test as a directory name.
@@ -69,13 +117,16 @@ fn case(
     registry: &ProtocolRegistry,
     name: &Spanned<String>,
     test: &TestSpec,
-) -> Result<Case, ConfigError> {
-    let networks = network::networks(source, &test.topology, &file.topologies)?;
-    let Some(first) = networks.first() else {
-        return Err(source.invalid(&test.topology, "this topology has no network"));
-    };
-    let last = first.nodes - 1;
-    if let Some(route) = &test.route {
+    notes: &mut Vec<String>,
+) -> Result<Case, ConfigErrors> {
+    let mut errors = ConfigErrors::default();
+    let networks = errors
+        .keep(network::networks(source, &test.topology, &file.topologies))
+        .unwrap_or_default();
+    let last = networks.first().map_or(u32::MAX, |first| first.nodes - 1);
+    if let Some(first) = networks.first()
+        && let Some(route) = &test.route
+    {
         match route.value {
             RouteName::StaticBfs => {}
             RouteName::StaticRoute => {
@@ -85,77 +136,86 @@ fn case(
                     .enumerate()
                     .all(|(i, edge)| *edge == (i as u32, i as u32 + 1));
                 if !is_chain {
-                    return Err(
+                    errors.keep::<()>(Err(
                         source.invalid(route, "`static_route` is for chains: use `static_bfs`")
-                    );
+                    ));
                 }
             }
-            RouteName::OlsrRoute | RouteName::OpenrRoute => {
-                return Err(
-                    source.invalid(route, "routing daemons are not supported: use `static_bfs`")
-                );
+            RouteName::OlsrRoute => notes.push(format!(
+                "`{}`: `olsr_route` runs no routing daemon: the routes are static with the fewest hops, as OLSR finds them over equal links",
+                name.value
+            )),
+            RouteName::OpenrRoute => {
+                errors.keep::<()>(Err(
+                    source.invalid(route, "Open/R is not supported: use `static_bfs`")
+                ));
             }
         }
     }
     if test.target_protocols.is_empty() {
-        return Err(source.invalid(name, "`target_protocols` is empty"));
+        errors.keep::<()>(Err(source.invalid(name, "`target_protocols` is empty")));
     }
-    let protocols = test
+    let protocols: Vec<_> = test
         .target_protocols
         .iter()
-        .map(|given| registry.of(source, given))
-        .collect::<Result<Vec<_>, _>>()?;
+        .filter_map(|given| errors.keep(registry.of(source, given)))
+        .collect();
     for (index, protocol) in protocols.iter().enumerate() {
         if protocols[..index].iter().any(|other| other.name == protocol.name) {
-            return Err(
-                source.invalid(name, format!("`{}` is twice in `target_protocols`", protocol.name))
-            );
+            errors
+                .keep::<()>(Err(source
+                    .invalid(name, format!("`{}` is twice in `target_protocols`", protocol.name))));
         }
     }
     let is_parallel = test.execution_mode == ExecutionMode::Parallel;
     if is_parallel && protocols.len() > MAX_PARALLEL {
-        return Err(
-            source.invalid(name, format!("at most {MAX_PARALLEL} protocols can run in parallel"))
-        );
+        errors
+            .keep::<()>(Err(source
+                .invalid(name, format!("at most {MAX_PARALLEL} protocols can run in parallel"))));
     }
     if test.test_tools.0.is_empty() {
-        return Err(source.invalid(name, "`test_tools` is empty"));
+        errors.keep::<()>(Err(source.invalid(name, "`test_tools` is empty")));
     }
     let mut all_tools = Vec::new();
     for (tool_name, spec) in &test.test_tools.0 {
-        let tool = tools::tool(source, tool_name, spec, last)?;
+        let Some(tool) = errors.keep(tools::tool(source, tool_name, spec, last)) else { continue };
         let position = spec.server_host.as_ref().or(spec.client_host.as_ref());
         let position = position.map_or(tool_name.referenced, |host| host.referenced);
-        network::check_path(source, &networks, tool.client, tool.server, position)?;
+        errors.keep(network::check_path(source, &networks, tool.client, tool.server, position));
         all_tools.push(tool);
     }
-    let flows = test
+    let repetitions = match &test.repetitions {
+        Some(count) if !(1..=1000).contains(&count.value) => {
+            errors.keep::<u32>(Err(source.invalid(count, "`repetitions` must be 1 to 1000")))
+        }
+        other => other.as_ref().map(|count| count.value),
+    };
+    let sample_interval = match &test.sample_interval {
+        Some(interval) if !(0.01..=10.0).contains(&interval.value) => errors
+            .keep::<f64>(Err(source.invalid(interval, "`sample_interval` must be 0.01 to 10 s"))),
+        other => other.as_ref().map(|interval| interval.value),
+    };
+    let published =
+        test.published.iter().filter_map(|one| errors.keep(published(source, one))).collect();
+    // Errors of flows, events and assertions may follow from wrong networks, protocols or tools.
+    if !errors.0.is_empty() {
+        return Err(errors);
+    }
+    let flows: Vec<Flow> = test
         .competition_flows
         .iter()
-        .map(|flow| flow_of(source, registry, flow, &networks, &all_tools))
-        .collect::<Result<Vec<_>, _>>()?;
-    let events = events(source, &test.events, &networks, &all_tools)?;
+        .filter_map(|flow| errors.keep(flow_of(source, registry, flow, &networks, &all_tools)))
+        .collect();
+    let events = events(source, &test.events, &networks, &all_tools, &mut errors);
     let assertions = test
         .assertions
         .iter()
-        .map(|one| assertion(source, one, &protocols, &all_tools, &networks))
-        .collect::<Result<Vec<_>, _>>()?;
-    let published =
-        test.published.iter().map(|one| published(source, one)).collect::<Result<Vec<_>, _>>()?;
-    let repetitions = match &test.repetitions {
-        Some(count) if !(1..=1000).contains(&count.value) => {
-            return Err(source.invalid(count, "`repetitions` must be 1 to 1000"));
-        }
-        Some(count) => count.value,
-        None => 1,
-    };
-    let sample_interval = match &test.sample_interval {
-        Some(interval) if !(0.01..=10.0).contains(&interval.value) => {
-            return Err(source.invalid(interval, "`sample_interval` must be 0.01 to 10 s"));
-        }
-        Some(interval) => interval.value,
-        None => 0.1,
-    };
+        .filter_map(|one| errors.keep(assertion(source, one, &protocols, &all_tools, &networks)))
+        .collect();
+    if !errors.0.is_empty() {
+        return Err(errors);
+    }
+    notes.extend(unused_links(&name.value, &networks, &all_tools, &flows));
     Ok(Case {
         name: name.value.clone(),
         description: test.description.clone(),
@@ -168,13 +228,13 @@ fn case(
         events,
         is_parallel,
         allow_failure: test.allow_failure,
-        repetitions,
+        repetitions: repetitions.unwrap_or(1),
         seed: test.seed.unwrap_or(1),
         assertions,
         published,
         verify: test.verify,
         capture: test.capture,
-        sample_interval,
+        sample_interval: sample_interval.unwrap_or(0.1),
     })
 }
 
@@ -186,11 +246,11 @@ fn flow_of(
     tools: &[Tool],
 ) -> Result<Flow, ConfigError> {
     let position = flow.client_host.referenced;
-    let with_competition = tools.iter().filter(|tool| tool.kind.has_competing_flows());
+    let with_competition = tools.iter().filter(|tool| tool.has_competing_flows());
     let Some(longest) = with_competition.map(Tool::seconds).reduce(f64::max) else {
         return Err(source.invalid(
             &flow.flow_type,
-            "competing flows need a throughput tool (`iperf`, `bats_iperf`), and this test has none",
+            "competing flows need a throughput tool (`iperf`, `bats_iperf`), or `under_load: true` of `rtt` or `ping`, and this test has none",
         ));
     };
     if let Some(delay) = &flow.delay
@@ -198,7 +258,7 @@ fn flow_of(
     {
         return Err(source.invalid(
             delay,
-            format!("competing flows end with the tool, and the longest throughput tool runs for {longest} s: this flow would never start"),
+            format!("competing flows end with the tool, and the longest of their tools runs for {longest} s: this flow would never start"),
         ));
     }
     network::check_path(
@@ -228,17 +288,17 @@ fn events(
     specs: &[EventSpec],
     networks: &[Network],
     tools: &[Tool],
-) -> Result<Vec<Event>, ConfigError> {
+    errors: &mut ConfigErrors,
+) -> Vec<Event> {
     let longest = tools.iter().map(Tool::seconds).fold(0.0, f64::max);
-    let mut events = Vec::new();
-    for spec in specs {
+    let link_count = networks.iter().map(|network| network.links.len()).min().unwrap_or(0);
+    let event = |spec: &EventSpec| {
         if !(0.0..=longest).contains(&spec.at.value) {
             return Err(source.invalid(
                 &spec.at,
                 format!("`at` must be from 0 to {longest} s, the time of the longest tool"),
             ));
         }
-        let link_count = networks.iter().map(|network| network.links.len()).min().unwrap_or(0);
         let link = match &spec.link {
             Some(link) if link.value == 0 || link.value as usize > link_count => {
                 return Err(
@@ -247,17 +307,18 @@ fn events(
             }
             other => other.as_ref().map(|link| link.value as usize - 1),
         };
-        let changes = network::changes_of_all(source, &spec.set)?;
+        let changes = super::link::changes_of_all(source, &spec.set)?;
         if changes == crate::settings::Changes::default() {
             return Err(source.invalid(
                 &spec.at,
                 "this event changes nothing: set for example `set: { loss: 5% }`",
             ));
         }
-        events.push(Event { at: spec.at.value, link, changes });
-    }
+        Ok(Event { at: spec.at.value, link, changes })
+    };
+    let mut events: Vec<Event> = specs.iter().filter_map(|spec| errors.keep(event(spec))).collect();
     events.sort_by(|a, b| a.at.total_cmp(&b.at));
-    Ok(events)
+    events
 }
 
 fn assertion(

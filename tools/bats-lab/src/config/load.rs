@@ -5,21 +5,20 @@ use std::path::Path;
 use anyhow::{Result, bail};
 
 use super::model::TestFile;
-use super::source::Source;
+use super::source::{ConfigErrors, Source};
 use super::{expand, shipped};
 use crate::plan::Suite;
 
 /// Loads the tests that `argument` names. Keeps the test `only`, or all enabled tests.
 ///
 /// # Errors
-/// If a file cannot be read or is invalid; the error has file, line and column.
+/// If a file cannot be read or is invalid; each error has file, line and column.
 pub(crate) fn suite(argument: &str, only: Option<&str>) -> Result<Suite> {
     let (source, named) = match argument.strip_prefix("case:") {
         Some(name) => (shipped::case(name)?, None),
         None => open(argument)?,
     };
-    let file: TestFile = source.parse()?;
-    let mut suite = expand::suite(&source, &file)?;
+    let mut suite = parse(&source)?;
     let names: Vec<String> = suite.cases.iter().map(|case| case.name.clone()).collect();
     match only.or(named.as_deref()).filter(|only| *only != "all") {
         Some(only) => {
@@ -49,6 +48,19 @@ pub(crate) fn suite(argument: &str, only: Option<&str>) -> Result<Suite> {
         bail!("{}: no test to run", source.name);
     }
     Ok(suite)
+}
+
+/// The tests of a file, or all of its errors.
+pub(crate) fn parse(source: &Source) -> Result<Suite, ConfigErrors> {
+    let (file, corrected, mut errors) = super::correct::parse::<TestFile>(source);
+    let suite = file.and_then(|file| errors.keep_all(expand::suite(&corrected, &file)));
+    match suite {
+        Some(suite) if errors.0.is_empty() => Ok(suite),
+        _ => {
+            errors.0.sort_by_key(|error| error.position());
+            Err(errors)
+        }
+    }
 }
 
 /// `FILE`, or `FILE:TEST` as in Oasis.

@@ -1,6 +1,9 @@
 //! Test files in YAML or JSON: parsed, checked and expanded.
 
+mod attributes;
+mod correct;
 pub(crate) mod expand;
+mod link;
 pub(crate) mod load;
 pub(crate) mod model;
 pub(crate) mod network;
@@ -12,3 +15,6 @@ pub(crate) mod suggest;
 pub(crate) mod tools;
 pub(crate) mod values;
 mod words;
+
+#[cfg(test)]
+mod oasis_tests;

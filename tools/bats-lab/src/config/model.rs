@@ -5,7 +5,12 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_saphyr::Spanned;
 
-use super::values::{NameOr, OneOrMany, OrderedMap, Text};
+use super::values::{Attribute, NameOr, OneOrMany, OrderedMap, Text};
+use crate::settings::quantities::Time;
+use crate::settings::{
+    AckThinning, AlternateLoss, Contention, DelaySchedule, Discipline, Fade, Holes, OrNone,
+    Policer, RateSchedule, Slots,
+};
 
 /// Tests of protocols over emulated networks.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -167,7 +172,7 @@ pub(crate) enum RouteName {
     StaticRoute,
     /// Static routes with the fewest hops.
     StaticBfs,
-    /// OLSR; not supported yet.
+    /// The routes that OLSR finds over equal links, without its daemon.
     #[serde(alias = "olsr")]
     OlsrRoute,
     /// Open/R; not supported yet.
@@ -185,7 +190,8 @@ pub(crate) struct TopologyUse {
     #[schemars(with = "Option<String>")]
     pub(crate) config_file: Option<Spanned<String>>,
     /// Name for reports.
-    pub(crate) name: Option<String>,
+    #[schemars(with = "Option<String>")]
+    pub(crate) name: Option<Spanned<String>>,
     /// Type of the topology.
     #[schemars(with = "Option<TopologyType>")]
     pub(crate) topology_type: Option<Spanned<TopologyType>>,
@@ -226,20 +232,33 @@ pub(crate) enum TopologyType {
     Mesh,
 }
 
-/// One attribute of the links of a chain.
+/// One attribute of the links of a chain. Its values stand below its key, or, as Oasis writes them,
+/// next to it: then the key itself has no value.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ArraySpec {
     /// Loss in percent.
-    pub(crate) link_loss: Option<ArrayValues>,
+    #[serde(default)]
+    pub(crate) link_loss: Attribute,
     /// One-way delay in ms.
-    pub(crate) link_latency: Option<ArrayValues>,
+    #[serde(default)]
+    pub(crate) link_latency: Attribute,
     /// Jitter in ms.
-    pub(crate) link_jitter: Option<ArrayValues>,
+    #[serde(default)]
+    pub(crate) link_jitter: Attribute,
     /// Rate towards higher nodes in Mbit/s.
-    pub(crate) link_bandwidth_forward: Option<ArrayValues>,
+    #[serde(default)]
+    pub(crate) link_bandwidth_forward: Attribute,
     /// Rate towards lower nodes in Mbit/s.
-    pub(crate) link_bandwidth_backward: Option<ArrayValues>,
+    #[serde(default)]
+    pub(crate) link_bandwidth_backward: Attribute,
+    /// Values of the attribute of this entry that has none below it.
+    #[schemars(with = "Option<Vec<f64>>")]
+    pub(crate) init_value: Option<Spanned<OneOrMany<f64>>>,
+    /// Increment of each step of that attribute.
+    pub(crate) step_len: Option<f64>,
+    /// Number of its steps after the first value.
+    pub(crate) step_num: Option<u32>,
 }
 
 /// Values of an attribute.
@@ -248,7 +267,7 @@ pub(crate) struct ArraySpec {
 pub(crate) struct ArrayValues {
     /// One value for all links, or one for each link.
     #[schemars(with = "Vec<f64>")]
-    pub(crate) init_value: Spanned<Vec<f64>>,
+    pub(crate) init_value: Spanned<OneOrMany<f64>>,
     /// Increment of each step.
     pub(crate) step_len: Option<f64>,
     /// Number of steps after the first value.
@@ -297,7 +316,8 @@ pub(crate) struct LinkSpec {
     pub(crate) jitter: Option<Spanned<Text>>,
     /// Whether jitter may reorder packets.
     pub(crate) reorder: Option<bool>,
-    /// Loss: `5%`, or `ge:1%,9%` for Gilbert-Elliott bursts (probability to enter and to leave).
+    /// Loss: `5%`; `ge:1%,9%` for Gilbert-Elliott bursts (probability to enter and to leave; two more
+    /// values are the loss in the bad and in the good state); `4state:P13%,P31%,P32%,P23%,P14%`.
     #[schemars(with = "Option<Text>")]
     pub(crate) loss: Option<Spanned<Text>>,
     /// Duplicated packets: `1%`.
@@ -311,6 +331,51 @@ pub(crate) struct LinkSpec {
     pub(crate) queue: Option<Spanned<Text>>,
     /// Drop all packets.
     pub(crate) down: Option<bool>,
+    /// Instead of `rate`: a rate that changes with time.
+    #[schemars(with = "Option<OrNone<RateSchedule>>")]
+    pub(crate) rate_schedule: Option<Spanned<OrNone<RateSchedule>>>,
+    /// Additional delay that changes with time.
+    #[schemars(with = "Option<OrNone<DelaySchedule>>")]
+    pub(crate) delay_schedule: Option<Spanned<OrNone<DelaySchedule>>>,
+    /// Further limit of the queue, in packets; 0 for none.
+    #[schemars(with = "Option<u32>")]
+    pub(crate) queue_packets: Option<Spanned<u32>>,
+    /// How the queue is managed: `drop_tail`, `codel`, `fq_codel`, `pie`, `step_mark`; with parameters
+    /// for example `{ codel: { target: 5ms } }`.
+    #[schemars(with = "Option<Discipline>")]
+    pub(crate) discipline: Option<Spanned<Discipline>>,
+    /// A token bucket in front of the queue.
+    #[schemars(with = "Option<OrNone<Policer>>")]
+    pub(crate) policer: Option<Spanned<OrNone<Policer>>>,
+    /// Thinning of acknowledgements.
+    #[schemars(with = "Option<OrNone<AckThinning>>")]
+    pub(crate) ack_thinning: Option<Spanned<OrNone<AckThinning>>>,
+    /// Additional delays; each flow has one of them.
+    #[schemars(with = "Option<Vec<Time>>")]
+    pub(crate) flow_delays: Option<Spanned<Vec<Time>>>,
+    /// Waiting for a shared medium.
+    #[schemars(with = "Option<OrNone<Contention>>")]
+    pub(crate) contention: Option<Spanned<OrNone<Contention>>>,
+    /// Arrivals in batches at slot boundaries.
+    #[schemars(with = "Option<OrNone<Slots>>")]
+    pub(crate) slots: Option<Spanned<OrNone<Slots>>>,
+    /// Another loss model that takes turns with `loss`.
+    #[schemars(with = "Option<OrNone<AlternateLoss>>")]
+    pub(crate) alternate_loss: Option<Spanned<OrNone<AlternateLoss>>>,
+    /// Times in which nothing passes.
+    #[schemars(with = "Option<OrNone<Holes>>")]
+    pub(crate) holes: Option<Spanned<OrNone<Holes>>>,
+    /// Loss that grows as the rate falls.
+    #[schemars(with = "Option<OrNone<Fade>>")]
+    pub(crate) fade: Option<Spanned<OrNone<Fade>>>,
+    /// Whether preamble, check sequence and gap use the rate: a full frame then counts as 1538 bytes.
+    pub(crate) ethernet_overhead: Option<bool>,
+    /// Settings of the direction towards the second node only.
+    #[schemars(with = "Option<Box<LinkSpec>>")]
+    pub(crate) forward: Option<Spanned<Box<LinkSpec>>>,
+    /// Settings of the direction towards the first node only.
+    #[schemars(with = "Option<Box<LinkSpec>>")]
+    pub(crate) backward: Option<Spanned<Box<LinkSpec>>>,
 }
 
 /// Values for all links; every combination is one network, and the first key varies slowest.
@@ -457,6 +522,9 @@ pub(crate) struct ToolSpec {
     /// `rtt`, `ping`: message size in bytes.
     #[schemars(with = "Option<u32>")]
     pub(crate) packet_size: Option<Spanned<u32>>,
+    /// `rtt`, `ping`: whether the competing flows of the test run meanwhile; default: false.
+    #[schemars(with = "Option<bool>")]
+    pub(crate) under_load: Option<Spanned<bool>>,
     /// `scp`: file size in MB.
     #[schemars(with = "Option<u32>")]
     pub(crate) file_size: Option<Spanned<u32>>,

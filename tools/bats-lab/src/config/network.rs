@@ -1,21 +1,18 @@
 //! Converts topologies of test files to networks; every combination of steps is a network.
 
-use std::time::Duration;
-
 use serde_saphyr::Spanned;
 
-use super::model::{
-    ArraySpec, ArrayValues, LinkSpec, Matrices, MatrixSpec, TopologyFile, TopologyType, TopologyUse,
-};
+use super::attributes::{arrays, matrices};
+use super::link::{changes, changes_of_all};
+use super::model::{LinkSpec, MatrixSpec, TopologyFile, TopologyType, TopologyUse};
 use super::source::{ConfigError, Source};
-use super::values::{NameOr, Text};
+use super::values::Text;
 use crate::plan::Network;
-use crate::settings::{Changes, Direction, Link, Loss, Queue};
+use crate::settings::{Direction, Link};
 use crate::topology::{MAX_HOPS, path};
-use crate::units::{self, PerDirection};
 
 /// Maximum number of networks of one test.
-const MAX_NETWORKS: usize = 1_000;
+pub(super) const MAX_NETWORKS: usize = 1_000;
 /// Maximum number of nodes: a chain with the maximum number of links.
 const MAX_NODES: u32 = MAX_HOPS + 1;
 
@@ -45,14 +42,20 @@ pub(crate) fn networks(
     };
     let mut known: Vec<String> = Vec::new();
     let found = |list: &[TopologyUse], known: &mut Vec<String>| {
-        known.extend(list.iter().filter_map(|one| one.name.clone()));
-        list.iter().find(|one| one.name.as_deref() == Some(&name.value)).cloned()
+        let name_of = |one: &TopologyUse| one.name.as_ref().map(|name| name.value.clone());
+        known.extend(list.iter().filter_map(name_of));
+        list.iter().find(|one| name_of(one).as_ref() == Some(&name.value)).cloned()
     };
     if let Some(file) = &used.value.config_file {
         let file = source.open_relative(file)?;
         // A test file can name itself as `config_file`.
         let is_itself = file.text() == source.text();
         let list = if is_itself { own.to_vec() } else { file.parse::<TopologyFile>()?.topology };
+        if !is_itself {
+            let names: Vec<&Spanned<String>> =
+                list.iter().filter_map(|one| one.name.as_ref()).collect();
+            unique(&file, &names)?;
+        }
         if let Some(topology) = found(&list, &mut known) {
             return expand(&file, &renamed(topology), used);
         }
@@ -67,6 +70,23 @@ pub(crate) fn networks(
         }
     }
     Err(source.unknown("topology", name, known.iter().map(String::as_str)))
+}
+
+/// Fails if two topologies have one name: only the first could be used.
+pub(super) fn unique(source: &Source, names: &[&Spanned<String>]) -> Result<(), ConfigError> {
+    for (index, name) in names.iter().enumerate() {
+        if let Some(first) = names[..index].iter().find(|first| first.value == name.value) {
+            return Err(source.invalid(
+                name,
+                format!(
+                    "two topologies have the name `{}`, the first in line {}: rename one of them",
+                    name.value,
+                    first.referenced.line()
+                ),
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// The first key that is set and defines a topology.
@@ -105,8 +125,8 @@ fn expand(
         return Err(source.invalid(nodes, format!("a network must have 2 to {MAX_NODES} nodes")));
     }
     let count = nodes.value;
-    let mut base = Link { forward: unrestricted(), backward: unrestricted() };
-    let mut shapes = vec![(chain(count), vec![base; count as usize - 1])];
+    let mut base = Link { forward: Direction::unrestricted(), backward: Direction::unrestricted() };
+    let mut shapes = vec![(chain(count), vec![base.clone(); count as usize - 1])];
     let mut is_applied = false;
     if let Some(given) = &topology.json_description {
         if !topology.array_description.is_empty() {
@@ -161,7 +181,7 @@ fn expand(
     if shapes.len() > MAX_NETWORKS {
         return Err(error(format!("{} networks exceed the limit of {MAX_NETWORKS}", shapes.len())));
     }
-    let name = topology.name.clone().unwrap_or_else(|| "inline".to_owned());
+    let name = topology.name.as_ref().map_or("inline", |name| name.value.as_str()).to_owned();
     let mut networks = Vec::with_capacity(shapes.len());
     for (edges, links) in shapes {
         if edges.is_empty() {
@@ -170,22 +190,20 @@ fn expand(
         if edges.len() > MAX_HOPS as usize {
             return Err(error(format!("a network can have at most {MAX_HOPS} links")));
         }
+        for (number, link) in (1..).zip(&links) {
+            let of_direction = [&link.forward, &link.backward].into_iter();
+            if let Some(key) = of_direction.filter_map(super::link::without_effect).next() {
+                return Err(error(format!(
+                    "{key} of link {number} has no effect without a queue: set `rate` or `rate_schedule` as well"
+                )));
+            }
+        }
         networks.push(network(&name, count, edges, links));
     }
     Ok(networks)
 }
 
-fn unrestricted() -> Direction {
-    Direction {
-        rate: 0,
-        delay: Duration::ZERO,
-        loss: Loss::Independent(0.0),
-        queue: Queue::Bdp(1.0),
-        ..Direction::default()
-    }
-}
-
-fn chain(nodes: u32) -> Vec<(u32, u32)> {
+pub(super) fn chain(nodes: u32) -> Vec<(u32, u32)> {
     (1..nodes).map(|node| (node - 1, node)).collect()
 }
 
@@ -215,47 +233,6 @@ fn network(name: &str, nodes: u32, edges: Vec<(u32, u32)>, links: Vec<Link>) -> 
     Network { name: name.to_owned(), label, nodes, edges, links, loss_percent, delay_ms }
 }
 
-/// The changes of keys that are not for a single link.
-pub(crate) fn changes_of_all(source: &Source, link: &LinkSpec) -> Result<Changes, ConfigError> {
-    match &link.between {
-        Some(between) => {
-            Err(source.invalid(between, "`between` is only for one of the `links` of a mesh"))
-        }
-        None => changes(source, link),
-    }
-}
-
-/// The changes of the keys of a link.
-fn changes(source: &Source, link: &LinkSpec) -> Result<Changes, ConfigError> {
-    fn read<T: Clone>(
-        source: &Source,
-        value: &Option<Spanned<Text>>,
-        one: impl Fn(&str) -> Result<T, String>,
-    ) -> Result<Option<PerDirection<T>>, ConfigError> {
-        let Some(value) = value else { return Ok(None) };
-        PerDirection::parse(&value.value.0, one)
-            .map(Some)
-            .map_err(|error| source.invalid(value, error))
-    }
-    let rate = |text: &str| {
-        if text.parse::<f64>().is_ok_and(|number| number != 0.0) {
-            return Err(format!("`{text}` has no unit: use for example {text}M"));
-        }
-        units::rate(text)
-    };
-    Ok(Changes {
-        rate: read(source, &link.rate, rate)?,
-        delay: read(source, &link.delay, units::time)?,
-        jitter: read(source, &link.jitter, units::time)?,
-        reorder: link.reorder,
-        loss: read(source, &link.loss, Loss::parse)?,
-        duplicate: read(source, &link.duplicate, units::fraction)?,
-        corrupt: read(source, &link.corrupt, units::fraction)?,
-        black_hole: link.down,
-        queue: read(source, &link.queue, Queue::parse)?,
-    })
-}
-
 /// The links of a mesh from `links`.
 fn mesh_links(
     source: &Source,
@@ -283,9 +260,14 @@ fn mesh_links(
         }
         let edge = (one.min(other), one.max(other));
         if edges.contains(&edge) {
-            return Err(source.invalid(between, "duplicate link between these nodes"));
+            return Err(source.invalid(
+                between,
+                format!(
+                    "nodes {one} and {other} have a link already, and a pair of nodes has one: for a parallel path put a node into it"
+                ),
+            ));
         }
-        let mut link = base;
+        let mut link = base.clone();
         changes(source, spec)?.apply(&mut link);
         edges.push(edge);
         links.push(link);
@@ -294,215 +276,8 @@ fn mesh_links(
 }
 
 /// The ends and the settings of the links.
-type LinkSet = (Vec<(u32, u32)>, Vec<Link>);
+pub(super) type LinkSet = (Vec<(u32, u32)>, Vec<Link>);
 type LinkSets = Vec<LinkSet>;
-type Setter = fn(&mut Link, f64) -> Result<(), String>;
-
-fn loss(link: &mut Link, percent: f64) -> Result<(), String> {
-    let fraction = units::fraction(&percent.to_string())?;
-    for direction in [&mut link.forward, &mut link.backward] {
-        direction.loss = Loss::Independent(fraction);
-    }
-    Ok(())
-}
-
-fn latency(link: &mut Link, ms: f64) -> Result<(), String> {
-    let delay = units::time(&ms.to_string())?;
-    (link.forward.delay, link.backward.delay) = (delay, delay);
-    Ok(())
-}
-
-fn jitter(link: &mut Link, ms: f64) -> Result<(), String> {
-    let jitter = units::time(&ms.to_string())?;
-    (link.forward.jitter, link.backward.jitter) = (jitter, jitter);
-    Ok(())
-}
-
-fn megabits(value: f64) -> Result<u64, String> {
-    units::rate(&format!("{value}M"))
-}
-
-fn forward(link: &mut Link, value: f64) -> Result<(), String> {
-    link.forward.rate = megabits(value)?;
-    // The default of the other direction is the same rate.
-    if link.backward.rate == 0 {
-        link.backward.rate = link.forward.rate;
-    }
-    Ok(())
-}
-
-fn backward(link: &mut Link, value: f64) -> Result<(), String> {
-    link.backward.rate = megabits(value)?;
-    Ok(())
-}
-
-/// The links of a chain for every combination of the steps of attributes: loss varies slowest, then
-/// latency, jitter, bandwidth.
-fn arrays(
-    source: &Source,
-    arrays: &[ArraySpec],
-    links: usize,
-) -> Result<Vec<Vec<Link>>, ConfigError> {
-    let mut attributes: [Option<(&ArrayValues, Setter)>; 5] = [None; 5];
-    for array in arrays {
-        let given: [(&Option<ArrayValues>, Setter); 5] = [
-            (&array.link_loss, loss),
-            (&array.link_latency, latency),
-            (&array.link_jitter, jitter),
-            (&array.link_bandwidth_forward, forward),
-            (&array.link_bandwidth_backward, backward),
-        ];
-        for (slot, (values, setter)) in attributes.iter_mut().zip(given) {
-            if let Some(values) = values {
-                if slot.is_some() {
-                    return Err(source.invalid(&values.init_value, "duplicate attribute"));
-                }
-                *slot = Some((values, setter));
-            }
-        }
-    }
-    let mut networks =
-        vec![vec![Link { forward: unrestricted(), backward: unrestricted() }; links]];
-    for (values, setter) in attributes.into_iter().flatten() {
-        let steps = steps(source, values, links)?;
-        if networks.len().saturating_mul(steps.len()) > MAX_NETWORKS {
-            return Err(
-                source.invalid(&values.init_value, format!("more than {MAX_NETWORKS} networks"))
-            );
-        }
-        let mut more = Vec::new();
-        for network in &networks {
-            for step in &steps {
-                let mut network = network.clone();
-                for (link, &value) in network.iter_mut().zip(step) {
-                    setter(link, value)
-                        .map_err(|error| source.invalid(&values.init_value, error))?;
-                }
-                more.push(network);
-            }
-        }
-        networks = more;
-    }
-    Ok(networks)
-}
-
-/// The values of all links at each step.
-fn steps(
-    source: &Source,
-    values: &ArrayValues,
-    links: usize,
-) -> Result<Vec<Vec<f64>>, ConfigError> {
-    let init = &values.init_value.value;
-    let first: Vec<f64> = match init.as_slice() {
-        [one] => vec![*one; links],
-        all if all.len() == links => all.to_vec(),
-        other => {
-            return Err(source.invalid(
-                &values.init_value,
-                format!(
-                    "expected one value for all {links} links or {links} values, found {}",
-                    other.len()
-                ),
-            ));
-        }
-    };
-    let (len, count) = (values.step_len.unwrap_or(0.0), values.step_num.unwrap_or(0));
-    let is_incomplete = values.step_len.is_some() != values.step_num.is_some();
-    // In files for Oasis a 0 in either key means no steps.
-    if is_incomplete && (len != 0.0 || count != 0) {
-        return Err(source.invalid(&values.init_value, "steps need both `step_len` and `step_num`"));
-    }
-    if len == 0.0 || count == 0 {
-        return Ok(vec![first]);
-    }
-    if count as usize >= MAX_NETWORKS {
-        return Err(source.invalid(&values.init_value, format!("{count} steps are too many")));
-    }
-    // Rounded, so that ten steps of 0.1 end at exactly 1.
-    let at = |value: f64, step: u32| ((value + len * f64::from(step)) * 1e9).round() / 1e9;
-    Ok((0..=count).map(|step| first.iter().map(|&value| at(value, step)).collect()).collect())
-}
-
-/// The ends and the settings of the links from matrices as in Oasis.
-fn matrices(
-    source: &Source,
-    given: &NameOr<Matrices>,
-    nodes: u32,
-    kind: TopologyType,
-) -> Result<LinkSet, ConfigError> {
-    let (file, matrices) = match given {
-        NameOr::Inline(matrices) => (source.clone(), (**matrices).clone()),
-        NameOr::Name(name) => {
-            let file = source.open_relative(name)?;
-            let matrices: Matrices = file.parse()?;
-            (file, matrices)
-        }
-    };
-    let size = nodes as usize;
-    for matrix in &matrices.data {
-        let rows = &matrix.matrix_data.value;
-        if rows.len() != size || rows.iter().any(|row| row.len() != size) {
-            return Err(file.invalid(
-                &matrix.matrix_data,
-                format!("a network of {nodes} nodes needs {nodes} rows of {nodes} values"),
-            ));
-        }
-        if matrix.matrix_type.value > 4 {
-            return Err(file.invalid(&matrix.matrix_type, "`matrix_type` must be 0 (adjacency), 1 (bandwidth), 2 (loss), 3 (latency) or 4 (jitter)"));
-        }
-    }
-    let of_type = |kind: u32| matrices.data.iter().find(|matrix| matrix.matrix_type.value == kind);
-    let edges: Vec<(u32, u32)> = match of_type(0) {
-        Some(matrix) => {
-            let rows = &matrix.matrix_data.value;
-            (0..nodes)
-                .flat_map(|i| (i + 1..nodes).map(move |j| (i, j)))
-                .filter(|&(i, j)| {
-                    rows[i as usize][j as usize] != 0.0 || rows[j as usize][i as usize] != 0.0
-                })
-                .collect()
-        }
-        None if kind == TopologyType::Linear => chain(nodes),
-        None => {
-            return Err(error_without_position(
-                &file,
-                "a mesh needs a matrix of type 0 (adjacency)",
-            ));
-        }
-    };
-    if kind == TopologyType::Linear && edges != chain(nodes) {
-        return Err(error_without_position(
-            &file,
-            "these matrices do not describe a chain: use `topology_type: mesh`",
-        ));
-    }
-    let mut links = Vec::with_capacity(edges.len());
-    for &(i, j) in &edges {
-        let mut link = Link { forward: unrestricted(), backward: unrestricted() };
-        for (direction, (from, to)) in [(&mut link.forward, (i, j)), (&mut link.backward, (j, i))] {
-            for matrix in &matrices.data {
-                let value = matrix.matrix_data.value[from as usize][to as usize];
-                let wrong = |error: String| file.invalid(&matrix.matrix_data, error);
-                match matrix.matrix_type.value {
-                    1 => direction.rate = megabits(value).map_err(wrong)?,
-                    2 => {
-                        direction.loss =
-                            Loss::Independent(units::fraction(&value.to_string()).map_err(wrong)?)
-                    }
-                    3 => direction.delay = units::time(&value.to_string()).map_err(wrong)?,
-                    4 => direction.jitter = units::time(&value.to_string()).map_err(wrong)?,
-                    _ => {}
-                }
-            }
-        }
-        links.push(link);
-    }
-    Ok((edges, links))
-}
-
-fn error_without_position(file: &Source, text: &str) -> ConfigError {
-    file.error_at(serde_saphyr::Location::UNKNOWN, text)
-}
 
 /// Every combination of the values of the matrix, for every set of links.
 fn expand_matrix(

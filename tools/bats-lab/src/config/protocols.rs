@@ -37,25 +37,45 @@ const FOREIGN_MODES: [&str; 6] = ["10", "tcp", "11", "udp", "12", "quic"];
 pub(crate) struct ProtocolRegistry {
     /// Source and definition of each protocol.
     entries: Vec<(Source, ProtocolSpec)>,
+    /// The file next to the test file, and how many protocols it has.
+    next_to: Option<(String, usize)>,
 }
 
 impl ProtocolRegistry {
-    /// The protocols of the file, followed by the predefined ones. The first match wins.
+    /// The protocols of the file, those of `predefined.protocols.yaml` next to it, and the predefined
+    /// ones. The first match wins.
     pub(crate) fn new(source: &Source, own: &[ProtocolSpec]) -> Result<Self, ConfigError> {
         let predefined = shipped::source(shipped::PROTOCOLS);
         let list: ProtocolFile = predefined.parse()?;
         let mut entries = Vec::new();
         for spec in own {
-            if spec.name.is_none() {
-                return Err(source.error_at(
-                    serde_saphyr::Location::UNKNOWN,
-                    "a protocol in `protocols` has no `name`",
-                ));
-            }
+            check_name(source, spec, &entries)?;
             entries.push((source.clone(), spec.clone()));
         }
+        let next_to = source.next_to(shipped::PROTOCOLS)?;
+        let next_to = match next_to {
+            None => None,
+            Some(file) => {
+                let list: ProtocolFile = file.parse()?;
+                let count = list.protocols.len();
+                for spec in list.protocols {
+                    check_name(&file, &spec, &entries)?;
+                    entries.push((file.clone(), spec));
+                }
+                Some((file.name, count))
+            }
+        };
         entries.extend(list.protocols.into_iter().map(|spec| (predefined.clone(), spec)));
-        Ok(Self { entries })
+        Ok(Self { entries, next_to })
+    }
+
+    /// What a user should know about the protocols.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        let note = |(file, count): &(String, usize)| {
+            let protocols = if *count == 1 { "protocol" } else { "protocols" };
+            format!("{count} {protocols} of {file} replace the predefined ones of these names")
+        };
+        self.next_to.iter().map(note).collect()
     }
 
     /// All names.
@@ -115,6 +135,30 @@ impl ProtocolRegistry {
     }
 }
 
+/// Fails if a protocol of a list has no name, or the name of another of the same file.
+fn check_name(
+    file: &Source,
+    spec: &ProtocolSpec,
+    entries: &[(Source, ProtocolSpec)],
+) -> Result<(), ConfigError> {
+    let Some(name) = &spec.name else {
+        return Err(file.error_at(
+            serde_saphyr::Location::UNKNOWN,
+            "a protocol in `protocols` has no `name`: add `name: NAME` to it",
+        ));
+    };
+    let is_same = |(source, other): &(Source, ProtocolSpec)| {
+        source.name == file.name && other.name.as_ref().is_some_and(|one| one.value == name.value)
+    };
+    if entries.iter().any(is_same) {
+        return Err(file.invalid(
+            name,
+            format!("two protocols have the name `{}`: rename one of them", name.value),
+        ));
+    }
+    Ok(())
+}
+
 fn is_word(text: &str) -> bool {
     (1..=15).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
@@ -138,6 +182,12 @@ fn protocol(source: &Source, spec: &ProtocolSpec) -> Result<Protocol, ConfigErro
         return Err(source.error_at(serde_saphyr::Location::UNKNOWN, "a protocol needs a `name`"));
     };
     let name_text = name.value.as_str();
+    if let Some(one) = daemon_of_oasis(source, spec, name)? {
+        return Ok(one);
+    }
+    // Files for Oasis write `bin: ""` for what is part of the kernel.
+    let without_bin = ProtocolSpec { bin: None, ..spec.clone() };
+    let spec = if spec.bin.as_deref() == Some("") { &without_bin } else { spec };
     let version = spec.version.as_ref().map(|version| version.0.as_str());
     let label = match version {
         Some(version) => format!("{} {}", name_text.to_uppercase(), version),
@@ -213,12 +263,6 @@ fn protocol(source: &Source, spec: &ProtocolSpec) -> Result<Protocol, ConfigErro
         }
         Ok(words)
     };
-    if spec.bin.as_deref() == Some("bats_protocol") {
-        return Ok(missing(
-            name_text,
-            "the bats_protocol daemon is not supported yet: btp-next and brtp-next measure the same protocols without it",
-        ));
-    }
     let is_pair = spec.kind == Some(ProtocolType::NoneDistributed) || !spec.protocols.is_empty();
     if !is_pair {
         if let Some(key) = first_set_key(spec, &["config_file"]) {
@@ -267,6 +311,45 @@ fn protocol(source: &Source, spec: &ProtocolSpec) -> Result<Protocol, ConfigErro
         port,
         carries: spec.carries.unwrap_or(PacketType::Tcp),
         is_one_way: spec.one_way,
+    }))
+}
+
+/// A protocol by the daemon of n-hop. With `--tun_protocol` it is this project's protocol of that name;
+/// the proxy has nothing that corresponds to it.
+fn daemon_of_oasis(
+    source: &Source,
+    spec: &ProtocolSpec,
+    name: &Spanned<String>,
+) -> Result<Option<Protocol>, ConfigError> {
+    if spec.bin.as_deref() != Some("bats_protocol") {
+        return Ok(None);
+    }
+    let words = args(source, spec, name)?;
+    let tunnel = words.iter().find_map(|word| word.strip_prefix("--tun_protocol="));
+    let Some(tunnel) = tunnel else {
+        return Ok(Some(missing(
+            &name.value,
+            "the proxy of the bats_protocol daemon is not here: brtp measures the same protocol without it",
+        )));
+    };
+    let mode = tunnel.to_lowercase();
+    if mode != "btp" && mode != "brtp" {
+        return Err(source
+            .invalid(name, unknown("protocol of a tunnel", tunnel, ["BTP", "BRTP"].into_iter())));
+    }
+    let known = ["--daemon_enabled=true", "--api_enabled=true"];
+    let other =
+        |word: &&String| !known.contains(&word.as_str()) && !word.starts_with("--tun_protocol=");
+    if let Some(word) = words.iter().find(other) {
+        return Err(source.invalid(
+            name,
+            format!("`{word}` has no effect: `{}` is this project's {mode} here, without the bats_protocol daemon. Remove it", name.value),
+        ));
+    }
+    Ok(Some(Protocol {
+        name: name.value.clone(),
+        label: name.value.to_uppercase(),
+        kind: ProtocolKind::Bats { mode, relays: spec.relays },
     }))
 }
 

@@ -32,6 +32,8 @@ const FILES: &[(&str, &str, &str)] = files![
     "cases" / "competition.yaml",
     "cases" / "bbr-cubic.yaml",
     "cases" / "outage.yaml",
+    "cases" / "latency-under-load.yaml",
+    "cases" / "variable-rate.yaml",
     "cases" / "long-fat.yaml",
     "cases" / "message-delay.yaml",
     "cases" / "smoke.yaml",

@@ -31,6 +31,67 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
+impl ConfigError {
+    /// Line and column.
+    pub(super) fn position(&self) -> Option<(u64, u64)> {
+        self.position
+    }
+
+    pub(super) fn move_to(&mut self, line: u64, column: u64) {
+        self.position = Some((line, column));
+    }
+}
+
+/// A misspelt word, and the word that is meant.
+pub(super) type Correction = (String, &'static str);
+
+/// All errors of a test file, one a line.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ConfigErrors(pub(crate) Vec<ConfigError>);
+
+impl ConfigErrors {
+    /// The value of a result; its error is kept.
+    pub(super) fn keep<T>(&mut self, result: Result<T, ConfigError>) -> Option<T> {
+        match result {
+            Ok(value) => Some(value),
+            Err(error) => {
+                if !self.0.contains(&error) {
+                    self.0.push(error);
+                }
+                None
+            }
+        }
+    }
+
+    /// The same of a result with several errors.
+    pub(super) fn keep_all<T>(&mut self, result: Result<T, Self>) -> Option<T> {
+        match result {
+            Ok(value) => Some(value),
+            Err(Self(errors)) => {
+                errors.into_iter().for_each(|error| {
+                    self.keep::<()>(Err(error));
+                });
+                None
+            }
+        }
+    }
+}
+
+impl fmt::Display for ConfigErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lines: Vec<String> = self.0.iter().map(ToString::to_string).collect();
+        f.write_str(&lines.join("\n"))
+    }
+}
+
+impl std::error::Error for ConfigErrors {}
+
+impl From<ConfigError> for ConfigErrors {
+    fn from(error: ConfigError) -> Self {
+        Self(vec![error])
+    }
+}
+
 /// A file, from disk or embedded in this program.
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
@@ -60,6 +121,14 @@ impl Source {
     /// Its content as text.
     pub(crate) fn text(&self) -> &str {
         &self.text
+    }
+
+    /// The directory of files that it names, if it is on disk.
+    pub(crate) fn folder(&self) -> Option<&Path> {
+        // A name without directory has an empty parent.
+        self.folder
+            .as_deref()
+            .map(|folder| if folder.as_os_str().is_empty() { Path::new(".") } else { folder })
     }
 
     /// An embedded file.
@@ -93,6 +162,16 @@ impl Source {
         )
     }
 
+    /// A file of this name in the same directory, if there is one and it is not this file.
+    pub(super) fn next_to(&self, name: &str) -> Result<Option<Self>, ConfigError> {
+        let Some(folder) = &self.folder else { return Ok(None) };
+        let path = folder.join(name);
+        if !path.exists() || path == Path::new(&self.name) {
+            return Ok(None);
+        }
+        Self::open(&path).map(Some)
+    }
+
     /// An error at a position.
     pub(crate) fn error_at(&self, at: Location, text: impl Into<String>) -> ConfigError {
         let position = (at.line() > 0).then(|| (at.line(), at.column()));
@@ -114,6 +193,11 @@ impl Source {
         self.invalid(name, unknown(what, &name.value, known))
     }
 
+    /// The same file with another content.
+    pub(super) fn with_text(&self, text: String) -> Self {
+        Self { text, ..self.clone() }
+    }
+
     /// Parses the content.
     pub(crate) fn parse<T: DeserializeOwned>(&self) -> Result<T, ConfigError> {
         let options = serde_saphyr::options! {
@@ -121,6 +205,27 @@ impl Source {
         };
         serde_saphyr::from_str_with_options(&self.text, options)
             .map_err(|error| self.explain(&error))
+    }
+
+    /// Parses the content. On an error also gives the word that is misspelt and the word that is
+    /// meant, if there is such a word.
+    pub(super) fn parse_or_correct<T: DeserializeOwned>(
+        &self,
+    ) -> Result<T, (ConfigError, Option<Correction>)> {
+        use serde_saphyr::Error;
+        let options = serde_saphyr::options! {
+            with_snippet: false,
+        };
+        serde_saphyr::from_str_with_options(&self.text, options).map_err(|error| {
+            let correction = match &error {
+                Error::SerdeUnknownField { field: word, expected, .. }
+                | Error::SerdeUnknownVariant { variant: word, expected, .. } => {
+                    nearest(word, expected.iter().copied()).map(|near| (word.clone(), near))
+                }
+                _ => None,
+            };
+            (self.explain(&error), correction)
+        })
     }
 
     fn explain(&self, error: &serde_saphyr::Error) -> ConfigError {

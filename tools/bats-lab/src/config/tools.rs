@@ -44,13 +44,16 @@ pub(crate) fn tool(
                 let count = (f64::from(intervals)).clamp(1.0, 1e6) as u32;
                 let count = within(source, &spec.packet_count, count, 1, 10_000_000, "messages")?;
                 let size = within(source, &spec.packet_size, 512, 16, 60_000, "bytes")?;
-                (ToolKind::Rtt { count, size }, &["packet_count", "packet_size", "packet_type"])
+                (
+                    ToolKind::Rtt { count, size },
+                    &["packet_count", "packet_size", "packet_type", "under_load"],
+                )
             }
             "ping" => {
                 let count =
                     within(source, &spec.packet_count, intervals, 1, 10_000_000, "datagrams")?;
                 let size = within(source, &spec.packet_size, 56, 16, 1472, "bytes")?;
-                (ToolKind::Ping { count, size }, &["packet_count", "packet_size"])
+                (ToolKind::Ping { count, size }, &["packet_count", "packet_size", "under_load"])
             }
             "scp" => {
                 let megabytes = within(source, &spec.file_size, 1, 1, 100_000, "MB")?;
@@ -85,6 +88,7 @@ pub(crate) fn tool(
         interval,
         intervals,
         kind,
+        under_load: spec.under_load.as_ref().is_some_and(|is_on| is_on.value),
     })
 }
 
@@ -131,6 +135,7 @@ fn check_keys(
         ("packet_count", at(&spec.packet_count)),
         ("packet_size", at(&spec.packet_size)),
         ("file_size", at(&spec.file_size)),
+        ("under_load", at(&spec.under_load)),
         ("server", spec.server.as_ref().map(|_| Location::UNKNOWN)),
     ];
     for (key, position) in set {

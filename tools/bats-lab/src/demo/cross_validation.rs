@@ -33,7 +33,7 @@ pub(crate) fn run(home: &Home, options: &CrossValidateOptions) -> Result<ExitCod
             let link = link(loss, delay);
             eprintln!("loss {} %, one-way delay {}", loss * 100.0, time_text(delay));
             let config =
-                LabConfig::chain(format!("cross-validate-{}", std::process::id()), 1, link);
+                LabConfig::chain(format!("cross-validate-{}", std::process::id()), 1, link.clone());
             let demo = DemoContext {
                 lab_guard: ScopedLab::build(home, &config)?,
                 seconds: options.seconds,

@@ -105,7 +105,7 @@ fn check_writable(path: &Path) -> Result<()> {
 fn in_lab(home: &Home, options: &DemoOptions, link: Link) -> Result<Figures> {
     let wants_brtp = options.protocols.contains(&Protocol::Brtp) || options.file_mib > 0;
     let iperf = if wants_brtp { Some(brtp::executable()?) } else { None };
-    let config = LabConfig::chain(format!("demo-{}", std::process::id()), 1, link);
+    let config = LabConfig::chain(format!("demo-{}", std::process::id()), 1, link.clone());
     let demo = DemoContext {
         lab_guard: ScopedLab::build(home, &config)?,
         seconds: options.seconds,

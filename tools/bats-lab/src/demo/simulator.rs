@@ -26,8 +26,8 @@ const FILE_TIMEOUT_S: u64 = 3_600;
 /// If no connection is established, or the file is not delivered in time.
 pub(super) fn run(link: &Link, seconds: u64, runs: u32, file_mib: u64) -> Result<Figures> {
     let transfer = Transfer {
-        up: link_config(link, &link.forward),
-        down: link_config(link, &link.backward),
+        up: link_config(link, &link.forward)?,
+        down: link_config(link, &link.backward)?,
         transport: TransportConfig::default(),
         message_size: MESSAGE_BYTES,
         total_bytes: None,
@@ -36,7 +36,7 @@ pub(super) fn run(link: &Link, seconds: u64, runs: u32, file_mib: u64) -> Result
         seed: SEED,
     };
     let file = if file_mib > 0 { Some(send_file(&transfer, file_mib << 20)?) } else { None };
-    let mut figures = Figures::new(*link, seconds, true);
+    let mut figures = Figures::new(link.clone(), seconds, true);
     figures.file = file;
     for round in 0..u64::from(runs) {
         let outcome = Transfer { seed: SEED + round, ..transfer.clone() }.run();
@@ -96,7 +96,7 @@ mod tests {
             queue: Queue::Bdp(1.0),
             ..Direction::default()
         };
-        let figures = run(&Link { forward: one, backward: one }, 3, 2, 1).unwrap();
+        let figures = run(&Link { forward: one.clone(), backward: one }, 3, 2, 1).unwrap();
         let file = figures.file.unwrap();
         assert_eq!(file.bytes, 1 << 20);
         assert!(file.seconds > 0.4 && file.seconds < 3.0, "{} s", file.seconds);

@@ -36,6 +36,7 @@ pub(crate) struct Shared {
     pending_link: Mutex<Option<Link>>,
     report: Mutex<HopReport>,
     reset_lateness: AtomicBool,
+    start_schedules: AtomicBool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -51,12 +52,13 @@ impl Shared {
             pending_link: Mutex::default(),
             report: Mutex::new(report),
             reset_lateness: AtomicBool::default(),
+            start_schedules: AtomicBool::default(),
         }
     }
 
     /// Requests a change of the link.
     pub(crate) fn change(&self, link: Link) {
-        *lock(&self.pending_link) = Some(link);
+        *lock(&self.pending_link) = Some(link.clone());
         lock(&self.report).link = link;
     }
 
@@ -68,6 +70,11 @@ impl Shared {
     /// Resets the maximum lateness.
     pub(crate) fn reset_lateness(&self) {
         self.reset_lateness.store(true, Ordering::Relaxed);
+    }
+
+    /// Lets the schedules begin.
+    pub(crate) fn start_schedules(&self) {
+        self.start_schedules.store(true, Ordering::Relaxed);
     }
 }
 
@@ -212,8 +219,8 @@ pub(crate) fn run(
 ) -> Result<()> {
     // MTU, Ethernet header, and room to detect frames that are too large.
     let frame_size = mtu as usize + 14 + 4;
-    let mut forward = Forwarder::new(Wire::new(&link, &link.forward, mtu, seed), frame_size);
-    let mut backward = Forwarder::new(Wire::new(&link, &link.backward, mtu, !seed), frame_size);
+    let mut forward = Forwarder::new(Wire::new(&link, &link.forward, mtu, seed)?, frame_size);
+    let mut backward = Forwarder::new(Wire::new(&link, &link.backward, mtu, !seed)?, frame_size);
     let mut reported_at = clock::now();
     while !stop.load(Ordering::Relaxed) {
         let arrived = forward.receive_frames(&mut left)? | backward.receive_frames(&mut right)?;
@@ -223,8 +230,12 @@ pub(crate) fn run(
         if now - reported_at >= REPORT_INTERVAL {
             reported_at = now;
             if let Some(link) = lock(&shared.pending_link).take() {
-                forward.wire.configure(&link, &link.forward, mtu, now);
-                backward.wire.configure(&link, &link.backward, mtu, now);
+                forward.wire.configure(&link, &link.forward, mtu, now)?;
+                backward.wire.configure(&link, &link.backward, mtu, now)?;
+            }
+            if shared.start_schedules.swap(false, Ordering::Relaxed) {
+                forward.wire.start_schedules(now);
+                backward.wire.start_schedules(now);
             }
             if shared.reset_lateness.swap(false, Ordering::Relaxed) {
                 (forward.latest, backward.latest) = (Duration::ZERO, Duration::ZERO);
@@ -258,10 +269,10 @@ mod tests {
     fn link_is_reported_before_its_thread_runs() {
         let mut link = Link::default();
         link.forward.rate = 50_000_000;
-        let shared = Shared::new(link);
+        let shared = Shared::new(link.clone());
         assert_eq!(shared.report().link, link);
         link.forward.rate = 40_000_000;
-        shared.change(link);
+        shared.change(link.clone());
         assert_eq!(shared.report().link, link);
     }
 }

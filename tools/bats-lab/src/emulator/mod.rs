@@ -2,6 +2,7 @@
 
 mod clock;
 pub(crate) mod control;
+mod headers;
 pub(crate) mod hop;
 mod port;
 pub(crate) mod report;
@@ -102,8 +103,9 @@ fn run_links(home: &Home, lab: &Lab) -> Result<()> {
     for number in 1..=lab.shape.hops() {
         let left = Port::socket(&topology::emulator_interface(number, End::Left))?;
         let right = Port::socket(&topology::emulator_interface(number, End::Right))?;
-        let link = lab.links.get(number as usize - 1).copied().unwrap_or_default();
-        hops.push((number, left, right, link, Arc::new(Shared::new(link))));
+        let link = lab.links.get(number as usize - 1).cloned().unwrap_or_default();
+        let shared = Arc::new(Shared::new(link.clone()));
+        hops.push((number, left, right, link, shared));
     }
     let shared: Vec<_> = hops.iter().map(|(.., shared)| Arc::clone(shared)).collect();
     let path = home.control_socket(&lab.name);
@@ -152,6 +154,10 @@ fn answer(hops: &[Arc<Shared>], request: Request) -> Answer {
         }
         Request::ResetLateness => {
             hops.iter().for_each(|hop| hop.reset_lateness());
+            Answer::Done
+        }
+        Request::StartSchedules => {
+            hops.iter().for_each(|hop| hop.start_schedules());
             Answer::Done
         }
     }

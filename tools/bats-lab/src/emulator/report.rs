@@ -15,10 +15,19 @@ pub(crate) struct DirectionReport {
     pub(crate) frames_out: u64,
     /// Bytes of these frames.
     pub(crate) bytes_out: u64,
-    /// Frames dropped by the configured loss or black hole.
+    /// Frames dropped by the configured loss, black hole or holes in time.
     pub(crate) lost: u64,
-    /// Frames dropped because the queue was full.
+    /// Frames dropped because the queue was full, or by its discipline.
     pub(crate) queue_drops: u64,
+    /// Frames dropped by the policer.
+    #[serde(default)]
+    pub(crate) policed: u64,
+    /// Acknowledgements that others replaced.
+    #[serde(default)]
+    pub(crate) thinned: u64,
+    /// Frames marked with ECN-CE.
+    #[serde(default)]
+    pub(crate) marked: u64,
     /// Frames dropped because they exceed the link's MTU.
     pub(crate) too_large: u64,
     /// Frames duplicated.
@@ -63,6 +72,8 @@ pub(crate) enum Request {
     },
     /// Reset the maximum lateness.
     ResetLateness,
+    /// Let the schedules of all links begin now.
+    StartSchedules,
 }
 
 /// The emulator's answer, one line.

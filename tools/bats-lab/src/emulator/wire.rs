@@ -1,8 +1,10 @@
 //! One direction of an emulated link: `bats-netem` applied to real Ethernet frames.
 
-use bats_netem::{Jitter, Link, LinkConfig, Loss, Output, Payload};
+use anyhow::Result;
+use bats_netem::{Jitter, Link, LinkConfig, Output, Payload};
 use bats_types::Timestamp;
 
+use super::headers;
 use super::report::DirectionReport;
 use crate::settings::{self, Direction};
 
@@ -55,7 +57,15 @@ impl Payload for Frame {
     }
 
     fn mark(&mut self) {
-        // The lab configures no ECN threshold.
+        headers::mark(&mut self.buffer[..self.length]);
+    }
+
+    fn flow(&self) -> u64 {
+        headers::flow(self.bytes())
+    }
+
+    fn is_ect(&self) -> bool {
+        headers::is_ect(self.bytes())
     }
 }
 
@@ -76,19 +86,40 @@ pub(crate) struct Wire {
 
 impl Wire {
     /// Creates the wire for `direction` of `link`.
-    pub(crate) fn new(link: &settings::Link, direction: &Direction, mtu: u32, seed: u64) -> Self {
-        Self { link: Link::new(config(link, direction, mtu), seed), bytes_in: 0, over_limit: 0 }
+    ///
+    /// # Errors
+    /// If a trace of the direction cannot be read.
+    pub(crate) fn new(
+        link: &settings::Link,
+        direction: &Direction,
+        mtu: u32,
+        seed: u64,
+    ) -> Result<Self> {
+        let config = config(link, direction, mtu)?;
+        Ok(Self { link: Link::new(config, seed), bytes_in: 0, over_limit: 0 })
     }
 
-    /// Changes the settings at `now`.
+    /// Changes the settings at `now`. Schedules go on.
+    ///
+    /// # Errors
+    /// As [`Wire::new`].
     pub(crate) fn configure(
         &mut self,
         link: &settings::Link,
         direction: &Direction,
         mtu: u32,
         now: Timestamp,
-    ) {
-        self.link.set_config(now, config(link, direction, mtu));
+    ) -> Result<()> {
+        let epoch = self.link.config().epoch;
+        let config = LinkConfig { epoch, ..config(link, direction, mtu)? };
+        self.link.set_config(now, config);
+        Ok(())
+    }
+
+    /// Lets the schedules begin at `now`.
+    pub(crate) fn start_schedules(&mut self, now: Timestamp) {
+        let config = LinkConfig { epoch: now, ..self.link.config().clone() };
+        self.link.set_config(now, config);
     }
 
     /// Takes a frame that arrived at `at`.
@@ -103,14 +134,8 @@ impl Wire {
 
     /// The next due frame, or when the next one is due.
     pub(crate) fn step(&mut self, now: Timestamp) -> Step {
-        // A poll at time zero returns when the next frame is due.
-        let due = match self.link.poll(Timestamp::ZERO) {
-            Output::Timeout(Some(due)) if due <= now => due,
-            Output::Timeout(next) => return Step::Until(next),
-            Output::Deliver(frame) => return Step::Deliver(frame, Timestamp::ZERO),
-        };
         match self.link.poll(now) {
-            Output::Deliver(frame) => Step::Deliver(frame, due),
+            Output::Deliver(frame) => Step::Deliver(frame, self.link.last_due()),
             Output::Timeout(next) => Step::Until(next),
         }
     }
@@ -121,8 +146,14 @@ impl Wire {
         DirectionReport {
             frames_in: stats.offered + self.over_limit,
             bytes_in: self.bytes_in,
-            lost: stats.dropped_loss + stats.dropped_black_hole,
-            queue_drops: stats.dropped_queue,
+            lost: stats.dropped_loss
+                + stats.dropped_black_hole
+                + stats.dropped_hole
+                + stats.dropped_fade,
+            queue_drops: stats.dropped_queue + stats.dropped_aqm,
+            policed: stats.dropped_policer,
+            thinned: stats.dropped_thinned,
+            marked: stats.marked + stats.marked_aqm,
             too_large: stats.dropped_mtu,
             duplicated: stats.duplicated,
             corrupted: stats.corrupted,
@@ -133,24 +164,28 @@ impl Wire {
     }
 }
 
-/// The `bats-netem` configuration of a direction.
-pub(crate) fn config(link: &settings::Link, direction: &Direction, mtu: u32) -> LinkConfig {
+/// The `bats-netem` configuration of a direction, whose schedules begin at time 0.
+///
+/// # Errors
+/// If a trace cannot be read or a setting is out of range.
+pub(crate) fn config(link: &settings::Link, direction: &Direction, mtu: u32) -> Result<LinkConfig> {
+    let mut config = base_config(link, direction, mtu);
+    direction
+        .elements
+        .configure(&mut config, settings::Elements::FRAMES)
+        .map_err(|error| anyhow::anyhow!(error))?;
+    Ok(config)
+}
+
+/// The configuration of a direction without its elements.
+pub(crate) fn base_config(link: &settings::Link, direction: &Direction, mtu: u32) -> LinkConfig {
     LinkConfig {
         rate_bps: (direction.rate > 0).then_some(direction.rate),
         queue_bytes: usize::try_from(link.queue_bytes(direction)).ok(),
         delay: direction.delay,
         jitter: (!direction.jitter.is_zero())
             .then_some(Jitter { amplitude: direction.jitter, reorder: direction.reorder }),
-        loss: match direction.loss {
-            settings::Loss::Independent(0.0) => Loss::None,
-            settings::Loss::Independent(fraction) => Loss::Iid(fraction),
-            settings::Loss::GilbertElliott { enter, leave } => Loss::GilbertElliott {
-                good_to_bad: enter,
-                bad_to_good: leave,
-                loss_good: 0.0,
-                loss_bad: 1.0,
-            },
-        },
+        loss: direction.loss.model(),
         duplicate: direction.duplicate,
         corrupt: direction.corrupt,
         mtu: Some(mtu as usize + ETHERNET),
@@ -173,8 +208,8 @@ mod tests {
     }
 
     fn wire(direction: Direction) -> Wire {
-        let link = settings::Link { forward: direction, backward: direction };
-        Wire::new(&link, &direction, 1500, 1)
+        let link = settings::Link { forward: direction.clone(), backward: direction.clone() };
+        Wire::new(&link, &direction, 1500, 1).unwrap()
     }
 
     #[test]
@@ -213,5 +248,83 @@ mod tests {
             wire.offer(now, Frame::copied(&[0; 4]));
         }
         assert_eq!(wire.report(now).emulator_drops, 5);
+    }
+
+    /// An IPv4 frame of 1514 bytes to this UDP port.
+    fn datagram(port: u16, ecn: u8) -> Frame {
+        let mut bytes = vec![0; 1514];
+        bytes[12] = 8;
+        bytes[14] = 0x45;
+        bytes[15] = ecn;
+        bytes[23] = 17;
+        bytes[36..38].copy_from_slice(&port.to_be_bytes());
+        Frame::whole(bytes, 1514)
+    }
+
+    fn elements(set: impl FnOnce(&mut settings::Elements)) -> Direction {
+        let mut direction = Direction { rate: 12_112_000, delay: Duration::ZERO, ..direction() };
+        set(&mut direction.elements);
+        direction
+    }
+
+    #[test]
+    fn fair_queueing_goes_by_the_headers_of_frames() {
+        let fair = serde_json::from_str("\"fq_codel\"").unwrap();
+        let mut wire = wire(elements(|elements| elements.discipline = fair));
+        let start = Timestamp::from_millis(1);
+        // A frame takes 1 ms. The single frame of the second flow overtakes those of the first.
+        for _ in 0..20 {
+            wire.offer(start, datagram(1, 0));
+        }
+        wire.offer(start, datagram(2, 0));
+        let mut order = Vec::new();
+        for ms in 0..=60 {
+            let now = start + Duration::from_millis(ms);
+            while let Step::Deliver(frame, due) = wire.step(now) {
+                assert!(due <= now && now - due < Duration::from_millis(1));
+                order.push(frame.bytes()[37]);
+            }
+        }
+        assert_eq!(order.len(), 21);
+        assert!(order.iter().position(|&port| port == 2).unwrap() < 4, "{order:?}");
+    }
+
+    #[test]
+    fn step_marking_marks_ecn_capable_frames_only() {
+        let mark = serde_json::from_str("\"step_mark\"").unwrap();
+        let mut wire = wire(elements(|elements| elements.discipline = mark));
+        let start = Timestamp::from_millis(1);
+        for _ in 0..5 {
+            wire.offer(start, datagram(1, 2));
+            wire.offer(start, datagram(1, 0));
+        }
+        let mut ecn = [0; 4];
+        for ms in 0..=20 {
+            while let Step::Deliver(frame, _) = wire.step(start + Duration::from_millis(ms)) {
+                ecn[usize::from(frame.bytes()[15])] += 1;
+            }
+        }
+        assert!(ecn[0] == 5 && ecn[3] >= 3 && ecn[1] == 0, "{ecn:?}");
+        assert_eq!(wire.report(start).marked, ecn[3]);
+    }
+
+    #[test]
+    fn schedules_begin_when_they_are_started_and_survive_changes() {
+        let schedule = "{\"steps_once\": [{ \"rate\": \"0\", \"for\": \"10ms\" }, { \"rate\": \"12112k\", \"for\": \"1s\" }]}";
+        let schedule: settings::RateSchedule = serde_json::from_str(schedule).unwrap();
+        let direction = elements(|elements| elements.rate_schedule = Some(schedule));
+        let mut wire = wire(direction.clone());
+        let start = Timestamp::from_millis(5_000);
+        wire.start_schedules(start);
+        let link = settings::Link { forward: direction.clone(), backward: direction.clone() };
+        wire.configure(&link, &direction, 1500, start).unwrap();
+        wire.offer(start, datagram(1, 0));
+        let mut due = None;
+        for ms in 0..30 {
+            if let Step::Deliver(_, at) = wire.step(start + Duration::from_millis(ms)) {
+                due = Some(at);
+            }
+        }
+        assert_eq!(due, Some(start + Duration::from_millis(11)));
     }
 }

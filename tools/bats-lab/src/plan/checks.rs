@@ -59,15 +59,23 @@ impl Case {
                         continue;
                     };
                     let on_path = |&(link, forward): &(usize, bool)| {
-                        let link = links.get(link).copied().unwrap_or_default();
-                        let Link { forward: there, backward: back } = link;
-                        if forward { link } else { Link { forward: back, backward: there } }
+                        let Link { forward: there, backward: back } =
+                            links.get(link).cloned().unwrap_or_default();
+                        let (there, back) = if forward { (there, back) } else { (back, there) };
+                        Link { forward: there, backward: back }
                     };
                     let path_links: Vec<Link> = path.iter().map(on_path).collect();
                     let is_cut = path_links
                         .iter()
                         .any(|link| link.forward.black_hole || link.backward.black_hole);
-                    if !is_cut && checks.iter().all(|check| check.path_links != path_links) {
+                    // Rate, delay and loss of others are not the same at any time.
+                    let is_steady = path_links
+                        .iter()
+                        .all(|link| link.forward.is_steady() && link.backward.is_steady());
+                    if is_steady
+                        && !is_cut
+                        && checks.iter().all(|check| check.path_links != path_links)
+                    {
                         let links = links.clone();
                         checks.push(Check { network: index, from, to, links, path_links, at });
                     }
@@ -75,6 +83,13 @@ impl Case {
             }
         }
         corners(checks)
+    }
+
+    /// Whether a network has links that no check covers, because they change with time.
+    pub(crate) fn has_unsteady_links(&self) -> bool {
+        let is_unsteady = |link: &Link| !link.forward.is_steady() || !link.backward.is_steady();
+        let states = self.networks.iter().flat_map(|network| self.states(network));
+        states.into_iter().any(|(_, links)| links.iter().any(is_unsteady))
     }
 
     /// The links of a network at the start and after each event.

@@ -36,6 +36,9 @@ pub(crate) fn describe(suite: &Suite, backend: Option<BackendName>, all: bool) -
             }
         }
         if backend.is_local() {
+            for missing in missing_programs(case) {
+                let _ = writeln!(text, "  {missing}");
+            }
             for tool in &case.tools {
                 if let ToolKind::Command { words, .. } = &tool.kind
                     && let Some(why) = words.first().and_then(|program| not_installed(program))
@@ -49,6 +52,49 @@ pub(crate) fn describe(suite: &Suite, backend: Option<BackendName>, all: bool) -
         }
     }
     text
+}
+
+/// Programs of protocols, and congestion controls, that this machine lacks.
+fn missing_programs(case: &Case) -> Vec<String> {
+    let mut all = Vec::new();
+    for protocol in case.protocols.iter().chain(case.flows.iter().map(|flow| &flow.protocol)) {
+        let programs: Vec<&String> = match &protocol.kind {
+            ProtocolKind::Tunnel { client, server, .. } => {
+                client.first().into_iter().chain(server.first()).collect()
+            }
+            ProtocolKind::Daemon { words } => words.first().into_iter().collect(),
+            ProtocolKind::Tcp { congestion } if !crate::protocol::kernel_has(congestion) => {
+                all.push(format!(
+                    "{}: the kernel has no congestion control `{congestion}` (modprobe tcp_{congestion}?)",
+                    protocol.name
+                ));
+                continue;
+            }
+            _ => continue,
+        };
+        for program in programs {
+            if crate::protocol::programs::find(program).is_none() {
+                all.push(format!("{}: the program `{program}` is not installed", protocol.name));
+            }
+        }
+    }
+    let next_to = std::env::current_exe().map(|own| own.with_file_name("bats_iperf"));
+    if case.needs_bats_iperf() && !next_to.is_ok_and(|path| path.exists()) {
+        all.push(
+            "bats_iperf is not next to batslab: build it with cargo build --release -p bats-iperf"
+                .to_owned(),
+        );
+    }
+    if case.tools.iter().any(|tool| matches!(tool.kind, ToolKind::Scp { .. })) {
+        for program in ["scp", "sshd", "ssh-keygen"] {
+            if crate::protocol::programs::find(program).is_none() {
+                all.push(format!("scp: the program `{program}` is not installed"));
+            }
+        }
+    }
+    all.sort();
+    all.dedup();
+    all
 }
 
 fn measurements(text: &mut String, case: &Case, backend: BackendName) {
@@ -85,7 +131,7 @@ fn measurements(text: &mut String, case: &Case, backend: BackendName) {
                     } else {
                         String::new()
                     },
-                    if case.flows.is_empty() || !tool.kind.has_competing_flows() {
+                    if case.flows.is_empty() || !tool.has_competing_flows() {
                         String::new()
                     } else {
                         format!(", {}", count(case.flows.len(), "more flow"))

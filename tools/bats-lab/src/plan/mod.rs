@@ -66,6 +66,28 @@ impl Case {
         }
     }
 
+    /// Events and competing flows, as results describe them.
+    pub(crate) fn conditions(&self) -> Vec<String> {
+        let event = |event: &Event| {
+            let link =
+                event.link.map_or("all links".to_owned(), |link| format!("link {}", link + 1));
+            format!("at {} s {link}: {}", event.at, event.changes)
+        };
+        let flow = |flow: &Flow| {
+            let time =
+                |time: Option<f64>| time.map_or("drawn".to_owned(), |time| format!("{time} s"));
+            format!(
+                "{} from node {} to {}, start {}, duration {}",
+                flow.protocol.name,
+                flow.client,
+                flow.server,
+                time(flow.delay),
+                time(flow.duration)
+            )
+        };
+        self.events.iter().map(event).chain(self.flows.iter().map(flow)).collect()
+    }
+
     /// Whether a measurement on hosts needs `bats_iperf`.
     pub(crate) fn needs_bats_iperf(&self) -> bool {
         let protocols =
@@ -147,6 +169,8 @@ pub(crate) struct Tool {
     pub(crate) interval: f64,
     pub(crate) intervals: u32,
     pub(crate) kind: ToolKind,
+    /// Whether competing flows run while it measures round trips.
+    pub(crate) under_load: bool,
 }
 
 /// What a tool measures.
@@ -171,13 +195,19 @@ pub(crate) enum ToolKind {
 }
 
 impl ToolKind {
-    /// Whether competing flows run with the tool. Files, commands and messages are measured alone.
+    /// Whether competing flows always run with the tool.
     pub(crate) fn has_competing_flows(&self) -> bool {
         matches!(self, Self::Throughput { .. })
     }
 }
 
 impl Tool {
+    /// Whether competing flows run with the tool. Files and commands are measured alone, round trips
+    /// unless they are `under_load`.
+    pub(crate) fn has_competing_flows(&self) -> bool {
+        self.kind.has_competing_flows() || self.under_load
+    }
+
     /// Duration of the measurement in seconds.
     pub(crate) fn seconds(&self) -> f64 {
         self.interval * f64::from(self.intervals)
@@ -262,11 +292,11 @@ impl Network {
         crate::topology::path(&self.edges, from, to)
     }
 
-    /// Upper bound in bits per second of the UDP payload along the path in full frames, without
-    /// repair by relays.
-    pub(crate) fn bound(&self, from: u32, to: u32) -> Option<f64> {
+    /// Upper bound in bits per second of the UDP payload along the path in full frames between two
+    /// times in seconds, without repair by relays.
+    pub(crate) fn bound(&self, from: u32, to: u32, times: (f64, f64)) -> Option<f64> {
         let (mut delivered, mut rate) = (1.0, f64::INFINITY);
-        for (of_link, fraction) in self.hops(from, to)? {
+        for (of_link, fraction) in self.hops(from, to, times)? {
             delivered *= fraction;
             rate = rate.min(of_link);
         }
@@ -274,23 +304,31 @@ impl Network {
     }
 
     /// The same bound if every relay repairs the losses of its hop: that of the worst hop.
-    pub(crate) fn relayed_bound(&self, from: u32, to: u32) -> Option<f64> {
-        let hops = self.hops(from, to)?.into_iter();
+    pub(crate) fn relayed_bound(&self, from: u32, to: u32, times: (f64, f64)) -> Option<f64> {
+        let hops = self.hops(from, to, times)?.into_iter();
         let least = hops.map(|(rate, delivered)| rate * delivered).fold(f64::INFINITY, f64::min);
         least.is_finite().then_some(least * PAYLOAD)
     }
 
     /// The rate of each hop, infinite without a limit, and the fraction of packets that it
     /// delivers.
-    fn hops(&self, from: u32, to: u32) -> Option<Vec<(f64, f64)>> {
+    fn hops(&self, from: u32, to: u32, times: (f64, f64)) -> Option<Vec<(f64, f64)>> {
         let hop = |&(index, forward): &(usize, bool)| {
             let link = self.links.get(index)?;
-            let direction = if forward { link.forward } else { link.backward };
-            let rate = if direction.rate > 0 { direction.rate as f64 } else { f64::INFINITY };
-            let delivered = if direction.black_hole { 0.0 } else { 1.0 - direction.loss.mean() };
-            Some((rate, delivered))
+            let direction = if forward { &link.forward } else { &link.backward };
+            Some((direction.capacity(times.0, times.1), direction.delivered()))
         };
         self.path(from, to)?.iter().map(hop).collect()
+    }
+
+    /// Whether a rate on the path changes with time.
+    pub(crate) fn has_schedule(&self, from: u32, to: u32) -> bool {
+        self.path(from, to).unwrap_or_default().iter().any(|&(index, forward)| {
+            self.links.get(index).is_some_and(|link| {
+                let direction = if forward { &link.forward } else { &link.backward };
+                direction.elements.rate_schedule.is_some()
+            })
+        })
     }
 
     /// The round-trip delay of the path, in seconds.
@@ -321,8 +359,8 @@ mod tests {
         };
         let near =
             |bound: Option<f64>, rate: f64| (bound.unwrap() / PAYLOAD / rate - 1.0).abs() < 1e-9;
-        assert!(near(network.bound(0, 3), 90e6 * 0.72));
-        assert!(near(network.relayed_bound(0, 3), 90e6));
-        assert_eq!(network.bound(1, 2), None);
+        assert!(near(network.bound(0, 3, (0.0, 1.0)), 90e6 * 0.72));
+        assert!(near(network.relayed_bound(0, 3, (0.0, 1.0)), 90e6));
+        assert_eq!(network.bound(1, 2, (0.0, 1.0)), None);
     }
 }

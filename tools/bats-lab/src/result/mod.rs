@@ -66,6 +66,9 @@ pub(crate) struct CaseResult {
     pub(crate) skipped: Option<String>,
     /// The networks.
     pub(crate) networks: Vec<NetworkResult>,
+    /// Events and competing flows, one each.
+    #[serde(default)]
+    pub(crate) conditions: Vec<String>,
     /// Measured and configured rate, delay and loss of the emulator, for each distinct path of the
     /// test, or for the extremes of many paths.
     #[schemars(with = "Vec<serde_json::Value>")]

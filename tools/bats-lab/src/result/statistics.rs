@@ -78,6 +78,12 @@ pub(crate) fn difference(a: &Sample, b: &Sample) -> (f64, Option<f64>) {
     (difference, Some(student(degrees_of_freedom) * (va + vb).sqrt()))
 }
 
+/// The mean difference `b - a` of pairs and half the width of its 95 % confidence interval.
+pub(crate) fn paired_difference(a: &[f64], b: &[f64]) -> (f64, Option<f64>) {
+    let differences: Vec<f64> = a.iter().zip(b).map(|(a, b)| b - a).collect();
+    Sample::from_values(&differences).map_or((0.0, None), |all| (all.mean, all.half_width()))
+}
+
 /// The 97.5 % point of Student's t distribution, by interpolation in 1/n between tabled values.
 fn student(degrees_of_freedom: f64) -> f64 {
     const TABLE: [(f64, f64); 14] = [

@@ -48,14 +48,22 @@ fn bound_series(
     case: &Case,
     network: &Network,
     tool: &Tool,
-    bound: fn(&Network, u32, u32) -> Option<f64>,
+    bound: fn(&Network, u32, u32, (f64, f64)) -> Option<f64>,
 ) -> Option<Vec<(f64, f64)>> {
     let mut network = network.clone();
-    let mut points = Vec::new();
+    let mut points: Vec<(f64, f64)> = Vec::new();
     let end = tool.seconds();
     let mut add = |network: &Network, until: f64| -> Option<()> {
-        points.push((until, bound(network, tool.client, tool.server)? / 1e6));
-        Some(())
+        let has_schedule = network.has_schedule(tool.client, tool.server);
+        loop {
+            let from = points.last().map_or(0.0, |point| point.0);
+            // A point for each second of a rate that changes with time.
+            let next = if has_schedule { until.min(from + 1.0) } else { until };
+            points.push((next, bound(network, tool.client, tool.server, (from, next))? / 1e6));
+            if next >= until {
+                return Some(());
+            }
+        }
     };
     for event in case.events.iter().filter(|event| event.at < end) {
         if event.at > 0.0 {

@@ -286,8 +286,16 @@ impl HostRun<'_> {
         Ok(helpers)
     }
 
+    /// Interval of the rates of competing flows in seconds; that of round trips may be a millisecond.
+    fn flow_interval(&self) -> f64 {
+        match self.tool.kind {
+            crate::plan::ToolKind::Throughput { .. } => self.tool.interval,
+            _ => 1.0,
+        }
+    }
+
     fn flows(&self, built_in: bool) -> Result<Vec<CompetingFlow<'_>>> {
-        if !self.tool.kind.has_competing_flows() {
+        if !self.tool.has_competing_flows() {
             return Ok(Vec::new());
         }
         let mut flows = Vec::new();
@@ -300,7 +308,7 @@ impl HostRun<'_> {
                 to: &to,
                 port,
                 seconds: times.duration,
-                interval: self.tool.interval,
+                interval: self.flow_interval(),
                 sample_interval: self.case.sample_interval,
                 parallel: 1,
                 bitrate: 0.0,
@@ -368,6 +376,7 @@ impl HostRun<'_> {
         commands: &mut Vec<String>,
     ) -> Result<ClientOutcome> {
         let emulator = self.emulator_time();
+        self.backend.start_schedules()?;
         let mut links: Vec<Link> = self.network.links.clone();
         let mut events = self.case.events.iter().peekable();
         let mut client = self.start(self.tool.client, &job.client, "client", commands)?;
@@ -516,7 +525,7 @@ impl HostRun<'_> {
                 bail!("{} did not run: the tool ended before its start", flow.label);
             };
             let (sent, received) = (client.stdout_text(), server.stdout_text());
-            let (interval, length) = (self.tool.interval, flow.times.duration);
+            let (interval, length) = (self.flow_interval(), flow.times.duration);
             match throughput(
                 flow.load.output_format,
                 interval,
@@ -549,7 +558,8 @@ impl HostRun<'_> {
                 }
             }
         }
-        if let (Some(main), false) = (reading.series.first().cloned(), rate_series.is_empty()) {
+        let main = reading.series.first().cloned().filter(|series| series.name == "throughput");
+        if let (Some(main), false) = (main, rate_series.is_empty()) {
             // The time in which all flows run.
             let from = rate_series.iter().map(|entry| entry.1).fold(0.0, f64::max);
             let ends = rate_series.iter().map(|entry| &entry.0).chain([&main]);

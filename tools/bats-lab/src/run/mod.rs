@@ -218,6 +218,7 @@ impl RunContext<'_> {
             allow_failure: case.allow_failure,
             skipped: None,
             networks: networks.collect(),
+            conditions: case.conditions(),
             verification: Vec::new(),
             warnings,
             measurements: Vec::new(),

@@ -93,7 +93,7 @@ impl Sampler<'_> {
     fn emulator(&self) -> Samples {
         let path = self.path.iter().filter_map(|&(index, forward)| {
             let link = self.lab.links.get(index)?;
-            let rate = if forward { link.forward.rate } else { link.backward.rate };
+            let rate = if forward { &link.forward } else { &link.backward }.mean_rate();
             // A link without rate limit is no bottleneck.
             Some((if rate == 0 { u64::MAX } else { rate }, index, forward))
         });

@@ -36,8 +36,15 @@ mod tests {
     #[test]
     fn flows_end_with_the_tool_and_are_reproducible() {
         let kind = ToolKind::Ping { count: 1, size: 64 };
-        let tool =
-            Tool { name: "x".into(), client: 0, server: 1, interval: 1.0, intervals: 15, kind };
+        let tool = Tool {
+            name: "x".into(),
+            client: 0,
+            server: 1,
+            interval: 1.0,
+            intervals: 15,
+            kind,
+            under_load: false,
+        };
         let protocol =
             Protocol { name: "udp".into(), label: "UDP".into(), kind: ProtocolKind::Udp };
         let drawn = Flow { protocol, client: 0, server: 1, delay: None, duration: None };

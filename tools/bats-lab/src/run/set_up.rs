@@ -81,6 +81,12 @@ pub(super) fn unverified_warning(backend: BackendName, no_verify: bool) -> Optio
 /// Verifies the emulator over the paths of the test. Each distinct path is verified once per run.
 pub(super) fn verify(context: &RunContext<'_>, case: &Case, result: &mut CaseResult) -> Result<()> {
     let checks = case.checks();
+    if case.has_unsteady_links() {
+        result.warnings.push(
+            "the emulator was not verified over links with schedules, policers, managed queues or losses in time"
+                .to_owned(),
+        );
+    }
     let effort = if checks.len() > 1 { MULTI_PATH_EFFORT } else { SINGLE_PATH_EFFORT };
     let seconds = case.verification_seconds() / checks.len().max(1) as f64;
     for check in &checks {

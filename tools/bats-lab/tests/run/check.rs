@@ -97,7 +97,8 @@ fn invalid_values_are_refused() {
         ("interval_num: 3", "interval_num: 3, file_size: 3", "no key `file_size`"),
         ("[brtp, tcp-cubic]", "[]", "`target_protocols` is empty"),
         ("[brtp, tcp-cubic]", "[brtp, brtp]", "twice"),
-        ("[brtp, tcp-cubic]", "[brtp]\n    route: olsr_route", "daemons are not supported"),
+        ("[brtp, tcp-cubic]", "[brtp]\n    route: openr_route", "Open/R is not supported"),
+        ("rate: 10M", "rate: 10M, loss: 0.05", "`0.05` has no unit: use for example 0.05% or 5%"),
         (
             "[brtp, tcp-cubic]",
             "[brtp]\n    assertions: [{ figure: througput_mbps, at_least: 1 }]",

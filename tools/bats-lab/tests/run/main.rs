@@ -4,6 +4,7 @@
 
 mod browser;
 mod check;
+mod elements;
 mod hops;
 mod hosts;
 mod local;

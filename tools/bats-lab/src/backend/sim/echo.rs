@@ -139,6 +139,7 @@ impl Run {
                     (End::Client, Event::Connected) => {
                         let now = self.simulation.now();
                         self.established = Some(now);
+                        self.simulation.start_schedules();
                         let answer_timeout = if SimTransport::OpenBats(mode).is_reliable() {
                             CONNECT_TIMEOUT
                         } else {

@@ -22,6 +22,9 @@ const SNAPSHOT_INTERVAL: Duration = Duration::from_millis(500);
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time to wait at the end for messages that may be lost.
 const DRAIN: Duration = Duration::from_secs(2);
+/// Rounds at one point in virtual time. More indicate an infinite loop, of which the emulated network
+/// itself finds only its own.
+const MAX_ROUNDS: u32 = 1_000_000;
 /// Size of the message header: flow, number and time of sending.
 const HEADER_BYTES: usize = 24;
 
@@ -267,8 +270,14 @@ impl Run<'_> {
         let mut outcome = Outcome::default();
         self.connect(0)?;
         let mut next_sample = None;
+        let (mut last, mut rounds) = (start, 0);
         loop {
             let now = self.simulation.now();
+            rounds = if now > last { 0 } else { rounds + 1 };
+            last = now;
+            if rounds > MAX_ROUNDS {
+                bail!("the simulation makes no progress at {} s", now.as_nanos() as f64 / 1e9);
+            }
             if self.time_zero.is_none() && now >= start + CONNECT_TIMEOUT {
                 bail!(
                     "no connection was established over this path within {} simulated seconds",
@@ -321,9 +330,11 @@ impl Run<'_> {
             .iter()
             .filter(|flow| !flow.has_begun)
             .map(|flow| time_zero + flow.config.start);
+        let now = self.simulation.now();
         let sends = self.flows.iter().filter_map(|flow| {
-            let due = flow.due()?;
-            (due < time_zero + flow.config.end && flow.config.rate.is_some()).then_some(due)
+            let (due, end) = (flow.due()?, time_zero + flow.config.end);
+            // A flow that was blocked at its end has overdue messages that are never sent.
+            (due < end && now < end && flow.config.rate.is_some()).then_some(due)
         });
         let end_times = self.flows.iter().filter(|flow| self.ends_before(flow));
         let end_times = end_times.map(|flow| time_zero + flow.config.end);
@@ -352,6 +363,7 @@ impl Run<'_> {
                 each.established = Some(now);
                 if flow == 0 {
                     self.time_zero = Some(now);
+                    self.simulation.start_schedules();
                 }
             }
         }
@@ -416,6 +428,7 @@ impl Run<'_> {
                 flow.established = Some(now);
                 if index == 0 {
                     self.time_zero = Some(now);
+                    self.simulation.start_schedules();
                 }
             }
             Event::Writable => flow.is_blocked = false,

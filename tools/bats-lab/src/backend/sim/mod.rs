@@ -12,6 +12,9 @@ mod reading;
 mod simulation;
 mod transport;
 
+#[cfg(test)]
+mod fuzz_tests;
+
 use std::fs::File;
 use std::io::BufWriter;
 use std::path::Path;
@@ -29,7 +32,7 @@ use crate::protocol::load::{DATAGRAM, UDP_RATE};
 use crate::protocol::reading::Reading;
 use crate::run::progress::Progress;
 use crate::run::schedule::Times;
-use crate::settings::{Direction, Link};
+use crate::settings::{Direction, Elements, Link};
 use echo::EchoTest;
 use flow::Snapshot;
 use reading::ReadingBuilder;
@@ -140,7 +143,7 @@ pub(crate) fn unsupported_reason(
                 states.iter().all(|links| {
                     path.iter().any(|&(index, forward)| {
                         links.get(index).is_some_and(|link| {
-                            (if forward { link.forward.rate } else { link.backward.rate }) > 0
+                            (if forward { &link.forward } else { &link.backward }).has_rate()
                         })
                     })
                 })
@@ -162,6 +165,9 @@ pub(crate) fn unsupported_reason(
             "the simulator measures round trips of btp, brtp, brctp and transparent; for {} it measures throughput only",
             protocol.name
         )),
+        ToolKind::Rtt { .. } if tool.under_load => Some(
+            "the simulator measures round trips without competing flows: omit `under_load`, or use the backend netns".to_owned(),
+        ),
         ToolKind::Rtt { .. } => (!case.events.is_empty())
             .then(|| "the simulator supports `events` with throughput tools only".to_owned()),
         _ => Some(format!("the simulator runs iperf, bats_iperf and rtt, not {}", tool.name)),
@@ -223,14 +229,20 @@ fn run_on_thread<T: Send + 'static>(
 
 /// The configuration of a simulated link. The simulator passes UDP payload to the link; the header
 /// sizes are added so that they count for the rate.
-pub(crate) fn link_config(link: &Link, direction: &Direction) -> LinkConfig {
-    LinkConfig {
+///
+/// # Errors
+/// If a trace cannot be read or a setting is out of range.
+pub(crate) fn link_config(link: &Link, direction: &Direction) -> Result<LinkConfig> {
+    let mut config = LinkConfig {
         frame_overhead: FRAME_OVERHEAD,
         mtu: Some(MTU as usize + wire::ETHERNET - FRAME_OVERHEAD),
-        jitter: (!direction.jitter.is_zero())
-            .then_some(Jitter { amplitude: direction.jitter, reorder: direction.reorder }),
-        ..wire::config(link, direction, MTU)
-    }
+        ..wire::base_config(link, direction, MTU)
+    };
+    direction
+        .elements
+        .configure(&mut config, Elements::UDP_PAYLOAD)
+        .map_err(|error| anyhow::anyhow!(error))?;
+    Ok(config)
 }
 
 /// The links of a path, towards the server and back.
@@ -238,7 +250,8 @@ fn links_of(links: &[Link], path: &[(usize, bool)]) -> Result<Vec<[LinkConfig; 2
     path.iter()
         .map(|&(index, forward)| {
             let link = links.get(index).context("no such link")?;
-            let directions = [link_config(link, &link.forward), link_config(link, &link.backward)];
+            let directions =
+                [link_config(link, &link.forward)?, link_config(link, &link.backward)?];
             let [there, back] = directions;
             Ok(if forward { [there, back] } else { [back, there] })
         })
@@ -250,6 +263,7 @@ fn links_of(links: &[Link], path: &[(usize, bool)]) -> Result<Vec<[LinkConfig; 2
 /// it full (Floyd and Jacobson, "On traffic phase effects in packet-switched gateways", 1992). Real
 /// hosts have enough timing noise.
 fn add_desynchronising_jitter(links: &mut [[LinkConfig; 2]]) {
+    // Where a rate changes, chance and time desynchronise already.
     let rates = links.iter().flatten().filter_map(|direction| direction.rate_bps);
     let Some(slowest) = rates.min().filter(|&rate| rate > 0) else { return };
     let frame = (MTU as usize + wire::ETHERNET) as f64 * 8.0 / slowest as f64;

@@ -119,7 +119,7 @@ impl ReadingBuilder<'_> {
             .iter()
             .filter_map(|&(index, forward)| {
                 let link = self.network.links.get(index)?;
-                let rate = if forward { link.forward.rate } else { link.backward.rate };
+                let rate = if forward { &link.forward } else { &link.backward }.mean_rate();
                 Some(if rate == 0 { u64::MAX } else { rate })
             })
             .collect();

@@ -66,6 +66,9 @@ pub(super) struct Simulation {
     transport: TransportConfig,
     /// End-to-end sessions, as opposed to links between neighbours.
     sessions: BTreeSet<(End, ConnectionHandle)>,
+    /// The settings of the links, and when their schedules begin.
+    links: Vec<[LinkConfig; 2]>,
+    epoch: Timestamp,
 }
 
 fn transport() -> TransportConfig {
@@ -88,8 +91,13 @@ impl Simulation {
                 transport.clone(),
                 network_config.seed,
             );
-            let (topology, sessions) = (Topology::Mesh(Box::new(mesh)), BTreeSet::new());
-            return Ok(Self { topology, transport, sessions });
+            return Ok(Self {
+                topology: Topology::Mesh(Box::new(mesh)),
+                transport,
+                sessions: BTreeSet::new(),
+                links: network_config.links.clone(),
+                epoch: Timestamp::ZERO,
+            });
         }
         let [forth, back] = [0, 1].map(|direction| -> Vec<LinkConfig> {
             network_config.links.iter().map(|link| link[direction].clone()).collect()
@@ -112,7 +120,8 @@ impl Simulation {
             network.recorder().capture = capture;
             Topology::Chain(Box::new(network))
         };
-        Ok(Self { topology, transport, sessions: BTreeSet::new() })
+        let links = network_config.links.clone();
+        Ok(Self { topology, transport, sessions: BTreeSet::new(), links, epoch: Timestamp::ZERO })
     }
 
     /// Writes the capture to its file.
@@ -321,8 +330,22 @@ impl Simulation {
         }
     }
 
-    /// Changes the settings of the links.
+    /// Lets the schedules of the links begin now.
+    pub(super) fn start_schedules(&mut self) {
+        self.epoch = self.now();
+        let links = self.links.clone();
+        self.set_links(&links);
+    }
+
+    /// Changes the settings of the links. Schedules go on.
     pub(super) fn set_links(&mut self, links: &[[LinkConfig; 2]]) {
+        self.links = links.to_vec();
+        let epoch = self.epoch;
+        let links: Vec<[LinkConfig; 2]> = links
+            .iter()
+            .map(|link| link.clone().map(|direction| LinkConfig { epoch, ..direction }))
+            .collect();
+        let links = links.as_slice();
         match &mut self.topology {
             Topology::Mesh(mesh) => mesh.set_links(links),
             Topology::Chain(network) => {
