@@ -1,0 +1,105 @@
+//! The same test on hosts and in virtual time has the same figures, by the same definitions.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::support::{Case, allowed, figure, lock_machine, measurement, stdout_of};
+
+const YAML: &str = "
+tests:
+  both:
+    topology: { topology_type: linear, nodes: 2, link: { rate: 8M, delay: 10ms, loss: 5% } }
+    target_protocols: [btp, brtp, udp, tcp-cubic]
+    test_tools:
+      iperf: { interval: 1, interval_num: 6 }
+      rtt_first: { packet_count: 1, packet_size: 512 }
+    verify: false
+";
+
+/// Figures of the machine: there is none in virtual time.
+fn is_of_the_host(name: &str) -> bool {
+    ["processors", "emulator_", "steal_", "scheduling_"].iter().any(|part| name.contains(part))
+}
+
+/// The names of the figures and series of a measurement.
+fn names(result: &Value, protocol: &str, tool: &str) -> BTreeSet<String> {
+    let one = measurement(result, protocol, tool);
+    assert_eq!(one["status"], "passed", "{protocol} {tool}: {}", one["reason"]);
+    let figures = one["figures"].as_object().unwrap().keys().cloned();
+    let series = one["series"].as_array().unwrap().iter().map(|series| {
+        format!("{} in {}", series["name"].as_str().unwrap(), series["unit"].as_str().unwrap())
+    });
+    figures
+        .chain(series)
+        .filter(|name| !is_of_the_host(name) && name != "processor time in processors")
+        .collect()
+}
+
+/// The ends of the intervals of a series.
+fn ends(result: &Value, protocol: &str, series: &str) -> Vec<f64> {
+    let one = measurement(result, protocol, "iperf");
+    let all = one["series"].as_array().unwrap();
+    let series = all.iter().find(|one| one["name"] == series).unwrap();
+    series["points"].as_array().unwrap().iter().map(|point| point[0].as_f64().unwrap()).collect()
+}
+
+#[test]
+fn backends_have_the_same_figures_by_the_same_definitions() {
+    if !allowed("backends_have_the_same_figures_by_the_same_definitions") {
+        return;
+    }
+    let _machine = lock_machine();
+    let run = |backend: &str| {
+        let (output, result) = Case::new(YAML).run(&["--backend", backend]);
+        assert!(output.status.success(), "{backend}: {}", stdout_of(&output));
+        result
+    };
+    let (hosts, virtual_time) = (run("netns"), run("sim"));
+    for protocol in ["btp", "brtp", "udp", "tcp-cubic"] {
+        let (mut here, mut there) =
+            (names(&hosts, protocol, "iperf"), names(&virtual_time, protocol, "iperf"));
+        // Known differences: what only the kernel reports, and what only the emulator counts.
+        for known in ["queue drops in frames"] {
+            here.remove(known);
+        }
+        // A reliable mode has neither residual loss nor jitter of datagrams.
+        if protocol == "brtp" {
+            here.remove("jitter_ms");
+            here.remove("loss_percent");
+        }
+        // The kernel reports no loss estimate; datagrams of the built-in load have no state.
+        there.remove("loss estimate in %");
+        here.remove("loss estimate in %");
+        assert_eq!(here, there, "{protocol}");
+        for result in [&hosts, &virtual_time] {
+            let times = ends(result, protocol, "throughput");
+            // Six whole intervals and no part of another.
+            assert!((4..=6).contains(&times.len()), "{protocol}: {times:?}");
+            let gaps = times.windows(2).map(|pair| pair[1] - pair[0]);
+            assert!(gaps.clone().all(|gap| gap > 0.85), "{protocol}: {times:?}");
+            let value = |name: &str| figure(result, protocol, "iperf", name);
+            assert!(value("steady_from_s") < value("steady_to_s") && value("steady_to_s") < 7.0);
+        }
+    }
+    // What is lost does not depend on the speed of the machine. 5,000 datagrams: 0.3 % deviation.
+    for result in [&hosts, &virtual_time] {
+        let lost = |protocol: &str| figure(result, protocol, "iperf", "loss_percent");
+        assert!((3.0..7.5).contains(&lost("udp")), "{}", lost("udp"));
+        assert!(lost("btp") < 2.5, "{}", lost("btp"));
+        for protocol in ["btp", "brtp"] {
+            let packet_loss = figure(result, protocol, "iperf", "packet_loss_percent");
+            assert!((2.5..12.0).contains(&packet_loss), "{protocol}: {packet_loss}");
+        }
+        for protocol in ["btp", "brtp"] {
+            let value = |name: &str| figure(result, protocol, "rtt_first", name);
+            // The delay of the path, once and with the round trip of the handshake.
+            assert!(value("first_rtt_ms") >= 20.0 && value("first_rtt_connect_ms") >= 40.0);
+            let connect = value("first_rtt_connect_ms") - value("first_rtt_ms");
+            assert!(connect >= 20.0, "{protocol}: {connect}");
+        }
+    }
+    // No link carries more than its rate.
+    let efficiency = figure(&virtual_time, "tcp-cubic", "iperf", "efficiency");
+    assert!(efficiency < 1.0, "{efficiency}");
+}
