@@ -19,7 +19,7 @@ pub(crate) const RIGHT: f64 = 14.0;
 pub(crate) const TOP: f64 = 40.0;
 pub(crate) const BOTTOM: f64 = 46.0;
 /// Width that a letter may need: pages that are narrow use larger letters.
-const LETTER_WIDTH: f64 = 9.6;
+const LETTER_WIDTH: f64 = 10.4;
 
 /// How a curve is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
