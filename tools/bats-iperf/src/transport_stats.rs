@@ -133,7 +133,13 @@ impl CodingStats {
         // The sender's round-trip time is that of the data path.
         let timed = if senders.is_empty() { receivers } else { senders };
         Self {
-            loss: mean(senders, |stats| stats.loss_percent),
+            // By counters: the sender's estimate is smoothed and limited. Losses of packets that
+            // were sent before can exceed what was sent meanwhile.
+            loss: percent(
+                sum(senders, |stats| stats.packets_lost),
+                sum(senders, |stats| stats.packets_sent),
+            )
+            .map(|loss| loss.min(100.0)),
             redundancy: percent(
                 sum(senders, |stats| stats.repair_packets_sent),
                 sum(senders, |stats| stats.source_packets_sent),
@@ -176,7 +182,9 @@ mod tests {
             symbols_lost: 11,
             symbols_repaired: 20,
             repair_delay_us: 50_000,
-            loss_percent: 8.0,
+            loss_percent: 3.0,
+            packets_sent: 200,
+            packets_lost: 16,
             snd_cwnd: 1_000,
             ..before.clone()
         };

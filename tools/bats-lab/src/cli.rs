@@ -30,6 +30,8 @@ pub(crate) enum Command {
     Cases(CasesOptions),
     /// Compare two runs
     Compare(CompareOptions),
+    /// Plot several runs together: figures, curves over time, distributions
+    Plot(PlotOptions),
     /// Serve a web page that shows past runs, starts cases and follows them
     Serve(ServeOptions),
     /// Compare BRTP with TCP over a lossy, long-delay link, with a report
@@ -164,14 +166,25 @@ pub(crate) struct CompareOptions {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct PlotOptions {
+    /// Result directories or result.json of the runs
+    #[arg(num_args = 2.., required = true)]
+    pub(crate) runs: Vec<PathBuf>,
+    /// New or empty directory for comparison.html and the plots as SVG and PNG
+    #[arg(short, long)]
+    pub(crate) out: PathBuf,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct ServeOptions {
-    /// Address and port to listen on; an address other than loopback needs --token
+    /// Address and port to listen on
     #[arg(long, default_value = "127.0.0.1:8042")]
     pub(crate) listen: std::net::SocketAddr,
     /// Directory with the runs
     #[arg(long, default_value = "results")]
     pub(crate) results: PathBuf,
-    /// Token that clients must present, 16 characters or more; also read from BATSLAB_TOKEN
+    /// Token that clients must present, 16 characters or more. Other users of this machine can see
+    /// command lines: set BATSLAB_TOKEN instead, or let the server make one and print it
     #[arg(long, value_name = "TOKEN")]
     pub(crate) token: Option<String>,
 }

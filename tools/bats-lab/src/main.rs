@@ -106,6 +106,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Check(options) => check(&options)?,
         Command::Cases(options) => cases(&options)?,
         Command::Compare(options) => compare::run(&options)?,
+        Command::Plot(options) => plot(&options)?,
         Command::Serve(options) => serve::run(&options)?,
         Command::Demo(options) => return demo::run(&home, &options),
         Command::CrossValidate(options) => return demo::cross_validation::run(&home, &options),
@@ -142,6 +143,25 @@ fn run(command: Command) -> Result<ExitCode> {
         })?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn plot(options: &cli::PlotOptions) -> Result<()> {
+    let names: Vec<String> = options.runs.iter().map(|run| run.display().to_string()).collect();
+    report::batch::check_names(&names)?;
+    let runs = names
+        .into_iter()
+        .zip(&options.runs)
+        .map(|(name, run)| Ok((name, result::folder::load(run)?)))
+        .collect::<Result<Vec<_>>>()?;
+    let directory = result::folder::create(Some(&options.out), "", "")?;
+    let written = report::batch::write(&directory, &runs);
+    if written.is_err() {
+        // Only if nothing was written.
+        let _ = std::fs::remove_dir(&directory);
+    }
+    written?;
+    outln!("{}", directory.join("comparison.html").display());
+    Ok(())
 }
 
 fn check(options: &cli::CheckOptions) -> Result<()> {

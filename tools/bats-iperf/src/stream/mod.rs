@@ -266,6 +266,12 @@ impl DataStream {
     }
 }
 
+/// Bytes of messages that have not arrived as far as known. The send buffer also counts what the
+/// messages need in addition, so it can hold more than was handed over.
+fn undelivered(stats: &openbats::ConnectionStats) -> u64 {
+    stats.send_buffer_bytes.min(stats.message_bytes_sent)
+}
+
 /// Waits for the end as long as there is progress.
 fn finish(connection: &Connection) -> Result<()> {
     let clock = Clock::start();
@@ -282,7 +288,7 @@ fn finish(connection: &Connection) -> Result<()> {
             }
             return finished.context("the connection failed before all data had arrived");
         }
-        let waiting = connection.stats().send_buffer_bytes;
+        let waiting = undelivered(&connection.stats());
         let now = clock.elapsed();
         if waiting < min_waiting {
             (min_waiting, last_progress) = (waiting, now);
@@ -296,6 +302,18 @@ fn finish(connection: &Connection) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_more_is_undelivered_than_was_handed_over() {
+        let of = |send_buffer_bytes: u64, message_bytes_sent: u64| {
+            undelivered(&openbats::ConnectionStats {
+                send_buffer_bytes,
+                message_bytes_sent,
+                ..openbats::ConnectionStats::default()
+            })
+        };
+        assert_eq!((of(1_200, 1_000), of(300, 1_000), of(0, 0)), (1_000, 300, 0));
+    }
 
     #[test]
     fn an_unspecified_local_address_is_reported_as_the_one_in_use() {

@@ -4,7 +4,8 @@ use anyhow::{Context, Result};
 use minijinja::{AutoEscape, Environment, context};
 
 use super::figures::{Figures, Protocol};
-use crate::report::plot::{COLOURS, Content, Curve, Plot, Style};
+use crate::report::palette::{COLOURS, Paint};
+use crate::report::plot::{Content, Curve, Plot, Style};
 use crate::units::megabits;
 
 const PAGE: &str = include_str!("report.html");
@@ -20,7 +21,7 @@ pub(super) fn svg(figures: &Figures) -> String {
 }
 
 fn picture(figures: &Figures) -> Plot {
-    let curves = figures.protocols().iter().map(curve).collect();
+    let curves = (0..).zip(figures.protocols()).map(|(index, one)| curve(index, &one)).collect();
     Plot {
         name: "throughput".to_owned(),
         title: "Throughput over time".to_owned(),
@@ -29,14 +30,16 @@ fn picture(figures: &Figures) -> Plot {
             x: "s".to_owned(),
             y: "Mbit/s".to_owned(),
             limit: (figures.limit() > 0.0).then(|| figures.limit() / 1e6),
+            end: None,
         },
     }
 }
 
 /// A step curve with a constant height for each interval.
-fn curve(protocol: &Protocol<'_>) -> Curve {
+fn curve(index: usize, protocol: &Protocol<'_>) -> Curve {
     let points = protocol.rates().into_iter().map(|(end, rate)| (end, rate / 1e6)).collect();
-    Curve { label: protocol.name.to_owned(), style: Style::Stairs, points }
+    let (style, paint) = (Style::Stairs, Paint::new(index, 0));
+    Curve { label: protocol.name.to_owned(), style, paint, points }
 }
 
 fn render(figures: &Figures, template: &str) -> Result<String> {

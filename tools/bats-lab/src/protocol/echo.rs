@@ -198,8 +198,7 @@ pub(crate) struct RttRequest {
     pub(crate) transport: EchoTransport,
     pub(crate) to: SocketAddr,
     pub(crate) schedule: Schedule,
-    /// Number of connections of which only the first message is measured, including connection
-    /// setup.
+    /// Number of connections of which only the first message is measured.
     pub(crate) first: Option<u32>,
     pub(crate) congestion: Option<String>,
 }
@@ -235,9 +234,9 @@ pub(crate) fn measure(request: &RttRequest) -> Result<()> {
         connects.push((f64::from(round), connect));
         sent += times.sent;
         match request.first {
-            // Includes connection setup.
-            Some(_) => round_trips
-                .extend(times.round_trips.first().map(|time| (f64::from(round), connect + time.1))),
+            Some(_) => {
+                round_trips.extend(times.round_trips.first().map(|time| (f64::from(round), time.1)))
+            }
             None => round_trips = times.round_trips,
         }
     }

@@ -4,6 +4,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use crate::result::figures::{self, Figures, set};
+use crate::result::measures::{self, PacketCount};
 use crate::result::{Distribution, FlowResult, Series};
 
 /// Congestion windows of at least this many bytes mean that there is no congestion control.
@@ -69,7 +70,7 @@ pub(crate) fn throughput(
     figures::set_throughput_figures(&mut reading.figures, &series, length);
     reading.series.push(series);
     if let Some(near) = &near {
-        sender(&mut reading, near, program, of);
+        sender(&mut reading, near, program, interval, of);
     }
     if let Some(far) = &far {
         receiver(&mut reading, far, program, of);
@@ -113,7 +114,7 @@ fn merged(points: &[(f64, f64)], interval: f64) -> Vec<(f64, f64)> {
     merged
 }
 
-fn sender(reading: &mut Reading, document: &Value, program: OutputFormat, of: &str) {
+fn sender(reading: &mut Reading, document: &Value, program: OutputFormat, interval: f64, of: &str) {
     if let Some(count) = document["end"]["sum_sent"]["retransmits"].as_f64() {
         set(&mut reading.figures, "retransmissions", count);
         let size = document["start"]["tcp_mss_default"].as_f64().filter(|&size| size > 0.0);
@@ -127,13 +128,15 @@ fn sender(reading: &mut Reading, document: &Value, program: OutputFormat, of: &s
     if !matches!(program, OutputFormat::Bats | OutputFormat::Lossy) {
         return;
     }
+    let series = measures::packets(&mut reading.figures, &packet_counts(document), interval, of);
+    reading.series.extend(series);
     // The state of OpenBATS flows at the end of each interval.
     let names: [(&str, &str, &str, f64); 5] = [
         ("snd_cwnd", "cwnd", "kB", 1e-3),
         ("rtt_us", "smoothed RTT", "ms", 1e-3),
         ("delivery_bits_per_second", "delivery rate", "Mbit/s", 1e-6),
         ("pacing_bits_per_second", "pacing rate", "Mbit/s", 1e-6),
-        ("loss_percent", "loss seen", "%", 1.0),
+        ("loss_percent", "loss estimate", "%", 1.0),
     ];
     for (key, name, unit, factor) in names {
         let points: Vec<(f64, f64)> = document["intervals"]
@@ -167,15 +170,31 @@ fn sender(reading: &mut Reading, document: &Value, program: OutputFormat, of: &s
     }
 }
 
+/// The packets of all streams of the sender, at the end of each interval.
+fn packet_counts(document: &Value) -> Vec<PacketCount> {
+    let intervals = document["intervals"].as_array().into_iter().flatten();
+    let count = |interval: &Value| {
+        let at = interval["sum"]["end"].as_f64()?;
+        let streams = interval["streams"].as_array()?;
+        let sum = |key: &str| {
+            let values = streams.iter().map(|stream| stream["openbats"][key].as_u64());
+            values.sum::<Option<u64>>()
+        };
+        Some(PacketCount { at, sent: sum("packets_sent")?, lost: sum("packets_lost")? })
+    };
+    intervals.filter_map(count).collect()
+}
+
 /// Loss and jitter, if the receiver reports them.
 fn receiver(reading: &mut Reading, document: &Value, program: OutputFormat, of: &str) {
     let sum = &document["end"]["sum"];
     let sum = if sum.is_object() { sum } else { &document["end"]["sum_received"] };
     for (key, name) in [("lost_percent", "loss_percent"), ("jitter_ms", "jitter_ms")] {
-        if let Some(value) = sum[key].as_f64() {
-            set(&mut reading.figures, name, value);
-        } else {
-            continue;
+        let Some(value) = sum[key].as_f64() else { continue };
+        let counters = sum["lost_packets"].as_f64().zip(sum["packets"].as_f64());
+        match counters.filter(|_| name == "loss_percent") {
+            Some((lost, all)) => measures::set_residual_loss(&mut reading.figures, lost, all),
+            None => set(&mut reading.figures, name, value),
         }
         let (title, unit) =
             if key == "jitter_ms" { ("jitter", "ms") } else { ("residual loss", "%") };
@@ -217,21 +236,22 @@ pub(crate) fn round_trips(text: &str, of: &str) -> Result<Reading> {
             .filter_map(|pair| Some((pair[0].as_f64()?, pair[1].as_f64()?)))
             .collect()
     };
-    let connects: Vec<f64> = pairs("connects").into_iter().map(|pair| pair.1).collect();
+    let connects = pairs("connects");
     let sent = document["sent"].as_f64().unwrap_or(0.0);
     let is_first = document["first"].as_bool() == Some(true);
     of_round_trips(pairs("round_trips"), &connects, sent, is_first, of)
 }
 
 /// Results of round trips. `times` are pairs of start in seconds and duration in milliseconds,
-/// `connects` connection setup times in milliseconds, `sent` the number of messages; `is_first` if
-/// each was the first of its connection.
+/// `connects` pairs of the connection and its setup time in milliseconds, `sent` the number of
+/// messages; `is_first` if each was the first of its connection. Then the first of a pair in `times`
+/// is the connection, and durations do not include its setup.
 ///
 /// # Errors
 /// No reply arrived.
 pub(crate) fn of_round_trips(
     times: Vec<(f64, f64)>,
-    connects: &[f64],
+    connects: &[(f64, f64)],
     sent: f64,
     is_first: bool,
     of: &str,
@@ -244,11 +264,12 @@ pub(crate) fn of_round_trips(
     values.sort_by(f64::total_cmp);
     let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
     if is_first {
-        set(&mut reading.figures, "first_rtt_ms", mean(&values));
+        measures::set_first_rtt(&mut reading.figures, &times, connects);
     }
     // Datagrams have no connection setup: 0 is not a result.
-    if connects.iter().any(|&connect| connect > 0.0) {
-        set(&mut reading.figures, "connect_ms", mean(connects));
+    let setup: Vec<f64> = connects.iter().map(|connect| connect.1).collect();
+    if setup.iter().any(|&connect| connect > 0.0) {
+        set(&mut reading.figures, "connect_ms", mean(&setup));
     }
     let unanswered = 100.0 * (1.0 - values.len() as f64 / sent.max(1.0));
     set(&mut reading.figures, "unanswered_percent", unanswered);

@@ -1,5 +1,8 @@
 //! Reports: a self-contained HTML page, plots, tables.
 
+pub(crate) mod batch;
+mod markdown;
+pub(crate) mod palette;
 pub(crate) mod plot;
 pub(crate) mod plots;
 mod png;
@@ -16,9 +19,12 @@ use serde_json::json;
 use crate::config::expand::file_name;
 use crate::result::{CaseResult, RunResult, csv, folder};
 use crate::verify::Row;
+use palette::Palette;
 use plot::{Content, Plot, Style, thinned};
 
 const PAGE: &str = include_str!("page.html");
+const FIGURES: &str = include_str!("figures.html");
+const PLOT: &str = include_str!("plot.html");
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 /// Maximum number of points of a curve in the page.
@@ -31,17 +37,14 @@ const EXPANDED_PLOTS: usize = 12;
 /// # Errors
 /// If a file cannot be written.
 pub(crate) fn write(directory: &Path, result: &RunResult) -> Result<()> {
+    let palette = Palette::new(&result.cases);
     let mut all = Vec::new();
     for case in &result.cases {
-        let plots = plots::plots(case);
+        let plots = plots::plots(case, &palette);
         let pictures = directory.join(file_name(&case.name)).join("plots");
         fs::create_dir_all(&pictures)
             .with_context(|| format!("cannot create {}", pictures.display()))?;
-        for plot in &plots {
-            let svg = plot.svg();
-            folder::write(&pictures.join(format!("{}.png", plot.name)), png::png(&svg)?)?;
-            folder::write(&pictures.join(format!("{}.svg", plot.name)), svg)?;
-        }
+        write_plots(&pictures, &plots)?;
         for matrix in table::matrices(case) {
             let text =
                 csv::matrix("loss % \\ delay ms", &matrix.rows, &matrix.columns, &matrix.values);
@@ -50,38 +53,49 @@ pub(crate) fn write(directory: &Path, result: &RunResult) -> Result<()> {
                 &directory.join(file_name(&case.name)).join(format!("{name}.csv")),
                 text,
             )?;
+            folder::write(
+                &directory.join(file_name(&case.name)).join(format!("{name}.md")),
+                markdown::matrix(&matrix),
+            )?;
         }
         all.push(plots);
     }
     folder::write(&directory.join("report.html"), page(result, &all)?)
 }
 
-/// Renders the page.
-fn page(result: &RunResult, plots: &[Vec<Plot>]) -> Result<String> {
+/// Writes plots as SVG and PNG.
+///
+/// # Errors
+/// If a file cannot be written.
+pub(crate) fn write_plots(pictures: &Path, plots: &[Plot]) -> Result<()> {
+    for plot in plots {
+        let svg = plot.svg();
+        folder::write(&pictures.join(format!("{}.png", plot.name)), png::png(&svg)?)?;
+        folder::write(&pictures.join(format!("{}.svg", plot.name)), svg)?;
+    }
+    Ok(())
+}
+
+/// An environment with this page and the parts that pages share.
+fn environment(page: &'static str) -> Result<Environment<'static>> {
     let mut environment = Environment::new();
     environment.set_auto_escape_callback(|_| AutoEscape::Html);
-    environment.add_template("page", PAGE).context("the template of the report is invalid")?;
+    for (name, text) in [("page", page), ("figures", FIGURES), ("plot", PLOT)] {
+        environment.add_template(name, text).context("the template of a page is invalid")?;
+    }
+    Ok(environment)
+}
+
+/// Renders the page.
+fn page(result: &RunResult, plots: &[Vec<Plot>]) -> Result<String> {
+    let environment = environment(PAGE)?;
     let mut data = Vec::new();
     let cases: Vec<Value> = result
         .cases
         .iter()
         .zip(plots)
         .map(|(case, plots)| {
-            let plots: Vec<Value> = plots
-                .iter()
-                .enumerate()
-                .map(|(index, plot)| {
-                    let number = data.len();
-                    data.push(script_data(plot));
-                    context! {
-                        number,
-                        title => plot.title,
-                        svg => Value::from_safe_string(plot.svg()),
-                        open => index < EXPANDED_PLOTS,
-                        is_interactive => matches!(plot.content, Content::Curves { .. }),
-                    }
-                })
-                .collect();
+            let plots = plot_contexts(plots, &mut data);
             case_context(case, plots)
         })
         .collect();
@@ -99,10 +113,34 @@ fn page(result: &RunResult, plots: &[Vec<Plot>]) -> Result<String> {
         cases,
         style => Value::from_safe_string(STYLE.to_owned()),
         script => Value::from_safe_string(SCRIPT.to_owned()),
-        // `<` is escaped so that the data cannot end the script element.
-        data => Value::from_safe_string(serde_json::to_string(&data)?.replace('<', "\\u003c")),
+        data => script_text(&data)?,
     });
     page.context("cannot render the report")
+}
+
+/// The plots for a template. Appends their data for the script of the page.
+fn plot_contexts(plots: &[Plot], data: &mut Vec<serde_json::Value>) -> Vec<Value> {
+    plots
+        .iter()
+        .enumerate()
+        .map(|(index, plot)| {
+            let number = data.len();
+            data.push(script_data(plot));
+            context! {
+                number,
+                title => plot.title,
+                svg => Value::from_safe_string(plot.svg()),
+                open => index < EXPANDED_PLOTS,
+                is_interactive => matches!(plot.content, Content::Curves { .. }),
+            }
+        })
+        .collect()
+}
+
+/// Data as text for a script.
+fn script_text(data: &[serde_json::Value]) -> Result<Value> {
+    // `<` is escaped so that the data cannot end the script element.
+    Ok(Value::from_safe_string(serde_json::to_string(data)?.replace('<', "\\u003c")))
 }
 
 fn case_context(case: &CaseResult, plots: Vec<Value>) -> Value {
@@ -141,6 +179,7 @@ fn case_context(case: &CaseResult, plots: Vec<Value>) -> Value {
         class => text::class(case),
         verdict => text::verdict(case),
         host_overload => text::host_overload(case),
+        host_load => text::host_load(case),
         networks => case.networks,
         assertions,
         published,
@@ -164,8 +203,8 @@ fn verification(case: &CaseResult) -> Vec<Value> {
 
 /// The data of a plot for the script of the page.
 fn script_data(plot: &Plot) -> serde_json::Value {
-    let Content::Curves { curves, limit, .. } = &plot.content else { return json!(null) };
-    let scale = plot::Scale::for_curves(curves, *limit);
+    let Content::Curves { curves, limit, end, .. } = &plot.content else { return json!(null) };
+    let scale = plot::Scale::for_curves(curves, *limit, *end);
     let curves: Vec<_> = curves
         .iter()
         .map(|curve| {

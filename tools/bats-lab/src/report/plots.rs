@@ -1,9 +1,10 @@
 //! Selects the plots of a test.
 
-use super::plot::{Content, Curve, Plot, Style};
-use super::table;
+use super::palette::{Paint, Palette};
+use super::plot::{Bar, Content, Curve, Grid, Plot, Style};
+use super::table::{self, Matrix};
 use crate::config::expand::file_name;
-use crate::result::{CaseResult, Measurement, Status, figures};
+use crate::result::{CaseResult, Measurement, Series, Status, figures};
 
 /// Maximum number of networks with curve plots; larger families only have matrices.
 const MAX_PLOTTED_NETWORKS: usize = 36;
@@ -12,7 +13,7 @@ const MAX_PLOTTED_NETWORKS: usize = 36;
 const BOUND: &str = "bound";
 
 /// The plots of a test: matrices first, then those of each network and tool.
-pub(crate) fn plots(case: &CaseResult) -> Vec<Plot> {
+pub(crate) fn plots(case: &CaseResult, palette: &Palette) -> Vec<Plot> {
     let matrices = table::matrices(case);
     // Measured and published matrices of the same unit share one scale.
     let max_of = |unit: &str| {
@@ -23,18 +24,7 @@ pub(crate) fn plots(case: &CaseResult) -> Vec<Plot> {
     };
     let mut plots: Vec<Plot> = matrices
         .iter()
-        .cloned()
-        .map(|matrix| Plot {
-            name: format!("matrix-{}", matrix.name),
-            title: matrix.title,
-            content: Content::Heat {
-                max: max_of(&matrix.unit),
-                rows: matrix.rows,
-                columns: matrix.columns,
-                values: matrix.values,
-                unit: matrix.unit,
-            },
-        })
+        .flat_map(|matrix| matrix_plots(matrix, max_of(&matrix.unit), palette))
         .collect();
     for network in 0..case.networks.len().min(MAX_PLOTTED_NETWORKS) {
         let mut tools: Vec<&str> = Vec::new();
@@ -51,7 +41,7 @@ pub(crate) fn plots(case: &CaseResult) -> Vec<Plot> {
                     one.network == network && one.tool == tool && one.status == Status::Passed
                 })
                 .collect();
-            plots.extend(tool_plots(case, network, tool, &all));
+            plots.extend(tool_plots(case, network, tool, &all, palette));
         }
     }
     for plot in &mut plots {
@@ -60,7 +50,41 @@ pub(crate) fn plots(case: &CaseResult) -> Vec<Plot> {
     plots
 }
 
-fn tool_plots(case: &CaseResult, network: usize, tool: &str, all: &[&Measurement]) -> Vec<Plot> {
+/// A matrix as a heat map and as bars.
+fn matrix_plots(matrix: &Matrix, max: f64, palette: &Palette) -> [Plot; 2] {
+    let grid = Grid {
+        max,
+        rows: matrix.rows.clone(),
+        columns: matrix.columns.clone(),
+        values: matrix.values.clone(),
+        unit: matrix.unit.clone(),
+    };
+    // Published figures have a colour of their own, grey.
+    let paint = Paint::new(palette.find(&matrix.label).unwrap_or(6), 0);
+    let plot = |what: &str, content| Plot {
+        name: format!("{what}-{}", matrix.name),
+        title: matrix.title.clone(),
+        content,
+    };
+    [plot("matrix", Content::Heat(grid.clone())), plot("bars", Content::Bars3d { grid, paint })]
+}
+
+/// How a series of a measurement is painted: the flow in its colour, everything else of the
+/// measurement in that of its protocol. Several curves of one colour differ in their pattern.
+fn paint(palette: &Palette, one: &Measurement, series: &Series, drawn: &[Curve]) -> Paint {
+    let is_flow = one.flows.iter().any(|flow| flow.label == series.of);
+    let label = if is_flow { &series.of } else { &one.label };
+    let subject = palette.find(label).unwrap_or_default();
+    Paint::new(subject, drawn.iter().filter(|curve| curve.paint.subject == subject).count())
+}
+
+fn tool_plots(
+    case: &CaseResult,
+    network: usize,
+    tool: &str,
+    all: &[&Measurement],
+    palette: &Palette,
+) -> Vec<Plot> {
     let place = if case.networks.len() > 1 {
         let one = &case.networks[network];
         match (one.loss_percent, one.delay_ms) {
@@ -82,6 +106,9 @@ fn tool_plots(case: &CaseResult, network: usize, tool: &str, all: &[&Measurement
             kinds.push(kind);
         }
     }
+    // All plots over time begin at the start of the tool and end together.
+    let times = all.iter().flat_map(|one| &one.series).flat_map(|series| &series.points);
+    let end = times.map(|point| point.0).filter(|at| at.is_finite()).fold(0.0, f64::max);
     let mut plots = Vec::new();
     for (kind, unit) in kinds {
         let mut curves = Vec::new();
@@ -103,7 +130,8 @@ fn tool_plots(case: &CaseResult, network: usize, tool: &str, all: &[&Measurement
                     "RTT" => Style::Dots,
                     _ => Style::Line,
                 };
-                curves.push(Curve { label, style, points: series.points.clone() });
+                let paint = paint(palette, one, series, &curves);
+                curves.push(Curve { label, style, paint, points: series.points.clone() });
             }
         }
         let mut limit = if kind == "throughput" { bound } else { None };
@@ -112,15 +140,23 @@ fn tool_plots(case: &CaseResult, network: usize, tool: &str, all: &[&Measurement
         if let Some(series) = changing.filter(|_| kind == "throughput") {
             limit = None;
             let (label, points) = (BOUND.to_owned(), series.points.clone());
-            curves.push(Curve { label, style: Style::Stairs, points });
+            // Grey, as nothing that was measured.
+            let paint = Paint::new(6, 1);
+            curves.push(Curve { label, style: Style::Stairs, paint, points });
         }
         plots.push(Plot {
             name: name(kind),
             title: format!("{tool}: {kind}{place}"),
-            content: Content::Curves { curves, x: "s".into(), y: format!("{kind}, {unit}"), limit },
+            content: Content::Curves {
+                curves,
+                x: "s".into(),
+                y: format!("{kind}, {unit}"),
+                limit,
+                end: (end > 0.0).then_some(end),
+            },
         });
     }
-    plots.extend(distributions(tool, &place, all, &name));
+    plots.extend(distributions(tool, &place, all, &name, palette));
     plots
 }
 
@@ -129,6 +165,7 @@ fn distributions(
     place: &str,
     all: &[&Measurement],
     name: &dyn Fn(&str) -> String,
+    palette: &Palette,
 ) -> Vec<Plot> {
     let mut plots = Vec::new();
     let curves: Vec<Curve> = all
@@ -138,8 +175,15 @@ fn distributions(
             let count = distribution.values.len().max(1) as f64;
             let points = (1..).zip(&distribution.values);
             Curve {
-                label: one.label.clone(),
+                label: match all.iter().any(|other| other.repetition > 0) {
+                    true => format!("{} #{}", one.label, one.repetition + 1),
+                    false => one.label.clone(),
+                },
                 style: Style::Line,
+                paint: Paint::new(
+                    palette.find(&one.label).unwrap_or_default(),
+                    one.repetition as usize,
+                ),
                 points: points
                     .map(|(rank, value)| (*value, f64::from(rank) / count * 100.0))
                     .collect(),
@@ -152,6 +196,7 @@ fn distributions(
             x: format!("RTT, {unit}"),
             y: "messages, %".into(),
             limit: None,
+            end: None,
         };
         plots.push(Plot {
             name: name("RTT-CDF"),
@@ -159,9 +204,21 @@ fn distributions(
             content,
         });
     }
-    let bars: Vec<(String, f64)> = all
+    // Both definitions: from the established connection, and with connecting.
+    let bars: Vec<Bar> = all
         .iter()
-        .filter_map(|one| Some((one.label.clone(), *one.figures.get("first_rtt_ms")?)))
+        .flat_map(|one| {
+            let bar = |name: &str, label: String, variant: usize| {
+                let value = *one.figures.get(name)?;
+                let subject = palette.find(&one.label).unwrap_or_default();
+                Some(Bar { label, value, error: None, paint: Paint::new(subject, variant) })
+            };
+            [
+                bar("first_rtt_ms", one.label.clone(), 0),
+                bar("first_rtt_connect_ms", format!("{} with connecting", one.label), 1),
+            ]
+        })
+        .flatten()
         .collect();
     if !bars.is_empty() {
         let unit = figures::find("first_rtt_ms").map_or("", |known| known.unit);
@@ -172,4 +229,66 @@ fn distributions(
         });
     }
     plots
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn measurement(label: &str, repetition: u32, series: Vec<Series>) -> Measurement {
+        let value = serde_json::json!({
+            "network": 0, "protocol": label, "label": label, "tool": "iperf",
+            "repetition": repetition, "status": "passed", "reason": null, "figures": {},
+            "series": series, "distributions": [], "warnings": [], "commands": [], "folder": "",
+        });
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn series(name: &str, of: &str, points: &[(f64, f64)]) -> Series {
+        let (name, of, unit) = (name.to_owned(), of.to_owned(), "x".to_owned());
+        Series { name, of, unit, points: points.to_vec() }
+    }
+
+    #[test]
+    fn a_protocol_has_one_colour_and_plots_one_time_axis() {
+        // The second protocol has a window and the first has none: its colour is still its own.
+        let all = [
+            measurement("A", 0, vec![series("throughput", "A", &[(1.0, 1.0), (9.0, 1.0)])]),
+            measurement(
+                "B",
+                0,
+                vec![
+                    series("throughput", "B", &[(1.0, 1.0)]),
+                    series("cwnd", "B", &[(5.0, 1.0), (6.0, 1.0)]),
+                    series("queue", "slowest link", &[(0.1, 1.0)]),
+                ],
+            ),
+            measurement("B", 1, vec![series("cwnd", "B", &[(5.0, 1.0)])]),
+        ];
+        let case = serde_json::json!({
+            "name": "c", "description": "", "backend": "sim", "seed": 1, "passed": true,
+            "allow_failure": false, "verification": [], "warnings": [], "assertions": [],
+            "published": [], "measurements": all,
+            "networks": [{ "name": "n", "label": "n", "nodes": 2, "links": [],
+                           "loss_percent": null, "delay_ms": null }],
+        });
+        let case: CaseResult = serde_json::from_value(case).unwrap();
+        let plots = plots(&case, &Palette::new([&case]));
+        let mut colours = std::collections::BTreeMap::new();
+        for plot in &plots {
+            let Content::Curves { curves, end, .. } = &plot.content else { continue };
+            assert_eq!(*end, Some(9.0), "{}", plot.name);
+            for curve in curves {
+                let protocol = curve.label.chars().next().unwrap();
+                let known = *colours.entry(protocol).or_insert(curve.paint.colour());
+                assert_eq!(known, curve.paint.colour(), "{} {}", plot.name, curve.label);
+            }
+            // Curves of one colour have different patterns.
+            for (index, curve) in curves.iter().enumerate() {
+                assert!(curves[..index].iter().all(|other| other.paint != curve.paint));
+            }
+        }
+        assert_eq!(plots.len(), 3);
+        assert_ne!(colours[&'A'], colours[&'B']);
+    }
 }

@@ -7,7 +7,7 @@ use resvg::tiny_skia::{Pixmap, Transform};
 use resvg::usvg::{Options, Tree, fontdb};
 
 /// Pixels per SVG unit.
-const SCALE: f32 = 1.5;
+const SCALE: f32 = 2.0;
 
 /// Fonts are embedded, so that plots are identical on every machine.
 fn fonts() -> Arc<fontdb::Database> {

@@ -20,6 +20,8 @@ pub(crate) struct Table {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Matrix {
     pub(crate) title: String,
+    /// Label of the protocol.
+    pub(crate) label: String,
     /// Name for files.
     pub(crate) name: String,
     pub(crate) unit: String,
@@ -159,15 +161,17 @@ pub(crate) fn matrices(case: &CaseResult) -> Vec<Matrix> {
         rows.iter().map(|&loss| columns.iter().map(|&delay| at(loss, delay)).collect()).collect()
     };
     let mut matrices = Vec::new();
-    let make =
-        |title: String, name: String, info: &FigureInfo, values: Vec<Vec<Option<f64>>>| Matrix {
-            title,
-            name,
-            unit: info.unit.to_owned(),
-            rows: rows.clone(),
-            columns: columns.clone(),
-            values,
-        };
+    let make = |[title, label, name]: [String; 3],
+                info: &FigureInfo,
+                values: Vec<Vec<Option<f64>>>| Matrix {
+        title,
+        label,
+        name,
+        unit: info.unit.to_owned(),
+        rows: rows.clone(),
+        columns: columns.clone(),
+        values,
+    };
     for (protocol, label, tool) in subjects(case) {
         for info in MATRIX_FIGURES.iter().filter_map(|name| figures::find(name)) {
             let values = fill(&|network| {
@@ -176,12 +180,8 @@ pub(crate) fn matrices(case: &CaseResult) -> Vec<Matrix> {
             });
             if values.iter().flatten().any(Option::is_some) {
                 let title = format!("{label}, {tool}: {}", with_unit(info));
-                matrices.push(make(
-                    title,
-                    format!("{protocol}-{tool}-{}", info.name),
-                    info,
-                    values,
-                ));
+                let name = format!("{protocol}-{tool}-{}", info.name);
+                matrices.push(make([title, label.clone(), name], info, values));
             }
         }
     }
@@ -189,7 +189,8 @@ pub(crate) fn matrices(case: &CaseResult) -> Vec<Matrix> {
         let Some(info) = figures::find(&published.figure) else { continue };
         let values = fill(&|network| published.values.get(network).copied().flatten());
         let title = format!("{} ({}): {}", published.label, published.source, with_unit(info));
-        matrices.push(make(title, format!("published-{}", published.label), info, values));
+        let name = format!("published-{}", published.label);
+        matrices.push(make([title, published.label.clone(), name], info, values));
     }
     matrices
 }
@@ -343,7 +344,7 @@ fn tool_table(case: &CaseResult, network: usize, label: &str, tool: &str) -> Opt
 }
 
 /// The mean and half the width of its 95 % confidence interval.
-fn cell(values: &[f64]) -> String {
+pub(crate) fn cell(values: &[f64]) -> String {
     match Sample::from_values(values) {
         None => "-".to_owned(),
         Some(sample) => match sample.half_width() {

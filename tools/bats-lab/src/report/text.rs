@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::table::{self, Table};
-use crate::result::{CaseResult, Measurement, RunResult, Status};
+use crate::result::{CaseResult, Measurement, RunResult, Status, figures};
 
 /// Renders verdicts and tables.
 pub(crate) fn summary(result: &RunResult) -> String {
@@ -12,6 +12,9 @@ pub(crate) fn summary(result: &RunResult) -> String {
         let _ = writeln!(text, "\n{} on {}: {}", case.name, case.backend, verdict(case));
         if let Some(host_overload) = host_overload(case) {
             let _ = writeln!(text, "  {host_overload}");
+        }
+        if let Some(load) = host_load(case) {
+            let _ = writeln!(text, "  {load}");
         }
         for table in table::tables(case) {
             let _ = write!(text, "{}", lines(&table));
@@ -105,6 +108,24 @@ pub(crate) fn host_overload(case: &CaseResult) -> Option<String> {
         passed().count(),
         if rest.is_empty() { "" } else { " and others; see the notes" }
     ))
+}
+
+/// The load of the host: the highest value of each of its figures over all measurements. `None` in
+/// virtual time, and on real hosts.
+pub(crate) fn host_load(case: &CaseResult) -> Option<String> {
+    let most = |name: &str| {
+        let values = case.measurements.iter().filter_map(|one| one.figures.get(name).copied());
+        values.reduce(f64::max)
+    };
+    let words: Vec<String> = figures::OF_THE_HOST
+        .iter()
+        .filter_map(|name| figures::find(name))
+        .filter_map(|info| {
+            let value = table::number(most(info.name)?);
+            Some(format!("{} {value} {}", info.title, info.unit).trim_end().to_owned())
+        })
+        .collect();
+    (!words.is_empty()).then(|| format!("host, at most: {}", words.join(", ")))
 }
 
 fn lines(table: &Table) -> String {

@@ -31,12 +31,15 @@ const fn info(
 pub(crate) const FIGURES: &[FigureInfo] = &[
     info("throughput_mbps", "throughput", "Mbit/s", Some(true)),
     info("first_10s_mbps", "first 10 s", "Mbit/s", Some(true)),
-    info("steady_mbps", "steady (5-15 s)", "Mbit/s", Some(true)),
+    info("steady_mbps", "steady", "Mbit/s", Some(true)),
+    info("steady_from_s", "steady: from", "s", None),
+    info("steady_to_s", "steady: to", "s", None),
     info("bound_mbps", "bound", "Mbit/s", None),
     info("forwarding_bound_mbps", "bound without recoding", "Mbit/s", None),
     info("efficiency", "E (steady / bound)", "", Some(true)),
     info("seconds_to_90_percent", "time to 90 % of the steady rate", "s", Some(false)),
     info("loss_percent", "residual loss", "%", Some(false)),
+    info("packet_loss_percent", "packet loss", "%", None),
     info("jitter_ms", "jitter", "ms", Some(false)),
     info("retransmissions", "retransmissions", "", Some(false)),
     info("share_percent", "throughput share", "%", None),
@@ -58,6 +61,7 @@ pub(crate) const FIGURES: &[FigureInfo] = &[
     info("rtt_p99_9_ms", "RTT p99.9", "ms", Some(false)),
     info("rtt_max_ms", "RTT max", "ms", Some(false)),
     info("first_rtt_ms", "first RTT", "ms", Some(false)),
+    info("first_rtt_connect_ms", "first RTT with connecting", "ms", Some(false)),
     info("connect_ms", "connect", "ms", Some(false)),
     info("unanswered_percent", "unanswered", "%", Some(false)),
     info("path_rtt_ms", "path RTT without queues", "ms", None),
@@ -72,6 +76,11 @@ pub(crate) const FIGURES: &[FigureInfo] = &[
     info("emulator_processors", "CPU: emulator", "", Some(false)),
     info("emulator_drops", "dropped by an overloaded emulator", "frames", Some(false)),
     info("emulator_late_percent", "delayed by an overloaded emulator", "%", Some(false)),
+    info("emulator_late_max_ms", "latest frame of the emulator", "ms", Some(false)),
+    info("steal_percent", "steal", "%", Some(false)),
+    info("scheduling_delay_p99_ms", "scheduling delay p99", "ms", Some(false)),
+    info("scheduling_delay_max_ms", "scheduling delay max", "ms", Some(false)),
+    info("other_processors", "CPU: other processes", "", Some(false)),
     info("exit_code", "exit code", "", None),
 ];
 
@@ -79,6 +88,16 @@ pub(crate) const FIGURES: &[FigureInfo] = &[
 pub(crate) fn find(name: &str) -> Option<&'static FigureInfo> {
     FIGURES.iter().find(|info| info.name == name)
 }
+
+/// Figures of the machine, not of a protocol.
+pub(crate) const OF_THE_HOST: [&str; 6] = [
+    "emulator_late_percent",
+    "emulator_late_max_ms",
+    "scheduling_delay_p99_ms",
+    "scheduling_delay_max_ms",
+    "steal_percent",
+    "other_processors",
+];
 
 /// Whether a tool of this kind can have the figure. All tools have the figures of the network and
 /// of the machine.
@@ -90,7 +109,7 @@ pub(crate) fn tool_has_figure(tool: &ToolKind, figure: &str) -> bool {
             matches!(tool, ToolKind::Rtt { .. } | ToolKind::Ping { .. })
         }
         "connect_ms" => matches!(tool, ToolKind::Rtt { .. }),
-        "first_rtt_ms" => matches!(tool, ToolKind::Rtt { count: 1, .. }),
+        "first_rtt_ms" | "first_rtt_connect_ms" => matches!(tool, ToolKind::Rtt { count: 1, .. }),
         "file_seconds" => matches!(tool, ToolKind::Scp { .. }),
         "exit_code" => is_command,
         // A command may print a report in the format of iperf3.
@@ -99,6 +118,9 @@ pub(crate) fn tool_has_figure(tool: &ToolKind, figure: &str) -> bool {
         }
         "first_10s_mbps"
         | "steady_mbps"
+        | "steady_from_s"
+        | "steady_to_s"
+        | "packet_loss_percent"
         | "seconds_to_90_percent"
         | "loss_percent"
         | "jitter_ms"
@@ -145,6 +167,8 @@ pub(crate) fn set_throughput_figures(figures: &mut Figures, series: &Series, len
     let (from, to) = steady(end);
     let level = mean(&series.points, from, to);
     set(figures, "steady_mbps", level);
+    set(figures, "steady_from_s", from);
+    set(figures, "steady_to_s", to);
     if let Some(&(at, _)) = series.points.iter().find(|point| point.1 >= 0.9 * level) {
         set(figures, "seconds_to_90_percent", at);
     }

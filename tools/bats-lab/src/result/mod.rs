@@ -5,6 +5,7 @@ pub(crate) mod figures;
 pub(crate) mod flows;
 pub(crate) mod folder;
 pub(crate) mod judge;
+pub(crate) mod measures;
 pub(crate) mod statistics;
 
 use std::collections::BTreeMap;

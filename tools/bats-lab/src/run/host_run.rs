@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail};
 
 use super::capture::Capture;
 use super::cpu_usage::CpuUsage;
+use super::host_load::HostLoadMonitor;
 use super::overload::OverloadMonitor;
 use super::progress::Progress;
 use super::sampler::{Sampler, Samples, queue_figures};
@@ -175,6 +176,10 @@ impl HostRun<'_> {
         let what = format!("{} {}", self.protocol.label, self.tool.name);
         let overload_monitor =
             self.backend.lab().and_then(|(home, lab)| OverloadMonitor::begin(home, lab));
+        // Of real hosts the load is not known.
+        let host_load_monitor = self
+            .is_local
+            .then(|| HostLoadMonitor::begin(self.backend.lab().and_then(|(_, lab)| lab.emulator)));
         let capture = if self.case.capture { Some(Capture::begin(self)?) } else { None };
         let (client_outcome, samples) = std::thread::scope(|scope| {
             let sampling = self
@@ -192,6 +197,7 @@ impl HostRun<'_> {
         if let Some(capture) = capture {
             capture.end()?;
         }
+        let host_load = host_load_monitor.map(HostLoadMonitor::end);
         let client_outcome = client_outcome?;
         let (mut reading, mut warnings) =
             self.read(&job, &client_outcome, server.as_mut(), &mut flows, samples)?;
@@ -206,6 +212,12 @@ impl HostRun<'_> {
             let overload_warnings = overload.warnings();
             machine_bound |= !overload_warnings.is_empty();
             warnings.extend(overload_warnings);
+        }
+        if let Some(host_load) = host_load {
+            host_load.set(&mut reading.figures);
+            let load_warnings = host_load.warnings();
+            machine_bound |= !load_warnings.is_empty();
+            warnings.extend(load_warnings);
         }
         let has_competing_default =
             flows.iter().any(|flow| uses_default_congestion_control(&flow.flow.protocol));

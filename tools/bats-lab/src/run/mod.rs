@@ -3,6 +3,7 @@
 mod bounds;
 mod capture;
 mod cpu_usage;
+mod host_load;
 mod host_run;
 mod overload;
 pub(crate) mod progress;
@@ -33,7 +34,7 @@ use crate::protocol::programs::Programs;
 use crate::report;
 use crate::result::{
     CaseResult, FORMAT, Measurement, NetworkResult, PublishedResult, RunResult, Status, folder,
-    judge,
+    judge, measures,
 };
 use crate::settings::Link;
 use crate::state::Home;
@@ -376,6 +377,8 @@ impl RunContext<'_> {
         }
         if one.status == Status::Passed {
             bounds::set_bounds(&mut one, case, backend, network, spec.protocol, spec.tool);
+            // Last, because figures count all that arrived.
+            measures::drop_partial_intervals(&mut one.series, spec.tool.seconds());
         }
         Ok(one)
     }

@@ -67,6 +67,7 @@ impl EmulatorOverload {
     pub(crate) fn set(&self, figures: &mut Figures) {
         set(figures, "emulator_drops", self.dropped as f64);
         set(figures, "emulator_late_percent", 100.0 * self.late_fraction());
+        set(figures, "emulator_late_max_ms", self.latest_us as f64 / 1e3);
     }
 
     fn late_fraction(&self) -> f64 {

@@ -1,31 +1,73 @@
-//! Access control: local pages of this user, or clients with the token.
+//! Access control: clients with the token, from pages of this server.
+//!
+//! Clients can run commands as the user of this server, and every user of a machine can reach its
+//! loopback interface. The kernel does not say reliably who a TCP connection belongs to (a closed
+//! socket has no owner any more), so nothing but the token counts.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use axum::extract::{ConnectInfo, Request, State};
+use anyhow::{Context, Result};
+use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-use super::{ApiError, Server, peer};
+use super::{ApiError, Server, Shared};
 
-const COOKIE: &str = "batslab-token";
+/// The page: it holds no data, and needs to be loaded before it can present a token.
+const PAGE_PATH: &str = "/";
+/// Files of runs: a browser follows links to them, so it presents a cookie.
+const FILES_PATH: &str = "/runs";
+/// Content security policy of the page: its own script only, requests to this server only.
+const PAGE_POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+/// Content security policy of files of runs. They may hold what a measured program wrote: their
+/// scripts run in an origin of their own, which cannot read the token of the page.
+const FILES_POLICY: &str = "sandbox allow-scripts allow-downloads; frame-ancestors 'none'";
+
+/// A secret, kept as its hash, so that comparisons take constant time.
+struct Secret(blake3::Hash);
+
+impl Secret {
+    fn new(text: &str) -> Self {
+        Self(blake3::hash(text.as_bytes()))
+    }
+
+    fn matches(&self, text: &str) -> bool {
+        // blake3 compares hashes in constant time.
+        self.0 == blake3::hash(text.as_bytes())
+    }
+}
+
+/// A new secret of 128 bits in hexadecimal digits.
+///
+/// # Errors
+/// If the system provides no random numbers.
+pub(super) fn new_token() -> Result<String> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).context("the system provides no random numbers")?;
+    Ok(format!("{:032x}", u128::from_be_bytes(bytes)))
+}
 
 /// Requirements for requests.
 pub(super) struct Access {
     /// Accepted host names with the port of this server.
     hosts: Vec<String>,
-    /// Whether any host name is accepted, because clients must have the token.
+    /// Whether any host name is accepted: the names of this machine are unknown.
     any_host: bool,
-    token: Option<String>,
-    address: SocketAddr,
-    /// Without a token: the local users who may access the server.
-    users: Vec<u32>,
+    token: Secret,
+    /// Name and value of the cookie that grants files of runs. Browsers send cookies to all ports
+    /// of a host, also to servers of other users, so it grants nothing else.
+    cookie: (String, String),
+    files: Secret,
 }
 
 impl Access {
-    pub(super) fn new(address: SocketAddr, token: Option<String>) -> Self {
+    /// Access with this token to a server at this address.
+    ///
+    /// # Errors
+    /// If the system provides no random numbers.
+    pub(super) fn new(address: SocketAddr, token: &str) -> Result<Self> {
         let port = address.port();
         let hosts = vec![
             address.to_string(),
@@ -33,17 +75,14 @@ impl Access {
             format!("127.0.0.1:{port}"),
             format!("[::1]:{port}"),
         ];
-        let any_host = token.is_some() && !address.ip().is_loopback();
-        Self { hosts, any_host, token, address, users: users() }
-    }
-
-    /// Whether the client may access this server: it has to present a token, or it is an allowed
-    /// user on this machine. Clients can run commands as the user of this server.
-    fn is_allowed_user(&self, peer: Option<SocketAddr>) -> bool {
-        self.token.is_some()
-            || peer.filter(|peer| peer.ip().is_loopback()).is_some_and(|peer| {
-                peer::user(peer, self.address).is_some_and(|user| self.users.contains(&user))
-            })
+        let key = new_token()?;
+        Ok(Self {
+            hosts,
+            any_host: !address.ip().is_loopback(),
+            token: Secret::new(token),
+            files: Secret::new(&key),
+            cookie: (format!("batslab-files-{port}"), key),
+        })
     }
 
     /// Whether host and origin of a request are those of this server. This rejects requests of
@@ -61,45 +100,42 @@ impl Access {
             && origin.is_none_or(|origin| origin.strip_prefix("http://") == Some(host))
     }
 
-    fn has_token(&self, request: &Request) -> bool {
-        let Some(token) = &self.token else { return true };
-        let headers = request.headers();
+    /// Whether the request may be handled: it presents the token, asks for the page, or reads files
+    /// of runs with the cookie.
+    fn is_authorized(&self, request: &Request) -> bool {
+        let (path, headers) = (request.uri().path(), request.headers());
         let bearer = headers
             .get(header::AUTHORIZATION)
             .and_then(|value| value.to_str().ok())
             .and_then(|value| value.strip_prefix("Bearer "));
-        let cookies =
-            headers.get(header::COOKIE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-        let cookie = cookies
-            .split(';')
-            .find_map(|cookie| cookie.trim().strip_prefix(COOKIE)?.strip_prefix('='));
-        [bearer, cookie, token_of_query(request)]
-            .into_iter()
-            .flatten()
-            .any(|known| equal_in_constant_time(known, token))
+        if bearer.is_some_and(|token| self.token.matches(token)) {
+            return true;
+        }
+        if *request.method() != Method::GET {
+            return false;
+        }
+        path == PAGE_PATH
+            || (is_below(path, FILES_PATH)
+                && cookie(headers, &self.cookie.0).is_some_and(|value| self.files.matches(value)))
+    }
+
+    /// The header that stores the cookie for files.
+    fn set_cookie(&self) -> Option<HeaderValue> {
+        let (name, value) = &self.cookie;
+        let text = format!("{name}={value}; HttpOnly; SameSite=Strict; Path={FILES_PATH}");
+        HeaderValue::from_str(&text).ok()
     }
 }
 
-/// The user of this server, root, and the user who started it by sudo.
-fn users() -> Vec<u32> {
-    let own = nix::unistd::geteuid();
-    let mut users = vec![own.as_raw(), 0];
-    if own.is_root() {
-        users.extend(std::env::var("SUDO_UID").ok().and_then(|user| user.parse::<u32>().ok()));
-    }
-    users
+/// Whether a path is `folder` or below it.
+fn is_below(path: &str, folder: &str) -> bool {
+    path.strip_prefix(folder).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// The token in the query string.
-fn token_of_query(request: &Request) -> Option<&str> {
-    request.uri().query()?.split('&').find_map(|pair| pair.strip_prefix("token="))
-}
-
-/// Compares two texts in constant time.
-fn equal_in_constant_time(one: &str, other: &str) -> bool {
-    let (one, other) = (blake3::hash(one.as_bytes()), blake3::hash(other.as_bytes()));
-    // blake3 compares hashes in constant time.
-    one == other
+/// The value of a cookie.
+fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    let cookies = headers.get(header::COOKIE)?.to_str().ok()?;
+    cookies.split(';').find_map(|cookie| cookie.trim().strip_prefix(name)?.strip_prefix('='))
 }
 
 /// Checks a request before it is handled.
@@ -109,39 +145,33 @@ pub(super) async fn check(
     next: Next,
 ) -> Response {
     let access = &server.access;
-    let peer = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|peer| peer.0);
-    if !access.is_allowed_user(peer) {
-        let text =
-            "this server belongs to another user: start it with --token and open /?token=TOKEN";
-        return ApiError(StatusCode::FORBIDDEN, text.into()).into_response();
-    }
     if !access.matches_origin(request.method(), request.headers()) {
         return ApiError(StatusCode::FORBIDDEN, "this request comes from another page".into())
             .into_response();
     }
-    if !access.has_token(&request) {
-        return ApiError(
-            StatusCode::UNAUTHORIZED,
-            "a token is required: open /?token=TOKEN".into(),
-        )
-        .into_response();
+    if !access.is_authorized(&request) {
+        let text = "a token is required: open the address that `batslab serve` printed, or send \
+                    `Authorization: Bearer TOKEN`";
+        return ApiError(StatusCode::UNAUTHORIZED, text.into()).into_response();
     }
-    let cookie = (request.method() == Method::GET)
-        .then(|| token_of_query(&request).map(str::to_owned))
-        .flatten()
-        .and_then(|token| {
-            HeaderValue::from_str(&format!("{COOKIE}={token}; HttpOnly; SameSite=Strict; Path=/"))
-                .ok()
-        });
+    let policy =
+        if is_below(request.uri().path(), FILES_PATH) { FILES_POLICY } else { PAGE_POLICY };
     let mut response = next.run(request).await;
     let headers = response.headers_mut();
-    if let Some(cookie) = cookie {
-        headers.insert(header::SET_COOKIE, cookie);
-    }
+    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy));
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(header::X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
     headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+/// Gives a client with the token the cookie for files of runs.
+pub(super) async fn session(State(server): State<Shared>) -> Response {
+    let mut response = StatusCode::NO_CONTENT.into_response();
+    if let Some(cookie) = server.access.set_cookie() {
+        response.headers_mut().insert(header::SET_COOKIE, cookie);
+    }
     response
 }
 
@@ -151,7 +181,7 @@ mod tests {
 
     #[test]
     fn requests_with_foreign_host_or_origin_are_rejected() {
-        let access = Access::new("127.0.0.1:8042".parse().unwrap(), None);
+        let access = Access::new("127.0.0.1:8042".parse().unwrap(), "0123456789abcdef").unwrap();
         let headers = |pairs: &[(header::HeaderName, &str)]| {
             pairs
                 .iter()
@@ -178,5 +208,42 @@ mod tests {
         // Another page may link to this server; other requests from it are rejected.
         assert_eq!(accepted(&[local.clone(), (from.clone(), "cross-site")]), [true, false]);
         assert_eq!(accepted(&[local, (from, "same-origin")]), [true, true]);
+    }
+
+    #[test]
+    fn token_grants_everything_and_the_cookie_only_files_of_runs() {
+        let access = Access::new("127.0.0.1:8042".parse().unwrap(), "0123456789abcdef").unwrap();
+        let authorized = |method: Method, path: &str, name: header::HeaderName, value: &str| {
+            let request = Request::builder().method(method).uri(path).header(name, value);
+            access.is_authorized(&request.body(axum::body::Body::empty()).unwrap())
+        };
+        let (auth, cookie) = (header::AUTHORIZATION, header::COOKIE);
+        let token = "Bearer 0123456789abcdef";
+        for (method, path) in [
+            (Method::GET, "/api/runs"),
+            (Method::POST, "/api/runs"),
+            (Method::GET, "/runs/x/report.html"),
+            (Method::DELETE, "/runs/x"),
+        ] {
+            assert!(authorized(method.clone(), path, auth.clone(), token), "{path}");
+            for wrong in ["Bearer 0123456789abcdee", "Bearer ", "Basic 0123456789abcdef", ""] {
+                assert!(!authorized(method.clone(), path, auth.clone(), wrong), "{path} {wrong}");
+            }
+        }
+        let value = format!("a=b; {}={}", access.cookie.0, access.cookie.1);
+        assert!(authorized(Method::GET, "/runs/x/report.html", cookie.clone(), &value));
+        for (method, path) in [
+            (Method::DELETE, "/runs/x"),
+            (Method::GET, "/api/runs"),
+            (Method::GET, "/runsx"),
+            (Method::POST, "/api/runs"),
+            (Method::POST, "/api/session"),
+        ] {
+            assert!(!authorized(method, path, cookie.clone(), &value), "{path}");
+        }
+        assert!(!authorized(Method::GET, "/runs/x/y", cookie.clone(), "batslab-files-8042=x"));
+        assert!(authorized(Method::GET, "/", cookie.clone(), ""));
+        assert_ne!(new_token().unwrap(), new_token().unwrap());
+        assert!(!authorized(Method::POST, "/", cookie, ""));
     }
 }

@@ -1,9 +1,9 @@
 //! `batslab serve`: a web page and a REST API for past runs, shipped cases and the running test.
 
 mod access;
+mod comparison;
 mod live;
 mod past;
-mod peer;
 mod runs;
 
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use axum::extract::rejection::JsonRejection;
 use axum::extract::{DefaultBodyLimit, FromRequest, Path, Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{Html, IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{delete, get, post};
 use axum::{Json, Router, middleware};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -91,20 +91,11 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
 /// Serves until it is interrupted.
 ///
 /// # Errors
-/// If it cannot listen, or if the address is not loopback and there is no token.
+/// If it cannot listen, or the token is too short.
 pub(crate) fn run(options: &ServeOptions) -> Result<()> {
-    let token = options.token.clone().or_else(|| std::env::var("BATSLAB_TOKEN").ok());
-    match &token {
-        None if !options.listen.ip().is_loopback() => {
-            bail!(
-                "{} is not loopback: --token is required, because clients can run commands",
-                options.listen
-            );
-        }
-        Some(token) if token.len() < MIN_TOKEN_LENGTH => {
-            bail!("a token needs at least {MIN_TOKEN_LENGTH} characters")
-        }
-        _ => {}
+    let given = options.token.clone().or_else(|| std::env::var("BATSLAB_TOKEN").ok());
+    if given.as_ref().is_some_and(|token| token.len() < MIN_TOKEN_LENGTH) {
+        bail!("a token needs at least {MIN_TOKEN_LENGTH} characters");
     }
     interrupt::watch()?;
     std::fs::create_dir_all(&options.results)
@@ -112,24 +103,35 @@ pub(crate) fn run(options: &ServeOptions) -> Result<()> {
     let results = options.results.canonicalize().context("cannot find the results directory")?;
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    runtime.block_on(serve(options.listen, token, results))
+    runtime.block_on(serve(options.listen, given, results))
 }
 
-async fn serve(listen: SocketAddr, token: Option<String>, results: PathBuf) -> Result<()> {
+async fn serve(listen: SocketAddr, given: Option<String>, results: PathBuf) -> Result<()> {
     let listener = tokio::net::TcpListener::bind(listen)
         .await
         .with_context(|| format!("cannot listen on {listen}"))?;
     let address = listener.local_addr()?;
-    let server = Arc::new(Server { access: Access::new(address, token), runs: Runs::new(results) });
-    outln!("http://{address}/");
+    let token = given.clone().map_or_else(access::new_token, Ok)?;
+    let access = Access::new(address, &token)?;
+    let server = Arc::new(Server { access, runs: Runs::new(results) });
+    match given {
+        // A token that the user chose stays out of logs; the page asks for it.
+        Some(_) => outln!("http://{address}/"),
+        // Browsers do not send the fragment of an address.
+        None => outln!("http://{address}/#token={token}"),
+    }
     let router = Router::new()
         .route("/", get(|| async { Html(PAGE) }))
+        .route("/api/session", post(access::session))
         .route("/api/cases", get(cases))
         .route("/api/cases/{name}", get(case))
         .route("/api/check", post(check))
         .route("/api/runs", get(list).post(start))
         .route("/api/runs/{name}", get(result).delete(stop))
         .route("/api/runs/{name}/live", get(follow))
+        .route("/api/compare", get(comparison::rows))
+        .route("/runs", get(comparison::page))
+        .route("/runs/{name}", delete(remove))
         .route("/runs/{name}/{*path}", get(file))
         .fallback(|| async { ApiError::not_found("not found: see \"The page\" in docs/lab.md") })
         .method_not_allowed_fallback(|| async {
@@ -138,7 +140,6 @@ async fn serve(listen: SocketAddr, token: Option<String>, results: PathBuf) -> R
         .layer(middleware::from_fn_with_state(Arc::clone(&server), access::check))
         .layer(DefaultBodyLimit::max(MAX_REQUEST_BYTES))
         .with_state(Arc::clone(&server));
-    let router = router.into_make_service_with_connect_info::<SocketAddr>();
     let serving = axum::serve(listener, router);
     let done = tokio::select! {
         served = async { serving.await } => served.context("the server failed"),
@@ -193,6 +194,8 @@ pub(crate) struct StartRequest {
     case: Option<String>,
     yaml: Option<String>,
     only: Option<String>,
+    #[serde(default)]
+    quick: bool,
     backend: Option<crate::config::model::BackendName>,
 }
 
@@ -224,6 +227,12 @@ async fn result(State(server): State<Shared>, Path(name): Path<String>) -> ApiRe
 async fn stop(State(server): State<Shared>, Path(name): Path<String>) -> ApiResult<Json<Value>> {
     server.runs.stop(&name)?;
     Ok(Json(json!({ "stopped": name })))
+}
+
+async fn remove(State(server): State<Shared>, Path(name): Path<String>) -> ApiResult<Json<Value>> {
+    let removed = name.clone();
+    blocking(move || server.runs.remove(&removed)).await??;
+    Ok(Json(json!({ "deleted": name })))
 }
 
 async fn follow(State(server): State<Shared>, Path(name): Path<String>) -> ApiResult<Response> {

@@ -23,6 +23,10 @@ use crate::run::progress::EVENTS_FILE;
 /// Maximum number of listed runs.
 const MAX_LISTED: usize = 500;
 
+/// A run without a result whose events are older than this was killed. Chosen: events are written
+/// at least every few seconds.
+const ABANDONED_AFTER: Duration = Duration::from_secs(120);
+
 /// The runs.
 pub(super) struct Runs {
     results: PathBuf,
@@ -165,7 +169,11 @@ impl Runs {
         if let Some(backend) = order.backend {
             command.arg("--backend").arg(backend.name());
         }
-        command.env_remove("CARGO_MANIFEST_DIR");
+        if order.quick {
+            command.arg("--quick");
+        }
+        // Programs that a test starts have no business with this server.
+        command.env_remove("CARGO_MANIFEST_DIR").env_remove("BATSLAB_TOKEN");
         let child = command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -250,6 +258,52 @@ impl Runs {
             }
             _ => Err(ApiError::not_found("no such run is running")),
         }
+    }
+
+    /// Deletes a run that has ended: its directory, and its test file if this server wrote it.
+    pub(super) fn remove(&self, name: &str) -> Result<(), ApiError> {
+        let place = self.folder(name)?;
+        // The lock prevents that the run starts meanwhile.
+        let mut started = self.started();
+        let is_ours = match started.get(name) {
+            Some(run) if run.ended.is_none() => {
+                return Err(ApiError(
+                    StatusCode::CONFLICT,
+                    format!("{name} is running: stop it first"),
+                ));
+            }
+            other => other.is_some(),
+        };
+        let has_result = place.join("result.json").exists();
+        let events = fs::metadata(place.join(EVENTS_FILE)).and_then(|data| data.modified());
+        // Never delete what is not a run, or one that another program is writing.
+        match events {
+            _ if has_result || is_ours => {}
+            Ok(changed) if changed.elapsed().is_ok_and(|age| age > ABANDONED_AFTER) => {}
+            Ok(_) => {
+                return Err(ApiError(
+                    StatusCode::CONFLICT,
+                    format!("{name} may still be running: it has no result yet"),
+                ));
+            }
+            Err(_) => return Err(ApiError::not_found("no such run")),
+        }
+        fs::remove_dir_all(&place).with_context(|| format!("cannot delete {name}"))?;
+        let _ = fs::remove_file(self.results.join(format!("{name}.yaml")));
+        started.remove(name);
+        Ok(())
+    }
+
+    /// The directory of a run: a real directory directly in the results directory.
+    pub(super) fn folder(&self, name: &str) -> Result<PathBuf, ApiError> {
+        let place = self.results.join(name);
+        let is_plain =
+            Path::new(name).components().eq([Component::Normal(std::ffi::OsStr::new(name))]);
+        let is_folder = fs::symlink_metadata(&place).is_ok_and(|data| data.is_dir());
+        if name.starts_with('.') || !is_plain || !is_folder {
+            return Err(ApiError::not_found("no such run"));
+        }
+        Ok(place)
     }
 
     /// A file of a run; only files in its directory are accessible.

@@ -2,6 +2,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests in real time wait for real events")]
 
+mod backends;
 mod browser;
 mod check;
 mod elements;

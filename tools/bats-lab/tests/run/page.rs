@@ -20,7 +20,11 @@ fn the_page_starts_shows_and_stops_runs() {
     };
     let server = Server::start(&[]);
     let mut page = Browser::start(&program);
-    page.open(&format!("http://{}/", server.address));
+    page.open(&format!("http://{}/#token={}", server.address, server.token));
+
+    // The token leaves the address.
+    page.until("document.querySelector('[data-case=smoke]')", WAIT);
+    assert_eq!(page.value("location.hash"), "");
 
     // A click starts a shipped case: its live plot appears, then its verdict with a report.
     page.until("document.querySelector('[data-case=smoke]')", WAIT);
@@ -61,6 +65,19 @@ fn the_page_starts_shows_and_stops_runs() {
     page.until("document.querySelector('#runs tr').innerText.includes('interrupted')", WAIT);
     let (_, runs) = server.json("GET", "/api/runs", None);
     assert_eq!(runs[0]["running"], false, "{runs}");
+
+    // Two runs are compared, one is deleted.
+    let finished = format!("[data-select='{}']", runs[1]["name"].as_str().unwrap());
+    page.until(&format!("document.querySelector(\"{finished}\")"), WAIT);
+    page.value("document.getElementById('quick').checked = true");
+    page.click("[data-case=smoke]");
+    page.until("document.querySelectorAll('[data-select]').length === 2", WAIT);
+    page.value("document.querySelectorAll('[data-select]').forEach((one) => one.click())");
+    page.click("#compare");
+    page.until("document.getElementById('compared').innerText.includes('throughput')", WAIT);
+    page.value("window.confirm = () => true");
+    page.value("document.querySelector('[data-delete]').click()");
+    page.until("document.querySelectorAll('[data-select]').length === 1", WAIT);
 
     // The report: its script shows the values under the pointer.
     let report = runs[1]["report"].as_str().unwrap().to_owned();

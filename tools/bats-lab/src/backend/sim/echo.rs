@@ -60,9 +60,9 @@ pub(super) fn measure(
                 CONNECT_TIMEOUT.as_secs()
             );
         };
-        connects.push(connect);
+        connects.push((f64::from(index), connect));
         if test.connections.is_some() {
-            let first = echo.times.first().map(|time| connect + time.1);
+            let first = echo.times.first().map(|time| time.1);
             times.extend(first.map(|time| (f64::from(index), time)));
             if first.is_some() {
                 let (at, mbps, queue_kilobytes) = (elapsed, 0.0, 0.0);

@@ -25,6 +25,10 @@ const DRAIN: Duration = Duration::from_secs(2);
 /// Rounds at one point in virtual time. More indicate an infinite loop, of which the emulated network
 /// itself finds only its own.
 const MAX_ROUNDS: u32 = 1_000_000;
+/// Messages sent between two checks of the backlog, as many bytes as in `bats_iperf`.
+const BACKLOG_CHECK_BYTES: usize = 64 << 10;
+/// How long the path may take to deliver what waits in the send buffer, as in `bats_iperf`.
+const MAX_BACKLOG: Duration = Duration::from_millis(50);
 /// Size of the message header: flow, number and time of sending.
 const HEADER_BYTES: usize = 24;
 
@@ -62,6 +66,8 @@ pub(super) struct SenderState {
     pub(super) pacing_bps: f64,
     /// Packet loss that the sender estimates, in percent.
     pub(super) loss_percent: f64,
+    /// Packets sent and lost so far; of TCP, segments sent and retransmitted.
+    pub(super) packets: (u64, u64),
 }
 
 impl From<&ConnectionStats> for SenderState {
@@ -78,6 +84,7 @@ impl From<&ConnectionStats> for SenderState {
                 rate => rate as f64,
             },
             loss_percent: stats.loss_estimate * 100.0,
+            packets: (stats.packets_sent, stats.packets_lost),
         }
     }
 }
@@ -90,6 +97,7 @@ impl From<&TcpState> for SenderState {
             delivery_bps: state.delivery_bps.unwrap_or(f64::NAN),
             pacing_bps: state.pacing_bps.unwrap_or(f64::NAN),
             loss_percent: f64::NAN,
+            packets: state.transmissions,
         }
     }
 }
@@ -205,6 +213,22 @@ impl Flow {
         bytes[8..16].copy_from_slice(&self.sent.to_le_bytes());
         bytes[16..HEADER_BYTES].copy_from_slice(&now.as_nanos().to_le_bytes());
         bytes.into()
+    }
+
+    /// Whether the application waits: of a mode that may lose messages, those that wait too long in
+    /// the send buffer expire.
+    fn is_backlogged(&self, stats: impl FnOnce() -> Option<ConnectionStats>) -> bool {
+        let every = (BACKLOG_CHECK_BYTES / self.config.size.max(1)).max(1) as u64;
+        if self.config.rate.is_some()
+            || self.config.transport.is_reliable()
+            || !self.sent.is_multiple_of(every)
+        {
+            return false;
+        }
+        stats().is_some_and(|stats| {
+            let limit = stats.delivery_bps as f64 / 8.0 * MAX_BACKLOG.as_secs_f64();
+            stats.send_buffer_bytes as f64 > limit
+        })
     }
 
     /// Whether length and content of a message are those that this flow sent.
@@ -464,6 +488,10 @@ impl Run<'_> {
             while flow.due().is_some_and(|due| due <= now) {
                 let message = flow.message(index, now);
                 let Some(endpoint) = self.simulation.endpoint(pair, End::Client) else { break };
+                if flow.is_backlogged(|| endpoint.stats(now, handle)) {
+                    // The next step tries again, at the latest that of the next sample.
+                    break;
+                }
                 match endpoint.send(now, handle, message) {
                     Ok(()) => {
                         has_sent = true;

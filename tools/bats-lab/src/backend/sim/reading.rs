@@ -9,6 +9,7 @@ use crate::protocol::reading::Reading;
 use crate::result::Series;
 use crate::result::figures::{self, set};
 use crate::result::flows::{FlowSpan, set_competition_figures};
+use crate::result::measures::{self, PacketCount};
 use crate::run::schedule::Times;
 
 /// Minimum interval of throughput in seconds; shorter ones contain too few packets.
@@ -44,6 +45,7 @@ impl ReadingBuilder<'_> {
         let mut shares = vec![second_half_mean(&arrived)];
         reading.series.push(arrived);
         self.add_state_series(&mut reading, main, self.label);
+        self.add_packets(&mut reading, main, interval);
         set_retransmissions(&mut reading.figures, main);
         if !self.transport.is_reliable() {
             set_residual_loss(&mut reading, main, interval, self.label);
@@ -109,6 +111,33 @@ impl ReadingBuilder<'_> {
                 reading.series.push(series(name, of, unit, points));
             }
         }
+    }
+
+    /// Packets sent and lost in each interval, of this project's protocols; retransmissions so far
+    /// of TCP, as the kernel counts them.
+    fn add_packets(&self, reading: &mut Reading, main: &[FlowOutcome], interval: f64) {
+        let Some(first) = main.first() else { return };
+        let count = |index: usize, sample: &FlowSample| {
+            let senders = main.iter().filter_map(|flow| flow.samples.get(index)?.sender.as_ref());
+            let (mut sent, mut lost, mut any) = (0, 0, false);
+            for sender in senders {
+                (sent, lost, any) = (sent + sender.packets.0, lost + sender.packets.1, true);
+            }
+            any.then_some(PacketCount { at: sample.at, sent, lost })
+        };
+        let samples = first.samples.iter().enumerate();
+        let counts: Vec<PacketCount> =
+            samples.filter_map(|(index, sample)| count(index, sample)).collect();
+        if matches!(self.transport, SimTransport::Tcp(_)) {
+            let points = counts.iter().step_by(self.step()).map(|one| (one.at, one.lost as f64));
+            let points: Vec<(f64, f64)> = points.collect();
+            if !points.is_empty() {
+                reading.series.push(series("retransmissions", self.label, "segments", points));
+            }
+            return;
+        }
+        let list = measures::packets(&mut reading.figures, &counts, interval, self.label);
+        reading.series.extend(list);
     }
 
     /// The queue in front of the slowest link on the path; of several equally slow links, the
@@ -209,9 +238,9 @@ fn second_half_mean(series: &Series) -> f64 {
 /// Sets residual loss and jitter, in total and over time.
 fn set_residual_loss(reading: &mut Reading, flows: &[FlowOutcome], interval: f64, of: &str) {
     let messages = || flows.iter().flat_map(|flow| &flow.messages);
-    let percent = |lost: usize, all: usize| 100.0 * lost as f64 / all.max(1) as f64;
+    let percent = |lost: usize, all: usize| measures::percent(lost as f64, all as f64);
     let (all, lost) = (messages().count(), messages().filter(|message| !message.1).count());
-    set(&mut reading.figures, "loss_percent", percent(lost, all));
+    measures::set_residual_loss(&mut reading.figures, lost as f64, all as f64);
     let Some(first) = flows.first() else { return };
     let ends = intervals(&first.samples, interval);
     let mut counts = vec![(0, 0); ends.len()];

@@ -192,8 +192,10 @@ mod tests {
 
     /// A remote shell on this machine, without ssh.
     fn here(folder: &std::path::Path) -> RemoteShell {
-        let mut shell = Command::new("sh");
-        shell.env("TMPDIR", folder).arg("-c");
+        // Under nohup SIGHUP is ignored, and a shell cannot change that. sshd starts shells with the
+        // default action.
+        let mut shell = Command::new("env");
+        shell.env("TMPDIR", folder).args(["--default-signal=HUP", "sh", "-c"]);
         RemoteShell::begin(shell, "here").unwrap()
     }
 

@@ -1,0 +1,77 @@
+//! Comparisons of past runs: rows with confidence intervals of two, plots of several.
+
+use std::process::{Command, Stdio};
+
+use anyhow::Context;
+use axum::Json;
+use axum::extract::{Query, State};
+use axum::response::{Html, IntoResponse, Response};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{ApiError, ApiResult, Shared, blocking};
+use crate::report::batch;
+use crate::result::folder;
+
+/// Two runs to compare, and whether the answer is the text that `batslab compare` prints.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Pair {
+    a: String,
+    b: String,
+    #[serde(default)]
+    text: bool,
+}
+
+/// The output of `batslab compare`.
+pub(super) async fn rows(
+    State(server): State<Shared>,
+    Query(pair): Query<Pair>,
+) -> ApiResult<Response> {
+    let is_text = pair.text;
+    let output = blocking(move || -> ApiResult<String> {
+        let (a, b) = (server.runs.folder(&pair.a)?, server.runs.folder(&pair.b)?);
+        let own = std::env::current_exe().context("cannot find batslab itself")?;
+        let mut command = Command::new(own);
+        command.arg("compare").args([a, b]);
+        if !is_text {
+            command.arg("--json");
+        }
+        let output = command.stdin(Stdio::null()).output().context("cannot compare")?;
+        if !output.status.success() {
+            let words = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+            return Err(ApiError::bad_request(words));
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    })
+    .await??;
+    if is_text {
+        return Ok(output.into_response());
+    }
+    let rows: Value = serde_json::from_str(&output).context("compare printed no JSON")?;
+    Ok(Json(rows).into_response())
+}
+
+/// A page with plots of the runs that the query names: `?run=NAME&run=NAME`.
+pub(super) async fn page(
+    State(server): State<Shared>,
+    Query(query): Query<Vec<(String, String)>>,
+) -> ApiResult<Html<String>> {
+    let page = blocking(move || -> ApiResult<String> {
+        if let Some((key, _)) = query.iter().find(|(key, _)| key != "run") {
+            return Err(ApiError::bad_request(format!("unknown key `{key}`: only `run` is known")));
+        }
+        let names: Vec<String> = query.into_iter().map(|(_, name)| name).collect();
+        batch::check_names(&names).map_err(|error| ApiError::bad_request(error.to_string()))?;
+        let mut runs = Vec::new();
+        for name in names {
+            let place = server.runs.folder(&name)?;
+            let result = folder::load(&place)
+                .map_err(|_| ApiError::bad_request(format!("{name} has no result to compare")))?;
+            runs.push((name, result));
+        }
+        batch::page(&runs).map_err(|error| ApiError::bad_request(format!("{error:#}")))
+    })
+    .await??;
+    Ok(Html(page))
+}
