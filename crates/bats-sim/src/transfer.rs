@@ -219,7 +219,8 @@ struct Run<'a> {
 impl Run<'_> {
     fn go(&mut self) {
         let start = self.network.now();
-        let mut end = start + self.transfer.transport.handshake_timeout.max(Duration::from_secs(20));
+        let mut end =
+            start + self.transfer.transport.handshake_timeout.max(Duration::from_secs(20));
         let mut next_sample = None;
         let mut changes = self.transfer.changes.iter().peekable();
         while self.network.now() < end && !self.is_over() {

@@ -14,10 +14,7 @@ impl Identity {
     ///
     /// # Errors
     /// The file cannot be read or written, holds no identity, or others than its owner may read it.
-    pub fn load_or_generate(
-        path: impl AsRef<Path>,
-        names: &[&str],
-    ) -> Result<Self, IdentityError> {
+    pub fn load_or_generate(path: impl AsRef<Path>, names: &[&str]) -> Result<Self, IdentityError> {
         let path = path.as_ref();
         let failed = |source| IdentityError::Read { path: path.display().to_string(), source };
         match fs::metadata(path) {
@@ -40,9 +37,7 @@ impl Identity {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 Self::from_pem_files(path, path)
             }
-            Err(source) => {
-                Err(IdentityError::Write { path: path.display().to_string(), source })
-            }
+            Err(source) => Err(IdentityError::Write { path: path.display().to_string(), source }),
         }
     }
 

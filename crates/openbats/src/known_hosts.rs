@@ -103,11 +103,14 @@ impl KnownHosts {
         if let Some(parent) = self.path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
             let mut builder = std::fs::DirBuilder::new();
             builder.recursive(true).mode(0o700);
-            builder.create(parent).map_err(|error| self.failed("create the directory of", error))?;
+            builder
+                .create(parent)
+                .map_err(|error| self.failed("create the directory of", error))?;
         }
         let mut options = OpenOptions::new();
         options.read(true).append(true).create(true).mode(0o600);
-        let mut file = open(&mut options, &self.path).map_err(|error| self.failed("write", error))?;
+        let mut file =
+            open(&mut options, &self.path).map_err(|error| self.failed("write", error))?;
         // Another process may record the same server at this moment.
         flock(&file, FlockOperation::LockExclusive)
             .map_err(|error| self.failed("lock", error.into()))?;
@@ -120,7 +123,9 @@ impl KnownHosts {
         let separator = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
         let line = format!("{separator}{name} {ALGORITHM}{fingerprint}\n");
         if text.len() as u64 + line.len() as u64 > MAX_BYTES {
-            return Err(self.unusable(format!("it is full ({MAX_BYTES} bytes): remove old servers")));
+            return Err(
+                self.unusable(format!("it is full ({MAX_BYTES} bytes): remove old servers"))
+            );
         }
         file.write_all(line.as_bytes())
             .and_then(|()| file.sync_data())
@@ -168,7 +173,11 @@ impl KnownHosts {
             match (fingerprint.and_then(|hex| hex.parse().ok()), words.next()) {
                 (Some(fingerprint), None) => found.push((number, fingerprint)),
                 // A damaged line must not turn a known server into an unknown one.
-                _ => return Err(self.unusable(format!("line {number} is damaged: correct or remove it"))),
+                _ => {
+                    return Err(
+                        self.unusable(format!("line {number} is damaged: correct or remove it"))
+                    );
+                }
             }
         }
         Ok(found)
@@ -212,7 +221,10 @@ fn open(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
 /// Whether a name fits on a line of the file.
 fn is_valid_name(name: &str) -> bool {
     let is_plain = |char: char| !char.is_whitespace() && !char.is_control();
-    !name.is_empty() && name.len() <= MAX_NAME && !name.starts_with('#') && name.chars().all(is_plain)
+    !name.is_empty()
+        && name.len() <= MAX_NAME
+        && !name.starts_with('#')
+        && name.chars().all(is_plain)
 }
 
 #[cfg(test)]
@@ -226,7 +238,8 @@ mod tests {
 
     impl Scratch {
         fn new(name: &str) -> Self {
-            let path = std::env::temp_dir().join(format!("openbats-hosts-{name}-{}", std::process::id()));
+            let path =
+                std::env::temp_dir().join(format!("openbats-hosts-{name}-{}", std::process::id()));
             let _ = fs::remove_dir_all(&path);
             Self(path)
         }
@@ -259,7 +272,9 @@ mod tests {
     fn a_server_is_recorded_once_and_a_changed_one_is_refused() {
         let scratch = Scratch::new("once");
         let hosts = scratch.hosts();
-        assert!(hosts.clone().only_known().check("a:1", A).unwrap_err().to_string().contains("a:1"));
+        assert!(
+            hosts.clone().only_known().check("a:1", A).unwrap_err().to_string().contains("a:1")
+        );
         assert!(hosts.check("a:1", A).unwrap());
         assert!(!hosts.check("a:1", A).unwrap());
         assert!(!hosts.clone().only_known().check("a:1", A).unwrap());
@@ -279,7 +294,8 @@ mod tests {
     #[test]
     fn comments_and_several_fingerprints_are_allowed() {
         let scratch = Scratch::new("lines");
-        scratch.write(format!("# a:1 x\n\n  a:1\t{ALGORITHM}{A}\na:1 {ALGORITHM}{B}\nb:1 nonsense"));
+        scratch
+            .write(format!("# a:1 x\n\n  a:1\t{ALGORITHM}{A}\na:1 {ALGORITHM}{B}\nb:1 nonsense"));
         let hosts = scratch.hosts();
         assert!(!hosts.check("a:1", A).unwrap() && !hosts.check("a:1", B).unwrap());
         assert!(hosts.check("c:1", B).unwrap(), "a line without an end is completed");
@@ -339,7 +355,8 @@ mod tests {
             }
         });
         let text = fs::read_to_string(scratch.hosts().path()).unwrap();
-        let mut names: Vec<&str> = text.lines().map(|line| line.split(' ').next().unwrap()).collect();
+        let mut names: Vec<&str> =
+            text.lines().map(|line| line.split(' ').next().unwrap()).collect();
         names.sort_unstable();
         names.dedup();
         assert_eq!((names.len(), text.lines().count()), (20, 20), "{text}");

@@ -39,7 +39,8 @@ fn a_changed_certificate_is_refused_in_every_mode() {
     for (round, mode) in MODES.into_iter().enumerate() {
         let options = |hosts: KnownHosts| ClientOptions::new(Trust::known_hosts(hosts)).mode(mode);
         if round == 0 {
-            let unknown = connect(&client, servers[0].local_addr(), options(hosts.clone().only_known()));
+            let unknown =
+                connect(&client, servers[0].local_addr(), options(hosts.clone().only_known()));
             assert!(matches!(unknown, Err(ConnectError::Trust(TrustError::Unknown { .. }))));
             assert!(!hosts.path().exists());
         }

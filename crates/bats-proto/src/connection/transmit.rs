@@ -11,7 +11,7 @@ use super::end_to_end::PacketSource;
 use super::protection::PacketProtection;
 use super::streams::Totals;
 use super::timers::take_expired;
-use super::{Connection, MAX_ACK_DELAY, Role};
+use super::{Connection, MAX_ACK_DELAY};
 use crate::endpoint::Transmit;
 use crate::error::CloseReason;
 use crate::flow::PathView;

@@ -16,7 +16,7 @@ use crate::control::{
 use crate::emulator::LinkProxy;
 use crate::latency::clock_offset;
 use crate::sender_settings::SenderSettings;
-use crate::stream::{DataStream, Local, tcp, udp};
+use crate::stream::{DataStream, Local, tcp, udp, with_port};
 
 /// Send budget of a file stream in bytes: enough for 1 Gbit/s over 250 ms, and small enough that
 /// progress shows data that has arrived.
@@ -73,8 +73,16 @@ impl Drop for EmulatedPath {
 impl Client<'_> {
     /// Connects to the signalling port.
     pub(super) fn connect_control(&self) -> Result<Connection> {
-        let remote = SocketAddr::new(self.remote.ip(), self.options.port - 1);
-        self.connect(&self.endpoint, remote, control::transport_config())
+        let remote = with_port(self.remote, self.options.port - 1);
+        let control = self.connect(&self.endpoint, remote, control::transport_config())?;
+        self.trust.report(&control, self.console);
+        Ok(control)
+    }
+
+    /// How long the server may take to reply. Replies are late on the same paths on which
+    /// connections take long.
+    fn reply_timeout(&self) -> Duration {
+        self.options.connect_timeout.max(REPLY_TIMEOUT)
     }
 
     fn connect(
@@ -85,9 +93,9 @@ impl Client<'_> {
     ) -> Result<Connection> {
         let psk = self.psk.clone();
         let has_psk = psk.is_some();
-        let transport = TransportConfig { psk, ..transport };
-        let options = ClientOptions::new(self.trust.clone()).transport(transport);
         let limit = self.options.connect_timeout;
+        let transport = TransportConfig { psk, handshake_timeout: limit, ..transport };
+        let options = ClientOptions::new(self.trust.trust.clone()).transport(transport);
         let no_answer = || {
             let with_key = if has_psk { ", with the same --closed-key" } else { "" };
             format!(
@@ -96,7 +104,7 @@ impl Client<'_> {
             )
         };
         endpoint
-            .connect(remote, self.host, options)
+            .connect(remote, server_name(self.host), options)
             .wait_for(limit)
             .with_context(no_answer)?
             .with_context(|| format!("cannot connect to {remote}"))
@@ -109,7 +117,7 @@ impl Client<'_> {
         request: &Request,
     ) -> Result<StartedTest> {
         control::send(control, &Message::Request(request.clone()))?;
-        let (test, ports) = match control::receive(control, REPLY_TIMEOUT)? {
+        let (test, ports) = match control::receive(control, self.reply_timeout())? {
             Message::Accept { test, ports } => (test, ports),
             Message::Deny { reason } => {
                 bail!("the server denied the test: {}", control::printable(&reason))
@@ -127,7 +135,7 @@ impl Client<'_> {
             }
             Transport::Tcp => {
                 let port = *ports.first().context("the server sent no TCP port")?;
-                let remote = SocketAddr::new(self.remote.ip(), port);
+                let remote = with_port(self.remote, port);
                 let open = |stream| {
                     let limit = self.options.connect_timeout;
                     tcp::connect(&self.local, remote, Hello { test, stream }, limit)
@@ -143,7 +151,7 @@ impl Client<'_> {
         let clock =
             if needs_clock { self.compare_clocks(control)? } else { ClockOffset::default() };
         control::send(control, &Message::Ready { clock, hellos })?;
-        match control::receive(control, REPLY_TIMEOUT)? {
+        match control::receive(control, self.reply_timeout())? {
             Message::Start => {
                 tracing::info!(server = %self.remote, test, streams, "test started");
                 Ok(StartedTest { test, data_streams, clock, path })
@@ -178,7 +186,7 @@ impl Client<'_> {
             }
             Ok(())
         };
-        match control::receive_meanwhile(control, REPLY_TIMEOUT, HELLO_INTERVAL, again)? {
+        match control::receive_meanwhile(control, self.reply_timeout(), HELLO_INTERVAL, again)? {
             Message::Joined => Ok(hellos),
             Message::Deny { reason } => {
                 bail!("the server denied the test: {}", control::printable(&reason))
@@ -240,8 +248,7 @@ impl Client<'_> {
         let mut proxies = Vec::new();
         let mut data_streams = Vec::new();
         for (stream, &port) in (0..streams).zip(ports) {
-            let (mut local, mut remote) =
-                (self.local.clone(), SocketAddr::new(self.remote.ip(), port));
+            let (mut local, mut remote) = (self.local.clone(), with_port(self.remote, port));
             if let Some(emulation) = &self.options.emulate {
                 let proxy = LinkProxy::start(emulation, &self.local, remote)?;
                 // The emulator listens on loopback; its other socket has the local address of `-I`.
@@ -260,13 +267,18 @@ impl Client<'_> {
         for _ in 0..PINGS {
             let sent_ns = stamp_ns();
             control::send(control, &Message::Ping)?;
-            let Message::Pong { at_ns } = control::receive(control, REPLY_TIMEOUT)? else {
+            let Message::Pong { at_ns } = control::receive(control, self.reply_timeout())? else {
                 bail!("the server sent an unexpected message");
             };
             exchanges.push((sent_ns, at_ns, stamp_ns()));
         }
         Ok(clock_offset(&exchanges))
     }
+}
+
+/// The name that the certificate must be valid for: the host without the zone of its address.
+fn server_name(host: &str) -> &str {
+    host.split_once('%').map_or(host, |(address, _)| address)
 }
 
 /// Receives the peer's summary.

@@ -22,6 +22,7 @@ impl Client<'_> {
             transport: Transport::Bats,
             work: Work::Files { count: set.count(), bytes: set.bytes() },
             title: self.options.title.clone(),
+            connect_timeout: self.options.connect_timeout.as_secs_f64().min(3_600.0),
             wants_output: self.options.get_server_output,
             wants_json: self.options.is_json(),
         };
@@ -36,6 +37,7 @@ impl Client<'_> {
             accepted: None,
             test: started.test,
             request,
+            has_iperf3_protocol: false,
             emulate: self.options.emulate.as_ref().map(|emulation| emulation.text.clone()),
         };
         output.event("start", || json::start(&test_info));

@@ -29,14 +29,26 @@ const MIN_BACKLOG: u64 = 256 << 10;
 /// Local binding of sockets, as far as it is not left to the system.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Local {
-    pub(crate) ip: Option<IpAddr>,
+    pub(crate) address: Option<SocketAddr>,
     /// The name of a network interface.
     pub(crate) device: Option<String>,
     /// The DSCP of packets sent.
     pub(crate) dscp: u8,
 }
 
+/// The address with this port. Link-local addresses keep their zone.
+pub(crate) fn with_port(mut address: SocketAddr, port: u16) -> SocketAddr {
+    address.set_port(port);
+    address
+}
+
 impl Local {
+    /// The address to bind a socket to that sends to `remote`, with any port.
+    pub(crate) fn to_bind(&self, remote: SocketAddr) -> SocketAddr {
+        let any: IpAddr = if remote.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
+        self.address.map_or((any, 0).into(), |address| with_port(address, 0))
+    }
+
     /// Binds a socket to the interface, if given, and sets the DSCP.
     pub(crate) fn prepare(&self, socket: &impl AsFd) -> Result<()> {
         self.mark(socket)?;
@@ -86,6 +98,14 @@ pub(crate) enum Received {
     Nothing,
 }
 
+/// What is known about the path of a connection.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PathState {
+    /// Measured delivery rate in bits per second; 0 if it is not known yet.
+    pub(crate) delivery_bps: u64,
+    pub(crate) rtt: Duration,
+}
+
 /// State of the sending direction of a connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SendState {
@@ -93,6 +113,7 @@ pub(crate) struct SendState {
     pub(crate) is_backlogged: bool,
     /// Packets received from the peer so far, if data is waiting for its acknowledgement.
     pub(crate) peer_packets: Option<u64>,
+    pub(crate) path: PathState,
 }
 
 /// A stream of messages. Each direction is used by one thread.
@@ -120,7 +141,7 @@ fn local_towards(local: SocketAddr, remote: SocketAddr) -> SocketAddr {
         socket.connect(remote)?;
         socket.local_addr()
     });
-    found.map_or(local, |found| SocketAddr::new(found.ip(), local.port()))
+    found.map_or(local, |found| with_port(found, local.port()))
 }
 
 impl DataStream {
@@ -189,6 +210,7 @@ impl DataStream {
         SendState {
             is_backlogged: stats.send_buffer_bytes > backlog_limit,
             peer_packets: awaits_ack.then_some(stats.packets_received),
+            path: PathState { delivery_bps: stats.delivery_bps, rtt: stats.smoothed_rtt },
         }
     }
 

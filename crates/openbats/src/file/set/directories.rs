@@ -84,10 +84,11 @@ impl Directories {
             return Err(FileError::Protocol("more directories than announced"));
         }
         let mut charge = match budget {
-            Some(budget) => Some(budget.charge(0).ok_or_else(|| FileError::OverBudget {
-                size: 0,
-                left: budget.left(),
-            })?),
+            Some(budget) => Some(
+                budget
+                    .charge(0)
+                    .ok_or_else(|| FileError::OverBudget { size: 0, left: budget.left() })?,
+            ),
             None => None,
         };
         match fs::create_dir(path) {

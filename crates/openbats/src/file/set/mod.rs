@@ -35,6 +35,8 @@ pub struct FileReport {
     pub name: String,
     /// Size in bytes; 0 for a directory.
     pub size: u64,
+    /// Whether it is a directory.
+    pub is_directory: bool,
     /// Bytes that were sent because the receiver did not have them, before compression.
     pub sent: u64,
     /// Its outcome.

@@ -205,7 +205,7 @@ impl Receiver {
                 FileState::Settled => continue,
             };
             let outcome = Outcome::Failed("the transfer was interrupted".into());
-            reports.push(FileReport { name, size, sent, outcome });
+            reports.push(FileReport { name, size, is_directory: false, sent, outcome });
         }
         reports
     }
@@ -301,18 +301,18 @@ impl Receiver {
             }
         }
         observe(Progress::Begin { id, name: &offer.name, size: offer.size });
-        let (name, size) = (offer.name.clone(), offer.size);
+        let (name, size, is_directory) = (offer.name.clone(), offer.size, offer.is_directory);
         match self.prepare(id, offer, progress) {
             Ok(OfferHandling::OfferReply(reply)) => Ok(reply),
             Ok(OfferHandling::Directory) => {
                 let outcome = Outcome::Stored { hash: None };
-                self.report(id, FileReport { name, size, sent: 0, outcome }, observe);
+                self.report(id, FileReport { name, size, is_directory, sent: 0, outcome }, observe);
                 Ok(Some(Message::Verdict(Verdict::Stored)))
             }
             Err(error @ FileError::Protocol(_)) => Err(error),
             Err(error) => {
                 let outcome = Outcome::Failed(error.to_string());
-                self.report(id, FileReport { name, size, sent: 0, outcome }, observe);
+                self.report(id, FileReport { name, size, is_directory, sent: 0, outcome }, observe);
                 Ok(Some(Message::Verdict(Verdict::Failed(error.to_string()))))
             }
         }
@@ -451,7 +451,7 @@ impl Receiver {
         };
         let sent = *bytes.lock().unwrap_or_else(PoisonError::into_inner);
         let (name, size) = (incoming.name.clone(), incoming.layout.size);
-        self.report(id, FileReport { name, size, sent, outcome }, observe);
+        self.report(id, FileReport { name, size, is_directory: false, sent, outcome }, observe);
         Ok(Some(Message::Verdict(verdict)))
     }
 
@@ -487,7 +487,7 @@ impl Receiver {
         observe(Progress::Bytes { id, bytes: offer.size });
         let outcome = Outcome::Unchanged { hash };
         let (name, size) = (offer.name.clone(), offer.size);
-        self.report(id, FileReport { name, size, sent: 0, outcome }, observe);
+        self.report(id, FileReport { name, size, is_directory: false, sent: 0, outcome }, observe);
         Message::Verdict(Verdict::Unchanged)
     }
 
@@ -512,7 +512,7 @@ impl Receiver {
             FileState::Settled => return Ok(None),
         };
         let outcome = Outcome::Failed(error.to_string());
-        self.report(id, FileReport { name, size, sent, outcome }, observe);
+        self.report(id, FileReport { name, size, is_directory: false, sent, outcome }, observe);
         Ok(Some(Message::Verdict(Verdict::Failed(error.to_string()))))
     }
 
