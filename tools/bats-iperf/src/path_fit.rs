@@ -21,10 +21,14 @@ const MAX_DEADLINE: Duration = Duration::from_secs(60);
 const MESSAGES: u32 = 4;
 const ROUND_TRIPS: u32 = 2;
 
-/// Length of the next message: what the path delivers in 10 ms. Before the first measurement
-/// messages are short.
+/// Part of the data sent so far that the next message may have. The first rates are guesses of the
+/// congestion control, which are far too high for slow paths.
+const MAX_GROWTH: u64 = 16;
+
+/// Length of the next message: what the path delivers in 10 ms. Messages are short at first.
 pub(crate) fn length(path: PathState) -> u32 {
     let bytes = path.delivery_bps / 8 / (1_000 / MESSAGE_TIME.as_millis() as u64);
+    let bytes = bytes.min(path.sent_bytes / MAX_GROWTH);
     u32::try_from(bytes).unwrap_or(u32::MAX).clamp(MIN_FITTED_LENGTH, DEFAULT_LENGTH)
 }
 
@@ -44,7 +48,8 @@ mod tests {
     #[test]
     fn messages_and_deadlines_fit_the_path() {
         let ms = Duration::from_millis;
-        let path = |delivery_bps, rtt| PathState { delivery_bps, rtt: ms(rtt) };
+        let path =
+            |delivery_bps, rtt| PathState { delivery_bps, rtt: ms(rtt), sent_bytes: 1 << 20 };
         for (path, bytes, deadline_ms) in [
             (path(0, 0), 1_024, 60_000),
             (path(100_000, 100), 1_024, 527),
@@ -55,6 +60,8 @@ mod tests {
             (path(u64::MAX, u64::MAX), DEFAULT_LENGTH, 60_000),
         ] {
             assert_eq!(length(path), bytes, "{path:?}");
+            let early = PathState { sent_bytes: 20_000, ..path };
+            assert!(length(early) <= 1_250, "{path:?}");
             let found = deadline(path, bytes as usize).as_millis();
             assert_eq!(found, deadline_ms, "{path:?}");
         }

@@ -104,6 +104,8 @@ pub(crate) struct PathState {
     /// Measured delivery rate in bits per second; 0 if it is not known yet.
     pub(crate) delivery_bps: u64,
     pub(crate) rtt: Duration,
+    /// Bytes sent that are not in flight any more: how much the rate is based on.
+    pub(crate) sent_bytes: u64,
 }
 
 /// State of the sending direction of a connection.
@@ -210,7 +212,11 @@ impl DataStream {
         SendState {
             is_backlogged: stats.send_buffer_bytes > backlog_limit,
             peer_packets: awaits_ack.then_some(stats.packets_received),
-            path: PathState { delivery_bps: stats.delivery_bps, rtt: stats.smoothed_rtt },
+            path: PathState {
+                delivery_bps: stats.delivery_bps,
+                rtt: stats.smoothed_rtt,
+                sent_bytes: stats.bytes_sent.saturating_sub(stats.in_flight_bytes),
+            },
         }
     }
 
@@ -292,6 +298,7 @@ impl DataStream {
 fn finish(connection: &Connection) -> Result<()> {
     let clock = Clock::start();
     let (mut min_waiting, mut last_progress) = (u64::MAX, Duration::ZERO);
+    let mut packets_received = 0;
     let mut finishing = std::pin::pin!(connection.finish());
     loop {
         if let Ok(finished) = finishing.as_mut().wait_for(POLL_INTERVAL) {
@@ -304,10 +311,14 @@ fn finish(connection: &Connection) -> Result<()> {
             }
             return finished.context("the connection failed before all data had arrived");
         }
-        let waiting = connection.stats().send_buffer_bytes;
+        let stats = connection.stats();
+        let waiting = stats.send_buffer_bytes;
         let now = clock.elapsed();
-        if waiting < min_waiting {
-            (min_waiting, last_progress) = (waiting, now);
+        // Under heavy loss the peer can report innovative packets for long before a message is
+        // complete.
+        if waiting < min_waiting || stats.packets_received > packets_received {
+            (min_waiting, packets_received) = (waiting.min(min_waiting), stats.packets_received);
+            last_progress = now;
         }
         if now - last_progress > DRAIN_STALL_TIMEOUT || now > DRAIN_TIMEOUT {
             bail!("{waiting} bytes had not arrived after {:.0} s", now.as_secs_f64());
