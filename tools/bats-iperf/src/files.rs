@@ -22,6 +22,7 @@ use crate::cli::{Compression, Existing, Options};
 use crate::clock::Clock;
 use crate::console::Output;
 use crate::control::{Work, printable};
+use crate::port_probe::PortProbe;
 use crate::rate_limiter::RateLimiter;
 use crate::report::json::{self, TestInfo};
 use crate::stream::DataStream;
@@ -421,15 +422,11 @@ fn run_all(
     data_streams: &[DataStream],
     monitor: &TransferMonitor<'_>,
     limit: Duration,
+    probe: Option<&PortProbe>,
     run: impl Fn(usize, &Connection) -> Result<(), FileError> + Sync,
 ) {
-    let connections: Vec<&Connection> = data_streams
-        .iter()
-        .filter_map(|data_stream| match data_stream {
-            DataStream::Bats { connection, .. } => Some(connection),
-            DataStream::Tcp(_) | DataStream::Udp(_) => None,
-        })
-        .collect();
+    let connections: Vec<&Connection> =
+        data_streams.iter().filter_map(DataStream::connection).collect();
     thread::scope(|scope| {
         let (done, ended) = channel();
         for (stream, connection) in connections.iter().enumerate() {
@@ -451,7 +448,12 @@ fn run_all(
                 Err(RecvTimeoutError::Timeout) if monitor.idle_time() > limit => {
                     connections.iter().for_each(|x| x.close(1, "the transfer stalled"));
                 }
-                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Timeout) => {
+                    if probe.is_some_and(|probe| probe.is_closed_and_silent(&connections)) {
+                        let why = "the server has gone: its port is closed";
+                        connections.iter().for_each(|x| x.close(1, why));
+                    }
+                }
             }
         }
     });
@@ -463,6 +465,7 @@ pub(crate) fn send(
     data_streams: &[DataStream],
     files_to_send: &OutgoingFiles,
     options: &Options,
+    probe: Option<&PortProbe>,
 ) -> TransferResult {
     let sender = &files_to_send.sender;
     let monitor = TransferMonitor::new(output, "sent", sender.set().bytes(), options, usize::MAX);
@@ -479,7 +482,7 @@ pub(crate) fn send(
         };
         monitor.end(id, file);
     }
-    run_all(data_streams, &monitor, options.rcv_timeout, |stream, connection| {
+    run_all(data_streams, &monitor, options.rcv_timeout, probe, |stream, connection| {
         sender.run(connection, |event| monitor.on(stream, event)).wait()
     });
     monitor.finish()
@@ -520,7 +523,7 @@ pub(crate) fn receive(
             .filter_map(DataStream::bytes_received)
             .fold(0_u64, |sum, x| sum.saturating_add(x))
     };
-    run_all(data_streams, &monitor, options.rcv_timeout, |stream, connection| {
+    run_all(data_streams, &monitor, options.rcv_timeout, None, |stream, connection| {
         let observe = |event: Progress<'_>| {
             monitor.on(stream, event);
             if let (Some(limiter), Progress::Bytes { .. }) = (&limiter, event) {

@@ -20,6 +20,7 @@ mod message;
 mod meter;
 mod path_fit;
 mod pidfile;
+mod port_probe;
 mod rate_limiter;
 mod receiver;
 mod report;

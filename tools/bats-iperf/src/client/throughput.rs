@@ -209,6 +209,7 @@ impl Client<'_> {
             hellos: 0,
             sending: SenderSettings::of(self.options, &test_info.request),
             limit: None,
+            port_probe: self.port_probe(),
         };
         let outcome = test::run(output, control, &started.data_streams, &config);
         let summary = Message::Summary(Box::new(outcome.summary.clone()));

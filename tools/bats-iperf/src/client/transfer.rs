@@ -42,7 +42,13 @@ impl Client<'_> {
         };
         output.event("start", || json::start(&test_info));
         let clock = Clock::start();
-        let sent = files::send(output, &started.data_streams, &set, self.options);
+        let sent = files::send(
+            output,
+            &started.data_streams,
+            &set,
+            self.options,
+            self.port_probe().as_deref(),
+        );
         let seconds = clock.elapsed().as_secs_f64();
         let server_output = match test_info.request.wants_output {
             true => control::receive_output(&control)

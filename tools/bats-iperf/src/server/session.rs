@@ -203,6 +203,7 @@ impl Server {
             hellos,
             sending: SenderSettings::of(&self.options, &test_info.request),
             limit: self.options.server_bitrate_limit,
+            port_probe: None,
         };
         let outcome = test::run(output, control, data_streams, &config);
         // The client may still be waiting until the data that it sent has arrived.

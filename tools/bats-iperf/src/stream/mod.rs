@@ -19,8 +19,9 @@ use crate::transport_stats::TransportStats;
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// A close that takes longer is logged.
 const SLOW_CLOSE: Duration = Duration::from_secs(3);
-/// How long nothing may arrive while a sender waits for its data to arrive.
-const DRAIN_STALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long nothing may arrive while a sender waits for its data to arrive. At 90 % loss one of a
+/// hundred probes is answered, so that an answer can take half a minute.
+const DRAIN_STALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a sender waits for its data to arrive in all.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(60);
 /// Minimum backlog limit of a reliable connection in bytes.
@@ -199,24 +200,26 @@ impl DataStream {
             return SendState::default();
         }
         let stats = connection.stats();
+        let path = PathState {
+            delivery_bps: stats.delivery_bps,
+            rtt: stats.smoothed_rtt,
+            sent_bytes: stats.bytes_sent.saturating_sub(stats.in_flight_bytes),
+        };
         // What the path delivers in 50 ms, in addition to the data in flight.
         let short_term = stats.delivery_bps / 8 / 20;
         let is_reliable = connection.mode().is_reliable();
         let backlog_limit = if is_reliable {
             (2 * stats.cwnd_bytes).saturating_add(short_term).max(MIN_BACKLOG)
         } else {
-            // The buffer contains no data in flight, and messages that wait longer expire.
-            short_term
+            // The buffer contains no data in flight, and messages that wait longer expire. The
+            // first rates are guesses: do not queue more than has been sent so far.
+            short_term.min(path.sent_bytes)
         };
         let awaits_ack = is_reliable && stats.send_buffer_bytes > 0;
         SendState {
             is_backlogged: stats.send_buffer_bytes > backlog_limit,
             peer_packets: awaits_ack.then_some(stats.packets_received),
-            path: PathState {
-                delivery_bps: stats.delivery_bps,
-                rtt: stats.smoothed_rtt,
-                sent_bytes: stats.bytes_sent.saturating_sub(stats.in_flight_bytes),
-            },
+            path,
         }
     }
 
@@ -251,6 +254,14 @@ impl DataStream {
     pub(crate) fn transport_stats(&self) -> Option<TransportStats> {
         match self {
             Self::Bats { connection, .. } => Some(TransportStats::from(&connection.stats())),
+            Self::Tcp(_) | Self::Udp(_) => None,
+        }
+    }
+
+    /// The connection, if the transport is OpenBATS.
+    pub(crate) fn connection(&self) -> Option<&Connection> {
+        match self {
+            Self::Bats { connection, .. } => Some(connection),
             Self::Tcp(_) | Self::Udp(_) => None,
         }
     }

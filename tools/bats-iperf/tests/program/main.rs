@@ -23,7 +23,7 @@ mod zones;
 
 use std::fs;
 use std::net::UdpSocket;
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -193,6 +193,47 @@ fn a_port_conflict_with_iperf3_is_explained() {
     }
     let _server = Server::start(port, &["--only-mode", "brtp"]);
     assert!(client(port, &["-t", "0.3", "-b", "1M"]).status.success());
+}
+
+#[test]
+fn a_closed_port_is_reported_before_the_timeout() {
+    let output = client(free_port(), &["--connect-timeout", "100s"]);
+    assert_eq!(output.status.code(), Some(1));
+    let errors = text(&output.stderr);
+    assert!(errors.contains("no answer from") && errors.contains("port is closed"), "{errors}");
+}
+
+/// The error says so; without it the test ends after the idle timeout of 30 s, with another error.
+#[test]
+fn a_killed_server_is_reported() {
+    let scratch = Scratch::new("killed-server");
+    fs::write(scratch.0.join("file"), vec![7; 60_000_000]).unwrap();
+    let file = scratch.path("file");
+    for options in [
+        &["-t", "100", "-m", "1"][..],
+        &["-t", "100", "-m", "0"],
+        &["-t", "100", "-m", "1", "-r"],
+        &["-m", "1", "--congestion", "5M", "-f", &file],
+    ] {
+        let port = free_port();
+        let server = Server::start(port, &["--directory", &scratch.path("in")]);
+        let running = program()
+            .args(["-c", "127.0.0.1", "-p", &port.to_string()])
+            .args(options)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(1_500));
+        // SIGKILL: its connections are not closed.
+        drop(server);
+        let output = running.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{options:?}");
+        let errors = text(&output.stderr);
+        let has_files = options.contains(&"-f");
+        let word = if has_files { "closed locally" } else { "its port is closed" };
+        assert!(errors.contains(word), "{options:?}: {errors}");
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::BufRead;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use serde_json::Value;
 
