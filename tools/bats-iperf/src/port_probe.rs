@@ -20,7 +20,7 @@ const INTERVAL: Duration = Duration::from_millis(200);
 /// Refusals in a row that count: one could be of a server that starts at this moment.
 const REFUSALS: u32 = 2;
 /// How long nothing may arrive from the server during a test before it is probed.
-const SILENCE: Duration = Duration::from_secs(1);
+const IDLE_TIME: Duration = Duration::from_secs(1);
 
 /// A socket that sends to one port.
 #[derive(Debug)]
@@ -63,7 +63,7 @@ impl PortProbe {
         if packets != state.packets {
             *state = State { packets, heard_at: now, ..State::default() };
         }
-        now.saturating_sub(state.heard_at) >= SILENCE && self.probe(&mut state)
+        now.saturating_sub(state.heard_at) >= IDLE_TIME && self.probe(&mut state)
     }
 
     fn probe(&self, state: &mut State) -> bool {

@@ -185,16 +185,16 @@ mod tests {
         };
         let denied = check(&files(1, Transport::Bats), without_directory).unwrap_err();
         assert!(denied.contains("--directory"), "{denied}");
-        assert_eq!(check(&files(1, Transport::Bats), &options), Ok(()));
-        assert_eq!(check(&files(MAX_FILES, Transport::Bats), &options), Ok(()));
-        assert!(check(&files(MAX_FILES + 1, Transport::Bats), &options).is_err());
-        assert!(check(&files(0, Transport::Bats), &options).is_err());
-        assert!(check(&files(u64::MAX, Transport::Bats), &options).is_err());
-        assert!(check(&files(1, Transport::Tcp), &options).is_err());
+        assert_eq!(check(&files(1, Transport::Bats), options), Ok(()));
+        assert_eq!(check(&files(MAX_FILES, Transport::Bats), options), Ok(()));
+        assert!(check(&files(MAX_FILES + 1, Transport::Bats), options).is_err());
+        assert!(check(&files(0, Transport::Bats), options).is_err());
+        assert!(check(&files(u64::MAX, Transport::Bats), options).is_err());
+        assert!(check(&files(1, Transport::Tcp), options).is_err());
         let lossy = Request { mode: TransportMode::Btp, ..files(1, Transport::Bats) };
-        assert!(check(&lossy, &options).is_err());
+        assert!(check(&lossy, options).is_err());
         for mode in [TransportMode::Brctp, TransportMode::Tcp, TransportMode::Quic] {
-            assert_eq!(check(&Request { mode, ..files(1, Transport::Bats) }, &options), Ok(()));
+            assert_eq!(check(&Request { mode, ..files(1, Transport::Bats) }, options), Ok(()));
         }
     }
 

@@ -223,7 +223,7 @@ impl Server {
         output.document(&mut document);
         if let Some(error) = outcome.error() {
             output.event("error", || error.into());
-            output.failure(&error);
+            output.failure(error);
         }
         sent?;
         if test_info.request.wants_output {
