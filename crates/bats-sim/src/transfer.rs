@@ -159,7 +159,10 @@ impl Transfer {
     ///
     /// As [`Transfer::run`].
     pub fn run_recorded(&self, recorder: &mut Recorder) -> Outcome {
-        let endpoints = endpoints(&self.transport, self.seed);
+        // A server does not know how long its clients are ready to wait.
+        let handshake_timeout = TransportConfig::default().handshake_timeout;
+        let server = TransportConfig { handshake_timeout, ..self.transport.clone() };
+        let endpoints = endpoints(&server, self.seed);
         let mut network = Network::new(endpoints, [self.up.clone(), self.down.clone()], self.seed);
         *network.recorder() = core::mem::take(recorder);
         let client = network.connect(&self.transport);
@@ -216,7 +219,8 @@ struct Run<'a> {
 impl Run<'_> {
     fn go(&mut self) {
         let start = self.network.now();
-        let mut end = start + Duration::from_secs(20);
+        let mut end =
+            start + self.transfer.transport.handshake_timeout.max(Duration::from_secs(20));
         let mut next_sample = None;
         let mut changes = self.transfer.changes.iter().peekable();
         while self.network.now() < end && !self.is_over() {

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use crate::clock::Clock;
 use crate::connection::Connection;
 use crate::driver::{self, MAX_DSCP, Poller, Socket, SocketOptions, canonical};
-use crate::error::{ConnectError, SendError, StartError};
+use crate::error::{ConnectError, SendError, StartError, TrustError};
 use crate::options::{ClientOptions, Extras, ServerOptions};
 use crate::shared::{Shared, Slot};
 #[cfg(feature = "quic")]
@@ -284,9 +284,7 @@ impl Endpoint {
         server_name: &str,
         options: ClientOptions,
     ) -> Result<Connection, ConnectError> {
-        let (connection, _) = self.begin(remote, server_name, options, VecDeque::new())?;
-        poll_fn(|context| connection.poll_established(context)).await?;
-        Ok(connection)
+        Ok(self.establish(remote, server_name, options, VecDeque::new()).await?.0)
     }
 
     /// Connects like [`connect`](Self::connect) and sends `messages`, the first of them as early
@@ -308,8 +306,7 @@ impl Endpoint {
         messages: impl IntoIterator<Item = M>,
     ) -> Result<Connection, ConnectError> {
         let messages = messages.into_iter().map(Into::into).collect();
-        let (connection, others) = self.begin(remote, server_name, options, messages)?;
-        poll_fn(|context| connection.poll_established(context)).await?;
+        let (connection, others) = self.establish(remote, server_name, options, messages).await?;
         for message in others {
             connection.send(message).await.map_err(|error| match error {
                 SendError::Closed(reason) => ConnectError::Closed(reason),
@@ -317,6 +314,35 @@ impl Endpoint {
             })?;
         }
         Ok(connection)
+    }
+
+    /// Establishes a connection with a trusted server. Also returns the messages that did not fit
+    /// the first flight.
+    async fn establish(
+        &self,
+        remote: SocketAddr,
+        server_name: &str,
+        mut options: ClientOptions,
+        messages: VecDeque<Bytes>,
+    ) -> Result<(Connection, VecDeque<Bytes>), ConnectError> {
+        let known_hosts = options.known_hosts(server_name, remote.port())?;
+        let (connection, others) = self.begin(remote, server_name, options, messages)?;
+        poll_fn(|context| connection.poll_established(context)).await?;
+        if let Some((known_hosts, name)) = known_hosts {
+            let fingerprint = connection.peer_fingerprint().ok_or(TrustError::NoCertificate);
+            match fingerprint.and_then(|print| Ok((known_hosts.check(&name, print)?, print))) {
+                Ok((true, fingerprint)) => {
+                    let path = known_hosts.path().display();
+                    tracing::warn!(%name, %fingerprint, %path, "recorded a new server");
+                }
+                Ok((false, _)) => {}
+                Err(error) => {
+                    connection.close(0, "the server is not trusted");
+                    return Err(error.into());
+                }
+            }
+        }
+        Ok((connection, others))
     }
 
     /// Starts a connection. Also returns the messages that did not fit the first flight.

@@ -6,6 +6,8 @@ use std::net::SocketAddr;
 use bats_proto::CloseReason;
 use bytes::Bytes;
 
+use crate::identity::Fingerprint;
+
 /// Why an endpoint could not be started.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -32,6 +34,55 @@ pub enum StartError {
     /// Certificate, key or another part of the configuration is unusable.
     #[error("unusable configuration: {0}")]
     Configuration(String),
+}
+
+/// Why a server is not trusted, or the file of known servers cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TrustError {
+    /// The server has another certificate than recorded.
+    #[error(
+        "the certificate of {name} has changed: its fingerprint is {found}, and {path} has {known} \
+         in line {line}. Either someone intercepts the connection, or the server has a new \
+         certificate. Compare the fingerprint with the one that the server prints; if it is the \
+         same, remove line {line} of {path}"
+    )]
+    Changed {
+        /// The name under which the server is recorded.
+        name: String,
+        /// The recorded fingerprint.
+        known: Fingerprint,
+        /// The fingerprint of the server's certificate.
+        found: Fingerprint,
+        /// The file of known servers.
+        path: String,
+        /// The line of the recorded fingerprint, from 1.
+        line: usize,
+    },
+    /// The server is not recorded, and only known servers are allowed.
+    #[error(
+        "{name} is not in {path}, and only known servers are allowed. If the server prints the \
+         fingerprint {found}, add this line: {name} sha256:{found}"
+    )]
+    Unknown {
+        /// The name under which the server would be recorded.
+        name: String,
+        /// The fingerprint of the server's certificate.
+        found: Fingerprint,
+        /// The file of known servers.
+        path: String,
+    },
+    /// The server sent no certificate.
+    #[error("the server sent no certificate, so that it cannot be recognized")]
+    NoCertificate,
+    /// The file of known servers cannot be used.
+    #[error("cannot use the known servers in {path}: {problem}")]
+    File {
+        /// The file.
+        path: String,
+        /// The problem with it.
+        problem: String,
+    },
 }
 
 /// Why a connection was not established.
@@ -63,6 +114,9 @@ pub enum ConnectError {
     /// Other connections have reserved the endpoint's memory budget.
     #[error("no memory left for another connection within the endpoint's budget")]
     Memory,
+    /// The server is not trusted.
+    #[error(transparent)]
+    Trust(#[from] TrustError),
     /// The handshake did not succeed.
     #[error(transparent)]
     Closed(#[from] CloseReason),
@@ -111,6 +165,14 @@ pub enum IdentityError {
     /// A file cannot be read.
     #[error("cannot read {path}: {source}")]
     Read {
+        /// The file.
+        path: String,
+        /// The error of the system.
+        source: io::Error,
+    },
+    /// A file cannot be written.
+    #[error("cannot write {path}: {source}")]
+    Write {
         /// The file.
         path: String,
         /// The error of the system.

@@ -11,8 +11,9 @@ use bats_proto::{
 
 use crate::clock::unix_time;
 use crate::compress::CompressionOffer;
-use crate::error::IdentityError;
+use crate::error::{IdentityError, TrustError};
 use crate::identity::{Fingerprint, Identity, read_certificates};
+use crate::known_hosts::KnownHosts;
 
 /// Options that the transport bindings and the protocol do not handle.
 #[derive(Clone, Copy, Debug, Default)]
@@ -24,19 +25,39 @@ pub(crate) struct Extras {
 
 /// Which servers a client trusts. There is no default: the user must choose.
 #[derive(Clone, Debug)]
-pub struct Trust(PeerTrust);
+pub struct Trust(Source);
+
+#[derive(Clone, Debug)]
+enum Source {
+    Peer(PeerTrust),
+    KnownHosts(KnownHosts),
+}
 
 impl Trust {
     /// Trusts the server whose certificate has this fingerprint, regardless of its name.
     #[must_use]
     pub fn fingerprint(fingerprint: Fingerprint) -> Self {
-        Self(PeerTrust::Fingerprints(vec![fingerprint.0]))
+        Self(Source::Peer(PeerTrust::Fingerprints(vec![fingerprint.0])))
     }
 
     /// Trusts servers whose certificate has one of these fingerprints.
     #[must_use]
     pub fn fingerprints(fingerprints: impl IntoIterator<Item = Fingerprint>) -> Self {
-        Self(PeerTrust::Fingerprints(fingerprints.into_iter().map(|print| print.0).collect()))
+        let fingerprints = fingerprints.into_iter().map(|print| print.0).collect();
+        Self(Source::Peer(PeerTrust::Fingerprints(fingerprints)))
+    }
+
+    /// Trust on first use, as ssh has it: the first certificate of a server is recorded, and a
+    /// connection to a server whose certificate has changed fails with [`TrustError::Changed`]. The
+    /// first connection to a server is open to a man-in-the-middle attack, later ones are not.
+    ///
+    /// Nothing is sent to the server before its certificate is checked, except for early data of a
+    /// resumed session with the same certificate.
+    ///
+    /// [`TrustError::Changed`]: crate::TrustError::Changed
+    #[must_use]
+    pub fn known_hosts(known_hosts: KnownHosts) -> Self {
+        Self(Source::KnownHosts(known_hosts))
     }
 
     /// Trusts servers whose certificate is issued by one of the authorities in a PEM file and is
@@ -46,13 +67,14 @@ impl Trust {
     /// The file cannot be read or holds no certificate.
     pub fn authorities(pem: impl AsRef<Path>) -> Result<Self, IdentityError> {
         let certificates = read_certificates(pem.as_ref())?;
-        Ok(Self(PeerTrust::Authorities { certificates, unix_time: Duration::ZERO }))
+        let unix_time = Duration::ZERO;
+        Ok(Self(Source::Peer(PeerTrust::Authorities { certificates, unix_time })))
     }
 
     /// Trusts any server. The connection is encrypted, but open to a man-in-the-middle attack.
     #[must_use]
     pub fn dangerous_any() -> Self {
-        Self(PeerTrust::DangerousAcceptAny)
+        Self(Source::Peer(PeerTrust::DangerousAcceptAny))
     }
 }
 
@@ -194,8 +216,44 @@ impl ClientOptions {
         self
     }
 
+    /// The file of known servers, if the trust depends on one, and the name of this server in it.
+    /// Servers that it contains are checked in the TLS handshake, too, so that sessions are resumed
+    /// only with the same certificate; the check afterwards can report both fingerprints.
+    ///
+    /// # Errors
+    /// The file cannot be used.
+    pub(crate) fn known_hosts(
+        &mut self,
+        server_name: &str,
+        port: u16,
+    ) -> Result<Option<(KnownHosts, String)>, TrustError> {
+        let Source::KnownHosts(known_hosts) = &self.trust.0 else { return Ok(None) };
+        // There is no handshake and no certificate.
+        if self.mode.unwrap_or(self.transport.mode) == Mode::Udp {
+            self.trust = Trust::dangerous_any();
+            return Ok(None);
+        }
+        let known_hosts = known_hosts.clone();
+        let name = known_hosts.name_of(server_name, port);
+        let fingerprints = known_hosts.fingerprints(&name)?;
+        self.trust = match self.sessions.is_some() && !fingerprints.is_empty() {
+            true => Trust::fingerprints(fingerprints),
+            false => Trust::dangerous_any(),
+        };
+        if matches!(self.trust.0, Source::Peer(PeerTrust::DangerousAcceptAny)) {
+            // Early data would leave before the certificate is checked.
+            self.early_data = false;
+            self.transport.early_data = false;
+        }
+        Ok(Some((known_hosts, name)))
+    }
+
     pub(crate) fn into_config(self) -> (ClientConfig, Extras) {
-        let mut trust = self.trust.0;
+        let mut trust = match self.trust.0 {
+            Source::Peer(trust) => trust,
+            // `known_hosts` has replaced it; without certainty, trust no server.
+            Source::KnownHosts(_) => PeerTrust::Fingerprints(Vec::new()),
+        };
         if let PeerTrust::Authorities { unix_time: at, .. } = &mut trust {
             *at = unix_time();
         }

@@ -160,6 +160,7 @@ impl Endpoint {
                     error @ (ConnectError::Configuration(_)
                     | ConnectError::ServerName(_)
                     | ConnectError::Memory
+                    | ConnectError::Trust(_)
                     | ConnectError::EndpointClosed),
                 ) => return Err(error),
                 // An earlier error says more about why the host is unreachable.

@@ -120,6 +120,13 @@ impl Console {
         }
     }
 
+    /// Prints a failure on standard error, as [`note`](Self::note).
+    pub(crate) fn failure(&self, text: &str) {
+        if let Some(line) = error_text::failure(text) {
+            self.note(&line);
+        }
+    }
+
     /// Prints an error in the format of standard output.
     pub(crate) fn error(&self, text: &str) {
         match self.format {
@@ -250,6 +257,11 @@ impl Output {
         if let Some(Ok(mut copy)) = self.copy.as_ref().map(Mutex::lock) {
             copy.push(text, MAX_OUTPUT);
         }
+    }
+
+    /// Prints a failure on standard error.
+    pub(crate) fn failure(&self, text: &str) {
+        self.console.failure(text);
     }
 
     pub(crate) fn note(&self, text: &str) {

@@ -15,7 +15,7 @@ use crate::sender_settings::SenderSettings;
 use crate::transport_stats::TransportStats;
 
 /// Version of the signalling protocol; increases with incompatible changes.
-pub(crate) const VERSION: u32 = 5;
+pub(crate) const VERSION: u32 = 6;
 /// How long the peer may take to reply.
 pub(crate) const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long the peer's summary may take: it follows the end of the peer's streams, which wait up to
@@ -65,6 +65,8 @@ pub(crate) struct Request {
     pub(crate) transport: Transport,
     pub(crate) work: Work,
     pub(crate) title: Option<String>,
+    /// How long the client allows for setting up a connection, in seconds.
+    pub(crate) connect_timeout: f64,
     /// The client wants the report of the server.
     pub(crate) wants_output: bool,
     /// The client wants that report as JSON.
@@ -72,6 +74,13 @@ pub(crate) struct Request {
 }
 
 impl Request {
+    /// How long the client may take to connect a stream and to reply: as long as it allows, within
+    /// limits.
+    pub(crate) fn reply_timeout(&self) -> Duration {
+        let asked = Duration::try_from_secs_f64(self.connect_timeout).unwrap_or_default();
+        asked.clamp(REPLY_TIMEOUT, TOTAL_CONNECT_TIMEOUT)
+    }
+
     /// The number of streams in all directions.
     pub(crate) fn all_streams(&self) -> u16 {
         match &self.work {
@@ -114,6 +123,9 @@ pub(crate) struct Throughput {
     pub(crate) bandwidth: u64,
     /// Length of a message in bytes.
     pub(crate) length: u32,
+    /// The sender chooses the length, at most `length`, and unless `deadline_ms` is set also the
+    /// deadline, by the path.
+    pub(crate) is_fitted: bool,
     /// Whether receivers echo a sample of the messages.
     pub(crate) latency: bool,
     /// Deadline of a message in milliseconds; `None` for the sender's default.
@@ -207,12 +219,14 @@ pub(crate) enum Message {
 #[derive(Debug)]
 pub(crate) struct ConnectTimeout {
     clock: Clock,
+    each: Duration,
     last: Duration,
 }
 
 impl ConnectTimeout {
-    pub(crate) fn start() -> Self {
-        Self { clock: Clock::start(), last: Duration::ZERO }
+    /// Allows each stream this long.
+    pub(crate) fn start(each: Duration) -> Self {
+        Self { clock: Clock::start(), each, last: Duration::ZERO }
     }
 
     /// Records that a stream has connected.
@@ -222,11 +236,11 @@ impl ConnectTimeout {
 
     /// How long the next stream may still take.
     pub(crate) fn left(&self) -> Duration {
-        Self::left_at(self.last, self.clock.elapsed())
+        Self::left_at(self.each, self.last, self.clock.elapsed())
     }
 
-    fn left_at(last: Duration, now: Duration) -> Duration {
-        (last + REPLY_TIMEOUT).min(TOTAL_CONNECT_TIMEOUT).saturating_sub(now)
+    fn left_at(each: Duration, last: Duration, now: Duration) -> Duration {
+        (last + each).min(TOTAL_CONNECT_TIMEOUT).saturating_sub(now)
     }
 }
 
@@ -374,11 +388,20 @@ mod tests {
     #[test]
     fn each_stream_restarts_the_connect_timeout_up_to_a_limit() {
         let seconds = Duration::from_secs;
-        assert_eq!(ConnectTimeout::left_at(seconds(0), seconds(0)), REPLY_TIMEOUT);
-        assert_eq!(ConnectTimeout::left_at(seconds(15), seconds(18)), REPLY_TIMEOUT - seconds(3));
-        assert_eq!(ConnectTimeout::left_at(seconds(15), seconds(36)), Duration::ZERO);
-        assert_eq!(ConnectTimeout::left_at(seconds(119), seconds(119)), seconds(1));
-        assert_eq!(ConnectTimeout::left_at(seconds(500), seconds(500)), Duration::ZERO);
+        assert_eq!(ConnectTimeout::left_at(REPLY_TIMEOUT, seconds(0), seconds(0)), REPLY_TIMEOUT);
+        assert_eq!(
+            ConnectTimeout::left_at(REPLY_TIMEOUT, seconds(15), seconds(18)),
+            REPLY_TIMEOUT - seconds(3)
+        );
+        assert_eq!(
+            ConnectTimeout::left_at(REPLY_TIMEOUT, seconds(15), seconds(36)),
+            Duration::ZERO
+        );
+        assert_eq!(ConnectTimeout::left_at(REPLY_TIMEOUT, seconds(119), seconds(119)), seconds(1));
+        assert_eq!(
+            ConnectTimeout::left_at(REPLY_TIMEOUT, seconds(500), seconds(500)),
+            Duration::ZERO
+        );
     }
 
     #[test]
@@ -390,6 +413,7 @@ mod tests {
             transport: Transport::Bats,
             work: Work::Files { count: 1, bytes: 9 },
             title: None,
+            connect_timeout: 10.0,
             wants_output: false,
             wants_json: false,
         });

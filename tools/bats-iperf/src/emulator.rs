@@ -2,7 +2,7 @@
 //! link in each direction, driven in real time by its own thread. Needs no privileges.
 
 use std::io::ErrorKind;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -54,9 +54,8 @@ impl LinkProxy {
     /// Starts a proxy between one socket of this process and `remote`. `local` is the address that
     /// `remote` sees, if given.
     pub(crate) fn start(emulation: &Emulation, local: &Local, remote: SocketAddr) -> Result<Self> {
-        let any: IpAddr = if remote.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
         let front = open((Ipv4Addr::LOCALHOST, 0).into())?;
-        let back = open((local.ip.unwrap_or(any), 0).into())?;
+        let back = open(local.to_bind(remote))?;
         local.prepare(&back)?;
         back.connect(remote).with_context(|| format!("the emulated link cannot reach {remote}"))?;
         let address = front.local_addr()?;

@@ -1,6 +1,22 @@
 //! Formats an error and its causes.
 
 use std::error::Error;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::signals;
+
+/// The interrupt was reported. It is the cause of every later error.
+static REPORTED: AtomicBool = AtomicBool::new(false);
+
+/// The line that reports a failure on standard error. An interrupt is no error: it is reported once,
+/// in iperf3's words; `None` for what follows from it.
+pub(crate) fn failure(text: &str) -> Option<String> {
+    match signals::requested() {
+        false => Some(format!("bats_iperf: error - {text}")),
+        true if REPORTED.swap(true, Ordering::AcqRel) => None,
+        true => Some("bats_iperf: interrupt - the test was ended by a signal".to_owned()),
+    }
+}
 
 /// The error and its causes, joined by colons. A cause that the preceding text already ends with is
 /// not repeated.

@@ -12,7 +12,9 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use openbats::file::FileError;
-use openbats::file::set::{self, FileReport, FileSet, Outcome, Progress, Receiver, Sender};
+use openbats::file::set::{
+    self, FileReport, FileSet, Outcome, Progress, Receiver, Sender, StorageBudget,
+};
 use openbats::{Connection, Wait};
 use serde_json::{Value, json};
 
@@ -20,6 +22,7 @@ use crate::cli::{Compression, Existing, Options};
 use crate::clock::Clock;
 use crate::console::Output;
 use crate::control::{Work, printable};
+use crate::port_probe::PortProbe;
 use crate::rate_limiter::RateLimiter;
 use crate::report::json::{self, TestInfo};
 use crate::stream::DataStream;
@@ -29,6 +32,8 @@ use crate::units;
 const MAX_BARS: usize = 10;
 /// Maximum number of file records that a server keeps: a client may send any number of files.
 const MAX_RECORDS: usize = 20_000;
+/// Files up to this size have one part and use one stream.
+const ONE_STREAM_BYTES: u64 = 4 << 20;
 /// How often to check whether a transfer makes progress.
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
@@ -53,6 +58,7 @@ impl OutgoingFiles {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct FileRecord {
     pub(crate) name: String,
+    pub(crate) is_directory: bool,
     pub(crate) bytes: u64,
     /// Bytes transferred, without those that the receiver already had.
     pub(crate) sent: u64,
@@ -97,6 +103,7 @@ impl FileRecord {
         let hex = |hash: &[u8; 32]| hash.iter().map(|byte| format!("{byte:02x}")).collect();
         Self {
             name: report.name.clone(),
+            is_directory: report.is_directory,
             bytes: report.size,
             sent: report.sent,
             seconds,
@@ -119,7 +126,7 @@ impl FileRecord {
             State::Failed => format!("failed {name}: {detail}"),
             State::Skipped => format!("skipped {name}: {detail}"),
             State::Unchanged => format!("unchanged {name}: {}{hash}", units::bytes(self.bytes)),
-            State::Stored if self.hash.is_none() => format!("{word} {name}/"),
+            State::Stored if self.is_directory => format!("{word} {name}/"),
             State::Stored | State::Renamed => {
                 let to = match self.state {
                     State::Renamed => format!(" as {detail}"),
@@ -165,6 +172,9 @@ pub(crate) struct TransferResult {
     /// transferred.
     attempted: u64,
     successful: u64,
+    /// Directories and failed directories.
+    directories: u64,
+    failed_directories: u64,
     bytes: u64,
     sent: u64,
     /// The first file that failed: its number, name and error.
@@ -176,20 +186,33 @@ impl TransferResult {
         if file.state == State::Skipped {
             return;
         }
-        self.attempted += 1;
+        let (all, good) = match file.is_directory {
+            true => (&mut self.directories, None),
+            false => (&mut self.attempted, Some(&mut self.successful)),
+        };
+        *all += 1;
         if file.succeeded() {
-            self.successful += 1;
+            if let Some(good) = good {
+                *good += 1;
+            }
             self.bytes = self.bytes.saturating_add(file.bytes);
             self.sent = self.sent.saturating_add(file.sent);
-        } else if self.failed.as_ref().is_none_or(|(first, ..)| id < *first) {
+            return;
+        }
+        self.failed_directories += u64::from(file.is_directory);
+        if self.failed.as_ref().is_none_or(|(first, ..)| id < *first) {
             let why = file.detail.clone().unwrap_or_default();
             self.failed = Some((id, file.name.clone(), why));
         }
     }
 
-    /// Whether all of `count` files were transferred successfully.
+    /// Whether all of `count` files and directories were transferred successfully.
     pub(crate) fn succeeded(&self, count: u64) -> bool {
-        self.successful == self.attempted && self.attempted == count
+        self.has_no_failures() && self.attempted + self.directories == count
+    }
+
+    fn has_no_failures(&self) -> bool {
+        self.successful == self.attempted && self.failed_directories == 0
     }
 }
 
@@ -213,13 +236,23 @@ pub(crate) fn collect(options: &Options) -> Result<Option<OutgoingFiles>> {
     Ok(Some(OutgoingFiles { sender: Sender::new(set).compression(compression) }))
 }
 
+/// A file that is being transferred.
+struct FileProgress {
+    /// Since the start of the transfer.
+    began: Duration,
+    size: u64,
+    bar: Option<ProgressBar>,
+}
+
 /// Shows the progress of a transfer and records its results.
 struct TransferMonitor<'a> {
     output: &'a Output,
     /// `sent` or `received`.
     word: &'static str,
     bars: Option<MultiProgress>,
-    files: Mutex<BTreeMap<u32, (Clock, Option<ProgressBar>)>>,
+    files: Mutex<BTreeMap<u32, FileProgress>>,
+    /// When each stream finished a file last, since the start of the transfer.
+    finished_at: Mutex<BTreeMap<usize, Duration>>,
     done: Mutex<(Vec<(u32, FileRecord)>, TransferResult)>,
     /// Maximum number of file records to keep.
     max_records: usize,
@@ -249,6 +282,7 @@ impl<'a> TransferMonitor<'a> {
             word,
             bars: shows_bars.then(|| MultiProgress::with_draw_target(target)),
             files: Mutex::default(),
+            finished_at: Mutex::default(),
             done: Mutex::default(),
             max_records,
             total,
@@ -270,22 +304,22 @@ impl<'a> TransferMonitor<'a> {
         Duration::from_millis(self.now_ms().saturating_sub(progress_at))
     }
 
-    fn on(&self, progress: Progress<'_>) {
+    fn on(&self, stream: usize, progress: Progress<'_>) {
         self.progress_at.store(self.now_ms(), Ordering::Relaxed);
         let Ok(mut files) = self.files.lock() else { return };
         match progress {
             Progress::Begin { id, name, size } => {
-                let shown = files.values().filter(|(_, bar)| bar.is_some()).count();
+                let shown = files.values().filter(|file| file.bar.is_some()).count();
                 let bar = match &self.bars {
                     Some(bars) if shown < MAX_BARS && size > 0 => {
                         Some(new_bar(bars, &printable(name), size))
                     }
                     _ => None,
                 };
-                files.insert(id, (Clock::start(), bar));
+                files.insert(id, FileProgress { began: self.clock.elapsed(), size, bar });
             }
             Progress::Bytes { id, bytes } => {
-                if let Some((_, Some(bar))) = files.get(&id) {
+                if let Some(FileProgress { bar: Some(bar), .. }) = files.get(&id) {
                     bar.inc(bytes);
                 }
                 drop(files);
@@ -297,11 +331,11 @@ impl<'a> TransferMonitor<'a> {
             Progress::Checking { .. } => {}
             Progress::End { id, report } => {
                 let seconds = match files.remove(&id) {
-                    Some((clock, bar)) => {
-                        if let Some(bar) = bar {
+                    Some(file) => {
+                        if let Some(bar) = &file.bar {
                             bar.finish_and_clear();
                         }
-                        clock.elapsed().as_secs_f64()
+                        self.time_of(stream, &file).as_secs_f64()
                     }
                     None => 0.0,
                 };
@@ -309,6 +343,19 @@ impl<'a> TransferMonitor<'a> {
                 self.end(id, FileRecord::new(report, seconds));
             }
         }
+    }
+
+    /// The time that a file took, which ends now. A stream sends small files without waiting for
+    /// the receiver, one after the other: each begins when the previous one has ended.
+    fn time_of(&self, stream: usize, file: &FileProgress) -> Duration {
+        let now = self.clock.elapsed();
+        let previous = match self.finished_at.lock() {
+            Ok(mut finished_at) => finished_at.insert(stream, now),
+            Err(_) => None,
+        };
+        // A large file has parts on several streams, which transfer others meanwhile.
+        let previous = previous.filter(|_| file.size <= ONE_STREAM_BYTES);
+        now.saturating_sub(previous.unwrap_or_default().max(file.began))
     }
 
     fn end(&self, id: u32, file: FileRecord) {
@@ -375,22 +422,18 @@ fn run_all(
     data_streams: &[DataStream],
     monitor: &TransferMonitor<'_>,
     limit: Duration,
-    run: impl Fn(&Connection) -> Result<(), FileError> + Sync,
+    probe: Option<&PortProbe>,
+    run: impl Fn(usize, &Connection) -> Result<(), FileError> + Sync,
 ) {
-    let connections: Vec<&Connection> = data_streams
-        .iter()
-        .filter_map(|data_stream| match data_stream {
-            DataStream::Bats { connection, .. } => Some(connection),
-            DataStream::Tcp(_) | DataStream::Udp(_) => None,
-        })
-        .collect();
+    let connections: Vec<&Connection> =
+        data_streams.iter().filter_map(DataStream::connection).collect();
     thread::scope(|scope| {
         let (done, ended) = channel();
-        for connection in &connections {
+        for (stream, connection) in connections.iter().enumerate() {
             let (run, done) = (&run, done.clone());
             scope.spawn(move || {
-                if let Err(error) = run(connection) {
-                    monitor.output.note(&format!("bats_iperf: error - {error}"));
+                if let Err(error) = run(stream, connection) {
+                    monitor.output.failure(&error.to_string());
                     connection.close(1, "the transfer failed");
                 }
                 let _ = done.send(());
@@ -405,7 +448,12 @@ fn run_all(
                 Err(RecvTimeoutError::Timeout) if monitor.idle_time() > limit => {
                     connections.iter().for_each(|x| x.close(1, "the transfer stalled"));
                 }
-                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Timeout) => {
+                    if probe.is_some_and(|probe| probe.is_closed_and_silent(&connections)) {
+                        let why = "the server has gone: its port is closed";
+                        connections.iter().for_each(|x| x.close(1, why));
+                    }
+                }
             }
         }
     });
@@ -417,12 +465,14 @@ pub(crate) fn send(
     data_streams: &[DataStream],
     files_to_send: &OutgoingFiles,
     options: &Options,
+    probe: Option<&PortProbe>,
 ) -> TransferResult {
     let sender = &files_to_send.sender;
     let monitor = TransferMonitor::new(output, "sent", sender.set().bytes(), options, usize::MAX);
     for (id, skipped) in (0..).zip(sender.set().skipped()) {
         let file = FileRecord {
             name: skipped.path.display().to_string(),
+            is_directory: false,
             bytes: 0,
             sent: 0,
             seconds: 0.0,
@@ -432,8 +482,8 @@ pub(crate) fn send(
         };
         monitor.end(id, file);
     }
-    run_all(data_streams, &monitor, options.rcv_timeout, |connection| {
-        sender.run(connection, |event| monitor.on(event)).wait()
+    run_all(data_streams, &monitor, options.rcv_timeout, probe, |stream, connection| {
+        sender.run(connection, |event| monitor.on(stream, event)).wait()
     });
     monitor.finish()
 }
@@ -444,18 +494,25 @@ pub(crate) fn receive(
     data_streams: &[DataStream],
     options: &Options,
     test_info: &TestInfo,
+    budget: StorageBudget,
 ) -> TransferResult {
-    let Work::Files { count, bytes } = test_info.request.work else {
+    let (Work::Files { count, bytes }, Some(directory)) =
+        (&test_info.request.work, &options.directory)
+    else {
         return TransferResult::default();
     };
+    let (count, bytes) = (*count, *bytes);
     output.line(&format!("{count} files and directories, {}", units::bytes(bytes)));
     let existing = match options.existing {
         Existing::Refuse => set::Existing::Refuse,
         Existing::Overwrite => set::Existing::Overwrite,
         Existing::Rename => set::Existing::Rename,
     };
-    let receiver = Receiver::new(&options.directory)
+    let receiver = Receiver::new(directory)
         .existing(existing)
+        .merge(options.merge)
+        .budget(budget)
+        .reserve(options.reserve)
         .max_entries(usize::try_from(count).unwrap_or(usize::MAX))
         .without_reports();
     let monitor = TransferMonitor::new(output, "received", bytes, options, MAX_RECORDS);
@@ -466,9 +523,9 @@ pub(crate) fn receive(
             .filter_map(DataStream::bytes_received)
             .fold(0_u64, |sum, x| sum.saturating_add(x))
     };
-    run_all(data_streams, &monitor, options.rcv_timeout, |connection| {
+    run_all(data_streams, &monitor, options.rcv_timeout, None, |stream, connection| {
         let observe = |event: Progress<'_>| {
-            monitor.on(event);
+            monitor.on(stream, event);
             if let (Some(limiter), Progress::Bytes { .. }) = (&limiter, event) {
                 limiter.throttle(arrived);
             }
@@ -491,10 +548,15 @@ pub(crate) fn print_summary(
     seconds: f64,
     server_output: Option<&str>,
 ) -> ExitCode {
-    let TransferResult { attempted, successful, bytes, sent, .. } = *totals;
+    let TransferResult { attempted, successful, directories, bytes, sent, .. } = *totals;
     let rate = sent as f64 * 8.0 / seconds.max(1e-9);
+    let with_directories = match directories {
+        0 => String::new(),
+        1 => " and 1 directory".to_owned(),
+        count => format!(" and {count} directories"),
+    };
     output.line(&format!(
-        "{successful} of {attempted} files {word}, {} in {seconds:.2} sec, {}",
+        "{successful} of {attempted} files{with_directories} {word}, {} in {seconds:.2} sec, {}",
         units::bytes(bytes),
         units::rate(rate)
     ));
@@ -506,6 +568,7 @@ pub(crate) fn print_summary(
         "sent_bytes": sent,
         "bits_per_second": rate,
         "files": attempted,
+        "directories": directories,
         "files_verified": successful,
     });
     let end = json!({ "sum_sent": sum, "sum_received": sum });
@@ -520,13 +583,13 @@ pub(crate) fn print_summary(
     }
     if let Some((_, name, why)) = &totals.failed {
         document["error"] = format!("{name}: {why}").into();
-        output.note(&format!("bats_iperf: error - {}: {}", printable(name), printable(why)));
+        output.failure(&format!("{}: {}", printable(name), printable(why)));
     }
     if let Some(text) = server_output {
         output.server_output(&mut document, text);
     }
     output.document(&mut document);
-    match successful == attempted {
+    match totals.has_no_failures() {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     }
@@ -547,8 +610,36 @@ mod tests {
         thread::sleep(pause);
         let before = monitor.idle_time();
         assert!(before >= pause);
-        monitor.on(Progress::Checking { id: 0, bytes: 1 });
+        monitor.on(0, Progress::Checking { id: 0, bytes: 1 });
         assert!(monitor.idle_time() < before);
+    }
+
+    /// Small files are queued at once and end one after the other.
+    #[test]
+    fn the_time_of_a_small_file_does_not_include_earlier_files() {
+        let options = cli::parse(["bats_iperf", "-c", "host", "-f", "x"]).unwrap().0;
+        let output = Output::new(Console::new(&options).unwrap());
+        let monitor = TransferMonitor::new(&output, "sent", 1 << 40, &options, usize::MAX);
+        let report = |name: &str| FileReport {
+            name: name.to_owned(),
+            size: 1_000,
+            is_directory: false,
+            sent: 1_000,
+            outcome: Outcome::Stored { hash: Some([0; 32]) },
+        };
+        for id in 0..4 {
+            monitor.on(id as usize / 3, Progress::Begin { id, name: "f", size: 1_000 });
+        }
+        let pause = Duration::from_millis(60);
+        for id in 0..4 {
+            thread::sleep(pause);
+            monitor.on(id as usize / 3, Progress::End { id, report: &report("f") });
+        }
+        let times: Vec<f64> = monitor.finish().files.iter().map(|file| file.seconds).collect();
+        let (own, all) = (pause.as_secs_f64(), pause.as_secs_f64() * 4.0);
+        assert!(times.iter().all(|&time| time >= own), "{times:?}");
+        assert!(times[..3].iter().sum::<f64>() < times[3], "{times:?}");
+        assert!(times[3] >= all, "the first file of another stream: {times:?}");
     }
 
     #[test]
@@ -558,6 +649,7 @@ mod tests {
         let monitor = TransferMonitor::new(&output, "received", 9, &options, 2);
         let file = |name: &str, state| FileRecord {
             name: name.into(),
+            is_directory: false,
             bytes: 10,
             sent: 4,
             seconds: 0.0,
@@ -580,6 +672,15 @@ mod tests {
         assert_eq!((totals.attempted, totals.successful, totals.bytes, totals.sent), (4, 2, 20, 8));
         assert_eq!(totals.failed.as_ref().unwrap().1, "c", "the first in the order offered");
         assert!(!totals.succeeded(4));
+        let tree = TransferResult {
+            attempted: 2,
+            successful: 2,
+            directories: 3,
+            ..TransferResult::default()
+        };
+        assert!(tree.succeeded(5) && !tree.succeeded(2));
+        let failed = TransferResult { failed_directories: 1, ..tree };
+        assert!(!failed.succeeded(5));
         let successful =
             TransferResult { attempted: 2, successful: 2, ..TransferResult::default() };
         assert!(successful.succeeded(2) && !successful.succeeded(3));

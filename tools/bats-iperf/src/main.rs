@@ -12,11 +12,15 @@ mod emulator;
 mod error_text;
 mod files;
 mod generate;
+mod iperf3_keys;
 mod latency;
 mod logging;
+mod loss_note;
 mod message;
 mod meter;
+mod path_fit;
 mod pidfile;
+mod port_probe;
 mod rate_limiter;
 mod receiver;
 mod report;
@@ -24,6 +28,7 @@ mod sender;
 mod sender_settings;
 mod server;
 mod signals;
+mod state_files;
 mod stream;
 mod test;
 mod transport_stats;
@@ -85,6 +90,8 @@ fn main() -> ExitCode {
 
 fn failed(error: &anyhow::Error) -> ExitCode {
     // If standard error cannot be written, there is nothing left to do.
-    let _ = writeln!(std::io::stderr(), "bats_iperf: error - {}", error_text::join_causes(error));
+    if let Some(line) = error_text::failure(&error_text::join_causes(error)) {
+        let _ = writeln!(std::io::stderr(), "{line}");
+    }
     ExitCode::FAILURE
 }

@@ -10,7 +10,8 @@ use crate::clock::{Clock, stamp_ns};
 use crate::latency::Recorder;
 use crate::message::{Header, MIN_LENGTH};
 use crate::meter::Meter;
-use crate::stream::{DataStream, Received};
+use crate::path_fit;
+use crate::stream::{DataStream, PathState, Received};
 
 /// Default length of a message in bytes.
 pub(crate) const DEFAULT_LENGTH: u32 = 64 << 10;
@@ -38,6 +39,8 @@ pub(crate) struct SenderParams {
     pub(crate) bandwidth: u64,
     /// Length of a message in bytes.
     pub(crate) length: u32,
+    /// Length, at most `length`, and deadline follow the path.
+    pub(crate) is_fitted: bool,
     /// Whether messages ask for echoes.
     pub(crate) latency: bool,
     /// How long sending may block before the test fails.
@@ -142,7 +145,11 @@ fn send_all(
     let rate = 1.0 / send_interval.as_secs_f64().max(1e-9);
     let echo_every = if params.latency { (rate / SAMPLES_PER_SECOND).ceil().max(1.0) } else { 0.0 };
     let echo_every = echo_every as u64;
-    let backlog_check_every = (BACKLOG_CHECK_BYTES as u64 / u64::from(params.length.max(1))).max(1);
+    let backlog_check_every = match params.is_fitted {
+        true => 1,
+        false => (BACKLOG_CHECK_BYTES as u64 / u64::from(params.length.max(1))).max(1),
+    };
+    let mut path = PathState::default();
     let time = params.time.unwrap_or(Duration::MAX);
     let mut ack_timeout = AckTimeout::default();
     let mut due = Duration::ZERO;
@@ -174,6 +181,7 @@ fn send_all(
         if number.is_multiple_of(backlog_check_every) {
             let send_state = data_stream.send_state();
             ack_timeout.check(send_state.peer_packets, now, params.timeout)?;
+            path = send_state.path;
             if send_state.is_backlogged && !wait_for_room(data_stream, clock, time, params.timeout)?
             {
                 return Ok(());
@@ -184,7 +192,12 @@ fn send_all(
             meter.start_counting(now);
             counts = true;
         }
-        let Some(length) = budget.take(params.length) else { return Ok(()) };
+        let wanted = match params.is_fitted {
+            true => path_fit::length(path).min(params.length),
+            false => params.length,
+        };
+        let Some(length) = budget.take(wanted) else { return Ok(()) };
+        let fitted = params.is_fitted.then(|| path_fit::deadline(path, length));
         let sent_ns = stamp_ns();
         let header = Header {
             number: *number,
@@ -201,7 +214,7 @@ fn send_all(
         if !data_stream.send(
             header.message(length),
             remaining.min(params.timeout),
-            params.deadline,
+            params.deadline.or(fitted),
         )? {
             if clock.elapsed() >= time {
                 return Ok(());

@@ -101,6 +101,7 @@ mod tests {
             transport,
             work: Work::Files { count: 1, bytes: 1 },
             title: None,
+            connect_timeout: 10.0,
             wants_output: false,
             wants_json: false,
         };

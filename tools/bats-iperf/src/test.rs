@@ -1,5 +1,6 @@
 //! One side of a running throughput test: the threads of the streams, and periodic reports.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
@@ -15,6 +16,7 @@ use crate::cpu::CpuTimer;
 use crate::error_text;
 use crate::latency::Recorder;
 use crate::meter::{Meter, Reading};
+use crate::port_probe::PortProbe;
 use crate::rate_limiter::RateLimiter;
 use crate::receiver::{self, ReceiverParams};
 use crate::report::{Side, json, text};
@@ -50,6 +52,8 @@ pub(crate) struct TestConfig {
     pub(crate) sending: SenderSettings,
     /// Bitrate limit in bits per second of all streams together; exceeding it ends the test.
     pub(crate) limit: Option<u64>,
+    /// Detects a server that was killed.
+    pub(crate) port_probe: Option<Arc<PortProbe>>,
 }
 
 /// Measurements of one report interval.
@@ -109,6 +113,7 @@ struct StreamResult {
 /// closed the signalling connection.
 fn abort_reason(
     control: &Connection,
+    data_streams: &[DataStream],
     config: &TestConfig,
     limiter: Option<&RateLimiter>,
     meters: &[Meter],
@@ -119,7 +124,20 @@ fn abort_reason(
     {
         return Some(limiter.error_text());
     }
-    let reason = control.close_reason()?;
+    let Some(reason) = control.close_reason() else {
+        let is_gone = |probe: &Arc<PortProbe>| {
+            let all: Vec<&Connection> =
+                data_streams.iter().filter_map(DataStream::connection).chain([control]).collect();
+            probe.is_closed_and_silent(&all)
+        };
+        let is_gone = config.port_probe.as_ref().is_some_and(is_gone);
+        return is_gone.then(|| {
+            let why = "the server has gone: its port is closed";
+            // There will be no summary.
+            control.close(1, why);
+            why.to_owned()
+        });
+    };
     Some(match (signals::requested(), config.is_client) {
         (true, _) => "interrupted".to_owned(),
         (false, true) => format!("the server has left the test: {reason}"),
@@ -170,7 +188,7 @@ pub(crate) fn run(
                 false => next.saturating_sub(clock.elapsed()),
             };
             if aborted.is_none() {
-                aborted = abort_reason(control, config, limiter.as_ref(), &meters);
+                aborted = abort_reason(control, data_streams, config, limiter.as_ref(), &meters);
                 if let Some(why) = &aborted {
                     data_streams.iter().for_each(|data_stream| data_stream.close(why));
                 }

@@ -3,6 +3,8 @@
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use openbats::file::set::Reserve;
+
 /// The unit of all quantities in a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Format {
@@ -94,6 +96,16 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
         .filter(|count| (1.0..=1e15).contains(count))
         .map(|count| count.round() as u64)
         .ok_or_else(|| format!("'{text}' is not a number of bytes; use for example 64k, 10M or 2G"))
+}
+
+/// Parses the free space to leave on a file system: bytes as [`parse_bytes`], 0, or per cent.
+pub(crate) fn parse_reserve(text: &str) -> Result<Reserve, String> {
+    let reserve = match text.strip_suffix('%') {
+        Some(number) => number.parse().ok().filter(|percent| *percent <= 99).map(Reserve::Percent),
+        None if text == "0" => Some(Reserve::Bytes(0)),
+        None => parse_bytes(text).ok().map(Reserve::Bytes),
+    };
+    reserve.ok_or_else(|| format!("'{text}' is not a reserve; use for example 5%, 10G or 0"))
 }
 
 /// Parses the length of a message in bytes, with or without a unit.
@@ -215,6 +227,16 @@ mod tests {
         assert_eq!(parse_length("8k"), Ok(8_000));
         for wrong in ["0", "63", "17M"] {
             assert!(parse_length(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn reserves_parse_or_are_rejected() {
+        assert_eq!(parse_reserve("5%"), Ok(Reserve::Percent(5)));
+        assert_eq!(parse_reserve("0"), Ok(Reserve::Bytes(0)));
+        assert_eq!(parse_reserve("1G"), Ok(Reserve::Bytes(1_000_000_000)));
+        for wrong in ["", "%", "100%", "-1%", "0.5%", "x", "-1"] {
+            assert!(parse_reserve(wrong).is_err(), "{wrong}");
         }
     }
 

@@ -11,7 +11,7 @@ use super::end_to_end::PacketSource;
 use super::protection::PacketProtection;
 use super::streams::Totals;
 use super::timers::take_expired;
-use super::{Connection, MAX_ACK_DELAY, Role};
+use super::{Connection, MAX_ACK_DELAY};
 use crate::endpoint::Transmit;
 use crate::error::CloseReason;
 use crate::flow::PathView;
@@ -166,11 +166,10 @@ impl Connection {
     }
 
     fn poll_handshake(&mut self, now: Timestamp, buffer: &mut Vec<u8>) -> Option<Transmit> {
-        let allowance = if self.role == Role::Server && !self.handshake.is_complete() {
-            self.amplification_allowance()
-        } else {
-            usize::MAX
-        };
+        // A Handshake packet of the client proves its address (RFC 9000, section 8.1). Under heavy
+        // loss the limit would otherwise hold back the rest of the server's flight for long.
+        let is_limited = !self.handshake.is_complete() && !self.handshake.is_validated();
+        let allowance = if is_limited { self.amplification_allowance() } else { usize::MAX };
         buffer.resize(1_500, 0);
         let len = self.handshake.poll_datagram(now, buffer, allowance).unwrap_or(0);
         buffer.truncate(len);
@@ -566,7 +565,8 @@ impl Connection {
         if is_open && self.handshake.has_timed_out(now) {
             return self.close_silently(CloseReason::HandshakeTimeout);
         }
-        if take_expired(&mut self.timers.idle, now) {
+        // An incomplete handshake has a timeout of its own.
+        if take_expired(&mut self.timers.idle, now) && !self.state.is_handshaking() {
             let idle_deadline = self.last_received_at + self.idle_timeout;
             if self.state.is_established() && idle_deadline > now {
                 self.timers.idle = Some(idle_deadline);

@@ -93,6 +93,8 @@ pub struct Handshake {
     has_one_rtt: bool,
     confirmed: bool,
     started: Timestamp,
+    /// When the last authentic datagram arrived.
+    heard: Timestamp,
     next_send: Option<Timestamp>,
     timers: RetransmitTimers,
     interval: Duration,
@@ -223,6 +225,7 @@ impl Handshake {
             has_one_rtt: false,
             confirmed: false,
             started: now,
+            heard: now,
             next_send: None,
             timers,
             interval: timers.initial,
@@ -305,7 +308,16 @@ impl Handshake {
 
     /// Whether the handshake timeout has passed.
     pub fn has_timed_out(&self, now: Timestamp) -> bool {
-        !self.is_complete() && now - self.started >= self.timers.timeout
+        !self.is_complete() && now >= self.fails_at()
+    }
+
+    /// When the handshake fails unless it is complete.
+    fn fails_at(&self) -> Timestamp {
+        // Early data has stricter limits: servers remember first flights for 25 s only (ADR 0013).
+        match self.is_client || self.early_data.is_some() {
+            true => self.started + self.timers.timeout,
+            false => self.timers.server_deadline(self.started, self.heard),
+        }
     }
 
     /// Takes a datagram of packets with long headers; returns whether any was authentic. Others are
@@ -355,6 +367,9 @@ impl Handshake {
                 self.drive_session(now)?;
             }
             rest = others;
+        }
+        if authentic {
+            self.heard = now;
         }
         self.answer(now);
         Ok(authentic)
@@ -528,7 +543,7 @@ impl Handshake {
 
     /// When to call [`Handshake::handle_timeout`] or [`Handshake::poll_datagram`].
     pub fn next_timeout(&self) -> Option<Timestamp> {
-        let fails_at = (!self.is_complete()).then(|| self.started + self.timers.timeout);
+        let fails_at = (!self.is_complete()).then(|| self.fails_at());
         match (self.next_send, fails_at) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),

@@ -2,6 +2,8 @@
 
 use core::time::Duration;
 
+use bats_types::Timestamp;
+
 use crate::config::TransportConfig;
 
 /// First and longest retransmission interval of a flight before an RTT is measured.
@@ -14,6 +16,12 @@ const MAX_INTERVAL: Duration = Duration::from_millis(150);
 pub(super) const DUPLICATE_AFTER: Duration = Duration::from_millis(4);
 /// RTT for which the intervals are chosen; they grow in proportion to a longer `initial_rtt`.
 const REFERENCE_RTT: Duration = Duration::from_millis(100);
+
+/// A server continues the handshake of a client that it still hears for this many timeouts. It does
+/// not know how long the client is ready to wait, and a client that has the keys of one handshake
+/// cannot begin another. At 90 % loss a handshake takes up to half a minute. Beyond the bound, the
+/// limits of half-open handshakes apply as to any other client (`endpoint/admission.rs`).
+const MAX_SERVER_TIMEOUTS: u32 = 6;
 
 /// Timers of a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +47,13 @@ impl RetransmitTimers {
             timeout: config.handshake_timeout,
         }
     }
+
+    /// When the handshake of a server fails that began at `started` and heard its client last at
+    /// `heard`.
+    pub(super) fn server_deadline(&self, started: Timestamp, heard: Timestamp) -> Timestamp {
+        let longest = self.timeout.saturating_mul(MAX_SERVER_TIMEOUTS);
+        (heard + self.timeout).min(started + longest)
+    }
 }
 
 #[cfg(test)]
@@ -47,6 +62,16 @@ mod tests {
 
     fn timers(initial_rtt: Duration) -> RetransmitTimers {
         RetransmitTimers::of(&TransportConfig { initial_rtt, ..TransportConfig::default() })
+    }
+
+    #[test]
+    fn a_server_waits_for_clients_that_it_hears_up_to_a_limit() {
+        let timers = timers(Duration::from_millis(100));
+        let at = |seconds| Timestamp::ZERO + Duration::from_secs(seconds);
+        assert_eq!(timers.server_deadline(at(5), at(5)), at(15));
+        assert_eq!(timers.server_deadline(at(5), at(14)), at(24));
+        assert_eq!(timers.server_deadline(at(5), at(54)), at(64));
+        assert_eq!(timers.server_deadline(at(5), at(64)), at(65));
     }
 
     #[test]

@@ -45,3 +45,33 @@ fn ninety_per_cent_loss_delivers_all_data_within_60_s() {
         assert!(took.is_some_and(|took| took < 60.0), "seed {seed}: {took:?} {:?}", outcome.closed);
     }
 }
+
+/// The handshake itself meets the loss. Only the client has a longer timeout: a server does not know
+/// how long its clients are ready to wait.
+#[test]
+fn clients_connect_and_move_data_at_ninety_per_cent_loss() {
+    let limit = Duration::from_secs(60);
+    for loss in [0.8, 0.9] {
+        let lossy = LinkConfig { loss: Loss::Iid(loss), ..link(20, 10) };
+        let mut times = Vec::new();
+        for seed in 1..=20 {
+            let mut run = transfer(&lossy, 120);
+            run.seed = seed;
+            run.transport.handshake_timeout = limit;
+            run.total_bytes = Some(100_000);
+            let outcome = run.run();
+            let connected = outcome.established.map(|at| at.as_secs_f64());
+            println!("loss {loss}, seed {seed}: {connected:?} {:?}", outcome.closed);
+            assert!(
+                connected.is_some_and(|at| at < limit.as_secs_f64()),
+                "loss {loss}, seed {seed}: {connected:?} {:?}",
+                outcome.closed
+            );
+            let (bytes, closed) = (outcome.bytes, outcome.closed);
+            assert!(bytes >= 100_000, "loss {loss}, seed {seed}: {bytes} bytes, {closed:?}");
+            times.extend(connected);
+        }
+        times.sort_by(f64::total_cmp);
+        println!("loss {loss}: connected after {:.1} s (median), {:.1} s", times[10], times[19]);
+    }
+}

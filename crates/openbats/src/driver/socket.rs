@@ -227,9 +227,15 @@ impl Socket {
     }
 }
 
-/// Converts IPv4-mapped IPv6 addresses to IPv4.
+/// Converts IPv4-mapped IPv6 addresses to IPv4. Only link-local addresses keep a zone, because the
+/// system reports one for them alone, and without flow labels addresses compare equal.
 pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
-    SocketAddr::new(address.ip().to_canonical(), address.port())
+    match address {
+        SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => {
+            SocketAddrV6::new(*v6.ip(), v6.port(), 0, v6.scope_id()).into()
+        }
+        _ => SocketAddr::new(address.ip().to_canonical(), address.port()),
+    }
 }
 
 fn is_transient(error: &io::Error) -> bool {

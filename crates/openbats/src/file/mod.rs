@@ -58,6 +58,21 @@ pub enum FileError {
     /// A file of this name exists already.
     #[error("{0} exists")]
     Exists(PathBuf),
+    /// A directory of this name exists, and the receiver does not write to directories that it has
+    /// not created.
+    #[error(
+        "the directory {0} exists already: choose another name, or let the receiver merge into \
+         existing directories"
+    )]
+    DirectoryExists(PathBuf),
+    /// The receiver's storage budget does not allow the file.
+    #[error("the receiver accepts {left} more bytes, and this file or directory needs {size}")]
+    OverBudget {
+        /// Bytes of the file or directory.
+        size: u64,
+        /// Bytes that the budget allows.
+        left: u64,
+    },
     /// Two files of a transfer would get the same name.
     #[error("{first} and {second} have the same name and would replace each other")]
     SameName {
@@ -80,7 +95,7 @@ pub enum FileError {
         /// The limit of the receiver.
         limit: u64,
     },
-    /// The disk has too little free space.
+    /// The disk has too little free space, in addition to the reserve of the receiver.
     #[error("{free} bytes free in {directory}, {size} needed")]
     NoSpace {
         /// The directory of the file.

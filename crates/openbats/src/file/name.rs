@@ -5,9 +5,12 @@ use std::path::Path;
 use super::FileError;
 
 /// Longest name in bytes that file systems allow.
-const MAX_NAME: usize = 255;
-/// Longest name that leaves space for the prefix and suffixes of temporary files.
-pub(super) const MAX_WITH_SUFFIX: usize = MAX_NAME - 24;
+pub(super) const MAX_NAME: usize = 255;
+/// Longest name whose temporary file contains it whole, with prefix and suffixes. The temporary
+/// files of longer names contain their beginning and a hash.
+const MAX_WITH_SUFFIX: usize = MAX_NAME - 24;
+/// Bytes of the beginning of such a name.
+const SHORTENED: usize = MAX_WITH_SUFFIX - 17;
 
 /// The last component of a path, as the name for the peer.
 pub(super) fn from_path(path: &Path) -> Option<String> {
@@ -20,6 +23,17 @@ pub(super) const TEMPORARY_SUFFIX: &str = ".part";
 /// Whether a name has the form of a temporary file's.
 pub(super) fn is_temporary(name: &str) -> bool {
     name.starts_with('.') && name.ends_with(TEMPORARY_SUFFIX)
+}
+
+/// The name of a temporary file for `name`; with `random` one that no other transfer uses.
+pub(super) fn temporary(name: &str, random: Option<u64>) -> String {
+    let random = random.map(|random| format!(".{random:016x}")).unwrap_or_default();
+    let shortened = (name.len() > MAX_WITH_SUFFIX).then(|| {
+        let end = (0..=SHORTENED).rev().find(|&end| name.is_char_boundary(end)).unwrap_or(0);
+        let hash = blake3::hash(name.as_bytes()).to_hex();
+        format!("{}.{}", &name[..end], &hash[..16])
+    });
+    format!(".{}{random}{TEMPORARY_SUFFIX}", shortened.as_deref().unwrap_or(name))
 }
 
 /// Refuses names that are invalid, leave the directory, are hidden or are misleading.
@@ -47,8 +61,8 @@ pub(super) fn check_nested(name: &str) -> Result<(), FileError> {
         "it contains control characters"
     } else if is_temporary(name) {
         "it is the name of a temporary file"
-    } else if name.len() > MAX_WITH_SUFFIX {
-        "it is too long"
+    } else if name.len() > MAX_NAME {
+        "it is longer than 255 bytes"
     } else {
         return Ok(());
     };
@@ -60,9 +74,29 @@ mod tests {
     use super::*;
 
     #[test]
+    fn temporary_names_fit_and_differ() {
+        let mut seen = std::collections::BTreeSet::new();
+        for length in 1..=MAX_NAME {
+            for letters in ["x", "é", "語"] {
+                let mut name = letters.repeat(length / letters.len());
+                name.push_str(&"y".repeat(length - name.len()));
+                for random in [None, Some(u64::MAX)] {
+                    let temporary = temporary(&name, random);
+                    assert!(temporary.len() <= MAX_NAME, "{length}: {temporary}");
+                    assert!(is_temporary(&temporary), "{temporary}");
+                    seen.insert((name.clone(), random, temporary));
+                }
+            }
+        }
+        let names: std::collections::BTreeSet<_> = seen.iter().map(|(.., name)| name).collect();
+        assert_eq!(names.len(), seen.len());
+        assert_eq!(temporary("a.b", None), ".a.b.part");
+        assert_eq!(temporary("a.b", Some(10)), ".a.b.000000000000000a.part");
+    }
+
+    #[test]
     fn only_plain_names_are_accepted() {
-        for good in ["a", "a.b", "with space", "Füße.tar.gz", "a..b", &"x".repeat(MAX_WITH_SUFFIX)]
-        {
+        for good in ["a", "a.b", "with space", "Füße.tar.gz", "a..b", &"x".repeat(MAX_NAME)] {
             assert!(check(good).is_ok(), "{good}");
         }
         for bad in [
@@ -77,7 +111,7 @@ mod tests {
             "a\nb",
             "\u{1b}[2J",
             ".bashrc",
-            &"x".repeat(MAX_WITH_SUFFIX + 1),
+            &"x".repeat(MAX_NAME + 1),
         ] {
             assert!(check(bad).is_err(), "{bad:?}");
         }

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use super::FileError;
+use super::{FileError, name};
 
 /// A temporary file that is removed when dropped, unless it was [committed](Self::commit).
 #[derive(Debug)]
@@ -36,7 +36,7 @@ impl TemporaryFile {
         getrandom::fill(&mut random)
             .map_err(|error| local("create a file in", directory, io::Error::other(error)))?;
         let random = u64::from_ne_bytes(random);
-        let temporary = directory.join(format!(".{name}.{random:016x}.part"));
+        let temporary = directory.join(name::temporary(name, Some(random)));
         let file = File::options()
             .write(true)
             .create_new(true)

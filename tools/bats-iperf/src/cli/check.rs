@@ -28,7 +28,7 @@ pub(crate) enum Role {
 }
 
 /// Options that a server rejects.
-const CLIENT_ONLY: [&str; 16] = [
+const CLIENT_ONLY: [&str; 19] = [
     "bytes",
     "blockcount",
     "omit",
@@ -45,14 +45,21 @@ const CLIENT_ONLY: [&str; 16] = [
     "connect_timeout",
     "fingerprint",
     "authorities",
+    "known_hosts",
+    "require_known_host",
+    "no_known_hosts",
 ];
 /// Options that a server ignores, as the original does: existing scripts may pass them.
 const IGNORED_BY_SERVER: [&str; 7] =
     ["mode", "udp", "time", "parallel", "reverse", "files", "compress"];
 /// Options that a client rejects.
-const SERVER_ONLY: [&str; 11] = [
+const SERVER_ONLY: [&str; 15] = [
     "only_mode",
     "directory",
+    "merge",
+    "quota",
+    "client_quota",
+    "reserve",
     "existing",
     "overwrite",
     "one_off",
@@ -93,6 +100,7 @@ pub(crate) fn parse<I: IntoIterator<Item = T>, T: Into<OsString> + Clone>(
     options.has_interval = given("interval");
     // 0 means no limit, as in iperf3.
     options.server_bitrate_limit = options.server_bitrate_limit.filter(|limit| *limit > 0);
+    options.json |= options.iperf3_json;
     if options.udp {
         options.mode = TransportMode::Udp;
     }
@@ -375,8 +383,8 @@ impl Options {
 
     /// Makes paths absolute: a daemon changes its working directory.
     fn make_absolute(&mut self) -> std::io::Result<()> {
-        self.directory = std::path::absolute(&self.directory)?;
         for path in [
+            &mut self.directory,
             &mut self.logfile,
             &mut self.protocol_log,
             &mut self.pidfile,
@@ -482,6 +490,10 @@ mod tests {
             "-s -S 0xb8 --server-max-duration 60 -A 1023 --format K",
             "-s --only-mode udp",
             "-c h --timestamps=%H:%M:%S",
+            "-s --directory /tmp --merge --quota 1G --client-quota 10M --reserve 0",
+            "-s --directory /tmp --overwrite --reserve 10%",
+            "-c h --known-hosts f --require-known-host",
+            "-c h --no-known-hosts",
             "-s --existing rename --directory /tmp --idle-timeout 60 --server-bitrate-limit 1G",
             "-c h --closed-key k -m 3",
             "-s --closed-key k --only-mode 2",
@@ -583,7 +595,17 @@ mod tests {
             "-s --closed-key k --only-mode 10",
             "-s --closed-key k --only-mode udp",
             "-c host --existing rename",
-            "-s --overwrite --existing rename",
+            "-s --overwrite --existing rename --directory /tmp",
+            "-s --overwrite",
+            "-s --existing rename",
+            "-s --merge",
+            "-s --quota 1G",
+            "-s --directory /tmp --reserve 101%",
+            "-c host --directory /tmp",
+            "-c host --known-hosts f --no-known-hosts",
+            "-c host --known-hosts f --fingerprint 00",
+            "-c host --authorities f --require-known-host",
+            "-s --no-known-hosts",
             "-c host --generate man",
         ] {
             let line = format!("bats_iperf {line}");

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use clap::{ArgAction, Parser, ValueEnum};
 use openbats::Fingerprint;
+use openbats::file::set::Reserve;
 
 pub(crate) use check::{Role, parse};
 pub(crate) use emulation::Emulation;
@@ -19,7 +20,7 @@ pub(crate) use mode::{Congestion, TransportMode};
 use crate::control::Transport;
 use crate::units::{
     Format, parse_bytes, parse_duration, parse_interval, parse_length, parse_long_timeout,
-    parse_omit, parse_rate, parse_timeout,
+    parse_omit, parse_rate, parse_reserve, parse_timeout,
 };
 
 /// Measures throughput, latency, loss and jitter of OpenBATS connections, and transfers files over
@@ -128,6 +129,11 @@ pub(crate) struct Options {
     /// Output in JSON format: one document, with iperf3's keys and additional ones.
     #[arg(short = 'J', long)]
     pub(crate) json: bool,
+
+    /// Like -J, for programs that only know iperf3: names the protocol TCP in reliable modes and UDP
+    /// in the others, in place of the mode.
+    #[arg(long, conflicts_with_all = ["json", "json_stream"])]
+    pub(crate) iperf3_json: bool,
 
     /// Output in line-delimited JSON format: an object for the start, each interval, each file and
     /// the end.
@@ -284,7 +290,8 @@ pub(crate) struct Options {
           help_heading = CLIENT)]
     pub(crate) cport: Option<u16>,
 
-    /// Timeout for connection setup (milliseconds, or with a unit, such as 5s).
+    /// Timeout for connection setup (milliseconds, or with a unit, such as 5s). At 80 to 90 % loss a
+    /// connection takes up to a minute.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_timeout,
           help_heading = CLIENT)]
     pub(crate) connect_timeout: Duration,
@@ -296,6 +303,22 @@ pub(crate) struct Options {
     /// Require a server certificate that was issued by an authority in this PEM file.
     #[arg(long, value_name = "FILE", help_heading = CLIENT)]
     pub(crate) authorities: Option<PathBuf>,
+
+    /// File with the certificate fingerprints of known servers, as ssh keeps one. A new server is
+    /// added, and a server whose certificate has changed is refused. By default
+    /// ~/.local/state/openbats/known_hosts.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["fingerprint", "authorities"],
+          help_heading = CLIENT)]
+    pub(crate) known_hosts: Option<PathBuf>,
+
+    /// Refuse servers that the file of known servers does not contain.
+    #[arg(long, conflicts_with_all = ["fingerprint", "authorities"], help_heading = CLIENT)]
+    pub(crate) require_known_host: bool,
+
+    /// Do not authenticate the server, and do not use the file of known servers.
+    #[arg(long, conflicts_with_all = ["fingerprint", "authorities", "known_hosts",
+          "require_known_host"], help_heading = CLIENT)]
+    pub(crate) no_known_hosts: bool,
 
     /// Send these files and directories. The server verifies each (BLAKE3) before it appears under
     /// its final name. Interrupted transfers resume. If FILE.sha256sum exists next to FILE, it is
@@ -315,16 +338,39 @@ pub(crate) struct Options {
     #[arg(long, value_name = "MODE", value_parser = mode::parse, help_heading = SERVER)]
     pub(crate) only_mode: Option<TransportMode>,
 
-    /// Directory for received files.
-    #[arg(long, value_name = "DIRECTORY", default_value = ".", help_heading = SERVER)]
-    pub(crate) directory: PathBuf,
+    /// Accept files and store them in this directory. Without this option file transfers are
+    /// denied.
+    #[arg(long, value_name = "DIRECTORY", help_heading = SERVER)]
+    pub(crate) directory: Option<PathBuf>,
+
+    /// Also store files in subdirectories that exist before the transfer, for example to resume the
+    /// interrupted transfer of a directory. Any client can then place files into any of them.
+    #[arg(long, requires = "directory", help_heading = SERVER)]
+    pub(crate) merge: bool,
+
+    /// Bytes of files that the server accepts until it ends, from all clients together. Each file
+    /// and directory counts as 4096 bytes more than its size.
+    #[arg(long, value_name = "BYTES", default_value = "100G", value_parser = parse_bytes,
+          requires = "directory", help_heading = SERVER)]
+    pub(crate) quota: u64,
+
+    /// Bytes of files that the server accepts from one client address (IPv6: from one /64).
+    #[arg(long, value_name = "BYTES", default_value = "20G", value_parser = parse_bytes,
+          requires = "directory", help_heading = SERVER)]
+    pub(crate) client_quota: u64,
+
+    /// Space to leave free on the file system of --directory: bytes, or per cent of its size.
+    #[arg(long, value_name = "BYTES", default_value = "5%", value_parser = parse_reserve,
+          requires = "directory", help_heading = SERVER)]
+    pub(crate) reserve: Reserve,
 
     /// What to do with a received file whose name exists with other content.
-    #[arg(long, value_enum, default_value = "refuse", help_heading = SERVER)]
+    #[arg(long, value_enum, default_value = "refuse", requires = "directory",
+          help_heading = SERVER)]
     pub(crate) existing: Existing,
 
     /// Same as --existing overwrite.
-    #[arg(long, conflicts_with = "existing", help_heading = SERVER)]
+    #[arg(long, conflicts_with = "existing", requires = "directory", help_heading = SERVER)]
     pub(crate) overwrite: bool,
 
     /// Handle one test, then exit with its exit code.
@@ -354,7 +400,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "SECONDS", value_parser = parse_duration, help_heading = SERVER)]
     pub(crate) server_max_duration: Option<Duration>,
 
-    /// Certificate chain in PEM. By default the server generates a certificate and prints its
+    /// Certificate chain in PEM. By default the server uses the identity in
+    /// ~/.local/state/openbats/identity.pem, which the first server generates, and prints its
     /// fingerprint.
     #[arg(long, value_name = "FILE", requires = "key", help_heading = SERVER)]
     pub(crate) certificate: Option<PathBuf>,

@@ -40,6 +40,11 @@ impl TransportMode {
         matches!(self, Self::Transparent | Self::Udp)
     }
 
+    /// Whether the library measures the path of the mode, so that messages can follow it.
+    pub(crate) fn fits_messages(self) -> bool {
+        matches!(self, Self::Btp | Self::Brtp | Self::Brctp)
+    }
+
     pub(crate) fn to_library(self) -> Mode {
         match self {
             Self::Btp => Mode::Btp,

@@ -5,19 +5,20 @@ mod session;
 mod throughput;
 mod transfer;
 
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use openbats::{Endpoint, PresharedKey, Trust, Wait};
+use openbats::{Endpoint, PresharedKey, Wait};
 
 use crate::cli::Options;
 use crate::console::{Console, Output};
 use crate::pidfile::PidFile;
 use crate::report::text;
-use crate::stream::Local;
+use crate::state_files::ServerTrust;
+use crate::stream::{Local, with_port};
 use crate::{files, signals};
 
 pub(crate) use session::receive_summary;
@@ -35,7 +36,7 @@ struct Client<'a> {
     host: &'a str,
     local: Local,
     remote: SocketAddr,
-    trust: Trust,
+    trust: ServerTrust,
     psk: Option<PresharedKey>,
 }
 
@@ -47,19 +48,23 @@ pub(crate) fn run(options: &Options, console: &Arc<Console>, host: &str) -> Resu
     // Brackets as in a URL: [::1].
     let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     let set = files::collect(options)?;
-    let (local_ip, note) = options.local_ip()?;
+    let (local_address, note) = options.local_address()?;
     if let Some(note) = note {
         console.note(&note);
     }
-    let remote = resolve(options, host, local_ip)?;
+    let remote = resolve(options, host, local_address)?;
     if let Some(path) = &options.report {
         // Fail now rather than after the test.
         std::fs::write(path, "").with_context(|| format!("cannot write {}", path.display()))?;
     }
     let mut builder = Endpoint::builder().dscp(options.code_point());
-    if local_ip.is_some() || options.cport.is_some() {
-        let any: IpAddr = if remote.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
-        builder = builder.bind((local_ip.unwrap_or(any), options.cport.unwrap_or(0)).into());
+    let local = Local {
+        address: local_address,
+        device: options.bind_dev.clone(),
+        dscp: options.code_point(),
+    };
+    if local_address.is_some() || options.cport.is_some() {
+        builder = builder.bind(with_port(local.to_bind(remote), options.cport.unwrap_or(0)));
     }
     if let Some(device) = &options.bind_dev {
         builder = builder.bind_device(device);
@@ -67,16 +72,11 @@ pub(crate) fn run(options: &Options, console: &Arc<Console>, host: &str) -> Resu
     let endpoint = builder.start()?;
     signals::watch(vec![endpoint.clone()], console.clone())?;
     let _pidfile = options.pidfile.as_deref().map(PidFile::write).transpose()?;
-    let (device, dscp) = (options.bind_dev.clone(), options.code_point());
-    let local = Local { ip: local_ip, device, dscp };
-    let (trust, psk) = (trust(options)?, options.read_preshared_key()?);
+    let (trust, psk) = (ServerTrust::new(options, host, console)?, options.read_preshared_key()?);
     let client = Client { options, console, endpoint, host, local, remote, trust, psk };
     let output = Output::new(console.clone());
     text::banner().iter().for_each(|line| output.line(line));
     output.line(&format!("Connecting to host {host}, port {}", options.port - 1));
-    if options.fingerprint.is_none() && options.authorities.is_none() {
-        output.note("note: the server is not authenticated (use --fingerprint or --authorities)");
-    }
     let result = match set {
         Some(set) => client.transfer(&output, set),
         None => client.throughput(&output),
@@ -90,25 +90,24 @@ pub(crate) fn run(options: &Options, console: &Arc<Console>, host: &str) -> Resu
     }
 }
 
-fn trust(options: &Options) -> Result<Trust> {
-    Ok(match (&options.fingerprint, &options.authorities) {
-        (Some(fingerprint), _) => Trust::fingerprint(*fingerprint),
-        (None, Some(path)) => Trust::authorities(path)?,
-        (None, None) => Trust::dangerous_any(),
-    })
-}
-
 /// Resolves the host to an address of the same family as the local address, if given.
-fn resolve(options: &Options, host: &str, local: Option<IpAddr>) -> Result<SocketAddr> {
+fn resolve(options: &Options, host: &str, local: Option<SocketAddr>) -> Result<SocketAddr> {
     let port = options.port;
     let addresses = (host, port)
         .to_socket_addrs()
         .with_context(|| format!("cannot resolve the host '{host}'"))?;
     let addresses: Vec<SocketAddr> = addresses
-        .filter(|address| local.is_none_or(|ip| ip.is_ipv4() == address.is_ipv4()))
+        .filter(|address| local.is_none_or(|local| local.is_ipv4() == address.is_ipv4()))
         .filter(|address| options.fits(address.ip()))
         .collect();
     // Prefer IPv4, which is all that the original supports.
     let address = addresses.iter().find(|address| address.is_ipv4()).or(addresses.first());
+    let needs_zone = |address: &SocketAddr| match address {
+        SocketAddr::V6(v6) => v6.ip().is_unicast_link_local() && v6.scope_id() == 0,
+        SocketAddr::V4(_) => false,
+    };
+    if address.is_some_and(needs_zone) {
+        bail!("{host} is link-local: add the interface to reach it by, such as {host}%eth0");
+    }
     address.copied().with_context(|| format!("'{host}' has no address of the requested IP family"))
 }

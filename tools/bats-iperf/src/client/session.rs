@@ -1,6 +1,7 @@
 //! Starts a test: from the request until the streams are connected.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -9,18 +10,23 @@ use bats_netem::LinkStats;
 use openbats::{ClientOptions, Connection, Endpoint, TransportConfig, Wait};
 
 use super::{CLOSE_TIMEOUT, Client};
-use crate::clock::stamp_ns;
+use crate::clock::{Clock, stamp_ns};
 use crate::control::{
     self, ClockOffset, Hello, Message, REPLY_TIMEOUT, Request, Summary, Transport, Work,
 };
 use crate::emulator::LinkProxy;
 use crate::latency::clock_offset;
+use crate::port_probe::PortProbe;
 use crate::sender_settings::SenderSettings;
-use crate::stream::{DataStream, Local, tcp, udp};
+use crate::stream::{DataStream, Local, tcp, udp, with_port};
 
 /// Send budget of a file stream in bytes: enough for 1 Gbit/s over 250 ms, and small enough that
 /// progress shows data that has arrived.
 const FILES_BUDGET: usize = 32 << 20;
+/// How much later than `--connect-timeout` the library gives up.
+const HANDSHAKE_MARGIN: Duration = Duration::from_secs(1);
+/// How often to check whether the port is closed while a connection is set up.
+const PROBE_INTERVAL: Duration = Duration::from_millis(50);
 /// Number of exchanges to compare the clocks.
 const PINGS: usize = 16;
 /// Streams that are opened at once. One at a time would take long with a distant server; all at
@@ -73,8 +79,25 @@ impl Drop for EmulatedPath {
 impl Client<'_> {
     /// Connects to the signalling port.
     pub(super) fn connect_control(&self) -> Result<Connection> {
-        let remote = SocketAddr::new(self.remote.ip(), self.options.port - 1);
-        self.connect(&self.endpoint, remote, control::transport_config())
+        let remote = self.signalling_address();
+        let control = self.connect(&self.endpoint, remote, control::transport_config())?;
+        self.trust.report(&control, self.console);
+        Ok(control)
+    }
+
+    fn signalling_address(&self) -> SocketAddr {
+        with_port(self.remote, self.options.port - 1)
+    }
+
+    /// Detects a server that has gone.
+    pub(super) fn port_probe(&self) -> Option<Arc<PortProbe>> {
+        PortProbe::new(&self.local, self.signalling_address()).ok().map(Arc::new)
+    }
+
+    /// How long the server may take to reply. Replies are late on the same paths on which
+    /// connections take long.
+    fn reply_timeout(&self) -> Duration {
+        self.options.connect_timeout.max(REPLY_TIMEOUT)
     }
 
     fn connect(
@@ -85,9 +108,11 @@ impl Client<'_> {
     ) -> Result<Connection> {
         let psk = self.psk.clone();
         let has_psk = psk.is_some();
-        let transport = TransportConfig { psk, ..transport };
-        let options = ClientOptions::new(self.trust.clone()).transport(transport);
         let limit = self.options.connect_timeout;
+        // Later than the wait below, whose error says more.
+        let handshake_timeout = limit.saturating_add(HANDSHAKE_MARGIN);
+        let transport = TransportConfig { psk, handshake_timeout, ..transport };
+        let options = ClientOptions::new(self.trust.trust.clone()).transport(transport);
         let no_answer = || {
             let with_key = if has_psk { ", with the same --closed-key" } else { "" };
             format!(
@@ -95,11 +120,24 @@ impl Client<'_> {
                 limit.as_secs_f64()
             )
         };
-        endpoint
-            .connect(remote, self.host, options)
-            .wait_for(limit)
-            .with_context(no_answer)?
-            .with_context(|| format!("cannot connect to {remote}"))
+        // An emulated link has an open port, whatever the server's is.
+        let is_direct = remote.ip() == self.remote.ip();
+        let probe = is_direct.then(|| PortProbe::new(&self.local, remote).ok()).flatten();
+        let mut connecting =
+            std::pin::pin!(endpoint.connect(remote, server_name(self.host), options));
+        let clock = Clock::start();
+        loop {
+            let left = limit.saturating_sub(clock.elapsed());
+            if let Ok(connected) = connecting.as_mut().wait_for(left.min(PROBE_INTERVAL)) {
+                return connected.with_context(|| format!("cannot connect to {remote}"));
+            }
+            if left.is_zero() {
+                bail!(no_answer());
+            }
+            if probe.as_ref().is_some_and(PortProbe::is_closed) {
+                bail!("no answer from {remote}: its port is closed. Is a server running there?");
+            }
+        }
     }
 
     /// Requests a test and opens its streams.
@@ -109,7 +147,7 @@ impl Client<'_> {
         request: &Request,
     ) -> Result<StartedTest> {
         control::send(control, &Message::Request(request.clone()))?;
-        let (test, ports) = match control::receive(control, REPLY_TIMEOUT)? {
+        let (test, ports) = match control::receive(control, self.reply_timeout())? {
             Message::Accept { test, ports } => (test, ports),
             Message::Deny { reason } => {
                 bail!("the server denied the test: {}", control::printable(&reason))
@@ -127,7 +165,7 @@ impl Client<'_> {
             }
             Transport::Tcp => {
                 let port = *ports.first().context("the server sent no TCP port")?;
-                let remote = SocketAddr::new(self.remote.ip(), port);
+                let remote = with_port(self.remote, port);
                 let open = |stream| {
                     let limit = self.options.connect_timeout;
                     tcp::connect(&self.local, remote, Hello { test, stream }, limit)
@@ -143,7 +181,7 @@ impl Client<'_> {
         let clock =
             if needs_clock { self.compare_clocks(control)? } else { ClockOffset::default() };
         control::send(control, &Message::Ready { clock, hellos })?;
-        match control::receive(control, REPLY_TIMEOUT)? {
+        match control::receive(control, self.reply_timeout())? {
             Message::Start => {
                 tracing::info!(server = %self.remote, test, streams, "test started");
                 Ok(StartedTest { test, data_streams, clock, path })
@@ -178,7 +216,7 @@ impl Client<'_> {
             }
             Ok(())
         };
-        match control::receive_meanwhile(control, REPLY_TIMEOUT, HELLO_INTERVAL, again)? {
+        match control::receive_meanwhile(control, self.reply_timeout(), HELLO_INTERVAL, again)? {
             Message::Joined => Ok(hellos),
             Message::Deny { reason } => {
                 bail!("the server denied the test: {}", control::printable(&reason))
@@ -240,8 +278,7 @@ impl Client<'_> {
         let mut proxies = Vec::new();
         let mut data_streams = Vec::new();
         for (stream, &port) in (0..streams).zip(ports) {
-            let (mut local, mut remote) =
-                (self.local.clone(), SocketAddr::new(self.remote.ip(), port));
+            let (mut local, mut remote) = (self.local.clone(), with_port(self.remote, port));
             if let Some(emulation) = &self.options.emulate {
                 let proxy = LinkProxy::start(emulation, &self.local, remote)?;
                 // The emulator listens on loopback; its other socket has the local address of `-I`.
@@ -260,13 +297,18 @@ impl Client<'_> {
         for _ in 0..PINGS {
             let sent_ns = stamp_ns();
             control::send(control, &Message::Ping)?;
-            let Message::Pong { at_ns } = control::receive(control, REPLY_TIMEOUT)? else {
+            let Message::Pong { at_ns } = control::receive(control, self.reply_timeout())? else {
                 bail!("the server sent an unexpected message");
             };
             exchanges.push((sent_ns, at_ns, stamp_ns()));
         }
         Ok(clock_offset(&exchanges))
     }
+}
+
+/// The name that the certificate must be valid for: the host without the zone of its address.
+fn server_name(host: &str) -> &str {
+    host.split_once('%').map_or(host, |(address, _)| address)
 }
 
 /// Receives the peer's summary.

@@ -14,7 +14,6 @@ use crate::console::Output;
 use crate::control::{
     self, Direction, Message, Request, SUMMARY_TIMEOUT, Summary, Throughput, Transport, Work,
 };
-use crate::error_text;
 use crate::report::json::{self, TestInfo};
 use crate::report::{html, text};
 use crate::sender::{self, SenderParams};
@@ -22,6 +21,7 @@ use crate::sender_settings::SenderSettings;
 use crate::signals;
 use crate::stream::udp;
 use crate::test::{self, Outcome, TestConfig};
+use crate::{error_text, loss_note};
 
 /// Default rate of streams in bits per second when latency is measured.
 const LATENCY_RATE: u64 = 1_000_000;
@@ -33,6 +33,8 @@ pub(super) struct Run {
     pub(super) remote: Option<Summary>,
     /// Why the server's summary is missing, if it is.
     pub(super) summary_error: Option<String>,
+    /// Explanations of losses.
+    pub(super) notes: Vec<String>,
     /// The server's report, if requested and received.
     pub(super) output: Option<String>,
 }
@@ -53,6 +55,9 @@ impl Client<'_> {
         let transport = self.options.mode.transport();
         let run = self.run(output, &control, transport, self.bandwidth(transport, None))?;
         let mut document = json::document(&run.test_info, &run.outcome, run.remote.as_ref());
+        if !run.notes.is_empty() {
+            document["end"]["notes"] = json!(run.notes);
+        }
         let mut baselines = Vec::new();
         for &transport in &self.options.baseline {
             let quiet = Output::new(self.console.clone()).without_events();
@@ -67,7 +72,7 @@ impl Client<'_> {
                     true => "interrupted".to_owned(),
                     false => error_text::join_causes(&error),
                 };
-                output.note(&format!("bats_iperf: error - {error}"));
+                output.failure(&error);
                 error
             });
             let has_failed = outcome.is_err();
@@ -136,6 +141,11 @@ impl Client<'_> {
                 length.unwrap_or_else(usual).min(most)
             }
         };
+        // The kernel's transports and the rates of -b and --latency fix the length.
+        let is_fitted = options.length.is_none()
+            && bandwidth == 0
+            && transport == Transport::Bats
+            && options.mode.fits_messages();
         let work = Throughput {
             direction,
             seconds: options.time.as_secs_f64(),
@@ -145,6 +155,7 @@ impl Client<'_> {
             interval: options.interval.as_secs_f64(),
             bandwidth,
             length,
+            is_fitted,
             latency: options.latency,
             deadline_ms: options.deadline.filter(|_| transport == Transport::Bats),
         };
@@ -155,6 +166,7 @@ impl Client<'_> {
             transport,
             work: Work::Throughput(work.clone()),
             title: options.title.clone(),
+            connect_timeout: options.connect_timeout.as_secs_f64().min(3_600.0),
             wants_output: options.get_server_output && is_main,
             wants_json: options.is_json(),
         };
@@ -181,6 +193,7 @@ impl Client<'_> {
             accepted: None,
             test: started.test,
             request,
+            has_iperf3_protocol: self.options.iperf3_json,
             emulate: self.options.emulate.as_ref().map(|emulation| emulation.text.clone()),
         };
         output.event("start", || json::start(&test_info));
@@ -196,6 +209,7 @@ impl Client<'_> {
             hellos: 0,
             sending: SenderSettings::of(self.options, &test_info.request),
             limit: None,
+            port_probe: self.port_probe(),
         };
         let outcome = test::run(output, control, &started.data_streams, &config);
         let summary = Message::Summary(Box::new(outcome.summary.clone()));
@@ -224,6 +238,8 @@ impl Client<'_> {
         for line in text::summary(&outcome, remote.as_ref(), output.is_verbose()) {
             output.line(&line);
         }
+        let notes = loss_note::notes(&outcome, remote.as_ref(), &work);
+        notes.iter().for_each(|note| output.note(note));
         drop(started.data_streams);
         for stats in started.path.close() {
             for (name, stats) in ["forward", "reverse"].into_iter().zip(stats) {
@@ -238,9 +254,9 @@ impl Client<'_> {
                 ));
             }
         }
-        let run = Run { test_info, outcome, remote, summary_error, output: far_output };
+        let run = Run { test_info, outcome, remote, summary_error, notes, output: far_output };
         if let Some(error) = run.error() {
-            output.note(&format!("bats_iperf: error - {error}"));
+            output.failure(&error);
         }
         Ok(run)
     }
@@ -254,6 +270,7 @@ pub(crate) fn params(work: &Throughput, timeout: Duration) -> SenderParams {
         omit: Duration::from_secs_f64(work.omit),
         bandwidth: work.bandwidth,
         length: work.length,
+        is_fitted: work.is_fitted,
         latency: work.latency,
         timeout,
         deadline: work.deadline_ms.map(Duration::from_millis),
@@ -288,9 +305,11 @@ mod tests {
                     transport: Transport::Tcp,
                     work: Work::Files { count: 0, bytes: 0 },
                     title: None,
+                    connect_timeout: 10.0,
                     wants_output: false,
                     wants_json: false,
                 },
+                has_iperf3_protocol: false,
                 emulate: None,
             },
             outcome: Outcome {
@@ -302,6 +321,7 @@ mod tests {
             },
             remote: far.map(summary),
             summary_error: far.is_none().then(|| "no summary".to_owned()),
+            notes: Vec::new(),
             output: None,
         }
     }

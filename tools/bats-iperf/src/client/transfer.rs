@@ -22,6 +22,7 @@ impl Client<'_> {
             transport: Transport::Bats,
             work: Work::Files { count: set.count(), bytes: set.bytes() },
             title: self.options.title.clone(),
+            connect_timeout: self.options.connect_timeout.as_secs_f64().min(3_600.0),
             wants_output: self.options.get_server_output,
             wants_json: self.options.is_json(),
         };
@@ -36,11 +37,18 @@ impl Client<'_> {
             accepted: None,
             test: started.test,
             request,
+            has_iperf3_protocol: false,
             emulate: self.options.emulate.as_ref().map(|emulation| emulation.text.clone()),
         };
         output.event("start", || json::start(&test_info));
         let clock = Clock::start();
-        let sent = files::send(output, &started.data_streams, &set, self.options);
+        let sent = files::send(
+            output,
+            &started.data_streams,
+            &set,
+            self.options,
+            self.port_probe().as_deref(),
+        );
         let seconds = clock.elapsed().as_secs_f64();
         let server_output = match test_info.request.wants_output {
             true => control::receive_output(&control)

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use super::{Side, distinct_sides, indices, text};
 use crate::control::{Direction, Request, Summary, Throughput, Totals, Transport, Work};
 use crate::cpu::Utilization;
+use crate::iperf3_keys;
 use crate::meter::Reading;
 use crate::test::{Interval, Outcome};
 
@@ -19,6 +20,8 @@ pub(crate) struct TestInfo {
     pub(crate) accepted: Option<std::net::SocketAddr>,
     pub(crate) test: u64,
     pub(crate) request: Request,
+    /// The report names the protocol that iperf3 would name.
+    pub(crate) has_iperf3_protocol: bool,
     /// The emulated link, if there is one.
     pub(crate) emulate: Option<String>,
 }
@@ -57,7 +60,13 @@ pub(crate) fn start(test_info: &TestInfo) -> Value {
         "cookie": format!("{:016x}", test_info.test),
     });
     match &test_info.request.work {
-        Work::Throughput(work) => value["test_start"] = test_start(&test_info.request, work),
+        Work::Throughput(work) => {
+            value["test_start"] = test_start(&test_info.request, work);
+            if test_info.has_iperf3_protocol {
+                let protocol = iperf3_keys::protocol(&test_info.request);
+                value["test_start"]["protocol"] = protocol.into();
+            }
+        }
         Work::Files { count, bytes } => {
             value["files_start"] = json!({
                 "protocol": protocol(&test_info.request),
@@ -131,6 +140,9 @@ pub(crate) fn interval(interval: &Interval, sides: &[Side]) -> Value {
         .map(|(index, ((&reading, stats), &side))| {
             let mut value = figures(reading, side);
             value["socket"] = json!(index + 1);
+            if side == Side::Sender {
+                iperf3_keys::add_to_interval(&mut value, stats);
+            }
             value["openbats"] = json!(stats.as_ref().map(|(_, after)| after));
             value
         })
@@ -142,6 +154,11 @@ pub(crate) fn interval(interval: &Interval, sides: &[Side]) -> Value {
             .filter_map(|place| interval.streams.get(place).copied())
             .collect();
         value[key] = figures(Reading::sum(&readings), side);
+        if side == Side::Sender {
+            let places = indices(sides, side).into_iter();
+            let stats = places.filter_map(|place| interval.transport_stats.get(place));
+            iperf3_keys::add_to_interval_sum(&mut value[key], stats);
+        }
     }
     value
 }
@@ -247,6 +264,7 @@ pub(crate) fn document(test_info: &TestInfo, outcome: &Outcome, remote: Option<&
         "intervals": intervals.collect::<Vec<_>>(),
         "end": end(outcome, remote),
     });
+    iperf3_keys::add_to_end(&mut value["end"], outcome, remote, &test_info.request);
     if outcome.left_out > 0 {
         value["intervals_left_out"] = outcome.left_out.into();
     }

@@ -29,6 +29,9 @@ pub(super) fn check(request: &Request, options: &Options) -> Result<(), String> 
             "this server uses a pre-shared key: it accepts modes 0 to 3 and no baselines".into()
         );
     }
+    if !(0.0..=3_600.0).contains(&request.connect_timeout) {
+        return Err("the connect timeout is out of range".into());
+    }
     if !(1..=MAX_STREAMS).contains(&request.streams) {
         return Err(format!("the number of streams must be 1 to {MAX_STREAMS}"));
     }
@@ -38,6 +41,9 @@ pub(super) fn check(request: &Request, options: &Options) -> Result<(), String> 
     let work = match &request.work {
         Work::Throughput(work) => work,
         Work::Files { count, .. } => {
+            if options.directory.is_none() {
+                return Err("this server does not accept files: start it with --directory".into());
+            }
             if request.transport != Transport::Bats {
                 return Err("files can be sent over OpenBATS only".into());
             }
@@ -111,6 +117,7 @@ mod tests {
             interval: 1.0,
             bandwidth: 0,
             length: 1_000,
+            is_fitted: false,
             latency: false,
             deadline_ms: None,
         };
@@ -121,6 +128,7 @@ mod tests {
             transport: Transport::Bats,
             work: Work::Files { count: 1, bytes: 1 },
             title: None,
+            connect_timeout: 10.0,
             wants_output: false,
             wants_json: false,
         };
@@ -158,6 +166,8 @@ mod tests {
             request(|_, work| work.bandwidth = u64::MAX),
             request(|_, work| work.deadline_ms = Some(0)),
             request(|_, work| work.deadline_ms = Some(u64::MAX)),
+            request(|request, _| request.connect_timeout = f64::NAN),
+            request(|request, _| request.connect_timeout = -1.0),
             request(|request, _| request.streams = 0),
             request(|request, _| request.streams = 129),
             request(|request, _| request.version = 1),
@@ -166,21 +176,25 @@ mod tests {
         ] {
             assert!(check(&wrong, &options).is_err(), "{wrong:?}");
         }
+        let without_directory = &options;
+        let options = &self::options("--directory /");
         let files = |count, transport| Request {
             work: Work::Files { count, bytes: u64::MAX },
             transport,
             ..request(|_, _| {})
         };
-        assert_eq!(check(&files(1, Transport::Bats), &options), Ok(()));
-        assert_eq!(check(&files(MAX_FILES, Transport::Bats), &options), Ok(()));
-        assert!(check(&files(MAX_FILES + 1, Transport::Bats), &options).is_err());
-        assert!(check(&files(0, Transport::Bats), &options).is_err());
-        assert!(check(&files(u64::MAX, Transport::Bats), &options).is_err());
-        assert!(check(&files(1, Transport::Tcp), &options).is_err());
+        let denied = check(&files(1, Transport::Bats), without_directory).unwrap_err();
+        assert!(denied.contains("--directory"), "{denied}");
+        assert_eq!(check(&files(1, Transport::Bats), options), Ok(()));
+        assert_eq!(check(&files(MAX_FILES, Transport::Bats), options), Ok(()));
+        assert!(check(&files(MAX_FILES + 1, Transport::Bats), options).is_err());
+        assert!(check(&files(0, Transport::Bats), options).is_err());
+        assert!(check(&files(u64::MAX, Transport::Bats), options).is_err());
+        assert!(check(&files(1, Transport::Tcp), options).is_err());
         let lossy = Request { mode: TransportMode::Btp, ..files(1, Transport::Bats) };
-        assert!(check(&lossy, &options).is_err());
+        assert!(check(&lossy, options).is_err());
         for mode in [TransportMode::Brctp, TransportMode::Tcp, TransportMode::Quic] {
-            assert_eq!(check(&Request { mode, ..files(1, Transport::Bats) }, &options), Ok(()));
+            assert_eq!(check(&Request { mode, ..files(1, Transport::Bats) }, options), Ok(()));
         }
     }
 

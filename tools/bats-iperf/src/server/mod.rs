@@ -2,10 +2,11 @@
 
 mod check;
 pub(crate) mod daemon;
+mod intake;
 mod registry;
 mod session;
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv6Addr, SocketAddr};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,7 +23,9 @@ use crate::console::{Console, Output};
 use crate::error_text;
 use crate::pidfile::PidFile;
 use crate::report::text;
-use crate::{control, signals};
+use crate::stream::with_port;
+use crate::{control, signals, state_files};
+use intake::Intake;
 use registry::Registry;
 
 /// Maximum number of concurrent sessions; more are closed.
@@ -46,14 +49,11 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// # Errors
 /// A port is in use, or the certificate is invalid.
 pub(crate) fn run(options: &Options, console: &Arc<Console>) -> Result<ExitCode> {
-    let identity = match (&options.certificate, &options.key) {
-        (Some(certificate), Some(key)) => Identity::from_pem_files(certificate, key)?,
-        _ => Identity::generate(&["localhost"])?,
-    };
-    if !options.directory.is_dir() {
-        bail!("--directory {}: no such directory", options.directory.display());
+    let identity = state_files::identity(options, console)?;
+    if let Some(directory) = options.directory.as_ref().filter(|directory| !directory.is_dir()) {
+        bail!("--directory {}: no such directory", directory.display());
     }
-    let (ip, _) = options.local_ip()?;
+    let (ip, _) = options.local_address()?;
     let (port, reliable) = (options.port - 1, [TransportMode::Brtp]);
     let max_connections = MAX_SESSIONS + SPARE;
     let psk = options.read_preshared_key()?;
@@ -92,6 +92,7 @@ pub(crate) fn run(options: &Options, console: &Arc<Console>) -> Result<ExitCode>
         local: data.local_addr(),
         sessions: Arc::default(),
         one_off_session: Arc::default(),
+        intake: Arc::new(Intake::new(options)),
     };
     let (registry, accepting) = (server.registry.clone(), data.clone());
     thread::Builder::new()
@@ -108,7 +109,7 @@ pub(crate) fn run(options: &Options, console: &Arc<Console>) -> Result<ExitCode>
 /// Listens on all addresses of both families if `ip` is `None`.
 fn listen(
     options: &Options,
-    ip: Option<IpAddr>,
+    ip: Option<SocketAddr>,
     port: u16,
     identity: &Identity,
     (transport, modes, max_connections): (TransportConfig, &[TransportMode], usize),
@@ -128,7 +129,7 @@ fn listen(
     };
     let v4 = SocketAddr::from(([0, 0, 0, 0], port));
     let started = match ip {
-        Some(ip) => start((ip, port).into()),
+        Some(address) => start(with_port(address, port)),
         None if options.ipv4 => start(v4),
         None => match start((Ipv6Addr::UNSPECIFIED, port).into()) {
             // The host has no IPv6.
@@ -165,6 +166,7 @@ struct Server {
     sessions: Arc<AtomicUsize>,
     /// With `--one-off`: the session whose test has started, 0 before.
     one_off_session: Arc<AtomicUsize>,
+    intake: Arc<Intake>,
 }
 
 impl Server {
@@ -246,7 +248,7 @@ impl Server {
                 error = error_text::join_causes(error),
                 "session failed"
             );
-            self.console.note(&format!("bats_iperf: error - {}", error_text::join_causes(error)));
+            self.console.failure(&error_text::join_causes(error));
             if self.is_one_off_session(number) {
                 self.console.error(&error_text::join_causes(error));
             }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use openbats::{Connection, Endpoint, Wait};
@@ -92,8 +93,8 @@ impl Registry {
 
 impl TestSlot {
     /// Accepts all streams of the test, in order.
-    pub(super) fn accept_all(&self, count: u16) -> Result<Vec<Connection>> {
-        let mut timeout = ConnectTimeout::start();
+    pub(super) fn accept_all(&self, count: u16, each: Duration) -> Result<Vec<Connection>> {
+        let mut timeout = ConnectTimeout::start(each);
         let mut by_number = BTreeMap::new();
         while by_number.len() < usize::from(count) {
             let (stream, connection) =

@@ -1,6 +1,5 @@
 //! One session: the tests of one client.
 
-use std::net::IpAddr;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
@@ -11,14 +10,13 @@ use crate::client::{params, receive_summary};
 use crate::clock::{Clock, stamp_ns};
 use crate::console::Output;
 use crate::control::{
-    self, ClockOffset, Message, REPLY_TIMEOUT, Request, SUMMARY_TIMEOUT, Throughput, Transport,
-    Work, printable,
+    self, ClockOffset, Message, Request, SUMMARY_TIMEOUT, Throughput, Transport, Work, printable,
 };
 use crate::files;
 use crate::report::json::{self, TestInfo};
 use crate::report::text;
 use crate::sender_settings::SenderSettings;
-use crate::stream::{DataStream, Local, tcp, udp};
+use crate::stream::{DataStream, Local, tcp, udp, with_port};
 use crate::test::{self, TestConfig};
 
 /// How long a client may take to send its next request.
@@ -81,31 +79,35 @@ impl Server {
         // The client sent a valid request, and there is a slot for it.
         control.trust_peer();
         // The local address that the client connected to.
-        let ip = match self.local.ip() {
-            ip if ip.is_unspecified() && control.remote_addr().is_ipv4() => IpAddr::from([0; 4]),
-            ip => ip,
+        let address = match with_port(self.local, 0) {
+            any if any.ip().is_unspecified() && control.remote_addr().is_ipv4() => {
+                ([0, 0, 0, 0], 0).into()
+            }
+            address => address,
         };
         let options = &self.options;
         let (device, dscp) = (options.bind_dev.clone(), options.code_point());
-        let local = Local { ip: Some(ip), device, dscp };
+        let local = Local { address: Some(address), device, dscp };
         let (stream_listener, ports) = match request.transport {
             Transport::Bats => (StreamListener::Bats, Vec::new()),
             Transport::Tcp => {
-                let listener = tcp::Listener::bind(ip, &local)?;
+                let listener = tcp::Listener::bind(address, &local)?;
                 let port = listener.port()?;
                 (StreamListener::Tcp(listener), vec![port])
             }
             Transport::Udp => {
-                let listener = udp::Listener::bind(ip, streams, &local)?;
+                let listener = udp::Listener::bind(address, streams, &local)?;
                 let ports = listener.ports()?;
                 (StreamListener::Udp(listener), ports)
             }
         };
         control::send(control, &Message::Accept { test: slot.test, ports })?;
         let data_streams: Vec<DataStream> = match stream_listener {
-            StreamListener::Bats => {
-                slot.accept_all(streams)?.into_iter().map(DataStream::bats).collect()
-            }
+            StreamListener::Bats => slot
+                .accept_all(streams, request.reply_timeout())?
+                .into_iter()
+                .map(DataStream::bats)
+                .collect(),
             StreamListener::Tcp(listener) => {
                 listener.accept_all(slot.test, streams)?.into_iter().map(DataStream::Tcp).collect()
             }
@@ -119,7 +121,7 @@ impl Server {
             bail!("{} connected in another mode than it requested", control.remote_addr());
         }
         control::send(control, &Message::Joined)?;
-        let (clock, hellos) = ready(control)?;
+        let (clock, hellos) = ready(control, request.reply_timeout())?;
         if !self.claim_one_off(session) {
             return self
                 .deny(control, "this server handles one test, which has started already".into());
@@ -135,6 +137,7 @@ impl Server {
             accepted: Some(control.remote_addr()),
             test: slot.test,
             request: request.clone(),
+            has_iperf3_protocol: self.options.iperf3_json,
             emulate: None,
         };
         output.line(&format!("Accepted connection from {}", control.remote_addr()));
@@ -147,8 +150,12 @@ impl Server {
                 Ok((succeeded, data_streams))
             }
             Work::Files { count, .. } => {
+                let Some(budget) = self.intake.of(control.remote_addr().ip()) else {
+                    bail!("too many clients have sent files");
+                };
                 let clock = Clock::start();
-                let received = files::receive(&output, &data_streams, &self.options, &test_info);
+                let received =
+                    files::receive(&output, &data_streams, &self.options, &test_info, budget);
                 let seconds = clock.elapsed().as_secs_f64();
                 let succeeded = received.succeeded(*count);
                 files::print_summary(
@@ -196,6 +203,7 @@ impl Server {
             hellos,
             sending: SenderSettings::of(&self.options, &test_info.request),
             limit: self.options.server_bitrate_limit,
+            port_probe: None,
         };
         let outcome = test::run(output, control, data_streams, &config);
         // The client may still be waiting until the data that it sent has arrived.
@@ -215,7 +223,7 @@ impl Server {
         output.document(&mut document);
         if let Some(error) = outcome.error() {
             output.event("error", || error.into());
-            output.note(&format!("bats_iperf: error - {error}"));
+            output.failure(error);
         }
         sent?;
         if test_info.request.wants_output {
@@ -233,9 +241,9 @@ struct TestContext<'a> {
 }
 
 /// Answers clock requests until the client is ready.
-fn ready(control: &Connection) -> Result<(ClockOffset, u64)> {
+fn ready(control: &Connection, timeout: Duration) -> Result<(ClockOffset, u64)> {
     for _ in 0..=MAX_PINGS {
-        match control::receive(control, REPLY_TIMEOUT)? {
+        match control::receive(control, timeout)? {
             Message::Ping => control::send(control, &Message::Pong { at_ns: stamp_ns() })?,
             Message::Ready { clock, hellos } => return Ok((clock, hellos)),
             _ => break,

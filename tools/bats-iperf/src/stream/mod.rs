@@ -19,8 +19,9 @@ use crate::transport_stats::TransportStats;
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// A close that takes longer is logged.
 const SLOW_CLOSE: Duration = Duration::from_secs(3);
-/// How long nothing may arrive while a sender waits for its data to arrive.
-const DRAIN_STALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long nothing may arrive while a sender waits for its data to arrive. At 90 % loss one of a
+/// hundred probes is answered, so that an answer can take half a minute.
+const DRAIN_STALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a sender waits for its data to arrive in all.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(60);
 /// Minimum backlog limit of a reliable connection in bytes.
@@ -29,14 +30,26 @@ const MIN_BACKLOG: u64 = 256 << 10;
 /// Local binding of sockets, as far as it is not left to the system.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Local {
-    pub(crate) ip: Option<IpAddr>,
+    pub(crate) address: Option<SocketAddr>,
     /// The name of a network interface.
     pub(crate) device: Option<String>,
     /// The DSCP of packets sent.
     pub(crate) dscp: u8,
 }
 
+/// The address with this port. Link-local addresses keep their zone.
+pub(crate) fn with_port(mut address: SocketAddr, port: u16) -> SocketAddr {
+    address.set_port(port);
+    address
+}
+
 impl Local {
+    /// The address to bind a socket to that sends to `remote`, with any port.
+    pub(crate) fn to_bind(&self, remote: SocketAddr) -> SocketAddr {
+        let any: IpAddr = if remote.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
+        self.address.map_or((any, 0).into(), |address| with_port(address, 0))
+    }
+
     /// Binds a socket to the interface, if given, and sets the DSCP.
     pub(crate) fn prepare(&self, socket: &impl AsFd) -> Result<()> {
         self.mark(socket)?;
@@ -86,6 +99,16 @@ pub(crate) enum Received {
     Nothing,
 }
 
+/// What is known about the path of a connection.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PathState {
+    /// Measured delivery rate in bits per second; 0 if it is not known yet.
+    pub(crate) delivery_bps: u64,
+    pub(crate) rtt: Duration,
+    /// Bytes sent that are not in flight any more: how much the rate is based on.
+    pub(crate) sent_bytes: u64,
+}
+
 /// State of the sending direction of a connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SendState {
@@ -93,6 +116,7 @@ pub(crate) struct SendState {
     pub(crate) is_backlogged: bool,
     /// Packets received from the peer so far, if data is waiting for its acknowledgement.
     pub(crate) peer_packets: Option<u64>,
+    pub(crate) path: PathState,
 }
 
 /// A stream of messages. Each direction is used by one thread.
@@ -120,7 +144,7 @@ fn local_towards(local: SocketAddr, remote: SocketAddr) -> SocketAddr {
         socket.connect(remote)?;
         socket.local_addr()
     });
-    found.map_or(local, |found| SocketAddr::new(found.ip(), local.port()))
+    found.map_or(local, |found| with_port(found, local.port()))
 }
 
 impl DataStream {
@@ -176,19 +200,26 @@ impl DataStream {
             return SendState::default();
         }
         let stats = connection.stats();
+        let path = PathState {
+            delivery_bps: stats.delivery_bps,
+            rtt: stats.smoothed_rtt,
+            sent_bytes: stats.bytes_sent.saturating_sub(stats.in_flight_bytes),
+        };
         // What the path delivers in 50 ms, in addition to the data in flight.
         let short_term = stats.delivery_bps / 8 / 20;
         let is_reliable = connection.mode().is_reliable();
         let backlog_limit = if is_reliable {
             (2 * stats.cwnd_bytes).saturating_add(short_term).max(MIN_BACKLOG)
         } else {
-            // The buffer contains no data in flight, and messages that wait longer expire.
-            short_term
+            // The buffer contains no data in flight, and messages that wait longer expire. The
+            // first rates are guesses: do not queue more than has been sent so far.
+            short_term.min(path.sent_bytes)
         };
         let awaits_ack = is_reliable && stats.send_buffer_bytes > 0;
         SendState {
             is_backlogged: stats.send_buffer_bytes > backlog_limit,
             peer_packets: awaits_ack.then_some(stats.packets_received),
+            path,
         }
     }
 
@@ -223,6 +254,14 @@ impl DataStream {
     pub(crate) fn transport_stats(&self) -> Option<TransportStats> {
         match self {
             Self::Bats { connection, .. } => Some(TransportStats::from(&connection.stats())),
+            Self::Tcp(_) | Self::Udp(_) => None,
+        }
+    }
+
+    /// The connection, if the transport is OpenBATS.
+    pub(crate) fn connection(&self) -> Option<&Connection> {
+        match self {
+            Self::Bats { connection, .. } => Some(connection),
             Self::Tcp(_) | Self::Udp(_) => None,
         }
     }
@@ -276,6 +315,7 @@ fn undelivered(stats: &openbats::ConnectionStats) -> u64 {
 fn finish(connection: &Connection) -> Result<()> {
     let clock = Clock::start();
     let (mut min_waiting, mut last_progress) = (u64::MAX, Duration::ZERO);
+    let mut packets_received = 0;
     let mut finishing = std::pin::pin!(connection.finish());
     loop {
         if let Ok(finished) = finishing.as_mut().wait_for(POLL_INTERVAL) {
@@ -288,10 +328,14 @@ fn finish(connection: &Connection) -> Result<()> {
             }
             return finished.context("the connection failed before all data had arrived");
         }
-        let waiting = undelivered(&connection.stats());
+        let stats = connection.stats();
+        let waiting = undelivered(&stats);
         let now = clock.elapsed();
-        if waiting < min_waiting {
-            (min_waiting, last_progress) = (waiting, now);
+        // Under heavy loss the peer can report innovative packets for long before a message is
+        // complete.
+        if waiting < min_waiting || stats.packets_received > packets_received {
+            (min_waiting, packets_received) = (waiting.min(min_waiting), stats.packets_received);
+            last_progress = now;
         }
         if now - last_progress > DRAIN_STALL_TIMEOUT || now > DRAIN_TIMEOUT {
             bail!("{waiting} bytes had not arrived after {:.0} s", now.as_secs_f64());

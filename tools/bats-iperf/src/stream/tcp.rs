@@ -1,7 +1,7 @@
 //! Messages over the kernel's TCP: four bytes of length, then the message.
 
 use std::io::{IoSlice, Read, Write};
-use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -204,10 +204,10 @@ pub(crate) fn connect(
     let socket = Socket::new(Domain::for_address(remote), Type::STREAM, None)
         .context("cannot open a TCP socket")?;
     local.prepare(&socket)?;
-    if let Some(ip) = local.ip {
+    if let Some(address) = local.address {
         socket
-            .bind(&SocketAddr::new(ip, 0).into())
-            .with_context(|| format!("cannot send from {ip} over TCP"))?;
+            .bind(&local.to_bind(remote).into())
+            .with_context(|| format!("cannot send from {} over TCP", address.ip()))?;
     }
     socket
         .connect_timeout(&remote.into(), limit)
@@ -224,8 +224,8 @@ pub(crate) fn connect(
 pub(crate) struct Listener(TcpListener);
 
 impl Listener {
-    pub(crate) fn bind(ip: IpAddr, local: &Local) -> Result<Self> {
-        let listener = TcpListener::bind((ip, 0)).context("cannot listen for TCP")?;
+    pub(crate) fn bind(address: SocketAddr, local: &Local) -> Result<Self> {
+        let listener = TcpListener::bind(address).context("cannot listen for TCP")?;
         local.prepare(&listener)?;
         listener.set_nonblocking(true)?;
         Ok(Self(listener))
@@ -237,7 +237,7 @@ impl Listener {
 
     /// Accepts all streams of the test, in order.
     pub(crate) fn accept_all(&self, test: u64, count: u16) -> Result<Vec<DataStream>> {
-        let mut timeout = ConnectTimeout::start();
+        let mut timeout = ConnectTimeout::start(REPLY_TIMEOUT);
         let mut by_number = std::collections::BTreeMap::new();
         while by_number.len() < usize::from(count) {
             // Connections of other peers do not extend the timeout.
@@ -270,7 +270,7 @@ mod tests {
     use super::*;
 
     fn pair() -> (DataStream, DataStream) {
-        let listener = Listener::bind([127, 0, 0, 1].into(), &Local::default()).unwrap();
+        let listener = Listener::bind(([127, 0, 0, 1], 0).into(), &Local::default()).unwrap();
         let remote = SocketAddr::from(([127, 0, 0, 1], listener.port().unwrap()));
         let hello = Hello { test: 5, stream: 0 };
         std::thread::scope(|scope| {

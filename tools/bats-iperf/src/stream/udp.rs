@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use super::{Local, POLL_INTERVAL, Received, is_retryable};
 use crate::clock::Clock;
-use crate::control::{ConnectTimeout, Hello};
+use crate::control::{ConnectTimeout, Hello, REPLY_TIMEOUT};
 use crate::signals;
 
 /// Default maximum length of a message in bytes: it should fit into one frame of a typical link.
@@ -180,9 +180,7 @@ pub(crate) fn connect(
     hello: Hello,
     limit: Duration,
 ) -> Result<DataStream> {
-    let any: IpAddr = if remote.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
-    let socket =
-        UdpSocket::bind((local.ip.unwrap_or(any), 0)).context("cannot open a UDP socket")?;
+    let socket = UdpSocket::bind(local.to_bind(remote)).context("cannot open a UDP socket")?;
     local.prepare(&socket)?;
     socket.connect(remote).with_context(|| format!("cannot reach {remote} over UDP"))?;
     socket.set_read_timeout(Some(HELLO_RETRY_INTERVAL))?;
@@ -206,9 +204,9 @@ pub(crate) fn connect(
 pub(crate) struct Listener(Vec<UdpSocket>);
 
 impl Listener {
-    pub(crate) fn bind(ip: IpAddr, count: u16, local: &Local) -> Result<Self> {
+    pub(crate) fn bind(address: SocketAddr, count: u16, local: &Local) -> Result<Self> {
         let bind = |_| {
-            let socket = UdpSocket::bind((ip, 0)).context("cannot open a UDP socket")?;
+            let socket = UdpSocket::bind(address).context("cannot open a UDP socket")?;
             local.prepare(&socket)?;
             Ok(socket)
         };
@@ -222,7 +220,7 @@ impl Listener {
     /// Accepts all streams of the test, in order. Only datagrams from the client's address are
     /// answered: otherwise a client could direct the test at another host.
     pub(crate) fn accept_all(self, test: u64, client: IpAddr) -> Result<Vec<DataStream>> {
-        let mut timeout = ConnectTimeout::start();
+        let mut timeout = ConnectTimeout::start(REPLY_TIMEOUT);
         let count = self.0.len();
         let mut data_streams = Vec::new();
         for (stream, socket) in self.0.into_iter().enumerate() {
@@ -260,11 +258,10 @@ impl Listener {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::REPLY_TIMEOUT;
 
     #[test]
     fn datagrams_are_delivered_and_both_ends_see_the_end() {
-        let listener = Listener::bind([127, 0, 0, 1].into(), 1, &Local::default()).unwrap();
+        let listener = Listener::bind(([127, 0, 0, 1], 0).into(), 1, &Local::default()).unwrap();
         let remote = SocketAddr::from(([127, 0, 0, 1], listener.ports().unwrap()[0]));
         std::thread::scope(|scope| {
             let client = scope.spawn(|| {
@@ -290,7 +287,7 @@ mod tests {
 
     #[test]
     fn hello_messages_are_answered_several_times() {
-        let listener = Listener::bind([127, 0, 0, 1].into(), 1, &Local::default()).unwrap();
+        let listener = Listener::bind(([127, 0, 0, 1], 0).into(), 1, &Local::default()).unwrap();
         let remote = SocketAddr::from(([127, 0, 0, 1], listener.ports().unwrap()[0]));
         let hello = Hello { test: 9, stream: 0 };
         let client = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -307,7 +304,7 @@ mod tests {
 
     #[test]
     fn only_the_client_address_is_answered() {
-        let listener = Listener::bind([127, 0, 0, 1].into(), 1, &Local::default()).unwrap();
+        let listener = Listener::bind(([127, 0, 0, 1], 0).into(), 1, &Local::default()).unwrap();
         let remote = SocketAddr::from(([127, 0, 0, 1], listener.ports().unwrap()[0]));
         let hello = Hello { test: 9, stream: 0 };
         // It arrives first, and its hello message is valid.

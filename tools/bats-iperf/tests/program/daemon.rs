@@ -2,9 +2,9 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 
-use crate::support::{PROGRAM, Scratch, client, free_port, signal, text, wait_until};
+use crate::support::{Scratch, client, free_port, program, signal, text, wait_until};
 
 /// A daemon in its own directory; remaining processes are killed when dropped.
 struct Daemon {
@@ -21,7 +21,7 @@ impl Daemon {
 
     /// Starts the daemon with file names relative to its directory.
     fn start(&mut self, options: &[&str]) -> Output {
-        let output = Command::new(PROGRAM)
+        let output = program()
             .args(["-sD", "-I", "lo", "-p", &self.port.to_string()])
             .args(["--pidfile", "pid", "-l", "log", "--directory", "in"])
             .args(options)

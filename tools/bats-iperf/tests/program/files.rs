@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use crate::support::{
-    PROGRAM, Scratch, Server, client, free_port, noise, signal, skipped, text, wait_until,
+    Scratch, Server, client, free_port, noise, program, signal, skipped, text, wait_until,
 };
 
 fn same(left: &Path, right: &Path) {
@@ -72,7 +72,7 @@ fn a_killed_transfer_resumes() {
     let directory = scratch.path("in");
     let server = Server::start(port, &["--directory", &directory]);
     let file = scratch.path("large");
-    let mut first = Command::new(PROGRAM)
+    let mut first = program()
         .args(["-c", "127.0.0.1", "-p", &port.to_string(), "--congestion", "100M", "-f", &file])
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -108,7 +108,7 @@ fn a_stalled_transfer_is_aborted() {
     let port = free_port();
     let directory = scratch.path("in");
     let server = Server::start(port, &["-1", "--directory", &directory, "--rcv-timeout", "700"]);
-    let mut sender = Command::new(PROGRAM)
+    let mut sender = program()
         .args(["-c", "127.0.0.1", "-p", &port.to_string(), "--congestion", "20M"])
         .args(["-f", &scratch.path("large")])
         .stdout(Stdio::null())
@@ -211,7 +211,7 @@ fn a_full_disk_fails_only_files_that_do_not_fit() {
     // The disk has room at the start and is full later.
     fs::write(scratch.0.join("middle"), noise(6_500_000, 9)).unwrap();
     let file = scratch.path("middle");
-    let slow = Command::new(PROGRAM)
+    let slow = program()
         .args(["-c", "127.0.0.1", "-p", &port.to_string(), "--congestion", "20M", "-f", &file])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

@@ -123,7 +123,8 @@ fn transfers_and_failures_conform_to_the_schema() {
     let paths = [scratch.path("d"), scratch.path("b"), scratch.path("missing")];
     for (round, format) in ["-J", "--json-stream"].into_iter().enumerate() {
         let port = free_port();
-        let server = Server::start(port, &["-1", format, "--directory", &scratch.path("in")]);
+        let server =
+            Server::start(port, &["-1", format, "--directory", &scratch.path("in"), "--merge"]);
         let mut options = vec![format, "-f"];
         options.extend(paths.iter().map(String::as_str));
         let output = client(port, &options);

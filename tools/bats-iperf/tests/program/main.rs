@@ -5,6 +5,8 @@ mod clients;
 mod daemon;
 mod files;
 mod fuzzing;
+mod intake;
+mod iperf3_reader;
 mod json;
 mod latency;
 mod log;
@@ -13,17 +15,20 @@ mod modes;
 mod options;
 mod sender_settings;
 mod slots;
+mod slow_links;
 mod support;
 mod terminal;
+mod trust;
+mod zones;
 
 use std::fs;
 use std::net::UdpSocket;
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
 
-use support::{PROGRAM, Scratch, Server, client, free_port, text};
+use support::{Scratch, Server, client, free_port, program, text};
 
 #[test]
 fn a_test_is_reported_by_both_sides() {
@@ -158,13 +163,13 @@ fn errors_are_one_line_with_an_exit_code() {
     failed(client(port, &["-t", "never"]), 2, "never");
     failed(client(port, &["-m", "11", "-b", "0"]), 2, "set a rate with -b");
     failed(client(port, &["-I", "nosuch0"]), 1, "nosuch0");
-    let no_host = Command::new(PROGRAM).args(["-c", "no.such.host.invalid"]).output().unwrap();
+    let no_host = program().args(["-c", "no.such.host.invalid"]).output().unwrap();
     failed(no_host, 1, "no.such.host.invalid");
 
     let _taken = UdpSocket::bind(("127.0.0.1", port)).unwrap();
     let server = |options: &[&str]| {
         let port = port.to_string();
-        Command::new(PROGRAM).args(["-s", "-I", "lo", "-p", &port]).args(options).output().unwrap()
+        program().args(["-s", "-I", "lo", "-p", &port]).args(options).output().unwrap()
     };
     failed(server(&[]), 1, &format!("cannot listen on port {port}"));
     failed(server(&[]), 1, &format!("UDP port {port} is in use"));
@@ -180,7 +185,7 @@ fn a_port_conflict_with_iperf3_is_explained() {
     let port = free_port();
     let _iperf3 = std::net::TcpListener::bind(("127.0.0.1", port)).unwrap();
     let text_port = port.to_string();
-    let output = Command::new(PROGRAM).args(["-s", "-I", "lo", "-p", &text_port]).output().unwrap();
+    let output = program().args(["-s", "-I", "lo", "-p", &text_port]).output().unwrap();
     let errors = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{errors}");
     for words in [&format!("TCP port {port}"), "iperf3", "-p", "--only-mode"] {
@@ -188,6 +193,47 @@ fn a_port_conflict_with_iperf3_is_explained() {
     }
     let _server = Server::start(port, &["--only-mode", "brtp"]);
     assert!(client(port, &["-t", "0.3", "-b", "1M"]).status.success());
+}
+
+#[test]
+fn a_closed_port_is_reported_before_the_timeout() {
+    let output = client(free_port(), &["--connect-timeout", "100s"]);
+    assert_eq!(output.status.code(), Some(1));
+    let errors = text(&output.stderr);
+    assert!(errors.contains("no answer from") && errors.contains("port is closed"), "{errors}");
+}
+
+/// The error says so; without it the test ends after the idle timeout of 30 s, with another error.
+#[test]
+fn a_killed_server_is_reported() {
+    let scratch = Scratch::new("killed-server");
+    fs::write(scratch.0.join("file"), vec![7; 60_000_000]).unwrap();
+    let file = scratch.path("file");
+    for options in [
+        &["-t", "100", "-m", "1"][..],
+        &["-t", "100", "-m", "0"],
+        &["-t", "100", "-m", "1", "-r"],
+        &["-m", "1", "--congestion", "5M", "-f", &file],
+    ] {
+        let port = free_port();
+        let server = Server::start(port, &["--directory", &scratch.path("in")]);
+        let running = program()
+            .args(["-c", "127.0.0.1", "-p", &port.to_string()])
+            .args(options)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(1_500));
+        // SIGKILL: its connections are not closed.
+        drop(server);
+        let output = running.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{options:?}");
+        let errors = text(&output.stderr);
+        let has_files = options.contains(&"-f");
+        let word = if has_files { "closed locally" } else { "its port is closed" };
+        assert!(errors.contains(word), "{options:?}: {errors}");
+    }
 }
 
 #[test]
@@ -203,7 +249,7 @@ fn a_wrong_fingerprint_is_rejected() {
 fn a_killed_client_does_not_stop_the_server() {
     let port = free_port();
     let server = Server::start(port, &[]);
-    let mut vanishing = Command::new(PROGRAM)
+    let mut vanishing = program()
         .args(["-c", "127.0.0.1", "-p", &port.to_string(), "-t", "60"])
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -222,7 +268,7 @@ fn a_report_that_cannot_be_written_fails_the_run() {
     let _server = Server::start(port, &[]);
     for format in [&["-J"][..], &[]] {
         let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
-        let output = Command::new(PROGRAM)
+        let output = program()
             .args(["-c", "127.0.0.1", "-p", &port.to_string(), "-t", "0.3"])
             .args(format)
             .stdout(full)

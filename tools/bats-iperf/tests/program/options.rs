@@ -2,11 +2,11 @@
 
 use std::fs;
 use std::io::BufRead;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use serde_json::Value;
 
-use crate::support::{PROGRAM, Scratch, Server, client, free_port, run, signal, text, wait_until};
+use crate::support::{Scratch, Server, client, free_port, program, run, signal, text, wait_until};
 
 #[test]
 fn bidirectional_tests_have_a_sum_per_direction() {
@@ -57,7 +57,7 @@ fn ipv4_ipv6_and_names_connect() {
     let port = free_port();
     let _server = Server::start(port, &["-I", "::1"]);
     let run = |host: &str, more: &[&str]| {
-        Command::new(PROGRAM)
+        program()
             .args(["-c", host, "-p", &port.to_string(), "-t", "0.3", "-b", "1M"])
             .args(more)
             .output()
@@ -71,7 +71,7 @@ fn ipv4_ipv6_and_names_connect() {
     assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
     let port = free_port();
     let _server = Server::start(port, &["-I", "lo", "-4"]);
-    let output = Command::new(PROGRAM)
+    let output = program()
         .args(["-c", "localhost", "-4", "-p", &port.to_string(), "-t", "0.3", "-b", "1M"])
         .output()
         .unwrap();
@@ -92,7 +92,7 @@ fn a_certificate_is_accepted_only_from_a_known_authority() {
     let (certificate, key) = (scratch.path("own.pem"), scratch.path("own.key"));
     let _server = Server::start(port, &["--certificate", &certificate, "--key", &key]);
     let run = |authority: &str| {
-        Command::new(PROGRAM)
+        program()
             .args(["-c", "localhost", "-4", "-p", &port.to_string(), "-t", "0.3", "-b", "1M"])
             .args(["--authorities", &scratch.path(authority)])
             .output()
@@ -194,7 +194,7 @@ fn get_server_output_returns_the_server_report() {
 fn a_stalled_sender_fails_the_test() {
     let port = free_port();
     let server = Server::start(port, &["-1", "--rcv-timeout", "500"]);
-    let mut client = Command::new(PROGRAM)
+    let mut client = program()
         .args(["-c", "127.0.0.1", "-p", &port.to_string(), "-t", "30", "-b", "10M"])
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -212,7 +212,7 @@ fn a_stalled_sender_fails_the_test() {
 fn a_suspended_client_prints_one_long_interval_and_no_burst() {
     let port = free_port();
     let _server = Server::start(port, &[]);
-    let client = Command::new(PROGRAM)
+    let client = program()
         .args(["-c", "127.0.0.1", "-p", &port.to_string(), "-m", "1", "-J"])
         .args(["-t", "2.5", "-b", "5M", "-i", "0.2"])
         .stdout(Stdio::piped())
@@ -300,7 +300,7 @@ fn sigint_ends_a_client_and_the_server_continues() {
     wait_until("the server has written its PID", || {
         fs::read_to_string(scratch.path("pid")).is_ok_and(|text| text.trim().parse::<u32>().is_ok())
     });
-    let mut client_process = Command::new(PROGRAM)
+    let mut client_process = program()
         .args(["-c", "127.0.0.1", "-p", &port.to_string(), "-t", "60"])
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
@@ -312,6 +312,10 @@ fn sigint_ends_a_client_and_the_server_continues() {
     wait_until("it ends", || client_process.try_wait().unwrap().is_some());
     let output = client_process.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1));
+    // The user knows why: that is no error.
+    let errors = text(&output.stderr);
+    assert!(!errors.contains("error"), "{errors}");
+    assert_eq!(errors.matches("interrupt").count(), 1, "{errors}");
     assert!(client(port, &["-t", "0.3", "-b", "1M"]).status.success());
 }
 
@@ -320,7 +324,7 @@ fn manual_page_and_completions_are_printed() {
     for (what, word) in
         [("man", ".TH"), ("bash", "complete"), ("zsh", "#compdef"), ("fish", "complete")]
     {
-        let output = Command::new(PROGRAM).args(["--generate", what]).output().unwrap();
+        let output = program().args(["--generate", what]).output().unwrap();
         assert!(output.status.success());
         assert!(text(&output.stdout).contains(word), "{what}");
     }
@@ -330,7 +334,7 @@ fn manual_page_and_completions_are_printed() {
 fn a_stalled_receiver_fails_the_test() {
     let port = free_port();
     let server = Server::start(port, &[]);
-    let mut client = Command::new(PROGRAM)
+    let mut client = program()
         .args(["-c", "127.0.0.1", "-p", &port.to_string(), "-m", "1", "-t", "30", "-i", "0.1"])
         .args(["--snd-timeout", "600"])
         .stdout(Stdio::piped())
@@ -376,7 +380,7 @@ fn log_files_may_have_relative_names() {
     let port = free_port();
     let _server = Server::start(port, &[]);
     for name in ["log", "new/log"] {
-        let output = Command::new(PROGRAM)
+        let output = program()
             .args(["-c", "127.0.0.1", "-p", &port.to_string(), "-t", "0.3", "-b", "1M", "-l", name])
             .current_dir(&scratch.0)
             .output()
@@ -456,7 +460,7 @@ fn first_mark(options: &[&str]) -> u8 {
     let socket = std::net::UdpSocket::bind(("127.0.0.1", port - 1)).unwrap();
     socket.set_read_timeout(Some(std::time::Duration::from_secs(20))).unwrap();
     setsockopt(&socket, sockopt::IpRecvTos, &true).unwrap();
-    let mut client = Command::new(PROGRAM)
+    let mut client = program()
         .args(["-c", "127.0.0.1", "-p", &port.to_string(), "--connect-timeout", "5s"])
         .args(options)
         .stdout(Stdio::null())
@@ -496,7 +500,7 @@ fn packets_have_the_requested_dscp() {
         ("::1", &["-m", "12"]),
         ("127.0.0.1", &["-m", "11", "--emulate", "delay=1ms"]),
     ] {
-        let output = Command::new(PROGRAM)
+        let output = program()
             .args(["-c", host, "-p", &port.to_string(), "--dscp", "af21", "-t", "0.3", "-b", "1M"])
             .args(options)
             .output()

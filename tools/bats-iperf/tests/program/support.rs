@@ -3,14 +3,30 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, UdpSocket};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread::JoinHandle;
 
 use serde_json::Value;
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_bats_iperf");
+
+/// The program, with a state directory of this test run: servers share an identity in it, and
+/// clients record them.
+pub(crate) fn program() -> Command {
+    static STATE: OnceLock<PathBuf> = OnceLock::new();
+    let state = STATE.get_or_init(|| {
+        let path =
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("state-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        path
+    });
+    let mut command = Command::new(PROGRAM);
+    command.env("XDG_STATE_HOME", state);
+    command
+}
 
 /// Finds two adjacent free ports and returns the higher one, for data.
 pub(crate) fn free_port() -> u16 {
@@ -48,13 +64,14 @@ impl Server {
 
     /// Listens on all addresses unless the options name one.
     pub(crate) fn start_anywhere(port: u16, options: &[&str]) -> Self {
-        let mut child = Command::new(PROGRAM)
-            .args(["-s", "-p", &port.to_string()])
-            .args(options)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut command = program();
+        command.args(["-s", "-p", &port.to_string()]).args(options);
+        Self::of(command)
+    }
+
+    /// Runs a prepared command and waits until the server listens.
+    pub(crate) fn of(mut command: Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         // The fingerprint is the last line printed before the server accepts clients.
         let mut errors = BufReader::new(child.stderr.take().unwrap());
         let mut lines = Vec::new();
@@ -107,7 +124,7 @@ impl Drop for Server {
 
 /// Runs a client, in mode 1 unless the options name another.
 pub(crate) fn client(port: u16, options: &[&str]) -> Output {
-    Command::new(PROGRAM)
+    program()
         .args(["-c", "127.0.0.1", "-p", &port.to_string()])
         .args(if options.contains(&"-m") { &[][..] } else { &["-m", "1"] })
         .args(options)

@@ -57,7 +57,7 @@ pub(super) fn run(demo: &DemoContext, iperf: &Path) -> Result<Run> {
     let seconds = demo.seconds.to_string();
     let server = CommandLine::new(iperf, ["-s", "-1", "-p", PORT, "-J"]);
     let client = CommandLine::new(iperf, ["-c", &to, "-p", PORT, "-m", "brtp", "-i", "1", "-J"])
-        .with_arguments(["-t", &seconds]);
+        .with_arguments(["-t", &seconds, "--no-known-hosts"]);
     let timeout = Duration::from_secs(demo.seconds + 60);
     let outcome = pair::run(demo, "BRTP", &server, &client, timeout)?;
     let sent = samples(&outcome.client).context("bats_iperf reported no figures")?;
@@ -85,7 +85,8 @@ pub(super) fn send_file(
     let server =
         CommandLine::new(iperf, ["-s", "-1", "-p", PORT, "-J", "--directory", directory.as_ref()]);
     let client =
-        CommandLine::new(iperf, ["-c", &to, "-p", PORT, "-m", "brtp", "-J", "-f", file.as_ref()]);
+        CommandLine::new(iperf, ["-c", &to, "-p", PORT, "-m", "brtp", "-J", "-f", file.as_ref()])
+            .with_arguments(["--no-known-hosts"]);
     let outcome =
         pair::run(demo, "the file over BRTP", &server, &client, Duration::from_secs(600))?;
     let _ = std::fs::remove_dir_all(&incoming);

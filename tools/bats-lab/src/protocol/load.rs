@@ -123,6 +123,8 @@ fn bats(
     let interval = request.interval.min(sample).max(0.1).to_string();
     let server = to_args([BATS_IPERF, "-s", "-1", "-p", port, "-J"]);
     let mut client = to_args([BATS_IPERF, "-c", request.to, "-p", port, "-m", mode, "-J"]);
+    // Topologies use the same addresses for different hosts.
+    client.push("--no-known-hosts".to_owned());
     client.extend(to_args(["-i", &interval, "-t", seconds, "-P", &request.parallel.to_string()]));
     client.extend(more.iter().map(|word| (*word).to_owned()));
     let bitrate =

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{FlockOperation, OFlags, flock};
 
+use super::budget::{Charge, StorageBudget};
 use super::message::Verdict;
 use super::sha256sum::HashWrite;
 use super::tree::{PartHash, PartLayout, ReadProgress};
@@ -20,49 +21,8 @@ use crate::file::{CHUNK, FileError, name};
 /// its end.
 const SYNC_EVERY: u64 = 256 << 20;
 static ZEROS: [u8; CHUNK] = [0; CHUNK];
-/// Most components of a name.
-const MAX_DEPTH: usize = 64;
 /// Most numbers that are tried for a free name.
 const MAX_COPIES: u32 = 10_000;
-
-/// Returns the path of a name in a directory and creates missing parent directories. Symbolic links
-/// are not followed, so that the path cannot leave the directory.
-pub(super) fn place(directory: &Path, name: &str) -> Result<PathBuf, FileError> {
-    let wrong = |problem| FileError::Name { name: name.escape_debug().to_string(), problem };
-    let mut path = directory.to_owned();
-    let mut components = name.split('/').peekable();
-    let mut depth = 0;
-    while let Some(component) = components.next() {
-        // Hidden names are allowed within a transferred directory, but not at the top level.
-        match depth {
-            0 => name::check(component)?,
-            _ => name::check_nested(component)?,
-        }
-        depth += 1;
-        if depth > MAX_DEPTH {
-            return Err(wrong("it has too many components"));
-        }
-        path.push(component);
-        if components.peek().is_some() {
-            make_directory(&path)?;
-        }
-    }
-    Ok(path)
-}
-
-/// Creates a directory unless it exists.
-pub(super) fn make_directory(path: &Path) -> Result<(), FileError> {
-    match fs::create_dir(path) {
-        Ok(()) => Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            match path.symlink_metadata() {
-                Ok(metadata) if metadata.is_dir() => Ok(()),
-                _ => Err(FileError::Exists(path.to_owned())),
-            }
-        }
-        Err(error) => Err(local("create", path, error)),
-    }
-}
 
 /// Opens the path if it is a regular file of this size.
 pub(super) fn existing(path: &Path, size: u64) -> Result<Option<File>, FileError> {
@@ -80,17 +40,43 @@ pub(super) fn existing(path: &Path, size: u64) -> Result<Option<File>, FileError
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reserved(Arc<AtomicU64>);
 
+/// Free space that receivers leave to others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reserve {
+    /// Bytes.
+    Bytes(u64),
+    /// Per cent of the size of the file system, at most 100.
+    Percent(u8),
+}
+
+/// The disk space that a receiver may use.
+#[derive(Debug)]
+pub(super) struct DiskLimits {
+    pub(super) reserved: Reserved,
+    pub(super) reserve: Reserve,
+    pub(super) budget: Option<StorageBudget>,
+}
+
 /// The reservation of one file; released when dropped.
 #[derive(Debug)]
 struct Reservation {
     all: Reserved,
     left: AtomicU64,
+    charge: Option<Mutex<Charge>>,
 }
 
 impl Reservation {
-    fn take(all: &Reserved, bytes: u64) -> Self {
+    fn take(all: &Reserved, bytes: u64, charge: Option<Charge>) -> Self {
         all.0.fetch_add(bytes, Ordering::AcqRel);
-        Self { all: all.clone(), left: AtomicU64::new(bytes) }
+        Self { all: all.clone(), left: AtomicU64::new(bytes), charge: charge.map(Mutex::new) }
+    }
+
+    /// The file stays on the disk: its bytes stay charged, without holes and missing parts.
+    fn keep(&self) {
+        if let Some(charge) = &self.charge {
+            let unused = self.left.load(Ordering::Acquire);
+            charge.lock().unwrap_or_else(PoisonError::into_inner).keep(unused);
+        }
     }
 
     /// Releases bytes that are on the disk now.
@@ -145,9 +131,12 @@ impl IncomingFile {
         name: String,
         layout: PartLayout,
         sha256: Option<[u8; 32]>,
-        reserved: &Reserved,
+        limits: &DiskLimits,
         progress: &mut ReadProgress<'_>,
     ) -> Result<(Self, Vec<PartHash>), FileError> {
+        if sha256.is_some() {
+            check_hash_name(&target, &name)?;
+        }
         let directory = target.parent().unwrap_or(Path::new(".")).to_owned();
         let is_resumable = layout.parts > 1;
         let temporary = directory.join(temporary_name(&target, is_resumable)?);
@@ -166,6 +155,18 @@ impl IncomingFile {
         let is_left_over = metadata.len() > 0;
         let allocated = metadata.blocks().saturating_mul(512);
         let needed = layout.size.saturating_sub(allocated);
+        let charge = match &limits.budget {
+            Some(budget) => match budget.charge(needed) {
+                None => {
+                    if !is_left_over {
+                        let _ = fs::remove_file(&temporary);
+                    }
+                    return Err(FileError::OverBudget { size: needed, left: budget.left() });
+                }
+                charge => charge,
+            },
+            None => None,
+        };
         let this = Self {
             name,
             layout,
@@ -175,7 +176,7 @@ impl IncomingFile {
             sha256,
             is_new: !is_left_over,
             unsynced: AtomicU64::new(0),
-            reservation: Reservation::take(reserved, needed),
+            reservation: Reservation::take(&limits.reserved, needed, charge),
             state: Mutex::new(State {
                 hashes: vec![None; layout.parts as usize],
                 received: 0,
@@ -185,8 +186,8 @@ impl IncomingFile {
                 is_kept: is_left_over,
             }),
         };
-        let taken = reserved.0.load(Ordering::Acquire).saturating_sub(needed);
-        let free = free_space(&directory)?.saturating_sub(taken);
+        let taken = limits.reserved.0.load(Ordering::Acquire).saturating_sub(needed);
+        let free = free_space(&directory, limits.reserve)?.saturating_sub(taken);
         if needed > free {
             return Err(FileError::NoSpace { directory, size: needed, free });
         }
@@ -418,6 +419,8 @@ impl Drop for IncomingFile {
         let state = self.lock();
         if !state.is_renamed && !state.is_kept {
             let _ = fs::remove_file(&self.temporary);
+        } else {
+            self.reservation.keep();
         }
     }
 }
@@ -427,32 +430,36 @@ impl Drop for IncomingFile {
 fn temporary_name(target: &Path, is_resumable: bool) -> Result<String, FileError> {
     let name = target.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     if is_resumable {
-        return Ok(format!(".{name}{}", name::TEMPORARY_SUFFIX));
+        return Ok(name::temporary(name, None));
     }
     let mut random = [0; 8];
     getrandom::fill(&mut random)
         .map_err(|error| local("create", target, io::Error::other(error)))?;
-    Ok(format!(".{name}.{:016x}{}", u64::from_ne_bytes(random), name::TEMPORARY_SUFFIX))
+    Ok(name::temporary(name, Some(u64::from_ne_bytes(random))))
 }
 
-fn free_space(directory: &Path) -> Result<u64, FileError> {
+/// Refuses a file whose hash file would have too long a name.
+fn check_hash_name(target: &Path, name: &str) -> Result<(), FileError> {
+    let length = sha256sum::hash_path(target).file_name().map_or(0, |name| name.len());
+    match length > name::MAX_NAME {
+        true => Err(FileError::Name {
+            name: name.escape_debug().to_string(),
+            problem: "with .sha256sum it is longer than 255 bytes",
+        }),
+        false => Ok(()),
+    }
+}
+
+/// Free space without the reserve.
+fn free_space(directory: &Path, reserve: Reserve) -> Result<u64, FileError> {
     let space = rustix::fs::statvfs(directory)
         .map_err(|error| local("inspect", directory, error.into()))?;
-    Ok(space.f_bavail.saturating_mul(space.f_frsize))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_have_a_limited_number_of_components() {
-        let directory = std::env::temp_dir().join(format!("openbats-depth-{}", std::process::id()));
-        fs::create_dir_all(&directory).unwrap();
-        let deep = |count: usize| vec!["d"; count].join("/");
-        let placed = [place(&directory, &deep(MAX_DEPTH)), place(&directory, &deep(MAX_DEPTH + 1))];
-        fs::remove_dir_all(&directory).unwrap();
-        assert!(placed[0].as_ref().unwrap().ends_with("d/d/d"));
-        assert!(placed[1].as_ref().unwrap_err().to_string().contains("too many components"));
-    }
+    let reserve = match reserve {
+        Reserve::Bytes(bytes) => bytes,
+        Reserve::Percent(percent) => {
+            let whole = space.f_blocks.saturating_mul(space.f_frsize);
+            whole / 100 * u64::from(percent.min(100))
+        }
+    };
+    Ok(space.f_bavail.saturating_mul(space.f_frsize).saturating_sub(reserve))
 }

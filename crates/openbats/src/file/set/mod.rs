@@ -10,8 +10,10 @@
 //! receiver hashes the remaining data part by part, and parts with a matching hash are not sent
 //! again.
 
+mod budget;
 mod collect;
 mod compress;
+mod directories;
 mod incoming;
 mod message;
 mod receiver;
@@ -19,8 +21,10 @@ mod sender;
 mod sha256sum;
 mod tree;
 
+pub use budget::StorageBudget;
 pub use collect::{Entry, FileSet, Skipped};
 pub use compress::Compression;
+pub use incoming::Reserve;
 pub use receiver::Receiver;
 pub use sender::Sender;
 
@@ -31,6 +35,8 @@ pub struct FileReport {
     pub name: String,
     /// Size in bytes; 0 for a directory.
     pub size: u64,
+    /// Whether it is a directory.
+    pub is_directory: bool,
     /// Bytes that were sent because the receiver did not have them, before compression.
     pub sent: u64,
     /// Its outcome.

@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::budget::StorageBudget;
 use super::compress;
-use super::incoming::{self, IncomingFile, Reserved};
+use super::directories::Directories;
+use super::incoming::{self, DiskLimits, IncomingFile, Reserve, Reserved};
 use super::message::{Message, Offer, OfferReply, Verdict};
 use super::tree::{PartHash, PartHasher, PartLayout, ReadProgress};
 use super::{Existing, FileReport, Outcome, Progress, sha256sum};
@@ -15,16 +17,18 @@ use crate::file::{CHUNK, FileError};
 
 /// Limit of files that are open or whose hashes are kept at a time.
 const MAX_OPEN: usize = 512;
+/// Default limit of files and directories.
+const MAX_ENTRIES: usize = 1_000_000;
 
 /// Receives files and directories into a directory. All connections of a transfer share it.
 #[derive(Debug)]
 pub struct Receiver {
-    directory: PathBuf,
+    directories: Directories,
     existing: Existing,
     max_size: u64,
     max_entries: usize,
     keeps_reports: bool,
-    reserved: Reserved,
+    disk: DiskLimits,
     state: Mutex<State>,
 }
 
@@ -74,16 +78,20 @@ struct CurrentPart {
 
 impl Receiver {
     /// Stores files in `directory`. By default existing files with other content are not replaced,
-    /// and the size is not limited.
+    /// nothing is written to subdirectories that exist, and the size is not limited.
     #[must_use]
     pub fn new(directory: impl Into<PathBuf>) -> Self {
         Self {
-            directory: directory.into(),
+            directories: Directories::new(directory.into(), MAX_ENTRIES),
             existing: Existing::Refuse,
             max_size: u64::MAX,
-            max_entries: 1_000_000,
+            max_entries: MAX_ENTRIES,
             keeps_reports: true,
-            reserved: Reserved::default(),
+            disk: DiskLimits {
+                reserved: Reserved::default(),
+                reserve: Reserve::Bytes(0),
+                budget: None,
+            },
             state: Mutex::default(),
         }
     }
@@ -105,7 +113,29 @@ impl Receiver {
     /// Largest number of files and directories; by default a million.
     #[must_use]
     pub fn max_entries(mut self, entries: usize) -> Self {
-        self.max_entries = entries;
+        (self.max_entries, self.directories.limit) = (entries, entries);
+        self
+    }
+
+    /// Also writes to subdirectories that exist before the transfer, for instance to resume the
+    /// interrupted transfer of a directory. A sender can then place files into any of them.
+    #[must_use]
+    pub fn merge(mut self, enable: bool) -> Self {
+        self.directories.merges = enable;
+        self
+    }
+
+    /// Stores no more than this budget allows.
+    #[must_use]
+    pub fn budget(mut self, budget: StorageBudget) -> Self {
+        self.disk.budget = Some(budget);
+        self
+    }
+
+    /// Free space to leave on the file system; by default none.
+    #[must_use]
+    pub fn reserve(mut self, reserve: Reserve) -> Self {
+        self.disk.reserve = reserve;
         self
     }
 
@@ -175,7 +205,7 @@ impl Receiver {
                 FileState::Settled => continue,
             };
             let outcome = Outcome::Failed("the transfer was interrupted".into());
-            reports.push(FileReport { name, size, sent, outcome });
+            reports.push(FileReport { name, size, is_directory: false, sent, outcome });
         }
         reports
     }
@@ -271,18 +301,18 @@ impl Receiver {
             }
         }
         observe(Progress::Begin { id, name: &offer.name, size: offer.size });
-        let (name, size) = (offer.name.clone(), offer.size);
+        let (name, size, is_directory) = (offer.name.clone(), offer.size, offer.is_directory);
         match self.prepare(id, offer, progress) {
             Ok(OfferHandling::OfferReply(reply)) => Ok(reply),
             Ok(OfferHandling::Directory) => {
                 let outcome = Outcome::Stored { hash: None };
-                self.report(id, FileReport { name, size, sent: 0, outcome }, observe);
+                self.report(id, FileReport { name, size, is_directory, sent: 0, outcome }, observe);
                 Ok(Some(Message::Verdict(Verdict::Stored)))
             }
             Err(error @ FileError::Protocol(_)) => Err(error),
             Err(error) => {
                 let outcome = Outcome::Failed(error.to_string());
-                self.report(id, FileReport { name, size, sent: 0, outcome }, observe);
+                self.report(id, FileReport { name, size, is_directory, sent: 0, outcome }, observe);
                 Ok(Some(Message::Verdict(Verdict::Failed(error.to_string()))))
             }
         }
@@ -294,9 +324,10 @@ impl Receiver {
         offer: Offer,
         progress: &mut ReadProgress<'_>,
     ) -> Result<OfferHandling, FileError> {
-        let target = incoming::place(&self.directory, &offer.name)?;
+        let budget = self.disk.budget.as_ref();
+        let target = self.directories.place(&offer.name, budget)?;
         if offer.is_directory {
-            incoming::make_directory(&target)?;
+            self.directories.make(&target, budget)?;
             return Ok(OfferHandling::Directory);
         }
         if offer.size > self.max_size {
@@ -332,7 +363,7 @@ impl Receiver {
     ) -> Result<Message, FileError> {
         let layout = PartLayout::new(offer.size);
         let (incoming, hashes) =
-            IncomingFile::open(target, offer.name, layout, offer.sha256, &self.reserved, progress)?;
+            IncomingFile::open(target, offer.name, layout, offer.sha256, &self.disk, progress)?;
         self.lock().set_state(id, FileState::Open(Arc::new(incoming), Arc::default()));
         Ok(Message::OfferReply(match hashes.is_empty() {
             true => OfferReply::Nothing,
@@ -420,7 +451,7 @@ impl Receiver {
         };
         let sent = *bytes.lock().unwrap_or_else(PoisonError::into_inner);
         let (name, size) = (incoming.name.clone(), incoming.layout.size);
-        self.report(id, FileReport { name, size, sent, outcome }, observe);
+        self.report(id, FileReport { name, size, is_directory: false, sent, outcome }, observe);
         Ok(Some(Message::Verdict(verdict)))
     }
 
@@ -456,7 +487,7 @@ impl Receiver {
         observe(Progress::Bytes { id, bytes: offer.size });
         let outcome = Outcome::Unchanged { hash };
         let (name, size) = (offer.name.clone(), offer.size);
-        self.report(id, FileReport { name, size, sent: 0, outcome }, observe);
+        self.report(id, FileReport { name, size, is_directory: false, sent: 0, outcome }, observe);
         Message::Verdict(Verdict::Unchanged)
     }
 
@@ -481,7 +512,7 @@ impl Receiver {
             FileState::Settled => return Ok(None),
         };
         let outcome = Outcome::Failed(error.to_string());
-        self.report(id, FileReport { name, size, sent, outcome }, observe);
+        self.report(id, FileReport { name, size, is_directory: false, sent, outcome }, observe);
         Ok(Some(Message::Verdict(Verdict::Failed(error.to_string()))))
     }
 

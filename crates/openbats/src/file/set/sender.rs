@@ -265,7 +265,13 @@ impl Sender {
         let Some(entry) = self.entry(id) else { return };
         let mut state = self.lock();
         let sent = state.sent.get(id as usize).copied().unwrap_or(0);
-        let report = FileReport { name: entry.name.clone(), size: entry.size, sent, outcome };
+        let report = FileReport {
+            name: entry.name.clone(),
+            size: entry.size,
+            is_directory: entry.is_directory,
+            sent,
+            outcome,
+        };
         match state.reports.get_mut(id as usize) {
             Some(place) if place.is_none() => *place = Some(report.clone()),
             _ => return,

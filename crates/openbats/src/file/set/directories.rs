@@ -1,0 +1,188 @@
+//! The directories of a transfer: which of them it may write to.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use super::budget::StorageBudget;
+use crate::file::storage::local;
+use crate::file::{FileError, name};
+
+/// Most components of a name.
+const MAX_DEPTH: usize = 64;
+
+/// The directories that a transfer has created. Others are not written to unless `merges` is set: a
+/// sender could otherwise place files such as hooks into a directory that other programs use.
+#[derive(Debug)]
+pub(super) struct Directories {
+    root: PathBuf,
+    pub(super) merges: bool,
+    /// Limit of the number of created directories.
+    pub(super) limit: usize,
+    created: Mutex<BTreeSet<PathBuf>>,
+}
+
+impl Directories {
+    pub(super) fn new(root: PathBuf, limit: usize) -> Self {
+        Self { root, merges: false, limit, created: Mutex::default() }
+    }
+
+    /// Returns the path of a name and creates missing parent directories. Symbolic links are not
+    /// followed, so that the path cannot leave the directory.
+    pub(super) fn place(
+        &self,
+        name: &str,
+        budget: Option<&StorageBudget>,
+    ) -> Result<PathBuf, FileError> {
+        let wrong = |problem| FileError::Name { name: name.escape_debug().to_string(), problem };
+        // Check the whole name before anything is created for it.
+        for (depth, component) in name.split('/').enumerate() {
+            // Hidden names are allowed within a transferred directory, but not at the top level.
+            match depth {
+                0 => name::check(component)?,
+                MAX_DEPTH.. => return Err(wrong("it has too many components")),
+                _ => name::check_nested(component)?,
+            }
+        }
+        let mut path = self.root.clone();
+        let mut components = name.split('/').peekable();
+        while let Some(component) = components.next() {
+            path.push(component);
+            if components.peek().is_some() {
+                self.make(&path, budget)?;
+            }
+        }
+        Ok(path)
+    }
+
+    /// Creates a directory, unless the transfer has created it already or may use existing ones.
+    pub(super) fn make(
+        &self,
+        path: &Path,
+        budget: Option<&StorageBudget>,
+    ) -> Result<(), FileError> {
+        // Locked until it is created: another connection of the transfer may need it, too.
+        let mut created = self.created.lock().unwrap_or_else(PoisonError::into_inner);
+        if created.contains(path) {
+            return match path.symlink_metadata() {
+                Ok(metadata) if metadata.is_dir() => Ok(()),
+                _ => Err(FileError::Changed(path.to_owned())),
+            };
+        }
+        match path.symlink_metadata() {
+            Ok(metadata) if metadata.is_dir() && self.merges => return Ok(()),
+            Ok(metadata) if metadata.is_dir() => {
+                return Err(FileError::DirectoryExists(path.to_owned()));
+            }
+            Ok(_) => return Err(FileError::Exists(path.to_owned())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(local("create", path, error)),
+        }
+        if created.len() >= self.limit {
+            return Err(FileError::Protocol("more directories than announced"));
+        }
+        let mut charge = match budget {
+            Some(budget) => Some(
+                budget
+                    .charge(0)
+                    .ok_or_else(|| FileError::OverBudget { size: 0, left: budget.left() })?,
+            ),
+            None => None,
+        };
+        match fs::create_dir(path) {
+            Ok(()) => {}
+            // Someone else has created it at this moment.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                return Err(FileError::DirectoryExists(path.to_owned()));
+            }
+            Err(error) => return Err(local("create", path, error)),
+        }
+        if let Some(charge) = &mut charge {
+            charge.keep(0);
+        }
+        created.insert(path.to_owned());
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("openbats-{name}-{}", std::process::id()));
+            let _ = fs::remove_dir_all(&path);
+            fs::create_dir_all(&path).unwrap();
+            Self(path)
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn names_have_a_limited_number_of_components() {
+        let scratch = Scratch::new("depth");
+        let directories = Directories::new(scratch.0.clone(), 1_000);
+        let deep = |count: usize| vec!["d"; count].join("/");
+        let error = directories.place(&deep(MAX_DEPTH + 1), None).unwrap_err();
+        assert!(error.to_string().contains("too many components"), "{error}");
+        assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 0, "nothing is created for it");
+        assert!(directories.place(&deep(MAX_DEPTH), None).unwrap().ends_with("d/d/d"));
+    }
+
+    #[test]
+    fn only_created_directories_are_written_to_unless_merging() {
+        let scratch = Scratch::new("merge");
+        fs::create_dir_all(scratch.0.join("repository/.git/hooks")).unwrap();
+        let mut directories = Directories::new(scratch.0.clone(), 1_000);
+        for name in ["repository/.git/hooks/post-checkout", "repository/file"] {
+            let error = directories.place(name, None).unwrap_err();
+            assert!(matches!(error, FileError::DirectoryExists(_)), "{error}");
+        }
+        directories.place("new/.git/hooks/x", None).unwrap();
+        directories.place("new/.git/hooks/y", None).unwrap();
+        directories.make(&scratch.0.join("new"), None).unwrap();
+        directories.merges = true;
+        directories.place("repository/.git/hooks/post-checkout", None).unwrap();
+    }
+
+    #[test]
+    fn links_are_never_followed() {
+        let (scratch, outside) = (Scratch::new("links"), Scratch::new("outside"));
+        std::os::unix::fs::symlink(&outside.0, scratch.0.join("link")).unwrap();
+        let mut directories = Directories::new(scratch.0.clone(), 1_000);
+        for merges in [false, true] {
+            directories.merges = merges;
+            for name in ["link/file", "link/sub/file", "../x", "/etc/x", "a/../../x", "a//x", ""] {
+                assert!(directories.place(name, None).is_err(), "{name}");
+            }
+        }
+        assert_eq!(fs::read_dir(&outside.0).unwrap().count(), 0);
+        // A directory of the transfer that became a link.
+        directories.place("made/file", None).unwrap();
+        fs::remove_dir(scratch.0.join("made")).unwrap();
+        std::os::unix::fs::symlink(&outside.0, scratch.0.join("made")).unwrap();
+        assert!(directories.place("made/file", None).is_err());
+    }
+
+    #[test]
+    fn the_number_of_created_directories_is_limited() {
+        let scratch = Scratch::new("many");
+        let directories = Directories::new(scratch.0.clone(), 3);
+        directories.place("a/b/c/file", None).unwrap();
+        assert!(matches!(directories.place("a/b/d/file", None), Err(FileError::Protocol(_))));
+        let budget = StorageBudget::new(0);
+        let directories = Directories::new(scratch.0.clone(), 3);
+        let error = directories.place("e/file", Some(&budget)).unwrap_err();
+        assert!(matches!(error, FileError::OverBudget { .. }), "{error}");
+    }
+}

@@ -1,0 +1,110 @@
+//! The identity of a server in a file, so that it is the same after a restart.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use crate::error::IdentityError;
+use crate::identity::Identity;
+
+impl Identity {
+    /// Reads the identity in a file, or generates one for these names and writes it there, with the
+    /// permissions 0600. Several processes may do so at the same time and get the same identity.
+    ///
+    /// # Errors
+    /// The file cannot be read or written, holds no identity, or others than its owner may read it.
+    pub fn load_or_generate(path: impl AsRef<Path>, names: &[&str]) -> Result<Self, IdentityError> {
+        let path = path.as_ref();
+        let failed = |source| IdentityError::Read { path: path.display().to_string(), source };
+        match fs::metadata(path) {
+            Ok(metadata) if metadata.mode() & 0o077 != 0 => {
+                return Err(IdentityError::Content {
+                    path: path.display().to_string(),
+                    problem: "others than its owner may use the private key: use chmod 600, or \
+                              remove the file if they could have read it"
+                        .into(),
+                });
+            }
+            Ok(_) => return Self::from_pem_files(path, path),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(failed(error)),
+        }
+        let identity = Self::generate(names)?;
+        match write(path, &identity.to_pem()) {
+            Ok(()) => Ok(identity),
+            // Another process was faster: its identity counts.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                Self::from_pem_files(path, path)
+            }
+            Err(source) => Err(IdentityError::Write { path: path.display().to_string(), source }),
+        }
+    }
+
+    /// The certificates and the private key in PEM.
+    fn to_pem(&self) -> String {
+        let mut blocks: Vec<pem::Pem> = self
+            .certificates()
+            .iter()
+            .map(|certificate| pem::Pem::new("CERTIFICATE", certificate.clone()))
+            .collect();
+        blocks.push(pem::Pem::new("PRIVATE KEY", self.private_key()));
+        pem::encode_many(&blocks)
+    }
+}
+
+/// Writes a new file, which appears complete or not at all.
+fn write(path: &Path, text: &str) -> io::Result<()> {
+    if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
+    }
+    let mut random = [0; 8];
+    getrandom::fill(&mut random).map_err(io::Error::other)?;
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(format!(".{:016x}", u64::from_ne_bytes(random)));
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
+    let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_data());
+    // A link does not replace a file that exists.
+    let linked = written.and_then(|()| fs::hard_link(&temporary, path));
+    let _ = fs::remove_file(&temporary);
+    linked
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::sync::Barrier;
+
+    use super::*;
+
+    #[test]
+    fn an_identity_is_generated_once_and_kept() {
+        let directory = std::env::temp_dir().join(format!("openbats-id-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&directory);
+        let path = directory.join("state/identity.pem");
+        let barrier = Barrier::new(8);
+        let prints: Vec<_> = std::thread::scope(|scope| {
+            let load = || {
+                barrier.wait();
+                Identity::load_or_generate(&path, &["localhost"]).unwrap().fingerprint()
+            };
+            let threads: Vec<_> = (0..8).map(|_| scope.spawn(load)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert!(prints.iter().all(|print| *print == prints[0]));
+        assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        let again = Identity::load_or_generate(&path, &["localhost"]).unwrap();
+        assert_eq!(again.fingerprint(), prints[0]);
+
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        let error = Identity::load_or_generate(&path, &["localhost"]).unwrap_err().to_string();
+        assert!(error.contains("chmod 600"), "{error}");
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "nonsense").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        assert!(Identity::load_or_generate(&path, &["localhost"]).is_err(), "must not replace it");
+        assert!(Identity::load_or_generate("/proc/none/identity.pem", &["x"]).is_err());
+        fs::remove_dir_all(&directory).unwrap();
+    }
+}

@@ -1,0 +1,372 @@
+//! Trust on first use: a file with the certificate fingerprints of known servers, as ssh keeps one.
+//!
+//! Each line has the name of a server, with its port, and a fingerprint:
+//!
+//! ```text
+//! server.example:5201 sha256:0f3c...
+//! ```
+//!
+//! Empty lines and lines that begin with `#` are ignored. A server may have several lines.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, OFlags, flock};
+
+use crate::error::TrustError;
+use crate::identity::Fingerprint;
+
+/// Largest file that is read and written, in bytes: about ten thousand servers.
+const MAX_BYTES: u64 = 1 << 20;
+/// Longest name of a server in bytes: a DNS name with a port and an IPv6 zone.
+const MAX_NAME: usize = 300;
+const ALGORITHM: &str = "sha256:";
+
+/// Certificate fingerprints of known servers in a file. Any number of processes may use it at the
+/// same time.
+///
+/// The file is created with the permissions 0600 when the first server is recorded. A file that
+/// others than its owner may write to is refused, because they could add servers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownHosts {
+    path: PathBuf,
+    name: Option<String>,
+    only_known: bool,
+}
+
+impl KnownHosts {
+    /// Uses this file; it does not need to exist.
+    #[must_use]
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), name: None, only_known: false }
+    }
+
+    /// The name under which the server is recorded, in place of `SERVER_NAME:PORT` as passed to
+    /// `connect`. For servers that use several ports.
+    #[must_use]
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// Refuses servers that the file does not contain, rather than recording them.
+    #[must_use]
+    pub fn only_known(mut self) -> Self {
+        self.only_known = true;
+        self
+    }
+
+    /// Returns the path of the file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The name under which a server is recorded.
+    pub(crate) fn name_of(&self, server_name: &str, port: u16) -> String {
+        self.name.clone().unwrap_or_else(|| match server_name.contains(':') {
+            true => format!("[{server_name}]:{port}"),
+            false => format!("{server_name}:{port}"),
+        })
+    }
+
+    /// Returns the fingerprints recorded for a server.
+    ///
+    /// # Errors
+    /// The file cannot be read or is unusable.
+    pub fn fingerprints(&self, name: &str) -> Result<Vec<Fingerprint>, TrustError> {
+        let mut file = match open(OpenOptions::new().read(true), &self.path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(self.failed("read", error)),
+        };
+        let text = self.read(&mut file)?;
+        Ok(self.entries(&text, name)?.into_iter().map(|(_, fingerprint)| fingerprint).collect())
+    }
+
+    /// Checks the fingerprint of a server. An unknown server is recorded; returns whether it was.
+    ///
+    /// # Errors
+    /// [`TrustError::Changed`] if the file has other fingerprints of this server,
+    /// [`TrustError::Unknown`] if it has none and must not be extended. Another error if the file
+    /// cannot be used.
+    pub fn check(&self, name: &str, fingerprint: Fingerprint) -> Result<bool, TrustError> {
+        if !is_valid_name(name) {
+            let name = name.escape_debug().to_string();
+            return Err(self.unusable(format!("the server name '{name}' cannot be recorded")));
+        }
+        if !self.fingerprints(name)?.is_empty() || self.only_known {
+            return self.verify(&self.entries_of_file(name)?, name, fingerprint).map(|()| false);
+        }
+        if let Some(parent) = self.path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+            let mut builder = std::fs::DirBuilder::new();
+            builder.recursive(true).mode(0o700);
+            builder
+                .create(parent)
+                .map_err(|error| self.failed("create the directory of", error))?;
+        }
+        let mut options = OpenOptions::new();
+        options.read(true).append(true).create(true).mode(0o600);
+        let mut file =
+            open(&mut options, &self.path).map_err(|error| self.failed("write", error))?;
+        // Another process may record the same server at this moment.
+        flock(&file, FlockOperation::LockExclusive)
+            .map_err(|error| self.failed("lock", error.into()))?;
+        let text = self.read(&mut file)?;
+        let entries = self.entries(&text, name)?;
+        if !entries.is_empty() {
+            return self.verify(&entries, name, fingerprint).map(|()| false);
+        }
+        // An earlier writer may have been killed within a line.
+        let separator = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
+        let line = format!("{separator}{name} {ALGORITHM}{fingerprint}\n");
+        if text.len() as u64 + line.len() as u64 > MAX_BYTES {
+            return Err(
+                self.unusable(format!("it is full ({MAX_BYTES} bytes): remove old servers"))
+            );
+        }
+        file.write_all(line.as_bytes())
+            .and_then(|()| file.sync_data())
+            .map_err(|error| self.failed("write", error))?;
+        Ok(true)
+    }
+
+    fn entries_of_file(&self, name: &str) -> Result<Vec<(usize, Fingerprint)>, TrustError> {
+        match open(OpenOptions::new().read(true), &self.path) {
+            Ok(mut file) => self.entries(&self.read(&mut file)?, name),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            Err(error) => Err(self.failed("read", error)),
+        }
+    }
+
+    fn verify(
+        &self,
+        entries: &[(usize, Fingerprint)],
+        name: &str,
+        fingerprint: Fingerprint,
+    ) -> Result<(), TrustError> {
+        let path = self.path.display().to_string();
+        match entries.first() {
+            None => Err(TrustError::Unknown { name: name.to_owned(), found: fingerprint, path }),
+            Some(_) if entries.iter().any(|(_, known)| *known == fingerprint) => Ok(()),
+            Some((line, known)) => Err(TrustError::Changed {
+                name: name.to_owned(),
+                known: *known,
+                found: fingerprint,
+                path,
+                line: *line,
+            }),
+        }
+    }
+
+    /// The recorded fingerprints of a server, with their line numbers from 1.
+    fn entries(&self, text: &str, name: &str) -> Result<Vec<(usize, Fingerprint)>, TrustError> {
+        let mut found = Vec::new();
+        for (line, number) in text.lines().zip(1..) {
+            let mut words = line.split_ascii_whitespace();
+            if words.next() != Some(name) {
+                continue;
+            }
+            let fingerprint = words.next().and_then(|word| word.strip_prefix(ALGORITHM));
+            match (fingerprint.and_then(|hex| hex.parse().ok()), words.next()) {
+                (Some(fingerprint), None) => found.push((number, fingerprint)),
+                // A damaged line must not turn a known server into an unknown one.
+                _ => {
+                    return Err(
+                        self.unusable(format!("line {number} is damaged: correct or remove it"))
+                    );
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    fn read(&self, file: &mut File) -> Result<String, TrustError> {
+        let metadata = file.metadata().map_err(|error| self.failed("inspect", error))?;
+        if !metadata.is_file() {
+            return Err(self.unusable("it is not a regular file".into()));
+        }
+        if metadata.mode() & 0o022 != 0 {
+            return Err(self.unusable(
+                "others than its owner may write to it: use chmod 600, after you have checked it"
+                    .into(),
+            ));
+        }
+        let mut bytes = Vec::new();
+        let read = file.take(MAX_BYTES + 1).read_to_end(&mut bytes);
+        read.map_err(|error| self.failed("read", error))?;
+        if bytes.len() as u64 > MAX_BYTES {
+            return Err(self.unusable(format!("it is longer than {MAX_BYTES} bytes")));
+        }
+        String::from_utf8(bytes).map_err(|_| self.unusable("it is not text".into()))
+    }
+
+    fn failed(&self, action: &'static str, source: io::Error) -> TrustError {
+        let problem = format!("cannot {action} it: {source}");
+        TrustError::File { path: self.path.display().to_string(), problem }
+    }
+
+    fn unusable(&self, problem: String) -> TrustError {
+        TrustError::File { path: self.path.display().to_string(), problem }
+    }
+}
+
+/// Opens a file without waiting for the other end of a pipe.
+fn open(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+    options.custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)
+}
+
+/// Whether a name fits on a line of the file.
+fn is_valid_name(name: &str) -> bool {
+    let is_plain = |char: char| !char.is_whitespace() && !char.is_control();
+    !name.is_empty()
+        && name.len() <= MAX_NAME
+        && !name.starts_with('#')
+        && name.chars().all(is_plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Self {
+            let path =
+                std::env::temp_dir().join(format!("openbats-hosts-{name}-{}", std::process::id()));
+            let _ = fs::remove_dir_all(&path);
+            Self(path)
+        }
+
+        fn hosts(&self) -> KnownHosts {
+            KnownHosts::new(self.0.join("state/known_hosts"))
+        }
+
+        fn write(&self, text: impl AsRef<[u8]>) {
+            fs::create_dir_all(self.0.join("state")).unwrap();
+            fs::write(self.hosts().path(), text).unwrap();
+            self.allow(0o600);
+        }
+
+        fn allow(&self, mode: u32) {
+            fs::set_permissions(self.hosts().path(), fs::Permissions::from_mode(mode)).unwrap();
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    const A: Fingerprint = Fingerprint([0xaa; 32]);
+    const B: Fingerprint = Fingerprint([0xbb; 32]);
+
+    #[test]
+    fn a_server_is_recorded_once_and_a_changed_one_is_refused() {
+        let scratch = Scratch::new("once");
+        let hosts = scratch.hosts();
+        assert!(
+            hosts.clone().only_known().check("a:1", A).unwrap_err().to_string().contains("a:1")
+        );
+        assert!(hosts.check("a:1", A).unwrap());
+        assert!(!hosts.check("a:1", A).unwrap());
+        assert!(!hosts.clone().only_known().check("a:1", A).unwrap());
+        assert!(hosts.check("a:2", B).unwrap(), "another port is another server");
+        let error = hosts.check("a:1", B).unwrap_err();
+        let TrustError::Changed { known, found, line, .. } = &error else { panic!("{error}") };
+        assert_eq!((*known, *found, *line), (A, B, 1));
+        let text = error.to_string();
+        for words in ["a:1", "state/known_hosts", "line 1", &A.to_string(), &B.to_string()] {
+            assert!(text.contains(words), "{words}: {text}");
+        }
+        assert_eq!(fs::metadata(hosts.path()).unwrap().mode() & 0o777, 0o600);
+        assert_eq!(fs::metadata(scratch.0.join("state")).unwrap().mode() & 0o777, 0o700);
+        assert_eq!(hosts.fingerprints("a:1").unwrap(), [A]);
+    }
+
+    #[test]
+    fn comments_and_several_fingerprints_are_allowed() {
+        let scratch = Scratch::new("lines");
+        scratch
+            .write(format!("# a:1 x\n\n  a:1\t{ALGORITHM}{A}\na:1 {ALGORITHM}{B}\nb:1 nonsense"));
+        let hosts = scratch.hosts();
+        assert!(!hosts.check("a:1", A).unwrap() && !hosts.check("a:1", B).unwrap());
+        assert!(hosts.check("c:1", B).unwrap(), "a line without an end is completed");
+        assert!(hosts.check("b:1", A).unwrap_err().to_string().contains("line 5 is damaged"));
+        assert!(!hosts.check("c:1", B).unwrap());
+    }
+
+    #[test]
+    fn unusable_files_and_names_are_refused() {
+        let scratch = Scratch::new("unusable");
+        let hosts = scratch.hosts();
+        let problem = |words: &str| {
+            let error = hosts.check("a:1", A).unwrap_err().to_string();
+            assert!(error.contains(words), "{words}: {error}");
+        };
+        for name in ["", "a b", "a\nb:1", "#a", "a\u{1b}", &"x".repeat(MAX_NAME + 1)] {
+            assert!(hosts.check(name, A).is_err(), "{name:?}");
+        }
+        assert!(!hosts.path().exists());
+        scratch.write("");
+        scratch.allow(0o620);
+        problem("chmod 600");
+        scratch.write([0xff]);
+        problem("not text");
+        scratch.write(vec![b'\n'; MAX_BYTES as usize]);
+        problem("full");
+        scratch.write(vec![b'\n'; MAX_BYTES as usize + 1]);
+        problem("longer");
+        fs::remove_file(hosts.path()).unwrap();
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            hosts.path(),
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::from_raw_mode(0o600),
+            0,
+        )
+        .unwrap();
+        problem("not a regular file");
+        fs::remove_file(hosts.path()).unwrap();
+        fs::create_dir(hosts.path()).unwrap();
+        assert!(hosts.check("a:1", A).is_err());
+    }
+
+    #[test]
+    fn concurrent_writers_record_each_server_once() {
+        let scratch = Scratch::new("concurrent");
+        std::thread::scope(|scope| {
+            for writer in 0..8 {
+                let hosts = scratch.hosts();
+                scope.spawn(move || {
+                    for number in 0..20_u8 {
+                        let number = (number + writer) % 20;
+                        let name = format!("host{number}:1");
+                        hosts.check(&name, Fingerprint([number; 32])).unwrap();
+                    }
+                });
+            }
+        });
+        let text = fs::read_to_string(scratch.hosts().path()).unwrap();
+        let mut names: Vec<&str> =
+            text.lines().map(|line| line.split(' ').next().unwrap()).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!((names.len(), text.lines().count()), (20, 20), "{text}");
+    }
+
+    #[test]
+    fn ipv6_addresses_are_recorded_in_brackets() {
+        let hosts = KnownHosts::new("x");
+        assert_eq!(hosts.name_of("::1", 7), "[::1]:7");
+        assert_eq!(hosts.name_of("a.b", 7), "a.b:7");
+        assert_eq!(hosts.name("c").name_of("a.b", 7), "c");
+    }
+}

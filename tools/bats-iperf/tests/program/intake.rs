@@ -1,0 +1,160 @@
+//! What a server accepts of its clients' files.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use serde_json::Value;
+
+use crate::support::{Scratch, Server, client, free_port, noise, program, text};
+
+/// The server is started within a directory, as users do, and names none.
+#[test]
+fn a_server_without_a_directory_accepts_no_files() {
+    let scratch = Scratch::new("no-directory");
+    fs::write(scratch.0.join("file"), "content").unwrap();
+    let port = free_port();
+    let mut command = program();
+    command.current_dir(scratch.0.join("in")).args(["-s", "-I", "lo", "-p", &port.to_string()]);
+    let server = Server::of(command);
+    let output = client(port, &["-f", &scratch.path("file")]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("does not accept files"), "{}", text(&output.stderr));
+    assert_eq!(fs::read_dir(scratch.0.join("in")).unwrap().count(), 0);
+    // Other tests are not affected.
+    assert!(client(port, &["-t", "0.3", "-b", "1M"]).status.success());
+    drop(server);
+}
+
+#[test]
+fn a_client_cannot_place_a_hook_into_a_repository() {
+    let scratch = Scratch::new("hook");
+    let hooks = scratch.0.join("in/project/.git/hooks");
+    fs::create_dir_all(&hooks).unwrap();
+    fs::create_dir_all(scratch.0.join("project/.git/hooks")).unwrap();
+    fs::write(scratch.0.join("project/.git/hooks/post-checkout"), "#!/bin/sh").unwrap();
+    fs::create_dir_all(scratch.0.join("elsewhere")).unwrap();
+    symlink(scratch.0.join("elsewhere"), scratch.0.join("in/link")).unwrap();
+    fs::create_dir_all(scratch.0.join("link")).unwrap();
+    fs::write(scratch.0.join("link/file"), "through a link").unwrap();
+    let files = [scratch.path("project"), scratch.path("link")];
+    let port = free_port();
+    let server = Server::start(port, &["--directory", &scratch.path("in")]);
+    for path in &files {
+        let output = client(port, &["-f", path]);
+        assert_eq!(output.status.code(), Some(1), "{path}");
+        assert!(text(&output.stderr).contains("exists"), "{}", text(&output.stderr));
+    }
+    assert_eq!(fs::read_dir(&hooks).unwrap().count(), 0);
+    drop(server);
+    let server = Server::start(port, &["--directory", &scratch.path("in"), "--merge"]);
+    assert!(client(port, &["-f", &files[0]]).status.success());
+    assert_eq!(client(port, &["-f", &files[1]]).status.code(), Some(1));
+    assert_eq!(fs::read_dir(&hooks).unwrap().count(), 1);
+    assert_eq!(fs::read_dir(scratch.0.join("elsewhere")).unwrap().count(), 0);
+    drop(server);
+}
+
+#[test]
+fn quotas_apply_over_all_transfers() {
+    let scratch = Scratch::new("quota");
+    for (name, size) in [("a", 400_000), ("b", 400_000), ("c", 400_000), ("tiny", 1)] {
+        fs::write(scratch.0.join(name), noise(size, size as u64)).unwrap();
+    }
+    for option in ["--quota", "--client-quota"] {
+        let directory = scratch.0.join(option);
+        fs::create_dir(&directory).unwrap();
+        let port = free_port();
+        let server =
+            Server::start(port, &["--directory", directory.to_str().unwrap(), option, "900k"]);
+        let send = |name: &str| client(port, &["-f", &scratch.path(name)]);
+        assert!(send("a").status.success());
+        // What exists is not stored again.
+        assert!(send("a").status.success());
+        assert!(send("b").status.success());
+        let output = send("c");
+        assert_eq!(output.status.code(), Some(1));
+        assert!(text(&output.stderr).contains("accepts"), "{}", text(&output.stderr));
+        assert!(send("tiny").status.success());
+        let mut names: Vec<_> =
+            fs::read_dir(&directory).unwrap().map(|x| x.unwrap().file_name()).collect();
+        names.sort();
+        assert_eq!(names, ["a", "b", "tiny"], "{option}");
+        drop(server);
+    }
+}
+
+#[test]
+fn empty_files_and_directories_use_up_the_quota() {
+    let scratch = Scratch::new("inodes");
+    fs::create_dir(scratch.0.join("many")).unwrap();
+    for number in 0..60 {
+        fs::write(scratch.0.join(format!("many/{number}")), "").unwrap();
+    }
+    let port = free_port();
+    let server = Server::start(
+        port,
+        &["--directory", &scratch.path("in"), "--client-quota", &(4_096 * 20).to_string()],
+    );
+    let output = client(port, &["-J", "-f", &scratch.path("many")]);
+    assert_eq!(output.status.code(), Some(1));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["end"]["sum_sent"]["files_verified"], 19, "and one directory");
+    assert_eq!(fs::read_dir(scratch.0.join("in/many")).unwrap().count(), 19);
+    drop(server);
+}
+
+#[test]
+fn the_reserve_stays_free() {
+    let scratch = Scratch::new("reserve");
+    fs::write(scratch.0.join("file"), noise(1_000, 1)).unwrap();
+    let port = free_port();
+    for (reserve, code) in [("99%", 1), ("1000000G", 1), ("0", 0)] {
+        let server =
+            Server::start(port, &["-1", "--directory", &scratch.path("in"), "--reserve", reserve]);
+        let output = client(port, &["-f", &scratch.path("file")]);
+        assert_eq!(output.status.code(), Some(code), "{reserve}: {}", text(&output.stderr));
+        assert_eq!(server.finish().0, code);
+        assert_eq!(scratch.0.join("in/file").exists(), code == 0);
+    }
+}
+
+#[test]
+fn names_of_up_to_255_bytes_arrive() {
+    let scratch = Scratch::new("long-names");
+    let names: Vec<String> =
+        [231, 232, 254, 255].into_iter().map(|length| "n".repeat(length)).collect();
+    let mut paths = Vec::new();
+    for (name, number) in names.iter().zip(1..) {
+        // One of them has several parts, and so a temporary name that stays.
+        fs::write(scratch.0.join(name), noise(number * 1_500_000, 3)).unwrap();
+        paths.push(scratch.path(name));
+    }
+    let port = free_port();
+    let server = Server::start(port, &["-1", "--directory", &scratch.path("in")]);
+    let mut options = vec!["-P", "2", "-f"];
+    options.extend(paths.iter().map(String::as_str));
+    let output = client(port, &options);
+    assert!(output.status.success(), "{}", text(&output.stdout));
+    assert_eq!(server.finish().0, 0);
+    for name in &names {
+        let stored = fs::read(scratch.0.join("in").join(name)).unwrap();
+        assert!(stored == fs::read(scratch.0.join(name)).unwrap());
+    }
+    assert_eq!(fs::read_dir(scratch.0.join("in")).unwrap().count(), names.len());
+}
+
+#[test]
+fn directories_are_not_counted_as_files() {
+    let scratch = Scratch::new("count");
+    fs::create_dir_all(scratch.0.join("tree/deep/empty")).unwrap();
+    fs::write(scratch.0.join("tree/deep/file"), "x").unwrap();
+    let port = free_port();
+    let server = Server::start(port, &["-1", "--directory", &scratch.path("in")]);
+    let output = client(port, &["-f", &scratch.path("tree")]);
+    let report = text(&output.stdout);
+    assert!(output.status.success(), "{report}");
+    assert!(report.contains("1 of 1 files and 3 directories verified"), "{report}");
+    let (code, report) = server.finish();
+    assert_eq!(code, 0);
+    assert!(report.contains("1 of 1 files and 3 directories verified and stored"), "{report}");
+}

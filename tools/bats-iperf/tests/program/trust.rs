@@ -1,0 +1,67 @@
+//! Trust on first use.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Output;
+
+use crate::support::{Scratch, Server, free_port, program, text};
+
+fn connect(port: u16, known_hosts: &str, options: &[&str]) -> Output {
+    program()
+        .args(["-c", "127.0.0.1", "-p", &port.to_string(), "-t", "0.3", "-b", "1M"])
+        .args(["--known-hosts", known_hosts])
+        .args(options)
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn a_new_server_is_recorded_and_a_changed_one_refused() {
+    let scratch = Scratch::new("trust");
+    let known_hosts = scratch.path("state/known_hosts");
+    let port = free_port();
+    let server = Server::start(port, &[]);
+    let unknown = connect(port, &known_hosts, &["--require-known-host"]);
+    assert_eq!(unknown.status.code(), Some(1));
+    assert!(text(&unknown.stderr).contains(server.fingerprint()), "{}", text(&unknown.stderr));
+    let first = connect(port, &known_hosts, &[]);
+    assert!(first.status.success(), "{}", text(&first.stderr));
+    let note = text(&first.stderr);
+    assert!(
+        note.contains("recorded the new server") && note.contains(server.fingerprint()),
+        "{note}"
+    );
+    let again = connect(port, &known_hosts, &["--require-known-host"]);
+    assert!(again.status.success(), "{}", text(&again.stderr));
+    assert!(!text(&again.stderr).contains("note"), "{}", text(&again.stderr));
+    assert_eq!(fs::metadata(&known_hosts).unwrap().permissions().mode() & 0o777, 0o600);
+    let fingerprint = server.fingerprint().to_owned();
+    drop(server);
+
+    // The identity survives a restart.
+    let server = Server::start(port, &[]);
+    assert_eq!(server.fingerprint(), fingerprint);
+    assert!(connect(port, &known_hosts, &[]).status.success());
+    drop(server);
+
+    // Another server at the same address.
+    let mut command = program();
+    command.env("XDG_STATE_HOME", scratch.0.join("other"));
+    command.args(["-s", "-I", "lo", "-p", &port.to_string()]);
+    let server = Server::of(command);
+    assert_ne!(server.fingerprint(), fingerprint);
+    let refused = connect(port, &known_hosts, &["-J"]);
+    assert_eq!(refused.status.code(), Some(1));
+    let error = text(&refused.stderr);
+    for words in ["has changed", &known_hosts, "remove line 1", &fingerprint, server.fingerprint()]
+    {
+        assert!(error.contains(words), "{words}: {error}");
+    }
+    let skipping = program()
+        .args(["-c", "127.0.0.1", "-p", &port.to_string(), "-t", "0.3", "-b", "1M"])
+        .arg("--no-known-hosts")
+        .output()
+        .unwrap();
+    assert!(skipping.status.success(), "{}", text(&skipping.stderr));
+    assert!(text(&skipping.stderr).contains("not authenticated"), "{}", text(&skipping.stderr));
+}
