@@ -3,18 +3,19 @@
 #ifndef OPENBATS_BATS_CONFIG_H
 #define OPENBATS_BATS_CONFIG_H
 
+// Programs of the original SDK rely on <cassert>, <iostream>, <string> and <vector> from here.
 #include <cassert>
 #include <cstddef>
 #include <cstdint>
-#include <ostream>
+#include <iostream>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "../c/openbats.h"
 
-using byte = unsigned char;
-using octetVec = std::vector<byte>;
+using octet = unsigned char;
+using octetVec = std::vector<octet>;
 using octVecIter = octetVec::iterator;
 using octVecConstIter = octetVec::const_iterator;
 
@@ -120,7 +121,7 @@ class BatsConfiguration {
     std::swap(impl_, copy.impl_);
     return *this;
   }
-  virtual ~BatsConfiguration() { delete impl_; }
+  ~BatsConfiguration() { delete impl_; }
 
   // Any integer can be cast to a mode.
   void SetMode(TransMode mode) {
@@ -203,7 +204,7 @@ class BatsConfiguration {
     return openbats::detail::Text(openbats_config_fingerprint, impl_->handle);
   }
 
-  BatsConfigImpl& GetImpl() const { return *impl_; }
+  const BatsConfigImpl& GetImpl() const { return *impl_; }
 
   friend std::ostream& operator<<(std::ostream& out, const BatsConfiguration& config) {
     return out << openbats::detail::Text(openbats_config_describe, config.impl_->handle);
