@@ -143,7 +143,7 @@ impl Protocol {
         {
             return Ok(client.endpoint.clone());
         }
-        let endpoint = start_client(Endpoint::builder(), local_addr)?;
+        let endpoint = self.start_client(Endpoint::builder(), local_addr)?;
         let old = state.client.replace(Client { local_addr, endpoint: endpoint.clone() });
         drop(state);
         drop(old);
@@ -152,9 +152,26 @@ impl Protocol {
 
     /// A socket for one connection of mode 11. Connections to the same peer could not be
     /// distinguished on a shared socket.
-    pub(crate) fn udp_endpoint(config: &Config, remote: SocketAddr) -> Result<Endpoint, Failure> {
+    pub(crate) fn udp_endpoint(
+        &self,
+        config: &Config,
+        remote: SocketAddr,
+    ) -> Result<Endpoint, Failure> {
         let local_addr = client_address(config, remote)?;
-        start_client(Endpoint::builder().only_udp(), local_addr)
+        self.start_client(Endpoint::builder().only_udp(), local_addr)
+    }
+
+    fn start_client(
+        &self,
+        builder: Builder,
+        address: Option<SocketAddr>,
+    ) -> Result<Endpoint, Failure> {
+        let builder = match address {
+            Some(address) => builder.bind(address),
+            None => builder,
+        };
+        let started = builder.io_threads(&self.context.io_threads).start();
+        started.map_err(|error| Failure::new(Code::ConnectFailed, error.to_string()))
     }
 
     /// Adds a session; `false` if the object is destroyed.
@@ -299,14 +316,6 @@ fn client_address(config: &Config, remote: SocketAddr) -> Result<Option<SocketAd
         address.set_ip(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
     }
     Ok(local_addr)
-}
-
-fn start_client(builder: Builder, address: Option<SocketAddr>) -> Result<Endpoint, Failure> {
-    let builder = match address {
-        Some(address) => builder.bind(address),
-        None => builder,
-    };
-    builder.start().map_err(|error| Failure::new(Code::ConnectFailed, error.to_string()))
 }
 
 /// Frees the port of an endpoint.

@@ -5,6 +5,7 @@ mod relay_node;
 #[cfg(test)]
 mod replay_ledger_tests;
 mod unauthenticated;
+mod unreachable_port;
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -116,6 +117,8 @@ pub struct Endpoint {
     /// First flights for which a server in PSK mode has started handshakes.
     first_flights: FirstFlights,
     memory: MemoryLedger,
+    /// When connections were last searched for an unreachable port.
+    last_unreachable_search: Option<Timestamp>,
     answers: VecDeque<(SocketAddr, Option<IpAddr>, Vec<u8>)>,
     stats: EndpointStats,
     /// Set if this endpoint is a relay node.
@@ -152,6 +155,7 @@ impl Endpoint {
             half_open: HalfOpen::default(),
             first_flights: FirstFlights::default(),
             memory,
+            last_unreachable_search: None,
             answers: VecDeque::new(),
             stats: EndpointStats::default(),
             relay_node: None,

@@ -56,7 +56,7 @@ class Connection(ConnectionBase):
         self._native.finish().wait(timeout)
 
     def send_file(
-        self, path: Union[str, os.PathLike], timeout: Optional[float] = None
+        self, path: Union[str, "os.PathLike[str]"], timeout: Optional[float] = None
     ) -> File:
         """Sends a file; returns when the peer has verified and stored it."""
         self._needs_reliability()
@@ -66,7 +66,7 @@ class Connection(ConnectionBase):
 
     def receive_file(
         self,
-        directory: Union[str, os.PathLike],
+        directory: Union[str, "os.PathLike[str]"],
         *,
         overwrite: bool = False,
         max_size: Optional[int] = None,
@@ -140,7 +140,7 @@ def connect(
     port: int,
     *,
     fingerprint: Optional[str] = None,
-    authorities: Optional[Union[str, os.PathLike]] = None,
+    authorities: Optional[Union[str, "os.PathLike[str]"]] = None,
     insecure: bool = False,
     mode: Mode = "brtp",
     congestion: str = "bbr",
@@ -184,8 +184,8 @@ def listen(
     host: str = "0.0.0.0",
     port: int = 0,
     *,
-    cert: Optional[Union[str, os.PathLike]] = None,
-    key: Optional[Union[str, os.PathLike]] = None,
+    cert: Optional[Union[str, "os.PathLike[str]"]] = None,
+    key: Optional[Union[str, "os.PathLike[str]"]] = None,
     mode: Mode = "brtp",
     congestion: str = "bbr",
     rate: Optional[int] = None,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 import os
-from typing import Any, Optional, Tuple, Union
+from typing import Any, Dict, Optional, Tuple, Union
 
 from . import _native
 
@@ -30,14 +31,15 @@ def mode_number(mode: Mode) -> int:
         except KeyError:
             names = ", ".join(MODES)
             raise ValueError(f"mode must be one of {names}, not {mode!r}") from None
-    return int(mode)
+    return operator.index(mode)
 
 
 def as_bytes(data: BytesLike) -> Union[bytes, bytearray]:
-    """Converts data to a type that the native part accepts without a copy."""
+    """Converts data to a type that the native part accepts without a copy. Raises ``TypeError`` for
+    objects without a buffer: ``bytes(5)`` would be five zero bytes."""
     if isinstance(data, (bytes, bytearray)):
         return data
-    return bytes(data)
+    return bytes(memoryview(data))
 
 
 def options(
@@ -52,7 +54,7 @@ def options(
     compression: Optional[int],
     quic_datagrams: bool,
     closed_key: Optional[bytes],
-) -> dict:
+) -> Dict[str, Any]:
     return {
         "mode": mode_number(mode),
         "congestion": congestion,
@@ -70,7 +72,7 @@ def options(
 
 def trust(
     fingerprint: Optional[str],
-    authorities: Optional[Union[str, os.PathLike]],
+    authorities: Optional[Union[str, "os.PathLike[str]"]],
     insecure: bool,
 ) -> Tuple[str, str]:
     """The kind of trust and its value; exactly one of the three must be given."""
@@ -87,7 +89,7 @@ def trust(
 
 
 def identity(
-    cert: Optional[Union[str, os.PathLike]], key: Optional[Union[str, os.PathLike]]
+    cert: Optional[Union[str, "os.PathLike[str]"]], key: Optional[Union[str, "os.PathLike[str]"]]
 ) -> Optional[Tuple[str, str]]:
     if (cert is None) != (key is None):
         raise ValueError("cert and key go together")
@@ -152,7 +154,7 @@ class File:
     hash: bytes
 
 
-def file_of(value: Any) -> Optional[File]:
+def file_of(value: Optional[Tuple[Optional[str], int, bytes]]) -> Optional[File]:
     return None if value is None else File(*value)
 
 

@@ -18,7 +18,7 @@ use super::half_open::HalfOpen;
 use super::lost;
 #[cfg(target_os = "linux")]
 use super::tcp_info::SockDiag;
-use crate::driver::{Interest, Poller, SocketOptions, canonical};
+use crate::driver::{Interest, LazyPoller, SocketOptions, canonical};
 use crate::log_limit::LogLimit;
 
 /// Size of the read buffer in bytes.
@@ -208,7 +208,7 @@ impl Connection {
 /// until it returns a timeout.
 #[derive(Debug)]
 pub(crate) struct Tcp {
-    poller: Arc<Poller>,
+    poller: Arc<LazyPoller>,
     listener: Option<Listener>,
     /// The poller includes the listener.
     is_listening: bool,
@@ -236,7 +236,7 @@ pub(crate) struct Tcp {
 impl Tcp {
     /// `local` is the local address of outgoing connections; port 0 for any port.
     pub(crate) fn new(
-        poller: Arc<Poller>,
+        poller: Arc<LazyPoller>,
         listener: Option<Listener>,
         (local, options): (Option<SocketAddr>, SocketOptions),
     ) -> io::Result<Self> {
