@@ -78,7 +78,8 @@ impl Listener {
         config: &Config,
     ) -> Result<Endpoint, Failure> {
         let failed = |text: String| Failure::new(Code::ListenFailed, text);
-        let endpoint = Endpoint::builder()
+        let endpoint = config
+            .endpoint_builder()
             .bind(address)
             .server(config.server_options()?)
             .io_threads(&protocol.context.io_threads)

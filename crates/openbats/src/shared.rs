@@ -77,8 +77,10 @@ impl Slot {
     }
 }
 
-/// Limit of connections that wait to be accepted, ended ones included; more are closed at once.
-const MAX_UNACCEPTED: usize = 256;
+/// Limit of connections that wait to be accepted, ended ones included; more are closed at once. All
+/// have completed their handshakes. After an outage thousands of clients may reconnect while the
+/// application does something else.
+const MAX_UNACCEPTED: usize = 4_096;
 
 /// The close code for a peer whose message cannot be decoded.
 const INVALID_MESSAGE: u64 = 1;

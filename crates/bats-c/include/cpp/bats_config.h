@@ -176,6 +176,22 @@ class BatsConfiguration {
     return openbats_config_set_deadline(impl_->handle, milliseconds) == bats_error_none;
   }
 
+  // Not in the original. Memory in bytes for each connection: for data that the peer has not
+  // acknowledged, and for received data that the program has not processed. At least 65536.
+  bool SetSendBudget(uint64_t bytes) {
+    return openbats_config_set_send_budget(impl_->handle, bytes) == bats_error_none;
+  }
+
+  bool SetReceiveBudget(uint64_t bytes) {
+    return openbats_config_set_receive_budget(impl_->handle, bytes) == bats_error_none;
+  }
+
+  // Not in the original. Limit of the sum of the receive budgets of the connections that share a
+  // socket. As it fills, new connections get less than the receive budget.
+  bool SetMemoryBudget(uint64_t bytes) {
+    return openbats_config_set_memory_budget(impl_->handle, bytes) == bats_error_none;
+  }
+
   // Not in the original. Server certificates that a client trusts: by SHA-256 fingerprint, or by
   // certificate authorities. Without these calls it trusts any.
   bool SetTrustedFingerprint(const std::string& sha256) {

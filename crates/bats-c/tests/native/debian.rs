@@ -72,7 +72,7 @@ fn debian_packages_contain_library_headers_tools_and_licences() {
     let library = std::fs::read_dir(root.join("usr/lib")).unwrap().next().unwrap().unwrap().path();
     let program = scratch().join("deb-program");
     let mut command = Command::new("gcc");
-    command.args(["-std=c11", "-D_POSIX_C_SOURCE=200809L"]);
+    command.args(["-std=c11", "-pedantic"]);
     command.arg("-I").arg(root.join("usr/include/openbats"));
     command.arg(crate_dir().join("examples/c/echo.c")).arg("-o").arg(&program);
     command.arg("-L").arg(&library).arg("-lopenbats");

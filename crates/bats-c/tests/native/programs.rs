@@ -134,6 +134,29 @@ fn repeated_connections_leak_nothing() {
 }
 
 #[test]
+fn a_burst_of_connections_from_one_address_is_accepted() {
+    let program = build("g++", "tests/programs/burst.cpp", "burst", &[]);
+    for (mode, connections, objects) in
+        [("1", "1000", "1"), ("10", "1000", "1"), ("12", "1000", "1"), ("1", "600", "600")]
+    {
+        let output = run_program(&program, &[mode, connections, objects]);
+        assert!(output.contains(&format!("{connections} of {connections} established, 0 failed")));
+    }
+    if is_long() {
+        print_line(&run_program(&program, &["1", "10000", "1"]));
+    }
+}
+
+#[test]
+fn protocol_objects_of_a_context_share_its_threads() {
+    let program = build("g++", "tests/programs/burst.cpp", "burst-objects", &[]);
+    // The program checks the number of its threads.
+    for mode in ["1", "2", "11"] {
+        run_program(&program, &[mode, "60", "60"]);
+    }
+}
+
+#[test]
 fn the_c_interface_compiles_as_c11_and_its_tests_pass() {
     for compiler in ["gcc", "clang"] {
         if !is_installed(compiler, "the C interface") {

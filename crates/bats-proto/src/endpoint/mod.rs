@@ -87,6 +87,9 @@ pub enum Output {
     Timeout(Option<Timestamp>),
 }
 
+/// Outgoing connections of an endpoint for which memory is reserved: the first ones must not use it
+/// up. Servers have the same default.
+const EXPECTED_CONNECTIONS: usize = 10_000;
 /// Longest handshake of a client with early data. Servers remember first flights for 25 s against
 /// replays (ADR 0013).
 const MAX_EARLY_HANDSHAKE: Duration = Duration::from_secs(10);
@@ -188,7 +191,9 @@ impl Endpoint {
             let text = format!("a session with {remote} already exists");
             return Err(ConnectError::Configuration(text));
         }
-        let transport = self.within_memory(&config.transport, 0).ok_or(ConnectError::Memory)?;
+        let others = EXPECTED_CONNECTIONS.saturating_sub(self.connections.len() + 1);
+        let transport =
+            self.within_memory(&config.transport, others).ok_or(ConnectError::Memory)?;
         let config = ClientConfig { transport, ..config };
         let local_cid = self.fresh_cid();
         let code_seed = self.rng.next_u64();

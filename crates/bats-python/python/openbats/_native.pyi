@@ -46,7 +46,7 @@ class Connection:
 
 class Endpoint:
     @staticmethod
-    def client(local: Optional[Tuple[str, int]], mode: int) -> Endpoint: ...
+    def client(local: Optional[Tuple[str, int]], options: Dict[str, Any]) -> Endpoint: ...
     @staticmethod
     def server(
         local: Tuple[str, int], identity: Optional[Tuple[str, str]], options: Dict[str, Any]

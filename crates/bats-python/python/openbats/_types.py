@@ -23,6 +23,10 @@ MODES = {
 }
 
 
+#: The least budget in bytes.
+MIN_BUDGET = 64 << 10
+
+
 def mode_number(mode: Mode) -> int:
     """Returns the number of a mode given by name or number."""
     if isinstance(mode, str):
@@ -42,6 +46,13 @@ def as_bytes(data: BytesLike) -> Union[bytes, bytearray]:
     return bytes(memoryview(data))
 
 
+def budget(name: str, size: Optional[int]) -> Optional[int]:
+    """Checks a number of bytes."""
+    if size is not None and not MIN_BUDGET <= operator.index(size) < 1 << 63:
+        raise ValueError(f"{name} must be at least {MIN_BUDGET} bytes, not {size}")
+    return size
+
+
 def options(
     mode: Mode,
     congestion: str,
@@ -54,6 +65,9 @@ def options(
     compression: Optional[int],
     quic_datagrams: bool,
     closed_key: Optional[bytes],
+    send_budget: Optional[int],
+    receive_budget: Optional[int],
+    memory_budget: Optional[int],
 ) -> Dict[str, Any]:
     return {
         "mode": mode_number(mode),
@@ -66,6 +80,9 @@ def options(
         "max_message_size": max_message_size,
         "compression": compression,
         "quic_datagrams": quic_datagrams,
+        "send_budget": budget("send_budget", send_budget),
+        "receive_budget": budget("receive_budget", receive_budget),
+        "memory_budget": budget("memory_budget", memory_budget),
         "closed_key": None if closed_key is None else bytes(memoryview(closed_key)),
     }
 

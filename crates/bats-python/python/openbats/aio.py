@@ -278,17 +278,20 @@ def connect(
     compression: Optional[int] = None,
     quic_datagrams: bool = False,
     closed_key: Optional[bytes] = None,
+    send_budget: Optional[int] = None,
+    receive_budget: Optional[int] = None,
+    memory_budget: Optional[int] = None,
     local: Optional[Tuple[str, int]] = None,
 ) -> "_Begun[Connection]":
     """Connects to a server; await it or use it with ``async with``. See ``openbats.connect``."""
     trusted = trust(fingerprint, authorities, insecure)
     chosen = options(
         mode, congestion, rate, goal, deadline, idle_timeout, keep_alive, max_message_size,
-        compression, quic_datagrams, closed_key,
+        compression, quic_datagrams, closed_key, send_budget, receive_budget, memory_budget,
     )
 
     async def make() -> Connection:
-        endpoint = _native.Endpoint.client(local, chosen["mode"])
+        endpoint = _native.Endpoint.client(local, chosen)
         operation = endpoint.connect(host, port, trusted, chosen)
         return Connection(await _run(operation), endpoint)
 
@@ -312,11 +315,14 @@ def listen(
     compression: Optional[int] = None,
     quic_datagrams: bool = False,
     closed_key: Optional[bytes] = None,
+    send_budget: Optional[int] = None,
+    receive_budget: Optional[int] = None,
+    memory_budget: Optional[int] = None,
 ) -> "_Begun[Listener]":
     """Listens for connections; await it or use it with ``async with``. See ``openbats.listen``."""
     chosen = options(
         mode, congestion, rate, goal, deadline, idle_timeout, keep_alive, max_message_size,
-        compression, quic_datagrams, closed_key,
+        compression, quic_datagrams, closed_key, send_budget, receive_budget, memory_budget,
     )
     files = identity(cert, key)
 
