@@ -269,7 +269,7 @@ impl Config {
                 .map_err(|error| Failure::new(Code::ConnectFailed, error.to_string()))?,
         };
         let options = ClientOptions::new(trust)
-            .transport(self.transport())
+            .transport(TransportConfig { handshake_timeout: self.timeout, ..self.transport() })
             .quic_datagrams(self.quic_datagrams && self.mode == QUIC);
         Ok(if self.compresses() { options.compression(COMPRESSION_LEVEL) } else { options })
     }

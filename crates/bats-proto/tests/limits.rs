@@ -4,6 +4,7 @@
 
 mod harness;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bats_proto::config::Security;
