@@ -34,7 +34,8 @@ fn connecting_to_a_closed_port_is_refused_in_every_mode() {
         // Mode UDP has no handshake: its connections end with the first message.
         for mode in Mode::ALL.into_iter().filter(|mode| *mode != Mode::Udp) {
             let client = Endpoint::builder().start().unwrap();
-            let options = ClientOptions::new(Trust::dangerous_any()).transport(without_timeouts(mode));
+            let options =
+                ClientOptions::new(Trust::dangerous_any()).transport(without_timeouts(mode));
             let result = client.connect(free_port(ip), "localhost", options).wait_for(LIMIT);
             let error = result.unwrap().unwrap_err();
             assert_eq!(error, ConnectError::Closed(CloseReason::Refused), "{mode:?} {ip}");
@@ -49,7 +50,8 @@ fn several_attempts_to_one_closed_port_are_all_refused() {
     let attempts: Vec<_> = (0..20)
         .map(|_| {
             let client = client.clone();
-            let options = ClientOptions::new(Trust::dangerous_any()).transport(without_timeouts(Mode::Brtp));
+            let options =
+                ClientOptions::new(Trust::dangerous_any()).transport(without_timeouts(Mode::Brtp));
             thread::spawn(move || client.connect(closed, "localhost", options).wait_for(LIMIT))
         })
         .collect();
@@ -112,7 +114,11 @@ fn a_server_that_vanished_is_noticed_long_before_the_idle_timeout() {
             .unwrap();
         let mut forwarder = Forwarder::to(server.local_addr());
         let client = Endpoint::builder().start().unwrap();
-        let near = client.connect(forwarder.address, "localhost", options.transport(without_timeouts(mode)));
+        let near = client.connect(
+            forwarder.address,
+            "localhost",
+            options.transport(without_timeouts(mode)),
+        );
         let near = near.wait_for(LIMIT).unwrap().unwrap();
         let far = server.accept().wait_for(LIMIT).unwrap().unwrap();
         near.send(vec![1; 1_000]).wait_for(LIMIT).unwrap().unwrap();

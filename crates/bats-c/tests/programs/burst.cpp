@@ -17,7 +17,7 @@ int main(int argc, char** argv) {
 
   IOContext server_context, context;
   std::atomic<int> received{0}, established{0}, failed{0};
-  BatsProtocol server(server_context, Config(mode, 60000));
+  BatsProtocol server(server_context, Config(mode, 900000));
   std::atomic<bool> listening{false};
   server.StartListen(
       "127.0.0.1", 0,
@@ -36,7 +36,7 @@ int main(int argc, char** argv) {
 
   std::vector<std::unique_ptr<BatsProtocol>> clients;
   for (int i = 0; i < objects; ++i) {
-    clients.push_back(std::make_unique<BatsProtocol>(context, Config(mode, 60000)));
+    clients.push_back(std::make_unique<BatsProtocol>(context, Config(mode, 900000)));
   }
   const auto start = std::chrono::steady_clock::now();
   for (int i = 0; i < count; ++i) {
