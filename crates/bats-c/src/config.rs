@@ -6,8 +6,8 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use openbats::{
-    ClientOptions, CongestionAlgorithm, Fingerprint, Identity, Mode, PresharedKey, ServerOptions,
-    TransportConfig, Trust,
+    Builder, ClientOptions, CongestionAlgorithm, Endpoint, Fingerprint, Identity, Mode,
+    PresharedKey, ServerOptions, TransportConfig, Trust,
 };
 
 use crate::event::{Code, Failure};
@@ -64,6 +64,11 @@ pub(crate) struct Config {
     /// Unreliable modes: default deadline of messages.
     pub(crate) deadline: Option<Duration>,
     pub(crate) frame_type: i32,
+    /// Bytes of unacknowledged and of received data for each connection; `None` for the defaults.
+    pub(crate) send_budget: Option<usize>,
+    pub(crate) receive_budget: Option<usize>,
+    /// Bytes of received data of all connections of a socket; `None` for the default.
+    pub(crate) memory_budget: Option<u64>,
     pub(crate) trust: TrustPolicy,
     /// PSK mode, for modes 0 to 3: the key that both ends need.
     pub(crate) psk: Option<PresharedKey>,
@@ -87,6 +92,9 @@ impl Default for Config {
             quic_datagrams: false,
             deadline: None,
             frame_type: 0,
+            send_budget: None,
+            receive_budget: None,
+            memory_budget: None,
             trust: TrustPolicy::AnyCertificate,
             psk: None,
         }
@@ -130,6 +138,15 @@ impl fmt::Display for Config {
         }
         if self.psk.is_some() {
             write!(f, ", PSK")?;
+        }
+        for (name, budget) in [
+            ("send", self.send_budget.map(|bytes| bytes as u64)),
+            ("receive", self.receive_budget.map(|bytes| bytes as u64)),
+            ("memory", self.memory_budget),
+        ] {
+            if let Some(bytes) = budget {
+                write!(f, ", {name} budget {bytes} bytes")?;
+            }
         }
         match self.deadline {
             Some(deadline) => write!(f, ", deadline {} ms", deadline.as_millis()),
@@ -235,6 +252,8 @@ impl Config {
             idle_timeout: self.timeout,
             deadline: self.deadline.unwrap_or(default.deadline),
             psk: self.psk.clone(),
+            send_budget: self.send_budget.unwrap_or(default.send_budget),
+            receive_budget: self.receive_budget.unwrap_or(default.receive_budget),
             ..default
         }
     }
@@ -250,9 +269,17 @@ impl Config {
                 .map_err(|error| Failure::new(Code::ConnectFailed, error.to_string()))?,
         };
         let options = ClientOptions::new(trust)
-            .transport(self.transport())
+            .transport(TransportConfig { handshake_timeout: self.timeout, ..self.transport() })
             .quic_datagrams(self.quic_datagrams && self.mode == QUIC);
         Ok(if self.compresses() { options.compression(COMPRESSION_LEVEL) } else { options })
+    }
+
+    /// An endpoint with the memory budget of this configuration.
+    pub(crate) fn endpoint_builder(&self) -> Builder {
+        match self.memory_budget {
+            Some(bytes) => Endpoint::builder().memory_budget(bytes),
+            None => Endpoint::builder(),
+        }
     }
 
     /// Whether to offer compression. Mode 11 has no handshake to negotiate it.

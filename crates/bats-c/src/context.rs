@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
+use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::{self, JoinHandle, ThreadId};
 use std::time::Duration;
 
+use openbats::IoThreads;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::Notify;
 
@@ -21,15 +23,20 @@ use crate::{log, signals};
 const FILE_THREAD_KEEP_ALIVE: Duration = Duration::from_millis(200);
 /// Maximum number of threads that read files at the same time.
 const MAX_FILE_THREADS: usize = 4;
+/// Maximum number of threads for the sockets of a context. One serves about 3 Gbit/s; more than the
+/// processors of the machine would only compete.
+const MAX_IO_THREADS: usize = 4;
 
 pub(crate) static CONTEXTS: Table<Context> = Table::new();
 
-/// A context: a thread and the objects that run on it.
+/// A context: a thread for callbacks, threads for I/O, and the objects that run on them.
 pub(crate) struct Context {
     pub(crate) id: usize,
     runtime: Handle,
     thread: Mutex<Option<JoinHandle<()>>>,
     thread_id: ThreadId,
+    /// The I/O threads that all protocol objects share.
+    pub(crate) io_threads: IoThreads,
     stop: Arc<Notify>,
     /// Queue of callbacks, for a polled context.
     pub(crate) queue: Option<CallbackQueue>,
@@ -37,6 +44,11 @@ pub(crate) struct Context {
     /// Gate of the signal callback.
     pub(crate) gate: Arc<Gate>,
     is_destroyed: AtomicBool,
+}
+
+fn io_threads() -> NonZeroUsize {
+    let limit = NonZeroUsize::new(MAX_IO_THREADS).unwrap_or(NonZeroUsize::MIN);
+    thread::available_parallelism().unwrap_or(NonZeroUsize::MIN).min(limit)
 }
 
 impl Context {
@@ -62,6 +74,7 @@ impl Context {
             runtime: handle,
             thread_id: thread.thread().id(),
             thread: Mutex::new(Some(thread)),
+            io_threads: IoThreads::new(io_threads()),
             stop,
             queue,
             protocols: Mutex::default(),

@@ -71,11 +71,18 @@ impl Listener {
         drop(old);
     }
 
-    fn bind(&self, address: SocketAddr, config: &Config) -> Result<Endpoint, Failure> {
+    fn bind(
+        &self,
+        protocol: &Protocol,
+        address: SocketAddr,
+        config: &Config,
+    ) -> Result<Endpoint, Failure> {
         let failed = |text: String| Failure::new(Code::ListenFailed, text);
-        let endpoint = Endpoint::builder()
+        let endpoint = config
+            .endpoint_builder()
             .bind(address)
             .server(config.server_options()?)
+            .io_threads(&protocol.context.io_threads)
             .start()
             .map_err(|error| failed(error.to_string()))?;
         let mut place = self.lock();
@@ -96,7 +103,7 @@ impl Listener {
         address: SocketAddr,
         config: Arc<Config>,
     ) {
-        let endpoint = match self.bind(address, &config) {
+        let endpoint = match self.bind(&protocol, address, &config) {
             Ok(endpoint) => {
                 let bound = endpoint.local_addr();
                 tracing::info!(%bound, mode = config.mode, "listening");

@@ -38,6 +38,8 @@ struct State {
     /// Sockets of stopped listeners that still have open connections.
     retired: Vec<Endpoint>,
     bound: Option<SocketAddr>,
+    /// The settings of `config` without effect are logged.
+    has_logged_fallbacks: bool,
 }
 
 /// A protocol object: `BatsProtocol` of the original SDK.
@@ -67,7 +69,9 @@ impl Protocol {
 
     /// Replaces the configuration for later connections and listeners. Existing ones keep theirs.
     pub(crate) fn load_config(&self, config: Config) {
-        self.lock().config = Arc::new(config);
+        let mut state = self.lock();
+        state.config = Arc::new(config);
+        state.has_logged_fallbacks = false;
     }
 
     pub(crate) fn bound(&self) -> Option<SocketAddr> {
@@ -76,6 +80,12 @@ impl Protocol {
 
     pub(crate) fn set_bound(&self, bound: Option<SocketAddr>) {
         self.lock().bound = bound;
+    }
+
+    fn log_fallbacks_once(&self, config: &Config) {
+        if !std::mem::replace(&mut self.lock().has_logged_fallbacks, true) {
+            config.log_fallbacks();
+        }
     }
 
     fn check_not_destroyed(&self) -> Result<(), Failure> {
@@ -111,7 +121,7 @@ impl Protocol {
         });
         match prepared {
             Ok((mode, host, port)) => {
-                config.log_fallbacks();
+                self.log_fallbacks_once(&config);
                 self.context.spawn(session.run_connect(self.clone(), mode, host, port));
                 Ok(())
             }
@@ -143,7 +153,7 @@ impl Protocol {
         {
             return Ok(client.endpoint.clone());
         }
-        let endpoint = start_client(Endpoint::builder(), local_addr)?;
+        let endpoint = self.start_client(config.endpoint_builder(), local_addr)?;
         let old = state.client.replace(Client { local_addr, endpoint: endpoint.clone() });
         drop(state);
         drop(old);
@@ -152,9 +162,26 @@ impl Protocol {
 
     /// A socket for one connection of mode 11. Connections to the same peer could not be
     /// distinguished on a shared socket.
-    pub(crate) fn udp_endpoint(config: &Config, remote: SocketAddr) -> Result<Endpoint, Failure> {
+    pub(crate) fn udp_endpoint(
+        &self,
+        config: &Config,
+        remote: SocketAddr,
+    ) -> Result<Endpoint, Failure> {
         let local_addr = client_address(config, remote)?;
-        start_client(Endpoint::builder().only_udp(), local_addr)
+        self.start_client(config.endpoint_builder().only_udp(), local_addr)
+    }
+
+    fn start_client(
+        &self,
+        builder: Builder,
+        address: Option<SocketAddr>,
+    ) -> Result<Endpoint, Failure> {
+        let builder = match address {
+            Some(address) => builder.bind(address),
+            None => builder,
+        };
+        let started = builder.io_threads(&self.context.io_threads).start();
+        started.map_err(|error| Failure::new(Code::ConnectFailed, error.to_string()))
     }
 
     /// Adds a session; `false` if the object is destroyed.
@@ -216,7 +243,7 @@ impl Protocol {
                 retired.iter().for_each(release_port);
             }
         }
-        config.log_fallbacks();
+        self.log_fallbacks_once(&config);
         self.context.spawn(listener.clone().run(self.clone(), address, config));
         Ok(())
     }
@@ -299,14 +326,6 @@ fn client_address(config: &Config, remote: SocketAddr) -> Result<Option<SocketAd
         address.set_ip(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
     }
     Ok(local_addr)
-}
-
-fn start_client(builder: Builder, address: Option<SocketAddr>) -> Result<Endpoint, Failure> {
-    let builder = match address {
-        Some(address) => builder.bind(address),
-        None => builder,
-    };
-    builder.start().map_err(|error| Failure::new(Code::ConnectFailed, error.to_string()))
 }
 
 /// Frees the port of an endpoint.

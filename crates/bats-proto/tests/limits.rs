@@ -4,6 +4,7 @@
 
 mod harness;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bats_proto::config::Security;
@@ -26,7 +27,17 @@ const NOW: Timestamp = Timestamp::from_millis(1_000);
 /// Half-open handshakes of a network prefix: from the first limit on, its addresses must be
 /// validated; beyond the second, all are refused.
 const RETRY_PER_PREFIX: u32 = 32;
-const MAX_PER_PREFIX: u32 = 64;
+const MAX_PER_PREFIX: u32 = 2_048;
+/// The number of a client of another network.
+const ELSEWHERE: u32 = 1 << 20;
+
+/// Address of a client; all but [`ELSEWHERE`] are in one /24.
+fn address(number: u32) -> SocketAddr {
+    let mut address =
+        MisbehavingClient::address(if number == ELSEWHERE { 256 } else { number % 256 });
+    address.set_port(address.port() + (number / 256 % 1_024) as u16);
+    address
+}
 
 /// Sends a client's first flight and returns the answers.
 fn start_handshake(server: &mut Endpoint, number: u32, token: &[u8]) -> Vec<Vec<u8>> {
@@ -37,7 +48,7 @@ fn start_handshake(server: &mut Endpoint, number: u32, token: &[u8]) -> Vec<Vec<
 }
 
 fn deliver(server: &mut Endpoint, number: u32, mut datagram: Vec<u8>) {
-    let remote = MisbehavingClient::address(number);
+    let remote = address(number);
     let received = Received { remote, local_ip: None, ecn: 0, payload: &mut datagram };
     server.handle(NOW, Input::Datagram(received));
 }
@@ -78,11 +89,12 @@ fn half_open_handshakes_of_a_prefix_get_retry_then_nothing() {
     assert_eq!(u64::from(MAX_PER_PREFIX), full.handshakes_started);
     assert_eq!(u64::from(MAX_PER_PREFIX - RETRY_PER_PREFIX), full.retries_sent);
     assert_eq!(full.half_open_refused, 0, "at the limit");
-    for number in MAX_PER_PREFIX..200 {
+    const MORE: u32 = 136;
+    for number in MAX_PER_PREFIX..MAX_PER_PREFIX + MORE {
         assert!(start_handshake(&mut server, number, &[]).is_empty(), "no answer");
     }
     let beyond = stats(&server);
-    assert_eq!(beyond.half_open_refused, u64::from(200 - MAX_PER_PREFIX));
+    assert_eq!(beyond.half_open_refused, u64::from(MORE));
     let before = EndpointStats {
         half_open_refused: beyond.half_open_refused,
         datagrams_received: beyond.datagrams_received,
@@ -90,7 +102,7 @@ fn half_open_handshakes_of_a_prefix_get_retry_then_nothing() {
     };
     assert_eq!(beyond, before, "no other counter changed");
     // Another network prefix is not affected.
-    assert!(!start_handshake(&mut server, 256, &[]).is_empty());
+    assert!(!start_handshake(&mut server, ELSEWHERE, &[]).is_empty());
     assert_eq!(server.endpoint_stats().handshakes_started, u64::from(MAX_PER_PREFIX) + 1);
 }
 

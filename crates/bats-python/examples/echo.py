@@ -5,13 +5,13 @@ import asyncio
 from openbats import aio
 
 
-async def serve(listener):
+async def serve(listener: aio.Listener) -> None:
     async for connection in listener:
         async for message in connection:
             await connection.send(message)
 
 
-async def main():
+async def main() -> None:
     async with aio.listen("127.0.0.1") as listener:
         server = asyncio.ensure_future(serve(listener))
         async with aio.connect(*listener.address, fingerprint=listener.fingerprint) as connection:

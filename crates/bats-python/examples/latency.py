@@ -2,6 +2,7 @@
 
 import threading
 import time
+from typing import List
 
 import openbats
 
@@ -11,13 +12,13 @@ with openbats.listen("127.0.0.1") as listener:
     connection = openbats.connect(*listener.address, fingerprint=listener.fingerprint, timeout=30)
     server = listener.accept(30)
 
-    def answer():
+    def answer() -> None:
         for message in server:
             server.send(message)
 
     thread = threading.Thread(target=answer)
     thread.start()
-    rounds = []
+    rounds: List[float] = []
     for number in range(ROUNDS):
         ping = number.to_bytes(64, "big")
         start = time.perf_counter()

@@ -3,6 +3,7 @@
 import sys
 import threading
 import time
+from typing import List
 
 import openbats
 
@@ -12,9 +13,9 @@ SIZE = 1_000_000
 with openbats.listen("127.0.0.1") as listener:
     connection = openbats.connect(*listener.address, fingerprint=listener.fingerprint, timeout=30)
     server = listener.accept(30)
-    times = []
+    times: List[float] = []
 
-    def receive():
+    def receive() -> None:
         for number, message in enumerate(server):
             assert len(message) == SIZE and int.from_bytes(message[:8], "big") == number
             times.append(time.perf_counter())

@@ -39,6 +39,12 @@ pub(crate) struct Options {
     quic_datagrams: bool,
     #[pyo3(item)]
     closed_key: Option<Vec<u8>>,
+    #[pyo3(item)]
+    send_budget: Option<usize>,
+    #[pyo3(item)]
+    receive_budget: Option<usize>,
+    #[pyo3(item)]
+    memory_budget: Option<u64>,
 }
 
 pub(crate) fn seconds(name: &str, value: f64) -> PyResult<Duration> {
@@ -97,6 +103,14 @@ fn check_congestion(mode: Mode, name: &str) -> PyResult<()> {
 }
 
 impl Options {
+    fn endpoint_builder(&self) -> openbats::Builder {
+        let builder = openbats::Endpoint::builder();
+        match self.memory_budget {
+            Some(bytes) => builder.memory_budget(bytes),
+            None => builder,
+        }
+    }
+
     fn compression(&self) -> PyResult<Option<i32>> {
         match self.compression {
             Some(level) if !(1..=19).contains(&level) => Err(PyValueError::new_err(format!(
@@ -138,6 +152,8 @@ impl Options {
             idle_timeout: seconds("idle_timeout", self.idle_timeout)?,
             keep_alive: self.keep_alive.map(|value| seconds("keep_alive", value)).transpose()?,
             max_message_size: self.max_message_size.unwrap_or(default.max_message_size),
+            send_budget: self.send_budget.unwrap_or(default.send_budget),
+            receive_budget: self.receive_budget.unwrap_or(default.receive_budget),
             ..default
         };
         transport.check_psk_modes().map_err(|error| PyValueError::new_err(error.to_string()))?;
@@ -158,12 +174,11 @@ pub(crate) struct Endpoint {
 
 #[pymethods]
 impl Endpoint {
-    /// Creates an endpoint that only connects, in the mode with this number.
+    /// Creates an endpoint that only connects, with these options.
     #[staticmethod]
-    #[pyo3(signature = (local, mode))]
-    fn client(py: Python<'_>, local: Option<(String, u16)>, mode: i64) -> PyResult<Self> {
-        let mut builder = openbats::Endpoint::builder();
-        if u8::try_from(mode).ok().and_then(Mode::from_number) == Some(Mode::Udp) {
+    fn client(py: Python<'_>, local: Option<(String, u16)>, options: Options) -> PyResult<Self> {
+        let mut builder = options.endpoint_builder();
+        if u8::try_from(options.mode).ok().and_then(Mode::from_number) == Some(Mode::Udp) {
             builder = builder.only_udp();
         }
         if let Some((host, port)) = local {
@@ -183,6 +198,7 @@ impl Endpoint {
         identity: Option<(PathBuf, PathBuf)>,
         options: Options,
     ) -> PyResult<Self> {
+        let builder = options.endpoint_builder();
         let transport = options.transport()?;
         let address = SocketAddr::new(ip(&local.0)?, local.1);
         let identity = match identity {
@@ -197,8 +213,7 @@ impl Endpoint {
         if let Some(level) = options.compression()? {
             server = server.compression(level);
         }
-        let started =
-            py.detach(|| openbats::Endpoint::builder().bind(address).server(server).start());
+        let started = py.detach(|| builder.bind(address).server(server).start());
         let inner = started.map_err(|error| ConnectError::new_err(error.to_string()))?;
         Ok(Self { inner, fingerprint })
     }

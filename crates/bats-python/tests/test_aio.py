@@ -27,6 +27,19 @@ async def echo_one(connection):
     await connection.finish()
 
 
+def test_only_bytes_can_be_sent():
+    async def main():
+        async with aio.listen("127.0.0.1") as listener:
+            async with aio.connect(
+                *listener.address, fingerprint=listener.fingerprint
+            ) as connection:
+                for data in (5, [1, 2], "text", None):
+                    with pytest.raises(TypeError):
+                        await connection.send(data)
+
+    run(main())
+
+
 def test_many_connections_at_once():
     async def main():
         async with aio.listen("127.0.0.1") as listener:

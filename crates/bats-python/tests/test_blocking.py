@@ -1,3 +1,4 @@
+import array
 import dataclasses
 import os
 import signal
@@ -95,6 +96,53 @@ def test_connect_times_out_without_an_answer():
             openbats.connect(
                 *hole.getsockname(), insecure=True, idle_timeout=0.3, timeout=LIMIT
             )
+
+
+@pytest.mark.parametrize("data", [5, 0, None, "text", [1, 2], (1, 2), range(3), 1.5, {1}, object()])
+def test_only_bytes_can_be_sent(pair, data):
+    near, far = pair
+    with pytest.raises(TypeError):
+        near.send(data)
+    near.send(b"after")
+    assert far.recv(LIMIT) == b"after"
+
+
+def test_objects_with_a_buffer_can_be_sent(pair):
+    near, far = pair
+    for data in (b"ab", bytearray(b"ab"), memoryview(b"ab"), memoryview(b"a-b-")[::2]):
+        near.send(data)
+        assert far.recv(LIMIT) == b"ab"
+    near.send(array.array("H", [1, 2]))
+    assert far.recv(LIMIT) == array.array("H", [1, 2]).tobytes()
+
+
+@pytest.mark.parametrize("mode", ["btp", "brtp", "brctp", "transparent", "tcp", "quic"])
+def test_closed_ports_are_reported_at_once(mode):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as closed:
+        closed.bind(("127.0.0.1", 0))
+        address = closed.getsockname()
+    # The handshake timeout would be another error.
+    with pytest.raises(openbats.ConnectError, match="refused"):
+        openbats.connect(*address, insecure=True, mode=mode, idle_timeout=3600, timeout=LIMIT)
+
+
+def test_budgets_can_be_set():
+    budgets = {"send_budget": 1 << 20, "receive_budget": 4 << 20}
+    with openbats.listen("127.0.0.1", memory_budget=16 << 20, **budgets) as listener:
+        fingerprint = listener.fingerprint
+        near = openbats.connect(*listener.address, fingerprint=fingerprint, timeout=LIMIT, **budgets)
+        far = listener.accept(LIMIT)
+        with pytest.raises(TimeoutError):
+            for _ in range(1000):
+                near.send(bytes(1 << 20), timeout=1)
+        assert near.stats().send_buffer_bytes <= 2 << 20
+        assert far.stats().receive_buffer_bytes <= 5 << 20
+    for name in ("send_budget", "receive_budget", "memory_budget"):
+        for size in (-1, 0, (64 << 10) - 1, 1 << 70):
+            with pytest.raises(ValueError, match=name):
+                openbats.listen("127.0.0.1", **{name: size})
+        with pytest.raises(TypeError):
+            openbats.listen("127.0.0.1", **{name: 1e6})
 
 
 def test_trust_must_be_chosen_and_is_enforced():

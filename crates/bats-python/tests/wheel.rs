@@ -56,6 +56,22 @@ fn environment(name: &str, packages: &[&str]) -> Result<PathBuf, String> {
     Ok(binaries)
 }
 
+/// The package, its stubs and the examples have complete types.
+#[test]
+fn mypy_finds_no_errors() {
+    let checker = match environment("python-mypy", &["mypy>=1.11,<3"]) {
+        Ok(checker) => checker,
+        Err(why) => return skip(&why),
+    };
+    for path in ["python/openbats", "examples"] {
+        run(Command::new(checker.join("python"))
+            .args(["-m", "mypy", "--strict", "--cache-dir", "/dev/null"])
+            .arg(here().join(path))
+            .env("MYPYPATH", here().join("python"))
+            .current_dir(env!("CARGO_TARGET_TMPDIR")));
+    }
+}
+
 #[test]
 fn wheel_works_in_a_fresh_environment() {
     let tools = match environment("python-tools", &["maturin>=1.9,<2"]) {
@@ -100,6 +116,27 @@ fn wheel_works_in_a_fresh_environment() {
         .current_dir(&elsewhere));
     let said = String::from_utf8_lossy(&tested.stdout).into_owned();
     assert!(said.contains(" passed") && !said.contains("skipped"), "{said}");
+
+    // The program of the quick start.
+    let page = std::fs::read_to_string(here().join("../../docs/quick-start/python.md")).unwrap();
+    let program = page.split("```python\n").nth(1).unwrap().split("```").next().unwrap();
+    std::fs::write(elsewhere.join("hello.py"), program).unwrap();
+    let port = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let mut server = Command::new(&python)
+        .args(["hello.py", "server", &port.to_string()])
+        .current_dir(&elsewhere)
+        .spawn()
+        .unwrap();
+    let ask = || {
+        let mut client = Command::new(&python);
+        client.args(["hello.py", "client", "127.0.0.1", &port.to_string()]);
+        client.current_dir(&elsewhere).output().unwrap().stdout
+    };
+    // The server may not listen yet.
+    let answer = (0..50).map(|_| ask()).find(|answer| !answer.is_empty());
+    let _ = server.kill();
+    let _ = server.wait();
+    assert_eq!(answer.as_deref(), Some(&b"echo: hello\n"[..]));
 
     for (example, says) in [
         ("echo.py", "3 messages came back"),

@@ -14,7 +14,7 @@ use bytes::Bytes;
 
 use crate::clock::Clock;
 use crate::connection::Connection;
-use crate::driver::{self, MAX_DSCP, Poller, Socket, SocketOptions, canonical};
+use crate::driver::{self, IoThreads, LazyPoller, MAX_DSCP, Socket, SocketOptions, canonical};
 use crate::error::{ConnectError, SendError, StartError, TrustError};
 use crate::options::{ClientOptions, Extras, ServerOptions};
 use crate::shared::{Shared, Slot};
@@ -30,6 +30,7 @@ pub struct Builder {
     server: Option<ServerOptions>,
     memory_budget: Option<u64>,
     is_udp_only: bool,
+    threads: Option<IoThreads>,
 }
 
 impl Builder {
@@ -84,6 +85,14 @@ impl Builder {
     #[must_use]
     pub fn memory_budget(mut self, bytes: u64) -> Self {
         self.memory_budget = Some(bytes);
+        self
+    }
+
+    /// Uses one of these I/O threads, which other endpoints share. By default the endpoint starts its
+    /// own.
+    #[must_use]
+    pub fn io_threads(mut self, threads: &IoThreads) -> Self {
+        self.threads = Some(threads.clone());
         self
     }
 
@@ -162,7 +171,7 @@ impl Builder {
             socket.dedicate_to_mode_udp().map_err(failed)?;
         }
         let local_addr = socket.local_addr().map_err(failed)?;
-        let poller = Arc::new(Poller::new().map_err(StartError::Thread)?);
+        let poller = Arc::new(LazyPoller::default());
         // Outgoing TCP connections cannot use a port on which the endpoint listens.
         let tcp_from = self.address.map(|address| match listener {
             Some(_) => SocketAddr::new(address.ip(), 0),
@@ -183,10 +192,9 @@ impl Builder {
             poller,
             clock,
             local_addr,
-        )
-        .map_err(StartError::Thread)?;
+        );
         let endpoint = Endpoint::new(shared.clone());
-        driver::start(shared, socket).map_err(StartError::Thread)?;
+        driver::start(shared, socket, self.threads.as_ref()).map_err(StartError::Thread)?;
         Ok(endpoint)
     }
 }

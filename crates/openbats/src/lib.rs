@@ -127,6 +127,7 @@ pub use bats_proto::{
     PresharedKeyError, SessionStore, TransportConfig,
 };
 pub use connection::Connection;
+pub use driver::IoThreads;
 pub use endpoint::{Builder, Endpoint};
 pub use error::{ConnectError, IdentityError, RecvError, SendError, StartError, TrustError};
 pub use identity::{Fingerprint, Identity, read_preshared_key};

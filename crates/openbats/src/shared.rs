@@ -1,7 +1,6 @@
 //! The state that the I/O thread and the application's calls share.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
@@ -12,7 +11,7 @@ use smallvec::SmallVec;
 
 use crate::clock::Clock;
 use crate::compress::{CompressionOffer, MessageCodec};
-use crate::driver::{Poller, ThreadWaker};
+use crate::driver::{EndpointWaker, LazyPoller};
 use crate::transport::{Handle, Transports};
 
 /// Tasks that wait for the same event.
@@ -78,8 +77,10 @@ impl Slot {
     }
 }
 
-/// Limit of connections that wait to be accepted, ended ones included; more are closed at once.
-const MAX_UNACCEPTED: usize = 256;
+/// Limit of connections that wait to be accepted, ended ones included; more are closed at once. All
+/// have completed their handshakes. After an outage thousands of clients may reconnect while the
+/// application does something else.
+const MAX_UNACCEPTED: usize = 4_096;
 
 /// The close code for a peer whose message cannot be decoded.
 const INVALID_MESSAGE: u64 = 1;
@@ -301,9 +302,9 @@ impl Core {
 #[derive(Debug)]
 pub(crate) struct Shared {
     core: Mutex<Core>,
-    pub(crate) thread_waker: ThreadWaker,
+    pub(crate) waker: EndpointWaker,
     /// Polls the sockets of TCP connections.
-    pub(crate) poller: Arc<Poller>,
+    pub(crate) poller: Arc<LazyPoller>,
     pub(crate) clock: Clock,
     pub(crate) local_addr: SocketAddr,
 }
@@ -312,12 +313,12 @@ impl Shared {
     pub(crate) fn new(
         endpoint: Transports,
         (compression_offer, untrusted_peer_budget): (Option<CompressionOffer>, Option<usize>),
-        poller: Arc<Poller>,
+        poller: Arc<LazyPoller>,
         clock: Clock,
         local_addr: SocketAddr,
-    ) -> io::Result<Arc<Self>> {
+    ) -> Arc<Self> {
         let core = Mutex::new(Core::new(endpoint, compression_offer, untrusted_peer_budget));
-        Ok(Arc::new(Self { core, thread_waker: ThreadWaker::new()?, poller, clock, local_addr }))
+        Arc::new(Self { core, waker: EndpointWaker::default(), poller, clock, local_addr })
     }
 
     /// Locks the state. After a panic in another thread the state is still consistent enough to
@@ -334,7 +335,7 @@ impl Shared {
             (result, core::mem::take(&mut core.is_asleep))
         };
         if asleep {
-            self.thread_waker.wake();
+            self.waker.wake();
         }
         result
     }

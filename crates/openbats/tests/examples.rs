@@ -2,6 +2,9 @@
 
 #[path = "../examples/echo.rs"]
 mod echo;
+#[path = "../examples/hello.rs"]
+#[expect(dead_code, reason = "main reads the arguments of the program")]
+mod hello;
 #[path = "../examples/latency.rs"]
 mod latency;
 #[path = "../examples/send_file.rs"]
@@ -13,6 +16,27 @@ mod throughput;
 #[test]
 fn echo_returns_every_message() {
     echo::main().unwrap();
+}
+
+#[test]
+fn the_quick_start_page_shows_the_hello_example_and_it_works() {
+    let page = include_str!("../../../docs/quick-start/rust.md");
+    let shown = page.split("```rust\n").nth(1).unwrap().split("```").next().unwrap();
+    let example = include_str!("../examples/hello.rs").replace("pub(crate) fn", "fn");
+    assert!(example.ends_with(shown) && shown.contains("fn main()"), "{shown}");
+
+    let free = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let port = free.local_addr().unwrap().port();
+    drop(free);
+    std::thread::spawn(move || hello::serve(port).map_err(|error| error.to_string()));
+    // The server may not listen yet.
+    for _ in 0..100 {
+        match hello::ask("127.0.0.1", port) {
+            Ok(answer) => return assert_eq!(answer, "hello"),
+            Err(_) => std::thread::sleep(std::time::Duration::from_millis(50)),
+        }
+    }
+    panic!("the server does not answer");
 }
 
 #[test]

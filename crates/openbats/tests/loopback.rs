@@ -348,11 +348,11 @@ fn connections_closed_before_accept_keep_their_data() {
 /// `MAX_UNACCEPTED` connections may wait to be accepted; one more is closed with a reason.
 #[test]
 fn unaccepted_connections_are_limited() {
-    const WAITING: usize = 256;
+    const WAITING: usize = 4_096;
     let (client, server, options) = endpoints();
     // With default receive budgets the client's endpoint has too little memory for all connections.
-    let options = options
-        .transport(TransportConfig { receive_budget: 8 << 20, ..TransportConfig::default() });
+    let options =
+        options.transport(TransportConfig { receive_budget: 0, ..TransportConfig::default() });
     let connect = || {
         let connecting = client.connect(server.local_addr(), "localhost", options.clone());
         connecting.wait_for(LIMIT).unwrap()

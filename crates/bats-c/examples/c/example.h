@@ -2,6 +2,11 @@
 #ifndef EXAMPLE_H
 #define EXAMPLE_H
 
+/* For clock_gettime and nanosleep with -std=c11. */
+#ifndef _POSIX_C_SOURCE
+#define _POSIX_C_SOURCE 200809L
+#endif
+
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>

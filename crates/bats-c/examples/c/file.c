@@ -1,8 +1,8 @@
 /* Sends a file; the receiver compares it with the original. */
 
-#include <unistd.h>
-
 #include "example.h"
+
+#include <unistd.h>
 
 #define SIZE (8 << 20)
 

@@ -21,7 +21,7 @@ int main(int argc, char** argv) {
           signal.Update([&] { listening = true; });
         } else if (event == BatsListenEvent::BATS_LISTEN_NEW_CONNECTION) {
           connection->SetConnectionCallback(
-              [](const IBatsConnPtr& peer, const BatsConnEvent& what, const byte* data,
+              [](const IBatsConnPtr& peer, const BatsConnEvent& what, const octet* data,
                  int length, void*) {
                 if (what == BatsConnEvent::BATS_CONNECTION_DATA_RECEIVED) {
                   Require(peer->SendData(data, length), "the server sends the echo");
@@ -37,7 +37,7 @@ int main(int argc, char** argv) {
   BatsProtocol client(context, config);
   client.StartConnect(
       "127.0.0.1", server.GetListenPort(),
-      [&](const IBatsConnPtr& connection, const BatsConnEvent& event, const byte* data,
+      [&](const IBatsConnPtr& connection, const BatsConnEvent& event, const octet* data,
           int length, void*) {
         if (event == BatsConnEvent::BATS_CONNECTION_WRITABLE) {
           for (const std::string text : {"one", "two", "three"}) {

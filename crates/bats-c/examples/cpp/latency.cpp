@@ -24,7 +24,7 @@ int main(int argc, char** argv) {
           signal.Update([&] { listening = true; });
         } else if (event == BatsListenEvent::BATS_LISTEN_NEW_CONNECTION) {
           connection->SetConnectionCallback(
-              [](const IBatsConnPtr& peer, const BatsConnEvent& what, const byte* data,
+              [](const IBatsConnPtr& peer, const BatsConnEvent& what, const octet* data,
                  int length, void*) {
                 if (what == BatsConnEvent::BATS_CONNECTION_DATA_RECEIVED) {
                   Require(peer->SendData(data, length), "the server answers");
@@ -37,11 +37,11 @@ int main(int argc, char** argv) {
       nullptr);
   signal.Await([&] { return listening; }, "the server listens");
 
-  const octetVec ping(64, byte{1});
+  const octetVec ping(64, octet{1});
   BatsProtocol client(client_context, config);
   client.StartConnect(
       "127.0.0.1", server.GetListenPort(),
-      [&](const IBatsConnPtr& connection, const BatsConnEvent& event, const byte*, int length,
+      [&](const IBatsConnPtr& connection, const BatsConnEvent& event, const octet*, int length,
           void*) {
         if (event == BatsConnEvent::BATS_CONNECTION_DATA_RECEIVED) {
           Require(length == 64, "an answer has 64 bytes");

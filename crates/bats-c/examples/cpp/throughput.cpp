@@ -25,7 +25,7 @@ int main(int argc, char** argv) {
           signal.Update([&] { listening = true; });
         } else if (event == BatsListenEvent::BATS_LISTEN_NEW_CONNECTION) {
           connection->SetConnectionCallback(
-              [&](const IBatsConnPtr&, const BatsConnEvent& what, const byte* data, int length,
+              [&](const IBatsConnPtr&, const BatsConnEvent& what, const octet* data, int length,
                   void*) {
                 if (what != BatsConnEvent::BATS_CONNECTION_DATA_RECEIVED) return true;
                 uint64_t number = 0;
@@ -58,7 +58,7 @@ int main(int argc, char** argv) {
   BatsProtocol client(client_context, config);
   client.StartConnect(
       "127.0.0.1", server.GetListenPort(),
-      [&](const IBatsConnPtr& connection, const BatsConnEvent& event, const byte*, int, void*) {
+      [&](const IBatsConnPtr& connection, const BatsConnEvent& event, const octet*, int, void*) {
         if (event == BatsConnEvent::BATS_CONNECTION_WRITABLE) {
           fill(connection);
         }

@@ -59,6 +59,7 @@ bats_error_t bats_protocol_start_listen(bats_protocol_handle_t protocol, const c
                                         uint16_t local_port, bats_listen_callback_t callback,
                                         void* user_data);
 bats_error_t bats_protocol_stop_listen(bats_protocol_handle_t protocol);
+/* Closed follows. A connection of another object is an error and stays open. */
 bats_error_t bats_protocol_stop_connection(bats_protocol_handle_t protocol,
                                            bats_connection_handle_t connection);
 

@@ -3,18 +3,19 @@
 #ifndef OPENBATS_BATS_CONFIG_H
 #define OPENBATS_BATS_CONFIG_H
 
+// Programs of the original SDK rely on <cassert>, <iostream>, <string> and <vector> from here.
 #include <cassert>
 #include <cstddef>
 #include <cstdint>
-#include <ostream>
+#include <iostream>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "../c/openbats.h"
 
-using byte = unsigned char;
-using octetVec = std::vector<byte>;
+using octet = unsigned char;
+using octetVec = std::vector<octet>;
 using octVecIter = octetVec::iterator;
 using octVecConstIter = octetVec::const_iterator;
 
@@ -120,7 +121,7 @@ class BatsConfiguration {
     std::swap(impl_, copy.impl_);
     return *this;
   }
-  virtual ~BatsConfiguration() { delete impl_; }
+  ~BatsConfiguration() { delete impl_; }
 
   // Any integer can be cast to a mode.
   void SetMode(TransMode mode) {
@@ -175,6 +176,22 @@ class BatsConfiguration {
     return openbats_config_set_deadline(impl_->handle, milliseconds) == bats_error_none;
   }
 
+  // Not in the original. Memory in bytes for each connection: for data that the peer has not
+  // acknowledged, and for received data that the program has not processed. At least 65536.
+  bool SetSendBudget(uint64_t bytes) {
+    return openbats_config_set_send_budget(impl_->handle, bytes) == bats_error_none;
+  }
+
+  bool SetReceiveBudget(uint64_t bytes) {
+    return openbats_config_set_receive_budget(impl_->handle, bytes) == bats_error_none;
+  }
+
+  // Not in the original. Limit of the sum of the receive budgets of the connections that share a
+  // socket. As it fills, new connections get less than the receive budget.
+  bool SetMemoryBudget(uint64_t bytes) {
+    return openbats_config_set_memory_budget(impl_->handle, bytes) == bats_error_none;
+  }
+
   // Not in the original. Server certificates that a client trusts: by SHA-256 fingerprint, or by
   // certificate authorities. Without these calls it trusts any.
   bool SetTrustedFingerprint(const std::string& sha256) {
@@ -203,7 +220,7 @@ class BatsConfiguration {
     return openbats::detail::Text(openbats_config_fingerprint, impl_->handle);
   }
 
-  BatsConfigImpl& GetImpl() const { return *impl_; }
+  const BatsConfigImpl& GetImpl() const { return *impl_; }
 
   friend std::ostream& operator<<(std::ostream& out, const BatsConfiguration& config) {
     return out << openbats::detail::Text(openbats_config_describe, config.impl_->handle);

@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "bats_config.h"
 
@@ -20,7 +21,7 @@ using IBatsConnPtr = std::shared_ptr<IBatsConnection>;
 // data is valid only during the call; return true when it is processed or copied. An exception that
 // leaves a callback terminates the program.
 using ConnectionCallback = std::function<bool(const IBatsConnPtr&, const BatsConnEvent&,
-                                              const byte* data, int length, void* context)>;
+                                              const octet* data, int length, void* context)>;
 using ListenCallback =
     std::function<void(const IBatsConnPtr&, const BatsListenEvent&, void* context)>;
 
@@ -37,7 +38,7 @@ class IBatsConnection {
   // WRITABLE follow. In mode 11 at most 65507 bytes; messages longer than the ideal length are sent
   // as IP fragments.
   virtual bool SendData(const octetVec& data) = 0;
-  virtual bool SendData(const byte* data, int length) = 0;
+  virtual bool SendData(const octet* data, int length) = 0;
 
   // Reliable modes: sends the content of a file as messages; SEND_COMPLETE and ALL_DATA_ACKED follow.
   virtual bool SendFile(const std::string& path) = 0;
@@ -51,6 +52,12 @@ class IBatsConnection {
 
   // The optimal size of a message in bytes: more than 361, at most 150000.
   virtual uint32_t GetIdealBufferLength() const = 0;
+
+  // Not in the original. The handle of a connection of this library. A program's own class does not
+  // override it: functions that take an IBatsConnPtr refuse its objects.
+  virtual bats_connection_handle_t OpenbatsHandle() const {
+    return reinterpret_cast<bats_connection_handle_t>(UINTPTR_MAX);
+  }
 };
 
 // ThreadSanitizer does not see the locks of the library; these calls declare the resulting order.
@@ -129,7 +136,7 @@ class Connection final : public IBatsConnection {
            SendData(data.data(), static_cast<int>(data.size()));
   }
 
-  bool SendData(const byte* data, int length) override {
+  bool SendData(const octet* data, int length) override {
     Release();
     return bats_connection_send_data(handle_, data, length) == bats_error_none;
   }
@@ -153,7 +160,7 @@ class Connection final : public IBatsConnection {
     return static_cast<uint32_t>(bats_connection_get_ideal_buffer_length(handle_));
   }
 
-  bats_connection_handle_t Handle() const { return handle_; }
+  bats_connection_handle_t OpenbatsHandle() const override { return handle_; }
 
   // Returns the unique object of a connection. Call it only in callbacks.
   static IBatsConnPtr Of(bats_connection_handle_t handle) {
@@ -209,9 +216,8 @@ inline void DropListenHolder(void* user) noexcept {
   Release();
 }
 
-// The library creates all connections, so that the cast is valid.
 inline bats_connection_handle_t HandleOf(const IBatsConnPtr& connection) {
-  return connection ? static_cast<const Connection&>(*connection).Handle() : nullptr;
+  return connection ? connection->OpenbatsHandle() : nullptr;
 }
 
 }  // namespace detail
@@ -230,7 +236,7 @@ inline Stats GetStats(const IBatsConnPtr& connection) {
 
 // SendData with a deadline of 1 to 3600000 ms. Modes 0 and 3, and datagrams of mode 12, neither start
 // to send nor repair an expired message. Other modes deliver all messages, even late ones.
-inline bool SendWithin(const IBatsConnPtr& connection, const byte* data, int length,
+inline bool SendWithin(const IBatsConnPtr& connection, const octet* data, int length,
                        int milliseconds) {
   detail::Release();
   return openbats_connection_send_within(detail::HandleOf(connection), data, length,

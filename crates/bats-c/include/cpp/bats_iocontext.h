@@ -3,7 +3,9 @@
 #ifndef OPENBATS_BATS_IOCONTEXT_H
 #define OPENBATS_BATS_IOCONTEXT_H
 
+// Programs of the original SDK rely on <cassert> and <cstring> from here.
 #include <cassert>
+#include <cstring>
 #include <functional>
 #include <string>
 #include <utility>
@@ -38,7 +40,7 @@ class IOContextImpl {
   const bats_context_handle_t handle;
 };
 
-// A thread on which callbacks run, one at a time. Create it first and destroy it last; no callback
+// A thread on which callbacks run, one at a time, and a thread for the I/O of all its protocol objects. Create it first and destroy it last; no callback
 // runs afterwards.
 class IOContext {
  public:

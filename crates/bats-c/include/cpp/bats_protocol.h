@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "bats_config.h"
 #include "bats_connection.h"
@@ -39,7 +40,8 @@ class BatsProtocol {
             bats_protocol_create(context.GetImpl().handle, config.GetImpl().handle))),
         io_context_(context) {}
 
-  BatsProtocol(const BatsProtocol&) = delete;
+  // Copies share one object, which the destructor of the last one destroys.
+  BatsProtocol(const BatsProtocol&) = default;
   BatsProtocol& operator=(const BatsProtocol&) = delete;
 
   virtual ~BatsProtocol() {
@@ -65,7 +67,8 @@ class BatsProtocol {
     Connect(nullptr, 0, callback, context);
   }
 
-  // CLOSED follows. A null pointer is ignored.
+  // CLOSED follows. A null pointer is ignored. A connection of another object, or of a class that is
+  // not the library's, is not closed: the log and LastError give the reason.
   void StopConnection(const IBatsConnPtr& connection) {
     openbats::detail::Release();
     bats_protocol_stop_connection(impl_->handle, openbats::detail::HandleOf(connection));

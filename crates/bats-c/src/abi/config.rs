@@ -233,13 +233,59 @@ pub extern "C" fn openbats_config_set_deadline(config: Handle, milliseconds: c_i
     })
 }
 
-/// Has no effect; kept for programs of the original SDK. The mode alone determines the wire format.
-/// An unknown type is logged as a warning.
+/// The least budget: one message of the size that every mode accepts.
+const MIN_BUDGET: u64 = 64 << 10;
+
+fn budget(bytes: u64) -> Result<u64, Failure> {
+    if bytes < MIN_BUDGET {
+        return Err(Failure::invalid(format!(
+            "a budget of {bytes} bytes is too small: the least is {MIN_BUDGET}"
+        )));
+    }
+    Ok(bytes)
+}
+
+/// Sets the memory in bytes for data of a connection that the peer has not acknowledged.
+#[unsafe(no_mangle)]
+pub extern "C" fn openbats_config_set_send_budget(config: Handle, bytes: u64) -> c_int {
+    change(config, |config| {
+        config.send_budget = Some(usize::try_from(budget(bytes)?).unwrap_or(usize::MAX));
+        Ok(())
+    })
+}
+
+/// Sets the memory in bytes for data of a connection that the program has not received yet.
+#[unsafe(no_mangle)]
+pub extern "C" fn openbats_config_set_receive_budget(config: Handle, bytes: u64) -> c_int {
+    change(config, |config| {
+        config.receive_budget = Some(usize::try_from(budget(bytes)?).unwrap_or(usize::MAX));
+        Ok(())
+    })
+}
+
+/// Sets the limit in bytes of the sum of the receive budgets of all connections that share a
+/// socket: those of a listener, or the client connections of a protocol object.
+#[unsafe(no_mangle)]
+pub extern "C" fn openbats_config_set_memory_budget(config: Handle, bytes: u64) -> c_int {
+    change(config, |config| {
+        config.memory_budget = Some(budget(bytes)?);
+        Ok(())
+    })
+}
+
+/// Has no effect, which the first call logs as a warning; kept for programs of the original SDK. The
+/// mode alone determines the wire format. Every unknown type is logged.
 #[unsafe(no_mangle)]
 pub extern "C" fn bats_config_set_frame_type(config: Handle, frame_type: c_int) {
     change(config, |config| {
         config.frame_type = frame_type;
         if (0..=3).contains(&frame_type) {
+            static ONCE: std::sync::Once = std::sync::Once::new();
+            ONCE.call_once(|| {
+                tracing::warn!(
+                    "frame types have no effect: the mode alone determines the wire format"
+                );
+            });
             return Ok(());
         }
         let text = format!("there is no frame type {frame_type}");

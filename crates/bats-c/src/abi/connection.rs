@@ -13,6 +13,10 @@ use crate::session::{Addresses, SESSIONS, Session};
 use crate::stats::openbats_stats_t;
 
 pub(super) fn get(handle: Handle) -> Result<Arc<Session>, Failure> {
+    // The default of `IBatsConnection::OpenbatsHandle` in the C++ header.
+    if handle.addr() == usize::MAX {
+        return Err(Failure::invalid("the connection object is not one of this library"));
+    }
     let missing = || Failure::new(Code::ConnectionClosed, "no such connection, or it has ended");
     SESSIONS.get(handle).ok_or_else(missing)
 }

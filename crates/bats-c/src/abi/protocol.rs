@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{config, connection, context, guard, guard_code, guard_quiet, text};
 use crate::callback::{Callback, ConnectionFn, ListenFn, ReleaseFn, UserPointer};
-use crate::event::Failure;
+use crate::event::{Code, Failure};
 use crate::handles::{Handle, to_handle};
 use crate::last_error;
 use crate::protocol::{PROTOCOLS, Protocol};
@@ -151,15 +151,23 @@ pub extern "C" fn bats_protocol_stop_listen(protocol: Handle) -> c_int {
     guard_code(|| get(protocol)?.stop_listen())
 }
 
-/// Closes a connection of this object. CLOSED follows. A null connection is ignored.
+/// Closes a connection of this object. CLOSED follows. A null connection is ignored; a connection
+/// of another object is an error and stays open.
 #[unsafe(no_mangle)]
 pub extern "C" fn bats_protocol_stop_connection(protocol: Handle, connection: Handle) -> c_int {
     guard_code(|| {
-        get(protocol)?;
-        if !connection.is_null() {
-            connection::get(connection)?.stop();
+        let protocol = get(protocol)?;
+        if connection.is_null() {
+            return Ok(());
         }
-        Ok(())
+        let result = connection::get(connection).and_then(|session| session.stop_by(&protocol));
+        // The method of the C++ interface has no result.
+        if let Err(failure) = &result
+            && failure.code == Code::InvalidParam
+        {
+            tracing::warn!(error = failure.text, "the connection is not stopped");
+        }
+        result
     })
 }
 

@@ -1,13 +1,10 @@
 //! Connecting: from a host name to an established connection, or to the events of a failure.
 
-use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use openbats::{CloseReason, ConnectError, Mode};
-use tokio::io::Interest;
-use tokio::net::UdpSocket;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::files::blocking;
@@ -107,35 +104,29 @@ impl Session {
         let failed = |failure: Failure| close_error(failure.text);
         let options = self.config.client_options().map_err(failed)?;
         let endpoint = if mode == Mode::Udp {
-            let endpoint = Protocol::udp_endpoint(&self.config, remote).map_err(failed)?;
+            let endpoint = protocol.udp_endpoint(&self.config, remote).map_err(failed)?;
             self.keep_endpoint(endpoint.clone());
             endpoint
         } else {
             protocol.client_endpoint(&self.config, remote).map_err(failed)?
         };
         let mut local = endpoint.local_addr();
-        let probe = match mode {
-            // TCP reports a closed port without a probe.
-            Mode::Tcp => Probe::none(),
-            // Mode 11 has no packets other than messages, so no probe may be sent.
-            Mode::Udp => Probe::new(remote, false).await,
-            _ => Probe::new(remote, true).await,
-        };
-        if let Some(ip) = probe.local_ip
+        if mode != Mode::Tcp
             && local.ip().is_unspecified()
+            && let Some(ip) = local_ip(remote)
         {
             local.set_ip(ip);
         }
-        let connection = tokio::select! {
-            connection = endpoint.connect(remote, host, options) => connection,
-            cause = probe.port_closed(remote) => return Err(cause),
-        };
-        let connection = connection.map_err(|error| match error {
-            ConnectError::Closed(CloseReason::HandshakeTimeout | CloseReason::IdleTimeout(_)) => {
-                CloseCause { kind: CloseKind::TimedOut, text: format!("{remote} did not answer") }
-            }
-            other => close_error(format!("cannot connect to {remote}: {other}")),
-        })?;
+        let connection =
+            endpoint.connect(remote, host, options).await.map_err(|error| match error {
+                ConnectError::Closed(
+                    CloseReason::HandshakeTimeout | CloseReason::IdleTimeout(_),
+                ) => CloseCause {
+                    kind: CloseKind::TimedOut,
+                    text: format!("{remote} did not answer"),
+                },
+                other => close_error(format!("cannot connect to {remote}: {other}")),
+            })?;
         if mode == Mode::Tcp {
             local = connection.local_addr();
         }
@@ -152,56 +143,14 @@ async fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, CloseCause> {
     found.map_err(|error| close_error(format!("no address of '{host}': {error}")))
 }
 
-/// An empty datagram in addition to the handshake, from a connected socket, which gets ICMP errors
-/// for closed ports. The socket of the handshake serves many peers and gets none. Peers drop the
-/// datagram.
-struct Probe {
-    socket: Option<UdpSocket>,
-    local_ip: Option<IpAddr>,
-}
-
-impl Probe {
-    fn none() -> Self {
-        Self { socket: None, local_ip: None }
-    }
-
-    /// Sends the datagram if `asks` is true. Otherwise only determines the local address.
-    async fn new(remote: SocketAddr, asks: bool) -> Self {
-        let any: SocketAddr = match remote {
-            SocketAddr::V4(_) => ([0, 0, 0, 0], 0).into(),
-            SocketAddr::V6(_) => ([0u16; 8], 0).into(),
-        };
-        let socket = async {
-            let socket = UdpSocket::bind(any).await?;
-            socket.connect(remote).await?;
-            if asks {
-                socket.send(&[]).await?;
-            }
-            Ok::<_, io::Error>(socket)
-        };
-        // If the probe fails, a closed port shows as a time-out.
-        let socket = socket.await.ok();
-        let local_ip =
-            socket.as_ref().and_then(|socket| socket.local_addr().ok()).map(|local| local.ip());
-        Self { socket, local_ip }
-    }
-
-    /// Returns when the peer's host reports that the port is closed.
-    async fn port_closed(&self, remote: SocketAddr) -> CloseCause {
-        if let Some(socket) = &self.socket {
-            while socket.ready(Interest::ERROR).await.is_ok() {
-                if let Ok(Some(error)) = socket.take_error()
-                    && error.kind() == io::ErrorKind::ConnectionRefused
-                {
-                    return close_error(format!(
-                        "connection refused: no process listens at {remote}"
-                    ));
-                }
-                // Clears the readiness, so that `ready` waits for the next error.
-                let _ = socket
-                    .try_io(Interest::ERROR, || Err::<(), _>(io::ErrorKind::WouldBlock.into()));
-            }
-        }
-        std::future::pending().await
-    }
+/// The local address that the system uses for packets to `remote`, if there is a route.
+fn local_ip(remote: SocketAddr) -> Option<IpAddr> {
+    let any: SocketAddr = match remote {
+        SocketAddr::V4(_) => ([0, 0, 0, 0], 0).into(),
+        SocketAddr::V6(_) => ([0u16; 8], 0).into(),
+    };
+    // Connecting a UDP socket sends nothing.
+    let socket = UdpSocket::bind(any).ok()?;
+    socket.connect(remote).ok()?;
+    socket.local_addr().ok().map(|local| local.ip())
 }

@@ -278,6 +278,15 @@ impl Session {
         self.ideal.load(Ordering::Relaxed)
     }
 
+    /// [`stop`](Self::stop) if the connection is one of `protocol`.
+    pub(crate) fn stop_by(&self, protocol: &Arc<Protocol>) -> Result<(), Failure> {
+        if !std::ptr::eq(self.protocol.as_ptr(), Arc::as_ptr(protocol)) {
+            return Err(Failure::invalid("the connection is one of another protocol object"));
+        }
+        self.stop();
+        Ok(())
+    }
+
     /// Requests the end of the connection. CLOSED follows.
     pub(crate) fn stop(&self) {
         self.stop_requested.store(true, Ordering::SeqCst);

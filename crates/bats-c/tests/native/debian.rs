@@ -6,6 +6,19 @@ use std::process::Command;
 use crate::support::*;
 
 #[test]
+fn the_debian_source_package_has_the_version_of_the_crates_and_one_maintainer() {
+    let debian = crate_dir().join("../../debian");
+    let changelog = std::fs::read_to_string(debian.join("changelog")).unwrap();
+    let version = env!("CARGO_PKG_VERSION");
+    assert!(changelog.starts_with(&format!("openbats ({version}) ")), "{changelog}");
+    let mut field = Command::new(crate_dir().join("control-field"));
+    let maintainer = text(&run(field.args(["source", "Maintainer"])));
+    assert!(changelog.contains(&format!("\n -- {}  ", maintainer.trim())), "{maintainer}");
+    let mut missing = Command::new(crate_dir().join("control-field"));
+    assert!(!missing.args(["source", "Nothing"]).output().unwrap().status.success());
+}
+
+#[test]
 fn debian_packages_contain_library_headers_tools_and_licences() {
     if !is_installed("dpkg-deb", "the Debian packages") {
         return;
@@ -60,6 +73,16 @@ fn debian_packages_contain_library_headers_tools_and_licences() {
         let notice = std::fs::read_to_string(docs.join("NOTICE")).unwrap();
         assert_eq!(notice, std::fs::read_to_string(crate_dir().join("../../NOTICE")).unwrap());
     }
+    let libraries = std::fs::read_dir(root.join("usr/lib")).unwrap().next().unwrap().unwrap();
+    let name = format!("libopenbats.so.{}", env!("CARGO_PKG_VERSION"));
+    let library = libraries.path().join(name);
+    let mode = std::os::unix::fs::PermissionsExt::mode(&library.metadata().unwrap().permissions());
+    assert_eq!(mode & 0o777, 0o644, "libraries are not executable");
+    let sections = text(&run(Command::new("readelf").arg("-S").arg(&library)));
+    assert!(!sections.contains(".symtab") && !sections.contains(".debug"), "{sections}");
+    for name in ["libopenbats-dev", "libopenbats0", "openbats-tools"] {
+        assert!(root.join("usr/share/doc").join(name).join("changelog.gz").exists(), "{name}");
+    }
     let dependencies = scratch().join("deb-control");
     let _ = std::fs::remove_dir_all(&dependencies);
     run(Command::new("dpkg-deb").arg("-e").arg(&packages[1]).arg(&dependencies));
@@ -72,7 +95,7 @@ fn debian_packages_contain_library_headers_tools_and_licences() {
     let library = std::fs::read_dir(root.join("usr/lib")).unwrap().next().unwrap().unwrap().path();
     let program = scratch().join("deb-program");
     let mut command = Command::new("gcc");
-    command.args(["-std=c11", "-D_POSIX_C_SOURCE=200809L"]);
+    command.args(["-std=c11", "-pedantic"]);
     command.arg("-I").arg(root.join("usr/include/openbats"));
     command.arg(crate_dir().join("examples/c/echo.c")).arg("-o").arg(&program);
     command.arg("-L").arg(&library).arg("-lopenbats");

@@ -32,6 +32,82 @@ fn programs_of_the_original_sdk_compile_and_link_unchanged() {
     }
 }
 
+/// Programs that compile with the original's headers because of what these include and declare.
+#[test]
+fn sources_that_rely_on_the_originals_headers_compile() {
+    // (header, body): nothing else is included.
+    let programs = [
+        ("cpp/bats_config.h", "int main() { std::cout << std::string(\"x\") << std::endl; }"),
+        (
+            "cpp/bats_config.h",
+            "using octet = unsigned char;\nint main() { octet one = 1; \
+          octetVec data{one}; octVecIter i = data.begin(); octVecConstIter c = data.cbegin(); \
+          assert(*i == *c); return sizeof(uint8_t) - 1; }",
+        ),
+        // `std::byte` must stay usable with a using directive.
+        (
+            "cpp/bats_config.h",
+            "using namespace std;\nint main() { byte b{1}; return to_integer<int>(b) - 1; }",
+        ),
+        (
+            "cpp/bats_config.h",
+            "#include <type_traits>\nint main() { const BatsConfiguration config; \
+          static_assert(std::is_same<decltype(config.GetImpl()), const BatsConfigImpl&>::value, \"\"); \
+          static_assert(!std::is_polymorphic<BatsConfiguration>::value, \"\"); \
+          static_assert(!std::has_virtual_destructor<BatsConfiguration>::value, \"\"); \
+          const auto& implementation = config.GetImpl(); (void)implementation; std::cerr << config; }",
+        ),
+        (
+            "cpp/bats_connection.h",
+            "int main() { std::vector<IBatsConnPtr> all(2, nullptr); \
+          std::function<bool()> f = [&] { return all[0] == nullptr; }; std::cout << f(); \
+          const octet* data = nullptr; (void)data; }",
+        ),
+        (
+            "cpp/bats_iocontext.h",
+            "int main() { char text[4]; memset(text, 0, sizeof text); \
+          std::memcpy(text, \"ab\", 2); std::string s = text; return strlen(text) - 2 + s.size() - 2; }",
+        ),
+        (
+            "cpp/bats_protocol.h",
+            "class Client : public BatsProtocol {\n public:\n \
+          using BatsProtocol::BatsProtocol;\n  bool Has() const { return impl_ != nullptr && &io_context_; }\n};\n\
+          int main() { IOContext io; Client client(io); BatsProtocol copy = client; \
+          std::shared_ptr<int> p = std::make_shared<int>(0); std::vector<int> v; \
+          char c[2]; memset(c, 0, 2); std::cout << client.Has(); copy.StopConnection({}); return *p; }",
+        ),
+        (
+            "cpp/bats_protocol.h",
+            "int main() { auto f = &BatsConfiguration::SetTimeout; BatsConfiguration c; \
+          (c.*f)(2000); c.SetCC(CongestionControl::BBR); c.SetFrameType(BATS_HEADER_V1); return TRANSPARENT; }",
+        ),
+        (
+            "c/c_bats_types.h",
+            "int main(void) { bool yes = true; uint16_t port = 0; struct bats_context_t* c = 0; \
+          bats_context_handle_t h = c; return !(yes && !port && !h); }",
+        ),
+        (
+            "c/c_bats_api.h",
+            "static bats_context_handle_t (*make)() = bats_context_create;\n\
+          static bats_config_handle_t (*config)() = bats_config_create;\n\
+          int main(void) { bats_config_handle_t c = config(); bats_config_enable_compression(c, 0); \
+          bats_config_destroy(c); return make == 0; }",
+        ),
+    ];
+    for (number, (header, body)) in programs.into_iter().enumerate() {
+        let is_c = header.starts_with("c/");
+        let name = format!("transitive{number}.{}", if is_c { "c" } else { "cpp" });
+        let (source, program) = (scratch().join(&name), scratch().join(format!("{name}.program")));
+        std::fs::write(&source, format!("#include \"include/{header}\"\n{body}\n")).unwrap();
+        let mut command = Command::new(if is_c { "gcc" } else { "g++" });
+        command.arg(if is_c { "-std=c11" } else { "-std=c++17" }).arg("-I").arg(prefix());
+        command.arg(&source).arg("-o").arg(&program);
+        command.arg(prefix().join("lib/libbats_protocol_library.a"));
+        run(command.args(["-lpthread", "-ldl", "-lm"]));
+        run(&mut Command::new(&program));
+    }
+}
+
 #[test]
 fn a_pkg_config_consumer_builds_and_runs() {
     if !is_installed("pkg-config", "the pkg-config consumer") {

@@ -6,4 +6,5 @@
 mod debian;
 mod installed;
 mod programs;
+mod quick_start;
 mod support;

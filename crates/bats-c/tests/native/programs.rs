@@ -40,21 +40,21 @@ fn every_header_compiles_alone_with_every_compiler() {
 #[test]
 fn the_contract_tests_pass() {
     let program = build("g++", "tests/programs/contract.cpp", "contract", &[]);
-    assert!(run_program(&program, &[]).contains("39 contract tests passed"));
+    assert!(run_program(&program, &[]).contains("41 contract tests passed"));
 }
 
 #[test]
 fn the_contract_tests_pass_under_address_sanitizer() {
     let sanitizer = "-fsanitize=address,undefined";
     let program = build("g++", "tests/programs/contract.cpp", "contract-asan", &[sanitizer]);
-    assert!(run_program(&program, &[]).contains("39 contract tests passed"));
+    assert!(run_program(&program, &[]).contains("41 contract tests passed"));
 }
 
 #[test]
 fn the_contract_tests_pass_under_thread_sanitizer() {
     let program =
         build("g++", "tests/programs/contract.cpp", "contract-tsan", &["-fsanitize=thread"]);
-    assert!(run_program(&program, &[]).contains("39 contract tests passed"));
+    assert!(run_program(&program, &[]).contains("41 contract tests passed"));
 }
 
 #[test]
@@ -131,6 +131,29 @@ fn repeated_connections_leak_nothing() {
     let program =
         build("g++", "tests/programs/churn.cpp", "churn-asan", &["-fsanitize=address,undefined"]);
     run_program(&program, &["200"]);
+}
+
+#[test]
+fn a_burst_of_connections_from_one_address_is_accepted() {
+    let program = build("g++", "tests/programs/burst.cpp", "burst", &[]);
+    for (mode, connections, objects) in
+        [("1", "1000", "1"), ("10", "1000", "1"), ("12", "1000", "1"), ("1", "600", "600")]
+    {
+        let output = run_program(&program, &[mode, connections, objects]);
+        assert!(output.contains(&format!("{connections} of {connections} established, 0 failed")));
+    }
+    if is_long() {
+        print_line(&run_program(&program, &["1", "10000", "1"]));
+    }
+}
+
+#[test]
+fn protocol_objects_of_a_context_share_its_threads() {
+    let program = build("g++", "tests/programs/burst.cpp", "burst-objects", &[]);
+    // The program checks the number of its threads.
+    for mode in ["1", "2", "11"] {
+        run_program(&program, &[mode, "60", "60"]);
+    }
 }
 
 #[test]

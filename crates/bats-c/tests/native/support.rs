@@ -87,11 +87,8 @@ pub(crate) fn prefix() -> &'static Path {
 pub(crate) fn build(compiler: &str, source: &str, name: &str, options: &[&str]) -> PathBuf {
     let prefix = prefix();
     let program = scratch().join(name);
-    let standard = if source.ends_with(".c") {
-        ["-std=c11", "-D_POSIX_C_SOURCE=200809L"]
-    } else {
-        ["-std=c++17", "-pthread"]
-    };
+    let standard =
+        if source.ends_with(".c") { ["-std=c11", "-pedantic"] } else { ["-std=c++17", "-pthread"] };
     let mut command = Command::new(compiler);
     command.args(standard).args(STRICT).arg("-O1");
     command.arg("-I").arg(prefix).arg(crate_dir().join(source)).arg("-o").arg(&program);

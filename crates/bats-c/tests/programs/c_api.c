@@ -1,5 +1,6 @@
 /* Tests the C interface from C11. */
 
+#define _POSIX_C_SOURCE 200809L
 #include "include/c/c_bats_types.h"
 
 /* The types header alone defines bool. */

@@ -72,7 +72,7 @@ class Recorder {
   }
 
   ConnectionCallback Callback() {
-    return [this](const IBatsConnPtr& connection, const BatsConnEvent& event, const byte* data,
+    return [this](const IBatsConnPtr& connection, const BatsConnEvent& event, const octet* data,
                   int length, void* context) {
       std::function<void(const IBatsConnPtr&, BatsConnEvent, const octetVec&)> hook;
       octetVec message;
@@ -223,7 +223,7 @@ inline octetVec Content(size_t length, unsigned seed) {
   unsigned x = seed * 2654435761u + 1;
   for (auto& value : data) {
     x = x * 1664525u + 1013904223u;
-    value = static_cast<byte>(x >> 24);
+    value = static_cast<octet>(x >> 24);
   }
   return data;
 }

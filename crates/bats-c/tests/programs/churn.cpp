@@ -38,7 +38,7 @@ static void Rounds(int mode, int count) {
         if (!connection) return;
         ++accepted;
         connection->SetConnectionCallback(
-            [&](const IBatsConnPtr& c, const E& e, const byte* data, int length, void*) {
+            [&](const IBatsConnPtr& c, const E& e, const octet* data, int length, void*) {
               if (e == E::BATS_CONNECTION_DATA_RECEIVED) CHECK(c->SendData(data, length));
               ended += e == E::BATS_CONNECTION_SHUTDOWN_BY_PEER || e == E::BATS_CONNECTION_CLOSED;
               return true;
@@ -52,7 +52,7 @@ static void Rounds(int mode, int count) {
   for (int i = 0; i < count; ++i) {
     client.StartConnect(
         "127.0.0.1", server.GetListenPort(),
-        [&](const IBatsConnPtr& c, const E& e, const byte*, int length, void*) {
+        [&](const IBatsConnPtr& c, const E& e, const octet*, int length, void*) {
           if (e == E::BATS_CONNECTION_WRITABLE) CHECK(c->SendData(Content(700, 1)));
           if (e == E::BATS_CONNECTION_DATA_RECEIVED) {
             CHECK(length == 700);

@@ -32,6 +32,8 @@ static const Test kTests[] = {
     TEST(BufferFullThenWritable),
     TEST(AllDataAckedFollowsAnIdleTimeAndRepeats),
     TEST(StoppingClosesLocallyAndShutsDownThePeer),
+    TEST(OnlyTheOwnerCanStopAConnection),
+    TEST(ConnectionsOfOtherClassesAreRefused),
     TEST(IdleTimeoutClosesTheConnection),
     TEST(IdealLengthFollowsThePath),
     TEST(NoCallbackAfterTheOwnerIsDestroyed),

@@ -46,7 +46,7 @@ struct World {
 };
 
 static ConnectionCallback Callback(World& world, int mode) {
-  return [&world, mode](const IBatsConnPtr& connection, const E& event, const byte* data, int length,
+  return [&world, mode](const IBatsConnPtr& connection, const E& event, const octet* data, int length,
                   void* context) {
     ++events;
     CHECK(connection != nullptr);

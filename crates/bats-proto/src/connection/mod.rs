@@ -19,6 +19,7 @@ mod state;
 mod streams;
 mod timers;
 mod transmit;
+mod unreachable_port;
 mod zero_rtt;
 
 use core::net::{IpAddr, SocketAddr};
@@ -181,6 +182,8 @@ pub(crate) struct Connection {
     /// Datagrams received after the connection was closed locally.
     datagrams_since_close: u32,
     last_received_at: Timestamp,
+    /// First of the "port unreachable" errors since the last packet of the peer.
+    unreachable_since: Option<Timestamp>,
     last_sent_at: Timestamp,
     idle_timeout: Duration,
 

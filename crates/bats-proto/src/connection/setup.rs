@@ -160,6 +160,7 @@ impl Connection {
             probes_allowed: 0,
             datagrams_since_close: 0,
             last_received_at: now,
+            unreachable_since: None,
             last_sent_at: now,
             idle_timeout,
             stash: Vec::new(),

@@ -12,11 +12,12 @@ use crate::wire::long_header::{CID_LEN, ORIGINAL_CID_LEN};
 /// withholds the end of the handshake. They end after 10 s; a server that has more is under attack.
 pub(super) const MAX_HALF_OPEN: usize = 4_096;
 /// Limit of half-open handshakes from one /24 (IPv4) or /56 (IPv6), the usual size of one network,
-/// so that one network cannot use all of them. Over relays each node has its own limit.
-pub(super) const MAX_HALF_OPEN_PER_PREFIX: usize = 64;
+/// so that one network cannot use all of them. Over relays each node has its own limit. Half of all:
+/// thousands of clients behind one NAT may reconnect at the same time.
+pub(super) const MAX_HALF_OPEN_PER_PREFIX: usize = MAX_HALF_OPEN / 2;
 /// Half-open handshakes of a prefix from which its hosts must validate their addresses. Spoofed
 /// addresses get no further than this; the rest is left to validated hosts.
-pub(super) const RETRY_PER_PREFIX: usize = MAX_HALF_OPEN_PER_PREFIX / 2;
+pub(super) const RETRY_PER_PREFIX: usize = 32;
 /// First flights that a server in PSK mode remembers, in about 0.6 MiB.
 const MAX_FIRST_FLIGHTS: usize = 16_384;
 /// A connection gets at most this fraction (1/n) of the memory that is not reserved.

@@ -5,6 +5,7 @@ mod relay_node;
 #[cfg(test)]
 mod replay_ledger_tests;
 mod unauthenticated;
+mod unreachable_port;
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -86,6 +87,9 @@ pub enum Output {
     Timeout(Option<Timestamp>),
 }
 
+/// Outgoing connections of an endpoint for which memory is reserved: the first ones must not use it
+/// up. Servers have the same default.
+const EXPECTED_CONNECTIONS: usize = 10_000;
 /// Longest handshake of a client with early data. Servers remember first flights for 25 s against
 /// replays (ADR 0013).
 const MAX_EARLY_HANDSHAKE: Duration = Duration::from_secs(10);
@@ -116,6 +120,8 @@ pub struct Endpoint {
     /// First flights for which a server in PSK mode has started handshakes.
     first_flights: FirstFlights,
     memory: MemoryLedger,
+    /// When connections were last searched for an unreachable port.
+    last_unreachable_search: Option<Timestamp>,
     answers: VecDeque<(SocketAddr, Option<IpAddr>, Vec<u8>)>,
     stats: EndpointStats,
     /// Set if this endpoint is a relay node.
@@ -152,6 +158,7 @@ impl Endpoint {
             half_open: HalfOpen::default(),
             first_flights: FirstFlights::default(),
             memory,
+            last_unreachable_search: None,
             answers: VecDeque::new(),
             stats: EndpointStats::default(),
             relay_node: None,
@@ -184,7 +191,9 @@ impl Endpoint {
             let text = format!("a session with {remote} already exists");
             return Err(ConnectError::Configuration(text));
         }
-        let transport = self.within_memory(&config.transport, 0).ok_or(ConnectError::Memory)?;
+        let others = EXPECTED_CONNECTIONS.saturating_sub(self.connections.len() + 1);
+        let transport =
+            self.within_memory(&config.transport, others).ok_or(ConnectError::Memory)?;
         let config = ClientConfig { transport, ..config };
         let local_cid = self.fresh_cid();
         let code_seed = self.rng.next_u64();

@@ -56,7 +56,7 @@ class Connection(ConnectionBase):
         self._native.finish().wait(timeout)
 
     def send_file(
-        self, path: Union[str, os.PathLike], timeout: Optional[float] = None
+        self, path: Union[str, "os.PathLike[str]"], timeout: Optional[float] = None
     ) -> File:
         """Sends a file; returns when the peer has verified and stored it."""
         self._needs_reliability()
@@ -66,7 +66,7 @@ class Connection(ConnectionBase):
 
     def receive_file(
         self,
-        directory: Union[str, os.PathLike],
+        directory: Union[str, "os.PathLike[str]"],
         *,
         overwrite: bool = False,
         max_size: Optional[int] = None,
@@ -140,7 +140,7 @@ def connect(
     port: int,
     *,
     fingerprint: Optional[str] = None,
-    authorities: Optional[Union[str, os.PathLike]] = None,
+    authorities: Optional[Union[str, "os.PathLike[str]"]] = None,
     insecure: bool = False,
     mode: Mode = "brtp",
     congestion: str = "bbr",
@@ -153,6 +153,9 @@ def connect(
     compression: Optional[int] = None,
     quic_datagrams: bool = False,
     closed_key: Optional[bytes] = None,
+    send_budget: Optional[int] = None,
+    receive_budget: Optional[int] = None,
+    memory_budget: Optional[int] = None,
     local: Optional[Tuple[str, int]] = None,
     timeout: Optional[float] = None,
 ) -> Connection:
@@ -169,13 +172,17 @@ def connect(
 
     ``closed_key`` is a pre-shared key of 32 bytes (PSK mode) that both ends need in addition to
     trust, in modes btp, brtp, brctp and transparent. A listener with a key does not answer clients
-    without it, and a client with another key or none times out."""
+    without it, and a client with another key or none times out.
+
+    ``send_budget`` and ``receive_budget`` are the memory in bytes for data of the connection that is
+    not acknowledged or not received by the application yet. ``memory_budget`` limits the sum of the
+    receive budgets of all connections of a listener."""
     trusted = trust(fingerprint, authorities, insecure)
     chosen = options(
         mode, congestion, rate, goal, deadline, idle_timeout, keep_alive, max_message_size,
-        compression, quic_datagrams, closed_key,
+        compression, quic_datagrams, closed_key, send_budget, receive_budget, memory_budget,
     )
-    endpoint = _native.Endpoint.client(local, chosen["mode"])
+    endpoint = _native.Endpoint.client(local, chosen)
     operation = endpoint.connect(host, port, trusted, chosen)
     return Connection(operation.wait(timeout), endpoint)
 
@@ -184,8 +191,8 @@ def listen(
     host: str = "0.0.0.0",
     port: int = 0,
     *,
-    cert: Optional[Union[str, os.PathLike]] = None,
-    key: Optional[Union[str, os.PathLike]] = None,
+    cert: Optional[Union[str, "os.PathLike[str]"]] = None,
+    key: Optional[Union[str, "os.PathLike[str]"]] = None,
     mode: Mode = "brtp",
     congestion: str = "bbr",
     rate: Optional[int] = None,
@@ -197,10 +204,13 @@ def listen(
     compression: Optional[int] = None,
     quic_datagrams: bool = False,
     closed_key: Optional[bytes] = None,
+    send_budget: Optional[int] = None,
+    receive_budget: Optional[int] = None,
+    memory_budget: Optional[int] = None,
 ) -> Listener:
     """Listens for connections. Without ``cert`` and ``key`` it generates a certificate."""
     chosen = options(
         mode, congestion, rate, goal, deadline, idle_timeout, keep_alive, max_message_size,
-        compression, quic_datagrams, closed_key,
+        compression, quic_datagrams, closed_key, send_budget, receive_budget, memory_budget,
     )
     return Listener(_native.Endpoint.server((local_ip(host), port), identity(cert, key), chosen))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 import os
-from typing import Any, Optional, Tuple, Union
+from typing import Any, Dict, Optional, Tuple, Union
 
 from . import _native
 
@@ -22,6 +23,10 @@ MODES = {
 }
 
 
+#: The least budget in bytes.
+MIN_BUDGET = 64 << 10
+
+
 def mode_number(mode: Mode) -> int:
     """Returns the number of a mode given by name or number."""
     if isinstance(mode, str):
@@ -30,14 +35,22 @@ def mode_number(mode: Mode) -> int:
         except KeyError:
             names = ", ".join(MODES)
             raise ValueError(f"mode must be one of {names}, not {mode!r}") from None
-    return int(mode)
+    return operator.index(mode)
 
 
 def as_bytes(data: BytesLike) -> Union[bytes, bytearray]:
-    """Converts data to a type that the native part accepts without a copy."""
+    """Converts data to a type that the native part accepts without a copy. Raises ``TypeError`` for
+    objects without a buffer: ``bytes(5)`` would be five zero bytes."""
     if isinstance(data, (bytes, bytearray)):
         return data
-    return bytes(data)
+    return bytes(memoryview(data))
+
+
+def budget(name: str, size: Optional[int]) -> Optional[int]:
+    """Checks a number of bytes."""
+    if size is not None and not MIN_BUDGET <= operator.index(size) < 1 << 63:
+        raise ValueError(f"{name} must be at least {MIN_BUDGET} bytes, not {size}")
+    return size
 
 
 def options(
@@ -52,7 +65,10 @@ def options(
     compression: Optional[int],
     quic_datagrams: bool,
     closed_key: Optional[bytes],
-) -> dict:
+    send_budget: Optional[int],
+    receive_budget: Optional[int],
+    memory_budget: Optional[int],
+) -> Dict[str, Any]:
     return {
         "mode": mode_number(mode),
         "congestion": congestion,
@@ -64,13 +80,16 @@ def options(
         "max_message_size": max_message_size,
         "compression": compression,
         "quic_datagrams": quic_datagrams,
+        "send_budget": budget("send_budget", send_budget),
+        "receive_budget": budget("receive_budget", receive_budget),
+        "memory_budget": budget("memory_budget", memory_budget),
         "closed_key": None if closed_key is None else bytes(memoryview(closed_key)),
     }
 
 
 def trust(
     fingerprint: Optional[str],
-    authorities: Optional[Union[str, os.PathLike]],
+    authorities: Optional[Union[str, "os.PathLike[str]"]],
     insecure: bool,
 ) -> Tuple[str, str]:
     """The kind of trust and its value; exactly one of the three must be given."""
@@ -87,7 +106,7 @@ def trust(
 
 
 def identity(
-    cert: Optional[Union[str, os.PathLike]], key: Optional[Union[str, os.PathLike]]
+    cert: Optional[Union[str, "os.PathLike[str]"]], key: Optional[Union[str, "os.PathLike[str]"]]
 ) -> Optional[Tuple[str, str]]:
     if (cert is None) != (key is None):
         raise ValueError("cert and key go together")
@@ -152,7 +171,7 @@ class File:
     hash: bytes
 
 
-def file_of(value: Any) -> Optional[File]:
+def file_of(value: Optional[Tuple[Optional[str], int, bytes]]) -> Optional[File]:
     return None if value is None else File(*value)
 
 

@@ -68,7 +68,7 @@ class _Driver:
             if future is not None and not future.done():
                 future.set_result(None)
 
-    async def run(self, operation: "_native.Operation") -> Any:
+    async def run(self, operation: "_native.Operation[T]") -> T:
         loop = asyncio.get_running_loop()
         token = next(self._tokens)
         try:
@@ -84,17 +84,17 @@ class _Driver:
             operation.cancel()
 
 
-async def _run(operation: "_native.Operation") -> Any:
+async def _run(operation: "_native.Operation[T]") -> T:
     return await _Driver.current().run(operation)
 
 
-def _on_own_thread(operation: "_native.Operation") -> "asyncio.Future[Any]":
+def _on_own_thread(operation: "_native.Operation[T]") -> "asyncio.Future[T]":
     """Waits for an operation on its own thread.
 
     The loop's executor has few threads: transfers that wait for their peers would block each other
     and all other users of the executor."""
     loop = asyncio.get_running_loop()
-    ended: "asyncio.Future[Any]" = loop.create_future()
+    ended: "asyncio.Future[T]" = loop.create_future()
     # Retrieve the exception, because a cancelled caller does not.
     ended.add_done_callback(lambda future: future.cancelled() or future.exception())
 
@@ -147,7 +147,9 @@ class Connection(ConnectionBase):
         """Ends sending and waits until the peer has acknowledged everything."""
         await _run(self._native.finish())
 
-    async def _on_thread(self, operation: "_native.Operation") -> Optional[File]:
+    async def _on_thread(
+        self, operation: "_native.Operation[Optional[_native.FileTuple]]"
+    ) -> Optional[File]:
         # Files are read and written synchronously, which would block the event loop.
         ended = _on_own_thread(operation)
         try:
@@ -162,7 +164,7 @@ class Connection(ConnectionBase):
             self.close(0, "file transfer aborted")
             raise
 
-    async def send_file(self, path: Union[str, os.PathLike]) -> File:
+    async def send_file(self, path: Union[str, "os.PathLike[str]"]) -> File:
         """Sends a file; completes when the peer has stored it. Cancelling closes the connection."""
         self._needs_reliability()
         sent = await self._on_thread(self._native.send_file(os.fspath(path)))
@@ -171,7 +173,7 @@ class Connection(ConnectionBase):
 
     async def receive_file(
         self,
-        directory: Union[str, os.PathLike],
+        directory: Union[str, "os.PathLike[str]"],
         *,
         overwrite: bool = False,
         max_size: Optional[int] = None,
@@ -249,8 +251,10 @@ class _Begun(Generic[T]):
         return self._made.__await__()
 
     async def __aenter__(self) -> T:
-        self._entered = await self._made
-        return await self._entered.__aenter__()
+        entered = await self._made
+        self._entered = entered
+        await self._entered.__aenter__()
+        return entered
 
     async def __aexit__(self, kind: object, value: object, traceback: object) -> None:
         await self._entered.__aexit__(kind, value, traceback)
@@ -261,7 +265,7 @@ def connect(
     port: int,
     *,
     fingerprint: Optional[str] = None,
-    authorities: Optional[Union[str, os.PathLike]] = None,
+    authorities: Optional[Union[str, "os.PathLike[str]"]] = None,
     insecure: bool = False,
     mode: Mode = "brtp",
     congestion: str = "bbr",
@@ -274,17 +278,20 @@ def connect(
     compression: Optional[int] = None,
     quic_datagrams: bool = False,
     closed_key: Optional[bytes] = None,
+    send_budget: Optional[int] = None,
+    receive_budget: Optional[int] = None,
+    memory_budget: Optional[int] = None,
     local: Optional[Tuple[str, int]] = None,
 ) -> "_Begun[Connection]":
     """Connects to a server; await it or use it with ``async with``. See ``openbats.connect``."""
     trusted = trust(fingerprint, authorities, insecure)
     chosen = options(
         mode, congestion, rate, goal, deadline, idle_timeout, keep_alive, max_message_size,
-        compression, quic_datagrams, closed_key,
+        compression, quic_datagrams, closed_key, send_budget, receive_budget, memory_budget,
     )
 
     async def make() -> Connection:
-        endpoint = _native.Endpoint.client(local, chosen["mode"])
+        endpoint = _native.Endpoint.client(local, chosen)
         operation = endpoint.connect(host, port, trusted, chosen)
         return Connection(await _run(operation), endpoint)
 
@@ -295,8 +302,8 @@ def listen(
     host: str = "0.0.0.0",
     port: int = 0,
     *,
-    cert: Optional[Union[str, os.PathLike]] = None,
-    key: Optional[Union[str, os.PathLike]] = None,
+    cert: Optional[Union[str, "os.PathLike[str]"]] = None,
+    key: Optional[Union[str, "os.PathLike[str]"]] = None,
     mode: Mode = "brtp",
     congestion: str = "bbr",
     rate: Optional[int] = None,
@@ -308,11 +315,14 @@ def listen(
     compression: Optional[int] = None,
     quic_datagrams: bool = False,
     closed_key: Optional[bytes] = None,
+    send_budget: Optional[int] = None,
+    receive_budget: Optional[int] = None,
+    memory_budget: Optional[int] = None,
 ) -> "_Begun[Listener]":
     """Listens for connections; await it or use it with ``async with``. See ``openbats.listen``."""
     chosen = options(
         mode, congestion, rate, goal, deadline, idle_timeout, keep_alive, max_message_size,
-        compression, quic_datagrams, closed_key,
+        compression, quic_datagrams, closed_key, send_budget, receive_budget, memory_budget,
     )
     files = identity(cert, key)
 

@@ -3,6 +3,8 @@
 use std::io::{self, IoSliceMut};
 use std::net::{SocketAddr, UdpSocket};
 
+use smallvec::SmallVec;
+
 #[cfg(target_os = "linux")]
 use {
     nix::sys::socket::{
@@ -14,18 +16,24 @@ use {
 /// Errors read per call, so that a flood of them does not block the I/O thread.
 const MAX_ERRORS_PER_CALL: usize = 16;
 
-/// Allows fragmentation of long datagrams and enables the error queue.
-pub(super) fn configure(socket: &UdpSocket, is_ipv6: bool) -> io::Result<()> {
+/// Bytes of a datagram that are read from its error: the headers with the connection IDs.
+const QUOTED_BYTES: usize = 64;
+
+/// A port of a peer that is unreachable.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct UnreachablePort {
+    pub(super) remote: SocketAddr,
+    /// Beginning of the UDP payload of the datagram, as far as the error quotes it.
+    pub(super) quoted: SmallVec<[u8; QUOTED_BYTES]>,
+}
+
+/// Enables the error queue.
+pub(super) fn enable(socket: &UdpSocket, is_ipv6: bool) -> io::Result<()> {
     #[cfg(target_os = "linux")]
     {
-        use rustix::net::sockopt::{
-            Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery, set_ip_mtu_discover, set_ipv6_mtu_discover,
-        };
         // An IPv6 socket also sends IPv4, with the IPv4 options.
-        set_ip_mtu_discover(socket, Ipv4PathMtuDiscovery::DONT)?;
         setsockopt(socket, sockopt::Ipv4RecvErr, &true)?;
         if is_ipv6 {
-            set_ipv6_mtu_discover(socket, Ipv6PathMtuDiscovery::DONT)?;
             setsockopt(socket, sockopt::Ipv6RecvErr, &true)?;
         }
     }
@@ -34,14 +42,30 @@ pub(super) fn configure(socket: &UdpSocket, is_ipv6: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads the error queue; returns the addresses of unreachable ports and drops other errors.
-pub(super) fn unreachable_ports(socket: &UdpSocket) -> Vec<SocketAddr> {
+/// Allows fragmentation of long datagrams.
+pub(super) fn allow_fragmentation(socket: &UdpSocket, is_ipv6: bool) -> io::Result<()> {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::net::sockopt::{
+            Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery, set_ip_mtu_discover, set_ipv6_mtu_discover,
+        };
+        set_ip_mtu_discover(socket, Ipv4PathMtuDiscovery::DONT)?;
+        if is_ipv6 {
+            set_ipv6_mtu_discover(socket, Ipv6PathMtuDiscovery::DONT)?;
+        }
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = (socket, is_ipv6);
+    Ok(())
+}
+
+/// Reads the error queue; returns the unreachable ports and drops other errors.
+pub(super) fn unreachable_ports(socket: &UdpSocket) -> Vec<UnreachablePort> {
     let mut closed = Vec::new();
     #[cfg(target_os = "linux")]
     for _ in 0..MAX_ERRORS_PER_CALL {
-        // Only the destination of the returned datagram is needed, not its payload.
-        let mut nothing = [0; 1];
-        let mut slices = [IoSliceMut::new(&mut nothing)];
+        let mut payload = [0; QUOTED_BYTES];
+        let mut slices = [IoSliceMut::new(&mut payload)];
         let mut control = [0; 512];
         let flags = MsgFlags::MSG_ERRQUEUE | MsgFlags::MSG_DONTWAIT;
         let Ok(received) =
@@ -60,7 +84,10 @@ pub(super) fn unreachable_ports(socket: &UdpSocket) -> Vec<SocketAddr> {
         let Some(address) = received.address.filter(|_| is_closed) else { continue };
         let v4 = address.as_sockaddr_in().map(|v4| SocketAddr::from((v4.ip(), v4.port())));
         let v6 = address.as_sockaddr_in6().map(|v6| SocketAddr::from((v6.ip(), v6.port())));
-        closed.extend(v4.or(v6).map(super::canonical));
+        let length = received.bytes.min(QUOTED_BYTES);
+        if let Some(remote) = v4.or(v6).map(super::canonical) {
+            closed.push(UnreachablePort { remote, quoted: payload[..length].into() });
+        }
     }
     #[cfg(not(target_os = "linux"))]
     let _ = (socket, MAX_ERRORS_PER_CALL);
@@ -77,7 +104,7 @@ mod tests {
     fn unreachable_ports_are_read_in_batches() {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.set_nonblocking(true).unwrap();
-        configure(&socket, false).unwrap();
+        enable(&socket, false).unwrap();
         let unused = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let mut sent = 0;
         // The pending error of an earlier datagram makes the next send fail.
@@ -85,8 +112,9 @@ mod tests {
             sent += usize::from(socket.send_to(&[7], unused).is_ok());
         }
         std::thread::sleep(Duration::from_millis(20));
-        assert_eq!(unreachable_ports(&socket), vec![unused; MAX_ERRORS_PER_CALL]);
-        assert_eq!(unreachable_ports(&socket), [unused]);
+        let error = || UnreachablePort { remote: unused, quoted: [7].into_iter().collect() };
+        assert_eq!(unreachable_ports(&socket).len(), MAX_ERRORS_PER_CALL);
+        assert_eq!(unreachable_ports(&socket), [error()]);
     }
 
     #[test]
@@ -96,7 +124,8 @@ mod tests {
         {
             let socket = UdpSocket::bind(from).unwrap();
             socket.set_nonblocking(true).unwrap();
-            configure(&socket, !from.starts_with('1')).unwrap();
+            enable(&socket, !from.starts_with('1')).unwrap();
+            allow_fragmentation(&socket, !from.starts_with('1')).unwrap();
             let unused = {
                 let ip = to.trim_start_matches("::ffff:");
                 UdpSocket::bind((ip, 0)).unwrap().local_addr().unwrap()
@@ -113,7 +142,9 @@ mod tests {
                 }
                 std::thread::sleep(Duration::from_millis(1));
             }
-            assert_eq!(closed, [unused], "{from}");
+            assert_eq!(closed.len(), 1, "{from}");
+            assert_eq!(closed[0].remote, unused, "{from}");
+            assert!(closed[0].quoted.iter().all(|byte| *byte == 7), "{from}");
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
 
 use rustix::event::{Timespec, epoll};
 
@@ -67,6 +68,54 @@ impl Poller {
             Err(error) => return Err(error.into()),
         }
         Ok(())
+    }
+}
+
+/// A poller that is created with its first socket.
+#[derive(Debug, Default)]
+pub(crate) struct LazyPoller(OnceLock<Poller>);
+
+impl LazyPoller {
+    /// See [`Poller::add`].
+    pub(crate) fn add(&self, socket: &impl AsFd, token: u64, interest: Interest) -> io::Result<()> {
+        let poller = match self.0.get() {
+            Some(poller) => poller,
+            None => {
+                let new = Poller::new()?;
+                self.0.get_or_init(|| new)
+            }
+        };
+        poller.add(socket, token, interest)
+    }
+
+    /// See [`Poller::change`].
+    pub(crate) fn change(
+        &self,
+        socket: &impl AsFd,
+        token: u64,
+        interest: Interest,
+    ) -> io::Result<()> {
+        match self.0.get() {
+            Some(poller) => poller.change(socket, token, interest),
+            None => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
+    /// See [`Poller::remove`].
+    pub(crate) fn remove(&self, socket: &impl AsFd) {
+        if let Some(poller) = self.0.get() {
+            poller.remove(socket);
+        }
+    }
+
+    /// See [`Poller::ready`].
+    pub(crate) fn ready(&self, tokens: &mut Vec<u64>) -> io::Result<()> {
+        self.0.get().map_or(Ok(()), |poller| poller.ready(tokens))
+    }
+
+    /// The file descriptor that is readable while a socket is ready, once there is one.
+    pub(crate) fn file(&self) -> Option<BorrowedFd<'_>> {
+        self.0.get().map(AsFd::as_fd)
     }
 }
 

@@ -2,16 +2,15 @@
 
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
-use std::os::fd::AsFd;
-use std::time::Duration;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use bats_proto::{Received, Transmit};
 use quinn_udp::{EcnCodepoint, RecvMeta, UdpSockRef, UdpSocketState};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{Domain, Protocol, Socket as RawSocket, Type};
 
 use crate::clock::Clock;
-use crate::driver::{Poller, SocketOptions, ThreadWaker};
+use crate::driver::SocketOptions;
+use crate::driver::icmp_errors::{self, UnreachablePort};
 use crate::log_limit::LogLimit;
 
 /// Buffers per receive call, each for one datagram or for several that GRO has coalesced.
@@ -25,13 +24,6 @@ const BURST_BYTES: usize = 65_000;
 /// Requested socket buffers in bytes: at 10 Gbit/s they cover a delay of the thread of 6 ms.
 const SOCKET_BUFFER: usize = 8 << 20;
 
-/// The socket readiness to wait for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Readiness {
-    Read,
-    ReadOrWrite,
-}
-
 /// A bound UDP socket.
 #[derive(Debug)]
 pub(crate) struct Socket {
@@ -41,8 +33,6 @@ pub(crate) struct Socket {
     is_ipv6: bool,
     /// DSCP of outgoing datagrams.
     dscp: u8,
-    /// For mode UDP only: long datagrams are fragmented, and unreachable ports are reported.
-    is_mode_udp: bool,
 }
 
 impl Socket {
@@ -69,25 +59,18 @@ impl Socket {
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
         enlarge_buffers(&socket);
         disable_timestamps(&socket);
-        Ok(Self { socket, state, is_ipv6, dscp: 0, is_mode_udp: false })
+        icmp_errors::enable(&socket, is_ipv6)?;
+        Ok(Self { socket, state, is_ipv6, dscp: 0 })
     }
 
-    /// Dedicates the socket to mode UDP: long datagrams are fragmented, and unreachable ports are
-    /// reported.
+    /// Dedicates the socket to mode UDP: long datagrams are fragmented.
     pub(crate) fn dedicate_to_mode_udp(&mut self) -> io::Result<()> {
-        super::icmp_errors::configure(&self.socket, self.is_ipv6)?;
-        self.is_mode_udp = true;
-        Ok(())
+        icmp_errors::allow_fragmentation(&self.socket, self.is_ipv6)
     }
 
-    /// Remote addresses whose ports were reported as unreachable since the last call. Only for
-    /// sockets of mode UDP.
-    pub(crate) fn unreachable_ports(&self) -> Vec<SocketAddr> {
-        if self.is_mode_udp {
-            super::icmp_errors::unreachable_ports(&self.socket)
-        } else {
-            Vec::new()
-        }
+    /// Ports that were reported as unreachable since the last call.
+    pub(super) fn unreachable_ports(&self) -> Vec<UnreachablePort> {
+        icmp_errors::unreachable_ports(&self.socket)
     }
 
     pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -157,9 +140,7 @@ impl Socket {
             let result = match send() {
                 // The error belongs to an earlier datagram, perhaps to another peer; this one was
                 // not sent.
-                Err(error) if self.is_mode_udp && error.kind() != io::ErrorKind::WouldBlock => {
-                    send()
-                }
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => send(),
                 other => other,
             };
             match result {
@@ -195,35 +176,11 @@ impl Socket {
             _ => ip,
         }
     }
+}
 
-    /// Sleeps until this socket or one of the poller is ready, the thread is woken, or the timeout
-    /// expires. Returns whether it was woken.
-    pub(crate) fn wait(
-        &self,
-        thread_waker: &ThreadWaker,
-        poller: &Poller,
-        timeout: Option<Duration>,
-        readiness: Readiness,
-    ) -> io::Result<bool> {
-        let flags = match readiness {
-            Readiness::Read => PollFlags::IN,
-            Readiness::ReadOrWrite => PollFlags::IN | PollFlags::OUT,
-        };
-        let (socket, thread_waker) = (self.socket.as_fd(), thread_waker.as_fd());
-        let mut files = [
-            PollFd::from_borrowed_fd(socket, flags),
-            PollFd::from_borrowed_fd(thread_waker, PollFlags::IN),
-            PollFd::from_borrowed_fd(poller.as_fd(), PollFlags::IN),
-        ];
-        let timeout = timeout.map(|timeout| Timespec {
-            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: timeout.subsec_nanos().into(),
-        });
-        match poll(&mut files, timeout.as_ref()) {
-            Ok(_) => Ok(!files[1].revents().is_empty()),
-            Err(rustix::io::Errno::INTR) => Ok(false),
-            Err(error) => Err(error.into()),
-        }
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }
 
@@ -302,7 +259,7 @@ pub(crate) struct ReceiveBuffers {
 }
 
 impl ReceiveBuffers {
-    pub(crate) fn new(_socket: &Socket) -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             bytes: vec![0; RECEIVE_BATCH * GRO_BYTES],
             metas: [RecvMeta::default(); RECEIVE_BATCH],
@@ -328,6 +285,7 @@ impl ReceiveBuffers {
 }
 
 /// Queue of bursts to send, in reused buffers. A burst is the payload of one GSO send.
+#[derive(Debug)]
 pub(crate) struct Bursts {
     buffers: Vec<(Vec<u8>, Option<Transmit>)>,
     /// First unsent burst, bytes of it already sent, and first free buffer.
@@ -387,6 +345,8 @@ impl Bursts {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn transmit(segment_size: usize, len: usize) -> Transmit {
@@ -441,7 +401,7 @@ mod tests {
             bursts.push(Transmit { remote: (ip, port).into(), ecn: 2, ..transmit(1_000, 2_500) });
             assert!(sender.send(&mut bursts).unwrap());
 
-            let mut buffers = ReceiveBuffers::new(&receiver);
+            let mut buffers = ReceiveBuffers::new();
             let mut sizes = Vec::new();
             for _ in 0..1_000 {
                 if !receiver.receive(&mut buffers).unwrap() {
@@ -515,20 +475,5 @@ mod tests {
             let marked = [(100, 184), (1_000, 186), (1_000, 186), (500, 186)];
             assert_eq!(found, marked, "{server} {client}");
         }
-    }
-
-    #[test]
-    fn the_thread_waker_ends_the_wait() {
-        let socket = Socket::bind_any(&SocketOptions::default()).unwrap();
-        let thread_waker = ThreadWaker::new().unwrap();
-        let poller = Poller::new().unwrap();
-        let short = Some(Duration::from_micros(100));
-        assert!(!socket.wait(&thread_waker, &poller, short, Readiness::Read).unwrap());
-        thread_waker.wake();
-        thread_waker.wake();
-        assert!(socket.wait(&thread_waker, &poller, None, Readiness::Read).unwrap());
-        thread_waker.reset();
-        assert!(!socket.wait(&thread_waker, &poller, short, Readiness::Read).unwrap());
-        assert!(!socket.wait(&thread_waker, &poller, None, Readiness::ReadOrWrite).unwrap());
     }
 }

@@ -6,8 +6,10 @@ use std::net::IpAddr;
 /// Incoming connections whose handshake is not complete; further ones wait in the kernel.
 const MAX_HALF_OPEN: usize = 256;
 /// Half-open connections of one /24 (IPv4) or /56 (IPv6) network, so that a network cannot use up
-/// all of them. The other modes have the same limit.
+/// all of them. Its further connections wait.
 const MAX_PER_NETWORK: usize = 64;
+/// Connections of full networks that wait for their handshakes; further ones are closed.
+pub(super) const MAX_WAITING: usize = 2_048;
 
 /// The network prefix of an address; IPv4 addresses are IPv4-mapped.
 fn network(ip: IpAddr) -> u128 {

@@ -135,10 +135,17 @@ impl Transports {
         self.packets.handle(now, input);
     }
 
-    /// Handles an ICMP "port unreachable" error. Any node on the path can forge it, so that it only
-    /// affects mode UDP, which is not authenticated either.
-    pub(crate) fn handle_unreachable_port(&mut self, remote: SocketAddr) {
+    /// Handles an ICMP "port unreachable" error, which quotes a part of a sent datagram.
+    pub(crate) fn handle_unreachable_port(
+        &mut self,
+        now: Timestamp,
+        remote: SocketAddr,
+        quoted: &[u8],
+    ) {
         self.udp.handle_unreachable_port(remote);
+        self.packets.handle_unreachable_port(now, remote, quoted);
+        #[cfg(feature = "quic")]
+        self.quic.handle_unreachable_port(remote, quoted);
     }
 
     pub(crate) fn poll(&mut self, now: Timestamp, buffer: &mut Vec<u8>) -> Output {

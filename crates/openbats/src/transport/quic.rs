@@ -8,6 +8,7 @@
 mod connection;
 mod datagrams;
 mod ids;
+mod unreachable_port;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;

@@ -1,6 +1,6 @@
 //! Mode 10: connections over the kernel's TCP, with TLS 1.3.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use bats_proto::{
 use bytes::Bytes;
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::half_open::HalfOpen;
+use super::half_open::{HalfOpen, MAX_WAITING};
 use super::lost;
 #[cfg(target_os = "linux")]
 use super::tcp_info::SockDiag;
-use crate::driver::{Interest, Poller, SocketOptions, canonical};
+use crate::driver::{Interest, LazyPoller, SocketOptions, canonical};
 use crate::log_limit::LogLimit;
 
 /// Size of the read buffer in bytes.
@@ -208,7 +208,7 @@ impl Connection {
 /// until it returns a timeout.
 #[derive(Debug)]
 pub(crate) struct Tcp {
-    poller: Arc<Poller>,
+    poller: Arc<LazyPoller>,
     listener: Option<Listener>,
     /// The poller includes the listener.
     is_listening: bool,
@@ -222,6 +222,10 @@ pub(crate) struct Tcp {
     dirty: BTreeSet<u64>,
     timers: BTreeSet<(Timestamp, u64)>,
     half_open: HalfOpen,
+    /// Accepted connections of networks that have too many half-open ones.
+    waiting: VecDeque<(TcpStream, SocketAddr)>,
+    /// A half-open connection has ended since the waiting ones were tried.
+    has_room: bool,
     buffer: Vec<u8>,
     ready: Vec<u64>,
     /// Source of RTT and congestion window, if available.
@@ -236,7 +240,7 @@ pub(crate) struct Tcp {
 impl Tcp {
     /// `local` is the local address of outgoing connections; port 0 for any port.
     pub(crate) fn new(
-        poller: Arc<Poller>,
+        poller: Arc<LazyPoller>,
         listener: Option<Listener>,
         (local, options): (Option<SocketAddr>, SocketOptions),
     ) -> io::Result<Self> {
@@ -252,6 +256,8 @@ impl Tcp {
             dirty: BTreeSet::new(),
             timers: BTreeSet::new(),
             half_open: HalfOpen::default(),
+            waiting: VecDeque::new(),
+            has_room: false,
             buffer: Vec::new(),
             ready: Vec::new(),
             #[cfg(target_os = "linux")]
@@ -280,6 +286,7 @@ impl Tcp {
 
     /// Closes the listener; the system refuses further connections.
     pub(crate) fn stop_listening(&mut self) {
+        self.waiting.clear();
         // Closing a socket removes it from the poller.
         self.listener = None;
         self.is_listening = false;
@@ -438,67 +445,100 @@ impl Tcp {
                     return;
                 }
             };
-            // Close it: in the kernel's queue it would block the connections behind it.
-            let is_network_full = self.half_open.is_network_full(remote.ip());
-            if is_network_full || self.connections.len() >= listener.max_connections {
+            let open = self.connections.len() + self.waiting.len();
+            if open >= listener.max_connections {
                 self.refused += 1;
-                continue;
+            } else if !self.half_open.is_network_full(remote.ip()) {
+                self.start_server(now, socket, remote);
+            } else if self.waiting.len() < MAX_WAITING {
+                // In the kernel's queue it would block the connections behind it.
+                self.waiting.push_back((socket, remote));
+            } else {
+                self.refused += 1;
             }
-            let prepared = socket
-                .set_nonblocking(true)
-                .and_then(|()| socket.set_nodelay(true))
-                .map_err(|error| error.to_string());
-            let tls = prepared.and_then(|()| {
-                TlsStream::server(now, &listener.server).map_err(|error| error.to_string())
-            });
-            let tls = match tls {
-                Ok(tls) => tls,
-                Err(error) => {
-                    if let Some(others) = self.log.allow(now) {
-                        tracing::debug!(error, others, "TCP connection not accepted");
-                    }
-                    continue;
-                }
-            };
-            self.handshakes_started += 1;
-            let connection = Connection {
-                socket,
-                remote: canonical(remote),
-                tls,
-                is_server: true,
-                is_connecting: false,
-                is_counted: true,
-                interest: Interest::Read,
-                sealed: Vec::new(),
-                written: 0,
-                close_state: CloseState::Open,
-                is_broken: false,
-                armed: None,
-            };
-            if let Err(error) = self.insert(connection)
-                && let Some(others) = self.log.allow(now)
+        }
+    }
+
+    /// Starts the handshakes of waiting connections whose network has fewer half-open ones now.
+    fn start_waiting(&mut self, now: Timestamp) {
+        // A network that is full stays full: handshakes end elsewhere.
+        let mut full = BTreeSet::new();
+        for _ in 0..self.waiting.len() {
+            let Some((socket, remote)) = self.waiting.pop_front() else { return };
+            if self.half_open.is_full()
+                || full.contains(&remote.ip())
+                || self.half_open.is_network_full(remote.ip())
             {
-                tracing::warn!(%error, others, "polling a TCP connection failed");
+                full.insert(remote.ip());
+                self.waiting.push_back((socket, remote));
+            } else {
+                self.start_server(now, socket, remote);
             }
+        }
+    }
+
+    fn start_server(&mut self, now: Timestamp, socket: TcpStream, remote: SocketAddr) {
+        let Some(listener) = &self.listener else { return };
+        let prepared = socket
+            .set_nonblocking(true)
+            .and_then(|()| socket.set_nodelay(true))
+            .map_err(|error| error.to_string());
+        let tls = prepared.and_then(|()| {
+            TlsStream::server(now, &listener.server).map_err(|error| error.to_string())
+        });
+        let tls = match tls {
+            Ok(tls) => tls,
+            Err(error) => {
+                if let Some(others) = self.log.allow(now) {
+                    tracing::debug!(error, others, "TCP connection not accepted");
+                }
+                return;
+            }
+        };
+        self.handshakes_started += 1;
+        let connection = Connection {
+            socket,
+            remote: canonical(remote),
+            tls,
+            is_server: true,
+            is_connecting: false,
+            is_counted: true,
+            interest: Interest::Read,
+            sealed: Vec::new(),
+            written: 0,
+            close_state: CloseState::Open,
+            is_broken: false,
+            armed: None,
+        };
+        if let Err(error) = self.insert(connection)
+            && let Some(others) = self.log.allow(now)
+        {
+            tracing::warn!(%error, others, "polling a TCP connection failed");
         }
     }
 
     /// Returns the next event, or the next timeout.
     pub(crate) fn poll(&mut self, now: Timestamp) -> Result<(u64, Event), Option<Timestamp>> {
-        while let Some(&id) = self.dirty.first() {
-            let Some(connection) = self.connections.get_mut(&id) else {
+        loop {
+            while let Some(&id) = self.dirty.first() {
+                let Some(connection) = self.connections.get_mut(&id) else {
+                    self.dirty.remove(&id);
+                    continue;
+                };
+                if let Some(event) = connection.tls.pop_event() {
+                    return Ok((id, event));
+                }
+                connection.write(now);
+                if let Some(event) = connection.tls.pop_event() {
+                    return Ok((id, event));
+                }
                 self.dirty.remove(&id);
-                continue;
-            };
-            if let Some(event) = connection.tls.pop_event() {
-                return Ok((id, event));
+                self.update_timer_and_interest(now, id);
             }
-            connection.write(now);
-            if let Some(event) = connection.tls.pop_event() {
-                return Ok((id, event));
+            if !std::mem::take(&mut self.has_room) {
+                break;
             }
-            self.dirty.remove(&id);
-            self.update_timer_and_interest(now, id);
+            self.start_waiting(now);
         }
         let wanted = !self.half_open.is_full() && self.accept_paused_until.is_none();
         if let Err(error) = self.watch_listener(wanted) {
@@ -515,6 +555,7 @@ impl Tcp {
         if connection.is_counted && !connection.is_half_open() {
             connection.is_counted = false;
             self.half_open.remove(connection.remote.ip());
+            self.has_room = true;
         }
         let is_closed = connection.advance_close(now);
         let next = if is_closed { None } else { connection.next_timeout() };

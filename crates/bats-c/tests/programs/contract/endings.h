@@ -24,6 +24,61 @@ static void StoppingClosesLocallyAndShutsDownThePeer() {
   }
 }
 
+static void OnlyTheOwnerCanStopAConnection() {
+  Pair pair(1);
+  BatsProtocol other(pair.client_context, Config(1));
+  const auto near = pair.near.Connection(), far = pair.far.Connection();
+  for (const auto& connection : {near, far}) {
+    other.StopConnection(connection);
+    CHECK(openbats::LastError() == "the connection is one of another protocol object");
+  }
+  const auto handle = near->OpenbatsHandle();
+  bats_context_handle_t context = bats_context_create();
+  bats_protocol_handle_t third = bats_protocol_create(context, nullptr);
+  CHECK(bats_protocol_stop_connection(third, handle) == bats_error_invalid_param);
+  bats_protocol_destroy(third);
+  bats_context_destroy(context);
+  // The owner of an accepted connection is the listening object.
+  pair.client->StopConnection(far);
+  CHECK(near->SendData(Content(10, 1)) && far->SendData(Content(10, 2)));
+  CHECK(Eventually([&] { return pair.near.MessageCount() == 1 && pair.far.MessageCount() == 1; }));
+  pair.server.Protocol().StopConnection(far);
+  CHECK(pair.far.Await(E::BATS_CONNECTION_CLOSED));
+  CHECK(pair.near.Await(E::BATS_CONNECTION_SHUTDOWN_BY_PEER));
+}
+
+// A class of a program, smaller than the library's.
+class ForeignConnection : public IBatsConnection {
+ public:
+  void SetConnectionCallback(const ConnectionCallback&, void*) override {}
+  void SetConnectionCallback(ConnectionCallback&&, void*) override {}
+  bool SendData(const octetVec&) override { return true; }
+  bool SendData(const octet*, int) override { return true; }
+  bool SendFile(const std::string&) override { return true; }
+  bool IsWritable() override { return true; }
+  const std::string GetRemoteAddress() const override { return {}; }
+  const std::string GetLocalAddress() const override { return {}; }
+  uint16_t GetRemotePort() const override { return 0; }
+  uint16_t GetLocalPort() const override { return 0; }
+  uint32_t GetIdealBufferLength() const override { return 1; }
+};
+
+static void ConnectionsOfOtherClassesAreRefused() {
+  Pair pair(1);
+  const IBatsConnPtr foreign = std::make_shared<ForeignConnection>();
+  const octet data[1] = {1};
+  const std::string expected = "the connection object is not one of this library";
+  pair.client->StopConnection(foreign);
+  CHECK(openbats::LastError() == expected);
+  CHECK(!openbats::SendWithin(foreign, data, 1, 100));
+  CHECK(openbats::LastError() == expected);
+  CHECK(openbats::GetStats(foreign).size == 0);
+  CHECK(!openbats::IsCompressed(foreign) && openbats::GetError(foreign).empty());
+  CHECK(!openbats::SendWithin(nullptr, data, 1, 100) && openbats::GetStats(nullptr).size == 0);
+  CHECK(pair.near.Connection()->SendData(Content(10, 1)));
+  CHECK(Eventually([&] { return pair.far.MessageCount() == 1; }));
+}
+
 static void IdleTimeoutClosesTheConnection() {
   for (int mode : kModes) {
     Pair pair(mode, 400);
@@ -53,7 +108,7 @@ static void NoCallbackAfterTheOwnerIsDestroyed() {
       for (int i = 0; i < 4; ++i) {
         client->StartConnect(
             "127.0.0.1", server.Port(),
-            [&](const IBatsConnPtr& connection, const E&, const byte*, int, void*) {
+            [&](const IBatsConnPtr& connection, const E&, const octet*, int, void*) {
               CHECK(!destroyed);
               ++events;
               connection->SendData(Content(2000, 1));
@@ -83,7 +138,7 @@ static void AnObjectCanBeDestroyedInItsOwnCallback() {
   std::atomic<bool> gone{false};
   client->StartConnect(
       "127.0.0.1", server.Port(),
-      [&](const IBatsConnPtr& connection, const E& event, const byte*, int, void*) {
+      [&](const IBatsConnPtr& connection, const E& event, const octet*, int, void*) {
         CHECK(!gone);
         if (event == E::BATS_CONNECTION_WRITABLE) CHECK(connection->SendData(Content(10, 1)));
         if (event == E::BATS_CONNECTION_DATA_RECEIVED) {
@@ -104,7 +159,7 @@ static void CallbacksAreDroppedWithTheirConnection() {
     auto inner = pair.near.Callback();
     const auto connection = pair.near.Connection();
     connection->SetConnectionCallback(
-        [owned, inner](const IBatsConnPtr& c, const E& e, const byte* d, int n, void* x) {
+        [owned, inner](const IBatsConnPtr& c, const E& e, const octet* d, int n, void* x) {
           return inner(c, e, d, n, x);
         },
         nullptr);
@@ -116,7 +171,7 @@ static void CallbacksAreDroppedWithTheirConnection() {
     CHECK(connection->GetRemoteAddress() == "127.0.0.1");
     CHECK(openbats::GetStats(connection).size == sizeof(openbats::Stats));
     CHECK(!connection->SendData(Content(1, 1)));
-    connection->SetConnectionCallback([owned](const IBatsConnPtr&, const E&, const byte*, int,
+    connection->SetConnectionCallback([owned](const IBatsConnPtr&, const E&, const octet*, int,
                                               void*) { return true; }, nullptr);
     CHECK(owned.use_count() == 1);
   }

@@ -42,7 +42,7 @@ static void MessagesKeepTheirBoundaries() {
     for (unsigned i = 0; i < 10; ++i) {
       reused = Content(sizes[i], i);
       CHECK(Send(connection, reused));
-      std::fill(reused.begin(), reused.end(), byte{0});  // the data was copied
+      std::fill(reused.begin(), reused.end(), octet{0});  // the data was copied
     }
     CHECK(Eventually([&] { return pair.far.MessageCount() == 10; }));
     const auto messages = pair.far.Messages();

@@ -157,10 +157,25 @@ static void IgnoredOptionsAreLogged() {
             "there is no congestion control 5: using BBR"));
   CHECK(one(Warnings(context, [&] { config.SetFrameType(static_cast<FrameType>(9)); }),
             "there is no frame type 9"));
+  // Once in the process; another test may have been the first.
+  const auto frame_types = Warnings(context, [&] {
+    config.SetFrameType(FrameType::BATS_HEADER_V1);
+    config.SetFrameType(FrameType::BATS_HEADER_MIN);
+  });
+  CHECK(count(frame_types, "frame types have no effect") <= 1 && frame_types.size() <= 1);
   CHECK(Warnings(context, [&] {
           config.SetCC(CongestionControl::GCC);
           config.SetFrameType(FrameType::BATS_HEADER_MIN);
         }).empty());
+  // Once for a configuration, not for each connection.
+  auto repeated = Config(1);
+  repeated.EnableEncryption(false);
+  CHECK(one(Warnings(context, [&] {
+              Recorder first, second;
+              BatsProtocol client(context, repeated);
+              client.StartConnect("127.0.0.1", hole.Port(), first.Callback(), nullptr);
+              client.StartConnect("127.0.0.1", hole.Port(), second.Callback(), nullptr);
+            }), "is always encrypted"));
   context.SetBATSLogFilePath("/dev/stderr");
 }
 

@@ -79,6 +79,11 @@ impl Connection {
         self.is_server && !self.session.is_open() && !self.session.is_closed()
     }
 
+    /// Whether this is a client that no server has answered yet.
+    pub(super) fn is_unanswered(&self) -> bool {
+        !self.is_server && self.quic.is_handshaking() && self.quic.stats().udp_rx.datagrams == 0
+    }
+
     pub(super) fn close(&mut self, code: u64, reason: &str) {
         if !self.session.is_closed() {
             let code = code.min(VIOLATION.into_inner() - 1);
