@@ -34,6 +34,7 @@ const FILES: &[(&str, &str, &str)] = files![
     "cases" / "outage.yaml",
     "cases" / "long-fat.yaml",
     "cases" / "message-delay.yaml",
+    "cases" / "perftest-lossy.yaml",
     "cases" / "smoke.yaml",
 ];
 
