@@ -1,0 +1,200 @@
+//! Receives over OpenBATS connections.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use bytes::Bytes;
+use openbats::{Connection, Endpoint, Identity, Mode, RecvError, ServerOptions, Wait};
+
+use super::meter::{Meter, Publisher, lock};
+use super::replies::handle;
+use crate::channel::{close_endpoint, transport_config};
+use crate::cli::{Common, Group};
+use crate::clock::Clock;
+use crate::console::print;
+use crate::ports;
+use crate::wire::Control;
+
+/// Bytes that a peer may send before its hello.
+const UNTRUSTED_BUDGET: usize = 64 << 10;
+/// Peers that have not introduced themselves; more are closed at once.
+const MAX_UNKNOWN: usize = 64;
+/// Time for the hello message.
+const HELLO_LIMIT: Duration = Duration::from_secs(3);
+const RECEIVE_LIMIT: Duration = Duration::from_millis(100);
+/// Longest wait for an answer to be taken by the connection.
+const REPLY_LIMIT: Duration = Duration::from_secs(1);
+
+/// The modes that a subscriber accepts if it is not given one.
+const ALL_MODES: [Mode; 6] =
+    [Mode::Brtp, Mode::Btp, Mode::Brctp, Mode::Transparent, Mode::Tcp, Mode::Quic];
+
+/// An endpoint whose connections are received from.
+pub(super) struct Receiver {
+    endpoint: Endpoint,
+}
+
+impl Receiver {
+    /// # Errors
+    /// The port of this subscriber is in use.
+    pub(super) fn start(options: &Common, mode: Mode, meter: Arc<Meter>) -> Result<Self> {
+        let port = ports::subscriber(options.domain, options.id)?;
+        let identity = Identity::generate(&["bats-perftest"])?;
+        let modes: Vec<Mode> = match options.transport_given {
+            true => vec![mode],
+            false => ALL_MODES.to_vec(),
+        };
+        let server = ServerOptions::new(identity)
+            .transport(transport_config(mode))
+            .modes(modes)
+            .max_connections(options.peers_expected + MAX_UNKNOWN)
+            .untrusted_peer_budget(UNTRUSTED_BUDGET);
+        let endpoint = Endpoint::builder()
+            .bind(SocketAddr::new(options.bind_ip(), port))
+            .server(server)
+            .start()
+            .with_context(|| {
+                format!(
+                    "cannot receive as subscriber {} of domain {}: is another one running? Use \
+                     -sidMultiSubTest or -domain",
+                    options.id, options.domain
+                )
+            })?;
+        let (accepting, group) = (endpoint.clone(), options.group);
+        thread::Builder::new()
+            .name("accept".into())
+            .spawn(move || accept(&accepting, &meter, group))
+            .context("cannot start a thread")?;
+        Ok(Self { endpoint })
+    }
+
+    /// Waits until the publishers have closed their connections, at most `linger`, and stops.
+    pub(super) fn stop(&mut self, linger: Option<Duration>) {
+        if let Some(linger) = linger {
+            self.endpoint.stop_accepting();
+            let _ = self.endpoint.idle().wait_for(linger);
+        }
+        close_endpoint(&self.endpoint);
+    }
+}
+
+fn accept(endpoint: &Endpoint, meter: &Arc<Meter>, group: Option<Group>) {
+    let unknown = Arc::new(AtomicUsize::new(0));
+    while !meter.is_over.load(Ordering::Acquire) {
+        let Ok(accepted) = endpoint.accept().wait_for(RECEIVE_LIMIT) else { continue };
+        let Ok(connection) = accepted else { return };
+        if unknown.fetch_add(1, Ordering::AcqRel) >= MAX_UNKNOWN {
+            unknown.fetch_sub(1, Ordering::AcqRel);
+            connection.close(1, "too many connections");
+            continue;
+        }
+        let (meter, counter) = (Arc::clone(meter), Arc::clone(&unknown));
+        let serve = move || {
+            let publisher = introduce(&connection, &meter);
+            counter.fetch_sub(1, Ordering::AcqRel);
+            match publisher {
+                Ok(publisher) => receive(&connection, &meter, &publisher, group),
+                Err(problem) => connection.close(1, &problem),
+            }
+        };
+        if thread::Builder::new().name("receive".into()).spawn(serve).is_err() {
+            unknown.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+/// Waits for the hello message of a publisher.
+fn introduce(connection: &Connection, meter: &Meter) -> Result<Publisher, String> {
+    let waiting = Clock::start();
+    loop {
+        let left = HELLO_LIMIT.saturating_sub(waiting.elapsed());
+        let message = match connection.recv().wait_for(left) {
+            Ok(Ok(Some(message))) => message,
+            _ => return Err("no hello message".to_owned()),
+        };
+        if let Some(Control::Hello(hello)) = Control::of_message(&message) {
+            let publisher = meter.add(hello).inspect_err(|problem| {
+                if meter.may_print_note() {
+                    print(&format!("Note: {} was refused: {problem}", connection.remote_addr()));
+                }
+            })?;
+            connection.trust_peer();
+            handle(meter, &publisher, &message, |answer| reply(connection, &answer));
+            return Ok(publisher);
+        }
+        meter.on_malformed();
+    }
+}
+
+fn reply(connection: &Connection, answer: &Bytes) {
+    let _ = connection.send(answer.clone()).wait_for(REPLY_LIMIT);
+}
+
+fn receive(connection: &Connection, meter: &Meter, publisher: &Publisher, group: Option<Group>) {
+    let mut messages = Vec::new();
+    loop {
+        // Most of the time the next message is there already.
+        let received = match connection.try_recv() {
+            Some(message) => Ok(Ok(Some(message))),
+            None => connection.recv().wait_for(RECEIVE_LIMIT),
+        };
+        match received {
+            Err(_) => {
+                if meter.leaves_early.load(Ordering::Acquire) {
+                    let own = meter.announcement.subscriber;
+                    let goodbye = Control::Goodbye { subscriber: own, early: true };
+                    reply(connection, &goodbye.encode().into());
+                }
+                if meter.is_over.load(Ordering::Acquire) && !lock(publisher).has_ended() {
+                    return;
+                }
+            }
+            Ok(Ok(Some(message))) => {
+                messages.push(message);
+                if let Some(group) = group {
+                    collect(connection, group, &mut messages);
+                }
+                for message in messages.drain(..) {
+                    handle(meter, publisher, &message, |answer| reply(connection, &answer));
+                }
+            }
+            Ok(Ok(None)) => return on_closed(meter, publisher, None),
+            Ok(Err(RecvError::Closed(reason))) => {
+                return on_closed(meter, publisher, Some(reason.to_string()));
+            }
+            Ok(Err(error)) => return on_closed(meter, publisher, Some(error.to_string())),
+        }
+    }
+}
+
+/// Completes a group of messages.
+fn collect(connection: &Connection, group: Group, messages: &mut Vec<Bytes>) {
+    let waiting = Clock::start();
+    while messages.len() < group.messages {
+        if let Some(message) = connection.try_recv() {
+            messages.push(message);
+            continue;
+        }
+        let left = group.delay.saturating_sub(waiting.elapsed());
+        if left.is_zero() {
+            return;
+        }
+        match connection.recv().wait_for(left) {
+            Ok(Ok(Some(message))) => messages.push(message),
+            _ => return,
+        }
+    }
+}
+
+/// A publisher that closes its connection before its end mark has died.
+fn on_closed(meter: &Meter, publisher: &Publisher, reason: Option<String>) {
+    let state = lock(publisher);
+    if !state.has_ended() && !meter.is_over.load(Ordering::Acquire) {
+        let reason = reason.unwrap_or_else(|| "it has finished without an end mark".into());
+        meter.fail(format!("publisher {}: {reason}", state.hello.publisher));
+    }
+}

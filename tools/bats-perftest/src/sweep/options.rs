@@ -1,0 +1,110 @@
+//! Command line of a sweep; it is spelled as that of a test is.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::cli::spelling::{Given, Role, Spec, help, number, parse as parse_words};
+use crate::wire::HEADER;
+
+/// Sizes of the seed.
+const LENGTHS: [usize; 9] = [64, 256, 512, 1_024, 4_096, 8_192, 16_384, 32_768, 63_000];
+/// All transports.
+const TRANSPORTS: [&str; 6] = ["brtp", "btp", "brctp", "tcp", "quic", "raw"];
+
+const fn option(name: &'static str, value: Option<&'static str>, help: &'static str) -> Spec {
+    Spec { name, value, role: Role::Both, help, refusal: None }
+}
+
+const OPTIONS: &[Spec] = &[
+    option("dataLens", Some("LIST"), "Sizes. Default 64,256,512,1024,4096,8192,16384,32768,63000."),
+    option("directory", Some("DIR"), "Where the tables and report.html go. Default perftest."),
+    option("domain", Some("ID"), "Domain of the first run; each run takes the next. Default 0."),
+    option("executionTime", Some("SECONDS"), "Time of each run. Default 30."),
+    option("help", None, "Print this help."),
+    option("nic", Some("NIC"), "Interface by name or address. Default with both sides: 127.0.0.1."),
+    option("peer", Some("ADDRESS"), "The host of the other side. For -pub or -sub."),
+    option("pub", None, "Run only the publishers; the subscribers run on another host."),
+    option("sendQueueSize", Some("COUNT"), "As in a test: more for long paths."),
+    option("sub", None, "Run only the subscribers."),
+    option("transports", Some("LIST"), "Default brtp,btp,brctp,tcp,quic,raw."),
+];
+
+/// Which programs of a test run here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    Both,
+    Publisher,
+    Subscriber,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct SweepOptions {
+    pub(super) seconds: u64,
+    pub(super) lengths: Vec<usize>,
+    pub(super) transports: Vec<String>,
+    pub(super) directory: PathBuf,
+    pub(super) domain: u32,
+    pub(super) nic: Option<String>,
+    pub(super) peer: Option<String>,
+    pub(super) send_queue: Option<String>,
+    pub(super) side: Side,
+}
+
+/// Parses a command line. `None`: the help was printed.
+pub(super) fn parse(words: &[String]) -> Result<Option<SweepOptions>> {
+    let given = parse_words(OPTIONS, words)?;
+    if given.has("help") {
+        let text = format!(
+            "Measures throughput and latency of all sizes over several transports, and writes the \
+             tables and a report.\n\nUsage: bats_perftest sweep [OPTIONS]\n\nOptions:\n{}",
+            help(OPTIONS)
+        );
+        std::io::stdout().write_all(text.as_bytes()).context("cannot write")?;
+        return Ok(None);
+    }
+    check(&given).map(Some)
+}
+
+fn check(given: &Given) -> Result<SweepOptions> {
+    let side = match (given.has("pub"), given.has("sub")) {
+        (false, false) => Side::Both,
+        (true, false) => Side::Publisher,
+        (false, true) => Side::Subscriber,
+        (true, true) => bail!("-pub and -sub exclude each other: without them both run here"),
+    };
+    let peer = given.value("peer").map(str::to_owned);
+    ensure!(peer.is_some() == (side != Side::Both), "-peer goes with -pub or -sub");
+    let lengths = match given.value("dataLens") {
+        None => LENGTHS.to_vec(),
+        Some(list) => list
+            .split(',')
+            .map(|length| number("dataLens", length.trim(), HEADER as u64, 64 << 20))
+            .map(|length| Ok(length? as usize))
+            .collect::<Result<_>>()?,
+    };
+    let transports: Vec<String> = match given.value("transports") {
+        None => TRANSPORTS.map(str::to_owned).to_vec(),
+        Some(list) => list.split(',').map(|name| name.trim().to_ascii_lowercase()).collect(),
+    };
+    for name in &transports {
+        ensure!(
+            TRANSPORTS.contains(&name.as_str()),
+            "-transports {name} is unknown: {}",
+            TRANSPORTS.join(", ")
+        );
+    }
+    let nic = given.value("nic").map(str::to_owned);
+    Ok(SweepOptions {
+        seconds: given.number("executionTime", 1, 86_400)?.unwrap_or(30),
+        lengths,
+        transports,
+        directory: given.value("directory").unwrap_or("perftest").into(),
+        domain: given.number("domain", 0, 231)?.unwrap_or(0) as u32,
+        nic: nic.or_else(|| (side == Side::Both).then(|| "127.0.0.1".to_owned())),
+        peer,
+        send_queue: given.value("sendQueueSize").map(str::to_owned),
+        side,
+    })
+}

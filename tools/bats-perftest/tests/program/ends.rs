@@ -1,0 +1,110 @@
+//! How tests end: errors, signals, and peers that die.
+
+use std::process::Command;
+use std::time::Duration;
+
+use crate::support::{PROGRAM, Program, domain, summary};
+
+#[test]
+fn errors_are_one_line_and_exit_code_255() {
+    for (words, problem) in [
+        ("-pub -dataLen 27", "out of range"),
+        ("-nonsense", "unknown option '-nonsense'"),
+        ("-pub -durability 1", "-durability is not supported"),
+        ("-raw", "needs -peer"),
+        ("-pub -outputFile /nowhere/file", "cannot write /nowhere/file"),
+        ("-pub -loadDataFromFile /nowhere/file", "cannot read /nowhere/file"),
+        ("sweep -transports pigeon", "pigeon is unknown"),
+    ] {
+        let output = Command::new(PROGRAM).args(words.split(' ')).output().unwrap();
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(255), "{words}: {errors}");
+        assert!(errors.contains(problem), "{words}: {errors}");
+        assert!(output.stdout.is_empty());
+    }
+    let help = Command::new(PROGRAM).arg("-h").output().unwrap();
+    assert!(help.status.success() && !help.stdout.is_empty() && help.stderr.is_empty());
+}
+
+/// Waits until the subscriber has received samples.
+fn let_run(subscriber: &Program) {
+    subscriber.wait_for("Interval Throughput");
+}
+
+#[test]
+fn a_peer_that_dies_ends_the_test_with_an_error() {
+    for both in ["", "-raw -peer 127.0.0.1", "-transport tcp", "-transport quic", "-bestEffort"] {
+        for kills_publisher in [false, true] {
+            let domain = domain();
+            let mut subscriber = Program::start(&domain, &format!("-sub {both}"));
+            let mut publisher = Program::start(
+                &domain,
+                &format!("-pub {both} -noPrint -exec 100 -pubRate 1000:sleep"),
+            );
+            let_run(&subscriber);
+            let survivor = match kills_publisher {
+                true => {
+                    publisher.kill();
+                    subscriber
+                }
+                false => {
+                    subscriber.kill();
+                    publisher
+                }
+            };
+            let ended = survivor.end();
+            assert_eq!(ended.code, Some(255), "{both} {kills_publisher}: {ended:?}");
+            assert!(ended.errors.contains("error - "), "{ended:?}");
+            // The summary of what was measured is printed all the same.
+            assert!(ended.output.contains("Sample Size"), "{ended:?}");
+        }
+    }
+}
+
+#[test]
+fn an_interrupt_ends_both_sides_with_a_summary() {
+    for words in ["", "-latencyTest"] {
+        let domain = domain();
+        let subscriber = Program::start(&domain, "-sub");
+        let publisher =
+            Program::start(&domain, &format!("-pub -noPrint -latencyCount 1 -sleep 1 {words}"));
+        let_run(&subscriber);
+        signal("INT", publisher.id());
+        let publisher = publisher.success();
+        assert!(publisher.errors.contains("Interrupted."), "{publisher:?}");
+        assert_eq!(summary(&publisher.output).len(), 10, "{publisher:?}");
+        let figures = summary(&subscriber.success().output);
+        assert!(figures[1] > 0.0 && figures[4] == 0.0, "{figures:?}");
+    }
+}
+
+#[test]
+fn an_interrupted_subscriber_ends_the_publisher_with_an_error() {
+    for both in ["", "-raw -peer 127.0.0.1"] {
+        let domain = domain();
+        let subscriber = Program::start(&domain, &format!("-sub {both}"));
+        let publisher =
+            Program::start(&domain, &format!("-pub -noPrint -pubRate 1000:sleep {both}"));
+        let_run(&subscriber);
+        signal("TERM", subscriber.id());
+        let subscriber = subscriber.success();
+        assert!(summary(&subscriber.output)[1] > 0.0, "{subscriber:?}");
+        let publisher = publisher.end();
+        assert_eq!(publisher.code, Some(255), "{publisher:?}");
+    }
+}
+
+#[test]
+fn an_interrupt_before_the_test_ends_the_wait() {
+    for role in ["-pub", "-sub", "-pub -raw -peer 127.0.0.1"] {
+        let program = Program::start(&domain(), role);
+        std::thread::sleep(Duration::from_millis(700));
+        signal("INT", program.id());
+        assert_eq!(program.end().code, Some(0), "{role}");
+    }
+}
+
+fn signal(name: &str, process: u32) {
+    let status = Command::new("kill").args([&format!("-{name}"), &process.to_string()]).status();
+    assert!(status.unwrap().success());
+}

@@ -1,0 +1,175 @@
+//! Publishers and subscribers as processes on loopback.
+
+use std::io::Read;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_bats_perftest");
+
+/// A domain for one test. Its ports are below the ephemeral ports of the system, and domains from
+/// 90 on are for sweeps, which need several.
+pub(crate) fn domain() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = std::process::id() * 37 + NEXT.fetch_add(1, Ordering::Relaxed);
+    (2 + number % 88).to_string()
+}
+
+/// A running program; killed when dropped.
+pub(crate) struct Program {
+    child: Child,
+    output: Stream,
+    errors: Stream,
+}
+
+/// Reads an output as it is written.
+struct Stream {
+    text: Arc<Mutex<Vec<u8>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Stream {
+    fn start(mut source: impl Read + Send + 'static) -> Self {
+        let text = Arc::new(Mutex::new(Vec::new()));
+        let sink = Arc::clone(&text);
+        let thread = std::thread::spawn(move || {
+            let mut bytes = [0; 4_096];
+            while let Ok(length @ 1..) = source.read(&mut bytes) {
+                sink.lock().unwrap().extend_from_slice(&bytes[..length]);
+            }
+        });
+        Self { text, thread: Some(thread) }
+    }
+
+    fn so_far(&self) -> String {
+        String::from_utf8_lossy(&self.text.lock().unwrap()).into_owned()
+    }
+
+    fn all(&mut self) -> String {
+        self.thread.take().unwrap().join().unwrap();
+        self.so_far()
+    }
+}
+
+/// What a program has printed, and its exit code.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) code: Option<i32>,
+    pub(crate) output: String,
+    pub(crate) errors: String,
+}
+
+impl Program {
+    /// Starts the program on loopback with these words.
+    pub(crate) fn start(domain: &str, words: &str) -> Self {
+        let mut child = Command::new(PROGRAM)
+            .args(["-domain", domain, "-nic", "127.0.0.1"])
+            .args(words.split_whitespace())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let output = Stream::start(child.stdout.take().unwrap());
+        let errors = Stream::start(child.stderr.take().unwrap());
+        Self { child, output, errors }
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits until the tables contain this text, at most a minute.
+    pub(crate) fn wait_for(&self, text: &str) {
+        for _ in 0..6_000 {
+            if self.output.so_far().contains(text) {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        panic!("no '{text}': {}", self.errors.so_far());
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+    }
+
+    /// Waits for the end, at most a minute.
+    pub(crate) fn end(mut self) -> Ended {
+        for _ in 0..6_000 {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return Ended {
+                    code: status.code(),
+                    output: self.output.all(),
+                    errors: self.errors.all(),
+                };
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        self.kill();
+        panic!("no end: {}", self.errors.so_far());
+    }
+
+    /// Waits for a successful end.
+    pub(crate) fn success(self) -> Ended {
+        let ended = self.end();
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        ended
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs a publisher and a subscriber, both successfully.
+pub(crate) fn run(both: &str, publisher: &str, subscriber: &str) -> (Ended, Ended) {
+    let domain = domain();
+    let subscriber = Program::start(&domain, &format!("-sub {both} {subscriber}"));
+    let publisher = Program::start(&domain, &format!("-pub {both} {publisher}"));
+    (publisher.success(), subscriber.success())
+}
+
+/// The cells of the last line.
+pub(crate) fn summary(table: &str) -> Vec<f64> {
+    let line = table.lines().next_back().unwrap_or_default();
+    line.split(',').map(|cell| cell.trim().parse().unwrap_or(f64::NAN)).collect()
+}
+
+/// A temporary directory; removed when dropped.
+pub(crate) struct Scratch(pub(crate) PathBuf);
+
+impl Scratch {
+    pub(crate) fn new(name: &str) -> Self {
+        let name = format!("bats-perftest-{name}-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    pub(crate) fn path(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Pseudo-random bytes.
+pub(crate) fn noise(size: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(2).wrapping_add(1);
+    (0..size)
+        .map(|_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 56) as u8
+        })
+        .collect()
+}
