@@ -18,6 +18,8 @@ use crate::log_limit::LogLimit;
 const RECEIVE_BATCH: usize = 16;
 /// Size of a receive buffer in bytes: the limit of GRO.
 const GRO_BYTES: usize = 65_536;
+/// Pause when the kernel has no memory for received datagrams.
+const MEMORY_PAUSE: Duration = Duration::from_millis(1);
 /// Bursts sent between two receive calls.
 const MAX_BURSTS: usize = 16;
 /// Bytes of one burst.
@@ -108,6 +110,14 @@ impl Socket {
                 Ok(count > 0)
             }
             Err(error) if is_transient(&error) => Ok(false),
+            Err(error) if is_lack_of_memory(&error) => {
+                // The datagram stays queued, so waiting for readiness would return at once.
+                if let Some(others) = buffers.log.allow(buffers.clock.now()) {
+                    tracing::warn!(%error, others, "no kernel memory to receive datagrams");
+                }
+                std::thread::sleep(MEMORY_PAUSE);
+                Ok(false)
+            }
             Err(error) => Err(error),
         }
     }
@@ -232,6 +242,13 @@ pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
+/// Whether the kernel has no memory for the call now. It may have some soon.
+fn is_lack_of_memory(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let code = error.raw_os_error().map(Errno::from_raw_os_error);
+    matches!(code, Some(Errno::NOMEM | Errno::NOBUFS))
+}
+
 fn is_transient(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionRefused, ConnectionReset, Interrupted, WouldBlock};
     // ICMP errors of earlier datagrams appear as refused and reset connections. They are not
@@ -293,6 +310,8 @@ pub(crate) struct ReceiveBuffers {
     bytes: Vec<u8>,
     metas: [RecvMeta; RECEIVE_BATCH],
     count: usize,
+    clock: Clock,
+    log: LogLimit,
 }
 
 impl ReceiveBuffers {
@@ -301,6 +320,8 @@ impl ReceiveBuffers {
             bytes: vec![0; RECEIVE_BATCH * GRO_BYTES],
             metas: [RecvMeta::default(); RECEIVE_BATCH],
             count: 0,
+            clock: Clock::new(),
+            log: LogLimit::default(),
         }
     }
 
