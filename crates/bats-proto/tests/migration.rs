@@ -136,7 +136,7 @@ fn send_full_datagrams(harness: &mut Harness) {
     }
 }
 
-/// Behind a carrier-grade NAT the new port may belong to another customer.
+/// Behind a CGN (RFC 6888) the new port may belong to another customer.
 #[test]
 fn unvalidated_port_gets_at_most_three_times_what_it_sent() {
     let mut harness = Harness::established(transport());

@@ -71,7 +71,7 @@ impl Connection {
     ///
     /// Another port of the same host is NAT rebinding. The server uses it at once (RFC 9000,
     /// section 9.3), but sends at most three times the bytes received from it until it is
-    /// validated: behind a carrier-grade NAT it may belong to another customer. An attacker on that
+    /// validated: behind a CGN (RFC 6888) it may belong to another customer. An attacker on that
     /// host who replays packets faster than they arrive achieves this once; afterwards new ports
     /// must be validated first.
     pub(super) fn on_new_address(

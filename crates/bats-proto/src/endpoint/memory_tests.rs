@@ -99,11 +99,11 @@ fn promises_never_exceed_the_budget_and_grow_when_others_end() {
     let small = budget(&server, last);
     assert!(small < WANTED / 4, "{small}");
     promised(&server);
-    let mut nobody = MisbehavingClient::new(99);
+    let mut unused = MisbehavingClient::new(99);
     for &handle in &handles[..29] {
         server.connections.get_mut(&handle).expect("it is open").die_for_test();
         server.mark_dirty(handle);
-        drain(&mut server, &mut nobody);
+        drain(&mut server, &mut unused);
         promised(&server);
     }
     assert!(budget(&server, last) > 2 * small, "{} after {small}", budget(&server, last));

@@ -71,7 +71,7 @@ mod tests {
         timers.on_handled(one, now);
         assert!(!timers.is_stuck(one, Some(Timestamp::from_millis(6))), "progress");
         timers.on_handled(one, now);
-        assert!(!timers.is_stuck(one, Some(now)), "counted anew");
+        assert!(!timers.is_stuck(one, Some(now)), "counted again");
         assert!(!timers.is_stuck(other, None) && !timers.is_stuck(one, None));
         assert!(timers.handled.is_empty());
     }

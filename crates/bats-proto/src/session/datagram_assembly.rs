@@ -364,6 +364,19 @@ mod tests {
         }
     }
 
+    /// Whether they were delivered is not known any more.
+    #[test]
+    fn messages_below_the_window_are_not_delivered() {
+        for (behind, is_delivered) in [(DUPLICATE_WINDOW - 1, true), (DUPLICATE_WINDOW, false)] {
+            let mut assembly = DatagramAssembly::new(1_000, 4_000);
+            assembly.feed(&part(10_000, 1, 0, b"a")).unwrap();
+            assert!(assembly.pop().is_some() && assembly.pop().is_none());
+            assembly.feed(&part(10_000 - behind, 1, 0, b"b")).unwrap();
+            assert_eq!(assembly.pop().is_some(), is_delivered, "{behind} behind");
+            assert!(!assembly.has_delivered(10_001));
+        }
+    }
+
     #[test]
     fn message_whose_parts_arrive_backwards_is_delivered() {
         const TOTAL: usize = 1 << 20;

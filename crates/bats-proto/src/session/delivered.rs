@@ -29,7 +29,7 @@ impl DeliveredSet {
         self.end.saturating_sub(DUPLICATE_WINDOW)
     }
 
-    /// Whether a message is too old for its delivery to be recorded.
+    /// Whether a message is below the window, so that its delivery is not recorded.
     pub(super) fn is_before_window(&self, id: u64) -> bool {
         id < self.window_start()
     }
