@@ -533,6 +533,17 @@ mod tests {
     }
 
     #[test]
+    fn lack_of_kernel_memory_is_no_fatal_error() {
+        use rustix::io::Errno;
+        for code in [Errno::NOMEM, Errno::NOBUFS] {
+            assert!(is_lack_of_memory(&io::Error::from_raw_os_error(code.raw_os_error())));
+        }
+        for code in [Errno::AGAIN, Errno::BADF] {
+            assert!(!is_lack_of_memory(&io::Error::from_raw_os_error(code.raw_os_error())));
+        }
+    }
+
+    #[test]
     fn the_thread_waker_ends_the_wait() {
         let socket = Socket::bind_any(&SocketOptions::default()).unwrap();
         let thread_waker = ThreadWaker::new().unwrap();
