@@ -336,6 +336,10 @@ impl Connection {
             Some(())
         });
         self.ranges = ranges;
+        if self.control.padded {
+            let full = start + usize::from(self.mtu.current()) - TAG_LEN;
+            buffer.resize(full.max(buffer.len()), 0);
+        }
         let contents = Contents {
             credit: credit.is_some(),
             end: end.is_some(),
@@ -593,7 +597,9 @@ impl Connection {
         if take_expired(&mut self.timers.keep_alive, now) {
             self.control.ping = true;
         }
-        self.control.ping |= self.stalls.is_due(now);
+        let is_stalled = self.stalls.is_due(now);
+        self.control.ping |= is_stalled;
+        self.control.padded |= is_stalled;
         take_expired(&mut self.timers.pacing, now);
         let view = self.path_view();
         if let Some(streams) = &mut self.streams {
