@@ -190,14 +190,14 @@ fn cell(case: &Case, network: &Network, tool: &Tool, relays: bool, seed: u64) ->
     let path = |client, server| {
         network.path(client, server).context("no path between the hosts of a flow")
     };
-    let links = |links: &[crate::settings::Link]| -> Vec<Hop> {
-        let hop = |link: &crate::settings::Link| Hop {
-            up: sim::link_config(link, &link.forward),
-            down: sim::link_config(link, &link.backward),
+    let links = |links: &[crate::settings::Link]| -> Result<Vec<Hop>> {
+        let hop = |link: &crate::settings::Link| {
+            let up = sim::link_config(link, &link.forward)?;
+            Ok(Hop { up, down: sim::link_config(link, &link.backward)? })
         };
         links.iter().map(hop).collect()
     };
-    let mut cell = Cell::new(links(&network.links), Vec::new());
+    let mut cell = Cell::new(links(&network.links)?, Vec::new());
     let route = path(tool.client, tool.server)?;
     cell.relays = relays && route.len() == network.links.len();
     let subject = if bitrate > 0.0 {
@@ -233,8 +233,8 @@ fn cell(case: &Case, network: &Network, tool: &Tool, relays: bool, seed: u64) ->
             if event.link.is_none_or(|chosen| chosen == hop) {
                 event.changes.apply(link);
                 let at = Duration::from_secs_f64(event.at);
-                let up = sim::link_config(link, &link.forward);
-                let down = sim::link_config(link, &link.backward);
+                let up = sim::link_config(link, &link.forward)?;
+                let down = sim::link_config(link, &link.backward)?;
                 cell.changes.push(Change { at, hop, reverse: false, link: up });
                 cell.changes.push(Change { at, hop, reverse: true, link: down });
             }

@@ -324,6 +324,12 @@ impl Connection {
         self.state.die();
     }
 
+    /// Ends the connection at once.
+    #[cfg(test)]
+    pub(crate) fn die_for_test(&mut self) {
+        self.close_silently(CloseReason::Local);
+    }
+
     /// Whether the connection is closed and has no more events, so that it can be dropped.
     pub(crate) fn is_dead(&self) -> bool {
         self.state.is_dead() && self.events.is_empty()

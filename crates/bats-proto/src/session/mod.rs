@@ -2,7 +2,9 @@
 
 mod datagram_assembly;
 mod datagram_queue;
+mod delivered;
 mod inbox;
+mod partial;
 mod reassembly;
 mod send_queue;
 

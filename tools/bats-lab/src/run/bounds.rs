@@ -56,14 +56,14 @@ pub(super) fn set_bounds(
 }
 
 /// The bound without the losses of the links, in bit/s.
-fn lossless_bound(network: &Network, from: u32, to: u32) -> Option<f64> {
+fn lossless_bound(network: &Network, from: u32, to: u32, times: (f64, f64)) -> Option<f64> {
     let mut network = network.clone();
     for link in &mut network.links {
         for direction in [&mut link.forward, &mut link.backward] {
             direction.loss = Loss::Independent(0.0);
         }
     }
-    network.bound(from, to)
+    network.bound(from, to, times)
 }
 
 /// The bound in Mbit/s as a series; each point ends the time until a change of the links, the last
