@@ -261,7 +261,7 @@ fn files_of_all_sizes_arrive_over_a_lossy_link() {
         if number == 1 {
             fs::remove_dir_all(lab.scratch.path("in/tree")).unwrap();
         }
-        let _server = lab.server(&["-1", "--existing", existing]);
+        let _server = lab.server(&["-1", "--merge", "--existing", existing]);
         let report = lab.report(&[options, &["-f", tree]].concat());
         let files = report["files"].as_array().unwrap();
         // Five files, three directories.

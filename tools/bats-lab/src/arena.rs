@@ -273,7 +273,7 @@ tests:
       iperf: { interval: 1, interval_num: 8 }
       rtt: { interval: 0.01, packet_count: 10 }
     events:
-      - { at: 3, link: 1, set: { rate: 10M, loss: 2% } }
+      - { at: 3, link: 2, set: { rate: 10M, loss: 2% } }
     seed: 5
     repetitions: 2
 ";

@@ -43,7 +43,7 @@ impl Connection {
         match self.unreachable_since {
             Some(since) if self.last_received_at <= since => {
                 if now - since >= self.rtt.probe_timeout(MAX_ACK_DELAY) {
-                    let text = "no process listens at the peer's port any more".to_owned();
+                    let text = "the peer has gone: its port is closed".to_owned();
                     self.close_silently(CloseReason::Lost(text));
                 }
             }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bats_types::Timestamp;
 
-use super::{ConnectionHandle, Endpoint};
+use super::{ConnectionHandle, EXPECTED_CONNECTIONS, Endpoint};
 use crate::connection::min_receive_budget;
 
 /// Connections whose budget is raised when one connection ends. It bounds the work for that.
@@ -70,11 +70,13 @@ impl Endpoint {
     /// has changed.
     fn raise_memory(&mut self, now: Timestamp, handle: ConnectionHandle) -> bool {
         let Some(&wanted) = self.memory_shares.wanted.get(&handle) else { return false };
+        let known = self.connections.len();
         let Some(connection) = self.connections.get_mut(&handle) else { return false };
         let share = connection.memory();
-        let others = self.config.server.as_ref().map_or(0, |server| server.max_connections);
+        let server = self.config.server.as_ref();
+        let expected = server.map_or(EXPECTED_CONNECTIONS, |server| server.max_connections);
         let least = min_receive_budget(connection.config());
-        let others = others.saturating_sub(self.memory_shares.wanted.len());
+        let others = expected.saturating_sub(known);
         // As if it began now: without its present share.
         self.memory.release(share);
         let raised = self.memory.grant(wanted, least, others).unwrap_or(share).max(share);

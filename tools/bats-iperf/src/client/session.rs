@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use bats_netem::LinkStats;
-use openbats::{ClientOptions, Connection, Endpoint, TransportConfig, Wait};
+use openbats::{
+    ClientOptions, CloseReason, ConnectError, Connection, Endpoint, TransportConfig, Wait,
+};
 
 use super::{CLOSE_TIMEOUT, Client};
 use crate::clock::{Clock, stamp_ns};
@@ -126,16 +128,21 @@ impl Client<'_> {
         let mut connecting =
             std::pin::pin!(endpoint.connect(remote, server_name(self.host), options));
         let clock = Clock::start();
+        let closed_port =
+            || format!("no answer from {remote}: its port is closed. Is a server running there?");
         loop {
             let left = limit.saturating_sub(clock.elapsed());
             if let Ok(connected) = connecting.as_mut().wait_for(left.min(PROBE_INTERVAL)) {
+                if let Err(ConnectError::Closed(CloseReason::Refused)) = connected {
+                    bail!(closed_port());
+                }
                 return connected.with_context(|| format!("cannot connect to {remote}"));
             }
             if left.is_zero() {
                 bail!(no_answer());
             }
             if probe.as_ref().is_some_and(PortProbe::is_closed) {
-                bail!("no answer from {remote}: its port is closed. Is a server running there?");
+                bail!(closed_port());
             }
         }
     }

@@ -114,7 +114,7 @@ static void IgnoredOptionsAreLogged() {
       client.StartConnect("127.0.0.1", hole.Port(), near.Callback(), nullptr);
     });
   };
-  const std::string requested = " was asked for", encrypted = "encrypted";
+  const std::string requested = " is not available", encrypted = "encrypted";
   struct Case {
     int mode;
     CongestionControl congestion;
@@ -123,12 +123,12 @@ static void IgnoredOptionsAreLogged() {
   const Case cases[] = {
       {0, CongestionControl::GCC, nullptr},
       {1, CongestionControl::None, nullptr},
-      {1, CongestionControl::BBRv2, "one BBR only for congestion control"},
-      {2, CongestionControl::BBRv3, "one BBR only for congestion control"},
-      {3, CongestionControl::BBR, "has no congestion control: Bbr was asked for"},
-      {10, CongestionControl::GCC, "the kernel's TCP: Gcc was asked for"},
-      {11, CongestionControl::BBR, "has no congestion control: Bbr was asked for"},
-      {12, CongestionControl::None, "takes CUBIC: None was asked for"},
+      {1, CongestionControl::BBRv2, "one BBR for congestion control"},
+      {2, CongestionControl::BBRv3, "one BBR for congestion control"},
+      {3, CongestionControl::BBR, "has no congestion control: Bbr is not available"},
+      {10, CongestionControl::GCC, "the kernel's TCP: Gcc is not available"},
+      {11, CongestionControl::BBR, "has no congestion control: Bbr is not available"},
+      {12, CongestionControl::None, "CUBIC is used: None is not available"},
       {12, CongestionControl::BBR, nullptr},
   };
   for (const auto& test : cases) {
