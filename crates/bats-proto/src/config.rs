@@ -296,22 +296,20 @@ impl core::fmt::Debug for Identity {
     }
 }
 
-/// Which peers an end trusts: a client its server, or a server its clients.
+/// Which servers a client trusts.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum PeerTrust {
-    /// Certificate authorities; the validity period is checked, and by a client the server's name.
+    /// Certificate authorities; the server's name and the validity period are checked.
     Authorities {
         /// Certificates of the authorities, in DER.
         certificates: Vec<Vec<u8>>,
-        /// Current Unix time; the core has no clock. For a client at the start of the connection,
-        /// for a server at time zero of its endpoint's clock.
+        /// Current Unix time; the core has no clock.
         unix_time: Duration,
     },
     /// SHA-256 fingerprints of the peer's end-entity certificate.
     Fingerprints(Vec<[u8; 32]>),
-    /// Any peer. Encrypted, but a client is open to man-in-the-middle attacks. A server asks its
-    /// clients for a certificate and accepts those without one.
+    /// Any server. Encrypted, but open to man-in-the-middle attacks.
     DangerousAcceptAny,
 }
 
@@ -342,9 +340,6 @@ pub struct ClientConfig {
 pub struct ServerConfig {
     /// Server certificate and key.
     pub identity: Identity,
-    /// Which clients are accepted: with authorities or fingerprints, a client must present such a
-    /// certificate and prove that it has the key. `None`: clients are not asked for certificates.
-    pub client_trust: Option<PeerTrust>,
     /// Limits and behaviour.
     pub transport: Arc<TransportConfig>,
     /// Number of half-open connections from which a client must validate its address with a retry

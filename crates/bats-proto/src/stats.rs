@@ -153,8 +153,6 @@ pub struct EndpointStats {
     pub memory_promised: u64,
     /// Connections closed because the peer violated the protocol.
     pub peers_misbehaved: u64,
-    /// Connections closed because a timer stayed due after it was handled: a defect.
-    pub timers_stuck: u64,
     /// Answers to unauthenticated peers dropped because the queue was full, or because the answer
     /// would be longer than the datagram that it answers.
     pub answers_dropped: u64,

@@ -152,7 +152,6 @@ fn endpoint(config: &RelayNetworkConfig, node: usize, incarnation: u8) -> Endpoi
     let server = ServerConfig {
         identity: Identity { certificate_chain: Vec::new(), private_key: Vec::new() },
         transport: Arc::new(config.transport.clone()),
-        client_trust: None,
         retry_threshold: usize::MAX,
         max_connections: 4_096,
     };

@@ -98,7 +98,6 @@ pub fn endpoints(transport: &TransportConfig, seed: u64) -> [Endpoint; 2] {
     let server = ServerConfig {
         identity: Identity { certificate_chain: Vec::new(), private_key: Vec::new() },
         transport,
-        client_trust: None,
         retry_threshold: usize::MAX,
         max_connections: 64,
     };

@@ -76,19 +76,6 @@ impl Trust {
     pub fn dangerous_any() -> Self {
         Self(Source::Peer(PeerTrust::DangerousAcceptAny))
     }
-
-    /// The trust of a connection or endpoint that starts now.
-    fn into_config(self) -> PeerTrust {
-        let mut trust = match self.0 {
-            Source::Peer(trust) => trust,
-            // `known_hosts` has replaced it; without certainty, trust no peer.
-            Source::KnownHosts(_) => PeerTrust::Fingerprints(Vec::new()),
-        };
-        if let PeerTrust::Authorities { unix_time: at, .. } = &mut trust {
-            *at = unix_time();
-        }
-        trust
-    }
 }
 
 /// Options that clients and servers have in common.
@@ -150,7 +137,6 @@ common_options!(ServerOptions);
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
     trust: Trust,
-    identity: Option<Identity>,
     transport: TransportConfig,
     mode: Option<Mode>,
     deadline: Option<Duration>,
@@ -169,7 +155,6 @@ impl ClientOptions {
     pub fn new(trust: Trust) -> Self {
         Self {
             trust,
-            identity: None,
             transport: TransportConfig::default(),
             mode: None,
             deadline: None,
@@ -181,14 +166,6 @@ impl ClientOptions {
             #[cfg(test)]
             ignores_compression: false,
         }
-    }
-
-    /// Presents this certificate to a server that asks for one
-    /// ([`ServerOptions::client_trust`]), and proves that this end has its key.
-    #[must_use]
-    pub fn identity(mut self, identity: Identity) -> Self {
-        self.identity = Some(identity);
-        self
     }
 
     /// Selects the mode. Overrides the one in [`transport`](Self::transport).
@@ -272,7 +249,14 @@ impl ClientOptions {
     }
 
     pub(crate) fn into_config(self) -> (ClientConfig, Extras) {
-        let trust = self.trust.into_config();
+        let mut trust = match self.trust.0 {
+            Source::Peer(trust) => trust,
+            // `known_hosts` has replaced it; without certainty, trust no server.
+            Source::KnownHosts(_) => PeerTrust::Fingerprints(Vec::new()),
+        };
+        if let PeerTrust::Authorities { unix_time: at, .. } = &mut trust {
+            *at = unix_time();
+        }
         let mut transport = self.transport;
         transport.mode = self.mode.unwrap_or(transport.mode);
         transport.deadline = self.deadline.unwrap_or(transport.deadline);
@@ -287,8 +271,7 @@ impl ClientOptions {
             transport.application = crate::compress::COMPRESSION_BIT;
         }
         let extras = Extras { compression_offer, has_datagrams: self.has_datagrams };
-        let identity = self.identity.map(|identity| identity.0);
-        (ClientConfig { trust, identity, transport: Arc::new(transport) }, extras)
+        (ClientConfig { trust, identity: None, transport: Arc::new(transport) }, extras)
     }
 }
 
@@ -296,7 +279,6 @@ impl ClientOptions {
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
     identity: Identity,
-    client_trust: Option<Trust>,
     transport: TransportConfig,
     modes: Vec<Mode>,
     deadline: Option<Duration>,
@@ -315,7 +297,6 @@ impl ServerOptions {
     pub fn new(identity: Identity) -> Self {
         Self {
             identity,
-            client_trust: None,
             transport: TransportConfig::default(),
             modes: Vec::new(),
             deadline: None,
@@ -327,18 +308,6 @@ impl ServerOptions {
             preshared_key: None,
             untrusted_peer_budget: None,
         }
-    }
-
-    /// Accepts only clients whose certificate this trusts ([`ClientOptions::identity`]). With
-    /// [`Trust::dangerous_any`] clients may present any certificate or none. In each case
-    /// [`Connection::peer_fingerprint`] says which one it is. The default asks clients for none.
-    /// Modes BTP, BRTP, BRCTP, TRANSPARENT, TCP and QUIC.
-    ///
-    /// [`Connection::peer_fingerprint`]: crate::Connection::peer_fingerprint
-    #[must_use]
-    pub fn client_trust(mut self, trust: Trust) -> Self {
-        self.client_trust = Some(trust);
-        self
     }
 
     /// The modes that clients may request. Overrides those in [`transport`](Self::transport). The
@@ -407,7 +376,6 @@ impl ServerOptions {
         let config = ServerConfig {
             identity: self.identity.0,
             transport: Arc::new(transport),
-            client_trust: self.client_trust.map(Trust::into_config),
             retry_threshold: self.retry_threshold,
             max_connections: self.max_connections,
         };

@@ -26,8 +26,7 @@ const IMMEDIATE_ACK_PACKETS: u64 = 64;
 impl Connection {
     /// Takes a datagram for this connection.
     pub(crate) fn handle_datagram(&mut self, now: Timestamp, datagram: Received<'_>) {
-        let has_long_header = datagram.payload.first().is_some_and(|byte| byte & 0x80 != 0);
-        if self.state.is_dead() || (has_long_header && self.handshake.is_confirmed()) {
+        if self.state.is_dead() {
             return;
         }
         self.unvalidated_received += datagram.payload.len() as u64;
@@ -46,7 +45,7 @@ impl Connection {
         let remote = datagram.remote;
         let local_ip = datagram.local_ip;
         let payload = datagram.payload;
-        if has_long_header {
+        if payload.first().is_some_and(|byte| byte & 0x80 != 0) {
             self.handle_handshake_datagram(now, payload);
         } else if short_header::destination(payload).is_some() {
             let bytes = payload.len();

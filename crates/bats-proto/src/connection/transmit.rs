@@ -86,9 +86,6 @@ impl Connection {
         if let Some(transmit) = self.poll_challenge(now, buffer) {
             return Some(transmit);
         }
-        if self.awaits_validation() {
-            return None;
-        }
         let had_end = self.control.end;
         let segment_size = self
             .poll_control(now, buffer, &mut source)
@@ -124,7 +121,6 @@ impl Connection {
         self.last_sent_at = now;
         self.arm_keep_alive(now);
         self.unvalidated_sent += buffer.len() as u64;
-        self.charge_unvalidated(buffer.len() as u64);
         self.counters.bytes_sent += buffer.len() as u64;
         self.counters.packets_sent += buffer.len().div_ceil(segment_size) as u64;
         Transmit {
@@ -335,10 +331,6 @@ impl Connection {
             Some(())
         });
         self.ranges = ranges;
-        if self.control.padded {
-            let full = start + usize::from(self.mtu.current()) - TAG_LEN;
-            buffer.resize(full.max(buffer.len()), 0);
-        }
         let contents = Contents {
             credit: credit.is_some(),
             end: end.is_some(),
@@ -429,8 +421,7 @@ impl Connection {
         let limit = buffer.capacity().min(MAX_BURST_BYTES);
         let mut segments = usize::from(segment_size.is_some());
         // Check the anti-amplification limit before every packet to an unvalidated address.
-        let is_limited = self.is_provisional() || self.migration.is_unvalidated();
-        let max_segments = if is_limited { 1 } else { MAX_SEGMENTS };
+        let max_segments = if self.is_provisional() { 1 } else { MAX_SEGMENTS };
         while segments < max_segments && self.stash.is_empty() && self.unsplit.is_none() {
             let packet_bound = segment_size.unwrap_or(usize::from(self.mtu.current()));
             if segments > 0 && buffer.len() + packet_bound > limit {
@@ -597,9 +588,7 @@ impl Connection {
         if take_expired(&mut self.timers.keep_alive, now) {
             self.control.ping = true;
         }
-        let is_stalled = self.stalls.is_due(now);
-        self.control.ping |= is_stalled;
-        self.control.padded |= is_stalled;
+        self.control.ping |= self.stalls.is_due(now);
         take_expired(&mut self.timers.pacing, now);
         let view = self.path_view();
         if let Some(streams) = &mut self.streams {
@@ -612,17 +601,6 @@ impl Connection {
             self.on_probe_timeout(now);
         }
         self.update_application();
-    }
-
-    /// A timer stays due although it was handled: closes the connection instead of spinning.
-    pub(crate) fn on_stuck_timer(&mut self, now: Timestamp) {
-        let text = "a timer stayed due after it was handled";
-        if self.state.is_open() {
-            self.timers.clear();
-            self.begin_close(now, false, 4, text, CloseReason::Internal(text.to_owned()));
-        } else {
-            self.state.die();
-        }
     }
 
     fn on_probe_timeout(&mut self, now: Timestamp) {
@@ -708,16 +686,15 @@ impl Connection {
         };
         add(self.handshake.next_timeout());
         if self.state.is_established() {
-            let may_send = !self.awaits_validation();
             if self.end_to_end.is_none() && !self.is_provisional() {
-                add(self.mtu.next_timeout().map(|at| at.max(now)).filter(|_| may_send));
+                add(self.mtu.next_timeout().map(|at| at.max(now)));
                 add(self.migration.next_timeout());
             }
             add(self.stalls.next_timeout());
             add(self.potentially_failed_at().filter(|&at| at > now));
             add(self.idle_trim_at());
             if let Some(streams) = &self.streams {
-                add(streams.outgoing.next_timeout().map(|at| at.max(now)).filter(|_| may_send));
+                add(streams.outgoing.next_timeout().map(|at| at.max(now)));
                 add(streams.incoming.next_timeout());
             }
         }

@@ -40,14 +40,15 @@ impl Connection {
         if self.is_unanswered() {
             return self.close_silently(CloseReason::Refused);
         }
-        match self.unreachable_since {
-            Some(since) if self.last_received_at <= since => {
+        let since = self.unreachable_since;
+        match since > Timestamp::ZERO && self.last_received_at <= since {
+            true => {
                 if now - since >= self.rtt.probe_timeout(MAX_ACK_DELAY) {
                     let text = "the peer has gone: its port is closed".to_owned();
                     self.close_silently(CloseReason::Lost(text));
                 }
             }
-            _ => self.unreachable_since = Some(now),
+            false => self.unreachable_since = now,
         }
     }
 }

@@ -16,11 +16,11 @@ mod verifier;
 
 pub use certificate::{fingerprint, generate_identity};
 pub use plain::PlainKey;
-pub(crate) use psk::{PskSecrets, SALT_LEN};
+pub(crate) use psk::PskSecrets;
 pub use session::{
     ClientParts, ClientTls, CryptoError, ServerParts, ServerTls, Session, tls_client, tls_server,
 };
-pub(crate) use session::{InitialSecrets, NewKeys, initial_keys, plain_keys};
+pub(crate) use session::{NewKeys, initial_keys, plain_keys};
 pub use store::SessionStore;
 pub(crate) use symbol::{SymbolKey, SymbolKeys};
 

@@ -8,9 +8,6 @@ use crate::wire::long_header::{CID_LEN, ORIGINAL_CID_LEN, VERSION};
 /// Length of a proof in bytes.
 pub(crate) const PROOF_LEN: usize = 16;
 
-/// Length in bytes of the salt that a server chooses for each connection.
-pub(crate) const SALT_LEN: usize = 16;
-
 /// Key derivation contexts, one per use (BLAKE3, section 6.2).
 const FLIGHT_CONTEXT: &str = "openbats 2026-11 closed mode, proof of a first flight";
 const RETRY_CONTEXT: &str = "openbats 2026-11 closed mode, proof of a retry";
@@ -90,18 +87,9 @@ impl PskSecrets {
         verify_slices_are_equal(&right, proof).ok().map(|()| token)
     }
 
-    /// Replaces the connection ID in the derivation of the Initial keys of one direction. The
-    /// client's connection IDs are 96 random bits; a server adds the salt that is the token of its
-    /// Initial packets. So each end contributes randomness to the keys that it seals with, and
-    /// copies of a first flight make no server repeat a key.
-    pub(crate) fn keying_material(
-        &self,
-        destination: &[u8; ORIGINAL_CID_LEN],
-        source: &[u8; CID_LEN],
-        salt: &[u8],
-    ) -> [u8; 32] {
-        let mut hasher = blake3::Hasher::new_keyed(&self.level);
-        *hasher.update(destination).update(source).update(salt).finalize().as_bytes()
+    /// Replaces the connection ID in the derivation of the Initial keys.
+    pub(crate) fn keying_material(&self, destination: &[u8]) -> [u8; 32] {
+        *blake3::keyed_hash(&self.level, destination).as_bytes()
     }
 }
 
@@ -159,13 +147,11 @@ mod tests {
     }
 
     #[test]
-    fn keying_material_depends_on_key_connection_ids_and_salt() {
-        let material = secrets(1).keying_material(&[3; 8], &[5; 4], &[]);
-        assert_eq!(material, secrets(1).keying_material(&[3; 8], &[5; 4], &[]));
-        assert_ne!(material, secrets(2).keying_material(&[3; 8], &[5; 4], &[]));
-        assert_ne!(material, secrets(1).keying_material(&[4; 8], &[5; 4], &[]));
-        assert_ne!(material, secrets(1).keying_material(&[3; 8], &[6; 4], &[]));
-        assert_ne!(material, secrets(1).keying_material(&[3; 8], &[5; 4], &[0; SALT_LEN]));
+    fn keying_material_depends_on_key_and_connection_id() {
+        let material = secrets(1).keying_material(&[3; 8]);
+        assert_eq!(material, secrets(1).keying_material(&[3; 8]));
+        assert_ne!(material, secrets(2).keying_material(&[3; 8]));
+        assert_ne!(material, secrets(1).keying_material(&[4; 8]));
     }
 
     #[test]

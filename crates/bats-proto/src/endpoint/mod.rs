@@ -1,17 +1,9 @@
 //! The endpoint: routes datagrams to connections and is the interface of all of them to the driver.
 
 mod admission;
-mod memory;
-#[cfg(test)]
-mod memory_tests;
-#[cfg(test)]
-mod psk_nonce_tests;
 mod relay_node;
 #[cfg(test)]
 mod replay_ledger_tests;
-mod stuck_timers;
-#[cfg(test)]
-mod stuck_timers_tests;
 mod unauthenticated;
 mod unreachable_port;
 
@@ -40,9 +32,7 @@ use crate::wire::parameters::TransportParameters;
 use crate::wire::short_header;
 
 use admission::{FirstFlights, HalfOpen, MemoryLedger};
-use memory::MemoryShares;
 use relay_node::RelayNode;
-use stuck_timers::StuckTimers;
 
 /// Identifies a connection of one endpoint; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -126,14 +116,12 @@ pub struct Endpoint {
     polled_empty: BTreeSet<ConnectionHandle>,
     timers: BTreeSet<(Timestamp, ConnectionHandle)>,
     armed: BTreeMap<ConnectionHandle, Timestamp>,
-    stuck_timers: StuckTimers,
     half_open: HalfOpen,
     /// First flights for which a server in PSK mode has started handshakes.
     first_flights: FirstFlights,
     memory: MemoryLedger,
     /// When connections were last searched for an unreachable port.
     last_unreachable_search: Option<Timestamp>,
-    memory_shares: MemoryShares,
     answers: VecDeque<(SocketAddr, Option<IpAddr>, Vec<u8>)>,
     stats: EndpointStats,
     /// Set if this endpoint is a relay node.
@@ -167,12 +155,10 @@ impl Endpoint {
             polled_empty: BTreeSet::new(),
             timers: BTreeSet::new(),
             armed: BTreeMap::new(),
-            stuck_timers: StuckTimers::default(),
             half_open: HalfOpen::default(),
             first_flights: FirstFlights::default(),
             memory,
             last_unreachable_search: None,
-            memory_shares: MemoryShares::default(),
             answers: VecDeque::new(),
             stats: EndpointStats::default(),
             relay_node: None,
@@ -206,9 +192,8 @@ impl Endpoint {
             return Err(ConnectError::Configuration(text));
         }
         let others = EXPECTED_CONNECTIONS.saturating_sub(self.connections.len() + 1);
-        let wanted = receive_budget(&config.transport);
         let transport =
-            self.within_memory(&config.transport, others, true).ok_or(ConnectError::Memory)?;
+            self.within_memory(&config.transport, others).ok_or(ConnectError::Memory)?;
         let config = ClientConfig { transport, ..config };
         let local_cid = self.fresh_cid();
         let code_seed = self.rng.next_u64();
@@ -235,14 +220,13 @@ impl Endpoint {
             code_seed,
             end_to_end,
         };
-        let handle = self.insert(now, setup);
-        self.promise_memory(handle, wanted);
-        Ok(handle)
+        Ok(self.insert(now, setup))
     }
 
     fn insert(&mut self, now: Timestamp, setup: Setup) -> ConnectionHandle {
         let handle = ConnectionHandle(self.next_handle);
         self.next_handle += 1;
+        self.memory.promise(receive_budget(&setup.config));
         self.by_cid.insert(setup.local_cid, handle);
         if let (Some(relay_node), Some((key, _))) = (&mut self.relay_node, setup.end_to_end) {
             relay_node.insert(key, handle);
@@ -258,14 +242,9 @@ impl Endpoint {
         &mut self,
         transport: &Arc<TransportConfig>,
         others: usize,
-        is_validated: bool,
     ) -> Option<Arc<TransportConfig>> {
-        let (wanted, least) = (receive_budget(transport), min_receive_budget(transport));
-        let granted = match is_validated {
-            true => self.memory.grant(wanted, least, others),
-            false => self.memory.reservation(wanted, least, others),
-        };
-        let Some(granted) = granted else {
+        let wanted = receive_budget(transport);
+        let Some(granted) = self.memory.grant(wanted, min_receive_budget(transport), others) else {
             self.stats.memory_refusals += 1;
             return None;
         };
@@ -323,7 +302,6 @@ impl Endpoint {
                     self.armed.remove(&handle);
                     if let Some(connection) = self.connections.get_mut(&handle) {
                         connection.handle_timeout(now);
-                        self.stuck_timers.on_handled(handle, now);
                         self.mark_dirty(handle);
                     }
                 }
@@ -426,20 +404,10 @@ impl Endpoint {
         let was_polled_empty = self.polled_empty.remove(&handle);
         self.update_link_state(now, handle);
         self.avoid_polluting_link(now, handle);
-        let Some(connection) = self.connections.get_mut(&handle) else { return };
-        if self.stuck_timers.is_stuck(handle, connection.next_timeout(now)) {
-            self.stats.timers_stuck += 1;
-            connection.on_stuck_timer(now);
-            return self.mark_dirty(handle);
-        }
+        let Some(connection) = self.connections.get(&handle) else { return };
         if connection.is_established() {
             self.half_open.remove(handle);
-            if self.settle_memory(now, handle) {
-                // It is polled again with the budget that it has now.
-                return self.mark_dirty(handle);
-            }
         }
-        let Some(connection) = self.connections.get(&handle) else { return };
         let has_data = connection.has_end_to_end_data();
         let key = connection.flow_key();
         let next = if connection.is_dead() {
@@ -470,8 +438,7 @@ impl Endpoint {
 
     fn remove_connection(&mut self, now: Timestamp, handle: ConnectionHandle) {
         if let Some(connection) = self.connections.remove(&handle) {
-            self.stuck_timers.is_stuck(handle, None);
-            self.release_memory(now, handle, connection.memory());
+            self.memory.release(connection.memory());
             self.by_cid.remove(&connection.local_cid());
             if let Some(first) = self.firsts.remove(&handle) {
                 self.by_first.remove(&first);

@@ -5,7 +5,7 @@ use rand::Rng;
 
 use super::{ConnectionHandle, Endpoint, Received};
 use crate::config::ServerConfig;
-use crate::connection::{Role, Setup, receive_budget};
+use crate::connection::{Role, Setup};
 use crate::handshake::{self, FirstPacket, Handshake, ServerCrypto, ServerStart};
 use crate::wire::parameters::TransportParameters;
 
@@ -110,21 +110,20 @@ impl Endpoint {
             // In PSK mode a sender with a copied proof but no valid first flight gets no Retry
             // either.
             ServerStart::Answer(_)
-                if crypto.requires_psk() && !crypto.opens(&initial, datagram.payload) =>
+                if crypto.requires_psk()
+                    && !crypto.opens(&initial.destination, datagram.payload) =>
             {
                 self.stats.unauthenticated_ignored += 1;
                 None
             }
-            ServerStart::Accept(_) if !crypto.opens(&initial, datagram.payload) => {
+            ServerStart::Accept(_) if !crypto.opens(&initial.destination, datagram.payload) => {
                 // Damaged in transit, or not a first flight: create no state for it.
                 self.stats.datagrams_dropped += 1;
                 None
             }
             ServerStart::Accept(start) => {
                 let others = max_connections.saturating_sub(self.connections.len() + 1);
-                let wanted = receive_budget(&transport);
-                let is_validated = start.is_validated();
-                let transport = self.within_memory(&transport, others, is_validated)?;
+                let transport = self.within_memory(&transport, others)?;
                 let local_cid = self.fresh_cid();
                 let code_seed = self.rng.next_u64();
                 let take_early = transport.early_data && end_to_end.is_none();
@@ -154,10 +153,6 @@ impl Endpoint {
                     end_to_end,
                 };
                 let handle = self.insert(now, setup);
-                match is_validated {
-                    true => self.promise_memory(handle, wanted),
-                    false => self.reserve_memory(handle, wanted),
-                }
                 self.half_open.insert(handle, datagram.remote);
                 let first = (datagram.remote, initial.destination);
                 self.by_first.insert(first, handle);

@@ -7,7 +7,6 @@ use bats_code::stream::{DecoderConfig, MAX_SYMBOL_SIZE, Outcome, PushResult, Str
 use bats_types::Timestamp;
 
 use super::coded_packet::CodedPacket;
-use super::work_budget::WorkBudget;
 use super::{FlowError, ReceiverCounters};
 use crate::wire::coding::SourceHeader;
 use crate::wire::short_header::PacketKind;
@@ -32,7 +31,6 @@ pub struct TimelyReceiver {
     ready: VecDeque<u64>,
     residual: ResidualStats,
     counters: ReceiverCounters,
-    work: WorkBudget,
 }
 
 /// A symbol that is known to exist.
@@ -80,7 +78,6 @@ impl TimelyReceiver {
             ready: VecDeque::new(),
             residual: ResidualStats::default(),
             counters: ReceiverCounters::default(),
-            work: WorkBudget::default(),
         }
     }
 
@@ -152,7 +149,6 @@ impl TimelyReceiver {
         } else {
             self.on_repair(now, kind, &mut reader)?
         };
-        self.work.charge(&self.decoder.stats())?;
         self.counters.coded_received += 1;
         match receipt.outcome {
             Outcome::Innovative => {}

@@ -182,7 +182,6 @@ fn token_server(psk: Option<PresharedKey>) -> ServerCrypto {
     let config = ServerConfig {
         identity: Identity { certificate_chain: Vec::new(), private_key: Vec::new() },
         transport: TransportConfig { psk, ..TransportConfig::default() }.into(),
-        client_trust: None,
         retry_threshold: 0,
         max_connections: 1,
     };

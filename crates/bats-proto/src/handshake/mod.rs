@@ -8,8 +8,6 @@
 
 mod early;
 mod first;
-#[cfg(test)]
-mod key_discard_tests;
 mod level;
 mod machine;
 mod packet;

@@ -2,9 +2,7 @@
 
 mod datagram_assembly;
 mod datagram_queue;
-mod delivered;
 mod inbox;
-mod partial;
 mod reassembly;
 mod send_queue;
 

@@ -54,7 +54,6 @@ fn endpoints(plan: &Plan) -> [Endpoint; 2] {
     let server = ServerConfig {
         identity: Identity { certificate_chain: Vec::new(), private_key: Vec::new() },
         transport: Arc::new(plan.transport.clone()),
-        client_trust: None,
         retry_threshold: if plan.retry { 0 } else { usize::MAX },
         max_connections: 64,
     };

@@ -3,7 +3,6 @@
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::Duration;
 
 use bats_proto::{Received, Transmit};
 use quinn_udp::{EcnCodepoint, RecvMeta, UdpSockRef, UdpSocketState};
@@ -18,8 +17,6 @@ use crate::log_limit::LogLimit;
 const RECEIVE_BATCH: usize = 16;
 /// Size of a receive buffer in bytes: the limit of GRO.
 const GRO_BYTES: usize = 65_536;
-/// Pause when the kernel has no memory for received datagrams.
-const MEMORY_PAUSE: Duration = Duration::from_millis(1);
 /// Bursts sent between two receive calls.
 const MAX_BURSTS: usize = 16;
 /// Bytes of one burst.
@@ -94,14 +91,6 @@ impl Socket {
                 Ok(count > 0)
             }
             Err(error) if is_transient(&error) => Ok(false),
-            Err(error) if is_lack_of_memory(&error) => {
-                // The datagram stays queued, so waiting for readiness would return at once.
-                if let Some(others) = buffers.log.allow(buffers.clock.now()) {
-                    tracing::warn!(%error, others, "no kernel memory to receive datagrams");
-                }
-                std::thread::sleep(MEMORY_PAUSE);
-                Ok(false)
-            }
             Err(error) => Err(error),
         }
     }
@@ -206,13 +195,6 @@ pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
     }
 }
 
-/// Whether the kernel has no memory for the call now. It may have some soon.
-fn is_lack_of_memory(error: &io::Error) -> bool {
-    use rustix::io::Errno;
-    let code = error.raw_os_error().map(Errno::from_raw_os_error);
-    matches!(code, Some(Errno::NOMEM | Errno::NOBUFS))
-}
-
 fn is_transient(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionRefused, ConnectionReset, Interrupted, WouldBlock};
     // ICMP errors of earlier datagrams appear as refused and reset connections. They are not
@@ -274,8 +256,6 @@ pub(crate) struct ReceiveBuffers {
     bytes: Vec<u8>,
     metas: [RecvMeta; RECEIVE_BATCH],
     count: usize,
-    clock: Clock,
-    log: LogLimit,
 }
 
 impl ReceiveBuffers {
@@ -284,8 +264,6 @@ impl ReceiveBuffers {
             bytes: vec![0; RECEIVE_BATCH * GRO_BYTES],
             metas: [RecvMeta::default(); RECEIVE_BATCH],
             count: 0,
-            clock: Clock::new(),
-            log: LogLimit::default(),
         }
     }
 
@@ -496,17 +474,6 @@ mod tests {
             }
             let marked = [(100, 184), (1_000, 186), (1_000, 186), (500, 186)];
             assert_eq!(found, marked, "{server} {client}");
-        }
-    }
-
-    #[test]
-    fn lack_of_kernel_memory_is_no_fatal_error() {
-        use rustix::io::Errno;
-        for code in [Errno::NOMEM, Errno::NOBUFS] {
-            assert!(is_lack_of_memory(&io::Error::from_raw_os_error(code.raw_os_error())));
-        }
-        for code in [Errno::AGAIN, Errno::BADF] {
-            assert!(!is_lack_of_memory(&io::Error::from_raw_os_error(code.raw_os_error())));
         }
     }
 }

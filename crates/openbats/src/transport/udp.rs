@@ -457,7 +457,6 @@ mod tests {
             Some(&ServerConfig {
                 identity,
                 transport: TransportConfig::default().into(),
-                client_trust: None,
                 retry_threshold: 0,
                 max_connections,
             }),
