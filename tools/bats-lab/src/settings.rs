@@ -3,18 +3,24 @@
 use std::fmt;
 use std::time::Duration;
 
+mod delay_schedule;
+mod discipline;
 mod elements;
 mod loss;
 pub(crate) mod quantities;
+mod rate_schedule;
 mod trace;
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use delay_schedule::DelaySchedule;
+pub(crate) use discipline::Discipline;
 pub(crate) use elements::{
-    AckThinning, AlternateLoss, Contention, DelaySchedule, Discipline, ElementChanges, Elements,
-    Fade, Holes, OrNone, Policer, RateSchedule, Slots,
+    AckThinning, AlternateLoss, Contention, ElementChanges, Elements, Fade, Holes, OrNone, Policer,
+    Slots,
 };
 pub(crate) use loss::Loss;
+pub(crate) use rate_schedule::RateSchedule;
 pub(crate) use trace::TraceFile;
 
 use crate::units::{self, PerDirection, rate_text, time_text};
