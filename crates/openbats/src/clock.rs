@@ -4,35 +4,41 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bats_types::Timestamp;
 
-/// Time stamps begin above zero, so that the core can subtract durations from early ones.
-const FIRST_TIMESTAMP: Duration = Duration::from_secs(1);
+/// Time stamps begin at the Unix time modulo this, and above it, so that the core can subtract durations
+/// from early ones. The clocks of all endpoints of a host then agree modulo this: congestion control
+/// begins its trials at multiples of up to 256 s (ADR 0019). Peers see no more of the Unix time.
+const COMMON_PERIOD: Duration = Duration::from_secs(256);
 
 /// Converts the system's monotonic clock to [`Timestamp`]s.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     origin: Instant,
+    /// The time stamp of `origin`.
+    first: Timestamp,
 }
 
 impl Clock {
     #[expect(clippy::disallowed_methods, reason = "this is the driver's clock")]
     pub(crate) fn new() -> Self {
-        Self { origin: Instant::now() }
+        let phase = unix_time().as_nanos() % COMMON_PERIOD.as_nanos();
+        let first = Timestamp::ZERO + COMMON_PERIOD + Duration::from_nanos(phase as u64);
+        Self { origin: Instant::now(), first }
     }
 
     /// Converts to the time type of `quinn-proto`.
     #[cfg(feature = "quic")]
     pub(crate) fn instant(&self, at: Timestamp) -> Instant {
-        self.origin + (at - (Timestamp::ZERO + FIRST_TIMESTAMP))
+        self.origin + (at - self.first)
     }
 
     /// Converts from the time type of `quinn-proto`.
     #[cfg(feature = "quic")]
     pub(crate) fn timestamp(&self, at: Instant) -> Timestamp {
-        Timestamp::ZERO + FIRST_TIMESTAMP + at.saturating_duration_since(self.origin)
+        self.first + at.saturating_duration_since(self.origin)
     }
 
     pub(crate) fn now(&self) -> Timestamp {
-        Timestamp::ZERO + FIRST_TIMESTAMP + self.origin.elapsed()
+        self.first + self.origin.elapsed()
     }
 }
 
@@ -40,4 +46,22 @@ impl Clock {
 #[expect(clippy::disallowed_methods, reason = "this is the driver's clock")]
 pub(crate) fn unix_time() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clocks_of_a_host_agree_modulo_the_common_period() {
+        let early = Clock::new();
+        std::thread::sleep(Duration::from_millis(300));
+        let late = Clock::new();
+        let (early, late) = (early.now().as_nanos(), late.now().as_nanos());
+        let period = COMMON_PERIOD.as_nanos() as u64;
+        let difference = early.abs_diff(late) % period;
+        let tolerance = Duration::from_millis(100).as_nanos() as u64;
+        let is_near = difference < tolerance || difference > period - tolerance;
+        assert!(is_near, "{difference} ns");
+    }
 }
