@@ -138,3 +138,45 @@ impl Credit {
         (p + SIGMA * spread).min(0.95)
     }
 }
+
+#[cfg(test)]
+mod unit_tests {
+    use super::*;
+
+    const AT: fn(u64) -> Timestamp = Timestamp::from_millis;
+
+    /// 100 packets sent at `ms`, of which `lost` are lost, evenly spread.
+    fn flight(credit: &mut Credit, ms: u64, lost: u64) {
+        for _ in 0..lost {
+            credit.on_lost(AT(ms), false);
+            credit.on_ack(AT(ms), 100 / lost - 1);
+        }
+    }
+
+    #[test]
+    fn own_loss_is_that_of_trials_and_not_that_of_overload() {
+        let mut credit = Credit::default();
+        for cycle in 0..5 {
+            flight(&mut credit, cycle * 1_000, 25);
+            credit.begin_trial(AT(cycle * 1_000 + 500));
+            flight(&mut credit, cycle * 1_000 + 600, 5);
+            credit.end_trial(AT(cycle * 1_000 + 700));
+        }
+        assert!((credit.own_loss() - 0.05).abs() < 0.01, "{}", credit.own_loss());
+        assert_eq!(credit.own_loss(), credit.proven_loss());
+        assert!(credit.forgiven(100.0) > credit.forgiven(1e6), "chance allows more of few packets");
+    }
+
+    #[test]
+    fn losses_are_credited_until_the_first_trial_and_then_only_as_proven() {
+        let mut credit = Credit::default();
+        flight(&mut credit, 0, 20);
+        assert!((credit.own_loss() - 0.2).abs() < 0.01);
+        assert_eq!(credit.proven_loss(), 0.0);
+        credit.begin_trial(AT(100));
+        credit.on_ack(AT(110), 3);
+        credit.end_trial(AT(120));
+        assert_eq!(credit.own_loss(), 0.0, "too few packets prove nothing");
+        assert_eq!(credit.forgiven(100.0), 0.0);
+    }
+}

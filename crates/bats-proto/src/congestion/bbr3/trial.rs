@@ -48,3 +48,41 @@ impl TrialClock {
         }
     }
 }
+
+#[cfg(test)]
+mod unit_tests {
+    use super::*;
+
+    /// The times of a minute, in milliseconds, at which trials of a flow with this round trip begin.
+    fn begins(rtt: u64, from: u64) -> Vec<u64> {
+        let mut clock = TrialClock::default();
+        let rtt = Duration::from_millis(rtt);
+        (from..60_000)
+            .filter(|&ms| {
+                matches!(clock.update(Timestamp::from_millis(ms), rtt, true), Change::Begin(_))
+            })
+            .collect()
+    }
+
+    #[test]
+    fn flows_with_any_round_trip_and_start_begin_together() {
+        let near = begins(20, 0);
+        assert_eq!(near[..3], [0, 4_000, 8_000]);
+        assert_eq!(begins(20, 1_234), near[1..]);
+        // Three round trips take more than an eighth of 4 s.
+        let far = begins(300, 0);
+        assert_eq!(far[..3], [0, 8_000, 16_000]);
+        assert!(far.iter().all(|at| near.contains(at)));
+    }
+
+    #[test]
+    fn trials_last_three_round_trips_and_stop_when_they_are_not_allowed() {
+        let mut clock = TrialClock::default();
+        let rtt = Duration::from_millis(100);
+        assert!(matches!(clock.update(Timestamp::from_millis(4_000), rtt, true), Change::Begin(_)));
+        assert!(matches!(clock.update(Timestamp::from_millis(4_299), rtt, true), Change::None));
+        assert!(matches!(clock.update(Timestamp::from_millis(4_300), rtt, true), Change::End));
+        clock.update(Timestamp::from_millis(8_000), rtt, true);
+        assert!(matches!(clock.update(Timestamp::from_millis(8_001), rtt, false), Change::End));
+    }
+}
