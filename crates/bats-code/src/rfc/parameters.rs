@@ -1,5 +1,14 @@
 //! Batch size M, recoding field q, and the 4-byte form of the parameters (RFC 9426, sections 2.1.2
 //! and 2.3.1).
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use core::fmt;
 
@@ -86,12 +95,14 @@ impl InnerCode {
 
     /// M: number of coded packets in a batch.
     #[must_use]
+    #[expect(clippy::indexing_slicing, reason = "a code is below 8, as its constructors check")]
     pub const fn batch_size(self) -> usize {
         TABLE[self.code as usize].0 as usize
     }
 
     /// The field of the recoding coefficients.
     #[must_use]
+    #[expect(clippy::indexing_slicing, reason = "a code is below 8, as its constructors check")]
     pub const fn field(self) -> Field {
         TABLE[self.code as usize].1
     }
@@ -111,9 +122,12 @@ impl InnerCode {
     /// (D9: the RFC does not define the order of bits).
     pub(super) fn write_unit_vector(self, column: usize, vector: &mut [u8]) {
         vector.fill(0);
-        match self.field() {
-            Field::Binary => vector[column / 8] = 0x80 >> (column % 8),
-            Field::Byte => vector[column] = 1,
+        let (at, byte) = match self.field() {
+            Field::Binary => (column / 8, 0x80 >> (column % 8)),
+            Field::Byte => (column, 1),
+        };
+        if let Some(first) = vector.get_mut(at) {
+            *first = byte;
         }
     }
 
@@ -122,7 +136,8 @@ impl InnerCode {
         match self.field() {
             Field::Binary => {
                 for (column, coefficient) in coefficients.iter_mut().enumerate() {
-                    *coefficient = vector[column / 8] >> (7 - column % 8) & 1;
+                    let byte = vector.get(column / 8).copied().unwrap_or_default();
+                    *coefficient = u8::from(byte & 0x80 >> (column % 8) != 0);
                 }
             }
             Field::Byte => coefficients.copy_from_slice(vector),

@@ -10,6 +10,15 @@
 //! form 1: the recommended distribution for M, K and precode
 //! form 2: number of pairs, 16; pairs (degree, 16; weight, 32), degrees ascending
 //! ```
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use alloc::vec::Vec;
 

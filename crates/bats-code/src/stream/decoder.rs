@@ -1,7 +1,8 @@
 //! The decoder: stores source symbols, solves missing ones, and reports missing ranges.
 
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
+use alloc::collections::btree_map::Entry;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
 use super::known::KnownSet;
@@ -102,6 +103,9 @@ pub struct DecoderStats {
     pub decoded: u64,
     /// Equations dropped unsolved: their unknowns were all released, or a symbol was polluted.
     pub equations_dropped: u64,
+    /// Work for repairs that did not raise the rank: bytes of the matrix rows that they were
+    /// reduced by. A redundant repair costs most in a long linear system that is almost solved.
+    pub non_innovative_work: u64,
 }
 
 #[derive(Debug)]
@@ -130,9 +134,11 @@ pub struct StreamDecoder {
     systems: Vec<Option<Box<LinearSystem>>>,
     /// IDs in `systems` that can be reused.
     free_ids: Vec<u32>,
-    /// First symbol of the oldest window of the held equations; `u64::MAX` without equations.
-    oldest_window: u64,
+    /// First symbols of the windows of the held equations, and how many have each.
+    window_starts: BTreeMap<u64, u32>,
     equations: usize,
+    /// Bytes of the matrices of all systems.
+    matrix_bytes: usize,
     /// Bytes of rows in slots and equations.
     row_bytes: usize,
     pool: RowPool,
@@ -165,14 +171,21 @@ impl StreamDecoder {
             highest: None,
             systems: Vec::new(),
             free_ids: Vec::new(),
-            oldest_window: u64::MAX,
+            window_starts: BTreeMap::new(),
             equations: 0,
+            matrix_bytes: 0,
             row_bytes: 0,
             pool: RowPool::new(config.max_symbol_size, POOL_BYTES),
             coefficient_pool: RowPool::new(MAX_WINDOW as usize, POOL_BYTES / 4),
             unknowns: Vec::new(),
             stats: DecoderStats::default(),
         }
+    }
+
+    /// Raises the limits of symbols and equations.
+    pub fn raise_limits(&mut self, max_symbols_held: usize, max_equations: usize) {
+        self.config.max_symbols_held = self.config.max_symbols_held.max(max_symbols_held);
+        self.config.max_equations = self.config.max_equations.max(max_equations);
     }
 
     /// Frees memory that is kept only for future symbols. Call it when the stream is idle. Released
@@ -276,19 +289,21 @@ impl StreamDecoder {
         let payload = self.pool.copy_of(payload);
         let equation = Equation { window, coefficients: row, payload };
         let bytes = equation.bytes();
+        let work = system.reduction_bytes();
         let inserted = system.insert(self.kernel, &unknowns, equation);
-        self.systems[system_id as usize] = Some(system);
+        self.put_system(system_id, system);
         let result = match inserted {
             Ok(()) => {
                 self.row_bytes += bytes;
                 self.equations += 1;
-                self.oldest_window = self.oldest_window.min(window.first);
+                *self.window_starts.entry(window.first).or_default() += 1;
                 self.stats.repair_innovative += 1;
                 PushResult { outcome: Outcome::Innovative, decoded: self.solve_system(system_id) }
             }
             Err(equation) => {
                 self.recycle(equation);
                 self.stats.repair_non_innovative += 1;
+                self.stats.non_innovative_work += work as u64;
                 self.solve_system(system_id);
                 PushResult::NON_INNOVATIVE
             }
@@ -348,17 +363,13 @@ impl StreamDecoder {
     /// Memory of symbols, equations and matrices, in bytes, without rows kept for reuse.
     #[must_use]
     pub fn bytes_held(&self) -> usize {
-        self.row_bytes + self.matrix_bytes() + self.slots.len() * size_of::<Slot>()
+        self.row_bytes + self.matrix_bytes + self.slots.len() * size_of::<Slot>()
     }
 
     /// Memory of the coefficients and matrices of all equations, in bytes, without payloads.
     #[must_use]
     pub fn equation_overhead(&self) -> usize {
-        self.equations * padded_length(usize::from(MAX_WINDOW)) + self.matrix_bytes()
-    }
-
-    fn matrix_bytes(&self) -> usize {
-        self.systems.iter().flatten().map(|system| system.bytes()).sum()
+        self.equations * padded_length(usize::from(MAX_WINDOW)) + self.matrix_bytes
     }
 
     /// Releases all symbols below `number`: the application has consumed them or gives them up.
@@ -368,10 +379,14 @@ impl StreamDecoder {
             return;
         }
         self.released = number;
-        // Unknowns below the first missing one were released before: their systems are gone.
-        if number > self.first_missing {
-            for system_id in 0..self.systems.len() {
-                self.drop_if_released(system_id as u32);
+        // The last unknown of a system that is no longer wanted is among the symbols released now.
+        // Unknowns below the first missing one were released before.
+        let end = number.min(self.base + self.slots.len() as u64);
+        let mut next = self.first_missing;
+        while let Some(unknown) = self.known.next_unknown(next, end) {
+            next = unknown + 1;
+            if let Some(&Slot::Linked { system_id, .. }) = self.slot(unknown) {
+                self.drop_if_released(system_id);
             }
         }
         self.advance();
@@ -442,6 +457,21 @@ impl StreamDecoder {
             }
         }
         found
+    }
+
+    /// Compares the running totals with the systems.
+    #[cfg(test)]
+    pub(super) fn check_totals(&self) {
+        let systems = || self.systems.iter().flatten();
+        let equations = || systems().flat_map(|system| system.equations());
+        assert_eq!(self.matrix_bytes, systems().map(|system| system.bytes()).sum::<usize>());
+        assert_eq!(self.equations, equations().count());
+        let oldest = equations().map(|equation| equation.window.first).min();
+        assert_eq!(self.window_starts.first_key_value().map(|(&first, _)| first), oldest);
+        let counted: u32 = self.window_starts.values().sum();
+        assert_eq!(counted as usize, self.equations);
+        let wanted = |system: &LinearSystem| system.extent().is_some_and(|e| e.1 >= self.released);
+        assert!(systems().all(|system| wanted(system)), "systems without wanted symbols are gone");
     }
 
     fn slot(&self, number: u64) -> Option<&Slot> {
@@ -559,33 +589,39 @@ impl StreamDecoder {
         for &other in others {
             let Some(absorbed) = self.take_system(other) else { continue };
             self.free_ids.push(other);
-            let Some(system) = &mut self.systems[target as usize] else { continue };
+            let Some(mut system) = self.take_system(target) else { continue };
             let from = system.columns().len();
             system.absorb(*absorbed);
             for (column, &number) in system.columns().iter().enumerate().skip(from) {
                 self.slots[(number - self.base) as usize] =
                     Slot::Linked { system_id: target, column: column as u32 };
             }
+            self.put_system(target, system);
         }
         target
     }
 
     fn take_system(&mut self, system_id: u32) -> Option<Box<LinearSystem>> {
-        self.systems[system_id as usize].take()
+        let system = self.systems[system_id as usize].take()?;
+        self.matrix_bytes -= system.bytes();
+        Some(system)
+    }
+
+    fn put_system(&mut self, system_id: u32, system: Box<LinearSystem>) {
+        self.matrix_bytes += system.bytes();
+        self.systems[system_id as usize] = Some(system);
     }
 
     /// Removes the column of a symbol that has become known.
     fn remove_column(&mut self, system_id: u32, column: u32) {
-        let Some(system) = &mut self.systems[system_id as usize] else { return };
+        let Some(mut system) = self.take_system(system_id) else { return };
         let Removal { moved, equation } = system.remove_column(self.kernel, column as usize);
+        self.put_system(system_id, system);
         if let Some(number) = moved {
             self.slots[(number - self.base) as usize] = Slot::Linked { system_id, column };
         }
         if let Some(equation) = equation {
-            self.equations -= 1;
-            self.row_bytes -= equation.bytes();
-            self.recycle(equation);
-            self.oldest_window = self.find_oldest_window();
+            self.drop_equation(equation);
         }
     }
 
@@ -633,11 +669,8 @@ impl StreamDecoder {
         let equations = system.into_equations();
         let count = equations.len();
         for equation in equations {
-            self.equations -= 1;
-            self.row_bytes -= equation.bytes();
-            self.recycle(equation);
+            self.drop_equation(equation);
         }
-        self.oldest_window = self.find_oldest_window();
         count
     }
 
@@ -653,17 +686,22 @@ impl StreamDecoder {
         self.stats.equations_dropped += self.remove_system(system_id) as u64;
     }
 
+    /// Removes an equation from the totals and keeps its rows for reuse.
+    fn drop_equation(&mut self, equation: Equation) {
+        self.equations -= 1;
+        self.row_bytes -= equation.bytes();
+        if let Entry::Occupied(mut starts) = self.window_starts.entry(equation.window.first) {
+            *starts.get_mut() -= 1;
+            if *starts.get() == 0 {
+                starts.remove();
+            }
+        }
+        self.recycle(equation);
+    }
+
     fn recycle(&mut self, equation: Equation) {
         self.coefficient_pool.give(equation.coefficients);
         self.pool.give(equation.payload);
-    }
-
-    fn find_oldest_window(&self) -> u64 {
-        if self.equations == 0 {
-            return u64::MAX;
-        }
-        let windows = self.systems.iter().flatten().filter_map(|system| system.first_window());
-        windows.min().unwrap_or(u64::MAX)
     }
 
     /// Advances the first missing symbol and recycles rows that are no longer needed.
@@ -674,7 +712,8 @@ impl StreamDecoder {
 
         let history = u64::from(self.config.history);
         let floor = self.first_missing.saturating_sub(history).min(self.released);
-        let floor = floor.min(self.oldest_window);
+        let oldest_window = self.window_starts.first_key_value();
+        let floor = oldest_window.map_or(floor, |(&first, _)| floor.min(first));
         if floor <= self.base {
             return;
         }

@@ -86,9 +86,9 @@ impl LinearSystem {
         self.extent
     }
 
-    /// First symbol of the oldest window of the equations.
-    pub(super) fn first_window(&self) -> Option<u64> {
-        self.equations.iter().map(|equation| equation.window.first).min()
+    /// Bytes of the rows that a further equation is reduced by.
+    pub(super) fn reduction_bytes(&self) -> usize {
+        self.rank() * self.stride
     }
 
     /// The symbol of a row's pivot.

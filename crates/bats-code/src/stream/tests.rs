@@ -348,3 +348,66 @@ fn a_polluted_symbol_is_forgotten_and_decoded_again() {
     decoder.forget(31);
     assert_eq!(decoder.first_missing(), 32, "released");
 }
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    /// Sources, repairs, releases and pollution in any order.
+    #[test]
+    fn running_totals_agree_with_the_systems(
+        steps in prop::collection::vec((0_u8..10, 0_u64..60, 1_u16..24), 1..150),
+    ) {
+        let config = DecoderConfig { history: 8, ..DecoderConfig::new(16, SEED) };
+        let mut encoder = sender(200, 16);
+        let mut decoder = StreamDecoder::new(config);
+        for (number, (step, at, count)) in steps.into_iter().enumerate() {
+            let first = decoder.released() + at;
+            match step {
+                0..=2 => {
+                    decoder.push_source(first, &symbol(first, 16));
+                }
+                3..=7 => {
+                    let window = Window { first, count };
+                    if first + u64::from(count) <= 200 {
+                        let batch = number as u32;
+                        let payload = repair(&mut encoder, window, batch, 3);
+                        decoder.push_repair(window, Columns::Fresh { batch, column: 3 }, &payload);
+                    }
+                }
+                8 => decoder.release_below(decoder.released() + at / 8),
+                _ => decoder.forget(first),
+            }
+            decoder.check_totals();
+            if decoder.released() > 100 {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn only_redundant_repairs_of_unsolved_systems_count_as_work() {
+    let mut encoder = sender(64, 32);
+    let window = Window { first: 0, count: 64 };
+    let mut decoder = StreamDecoder::new(DecoderConfig::new(32, SEED));
+    let repairs: Vec<_> = (0..40_u32).map(|n| (n, repair(&mut encoder, window, n, 5))).collect();
+    let push = |decoder: &mut StreamDecoder, (batch, payload): &(u32, Vec<u8>)| {
+        decoder.push_repair(window, Columns::Fresh { batch: *batch, column: 5 }, payload).outcome
+    };
+    for repair in &repairs {
+        assert_eq!(push(&mut decoder, repair), Outcome::Innovative);
+    }
+    assert_eq!(decoder.stats().non_innovative_work, 0);
+    for repair in &repairs {
+        assert_eq!(push(&mut decoder, repair), Outcome::NonInnovative);
+    }
+    let work = decoder.stats().non_innovative_work;
+    assert!(work >= 40 * 40 * (64 + 40), "{work} bytes");
+    for number in 0..64 {
+        decoder.push_source(number, &symbol(number, 32));
+        decoder.push_source(number, &symbol(number, 32));
+    }
+    for repair in &repairs {
+        assert_eq!(push(&mut decoder, repair), Outcome::NonInnovative);
+    }
+    assert_eq!(decoder.stats().non_innovative_work, work, "a decoded window needs no work");
+}

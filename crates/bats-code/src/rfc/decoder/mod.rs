@@ -182,6 +182,17 @@ impl Decoder {
         self.received_bytes().saturating_add(self.phase_bytes)
     }
 
+    /// Memory of the batch cache, in bytes. The caches of several decoders may share parts.
+    #[must_use]
+    pub fn cache_bytes(&self) -> usize {
+        self.cache.bytes()
+    }
+
+    /// Replaces [`Limits::max_bytes`], for a caller that divides memory among several blocks.
+    pub fn set_max_bytes(&mut self, max_bytes: usize) {
+        self.limits.max_bytes = max_bytes;
+    }
+
     fn received_bytes(&self) -> usize {
         self.store.bytes().saturating_add(self.batches_bytes)
     }
