@@ -60,6 +60,7 @@ fn main() {
     let server = ServerConfig {
         identity,
         transport: Arc::new(transport),
+        client_trust: None,
         retry_threshold: 64,
         max_connections: 10_000,
     };

@@ -4,7 +4,7 @@
 use core::time::Duration;
 use std::sync::Arc;
 
-use crate::crypto::SessionStore;
+use crate::crypto::{KeyLog, SessionStore};
 use crate::error::ConnectError;
 
 /// Delivery mode of a connection. The numbers are part of the API and of the wire format.
@@ -72,6 +72,8 @@ pub enum CongestionAlgorithm {
     Bbr3,
     /// Loss-tolerant congestion control, experimental: BBRv3 that tells random loss from congestion.
     Ltcc,
+    /// The same with a mechanism switched off or a constant scaled, for experiments.
+    LtccVariation(crate::congestion::Variation),
     /// CUBIC (RFC 9438): loss-based, fair to TCP, slow on paths with random loss.
     Cubic,
     /// GCC: delay-based control for real-time traffic; prefers a short queue to full utilisation.
@@ -192,6 +194,15 @@ pub struct TransportConfig {
     pub application: u8,
     /// Packets sealed with one key before a key update; clamped to the AEAD's limit.
     pub key_update_packets: u64,
+    /// Whether a server answers packets of connections that it does not know by stateless resets (RFC
+    /// 9000 section 10.3), so that clients learn of a restart at once. A scan gets an answer, too,
+    /// shorter than the probe. Off by default.
+    pub stateless_resets: bool,
+    /// Age of a key after which the next packet is sealed with a new one. WireGuard's interval by
+    /// default: memory that an attacker reads later opens no older packets than this. A connection
+    /// that sends nothing keeps its key, because nothing is sealed with it. `Duration::MAX` disables
+    /// the rule.
+    pub key_update_interval: Duration,
     /// Client: store for TLS session resumption, which makes the next handshake shorter. `None`:
     /// every handshake is a full one. Servers always offer resumption.
     pub resumption: Option<Resumption>,
@@ -211,6 +222,8 @@ pub struct TransportConfig {
     /// of relays and end-to-end sessions support it too. Modes 0 to 3. See
     /// `docs/adr/0017-psk-mode-answers-only-key-holders.md`.
     pub psk: Option<PresharedKey>,
+    /// Receives all secrets from which the keys of packets and symbols derive, to decrypt captures.
+    pub key_log: Option<KeyLog>,
 }
 
 /// TLS session resumption of a client.
@@ -265,9 +278,12 @@ impl Default for TransportConfig {
             max_udp_payload: 1472,
             application: 0,
             key_update_packets: 1 << 22,
+            stateless_resets: false,
+            key_update_interval: Duration::from_secs(120),
             resumption: None,
             early_data: false,
             psk: None,
+            key_log: None,
         }
     }
 }
@@ -296,20 +312,22 @@ impl core::fmt::Debug for Identity {
     }
 }
 
-/// Which servers a client trusts.
+/// Which peers an end trusts: a client its server, or a server its clients.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum PeerTrust {
-    /// Certificate authorities; the server's name and the validity period are checked.
+    /// Certificate authorities; the validity period is checked, and by a client the server's name.
     Authorities {
         /// Certificates of the authorities, in DER.
         certificates: Vec<Vec<u8>>,
-        /// Current Unix time; the core has no clock.
+        /// Current Unix time; the core has no clock. For a client at the start of the connection,
+        /// for a server at time zero of its endpoint's clock.
         unix_time: Duration,
     },
     /// SHA-256 fingerprints of the peer's end-entity certificate.
     Fingerprints(Vec<[u8; 32]>),
-    /// Any server. Encrypted, but open to man-in-the-middle attacks.
+    /// Any peer. Encrypted, but a client is open to man-in-the-middle attacks. A server asks its
+    /// clients for a certificate and accepts those without one.
     DangerousAcceptAny,
 }
 
@@ -340,6 +358,9 @@ pub struct ClientConfig {
 pub struct ServerConfig {
     /// Server certificate and key.
     pub identity: Identity,
+    /// Which clients are accepted: with authorities or fingerprints, a client must present such a
+    /// certificate and prove that it has the key. `None`: clients are not asked for certificates.
+    pub client_trust: Option<PeerTrust>,
     /// Limits and behaviour.
     pub transport: Arc<TransportConfig>,
     /// Number of half-open connections from which a client must validate its address with a retry

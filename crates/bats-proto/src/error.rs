@@ -84,6 +84,10 @@ pub enum CloseReason {
     /// there was no other path.
     #[error("relays polluted the session: {0} symbols or blocks in a row failed authentication")]
     Pollution(u64),
+    /// A defect of this implementation, which was noticed before it could affect other connections;
+    /// the text says what happened. Please report it.
+    #[error("internal error: {0}")]
+    Internal(String),
     /// The confidentiality or integrity limit of the AEAD is reached (RFC 9001, section 6.6).
     #[error("AEAD limit of the packet protection reached")]
     AeadLimit,

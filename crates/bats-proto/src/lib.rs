@@ -22,6 +22,8 @@ pub mod flow;
 pub mod fuzzing;
 pub mod handshake;
 pub mod link;
+#[cfg(any(kani, test))]
+mod proofs;
 pub mod relay;
 pub mod session;
 pub mod stats;
@@ -33,7 +35,7 @@ pub use config::{
     ClientConfig, CongestionAlgorithm, EndpointConfig, Goal, Identity, Mode, PeerLimits, PeerTrust,
     PresharedKey, PresharedKeyError, Resumption, ServerConfig, TransportConfig,
 };
-pub use crypto::SessionStore;
+pub use crypto::{KeyLog, SessionStore};
 pub use endpoint::{ConnectionHandle, Endpoint, Input, Output, Received, Transmit};
 pub use error::{CloseReason, ConnectError, SendError};
 pub use event::Event;

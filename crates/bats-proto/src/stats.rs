@@ -153,6 +153,8 @@ pub struct EndpointStats {
     pub memory_promised: u64,
     /// Connections closed because the peer violated the protocol.
     pub peers_misbehaved: u64,
+    /// Connections closed because a timer stayed due after it was handled: a defect.
+    pub timers_stuck: u64,
     /// Answers to unauthenticated peers dropped because the queue was full, or because the answer
     /// would be longer than the datagram that it answers.
     pub answers_dropped: u64,
@@ -160,6 +162,10 @@ pub struct EndpointStats {
     pub retries_sent: u64,
     /// Version negotiation packets sent.
     pub version_negotiations_sent: u64,
+    /// Stateless resets sent for packets with unknown connection IDs.
+    pub stateless_resets_sent: u64,
+    /// Connections that a stateless reset of their server ended.
+    pub stateless_resets_received: u64,
     /// TLS sessions evicted before a client resumed them.
     pub sessions_displaced: u64,
     /// Handshakes whose early data was refused because the replay ledger was full.

@@ -128,7 +128,8 @@ fn server_with_memory(memory_budget: u64, receive_budget: usize) -> Endpoint {
     let identity = Identity { certificate_chain: Vec::new(), private_key: Vec::new() };
     let transport = Arc::new(TransportConfig { receive_budget, ..transport() });
     let (retry_threshold, max_connections) = (usize::MAX, 1_000);
-    let server = ServerConfig { identity, transport, retry_threshold, max_connections };
+    let server =
+        ServerConfig { identity, client_trust: None, transport, retry_threshold, max_connections };
     let security = Security::DangerousPlain;
     let config = EndpointConfig { security, server: Some(server), memory_budget };
     Endpoint::new(config, [2; 32]).unwrap()

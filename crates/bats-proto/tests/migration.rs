@@ -126,6 +126,55 @@ fn bytes_to(harness: &mut Harness, addresses: [SocketAddr; 2]) -> [usize; 2] {
     bytes
 }
 
+/// The client sends three datagrams of full size, so that the server may send three times as many.
+fn send_full_datagrams(harness: &mut Harness) {
+    for _ in 0..3 {
+        harness.send_packet(PacketKind::Control, |writer| {
+            writer.u8(1)?;
+            writer.bytes(&[0; 1_300])
+        });
+    }
+}
+
+/// Behind a CGN (RFC 6888) the new port may belong to another customer.
+#[test]
+fn unvalidated_port_gets_at_most_three_times_what_it_sent() {
+    let mut harness = Harness::established(transport());
+    acknowledge(&mut harness, 100);
+    harness.remote = SocketAddr::from(OTHER_PORT);
+    harness.received.clear();
+    harness.send_from_server(100_000);
+    harness.received.clear();
+    let mut from_client = 0;
+    for datagrams in 0..40 {
+        if datagrams % 2 == 0 {
+            harness.send_frame(&Frame::Ping);
+            // Header, PING and tag.
+            from_client += 26;
+        } else {
+            harness.send_packet(PacketKind::Control, |writer| {
+                writer.u8(1)?;
+                writer.bytes(&[0; 500])
+            });
+            from_client += 526;
+        }
+        harness.advance(MS);
+        let sent: usize = harness.received.iter().map(Vec::len).sum();
+        assert!(sent <= 3 * from_client, "{sent} bytes for {from_client}");
+        assert_eq!(harness.closed, None);
+    }
+    let sent: usize = harness.received.iter().map(Vec::len).sum();
+    assert!(sent > 2 * from_client, "the limit is used: {sent} bytes for {from_client}");
+    // Nothing is lost: the rest follows once the port is validated.
+    let challenge = challenge(&harness).expect("a challenge");
+    harness.received.clear();
+    harness.send_frame(&Frame::PathResponse(challenge));
+    assert_eq!(harness.stats().path_changes, 1);
+    harness.advance(MS * 20);
+    let sent: usize = harness.received.iter().map(Vec::len).sum();
+    assert!(sent > 60_000, "{sent} bytes after validation");
+}
+
 #[test]
 fn nat_rebinding_is_followed_before_validation_and_a_new_host_is_not() {
     for (address, follows) in [(OTHER_PORT, true), (OTHER_NETWORK, false)] {
@@ -133,7 +182,7 @@ fn nat_rebinding_is_followed_before_validation_and_a_new_host_is_not() {
         acknowledge(&mut harness, 100);
         let (old, new) = (harness.remote, SocketAddr::from(address));
         harness.remote = new;
-        harness.send_frame(&Frame::Ping);
+        send_full_datagrams(&mut harness);
         let bytes = bytes_to(&mut harness, [old, new]);
         assert_eq!(bytes[1] > 6_000, follows, "{address:?}: {bytes:?}");
         assert_eq!(bytes[0] > 6_000, !follows, "{address:?}: {bytes:?}");
@@ -156,7 +205,7 @@ fn replays_from_another_port_divert_the_stream_once_until_the_client_sends() {
     let (old, new) = (harness.remote, SocketAddr::from(OTHER_PORT));
     for attempt in 0..3 {
         harness.remote = new;
-        harness.send_frame(&Frame::Ping);
+        send_full_datagrams(&mut harness);
         let bytes = bytes_to(&mut harness, [old, new]);
         assert_eq!(bytes[1] > 6_000, attempt == 0, "{attempt}: {bytes:?}");
         // The client still uses its old address.
@@ -188,7 +237,7 @@ fn challenges_to_other_ports_do_not_extend_an_unvalidated_port() {
     acknowledge(&mut harness, 100);
     let (old, new) = (harness.remote, SocketAddr::from(OTHER_PORT));
     harness.remote = new;
-    harness.send_frame(&Frame::Ping);
+    send_full_datagrams(&mut harness);
     assert!(bytes_to(&mut harness, [old, new])[1] > 6_000, "the new port is used");
     for port in 0..200 {
         harness.remote = SocketAddr::from((OTHER_PORT.0, 20_000 + port));

@@ -59,6 +59,7 @@ fn node_endpoint(index: usize, seed: u8, psk: Option<PresharedKey>) -> (Endpoint
     let server = ServerConfig {
         identity,
         transport: transport(psk),
+        client_trust: None,
         retry_threshold: 10,
         max_connections: 10,
     };

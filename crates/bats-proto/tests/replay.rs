@@ -93,6 +93,30 @@ fn misbehaving_client() {
 }
 
 #[test]
+fn acknowledgements() {
+    // Most of these end early, with a violation.
+    let mut violations = 0;
+    let mut run =
+        |data: &[u8]| violations += u64::from(fuzzing::acknowledgements_run(data).violation);
+    each_input("acknowledgements", &mut run);
+    seeded(3_000, 1_500, &mut run);
+    assert!(violations > 1_000, "{violations} violations");
+    // The operation of the misbehaving peer is the tenth.
+    let (mut accepted, mut acknowledged) = (0, 0);
+    seeded(500, 1_500, |data| {
+        let honest: Vec<u8> = data.iter().map(|byte| byte - u8::from(byte % 10 == 9)).collect();
+        let report = fuzzing::acknowledgements_run(&honest);
+        assert!(!report.violation, "all acknowledgements are honest");
+        accepted += report.accepted;
+        acknowledged += report.acknowledged;
+    });
+    assert!(
+        accepted > 10_000 && acknowledged > 5_000,
+        "{accepted} accepted, {acknowledged} acknowledged"
+    );
+}
+
+#[test]
 fn relay() {
     let (mut sent, mut recoded, mut delivered) = (0, 0, 0);
     let mut run = |data: &[u8]| {

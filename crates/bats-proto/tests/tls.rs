@@ -8,7 +8,7 @@ use std::time::Duration;
 use bats_proto::crypto::{fingerprint, generate_identity};
 use bats_proto::{
     ClientConfig, CloseReason, CongestionAlgorithm, ConnectionHandle, Endpoint, EndpointConfig,
-    Event, Input, Output, PeerTrust, Received, ServerConfig, Timestamp, TransportConfig,
+    Event, Identity, Input, Output, PeerTrust, Received, ServerConfig, Timestamp, TransportConfig,
 };
 use bytes::Bytes;
 
@@ -106,7 +106,16 @@ fn server(retry_threshold: usize) -> (ServerConfig, [u8; 32]) {
     let identity = generate_identity(&["server.example".to_owned()]).unwrap();
     let print = fingerprint(&identity.certificate_chain[0]);
     let transport = Arc::new(transport());
-    (ServerConfig { identity, transport, retry_threshold, max_connections: 10 }, print)
+    (
+        ServerConfig {
+            identity,
+            client_trust: None,
+            transport,
+            retry_threshold,
+            max_connections: 10,
+        },
+        print,
+    )
 }
 
 /// The year 2026.
@@ -308,4 +317,127 @@ fn packets_with_old_keys_are_accepted_until_the_peer_updates() {
 
     pair.run(Duration::from_secs(3), |_, _| false);
     assert_eq!(pair.endpoints[SERVER].recv(pair.now, accepted), Some(big));
+}
+
+/// Connects a client with or without an identity to a server that trusts `client_trust`.
+fn connect_identified(
+    client_trust: Option<PeerTrust>,
+    identity: Option<&Identity>,
+) -> (Pair, ConnectionHandle) {
+    let (config, print) = server(1_000);
+    let mut pair = Pair::new(ServerConfig { client_trust, ..config });
+    let trust = PeerTrust::Fingerprints(vec![print]);
+    let transport = Arc::new(transport());
+    let config = ClientConfig { trust, identity: identity.cloned(), transport };
+    let endpoint = &mut pair.endpoints[CLIENT];
+    let client = endpoint.connect(pair.now, address(SERVER), "server.example", config).unwrap();
+    pair.run(Duration::from_secs(1), |_, _| false);
+    (pair, client)
+}
+
+#[test]
+fn server_accepts_only_clients_that_it_trusts() {
+    let identity = generate_identity(&["client.example".to_owned()]).unwrap();
+    let other = generate_identity(&["other.example".to_owned()]).unwrap();
+    let certificate = identity.certificate_chain[0].clone();
+    let print = fingerprint(&certificate);
+    let pinned = || Some(PeerTrust::Fingerprints(vec![[7; 32], print]));
+    let issued = |unix_time| {
+        Some(PeerTrust::Authorities { certificates: vec![certificate.clone()], unix_time })
+    };
+    let any = || Some(PeerTrust::DangerousAcceptAny);
+    let (mine, theirs) = (Some(&identity), Some(&other));
+    for (number, (trust, presented, is_accepted)) in [
+        (None, None, true),
+        (None, mine, true),
+        (any(), None, true),
+        (any(), mine, true),
+        (pinned(), mine, true),
+        (pinned(), theirs, false),
+        (pinned(), None, false),
+        (issued(NOW), mine, true),
+        (issued(NOW), theirs, false),
+        (issued(NOW), None, false),
+        // Outside of the validity period.
+        (issued(Duration::ZERO), mine, false),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let asks = trust.is_some();
+        let (mut pair, client) = connect_identified(trust, presented);
+        let accepted = pair.handle_of_event(SERVER, &Event::Accepted);
+        assert_eq!(accepted.is_some(), is_accepted, "case {number}");
+        if let Some(accepted) = accepted {
+            let expected = presented.filter(|_| asks).map(|i| fingerprint(&i.certificate_chain[0]));
+            assert_eq!(pair.endpoints[SERVER].peer_fingerprint(accepted), expected, "{number}");
+            let message = Bytes::from_static(b"identified");
+            pair.endpoints[CLIENT].send(pair.now, client, message.clone()).unwrap();
+            pair.run(Duration::from_millis(100), |_, _| false);
+            assert_eq!(pair.endpoints[SERVER].recv(pair.now, accepted), Some(message));
+        } else {
+            let closed = |peer| {
+                pair.events.iter().any(|(w, _, e)| *w == peer && matches!(e, Event::Closed(_)))
+            };
+            assert!(closed(CLIENT) && closed(SERVER), "both learn it at once: {:?}", pair.events);
+        }
+    }
+}
+
+/// Keys are replaced by their age (120 s by default), however few packets they sealed; both ends do so
+/// at the same time, and no packet is lost. A connection that sends nothing keeps its keys, and the
+/// packet that ends a long idle time arrives.
+#[test]
+fn keys_are_replaced_after_120_s_and_no_packet_is_lost() {
+    let (config, print) = server(1_000);
+    let few = |transport: &TransportConfig| {
+        let defaults = TransportConfig::default();
+        Arc::new(TransportConfig {
+            key_update_packets: defaults.key_update_packets,
+            idle_timeout: Duration::from_secs(3_600),
+            ..transport.clone()
+        })
+    };
+    let transport = few(&transport());
+    assert_eq!(transport.key_update_interval, Duration::from_secs(120));
+    let mut pair = Pair::new(ServerConfig { transport: transport.clone(), ..config });
+    let trust = PeerTrust::Fingerprints(vec![print]);
+    let config = ClientConfig { trust, identity: None, transport };
+    let client = pair.endpoints[CLIENT]
+        .connect(pair.now, address(SERVER), "server.example", config)
+        .unwrap();
+    pair.run(Duration::from_millis(300), |_, _| false);
+    let accepted = pair.handle_of_event(SERVER, &Event::Accepted).unwrap();
+
+    let exchange = |pair: &mut Pair, number: u64| {
+        let message = Bytes::copy_from_slice(&number.to_be_bytes());
+        for (from, to) in
+            [((CLIENT, client), (SERVER, accepted)), ((SERVER, accepted), (CLIENT, client))]
+        {
+            pair.endpoints[from.0].send(pair.now, from.1, message.clone()).unwrap();
+            // Within one one-way delay: an update does not delay a message.
+            pair.run(Duration::from_millis(6), |_, _| false);
+            assert_eq!(
+                pair.endpoints[to.0].recv(pair.now, to.1),
+                Some(message.clone()),
+                "{number}"
+            );
+        }
+        pair.run(Duration::from_millis(988), |_, _| false);
+    };
+    let updates = |pair: &Pair| {
+        let stats = [(CLIENT, client), (SERVER, accepted)]
+            .map(|(peer, handle)| pair.endpoints[peer].stats(pair.now, handle).unwrap());
+        assert!(stats.iter().all(|s| s.packets_forged == 0 && s.packets_lost == 0), "{stats:?}");
+        stats.map(|stats| stats.key_updates)
+    };
+    (0..118).for_each(|number| exchange(&mut pair, number));
+    assert_eq!(updates(&pair), [0, 0], "no key is 120 s old");
+    (118..610).for_each(|number| exchange(&mut pair, number));
+    assert_eq!(updates(&pair), [5, 5], "after 120, 240, 360, 480 and 600 s");
+
+    pair.run(Duration::from_secs(1_200), |_, _| false);
+    exchange(&mut pair, 610);
+    let after = updates(&pair);
+    assert!(after[0] == after[1] && (6..=7).contains(&after[0]), "{after:?}");
 }

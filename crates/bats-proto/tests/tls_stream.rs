@@ -25,6 +25,7 @@ fn server(identity: Identity) -> TlsStream {
     let server = TlsStreamServer::new(&ServerConfig {
         identity,
         transport: Arc::new(TransportConfig::default()),
+        client_trust: None,
         retry_threshold: 0,
         max_connections: 1,
     });

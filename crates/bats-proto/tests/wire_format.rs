@@ -1,4 +1,4 @@
-//! Checks that `docs/wire-format.md` is correct: its diagrams and examples yield the packets that
+//! Checks that `docs/spec` is correct: its diagrams and examples yield the packets that
 //! the code makes.
 
 use core::time::Duration;
@@ -20,7 +20,24 @@ use bats_proto::{
 };
 use bytes::Bytes;
 
-const DOCUMENT: &str = include_str!("../../../docs/wire-format.md");
+const DOCUMENT: &str = concat!(
+    include_str!("../../../docs/spec/README.md"),
+    include_str!("../../../docs/spec/acknowledgements.md"),
+    include_str!("../../../docs/spec/blocks.md"),
+    include_str!("../../../docs/spec/coding.md"),
+    include_str!("../../../docs/spec/early-data.md"),
+    include_str!("../../../docs/spec/errors.md"),
+    include_str!("../../../docs/spec/feedback.md"),
+    include_str!("../../../docs/spec/handshake.md"),
+    include_str!("../../../docs/spec/keys.md"),
+    include_str!("../../../docs/spec/messages.md"),
+    include_str!("../../../docs/spec/packets.md"),
+    include_str!("../../../docs/spec/parameters.md"),
+    include_str!("../../../docs/spec/psk.md"),
+    include_str!("../../../docs/spec/relaying.md"),
+    include_str!("../../../docs/spec/simulation.md"),
+    include_str!("../../../docs/spec/streams.md"),
+);
 
 /// The lines of a fenced block.
 fn block(kind: &str, name: &str) -> Vec<&'static str> {
@@ -323,12 +340,15 @@ fn psk_mode_matches_the_document() {
         let key = derived("proof of a first flight");
         blake3::keyed_hash(&key, &message).as_bytes()[..16].to_vec()
     };
-    let material = |destination: &[u8]| {
-        *blake3::keyed_hash(&derived("keys of the first level"), destination).as_bytes()
+    let material = |destination: &[u8], source: &[u8], salt: &[u8]| {
+        let message = [destination, source, salt].concat();
+        *blake3::keyed_hash(&derived("keys of the first level"), &message).as_bytes()
     };
     let example = bytes("psk");
     let (destination, source) = (&example[..8], &example[8..12]);
-    let made = [destination, source, &proof(destination, source), &material(destination)].concat();
+    let clients = material(destination, source, &[]);
+    let servers = material(destination, source, &[2; 16]);
+    let made = [destination, source, &proof(destination, source), &clients, &servers].concat();
     assert_eq!(example, made, "{made:02x?}");
 
     let mut flight = psk_flight([1; 32]);
@@ -336,7 +356,7 @@ fn psk_mode_matches_the_document() {
     assert_eq!(header.token, proof(header.destination, header.source));
     let suite = rustls::crypto::aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256;
     let suite = suite.tls13().and_then(|suite| suite.quic_suite()).unwrap();
-    let material = material(header.destination);
+    let material = material(header.destination, header.source, &[]);
     let keys = suite.keys(&material, rustls::Side::Server, rustls::quic::Version::V1).remote;
     let (at, len) = (header.number_at, header.packet_len);
     let (head, sealed) = flight[..len].split_at_mut(at + 4);

@@ -18,6 +18,7 @@ mod rate_sample;
 #[cfg(test)]
 mod testing;
 
+pub use bbr3::{Constant, Mechanism, Variation};
 pub use names::UnknownCongestion;
 pub use pacer::Pacer;
 pub use rate_sample::{LostPacket, RateSample, RateSampler, SendState};
@@ -33,7 +34,13 @@ pub fn build(
     match algorithm {
         CongestionAlgorithm::Bbr => Box::new(bbr::Bbr::new(initial_rtt, packet)),
         CongestionAlgorithm::Bbr3 => Box::new(bbr3::Bbr3::new(initial_rtt, packet, seed)),
-        CongestionAlgorithm::Ltcc => Box::new(bbr3::Bbr3::loss_tolerant(initial_rtt, packet, seed)),
+        CongestionAlgorithm::Ltcc => {
+            let all = Variation::default();
+            Box::new(bbr3::Bbr3::loss_tolerant(all, initial_rtt, packet, seed))
+        }
+        CongestionAlgorithm::LtccVariation(variation) => {
+            Box::new(bbr3::Bbr3::loss_tolerant(variation, initial_rtt, packet, seed))
+        }
         CongestionAlgorithm::Cubic => Box::new(cubic::Cubic::new(initial_rtt, packet)),
         CongestionAlgorithm::Gcc => Box::new(gcc::Gcc::new(initial_rtt, packet)),
         CongestionAlgorithm::FixedRate { bits_per_second } => {

@@ -3,6 +3,7 @@
 use core::fmt;
 use core::str::FromStr;
 
+use super::Variation;
 use crate::config::CongestionAlgorithm;
 
 /// Error for a text that names no controller.
@@ -49,6 +50,10 @@ impl FromStr for CongestionAlgorithm {
             "gcc" => Ok(Self::Gcc),
             "none" => Ok(Self::None),
             other => {
+                if let Some(variation) = other.strip_prefix("ltcc/") {
+                    let variation = Variation::parse(variation).ok_or_else(unknown)?;
+                    return Ok(Self::LtccVariation(variation));
+                }
                 let rate = other.strip_prefix("fixed:").and_then(parse_rate);
                 let rate = rate.ok_or_else(unknown)?;
                 Ok(Self::FixedRate { bits_per_second: rate })
@@ -64,6 +69,7 @@ impl fmt::Display for CongestionAlgorithm {
             Self::Bbr => f.write_str("bbr"),
             Self::Bbr3 => f.write_str("bbr3"),
             Self::Ltcc => f.write_str("ltcc"),
+            Self::LtccVariation(variation) => write!(f, "ltcc/{variation}"),
             Self::Cubic => f.write_str("cubic"),
             Self::Gcc => f.write_str("gcc"),
             Self::None => f.write_str("none"),

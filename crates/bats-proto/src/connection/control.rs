@@ -15,6 +15,9 @@ pub(super) struct PendingControl {
     /// Number of a polluted symbol or block that one path can be blamed for.
     pub(super) polluted: Option<u64>,
     pub(super) handshake_done: bool,
+    /// Number of control packets with a PING to pad to the path MTU, so that the peer may send
+    /// three times as much to an address that it has not validated.
+    pub(super) padded: u32,
     /// TLS data after the handshake.
     pub(super) crypto: bool,
     pub(super) ping: bool,

@@ -1,4 +1,13 @@
 //! Fragments: coded packets that are larger than the path MTU are sent in parts.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use std::collections::VecDeque;
 
@@ -54,34 +63,36 @@ impl FragmentAssembly {
             return None;
         }
         let index = index as usize;
+        let end = index.saturating_add(1);
         if !self.partials.iter().any(|p| p.id == id) {
             if self.partials.len() == MAX_PACKETS {
                 self.partials.pop_front();
-                self.dropped += 1;
+                self.dropped = self.dropped.saturating_add(1);
             }
             self.partials.push_back(Partial { id, kind, parts: Vec::new(), total: None, bytes: 0 });
         }
         let at = self.partials.iter().position(|p| p.id == id)?;
-        let partial = &mut self.partials[at];
+        let partial = self.partials.get_mut(at)?;
         let beyond_end = partial.total.is_some_and(|total| index >= total);
-        let ends_twice = last && (partial.total.is_some() || partial.parts.len() > index + 1);
+        let ends_twice = last && (partial.total.is_some() || partial.parts.len() > end);
         if partial.kind != kind
             || beyond_end
             || ends_twice
-            || partial.bytes + data.len() > max_bytes
+            || partial.bytes.saturating_add(data.len()) > max_bytes
         {
             return None;
         }
-        if partial.parts.len() <= index {
-            partial.parts.resize(index + 1, None);
+        if partial.parts.len() < end {
+            partial.parts.resize(end, None);
         }
-        if partial.parts[index].is_some() {
+        let part = partial.parts.get_mut(index)?;
+        if part.is_some() {
             return None;
         }
-        partial.parts[index] = Some(data.to_vec());
-        partial.bytes += data.len();
+        *part = Some(data.to_vec());
+        partial.bytes = partial.bytes.saturating_add(data.len());
         if last {
-            partial.total = Some(index + 1);
+            partial.total = Some(end);
         }
         if partial.total != Some(partial.parts.len()) || partial.parts.iter().any(Option::is_none) {
             return None;

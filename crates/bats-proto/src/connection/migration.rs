@@ -22,6 +22,9 @@ const MAX_CHALLENGES: u32 = 5;
 const REBINDING_PROBES: u32 = 8;
 /// Bytes sent to an unvalidated address per byte received from it (RFC 9000, section 8).
 const AMPLIFICATION: u64 = 3;
+/// Bytes that data leaves for further challenges of an unvalidated address. A challenge takes 32
+/// bytes, an IP and a UDP header excluded.
+const CHALLENGES_BYTES: u64 = 40 * (MAX_CHALLENGES as u64 - 1);
 
 /// A new address of the peer that is being validated.
 #[derive(Clone, Copy, Debug)]
@@ -53,6 +56,11 @@ pub(super) struct Migration {
 type PathAddresses = (SocketAddr, Option<IpAddr>);
 
 impl Migration {
+    /// Whether packets go to a port that is not validated yet.
+    pub(super) fn is_unvalidated(&self) -> bool {
+        self.validated.is_some()
+    }
+
     /// When a challenge is due, or an unvalidated port must be abandoned.
     pub(super) fn next_timeout(&self) -> Option<Timestamp> {
         let challenge = self.candidate.map(|candidate| candidate.next);
@@ -65,9 +73,10 @@ impl Connection {
     /// address. Only servers migrate: clients know their server's address.
     ///
     /// Another port of the same host is NAT rebinding. The server uses it at once (RFC 9000,
-    /// section 9.3) without the anti-amplification limit, because the host itself is validated. An
-    /// attacker on that host who replays packets faster than they arrive achieves this once;
-    /// afterwards new ports must be validated first.
+    /// section 9.3), but sends at most three times the bytes received from it until it is
+    /// validated: behind a CGN (RFC 6888) it may belong to another customer. An attacker on that
+    /// host who replays packets faster than they arrive achieves this once; afterwards new ports
+    /// must be validated first.
     pub(super) fn on_new_address(
         &mut self,
         now: Timestamp,
@@ -132,6 +141,32 @@ impl Connection {
         });
     }
 
+    /// Bytes that may be sent now to a port that is used before it is validated; `None` if the
+    /// current address is validated.
+    fn unvalidated_allowance(&self) -> Option<u64> {
+        self.migration.validated?;
+        let candidate = self.migration.candidate.filter(|c| c.remote == self.remote);
+        Some(candidate.map_or(0, |c| {
+            c.bytes_received.saturating_mul(AMPLIFICATION).saturating_sub(c.bytes_sent)
+        }))
+    }
+
+    /// Whether nothing but challenges may be sent until the current address is validated. Data
+    /// waits in its buffers.
+    pub(super) fn awaits_validation(&self) -> bool {
+        self.unvalidated_allowance()
+            .is_some_and(|allowance| allowance < u64::from(self.mtu.current()) + CHALLENGES_BYTES)
+    }
+
+    /// Charges bytes sent to an address that is not validated yet.
+    pub(super) fn charge_unvalidated(&mut self, bytes: u64) {
+        if let Some(candidate) = &mut self.migration.candidate
+            && candidate.remote == self.remote
+        {
+            candidate.bytes_sent += bytes;
+        }
+    }
+
     /// Validation of the new port failed, or the client still uses the old one.
     fn return_to_validated(&mut self, now: Timestamp) {
         if let Some(validated) = self.migration.validated.take() {
@@ -166,15 +201,20 @@ impl Connection {
         self.finish_packet(now, buffer, start, PacketKind::Control, true, Contents::default());
         let len = buffer.len();
         candidate.sent += 1;
-        candidate.bytes_sent += len as u64;
+        let charged_later = candidate.remote == self.remote;
+        let bytes_sent = candidate.bytes_sent + len as u64;
         let wait = self.rtt.probe_timeout(MAX_ACK_DELAY) * (1 << candidate.sent.min(6)) / 2;
         candidate.next = now + wait.max(Duration::from_millis(1));
-        self.migration.candidate = Some(candidate);
-        if candidate.bytes_sent > AMPLIFICATION * candidate.bytes_received {
+        if bytes_sent > AMPLIFICATION * candidate.bytes_received {
+            self.migration.candidate = Some(candidate);
             // The packet number is used up; the packet counts as lost.
             buffer.clear();
             return None;
         }
+        if !charged_later {
+            candidate.bytes_sent = bytes_sent;
+        }
+        self.migration.candidate = Some(candidate);
         let mut transmit = self.transmit(now, buffer, len);
         (transmit.remote, transmit.local_ip) = (candidate.remote, candidate.local_ip);
         Some(transmit)
@@ -213,8 +253,9 @@ impl Connection {
         let lost = self.sent.abandon_in_flight();
         self.retransmit_control(lost);
         let view = self.path_view();
+        let is_limited = self.migration.is_unvalidated();
         if let Some(streams) = &mut self.streams {
-            streams.outgoing.on_path_lost(now, &view);
+            streams.outgoing.on_path_lost(now, &view, is_limited);
         }
         self.probe_count = 0;
         self.blackout = None;

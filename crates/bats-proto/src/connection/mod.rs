@@ -16,6 +16,7 @@ mod receive;
 mod setup;
 mod stall_detector;
 mod state;
+mod stateless_reset;
 mod streams;
 mod timers;
 mod transmit;
@@ -183,8 +184,7 @@ pub(crate) struct Connection {
     datagrams_since_close: u32,
     last_received_at: Timestamp,
     /// First of the "port unreachable" errors since the last packet of the peer.
-    /// Zero: it was not. An `Option` would take 8 bytes more of each connection.
-    unreachable_since: Timestamp,
+    unreachable_since: Option<Timestamp>,
     last_sent_at: Timestamp,
     idle_timeout: Duration,
 
@@ -325,6 +325,12 @@ impl Connection {
         self.state.die();
     }
 
+    /// Ends the connection at once.
+    #[cfg(test)]
+    pub(crate) fn die_for_test(&mut self) {
+        self.close_silently(CloseReason::Local);
+    }
+
     /// Whether the connection is closed and has no more events, so that it can be dropped.
     pub(crate) fn is_dead(&self) -> bool {
         self.state.is_dead() && self.events.is_empty()
@@ -337,6 +343,10 @@ impl Connection {
 
     pub(crate) fn remote(&self) -> SocketAddr {
         self.remote
+    }
+
+    pub(crate) fn local_ip(&self) -> Option<IpAddr> {
+        self.local_ip
     }
 
     pub(crate) fn mode(&self) -> Option<Mode> {

@@ -4,6 +4,7 @@ use core::time::Duration;
 
 use bats_types::Timestamp;
 
+use crate::config::TransportConfig;
 use crate::crypto::{HeaderKey, Keys, PacketKey};
 use crate::handshake::Handshake;
 use crate::link::received::expand;
@@ -46,6 +47,7 @@ pub(super) struct PacketProtection {
     previous_open: Option<PacketKey>,
     phase: bool,
     sealed: u64,
+    /// Packets that failed authentication with any keys (RFC 9001, section 6.6).
     forged: u64,
     updates: u64,
     /// A packet sent with the current keys was acknowledged, so the peer has them.
@@ -55,12 +57,22 @@ pub(super) struct PacketProtection {
     /// Lowest packet number opened with the current keys.
     open_first_pn: u64,
     limit: u64,
+    /// When the current keys were installed, and their age at which they are replaced.
+    phase_began: Timestamp,
+    max_age: Duration,
 }
 
 impl PacketProtection {
-    pub(super) fn new(keys: Keys, handshake: &mut Handshake, update_after: u64) -> Option<Self> {
+    /// Takes the limits of packets and of age from the configuration.
+    pub(super) fn new(
+        now: Timestamp,
+        keys: Keys,
+        handshake: &mut Handshake,
+        config: &TransportConfig,
+    ) -> Option<Self> {
         let next = handshake.next_one_rtt_keys()?;
-        let limit = update_after.clamp(64, keys.local.packet.confidentiality_limit() / 2);
+        let most = keys.local.packet.confidentiality_limit() / 2;
+        let limit = config.key_update_packets.clamp(64, most);
         Some(Self {
             seal_header: keys.local.header,
             open_header: keys.remote.header,
@@ -76,6 +88,8 @@ impl PacketProtection {
             phase_first_pn: 0,
             open_first_pn: 0,
             limit,
+            phase_began: now,
+            max_age: config.key_update_interval,
         })
     }
 
@@ -175,9 +189,11 @@ impl PacketProtection {
         Err(OpenError::Forged)
     }
 
-    /// Whether a key update is due: the current keys are used up and the peer has confirmed them.
-    pub(super) fn wants_update(&self) -> bool {
-        self.sealed >= self.limit && self.phase_confirmed && self.previous_open.is_none()
+    /// Whether a key update is due: the current keys have sealed their number of packets or reached
+    /// their age, and the peer has confirmed them.
+    pub(super) fn wants_update(&self, now: Timestamp) -> bool {
+        let is_used_up = self.sealed >= self.limit || now - self.phase_began >= self.max_age;
+        is_used_up && self.phase_confirmed && self.previous_open.is_none()
     }
 
     /// Whether sealing must stop: the confidentiality limit is reached and no update is possible.
@@ -187,15 +203,21 @@ impl PacketProtection {
 
     /// Begins the next key phase, on this end's initiative or the peer's. `next_pn` is the next
     /// packet number to send, `opened` the packet with which the peer began the phase.
-    pub(super) fn update(&mut self, handshake: &mut Handshake, next_pn: u64, opened: Option<u64>) {
+    pub(super) fn update(
+        &mut self,
+        now: Timestamp,
+        handshake: &mut Handshake,
+        next_pn: u64,
+        opened: Option<u64>,
+    ) {
         let Some(after_next) = handshake.next_one_rtt_keys() else { return };
         let (seal, open) = core::mem::replace(&mut self.next, after_next);
         self.seal = seal;
         self.previous_open = Some(core::mem::replace(&mut self.open, open));
         self.phase = !self.phase;
         self.sealed = 0;
-        self.forged = 0;
         self.updates += 1;
+        self.phase_began = now;
         self.phase_confirmed = false;
         self.phase_first_pn = next_pn;
         self.open_first_pn = opened.unwrap_or(u64::MAX);
@@ -220,5 +242,47 @@ impl PacketProtection {
     /// 9001, section 6.5). Before that the peer may not know of the update.
     pub(super) fn keep_previous(probe_timeout: Duration, now: Timestamp) -> Timestamp {
         now + probe_timeout * 3
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use bats_types::Timestamp;
+
+    use super::*;
+    use crate::config::{ClientConfig, PeerTrust, Security, TransportConfig};
+    use crate::crypto::plain_keys;
+    use crate::wire::parameters::TransportParameters;
+
+    /// RFC 9001, section 6.6: the limit applies to the packets that fail with any of the keys.
+    #[test]
+    fn forged_packets_are_counted_over_all_key_updates() {
+        let config = ClientConfig {
+            trust: PeerTrust::DangerousAcceptAny,
+            identity: None,
+            transport: TransportConfig::default().into(),
+        };
+        let to = (SocketAddr::from(([10, 0, 0, 1], 1)), "server");
+        let parameters = TransportParameters::default();
+        let security = Security::DangerousPlain;
+        let now = Timestamp::ZERO;
+        let mut handshake =
+            Handshake::client(now, &config, to, security, parameters, [1; 4], [2; 32])
+                .expect("a configuration");
+        let mut protection =
+            PacketProtection::new(now, plain_keys(3, true), &mut handshake, &config.transport)
+                .expect("keys of the next phase");
+        let forged = |protection: &mut PacketProtection| {
+            protection.open(&mut [0x40; 60], 0).expect_err("it is not authentic")
+        };
+        protection.forged = protection.open.integrity_limit() - 3;
+        for _ in 0..2 {
+            assert_eq!(forged(&mut protection), OpenError::Forged);
+            protection.update(now, &mut handshake, 10, None);
+        }
+        assert_eq!(protection.updates(), 2);
+        assert_eq!(forged(&mut protection), OpenError::IntegrityLimit);
     }
 }

@@ -26,7 +26,8 @@ const IMMEDIATE_ACK_PACKETS: u64 = 64;
 impl Connection {
     /// Takes a datagram for this connection.
     pub(crate) fn handle_datagram(&mut self, now: Timestamp, datagram: Received<'_>) {
-        if self.state.is_dead() {
+        let has_long_header = datagram.payload.first().is_some_and(|byte| byte & 0x80 != 0);
+        if self.state.is_dead() || (has_long_header && self.handshake.is_confirmed()) {
             return;
         }
         self.unvalidated_received += datagram.payload.len() as u64;
@@ -45,7 +46,7 @@ impl Connection {
         let remote = datagram.remote;
         let local_ip = datagram.local_ip;
         let payload = datagram.payload;
-        if payload.first().is_some_and(|byte| byte & 0x80 != 0) {
+        if has_long_header {
             self.handle_handshake_datagram(now, payload);
         } else if short_header::destination(payload).is_some() {
             let bytes = payload.len();
@@ -161,7 +162,7 @@ impl Connection {
     fn update_keys(&mut self, now: Timestamp, opened: u64) {
         let next_pn = self.sent.peek_next();
         if let Some(protection) = &mut self.protection {
-            protection.update(&mut self.handshake, next_pn, Some(opened));
+            protection.update(now, &mut self.handshake, next_pn, Some(opened));
             // Keys older than the previous phase are already gone, so their timer does not apply.
             self.timers.key_discard = None;
             self.retire_keys(now);

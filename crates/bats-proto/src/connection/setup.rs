@@ -160,7 +160,7 @@ impl Connection {
             probes_allowed: 0,
             datagrams_since_close: 0,
             last_received_at: now,
-            unreachable_since: Timestamp::ZERO,
+            unreachable_since: None,
             last_sent_at: now,
             idle_timeout,
             stash: Vec::new(),
@@ -183,6 +183,26 @@ impl Connection {
         }
     }
 
+    pub(crate) fn config(&self) -> &TransportConfig {
+        &self.config
+    }
+
+    /// Raises the receive budget of an established connection.
+    pub(crate) fn raise_receive_budget(&mut self, now: Timestamp, bytes: usize) {
+        let config = TransportConfig { receive_budget: bytes, ..(*self.config).clone() };
+        self.config = Arc::new(config);
+        if let Some(streams) = &mut self.streams {
+            streams.incoming.raise_budget(bytes);
+        }
+        self.update_credit(now);
+    }
+
+    /// Refuses the peer because the endpoint's memory budget is used up.
+    pub(crate) fn close_for_lack_of_memory(&mut self, now: Timestamp) {
+        let text = "no memory left for another connection";
+        self.begin_close(now, false, 5, text, CloseReason::Handshake(text.to_owned()));
+    }
+
     /// Bytes of received data that the connection may hold.
     pub(crate) fn memory(&self) -> usize {
         receive_budget(&self.config)
@@ -194,22 +214,14 @@ impl Connection {
 
     /// Takes a datagram with long headers.
     pub(super) fn handle_handshake_datagram(&mut self, now: Timestamp, datagram: &mut [u8]) {
-        let authentic = match self.handshake.handle_datagram(now, datagram) {
-            Ok(authentic) => authentic,
-            Err(error) => {
-                if self.state.is_handshaking() || self.is_provisional() {
-                    let text = error.to_string();
-                    self.begin_close(now, false, 2, &text, error.into());
-                }
-                return;
+        if let Err(error) = self.handshake.handle_datagram(now, datagram) {
+            if self.state.is_handshaking() || self.is_provisional() {
+                let text = error.to_string();
+                self.begin_close(now, false, 2, &text, error.into());
             }
-        };
-        self.progress_handshake(now);
-        let is_done = self.state.is_established() && !self.is_provisional();
-        if authentic && self.role == Role::Server && is_done {
-            // The client repeats its Finished: it may have missed HANDSHAKE_DONE.
-            self.control.handshake_done = true;
+            return;
         }
+        self.progress_handshake(now);
     }
 
     /// Installs keys and establishes the connection as far as the handshake allows.
@@ -217,8 +229,9 @@ impl Connection {
         if self.protection.is_none()
             && let Some(keys) = self.handshake.take_one_rtt_keys()
         {
-            self.protection =
-                PacketProtection::new(keys, &mut self.handshake, self.config.key_update_packets);
+            self.protection = PacketProtection::new(now, keys, &mut self.handshake, &self.config);
+            // For a CLOSE frame if the handshake fails now.
+            self.remote_cid = self.handshake.peer_cid().unwrap_or(self.remote_cid);
         }
         if self.is_provisional() && self.state.is_established() {
             if self.handshake.is_complete() {

@@ -19,9 +19,17 @@ pub(super) struct Timers {
     pub(super) idle: Option<Timestamp>,
     /// Discard the keys of the previous phase.
     pub(super) key_discard: Option<Timestamp>,
+    /// A defect for tests: a timer that nothing handles.
+    #[cfg(test)]
+    pub(super) stuck: Option<Timestamp>,
 }
 
 impl Timers {
+    /// Disarms all timers.
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
     pub(super) fn next(&self) -> Option<Timestamp> {
         [
             self.ack,
@@ -31,6 +39,8 @@ impl Timers {
             self.keep_alive,
             self.idle,
             self.key_discard,
+            #[cfg(test)]
+            self.stuck,
         ]
         .into_iter()
         .flatten()
@@ -45,4 +55,12 @@ pub(super) fn take_expired(timer: &mut Option<Timestamp>, now: Timestamp) -> boo
         *timer = None;
     }
     due
+}
+
+#[cfg(test)]
+impl super::Connection {
+    /// Arms a timer that nothing handles.
+    pub(crate) fn arm_stuck_timer(&mut self, at: Timestamp) {
+        self.timers.stuck = Some(at);
+    }
 }

@@ -77,7 +77,7 @@ impl Connection {
         {
             return None;
         }
-        self.maybe_update_keys();
+        self.maybe_update_keys(now);
         if self.end_to_end.is_some() {
             // Coded packets are sent when a link asks for them.
             let segment_size = self.poll_control(now, buffer, &mut None)?;
@@ -85,6 +85,9 @@ impl Connection {
         }
         if let Some(transmit) = self.poll_challenge(now, buffer) {
             return Some(transmit);
+        }
+        if self.awaits_validation() {
+            return None;
         }
         let had_end = self.control.end;
         let segment_size = self
@@ -121,6 +124,7 @@ impl Connection {
         self.last_sent_at = now;
         self.arm_keep_alive(now);
         self.unvalidated_sent += buffer.len() as u64;
+        self.charge_unvalidated(buffer.len() as u64);
         self.counters.bytes_sent += buffer.len() as u64;
         self.counters.packets_sent += buffer.len().div_ceil(segment_size) as u64;
         Transmit {
@@ -179,12 +183,12 @@ impl Connection {
         Some(self.transmit(now, buffer, len))
     }
 
-    fn maybe_update_keys(&mut self) {
+    fn maybe_update_keys(&mut self, now: Timestamp) {
         let next_pn = self.sent.peek_next();
         if let Some(protection) = &mut self.protection
-            && protection.wants_update()
+            && protection.wants_update(now)
         {
-            protection.update(&mut self.handshake, next_pn, None);
+            protection.update(now, &mut self.handshake, next_pn, None);
         }
     }
 
@@ -331,6 +335,11 @@ impl Connection {
             Some(())
         });
         self.ranges = ranges;
+        let padded = self.control.padded;
+        if padded > 0 {
+            let full = start + usize::from(self.mtu.current()) - TAG_LEN;
+            buffer.resize(full.max(buffer.len()), 0);
+        }
         let contents = Contents {
             credit: credit.is_some(),
             end: end.is_some(),
@@ -345,6 +354,8 @@ impl Connection {
             || credit.is_some()
             || end.is_some();
         self.control = PendingControl {
+            padded: padded.saturating_sub(1),
+            ping: padded > 1,
             close: self.control.close.take(),
             close_sent: self.control.close_sent.take(),
             ..PendingControl::default()
@@ -421,7 +432,8 @@ impl Connection {
         let limit = buffer.capacity().min(MAX_BURST_BYTES);
         let mut segments = usize::from(segment_size.is_some());
         // Check the anti-amplification limit before every packet to an unvalidated address.
-        let max_segments = if self.is_provisional() { 1 } else { MAX_SEGMENTS };
+        let is_limited = self.is_provisional() || self.migration.is_unvalidated();
+        let max_segments = if is_limited { 1 } else { MAX_SEGMENTS };
         while segments < max_segments && self.stash.is_empty() && self.unsplit.is_none() {
             let packet_bound = segment_size.unwrap_or(usize::from(self.mtu.current()));
             if segments > 0 && buffer.len() + packet_bound > limit {
@@ -588,7 +600,12 @@ impl Connection {
         if take_expired(&mut self.timers.keep_alive, now) {
             self.control.ping = true;
         }
-        self.control.ping |= self.stalls.is_due(now);
+        if self.stalls.is_due(now) {
+            self.control.ping = true;
+            self.control.padded = self.stalls.take_padded();
+            // The sender then knows exactly what to repair first.
+            self.control.rank |= self.control.padded > 0;
+        }
         take_expired(&mut self.timers.pacing, now);
         let view = self.path_view();
         if let Some(streams) = &mut self.streams {
@@ -601,6 +618,17 @@ impl Connection {
             self.on_probe_timeout(now);
         }
         self.update_application();
+    }
+
+    /// A timer stays due although it was handled: closes the connection instead of spinning.
+    pub(crate) fn on_stuck_timer(&mut self, now: Timestamp) {
+        let text = "a timer stayed due after it was handled";
+        if self.state.is_open() {
+            self.timers.clear();
+            self.begin_close(now, false, 4, text, CloseReason::Internal(text.to_owned()));
+        } else {
+            self.state.die();
+        }
     }
 
     fn on_probe_timeout(&mut self, now: Timestamp) {
@@ -686,15 +714,16 @@ impl Connection {
         };
         add(self.handshake.next_timeout());
         if self.state.is_established() {
+            let may_send = !self.awaits_validation();
             if self.end_to_end.is_none() && !self.is_provisional() {
-                add(self.mtu.next_timeout().map(|at| at.max(now)));
+                add(self.mtu.next_timeout().map(|at| at.max(now)).filter(|_| may_send));
                 add(self.migration.next_timeout());
             }
             add(self.stalls.next_timeout());
             add(self.potentially_failed_at().filter(|&at| at > now));
             add(self.idle_trim_at());
             if let Some(streams) = &self.streams {
-                add(streams.outgoing.next_timeout().map(|at| at.max(now)));
+                add(streams.outgoing.next_timeout().map(|at| at.max(now)).filter(|_| may_send));
                 add(streams.incoming.next_timeout());
             }
         }

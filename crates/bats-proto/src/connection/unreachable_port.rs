@@ -40,15 +40,14 @@ impl Connection {
         if self.is_unanswered() {
             return self.close_silently(CloseReason::Refused);
         }
-        let since = self.unreachable_since;
-        match since > Timestamp::ZERO && self.last_received_at <= since {
-            true => {
+        match self.unreachable_since {
+            Some(since) if self.last_received_at <= since => {
                 if now - since >= self.rtt.probe_timeout(MAX_ACK_DELAY) {
                     let text = "the peer has gone: its port is closed".to_owned();
                     self.close_silently(CloseReason::Lost(text));
                 }
             }
-            false => self.unreachable_since = now,
+            _ => self.unreachable_since = Some(now),
         }
     }
 }

@@ -3,6 +3,7 @@
 
 mod certificate;
 mod clock;
+mod key_log;
 mod plain;
 mod psk;
 mod session;
@@ -15,12 +16,13 @@ mod trust;
 mod verifier;
 
 pub use certificate::{fingerprint, generate_identity};
+pub use key_log::KeyLog;
 pub use plain::PlainKey;
-pub(crate) use psk::PskSecrets;
+pub(crate) use psk::{PskSecrets, SALT_LEN};
 pub use session::{
     ClientParts, ClientTls, CryptoError, ServerParts, ServerTls, Session, tls_client, tls_server,
 };
-pub(crate) use session::{NewKeys, initial_keys, plain_keys};
+pub(crate) use session::{InitialSecrets, NewKeys, initial_keys, plain_keys};
 pub use store::SessionStore;
 pub(crate) use symbol::{SymbolKey, SymbolKeys};
 

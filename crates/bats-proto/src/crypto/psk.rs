@@ -2,11 +2,15 @@
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 
-use crate::config::PresharedKey;
+use super::KeyLog;
+use crate::config::{PresharedKey, TransportConfig};
 use crate::wire::long_header::{CID_LEN, ORIGINAL_CID_LEN, VERSION};
 
 /// Length of a proof in bytes.
 pub(crate) const PROOF_LEN: usize = 16;
+
+/// Length in bytes of the salt that a server chooses for each connection.
+pub(crate) const SALT_LEN: usize = 16;
 
 /// Key derivation contexts, one per use (BLAKE3, section 6.2).
 const FLIGHT_CONTEXT: &str = "openbats 2026-11 closed mode, proof of a first flight";
@@ -19,6 +23,8 @@ pub(crate) struct PskSecrets {
     flight: [u8; 32],
     retry: [u8; 32],
     level: [u8; 32],
+    /// Receives the material of Initial keys.
+    pub(super) key_log: Option<KeyLog>,
 }
 
 impl core::fmt::Debug for PskSecrets {
@@ -34,7 +40,14 @@ impl PskSecrets {
             flight: derive(FLIGHT_CONTEXT),
             retry: derive(RETRY_CONTEXT),
             level: derive(LEVEL_CONTEXT),
+            key_log: None,
         }
+    }
+
+    /// The secrets of a configuration; `None` if it has no pre-shared key.
+    pub(crate) fn of(config: &TransportConfig) -> Option<Self> {
+        let secrets = Self::new(config.psk.as_ref()?);
+        Some(Self { key_log: config.key_log.clone(), ..secrets })
     }
 
     /// The proof that a client puts in front of its token. It hashes a single block, because a
@@ -87,9 +100,18 @@ impl PskSecrets {
         verify_slices_are_equal(&right, proof).ok().map(|()| token)
     }
 
-    /// Replaces the connection ID in the derivation of the Initial keys.
-    pub(crate) fn keying_material(&self, destination: &[u8]) -> [u8; 32] {
-        *blake3::keyed_hash(&self.level, destination).as_bytes()
+    /// Replaces the connection ID in the derivation of the Initial keys of one direction. The
+    /// client's connection IDs are 96 random bits; a server adds the salt that is the token of its
+    /// Initial packets. So each end contributes randomness to the keys that it seals with, and
+    /// copies of a first flight make no server repeat a key.
+    pub(crate) fn keying_material(
+        &self,
+        destination: &[u8; ORIGINAL_CID_LEN],
+        source: &[u8; CID_LEN],
+        salt: &[u8],
+    ) -> [u8; 32] {
+        let mut hasher = blake3::Hasher::new_keyed(&self.level);
+        *hasher.update(destination).update(source).update(salt).finalize().as_bytes()
     }
 }
 
@@ -147,11 +169,13 @@ mod tests {
     }
 
     #[test]
-    fn keying_material_depends_on_key_and_connection_id() {
-        let material = secrets(1).keying_material(&[3; 8]);
-        assert_eq!(material, secrets(1).keying_material(&[3; 8]));
-        assert_ne!(material, secrets(2).keying_material(&[3; 8]));
-        assert_ne!(material, secrets(1).keying_material(&[4; 8]));
+    fn keying_material_depends_on_key_connection_ids_and_salt() {
+        let material = secrets(1).keying_material(&[3; 8], &[5; 4], &[]);
+        assert_eq!(material, secrets(1).keying_material(&[3; 8], &[5; 4], &[]));
+        assert_ne!(material, secrets(2).keying_material(&[3; 8], &[5; 4], &[]));
+        assert_ne!(material, secrets(1).keying_material(&[4; 8], &[5; 4], &[]));
+        assert_ne!(material, secrets(1).keying_material(&[3; 8], &[6; 4], &[]));
+        assert_ne!(material, secrets(1).keying_material(&[3; 8], &[5; 4], &[0; SALT_LEN]));
     }
 
     #[test]

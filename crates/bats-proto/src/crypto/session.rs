@@ -11,15 +11,19 @@ use rustls::quic::{self, ClientConnection, KeyChange, Secrets, ServerConnection,
 use rustls::{ClientConfig, HandshakeKind, ServerConfig, Side, version::TLS13};
 
 use super::clock::ExternalClock;
+use super::key_log::{CLIENT_INITIAL, SERVER_INITIAL, tls_key_log};
 use super::plain::PlainKey;
 use super::psk::PskSecrets;
 use super::store::ConnectionSessionStore;
 use super::symbol::{EXPORTER_LABEL, SECRET_LEN, SymbolKeys};
 use super::tickets::ServerSessions;
-use super::trust::{Template, TrustIdentity, certificate_and_key, config_error, verification_time};
+use super::trust::{
+    Template, TrustIdentity, certificate_and_key, client_verifier, config_error, verification_time,
+};
 use super::{DirectionalKeys, HeaderKey, Keys, PacketKey, fingerprint};
 use crate::config::{self, Mode, Security};
 use crate::error::ConnectError;
+use crate::wire::long_header::{CID_LEN, ORIGINAL_CID_LEN};
 
 /// ALPN protocol of the handshake.
 const ALPN: &[u8] = b"openbats/1";
@@ -84,6 +88,7 @@ pub fn tls_client(
     let base = verification_time(&config.trust).unwrap_or_default();
     tls.time_provider = Arc::new(ExternalClock::new(base, Timestamp::ZERO));
     tls.alpn_protocols = vec![alpn.to_vec()];
+    tls.key_log = tls_key_log(config.transport.key_log.as_ref());
     Ok((tls, name))
 }
 
@@ -101,8 +106,13 @@ pub fn tls_server(
     config: &config::ServerConfig,
     alpn: &[u8],
 ) -> Result<ServerConfig, ConnectError> {
-    // Clients present no certificates, so TLS needs no time.
-    tls_server_at(config, alpn, Arc::new(ExternalClock::new(Duration::ZERO, Timestamp::ZERO)))
+    tls_server_at(config, alpn, Arc::new(server_clock(config)))
+}
+
+/// The clock that a server verifies client certificates with.
+fn server_clock(config: &config::ServerConfig) -> ExternalClock {
+    let base = config.client_trust.as_ref().and_then(verification_time).unwrap_or_default();
+    ExternalClock::new(base, Timestamp::ZERO)
 }
 
 fn tls_server_at(
@@ -112,13 +122,18 @@ fn tls_server_at(
 ) -> Result<ServerConfig, ConnectError> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let (chain, key) = certificate_and_key(&config.identity);
-    let mut tls = ServerConfig::builder_with_details(provider, clock)
+    let verifier = client_verifier(config.client_trust.as_ref(), &provider)?;
+    let builder = ServerConfig::builder_with_details(provider, clock)
         .with_protocol_versions(&[&TLS13])
-        .map_err(config_error)?
-        .with_no_client_auth()
-        .with_single_cert(chain, key)
         .map_err(config_error)?;
+    let mut tls = match verifier {
+        Some(verifier) => builder.with_client_cert_verifier(verifier),
+        None => builder.with_no_client_auth(),
+    }
+    .with_single_cert(chain, key)
+    .map_err(config_error)?;
     tls.alpn_protocols = vec![alpn.to_vec()];
+    tls.key_log = tls_key_log(config.transport.key_log.as_ref());
     tls.send_tls13_tickets = 0;
     Ok(tls)
 }
@@ -168,6 +183,7 @@ impl ClientTls {
         let mut tls = template.tls;
         tls.time_provider = clock.clone();
         tls.alpn_protocols = vec![ALPN.to_vec()];
+        tls.key_log = tls_key_log(transport.key_log.as_ref());
         tls.enable_early_data = transport.early_data;
         tls.resumption = Resumption::store(store.clone());
         tls.send_ticket_request =
@@ -199,12 +215,15 @@ impl ServerTls {
             return Err(config_error("early data needs mode 0 (BTP), which is not offered"));
         }
         if security == Security::DangerousPlain {
+            if config.client_trust.is_some() {
+                return Err(config_error("the stand-in for TLS does not authenticate clients"));
+            }
             if transport.early_data {
                 return Err(config_error("the stand-in for TLS does not support early data"));
             }
             return Ok(Self::Plain);
         }
-        let clock = Arc::new(ExternalClock::new(Duration::ZERO, Timestamp::ZERO));
+        let clock = Arc::new(server_clock(config));
         let mut tls = tls_server_at(config, ALPN, clock.clone())?;
         let sessions = Arc::new(ServerSessions::new(clock.clone()));
         tls.session_storage = sessions.clone();
@@ -252,26 +271,77 @@ impl ServerTls {
     }
 }
 
-/// Initial keys, derived from the client's destination connection ID, which everyone can see, and
-/// in PSK mode also from the pre-shared key.
+/// What Initial keys are derived from.
+pub(crate) struct InitialSecrets<'a> {
+    /// Set in PSK mode.
+    pub(crate) psk: Option<&'a PskSecrets>,
+    /// Connection ID that the client chose for the server.
+    pub(crate) destination: &'a [u8; ORIGINAL_CID_LEN],
+    /// The client's own connection ID; used in PSK mode.
+    pub(crate) source: &'a [u8; CID_LEN],
+    /// PSK mode: the salt that the server has chosen. Without it only the client's direction has
+    /// the right keys.
+    pub(crate) salt: &'a [u8],
+}
+
+impl InitialSecrets<'_> {
+    /// PSK mode: logs the material of the keys for packets of the client.
+    pub(crate) fn log_client(&self) {
+        self.log(CLIENT_INITIAL, self.destination, &[]);
+    }
+
+    /// PSK mode: logs the material of the keys for packets of the server.
+    pub(crate) fn log_server(&self) {
+        self.log(SERVER_INITIAL, self.salt, self.salt);
+    }
+
+    /// Logs what a capture and the secrets of TLS do not show.
+    fn log(&self, label: &str, identifier: &[u8], salt: &[u8]) {
+        if let Some(psk) = self.psk
+            && let Some(log) = &psk.key_log
+        {
+            let material = psk.keying_material(self.destination, self.source, salt);
+            log.write(label, identifier, &material);
+        }
+    }
+}
+
+/// Initial keys, derived from the client's destination connection ID, which everyone can see (RFC
+/// 9001, section 5.2), and in PSK mode also from the pre-shared key and the server's salt.
 pub(crate) fn initial_keys(
     security: Security,
-    psk: Option<&PskSecrets>,
-    destination: &[u8],
+    secrets: &InitialSecrets<'_>,
     is_client: bool,
 ) -> Option<Keys> {
-    let material = psk.map(|psk| psk.keying_material(destination));
+    let InitialSecrets { psk, destination, source, salt } = *secrets;
+    let Some(psk) = psk else { return initial_keys_of(security, destination, None, is_client) };
+    let keys = |salt: &[u8]| {
+        let material = psk.keying_material(destination, source, salt);
+        initial_keys_of(security, &material, Some(&material), is_client)
+    };
+    let (clients, servers) = (keys(&[])?, keys(salt)?);
+    Some(match is_client {
+        true => Keys { local: clients.local, remote: servers.remote },
+        false => Keys { local: servers.local, remote: clients.remote },
+    })
+}
+
+fn initial_keys_of(
+    security: Security,
+    connection_id: &[u8],
+    material: Option<&[u8; 32]>,
+    is_client: bool,
+) -> Option<Keys> {
     match security {
         Security::Tls => {
             let side = if is_client { Side::Client } else { Side::Server };
             let suite = rustls::crypto::aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256;
             let suite = suite.tls13()?.quic_suite()?;
-            let material = material.as_ref().map_or(destination, <[u8; 32]>::as_slice);
-            Some(Keys::from_tls(suite.keys(material, side, Version::V1)))
+            Some(Keys::from_tls(suite.keys(connection_id, side, Version::V1)))
         }
         Security::DangerousPlain => {
             // One bit less, because `plain_keys` doubles the label.
-            let label = material.map_or(1, |[a, b, c, d, e, f, g, h, ..]| {
+            let label = material.map_or(1, |&[a, b, c, d, e, f, g, h, ..]| {
                 u64::from_be_bytes([a, b, c, d, e, f, g, h]) >> 1
             });
             Some(plain_keys(label, is_client))
@@ -352,6 +422,18 @@ impl Session {
                 tls.connection.read_hs(data).map_err(|error| CryptoError(error.to_string()))
             }
             Inner::Plain(plain) => plain.read(data),
+        }
+    }
+
+    /// Length of the first TLS message in `data` (RFC 8446, section 4), or 0 if it is incomplete.
+    pub(crate) fn next_message(&self, data: &[u8]) -> usize {
+        match &self.0 {
+            Inner::Tls(_) => {
+                let Some(&[_, a, b, c]) = data.first_chunk() else { return 0 };
+                let len = 4 + u32::from_be_bytes([0, a, b, c]) as usize;
+                if data.len() < len { 0 } else { len }
+            }
+            Inner::Plain(plain) => plain.wanted().min(data.len()),
         }
     }
 
@@ -480,6 +562,17 @@ impl PlainSession {
         flight.extend_from_slice(&self.parameters);
         flight.resize(len.max(flight.len()), 0);
         flight
+    }
+
+    /// Bytes that are missing until the end of the flight that this side waits for.
+    fn wanted(&self) -> usize {
+        let end = match (self.side, self.step) {
+            (Side::Client, ..=1) => PLAIN_SERVER_HELLO,
+            (Side::Client, _) => PLAIN_SERVER_HELLO + PLAIN_SERVER_FLIGHT,
+            (Side::Server, 0) => PLAIN_CLIENT_HELLO,
+            (Side::Server, _) => PLAIN_CLIENT_HELLO + PLAIN_FINISHED,
+        };
+        end.saturating_sub(self.incoming.len())
     }
 
     fn take_parameters(&mut self, from: usize) -> Result<(), CryptoError> {

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use bats_types::Timestamp;
 use rustls::server::StoresServerSessions as _;
 
-use super::session::{ClientTls, NewKeys, ServerTls, Session, initial_keys, plain_keys};
+use super::session::{
+    ClientTls, InitialSecrets, NewKeys, ServerTls, Session, initial_keys, plain_keys,
+};
 use super::tickets::MAX_SESSIONS;
 use super::{
     DirectionalKeys, Keys, PacketKey, SessionStore, TAG_LEN, fingerprint, generate_identity,
@@ -35,6 +37,7 @@ impl Peers {
         let server = ServerConfig {
             identity,
             transport: Arc::new(transport.clone()),
+            client_trust: None,
             retry_threshold: 1,
             max_connections: 1,
         };
@@ -276,8 +279,12 @@ fn stand_in_keys_differ_by_label_and_direction() {
 /// are masked in a short header; limits of section 6.6.
 #[test]
 fn header_masks_match_rfc_9001() {
-    let id = [0x83, 0x94, 0xc8, 0xf0, 0x3e, 0x51, 0x57, 0x08];
-    let keys = initial_keys(Security::Tls, None, &id, true).unwrap();
+    let open_keys = |security, is_client| {
+        let destination = &[0x83, 0x94, 0xc8, 0xf0, 0x3e, 0x51, 0x57, 0x08];
+        let secrets = InitialSecrets { psk: None, destination, source: &[0; 4], salt: &[] };
+        initial_keys(security, &secrets, is_client)
+    };
+    let keys = open_keys(Security::Tls, true).unwrap();
     let sample = 0xd1b1_c98d_d768_9fb8_ec11_d242_b123_dc9b_u128;
     let mask = [0x43 & 0x1f, 0x7b, 0x9a, 0xec, 0x36];
     assert_eq!(keys.local.header.mask(&sample.to_be_bytes()), mask);
@@ -286,8 +293,8 @@ fn header_masks_match_rfc_9001() {
     assert_eq!(keys.remote.header.mask(&sample.to_be_bytes()), mask);
     assert_eq!(keys.local.packet.confidentiality_limit(), 1 << 23);
     assert_eq!(keys.local.packet.integrity_limit(), 1 << 52);
-    let servers = initial_keys(Security::Tls, None, &id, false).unwrap();
+    let servers = open_keys(Security::Tls, false).unwrap();
     assert!(match_each_other(&keys, &servers));
-    let plain = initial_keys(Security::DangerousPlain, None, &id, true).unwrap();
+    let plain = open_keys(Security::DangerousPlain, true).unwrap();
     assert!(opens(&plain.local.packet, &plain_keys(1, false).remote.packet));
 }

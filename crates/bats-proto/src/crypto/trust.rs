@@ -1,4 +1,4 @@
-//! TLS configuration of a client from its trust and identity.
+//! TLS configuration from trust and identity.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -6,7 +6,10 @@ use std::sync::Arc;
 use bats_types::Timestamp;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::ServerCertVerifier;
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
 use rustls::{ClientConfig, RootCertStore, version::TLS13};
 
 use super::clock::ExternalClock;
@@ -24,6 +27,32 @@ pub(super) fn certificate_and_key(
 ) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
     let chain = identity.certificate_chain.iter().cloned().map(CertificateDer::from).collect();
     (chain, PrivateKeyDer::from(PrivatePkcs8KeyDer::from(identity.private_key.clone())))
+}
+
+fn roots(certificates: &[Vec<u8>]) -> Result<RootCertStore, ConnectError> {
+    let mut roots = RootCertStore::empty();
+    for authority in certificates {
+        roots.add(CertificateDer::from(authority.clone())).map_err(config_error)?;
+    }
+    Ok(roots)
+}
+
+/// How a server verifies its clients; `None` if they are not asked for certificates.
+pub(super) fn client_verifier(
+    trust: Option<&PeerTrust>,
+    provider: &Arc<CryptoProvider>,
+) -> Result<Option<Arc<dyn ClientCertVerifier>>, ConnectError> {
+    let pinned = |accepted| Arc::new(PinnedVerifier { accepted, provider: provider.clone() });
+    Ok(match trust {
+        None => None,
+        Some(PeerTrust::Authorities { certificates, .. }) => {
+            let roots = Arc::new(roots(certificates)?);
+            let builder = WebPkiClientVerifier::builder_with_provider(roots, provider.clone());
+            Some(builder.build().map_err(config_error)?)
+        }
+        Some(PeerTrust::Fingerprints(accepted)) => Some(pinned(Some(accepted.clone()))),
+        Some(PeerTrust::DangerousAcceptAny) => Some(pinned(None)),
+    })
 }
 
 /// TLS configuration of a client without clock, application protocol and session store. TLS resumes
@@ -48,11 +77,8 @@ impl Template {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let verifier: Arc<dyn ServerCertVerifier> = match &config.trust {
             PeerTrust::Authorities { certificates, .. } => {
-                let mut roots = RootCertStore::empty();
-                for authority in certificates {
-                    roots.add(CertificateDer::from(authority.clone())).map_err(config_error)?;
-                }
-                WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone())
+                let roots = Arc::new(roots(certificates)?);
+                WebPkiServerVerifier::builder_with_provider(roots, provider.clone())
                     .build()
                     .map_err(config_error)?
             }

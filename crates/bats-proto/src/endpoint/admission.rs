@@ -22,6 +22,9 @@ pub(super) const RETRY_PER_PREFIX: usize = 32;
 const MAX_FIRST_FLIGHTS: usize = 16_384;
 /// A connection gets at most this fraction (1/n) of the memory that is not reserved.
 const MEMORY_PARTS: u64 = 8;
+/// Part (1/n) of the memory that peers without a validated address may have reserved before each of them
+/// gets the least share only.
+const RESERVED_PART: u64 = 4;
 
 /// Network prefix of an address, IPv4 as mapped IPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -115,15 +118,20 @@ impl FirstFlights {
 
 /// The memory ledger: bytes of received data that all connections together may hold. A connection
 /// gets its share when it starts, because credit granted to a peer cannot be revoked.
+///
+/// The share of a peer whose address is not validated is only reserved: it holds no data before
+/// its handshake is complete. Reservations make the shares of others smaller, by a quarter of the
+/// memory and the least share of each at most.
 #[derive(Debug)]
 pub(super) struct MemoryLedger {
     budget: u64,
     promised: u64,
+    reserved: u64,
 }
 
 impl MemoryLedger {
     pub(super) fn new(budget: u64) -> Self {
-        Self { budget, promised: 0 }
+        Self { budget, promised: 0, reserved: 0 }
     }
 
     /// Bytes promised to peers now.
@@ -134,8 +142,24 @@ impl MemoryLedger {
     /// The share of a connection that wants `wanted` bytes and needs `least`, when `others` more
     /// connections may follow. `least` is reserved for each of them, or half of the free memory if
     /// that is not enough for all. `None` if there is no room.
+    ///
+    /// What is reserved is left to those who hold it: most of them become connections, and one that
+    /// found its share taken would be refused.
     pub(super) fn grant(&self, wanted: usize, least: usize, others: usize) -> Option<usize> {
         let free = self.budget.checked_sub(self.promised)?;
+        // Spoofed addresses must not keep out others: the least share is there for everyone.
+        let free_of_reservations = free.saturating_sub(self.reserved).max(free.min(least as u64));
+        self.share(free_of_reservations, wanted, least, others)
+    }
+
+    /// The share to reserve for a peer whose address is not validated: the least one if much is reserved
+    /// already, so that spoofed addresses make the shares of others little smaller.
+    pub(super) fn reservation(&self, wanted: usize, least: usize, others: usize) -> Option<usize> {
+        let is_much = self.reserved >= self.budget / RESERVED_PART;
+        self.grant(if is_much { least } else { wanted }, least, others)
+    }
+
+    fn share(&self, free: u64, wanted: usize, least: usize, others: usize) -> Option<usize> {
         let (wanted, least, others) = (wanted as u64, least as u64, others as u64);
         if free < least {
             return None;
@@ -149,6 +173,21 @@ impl MemoryLedger {
     /// Records `bytes` promised to a connection.
     pub(super) fn promise(&mut self, bytes: usize) {
         self.promised += bytes as u64;
+    }
+
+    /// Whether `bytes` more can be promised.
+    pub(super) fn has_room(&self, bytes: usize) -> bool {
+        self.budget.saturating_sub(self.promised) >= bytes as u64
+    }
+
+    /// Records `bytes` reserved for a peer whose address is not validated.
+    pub(super) fn reserve(&mut self, bytes: usize) {
+        self.reserved += bytes as u64;
+    }
+
+    /// Ends the reservation of `bytes`.
+    pub(super) fn cancel(&mut self, bytes: usize) {
+        self.reserved = self.reserved.saturating_sub(bytes as u64);
     }
 
     /// Releases the `bytes` of a closed connection.
@@ -189,10 +228,9 @@ mod tests {
             assert!(!half_open.is_full(address(1, 200)), "at the limit");
             fill(&mut half_open, limit - 1, |host| address(1, host), 1);
             assert!(half_open.is_full(address(1, 200)), "beyond it");
-            // Another network: the total is what the threshold counts.
-            let threshold = MAX_HALF_OPEN_PER_PREFIX + 1;
+            let above_all = limit as usize + 1;
             assert!(!half_open.is_full(address(2, 200)));
-            assert!(!half_open.requires_retry(address(2, 1), threshold));
+            assert!(!half_open.requires_retry(address(2, 1), above_all));
             half_open.remove(ConnectionHandle(7));
             half_open.remove(ConnectionHandle(7));
             assert!(!half_open.is_full(address(1, 200)));

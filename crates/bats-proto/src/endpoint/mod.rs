@@ -1,9 +1,18 @@
 //! The endpoint: routes datagrams to connections and is the interface of all of them to the driver.
 
 mod admission;
+mod memory;
+#[cfg(test)]
+mod memory_tests;
+#[cfg(test)]
+mod psk_nonce_tests;
 mod relay_node;
 #[cfg(test)]
 mod replay_ledger_tests;
+mod stateless_reset;
+mod stuck_timers;
+#[cfg(test)]
+mod stuck_timers_tests;
 mod unauthenticated;
 mod unreachable_port;
 
@@ -32,7 +41,10 @@ use crate::wire::parameters::TransportParameters;
 use crate::wire::short_header;
 
 use admission::{FirstFlights, HalfOpen, MemoryLedger};
+use memory::MemoryShares;
 use relay_node::RelayNode;
+use stateless_reset::StatelessResets;
+use stuck_timers::StuckTimers;
 
 /// Identifies a connection of one endpoint; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -116,12 +128,15 @@ pub struct Endpoint {
     polled_empty: BTreeSet<ConnectionHandle>,
     timers: BTreeSet<(Timestamp, ConnectionHandle)>,
     armed: BTreeMap<ConnectionHandle, Timestamp>,
+    stuck_timers: StuckTimers,
     half_open: HalfOpen,
     /// First flights for which a server in PSK mode has started handshakes.
     first_flights: FirstFlights,
     memory: MemoryLedger,
+    resets: StatelessResets,
     /// When connections were last searched for an unreachable port.
     last_unreachable_search: Option<Timestamp>,
+    memory_shares: MemoryShares,
     answers: VecDeque<(SocketAddr, Option<IpAddr>, Vec<u8>)>,
     stats: EndpointStats,
     /// Set if this endpoint is a relay node.
@@ -141,6 +156,7 @@ impl Endpoint {
             None => None,
         };
         let memory = MemoryLedger::new(config.memory_budget);
+        let resets = StatelessResets::new(&config, &seed);
         Ok(Self {
             config,
             server,
@@ -155,10 +171,13 @@ impl Endpoint {
             polled_empty: BTreeSet::new(),
             timers: BTreeSet::new(),
             armed: BTreeMap::new(),
+            stuck_timers: StuckTimers::default(),
             half_open: HalfOpen::default(),
             first_flights: FirstFlights::default(),
             memory,
+            resets,
             last_unreachable_search: None,
+            memory_shares: MemoryShares::default(),
             answers: VecDeque::new(),
             stats: EndpointStats::default(),
             relay_node: None,
@@ -169,6 +188,23 @@ impl Endpoint {
     pub fn connect(
         &mut self,
         now: Timestamp,
+        remote: SocketAddr,
+        server_name: &str,
+        config: ClientConfig,
+    ) -> Result<ConnectionHandle, ConnectError> {
+        self.connect_from(now, None, remote, server_name, config)
+    }
+
+    /// As [`Endpoint::connect`], from this local address. A driver with several sockets sends the
+    /// packets from the one that is bound to it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Endpoint::connect`].
+    pub fn connect_from(
+        &mut self,
+        now: Timestamp,
+        local_ip: Option<IpAddr>,
         remote: SocketAddr,
         server_name: &str,
         config: ClientConfig,
@@ -192,8 +228,9 @@ impl Endpoint {
             return Err(ConnectError::Configuration(text));
         }
         let others = EXPECTED_CONNECTIONS.saturating_sub(self.connections.len() + 1);
+        let wanted = receive_budget(&config.transport);
         let transport =
-            self.within_memory(&config.transport, others).ok_or(ConnectError::Memory)?;
+            self.within_memory(&config.transport, others, true).ok_or(ConnectError::Memory)?;
         let config = ClientConfig { transport, ..config };
         let local_cid = self.fresh_cid();
         let code_seed = self.rng.next_u64();
@@ -213,20 +250,21 @@ impl Endpoint {
             role: Role::Client,
             config: config.transport,
             remote,
-            local_ip: None,
+            local_ip,
             local_cid,
             handshake,
             seed: self.fresh_seed(),
             code_seed,
             end_to_end,
         };
-        Ok(self.insert(now, setup))
+        let handle = self.insert(now, setup);
+        self.promise_memory(handle, wanted);
+        Ok(handle)
     }
 
     fn insert(&mut self, now: Timestamp, setup: Setup) -> ConnectionHandle {
         let handle = ConnectionHandle(self.next_handle);
         self.next_handle += 1;
-        self.memory.promise(receive_budget(&setup.config));
         self.by_cid.insert(setup.local_cid, handle);
         if let (Some(relay_node), Some((key, _))) = (&mut self.relay_node, setup.end_to_end) {
             relay_node.insert(key, handle);
@@ -242,9 +280,14 @@ impl Endpoint {
         &mut self,
         transport: &Arc<TransportConfig>,
         others: usize,
+        is_validated: bool,
     ) -> Option<Arc<TransportConfig>> {
-        let wanted = receive_budget(transport);
-        let Some(granted) = self.memory.grant(wanted, min_receive_budget(transport), others) else {
+        let (wanted, least) = (receive_budget(transport), min_receive_budget(transport));
+        let granted = match is_validated {
+            true => self.memory.grant(wanted, least, others),
+            false => self.memory.reservation(wanted, least, others),
+        };
+        let Some(granted) = granted else {
             self.stats.memory_refusals += 1;
             return None;
         };
@@ -302,6 +345,7 @@ impl Endpoint {
                     self.armed.remove(&handle);
                     if let Some(connection) = self.connections.get_mut(&handle) {
                         connection.handle_timeout(now);
+                        self.stuck_timers.on_handled(handle, now);
                         self.mark_dirty(handle);
                     }
                 }
@@ -338,7 +382,7 @@ impl Endpoint {
                 self.mark_dirty(handle);
                 self.fetch_relay_inputs(now, handle);
             }
-            None => self.stats.datagrams_dropped += 1,
+            None => self.handle_unknown_cid(now, &datagram),
         }
     }
 
@@ -388,6 +432,9 @@ impl Endpoint {
         if let Event::Closed(CloseReason::PeerMisbehaved(_)) = event {
             self.stats.peers_misbehaved += 1;
         }
+        if let Event::Connected = event {
+            self.record_reset_token(handle);
+        }
         Output::Event(handle, event)
     }
 
@@ -404,10 +451,20 @@ impl Endpoint {
         let was_polled_empty = self.polled_empty.remove(&handle);
         self.update_link_state(now, handle);
         self.avoid_polluting_link(now, handle);
-        let Some(connection) = self.connections.get(&handle) else { return };
+        let Some(connection) = self.connections.get_mut(&handle) else { return };
+        if self.stuck_timers.is_stuck(handle, connection.next_timeout(now)) {
+            self.stats.timers_stuck += 1;
+            connection.on_stuck_timer(now);
+            return self.mark_dirty(handle);
+        }
         if connection.is_established() {
             self.half_open.remove(handle);
+            if self.settle_memory(now, handle) {
+                // It is polled again with the budget that it has now.
+                return self.mark_dirty(handle);
+            }
         }
+        let Some(connection) = self.connections.get(&handle) else { return };
         let has_data = connection.has_end_to_end_data();
         let key = connection.flow_key();
         let next = if connection.is_dead() {
@@ -438,8 +495,10 @@ impl Endpoint {
 
     fn remove_connection(&mut self, now: Timestamp, handle: ConnectionHandle) {
         if let Some(connection) = self.connections.remove(&handle) {
-            self.memory.release(connection.memory());
+            self.stuck_timers.is_stuck(handle, None);
+            self.release_memory(now, handle, connection.memory());
             self.by_cid.remove(&connection.local_cid());
+            self.forget_reset_token(handle, connection.reset_token());
             if let Some(first) = self.firsts.remove(&handle) {
                 self.by_first.remove(&first);
             }
@@ -540,6 +599,11 @@ impl Endpoint {
     /// Address of the peer.
     pub fn remote(&self, handle: ConnectionHandle) -> Option<SocketAddr> {
         Some(self.connections.get(&handle)?.remote())
+    }
+
+    /// Local address that the connection's packets leave from, if it is known.
+    pub fn local_ip(&self, handle: ConnectionHandle) -> Option<IpAddr> {
+        self.connections.get(&handle)?.local_ip()
     }
 
     /// The mode of a connection, once it is established.

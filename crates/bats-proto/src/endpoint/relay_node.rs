@@ -14,7 +14,7 @@ use super::{ConnectionHandle, Endpoint, Received};
 use crate::config::ClientConfig;
 use crate::connection::{Connection, FirstLink, PacketSource, RelayInput};
 use crate::error::ConnectError;
-use crate::relay::{LinkId, LinkView, Relay, RelayConfig, RelayEvent, RelayStats};
+use crate::relay::{LinkId, LinkPolicy, LinkView, Relay, RelayConfig, RelayEvent, RelayStats};
 use crate::wire::batch_rank::BatchRank;
 use crate::wire::flow::{FlowKey, NodeId};
 use crate::wire::short_header::PacketKind;
@@ -273,6 +273,12 @@ impl Endpoint {
     /// False if the connection is not established or is an end-to-end session, or if this endpoint
     /// is no relay node.
     pub fn admit(&mut self, link: ConnectionHandle) -> bool {
+        self.admit_with(link, LinkPolicy::default())
+    }
+
+    /// As [`Endpoint::admit`], but takes only the packets from the peer that `policy` allows. Also
+    /// changes the policy of an admitted link.
+    pub fn admit_with(&mut self, link: ConnectionHandle, policy: LinkPolicy) -> bool {
         let (Some(relay_node), Some(connection)) =
             (&mut self.relay_node, self.connections.get_mut(&link))
         else {
@@ -284,6 +290,7 @@ impl Endpoint {
         connection.admit();
         let feedback = connection.peer_reports_batches();
         relay_node.relay.add_link(LinkId(link.0), feedback);
+        relay_node.relay.set_policy(LinkId(link.0), policy);
         true
     }
 
@@ -329,6 +336,40 @@ impl Endpoint {
             self.release_assigned_symbols(link);
             self.wake_links();
         }
+    }
+
+    /// Replaces all routes to the node `destination` at once by these links, each with a tier: the
+    /// links of the lowest tier that has a responsive one are used. An empty list removes the route;
+    /// undelivered packets then wait for a new one.
+    ///
+    /// False, without a change, if a link is not admitted or if there are more than
+    /// [`MAX_PATHS`](crate::relay::MAX_PATHS).
+    pub fn set_routes(
+        &mut self,
+        now: Timestamp,
+        destination: NodeId,
+        links: &[(ConnectionHandle, u8)],
+    ) -> bool {
+        let Some(relay_node) = &mut self.relay_node else { return false };
+        let links: Vec<_> = links.iter().map(|&(link, tier)| (LinkId(link.0), tier)).collect();
+        if links.iter().any(|&(link, _)| !relay_node.relay.has_link(link)) {
+            return false;
+        }
+        let before: Vec<LinkId> = relay_node.relay.routes(destination).collect();
+        if !relay_node.relay.set_routes(now, destination, &links) {
+            return false;
+        }
+        let after: Vec<LinkId> = relay_node.relay.routes(destination).collect();
+        for link in before.into_iter().filter(|link| !after.contains(link)) {
+            self.release_assigned_symbols(ConnectionHandle(link.0));
+        }
+        self.wake_links();
+        true
+    }
+
+    /// Whether the peer of an established connection answers.
+    pub fn is_responsive(&self, now: Timestamp, handle: ConnectionHandle) -> bool {
+        self.connections.get(&handle).is_some_and(|link| link.link_view(now).alive)
     }
 
     /// Lets other links send the symbols that sessions have reserved for a link.

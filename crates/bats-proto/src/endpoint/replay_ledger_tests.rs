@@ -37,6 +37,7 @@ fn handshakes_without_room_for_early_data_are_counted() {
     let server = ServerConfig {
         identity: generate_identity(&["server".to_owned()]).expect("an identity"),
         transport: Arc::new(transport),
+        client_trust: None,
         retry_threshold: usize::MAX,
         max_connections: 100,
     };

@@ -5,7 +5,7 @@ use rand::Rng;
 
 use super::{ConnectionHandle, Endpoint, Received};
 use crate::config::ServerConfig;
-use crate::connection::{Role, Setup};
+use crate::connection::{Role, Setup, receive_budget};
 use crate::handshake::{self, FirstPacket, Handshake, ServerCrypto, ServerStart};
 use crate::wire::parameters::TransportParameters;
 
@@ -59,7 +59,7 @@ impl Endpoint {
         }
     }
 
-    fn answer(&mut self, datagram: &Received<'_>, answer: Vec<u8>) {
+    pub(super) fn answer(&mut self, datagram: &Received<'_>, answer: Vec<u8>) {
         // Never send more than was received, and bound the memory for unauthenticated peers.
         if answer.len() <= datagram.payload.len() && self.answers.len() < MAX_STATELESS_ANSWERS {
             self.answers.push_back((datagram.remote, datagram.local_ip, answer));
@@ -110,24 +110,30 @@ impl Endpoint {
             // In PSK mode a sender with a copied proof but no valid first flight gets no Retry
             // either.
             ServerStart::Answer(_)
-                if crypto.requires_psk()
-                    && !crypto.opens(&initial.destination, datagram.payload) =>
+                if crypto.requires_psk() && !crypto.opens(&initial, datagram.payload) =>
             {
                 self.stats.unauthenticated_ignored += 1;
                 None
             }
-            ServerStart::Accept(_) if !crypto.opens(&initial.destination, datagram.payload) => {
+            ServerStart::Accept(_) if !crypto.opens(&initial, datagram.payload) => {
                 // Damaged in transit, or not a first flight: create no state for it.
                 self.stats.datagrams_dropped += 1;
                 None
             }
             ServerStart::Accept(start) => {
                 let others = max_connections.saturating_sub(self.connections.len() + 1);
-                let transport = self.within_memory(&transport, others)?;
+                let wanted = receive_budget(&transport);
+                let is_validated = start.is_validated();
+                let transport = self.within_memory(&transport, others, is_validated)?;
                 let local_cid = self.fresh_cid();
                 let code_seed = self.rng.next_u64();
                 let take_early = transport.early_data && end_to_end.is_none();
+                let reset_token = match end_to_end {
+                    None => self.resets.token(local_cid, datagram.remote.ip()),
+                    Some(_) => None,
+                };
                 let parameters = TransportParameters {
+                    reset_token,
                     early_limit: if take_early { handshake::EARLY_LIMIT } else { 0 },
                     ..self.parameters(&transport, code_seed)
                 };
@@ -153,6 +159,10 @@ impl Endpoint {
                     end_to_end,
                 };
                 let handle = self.insert(now, setup);
+                match is_validated {
+                    true => self.promise_memory(handle, wanted),
+                    false => self.reserve_memory(handle, wanted),
+                }
                 self.half_open.insert(handle, datagram.remote);
                 let first = (datagram.remote, initial.destination);
                 self.by_first.insert(first, handle);

@@ -1,4 +1,13 @@
 //! A packet with a coded symbol in the form that the decoder takes.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use bats_code::BATCH_SIZE;
 use bats_code::recode::CoefficientVector;
@@ -52,13 +61,15 @@ impl CodedPacket {
     /// Returns `None` if all coefficients are 0. Only symbols with a non-zero coefficient count as
     /// seen, because the others of the batch may not exist yet.
     fn of_symbols(batch: u32, vector: &CoefficientVector, seen_end: u64) -> Option<Self> {
+        const COLUMNS: u64 = BATCH_SIZE as u64;
         let from = vector.iter().position(|&x| x != 0)?;
         let to = vector.iter().rposition(|&x| x != 0)?;
-        let number = expand(u64::from(batch), 24, seen_end / BATCH_SIZE as u64);
-        let first = number.checked_mul(BATCH_SIZE as u64)?.checked_add(from as u64)?;
+        let number = expand(u64::from(batch), 24, seen_end / COLUMNS);
+        let first = number.checked_mul(COLUMNS)?.checked_add(from as u64)?;
+        let used = vector.get(from..=to)?;
         let mut shifted = [0; BATCH_SIZE];
-        shifted[..=to - from].copy_from_slice(&vector[from..=to]);
-        let window = Window { first, count: (to - from + 1) as u16 };
+        shifted.get_mut(..used.len())?.copy_from_slice(used);
+        let window = Window { first, count: used.len() as u16 };
         Some(Self { window, repair: None, coefficients: Coefficients::Explicit(shifted) })
     }
 
@@ -69,8 +80,8 @@ impl CodedPacket {
             Coefficients::Fresh => Columns::Fresh { batch, column },
             Coefficients::Recoded(vector) => Columns::Recoded { batch, vector },
             Coefficients::Explicit(vector) => {
-                let count = usize::from(self.window.count).min(BATCH_SIZE);
-                Columns::Explicit { coefficients: &vector[..count] }
+                let used = vector.get(..usize::from(self.window.count));
+                Columns::Explicit { coefficients: used.unwrap_or(vector) }
             }
         }
     }

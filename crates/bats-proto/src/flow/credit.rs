@@ -41,6 +41,12 @@ impl Credit {
         }
     }
 
+    /// Raises the budget, and the window to the initial one of that budget.
+    pub(super) fn raise_budget(&mut self, budget: usize) {
+        self.budget = self.budget.max(budget);
+        self.window = self.window.max(INITIAL_WINDOW.min(budget / 2));
+    }
+
     /// Total number of symbols that the peer may send.
     pub(super) fn granted(&self) -> u64 {
         self.granted

@@ -14,6 +14,7 @@ mod sender;
 mod thin;
 mod timely_receiver;
 mod timely_sender;
+mod work_budget;
 
 use core::time::Duration;
 
@@ -61,6 +62,9 @@ pub enum FlowError {
         /// Symbols allowed.
         credit: u64,
     },
+    /// Repairs that add nothing have caused more work than an honest sender's can.
+    #[error("non-innovative repairs cost more work than is allowed")]
+    NonInnovative,
     /// Feedback about symbols that were not sent.
     #[error("feedback about symbol {0}, which was not sent")]
     NotSent(u64),

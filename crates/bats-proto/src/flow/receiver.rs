@@ -11,6 +11,7 @@ use super::FlowError;
 use super::coded_packet::CodedPacket;
 use super::credit::Credit;
 use super::reordering::Reordering;
+use super::work_budget::WorkBudget;
 use crate::wire::coding::{SourceHeader, expand};
 use crate::wire::rank::{MAX_RANK_ENTRIES, RankEntry, RankFeedback};
 use crate::wire::short_header::PacketKind;
@@ -63,6 +64,12 @@ pub struct ReceiverCounters {
 /// polluted.
 const MAX_REPAIR_WINDOWS: usize = 64;
 
+/// Symbols and equations that a decoder may hold within a budget.
+fn decoder_limits(receive_budget: usize, row_bytes: usize) -> (usize, usize) {
+    let symbols = receive_budget / row_bytes + usize::from(MAX_WINDOW);
+    (symbols, MAX_EQUATIONS.min(receive_budget / row_bytes / 4).max(64))
+}
+
 /// The receiving end of a flow.
 #[derive(Debug)]
 pub struct FlowReceiver {
@@ -73,6 +80,7 @@ pub struct FlowReceiver {
     row_bytes: usize,
     max_overhead: usize,
     counters: ReceiverCounters,
+    work: WorkBudget,
     seen_end: u64,
     /// `seen_end` at the last report. Symbols missing below it have exceeded the reordering window.
     reported_end: u64,
@@ -96,9 +104,10 @@ impl FlowReceiver {
             parameters;
         let max_symbol_size = max_symbol_size.clamp(1, MAX_SYMBOL_SIZE);
         let row_bytes = padded_length(max_symbol_size);
+        let (max_symbols_held, max_equations) = decoder_limits(receive_budget, row_bytes);
         let config = DecoderConfig {
-            max_symbols_held: receive_budget / row_bytes + usize::from(MAX_WINDOW),
-            max_equations: MAX_EQUATIONS.min(receive_budget / row_bytes / 4).max(64),
+            max_symbols_held,
+            max_equations,
             max_span: MAX_SPAN,
             ..DecoderConfig::new(max_symbol_size, seed)
         };
@@ -113,6 +122,7 @@ impl FlowReceiver {
             row_bytes,
             max_overhead: receive_budget / OVERHEAD_BUDGET_DIVISOR,
             counters: ReceiverCounters::default(),
+            work: WorkBudget::default(),
             seen_end: 0,
             reported_end: 0,
             repair_seen: None,
@@ -124,6 +134,14 @@ impl FlowReceiver {
             repair_windows: VecDeque::new(),
             repair_windows_end: 0,
         }
+    }
+
+    /// Raises the memory that this direction may hold.
+    pub fn raise_budget(&mut self, receive_budget: usize) {
+        let (max_symbols_held, max_equations) = decoder_limits(receive_budget, self.row_bytes);
+        self.decoder.raise_limits(max_symbols_held, max_equations);
+        self.max_overhead = self.max_overhead.max(receive_budget / OVERHEAD_BUDGET_DIVISOR);
+        self.credit.raise_budget(receive_budget - receive_budget / OVERHEAD_BUDGET_DIVISOR);
     }
 
     /// Leaves the repair of gaps to relays for this long. From then on only symbols that the caller
@@ -197,8 +215,10 @@ impl FlowReceiver {
         } else {
             self.on_repair(kind, &mut reader)?
         };
+        let stats = self.decoder.stats();
+        self.work.charge(&stats)?;
         self.counters.coded_received += 1;
-        self.counters.symbols_decoded = self.decoder.stats().decoded;
+        self.counters.symbols_decoded = stats.decoded;
         match outcome {
             Outcome::Innovative => {}
             Outcome::NonInnovative => self.counters.wasted += 1,
@@ -353,6 +373,31 @@ mod tests {
             RepairHeader { batch, column: batch as u8 % 16, first: first as u32, count: 512 };
         header.encode(&mut Writer::new(&mut payload)).unwrap();
         receiver.on_packet(now, PacketKind::Repair, &payload, RTT).unwrap();
+    }
+
+    /// A system of 500 equations and 512 unknowns, and then repairs that depend on them.
+    #[test]
+    fn peer_whose_redundant_repairs_cost_too_much_work_is_blamed() {
+        let mut receiver = FlowReceiver::new(ReceiverParameters {
+            max_symbol_size: SYMBOL,
+            seed: 1,
+            receive_budget: 64 << 20,
+            initial_credit: 10_000,
+        });
+        let now = Timestamp::from_millis(1);
+        for batch in 0..500 {
+            push_repair(&mut receiver, now, 0, batch);
+        }
+        assert_eq!(receiver.decoder.equations_held(), 500);
+        let mut payload = vec![7_u8; 10 + 20];
+        let header = RepairHeader { batch: 7, column: 7, first: 0, count: 512 };
+        header.encode(&mut Writer::new(&mut payload)).unwrap();
+        let redundant = |receiver: &mut FlowReceiver| {
+            receiver.on_packet(now, PacketKind::Repair, &payload, RTT)
+        };
+        let accepted = (0..100_000).take_while(|_| redundant(&mut receiver).is_ok()).count();
+        assert!((500..10_000).contains(&accepted), "{accepted} redundant repairs");
+        assert_eq!(redundant(&mut receiver), Err(FlowError::NonInnovative));
     }
 
     /// The worst sender sends correctly until the window is the whole budget. Then it omits the

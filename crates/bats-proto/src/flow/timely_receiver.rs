@@ -7,6 +7,7 @@ use bats_code::stream::{DecoderConfig, MAX_SYMBOL_SIZE, Outcome, PushResult, Str
 use bats_types::Timestamp;
 
 use super::coded_packet::CodedPacket;
+use super::work_budget::WorkBudget;
 use super::{FlowError, ReceiverCounters};
 use crate::wire::coding::SourceHeader;
 use crate::wire::short_header::PacketKind;
@@ -31,6 +32,7 @@ pub struct TimelyReceiver {
     ready: VecDeque<u64>,
     residual: ResidualStats,
     counters: ReceiverCounters,
+    work: WorkBudget,
 }
 
 /// A symbol that is known to exist.
@@ -78,6 +80,7 @@ impl TimelyReceiver {
             ready: VecDeque::new(),
             residual: ResidualStats::default(),
             counters: ReceiverCounters::default(),
+            work: WorkBudget::default(),
         }
     }
 
@@ -149,6 +152,7 @@ impl TimelyReceiver {
         } else {
             self.on_repair(now, kind, &mut reader)?
         };
+        self.work.charge(&self.decoder.stats())?;
         self.counters.coded_received += 1;
         match receipt.outcome {
             Outcome::Innovative => {}

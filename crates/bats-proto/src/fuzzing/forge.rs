@@ -3,7 +3,9 @@
 
 use core::net::SocketAddr;
 
-use crate::crypto::{Keys, TAG_LEN, plain_keys};
+use crate::config::Security;
+use crate::crypto::{InitialSecrets, Keys, TAG_LEN, initial_keys, plain_keys};
+use crate::handshake::PacketHeader;
 use crate::wire::long_header::{self, CID_LEN, LongKind, MIN_INITIAL_DATAGRAM, ORIGINAL_CID_LEN};
 use crate::wire::short_header::{PacketKind, SHORT_HEADER_LEN, SHORT_OVERHEAD, ShortHeader};
 use crate::wire::varint::Writer;
@@ -88,6 +90,26 @@ pub fn seal_long(
     let (header, sealed) = packet.split_at_mut(header_len);
     let keys = plain_keys(label, from_client);
     keys.local.packet.seal_in_place(u64::from(pn), header, sealed, payload.len());
+    packet
+}
+
+/// An Initial packet of a client with an arbitrary payload, for real TLS without a pre-shared key.
+/// An observer of `original`, the connection ID of the first flight, can seal it (RFC 9001,
+/// section 5.2).
+pub fn seal_initial(
+    original: &[u8; ORIGINAL_CID_LEN],
+    destination: &[u8],
+    source: &[u8; CID_LEN],
+    pn: u32,
+    payload: &[u8],
+) -> Vec<u8> {
+    let secrets = InitialSecrets { psk: None, destination: original, source, salt: &[] };
+    let head = PacketHeader { kind: LongKind::Initial, destination, source, token: &[], grease: 0 };
+    let mut packet = vec![0; 128 + payload.len()];
+    let len = initial_keys(Security::Tls, &secrets, true).and_then(|keys| {
+        crate::handshake::seal(&mut packet, &keys.local, &head, u64::from(pn), payload)
+    });
+    packet.truncate(len.unwrap_or(0));
     packet
 }
 

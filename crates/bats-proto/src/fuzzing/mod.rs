@@ -1,6 +1,7 @@
 //! Bodies of the fuzz targets: functions of bytes that panic when a property is violated. The
 //! targets call them and `tests/replay.rs` replays their corpora. Not part of the API.
 
+mod acknowledgements;
 mod forge;
 mod misbehaving_peer;
 mod network;
@@ -11,7 +12,8 @@ mod stream;
 mod wire;
 mod world;
 
-pub use forge::{MisbehavingClient, open_short, seal_as, seal_long, seal_short};
+pub use acknowledgements::{AcknowledgementReport, acknowledgements_run};
+pub use forge::{MisbehavingClient, open_short, seal_as, seal_initial, seal_long, seal_short};
 pub use misbehaving_peer::{MisbehavingPeerReport, forger_run, misbehaving_client_run};
 pub use network::{NetworkReport, network_run};
 pub use relay::{RelayReport, relay_run};

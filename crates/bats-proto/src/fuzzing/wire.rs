@@ -182,6 +182,7 @@ fn token_server(psk: Option<PresharedKey>) -> ServerCrypto {
     let config = ServerConfig {
         identity: Identity { certificate_chain: Vec::new(), private_key: Vec::new() },
         transport: TransportConfig { psk, ..TransportConfig::default() }.into(),
+        client_trust: None,
         retry_threshold: 0,
         max_connections: 1,
     };

@@ -100,6 +100,7 @@ pub(super) fn server_config(config: &WorldConfig) -> EndpointConfig {
     let server = ServerConfig {
         identity: Identity { certificate_chain: Vec::new(), private_key: Vec::new() },
         transport: Arc::new(config.transport.clone()),
+        client_trust: None,
         retry_threshold: config.retry_threshold,
         max_connections: MAX_CONNECTIONS,
     };
@@ -255,6 +256,8 @@ impl World {
             if self.sides[peer].next_timeout.is_some_and(|at| at <= self.now) {
                 self.sides[peer].endpoint.handle(self.now, Input::Timeout);
                 self.settle(peer);
+                let next = self.sides[peer].next_timeout;
+                assert!(next.is_none_or(|at| at > self.now), "a timer stays due: {next:?}");
             }
         }
     }

@@ -8,7 +8,7 @@ use super::early::{SharedReplayLedger, lock};
 use super::packet;
 use super::token::TokenKey;
 use crate::config::{Security, ServerConfig};
-use crate::crypto::{PskSecrets, ServerTls, initial_keys};
+use crate::crypto::{InitialSecrets, PskSecrets, ServerTls, initial_keys};
 use crate::error::ConnectError;
 use crate::wire::long_header::{
     self, CID_LEN, LongKind, MIN_INITIAL_DATAGRAM, ORIGINAL_CID_LEN, VERSION,
@@ -104,6 +104,13 @@ pub struct StartInfo {
     pub(super) validated: bool,
 }
 
+impl StartInfo {
+    /// Whether the client has proved its address with a token.
+    pub(crate) fn is_validated(&self) -> bool {
+        self.validated
+    }
+}
+
 /// What to do with a first packet.
 #[derive(Debug)]
 pub enum ServerStart {
@@ -131,7 +138,7 @@ impl ServerCrypto {
         Ok(Self {
             tls: ServerTls::new(config, security)?,
             tokens: TokenKey::new(token_key),
-            psk: config.transport.psk.as_ref().map(PskSecrets::new),
+            psk: PskSecrets::of(&config.transport),
             ledger: config.transport.early_data.then(SharedReplayLedger::default),
         })
     }
@@ -174,9 +181,14 @@ impl ServerCrypto {
 
     /// Whether a datagram has a packet that the Initial keys open. A damaged datagram then costs no
     /// handshake and uses up no half-open limit.
-    pub(crate) fn opens(&self, destination: &[u8; ORIGINAL_CID_LEN], datagram: &[u8]) -> bool {
-        let Some(keys) = initial_keys(self.tls.security(), self.psk.as_ref(), destination, false)
-        else {
+    pub(crate) fn opens(&self, initial: &InitialInfo<'_>, datagram: &[u8]) -> bool {
+        let secrets = InitialSecrets {
+            psk: self.psk.as_ref(),
+            destination: &initial.destination,
+            source: &initial.source,
+            salt: &[],
+        };
+        let Some(keys) = initial_keys(self.tls.security(), &secrets, false) else {
             return false;
         };
         let mut rest = datagram;

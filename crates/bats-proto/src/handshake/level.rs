@@ -27,6 +27,8 @@ pub(super) struct Level {
     received: usize,
     /// Bytes passed to the TLS session.
     consumed: usize,
+    /// TLS needs no more data of this level; data that arrives is ignored.
+    is_closed: bool,
     pub(super) next_pn: u64,
     /// Received data must be acknowledged.
     pub(super) ack_pending: bool,
@@ -66,6 +68,7 @@ impl Level {
             present: Vec::new(),
             received: 0,
             consumed: 0,
+            is_closed: false,
             next_pn: 0,
             ack_pending: false,
         }
@@ -117,8 +120,21 @@ impl Level {
         self.received
     }
 
-    /// Takes received data; false if it exceeds the limit.
+    /// Ignores all further data: TLS has taken what this level has for it.
+    pub(super) fn close(&mut self) {
+        self.is_closed = true;
+    }
+
+    /// Discards the keys and all data (RFC 9001, section 4.9).
+    pub(super) fn discard(&mut self) {
+        *self = Self { is_closed: true, ..Self::new(0) };
+    }
+
+    /// Takes received data; false if it exceeds the limit. A closed level ignores it.
     pub(super) fn receive(&mut self, offset: u64, data: &[u8]) -> bool {
+        if self.is_closed {
+            return true;
+        }
         let Ok(offset) = usize::try_from(offset) else { return false };
         let Some(end) = offset.checked_add(data.len()).filter(|&end| end <= self.limit) else {
             return false;
@@ -135,10 +151,12 @@ impl Level {
         true
     }
 
-    /// Takes data in order that was not passed to the TLS session yet.
-    pub(super) fn take_in_order(&mut self) -> Option<Vec<u8>> {
-        let fresh = self.incoming[self.consumed..self.received].to_vec();
-        self.consumed = self.received;
+    /// Takes the next data for the TLS session: as much as `wanted` returns for the data that is
+    /// there in order.
+    pub(super) fn take_in_order(&mut self, wanted: impl Fn(&[u8]) -> usize) -> Option<Vec<u8>> {
+        let fresh = &self.incoming[self.consumed..self.received];
+        let fresh = fresh[..wanted(fresh).min(fresh.len())].to_vec();
+        self.consumed += fresh.len();
         (!fresh.is_empty()).then_some(fresh)
     }
 }

@@ -1,5 +1,6 @@
 //! The handshake of one connection: drives TLS, retransmits its flights, validates addresses.
 
+mod key_discard;
 mod resumption;
 mod retry;
 
@@ -17,7 +18,7 @@ use super::packet::{self, PacketHeader};
 use super::timers::{DUPLICATE_AFTER, RetransmitTimers};
 use crate::config::{ClientConfig, Security, TransportConfig};
 use crate::crypto::{ClientTls, CryptoError, Keys, PacketKey, PskSecrets, Session};
-use crate::crypto::{NewKeys, SymbolKeys, TAG_LEN, initial_keys};
+use crate::crypto::{InitialSecrets, SALT_LEN, SymbolKeys, TAG_LEN, initial_keys};
 use crate::error::{CloseReason, ConnectError};
 use crate::wire::long_header::{
     self, CID_LEN, LongKind, MIN_INITIAL_DATAGRAM, ORIGINAL_CID_LEN, VERSION,
@@ -81,8 +82,10 @@ pub struct Handshake {
     local_cid: [u8; CID_LEN],
     original: [u8; ORIGINAL_CID_LEN],
     peer_cid: Option<[u8; CID_LEN]>,
-    /// In PSK mode it begins with the proof.
+    /// In PSK mode a client's begins with the proof, and a server's is the salt of its keys.
     token: Vec<u8>,
+    /// PSK mode, client: the server's salt, once one of its packets is authentic.
+    salt: Option<[u8; SALT_LEN]>,
     retried: bool,
     /// Set for a client in PSK mode.
     psk: Option<Box<PskSecrets>>,
@@ -92,6 +95,8 @@ pub struct Handshake {
     /// Further TLS data is sent in CRYPTO frames of 1-RTT packets.
     has_one_rtt: bool,
     confirmed: bool,
+    /// TLS is complete and the peer's parameters are known. Never reset.
+    completed: bool,
     started: Timestamp,
     /// When the last authentic datagram arrived.
     heard: Timestamp,
@@ -139,8 +144,12 @@ impl Handshake {
         let bytes = parameters.encode(rng.next_u32() as u8);
         let tls = ClientTls::new(now, config, remote, server_name, security)?;
         let session = tls.start(bytes)?;
-        let psk = config.transport.psk.as_ref().map(PskSecrets::new);
-        let initial = initial_keys(security, psk.as_ref(), &original, true);
+        let psk = PskSecrets::of(&config.transport);
+        let (psk_secrets, salt) = (psk.as_ref(), &[][..]);
+        let secrets =
+            InitialSecrets { psk: psk_secrets, destination: &original, source: &local_cid, salt };
+        let initial = initial_keys(security, &secrets, true);
+        secrets.log_client();
         let mut handshake =
             Self::new(now, true, security, session, rng, local_cid, original, (None, initial));
         if let Some(psk) = psk {
@@ -178,7 +187,19 @@ impl Handshake {
         let has_room = ledger.as_ref().is_some_and(|ledger| lock(ledger).has_room(now));
         let session = crypto.tls.start(parameters.encode(rng.next_u32() as u8), has_room)?;
         let security = crypto.tls.security();
-        let initial = initial_keys(security, crypto.psk.as_ref(), &start.destination, false);
+        let mut salt = [0; SALT_LEN];
+        if crypto.requires_psk() {
+            rng.fill_bytes(&mut salt);
+        }
+        let secrets = InitialSecrets {
+            psk: crypto.psk.as_ref(),
+            destination: &start.destination,
+            source: &start.source,
+            salt: &salt,
+        };
+        let initial = initial_keys(security, &secrets, false);
+        secrets.log_client();
+        secrets.log_server();
         let mut handshake = Self::new(
             now,
             false,
@@ -190,6 +211,9 @@ impl Handshake {
             (Some(start.source), initial),
         );
         handshake.validated = start.validated;
+        if crypto.requires_psk() {
+            handshake.token = salt.to_vec();
+        }
         handshake.ledger = ledger;
         Ok(handshake)
     }
@@ -217,6 +241,7 @@ impl Handshake {
             original,
             peer_cid,
             token: Vec::new(),
+            salt: None,
             retried: false,
             psk: None,
             validated: false,
@@ -224,6 +249,7 @@ impl Handshake {
             one_rtt: None,
             has_one_rtt: false,
             confirmed: false,
+            completed: false,
             started: now,
             heard: now,
             next_send: None,
@@ -251,19 +277,13 @@ impl Handshake {
 
     /// Whether TLS is complete at this end and the peer's transport parameters are known.
     pub fn is_complete(&self) -> bool {
-        self.session.is_done() && self.peer.is_some() && !self.failed
+        self.completed
     }
 
     /// Whether the peer's address is validated: it returned a Retry token, or used keys that only a
     /// receiver of our packets can have.
     pub fn is_validated(&self) -> bool {
         self.validated || self.is_client
-    }
-
-    /// The server has confirmed the handshake (HANDSHAKE_DONE): stops retransmission.
-    pub fn confirm(&mut self) {
-        self.confirmed = true;
-        self.next_send = None;
     }
 
     /// Takes the 1-RTT keys, once.
@@ -333,7 +353,7 @@ impl Handshake {
     ) -> Result<bool, HandshakeError> {
         let mut authentic = false;
         let mut rest = datagram;
-        while !rest.is_empty() {
+        while !rest.is_empty() && !self.confirmed {
             let Some(header) = long_header::decode(rest) else { break };
             if header.version == 0 {
                 self.on_version_negotiation(header.destination, header.token)?;
@@ -352,16 +372,20 @@ impl Handshake {
                 }
                 return Ok(false);
             }
+            let salt: Option<[u8; SALT_LEN]> = header.token.try_into().ok();
             let (packet, others) = rest.split_at_mut(packet_len);
             if kind == LongKind::Early {
                 let early = self.early_data.as_mut();
                 authentic |= early.is_some_and(|early| early.receive(packet, number_at));
-            } else if let Some(payload) = self.open(kind, packet, number_at) {
+            } else if let Some(payload) = self.open((kind, salt), packet, number_at) {
                 authentic = true;
                 if self.is_client && self.peer_cid.is_none() {
                     self.peer_cid = source;
                 }
-                self.validated |= kind == LongKind::Handshake;
+                if kind == LongKind::Handshake {
+                    self.validated = true;
+                    self.on_handshake_packet();
+                }
                 self.handle_payload(now, kind, &payload)?;
                 // This packet may yield the keys of the next one.
                 self.drive_session(now)?;
@@ -371,6 +395,7 @@ impl Handshake {
         if authentic {
             self.heard = now;
         }
+        self.confirm_server();
         self.answer(now);
         Ok(authentic)
     }
@@ -397,9 +422,32 @@ impl Handshake {
         }
     }
 
-    fn open(&mut self, kind: LongKind, packet: &mut [u8], number_at: usize) -> Option<Vec<u8>> {
-        let keys = self.levels.get(kind as usize)?.keys.as_ref()?;
-        packet::open(packet, &keys.remote, number_at)
+    fn open(
+        &mut self,
+        (kind, salt): (LongKind, Option<[u8; SALT_LEN]>),
+        packet: &mut [u8],
+        number_at: usize,
+    ) -> Option<Vec<u8>> {
+        let keys = self.levels.get_mut(kind as usize)?.keys.as_mut()?;
+        let Some(psk) = self.psk.as_deref().filter(|_| kind == LongKind::Initial) else {
+            return packet::open(packet, &keys.remote, number_at);
+        };
+        let salt = salt?;
+        if self.salt.is_some() {
+            return packet::open(packet, &keys.remote, number_at)
+                .filter(|_| self.salt == Some(salt));
+        }
+        let secrets = InitialSecrets {
+            psk: Some(psk),
+            destination: &self.original,
+            source: &self.local_cid,
+            salt: &salt,
+        };
+        let servers = initial_keys(self.security, &secrets, true)?.remote;
+        let payload = packet::open(packet, &servers, number_at)?;
+        secrets.log_server();
+        (keys.remote, self.salt) = (servers, Some(salt));
+        Some(payload)
     }
 
     fn handle_payload(
@@ -462,54 +510,6 @@ impl Handshake {
                 // Authentic, but with an unknown frame: the rest cannot be parsed.
                 None => return Ok(()),
             }
-        }
-        Ok(())
-    }
-
-    /// Lets the TLS session read and write as far as possible.
-    fn drive_session(&mut self, now: Timestamp) -> Result<(), HandshakeError> {
-        // Each level can yield the keys of the next, so two rounds suffice.
-        for index in [0, 1] {
-            if let Some(data) = self.levels[index].take_in_order() {
-                self.session.read(now, &data).inspect_err(|_| self.failed = true)?;
-            }
-            loop {
-                let mut data = Vec::new();
-                let new_keys = self.session.write(&mut data);
-                if self.has_one_rtt {
-                    self.post_handshake_data.extend_from_slice(&data);
-                } else {
-                    let level = usize::from(self.levels[1].keys.is_some());
-                    self.levels[level].send(&data);
-                }
-                match new_keys {
-                    Some(NewKeys::Handshake(keys)) => {
-                        self.levels[1].keys = Some(keys);
-                        self.decide_early(now);
-                    }
-                    Some(NewKeys::OneRtt(keys)) => {
-                        self.one_rtt = Some(keys);
-                        self.has_one_rtt = true;
-                    }
-                    None if data.is_empty() => break,
-                    None => {}
-                }
-            }
-        }
-        // Until a client's handshake is complete, TLS returns the parameters of the resumed
-        // session.
-        if self.peer.is_none()
-            && (!self.is_client || self.session.is_done())
-            && let Some(bytes) = self.session.peer_parameters()
-        {
-            let peer = TransportParameters::decode(bytes).ok_or(HandshakeError::Parameters)?;
-            let first_matches = !self.is_client || peer.original_destination == Some(self.original);
-            if !first_matches {
-                self.failed = true;
-                return Err(HandshakeError::Parameters);
-            }
-            self.peer_cid = Some(peer.connection_id);
-            self.peer = Some(peer);
         }
         Ok(())
     }
@@ -672,6 +672,9 @@ impl Handshake {
         level.next_pn += 1;
         level.ack_pending = false;
         level.advance(sent);
+        if kind == LongKind::Handshake {
+            self.on_handshake_packet_sent();
+        }
         Some(packet_len)
     }
 
@@ -688,9 +691,9 @@ impl Handshake {
             None => &self.original,
         };
         out.clear();
-        out.resize(256, 0);
-        let head =
-            PacketHeader { kind, destination, source: &self.local_cid, token: &[], grease: 0 };
+        out.resize(256 + self.token.len(), 0);
+        let token = if kind == LongKind::Initial { self.token.as_slice() } else { &[] };
+        let head = PacketHeader { kind, destination, source: &self.local_cid, token, grease: 0 };
         let len = packet::seal(out, &keys.local, &head, level.next_pn, &frame).unwrap_or(0);
         out.truncate(len);
         level.next_pn += 1;

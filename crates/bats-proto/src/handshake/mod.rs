@@ -8,6 +8,8 @@
 
 mod early;
 mod first;
+#[cfg(test)]
+mod key_discard_tests;
 mod level;
 mod machine;
 mod packet;
@@ -21,4 +23,5 @@ pub use first::{
     write_version_negotiation,
 };
 pub use machine::{Handshake, HandshakeError};
+pub(crate) use packet::{PacketHeader, seal};
 pub use timers::RetransmitTimers;

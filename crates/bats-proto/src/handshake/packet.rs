@@ -1,4 +1,13 @@
 //! Packet protection of packets with long headers.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use crate::crypto::{DirectionalKeys, TAG_LEN};
 use crate::wire::long_header::{self, LongKind};
@@ -6,17 +15,17 @@ use crate::wire::short_header::{self, PROTECTED_LONG_BITS};
 use crate::wire::varint::Writer;
 
 /// The unencrypted header fields of a packet to write.
-pub(super) struct PacketHeader<'a> {
-    pub(super) kind: LongKind,
-    pub(super) destination: &'a [u8],
-    pub(super) source: &'a [u8],
-    pub(super) token: &'a [u8],
+pub(crate) struct PacketHeader<'a> {
+    pub(crate) kind: LongKind,
+    pub(crate) destination: &'a [u8],
+    pub(crate) source: &'a [u8],
+    pub(crate) token: &'a [u8],
     /// Random value of the ignored bits.
-    pub(super) grease: u8,
+    pub(crate) grease: u8,
 }
 
 /// Writes a packet to the start of `out`; returns its length, or `None` if there is no room.
-pub(super) fn seal(
+pub(crate) fn seal(
     out: &mut [u8],
     keys: &DirectionalKeys,
     head: &PacketHeader<'_>,
@@ -29,29 +38,32 @@ pub(super) fn seal(
     let number_at = writer.written();
     writer.u32(pn as u32)?;
     writer.bytes(payload)?;
-    let packet_len = writer.written() + TAG_LEN;
+    let packet_len = writer.written().checked_add(TAG_LEN)?;
     let packet = out.get_mut(..packet_len)?;
-    let (front, sealed) = packet.split_at_mut(number_at + 4);
-    keys.packet.seal_in_place(pn, front, sealed, payload.len());
-    if let Some(sample) = packet.get(number_at + 4..).and_then(<[u8]>::first_chunk) {
-        let mask = keys.header.mask(sample);
-        packet[0] ^= mask[0] & PROTECTED_LONG_BITS;
-        short_header::mask_number(&mut packet[number_at..number_at + 4], mask);
+    let (header, sealed) = packet.split_at_mut_checked(number_at.checked_add(4)?)?;
+    keys.packet.seal_in_place(pn, header, sealed, payload.len());
+    if let Some(sample) = sealed.first_chunk() {
+        mask_header(header, keys.header.mask(sample));
     }
     Some(packet_len)
 }
 
+/// Applies or removes the protection of a header that ends with the packet number.
+fn mask_header(header: &mut [u8], mask: [u8; 5]) {
+    if let Some(first) = header.first_mut() {
+        *first ^= mask[0] & PROTECTED_LONG_BITS;
+    }
+    if let Some(number) = header.last_chunk_mut::<4>() {
+        short_header::mask_number(number, mask);
+    }
+}
+
 /// The payload of a packet whose packet number is at offset `number_at`, if it is authentic.
 pub(super) fn open(packet: &mut [u8], keys: &DirectionalKeys, number_at: usize) -> Option<Vec<u8>> {
-    let sample = packet.get(number_at + 4..)?.first_chunk()?;
-    let mask = keys.header.mask(sample);
-    packet[0] ^= mask[0] & PROTECTED_LONG_BITS;
-    for (byte, mask) in packet[number_at..number_at + 4].iter_mut().zip(&mask[1..]) {
-        *byte ^= mask;
-    }
-    let (header, sealed) = packet.split_at_mut(number_at + 4);
+    let (header, sealed) = packet.split_at_mut_checked(number_at.checked_add(4)?)?;
+    mask_header(header, keys.header.mask(sealed.first_chunk()?));
     let number: [u8; 4] = *header.last_chunk()?;
     let pn = u64::from(u32::from_be_bytes(number));
     let len = keys.packet.open_in_place(pn, header, sealed)?;
-    Some(sealed[..len].to_vec())
+    Some(sealed.get(..len)?.to_vec())
 }

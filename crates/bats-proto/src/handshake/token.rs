@@ -1,4 +1,13 @@
 //! Retry tokens: address validation without state on the server (RFC 9000, section 8.1).
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;

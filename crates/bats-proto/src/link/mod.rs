@@ -6,6 +6,7 @@ pub mod loss;
 pub mod mtu;
 /// Replay window and acknowledgement ranges.
 pub mod received;
+mod replay_window;
 /// Round-trip time.
 pub mod rtt;
 /// Packets in flight and loss detection.

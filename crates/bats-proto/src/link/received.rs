@@ -1,8 +1,10 @@
 use bats_types::Timestamp;
 
+use super::replay_window::ReplayWindow;
+
 /// Replay window in packet numbers below the largest one: 190 ms of reordering at 1 Gbit/s.
-pub const REPLAY_WINDOW: u64 = 16_384;
-const WORDS: usize = (REPLAY_WINDOW / 64) as usize;
+pub const REPLAY_WINDOW: u64 = ReplayWindow::<WORDS>::SIZE;
+const WORDS: usize = 256;
 /// Number of consecutive acknowledgements that report each packet.
 const ACK_REPEATS: usize = 8;
 /// Packet numbers below the largest that every acknowledgement covers at least.
@@ -13,10 +15,7 @@ pub const MAX_RANGES: usize = 256;
 /// Packet numbers received on a link: replay window and source of acknowledgements.
 #[derive(Debug)]
 pub struct ReceivedPackets {
-    /// Bit `pn % REPLAY_WINDOW` is set if `pn` was received, for the last `REPLAY_WINDOW` numbers.
-    bits: Box<[u64; WORDS]>,
-    /// Largest packet number, `None` before the first packet.
-    largest: Option<u64>,
+    window: ReplayWindow<WORDS>,
     largest_at: Timestamp,
     /// `largest` at each of the last acknowledgements, as a ring buffer.
     acknowledged_largest: [u64; ACK_REPEATS],
@@ -27,8 +26,7 @@ pub struct ReceivedPackets {
 impl Default for ReceivedPackets {
     fn default() -> Self {
         Self {
-            bits: Box::new([0; WORDS]),
-            largest: None,
+            window: ReplayWindow::default(),
             largest_at: Timestamp::ZERO,
             acknowledged_largest: [0; ACK_REPEATS],
             acks_sent: 0,
@@ -40,22 +38,13 @@ impl Default for ReceivedPackets {
 impl ReceivedPackets {
     /// The next expected packet number; truncated numbers are expanded around it.
     pub fn expected(&self) -> u64 {
-        self.largest.map_or(0, |largest| largest + 1)
+        self.window.largest().map_or(0, |largest| largest + 1)
     }
 
     /// Whether `pn` is new. Call it only for authentic packets, so that forged packets cannot move
     /// the window.
     pub fn is_new(&self, pn: u64) -> bool {
-        match self.largest {
-            None => true,
-            Some(largest) if pn > largest => true,
-            Some(largest) => largest - pn < REPLAY_WINDOW && !self.contains(pn),
-        }
-    }
-
-    fn contains(&self, pn: u64) -> bool {
-        let bit = pn % REPLAY_WINDOW;
-        self.bits[(bit / 64) as usize] >> (bit % 64) & 1 == 1
+        self.window.is_new(pn)
     }
 
     /// Records an authentic packet; false if it is a duplicate or older than the replay window.
@@ -64,34 +53,15 @@ impl ReceivedPackets {
         if !self.is_new(pn) {
             return false;
         }
-        match self.largest {
-            Some(largest) if pn <= largest => {}
-            previous => {
-                let first = previous.map_or(0, |largest| largest + 1);
-                if pn - first >= REPLAY_WINDOW {
-                    self.bits.fill(0);
-                } else {
-                    for skipped in first..pn {
-                        self.clear(skipped);
-                    }
-                }
-                self.largest = Some(pn);
-                self.largest_at = now;
-            }
+        if self.window.insert(pn) {
+            self.largest_at = now;
         }
-        let bit = pn % REPLAY_WINDOW;
-        self.bits[(bit / 64) as usize] |= 1 << (bit % 64);
         true
-    }
-
-    fn clear(&mut self, pn: u64) {
-        let bit = pn % REPLAY_WINDOW;
-        self.bits[(bit / 64) as usize] &= !(1 << (bit % 64));
     }
 
     /// Largest packet number and its arrival time.
     pub fn largest(&self) -> Option<(u64, Timestamp)> {
-        self.largest.map(|largest| (largest, self.largest_at))
+        self.window.largest().map(|largest| (largest, self.largest_at))
     }
 
     /// Acknowledgements that omitted older ranges.
@@ -104,7 +74,7 @@ impl ReceivedPackets {
     /// them does no harm.
     pub fn write_ranges(&mut self, ranges: &mut Vec<(u64, u64)>) {
         ranges.clear();
-        let Some(largest) = self.largest else { return };
+        let Some(largest) = self.window.largest() else { return };
         let oldest = if self.acks_sent < ACK_REPEATS {
             0
         } else {
@@ -112,14 +82,12 @@ impl ReceivedPackets {
         };
         self.acknowledged_largest[self.acks_sent % ACK_REPEATS] = largest;
         self.acks_sent += 1;
-        let floor = oldest
-            .min(largest.saturating_sub(MIN_COVERAGE))
-            .max((largest + 1).saturating_sub(REPLAY_WINDOW));
+        let floor = oldest.min(largest.saturating_sub(MIN_COVERAGE)).max(self.window.floor());
 
         let mut last = None;
         let mut pn = largest;
         loop {
-            match (self.contains(pn), last) {
+            match (self.window.contains(pn), last) {
                 (true, None) if ranges.len() == MAX_RANGES => {
                     self.shortened += 1;
                     return;
@@ -145,13 +113,20 @@ impl ReceivedPackets {
 /// The full packet number nearest to `expected` whose low 32 bits are `truncated`
 /// (RFC 9000, appendix A.3).
 pub fn expand(truncated: u32, expected: u64) -> u64 {
-    const WINDOW: u64 = 1 << 32;
-    const HALF: u64 = WINDOW / 2;
-    let candidate = (expected & !(WINDOW - 1)) | u64::from(truncated);
-    if candidate + HALF <= expected && candidate < (1 << 62) - WINDOW {
-        candidate + WINDOW
-    } else if candidate > expected + HALF && candidate >= WINDOW {
-        candidate - WINDOW
+    expand_bits::<32>(u64::from(truncated), expected)
+}
+
+/// [`expand`] for any number of bits below 62, so that tests can try all windows of 16 bits.
+/// `expected` is below 2^62, so that nothing overflows.
+#[inline]
+fn expand_bits<const BITS: u32>(truncated: u64, expected: u64) -> u64 {
+    let window = 1_u64 << BITS;
+    let half = window / 2;
+    let candidate = (expected & !(window - 1)) | truncated;
+    if candidate.wrapping_add(half) <= expected && candidate < (1 << 62) - window {
+        candidate.wrapping_add(window)
+    } else if candidate > expected.wrapping_add(half) && candidate >= window {
+        candidate.wrapping_sub(window)
     } else {
         candidate
     }
@@ -234,6 +209,54 @@ mod tests {
             let mut window = ReceivedPackets::default();
             assert!(window.insert(Timestamp::ZERO, 100_000));
             assert_eq!(window.insert(Timestamp::ZERO, 100_000 - behind), is_new);
+        }
+    }
+
+    /// Every number with every expected number that is at most half a window away, for all expected
+    /// numbers of a window of 16 bits.
+    #[test]
+    fn all_windows_of_16_bits_expand_to_the_nearest_number() {
+        const WINDOW: u64 = 1 << 16;
+        for expected in 3 * WINDOW..4 * WINDOW {
+            let first = expected - WINDOW / 2 + 1;
+            let wrong = (first..first + WINDOW)
+                .fold(0, |wrong, pn| wrong | (expand_bits::<16>(pn % WINDOW, expected) ^ pn));
+            assert_eq!(wrong, 0, "near {expected}");
+        }
+    }
+
+    /// All windows of 8 bits at both ends of the number range: the nearest number with these bits
+    /// that is in the range.
+    #[test]
+    fn expansion_stays_in_the_number_range() {
+        const WINDOW: u64 = 1 << 8;
+        const END: u64 = 1 << 62;
+        for from in [0, WINDOW, END - 2 * WINDOW, END - WINDOW] {
+            for expected in from..from + WINDOW {
+                for truncated in 0..WINDOW {
+                    let pn = expand_bits::<8>(truncated, expected);
+                    let below = expected.saturating_sub(2 * WINDOW) & !(WINDOW - 1);
+                    let nearest = (0..5)
+                        .map(|windows| below + windows * WINDOW + truncated)
+                        .filter(|&other| other < END)
+                        .map(|other| other.abs_diff(expected))
+                        .min();
+                    assert_eq!((pn % WINDOW, Some(pn.abs_diff(expected))), (truncated, nearest));
+                }
+            }
+        }
+    }
+
+    /// The bit of the number just below the window is that of the largest number.
+    #[test]
+    fn acknowledgements_never_report_a_number_below_the_window() {
+        let mut window = ReceivedPackets::default();
+        let mut ranges = Vec::new();
+        for pn in [0, REPLAY_WINDOW, REPLAY_WINDOW + 1, 3 * REPLAY_WINDOW] {
+            assert!(window.insert(Timestamp::ZERO, pn));
+            window.write_ranges(&mut ranges);
+            let oldest = ranges.last().map(|&(first, _)| first);
+            assert!(oldest > Some(pn - pn.min(REPLAY_WINDOW)) || pn == 0, "{pn}: {ranges:?}");
         }
     }
 

@@ -658,6 +658,36 @@ mod tests {
         assert_eq!(sent.loss.losses(), 4);
     }
 
+    /// RFC 9002, section 6.1: a packet that was declared lost too early widens the window, so that one
+    /// that is as late is not declared lost again.
+    #[test]
+    fn reordering_window_grows_with_each_spurious_loss() {
+        let mut sent = SentPackets::new(1_000);
+        let mut ms = 1_000;
+        for late in [1, 3, 7, 15] {
+            for (losses, is_wider) in [(1, false), (0, true)] {
+                let first = send(&mut sent, ms);
+                let second = send(&mut sent, ms + late);
+                let now = Timestamp::from_millis(ms + late + 16);
+                sent.on_ack(now, &[(second, second)], RTT).unwrap();
+                let outcome = sent.detect_losses(RTT, 10 * RTT, |_| {});
+                assert_eq!(outcome.lost_packets, losses, "{late} ms late, wider: {is_wider}");
+                let outcome = sent.on_ack(now, &[(first, first)], RTT).unwrap();
+                assert_eq!(outcome.spurious_packets, losses);
+                ms += 100;
+            }
+        }
+        // It is never wider than a round trip.
+        for _ in 0..2 {
+            let (first, second) = (send(&mut sent, ms), send(&mut sent, ms + 17));
+            let now = Timestamp::from_millis(ms + 40);
+            sent.on_ack(now, &[(second, second)], RTT).unwrap();
+            assert_eq!(sent.detect_losses(RTT, 10 * RTT, |_| {}).lost_packets, 1);
+            sent.on_ack(now, &[(first, first)], RTT).unwrap();
+            ms += 100;
+        }
+    }
+
     #[test]
     fn acknowledging_an_unsent_packet_is_a_violation() {
         let mut sent = SentPackets::new(0);

@@ -91,6 +91,8 @@ pub struct RelayStats {
     /// Dropped: the packet would return to the link that it came from, or claims this node as its
     /// source.
     pub looped: u64,
+    /// Dropped: the policy of the link that they came over does not allow them.
+    pub refused: u64,
     /// Dropped: hop limit reached.
     pub hop_limit: u64,
     /// Dropped: repeated end-to-end packets.

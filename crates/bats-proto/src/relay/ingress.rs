@@ -15,9 +15,12 @@ use super::outbound::Coded;
 use super::{Delivery, Flow, LinkId, LinkView, Relay, RelayEvent, allowance};
 use crate::wire::batch_rank::Space;
 use crate::wire::coding::{CodingHeader, expand};
-use crate::wire::flow::{FlowHeader, FlowKey};
+use crate::wire::flow::{FlowHeader, FlowKey, NodeId};
 use crate::wire::short_header::PacketKind;
 use crate::wire::varint::Reader;
+
+/// Events that wait for the owner of the relay. Neighbours cause the reports of missing routes.
+const MAX_EVENTS: usize = 1_024;
 
 impl Relay {
     /// Processes the payload of a relayed packet, behind the hop header. Returns the packet if it
@@ -44,13 +47,19 @@ impl Relay {
             self.stats.looped += 1;
             return None;
         }
+        if !self.links.get(&link).is_some_and(|state| state.policy.allows(key, here)) {
+            self.stats.refused += 1;
+            return None;
+        }
         if !here {
             // A packet is never sent back over the link that it came from.
             let has_next_hop = self.routes(key.destination).any(|next| next != link);
             if !has_next_hop {
                 let leads_back = self.routes(key.destination).next().is_some();
-                self.stats.looped += u64::from(leads_back);
-                self.stats.unroutable += u64::from(!leads_back);
+                match leads_back {
+                    true => self.stats.looped += 1,
+                    false => self.on_unroutable(now, key.destination),
+                }
                 return None;
             }
             if header.hop_limit == 0 {
@@ -134,6 +143,13 @@ impl Relay {
         here
     }
 
+    fn on_unroutable(&mut self, now: Timestamp, destination: NodeId) {
+        self.stats.unroutable += 1;
+        if self.events.len() < MAX_EVENTS && self.unroutable.allows(now, destination) {
+            self.events.push_back(RelayEvent::Unroutable(destination));
+        }
+    }
+
     pub(super) fn push_opaque(
         &mut self,
         now: Timestamp,
@@ -142,8 +158,7 @@ impl Relay {
         payload: &[u8],
     ) {
         let Some((id, link)) = link.and_then(|id| Some((id, self.links.get_mut(&id)?))) else {
-            self.stats.unroutable += 1;
-            return;
+            return self.on_unroutable(now, header.key.destination);
         };
         if link.opaque.push(now, header, payload) {
             self.ready.insert(id);

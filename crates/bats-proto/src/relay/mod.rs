@@ -12,6 +12,8 @@
 //! Time is an argument; random choices derive from a seed.
 
 mod adaptive;
+#[cfg(test)]
+mod admission_tests;
 mod config;
 mod inbound;
 mod ingress;
@@ -21,9 +23,11 @@ mod limit_tests;
 mod multipath_tests;
 mod opaque;
 mod outbound;
+mod policy;
 mod routes;
 #[cfg(test)]
 mod tests;
+mod unroutable;
 
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -42,7 +46,10 @@ pub use config::{
 use inbound::Inbound;
 use opaque::{DuplicateFilter, OpaqueQueue};
 use outbound::Outbound;
+pub use policy::LinkPolicy;
 pub use routes::{MAX_PATHS, PathSetStats};
+pub use unroutable::MAX_UNROUTABLE;
+use unroutable::UnroutableLimit;
 
 /// Identifies a link of a node; IDs are never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -107,12 +114,16 @@ pub enum RelayEvent {
     /// Data sent over this link to that node was polluted. The link is no longer used for that node
     /// if there is another one.
     PollutingPath(LinkId, NodeId),
+    /// A packet for this node was dropped because no route leads there. Reported at most once a
+    /// second for a node, and for at most [`MAX_UNROUTABLE`] nodes in that time.
+    Unroutable(NodeId),
 }
 
 #[derive(Debug)]
 struct Link {
     /// Whether both ends report ranks to each other.
     feedback: bool,
+    policy: LinkPolicy,
     view: LinkView,
     opaque: OpaqueQueue,
     /// Whether the next packet comes from a flow, because the last one was an end-to-end packet.
@@ -169,6 +180,9 @@ pub struct Relay {
     seed: u64,
     links: BTreeMap<LinkId, Link>,
     routes: BTreeMap<NodeId, Vec<LinkId>>,
+    /// Tiers of the routes that have another one than 0.
+    tiers: BTreeMap<(NodeId, LinkId), u8>,
+    unroutable: UnroutableLimit,
     /// Paths on which data was polluted.
     polluting: BTreeSet<(NodeId, LinkId)>,
     flows: BTreeMap<FlowKey, Flow>,
@@ -194,6 +208,8 @@ impl Relay {
             seed,
             links: BTreeMap::new(),
             routes: BTreeMap::new(),
+            tiers: BTreeMap::new(),
+            unroutable: UnroutableLimit::default(),
             polluting: BTreeSet::new(),
             flows: BTreeMap::new(),
             timers: BTreeSet::new(),
@@ -239,6 +255,7 @@ impl Relay {
     pub fn add_link(&mut self, link: LinkId, feedback: bool) {
         self.links.entry(link).or_insert_with(|| Link {
             feedback: feedback && self.config.recoding,
+            policy: LinkPolicy::default(),
             view: LinkView::default(),
             opaque: OpaqueQueue::default(),
             coded_turn: false,
@@ -252,6 +269,13 @@ impl Relay {
             event_sent: false,
             demoted: false,
         });
+    }
+
+    /// Sets what the packets of an admitted link may do. By default they may do everything.
+    pub fn set_policy(&mut self, link: LinkId, policy: LinkPolicy) {
+        if let Some(state) = self.links.get_mut(&link) {
+            state.policy = policy;
+        }
     }
 
     /// Whether a link was admitted.

@@ -6,7 +6,7 @@
 //! the other links.
 
 use core::time::Duration;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bats_types::Timestamp;
 
@@ -34,8 +34,34 @@ impl Relay {
     /// Makes `link` the only link for packets to `destination`.
     pub fn set_route(&mut self, now: Timestamp, destination: NodeId, link: LinkId) {
         self.routes.insert(destination, vec![link]);
+        self.remove_tiers(destination);
         self.polluting.retain(|(node, other)| *node != destination || *other == link);
         self.update_flows_to(now, destination);
+    }
+
+    /// Replaces all links for packets to `destination` at once, each with its tier: the responsive
+    /// links of the lowest tier are used. An empty list removes the route. Returns false and changes
+    /// nothing if there are more than [`MAX_PATHS`].
+    pub fn set_routes(
+        &mut self,
+        now: Timestamp,
+        destination: NodeId,
+        links: &[(LinkId, u8)],
+    ) -> bool {
+        let tiers: BTreeMap<LinkId, u8> = links.iter().copied().collect();
+        if tiers.len() > MAX_PATHS {
+            return false;
+        }
+        self.polluting.retain(|(node, link)| *node != destination || tiers.contains_key(link));
+        self.remove_tiers(destination);
+        let backups = tiers.iter().filter(|&(_, &tier)| tier > 0);
+        self.tiers.extend(backups.map(|(&link, &tier)| ((destination, link), tier)));
+        match tiers.is_empty() {
+            true => self.routes.remove(&destination),
+            false => self.routes.insert(destination, tiers.into_keys().collect()),
+        };
+        self.update_flows_to(now, destination);
+        true
     }
 
     /// Adds `link` to the links for packets to `destination`. Returns false if there are
@@ -58,6 +84,7 @@ impl Relay {
         if let Some(links) = self.routes.get_mut(&destination) {
             links.retain(|other| *other != link);
             self.polluting.remove(&(destination, link));
+            self.tiers.remove(&(destination, link));
             self.update_flows_to(now, destination);
         }
     }
@@ -78,6 +105,7 @@ impl Relay {
         }
         self.routes.retain(|_, links| !links.is_empty());
         self.polluting.retain(|(_, other)| *other != link);
+        self.tiers.retain(|(_, other), _| *other != link);
         for destination in affected {
             self.update_flows_to(now, destination);
         }
@@ -87,14 +115,34 @@ impl Relay {
         self.requeue_opaque(now, orphaned.into_iter().flatten());
     }
 
-    /// The admitted links to a node. Polluting and demoted links are left out while another link is
-    /// responsive.
+    /// The admitted links to a node, of the lowest tier with a responsive one. Polluting and demoted
+    /// links are left out while another link is responsive.
     pub fn routes(&self, destination: NodeId) -> impl Iterator<Item = LinkId> {
         let links = self.routes.get(&destination).map_or(&[][..], Vec::as_slice);
         let admitted = links.iter().copied().filter(|link| self.links.contains_key(link));
         let is_good = move |link: LinkId| !self.is_avoided(destination, link);
         let has_good = admitted.clone().any(|link| is_good(link) && self.is_alive(link));
-        admitted.filter(move |&link| !has_good || is_good(link))
+        let allowed = admitted.filter(move |&link| !has_good || is_good(link));
+        let tier = match self.tiers.is_empty() {
+            true => None,
+            false => {
+                let responsive = allowed.clone().filter(|link| self.is_alive(*link));
+                responsive.map(|link| self.tier(destination, link)).min()
+            }
+        };
+        allowed.filter(move |&link| tier.is_none_or(|tier| self.tier(destination, link) == tier))
+    }
+
+    fn remove_tiers(&mut self, destination: NodeId) {
+        let range = (destination, LinkId(0))..=(destination, LinkId(u64::MAX));
+        let known: Vec<LinkId> = self.tiers.range(range).map(|(&(_, link), _)| link).collect();
+        for link in known {
+            self.tiers.remove(&(destination, link));
+        }
+    }
+
+    fn tier(&self, destination: NodeId, link: LinkId) -> u8 {
+        self.tiers.get(&(destination, link)).copied().unwrap_or(0)
     }
 
     /// Whether a link is used for a node only if no other is responsive.
@@ -226,8 +274,11 @@ impl Relay {
         let Some(state) = self.links.get_mut(&link) else { return };
         let was_used = state.view.alive;
         state.view = LinkView { alive: is_used, ..*view };
-        let avoids = !self.polluting.is_empty() || self.links.values().any(|link| link.demoted);
-        if was_used != is_used && avoids {
+        let avoids = || {
+            let is_demoted = self.links.values().any(|link| link.demoted);
+            !self.polluting.is_empty() || !self.tiers.is_empty() || is_demoted
+        };
+        if was_used != is_used && avoids() {
             // Update paths first, because packets of the link need another one to move to.
             self.update_flows_over(now, link);
         }
@@ -303,8 +354,10 @@ impl Relay {
     }
 
     fn update_flows_to(&mut self, now: Timestamp, destination: NodeId) {
-        let moved: Vec<FlowKey> =
-            self.flows.keys().filter(|key| key.destination == destination).copied().collect();
+        let (least, most) = (NodeId(0), NodeId(u32::MAX));
+        let first = FlowKey { destination, source: least, flow: 0 };
+        let last = FlowKey { destination, source: most, flow: u32::MAX };
+        let moved: Vec<FlowKey> = self.flows.range(first..=last).map(|(key, _)| *key).collect();
         for key in moved {
             self.update_links(now, key);
         }

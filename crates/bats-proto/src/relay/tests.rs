@@ -617,3 +617,48 @@ fn neighbour_without_room_is_retried() {
     }
     assert!(relay.has_room(end, KEY, LINK_DOWN));
 }
+
+#[test]
+fn packets_queued_at_the_next_node_count_against_the_limit() {
+    let mut relay = two_link_relay();
+    let seen = view(1_000_000, 100);
+    for number in 0..4 {
+        let mut packet = vec![0; 4];
+        SourceHeader::new(number).encode(&mut Writer::new(&mut packet)).unwrap();
+        packet.extend(symbol(number));
+        relay.send_coded(NOW, KEY, LINK_DOWN, PacketKind::Source, &packet);
+    }
+    assert!(pull(&mut relay, NOW, &seen, 1).is_some());
+    relay.on_report(NOW, LINK_DOWN, &seen, &report(1_000_000, 2_000_000));
+    assert!(pull(&mut relay, NOW, &seen, 2).is_none(), "the next node has a long queue");
+    relay.on_report(NOW, LINK_DOWN, &seen, &report(0, 2_000_000));
+    assert!(pull(&mut relay, NOW, &seen, 2).is_some());
+}
+
+/// The next node may have lost its state.
+#[test]
+fn rank_that_falls_is_sent_again() {
+    let mut relay = two_link_relay();
+    let seen = view(1_000_000, 100);
+    for number in 0..8 {
+        let mut packet = vec![0; 4];
+        SourceHeader::new(number).encode(&mut Writer::new(&mut packet)).unwrap();
+        packet.extend(symbol(number));
+        relay.send_coded(NOW, KEY, LINK_DOWN, PacketKind::Source, &packet);
+    }
+    let mut sent = 0;
+    let mut pull_all = |relay: &mut Relay| {
+        let before = sent;
+        while pull(relay, NOW, &seen, sent + 1).is_some() {
+            sent += 1;
+        }
+        sent - before
+    };
+    assert_eq!(pull_all(&mut relay), 8);
+    let ranked = |rank, mark| BatchRank { mark, ranks: vec![rank], ..report(0, 1_000) };
+    relay.on_report(NOW, LINK_DOWN, &seen, &ranked(7, 1_000));
+    let for_one = pull_all(&mut relay);
+    relay.on_report(NOW, LINK_DOWN, &seen, &ranked(2, 2_000));
+    let for_six = pull_all(&mut relay);
+    assert!(for_one >= 1 && for_six >= 6, "{for_one} and {for_six}");
+}

@@ -1,61 +1,32 @@
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 
 use super::SessionError;
+use super::delivered::{DUPLICATE_WINDOW, DeliveredSet};
+use super::partial::{Insertion, PARTIAL_OVERHEAD, Partial};
 use crate::wire::message::{self, MessageFrame};
 use crate::wire::varint::Reader;
 
 /// Maximum number of partial messages. The parts of a message are in symbols near one another.
 const MAX_PARTIALS: usize = 1_024;
-/// Bytes that a partial message takes in addition to its content.
-const PARTIAL_OVERHEAD: usize = 128;
-/// Number of the newest message IDs whose delivery is recorded, to detect duplicates.
-const DUPLICATE_WINDOW: u64 = 4_096;
 
 /// Reassembles messages whose parts arrive in any order or not at all (mode BTP).
+///
+/// A part costs O(log n) steps for n parts held, whatever its position, number and announced
+/// length. Memory is taken for bytes that have arrived and is charged with its overhead.
 #[derive(Debug)]
 pub struct DatagramAssembly {
     max_message: usize,
     budget: usize,
-    partials: VecDeque<Partial>,
+    /// Partial messages by number, and their numbers in the order of arrival.
+    partials: BTreeMap<u64, Partial>,
+    arrivals: BTreeMap<u64, u64>,
+    next_arrival: u64,
+    /// Memory that they take.
     bytes: usize,
     complete: VecDeque<Bytes>,
-    /// Bit map of the newest [`DUPLICATE_WINDOW`] messages: whether each was delivered, indexed by
-    /// number modulo that. Empty before the first delivery.
-    delivered: Vec<u64>,
-    /// All messages below this number are known to exist.
-    end: u64,
-    lost: u64,
-}
-
-#[derive(Debug)]
-struct Partial {
-    id: u64,
-    data: BytesMut,
-    /// Received ranges as (first, end), sorted and neither overlapping nor adjacent.
-    ranges: Vec<(usize, usize)>,
-}
-
-impl Partial {
-    fn cost(&self) -> usize {
-        self.data.len() + PARTIAL_OVERHEAD
-    }
-
-    /// Inserts a part. Returns whether the message is complete.
-    fn insert(&mut self, offset: usize, part: &[u8]) -> bool {
-        let end = offset + part.len();
-        self.data[offset..end].copy_from_slice(part);
-        let at = self.ranges.partition_point(|&(_, e)| e < offset);
-        let mut merged = (offset, end);
-        let mut until = at;
-        while let Some(&(first, last)) = self.ranges.get(until).filter(|r| r.0 <= end) {
-            merged = (merged.0.min(first), merged.1.max(last));
-            until += 1;
-        }
-        self.ranges.splice(at..until, [merged]);
-        self.ranges == [(0, self.data.len())]
-    }
+    delivered: DeliveredSet,
 }
 
 impl DatagramAssembly {
@@ -65,16 +36,21 @@ impl DatagramAssembly {
         Self {
             max_message,
             budget,
-            partials: VecDeque::new(),
+            partials: BTreeMap::new(),
+            arrivals: BTreeMap::new(),
+            next_arrival: 0,
             bytes: 0,
             complete: VecDeque::new(),
-            delivered: Vec::new(),
-            end: 0,
-            lost: 0,
+            delivered: DeliveredSet::default(),
         }
     }
 
-    /// Bytes held.
+    /// Raises the memory for partial messages.
+    pub fn raise_budget(&mut self, budget: usize) {
+        self.budget = self.budget.max(budget);
+    }
+
+    /// Memory held in bytes, overhead included.
     pub fn bytes_held(&self) -> usize {
         self.bytes + self.complete.iter().map(Bytes::len).sum::<usize>()
     }
@@ -82,29 +58,18 @@ impl DatagramAssembly {
     /// Number of messages given up: over 4,096 newer ones exist, or the session has ended. Includes
     /// message numbers that were skipped and are assumed to have been sent.
     pub fn lost(&self) -> u64 {
-        self.lost
+        self.delivered.lost()
     }
 
     /// Whether this message is recorded as delivered.
     pub fn has_delivered(&self, id: u64) -> bool {
-        let word = self.delivered.get((id % DUPLICATE_WINDOW / 64) as usize);
-        let is_in_window = id < self.end && id.saturating_add(DUPLICATE_WINDOW) >= self.end;
-        is_in_window && word.is_some_and(|word| word >> (id % 64) & 1 == 1)
+        self.delivered.contains(id)
     }
 
     /// Records the delivery of this message by another connection.
     pub fn mark_delivered(&mut self, id: u64) {
         self.extend_to(id.saturating_add(1));
-        self.set_delivered(id);
-    }
-
-    fn word(&mut self, id: u64) -> &mut u64 {
-        &mut self.delivered[(id % DUPLICATE_WINDOW / 64) as usize]
-    }
-
-    fn set_delivered(&mut self, id: u64) {
-        self.delivered.resize((DUPLICATE_WINDOW / 64) as usize, 0);
-        *self.word(id) |= 1 << (id % 64);
+        self.delivered.insert(id);
     }
 
     /// The next complete message.
@@ -114,32 +79,23 @@ impl DatagramAssembly {
 
     /// Ends the session after `messages` messages: none will follow.
     pub fn finish(&mut self, messages: u64) {
-        self.extend_to(messages.max(self.end).saturating_add(DUPLICATE_WINDOW));
+        self.extend_to(messages.max(self.delivered.end()).saturating_add(DUPLICATE_WINDOW));
     }
 
     /// Records that messages below `end` exist. Undelivered ones that leave the window are lost.
     fn extend_to(&mut self, end: u64) {
-        if end <= self.end {
-            return;
+        self.delivered.extend_to(end);
+        let keep = self.delivered.window_start();
+        while let Some(&id) = self.partials.keys().next().filter(|&&id| id < keep) {
+            self.remove(id);
         }
-        let first = self.end.saturating_sub(DUPLICATE_WINDOW);
-        let keep = end.saturating_sub(DUPLICATE_WINDOW);
-        let is_lost = |id: &u64| !self.has_delivered(*id);
-        self.lost += (first..keep.min(self.end)).filter(is_lost).count() as u64;
-        // Clear the bits of the new message numbers.
-        if end - self.end >= DUPLICATE_WINDOW {
-            self.delivered.fill(0);
-        } else if !self.delivered.is_empty() {
-            (self.end..end).for_each(|id| *self.word(id) &= !(1 << (id % 64)));
-        }
-        self.lost += keep.saturating_sub(self.end);
-        self.end = end;
-        let bytes = &mut self.bytes;
-        self.partials.retain(|partial| {
-            let stays = partial.id >= keep;
-            *bytes -= if stays { 0 } else { partial.cost() };
-            stays
-        });
+    }
+
+    fn remove(&mut self, id: u64) -> Option<Partial> {
+        let partial = self.partials.remove(&id)?;
+        self.arrivals.remove(&partial.arrival);
+        self.bytes -= partial.cost();
+        Some(partial)
     }
 
     /// Parses a symbol and inserts its parts. The caller passes each symbol at most once.
@@ -171,47 +127,51 @@ impl DatagramAssembly {
         offset: usize,
         data: &[u8],
     ) -> Result<(), SessionError> {
-        if id.saturating_add(DUPLICATE_WINDOW) < self.end || self.has_delivered(id) {
+        if self.delivered.is_before_window(id) || self.delivered.contains(id) {
             return Ok(());
         }
         self.extend_to(id + 1);
         if data.len() == length {
+            self.remove(id);
             self.deliver(id, Bytes::copy_from_slice(data));
             return Ok(());
         }
-        let found = self.partials.iter().position(|partial| partial.id == id);
-        let index = match found {
-            Some(index) if self.partials[index].data.len() != length => {
-                return Err(SessionError::Sequence);
-            }
-            Some(index) => index,
-            None if length + PARTIAL_OVERHEAD > self.budget => return Ok(()),
-            None => {
-                self.make_room(length + PARTIAL_OVERHEAD);
-                let partial = Partial { id, data: BytesMut::zeroed(length), ranges: Vec::new() };
-                self.bytes += partial.cost();
-                self.partials.push_back(partial);
-                self.partials.len() - 1
-            }
-        };
-        if self.partials[index].insert(offset, data)
-            && let Some(partial) = self.partials.remove(index)
-        {
-            self.bytes -= partial.cost();
-            self.deliver(id, partial.data.freeze());
+        if self.partials.get(&id).is_some_and(|partial| partial.length() != length) {
+            return Err(SessionError::Sequence);
         }
+        if data.is_empty() || length.saturating_add(PARTIAL_OVERHEAD) > self.budget {
+            return Ok(());
+        }
+        if !self.partials.contains_key(&id) {
+            self.arrivals.insert(self.next_arrival, id);
+            self.bytes += PARTIAL_OVERHEAD;
+        }
+        let partial = self.partials.entry(id).or_insert_with(|| {
+            self.next_arrival += 1;
+            Partial::new(length, self.next_arrival - 1)
+        });
+        let before = partial.cost();
+        let insertion = partial.insert(offset, data);
+        self.bytes = self.bytes + partial.cost() - before;
+        if insertion == Insertion::Complete
+            && let Some(partial) = self.remove(id)
+        {
+            self.deliver(id, partial.into_message());
+        }
+        self.make_room();
         Ok(())
     }
 
-    fn make_room(&mut self, wanted: usize) {
-        while self.partials.len() >= MAX_PARTIALS || self.bytes + wanted > self.budget {
-            let Some(oldest) = self.partials.pop_front() else { break };
-            self.bytes -= oldest.cost();
+    /// Discards the oldest partial messages beyond the limits.
+    fn make_room(&mut self) {
+        while self.partials.len() > MAX_PARTIALS || self.bytes > self.budget {
+            let Some((_, &oldest)) = self.arrivals.first_key_value() else { break };
+            self.remove(oldest);
         }
     }
 
     fn deliver(&mut self, id: u64, message: Bytes) {
-        self.set_delivered(id);
+        self.delivered.insert(id);
         self.complete.push_back(message);
     }
 }
@@ -222,6 +182,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::session::partial::PART_OVERHEAD;
     use crate::session::{DatagramQueue, MESSAGE_OVERHEAD};
 
     proptest! {
@@ -339,7 +300,7 @@ mod tests {
 
     #[test]
     fn the_oldest_partial_message_is_evicted() {
-        let cost = 2 + PARTIAL_OVERHEAD;
+        let cost = PARTIAL_OVERHEAD + PART_OVERHEAD + 1;
         for (limit, budget) in [(MAX_PARTIALS, 1 << 30), (10, 10 * cost)] {
             for beyond in [0, 1] {
                 let mut assembly = DatagramAssembly::new(1_000, budget);
@@ -353,6 +314,80 @@ mod tests {
                 assert_eq!(assembly.pop().is_some(), beyond == 0, "the message that it evicted");
             }
         }
+    }
+
+    fn part(id: u64, total: usize, offset: usize, data: &[u8]) -> Vec<u8> {
+        let mut symbol = vec![0; data.len() + 40];
+        let mut writer = crate::wire::varint::Writer::new(&mut symbol);
+        writer.u8(message::DATAGRAM).unwrap();
+        for field in [id, total as u64, offset as u64, data.len() as u64] {
+            writer.varint(field).unwrap();
+        }
+        writer.bytes(data).unwrap();
+        let len = writer.written();
+        symbol.truncate(len);
+        symbol
+    }
+
+    /// What the held structures take, by the capacities of their allocations.
+    fn check_memory(assembly: &DatagramAssembly, budget: usize) {
+        assert!(assembly.bytes_held() <= budget, "{} of {budget}", assembly.bytes_held());
+        let sum: usize = assembly.partials.values().map(Partial::cost).sum();
+        assert_eq!(assembly.bytes, sum);
+        assert_eq!(assembly.arrivals.len(), assembly.partials.len());
+        assert!(assembly.partials.len() <= MAX_PARTIALS);
+    }
+
+    /// Parts of one byte in the orders that cost most: each must be charged with its overhead.
+    #[test]
+    fn tiny_parts_in_any_order_stay_within_the_budget() {
+        const TOTAL: usize = 64 << 20;
+        const BUDGET: usize = 1 << 20;
+        let orders: [&dyn Fn(usize) -> (u64, usize); 5] = [
+            &|step| (0, TOTAL - 1 - step),
+            &|step| (0, TOTAL - 1 - 2 * step),
+            &|step| (step as u64 % 2, step * 2),
+            &|step| (step as u64, 5),
+            &|step| (step as u64 * 4_095, 5),
+        ];
+        for (number, order) in orders.into_iter().enumerate() {
+            let mut assembly = DatagramAssembly::new(TOTAL, BUDGET);
+            for step in 0..100_000 {
+                let (id, offset) = order(step);
+                assembly.feed(&part(id, TOTAL, offset, b"x")).unwrap();
+                if step % 1_000 == 0 {
+                    check_memory(&assembly, BUDGET);
+                }
+            }
+            check_memory(&assembly, BUDGET);
+            assert_eq!(assembly.pop(), None, "order {number}");
+        }
+    }
+
+    /// Whether they were delivered is not known any more.
+    #[test]
+    fn messages_below_the_window_are_not_delivered() {
+        for (behind, is_delivered) in [(DUPLICATE_WINDOW - 1, true), (DUPLICATE_WINDOW, false)] {
+            let mut assembly = DatagramAssembly::new(1_000, 4_000);
+            assembly.feed(&part(10_000, 1, 0, b"a")).unwrap();
+            assert!(assembly.pop().is_some() && assembly.pop().is_none());
+            assembly.feed(&part(10_000 - behind, 1, 0, b"b")).unwrap();
+            assert_eq!(assembly.pop().is_some(), is_delivered, "{behind} behind");
+            assert!(!assembly.has_delivered(10_001));
+        }
+    }
+
+    #[test]
+    fn message_whose_parts_arrive_backwards_is_delivered() {
+        const TOTAL: usize = 1 << 20;
+        let mut assembly = DatagramAssembly::new(TOTAL, 4 << 20);
+        let content: Vec<u8> = (0..TOTAL).map(|at| (at * 31 + at / 999) as u8).collect();
+        for (index, data) in content.chunks(500).enumerate().rev() {
+            assert_eq!(assembly.pop(), None);
+            assembly.feed(&part(3, TOTAL, index * 500, data)).unwrap();
+        }
+        assert!(assembly.pop().is_some_and(|message| message == content));
+        check_memory(&assembly, 0);
     }
 
     #[test]

@@ -2,7 +2,11 @@
 
 mod datagram_assembly;
 mod datagram_queue;
+mod delivered;
 mod inbox;
+#[cfg(test)]
+mod order_tests;
+mod partial;
 mod reassembly;
 mod send_queue;
 

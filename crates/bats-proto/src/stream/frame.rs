@@ -11,6 +11,15 @@
 //!
 //! Integers are big endian. A receiver skips unknown frames of a kind above 0x3f, so that later
 //! versions can add frames. Unknown frames of a lower kind end the connection.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 /// Bytes before the payload.
 pub(super) const HEADER_LEN: usize = 4;
@@ -97,7 +106,7 @@ pub(super) enum Kind {
 /// Credit that a message frame consumes. The last frame of a message also pays for the memory that
 /// even an empty message takes.
 pub(super) fn cost(bytes: usize, is_last: bool) -> u64 {
-    bytes as u64 + if is_last { MESSAGE_COST } else { 0 }
+    (bytes as u64).saturating_add(if is_last { MESSAGE_COST } else { 0 })
 }
 
 /// Bytes that a message takes in addition to its content.
@@ -150,13 +159,19 @@ pub(super) enum Control {
     Pong,
 }
 
+/// At most `most` bytes of a text.
+fn truncated(text: &str, most: usize) -> &[u8] {
+    text.as_bytes().get(..most).unwrap_or(text.as_bytes())
+}
+
 impl Control {
     /// Appends the frame. Truncates long reasons.
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Self::Hello(hello) => {
                 let has_application = hello.application != 0;
-                put_header(out, HELLO, HELLO_LEN + usize::from(has_application));
+                let len = if has_application { HELLO_LEN + 1 } else { HELLO_LEN };
+                put_header(out, HELLO, len);
                 out.push(VERSION);
                 for number in [hello.max_message, hello.credit, hello.idle_ms] {
                     out.extend_from_slice(&number.to_be_bytes());
@@ -173,13 +188,13 @@ impl Control {
             }
             Self::Finish => put_header(out, FINISH, 0),
             Self::Close { code, reason } => {
-                let text = &reason.as_bytes()[..reason.len().min(MAX_CONTROL - 8)];
-                put_header(out, CLOSE, 8 + text.len());
+                let text = truncated(reason, MAX_CONTROL - 8);
+                put_header(out, CLOSE, text.len().saturating_add(8));
                 out.extend_from_slice(&code.to_be_bytes());
                 out.extend_from_slice(text);
             }
             Self::Report { reason } => {
-                let text = &reason.as_bytes()[..reason.len().min(MAX_CONTROL)];
+                let text = truncated(reason, MAX_CONTROL);
                 put_header(out, REPORT, text.len());
                 out.extend_from_slice(text);
             }
@@ -203,10 +218,11 @@ impl Control {
         match (kind, payload.len()) {
             // A later version may append fields to its Hello.
             (HELLO, HELLO_LEN..) => {
-                if payload[0] != VERSION {
-                    return Err(FrameError::Version(payload[0]));
+                let (&version, fields) = payload.split_first().ok_or_else(wrong)?;
+                if version != VERSION {
+                    return Err(FrameError::Version(version));
                 }
-                let [max_message, credit, idle_ms] = numbers(&payload[1..])?;
+                let [max_message, credit, idle_ms] = numbers(fields)?;
                 let application = payload.get(HELLO_LEN).copied().unwrap_or_default();
                 Ok(Self::Hello(Hello { max_message, credit, idle_ms, application }))
             }

@@ -59,8 +59,9 @@ impl BatchRank {
         writer.varint(self.room)?;
         writer.varint(u64::from(self.first & 0x00ff_ffff))?;
         let mut bytes = Vec::new();
-        let reserved = if writer.remaining() > 2 * ROOM_FOR_ACK { ROOM_FOR_ACK } else { 0 };
-        let room = writer.remaining().saturating_sub(reserved + 2);
+        // Two bytes for the number of batches.
+        let reserved = if writer.remaining() > 2 * ROOM_FOR_ACK { ROOM_FOR_ACK + 2 } else { 2 };
+        let room = writer.remaining().saturating_sub(reserved);
         let count = encode_ranks(&self.ranks, room, &mut bytes);
         writer.varint(count as u64)?;
         writer.bytes(&bytes)
@@ -68,7 +69,7 @@ impl BatchRank {
 
     /// Upper bound of the encoded length in bytes, frame type included.
     pub fn bound(&self) -> usize {
-        MAX_FIELDS_LEN + 1 + self.ranks.len()
+        self.ranks.len().saturating_add(MAX_FIELDS_LEN + 1)
     }
 
     /// Reads a report written by [`BatchRank::encode`]. Returns `None` if it is malformed.
@@ -87,11 +88,11 @@ impl BatchRank {
             match reader.u8()? {
                 rank if usize::from(rank) < BATCH_SIZE => ranks.push(rank),
                 run if run >= FULL_RUN => {
-                    let len = ranks.len() + usize::from(run - FULL_RUN) + 1;
-                    if len > count {
+                    let run = usize::from(run & !FULL_RUN).saturating_add(1);
+                    if run > count.saturating_sub(ranks.len()) {
                         return None;
                     }
-                    ranks.resize(len, BATCH_SIZE as u8);
+                    ranks.extend(core::iter::repeat_n(BATCH_SIZE as u8, run));
                 }
                 _ => return None,
             }
@@ -102,23 +103,26 @@ impl BatchRank {
 
 /// Encodes as many ranks as fit into `room` bytes. Returns how many.
 fn encode_ranks(ranks: &[u8], room: usize, bytes: &mut Vec<u8>) -> usize {
-    let mut done = 0;
-    let mut groups = ranks[..ranks.len().min(MAX_BATCHES)]
-        .chunk_by(|a, b| usize::from(*a) >= BATCH_SIZE && usize::from(*b) >= BATCH_SIZE);
+    let mut done = 0_usize;
+    let ranks = ranks.get(..MAX_BATCHES).unwrap_or(ranks);
+    let mut groups =
+        ranks.chunk_by(|a, b| usize::from(*a) >= BATCH_SIZE && usize::from(*b) >= BATCH_SIZE);
     while bytes.len() < room
         && let Some(group) = groups.next()
     {
-        if usize::from(group[0]) < BATCH_SIZE {
-            bytes.push(group[0]);
-            done += 1;
+        if let &[rank] = group
+            && usize::from(rank) < BATCH_SIZE
+        {
+            bytes.push(rank);
+            done = done.saturating_add(1);
             continue;
         }
         for run in group.chunks(128) {
             if bytes.len() == room {
                 break;
             }
-            bytes.push(FULL_RUN + (run.len() - 1) as u8);
-            done += run.len();
+            bytes.push(FULL_RUN | run.len().saturating_sub(1) as u8);
+            done = done.saturating_add(run.len());
         }
     }
     done

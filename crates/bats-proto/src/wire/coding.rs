@@ -35,6 +35,8 @@ pub const REPAIR_HEADER_LEN: usize = 10;
 /// Maximum number of header bytes before the payload of a coded packet: that of a recoded one.
 pub const MAX_CODING_HEADER_LEN: usize = REPAIR_HEADER_LEN + BATCH_SIZE;
 const BID_BITS: u32 = 24;
+/// Symbols of an S-batch, columns of an R-batch.
+const COLUMNS: u32 = BATCH_SIZE as u32;
 
 /// Value in place of the column in a recoded packet of an S-batch.
 const RECODED_SOURCE: u8 = 1;
@@ -126,16 +128,16 @@ impl SourceHeader {
 
     /// Writes BID and index.
     pub fn encode(self, writer: &mut Writer<'_>) -> Option<()> {
-        let bid = self.symbol / BATCH_SIZE as u32;
+        let bid = self.symbol / COLUMNS;
         writer.bytes(&bid.to_be_bytes()[1..])?;
-        writer.u8((self.symbol % BATCH_SIZE as u32) as u8)
+        writer.u8((self.symbol % COLUMNS) as u8)
     }
 
     /// Reads BID and index. Returns `None` if truncated or if the index exceeds the batch.
     pub fn decode(reader: &mut Reader<'_>) -> Option<Self> {
         let (bid, index) = split(reader.u32()?);
         (usize::from(index) < BATCH_SIZE)
-            .then_some(Self { symbol: bid * BATCH_SIZE as u32 + u32::from(index) })
+            .then_some(Self { symbol: bid.wrapping_mul(COLUMNS) | u32::from(index) })
     }
 
     /// The full symbol number nearest to `expected`.
@@ -186,17 +188,15 @@ fn split(word: u32) -> (u32, u8) {
 /// The non-negative value nearest to `expected` whose low `bits` bits are `truncated`.
 pub fn expand(truncated: u64, bits: u32, expected: u64) -> u64 {
     let window = 1_u64 << bits;
-    let candidate = (expected & !(window - 1)) | truncated;
-    if candidate > expected && candidate - expected > window / 2 && candidate >= window {
-        candidate - window
-    } else if candidate < expected
-        && expected - candidate > window / 2
-        && candidate <= u64::MAX - window
-    {
-        candidate + window
+    let candidate = (expected & !window.wrapping_sub(1)) | truncated;
+    let nearer = if candidate.abs_diff(expected) <= window / 2 {
+        None
+    } else if candidate > expected {
+        candidate.checked_sub(window)
     } else {
-        candidate
-    }
+        candidate.checked_add(window)
+    };
+    nearer.unwrap_or(candidate)
 }
 
 #[cfg(test)]

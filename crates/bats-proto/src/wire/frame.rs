@@ -243,21 +243,16 @@ pub fn encode_ack(writer: &mut Writer<'_>, ack: &AckHeader, ranges: &[(u64, u64)
     const RANGE_BOUND: usize = 16;
     /// Frame type and six integers.
     const HEADER_BOUND: usize = 1 + 6 * 8;
-    if writer.remaining() < HEADER_BOUND {
-        return None;
-    }
-    let &(first, largest) = ranges.first()?;
-    let mut fitting = 1;
-    let mut room = writer.remaining() - HEADER_BOUND;
+    let mut room = writer.remaining().checked_sub(HEADER_BOUND)?;
+    let (&(first, largest), older) = ranges.split_first()?;
+    let mut fitting = 0_usize;
     let mut previous_first = first;
-    for &(first, last) in &ranges[1..] {
-        let small = previous_first - last < 60 && last - first < 60;
+    for &(first, last) in older {
+        let small = previous_first.saturating_sub(last) < 60 && last.saturating_sub(first) < 60;
         let bound = if small { 2 } else { RANGE_BOUND };
-        if room < bound {
-            break;
-        }
-        room -= bound;
-        fitting += 1;
+        let Some(left) = room.checked_sub(bound) else { break };
+        room = left;
+        fitting = fitting.saturating_add(1);
         previous_first = first;
     }
     writer.u8(ACK)?;
@@ -265,12 +260,12 @@ pub fn encode_ack(writer: &mut Writer<'_>, ack: &AckHeader, ranges: &[(u64, u64)
     writer.varint(ack.delay.as_micros().min(u128::from(MAX_ACK_DELAY_MICROS)) as u64)?;
     writer.varint(ack.received_at.as_micros())?;
     writer.varint(ack.ce_count)?;
-    writer.varint(fitting - 1)?;
-    writer.varint(largest - first)?;
+    writer.varint(fitting as u64)?;
+    writer.varint(largest.checked_sub(first)?)?;
     let mut previous_first = first;
-    for &(first, last) in &ranges[1..fitting as usize] {
-        writer.varint(previous_first - last - 2)?;
-        writer.varint(last - first)?;
+    for &(first, last) in older.iter().take(fitting) {
+        writer.varint(previous_first.checked_sub(last)?.checked_sub(2)?)?;
+        writer.varint(last.checked_sub(first)?)?;
         previous_first = first;
     }
     Some(())
@@ -312,13 +307,13 @@ pub fn encode(writer: &mut Writer<'_>, frame: &Frame<'_>) -> Option<()> {
         Frame::Close { application, code, reason } => {
             let mut end = reason.len().min(MAX_CLOSE_TEXT);
             while !reason.is_char_boundary(end) {
-                end -= 1;
+                end = end.saturating_sub(1);
             }
             writer.u8(CLOSE)?;
             writer.varint(u64::from(*application))?;
             writer.varint(*code)?;
             writer.varint(end as u64)?;
-            writer.bytes(&reason.as_bytes()[..end])
+            writer.bytes(reason.as_bytes().get(..end)?)
         }
         Frame::SymbolPolluted(number) => {
             writer.u8(SYMBOL_POLLUTED)?;
@@ -333,7 +328,7 @@ pub fn encode(writer: &mut Writer<'_>, frame: &Frame<'_>) -> Option<()> {
             writer.u8(FRAGMENT)?;
             writer.varint(*id)?;
             writer.varint(*index)?;
-            writer.varint(*kind as u64 + if *relayed { RELAYED } else { 0 })?;
+            writer.varint(*kind as u64 | if *relayed { RELAYED } else { 0 })?;
             writer.varint(u64::from(*last))?;
             writer.bytes(data)
         }

@@ -19,7 +19,7 @@ const MAX_SYMBOL: usize = 8_896;
 /// Symbol size in bytes for this UDP payload, with room for the header of a recoded packet.
 pub fn symbol_size_for(udp_payload: u16) -> usize {
     let room = usize::from(udp_payload).saturating_sub(SHORT_OVERHEAD + MAX_CODING_HEADER_LEN);
-    let room = if room >= CACHE_LINE_SYMBOL { room / 64 * 64 } else { room };
+    let room = if room >= CACHE_LINE_SYMBOL { room & !63 } else { room };
     room.clamp(64, MAX_SYMBOL)
 }
 
@@ -54,6 +54,8 @@ pub struct TransportParameters {
     /// Server only: bytes of early data accepted on a connection, duplicates included; 0 for none.
     /// The client stores it with the session.
     pub early_limit: u64,
+    /// Server only: what ends a stateless reset of this connection.
+    pub reset_token: Option<[u8; 16]>,
 }
 
 impl Default for TransportParameters {
@@ -72,6 +74,7 @@ impl Default for TransportParameters {
             application: 0,
             original_destination: None,
             early_limit: 0,
+            reset_token: None,
         }
     }
 }
@@ -112,6 +115,9 @@ impl TransportParameters {
         if self.early_limit > 0 {
             put(12, &self.early_limit.to_be_bytes());
         }
+        if let Some(token) = &self.reset_token {
+            put(13, token);
+        }
         if self.application != 0 {
             put(16, &[self.application]);
         }
@@ -145,6 +151,7 @@ impl TransportParameters {
                 10 => parameters.original_destination = Some(value.array()?),
                 11 => parameters.batch_ranks = true,
                 12 => parameters.early_limit = u64::from_be_bytes(value.array()?),
+                13 => parameters.reset_token = Some(value.array()?),
                 16 => parameters.application = value.u8()?,
                 _ => continue,
             }
@@ -211,11 +218,13 @@ mod tests {
             application: 0x0c,
             original_destination: Some([5; 8]),
             early_limit: 0x0d,
+            reset_token: Some([6; 16]),
         };
-        let optional: [&[u8]; 4] = [
+        let optional: [&[u8]; 5] = [
             &[10, 8, 5, 5, 5, 5, 5, 5, 5, 5],
             &[11, 0],
             &[12, 8, 0, 0, 0, 0, 0, 0, 0, 0x0d],
+            &[13, 16, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6],
             &[16, 1, 0x0c],
         ];
         let (grease, always): (&[u8], [&[u8]; 9]) = (
@@ -240,6 +249,7 @@ mod tests {
             application: 0,
             original_destination: None,
             early_limit: 0,
+            reset_token: None,
             ..parameters
         };
         let bytes = [&always.concat()[..], grease].concat();
@@ -298,12 +308,13 @@ mod tests {
         fn decoding_inverts_encoding(mode: u8, message in 0_u64..1 << 40, symbol in 64_u16..8896,
                 credit in 0_u64..1 << 40, idle in 100_u64..1 << 30, cap in 16_u16..512, seed: u64,
                 cid: [u8; 4], original: Option<[u8; 8]>, batch_ranks: bool,
-                application: u8, early_limit: u64, grease: u8) {
+                application: u8, early_limit: u64,
+                reset_token: Option<[u8; 16]>, grease: u8) {
             let parameters = TransportParameters {
                 mode, max_message_size: message, max_symbol_size: symbol, initial_credit: credit,
                 idle_timeout: Duration::from_millis(idle), window_cap: cap, code_seed: seed,
                 max_udp_payload: 1_472, connection_id: cid, batch_ranks,
-                application, original_destination: original, early_limit,
+                application, original_destination: original, early_limit, reset_token,
             };
             prop_assert_eq!(TransportParameters::decode(&parameters.encode(grease)), Some(parameters));
         }

@@ -50,7 +50,7 @@ impl RankFeedback {
     pub fn encode(&self, writer: &mut Writer<'_>) -> Option<()> {
         writer.varint(self.decoded_below)?;
         writer.varint(self.seen_end.saturating_sub(self.decoded_below))?;
-        writer.varint(self.repair_seen.map_or(0, |repair| repair + 1))?;
+        writer.varint(self.repair_seen.map_or(0, |repair| repair.saturating_add(1)))?;
         writer.varint(self.coded)?;
         writer.varint(self.wasted)?;
         let entries_that_fit = self.entries_that_fit(writer.remaining().saturating_sub(2));
@@ -68,18 +68,19 @@ impl RankFeedback {
     /// The entries that fit into `room` bytes. If `room` is large enough, leaves space for an
     /// acknowledgement.
     fn entries_that_fit(&self, room: usize) -> &[RankEntry] {
-        let mut room = if room > 2 * ROOM_FOR_ACK { room - ROOM_FOR_ACK } else { room };
+        let reserved = if room > 2 * ROOM_FOR_ACK { ROOM_FOR_ACK } else { 0 };
+        let mut room = room.saturating_sub(reserved);
         let mut end = self.decoded_below;
-        let mut count = 0;
+        let mut count = 0_usize;
         for entry in self.entries.iter().take(MAX_RANK_ENTRIES) {
             let gap = entry.first.saturating_sub(end);
-            let size = varint_len(gap) + varint_len(entry.span) + varint_len(entry.missing);
-            if size > room {
-                break;
-            }
-            (room, end, count) = (room - size, entry.first, count + 1);
+            let left = [gap, entry.span, entry.missing]
+                .into_iter()
+                .try_fold(room, |room, field| room.checked_sub(varint_len(field)));
+            let Some(left) = left else { break };
+            (room, end, count) = (left, entry.first, count.saturating_add(1));
         }
-        &self.entries[..count]
+        self.entries.get(..count).unwrap_or_default()
     }
 
     /// Reads a report. Returns `None` if it is truncated or inconsistent.

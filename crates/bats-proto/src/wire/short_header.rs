@@ -96,10 +96,11 @@ impl ShortHeader {
 /// The connection ID of a short-header packet, which is readable without keys. Returns `None` for
 /// long headers and for datagrams that are too short.
 pub fn destination(datagram: &[u8]) -> Option<[u8; 4]> {
-    if datagram.len() < SHORT_OVERHEAD || datagram[0] & 0x80 != 0 {
+    let (first, rest) = datagram.split_first()?;
+    if datagram.len() < SHORT_OVERHEAD || first & 0x80 != 0 {
         return None;
     }
-    datagram[1..5].try_into().ok()
+    rest.first_chunk().copied()
 }
 
 /// The 16-byte sample that the header protection mask is computed from.
@@ -107,10 +108,11 @@ pub fn sample(packet: &[u8]) -> Option<&[u8; 16]> {
     packet.get(SHORT_HEADER_LEN..)?.first_chunk()
 }
 
-/// Applies or removes the header protection.
+/// Applies or removes the header protection. Does nothing to a packet without a whole header.
 pub fn apply_mask(packet: &mut [u8], mask: [u8; 5]) {
-    packet[0] ^= mask[0] & PROTECTED_BITS;
-    mask_number(&mut packet[5..9], mask);
+    let Some(header) = packet.first_chunk_mut::<SHORT_HEADER_LEN>() else { return };
+    header[0] ^= mask[0] & PROTECTED_BITS;
+    mask_number(&mut header[5..9], mask);
 }
 
 /// Masks or unmasks the four bytes of a packet number.

@@ -54,7 +54,8 @@ impl<'a> Reader<'a> {
         let &first = self.rest.first()?;
         let len = 1 << (first >> 6);
         let bytes = self.take(len)?;
-        let value = bytes[1..].iter().fold(u64::from(first & 0x3f), |v, &o| v << 8 | u64::from(o));
+        let value =
+            bytes.iter().skip(1).fold(u64::from(first & 0x3f), |v, &o| v << 8 | u64::from(o));
         Some(value)
     }
 
@@ -92,7 +93,7 @@ impl<'a> Writer<'a> {
 
     /// Bytes that still fit.
     pub fn remaining(&self) -> usize {
-        self.buffer.len() - self.written
+        self.buffer.len().saturating_sub(self.written)
     }
 
     /// Goes back to an earlier value of `written()`.

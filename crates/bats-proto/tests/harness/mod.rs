@@ -48,7 +48,8 @@ pub(crate) fn server(
 ) -> Endpoint {
     let identity = Identity { certificate_chain: Vec::new(), private_key: Vec::new() };
     let transport = Arc::new(transport);
-    let server = ServerConfig { identity, transport, retry_threshold, max_connections };
+    let server =
+        ServerConfig { identity, client_trust: None, transport, retry_threshold, max_connections };
     let security = Security::DangerousPlain;
     let config = EndpointConfig { security, server: Some(server), ..EndpointConfig::default() };
     Endpoint::new(config, [2; 32]).unwrap()

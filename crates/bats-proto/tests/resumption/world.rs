@@ -60,6 +60,7 @@ pub(crate) fn server(identity: &Identity, early_data: bool) -> ServerConfig {
     ServerConfig {
         identity: identity.clone(),
         transport: Arc::new(transport),
+        client_trust: None,
         retry_threshold: 1_000,
         max_connections: 100,
     }

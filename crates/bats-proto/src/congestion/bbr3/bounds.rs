@@ -18,11 +18,13 @@ pub(super) struct Bounds {
     pub(super) inflight_shortterm: u64,
     pub(super) inflight_longterm: u64,
     /// bw_latest and inflight_latest: maxima of one round.
-    bw_latest: u64,
+    pub(super) bw_latest: u64,
     pub(super) inflight_latest: u64,
     loss_round_delivered: u64,
     pub(super) loss_round_start: bool,
     pub(super) is_loss_in_round: bool,
+    /// The last loss round lost more than chance and the path's own loss explain.
+    pub(super) had_congestion: bool,
 }
 
 impl Default for Bounds {
@@ -36,6 +38,7 @@ impl Default for Bounds {
             loss_round_delivered: 0,
             loss_round_start: false,
             is_loss_in_round: false,
+            had_congestion: false,
         }
     }
 }
@@ -73,6 +76,12 @@ impl Bounds {
         self.inflight_shortterm = INFINITY;
     }
 
+    /// Raises what bounds there are to what was delivered in the last round.
+    pub(super) fn raise_short_term_model(&mut self) {
+        self.bw_shortterm = self.bw_shortterm.max(self.bw_latest);
+        self.inflight_shortterm = self.inflight_shortterm.max(self.inflight_latest);
+    }
+
     /// InitLowerBounds and LossLowerBounds.
     fn adapt_lower_bounds(&mut self, max_bw: u64, cwnd: u64) {
         if self.bw_shortterm == INFINITY {
@@ -100,11 +109,11 @@ impl Bbr3 {
         }
         let lost = core::mem::take(&mut self.ext.round_lost);
         let acked = core::mem::take(&mut self.ext.round_acked);
-        if self.bounds.is_loss_in_round
-            && !self.is_probing_bw()
-            && !self.is_random(lost, acked)
-            && !self.ext.trial.is_on
-        {
+        self.bounds.had_congestion =
+            self.bounds.is_loss_in_round && !self.is_random(lost, acked) && !self.ext.trial.is_on();
+        if !self.bounds.had_congestion {
+            self.raise_lower_bounds();
+        } else if !self.is_probing_bw() {
             self.bounds.adapt_lower_bounds(self.max_bw.get(), self.cwnd);
         }
         self.bounds.is_loss_in_round = false;

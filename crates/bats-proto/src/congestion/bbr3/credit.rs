@@ -3,18 +3,14 @@
 //! The path's own loss is what a trial loses: packets sent while the flow sends less than was
 //! delivered recently. Trials begin at common instants (see [`super::trial`]), so that flows which
 //! share a bottleneck leave it together: a queue or policer that they overload drops nothing then.
+//! What is lost while a queue stands all the same says nothing about the path.
 
 use bats_types::Timestamp;
 
-/// Least size of the pool of trial packets, and its size in runs of losses.
-const POOL_PACKETS: f64 = 200.0;
-const POOL_RUNS: f64 = 60.0;
-/// Packets of trials before they say anything.
-const MIN_EVIDENCE: f64 = 40.0;
-/// Largest loss that is forgiven.
-const CREDIT_MAX: f64 = 0.6;
-/// Standard deviations of chance that are forgiven.
-const SIGMA: f64 = 2.0;
+use super::variation::{Constant, Variation};
+
+/// Trials that may end without enough packets: the queue of Startup can stand in the first one.
+const TRIALS_WITHOUT_PROOF: u32 = 2;
 
 /// Packets and losses among them; old ones fade.
 #[derive(Debug, Default)]
@@ -34,26 +30,44 @@ impl Pool {
         }
     }
 
-    fn loss_rate(&self) -> Option<f64> {
-        (self.packets >= MIN_EVIDENCE).then(|| self.lost / self.packets)
+    fn loss_rate(&self, min_evidence: f64) -> Option<f64> {
+        (self.packets >= min_evidence).then(|| self.lost / self.packets)
     }
 }
 
 /// Estimates the path's own loss.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Credit {
+    constants: Variation,
     trials: Pool,
+    /// Packets of a trial on which the queue at the next acknowledgement decides.
+    pending: Pool,
     all: Pool,
     /// Runs of consecutive losses, and the packets of these.
     runs: f64,
     run_packets: f64,
     /// First and last send time of the newest trial's packets.
     window: Option<(Timestamp, Option<Timestamp>)>,
-    /// The first trial is over.
-    had_trial: bool,
+    /// Losses are the path's own only as far as trials have shown it.
+    is_proof_due: bool,
+    trials_ended: u32,
 }
 
 impl Credit {
+    pub(super) fn new(constants: Variation) -> Self {
+        Self {
+            constants,
+            trials: Pool::default(),
+            pending: Pool::default(),
+            all: Pool::default(),
+            runs: 0.0,
+            run_packets: 0.0,
+            window: None,
+            is_proof_due: false,
+            trials_ended: 0,
+        }
+    }
+
     /// Packets sent from `from` on belong to a trial.
     pub(super) fn begin_trial(&mut self, from: Timestamp) {
         self.window = Some((from, None));
@@ -61,24 +75,37 @@ impl Credit {
 
     /// Packets sent after `until` do not.
     pub(super) fn end_trial(&mut self, until: Timestamp) {
-        if let Some((_, end @ None)) = &mut self.window {
-            *end = Some(until);
-            self.had_trial = true;
+        match &mut self.window {
+            Some((_, end @ None)) => {
+                *end = Some(until);
+                self.trials_ended = self.trials_ended.saturating_add(1);
+                self.is_proof_due |= self.trials_ended >= TRIALS_WITHOUT_PROOF;
+            }
+            // No trial was needed: what is lost from now on is not the path's until one shows it.
+            _ => self.is_proof_due = true,
         }
     }
 
-    /// `packets` were acknowledged, the newest of which was sent at `sent_at`.
-    pub(super) fn on_ack(&mut self, sent_at: Timestamp, packets: u64) {
+    /// `packets` were acknowledged, the newest of which was sent at `sent_at` and met a short queue or
+    /// not.
+    pub(super) fn on_ack(&mut self, sent_at: Timestamp, packets: u64, is_queue_short: bool) {
         self.count(sent_at, packets as f64, 0.0);
+        let pending = core::mem::take(&mut self.pending);
+        if is_queue_short {
+            let limit = self.limit();
+            self.trials.add(pending.packets, pending.lost, limit);
+            self.is_proof_due |= self.trials.packets >= self.constants.value(Constant::MinEvidence);
+        }
     }
 
     /// A packet sent at `sent_at` was lost.
     pub(super) fn on_lost(&mut self, sent_at: Timestamp, continues_run: bool) {
         self.runs += f64::from(u8::from(!continues_run));
         self.run_packets += 1.0;
-        if self.runs > POOL_RUNS {
-            self.run_packets *= POOL_RUNS / self.runs;
-            self.runs = POOL_RUNS;
+        let most = self.constants.value(Constant::PoolRuns);
+        if self.runs > most {
+            self.run_packets *= most / self.runs;
+            self.runs = most;
         }
         self.count(sent_at, 1.0, 1.0);
     }
@@ -90,7 +117,7 @@ impl Credit {
             .window
             .is_some_and(|(from, end)| sent_at >= from && end.is_none_or(|end| sent_at < end));
         if is_trial {
-            self.trials.add(packets, lost, limit);
+            self.pending.add(packets, lost, limit);
         }
     }
 
@@ -104,7 +131,8 @@ impl Credit {
 
     /// Size of the pools in packets.
     fn limit(&self) -> f64 {
-        POOL_PACKETS.max(POOL_RUNS * self.burst_factor())
+        let in_runs = self.constants.value(Constant::PoolRuns) * self.burst_factor();
+        in_runs.max(self.constants.value(Constant::PoolPackets))
     }
 
     /// Whether packets were lost recently.
@@ -114,16 +142,20 @@ impl Credit {
 
     /// The path's own loss as far as trials have shown it.
     pub(super) fn proven_loss(&self) -> f64 {
-        self.trials.loss_rate().unwrap_or(0.0).min(CREDIT_MAX)
+        self.rate(&self.trials, 0.0)
     }
 
-    /// The path's own loss, 0 to [`CREDIT_MAX`].
+    /// The path's own loss, 0 to [`Constant::MaxCredit`].
     pub(super) fn own_loss(&self) -> f64 {
-        let all = self.all.loss_rate().unwrap_or(0.0);
-        // Before the first trial every loss may be the path's own; Startup would end at a fraction of
-        // the rate otherwise.
-        let unproven = if self.had_trial { 0.0 } else { 1.0 };
-        self.trials.loss_rate().unwrap_or(unproven).min(all).min(CREDIT_MAX)
+        // Until a trial has evidence every loss may be the path's own; Startup would end at a
+        // fraction of the rate otherwise.
+        let unproven = if self.is_proof_due { 0.0 } else { 1.0 };
+        self.rate(&self.trials, unproven).min(self.rate(&self.all, unproven))
+    }
+
+    fn rate(&self, pool: &Pool, unproven: f64) -> f64 {
+        let rate = pool.loss_rate(self.constants.value(Constant::MinEvidence));
+        rate.unwrap_or(unproven).min(self.constants.value(Constant::MaxCredit))
     }
 
     /// Loss of `packets` that the path's own loss and chance explain.
@@ -135,7 +167,7 @@ impl Credit {
         let n = packets.max(1.0);
         let evidence = 1.0 / n + 1.0 / self.trials.packets.max(1.0);
         let spread = (p * (1.0 - p) * self.burst_factor() * evidence).sqrt();
-        (p + SIGMA * spread).min(0.95)
+        (p + self.constants.value(Constant::Sigma) * spread).min(0.95)
     }
 }
 
@@ -149,13 +181,13 @@ mod unit_tests {
     fn flight(credit: &mut Credit, ms: u64, lost: u64) {
         for _ in 0..lost {
             credit.on_lost(AT(ms), false);
-            credit.on_ack(AT(ms), 100 / lost - 1);
+            credit.on_ack(AT(ms), 100 / lost - 1, true);
         }
     }
 
     #[test]
     fn own_loss_is_that_of_trials_and_not_that_of_overload() {
-        let mut credit = Credit::default();
+        let mut credit = Credit::new(Variation::default());
         for cycle in 0..5 {
             flight(&mut credit, cycle * 1_000, 25);
             credit.begin_trial(AT(cycle * 1_000 + 500));
@@ -168,15 +200,32 @@ mod unit_tests {
     }
 
     #[test]
-    fn losses_are_credited_until_the_first_trial_and_then_only_as_proven() {
-        let mut credit = Credit::default();
+    fn losses_are_credited_until_trials_could_prove_them_and_then_only_as_proven() {
+        let mut credit = Credit::new(Variation::default());
         flight(&mut credit, 0, 20);
         assert!((credit.own_loss() - 0.2).abs() < 0.01);
         assert_eq!(credit.proven_loss(), 0.0);
-        credit.begin_trial(AT(100));
-        credit.on_ack(AT(110), 3);
-        credit.end_trial(AT(120));
+        for trial in 1..=TRIALS_WITHOUT_PROOF {
+            assert!(credit.own_loss() > 0.1);
+            credit.begin_trial(AT(u64::from(trial) * 100));
+            credit.on_ack(AT(u64::from(trial) * 100 + 10), 3, true);
+            credit.end_trial(AT(u64::from(trial) * 100 + 20));
+        }
         assert_eq!(credit.own_loss(), 0.0, "too few packets prove nothing");
         assert_eq!(credit.forgiven(100.0), 0.0);
+    }
+
+    #[test]
+    fn losses_behind_a_standing_queue_are_not_the_paths() {
+        let mut credit = Credit::new(Variation::default());
+        credit.begin_trial(AT(100));
+        for _ in 0..50 {
+            credit.on_lost(AT(110), false);
+            credit.on_ack(AT(110), 2, false);
+            credit.on_ack(AT(110), 2, true);
+        }
+        credit.end_trial(AT(200));
+        assert_eq!(credit.proven_loss(), 0.0);
+        assert_eq!(credit.own_loss(), 0.0);
     }
 }

@@ -53,7 +53,9 @@ impl Bbr3 {
 
     /// SetCwnd, section 5.6.4.6.
     pub(super) fn set_cwnd(&mut self, newly_acked: u64) {
-        let cap = self.bdp_multiple(self.bw, self.cwnd_gain) + self.extra_acked.get();
+        let cap = self.bdp_multiple(self.bw, self.cwnd_gain)
+            + self.extra_acked.get()
+            + self.reverse_window();
         let max_inflight = self.quantization_budget(cap);
         if self.full_pipe.is_reached {
             self.cwnd = (self.cwnd + newly_acked).min(max_inflight);

@@ -1,61 +1,44 @@
-//! Mechanisms beyond the draft, which make `ltcc` of BBRv3. Each can be switched off.
+//! Mechanisms beyond the draft, which make `ltcc` of BBRv3: their state and where they take part.
 
 use core::time::Duration;
 
 use super::bounds::INFINITY;
-use super::constants::{LOSS_THRESH, MIN_PIPE_PACKETS};
+use super::constants::{DOWN_PACING_GAIN, LOSS_THRESH, MIN_PIPE_PACKETS};
 use super::credit::Credit;
 use super::full_pipe::FullPipe;
+use super::light_probe::LightProbe;
 use super::probe_bw::Phase;
 use super::queue_delay::QueueDelay;
+use super::reverse_delay::ReverseDelay;
 use super::trial::{Change, TrialClock};
+use super::variation::{Constant, Mechanism, Variation};
 use super::{AckSample, Bbr3, RateSample, State};
 
 /// Bounds of the queueing delay that counts as a queue: RFC 9406 section 4.2.
 const MIN_QUEUE_THRESHOLD: Duration = Duration::from_millis(4);
 const MAX_QUEUE_THRESHOLD: Duration = Duration::from_millis(16);
-/// Rounds in the mean of the delivery rate.
-const MEAN_ROUNDS: f64 = 6.0;
-/// Most that the bandwidth may exceed the mean delivery rate.
-const MAX_OVER_MEAN: f64 = 3.0;
 /// Window of a flow that shares its bottleneck with more flows than packets fit (RFC 9002 section 7.2).
 const SMALL_PIPE_PACKETS: u64 = 2;
 
-/// Which of them are on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::congestion) struct Switches {
-    /// The path's own loss is no congestion.
-    pub(in crate::congestion) credit: bool,
-    /// A growing queue ends Startup and ProbeBW_UP.
-    pub(in crate::congestion) delay_exit: bool,
-    /// A round trip close to the minimum puts ProbeRTT off while nothing is lost.
-    pub(in crate::congestion) refresh: bool,
-    /// Probe time-outs do not reduce the window: what is in flight bounds it while nothing arrives.
-    pub(in crate::congestion) outages: bool,
-    /// The window may fall to two packets.
-    pub(in crate::congestion) small_pipe: bool,
-}
-
-impl Switches {
-    /// All of them.
-    pub(in crate::congestion) const ALL: Self =
-        Self { credit: true, delay_exit: true, refresh: true, outages: true, small_pipe: true };
-}
-
 /// State of the mechanisms.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Extensions {
-    pub(super) switches: Switches,
+    /// `None` is the draft to the letter.
+    variation: Option<Variation>,
     pub(super) credit: Credit,
     pub(super) queue: QueueDelay,
     pub(super) trial: TrialClock,
+    pub(super) light: LightProbe,
     /// Queueing delay when ProbeBW_UP began.
     up_queue: Duration,
+    /// Consecutive rounds in which a queue stood.
+    standing_rounds: u32,
+    pub(super) reverse_delay: ReverseDelay,
     /// Packets lost and acknowledged in this loss round.
     pub(super) round_lost: u64,
     pub(super) round_acked: u64,
     /// Mean delivery rate of the last rounds outside of trials, bytes per second.
-    pub(super) delivered_mean: f64,
+    delivered_mean: f64,
     /// The path's own loss that was proven when Startup ended.
     startup_left_at: Option<f64>,
     /// Startup has ended before: it is resumed once at most.
@@ -63,8 +46,31 @@ pub(super) struct Extensions {
 }
 
 impl Extensions {
-    pub(super) fn new(switches: Switches) -> Self {
-        Self { switches, ..Self::default() }
+    pub(super) fn new(variation: Option<Variation>) -> Self {
+        let constants = variation.unwrap_or_default();
+        Self {
+            variation,
+            credit: Credit::new(constants),
+            queue: QueueDelay::default(),
+            trial: TrialClock::new(constants),
+            light: LightProbe::default(),
+            up_queue: Duration::ZERO,
+            standing_rounds: 0,
+            reverse_delay: ReverseDelay::default(),
+            round_lost: 0,
+            round_acked: 0,
+            delivered_mean: 0.0,
+            startup_left_at: None,
+            had_startup: false,
+        }
+    }
+
+    pub(super) fn has(&self, mechanism: Mechanism) -> bool {
+        self.variation.is_some_and(|variation| variation.has(mechanism))
+    }
+
+    pub(super) fn value(&self, constant: Constant) -> f64 {
+        self.variation.unwrap_or_default().value(constant)
     }
 }
 
@@ -76,21 +82,19 @@ impl Bbr3 {
 
     /// MinPipeCwnd, section 2.8, in bytes.
     pub(super) fn min_pipe_cwnd(&self) -> u64 {
-        let packets = match self.ext.switches.small_pipe {
-            true => SMALL_PIPE_PACKETS,
-            false => MIN_PIPE_PACKETS,
-        };
-        packets * self.packet
+        let is_small = self.ext.has(Mechanism::SmallPipe);
+        self.packet * if is_small { SMALL_PIPE_PACKETS } else { MIN_PIPE_PACKETS }
     }
 
-    /// Whether the path's own loss is credited now: the queue is short, or it is the one that this
-    /// flow's own probe builds. With a standing queue every loss counts, as in the draft.
+    /// Whether the path's own loss is credited now: no queue has stood for several rounds, or it is
+    /// the one that this flow's own probe builds. With a standing queue every loss counts, as in the
+    /// draft.
     fn is_credit_open(&self) -> bool {
-        let threshold = self.queue_threshold();
         let is_probing = matches!(self.state, State::ProbeBw(Phase::Up | Phase::Down));
-        self.ext.switches.credit
-            && (self.ext.queue.last_round < threshold
-                || (is_probing && self.ext.up_queue < threshold))
+        let is_own_queue = is_probing && self.ext.up_queue < self.queue_threshold();
+        let most = self.ext.value(Constant::StandingRounds);
+        self.ext.has(Mechanism::LossCredit)
+            && (f64::from(self.ext.standing_rounds) < most || is_own_queue)
     }
 
     /// Loss of `packets` that is no sign of congestion.
@@ -100,19 +104,22 @@ impl Bbr3 {
 
     /// Takes an acknowledgement before the model does, and credits `rs`.
     pub(super) fn on_ack_of_extensions(&mut self, sample: &AckSample, rs: &mut RateSample) {
-        let (sent, received) = (sample.largest_sent_at, sample.largest_received_at);
+        let (now, sent) = (sample.now, sample.largest_sent_at);
+        let threshold = self.queue_threshold();
         let ext = &mut self.ext;
-        ext.queue.on_ack(sample.now, sent, received);
-        ext.credit.on_ack(sent, sample.acked_packets);
+        ext.queue.on_ack(now, sent, sample.largest_received_at);
+        if ext.has(Mechanism::ReverseWindow) {
+            ext.reverse_delay.on_ack(sample.rtt, sample.min_rtt, ext.queue.latest());
+        }
         ext.round_acked += sample.acked_packets;
-        let is_allowed = ext.switches.credit
-            && self.full_pipe.is_reached
-            && ext.delivered_mean > 0.0
-            && ext.credit.has_losses();
-        match ext.trial.update(sample.now, self.min_rtt.get(), is_allowed) {
-            Change::Begin(from) => ext.credit.begin_trial(from),
-            Change::End => ext.credit.end_trial(sample.now),
-            Change::None => {}
+        ext.credit.on_ack(sent, sample.acked_packets, ext.queue.latest() < threshold);
+        if ext.has(Mechanism::LossCredit) && self.full_pipe.is_reached {
+            let has_losses = ext.credit.has_losses();
+            match ext.trial.update(now, self.min_rtt.get(), has_losses) {
+                Change::Begin(from) => ext.credit.begin_trial(from),
+                Change::End => ext.credit.end_trial(now),
+                Change::None => {}
+            }
         }
         if self.is_credit_open() {
             self.credit_sample(rs);
@@ -122,26 +129,31 @@ impl Bbr3 {
     /// What the path's own loss took had passed the bottleneck: it counts for the rate.
     fn credit_sample(&self, rs: &mut RateSample) {
         let sent = (rs.delivered + rs.lost) as f64;
-        let rate = self.ext.credit.forgiven(sent / self.packet as f64);
-        let forgiven = (rate * sent).min(rs.lost as f64);
+        let own = self.ext.credit.own_loss();
+        let forgiven = (own * sent).min(rs.lost as f64);
         if forgiven <= 0.0 || rs.delivered == 0 {
             return;
         }
         let factor = (rs.delivered as f64 + forgiven) / rs.delivered as f64;
-        let most = 1.0 / (1.0 - rate).max(0.05);
-        rs.delivery_rate = (rs.delivery_rate as f64 * factor.min(most)) as u64;
+        rs.delivery_rate = (rs.delivery_rate as f64 * factor.min(1.0 / (1.0 - own))) as u64;
         rs.lost -= forgiven as u64;
         rs.delivered += forgiven as u64;
     }
 
     /// A round began; `measured` is the delivery rate without credit.
     pub(super) fn on_round_of_extensions(&mut self, measured: u64) {
-        self.ext.queue.on_round();
-        if measured > 0 && !self.ext.trial.is_on {
-            let mean = &mut self.ext.delivered_mean;
-            let weight = if *mean > 0.0 { 1.0 / MEAN_ROUNDS } else { 1.0 };
-            *mean += weight * (measured as f64 - *mean);
+        let threshold = self.queue_threshold();
+        let mean_rounds = self.ext.value(Constant::MeanRounds);
+        let ext = &mut self.ext;
+        ext.queue.on_round();
+        ext.reverse_delay.on_round();
+        let stands = ext.queue.last_round >= threshold;
+        ext.standing_rounds = if stands { ext.standing_rounds.saturating_add(1) } else { 0 };
+        if measured > 0 && !ext.trial.is_on() {
+            let weight = if ext.delivered_mean > 0.0 { 1.0 / mean_rounds } else { 1.0 };
+            ext.delivered_mean += weight * (measured as f64 - ext.delivered_mean);
         }
+        self.update_light_probe();
         self.resume_startup();
     }
 
@@ -151,8 +163,9 @@ impl Bbr3 {
         let Some(known) = self.ext.startup_left_at else { return };
         let is_short = self.ext.queue.last_round < self.queue_threshold();
         if matches!(self.state, State::ProbeBw(_))
-            && !self.ext.trial.is_on
+            && !self.ext.trial.is_on()
             && is_short
+            && self.ext.has(Mechanism::ResumedStartup)
             && self.ext.credit.proven_loss() > known + LOSS_THRESH
         {
             self.ext.startup_left_at = None;
@@ -170,13 +183,38 @@ impl Bbr3 {
         }
     }
 
-    /// Bound of the bandwidth, which holds whatever is credited.
+    /// Bound of the bandwidth in bytes per second, which holds whatever is credited.
     pub(super) fn max_credited_bw(&self) -> u64 {
-        if self.ext.switches.credit && self.full_pipe.is_reached && self.ext.delivered_mean > 0.0 {
-            (MAX_OVER_MEAN * self.ext.delivered_mean) as u64
+        let mean = self.ext.delivered_mean;
+        let is_bounded =
+            self.ext.has(Mechanism::LossCredit) && self.full_pipe.is_reached && mean > 0.0;
+        if is_bounded { (self.ext.value(Constant::MaxOverMean) * mean) as u64 } else { u64::MAX }
+    }
+
+    /// The pacing gain: that of the state, less while a queue stands in ProbeBW_CRUISE, more in a
+    /// light probe.
+    pub(super) fn effective_pacing_gain(&self) -> f64 {
+        let is_cruise = self.state == State::ProbeBw(Phase::Cruise);
+        let stands = self.ext.queue.last_round > self.queue_threshold();
+        if is_cruise && stands && self.ext.has(Mechanism::QueueDrain) {
+            DOWN_PACING_GAIN
+        } else if self.ext.light.is_on() {
+            1.0 + self.ext.value(Constant::LightGain)
         } else {
-            u64::MAX
+            self.pacing_gain
         }
+    }
+
+    /// Bound of the pacing rate in bytes per second: in a trial below what was delivered, not below
+    /// what was sent. See [`super::credit`].
+    pub(super) fn trial_pacing_rate(&self) -> Option<u64> {
+        let is_on = self.ext.trial.is_on() && self.ext.delivered_mean > 0.0;
+        is_on.then_some((DOWN_PACING_GAIN * self.ext.delivered_mean) as u64)
+    }
+
+    /// Bytes that are delivered while their acknowledgements wait in the reverse direction.
+    pub(super) fn reverse_window(&self) -> u64 {
+        (self.bw as f64 * self.ext.reverse_delay.last_round().as_secs_f64()) as u64
     }
 
     /// The queue when ProbeBW_UP begins.
@@ -186,8 +224,26 @@ impl Bbr3 {
 
     /// A queue of at least the threshold was added by this probe.
     pub(super) fn is_queue_growing(&self) -> bool {
-        self.ext.switches.delay_exit
+        self.ext.has(Mechanism::DelayExit)
             && self.round.is_start
             && self.ext.queue.last_round > self.ext.up_queue + self.queue_threshold()
+    }
+
+    /// A queue stands: Startup has filled the pipe.
+    pub(super) fn is_startup_queue(&self) -> bool {
+        self.ext.has(Mechanism::DelayExit)
+            && self.round.is_start
+            && self.ext.queue.last_round > self.queue_threshold()
+    }
+
+    /// bw_shortterm and inflight_shortterm follow what is delivered upwards while nothing is lost, so
+    /// that light probes can raise them.
+    pub(super) fn raise_lower_bounds(&mut self) {
+        if self.ext.has(Mechanism::LightProbes)
+            && !self.ext.trial.is_on()
+            && self.state == State::ProbeBw(Phase::Cruise)
+        {
+            self.bounds.raise_short_term_model();
+        }
     }
 }

@@ -13,17 +13,20 @@ mod drain;
 mod extensions;
 mod extra_acked;
 mod full_pipe;
+mod light_probe;
 mod max_bw;
 mod pacing;
 mod probe_bw;
 mod probe_rtt;
 mod queue_delay;
 mod recovery;
+mod reverse_delay;
 mod round;
 mod startup;
 #[cfg(test)]
 mod tests;
 mod trial;
+mod variation;
 mod windowed_filter;
 
 use core::time::Duration;
@@ -34,7 +37,6 @@ use super::{AckSample, Controller, LostPacket, RateSample};
 use bounds::Bounds;
 use constants::{DEFAULT_CWND_GAIN, INITIAL_PACKETS, STARTUP_PACING_GAIN};
 use extensions::Extensions;
-pub(super) use extensions::Switches;
 use extra_acked::ExtraAcked;
 use full_pipe::FullPipe;
 use max_bw::MaxBw;
@@ -42,6 +44,7 @@ use probe_bw::{Phase, ProbeBw};
 use probe_rtt::MinRtt;
 use recovery::Recovery;
 use round::RoundCounter;
+pub use variation::{Constant, Mechanism, Variation};
 
 /// State of the state machine, section 5.1.1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,21 +95,25 @@ pub(super) struct Bbr3 {
 impl Bbr3 {
     /// OnInit, section 5.2.1. `seed` decides the randomised waits of section 5.3.3.8.
     pub(super) fn new(initial_rtt: Duration, packet: u16, seed: u64) -> Self {
-        Self::with(Switches::default(), initial_rtt, packet, seed)
+        Self::with(None, initial_rtt, packet, seed)
     }
 
-    /// The draft with all mechanisms beyond it.
-    pub(super) fn loss_tolerant(initial_rtt: Duration, packet: u16, seed: u64) -> Self {
-        Self::with(Switches::ALL, initial_rtt, packet, seed)
+    /// `ltcc`: the draft with the mechanisms of `variation` beyond it.
+    pub(super) fn loss_tolerant(
+        variation: Variation,
+        initial_rtt: Duration,
+        packet: u16,
+        seed: u64,
+    ) -> Self {
+        Self::with(Some(variation), initial_rtt, packet, seed)
     }
 
-    /// The draft with these mechanisms beyond it.
-    pub(super) fn with(switches: Switches, initial_rtt: Duration, packet: u16, seed: u64) -> Self {
+    fn with(variation: Option<Variation>, initial_rtt: Duration, packet: u16, seed: u64) -> Self {
         let packet = u64::from(packet);
         let cwnd = INITIAL_PACKETS * packet;
         let rtt = initial_rtt.max(Duration::from_micros(1)).as_secs_f64();
         Self {
-            ext: Extensions::new(switches),
+            ext: Extensions::new(variation),
             state: State::Startup,
             packet,
             pacing_gain: STARTUP_PACING_GAIN,
@@ -160,7 +167,7 @@ impl Bbr3 {
         self.check_startup_done(rs);
         self.check_drain_done(now);
         self.update_probe_bw_cycle_phase(now, rs, sample.acked_bytes);
-        self.min_rtt.update(now, sample.rtt, self.ext.switches.refresh);
+        self.min_rtt.update(now, sample.rtt, self.ext.has(Mechanism::FreshMinRtt));
         self.check_probe_rtt(now, rs);
         self.bounds.advance_latest_delivery_signals(rs);
         self.bw = self.max_bw.get().min(self.bounds.bw_shortterm).min(self.max_credited_bw());
@@ -231,7 +238,7 @@ impl Controller for Bbr3 {
     }
 
     fn on_probe_timeout(&mut self, now: Timestamp, count: u32) {
-        if count == RTO_PROBES && !self.ext.switches.outages {
+        if count == RTO_PROBES && !self.ext.has(Mechanism::SteadyTimeout) {
             self.on_enter_rto(now);
         }
     }

@@ -1,7 +1,7 @@
 //! The pacing rate (draft-ietf-ccwg-bbr-06 section 5.6.2).
 
 use super::Bbr3;
-use super::constants::{DOWN_PACING_GAIN, PACING_MARGIN};
+use super::constants::PACING_MARGIN;
 
 impl Bbr3 {
     /// SetPacingRateWithGain.
@@ -14,10 +14,8 @@ impl Bbr3 {
 
     /// SetPacingRate.
     pub(super) fn set_pacing_rate(&mut self) {
-        self.set_pacing_rate_with_gain(self.pacing_gain);
-        if self.ext.trial.is_on {
-            // Below what was delivered, not below what was sent: see `credit`.
-            let most = (DOWN_PACING_GAIN * self.ext.delivered_mean) as u64;
+        self.set_pacing_rate_with_gain(self.effective_pacing_gain());
+        if let Some(most) = self.trial_pacing_rate() {
             self.pacing_rate = self.pacing_rate.min(most);
         }
     }

@@ -171,7 +171,8 @@ impl Bbr3 {
     fn is_time_to_probe_bw(&self, now: Timestamp) -> bool {
         // IsRenoCoexistenceProbeTime.
         let rounds = (self.target_inflight() / self.packet).clamp(1, RENO_ROUNDS);
-        now > self.probe_bw.cycle_stamp + self.probe_bw.wait
+        self.ext.light.is_due
+            || now > self.probe_bw.cycle_stamp + self.probe_bw.wait
             || self.probe_bw.rounds_since_up >= rounds
     }
 

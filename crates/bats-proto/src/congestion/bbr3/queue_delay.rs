@@ -4,8 +4,7 @@ use core::time::Duration;
 
 use bats_types::Timestamp;
 
-/// How long a minimum of the one-way delay holds.
-const MIN_DELAY_LIFETIME: Duration = Duration::from_secs(60);
+use super::constants::MIN_RTT_FILTER;
 
 /// The delay, and its minimum in each round.
 #[derive(Debug, Default)]
@@ -13,6 +12,7 @@ pub(super) struct QueueDelay {
     min: Option<(i64, Timestamp)>,
     next_min: Option<(i64, Timestamp)>,
     round_min: Option<i64>,
+    latest: Option<i64>,
     /// Least queueing delay of the last full round.
     pub(super) last_round: Duration,
 }
@@ -27,7 +27,7 @@ impl QueueDelay {
         }
         match self.min {
             Some((min, at)) if delay > min => {
-                if now - at > MIN_DELAY_LIFETIME {
+                if now - at > MIN_RTT_FILTER {
                     self.min = self.next_min.take();
                 }
             }
@@ -36,6 +36,7 @@ impl QueueDelay {
                 self.next_min = None;
             }
         }
+        self.latest = Some(delay);
         self.round_min = Some(self.round_min.map_or(delay, |min| min.min(delay)));
     }
 
@@ -44,6 +45,11 @@ impl QueueDelay {
         if let Some(least) = self.round_min.take() {
             self.last_round = self.above_min(least);
         }
+    }
+
+    /// Queueing delay of the newest acknowledged packet.
+    pub(super) fn latest(&self) -> Duration {
+        self.latest.map_or(Duration::ZERO, |delay| self.above_min(delay))
     }
 
     fn above_min(&self, delay: i64) -> Duration {

@@ -14,11 +14,7 @@ impl Bbr3 {
     /// CheckStartupDone.
     pub(super) fn check_startup_done(&mut self, rs: &RateSample) {
         self.check_startup_high_loss(rs);
-        if self.ext.switches.delay_exit
-            && self.state == State::Startup
-            && self.round.is_start
-            && self.ext.queue.last_round > self.queue_threshold()
-        {
+        if self.state == State::Startup && self.is_startup_queue() {
             self.full_pipe.is_reached = true;
             self.full_pipe.is_now = true;
         }

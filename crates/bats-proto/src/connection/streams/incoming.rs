@@ -230,6 +230,15 @@ impl Incoming {
         }
     }
 
+    /// Raises the memory that this direction may hold.
+    pub(in crate::connection) fn raise_budget(&mut self, bytes: usize) {
+        match self {
+            Self::Reliable { flow, .. } => flow.raise_budget(bytes),
+            Self::Rateless { flow, .. } => flow.raise_budget(bytes),
+            Self::Timely(timely) => timely.assembly.raise_budget(bytes),
+        }
+    }
+
     /// Whether to send a CREDIT frame now.
     pub(in crate::connection) fn update_credit(
         &mut self,

@@ -243,9 +243,14 @@ impl Outgoing {
     }
 
     /// The path was abandoned: everything in flight that is not reported as received is lost.
-    pub(in crate::connection) fn on_path_lost(&mut self, now: Timestamp, path: &PathView) {
+    pub(in crate::connection) fn on_path_lost(
+        &mut self,
+        now: Timestamp,
+        path: &PathView,
+        is_limited: bool,
+    ) {
         match self {
-            Self::Reliable { flow, .. } => flow.on_path_lost(now, path),
+            Self::Reliable { flow, .. } => flow.on_path_lost(now, path, is_limited),
             Self::Rateless { flow, .. } => _ = flow.on_probe_timeout(),
             // These symbols would arrive too late.
             Self::Timely { .. } => {}

@@ -1,3 +1,12 @@
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 use crate::flow::FlowError;
 use crate::wire::coding::{MAX_CODING_HEADER_LEN, expand};
 use crate::wire::varint::{Reader, Writer};

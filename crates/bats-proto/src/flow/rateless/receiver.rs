@@ -52,6 +52,10 @@ enum Block {
         decoder: Box<Decoder>,
         missing: u64,
         support: u32,
+        /// Most memory that the block may take, and bytes of its cache when it was opened, which
+        /// other blocks share.
+        max_bytes: usize,
+        shared_bytes: usize,
     },
     Decoded {
         source_packets: u64,
@@ -59,6 +63,18 @@ enum Block {
         data: Vec<u8>,
         authentic: bool,
     },
+}
+
+impl Block {
+    /// Memory of the block.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Open { decoder, shared_bytes, .. } => {
+                decoder.bytes() + decoder.cache_bytes().saturating_sub(*shared_bytes)
+            }
+            Self::Decoded { data, .. } => data.len(),
+        }
+    }
 }
 
 /// The fields of a packet.
@@ -79,6 +95,11 @@ pub struct RatelessReceiver {
     receivers: u32,
     caches: Caches,
     blocks: BTreeMap<u64, Block>,
+    /// Memory of all blocks, and the most that they may take.
+    held: usize,
+    budget: usize,
+    /// Bytes of memory that the credit counts for a source packet.
+    row: usize,
     /// The next block for the session, and the number of source packets of the blocks before it.
     next: u64,
     consumed: u64,
@@ -109,6 +130,9 @@ impl RatelessReceiver {
             receivers: receivers.max(1),
             caches: Caches::default(),
             blocks: BTreeMap::new(),
+            held: 0,
+            budget: receive_budget,
+            row,
             next: 0,
             consumed: 0,
             seen_end: 0,
@@ -126,13 +150,55 @@ impl RatelessReceiver {
         self.feedback_delay = feedback_delay;
     }
 
+    /// Raises the memory that blocks and messages may occupy.
+    pub fn raise_budget(&mut self, receive_budget: usize) {
+        self.budget = self.budget.max(receive_budget);
+        self.credit.raise_budget(receive_budget);
+    }
+
     /// Bytes held by blocks.
     pub fn bytes_held(&self) -> usize {
-        let bytes = |block: &Block| match block {
-            Block::Open { decoder, .. } => decoder.bytes(),
-            Block::Decoded { data, .. } => data.len(),
+        self.held
+    }
+
+    /// Compares the running total with the blocks.
+    #[cfg(test)]
+    pub(super) fn check_totals(&self) {
+        assert_eq!(self.held, self.blocks.values().map(Block::bytes).sum::<usize>());
+    }
+
+    fn insert_block(&mut self, number: u64, block: Block) -> Option<Block> {
+        self.held += block.bytes();
+        let replaced = self.blocks.insert(number, block);
+        self.held -= replaced.as_ref().map_or(0, Block::bytes);
+        replaced
+    }
+
+    fn take_open_block(&mut self, number: u64) -> Option<Block> {
+        matches!(self.blocks.get(&number), Some(Block::Open { .. }))
+            .then(|| self.remove_block(number))
+            .flatten()
+    }
+
+    fn remove_block(&mut self, number: u64) -> Option<Block> {
+        let block = self.blocks.remove(&number)?;
+        self.held -= block.bytes();
+        Some(block)
+    }
+
+    /// Most memory that a block may take now. The next block for the session may take its own
+    /// limit, so that the flow proceeds. All others together leave a quarter of the budget to it,
+    /// which is enough for budgets of 64 MiB and more.
+    fn block_limit(&self, number: u64) -> usize {
+        let Some(block @ Block::Open { max_bytes, .. }) = self.blocks.get(&number) else {
+            return 0;
         };
-        self.blocks.values().map(bytes).sum()
+        if number == self.next {
+            return *max_bytes;
+        }
+        let for_others = self.budget - self.budget / 4;
+        let others = self.held - block.bytes();
+        for_others.saturating_sub(others).min(*max_bytes)
     }
 
     /// Counters since the start.
@@ -245,71 +311,88 @@ impl RatelessReceiver {
         };
         let decoder = Decoder::new(cache, size, limits).map_err(|_| FlowError::Malformed)?;
         let missing = u64::from(packets);
-        let block = Block::Open { decoder: Box::new(decoder), missing, support: 0 };
-        self.blocks.insert(number, block);
+        let block = Block::Open {
+            missing,
+            support: 0,
+            max_bytes: limits.max_bytes,
+            shared_bytes: decoder.cache_bytes(),
+            decoder: Box::new(decoder),
+        };
+        self.insert_block(number, block);
         Ok(())
     }
 
     fn push(&mut self, number: u64, packet: &Packet<'_>) -> Result<(), FlowError> {
         let (packets, size) = packet.sizes;
-        let Some(Block::Open { decoder, missing, support }) = self.blocks.get_mut(&number) else {
+        let limit = self.block_limit(number);
+        let Some(Block::Open { mut decoder, mut missing, mut support, max_bytes, shared_bytes }) =
+            self.take_open_block(number)
+        else {
             self.counters.wasted += 1;
             return Ok(());
         };
         let same = decoder.code().source_packets() == packets
             && decoder.coded_packet_len() == BATCH + size;
         if same {
-            *support = (*support + 1).min(MAX_SUPPORT);
+            support = (support + 1).min(MAX_SUPPORT);
         } else if !self.over_relays {
             return Err(FlowError::Malformed);
         } else {
             // The polluted packet, either the first one of the block or this one, is in the
             // minority.
             self.counters.refused += 1;
-            *support = support.saturating_sub(1);
-            if *support == 0 {
-                self.blocks.remove(&number);
-                self.open(number, packets, size)?;
+            support = support.saturating_sub(1);
+            if support == 0 {
+                return self.open(number, packets, size);
             }
+            self.insert_block(
+                number,
+                Block::Open { decoder, missing, support, max_bytes, shared_bytes },
+            );
             return Ok(());
         }
-        let (batch, packet) = (packet.batch, packet.coded);
-        match decoder.push(batch, packet) {
-            Ok(Reception::Innovative) => {}
-            Ok(Reception::NonInnovative) => {
-                self.counters.wasted += 1;
-                return Ok(());
-            }
+        let cached = decoder.cache_bytes().saturating_sub(shared_bytes);
+        decoder.set_max_bytes(limit.saturating_sub(cached));
+        match decoder.push(packet.batch, packet.coded) {
+            Ok(Reception::Innovative) => match decoder.decode() {
+                Ok(Progress::Missing(more)) => missing = more as u64,
+                Ok(Progress::Complete) => return self.complete(number, packet, *decoder),
+                // More packets make the elimination smaller.
+                Err(_) => missing = missing.max(1),
+            },
+            Ok(Reception::NonInnovative) => self.counters.wasted += 1,
             Err(DecodeError::Length) => return Err(FlowError::Malformed),
             Err(DecodeError::Batches | DecodeError::Packets) => {
                 // Authentic packets would have completed the block by now: restart it.
                 self.counters.refused += 1;
-                if let Some(Block::Open { decoder, .. }) = self.blocks.remove(&number) {
-                    self.caches.keep(decoder.into_cache());
-                }
+                self.caches.keep(decoder.into_cache());
                 return self.open(number, packets, size);
             }
-            Err(_) => {
-                self.counters.refused += 1;
-                return Ok(());
-            }
+            Err(_) => self.counters.refused += 1,
         }
-        match decoder.decode() {
-            Ok(Progress::Missing(more)) => *missing = more as u64,
-            Ok(Progress::Complete) => {
-                let mut data = vec![0; decoder.block_len().map_err(|_| FlowError::Malformed)?];
-                decoder.copy_block(&mut data).map_err(|_| FlowError::Malformed)?;
-                let source_packets = u64::from(packets);
-                self.counters.symbols_decoded += source_packets;
-                let authentic = !self.over_relays;
-                let decoded = Block::Decoded { source_packets, packet_size: size, data, authentic };
-                if let Some(Block::Open { decoder, .. }) = self.blocks.insert(number, decoded) {
-                    self.caches.keep(decoder.into_cache());
-                }
-            }
-            // More packets make the elimination smaller.
-            Err(_) => *missing = (*missing).max(1),
-        }
+        self.insert_block(
+            number,
+            Block::Open { decoder, missing, support, max_bytes, shared_bytes },
+        );
+        Ok(())
+    }
+
+    /// Stores the content of a block that is decoded.
+    fn complete(
+        &mut self,
+        number: u64,
+        packet: &Packet<'_>,
+        decoder: Decoder,
+    ) -> Result<(), FlowError> {
+        let (packets, packet_size) = packet.sizes;
+        let mut data = vec![0; decoder.block_len().map_err(|_| FlowError::Malformed)?];
+        decoder.copy_block(&mut data).map_err(|_| FlowError::Malformed)?;
+        let source_packets = u64::from(packets);
+        self.counters.symbols_decoded += source_packets;
+        let authentic = !self.over_relays;
+        let decoded = Block::Decoded { source_packets, packet_size, data, authentic };
+        self.insert_block(number, decoded);
+        self.caches.keep(decoder.into_cache());
         Ok(())
     }
 
@@ -318,8 +401,7 @@ impl RatelessReceiver {
         let Some(Block::Decoded { authentic: true, .. }) = self.blocks.get(&self.next) else {
             return None;
         };
-        let Some(Block::Decoded { source_packets, data, .. }) = self.blocks.remove(&self.next)
-        else {
+        let Some(Block::Decoded { source_packets, data, .. }) = self.remove_block(self.next) else {
             return None;
         };
         self.next += 1;
@@ -339,13 +421,15 @@ impl RatelessReceiver {
             if *authentic {
                 continue;
             }
+            self.held -= data.len();
             *authentic = open(number, data);
+            self.held += data.len();
             if !*authentic {
                 polluted.push((number, *source_packets as u32, *packet_size));
             }
         }
         for &(number, packets, size) in &polluted {
-            self.blocks.remove(&number);
+            self.remove_block(number);
             // The budget had room for the same block before.
             let _ = self.open(number, packets, size);
         }
@@ -398,7 +482,10 @@ impl RatelessReceiver {
     /// to the peer.
     pub fn update_credit(&mut self, now: Timestamp, rtt: Duration, session_bytes: usize) -> bool {
         let held: u64 = self.blocks.values().map(Self::source_packets).sum();
-        self.credit.update(now, rtt, self.consumed, self.consumed + held, session_bytes)
+        // What blocks take beyond the rows that the credit counts for their packets.
+        let rows = usize::try_from(held).unwrap_or(usize::MAX).saturating_mul(self.row);
+        let elsewhere = session_bytes + self.held.saturating_sub(rows);
+        self.credit.update(now, rtt, self.consumed, self.consumed + held, elsewhere)
     }
 
     /// Total number of source packets that the peer may send. The caller advertises it.

@@ -307,3 +307,41 @@ fn credit_is_enforced_and_reports_of_unsent_blocks_are_rejected() {
     let answer = sender.on_rank_feedback(0, now, &report, &path(0.1));
     assert_eq!(answer, Err(FlowError::NotSent(0)));
 }
+
+/// A peer that makes each block take as much as possible: every packet is the only one of its
+/// batch, and no block is ever complete.
+#[test]
+fn open_blocks_stay_within_the_budget() {
+    const BUDGET: usize = 64 << 20;
+    let mut receiver = RatelessReceiver::new(RatelessParameters {
+        max_symbol_size: 1_200,
+        receive_budget: BUDGET,
+        initial_credit: 64 * 512 * 4,
+        over_relays: false,
+        receivers: 1,
+    });
+    let mut rng = ChaCha8Rng::seed_from_u64(3);
+    let now = Timestamp::from_millis(1);
+    let mut most = 0;
+    for batch in 0..505 {
+        for block in 0..64 {
+            let packet_size = 1_200;
+            let header = RatelessHeader {
+                sequence: batch * 64 + block,
+                block,
+                source_packets: 512,
+                packet_size,
+                batch: batch * 7,
+            };
+            let mut bytes = vec![0; RATELESS_HEADER_LEN + usize::from(packet_size)];
+            rng.fill(&mut bytes[..]);
+            header.encode(&mut Writer::new(&mut bytes)).unwrap();
+            receiver.on_packet(now, PacketKind::Repair, &bytes, DELAY).unwrap();
+        }
+        receiver.check_totals();
+        most = receiver.bytes_held().max(most);
+        assert!(most <= BUDGET, "{most} bytes after {batch} packets of each block");
+    }
+    assert!(most > BUDGET / 2, "the budget is used: {most}");
+    assert!(receiver.counters().refused > 0, "the limit is reached");
+}

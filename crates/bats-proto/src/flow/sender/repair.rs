@@ -20,6 +20,10 @@ const REPAIR_BUDGET_DIVISOR: usize = 4;
 const MIN_QUEUED_REPAIRS: usize = 64;
 /// Coded packets of a probe.
 const PROBE_COLUMNS: u64 = 2;
+/// Symbols that are repaired one by one after the loss of a path, if the peer's new address limits
+/// what may be sent: more packets than the limit allows, so that the data after the pause for path
+/// validation is not held back until a whole generation has full rank.
+const SINGLE_REPAIRS: u64 = 64;
 
 impl FlowSender {
     /// Queues `count` repairs over the symbols from `first` to `end` of a generation.
@@ -218,7 +222,12 @@ impl FlowSender {
 
     /// Handles the loss of a path and of all packets on it. Repairs all symbols that the peer has
     /// not reported, without waiting a round trip for a report.
-    pub fn on_path_lost(&mut self, now: Timestamp, path: &PathView) {
+    ///
+    /// `is_limited`: only a few packets may be sent before the peer's new address is validated.
+    /// Coded packets of a whole generation could decode nothing before that, so the oldest symbols
+    /// are repaired one by one.
+    pub fn on_path_lost(&mut self, now: Timestamp, path: &PathView, is_limited: bool) {
+        let mut singles = if is_limited { SINGLE_REPAIRS } else { 0 };
         if let Some(generation) = self.generations.back_mut()
             && !generation.closed
         {
@@ -229,8 +238,15 @@ impl FlowSender {
             let generation = &mut self.generations[index];
             // Queued repairs are still to be sent.
             generation.repairs.retain(|(_, sent_at)| sent_at.is_none());
-            let (first, end) = (generation.first.max(self.seen_end), generation.end);
+            let (generation_first, end) = (generation.first, generation.end);
+            let first = generation_first.max(self.seen_end).max(self.encoder.first());
+            let singles_end = end.min(first + singles);
+            for symbol in first..singles_end {
+                self.make_repairs(generation_first, symbol, symbol + 1, 1, true);
+            }
+            singles -= singles_end.saturating_sub(first);
             if first < end {
+                // Less what is repaired one by one.
                 self.top_up(now, index, first, end, end - first, None, path);
             }
         }

@@ -12,8 +12,9 @@ impl Handshake {
     /// Takes TLS data after the handshake, which are session tickets. Malformed or excessive data
     /// is ignored.
     pub fn read_post_handshake(&mut self, now: Timestamp, offset: u64, data: &[u8]) {
-        if self.post_handshake.receive(offset, data)
-            && let Some(data) = self.post_handshake.take_in_order()
+        if self.session.is_done()
+            && self.post_handshake.receive(offset, data)
+            && let Some(data) = self.post_handshake.take_in_order(<[u8]>::len)
         {
             let _ignored = self.session.read(now, &data);
         }

@@ -1,0 +1,370 @@
+//! Packets of a peer with valid keys, or of an unauthenticated one, that cost as much as possible.
+
+use bats_proto::fuzzing::MisbehavingClient;
+use bats_proto::wire::coding::{RepairHeader, SourceHeader};
+use bats_proto::wire::frame::{self, AckHeader, Frame};
+use bats_proto::wire::long_header::LongKind;
+use bats_proto::wire::parameters::TransportParameters;
+use bats_proto::wire::rank::{RankEntry, RankFeedback};
+use bats_proto::wire::short_header::PacketKind;
+use bats_proto::wire::varint::Writer;
+use bats_proto::{Mode, TransportConfig};
+
+use crate::Attack;
+use crate::harness::{Harness, MS, transport, written};
+
+/// Packets measured once the state is built.
+const MEASURED: u64 = 1_000;
+
+pub(crate) const NAMES: &[&str] = &[
+    "brtp-empty-messages",
+    "brtp-one-byte-symbols",
+    "brtp-two-symbol-repairs",
+    "brtp-sources-among-repairs",
+    "brtp-redundant-repairs",
+    "brtp-forged-packets",
+    "brtp-replayed-packets",
+    "brtp-pings",
+    "btp-descending-parts",
+    "btp-ascending-parts",
+    "btp-huge-announcements",
+    "btp-distant-messages",
+    "btp-tiny-messages",
+    "transparent-descending-parts",
+    "transparent-distant-messages",
+    "brctp-open-blocks",
+    "acks-many-ranges",
+    "acks-rank-feedback",
+    "handshake-forged-initials",
+    "handshake-scattered-crypto",
+    "handshake-garbage",
+];
+
+/// The mode that a case's name begins with.
+pub(crate) fn mode(name: &str) -> Option<Mode> {
+    Some(match name {
+        "brtp" => Mode::Brtp,
+        "btp" => Mode::Btp,
+        "brctp" => Mode::Brctp,
+        "transparent" => Mode::Transparent,
+        _ => return None,
+    })
+}
+
+/// Runs a case. Returns the number of packets and whether the server closed the connection.
+pub(crate) fn run(case: &str) -> Option<(u64, bool)> {
+    let (family, attack) = case.split_once('-')?;
+    let transport = TransportConfig { mode: mode(family).unwrap_or_default(), ..transport() };
+    let mut target = Attack::new(Harness::established(transport));
+    match attack {
+        "empty-messages" => symbols(&mut target, |_| [1, 0, 0].repeat(460)),
+        "one-byte-symbols" => sources(&mut target, |number| (2 * number + 1, vec![0])),
+        "two-symbol-repairs" => two_symbol_repairs(&mut target, true),
+        "sources-among-repairs" => two_symbol_repairs(&mut target, false),
+        "redundant-repairs" => redundant_repairs(&mut target),
+        "forged-packets" => forged(&mut target),
+        "replayed-packets" => replayed(&mut target),
+        "pings" => controls(&mut target, |_| vec![1; 1_400]),
+        "descending-parts" => parts(&mut target, |n| (0, TOTAL, TOTAL - 1 - 2 * n, 1)),
+        "ascending-parts" => parts(&mut target, |n| (n % 2, TOTAL, 2 * (n / 2), 1)),
+        "huge-announcements" => parts(&mut target, |n| (n, TOTAL, 0, 1)),
+        "distant-messages" => parts(&mut target, |n| (n * 4_095, 1, 0, 1)),
+        "tiny-messages" => parts(&mut target, |n| (n, 1, 0, 1)),
+        "open-blocks" => open_blocks(&mut target),
+        "many-ranges" => many_ranges(&mut target),
+        "rank-feedback" => rank_feedback(&mut target),
+        "forged-initials" => forged_initials(&mut target),
+        "scattered-crypto" => scattered_crypto(&mut target),
+        "garbage" => garbage(&mut target),
+        _ => return None,
+    }
+    Some((target.packets, target.is_closed()))
+}
+
+fn packet(
+    target: &mut Attack,
+    kind: PacketKind,
+    write: impl FnOnce(&mut Writer<'_>) -> Option<()>,
+) -> Vec<u8> {
+    written(&mut target.harness.client, kind, write)
+}
+
+/// Pushes the packets that build the state, then those that are measured: only the last
+/// [`MEASURED`] count.
+fn push_all(target: &mut Attack, packets: impl Iterator<Item = Vec<u8>>) {
+    for datagram in packets {
+        target.push(datagram);
+    }
+}
+
+fn sources(target: &mut Attack, symbol: impl Fn(u64) -> (u64, Vec<u8>)) {
+    for count in 0..MEASURED {
+        let (number, bytes) = symbol(count);
+        let datagram = packet(target, PacketKind::Source, |writer| {
+            SourceHeader::new(number).encode(writer)?;
+            writer.bytes(&bytes)
+        });
+        target.push(datagram);
+    }
+}
+
+fn symbols(target: &mut Attack, symbol: impl Fn(u64) -> Vec<u8>) {
+    sources(target, |number| (number, symbol(number)));
+}
+
+fn controls(target: &mut Attack, payload: impl Fn(u64) -> Vec<u8>) {
+    for count in 0..MEASURED {
+        let payload = payload(count);
+        let datagram = packet(target, PacketKind::Control, |writer| writer.bytes(&payload));
+        target.push(datagram);
+    }
+}
+
+/// Bytes announced for a message: the largest that is allowed.
+const TOTAL: u64 = 64 << 20;
+
+/// Symbols full of parts of messages: number of the message, its length, offset and length of the
+/// part.
+fn parts(target: &mut Attack, part: impl Fn(u64) -> (u64, u64, u64, u64)) {
+    let mut next = 0;
+    for number in 0..MEASURED {
+        let mut symbol = vec![0; 1_400];
+        let mut writer = Writer::new(&mut symbol);
+        loop {
+            let (id, total, offset, len) = part(next);
+            let before = writer.written();
+            let written = writer.u8(4).and_then(|()| {
+                [id, total, offset, len].into_iter().try_for_each(|field| writer.varint(field))?;
+                writer.bytes(&vec![7; len as usize])
+            });
+            if written.is_none() {
+                writer.rewind(before);
+                break;
+            }
+            next += 1;
+        }
+        let len = writer.written();
+        let datagram = packet(target, PacketKind::Source, |writer| {
+            SourceHeader::new(number).encode(writer)?;
+            writer.bytes(&symbol[..len])
+        });
+        target.push(datagram);
+    }
+}
+
+fn repair(
+    target: &mut Attack,
+    batch: u32,
+    column: u8,
+    first: u32,
+    count: u16,
+    len: usize,
+) -> Vec<u8> {
+    packet(target, PacketKind::Repair, |writer| {
+        RepairHeader { batch, column, first, count }.encode(writer)?;
+        writer.bytes(&vec![batch as u8; len])
+    })
+}
+
+/// The state: as many linear systems of two symbols and one repair as the decoder holds. Measured:
+/// further repairs, or one-byte symbols that solve one system each.
+fn two_symbol_repairs(target: &mut Attack, with_repairs: bool) {
+    const SYSTEMS: u32 = 30_000;
+    let mut state = Vec::new();
+    for number in 0..SYSTEMS {
+        state.push(repair(target, number / 16, (number % 16) as u8, 1 + 3 * number, 2, 1));
+    }
+    quietly(target, state);
+    for number in SYSTEMS..SYSTEMS + MEASURED as u32 {
+        let datagram = if with_repairs {
+            repair(target, number / 16, (number % 16) as u8, 1 + 3 * number, 2, 1)
+        } else {
+            packet(target, PacketKind::Source, |writer| {
+                SourceHeader::new(u64::from(1 + 3 * (SYSTEMS / 2 + number - SYSTEMS)))
+                    .encode(writer)?;
+                writer.u8(0)
+            })
+        };
+        target.push(datagram);
+    }
+}
+
+/// The state: a system of almost full rank that covers the longest span. Measured: repairs that add
+/// nothing.
+fn redundant_repairs(target: &mut Attack) {
+    let mut state = Vec::new();
+    for number in 0..508 {
+        // Windows of 512 symbols, shifted by one, link all of them.
+        state.push(repair(target, number / 16, (number % 16) as u8, 1, 512, 1));
+    }
+    for number in 508..1_015 {
+        state.push(repair(target, number / 16, (number % 16) as u8, number - 507, 512, 1));
+    }
+    let again = state.clone();
+    quietly(target, state);
+    let count = again.len();
+    for number in 0..MEASURED as u32 {
+        // The packets of the state again, under new packet numbers.
+        let index = (number as usize * 7) % count;
+        let sequence = index as u32;
+        let first = if sequence < 508 { 1 } else { sequence - 507 };
+        let datagram = repair(target, sequence / 16, (sequence % 16) as u8, first, 512, 1);
+        target.push(datagram);
+    }
+}
+
+/// Pushes packets without measuring them.
+fn quietly(target: &mut Attack, packets: Vec<Vec<u8>>) {
+    for (number, datagram) in packets.into_iter().enumerate() {
+        target.harness.deliver(datagram);
+        if number % 10 == 9 {
+            target.harness.advance(MS);
+            target.harness.received.clear();
+        }
+    }
+}
+
+fn forged(target: &mut Attack) {
+    for number in 0..MEASURED {
+        let mut datagram = packet(target, PacketKind::Source, |writer| {
+            SourceHeader::new(number).encode(writer)?;
+            writer.bytes(&[0; 1_400])
+        });
+        let last = datagram.len() - 1;
+        datagram[last] ^= 1;
+        target.push(datagram);
+    }
+}
+
+fn replayed(target: &mut Attack) {
+    let datagram = packet(target, PacketKind::Source, |writer| {
+        SourceHeader::new(0).encode(writer)?;
+        writer.bytes(&[0; 1_400])
+    });
+    target.harness.deliver(datagram.clone());
+    push_all(target, (0..MEASURED).map(|_| datagram.clone()));
+}
+
+/// One packet of each of many blocks of the largest size, each the first of its batch.
+fn open_blocks(target: &mut Attack) {
+    for number in 0..MEASURED as u32 {
+        let datagram = packet(target, PacketKind::Repair, |writer| {
+            writer.u32(number)?;
+            writer.u32(number % 64)?;
+            writer.u16(512)?;
+            writer.u16(1_200)?;
+            writer.bytes(&(7 * number).to_be_bytes()[1..])?;
+            writer.bytes(&[number as u8 | 1; 1_216])
+        });
+        target.push(datagram);
+    }
+}
+
+/// An acknowledgement of these ranges.
+pub(crate) fn ack(target: &mut Attack, ranges: &[(u64, u64)]) -> Vec<u8> {
+    let received_at = target.harness.now;
+    let header = AckHeader {
+        largest: ranges[0].1,
+        delay: core::time::Duration::ZERO,
+        received_at,
+        ce_count: 0,
+    };
+    packet(target, PacketKind::Control, |writer| frame::encode_ack(writer, &header, ranges))
+}
+
+/// The state: many packets in flight. Measured: acknowledgements of the same few packets in as many
+/// ranges as fit, again and again.
+fn many_ranges(target: &mut Attack) {
+    target.harness.send_from_server(1_400_000);
+    target.harness.advance(MS * 20);
+    let mut numbers: Vec<u64> =
+        target.harness.take_packets().into_iter().map(|(number, _)| number).collect();
+    numbers.sort_unstable();
+    numbers.reverse();
+    let ranges: Vec<(u64, u64)> = numbers
+        .iter()
+        .filter(|&&number| number % 2 == 1)
+        .take(600)
+        .map(|&number| (number, number))
+        .collect();
+    for _ in 0..MEASURED {
+        let datagram = ack(target, &ranges);
+        target.push(datagram);
+    }
+}
+
+/// Reports of as many missing ranges as fit.
+fn rank_feedback(target: &mut Attack) {
+    target.harness.send_from_server(1_400_000);
+    target.harness.advance(MS * 20);
+    let sent = target.harness.stats().source_packets_sent;
+    let entries: Vec<RankEntry> = (0..255)
+        .map(|index| RankEntry { first: index * 3, span: 2, missing: 1 })
+        .take_while(|entry| entry.first + entry.span < sent)
+        .collect();
+    for _ in 0..MEASURED {
+        let feedback = Frame::Rank(RankFeedback {
+            decoded_below: 0,
+            seen_end: sent,
+            repair_seen: None,
+            coded: 9,
+            wasted: 0,
+            entries: entries.clone(),
+        });
+        let datagram =
+            packet(target, PacketKind::Control, |writer| frame::encode(writer, &feedback));
+        target.push(datagram);
+        target.harness.received.clear();
+    }
+}
+
+/// Initials of an unauthenticated peer that has seen the handshake, for an established connection.
+fn forged_initials(target: &mut Attack) {
+    let parameters = TransportParameters {
+        connection_id: target.harness.client.cid(),
+        ..TransportParameters::default()
+    };
+    let flight = target.harness.client.first_flight(&parameters.encode(0), &[]);
+    push_all(target, (0..MEASURED).map(|_| flight.clone()));
+}
+
+/// Half-open connections whose CRYPTO data arrive in single bytes with gaps.
+fn scattered_crypto(target: &mut Attack) {
+    for number in 0..MEASURED as u32 {
+        let client = MisbehavingClient::new(2 + number / 20);
+        let to = [&client.cid()[..], &[0xaa; 4]].concat();
+        let mut payload = vec![0; 1_120];
+        let mut writer = Writer::new(&mut payload);
+        let mut offset = 8_000 - u64::from(number % 20) * 400;
+        while writer.remaining() > 8 && offset > 1 {
+            offset -= 2;
+            let written = writer.u8(1).and_then(|()| {
+                writer.varint(offset)?;
+                writer.varint(1)?;
+                writer.u8(7)
+            });
+            assert!(written.is_some(), "there is room");
+        }
+        let mut datagram = bats_proto::fuzzing::seal_long(
+            true,
+            LongKind::Initial,
+            &to,
+            &client.cid(),
+            &[],
+            number % 20,
+            &payload,
+        );
+        datagram.resize(datagram.len().max(1_200), 0);
+        target.harness.remote = MisbehavingClient::address(2 + number / 20);
+        target.push(datagram);
+    }
+}
+
+/// Datagrams that begin like packets of the protocol.
+fn garbage(target: &mut Attack) {
+    for number in 0..MEASURED {
+        let mut datagram: Vec<u8> = (0..1_400).map(|i| (i * 7 + number * 13) as u8).collect();
+        datagram[0] = if number % 2 == 0 { 0x45 } else { 0xc5 };
+        target.push(datagram);
+    }
+}

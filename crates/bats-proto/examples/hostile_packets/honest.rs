@@ -1,0 +1,137 @@
+//! Honest packets: a client sends messages to a server, or asks for a connection.
+
+use std::sync::Arc;
+
+use bats_proto::config::Security;
+use bats_proto::wire::parameters::TransportParameters;
+use bats_proto::wire::short_header::{PacketKind, ShortHeader};
+use bats_proto::{
+    ClientConfig, Endpoint, EndpointConfig, Event, Input, Mode, Output, PeerTrust, Received,
+    Timestamp, TransportConfig,
+};
+use bytes::Bytes;
+
+use crate::harness::{Harness, MS, server, transport};
+use crate::{Attack, measured};
+
+/// Bytes of the messages together; they fill a thousand packets.
+const BYTES: usize = 1_400_000;
+
+/// The honest packets that a case is compared with.
+pub(crate) fn run(case: &str) -> Option<(u64, bool)> {
+    let (mode, _) = case.split_once('-')?;
+    Some(match mode {
+        "handshake" => first_flights(),
+        "acks" => acknowledgements(),
+        _ => transfer(crate::attacks::mode(mode)?),
+    })
+}
+
+fn transfer(mode: Mode) -> (u64, bool) {
+    let transport = TransportConfig { mode, ..transport() };
+    let (to, from) = (([10, 0, 0, 9], 4_433).into(), Harness::address());
+    let mut server = server(transport.clone(), 1_000, 10);
+    let config = EndpointConfig { security: Security::DangerousPlain, ..EndpointConfig::default() };
+    let mut client = Endpoint::new(config, [3; 32]).expect("a client");
+    let config = ClientConfig {
+        trust: PeerTrust::DangerousAcceptAny,
+        identity: None,
+        transport: Arc::new(transport),
+    };
+    let mut now = Timestamp::from_millis(1_000);
+    let handle = client.connect(now, to, "server", config).expect("a valid configuration");
+    let (mut packets, mut queued, mut accepted) = (0, 0, None);
+    let (mut buffer, mut scratch) = (Vec::with_capacity(65_536), Vec::with_capacity(65_536));
+    let message = Bytes::from(vec![7; 14_000]);
+    while packets < 1_000 && now < Timestamp::from_millis(20_000) {
+        now += MS;
+        client.handle(now, Input::Timeout);
+        server.handle(now, Input::Timeout);
+        let mut quiet = false;
+        while !quiet {
+            quiet = true;
+            while let Some(datagrams) = transmit(&mut client, now, &mut buffer) {
+                quiet = false;
+                for mut datagram in datagrams {
+                    let data = ShortHeader::decode(&datagram)
+                        .is_some_and(|header| header.kind != PacketKind::Control);
+                    if data && datagram.len() > 1_000 {
+                        measured(&mut server, now, from, &mut datagram, &mut scratch);
+                        packets += 1;
+                    } else {
+                        let payload = &mut datagram;
+                        let received = Received { remote: from, local_ip: None, ecn: 0, payload };
+                        server.handle(now, Input::Datagram(received));
+                    }
+                }
+            }
+            loop {
+                match server.poll(now, &mut buffer) {
+                    Output::Transmit(sent) => {
+                        quiet = false;
+                        for datagram in buffer.chunks(sent.segment_size) {
+                            let payload = &mut datagram.to_vec();
+                            let received = Received { remote: to, local_ip: None, ecn: 0, payload };
+                            client.handle(now, Input::Datagram(received));
+                        }
+                    }
+                    Output::Event(handle, Event::Accepted) => accepted = Some(handle),
+                    Output::Event(..) => {}
+                    Output::Timeout(_) => break,
+                }
+            }
+            if let Some(handle) = accepted {
+                while server.recv(now, handle).is_some() {}
+            }
+        }
+        while queued < BYTES && client.send(now, handle, message.clone()).is_ok() {
+            queued += message.len();
+        }
+    }
+    (packets, false)
+}
+
+/// The next datagrams of the client.
+fn transmit(client: &mut Endpoint, now: Timestamp, buffer: &mut Vec<u8>) -> Option<Vec<Vec<u8>>> {
+    loop {
+        match client.poll(now, buffer) {
+            Output::Transmit(sent) => {
+                return Some(buffer.chunks(sent.segment_size).map(<[u8]>::to_vec).collect());
+            }
+            Output::Event(..) => {}
+            Output::Timeout(_) => return None,
+        }
+    }
+}
+
+/// First flights of clients that the server answers. With the stand-in this excludes the TLS
+/// handshake, so that the bound is stricter than with certificates.
+fn first_flights() -> (u64, bool) {
+    let mut attack = Attack::new(Harness::established(transport()));
+    for number in 2..102 {
+        let client = bats_proto::fuzzing::MisbehavingClient::new(number);
+        let parameters =
+            TransportParameters { connection_id: client.cid(), ..TransportParameters::default() };
+        attack.harness.remote = bats_proto::fuzzing::MisbehavingClient::address(number);
+        attack.push(client.first_flight(&parameters.encode(0), &[]));
+    }
+    (attack.packets, false)
+}
+
+/// Acknowledgements of two packets each, as an honest receiver sends them.
+fn acknowledgements() -> (u64, bool) {
+    let mut attack = Attack::new(Harness::established(transport()));
+    for _ in 0..300 {
+        attack.harness.received.clear();
+        attack.harness.send_from_server(2_600);
+        let mut numbers: Vec<u64> =
+            attack.harness.take_packets().into_iter().map(|(number, _)| number).collect();
+        numbers.sort_unstable();
+        let Some(&last) = numbers.last() else { continue };
+        let first = *numbers.first().unwrap_or(&last);
+        let first = if last - first == numbers.len() as u64 - 1 { first } else { last };
+        let ack = crate::attacks::ack(&mut attack, &[(first, last)]);
+        attack.push(ack);
+    }
+    (attack.packets, false)
+}

@@ -1,0 +1,112 @@
+//! Packets of a neighbour for a relay.
+
+use bats_proto::Timestamp;
+use bats_proto::relay::{LinkId, LinkView, Relay, RelayConfig};
+use bats_proto::wire::batch_rank::{BatchRank, MAX_BATCHES, Space};
+use bats_proto::wire::coding::SourceHeader;
+use bats_proto::wire::flow::{FLOW_HEADER_LEN, FlowHeader, FlowKey, NodeId};
+use bats_proto::wire::short_header::PacketKind;
+use bats_proto::wire::varint::Writer;
+
+use crate::INTERVAL;
+
+pub(crate) const NAMES: &[&str] =
+    &["relay-distant-batches", "relay-many-flows", "relay-duplicates", "relay-batch-ranks"];
+
+const UP: LinkId = LinkId(1);
+const DOWN: LinkId = LinkId(2);
+const PACKETS: u64 = 2_000;
+
+struct Node {
+    relay: Relay,
+    now: Timestamp,
+    view: LinkView,
+    out: Vec<u8>,
+    number: u64,
+}
+
+impl Node {
+    fn new() -> Self {
+        let mut relay = Relay::new(RelayConfig::new(NodeId(2)), 1);
+        relay.add_link(UP, true);
+        relay.add_link(DOWN, true);
+        let now = Timestamp::from_millis(1_000);
+        relay.set_route(now, NodeId(3), DOWN);
+        let view = LinkView { rate: 12_000_000, ..LinkView::default() };
+        Self { relay, now, view, out: Vec::new(), number: 0 }
+    }
+
+    /// A packet from one neighbour, and the packet for the other one that it may cause.
+    fn push(&mut self, flow: u32, symbol: u64) {
+        let mut packet = vec![5; FLOW_HEADER_LEN + 4 + 1_380];
+        let key = FlowKey { destination: NodeId(3), source: NodeId(1), flow };
+        let mut writer = Writer::new(&mut packet);
+        let written = FlowHeader { key, hop_limit: 9 }
+            .encode(&mut writer)
+            .and_then(|()| SourceHeader::new(symbol).encode(&mut writer));
+        assert!(written.is_some(), "there is room");
+        self.now += INTERVAL;
+        self.number += 1;
+        measured(self, &packet);
+    }
+
+    /// A report of the next node.
+    fn report(&mut self, report: &BatchRank) {
+        self.now += INTERVAL;
+        measured_report(self, report);
+    }
+}
+
+/// The counter counts this function.
+#[inline(never)]
+fn measured(node: &mut Node, packet: &[u8]) {
+    let (relay, now, view) = (&mut node.relay, node.now, &node.view);
+    relay.on_packet(now, UP, view, PacketKind::Source, packet);
+    relay.pull(now, DOWN, view, node.number, &mut node.out);
+    while relay.next_report(now, UP, node.number).is_some() {}
+    if relay.next_timeout().is_some_and(|at| at <= now) {
+        relay.handle_timeout(now);
+    }
+}
+
+/// The counter counts this function.
+#[inline(never)]
+fn measured_report(node: &mut Node, report: &BatchRank) {
+    node.relay.on_report(node.now, DOWN, &node.view, report);
+    node.relay.pull(node.now, DOWN, &node.view, node.number, &mut node.out);
+}
+
+/// Runs a case; `None` if it is not one of a relay.
+pub(crate) fn run(case: &str, is_hostile: bool) -> Option<(u64, bool)> {
+    if !NAMES.contains(&case) {
+        return None;
+    }
+    let mut node = Node::new();
+    if !is_hostile {
+        (0..PACKETS).for_each(|number| node.push(7, number));
+        return Some((PACKETS, false));
+    }
+    match case {
+        "relay-distant-batches" => (0..PACKETS).for_each(|number| node.push(7, number * 16 * 900)),
+        "relay-many-flows" => (0..PACKETS).for_each(|number| node.push(number as u32, 900 * 16)),
+        "relay-duplicates" => (0..PACKETS).for_each(|number| node.push(7, number % 4)),
+        _ => {
+            // Measured are the reports only: the packets before are the same in number as honest
+            // ones, and their count is known.
+            let key = FlowKey { destination: NodeId(3), source: NodeId(1), flow: 7 };
+            (0..200).for_each(|number| node.push(7, number * 16));
+            for mark in 0..PACKETS - 200 {
+                node.report(&BatchRank {
+                    key,
+                    space: Space::Source,
+                    mark,
+                    queued: 0,
+                    room: 1_000,
+                    first: 0,
+                    ranks: vec![0; MAX_BATCHES],
+                });
+            }
+        }
+    }
+    Some((PACKETS, false))
+}

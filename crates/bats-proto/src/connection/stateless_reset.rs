@@ -1,0 +1,22 @@
+//! Stateless resets (RFC 9000, section 10.3) at the client.
+
+use super::{Connection, Role};
+use crate::error::CloseReason;
+use crate::wire::stateless_reset::RESET_TOKEN_LEN;
+
+impl Connection {
+    /// The token that ends a stateless reset of this connection, at a client.
+    pub(crate) fn reset_token(&self) -> Option<&[u8; RESET_TOKEN_LEN]> {
+        if self.role == Role::Server || self.end_to_end.is_some() || !self.is_established() {
+            return None;
+        }
+        self.handshake.peer_parameters()?.reset_token.as_ref()
+    }
+
+    /// The server has no state of this connection any more.
+    pub(crate) fn on_stateless_reset(&mut self) {
+        let text = "the server does not know the connection any more: it was restarted, or has \
+                    closed the connection";
+        self.close_silently(CloseReason::Lost(text.to_owned()));
+    }
+}

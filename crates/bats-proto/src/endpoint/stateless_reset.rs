@@ -1,0 +1,175 @@
+//! Stateless resets (RFC 9000, section 10.3): a server without state of a connection, for instance
+//! after a restart, ends it at the client at once instead of after the client's idle timeout.
+//!
+//! A token is an HMAC over the connection ID and the client's IP address. Its key is derived from the
+//! server's private key, so it survives restarts exactly if the certificate does, and no further
+//! secret must be stored. The address is included because connection IDs are short and recur: hosts
+//! at other addresses can elicit no token that a client accepts.
+
+use core::net::IpAddr;
+
+use aws_lc_rs::hmac;
+use bats_types::Timestamp;
+use rand::Rng;
+use rustc_hash::FxHashMap;
+
+use super::{ConnectionHandle, Endpoint, Received, relay_node};
+use crate::config::{EndpointConfig, TransportConfig};
+use crate::wire::short_header;
+use crate::wire::stateless_reset::{RESET_TOKEN_LEN, reset_len, token_of, write_reset};
+
+/// Resets a second, and at once. All clients of a restarted server learn of it within seconds, while
+/// a flood of packets with unknown connection IDs costs little.
+const RESETS_PER_SECOND: u64 = 1_000;
+const RESET_BURST: u64 = 100;
+/// Longest reset in bytes, with room to spare.
+const MAX_LEN: usize = 64;
+
+type Token = [u8; RESET_TOKEN_LEN];
+
+/// First bytes of an HMAC.
+fn truncated_hmac(key: &hmac::Key, parts: &[&[u8]]) -> Token {
+    let mut context = hmac::Context::with_key(key);
+    parts.iter().for_each(|part| context.update(part));
+    let tag = context.sign();
+    let mut token = Token::default();
+    token.copy_from_slice(&tag.as_ref()[..RESET_TOKEN_LEN]);
+    token
+}
+
+/// Makes resets as a server and recognises them as a client.
+pub(super) struct StatelessResets {
+    /// `None`: no server, one without resets, or one in PSK mode, which answers only to holders of the
+    /// key.
+    key: Option<hmac::Key>,
+    /// Connections of clients by their token. Tokens are looked up by their HMAC, so that the time
+    /// of a lookup does not disclose them (RFC 9000, section 10.3.1).
+    by_token: FxHashMap<Token, ConnectionHandle>,
+    lookup_key: hmac::Key,
+    /// Resets that may be sent at the time `refilled`.
+    allowance: u64,
+    refilled: Timestamp,
+}
+
+impl core::fmt::Debug for StatelessResets {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("StatelessResets").field("tokens", &self.by_token.len()).finish()
+    }
+}
+
+impl StatelessResets {
+    pub(super) fn new(config: &EndpointConfig, seed: &[u8; 32]) -> Self {
+        let new_key = |bytes: &[u8]| hmac::Key::new(hmac::HMAC_SHA256, bytes);
+        let sends =
+            |transport: &TransportConfig| transport.stateless_resets && transport.psk.is_none();
+        let server = config.server.as_ref().filter(|server| sends(&server.transport));
+        let key = server.map(|server| {
+            let identity = new_key(&server.identity.private_key);
+            new_key(hmac::sign(&identity, b"openbats stateless reset").as_ref())
+        });
+        let lookup = hmac::sign(&new_key(seed), b"openbats lookup of reset tokens");
+        Self {
+            key,
+            by_token: FxHashMap::default(),
+            lookup_key: new_key(lookup.as_ref()),
+            allowance: RESET_BURST,
+            refilled: Timestamp::ZERO,
+        }
+    }
+
+    /// The token of a server's connection with a client at this address.
+    pub(super) fn token(&self, local_cid: [u8; 4], client: IpAddr) -> Option<Token> {
+        let client = match client {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+            IpAddr::V6(ip) => ip,
+        };
+        Some(truncated_hmac(self.key.as_ref()?, &[&local_cid, &client.octets()]))
+    }
+
+    /// Whether another reset may be sent now.
+    fn take_allowance(&mut self, now: Timestamp) -> bool {
+        let millis = u64::try_from((now - self.refilled).as_millis()).unwrap_or(u64::MAX);
+        let new = millis.saturating_mul(RESETS_PER_SECOND) / 1_000;
+        if new > 0 {
+            self.allowance = self.allowance.saturating_add(new).min(RESET_BURST);
+            self.refilled = now;
+        }
+        let is_allowed = self.allowance > 0;
+        self.allowance = self.allowance.saturating_sub(1);
+        is_allowed
+    }
+
+    fn lookup(&self, token: &Token) -> Token {
+        truncated_hmac(&self.lookup_key, &[token])
+    }
+}
+
+impl Endpoint {
+    /// A connection is established: records its token, if this end is the client.
+    pub(super) fn record_reset_token(&mut self, handle: ConnectionHandle) {
+        let connection = self.connections.get(&handle);
+        if let Some(token) = connection.and_then(|connection| connection.reset_token()) {
+            let key = self.resets.lookup(token);
+            self.resets.by_token.insert(key, handle);
+        }
+    }
+
+    pub(super) fn forget_reset_token(&mut self, handle: ConnectionHandle, token: Option<&Token>) {
+        let Some(token) = token else { return };
+        let key = self.resets.lookup(token);
+        if self.resets.by_token.get(&key) == Some(&handle) {
+            self.resets.by_token.remove(&key);
+        }
+    }
+
+    /// Handles a datagram with a short header and an unknown connection ID: it may be a reset of the
+    /// server, or be answered by one.
+    pub(super) fn handle_unknown_cid(&mut self, now: Timestamp, datagram: &Received<'_>) {
+        let is_relayed = relay_node::is_relayed_address(datagram.remote);
+        if !is_relayed && self.handle_reset(datagram) {
+            return;
+        }
+        self.stats.datagrams_dropped += 1;
+        if !is_relayed {
+            self.send_reset(now, datagram);
+        }
+    }
+
+    fn handle_reset(&mut self, datagram: &Received<'_>) -> bool {
+        if self.resets.by_token.is_empty() {
+            return false;
+        }
+        let Some(token) = token_of(datagram.payload) else { return false };
+        let key = self.resets.lookup(token);
+        let Some(&handle) = self.resets.by_token.get(&key) else { return false };
+        let Some(connection) = self.connections.get_mut(&handle) else { return false };
+        if connection.remote() != datagram.remote {
+            return false;
+        }
+        self.resets.by_token.remove(&key);
+        self.stats.stateless_resets_received += 1;
+        connection.on_stateless_reset();
+        self.mark_dirty(handle);
+        true
+    }
+
+    fn send_reset(&mut self, now: Timestamp, datagram: &Received<'_>) {
+        let Some(cid) = short_header::destination(datagram.payload) else { return };
+        let Some(len) = reset_len(datagram.payload.len()) else { return };
+        if self.resets.key.is_none() {
+            return;
+        }
+        if !self.resets.take_allowance(now) {
+            self.stats.answers_dropped += 1;
+            return;
+        }
+        let Some(token) = self.resets.token(cid, datagram.remote.ip()) else { return };
+        let mut random = [0; MAX_LEN];
+        let reset = &mut random[..len.min(MAX_LEN)];
+        self.rng.fill_bytes(reset);
+        write_reset(reset, &token);
+        let reset = reset.to_vec();
+        self.stats.stateless_resets_sent += 1;
+        self.answer(datagram, reset);
+    }
+}

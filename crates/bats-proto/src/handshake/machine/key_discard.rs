@@ -1,0 +1,124 @@
+//! Encryption levels of the handshake: TLS takes data only from the level that it expects (RFC 9001,
+//! section 4.1.3), and keys are discarded as soon as they are not needed (section 4.9).
+//!
+//! Everyone who saw a first flight knows the Initial keys. Without these rules such an observer
+//! could change an established connection, from any address.
+
+use bats_types::Timestamp;
+
+use super::{Handshake, HandshakeError};
+use crate::crypto::NewKeys;
+use crate::wire::parameters::TransportParameters;
+
+impl Handshake {
+    /// The handshake is confirmed (HANDSHAKE_DONE): stops retransmission and discards all keys of
+    /// the handshake. From now on packets with long headers are ignored.
+    pub fn confirm(&mut self) {
+        if !self.completed {
+            return;
+        }
+        self.confirmed = true;
+        self.next_send = None;
+        for level in &mut self.levels {
+            level.discard();
+        }
+    }
+
+    /// Whether the handshake is confirmed, so that packets with long headers are ignored.
+    pub fn is_confirmed(&self) -> bool {
+        self.confirmed
+    }
+
+    /// A server's handshake is confirmed when it is complete (RFC 9001, section 4.1.2).
+    pub(super) fn confirm_server(&mut self) {
+        if !self.is_client {
+            self.confirm();
+        }
+    }
+
+    /// An authentic Handshake packet arrived. A server discards its Initial keys (RFC 9001, section
+    /// 4.9.1).
+    pub(super) fn on_handshake_packet(&mut self) {
+        if !self.is_client {
+            self.levels[0].discard();
+        }
+    }
+
+    /// This end sent a Handshake packet. A client discards its Initial keys (RFC 9001, section
+    /// 4.9.1).
+    pub(super) fn on_handshake_packet_sent(&mut self) {
+        if self.is_client {
+            self.levels[0].discard();
+        }
+    }
+
+    /// The level whose data TLS reads now; `None` once TLS is complete.
+    fn reading_level(&self) -> Option<usize> {
+        (!self.session.is_done()).then(|| usize::from(self.levels[1].keys.is_some()))
+    }
+
+    /// Lets the TLS session read and write as far as possible.
+    pub(super) fn drive_session(&mut self, now: Timestamp) -> Result<(), HandshakeError> {
+        loop {
+            self.write_session(now);
+            let Some(index) = self.reading_level() else { break };
+            // One message at a time: the next one may belong to the next level.
+            let session = &self.session;
+            let next = self.levels[index].take_in_order(|data| session.next_message(data));
+            let Some(data) = next else { break };
+            self.session.read(now, &data).inspect_err(|_| self.failed = true)?;
+        }
+        // TLS needs nothing more from the levels below the one that it reads now.
+        let reading = self.reading_level().unwrap_or(self.levels.len());
+        self.levels[..reading].iter_mut().for_each(|level| level.close());
+        self.read_parameters()?;
+        self.completed = self.session.is_done() && self.peer.is_some() && !self.failed;
+        Ok(())
+    }
+
+    /// Takes the data and the keys that the TLS session has produced.
+    fn write_session(&mut self, now: Timestamp) {
+        loop {
+            let mut data = Vec::new();
+            let new_keys = self.session.write(&mut data);
+            if self.has_one_rtt {
+                self.post_handshake_data.extend_from_slice(&data);
+            } else {
+                let level = usize::from(self.levels[1].keys.is_some());
+                self.levels[level].send(&data);
+            }
+            match new_keys {
+                Some(NewKeys::Handshake(keys)) => {
+                    self.levels[1].keys = Some(keys);
+                    self.decide_early(now);
+                }
+                Some(NewKeys::OneRtt(keys)) => {
+                    self.one_rtt = Some(keys);
+                    self.has_one_rtt = true;
+                }
+                None if data.is_empty() => break,
+                None => {}
+            }
+        }
+    }
+
+    /// Takes the peer's transport parameters from the TLS session.
+    fn read_parameters(&mut self) -> Result<(), HandshakeError> {
+        // Until a client's handshake is complete, TLS returns the parameters of the resumed
+        // session.
+        if self.peer.is_none()
+            && (!self.is_client || self.session.is_done())
+            && let Some(bytes) = self.session.peer_parameters()
+        {
+            let peer = TransportParameters::decode(bytes).ok_or(HandshakeError::Parameters)?;
+            let first_matches = !self.is_client || peer.original_destination == Some(self.original);
+            if !first_matches {
+                self.failed = true;
+                return Err(HandshakeError::Parameters);
+            }
+            self.peer_cid = Some(peer.connection_id);
+            self.peer = Some(peer);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,121 @@
+//! Which of the newest messages were delivered, to detect duplicates and to count lost messages.
+
+use std::collections::BTreeMap;
+
+/// Number of the newest message IDs whose delivery is recorded.
+pub(super) const DUPLICATE_WINDOW: u64 = 4_096;
+
+/// The delivered ones among the newest [`DUPLICATE_WINDOW`] messages. Only words with a delivered
+/// message are stored, so a jump of the message number costs no more than the words that it
+/// removes.
+#[derive(Debug, Default)]
+pub(super) struct DeliveredSet {
+    /// 64 messages per word, by message number / 64.
+    words: BTreeMap<u64, u64>,
+    /// All messages below this number are known to exist.
+    end: u64,
+    /// Delivered messages below the window.
+    delivered_before: u64,
+}
+
+impl DeliveredSet {
+    /// All messages below this number are known to exist.
+    pub(super) fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// The oldest message in the window.
+    pub(super) fn window_start(&self) -> u64 {
+        self.end.saturating_sub(DUPLICATE_WINDOW)
+    }
+
+    /// Whether a message is below the window, so that its delivery is not recorded.
+    pub(super) fn is_before_window(&self, id: u64) -> bool {
+        id < self.window_start()
+    }
+
+    /// Whether a message is recorded as delivered.
+    pub(super) fn contains(&self, id: u64) -> bool {
+        !self.is_before_window(id)
+            && self.words.get(&(id / 64)).is_some_and(|word| word >> (id % 64) & 1 == 1)
+    }
+
+    /// Records the delivery of a message that is known to exist.
+    pub(super) fn insert(&mut self, id: u64) {
+        if !self.is_before_window(id) && id < self.end {
+            *self.words.entry(id / 64).or_default() |= 1 << (id % 64);
+        }
+    }
+
+    /// Messages below the window that were not delivered.
+    pub(super) fn lost(&self) -> u64 {
+        self.window_start() - self.delivered_before
+    }
+
+    /// Records that messages below `end` exist.
+    pub(super) fn extend_to(&mut self, end: u64) {
+        if end <= self.end {
+            return;
+        }
+        self.end = end;
+        let keep = self.window_start();
+        while let Some(mut entry) = self.words.first_entry().filter(|e| *e.key() <= keep / 64) {
+            if *entry.key() < keep / 64 {
+                self.delivered_before += u64::from(entry.remove().count_ones());
+                continue;
+            }
+            // The window begins in this word.
+            let before = *entry.get() & ((1 << (keep % 64)) - 1);
+            self.delivered_before += u64::from(before.count_ones());
+            *entry.get_mut() &= !before;
+            break;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Compared with a set that records all messages.
+        #[test]
+        fn set_agrees_with_a_naive_one(
+            steps in prop::collection::vec((0_u64..5_000, any::<bool>()), 1..200),
+        ) {
+            let (mut set, mut naive) = (DeliveredSet::default(), BTreeSet::new());
+            for (jump, back) in steps {
+                let id = if back { set.end().saturating_sub(jump) } else { set.end() + jump };
+                set.extend_to(id + 1);
+                let is_in_window = id + DUPLICATE_WINDOW >= set.end();
+                prop_assert_eq!(set.is_before_window(id), !is_in_window);
+                prop_assert_eq!(set.contains(id), is_in_window && naive.contains(&id));
+                if is_in_window {
+                    set.insert(id);
+                    naive.insert(id);
+                }
+                let before = naive.range(..set.window_start()).count() as u64;
+                prop_assert_eq!(set.lost(), set.window_start() - before);
+                prop_assert!(set.words.len() as u64 <= DUPLICATE_WINDOW / 64 + 1);
+            }
+        }
+    }
+
+    #[test]
+    fn window_has_4096_messages() {
+        let mut set = DeliveredSet::default();
+        set.extend_to(1);
+        set.insert(0);
+        set.extend_to(4_096);
+        assert!(set.contains(0) && !set.is_before_window(0), "the oldest one in the window");
+        set.extend_to(4_097);
+        assert!(!set.contains(0) && set.is_before_window(0), "beyond the window");
+        assert_eq!(set.lost(), 0);
+        set.extend_to(4_098);
+        assert_eq!(set.lost(), 1, "message 1");
+    }
+}
