@@ -15,6 +15,8 @@ mod delay;
 mod error;
 mod flight;
 mod frame;
+#[doc(hidden)]
+pub mod fuzzing;
 mod histogram;
 mod link;
 mod loss;

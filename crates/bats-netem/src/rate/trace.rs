@@ -1,4 +1,13 @@
 //! Recorded traces in the format of mahimahi.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use core::fmt;
 use core::time::Duration;
@@ -81,7 +90,7 @@ impl Trace {
     pub fn parse(text: impl AsRef<[u8]>) -> Result<Self, TraceError> {
         let mut runs: Vec<(u32, u32)> = Vec::new();
         for (index, line) in text.as_ref().split(|&byte| byte == b'\n').enumerate() {
-            let fail = |problem| TraceError { line: index + 1, problem };
+            let fail = |problem| TraceError { line: index.saturating_add(1), problem };
             let line = line.trim_ascii();
             if line.is_empty() {
                 continue;
@@ -90,7 +99,8 @@ impl Trace {
                 return Err(fail(TraceProblem::TooLong));
             }
             let millis = line.iter().try_fold(0_u64, |sum, &digit| {
-                digit.is_ascii_digit().then(|| (sum * 10 + u64::from(digit - b'0')).min(1 << 40))
+                let value = u64::from(digit.checked_sub(b'0').filter(|&value| value < 10)?);
+                Some(sum.saturating_mul(10).saturating_add(value))
             });
             let millis = millis.ok_or_else(|| fail(TraceProblem::NotANumber))?;
             if millis > MAX_MILLIS {
@@ -100,7 +110,7 @@ impl Trace {
             match runs.last_mut() {
                 Some((last, _)) if *last > millis => return Err(fail(TraceProblem::NotAscending)),
                 Some((last, count)) if *last == millis => {
-                    *count += 1;
+                    *count = count.saturating_add(1);
                     if *count > MAX_PER_MILLISECOND {
                         return Err(fail(TraceProblem::TooFast));
                     }
@@ -136,7 +146,8 @@ impl Trace {
 
     /// The rate, repeated.
     pub fn pieces(&self) -> RatePieces {
-        let per_millisecond = |count: u32| u64::from(count) * OPPORTUNITY_BYTES * 8 * 1_000;
+        let per_millisecond =
+            |count: u32| u64::from(count).saturating_mul(OPPORTUNITY_BYTES * 8 * 1_000);
         // Opportunities at the end of a loop are those at the start of the next.
         let at_zero = self.runs.first().map_or(0, |&(at, count)| if at == 0 { count } else { 0 });
         let last = self.runs.last().map_or(0, |&(at, _)| at);
@@ -147,14 +158,14 @@ impl Trace {
             }
             let length = Duration::from_millis(millis.into());
             match pieces.last_mut() {
-                Some((before, from, _)) if *from == rate => *before += length,
+                Some((before, from, _)) if *from == rate => *before = before.saturating_add(length),
                 _ => pieces.push((length, rate, rate)),
             }
         };
         let mut done = 0;
         for &(at, count) in self.runs.iter().filter(|&&(at, _)| at > 0) {
-            push(at - 1 - done, 0);
-            let count = count + if at == last { at_zero } else { 0 };
+            push(at.saturating_sub(1).saturating_sub(done), 0);
+            let count = count.saturating_add(if at == last { at_zero } else { 0 });
             push(1, per_millisecond(count));
             done = at;
         }
