@@ -1,7 +1,7 @@
 //! Compression of single messages with Zstandard (RFC 8878), if both ends enable it.
 //!
 //! The ends negotiate it in the handshake, with a bit of [`TransportConfig::application`]. Every
-//! message then begins with a byte that gives its encoding: see docs/wire-format.md. Compression
+//! message then begins with a byte that gives its encoding: see docs/spec/messages.md. Compression
 //! runs on the threads of the application, outside the endpoint's lock.
 //!
 //! [`TransportConfig::application`]: bats_proto::TransportConfig::application

@@ -12,9 +12,10 @@ use bytes::Bytes;
 
 use crate::clock::Clock;
 use crate::compress::MessageCodec;
+use crate::driver::Candidate;
 use crate::error::{ConnectError, RecvError, SendError};
 use crate::identity::Fingerprint;
-use crate::shared::{Core, Shared};
+use crate::shared::{Core, FollowUp, Shared};
 use crate::transport::Handle;
 
 /// A connection to a peer. It transports messages and keeps their boundaries; the other guarantees
@@ -132,18 +133,20 @@ impl Connection {
         drop(message);
         poll_fn(|context| {
             let Some(message) = waiting.take() else { return Poll::Ready(Ok(())) };
-            self.inner.shared.call(|core, clock| {
+            self.inner.shared.call_inline(|core, clock| {
                 match self.try_push(core, clock, message, deadline) {
                     Err(SendError::Blocked(message)) => {
                         waiting = Some(message);
                         if let Some(slot) = core.slots.get_mut(&self.inner.handle) {
                             slot.writing.register(context.waker());
+                            core.custody.disturb_leader();
                         }
-                        Poll::Pending
+                        (Poll::Pending, self.after_send())
                     }
-                    other => Poll::Ready(
-                        other.map_err(|error| self.with_uncompressed_sizes(error, size)),
-                    ),
+                    other => {
+                        let error = |error| self.with_uncompressed_sizes(error, size);
+                        (Poll::Ready(other.map_err(error)), self.after_send())
+                    }
                 }
             })
         })
@@ -202,8 +205,9 @@ impl Connection {
             return Err(SendError::Blocked(message));
         }
         let encoded = self.encode(&message)?;
-        let sent =
-            self.inner.shared.call(|core, clock| self.try_push(core, clock, encoded, deadline));
+        let sent = self.inner.shared.call_inline(|core, clock| {
+            (self.try_push(core, clock, encoded, deadline), self.after_send())
+        });
         sent.map_err(|error| match error {
             SendError::Blocked(_) => SendError::Blocked(message),
             other => self.with_uncompressed_sizes(other, message.len()),
@@ -212,6 +216,13 @@ impl Connection {
 
     fn is_blocked(&self) -> bool {
         self.inner.shared.lock().slots.get(&self.inner.handle).is_some_and(|slot| slot.is_blocked)
+    }
+
+    fn after_send(&self) -> FollowUp {
+        match self.inner.handle.uses_shared_socket() {
+            true => FollowUp::Send,
+            false => FollowUp::Wake,
+        }
     }
 
     fn try_push(
@@ -252,6 +263,7 @@ impl Connection {
             match core.slots.get_mut(&self.inner.handle) {
                 Some(slot) if slot.is_blocked => {
                     slot.writing.register(context.waker());
+                    core.custody.disturb_leader();
                     Poll::Pending
                 }
                 _ => Poll::Ready(Ok(())),
@@ -301,28 +313,49 @@ impl Connection {
 
     fn take_encoded(&self, context: Option<&mut Context<'_>>) -> Taken {
         let handle = self.inner.handle;
-        self.inner.shared.call(|core, clock| {
-            let ended = core.ended.is_some();
-            let Some(slot) = core.slots.get_mut(&handle) else { return Taken::Closed(lost()) };
-            if let Some(end) = &mut slot.end {
-                return match end.messages.pop_front() {
-                    Some(message) => Taken::Message(message),
-                    None if end.finished => Taken::Finished,
-                    None => Taken::Closed(end.reason.clone()),
-                };
-            }
-            match core.endpoint.recv(clock.now(), handle) {
-                Some(message) => Taken::Message(message),
-                None if core.endpoint.is_finished(handle) => Taken::Finished,
-                None if ended => Taken::Closed(lost()),
-                None => {
-                    if let Some(context) = context {
-                        slot.reading.register(context.waker());
-                    }
-                    Taken::Nothing
-                }
-            }
+        self.inner.shared.call_inline(|core, clock| {
+            let taken = self.take_of_core(core, clock, context);
+            let follow_up = match &taken {
+                _ if !handle.uses_shared_socket() => FollowUp::Wake,
+                // Credit for the peer follows from messages that the application has taken. To look
+                // for it after each one would take as long as the taking.
+                Taken::Message(message) if core.custody.on_taken(message.len()) => FollowUp::Poll,
+                Taken::Nothing if core.custody.taken != (0, 0) => FollowUp::Poll,
+                _ => FollowUp::Nothing,
+            };
+            (taken, follow_up)
         })
+    }
+
+    fn take_of_core(
+        &self,
+        core: &mut Core,
+        clock: &Clock,
+        context: Option<&mut Context<'_>>,
+    ) -> Taken {
+        let handle = self.inner.handle;
+        let ended = core.ended.is_some();
+        let Some(slot) = core.slots.get_mut(&handle) else { return Taken::Closed(lost()) };
+        if let Some(end) = &mut slot.end {
+            return match end.messages.pop_front() {
+                Some(message) => Taken::Message(message),
+                None if end.finished => Taken::Finished,
+                None => Taken::Closed(end.reason.clone()),
+            };
+        }
+        match core.endpoint.recv(clock.now(), handle) {
+            Some(message) => Taken::Message(message),
+            None if core.endpoint.is_finished(handle) => Taken::Finished,
+            None if ended => Taken::Closed(lost()),
+            None => {
+                if let Some(context) = context {
+                    slot.reading.register(context.waker());
+                    core.custody.disturb_leader();
+                    Candidate::offer(&self.inner.shared, handle);
+                }
+                Taken::Nothing
+            }
+        }
     }
 
     /// Sends the end of the messages and waits until the peer has acknowledged everything. In BTP
@@ -371,6 +404,7 @@ impl Connection {
             }
             if let Some(slot) = core.slots.get_mut(&handle) {
                 slot.finishing.register(context.waker());
+                core.custody.disturb_leader();
             }
             Poll::Pending
         })

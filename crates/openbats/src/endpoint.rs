@@ -6,21 +6,27 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
 use bats_proto::config::Security;
+use bats_proto::relay::RelayConfig;
 use bats_proto::stream::TlsStreamServer;
 use bats_proto::{EndpointConfig, EndpointStats, Mode, ServerConfig, Timestamp};
 use bytes::Bytes;
 
 use crate::clock::Clock;
 use crate::connection::Connection;
-use crate::driver::{self, IoThreads, LazyPoller, MAX_DSCP, Socket, SocketOptions, canonical};
+use crate::driver::{
+    self, IoThreads, LazyPoller, MAX_DSCP, Socket, SocketOptions, Sockets, canonical,
+};
 use crate::error::{ConnectError, SendError, StartError, TrustError};
+use crate::known_hosts::KnownHosts;
+use crate::node::{NodeId, NodeSetup, NodeState};
 use crate::options::{ClientOptions, Extras, ServerOptions};
-use crate::shared::{Shared, Slot};
+use crate::shared::{Core, Shared, Slot};
 #[cfg(feature = "quic")]
 use crate::transport::Quic;
-use crate::transport::{DATAGRAMS_NEED_QUIC, Listener, Tcp, Transports, Udp};
+use crate::transport::{DATAGRAMS_NEED_QUIC, Handle, Listener, Tcp, Transports, Udp};
 
 /// Configures and starts an [`Endpoint`].
 #[derive(Debug, Default)]
@@ -31,9 +37,25 @@ pub struct Builder {
     memory_budget: Option<u64>,
     is_udp_only: bool,
     threads: Option<IoThreads>,
+    node: Option<NodeStart>,
+    busy_poll: Duration,
+}
+
+/// What makes an endpoint a node's.
+#[derive(Debug)]
+pub(crate) struct NodeStart {
+    pub(crate) setup: NodeSetup,
+    pub(crate) relay: RelayConfig,
+    /// Further addresses to listen at.
+    pub(crate) others: Vec<SocketAddr>,
 }
 
 impl Builder {
+    pub(crate) fn node(mut self, node: NodeStart) -> Self {
+        self.node = Some(node);
+        self
+    }
+
     /// Local UDP address; port 0 for any free port. By default the endpoint uses a free port of
     /// both IP families. An unspecified IPv6 address (`[::]`) serves IPv4, too.
     #[must_use]
@@ -93,6 +115,16 @@ impl Builder {
     #[must_use]
     pub fn io_threads(mut self, threads: &IoThreads) -> Self {
         self.threads = Some(threads.clone());
+        self
+    }
+
+    /// Makes a thread that blocks on [`Connection::recv`] with [`Wait`](crate::Wait) look for packets
+    /// for this time before it sleeps, by default not at all. That saves the wakeup of the thread,
+    /// which takes longer than everything else on a short path, at the price of a busy CPU: for
+    /// hosts with CPUs to spare and peers that answer within this time.
+    #[must_use]
+    pub fn busy_poll(mut self, time: Duration) -> Self {
+        self.busy_poll = time;
         self
     }
 
@@ -164,13 +196,25 @@ impl Builder {
         }
         let udp = Udp::new(over_udp, self.is_udp_only);
         let is_mode_udp = udp.is_exclusive();
-        let packets = bats_proto::Endpoint::new(config, seed).map_err(unusable)?;
+        let mut packets = bats_proto::Endpoint::new(config, seed).map_err(unusable)?;
+        if let Some(node) = &self.node {
+            packets.enable_relay(node.relay.clone()).map_err(unusable)?;
+        }
         let (mut socket, listener) = bind(self.address, &self.socket, over_tcp)?;
         let failed = |source| StartError::Bind { address: requested(self.address), source };
         if is_mode_udp {
             socket.dedicate_to_mode_udp().map_err(failed)?;
         }
         let local_addr = socket.local_addr().map_err(failed)?;
+        let mut sockets = vec![socket];
+        let mut addresses = vec![canonical(local_addr)];
+        for &address in self.node.iter().flat_map(|node| &node.others) {
+            let failed = |source| StartError::Bind { address, source };
+            let socket = Socket::bind(address, &self.socket).map_err(failed)?;
+            addresses.push(canonical(socket.local_addr().map_err(failed)?));
+            sockets.push(socket);
+        }
+        let socket = Sockets::new(sockets).map_err(failed)?;
         let poller = Arc::new(LazyPoller::default());
         // Outgoing TCP connections cannot use a port on which the endpoint listens.
         let tcp_from = self.address.map(|address| match listener {
@@ -190,9 +234,12 @@ impl Builder {
             transports,
             (compression_offer, untrusted_peer_budget),
             poller,
-            clock,
+            (clock, self.busy_poll),
             local_addr,
         );
+        if let Some(node) = self.node {
+            shared.lock().node = Some(Box::new(NodeState::new(node.setup, addresses)));
+        }
         let endpoint = Endpoint::new(shared.clone());
         driver::start(shared, socket, self.threads.as_ref()).map_err(StartError::Thread)?;
         Ok(endpoint)
@@ -336,21 +383,61 @@ impl Endpoint {
         let known_hosts = options.known_hosts(server_name, remote.port())?;
         let (connection, others) = self.begin(remote, server_name, options, messages)?;
         poll_fn(|context| connection.poll_established(context)).await?;
-        if let Some((known_hosts, name)) = known_hosts {
-            let fingerprint = connection.peer_fingerprint().ok_or(TrustError::NoCertificate);
-            match fingerprint.and_then(|print| Ok((known_hosts.check(&name, print)?, print))) {
-                Ok((true, fingerprint)) => {
-                    let path = known_hosts.path().display();
-                    tracing::warn!(%name, %fingerprint, %path, "recorded a new server");
-                }
-                Ok((false, _)) => {}
-                Err(error) => {
-                    connection.close(0, "the server is not trusted");
-                    return Err(error.into());
-                }
-            }
-        }
+        check_known_host(&connection, known_hosts)?;
         Ok((connection, others))
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Establishes a session with a node over the routes.
+    pub(crate) async fn establish_session(
+        &self,
+        node: NodeId,
+        server_name: &str,
+        mut options: ClientOptions,
+    ) -> Result<Connection, ConnectError> {
+        let known_hosts = options.known_hosts(server_name, 0)?;
+        let connection = self.begin_session(node, server_name, options)?;
+        poll_fn(|context| connection.poll_established(context)).await?;
+        check_known_host(&connection, known_hosts)?;
+        Ok(connection)
+    }
+
+    fn begin_session(
+        &self,
+        node: NodeId,
+        server_name: &str,
+        options: ClientOptions,
+    ) -> Result<Connection, ConnectError> {
+        self.shared.call(|core, clock| {
+            let is_over = core.is_shut_down || core.ended.is_some();
+            let Some(state) = core.node.as_ref().filter(|_| !is_over) else {
+                return Err(ConnectError::EndpointClosed);
+            };
+            if node == state.id {
+                let text = format!("{node} is this node itself");
+                return Err(ConnectError::Configuration(text));
+            }
+            if !state.routes.leads_to(node) {
+                return Err(ConnectError::NoRoute { node });
+            }
+            let setup = &state.setup;
+            let options = options.with_node_defaults(&setup.identity, setup.preshared_key.as_ref());
+            let (config, Extras { compression_offer, has_datagrams }) = options.into_config();
+            if has_datagrams {
+                return Err(ConnectError::Configuration(DATAGRAMS_NEED_QUIC.to_owned()));
+            }
+            let packets = core.endpoint.packets();
+            let handle = packets
+                .connect_across(clock.now(), node, server_name, config)
+                .map_err(cannot_connect)?;
+            let remote = packets.remote(handle).unwrap_or_else(|| requested(None));
+            let handle = Handle::Packets(handle);
+            core.slots.insert(handle, Slot { is_held: true, compression_offer, ..Slot::default() });
+            Ok(Connection::new(self.shared.clone(), core, handle, remote))
+        })
     }
 
     /// Starts a connection. Also returns the messages that did not fit the first flight.
@@ -381,11 +468,7 @@ impl Endpoint {
             let handle = core
                 .endpoint
                 .connect(clock.now(), remote, server_name, config, has_datagrams)
-                .map_err(|error| match error {
-                    bats_proto::ConnectError::ServerName(name) => ConnectError::ServerName(name),
-                    bats_proto::ConnectError::Memory => ConnectError::Memory,
-                    other => ConnectError::Configuration(other.to_string()),
-                })?;
+                .map_err(cannot_connect)?;
             core.slots.insert(handle, Slot { is_held: true, compression_offer, ..Slot::default() });
             // Queue the messages before the first flight is sent, so that it includes them.
             while let Some(message) = messages.pop_front() {
@@ -407,12 +490,28 @@ impl Endpoint {
     /// # Errors
     /// [`ConnectError::EndpointClosed`] after [`shut_down`](Self::shut_down).
     pub async fn accept(&self) -> Result<Connection, ConnectError> {
+        Ok(self.accept_with(|_, _| ()).await?.0)
+    }
+
+    /// As [`accept`](Self::accept), at a node: also returns the node at the other end.
+    pub(crate) async fn accept_session(&self) -> Result<(Connection, NodeId), ConnectError> {
+        let node_of = |core: &Core, handle| core.slots.get(&handle)?.remote_node;
+        let (connection, node) = self.accept_with(node_of).await?;
+        Ok((connection, node.unwrap_or(NodeId(0))))
+    }
+
+    async fn accept_with<T>(
+        &self,
+        describe: impl Fn(&Core, Handle) -> T,
+    ) -> Result<(Connection, T), ConnectError> {
         poll_fn(|context| {
             self.shared.call(|core, _| {
                 // A connection that has ended may still hold received messages.
                 if let Some((handle, remote)) = core.accepted.pop_front() {
                     let shared = self.shared.clone();
-                    return Poll::Ready(Ok(Connection::new(shared, core, handle, remote)));
+                    let about = describe(core, handle);
+                    let connection = Connection::new(shared, core, handle, remote);
+                    return Poll::Ready(Ok((connection, about)));
                 }
                 if core.is_shut_down || core.ended.is_some() {
                     return Poll::Ready(Err(ConnectError::EndpointClosed));
@@ -475,6 +574,35 @@ impl Endpoint {
     pub fn stats(&self) -> EndpointStats {
         self.shared.lock().endpoint.endpoint_stats()
     }
+}
+
+fn cannot_connect(error: bats_proto::ConnectError) -> ConnectError {
+    match error {
+        bats_proto::ConnectError::ServerName(name) => ConnectError::ServerName(name),
+        bats_proto::ConnectError::Memory => ConnectError::Memory,
+        other => ConnectError::Configuration(other.to_string()),
+    }
+}
+
+/// Checks the certificate of a server against the file of known servers, if the trust is one.
+fn check_known_host(
+    connection: &Connection,
+    known_hosts: Option<(KnownHosts, String)>,
+) -> Result<(), ConnectError> {
+    let Some((known_hosts, name)) = known_hosts else { return Ok(()) };
+    let fingerprint = connection.peer_fingerprint().ok_or(TrustError::NoCertificate);
+    match fingerprint.and_then(|print| Ok((known_hosts.check(&name, print)?, print))) {
+        Ok((true, fingerprint)) => {
+            let path = known_hosts.path().display();
+            tracing::warn!(%name, %fingerprint, %path, "recorded a new server");
+        }
+        Ok((false, _)) => {}
+        Err(error) => {
+            connection.close(0, "the server is not trusted");
+            return Err(error.into());
+        }
+    }
+    Ok(())
 }
 
 impl Clone for Endpoint {

@@ -7,6 +7,7 @@ use bats_proto::CloseReason;
 use bytes::Bytes;
 
 use crate::identity::Fingerprint;
+use crate::node::NodeId;
 
 /// Why an endpoint could not be started.
 #[derive(Debug, thiserror::Error)]
@@ -114,6 +115,12 @@ pub enum ConnectError {
     /// Other connections have reserved the endpoint's memory budget.
     #[error("no memory left for another connection within the endpoint's budget")]
     Memory,
+    /// No route leads to the node.
+    #[error("no route leads to {node}: add one before opening a session")]
+    NoRoute {
+        /// The node.
+        node: NodeId,
+    },
     /// The server is not trusted.
     #[error(transparent)]
     Trust(#[from] TrustError),

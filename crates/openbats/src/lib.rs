@@ -2,9 +2,9 @@
 //!
 //! Packets carry source symbols, and random linear combinations of them over GF(256) within a
 //! sliding window, in batches that relays can recode (the inner code of RFC 9426). Packet loss
-//! costs bandwidth in proportion to the loss rate; throughput does not collapse. Relays and
-//! multipath are part of `bats-proto` and not yet available in this crate. A [`Connection`]
-//! transports messages of up to 64 MiB, by default in order and each exactly once.
+//! costs bandwidth in proportion to the loss rate; throughput does not collapse. A [`Connection`]
+//! transports messages of up to 64 MiB, by default in order and each exactly once. A
+//! [`Node`](node::Node) has sessions over relays and over several links at once.
 //!
 //! ```
 //! use openbats::{ClientOptions, Endpoint, Identity, ServerOptions, Trust, Wait};
@@ -98,6 +98,13 @@
 //! Compression is off by default: if a message holds a secret together with data that an attacker
 //! chooses, the compressed length leaks information about the secret.
 //!
+//! # Captures
+//!
+//! If the environment variable `SSLKEYLOGFILE` names a file, the secrets of all connections with a
+//! handshake are appended to it, so that captures can be decrypted. Everyone who reads the file can
+//! read the connections. [`TransportConfig::key_log`] takes them instead, if it is set.
+//! `docs/spec/keys.md` describes the lines.
+//!
 //! # Blocking and asynchronous calls
 //!
 //! Every call that may take time is a future that runs on any executor; [`Wait::wait`] blocks
@@ -114,8 +121,10 @@ mod error;
 pub mod file;
 mod identity;
 mod identity_file;
+mod key_log;
 mod known_hosts;
 mod log_limit;
+pub mod node;
 mod options;
 mod resolver;
 mod shared;

@@ -76,6 +76,24 @@ impl Trust {
     pub fn dangerous_any() -> Self {
         Self(Source::Peer(PeerTrust::DangerousAcceptAny))
     }
+
+    /// Whether the trust is a file of known servers.
+    pub(crate) fn is_known_hosts(&self) -> bool {
+        matches!(self.0, Source::KnownHosts(_))
+    }
+
+    /// The trust of a connection or endpoint that starts now.
+    fn into_config(self) -> PeerTrust {
+        let mut trust = match self.0 {
+            Source::Peer(trust) => trust,
+            // `known_hosts` has replaced it; without certainty, trust no peer.
+            Source::KnownHosts(_) => PeerTrust::Fingerprints(Vec::new()),
+        };
+        if let PeerTrust::Authorities { unix_time: at, .. } = &mut trust {
+            *at = unix_time();
+        }
+        trust
+    }
 }
 
 /// Options that clients and servers have in common.
@@ -137,6 +155,7 @@ common_options!(ServerOptions);
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
     trust: Trust,
+    identity: Option<Identity>,
     transport: TransportConfig,
     mode: Option<Mode>,
     deadline: Option<Duration>,
@@ -155,6 +174,7 @@ impl ClientOptions {
     pub fn new(trust: Trust) -> Self {
         Self {
             trust,
+            identity: None,
             transport: TransportConfig::default(),
             mode: None,
             deadline: None,
@@ -166,6 +186,14 @@ impl ClientOptions {
             #[cfg(test)]
             ignores_compression: false,
         }
+    }
+
+    /// Presents this certificate to a server that asks for one
+    /// ([`ServerOptions::client_trust`]), and proves that this end has its key.
+    #[must_use]
+    pub fn identity(mut self, identity: Identity) -> Self {
+        self.identity = Some(identity);
+        self
     }
 
     /// Selects the mode. Overrides the one in [`transport`](Self::transport).
@@ -203,6 +231,19 @@ impl ClientOptions {
     #[cfg(all(test, feature = "zstd"))]
     pub(crate) fn ignoring_compression(mut self) -> Self {
         self.ignores_compression = true;
+        self
+    }
+
+    /// Adds what a node has in common for all its connections, where these options have nothing.
+    pub(crate) fn with_node_defaults(
+        mut self,
+        identity: &Identity,
+        preshared_key: Option<&PresharedKey>,
+    ) -> Self {
+        self.identity.get_or_insert_with(|| identity.clone());
+        if self.preshared_key.is_none() {
+            self.preshared_key = preshared_key.cloned();
+        }
         self
     }
 
@@ -249,14 +290,7 @@ impl ClientOptions {
     }
 
     pub(crate) fn into_config(self) -> (ClientConfig, Extras) {
-        let mut trust = match self.trust.0 {
-            Source::Peer(trust) => trust,
-            // `known_hosts` has replaced it; without certainty, trust no server.
-            Source::KnownHosts(_) => PeerTrust::Fingerprints(Vec::new()),
-        };
-        if let PeerTrust::Authorities { unix_time: at, .. } = &mut trust {
-            *at = unix_time();
-        }
+        let trust = self.trust.into_config();
         let mut transport = self.transport;
         transport.mode = self.mode.unwrap_or(transport.mode);
         transport.deadline = self.deadline.unwrap_or(transport.deadline);
@@ -265,13 +299,15 @@ impl ClientOptions {
         }
         transport.early_data |= self.early_data;
         transport.psk = self.preshared_key.or(transport.psk);
+        transport.key_log = transport.key_log.or_else(crate::key_log::from_environment);
         let compression_offer = CompressionOffer::from_level(self.compression, &mut transport);
         #[cfg(test)]
         if self.ignores_compression {
             transport.application = crate::compress::COMPRESSION_BIT;
         }
         let extras = Extras { compression_offer, has_datagrams: self.has_datagrams };
-        (ClientConfig { trust, identity: None, transport: Arc::new(transport) }, extras)
+        let identity = self.identity.map(|identity| identity.0);
+        (ClientConfig { trust, identity, transport: Arc::new(transport) }, extras)
     }
 }
 
@@ -279,7 +315,9 @@ impl ClientOptions {
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
     identity: Identity,
+    client_trust: Option<Trust>,
     transport: TransportConfig,
+    stateless_resets: bool,
     modes: Vec<Mode>,
     deadline: Option<Duration>,
     compression: Option<i32>,
@@ -297,7 +335,9 @@ impl ServerOptions {
     pub fn new(identity: Identity) -> Self {
         Self {
             identity,
+            client_trust: None,
             transport: TransportConfig::default(),
+            stateless_resets: true,
             modes: Vec::new(),
             deadline: None,
             compression: None,
@@ -310,11 +350,33 @@ impl ServerOptions {
         }
     }
 
+    /// Accepts only clients whose certificate this trusts ([`ClientOptions::identity`]). With
+    /// [`Trust::dangerous_any`] clients may present any certificate or none. In each case
+    /// [`Connection::peer_fingerprint`] says which one it is. The default asks clients for none.
+    /// Modes BTP, BRTP, BRCTP, TRANSPARENT, TCP and QUIC.
+    ///
+    /// [`Connection::peer_fingerprint`]: crate::Connection::peer_fingerprint
+    #[must_use]
+    pub fn client_trust(mut self, trust: Trust) -> Self {
+        self.client_trust = Some(trust);
+        self
+    }
+
     /// The modes that clients may request. Overrides those in [`transport`](Self::transport). The
     /// default is BRTP alone; a client that requests another mode is refused.
     #[must_use]
     pub fn modes(mut self, modes: impl IntoIterator<Item = Mode>) -> Self {
         self.modes = modes.into_iter().collect();
+        self
+    }
+
+    /// Whether clients learn at once that this server was restarted and has lost their connections, by
+    /// stateless resets (RFC 9000 section 10.3): the default. Without them they wait for their idle
+    /// timeout, and a scan for servers gets no answer. Resets need the same certificate after the
+    /// restart; a server with a [`preshared_key`](Self::preshared_key) sends none.
+    #[must_use]
+    pub fn stateless_resets(mut self, resets: bool) -> Self {
+        self.stateless_resets = resets;
         self
     }
 
@@ -370,12 +432,15 @@ impl ServerOptions {
             (transport.mode, transport.also_accepted) = (*first, others.to_vec());
         }
         transport.deadline = self.deadline.unwrap_or(transport.deadline);
+        transport.stateless_resets = self.stateless_resets;
         transport.early_data |= self.early_data;
         transport.psk = self.preshared_key.or(transport.psk);
+        transport.key_log = transport.key_log.or_else(crate::key_log::from_environment);
         let compression_offer = CompressionOffer::from_level(self.compression, &mut transport);
         let config = ServerConfig {
             identity: self.identity.0,
             transport: Arc::new(transport),
+            client_trust: self.client_trust.map(Trust::into_config),
             retry_threshold: self.retry_threshold,
             max_connections: self.max_connections,
         };

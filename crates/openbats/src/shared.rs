@@ -2,16 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::Waker;
+use std::time::Duration;
 
-use bats_proto::{CloseReason, ConnectionStats, Event, Mode};
+use bats_proto::{CloseReason, ConnectionStats, Event, Mode, Timestamp};
 use bytes::Bytes;
 use smallvec::SmallVec;
 
 use crate::clock::Clock;
 use crate::compress::{CompressionOffer, MessageCodec};
-use crate::driver::{EndpointWaker, LazyPoller};
+use crate::driver::{Custody, EndpointWaker, LazyPoller, SocketTurn};
+use crate::node::{NodeId, NodeState};
 use crate::transport::{Handle, Transports};
 
 /// Tasks that wait for the same event.
@@ -25,7 +27,12 @@ impl Wakers {
         }
     }
 
-    fn drain_into(&mut self, due: &mut Vec<Waker>) {
+    /// Whether nothing else than the task of `waker` waits.
+    fn has_only(&self, waker: Option<&Waker>) -> bool {
+        self.0.iter().all(|known| waker.is_some_and(|waker| known.will_wake(waker)))
+    }
+
+    pub(crate) fn drain_into(&mut self, due: &mut Vec<Waker>) {
         due.extend(self.0.drain(..));
     }
 }
@@ -41,6 +48,8 @@ pub(crate) struct Slot {
     /// This end's compression offer, and the negotiated codec once established.
     pub(crate) compression_offer: Option<CompressionOffer>,
     pub(crate) codec: Option<MessageCodec>,
+    /// The other end of a session over relays that was accepted.
+    pub(crate) remote_node: Option<NodeId>,
     /// The application holds a [`Connection`](crate::Connection) to it, or will get one.
     pub(crate) is_held: bool,
     /// A message was refused because the send budget was used up, and no room has become free
@@ -53,6 +62,17 @@ pub(crate) struct Slot {
     pub(crate) reading: Wakers,
     pub(crate) writing: Wakers,
     pub(crate) finishing: Wakers,
+}
+
+impl Slot {
+    /// Whether the task of `waker` alone waits for the connection, for a message; without one, no
+    /// task does.
+    fn has_only_reader(&self, waker: Option<&Waker>) -> bool {
+        self.reading.has_only(waker)
+            && [&self.connecting, &self.writing, &self.finishing]
+                .iter()
+                .all(|wakers| wakers.has_only(None))
+    }
 }
 
 /// The final state of a connection that has ended.
@@ -81,6 +101,16 @@ impl Slot {
 /// have completed their handshakes. After an outage thousands of clients may reconnect while the
 /// application does something else.
 const MAX_UNACCEPTED: usize = 4_096;
+
+/// Connections of an endpoint up to which a thread of the application may serve the socket.
+const MAX_CONNECTIONS_TO_LEAD: usize = 4;
+
+/// Bursts that a call of the application sends itself.
+const BURSTS_PER_CALL: usize = 2;
+
+/// Longest time for a thread of the application to leave the socket of an endpoint that ends. It
+/// leaves within microseconds unless a waker blocks it.
+const LEAVE_LIMIT: Duration = Duration::from_secs(1);
 
 /// The close code for a peer whose message cannot be decoded.
 const INVALID_MESSAGE: u64 = 1;
@@ -114,8 +144,11 @@ pub(crate) struct Core {
     pub(crate) ending: Wakers,
     /// The I/O thread sleeps and must be woken for new work.
     pub(crate) is_asleep: bool,
+    pub(crate) custody: Custody,
     /// Why the I/O thread has ended.
     pub(crate) ended: Option<String>,
+    /// Links and routes, if the endpoint is a node's.
+    pub(crate) node: Option<Box<NodeState>>,
 }
 
 impl Core {
@@ -140,7 +173,9 @@ impl Core {
             is_terminated: false,
             ending: Wakers::default(),
             is_asleep: false,
+            custody: Custody::default(),
             ended: None,
+            node: None,
         }
     }
 
@@ -153,6 +188,9 @@ impl Core {
         event: Event,
         due: &mut Vec<Waker>,
     ) {
+        if self.takes_node_event(clock.now(), handle, &event, due) {
+            return;
+        }
         match event {
             Event::Accepted => {
                 if self.accepted.len() >= MAX_UNACCEPTED {
@@ -173,6 +211,7 @@ impl Core {
                     is_reliable: self.endpoint.is_reliable(handle),
                     compression_offer,
                     codec,
+                    remote_node: self.endpoint.remote_node(handle),
                     is_held: true,
                     ..Slot::default()
                 };
@@ -243,22 +282,30 @@ impl Core {
         rule: &str,
     ) -> CloseReason {
         let reason = CloseReason::PeerMisbehaved(rule.to_owned());
-        let (now, endpoint) = (clock.now(), &mut self.endpoint);
-        let Some(slot) = self.slots.get_mut(&handle) else { return reason };
-        let stats = endpoint.stats(now, handle).unwrap_or_default();
-        let all_acknowledged = endpoint.is_all_acknowledged(handle);
-        endpoint.close(now, handle, INVALID_MESSAGE, rule);
+        let mut due = Vec::new();
+        self.end_for(clock.now(), handle, &reason, &mut due);
+        self.endpoint.close(clock.now(), handle, INVALID_MESSAGE, rule);
+        due.into_iter().for_each(Waker::wake);
+        reason
+    }
+
+    /// Ends the application's side of a connection that this end closes, with this reason.
+    pub(crate) fn end_for(
+        &mut self,
+        now: Timestamp,
+        handle: Handle,
+        reason: &CloseReason,
+        due: &mut Vec<Waker>,
+    ) {
+        let Some(slot) = self.slots.get_mut(&handle) else { return };
         slot.end = Some(FinalState {
             reason: reason.clone(),
             messages: VecDeque::new(),
             finished: false,
-            all_acknowledged,
-            stats,
+            all_acknowledged: self.endpoint.is_all_acknowledged(handle),
+            stats: self.endpoint.stats(now, handle).unwrap_or_default(),
         });
-        let mut due = Vec::new();
-        slot.wake_all(&mut due);
-        due.into_iter().for_each(Waker::wake);
-        reason
+        slot.wake_all(due);
     }
 
     /// Marks a peer as trusted.
@@ -292,16 +339,44 @@ impl Core {
         }
     }
 
+    /// Whether only the task of `waker` waits for something of this endpoint: a message of this
+    /// connection. Otherwise the I/O thread serves all of them.
+    pub(crate) fn waits_alone(&self, handle: Handle, waker: &Waker) -> bool {
+        self.slots.len() <= MAX_CONNECTIONS_TO_LEAD
+            && self
+                .slots
+                .iter()
+                .all(|(one, slot)| slot.has_only_reader((*one == handle).then_some(waker)))
+    }
+
     /// Whether no connections are left, closing ones included.
     pub(crate) fn is_idle(&self) -> bool {
         self.endpoint.connection_count() == 0
     }
 }
 
+/// What may have to be done after a call of the application.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FollowUp {
+    Nothing,
+    /// A control packet may be due.
+    Poll,
+    /// A message is to be sent.
+    Send,
+    /// The I/O thread must see to it.
+    Wake,
+}
+
 /// The whole state of an endpoint.
 #[derive(Debug)]
 pub(crate) struct Shared {
     core: Mutex<Core>,
+    /// The socket, from the start of the I/O thread to its end. Locked before the core.
+    socket: Mutex<Option<SocketTurn>>,
+    /// A thread of the application has stopped to serve the socket.
+    pub(crate) lead_ended: Condvar,
+    /// For how long a blocked receiver looks for packets before it sleeps.
+    pub(crate) busy_poll: Duration,
     pub(crate) waker: EndpointWaker,
     /// Polls the sockets of TCP connections.
     pub(crate) poller: Arc<LazyPoller>,
@@ -314,17 +389,98 @@ impl Shared {
         endpoint: Transports,
         (compression_offer, untrusted_peer_budget): (Option<CompressionOffer>, Option<usize>),
         poller: Arc<LazyPoller>,
-        clock: Clock,
+        (clock, busy_poll): (Clock, Duration),
         local_addr: SocketAddr,
     ) -> Arc<Self> {
         let core = Mutex::new(Core::new(endpoint, compression_offer, untrusted_peer_budget));
-        Arc::new(Self { core, waker: EndpointWaker::default(), poller, clock, local_addr })
+        Arc::new(Self {
+            core,
+            socket: Mutex::new(None),
+            lead_ended: Condvar::new(),
+            busy_poll,
+            waker: EndpointWaker::default(),
+            poller,
+            clock,
+            local_addr,
+        })
     }
 
     /// Locks the state. After a panic in another thread the state is still consistent enough to
     /// report that the endpoint has ended.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Core> {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn lock_socket(&self) -> MutexGuard<'_, Option<SocketTurn>> {
+        self.socket.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Locks the socket unless another thread has its turn.
+    fn try_lock_socket(&self) -> Option<MutexGuard<'_, Option<SocketTurn>>> {
+        match self.socket.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Locks the socket unless that may take long.
+    pub(crate) fn lock_socket_soon(&self) -> Option<MutexGuard<'_, Option<SocketTurn>>> {
+        if let Some(guard) = self.try_lock_socket() {
+            return Some(guard);
+        }
+        let is_led = self.lock().custody.is_led();
+        is_led.then(|| self.lock_socket())
+    }
+
+    /// Runs a call of the application that sends or takes a message. If the I/O thread sleeps,
+    /// what follows from it is sent at once, or the I/O thread is woken.
+    pub(crate) fn call_inline<T>(
+        &self,
+        call: impl FnOnce(&mut Core, &Clock) -> (T, FollowUp),
+    ) -> T {
+        let mut guard = self.lock_socket_soon();
+        let mut core = self.lock();
+        let (result, follow_up) = call(&mut core, &self.clock);
+        if !core.is_asleep || follow_up == FollowUp::Nothing {
+            return result;
+        }
+        let turn = guard.as_mut().and_then(|guard| guard.as_mut());
+        let may_send = match follow_up {
+            FollowUp::Nothing | FollowUp::Wake => false,
+            FollowUp::Poll => true,
+            FollowUp::Send => core.custody.may_send(self.clock.now()),
+        };
+        let Some(turn) = turn.filter(|_| may_send) else {
+            core.is_asleep = false;
+            drop((core, guard));
+            self.waker.wake();
+            return result;
+        };
+        let mut due = Vec::new();
+        let has_more = turn.collect(&mut core, &self.clock, BURSTS_PER_CALL, &mut due);
+        let must_wake = core.custody.must_wake_io(self.clock.now()) || has_more;
+        drop(core);
+        // The I/O thread handles errors.
+        let all_sent = matches!(turn.send(), Ok(true));
+        drop(guard);
+        // A waker may run its task, which may call this endpoint.
+        due.into_iter().for_each(Waker::wake);
+        if must_wake || !all_sent {
+            self.waker.wake();
+        }
+        result
+    }
+
+    /// Makes a thread of the application leave the socket, for good.
+    pub(crate) fn stop_leader(&self) {
+        let mut core = self.lock();
+        core.custody.stop();
+        let waits = self
+            .lead_ended
+            .wait_timeout_while(core, LEAVE_LIMIT, |core| core.custody.is_led_now())
+            .unwrap_or_else(PoisonError::into_inner);
+        drop(waits);
     }
 
     /// Runs a call of the application and wakes the I/O thread if it sleeps.
@@ -378,6 +534,9 @@ impl Shared {
             }
             let mut due = Vec::new();
             core.accepting.drain_into(&mut due);
+            if let Some(node) = &mut core.node {
+                node.wake_all(&mut due);
+            }
             due.into_iter().for_each(Waker::wake);
         });
     }
@@ -397,6 +556,9 @@ impl Shared {
         core.accepting.drain_into(&mut due);
         core.idling.drain_into(&mut due);
         core.ending.drain_into(&mut due);
+        if let Some(node) = &mut core.node {
+            node.wake_all(&mut due);
+        }
         core.endpoint.abandon();
         core.ended = Some(why);
         drop(core);

@@ -2,24 +2,11 @@
 
 use std::future::Future;
 use std::pin::pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::clock::Clock;
-
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.0.unpark();
-    }
-}
+use crate::driver::{Candidate, Parker};
 
 /// The time limit of [`Wait::wait_for`] expired. The future was dropped, which cancels the
 /// operation.
@@ -28,17 +15,16 @@ impl Wake for Unpark {
 pub struct Elapsed(pub Duration);
 
 /// Blocks the calling thread until a future completes.
+///
+/// A thread that waits for a message of [`Connection::recv`](crate::Connection::recv) receives from
+/// the socket itself if no other task waits for this endpoint, which saves the hop over the I/O
+/// thread.
 pub trait Wait: Future + Sized {
     /// Waits without a time limit.
     fn wait(self) -> Self::Output {
-        let mut future = pin!(self);
-        let waker = Waker::from(Arc::new(Unpark(thread::current())));
-        let mut context = Context::from_waker(&waker);
-        loop {
-            if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
-                return output;
-            }
-            thread::park();
+        match block_on(self, None) {
+            Ok(output) => output,
+            Err(Elapsed(_)) => unreachable!("there is no time limit"),
         }
     }
 
@@ -47,20 +33,36 @@ pub trait Wait: Future + Sized {
     /// # Errors
     /// [`Elapsed`] when the time limit expires.
     fn wait_for(self, limit: Duration) -> Result<Self::Output, Elapsed> {
-        let mut future = pin!(self);
-        let waker = Waker::from(Arc::new(Unpark(thread::current())));
-        let mut context = Context::from_waker(&waker);
-        let clock = Clock::new();
-        let start = clock.now();
-        loop {
-            if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
-                return Ok(output);
+        block_on(self, Some(limit))
+    }
+}
+
+fn block_on<F: Future>(future: F, limit: Option<Duration>) -> Result<F::Output, Elapsed> {
+    let mut future = pin!(future);
+    let parker = Parker::of_this_thread();
+    let waker = Waker::from(parker.shared());
+    let mut context = Context::from_waker(&waker);
+    let clock = Clock::new();
+    let start = clock.now();
+    loop {
+        let (polled, candidate) = Candidate::collect(|| future.as_mut().poll(&mut context));
+        if let Poll::Ready(output) = polled {
+            return Ok(output);
+        }
+        let left = match limit {
+            None => None,
+            Some(limit) => {
+                let passed = clock.now() - start;
+                if passed >= limit {
+                    return Err(Elapsed(limit));
+                }
+                Some(limit - passed)
             }
-            let passed = clock.now() - start;
-            if passed >= limit {
-                return Err(Elapsed(limit));
-            }
-            thread::park_timeout(limit - passed);
+        };
+        let has_led = candidate.is_some_and(|candidate| candidate.lead(&parker, &waker, left));
+        match has_led {
+            true => parker.clear(),
+            false => parker.park(left),
         }
     }
 }
@@ -70,6 +72,7 @@ impl<F: Future> Wait for F {}
 #[cfg(test)]
 mod tests {
     use std::future::{pending, poll_fn};
+    use std::thread;
 
     use super::*;
 

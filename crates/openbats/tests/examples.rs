@@ -2,11 +2,19 @@
 
 #[path = "../examples/echo.rs"]
 mod echo;
+#[path = "../examples/emulated/mod.rs"]
+mod emulated;
 #[path = "../examples/hello.rs"]
 #[expect(dead_code, reason = "main reads the arguments of the program")]
 mod hello;
+#[path = "common/lab.rs"]
+mod lab;
 #[path = "../examples/latency.rs"]
 mod latency;
+#[path = "../examples/multipath.rs"]
+mod multipath;
+#[path = "../examples/relays.rs"]
+mod relays;
 #[path = "../examples/send_file.rs"]
 mod send_file;
 #[path = "../examples/message_throughput.rs"]
@@ -37,6 +45,35 @@ fn the_quick_start_page_shows_the_hello_example_and_it_works() {
         }
     }
     panic!("the server does not answer");
+}
+
+/// As on the page, but with a program of the profile of the tests instead of a release build.
+#[test]
+fn the_quick_start_works_over_a_lossy_link() {
+    let page = include_str!("../../../docs/quick-start/rust.md");
+    let deps = std::env::current_exe().unwrap().parent().unwrap().to_owned();
+    let program = deps.parent().unwrap().join("examples/hello");
+    if !program.exists() {
+        let mut cargo = std::process::Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "--locked", "-p", "openbats", "--example", "hello"]);
+        let built = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).status();
+        assert!(built.is_ok_and(|status| status.success()), "cannot build the example");
+    }
+    let directory = deps.join(format!("quick-start-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    std::fs::copy(program, directory.join("hello")).unwrap();
+    lab::follow_over_lossy_link(page, &directory, &directory);
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
+fn relays_recode_and_the_content_arrives() {
+    relays::main().unwrap();
+}
+
+#[test]
+fn transfer_over_two_paths_completes_when_one_is_cut() {
+    multipath::main().unwrap();
 }
 
 #[test]

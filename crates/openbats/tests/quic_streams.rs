@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use openbats::{Endpoint, Identity, Mode, ServerOptions};
 
-/// The ALPN token of the framing, from docs/wire-format.md.
+/// The ALPN token of the framing, from docs/spec/streams.md.
 const ALPN: &[u8] = b"openbats-quic/1";
 const LIMIT: Duration = Duration::from_secs(20);
 

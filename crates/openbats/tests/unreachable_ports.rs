@@ -1,8 +1,8 @@
 //! Closed ports: connecting fails at once, and a server that vanished is noticed.
 
 use std::net::{SocketAddr, UdpSocket};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -61,9 +61,52 @@ fn several_attempts_to_one_closed_port_are_all_refused() {
     }
 }
 
+/// The server is killed and started again with its certificate: it ends the connection, although its
+/// port is open.
+#[test]
+fn a_restarted_server_is_noticed_long_before_the_idle_timeout() {
+    for mode in [Mode::Btp, Mode::Brtp, Mode::Brctp, Mode::Transparent] {
+        let identity = Identity::generate(&["localhost"]).unwrap();
+        let options = ClientOptions::new(Trust::fingerprint(identity.fingerprint()));
+        let start = || {
+            let options = ServerOptions::new(identity.clone()).transport(without_timeouts(mode));
+            let address = ([127, 0, 0, 1], 0).into();
+            Endpoint::builder().bind(address).server(options).start().unwrap()
+        };
+        let server = start();
+        let mut forwarder = Forwarder::to(server.local_addr());
+        let client = Endpoint::builder().start().unwrap();
+        let options = options.transport(without_timeouts(mode));
+        let near = client.connect(forwarder.address, "localhost", options);
+        let near = near.wait_for(LIMIT).unwrap().unwrap();
+        let far = server.accept().wait_for(LIMIT).unwrap().unwrap();
+        near.send(vec![1; 1_000]).wait_for(LIMIT).unwrap().unwrap();
+        assert!(far.recv().wait_for(LIMIT).unwrap().unwrap().is_some());
+        // The client keeps its address, the other server knows nothing of the connection.
+        let restarted = start();
+        forwarder.switch_to(restarted.local_addr());
+        let end = async {
+            loop {
+                let _ = near.try_send_within(vec![2; 1_000], Duration::from_secs(1));
+                if let Ok(Err(_)) = near.recv().wait_for(Duration::from_millis(20)) {
+                    return;
+                }
+            }
+        };
+        end.wait_for(LIMIT).unwrap();
+        let reason = near.close_reason();
+        assert!(
+            matches!(&reason, Some(CloseReason::Lost(text)) if text.contains("restarted")),
+            "{mode:?}: {reason:?}"
+        );
+        forwarder.stop();
+    }
+}
+
 /// Forwards datagrams between one client and a server until it is stopped.
 struct Forwarder {
     address: SocketAddr,
+    server: Arc<Mutex<SocketAddr>>,
     is_stopped: Arc<AtomicBool>,
     thread: Option<thread::JoinHandle<()>>,
 }
@@ -74,23 +117,33 @@ impl Forwarder {
         let address = near.local_addr().unwrap();
         let is_stopped = Arc::new(AtomicBool::new(false));
         let stopped = is_stopped.clone();
+        let server = Arc::new(Mutex::new(server));
+        let current = server.clone();
         let thread = thread::spawn(move || {
             let far = UdpSocket::bind("127.0.0.1:0").unwrap();
-            far.connect(server).unwrap();
             near.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
             far.set_nonblocking(true).unwrap();
             let (mut client, mut buffer) = (None, vec![0; 65_536]);
             while !stopped.load(Ordering::SeqCst) {
+                let server = *current.lock().unwrap();
                 if let Ok((length, from)) = near.recv_from(&mut buffer) {
                     client = Some(from);
-                    let _ = far.send(&buffer[..length]);
+                    let _ = far.send_to(&buffer[..length], server);
                 }
-                while let (Ok(length), Some(client)) = (far.recv(&mut buffer), client) {
-                    let _ = near.send_to(&buffer[..length], client);
+                while let (Ok((length, from)), Some(client)) = (far.recv_from(&mut buffer), client)
+                {
+                    if from == server {
+                        let _ = near.send_to(&buffer[..length], client);
+                    }
                 }
             }
         });
-        Self { address, is_stopped, thread: Some(thread) }
+        Self { address, server, is_stopped, thread: Some(thread) }
+    }
+
+    /// From now on the client's datagrams go to another server.
+    fn switch_to(&self, server: SocketAddr) {
+        *self.server.lock().unwrap() = server;
     }
 
     /// Closes the port.
@@ -104,7 +157,7 @@ impl Forwarder {
 
 #[test]
 fn a_server_that_vanished_is_noticed_long_before_the_idle_timeout() {
-    for mode in [Mode::Btp, Mode::Brtp, Mode::Brctp, Mode::Transparent] {
+    for mode in [Mode::Btp, Mode::Brtp, Mode::Brctp, Mode::Transparent, Mode::Quic] {
         let identity = Identity::generate(&["localhost"]).unwrap();
         let options = ClientOptions::new(Trust::fingerprint(identity.fingerprint()));
         let server = Endpoint::builder()

@@ -10,8 +10,8 @@ use std::time::Duration;
 use bats_types::Timestamp;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::socket::ReceiveBuffers;
-use super::{Driver, Interest, Next, Poller, ThreadWaker};
+use super::socket::{RECEIVE_BATCH, ReceiveBuffers};
+use super::{Driver, Interest, Next, Poller, SocketTurn, ThreadWaker};
 use crate::clock::Clock;
 
 /// Timer slack requested from the system: the default of 50 us is a fifth of a pacing interval.
@@ -92,6 +92,18 @@ impl EndpointWaker {
             thread.waker.wake();
         }
     }
+
+    /// Changes what the I/O thread waits for.
+    pub(super) fn watch(&self, turn: &mut SocketTurn, interest: Interest) -> io::Result<()> {
+        if turn.interest != interest {
+            let Some((thread, number)) = self.0.get() else {
+                return Err(io::ErrorKind::NotConnected.into());
+            };
+            thread.poller.change(&*turn.socket, 2 * number, interest)?;
+            turn.interest = interest;
+        }
+        Ok(())
+    }
 }
 
 impl IoThread {
@@ -159,7 +171,6 @@ fn set_timer_slack() {
 struct Place {
     driver: Driver,
     until: Option<Timestamp>,
-    interest: Interest,
     polls_tcp: bool,
 }
 
@@ -182,7 +193,7 @@ impl<'a> Turns<'a> {
         Self {
             thread,
             clock: Clock::new(),
-            incoming: ReceiveBuffers::new(),
+            incoming: ReceiveBuffers::new(RECEIVE_BATCH),
             places: BTreeMap::new(),
             timers: BTreeSet::new(),
             ready: BTreeSet::new(),
@@ -218,12 +229,16 @@ impl<'a> Turns<'a> {
         let goes_on = !inbox.has_ended;
         drop(inbox);
         for (number, driver) in (first..).zip(new) {
-            if let Err(error) = self.thread.poller.add(&driver.socket, 2 * number, Interest::Read) {
+            let added = match &*driver.shared.lock_socket() {
+                Some(turn) => self.thread.poller.add(&*turn.socket, 2 * number, turn.interest),
+                None => Err(io::ErrorKind::NotConnected.into()),
+            };
+            if let Err(error) = added {
                 self.thread.lock().endpoints -= 1;
                 driver.end(error.to_string());
                 continue;
             }
-            let place = Place { driver, until: None, interest: Interest::Read, polls_tcp: false };
+            let place = Place { driver, until: None, polls_tcp: false };
             self.places.insert(number, place);
             self.ready.insert(number);
         }
@@ -233,13 +248,10 @@ impl<'a> Turns<'a> {
     /// Gives an endpoint its turn. Returns whether it wants another one at once.
     fn turn(&mut self, number: u64) -> bool {
         let Some(place) = self.places.get_mut(&number) else { return false };
-        let (again, until, interest) = match place.driver.turn(&mut self.incoming) {
-            Ok(Next::Now) => (true, None, Interest::Read),
-            Ok(Next::Sleep(timeout)) => {
-                let until = timeout.map(|timeout| self.clock.now() + timeout);
-                (false, until, Interest::Read)
-            }
-            Ok(Next::SleepUntilWritable) => (false, None, Interest::ReadWrite),
+        let (again, until) = match place.driver.turn(&mut self.incoming) {
+            Ok(Next::Now) => (true, None),
+            Ok(Next::Sleep(timeout)) => (false, timeout.map(|timeout| self.clock.now() + timeout)),
+            Ok(Next::SleepUntilWritable) => (false, None),
             Ok(Next::Finish) => {
                 self.remove(number, "all handles were dropped".into());
                 return false;
@@ -259,7 +271,7 @@ impl<'a> Turns<'a> {
             }
             place.until = until;
         }
-        match self.watch(number, interest) {
+        match self.watch_tcp(number) {
             Ok(()) => again,
             Err(error) => {
                 tracing::error!(%error, "an endpoint ends");
@@ -269,13 +281,9 @@ impl<'a> Turns<'a> {
         }
     }
 
-    fn watch(&mut self, number: u64, interest: Interest) -> io::Result<()> {
+    fn watch_tcp(&mut self, number: u64) -> io::Result<()> {
         let Some(place) = self.places.get_mut(&number) else { return Ok(()) };
         let poller = &self.thread.poller;
-        if place.interest != interest {
-            poller.change(&place.driver.socket, 2 * number, interest)?;
-            place.interest = interest;
-        }
         if !place.polls_tcp
             && let Some(tcp) = place.driver.shared.poller.file()
         {

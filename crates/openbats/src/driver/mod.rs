@@ -1,10 +1,15 @@
 //! Drives sockets and protocol cores on I/O threads, with timers in nanoseconds.
 
+mod custody;
 mod icmp_errors;
 mod io_thread;
+mod lead;
+mod parker;
 mod poller;
 mod socket;
 mod socket_options;
+mod socket_turn;
+mod sockets;
 mod thread_waker;
 
 use std::io;
@@ -14,32 +19,31 @@ use std::time::Duration;
 
 use bats_proto::Input;
 
+pub(crate) use custody::Custody;
 use icmp_errors::UnreachablePort;
 pub use io_thread::IoThreads;
 pub(crate) use io_thread::{EndpointWaker, IoThread};
+pub(crate) use lead::Candidate;
+pub(crate) use parker::Parker;
 pub(crate) use poller::{Interest, LazyPoller, Poller};
 pub(crate) use socket::{Socket, canonical};
 pub(crate) use socket_options::{MAX_DSCP, SocketOptions};
+pub(crate) use socket_turn::SocketTurn;
+pub(crate) use sockets::Sockets;
 pub(crate) use thread_waker::ThreadWaker;
 
 use crate::shared::Shared;
-use crate::transport::Output;
-use socket::{Bursts, ReceiveBuffers};
+use socket::ReceiveBuffers;
 
 /// Starts to drive an endpoint: on one of `threads`, or on a thread of its own. This ends when all
 /// handles of the endpoint and its connections are dropped and the last connection has ended.
 pub(crate) fn start(
     shared: Arc<Shared>,
-    socket: Socket,
+    socket: Sockets,
     threads: Option<&IoThreads>,
 ) -> io::Result<()> {
-    let driver = Driver {
-        shared,
-        socket,
-        outgoing: Bursts::new(),
-        unreachable_ports: Vec::new(),
-        due: Vec::new(),
-    };
+    *shared.lock_socket() = Some(SocketTurn::new(socket));
+    let driver = Driver { shared, unreachable_ports: Vec::new(), due: Vec::new() };
     match threads {
         Some(threads) => threads.attach(driver),
         None => IoThread::start(driver).map(drop),
@@ -50,8 +54,6 @@ pub(crate) fn start(
 #[derive(Debug)]
 pub(crate) struct Driver {
     shared: Arc<Shared>,
-    socket: Socket,
-    outgoing: Bursts,
     /// Errors that the system reported since the last turn.
     unreachable_ports: Vec<UnreachablePort>,
     /// Tasks to wake once the lock is released.
@@ -73,16 +75,28 @@ enum Next {
 impl Driver {
     /// Receives, processes and sends once.
     fn turn(&mut self, incoming: &mut ReceiveBuffers) -> io::Result<Next> {
+        let shared = Arc::clone(&self.shared);
+        let mut guard = shared.lock_socket();
+        let Some(turn) = guard.as_mut() else { return Ok(Next::Finish) };
+        let is_served = shared.lock().custody.is_served(shared.clock.now());
         // Read pending errors first: otherwise they make the next call fail.
-        self.unreachable_ports = self.socket.unreachable_ports();
-        let received = self.socket.receive(incoming)?;
-        let next = self.process(incoming);
-        self.due.drain(..).for_each(Waker::wake);
-        let all_sent = self.socket.send(&mut self.outgoing)?;
-        Ok(match next {
-            Next::Finish => Next::Finish,
+        self.unreachable_ports = turn.socket.unreachable_ports();
+        // Packets are for the thread that serves the socket: only timers are left to do.
+        let received = !is_served && turn.socket.receive(incoming)?;
+        let (next, interest) = self.process(turn, incoming, received);
+        let sent = turn.socket.send(&mut turn.outgoing);
+        if !self.due.is_empty() {
+            // A waker may run its task, which may call this endpoint.
+            drop(guard);
+            self.due.drain(..).for_each(Waker::wake);
+            guard = shared.lock_socket();
+        }
+        let Some(turn) = guard.as_mut() else { return Ok(Next::Finish) };
+        let all_sent = sent?;
+        let next = match next {
+            Next::Finish => return Ok(Next::Finish),
             _ if !all_sent => match self.shared.lock().is_terminated {
-                true => Next::Finish,
+                true => return Ok(Next::Finish),
                 false => Next::SleepUntilWritable,
             },
             // More packets may follow: polling is cheaper than sleeping.
@@ -91,11 +105,22 @@ impl Driver {
                 Next::Now
             }
             next => next,
-        })
+        };
+        let interest = match next {
+            Next::SleepUntilWritable => Interest::ReadWrite,
+            _ => interest,
+        };
+        shared.waker.watch(turn, interest)?;
+        Ok(next)
     }
 
     /// Passes received packets to the core and collects the packets to send.
-    fn process(&mut self, incoming: &mut ReceiveBuffers) -> Next {
+    fn process(
+        &mut self,
+        turn: &mut SocketTurn,
+        incoming: &mut ReceiveBuffers,
+        received: bool,
+    ) -> (Next, Interest) {
         let clock = &self.shared.clock;
         let mut core = self.shared.lock();
         // Before the received datagrams: the errors answer packets sent earlier.
@@ -107,35 +132,30 @@ impl Driver {
         }
         core.endpoint.handle(clock.now(), Input::Timeout);
         core.check_untrusted_peers(clock);
-        let next = loop {
-            // Unsent packets go first; without free buffers, send before polling for more.
-            let Some(buffer) = self.outgoing.room() else { break Next::Now };
-            match core.endpoint.poll(clock.now(), buffer) {
-                Output::Transmit(transmit) => self.outgoing.push(transmit),
-                Output::Event(handle, event) => {
-                    core.on_event(clock, handle, event, &mut self.due);
-                }
-                Output::Timeout(until) => {
-                    let now = clock.now();
-                    break Next::Sleep(until.map(|until| until - now));
-                }
-            }
-        };
-        core.check_idle(&mut self.due);
-        if matches!(next, Next::Sleep(_)) {
-            if core.is_terminated || core.handles == 0 && core.is_idle() {
-                return Next::Finish;
-            }
-            // From here on calls of the application wake the thread.
-            core.is_asleep = true;
+        core.drive_node(clock.now(), &mut self.due);
+        let has_more = turn.collect(&mut core, clock, usize::MAX, &mut self.due);
+        if received {
+            core.custody.on_received();
         }
-        next
+        core.check_idle(&mut self.due);
+        let now = clock.now();
+        let (interest, until) = core.custody.io_sleeps(now);
+        if has_more {
+            return (Next::Now, interest);
+        }
+        if core.is_terminated || core.handles == 0 && core.is_idle() {
+            return (Next::Finish, interest);
+        }
+        // From here on calls of the application wake the thread.
+        core.is_asleep = true;
+        (Next::Sleep(until.map(|until| until - now)), interest)
     }
 
     /// Ends the endpoint and notifies all waiting tasks.
     fn end(self, why: String) {
+        self.shared.stop_leader();
         // Tasks that are notified of the end can bind the address at once.
-        drop(self.socket);
+        drop(self.shared.lock_socket().take());
         self.shared.on_ended(why);
     }
 }

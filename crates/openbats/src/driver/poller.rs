@@ -9,9 +9,10 @@ use rustix::event::{Timespec, epoll};
 /// Sockets reported per call; the next call reports the others.
 const MAX_EVENTS: usize = 256;
 
-/// The readiness to wait for; reading is always included.
+/// The readiness to wait for. Errors are always reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Interest {
+    Nothing,
     Read,
     ReadWrite,
 }
@@ -19,6 +20,7 @@ pub(crate) enum Interest {
 impl Interest {
     fn flags(self) -> epoll::EventFlags {
         match self {
+            Self::Nothing => epoll::EventFlags::empty(),
             Self::Read => epoll::EventFlags::IN,
             Self::ReadWrite => epoll::EventFlags::IN | epoll::EventFlags::OUT,
         }

@@ -3,24 +3,33 @@
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bats_proto::{Received, Transmit};
 use quinn_udp::{EcnCodepoint, RecvMeta, UdpSockRef, UdpSocketState};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{Domain, Protocol, Socket as RawSocket, Type};
 
 use crate::clock::Clock;
 use crate::driver::SocketOptions;
 use crate::driver::icmp_errors::{self, UnreachablePort};
+use crate::driver::parker::Readiness;
 use crate::log_limit::LogLimit;
 
 /// Buffers per receive call, each for one datagram or for several that GRO has coalesced.
-const RECEIVE_BATCH: usize = 16;
+pub(super) const RECEIVE_BATCH: usize = 16;
 /// Size of a receive buffer in bytes: the limit of GRO.
 const GRO_BYTES: usize = 65_536;
+/// Pause when the kernel has no memory for received datagrams.
+const MEMORY_PAUSE: Duration = Duration::from_millis(1);
 /// Bursts sent between two receive calls.
 const MAX_BURSTS: usize = 16;
 /// Bytes of one burst.
 const BURST_BYTES: usize = 65_000;
+/// UDP payload that every path must support (RFC 9000, section 14).
+const BASE_UDP_PAYLOAD: u16 = 1_200;
 /// Requested socket buffers in bytes: at 10 Gbit/s they cover a delay of the thread of 6 ms.
 const SOCKET_BUFFER: usize = 8 << 20;
 
@@ -28,11 +37,19 @@ const SOCKET_BUFFER: usize = 8 << 20;
 #[derive(Debug)]
 pub(crate) struct Socket {
     socket: UdpSocket,
-    state: UdpSocketState,
+    /// Only the thread that has the turn uses it.
+    state: Mutex<UdpSocketState>,
     /// Whether the socket is IPv6; it reaches IPv4 addresses as IPv4-mapped ones.
     is_ipv6: bool,
     /// DSCP of outgoing datagrams.
     dscp: u8,
+    /// Whether long datagrams are fragmented.
+    fragments: bool,
+    /// A burst with GSO failed with EINVAL or EIO: because of GSO, or because of its address, its route or
+    /// the MTU. What happens to the next datagram without GSO decides.
+    gso_failed: AtomicBool,
+    /// It failed as well, but `state` has taken the error for a lack of support of GSO and ECN.
+    has_wrong_state: AtomicBool,
 }
 
 impl Socket {
@@ -60,11 +77,32 @@ impl Socket {
         enlarge_buffers(&socket);
         disable_timestamps(&socket);
         icmp_errors::enable(&socket, is_ipv6)?;
-        Ok(Self { socket, state, is_ipv6, dscp: 0 })
+        Ok(Self {
+            socket,
+            state: Mutex::new(state),
+            is_ipv6,
+            dscp: 0,
+            fragments: false,
+            gso_failed: AtomicBool::new(false),
+            has_wrong_state: AtomicBool::new(false),
+        })
+    }
+
+    /// Finds out again which options the system supports. Otherwise a source address that was removed
+    /// for a moment would end the use of GSO and ECN.
+    fn renew_state(&self) -> io::Result<()> {
+        *self.lock_state() = UdpSocketState::new(UdpSockRef::from(&self.socket))?;
+        self.has_wrong_state.store(false, Ordering::Relaxed);
+        disable_timestamps(&self.socket);
+        if self.fragments {
+            icmp_errors::allow_fragmentation(&self.socket, self.is_ipv6)?;
+        }
+        Ok(())
     }
 
     /// Dedicates the socket to mode UDP: long datagrams are fragmented.
     pub(crate) fn dedicate_to_mode_udp(&mut self) -> io::Result<()> {
+        self.fragments = true;
         icmp_errors::allow_fragmentation(&self.socket, self.is_ipv6)
     }
 
@@ -79,11 +117,14 @@ impl Socket {
 
     /// Receives one batch; returns `false` if there was none.
     pub(crate) fn receive(&self, buffers: &mut ReceiveBuffers) -> io::Result<bool> {
+        // A thread of the application has fewer than the I/O thread.
+        let count = buffers.bytes.len() / GRO_BYTES;
         let mut slices: [IoSliceMut<'_>; RECEIVE_BATCH] = {
             let mut gro_buffers = buffers.bytes.chunks_exact_mut(GRO_BYTES);
             std::array::from_fn(|_| IoSliceMut::new(gro_buffers.next().unwrap_or_default()))
         };
-        let result = self.state.recv((&self.socket).into(), &mut slices, &mut buffers.metas);
+        let slices = &mut slices[..count];
+        let result = self.lock_state().recv((&self.socket).into(), slices, &mut buffers.metas);
         buffers.count = 0;
         match result {
             Ok(count) => {
@@ -91,39 +132,98 @@ impl Socket {
                 Ok(count > 0)
             }
             Err(error) if is_transient(&error) => Ok(false),
+            Err(error) if is_lack_of_memory(&error) => {
+                // The datagram stays queued, so waiting for readiness would return at once.
+                if let Some(others) = buffers.log.allow(buffers.clock.now()) {
+                    tracing::warn!(%error, others, "no kernel memory to receive datagrams");
+                }
+                std::thread::sleep(MEMORY_PAUSE);
+                Ok(false)
+            }
             Err(error) => Err(error),
         }
     }
 
+    /// Whether packets or errors are there; `None` if neither.
+    pub(super) fn readiness(&self) -> Option<Readiness> {
+        let mut files = [PollFd::new(&self.socket, PollFlags::IN)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let is_ready = poll(&mut files, Some(&now)).is_ok_and(|count| count > 0);
+        is_ready.then(|| Readiness::new(files[0].revents()))
+    }
+
     /// Sends the bursts; returns `false` if the send buffer of the socket is full.
     pub(crate) fn send(&self, bursts: &mut Bursts) -> io::Result<bool> {
-        while let Some((transmit, bytes)) = bursts.front() {
-            match self.send_burst(&transmit, bytes) {
-                Ok(()) => bursts.pop(),
-                Err((sent, error)) if error.kind() == io::ErrorKind::WouldBlock => {
-                    bursts.consume(sent);
-                    return Ok(false);
-                }
-                Err((sent, error)) => {
-                    // A datagram that the system refuses (too large for the interface, no route at
-                    // the moment) counts as lost in the network.
-                    let consumed = (sent + transmit.segment_size).min(bytes.len());
-                    if let Some(others) = bursts.log.allow(bursts.clock.now()) {
-                        let remote = transmit.remote;
-                        tracing::debug!(%error, %remote, others, "datagram not sent");
-                    }
-                    bursts.consume(consumed);
-                    bursts.pop_if_empty();
-                }
+        while bursts.front().is_some() {
+            if !self.send_next(bursts)? {
+                return Ok(false);
             }
         }
         Ok(true)
     }
 
+    /// Sends the next burst, or its first part if the system refuses a datagram of it; returns
+    /// `false` if the send buffer of the socket is full.
+    pub(super) fn send_next(&self, bursts: &mut Bursts) -> io::Result<bool> {
+        let Some((transmit, bytes)) = bursts.front() else { return Ok(true) };
+        if self.has_wrong_state.load(Ordering::Relaxed)
+            && let Err(error) = self.renew_state()
+        {
+            tracing::debug!(%error, "options of the socket stay off");
+        }
+        // Errors of bursts that GSO splits may be errors of GSO.
+        let is_single = bytes.len() <= transmit.segment_size || self.max_gso_segments() <= 1;
+        match self.send_burst(&transmit, bytes) {
+            Ok(()) => {
+                self.gso_failed.fetch_and(!is_single, Ordering::Relaxed);
+                bursts.pop();
+            }
+            Err((sent, error)) if error.kind() == io::ErrorKind::WouldBlock => {
+                bursts.consume(sent);
+                return Ok(false);
+            }
+            Err((sent, error)) => {
+                // A datagram that the system refuses (too large for the interface, no route at
+                // the moment) counts as lost in the network.
+                let consumed = (sent + transmit.segment_size).min(bytes.len());
+                self.on_send_error(&error, is_single);
+                let advice = advice(&error, consumed - sent);
+                if let Some(others) = bursts.log.allow(bursts.clock.now()) {
+                    let remote = transmit.remote;
+                    match advice {
+                        Some(advice) => {
+                            tracing::warn!(%error, %remote, others, "datagram not sent: {advice}");
+                        }
+                        None => tracing::debug!(%error, %remote, others, "datagram not sent"),
+                    }
+                }
+                bursts.consume(consumed);
+                bursts.pop_if_empty();
+            }
+        }
+        Ok(true)
+    }
+
+    fn lock_state(&self) -> MutexGuard<'_, UdpSocketState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn max_gso_segments(&self) -> usize {
+        self.lock_state().max_gso_segments()
+    }
+
+    fn on_send_error(&self, error: &io::Error, is_single: bool) {
+        let is_doubtful = is_invalid(error);
+        let had_failed = self.gso_failed.swap(is_doubtful && !is_single, Ordering::Relaxed);
+        if is_single && (is_doubtful || had_failed) {
+            self.has_wrong_state.store(true, Ordering::Relaxed);
+        }
+    }
+
     /// On error also returns the number of bytes sent before it.
     fn send_burst(&self, transmit: &Transmit, bytes: &[u8]) -> Result<(), (usize, io::Error)> {
         // The system may have found out that the interface does not support GSO.
-        let step = transmit.segment_size * self.state.max_gso_segments().max(1);
+        let step = transmit.segment_size * self.max_gso_segments().max(1);
         let mut sent = 0;
         // An empty datagram is sent, too.
         let empty = bytes.is_empty().then_some(bytes);
@@ -157,7 +257,7 @@ impl Socket {
         if self.dscp > 0 {
             return super::socket_options::send(&self.socket, datagrams, self.dscp);
         }
-        self.state.try_send((&self.socket).into(), datagrams)
+        self.lock_state().try_send((&self.socket).into(), datagrams)
     }
 
     fn map(&self, address: SocketAddr) -> SocketAddr {
@@ -195,28 +295,53 @@ pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
     }
 }
 
+/// Whether the kernel has no memory for the call now. It may have some soon.
+fn is_lack_of_memory(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let code = error.raw_os_error().map(Errno::from_raw_os_error);
+    matches!(code, Some(Errno::NOMEM | Errno::NOBUFS))
+}
+
+/// Whether the error of a receive call concerns an earlier datagram, the network, or this call only. ICMP
+/// errors of all kinds appear as such errors, and they are not authenticated: an endpoint ends only when
+/// its socket is unusable.
 fn is_transient(error: &io::Error) -> bool {
-    use io::ErrorKind::{ConnectionRefused, ConnectionReset, Interrupted, WouldBlock};
-    // ICMP errors of earlier datagrams appear as refused and reset connections. They are not
-    // authenticated.
-    matches!(error.kind(), WouldBlock | Interrupted | ConnectionRefused | ConnectionReset)
-        || error.raw_os_error().is_some_and(|code| {
-            let code = rustix::io::Errno::from_raw_os_error(code);
-            use rustix::io::Errno;
-            matches!(
-                code,
-                Errno::HOSTUNREACH
-                    | Errno::NETUNREACH
-                    | Errno::NETDOWN
-                    | Errno::HOSTDOWN
-                    | Errno::PROTO
-                    | Errno::NOPROTOOPT
-                    | Errno::MSGSIZE
-                    | Errno::OPNOTSUPP
-                    | Errno::ACCESS
-                    | Errno::PERM
-            )
-        })
+    use rustix::io::Errno;
+    let code = error.raw_os_error().map(Errno::from_raw_os_error);
+    !matches!(
+        code,
+        Some(
+            Errno::BADF
+                | Errno::NOTSOCK
+                | Errno::FAULT
+                | Errno::INVAL
+                | Errno::NOMEM
+                | Errno::NOBUFS
+        )
+    )
+}
+
+/// Whether an error of sending means an invalid argument, as for a source address that was removed and
+/// for an unsupported option.
+fn is_invalid(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let code = error.raw_os_error().map(Errno::from_raw_os_error);
+    matches!(code, Some(Errno::INVAL | Errno::IO))
+}
+
+/// What the user can do about a datagram of `size` bytes that this host does not send, if it is not an
+/// error that ends by itself. Larger datagrams are probes of the path MTU.
+fn advice(error: &io::Error, size: usize) -> Option<&'static str> {
+    use rustix::io::Errno;
+    match Errno::from_raw_os_error(error.raw_os_error()?) {
+        Errno::MSGSIZE if size <= usize::from(BASE_UDP_PAYLOAD) => {
+            Some("raise the MTU of the interface to at least 1280 bytes")
+        }
+        Errno::PERM | Errno::ACCESS => {
+            Some("a firewall or a route of this host prohibits it; see nft(8) and ip-route(8)")
+        }
+        _ => None,
+    }
 }
 
 /// Disables the receive time stamps that `quinn-udp` 0.6 enables: they are not used, and its
@@ -256,14 +381,19 @@ pub(crate) struct ReceiveBuffers {
     bytes: Vec<u8>,
     metas: [RecvMeta; RECEIVE_BATCH],
     count: usize,
+    clock: Clock,
+    log: LogLimit,
 }
 
 impl ReceiveBuffers {
-    pub(crate) fn new() -> Self {
+    /// This number of buffers, at most [`RECEIVE_BATCH`].
+    pub(crate) fn new(count: usize) -> Self {
         Self {
-            bytes: vec![0; RECEIVE_BATCH * GRO_BYTES],
+            bytes: vec![0; count.min(RECEIVE_BATCH) * GRO_BYTES],
             metas: [RecvMeta::default(); RECEIVE_BATCH],
             count: 0,
+            clock: Clock::new(),
+            log: LogLimit::default(),
         }
     }
 
@@ -311,6 +441,11 @@ impl Bursts {
         self.buffers.get_mut(self.free).map(|(buffer, _)| buffer)
     }
 
+    /// Whether everything was sent.
+    pub(super) fn is_empty(&self) -> bool {
+        self.first == self.free
+    }
+
     /// Queues the burst that was written into the buffer from [`room`](Self::room).
     pub(crate) fn push(&mut self, transmit: Transmit) {
         if let Some((_, slot)) = self.buffers.get_mut(self.free) {
@@ -325,6 +460,16 @@ impl Bursts {
         }
         let (buffer, transmit) = &self.buffers[self.first];
         transmit.map(|transmit| (transmit, &buffer[self.consumed..]))
+    }
+
+    /// What is sent next.
+    pub(super) fn next_transmit(&self) -> Option<Transmit> {
+        self.front().map(|(transmit, _)| transmit)
+    }
+
+    /// Drops the burst that is next.
+    pub(super) fn discard_next(&mut self) {
+        self.pop();
     }
 
     fn pop(&mut self) {
@@ -401,7 +546,7 @@ mod tests {
             bursts.push(Transmit { remote: (ip, port).into(), ecn: 2, ..transmit(1_000, 2_500) });
             assert!(sender.send(&mut bursts).unwrap());
 
-            let mut buffers = ReceiveBuffers::new();
+            let mut buffers = ReceiveBuffers::new(RECEIVE_BATCH);
             let mut sizes = Vec::new();
             for _ in 0..1_000 {
                 if !receiver.receive(&mut buffers).unwrap() {
@@ -474,6 +619,17 @@ mod tests {
             }
             let marked = [(100, 184), (1_000, 186), (1_000, 186), (500, 186)];
             assert_eq!(found, marked, "{server} {client}");
+        }
+    }
+
+    #[test]
+    fn lack_of_kernel_memory_is_no_fatal_error() {
+        use rustix::io::Errno;
+        for code in [Errno::NOMEM, Errno::NOBUFS] {
+            assert!(is_lack_of_memory(&io::Error::from_raw_os_error(code.raw_os_error())));
+        }
+        for code in [Errno::AGAIN, Errno::BADF] {
+            assert!(!is_lack_of_memory(&io::Error::from_raw_os_error(code.raw_os_error())));
         }
     }
 }

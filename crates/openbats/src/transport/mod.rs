@@ -11,6 +11,7 @@ mod udp;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use bats_proto::wire::flow::NodeId;
 use bats_proto::{
     ClientConfig, CloseReason, ConnectError, ConnectionHandle, ConnectionStats, EndpointStats,
     Event, Input, Mode, PeerLimits, SendError, Timestamp, Transmit,
@@ -33,6 +34,13 @@ pub(crate) enum Handle {
     Udp(u64),
     #[cfg(feature = "quic")]
     Quic(u64),
+}
+
+impl Handle {
+    /// Whether the packets of the connection arrive on the endpoint's UDP socket.
+    pub(crate) fn uses_shared_socket(self) -> bool {
+        !matches!(self, Self::Tcp(_))
+    }
 }
 
 /// What the I/O thread must do next.
@@ -67,6 +75,11 @@ impl Transports {
             #[cfg(feature = "quic")]
             quic,
         }
+    }
+
+    /// The endpoint of the coded modes, with its relay.
+    pub(crate) fn packets(&mut self) -> &mut bats_proto::Endpoint {
+        &mut self.packets
     }
 
     pub(crate) fn connect(
@@ -145,7 +158,7 @@ impl Transports {
         self.udp.handle_unreachable_port(remote);
         self.packets.handle_unreachable_port(now, remote, quoted);
         #[cfg(feature = "quic")]
-        self.quic.handle_unreachable_port(remote, quoted);
+        self.quic.handle_unreachable_port(now, remote, quoted);
     }
 
     pub(crate) fn poll(&mut self, now: Timestamp, buffer: &mut Vec<u8>) -> Output {
@@ -296,6 +309,14 @@ impl Transports {
             Handle::Udp(id) => self.udp.remote(id),
             #[cfg(feature = "quic")]
             Handle::Quic(id) => self.quic.remote(id),
+        }
+    }
+
+    /// The other end of a session over relays.
+    pub(crate) fn remote_node(&self, handle: Handle) -> Option<NodeId> {
+        match handle {
+            Handle::Packets(handle) => self.packets.remote_node(handle),
+            _ => None,
         }
     }
 

@@ -396,6 +396,7 @@ impl Quic {
                 / usize::from(connection.quic.current_mtu()).max(1))
             .clamp(1, BURST);
             if let Some(transmit) = connection.quic.poll_transmit(at, max_datagrams, buffer) {
+                connection.reachability.on_sent(buffer);
                 return Output::Transmit(translate(&transmit));
             }
             self.dirty.remove(&id);

@@ -457,6 +457,7 @@ mod tests {
             Some(&ServerConfig {
                 identity,
                 transport: TransportConfig::default().into(),
+                client_trust: None,
                 retry_threshold: 0,
                 max_connections,
             }),

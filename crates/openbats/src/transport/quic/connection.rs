@@ -14,6 +14,7 @@ use rustls_pki_types::CertificateDer;
 
 use super::Controller;
 use super::datagrams::Datagrams;
+use super::unreachable_port::PeerReachability;
 
 /// Bytes that are framed at a time.
 const FRAME_BATCH: usize = 64 << 10;
@@ -34,6 +35,7 @@ pub(super) struct Connection {
     /// Counted as half-open.
     pub(super) is_counted: bool,
     pub(super) armed: Option<Timestamp>,
+    pub(super) reachability: PeerReachability,
     is_server: bool,
     controller: Controller,
     stream: Option<StreamId>,
@@ -64,6 +66,7 @@ impl Connection {
             remote,
             is_counted: is_server,
             armed: None,
+            reachability: PeerReachability::default(),
             is_server,
             controller,
             stream: None,

@@ -1,0 +1,337 @@
+//! Which thread serves the socket of an endpoint: its I/O thread, or a thread of the application
+//! that waits for a message ("leader").
+//!
+//! A message that the I/O thread receives crosses two threads: each wakeup costs several times as
+//! much as the work on a small packet. So a blocked receiver may wait for the socket itself, and a
+//! call may send itself. The I/O thread stays responsible for all timers and for everything that
+//! happens while no thread of the application serves the socket:
+//!
+//! * While a thread leads, the I/O thread does not wait for the socket.
+//! * When it has left, it usually leads again soon. The I/O thread waits for the socket again
+//!   [`GRACE`] later, if no thread leads then.
+//! * A thread that changes a deadline to an earlier time than the I/O thread sleeps to wakes it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bats_types::Timestamp;
+
+use super::Interest;
+use super::parker::ParkState;
+
+/// Time without a leader after which the I/O thread waits for the socket again. Longer times delay
+/// packets that arrive while the application does something else, and acknowledgements, for which
+/// peers allow 3 ms; shorter ones wake the I/O thread more often.
+const GRACE: Duration = Duration::from_millis(2);
+/// Deadlines that are nearer than this when they are set are for the I/O thread, which has finer
+/// timers: those of pacing.
+const NEAR: Duration = Duration::from_micros(200);
+/// Turns without a sleep before them after which a leader hands the socket back: the I/O thread receives while
+/// the application handles messages.
+const MAX_BUSY_TURNS: u32 = 8;
+/// Time for which no thread leads then.
+const BUSY_PAUSE: Duration = Duration::from_millis(20);
+/// Interval of sends by the application's threads; faster ones share packets.
+const SEND_INTERVAL: Duration = Duration::from_micros(20);
+/// Messages and bytes taken after which credit may be due.
+const CREDIT_MESSAGES: usize = 16;
+const CREDIT_BYTES: usize = 32 << 10;
+
+/// Who serves the socket, and until when; under the lock of the core.
+#[derive(Debug, Default)]
+pub(crate) struct Custody {
+    /// The thread that leads.
+    pub(super) leader: Option<Arc<ParkState>>,
+    /// Until when the leader sleeps at most.
+    pub(super) leader_until: Option<Timestamp>,
+    /// When the core needs a turn.
+    deadline: Option<Timestamp>,
+    /// The deadline was near when it was set, as those of pacing are.
+    is_near: bool,
+    /// When the I/O thread gives the next turn without being woken.
+    io_until: Option<Timestamp>,
+    /// The I/O thread does not wait for the socket.
+    is_led: bool,
+    left_at: Timestamp,
+    leaves: u64,
+    /// `leaves` at the last turn of the I/O thread.
+    leaves_seen: u64,
+    busy_turns: u32,
+    not_before: Timestamp,
+    /// The endpoint ends: no thread leads any more.
+    pub(super) has_ended: bool,
+    /// Last send by a thread of the application.
+    sent_at: Timestamp,
+    /// Datagrams have arrived since then.
+    has_received: bool,
+    /// Messages and bytes that the application has taken since the last turn.
+    pub(crate) taken: (usize, usize),
+}
+
+impl Custody {
+    /// Whether a thread of the application serves the socket, or did so a moment ago.
+    pub(crate) fn is_served(&self, now: Timestamp) -> bool {
+        self.is_led && !self.has_ended && (self.leader.is_some() || now - self.left_at < GRACE)
+    }
+
+    /// Whether the I/O thread has only short turns, for which a call may wait.
+    pub(crate) fn is_led(&self) -> bool {
+        self.is_led
+    }
+
+    pub(crate) fn set_deadline(&mut self, deadline: Option<Timestamp>, now: Timestamp) {
+        if self.deadline != deadline {
+            self.deadline = deadline;
+            self.is_near = deadline.is_some_and(|deadline| deadline < now + NEAR);
+        }
+    }
+
+    pub(crate) fn deadline(&self) -> Option<Timestamp> {
+        self.deadline
+    }
+
+    /// Whether a thread may begin to lead now.
+    pub(super) fn may_begin(&self, now: Timestamp) -> bool {
+        self.leader.is_none() && !self.has_ended && now >= self.not_before
+    }
+
+    pub(super) fn begin(&mut self, leader: Arc<ParkState>) {
+        self.leader = Some(leader);
+        self.leader_until = None;
+        self.is_led = true;
+    }
+
+    pub(super) fn end(&mut self, now: Timestamp) {
+        self.leader = None;
+        self.left_at = now;
+        self.leaves += 1;
+    }
+
+    /// Ends a lead so that the I/O thread serves the socket at once.
+    pub(super) fn hand_back(&mut self) {
+        self.leader = None;
+        self.is_led = false;
+    }
+
+    /// Asks the leader to leave; no thread leads from now on.
+    pub(crate) fn stop(&mut self) {
+        self.has_ended = true;
+        self.disturb_leader();
+    }
+
+    pub(crate) fn is_led_now(&self) -> bool {
+        self.leader.is_some()
+    }
+
+    /// Wakes the leader, which leads on only if it still may.
+    pub(crate) fn disturb_leader(&self) {
+        if let Some(leader) = &self.leader {
+            std::task::Wake::wake_by_ref(leader);
+        }
+    }
+
+    /// Notes a turn of a leader. Returns whether it must hand the socket back.
+    pub(super) fn on_turn(&mut self, now: Timestamp, has_slept: bool) -> bool {
+        self.busy_turns = if has_slept { 0 } else { self.busy_turns + 1 };
+        let is_busy = self.busy_turns >= MAX_BUSY_TURNS;
+        if is_busy {
+            self.busy_turns = 0;
+            self.not_before = now + BUSY_PAUSE;
+        }
+        is_busy
+    }
+
+    pub(super) fn on_received(&mut self) {
+        self.has_received = true;
+    }
+
+    /// Whether a call of the application may send by itself. Messages in quick succession share
+    /// packets instead.
+    pub(crate) fn may_send(&mut self, now: Timestamp) -> bool {
+        let may_send = self.has_received || now - self.sent_at >= SEND_INTERVAL;
+        if may_send {
+            (self.has_received, self.sent_at) = (false, now);
+        }
+        may_send
+    }
+
+    /// Notes a message that the application has taken. Returns whether credit may be due.
+    pub(crate) fn on_taken(&mut self, bytes: usize) -> bool {
+        let (messages, total) = &mut self.taken;
+        (*messages, *total) = (*messages + 1, *total + bytes);
+        *messages >= CREDIT_MESSAGES || *total >= CREDIT_BYTES
+    }
+
+    /// What the I/O thread waits for when it sleeps now, and until when.
+    pub(super) fn io_sleeps(&mut self, now: Timestamp) -> (Interest, Option<Timestamp>) {
+        let (interest, until) = if self.leader.is_some() {
+            // A leader that has not moved since the last turn wakes the I/O thread when it leaves.
+            let is_active = self.leaves != self.leaves_seen;
+            let grace = is_active.then_some(now + GRACE);
+            match self.is_covered_by_leader() {
+                true => (Interest::Nothing, grace),
+                false => (Interest::Nothing, [self.deadline, grace].into_iter().flatten().min()),
+            }
+        } else if self.is_served(now) {
+            let near = self.deadline.filter(|_| self.is_near);
+            let grace = self.left_at + GRACE;
+            (Interest::Nothing, Some(near.map_or(grace, |near| near.min(grace))))
+        } else {
+            self.is_led = false;
+            (Interest::Read, self.deadline)
+        };
+        self.leaves_seen = self.leaves;
+        self.io_until = until;
+        (interest, until)
+    }
+
+    fn is_covered_by_leader(&self) -> bool {
+        let Some(deadline) = self.deadline else { return true };
+        !self.is_near && self.leader_until.is_some_and(|until| until <= deadline)
+    }
+
+    /// Whether the I/O thread must be woken to be in time; if so, counts it as woken.
+    pub(crate) fn must_wake_io(&mut self, now: Timestamp) -> bool {
+        if self.leader.is_some() && self.is_covered_by_leader() {
+            return false;
+        }
+        // Without a leader the I/O thread looks after the socket within the grace, or a leader comes
+        // back before that; until then only near deadlines matter.
+        let grace = now + GRACE;
+        let due = match (self.deadline, self.leader.is_some()) {
+            (Some(deadline), _) if self.is_near || !self.is_led => deadline,
+            (_, false) if self.is_led => grace,
+            (Some(deadline), _) => deadline.max(grace),
+            (None, _) => return false,
+        };
+        let must_wake = self.io_until.is_none_or(|at| at > due);
+        if must_wake {
+            self.io_until = Some(now);
+        }
+        must_wake
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::parker::Parker;
+    use super::*;
+
+    const START: Timestamp = Timestamp::from_nanos(1_000_000_000_000);
+
+    fn at(us: u64) -> Timestamp {
+        START + Duration::from_micros(us)
+    }
+
+    /// The I/O thread has gone to sleep, then a thread leads until `until`.
+    fn led(deadline: Option<Timestamp>, until: Option<Timestamp>) -> Custody {
+        let mut custody = Custody::default();
+        custody.set_deadline(deadline, START);
+        assert_eq!(custody.io_sleeps(START), (Interest::Read, deadline));
+        assert!(custody.may_begin(START));
+        custody.begin(Parker::of_this_thread().shared());
+        custody.leader_until = until;
+        custody
+    }
+
+    #[test]
+    fn the_io_thread_serves_the_socket_again_when_no_leader_comes_back() {
+        let mut custody = led(Some(at(50_000)), Some(at(50_000)));
+        assert!(!custody.may_begin(START), "one leader at a time");
+        assert!(custody.is_served(at(40_000)));
+        custody.end(at(40_000));
+        assert!(custody.must_wake_io(at(40_000)), "it sleeps until the deadline");
+        assert!(!custody.must_wake_io(at(40_001)), "it is woken already");
+        let grace = at(40_000) + GRACE;
+        assert_eq!(custody.io_sleeps(at(40_100)), (Interest::Nothing, Some(grace)));
+        assert!(!custody.must_wake_io(at(40_200)), "it wakes soon");
+        assert_eq!(custody.io_sleeps(grace), (Interest::Read, Some(at(50_000))));
+        assert!(!custody.is_served(grace));
+    }
+
+    #[test]
+    fn quick_returns_of_the_leader_do_not_wake_the_io_thread() {
+        let mut custody = led(None, None);
+        assert_eq!(custody.io_sleeps(at(1)), (Interest::Nothing, None));
+        let mut wakes = 0;
+        let mut io_until = None;
+        for exchange in 0..1_000 {
+            let now = at(10 + 10 * exchange);
+            custody.end(now);
+            // The acknowledgement timer.
+            custody.set_deadline(Some(now + Duration::from_micros(500)), now);
+            let is_woken = custody.must_wake_io(now);
+            if is_woken || io_until.is_some_and(|until| until <= now) {
+                wakes += 1;
+                io_until = custody.io_sleeps(now).1;
+            }
+            custody.begin(Parker::of_this_thread().shared());
+            custody.leader_until = custody.deadline();
+            assert!(!custody.must_wake_io(now));
+        }
+        // 10 ms in all.
+        assert!(wakes <= 10_000 / GRACE.as_micros() + 1, "{wakes}");
+    }
+
+    #[test]
+    fn pacing_is_for_the_io_thread() {
+        let mut custody = led(Some(at(1_000_000)), Some(at(1_000_000)));
+        custody.set_deadline(Some(at(1_050)), at(1_000));
+        assert!(custody.must_wake_io(at(1_000)));
+        assert_eq!(custody.io_sleeps(at(1_001)), (Interest::Nothing, Some(at(1_050))));
+        // Also while no thread leads.
+        custody.end(at(1_020));
+        custody.set_deadline(Some(at(1_030)), at(1_021));
+        assert!(custody.must_wake_io(at(1_021)));
+        assert_eq!(custody.io_sleeps(at(1_022)), (Interest::Nothing, Some(at(1_030))));
+    }
+
+    #[test]
+    fn a_deadline_that_another_thread_makes_earlier_is_kept() {
+        let mut custody = led(Some(at(900_000)), Some(at(900_000)));
+        assert!(!custody.must_wake_io(at(10)));
+        custody.set_deadline(Some(at(100_000)), at(20));
+        assert!(custody.must_wake_io(at(20)), "the leader sleeps longer");
+        let (interest, until) = custody.io_sleeps(at(30));
+        assert_eq!(interest, Interest::Nothing);
+        assert!(until.is_some_and(|until| until <= at(100_000)));
+    }
+
+    #[test]
+    fn a_busy_leader_hands_back_for_a_while() {
+        let mut custody = led(None, None);
+        for _ in 1..MAX_BUSY_TURNS {
+            assert!(!custody.on_turn(at(5), false));
+        }
+        assert!(!custody.on_turn(at(6), true), "a sleep shows that it is not busy");
+        for _ in 1..MAX_BUSY_TURNS {
+            assert!(!custody.on_turn(at(7), false));
+        }
+        assert!(custody.on_turn(at(8), false));
+        custody.hand_back();
+        assert!(!custody.is_served(at(8)));
+        assert_eq!(custody.io_sleeps(at(8)).0, Interest::Read);
+        assert!(!custody.may_begin(at(9)));
+        assert!(custody.may_begin(at(8) + BUSY_PAUSE));
+    }
+
+    #[test]
+    fn sends_in_quick_succession_are_left_to_the_io_thread() {
+        let mut custody = Custody::default();
+        assert!(custody.may_send(at(0)));
+        assert!(!custody.may_send(at(19)), "they share packets");
+        assert!(custody.may_send(at(20)));
+        custody.on_received();
+        assert!(custody.may_send(at(21)), "an answer");
+        assert!(!custody.may_send(at(22)));
+    }
+
+    #[test]
+    fn no_thread_leads_an_endpoint_that_ends() {
+        let mut custody = led(None, None);
+        custody.stop();
+        assert!(custody.leader.as_ref().is_some_and(|leader| leader.is_notified()));
+        custody.end(at(1));
+        assert!(!custody.may_begin(at(1)) && !custody.is_served(at(1)));
+    }
+}

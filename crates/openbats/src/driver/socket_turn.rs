@@ -1,0 +1,73 @@
+//! The socket of an endpoint with what its turns need, for the thread that has the turn.
+
+use std::io;
+use std::sync::Arc;
+use std::task::Waker;
+
+use super::socket::Bursts;
+use super::{Interest, Sockets, ThreadWaker};
+use crate::clock::Clock;
+use crate::shared::Core;
+use crate::transport::Output;
+
+/// What a turn works with; under a lock of its own, which is taken before that of the core.
+#[derive(Debug)]
+pub(crate) struct SocketTurn {
+    pub(super) socket: Arc<Sockets>,
+    pub(super) outgoing: Bursts,
+    /// What the I/O thread waits for.
+    pub(super) interest: Interest,
+    /// Ends the wait of a leader, since the first one.
+    lead_event: Option<Arc<ThreadWaker>>,
+}
+
+impl SocketTurn {
+    pub(super) fn new(socket: Sockets) -> Self {
+        let (outgoing, interest) = (Bursts::new(), Interest::Read);
+        Self { socket: Arc::new(socket), outgoing, interest, lead_event: None }
+    }
+
+    /// The event that ends the wait of a leader.
+    pub(super) fn lead_event(&mut self) -> io::Result<Arc<ThreadWaker>> {
+        let event = match self.lead_event.take() {
+            Some(event) => event,
+            None => Arc::new(ThreadWaker::new()?),
+        };
+        Ok(Arc::clone(self.lead_event.insert(event)))
+    }
+
+    /// Sends what was collected; returns `false` if the send buffer of the socket is full.
+    pub(crate) fn send(&mut self) -> io::Result<bool> {
+        self.socket.send(&mut self.outgoing)
+    }
+
+    /// Collects at most `limit` bursts to send, and the tasks to wake. Returns whether more is to
+    /// be sent.
+    pub(crate) fn collect(
+        &mut self,
+        core: &mut Core,
+        clock: &Clock,
+        limit: usize,
+        due: &mut Vec<Waker>,
+    ) -> bool {
+        core.custody.taken = Default::default();
+        let mut bursts = 0;
+        loop {
+            // Unsent packets go first; without free buffers, send before polling for more.
+            let Some(buffer) = self.outgoing.room().filter(|_| bursts < limit) else { return true };
+            match core.endpoint.poll(clock.now(), buffer) {
+                Output::Transmit(transmit) => {
+                    self.outgoing.push(transmit);
+                    bursts += 1;
+                }
+                Output::Event(handle, event) => core.on_event(clock, handle, event, due),
+                Output::Timeout(_) if core.is_terminated && core.close_links(clock.now()) => {}
+                Output::Timeout(until) => {
+                    let until = [until, core.node_timeout()].into_iter().flatten().min();
+                    core.custody.set_deadline(until, clock.now());
+                    return false;
+                }
+            }
+        }
+    }
+}

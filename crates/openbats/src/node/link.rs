@@ -1,0 +1,365 @@
+//! Links to neighbours, as the application sees them.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::future::poll_fn;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use bats_proto::{CloseReason, ConnectionStats, TransportConfig, relay};
+
+use super::NodeId;
+use crate::driver::canonical;
+use crate::identity::Fingerprint;
+use crate::options::Trust;
+use crate::shared::Shared;
+
+/// Idle time after which a link ends. An unresponsive link is not used long before that.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Interval of keep-alives on links, so that the failure of an idle one is noticed.
+const KEEP_ALIVE: Duration = Duration::from_secs(1);
+/// A link has no messages of its own, so that it needs no larger receive budget than the least.
+const RECEIVE_BUDGET: usize = 3 << 20;
+
+/// Identifies a link of a node; never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LinkId(pub(crate) u64);
+
+impl fmt::Display for LinkId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "link {}", self.0)
+    }
+}
+
+/// What a node takes from a neighbour. By default the neighbour reaches this node alone, and may
+/// name any node as the source of its packets.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LinkPolicy {
+    transit: bool,
+    sources: Option<BTreeSet<NodeId>>,
+    destinations: Option<BTreeSet<NodeId>>,
+}
+
+impl LinkPolicy {
+    /// The neighbour reaches this node, and no other node through it.
+    #[must_use]
+    pub fn end() -> Self {
+        Self::default()
+    }
+
+    /// Packets of the neighbour go on to other nodes, if this node relays
+    /// ([`NodeBuilder::relaying`](super::NodeBuilder::relaying)) and has a route.
+    #[must_use]
+    pub fn transit() -> Self {
+        Self { transit: true, ..Self::default() }
+    }
+
+    /// Takes only packets from these nodes: the neighbour itself, and those that are reached through
+    /// it. Without this it can use the IDs of other nodes.
+    #[must_use]
+    pub fn sources(mut self, nodes: impl IntoIterator<Item = NodeId>) -> Self {
+        self.sources = Some(nodes.into_iter().collect());
+        self
+    }
+
+    /// Takes only packets for these nodes.
+    #[must_use]
+    pub fn destinations(mut self, nodes: impl IntoIterator<Item = NodeId>) -> Self {
+        self.destinations = Some(nodes.into_iter().collect());
+        self
+    }
+
+    /// As the protocol core enforces it, at a node that relays or not.
+    pub(crate) fn enforced(&self, relaying: bool) -> relay::LinkPolicy {
+        let mut policy = relay::LinkPolicy::default();
+        policy.transit = relaying && self.transit;
+        policy.sources.clone_from(&self.sources);
+        policy.destinations.clone_from(&self.destinations);
+        policy
+    }
+}
+
+/// Options of a link that this node opens.
+#[derive(Clone, Debug)]
+pub struct LinkOptions {
+    pub(crate) remote: SocketAddr,
+    pub(crate) trust: Trust,
+    pub(crate) server_name: String,
+    pub(crate) local_ip: Option<IpAddr>,
+    pub(crate) policy: LinkPolicy,
+    pub(crate) redials: bool,
+    pub(crate) transport: TransportConfig,
+}
+
+impl LinkOptions {
+    /// A link to the neighbour at this address, which must have a certificate that `trust` accepts.
+    /// [`Trust::known_hosts`] cannot be used.
+    #[must_use]
+    pub fn new(remote: SocketAddr, trust: Trust) -> Self {
+        Self {
+            remote: canonical(remote),
+            trust,
+            server_name: remote.ip().to_canonical().to_string(),
+            local_ip: None,
+            policy: LinkPolicy::default(),
+            redials: true,
+            transport: Self::default_transport(),
+        }
+    }
+
+    pub(crate) fn default_transport() -> TransportConfig {
+        TransportConfig {
+            idle_timeout: IDLE_TIMEOUT,
+            keep_alive: Some(KEEP_ALIVE),
+            receive_budget: RECEIVE_BUDGET,
+            max_message_size: RECEIVE_BUDGET / 2,
+            ..TransportConfig::default()
+        }
+    }
+
+    /// The name for which the neighbour's certificate must be valid, with
+    /// [`Trust::authorities`]. By default its IP address.
+    #[must_use]
+    pub fn server_name(mut self, name: impl Into<String>) -> Self {
+        self.server_name = name.into();
+        self
+    }
+
+    /// Leaves from this local address, which must be one that the node listens at. By default the
+    /// system chooses.
+    #[must_use]
+    pub fn local_ip(mut self, ip: IpAddr) -> Self {
+        self.local_ip = Some(ip.to_canonical());
+        self
+    }
+
+    /// What the neighbour may do; see [`LinkPolicy`] for the default.
+    #[must_use]
+    pub fn policy(mut self, policy: LinkPolicy) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    /// Whether the link is established again after it has failed, until it is closed. The default.
+    #[must_use]
+    pub fn redial(mut self, redials: bool) -> Self {
+        self.redials = redials;
+        self
+    }
+
+    /// Limits and behaviour, in place of an idle timeout of 10 s, keep-alives each second and a
+    /// receive budget of 3 MiB (a link has no messages of its own). The congestion controller is
+    /// that of this end's packets on the link.
+    #[must_use]
+    pub fn transport(mut self, transport: TransportConfig) -> Self {
+        self.transport = transport;
+        self
+    }
+}
+
+/// What a link does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LinkState {
+    /// A handshake is under way.
+    Dialling,
+    /// Established, and the neighbour answers.
+    Up,
+    /// Established, but the neighbour does not answer.
+    Silent,
+    /// The last attempt failed; the next one follows.
+    Waiting,
+    /// It has ended for good.
+    Closed,
+}
+
+/// The state of a link at a moment.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct LinkStatus {
+    /// The link.
+    pub id: LinkId,
+    /// Its state.
+    pub state: LinkState,
+    /// Whether this node opened it.
+    pub is_opened_here: bool,
+    /// Address of the neighbour.
+    pub remote: SocketAddr,
+    /// Local address, if it is known.
+    pub local_ip: Option<IpAddr>,
+    /// Fingerprint of the neighbour's certificate, once it was established.
+    pub fingerprint: Option<Fingerprint>,
+    /// How many times it was established.
+    pub established: u64,
+    /// Why it or the last attempt ended.
+    pub last_end: Option<CloseReason>,
+    /// Statistics since it was last established. Bytes and packets include those of all sessions
+    /// that go over it.
+    pub stats: Option<ConnectionStats>,
+}
+
+/// Why a link was not opened or established.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LinkError {
+    /// The options cannot be used.
+    #[error("unusable configuration: {0}")]
+    Configuration(String),
+    /// The node has as many links as it may.
+    #[error("the node has {0} links and takes no more")]
+    TooMany(usize),
+    /// The attempt failed, or the link ended. A link that redials tries again.
+    #[error("the link to the neighbour failed: {0}")]
+    Failed(#[from] CloseReason),
+    /// The link was closed.
+    #[error("the link is closed")]
+    Closed,
+    /// The node was shut down.
+    #[error("the node is shut down")]
+    NodeClosed,
+}
+
+/// A link to a neighbour. It stays open when this value is dropped, until it or the node is closed.
+#[derive(Clone, Debug)]
+pub struct Link {
+    shared: Arc<Shared>,
+    id: LinkId,
+}
+
+impl Link {
+    /// The ID of the link, for [routes](super::RouteSet).
+    #[must_use]
+    pub fn id(&self) -> LinkId {
+        self.id
+    }
+
+    /// Waits until the link is established. Completes at once if it is. The neighbour may still
+    /// close it, if it does not admit this node.
+    ///
+    /// Cancel safe: the link does not depend on this future.
+    ///
+    /// # Errors
+    /// [`LinkError::Failed`] when an attempt fails; a link that redials makes others, for which one
+    /// can wait again.
+    pub async fn established(&self) -> Result<(), LinkError> {
+        let mut failures = None;
+        poll_fn(|context| {
+            let mut core = self.shared.lock();
+            if core.is_shut_down || core.ended.is_some() {
+                return Poll::Ready(Err(LinkError::NodeClosed));
+            }
+            let Some(node) = &mut core.node else { return Poll::Ready(Err(LinkError::NodeClosed)) };
+            let Some(entry) = node.links.get_mut(self.id) else {
+                return Poll::Ready(Err(LinkError::Closed));
+            };
+            if entry.is_up() {
+                return Poll::Ready(Ok(()));
+            }
+            if let (true, Some(reason)) =
+                (entry.failures > *failures.get_or_insert(entry.failures), &entry.last_end)
+            {
+                return Poll::Ready(Err(LinkError::Failed(reason.clone())));
+            }
+            entry.waiting.register(context.waker());
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Returns the state and the statistics.
+    #[must_use]
+    pub fn status(&self) -> Option<LinkStatus> {
+        Links::new(self.shared.clone()).status(self.id)
+    }
+
+    /// Closes the link. What waits for it takes other links.
+    pub fn close(&self) {
+        Links::new(self.shared.clone()).close(self.id);
+    }
+}
+
+/// The links of a node; see [`Node::links`](super::Node::links).
+#[derive(Clone, Debug)]
+pub struct Links {
+    shared: Arc<Shared>,
+}
+
+impl Links {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+
+    /// Opens a link to a neighbour. Returns at once: see [`Link::established`] and the
+    /// [events](super::Event).
+    ///
+    /// # Errors
+    /// The options cannot be used, or there are too many links.
+    pub fn open(&self, options: LinkOptions) -> Result<Link, LinkError> {
+        self.shared.call(|core, clock| {
+            let is_over = core.is_shut_down || core.ended.is_some();
+            let Some(node) = core.node.as_mut().filter(|_| !is_over) else {
+                return Err(LinkError::NodeClosed);
+            };
+            let id = node.open_link(clock.now(), core.endpoint.packets(), options)?;
+            Ok(Link { shared: self.shared.clone(), id })
+        })
+    }
+
+    /// The links that this node has opened, and those of neighbours that are established now.
+    #[must_use]
+    pub fn list(&self) -> Vec<LinkStatus> {
+        let ids: Vec<LinkId> =
+            self.shared.lock().node.iter().flat_map(|node| node.links.ids()).collect();
+        ids.into_iter().filter_map(|id| self.status(id)).collect()
+    }
+
+    /// A link by its ID, if the node has it.
+    #[must_use]
+    pub fn get(&self, id: LinkId) -> Option<Link> {
+        let is_known = self.shared.lock().node.as_ref()?.links.contains(id);
+        is_known.then(|| Link { shared: self.shared.clone(), id })
+    }
+
+    /// Returns the state and the statistics of a link, if the node has it.
+    #[must_use]
+    pub fn status(&self, id: LinkId) -> Option<LinkStatus> {
+        let mut core = self.shared.lock();
+        let core = &mut *core;
+        let now = self.shared.clock.now();
+        core.node.as_ref()?.link_status(now, core.endpoint.packets(), id)
+    }
+
+    /// Closes a link for good. Does nothing if there is no such link.
+    pub fn close(&self, id: LinkId) {
+        self.shared.call(|core, clock| {
+            let mut due = Vec::new();
+            if let Some(node) = &mut core.node {
+                node.close_link(clock.now(), core.endpoint.packets(), id, &mut due);
+            }
+            due.into_iter().for_each(std::task::Waker::wake);
+        });
+    }
+
+    /// Admits the neighbour with this certificate: it may open links to this node, with this policy.
+    /// Established links take the new policy at once.
+    pub fn admit(&self, neighbour: Fingerprint, policy: LinkPolicy) {
+        self.shared.call(|core, _| {
+            if let Some(node) = &mut core.node {
+                node.admit_neighbour(core.endpoint.packets(), neighbour, policy);
+            }
+        });
+    }
+
+    /// Admits the neighbour no more and closes the links that it has opened.
+    pub fn refuse(&self, neighbour: Fingerprint) {
+        self.shared.call(|core, clock| {
+            let mut due = Vec::new();
+            if let Some(node) = &mut core.node {
+                node.refuse_neighbour(clock.now(), core.endpoint.packets(), neighbour, &mut due);
+            }
+            due.into_iter().for_each(std::task::Waker::wake);
+        });
+    }
+}

@@ -1,0 +1,230 @@
+//! Nodes: sessions over any number of relays, and over several links at once.
+//!
+//! A [`Node`] has [`Links`] to its neighbours, [`Routes`] that say which links lead to which node,
+//! and [`Session`]s with other nodes, which may be many links away. A node with
+//! [`relaying`](NodeBuilder::relaying) forwards the sessions of others: it recodes their packets and
+//! repairs the losses of each hop, and cannot read them. A session uses all links to its destination
+//! at once (multipath).
+//!
+//! ```
+//! use openbats::node::{LinkOptions, Node, NodeId, RouteSet};
+//! use openbats::{ClientOptions, Identity, Trust, Wait};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let identities = [Identity::generate(&["one"])?, Identity::generate(&["two"])?];
+//! let prints = identities.clone().map(|identity| identity.fingerprint());
+//! let [one, two] = identities;
+//! let two = Node::builder(NodeId(2), two)
+//!     .listen("127.0.0.1:0".parse()?)
+//!     .neighbour(prints[0], Default::default())
+//!     .peer(NodeId(1), prints[0])
+//!     .start()?;
+//! let one = Node::builder(NodeId(1), one).peer(NodeId(2), prints[1]).start()?;
+//!
+//! let trust = Trust::fingerprint(prints[1]);
+//! let link = one.links().open(LinkOptions::new(two.local_addrs()[0], trust.clone()))?;
+//! link.established().wait()?;
+//! one.routes().replace(RouteSet::new().to(NodeId(2), link.id()))?;
+//! two.routes().replace(RouteSet::new().to(NodeId(1), prints[0]))?;
+//!
+//! let to = one.connect_node(NodeId(2), "two", ClientOptions::new(trust)).wait()?;
+//! let from = two.accept().wait()?;
+//! to.send("hello").wait()?;
+//! to.finish().wait()?;
+//! assert_eq!(from.recv().wait()?.as_deref(), Some(&b"hello"[..]));
+//! assert_eq!(from.remote_node(), NodeId(1));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Who may do what
+//!
+//! Every link and every session has a TLS handshake in which both ends show their certificates.
+//!
+//! | question | answer |
+//! |---|---|
+//! | Which neighbour does this node open a link to? | the trust in [`LinkOptions`] |
+//! | Who may open links to this node? | [`NodeBuilder::neighbour`], [`Links::admit`]; others are closed with code [`codes::NOT_ADMITTED`] |
+//! | What may a neighbour send? | its [`LinkPolicy`]: to this node alone or through it, from and to which nodes |
+//! | Who may have sessions with this node? | [`NodeBuilder::peer`]: a node ID is tied to a certificate |
+//! | Who answers for a node that this one opens a session to? | the trust in [`ClientOptions`], and [`NodeBuilder::peer`] |
+//!
+//! # Futures, blocking calls, callbacks
+//!
+//! Calls that may take time are futures that run on any executor; [`Wait::wait`](crate::Wait::wait)
+//! blocks instead. [`Session::on_message`] and [`Events::for_each`] call a function on a thread of
+//! their own. All futures of this module are cancel safe, as each call describes.
+//!
+//! # Limits
+//!
+//! Links and routes are given by the application: no routing protocol runs here. A node has at most
+//! 4,096 links, of which a neighbour opens at most 16, and 16,384 destinations with 16 next hops
+//! each. A link that fails is dialled again after 0.2 s, then after up to 5 s.
+
+mod builder;
+mod event;
+mod handling;
+mod link;
+mod link_table;
+mod routes;
+mod session;
+mod state;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bats_proto::EndpointStats;
+pub use bats_proto::relay::{MAX_PATHS, RelayStats};
+pub use bats_proto::wire::flow::NodeId;
+
+pub use builder::NodeBuilder;
+pub use event::{Event, Events};
+pub use link::{Link, LinkError, LinkId, LinkOptions, LinkPolicy, LinkState, LinkStatus, Links};
+pub use routes::{MAX_DESTINATIONS, NextHop, RouteError, RouteSet, Routes, Via};
+pub use session::Session;
+pub(crate) use state::{NodeSetup, NodeState};
+
+use crate::endpoint::Endpoint;
+use crate::error::ConnectError;
+use crate::identity::{Fingerprint, Identity};
+use crate::options::ClientOptions;
+
+/// The codes with which nodes close links and sessions.
+pub mod codes {
+    /// The peer is not admitted: the text says why.
+    pub const NOT_ADMITTED: u64 = 0x4e41;
+    /// A neighbour sent messages on a link instead of a session.
+    pub const MESSAGE: u64 = 0x4e4d;
+}
+
+/// A node. Clones refer to the same node. Its sockets and links stay open until the node and all its
+/// sessions are dropped.
+#[derive(Clone, Debug)]
+pub struct Node {
+    endpoint: Endpoint,
+}
+
+impl Node {
+    /// Returns a builder of a node with this ID, which no other node of the network has, and this
+    /// certificate and key, which it shows to its neighbours and to the other ends of its sessions.
+    #[must_use]
+    pub fn builder(id: NodeId, identity: Identity) -> NodeBuilder {
+        NodeBuilder::new(id, identity)
+    }
+
+    fn new(endpoint: Endpoint) -> Self {
+        Self { endpoint }
+    }
+
+    fn with_state<T>(&self, read: impl FnOnce(&NodeState) -> T) -> Option<T> {
+        self.endpoint.shared().lock().node.as_deref().map(read)
+    }
+
+    /// The ID of this node.
+    #[must_use]
+    pub fn id(&self) -> NodeId {
+        self.with_state(|node| node.id).unwrap_or(NodeId(0))
+    }
+
+    /// The fingerprint of this node's certificate.
+    #[must_use]
+    pub fn fingerprint(&self) -> Option<Fingerprint> {
+        self.with_state(|node| node.setup.identity.fingerprint())
+    }
+
+    /// The addresses of the node's sockets, in the order of [`NodeBuilder::listen`].
+    #[must_use]
+    pub fn local_addrs(&self) -> Vec<SocketAddr> {
+        self.with_state(|node| node.addresses.clone()).unwrap_or_default()
+    }
+
+    /// The links to neighbours.
+    #[must_use]
+    pub fn links(&self) -> Links {
+        Links::new(Arc::clone(self.endpoint.shared()))
+    }
+
+    /// The routes to other nodes.
+    #[must_use]
+    pub fn routes(&self) -> Routes {
+        Routes::new(Arc::clone(self.endpoint.shared()))
+    }
+
+    /// The events of links and sessions.
+    #[must_use]
+    pub fn events(&self) -> Events {
+        Events::new(Arc::clone(self.endpoint.shared()))
+    }
+
+    /// Opens a session with another node over the links that the routes define. With
+    /// [`Trust::authorities`](crate::Trust::authorities) the certificate of that node must be valid
+    /// for `server_name`. The session shows this node's identity and uses its pre-shared key, unless
+    /// the options have others. Modes BTP, BRTP, BRCTP and TRANSPARENT, without early data.
+    ///
+    /// Cancel safe: a future that is dropped before it completes closes the session.
+    ///
+    /// # Errors
+    /// [`ConnectError::NoRoute`] if no route leads to the node. If one does and the node does not
+    /// answer, for example because a link on the path is down, the handshake times out. For other
+    /// errors see [`ConnectError`].
+    pub async fn connect_node(
+        &self,
+        node: NodeId,
+        server_name: &str,
+        options: ClientOptions,
+    ) -> Result<Session, ConnectError> {
+        let connection = self.endpoint.establish_session(node, server_name, options).await?;
+        Ok(Session::new(connection, node))
+    }
+
+    /// Returns the next session that another node has opened.
+    ///
+    /// Cancel safe: a future that is dropped takes no session.
+    ///
+    /// # Errors
+    /// [`ConnectError::EndpointClosed`] after [`shut_down`](Self::shut_down).
+    pub async fn accept(&self) -> Result<Session, ConnectError> {
+        let (connection, remote) = self.endpoint.accept_session().await?;
+        Ok(Session::new(connection, remote))
+    }
+
+    /// Accepts no more sessions and no more links of neighbours; open ones stay open.
+    pub fn stop_accepting(&self) {
+        self.endpoint.stop_accepting();
+    }
+
+    /// Counters of what the node has relayed, recoded, dropped and why, and its current memory use.
+    /// They include the packets of the node's own sessions.
+    #[must_use]
+    pub fn relay_stats(&self) -> RelayStats {
+        let mut core = self.endpoint.shared().lock();
+        core.endpoint.packets().relay_stats().unwrap_or_default()
+    }
+
+    /// Returns the counters that belong to no link and no session.
+    #[must_use]
+    pub fn stats(&self) -> EndpointStats {
+        self.endpoint.stats()
+    }
+
+    /// Closes all sessions with an application's code and text, then all links. The node opens and
+    /// accepts no more. Await [`idle`](Self::idle) to let the peers receive the close.
+    pub fn shut_down(&self, code: u64, reason: &str) {
+        self.endpoint.shut_down(code, reason);
+    }
+
+    /// Waits until there are no links and sessions, closing ones included.
+    ///
+    /// Cancel safe.
+    pub async fn idle(&self) {
+        self.endpoint.idle().await;
+    }
+
+    /// Closes everything like [`shut_down`](Self::shut_down), sends each peer one CONNECTION_CLOSE
+    /// and closes the sockets. Completes when the local addresses are free again.
+    ///
+    /// Cancel safe: the node ends even if the future is dropped after it was first polled.
+    pub async fn terminate(&self, code: u64, reason: &str) {
+        self.endpoint.terminate(code, reason).await;
+    }
+}

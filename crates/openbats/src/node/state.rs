@@ -1,0 +1,394 @@
+//! The state of a node under the endpoint's lock: neighbours, links and routes.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Duration;
+
+use bats_proto::{CloseReason, ConnectionHandle, Endpoint, PresharedKey, Timestamp};
+
+use super::event::{Event, EventQueue};
+use super::link::{LinkError, LinkId, LinkOptions, LinkPolicy, LinkStatus};
+use super::link_table::{Entry, LinkTable, MAX_LINKS};
+use super::routes::{NextHop, RouteSet, Via};
+use super::{NodeId, codes};
+use crate::identity::{Fingerprint, Identity};
+use crate::options::{ClientOptions, Extras};
+
+/// Interval at which links are examined for neighbours that do not answer.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+/// A link whose neighbour has not answered for so long is dialled again, in case the neighbour was
+/// restarted. The old connection stays until the new one is established.
+const SILENT_BEFORE_REDIAL: Duration = Duration::from_secs(1);
+
+/// Links by the fingerprint of the neighbour.
+type NeighbourLinks = BTreeMap<[u8; 32], Vec<LinkId>>;
+
+/// What a node is configured with.
+#[derive(Debug)]
+pub(crate) struct NodeSetup {
+    pub(crate) id: NodeId,
+    pub(crate) identity: Identity,
+    pub(crate) preshared_key: Option<PresharedKey>,
+    pub(crate) relaying: bool,
+    /// Policies of admitted neighbours, by fingerprint.
+    pub(crate) neighbours: BTreeMap<[u8; 32], LinkPolicy>,
+    /// Policy of neighbours that are not listed.
+    pub(crate) any_neighbour: Option<LinkPolicy>,
+    /// Certificates of the nodes that may have sessions with this one.
+    pub(crate) peers: BTreeMap<NodeId, Vec<Fingerprint>>,
+    /// Nodes that are not listed may have sessions, too.
+    pub(crate) any_peer: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct NodeState {
+    pub(crate) id: NodeId,
+    pub(crate) setup: NodeSetup,
+    pub(crate) addresses: Vec<SocketAddr>,
+    pub(crate) links: LinkTable,
+    pub(crate) routes: RouteSet,
+    pub(crate) events: EventQueue,
+    /// Established end-to-end sessions, for the events of their ends.
+    pub(crate) sessions: BTreeMap<ConnectionHandle, NodeId>,
+    pub(crate) next_check: Option<Timestamp>,
+}
+
+impl NodeState {
+    pub(crate) fn new(setup: NodeSetup, addresses: Vec<SocketAddr>) -> Self {
+        Self {
+            id: setup.id,
+            setup,
+            addresses,
+            links: LinkTable::default(),
+            routes: RouteSet::new(),
+            events: EventQueue::default(),
+            sessions: BTreeMap::new(),
+            next_check: None,
+        }
+    }
+
+    pub(crate) fn wake_all(&mut self, due: &mut Vec<Waker>) {
+        self.events.wake_all(due);
+        for (_, entry) in self.links.iter_mut() {
+            entry.waiting.drain_into(due);
+        }
+    }
+
+    // Neighbours.
+
+    fn policy_of(&self, fingerprint: Option<Fingerprint>) -> Option<&LinkPolicy> {
+        let listed = fingerprint.and_then(|print| self.setup.neighbours.get(&print.0));
+        listed.or(self.setup.any_neighbour.as_ref())
+    }
+
+    /// What the neighbour on a link may do.
+    pub(crate) fn enforced_policy(&self, id: LinkId) -> Option<bats_proto::relay::LinkPolicy> {
+        let entry = self.links.get(id)?;
+        let policy = match &entry.options {
+            Some(options) => &options.policy,
+            None => self.policy_of(entry.fingerprint)?,
+        };
+        Some(policy.enforced(self.setup.relaying))
+    }
+
+    pub(crate) fn admit_neighbour(
+        &mut self,
+        packets: &mut Endpoint,
+        neighbour: Fingerprint,
+        policy: LinkPolicy,
+    ) {
+        self.setup.neighbours.insert(neighbour.0, policy);
+        for (id, connection) in self.accepted_from(neighbour) {
+            if let Some(policy) = self.enforced_policy(id) {
+                packets.admit_with(connection, policy);
+            }
+        }
+    }
+
+    pub(crate) fn refuse_neighbour(
+        &mut self,
+        now: Timestamp,
+        packets: &mut Endpoint,
+        neighbour: Fingerprint,
+        due: &mut Vec<Waker>,
+    ) {
+        self.setup.neighbours.remove(&neighbour.0);
+        if self.policy_of(Some(neighbour)).is_some() {
+            return;
+        }
+        for (id, connection) in self.accepted_from(neighbour) {
+            packets.close(now, connection, codes::NOT_ADMITTED, "not admitted any more");
+            self.forget(now, packets, id, due);
+        }
+    }
+
+    /// Links that a neighbour has opened.
+    pub(crate) fn accepted_from(&self, neighbour: Fingerprint) -> Vec<(LinkId, ConnectionHandle)> {
+        let accepted = self
+            .links
+            .iter()
+            .filter(|(_, entry)| entry.options.is_none() && entry.fingerprint == Some(neighbour));
+        accepted.filter_map(|(id, entry)| Some((id, entry.connection?))).collect()
+    }
+
+    // Links.
+
+    pub(crate) fn open_link(
+        &mut self,
+        now: Timestamp,
+        packets: &mut Endpoint,
+        options: LinkOptions,
+    ) -> Result<LinkId, LinkError> {
+        if self.links.len() >= MAX_LINKS {
+            return Err(LinkError::TooMany(self.links.len()));
+        }
+        if options.trust.is_known_hosts() {
+            let text = "a file of known servers cannot be used for links: trust a fingerprint";
+            return Err(LinkError::Configuration(text.to_owned()));
+        }
+        if let Some(ip) = options.local_ip
+            && !self.addresses.iter().any(|address| serves(address, ip))
+        {
+            let text = format!("the node does not listen at {ip}");
+            return Err(LinkError::Configuration(text));
+        }
+        let remote = options.remote;
+        let mut entry = Entry::new(Some(options), remote);
+        entry.attempt = Some(
+            dial(&self.setup, now, packets, &entry)
+                .map_err(|error| LinkError::Configuration(error.to_string()))?,
+        );
+        self.next_check = Some(now);
+        Ok(self.links.insert(entry))
+    }
+
+    pub(crate) fn close_link(
+        &mut self,
+        now: Timestamp,
+        packets: &mut Endpoint,
+        id: LinkId,
+        due: &mut Vec<Waker>,
+    ) {
+        let Some(entry) = self.links.get(id) else { return };
+        for connection in entry.connection.into_iter().chain(entry.attempt) {
+            packets.close(now, connection, 0, "the link was closed");
+        }
+        self.forget(now, packets, id, due);
+    }
+
+    /// Removes a link whose connections are closed.
+    pub(crate) fn forget(
+        &mut self,
+        now: Timestamp,
+        packets: &mut Endpoint,
+        id: LinkId,
+        due: &mut Vec<Waker>,
+    ) {
+        let Some(mut entry) = self.links.remove(id) else { return };
+        entry.waiting.drain_into(due);
+        if entry.is_up() {
+            let event = Event::LinkDown { link: id, reason: CloseReason::Local };
+            self.events.push(event, due);
+        }
+        self.apply_routes_over(now, packets, id, entry.fingerprint);
+    }
+
+    pub(crate) fn link_status(
+        &self,
+        now: Timestamp,
+        packets: &Endpoint,
+        id: LinkId,
+    ) -> Option<LinkStatus> {
+        let entry = self.links.get(id)?;
+        Some(LinkStatus {
+            id,
+            state: entry.state(),
+            is_opened_here: entry.options.is_some(),
+            remote: entry.remote,
+            local_ip: entry.local_ip,
+            fingerprint: entry.fingerprint,
+            established: entry.established,
+            last_end: entry.last_end.clone(),
+            stats: entry.connection.and_then(|connection| packets.stats(now, connection)),
+        })
+    }
+
+    /// Examines the links and dials those whose time has come.
+    pub(crate) fn check_links(
+        &mut self,
+        now: Timestamp,
+        packets: &mut Endpoint,
+        due: &mut Vec<Waker>,
+    ) {
+        let mut dialled = Vec::new();
+        for (id, entry) in self.links.iter_mut() {
+            if let Some(connection) = entry.connection {
+                let is_silent = !packets.is_responsive(now, connection);
+                let event = match (is_silent, entry.silent_since) {
+                    (true, None) => {
+                        entry.silent_since = Some(now);
+                        Some(Event::LinkSilent { link: id })
+                    }
+                    (false, Some(_)) => {
+                        entry.silent_since = None;
+                        Some(Event::LinkResponsive { link: id })
+                    }
+                    _ => None,
+                };
+                if let Some(event) = event {
+                    self.events.push(event, due);
+                }
+            }
+            let is_long_silent =
+                entry.silent_since.is_some_and(|since| now >= since + SILENT_BEFORE_REDIAL);
+            let is_due = match entry.connection {
+                Some(_) => is_long_silent && entry.redial_at.is_none_or(|at| at <= now),
+                None => entry.redial_at.is_some_and(|at| at <= now),
+            };
+            let redials = entry.options.as_ref().is_some_and(|options| options.redials);
+            if is_due && redials && entry.attempt.is_none() {
+                entry.redial_at = None;
+                dialled.push((id, dial(&self.setup, now, packets, entry)));
+            }
+        }
+        for (id, attempt) in dialled {
+            let Some(entry) = self.links.get_mut(id) else { continue };
+            match attempt {
+                Ok(connection) => entry.attempt = Some(connection),
+                // Memory may become free again.
+                Err(error) => {
+                    entry.on_failure(now, false, CloseReason::Internal(error.to_string()));
+                }
+            }
+            self.links.index(id);
+        }
+        self.next_check = (self.links.len() > 0).then(|| now + CHECK_INTERVAL);
+    }
+
+    // Routes.
+
+    /// The established links over which the routes lead to a node: with their connections and
+    /// tiers.
+    pub(crate) fn resolve(&self, destination: NodeId) -> Vec<(LinkId, ConnectionHandle, u8)> {
+        self.resolve_with(&self.neighbour_links(), destination)
+    }
+
+    /// The links with each neighbour, so that many routes are resolved in little time.
+    fn neighbour_links(&self) -> NeighbourLinks {
+        let mut links = NeighbourLinks::new();
+        for (id, entry) in self.links.iter() {
+            if let Some(print) = entry.fingerprint {
+                links.entry(print.0).or_default().push(id);
+            }
+        }
+        links
+    }
+
+    fn resolve_with(
+        &self,
+        neighbours: &NeighbourLinks,
+        destination: NodeId,
+    ) -> Vec<(LinkId, ConnectionHandle, u8)> {
+        let mut found: BTreeMap<LinkId, (ConnectionHandle, u8)> = BTreeMap::new();
+        for hop in self.routes.hops_to(destination) {
+            let ids = match &hop.via {
+                Via::Link(id) => std::slice::from_ref(id),
+                Via::Neighbour(print) => neighbours.get(&print.0).map_or(&[][..], Vec::as_slice),
+            };
+            for &id in ids {
+                let Some(connection) = self.links.get(id).and_then(|link| link.connection) else {
+                    continue;
+                };
+                let known = found.entry(id).or_insert((connection, hop.tier));
+                known.1 = known.1.min(hop.tier);
+            }
+        }
+        let mut links: Vec<_> =
+            found.into_iter().map(|(id, (connection, tier))| (id, connection, tier)).collect();
+        // More than the core takes: responsive links of low tiers are the most useful ones.
+        links.sort_by_key(|(id, _, tier)| {
+            let is_silent = self.links.get(*id).is_some_and(|link| link.silent_since.is_some());
+            (is_silent, *tier)
+        });
+        links.truncate(bats_proto::relay::MAX_PATHS);
+        links
+    }
+
+    pub(crate) fn replace_routes(
+        &mut self,
+        now: Timestamp,
+        packets: &mut Endpoint,
+        routes: RouteSet,
+    ) {
+        let old = std::mem::replace(&mut self.routes, routes);
+        let gone = old.iter().map(|(node, _)| node).filter(|node| !self.routes.leads_to(*node));
+        for node in gone {
+            packets.set_routes(now, node, &[]);
+        }
+        let neighbours = self.neighbour_links();
+        for (node, _) in self.routes.iter() {
+            self.apply_route(now, packets, &neighbours, node);
+        }
+    }
+
+    fn apply_route(
+        &self,
+        now: Timestamp,
+        packets: &mut Endpoint,
+        neighbours: &NeighbourLinks,
+        destination: NodeId,
+    ) {
+        let links: Vec<_> = self
+            .resolve_with(neighbours, destination)
+            .into_iter()
+            .map(|(_, connection, tier)| (connection, tier))
+            .collect();
+        packets.set_routes(now, destination, &links);
+    }
+
+    /// Applies the routes over a link whose connection has changed.
+    pub(crate) fn apply_routes_over(
+        &self,
+        now: Timestamp,
+        packets: &mut Endpoint,
+        id: LinkId,
+        fingerprint: Option<Fingerprint>,
+    ) {
+        let concerns = |hop: &NextHop| match hop.via {
+            Via::Link(link) => link == id,
+            Via::Neighbour(print) => fingerprint == Some(print),
+        };
+        let neighbours = self.neighbour_links();
+        for (node, hops) in self.routes.iter() {
+            if hops.iter().any(concerns) {
+                self.apply_route(now, packets, &neighbours, node);
+            }
+        }
+    }
+}
+
+/// Whether a socket bound to this address sends from this IP address.
+pub(super) fn serves(bound: &SocketAddr, ip: std::net::IpAddr) -> bool {
+    bound.ip() == ip || bound.ip().is_unspecified() && (bound.is_ipv6() || ip.is_ipv4())
+}
+
+/// Starts the connection of a link.
+fn dial(
+    setup: &NodeSetup,
+    now: Timestamp,
+    packets: &mut Endpoint,
+    entry: &Entry,
+) -> Result<ConnectionHandle, bats_proto::ConnectError> {
+    let Some(options) = &entry.options else {
+        return Err(bats_proto::ConnectError::Configuration("the neighbour opens it".to_owned()));
+    };
+    let client = ClientOptions::new(options.trust.clone())
+        .transport(options.transport.clone())
+        .with_node_defaults(&setup.identity, setup.preshared_key.as_ref());
+    let (mut config, Extras { .. }) = client.into_config();
+    // The mode of a link's own messages, of which there are none.
+    Arc::make_mut(&mut config.transport).mode = bats_proto::Mode::Brtp;
+    packets.connect_from(now, options.local_ip, options.remote, &options.server_name, config)
+}

@@ -1,0 +1,121 @@
+//! Faults of a host and its network on real kernels: what must happen to transfers on a bad day.
+//!
+//! Each case runs in a process of its own with its own network, mount and process namespaces, all at the
+//! same time: most of them wait for 20 s. In each, all messages of a BRTP transfer arrive in order and
+//! unchanged, which their hash shows, and the transfer resumes within 3 PTO of the fault's end: see
+//! [`transfer::Transfer::outage`].
+#![cfg(target_os = "linux")]
+
+mod host;
+mod link;
+mod network;
+mod transfer;
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The name of the only test.
+const TEST: &str = "faults_of_hosts_and_networks_lose_nothing";
+/// Selects the case in a child process.
+const CASE: &str = "OPENBATS_BAD_DAY_CASE";
+/// A case waits at most this long for its faults and transfers: a failed test, not a speed.
+const LIMIT: Duration = Duration::from_secs(240);
+
+/// The name of a case, what it does, and a program that it needs.
+type Case = (&'static str, fn(), Option<&'static str>);
+
+const CASES: [Case; 11] = [
+    ("interface down and up", link::interface_down_and_up, None),
+    ("address removed and given back", link::address_removed_and_given_back, None),
+    ("route flap", link::route_flap, None),
+    ("all packets dropped for 20 s", link::all_packets_dropped, Some("nft")),
+    ("MTU below 1,280", link::mtu_below_1280, None),
+    ("MTU below the smallest packets", link::mtu_below_the_smallest, None),
+    ("ICMP errors of every code", link::icmp_errors_of_every_code, None),
+    ("clock stepped by an hour", host::clock_stepped, Some("faketime")),
+    ("peer stopped for 20 s", host::peer_stopped, None),
+    ("out of file descriptors", host::out_of_file_descriptors, None),
+    ("disk full while receiving", host::disk_full, None),
+];
+
+#[test]
+fn faults_of_hosts_and_networks_lose_nothing() {
+    if let Ok(name) = std::env::var(CASE) {
+        if name == host::PEER {
+            return host::peer();
+        }
+        let (_, run, _) = CASES.iter().find(|(case, ..)| *case == name).expect("a case");
+        return run();
+    }
+    // On a fast host a case now and then finds the transfer at its end, or counts a fourth timeout.
+    if std::env::var_os("OPENBATS_TEST_LONG").is_none_or(|value| value != "1") {
+        return skip("all faults", "only run with OPENBATS_TEST_LONG=1");
+    }
+    let can_isolate = isolated("true").output().is_ok_and(|output| output.status.success());
+    if !can_isolate {
+        return skip("all faults", "this user cannot make namespaces with unshare(1)");
+    }
+    let started = CASES.iter().filter_map(|(name, _, needs)| match needs {
+        Some(program) if !is_installed(program) => {
+            skip(name, &format!("{program} is not installed"));
+            None
+        }
+        _ => Some((name, start(name))),
+    });
+    let running: Vec<_> = started.collect();
+    let mut failed = Vec::new();
+    for (name, child) in running {
+        let output = child.wait_with_output().unwrap();
+        let text =
+            String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        match output.status.success() {
+            true => text.lines().filter(|line| line.starts_with("measured")).for_each(print_line),
+            false => failed.push(format!("--- {name}: {}\n{text}", output.status)),
+        }
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
+/// Runs a program in namespaces of its own; it dies with this process.
+fn isolated(program: &str) -> Command {
+    let mut command = Command::new("unshare");
+    if !rustix::process::geteuid().is_root() {
+        command.arg("--map-root-user");
+    }
+    command.args(["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", program]);
+    command
+}
+
+fn start(name: &str) -> std::process::Child {
+    let mut command = isolated(std::env::current_exe().unwrap().to_str().unwrap());
+    if name == "clock stepped by an hour" {
+        host::preload_stepped_clock(&mut command);
+    }
+    command.args([TEST, "--exact", "--nocapture"]);
+    command.env(CASE, name).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().unwrap()
+}
+
+fn is_installed(program: &str) -> bool {
+    Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success())
+}
+
+fn skip(what: &str, why: &str) {
+    print_line(&format!("SKIPPED {what}: {why}"));
+}
+
+/// Writes a line that is shown even if the test passes.
+fn print_line(line: &str) {
+    let _ = std::io::stderr().write_all(format!("\n{line}\n").as_bytes());
+}
+
+/// Waits for a condition; panics after [`LIMIT`].
+#[expect(clippy::disallowed_methods, reason = "a limit of waiting, not a measurement")]
+fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < LIMIT, "{what}: not within {LIMIT:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}

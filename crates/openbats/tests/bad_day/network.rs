@@ -1,0 +1,100 @@
+//! Two hosts on a link: this process's network namespace, and a second one that a thread holds.
+
+use std::net::UdpSocket;
+use std::process::Command;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use nix::sched::{CloneFlags, unshare};
+use rustix::net::sockopt::{Ipv4PathMtuDiscovery, set_ip_mtu_discover};
+
+/// Addresses of the near and of the far host on their link.
+pub(crate) const NEAR: &str = "10.9.0.1";
+pub(crate) const FAR: &str = "10.9.0.2";
+/// An address of the far host behind a route of the near one.
+pub(crate) const ROUTED: &str = "10.10.0.2";
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// The network namespace of the far host. Membership is per thread, so that a thread holds it.
+pub(crate) struct FarHost(mpsc::Sender<Job>);
+
+impl FarHost {
+    fn new() -> (Self, i32) {
+        let (jobs, received) = mpsc::channel::<Job>();
+        let (started, id) = mpsc::channel();
+        thread::spawn(move || {
+            unshare(CloneFlags::CLONE_NEWNET).expect("a network namespace");
+            started.send(rustix::thread::gettid().as_raw_nonzero().get()).unwrap();
+            received.into_iter().for_each(|job| job());
+        });
+        (Self(jobs), id.recv().unwrap())
+    }
+
+    /// Runs `work` on the far host. Its threads and child processes stay there.
+    pub(crate) fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
+        let (done, result) = mpsc::channel();
+        self.0.send(Box::new(move || done.send(work()).unwrap())).unwrap();
+        result.recv().expect("the work on the far host does not panic")
+    }
+
+    pub(crate) fn ip(&self, arguments: &'static str) {
+        self.run(move || ip(arguments));
+    }
+}
+
+/// Runs ip(8) on the near host.
+pub(crate) fn ip(arguments: &str) {
+    run("ip", arguments);
+}
+
+/// Runs a program with arguments without blanks, which must succeed.
+pub(crate) fn run(program: &str, arguments: &str) {
+    let output = Command::new(program).args(arguments.split_whitespace()).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {arguments}: {error}");
+}
+
+/// Makes both hosts and the link between them: interface `link` at both.
+pub(crate) fn hosts() -> FarHost {
+    let (far, thread) = FarHost::new();
+    ip("link set lo up");
+    ip("link add wire type veth peer name other");
+    ip(&format!("link set other netns {thread}"));
+    ip(&format!("address add {NEAR}/24 dev wire"));
+    ip("link set wire up");
+    far.ip("link set other name wire");
+    far.ip("link set lo up");
+    far.run(|| ip(&format!("address add {FAR}/24 dev wire")));
+    far.run(|| ip(&format!("address add {ROUTED}/32 dev lo")));
+    far.ip("link set wire up");
+    ip(&format!("route add {ROUTED} via {FAR}"));
+    far
+}
+
+/// A path for single datagrams from the near to an address of the far host, to see that it is usable.
+pub(crate) struct Probe {
+    from: UdpSocket,
+    to: UdpSocket,
+    size: usize,
+}
+
+impl Probe {
+    /// Datagrams have `size` bytes and are not fragmented.
+    pub(crate) fn new(far: &FarHost, address: &'static str, size: usize) -> Self {
+        let to = far.run(move || UdpSocket::bind((address, 0)).unwrap());
+        to.set_read_timeout(Some(Duration::from_millis(2))).unwrap();
+        let from = UdpSocket::bind("0.0.0.0:0").unwrap();
+        set_ip_mtu_discover(&from, Ipv4PathMtuDiscovery::PROBE).unwrap();
+        Self { from, to, size }
+    }
+
+    /// Whether a datagram passes.
+    pub(crate) fn passes(&self) -> bool {
+        let mut bytes = [0; 2_000];
+        // Errors are what the fault makes of sending.
+        let _ = self.from.send_to(&bytes[..self.size], self.to.local_addr().unwrap());
+        self.to.recv(&mut bytes).is_ok()
+    }
+}

@@ -1,0 +1,196 @@
+//! A transfer that goes on during a fault, and what must hold for it.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use openbats::{
+    ClientOptions, Connection, Endpoint, Fingerprint, Identity, ServerOptions, TransportConfig,
+    Trust, Wait,
+};
+
+use crate::network::FarHost;
+use crate::{LIMIT, print_line, wait_until};
+
+/// Bytes of a message, and the pause after it: 4 MB/s, which leaves the processors to the other cases.
+const MESSAGE: usize = 20_000;
+const PAUSE: Duration = Duration::from_millis(5);
+/// Packets in transit when a fault begins may still arrive after this.
+const SETTLING: Duration = Duration::from_secs(1);
+/// Probe timeouts within which a transfer resumes.
+const PROBE_TIMEOUTS: u64 = 3;
+
+/// A transfer from the near host to a far one.
+pub(crate) struct Transfer {
+    pub(crate) near: Connection,
+    received: Arc<AtomicU64>,
+    is_stopping: Arc<AtomicBool>,
+    sending: JoinHandle<[u8; 32]>,
+    receiving: Option<JoinHandle<[u8; 32]>>,
+}
+
+/// The defaults, with which connections survive faults of 20 s, or so long an idle timeout that a busy host
+/// does not end connections that wait.
+pub(crate) fn transport(waits_long: bool) -> TransportConfig {
+    let defaults = TransportConfig::default();
+    let idle_timeout = if waits_long { LIMIT } else { defaults.idle_timeout };
+    TransportConfig { idle_timeout, ..defaults }
+}
+
+/// Starts a server on the far host, whose connections wait for long.
+pub(crate) fn serve(far: &FarHost, address: &'static str) -> (Endpoint, Fingerprint) {
+    far.run(move || {
+        let identity = Identity::generate(&["far"]).unwrap();
+        let fingerprint = identity.fingerprint();
+        let address = SocketAddr::new(address.parse().unwrap(), 0);
+        let options = ServerOptions::new(identity).transport(transport(true));
+        (Endpoint::builder().bind(address).server(options).start().unwrap(), fingerprint)
+    })
+}
+
+/// Connects an endpoint of the near host; the connection waits for long.
+pub(crate) fn connect(client: &Endpoint, to: SocketAddr, trust: Fingerprint) -> Connection {
+    connect_with(client, to, trust, true)
+}
+
+/// As [`connect`]; see [`transport`].
+pub(crate) fn connect_with(
+    client: &Endpoint,
+    to: SocketAddr,
+    trust: Fingerprint,
+    waits_long: bool,
+) -> Connection {
+    let options = ClientOptions::new(Trust::fingerprint(trust)).transport(transport(waits_long));
+    client.connect(to, "far", options).wait_for(LIMIT).unwrap().expect("a connection")
+}
+
+impl Transfer {
+    /// Starts a transfer to a new server at an address of the far host.
+    pub(crate) fn start(far: &FarHost, address: &'static str) -> Self {
+        let (server, fingerprint) = serve(far, address);
+        let client = Endpoint::builder().bind("0.0.0.0:0".parse().unwrap()).start().unwrap();
+        let near = connect_with(&client, server.local_addr(), fingerprint, false);
+        let accepted = server.accept().wait_for(LIMIT).unwrap().unwrap();
+        let (receiving, received) = receive(accepted);
+        Self::over(near, received, Some(receiving))
+    }
+
+    /// Starts a transfer over a connection; `received` counts the bytes at its other end.
+    pub(crate) fn over(
+        near: Connection,
+        received: Arc<AtomicU64>,
+        receiving: Option<JoinHandle<[u8; 32]>>,
+    ) -> Self {
+        let is_stopping = Arc::new(AtomicBool::new(false));
+        let (connection, stop) = (near.clone(), is_stopping.clone());
+        let sending = thread::spawn(move || {
+            let mut hasher = blake3::Hasher::new();
+            let mut number = 0u64;
+            while !stop.load(Ordering::Relaxed) {
+                let message = message(number);
+                hasher.update(&message);
+                connection.send(message).wait_for(LIMIT).expect("room in time").expect("a send");
+                number += 1;
+                thread::sleep(PAUSE);
+            }
+            connection.finish().wait_for(LIMIT).expect("an end in time").expect("an end");
+            hasher.finalize().into()
+        });
+        Self { near, received, is_stopping, sending, receiving }
+    }
+
+    /// Waits until more data arrives.
+    pub(crate) fn await_progress(&self) {
+        let before = self.received.load(Ordering::Relaxed);
+        wait_until("more data arrives", || self.received.load(Ordering::Relaxed) > before);
+    }
+
+    /// Begins a fault that interrupts the path, so that `passes` is false, waits for `time`, ends the fault, and checks that the
+    /// transfer stops and resumes within 3 PTO of the path's return.
+    ///
+    /// A clock would measure the load of the host. So the sender's own timers count: at most three of its
+    /// probe timeouts (RFC 9002, section 6.2; with its own estimate and backoff) expire between the first
+    /// datagram of another socket that passes and the first new data at the receiver. A late timer of a
+    /// busy host does not change this number. Virtual time bounds the duration itself: the scenarios
+    /// `blackout` and `path_mtu` of `bats-sim`.
+    pub(crate) fn outage(
+        &self,
+        passes: &dyn Fn() -> bool,
+        time: Duration,
+        begin: impl FnOnce(),
+        end: impl FnOnce(),
+    ) {
+        self.await_progress();
+        assert!(passes() || passes(), "the path is usable before the fault");
+        begin();
+        thread::sleep(SETTLING);
+        let during = self.received.load(Ordering::Relaxed);
+        thread::sleep(time.saturating_sub(SETTLING));
+        assert!(!passes(), "the fault interrupts the path");
+        assert_eq!(self.received.load(Ordering::Relaxed), during, "nothing arrives in the fault");
+        end();
+        wait_until("the path returns", passes);
+        self.resumes_within_three_probe_timeouts();
+    }
+
+    /// As [`Self::outage`], from now on.
+    pub(crate) fn resumes_within_three_probe_timeouts(&self) {
+        let before = self.near.stats();
+        let received = self.received.load(Ordering::Relaxed);
+        let mut last = before.probe_timeouts;
+        wait_until("the transfer resumes", || {
+            // Timers that expire after the data arrived belong to the transfer that follows.
+            let timeouts = self.near.stats().probe_timeouts;
+            let is_waiting = self.received.load(Ordering::Relaxed) == received;
+            if is_waiting {
+                last = timeouts;
+            }
+            !is_waiting
+        });
+        let expired = last - before.probe_timeouts;
+        print_line(&format!(
+            "measured {}: {expired} probe timeouts from the return to new data, at an RTT of {:?}",
+            std::env::var(crate::CASE).unwrap_or_default(),
+            before.smoothed_rtt
+        ));
+        assert!(expired <= PROBE_TIMEOUTS, "{expired} probe timeouts until the transfer resumed");
+        self.await_progress();
+    }
+
+    /// Stops sending; returns the hash of all that was sent. All of it has arrived.
+    pub(crate) fn finish_sending(self) -> [u8; 32] {
+        self.is_stopping.store(true, Ordering::Relaxed);
+        self.sending.join().unwrap()
+    }
+
+    /// Ends the transfer and checks that the receiver got exactly what was sent.
+    pub(crate) fn finish(mut self) {
+        self.await_progress();
+        let receiving = self.receiving.take().expect("a receiver in this process");
+        let sent = self.finish_sending();
+        assert_eq!(receiving.join().unwrap(), sent, "the receiver got what was sent");
+    }
+}
+
+fn message(number: u64) -> Vec<u8> {
+    let mut message = number.to_be_bytes().repeat(MESSAGE / 8);
+    message[8..].iter_mut().zip(0u8..=255).for_each(|(byte, at)| *byte ^= at.wrapping_mul(31));
+    message
+}
+
+/// Receives all messages; returns their hash at the end, and counts the bytes until then.
+pub(crate) fn receive(connection: Connection) -> (JoinHandle<[u8; 32]>, Arc<AtomicU64>) {
+    let received = Arc::new(AtomicU64::new(0));
+    let count = received.clone();
+    let receiving = thread::spawn(move || {
+        let mut hasher = blake3::Hasher::new();
+        while let Some(message) = connection.recv().wait_for(LIMIT).expect("data").expect("data") {
+            hasher.update(&message);
+            count.fetch_add(message.len() as u64, Ordering::Relaxed);
+        }
+        hasher.finalize().into()
+    });
+    (receiving, received)
+}

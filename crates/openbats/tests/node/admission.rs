@@ -1,0 +1,254 @@
+//! Who may open links and sessions, and what neighbours may send.
+
+use std::time::Duration;
+
+use openbats::node::{Event, LinkError, LinkOptions, LinkPolicy, Node, NodeId, RouteSet, codes};
+use openbats::{
+    ClientOptions, CloseReason, ConnectError, Connection, Endpoint, Identity, Mode, PresharedKey,
+    RecvError, TransportConfig, Trust, Wait,
+};
+
+use crate::world::{LIMIT, World, eventually, id, transfer, wait_event};
+
+const SHORT: Duration = Duration::from_millis(500);
+
+/// A relay between node 0 and node 2. Node 0 has this policy at the relay.
+fn line(world: &World, relays: bool, policy: LinkPolicy) -> [Node; 3] {
+    let near = world.node(0).start().unwrap();
+    let relay = world.node(1).relaying(relays).neighbour(world.print(0), policy).start().unwrap();
+    let far = world.node(2).neighbour(world.print(1), LinkPolicy::end()).start().unwrap();
+    let link = world.link(&near, &relay, None).id();
+    let onwards = world.link(&relay, &far, None).id();
+    let routes = RouteSet::new().to(id(1), link).to(id(2), link);
+    near.routes().replace(routes).unwrap();
+    let routes = RouteSet::new().to(id(2), onwards).to(id(0), world.print(0));
+    relay.routes().replace(routes).unwrap();
+    let routes = RouteSet::new().to(id(0), world.print(1)).to(id(1), world.print(1));
+    far.routes().replace(routes).unwrap();
+    [near, relay, far]
+}
+
+fn is_cut_off(world: &World, near: &Node, relay: &Node) {
+    let before = relay.relay_stats().refused;
+    let error = world.connect(near, id(2), Mode::Brtp, SHORT).unwrap_err();
+    assert_eq!(error, ConnectError::Closed(CloseReason::HandshakeTimeout));
+    assert!(relay.relay_stats().refused > before, "the relay refuses the packets");
+}
+
+#[test]
+fn neighbour_without_transit_reaches_the_relay_and_no_other_node() {
+    let world = World::new(3);
+    let [near, relay, far] = line(&world, true, LinkPolicy::end());
+    let (from, to) = world.session(&near, &relay, Mode::Brtp);
+    transfer(from, to, 3, 10_000);
+    is_cut_off(&world, &near, &relay);
+    assert_eq!(relay.relay_stats().forwarded, 0);
+    // A new policy holds for the established link at once.
+    relay.links().admit(world.print(0), LinkPolicy::transit());
+    let (from, to) = world.session(&near, &far, Mode::Brtp);
+    transfer(from, to, 3, 10_000);
+    relay.links().admit(world.print(0), LinkPolicy::transit().destinations([id(1)]));
+    is_cut_off(&world, &near, &relay);
+    relay.links().admit(world.print(0), LinkPolicy::transit().destinations([id(2)]));
+    let (from, to) = world.session(&near, &far, Mode::Brtp);
+    transfer(from, to, 3, 10_000);
+}
+
+#[test]
+fn node_that_does_not_relay_forwards_nothing_whatever_the_policy_is() {
+    let world = World::new(3);
+    let [near, relay, _far] = line(&world, false, LinkPolicy::transit());
+    is_cut_off(&world, &near, &relay);
+    let (from, to) = world.session(&near, &relay, Mode::Brtp);
+    transfer(from, to, 3, 10_000);
+}
+
+#[test]
+fn neighbour_cannot_use_the_id_of_another_node() {
+    let world = World::new(3);
+    let [near, relay, far] = line(&world, true, LinkPolicy::transit().sources([id(0)]));
+    let (from, to) = world.session(&near, &far, Mode::Brtp);
+    transfer(from, to, 3, 10_000);
+    // The same certificate, another ID: the relay drops its packets.
+    let spoofing = Node::builder(NodeId(77), world.identity(0)).start().unwrap();
+    let link = world.link(&spoofing, &relay, None);
+    spoofing.routes().replace(RouteSet::new().to(id(2), link.id())).unwrap();
+    is_cut_off(&world, &spoofing, &relay);
+}
+
+#[test]
+fn neighbour_that_is_not_admitted_is_refused_in_words() {
+    let world = World::new(3);
+    let node = world.node(0).neighbour(world.print(1), LinkPolicy::end()).start().unwrap();
+    let (events, refused) = (node.events(), world.node(2).start().unwrap());
+    let options = LinkOptions::new(node.local_addrs()[0], world.trust(0)).redial(false);
+    let link = refused.links().open(options).unwrap();
+    let (fingerprint, reason) = wait_event(&events, |event| match event {
+        Event::LinkRefused { fingerprint, reason, .. } => Some((*fingerprint, reason.clone())),
+        Event::LinkUp { .. } => panic!("it is not admitted"),
+        _ => None,
+    });
+    assert_eq!(fingerprint, Some(world.print(2)));
+    let expected = format!("node 1 does not admit the certificate {}", world.print(2));
+    assert_eq!(reason, expected);
+    let end = wait_event(&refused.events(), |event| match event {
+        Event::LinkDown { reason, .. } => Some(reason.clone()),
+        _ => None,
+    });
+    assert_eq!(end, CloseReason::Peer { code: codes::NOT_ADMITTED, reason: expected });
+    eventually("the link is over", || link.status().is_some_and(|s| s.last_end.is_some()));
+    assert!(node.links().list().is_empty());
+    // Admitted from now on, then no more.
+    node.links().admit(world.print(2), LinkPolicy::end());
+    let link = world.link(&refused, &node, None);
+    node.links().refuse(world.print(2));
+    let end = wait_event(&refused.events(), |event| match event {
+        Event::LinkDown { link: ended, reason, .. } if *ended == link.id() => Some(reason.clone()),
+        _ => None,
+    });
+    assert!(matches!(end, CloseReason::Peer { code: codes::NOT_ADMITTED, .. }), "{end:?}");
+}
+
+#[test]
+fn wrong_certificate_of_a_neighbour_refuses_the_link() {
+    let world = World::new(2);
+    let node = world.node(0).neighbour(world.print(1), LinkPolicy::end()).start().unwrap();
+    let other = world.node(1).start().unwrap();
+    let wrong = Trust::fingerprint(Identity::generate(&["another"]).unwrap().fingerprint());
+    let link = other.links().open(LinkOptions::new(node.local_addrs()[0], wrong)).unwrap();
+    let error = link.established().wait_for(LIMIT).unwrap().unwrap_err();
+    assert!(matches!(error, LinkError::Failed(CloseReason::Handshake(_))), "{error}");
+    assert_eq!(link.status().unwrap().established, 0);
+    link.close();
+    assert!(link.status().is_none());
+    let error = link.established().wait_for(LIMIT).unwrap().unwrap_err();
+    assert_eq!(error, LinkError::Closed);
+}
+
+#[test]
+fn node_with_the_certificate_of_another_gets_no_session() {
+    let world = World::new(3);
+    let far = world
+        .node(1)
+        .neighbour(world.print(0), LinkPolicy::end())
+        .neighbour(world.print(2), LinkPolicy::end())
+        .start()
+        .unwrap();
+    // Claims to be node 1 and has the certificate of node 3.
+    let spoofing = Node::builder(id(0), world.identity(2)).start().unwrap();
+    let link = world.link(&spoofing, &far, None);
+    spoofing.routes().replace(RouteSet::new().to(id(1), link.id())).unwrap();
+    far.routes().replace(RouteSet::new().to(id(0), world.print(2))).unwrap();
+    let opened = world.connect(&spoofing, id(1), Mode::Brtp, LIMIT);
+    let (node, reason) = wait_event(&far.events(), |event| match event {
+        Event::SessionRefused { node, reason, .. } => Some((*node, reason.clone())),
+        Event::SessionOpened { .. } => panic!("it is refused"),
+        _ => None,
+    });
+    assert_eq!((node, &reason[..]), (id(0), "this is not the certificate of node 1"));
+    let end = match opened {
+        Err(ConnectError::Closed(end)) => end,
+        Err(other) => panic!("{other}"),
+        Ok(session) => end_of(session.as_ref()),
+    };
+    assert_eq!(end, CloseReason::Peer { code: codes::NOT_ADMITTED, reason });
+    spoofing.terminate(0, "").wait_for(LIMIT).unwrap();
+    eventually("its link has ended", || far.links().list().is_empty());
+    // A node that is no peer of this one at all.
+    let unlisted = Node::builder(NodeId(99), world.identity(2)).start().unwrap();
+    let link = world.link(&unlisted, &far, None);
+    unlisted.routes().replace(RouteSet::new().to(id(1), link.id())).unwrap();
+    far.routes().replace(RouteSet::new().to(NodeId(99), world.print(2))).unwrap();
+    let _ = world.connect(&unlisted, id(1), Mode::Brtp, LIMIT);
+    let reason = wait_event(&far.events(), |event| match event {
+        Event::SessionRefused { node: NodeId(99), reason, .. } => Some(reason.clone()),
+        _ => None,
+    });
+    assert_eq!(reason, "node 2 has no sessions with node 99");
+}
+
+#[test]
+fn node_that_answers_for_another_is_refused_by_the_one_that_connects() {
+    let world = World::new(2);
+    let far = world.node(1).neighbour(world.print(0), LinkPolicy::end()).start().unwrap();
+    // Expects another certificate of node 2, although the session's own trust accepts the one that
+    // comes.
+    let another = Identity::generate(&["another"]).unwrap().fingerprint();
+    let near = Node::builder(id(0), world.identity(0)).peer(id(1), another).start().unwrap();
+    let link = world.link(&near, &far, None);
+    near.routes().replace(RouteSet::new().to(id(1), link.id())).unwrap();
+    far.routes().replace(RouteSet::new().to(id(0), world.print(0))).unwrap();
+    let error = world.connect(&near, id(1), Mode::Brtp, LIMIT).unwrap_err();
+    let expected = CloseReason::Handshake("this is not the certificate of node 2".to_owned());
+    assert_eq!(error, ConnectError::Closed(expected));
+}
+
+#[test]
+fn links_and_sessions_need_the_preshared_key() {
+    let world = World::new(3);
+    let key = |byte| PresharedKey::new([byte; PresharedKey::LEN]);
+    let far = world.node(1).preshared_key(key(1)).any_neighbour(LinkPolicy::end());
+    let far = far.start().unwrap();
+    let near = world.node(0).preshared_key(key(1)).start().unwrap();
+    let link = world.link(&near, &far, None);
+    near.routes().replace(RouteSet::new().to(id(1), link.id())).unwrap();
+    far.routes().replace(RouteSet::new().to(id(0), world.print(0))).unwrap();
+    let (from, to) = world.session(&near, &far, Mode::Brtp);
+    transfer(from, to, 3, 10_000);
+
+    let other = world.node(2).preshared_key(key(2)).start().unwrap();
+    let transport = TransportConfig { handshake_timeout: SHORT, ..TransportConfig::default() };
+    let options = LinkOptions::new(far.local_addrs()[0], world.trust(1)).transport(transport);
+    let link = other.links().open(options).unwrap();
+    let error = link.established().wait_for(LIMIT).unwrap().unwrap_err();
+    assert_eq!(error, LinkError::Failed(CloseReason::HandshakeTimeout));
+}
+
+/// A program that connects to a node like to a server: to the node it is a neighbour.
+fn connect_directly(world: &World, node: &Node) -> Result<Connection, ConnectError> {
+    let endpoint = Endpoint::builder().start().unwrap();
+    let options = ClientOptions::new(world.trust(0)).identity(world.identity(1));
+    endpoint.connect(node.local_addrs()[0], "node", options).wait_for(LIMIT).unwrap()
+}
+
+fn end_of(connection: &Connection) -> CloseReason {
+    let RecvError::Closed(reason) = connection.recv().wait_for(LIMIT).unwrap().unwrap_err() else {
+        panic!("it is closed")
+    };
+    reason
+}
+
+#[test]
+fn neighbour_that_sends_messages_on_a_link_is_closed() {
+    let world = World::new(2);
+    let node = world.node(0).neighbour(world.print(1), LinkPolicy::end()).start().unwrap();
+    let connection = connect_directly(&world, &node).unwrap();
+    eventually("a link", || node.links().list().len() == 1);
+    connection.send("a message").wait_for(LIMIT).unwrap().unwrap();
+    let reason = "a link has no messages of its own".to_owned();
+    assert_eq!(end_of(&connection), CloseReason::Peer { code: codes::MESSAGE, reason });
+    eventually("the link has ended", || node.links().list().is_empty());
+    assert!(node.accept().wait_for(Duration::ZERO).is_err(), "it is no session");
+}
+
+#[test]
+fn neighbour_opens_a_limited_number_of_links() {
+    let world = World::new(2);
+    let node = world.node(0).neighbour(world.print(1), LinkPolicy::end()).start().unwrap();
+    let open: Vec<_> = (0..16).map(|_| connect_directly(&world, &node).unwrap()).collect();
+    eventually("all links", || node.links().list().len() == 16);
+    let end = match connect_directly(&world, &node) {
+        Ok(connection) => end_of(&connection),
+        Err(ConnectError::Closed(reason)) => reason,
+        Err(other) => panic!("{other}"),
+    };
+    let reason = "a neighbour may open 16 links".to_owned();
+    assert_eq!(end, CloseReason::Peer { code: codes::NOT_ADMITTED, reason });
+    assert_eq!(node.links().list().len(), 16);
+    // One that ends leaves room.
+    open[0].close(0, "");
+    eventually("room", || node.links().list().len() == 15);
+    let next = connect_directly(&world, &node).unwrap();
+    eventually("all links", || node.links().list().len() == 16);
+    assert_eq!(next.close_reason(), None);
+}

@@ -1,0 +1,12 @@
+//! Nodes over real sockets on loopback: relays, multipath, routes, admission.
+
+#[path = "../../examples/emulated/mod.rs"]
+mod emulated;
+
+mod admission;
+mod ends;
+mod links;
+mod relay_process;
+mod relays;
+mod routes;
+mod world;
