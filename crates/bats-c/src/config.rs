@@ -260,10 +260,7 @@ impl Config {
 
     pub(crate) fn client_options(&self) -> Result<ClientOptions, Failure> {
         let trust = match &self.trust {
-            TrustPolicy::AnyCertificate => {
-                warn_once_that_any_certificate_is_accepted();
-                Trust::dangerous_any()
-            }
+            TrustPolicy::AnyCertificate => Trust::dangerous_any(),
             TrustPolicy::Fingerprint(fingerprint) => Trust::fingerprint(*fingerprint),
             TrustPolicy::Authorities(path) => Trust::authorities(path)
                 .map_err(|error| Failure::new(Code::ConnectFailed, error.to_string()))?,
@@ -272,6 +269,12 @@ impl Config {
             .transport(TransportConfig { handshake_timeout: self.timeout, ..self.transport() })
             .quic_datagrams(self.quic_datagrams && self.mode == QUIC);
         Ok(if self.compresses() { options.compression(COMPRESSION_LEVEL) } else { options })
+    }
+
+    /// Whether clients accept any server certificate, as those of the original SDK do. Mode 11 has
+    /// no certificates.
+    pub(crate) fn accepts_any_certificate(&self) -> bool {
+        matches!(self.trust, TrustPolicy::AnyCertificate) && self.mode != UDP
     }
 
     /// An endpoint with the memory budget of this configuration.
@@ -346,16 +349,6 @@ fn process_identity() -> Result<Identity, openbats::IdentityError> {
     let identity = Identity::generate(&["localhost"])?;
     tracing::info!(fingerprint = %identity.fingerprint(), "generated the process certificate");
     Ok(IDENTITY.get_or_init(|| identity).clone())
-}
-
-pub(crate) fn warn_once_that_any_certificate_is_accepted() {
-    static ONCE: std::sync::Once = std::sync::Once::new();
-    ONCE.call_once(|| {
-        tracing::warn!(
-            "clients of this process accept any server certificate; \
-             openbats_config_set_trusted_fingerprint pins one"
-        );
-    });
 }
 
 #[cfg(test)]

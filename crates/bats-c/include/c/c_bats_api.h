@@ -1,4 +1,8 @@
-/* Functions of the C interface, with the names of the original SDK. openbats.h has additional ones.
+/* Clients accept any certificate of a server unless openbats_config_set_trusted_fingerprint or
+ * openbats_config_set_trusted_authorities says otherwise, as with the original SDK, and log it at each
+ * connection.
+ *
+ * Functions of the C interface, with the names of the original SDK. openbats.h has additional ones.
  *
  * Callbacks run on the thread of their context, one at a time. If a call fails immediately, it calls
  * the callback on the caller's thread and also returns the error. Do not block in callbacks. A C++

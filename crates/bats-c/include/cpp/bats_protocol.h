@@ -1,3 +1,6 @@
+// Clients accept any certificate of a server unless SetTrustedFingerprint or SetTrustedAuthorities of
+// the configuration says otherwise, as with the original SDK, and log it at each connection.
+//
 // Objects that create connections, with the names of the original SDK.
 // SPDX-License-Identifier: MIT OR Apache-2.0
 #ifndef OPENBATS_BATS_PROTOCOL_H

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use openbats::{CloseReason, ConnectError, Mode};
+use openbats::{CloseReason, ConnectError, Fingerprint, Mode};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::files::blocking;
@@ -130,8 +130,22 @@ impl Session {
         if mode == Mode::Tcp {
             local = connection.local_addr();
         }
+        if self.config.accepts_any_certificate() {
+            warn_of_unchecked_certificate(remote, connection.peer_fingerprint());
+        }
         Ok((Connection::new(connection), local))
     }
+}
+
+/// Logs that the certificate of a server was not checked, with its fingerprint.
+fn warn_of_unchecked_certificate(server: SocketAddr, fingerprint: Option<Fingerprint>) {
+    let fingerprint = fingerprint.map(|fingerprint| fingerprint.to_string()).unwrap_or_default();
+    tracing::warn!(
+        %server,
+        fingerprint,
+        "the certificate of this server was accepted unchecked; openbats_config_set_trusted_fingerprint \
+         pins it"
+    );
 }
 
 async fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, CloseCause> {

@@ -5,6 +5,8 @@
 
 mod debian;
 mod installed;
+#[path = "../../../openbats/tests/common/lab.rs"]
+mod lab;
 mod programs;
 mod quick_start;
 mod support;

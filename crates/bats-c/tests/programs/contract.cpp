@@ -49,6 +49,7 @@ static const Test kTests[] = {
     TEST(SignalCallbackRunsOnAnOrdinaryThread),
     TEST(LogIsWrittenToTheConfiguredPath),
     TEST(IgnoredOptionsAreLogged),
+    TEST(UncheckedCertificatesAreLogged),
     TEST(EveryOptionIsAccepted),
     TEST(OnlyAServerWithThePinnedFingerprintIsTrusted),
     TEST(StatisticsCount),

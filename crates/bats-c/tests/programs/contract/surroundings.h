@@ -179,6 +179,41 @@ static void IgnoredOptionsAreLogged() {
   context.SetBATSLogFilePath("/dev/stderr");
 }
 
+// Each connection whose server is not authenticated is logged, with what would pin its certificate.
+static void UncheckedCertificatesAreLogged() {
+  for (int mode : {0, 1, 2, 3, 10, 11, 12}) {
+    IOContext context;
+    Recorder far;
+    Server server(context, mode, far);
+    const auto connecting = [&](const BatsConfiguration& config, int connections) {
+      auto lines = Warnings(context, [&] {
+        BatsProtocol client(context, config);
+        for (int i = 0; i < connections; ++i) {
+          Recorder near;
+          client.StartConnect("127.0.0.1", server.Port(), near.Callback(), nullptr);
+          CHECK(near.Await(E::BATS_CONNECTION_ESTABLISHED));
+        }
+      });
+      lines.erase(std::remove_if(lines.begin(), lines.end(),
+                                 [](const std::string& line) {
+                                   return line.find("unchecked") == std::string::npos;
+                                 }),
+                  lines.end());
+      return lines;
+    };
+    auto config = Config(mode);
+    const auto lines = connecting(config, 3);
+    CHECK(lines.size() == (mode == 11 ? 0 : 3));
+    for (const auto& line : lines) {
+      CHECK(line.find("127.0.0.1:" + std::to_string(server.Port())) != std::string::npos);
+      CHECK(line.find("fingerprint=" + config.GetFingerprint()) != std::string::npos);
+    }
+    CHECK(config.SetTrustedFingerprint(config.GetFingerprint()));
+    CHECK(connecting(config, 1).empty());
+    context.SetBATSLogFilePath("/dev/stderr");
+  }
+}
+
 static void EveryOptionIsAccepted() {
   IOContext context;
   Recorder far;
