@@ -1,6 +1,9 @@
 //! Builds the wheel, installs it in a fresh virtual environment, and runs pytest and the examples
 //! there.
 
+#[path = "../../openbats/tests/common/lab.rs"]
+mod lab;
+
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -137,6 +140,18 @@ fn wheel_works_in_a_fresh_environment() {
     let _ = server.kill();
     let _ = server.wait();
     assert_eq!(answer.as_deref(), Some(&b"echo: hello\n"[..]));
+    // The page installs the package below the home directory.
+    let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("python-home");
+    let _ = std::fs::remove_dir_all(&home);
+    std::fs::create_dir_all(&home).unwrap();
+    std::os::unix::fs::symlink(fresh.parent().unwrap(), home.join("openbats-python")).unwrap();
+    lab::follow_over_lossy_link(&page, &elsewhere, &home);
+
+    // Random calls from eight threads; under sanitizers and for longer by .ci/sanitize.
+    let stress = here().join("tests/stress.py");
+    let called =
+        run(Command::new(&python).arg(stress).args(["8", "3", "1"]).current_dir(&elsewhere));
+    assert!(String::from_utf8_lossy(&called.stdout).contains(" calls, "), "{called:?}");
 
     for (example, says) in [
         ("echo.py", "3 messages came back"),
