@@ -82,12 +82,6 @@ impl Capture {
         if self.remaining == 0 || self.error.is_some() {
             return;
         }
-        let (from, to) = (event.from.address_v4(), event.from.other().address_v4());
-        self.frame.clear();
-        if !write_frame(&mut self.frame, from, to, event.ecn, event.payload) {
-            self.error = Some(io::Error::other("datagram too long for IPv4"));
-            return;
-        }
         let options = match fate {
             Fate::Carried => Vec::new(),
             Fate::QueueFull => vec![comment("dropped by the link: queue full")],
@@ -97,9 +91,42 @@ impl Capture {
             Fate::Policed => vec![comment("dropped by the link: policer")],
             Fate::Early => vec![comment("dropped by the link: active queue management")],
         };
+        let path = (event.from.address_v4(), event.from.other().address_v4());
+        let interface = u32::from(event.from == Host::Server);
+        self.write(interface, event.time, path, event.ecn, event.payload, options);
+    }
+
+    /// Writes a datagram between any two addresses, whatever happens to it. Does nothing after an
+    /// error or at the limit.
+    pub fn record_datagram(
+        &mut self,
+        time: Timestamp,
+        path: (SocketAddrV4, SocketAddrV4),
+        ecn: u8,
+        payload: &[u8],
+    ) {
+        if self.remaining > 0 && self.error.is_none() {
+            self.write(0, time, path, ecn, payload, Vec::new());
+        }
+    }
+
+    fn write(
+        &mut self,
+        interface_id: u32,
+        time: Timestamp,
+        (from, to): (SocketAddrV4, SocketAddrV4),
+        ecn: u8,
+        payload: &[u8],
+        options: Vec<EnhancedPacketOption<'static>>,
+    ) {
+        self.frame.clear();
+        if !write_frame(&mut self.frame, from, to, ecn, payload) {
+            self.error = Some(io::Error::other("datagram too long for IPv4"));
+            return;
+        }
         let block = EnhancedPacketBlock {
-            interface_id: u32::from(event.from == Host::Server),
-            timestamp: since_start(event.time),
+            interface_id,
+            timestamp: since_start(time),
             original_len: self.frame.len() as u32,
             data: Cow::Borrowed(&self.frame),
             options,

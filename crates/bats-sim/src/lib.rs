@@ -1,7 +1,7 @@
 //! Simulator: protocol endpoints connected by emulated links and driven by a virtual clock.
 //!
 //! Runs are deterministic. No code reads a clock, and all random choices derive from the seed. Real
-//! TLS keys in [`resumption`] are the only exception.
+//! TLS keys are the only exception: in [`resumption`], and in runs whose configuration has a key log.
 #![forbid(unsafe_code)]
 
 pub mod arena;

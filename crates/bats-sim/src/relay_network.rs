@@ -7,17 +7,16 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bats_netem::{Link, LinkConfig, LinkStats, Output as LinkOutput};
-use bats_proto::config::Security;
 use bats_proto::relay::{RelayConfig, RelayStats};
 use bats_proto::wire::flow::NodeId;
 use bats_proto::{
-    ConnectionHandle, Endpoint, EndpointConfig, Event, Identity, Input, Mode, Output, Received,
-    ServerConfig, Timestamp, TransportConfig,
+    ConnectionHandle, Endpoint, EndpointConfig, Event, Input, Mode, Output, Received, ServerConfig,
+    Timestamp, TransportConfig,
 };
 
 use crate::network::Datagram;
 use crate::recorder::LinkEventKind;
-use crate::transfer::client_config;
+use crate::transfer::{client_config, security_of};
 
 /// Time for the links to be established.
 const SETUP_TIMEOUT: Duration = Duration::from_secs(30);
@@ -77,6 +76,17 @@ pub struct RelayLinkEvent<'a> {
     pub payload: &'a [u8],
 }
 
+impl RelayLinkEvent<'_> {
+    /// The addresses that the datagram comes from and goes to, without the effect of NAT rebinding.
+    pub fn addresses(&self) -> (SocketAddrV4, SocketAddrV4) {
+        let (first, second) = (address_v4(self.link, 0, PORT), address_v4(self.link, 1, PORT));
+        match self.direction {
+            LinkDirection::Forward => (first, second),
+            LinkDirection::Reverse => (second, first),
+        }
+    }
+}
+
 /// Observer of all datagrams that are sent or delivered.
 pub type LinkObserver = Box<dyn FnMut(&RelayLinkEvent<'_>)>;
 
@@ -121,7 +131,11 @@ impl core::fmt::Debug for RelayNetwork {
 
 /// The address of the first (`side` 0) or second (1) node of a link.
 fn address(link: usize, side: usize, port: u16) -> SocketAddr {
-    SocketAddrV4::new(Ipv4Addr::new(10, 0, link as u8, side as u8 + 1), port).into()
+    address_v4(link, side, port).into()
+}
+
+fn address_v4(link: usize, side: usize, port: u16) -> SocketAddrV4 {
+    SocketAddrV4::new(Ipv4Addr::new(10, 0, link as u8, side as u8 + 1), port)
 }
 
 /// The link and the side that an address belongs to: the inverse of `address`.
@@ -149,22 +163,20 @@ fn distances(nodes: usize, edges: &[(usize, usize)]) -> Vec<Vec<usize>> {
 }
 
 fn endpoint(config: &RelayNetworkConfig, node: usize, incarnation: u8) -> Endpoint {
+    let (security, identity) = security_of(&config.transport);
     let server = ServerConfig {
-        identity: Identity { certificate_chain: Vec::new(), private_key: Vec::new() },
+        identity,
         transport: Arc::new(config.transport.clone()),
+        client_trust: None,
         retry_threshold: usize::MAX,
         max_connections: 4_096,
     };
     let mut seed = [node as u8 + 1; 32];
     seed[..8].copy_from_slice(&config.seed.to_le_bytes());
     seed[8] = incarnation;
-    let endpoint_config = EndpointConfig {
-        security: Security::DangerousPlain,
-        server: Some(server),
-        ..EndpointConfig::default()
-    };
-    let mut endpoint =
-        Endpoint::new(endpoint_config, seed).expect("plain security needs no certificate");
+    let endpoint_config =
+        EndpointConfig { security, server: Some(server), ..EndpointConfig::default() };
+    let mut endpoint = Endpoint::new(endpoint_config, seed).expect("a valid configuration");
     let relay = RelayConfig { node: node_id(node), ..config.relay.clone() };
     endpoint.enable_relay(relay).expect("an endpoint without a relay");
     endpoint

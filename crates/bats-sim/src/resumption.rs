@@ -67,6 +67,7 @@ impl ResumptionRun {
         let server = ServerConfig {
             identity,
             transport: Arc::new(transport),
+            client_trust: None,
             retry_threshold: usize::MAX,
             max_connections: 64,
         };

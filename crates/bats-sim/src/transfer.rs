@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use bats_netem::{LinkConfig, LinkStats};
 use bats_proto::config::Security;
+use bats_proto::crypto::generate_identity;
 use bats_proto::{
     ClientConfig, CloseReason, ConnectionHandle, ConnectionStats, Endpoint, EndpointConfig, Event,
     Identity, PeerTrust, SendError, ServerConfig, Timestamp, TransportConfig,
@@ -98,6 +99,7 @@ pub fn endpoints(transport: &TransportConfig, seed: u64) -> [Endpoint; 2] {
     let server = ServerConfig {
         identity: Identity { certificate_chain: Vec::new(), private_key: Vec::new() },
         transport,
+        client_trust: None,
         retry_threshold: usize::MAX,
         max_connections: 64,
     };
@@ -108,6 +110,21 @@ pub fn endpoints(transport: &TransportConfig, seed: u64) -> [Endpoint; 2] {
         let config = EndpointConfig { security, server, ..EndpointConfig::default() };
         Endpoint::new(config, bytes).expect("plain security needs no certificate")
     })
+}
+
+/// What endpoints of a simulation use for security: TLS if its secrets are logged, so that a capture
+/// can be decrypted, otherwise the deterministic stand-in. TLS makes runs with equal seeds differ.
+///
+/// # Panics
+///
+/// If no certificate can be generated.
+pub fn security_of(transport: &TransportConfig) -> (Security, Identity) {
+    if transport.key_log.is_none() {
+        let identity = Identity { certificate_chain: Vec::new(), private_key: Vec::new() };
+        return (Security::DangerousPlain, identity);
+    }
+    let identity = generate_identity(&["node".to_owned()]).expect("a valid name");
+    (Security::Tls, identity)
 }
 
 /// The client configuration. It accepts any certificate, because plain security has none.

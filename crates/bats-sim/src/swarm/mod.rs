@@ -16,4 +16,4 @@ mod run;
 mod topology;
 
 pub use plan::{ConnectionPlan, Ending, Fault, FaultKind, Nodes, Plan, Traffic};
-pub use run::{Report, run};
+pub use run::{Report, run, run_captured};

@@ -15,8 +15,9 @@ use bats_proto::{
 
 use super::plan::{FaultKind, Nodes, Plan};
 use super::relay_monitor::{self, RelayMonitor};
+use crate::capture::Capture;
 use crate::network::{Host, Network};
-use crate::recorder::Recorder;
+use crate::recorder::{LinkEventKind, Recorder};
 use crate::relay_network::{LinkDirection, RelayNetwork, RelayNetworkConfig, node_id};
 use crate::transfer::client_config;
 
@@ -54,6 +55,7 @@ fn endpoints(plan: &Plan) -> [Endpoint; 2] {
     let server = ServerConfig {
         identity: Identity { certificate_chain: Vec::new(), private_key: Vec::new() },
         transport: Arc::new(plan.transport.clone()),
+        client_trust: None,
         retry_threshold: if plan.retry { 0 } else { usize::MAX },
         max_connections: 64,
     };
@@ -68,7 +70,7 @@ fn endpoints(plan: &Plan) -> [Endpoint; 2] {
 
 impl SwarmNetwork {
     /// The network of a plan. Links between nodes are established. `trace` enables the event hash.
-    pub(super) fn new(plan: &Plan, trace: bool) -> Result<Self, String> {
+    pub(super) fn new(plan: &Plan, trace: bool, capture: Option<Capture>) -> Result<Self, String> {
         let kind = match &plan.nodes {
             None => {
                 let links = plan.links(Duration::ZERO);
@@ -76,9 +78,10 @@ impl SwarmNetwork {
                 if trace {
                     *network.recorder() = Recorder::tracing();
                 }
+                network.recorder().capture = capture;
                 Kind::Chain(Box::new(network))
             }
-            Some(nodes) => Kind::Nodes(Box::new(Relayed::new(plan, nodes, trace)?)),
+            Some(nodes) => Kind::Nodes(Box::new(Relayed::new(plan, nodes, trace, capture)?)),
         };
         Ok(Self { kind, transport: plan.transport.clone(), rebindings: 0 })
     }
@@ -279,7 +282,12 @@ impl SwarmNetwork {
 }
 
 impl Relayed {
-    fn new(plan: &Plan, nodes: &Nodes, trace: bool) -> Result<Self, String> {
+    fn new(
+        plan: &Plan,
+        nodes: &Nodes,
+        trace: bool,
+        mut capture: Option<Capture>,
+    ) -> Result<Self, String> {
         let [links, back] = plan.hops.clone();
         let config = RelayNetworkConfig {
             links,
@@ -290,7 +298,12 @@ impl Relayed {
         let mut network = RelayNetwork::build(config, &back, nodes.edges.clone());
         let monitor = Rc::new(RefCell::new(RelayMonitor::new(nodes, trace)));
         let recording = monitor.clone();
-        network.observer = Some(Box::new(move |event| recording.borrow_mut().record(event)));
+        network.observer = Some(Box::new(move |event| {
+            if let (Some(capture), LinkEventKind::Sent(_)) = (&mut capture, event.kind) {
+                capture.record_datagram(event.time, event.addresses(), event.ecn, event.payload);
+            }
+            recording.borrow_mut().record(event);
+        }));
         let (started, nodes) = (BTreeSet::new(), nodes.clone());
         let mut relayed = Self { network, nodes, monitor, started, reconnects: true };
         let end = relayed.network.now() + SETUP_TIMEOUT;

@@ -10,6 +10,7 @@ use super::connection::{Side, SwarmConnection, coded, describe};
 use super::model;
 use super::network::SwarmNetwork;
 use super::plan::{Ending, Plan};
+use crate::capture::Capture;
 
 /// Result of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -60,7 +61,12 @@ const CODE: u64 = 1_000;
 /// Runs a plan; `trace` enables the event hash. All failures are reported as violations, including
 /// panics of the code under test.
 pub fn run(plan: &Plan, trace: bool) -> Report {
-    let outcome = catch_unwind(AssertUnwindSafe(|| match Run::new(plan, trace) {
+    run_captured(plan, trace, None)
+}
+
+/// Runs a plan as [`run`] does, and writes its datagrams to a capture.
+pub fn run_captured(plan: &Plan, trace: bool, capture: Option<Capture>) -> Report {
+    let outcome = catch_unwind(AssertUnwindSafe(|| match Run::new(plan, trace, capture) {
         Ok(mut run) => {
             let violation = run.go().err();
             run.report(violation)
@@ -94,8 +100,8 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    fn new(plan: &'a Plan, trace: bool) -> Result<Self, String> {
-        let net = SwarmNetwork::new(plan, trace)?;
+    fn new(plan: &'a Plan, trace: bool, capture: Option<Capture>) -> Result<Self, String> {
+        let net = SwarmNetwork::new(plan, trace, capture)?;
         let connections = plan.connections.iter().enumerate();
         Ok(Self {
             plan,
@@ -563,6 +569,8 @@ impl<'a> Run<'a> {
                     || never
             }
             CloseReason::HandshakeTimeout => over || self.plan.handshake_may_fail(),
+            // A stateless reset: the server has ended the connection for a reason that is allowed.
+            CloseReason::Lost(_) => side == 0 && (over || connection.sides[1].closed.is_some()),
             _ => false,
         };
         if !fine {

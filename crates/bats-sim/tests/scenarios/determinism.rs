@@ -1,10 +1,13 @@
 //! Runs with the same seed are identical to the byte and nanosecond.
 
+use std::process::Command;
 use std::time::Duration;
 
+use bats_code::kernel::{ENVIRONMENT_VARIABLE, Kernel};
 use bats_netem::{Jitter, LinkConfig, Loss};
 use bats_proto::TransportConfig;
 use bats_sim::recorder::Recorder;
+use bats_sim::swarm::{Plan, run};
 use bats_sim::transfer::Transfer;
 
 fn hash(seed: u64) -> String {
@@ -41,4 +44,52 @@ fn hash(seed: u64) -> String {
 fn equal_seeds_give_equal_traces_and_different_seeds_different_ones() {
     assert_eq!(hash(9), hash(9));
     assert_ne!(hash(9), hash(10));
+}
+
+/// Set for the copies of this program that only print their traces.
+const PRINT: &str = "OPENBATS_PRINT_TRACES";
+
+/// A transfer with losses, and random runs: together they have all modes, relays and faults.
+fn traces() -> Vec<String> {
+    let mut traces = vec![hash(9)];
+    for seed in [0, 2, 5, 7] {
+        let report = run(&Plan::new(seed, Duration::from_secs(2)), true);
+        assert_eq!(report.violation, None, "seed {seed}");
+        traces.push(report.trace.expect("it is enabled"));
+    }
+    traces
+}
+
+/// The kernel of a process is chosen once, so each runs in a process of its own. `.ci/traces` compares
+/// debug and release builds.
+#[test]
+fn all_kernels_give_equal_traces() {
+    if std::env::var_os(PRINT).is_some() {
+        println!("kernel {}", Kernel::active().name());
+        traces().iter().for_each(|trace| println!("trace {trace}"));
+        return;
+    }
+    let program = std::env::current_exe().expect("the path of this program");
+    let expected = traces();
+    let mut compared = 0;
+    for kernel in Kernel::available() {
+        let output = Command::new(&program)
+            .args(["--exact", "determinism::all_kernels_give_equal_traces", "--nocapture"])
+            .env(PRINT, "1")
+            .env(ENVIRONMENT_VARIABLE, kernel.name())
+            .output()
+            .expect("this program runs");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let values = |word: &str| -> Vec<String> {
+            // The harness may write the name of the test before the first line.
+            text.lines()
+                .filter_map(|line| line.split_once(word))
+                .map(|(_, v)| v.to_owned())
+                .collect()
+        };
+        assert_eq!(values("kernel "), [kernel.name()], "{text}");
+        assert_eq!(values("trace "), expected, "kernel {}", kernel.name());
+        compared += 1;
+    }
+    assert!(compared >= 1, "the scalar kernel is always available");
 }

@@ -2,6 +2,7 @@
 //! the bounds of `bats-sim fairness`. Where a goal is not met yet, the test asserts the level
 //! reached.
 
+use bats_sim::arena::jobs::parallel;
 use bats_sim::fairness::{Verdict, scenarios};
 
 fn verdict(name: &str, queue: f64, seed: u64) -> Verdict {
@@ -35,12 +36,23 @@ fn brtp_is_not_starved_by_a_later_tcp_bbr_flow() {
     assert!((0.4..=0.6).contains(&verdict.share), "{verdict:?}");
 }
 
+/// The goal is a share of 0.4 to 0.6 with each seed; the median of the seeds meets it. Of seeds 1 to
+/// 8, the least and the greatest share are 0.328 and 0.635, so the bounds of a seed are these with a
+/// margin of 5 %. The controller that replaces `bbr` has to restore the goal for each seed.
 #[test]
 fn brtp_and_tcp_cubic_get_fair_shares() {
     for order in ["together", "BRTP first", "TCP first"] {
-        let verdict = verdict(&format!("BRTP vs TCP CUBIC, {order}"), 1.0, 1);
-        assert!((0.4..=0.6).contains(&verdict.share), "{verdict:?}");
-        assert!(verdict.queue_loss_percent < 1.0, "{verdict:?}");
+        let seeds = [1, 2, 3, 4, 5, 6, 7, 8];
+        let verdicts =
+            parallel(&seeds, 0, |&seed| verdict(&format!("BRTP vs TCP CUBIC, {order}"), 1.0, seed));
+        for verdict in &verdicts {
+            assert!((0.311..=0.667).contains(&verdict.share), "{verdict:?}");
+            assert!(verdict.queue_loss_percent < 1.0, "{verdict:?}");
+        }
+        let mut shares: Vec<f64> = verdicts.iter().map(|verdict| verdict.share).collect();
+        shares.sort_by(f64::total_cmp);
+        let median = (shares[3] + shares[4]) / 2.0;
+        assert!((0.4..=0.6).contains(&median), "{order}: median {median} of {shares:?}");
     }
 }
 
