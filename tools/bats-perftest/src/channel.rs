@@ -1,5 +1,6 @@
 //! What a publisher sends to: a connection to one subscriber, or a UDP socket.
 
+use std::cell::RefCell;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
@@ -7,6 +8,9 @@ use std::time::Duration;
 use anyhow::{Result, anyhow};
 use bytes::Bytes;
 use openbats::{Connection, Endpoint, Mode, TransportConfig, Wait};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::clock::Clock;
 
 /// Time without any packet after which a peer counts as dead.
 pub(crate) const DEAD_AFTER: Duration = Duration::from_millis(2_500);
@@ -19,6 +23,10 @@ const BEST_EFFORT_BUDGET: usize = 1 << 20;
 /// Longest UDP payload.
 const MAX_DATAGRAM: usize = 65_507;
 
+thread_local! {
+    static RECEIVE_BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; MAX_DATAGRAM]);
+}
+
 /// A path to one subscriber, or with multicast to all.
 #[derive(Debug)]
 pub(crate) enum Channel {
@@ -27,6 +35,7 @@ pub(crate) enum Channel {
     Datagrams {
         socket: UdpSocket,
         group: Option<SocketAddr>,
+        busy_poll: Duration,
     },
 }
 
@@ -51,7 +60,7 @@ impl Channel {
                     Ok(result) => Ok(result.map(|()| Sent::Done)?),
                 }
             }
-            Self::Datagrams { socket, group } => {
+            Self::Datagrams { socket, group, .. } => {
                 let result = match group {
                     Some(group) => socket.send_to(message, group),
                     None => socket.send(message),
@@ -88,16 +97,15 @@ impl Channel {
                     Ok(Err(error)) => Err(error.into()),
                 }
             }
-            Self::Datagrams { socket, .. } => {
+            Self::Datagrams { socket, busy_poll, .. } => {
                 socket.set_read_timeout(Some(limit.max(Duration::from_micros(1))))?;
-                let mut buffer = vec![0; MAX_DATAGRAM];
-                match socket.recv(&mut buffer) {
-                    Ok(length) => {
-                        buffer.truncate(length);
-                        Ok(Some(buffer.into()))
-                    }
+                poll_busily(socket, (*busy_poll).min(limit));
+                // A new buffer of this size for each datagram would take longer than the system
+                // takes to receive it.
+                RECEIVE_BUFFER.with_borrow_mut(|buffer| match socket.recv(buffer) {
+                    Ok(length) => Ok(Some(Bytes::copy_from_slice(&buffer[..length]))),
                     Err(error) => datagram_error(&error).map(|()| None),
-                }
+                })
             }
         }
     }
@@ -112,6 +120,22 @@ impl Channel {
             let _ = connection.finish().wait_for(Duration::from_secs(1));
             connection.close(0, "");
         }
+    }
+}
+
+/// Looks for a datagram for at most `limit`, without a sleep.
+pub(crate) fn poll_busily(socket: &UdpSocket, limit: Duration) {
+    if limit.is_zero() {
+        return;
+    }
+    let clock = Clock::start();
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    while clock.elapsed() < limit {
+        let mut files = [PollFd::new(socket, PollFlags::IN)];
+        if poll(&mut files, Some(&now)).is_ok_and(|count| count > 0) {
+            return;
+        }
+        std::hint::spin_loop();
     }
 }
 

@@ -10,6 +10,7 @@ mod console;
 mod cpu;
 mod latency;
 mod loss;
+mod manual;
 mod output;
 mod ports;
 mod publisher;
@@ -48,6 +49,10 @@ fn run() -> Result<()> {
     if words.first().is_some_and(|word| word == "sweep") {
         return sweep::run(&words[1..]);
     }
+    if words.first().is_some_and(|word| word == "manual") {
+        let page = manual::page();
+        return std::io::stdout().write_all(page.as_bytes()).context("cannot write");
+    }
     match cli::parse(&words)? {
         Command::Print(text) => {
             std::io::stdout().write_all(text.as_bytes()).context("cannot write")
@@ -72,6 +77,7 @@ fn prepare(options: &Common) -> Result<()> {
         _ => LevelFilter::DEBUG,
     };
     tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).init();
+    tracing::debug!(?options, "settings");
     if !options.cpus.is_empty() {
         cpu::pin(&options.cpus)?;
     }

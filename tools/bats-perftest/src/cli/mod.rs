@@ -1,7 +1,7 @@
 //! Command line of a test.
 
 pub(crate) mod spelling;
-mod table;
+pub(crate) mod table;
 mod values;
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -101,8 +101,12 @@ pub(crate) struct Common {
     pub(crate) headers: bool,
     pub(crate) intervals: bool,
     pub(crate) output_format: OutputFormat,
+    /// Latencies in CSV have three decimals.
+    pub(crate) nanoseconds: bool,
     pub(crate) output_file: Option<PathBuf>,
     pub(crate) group: Option<Group>,
+    /// How long a receiver looks for packets before it sleeps.
+    pub(crate) busy_poll: Duration,
     pub(crate) verbosity: u8,
     pub(crate) cpus: Vec<usize>,
 }
@@ -199,7 +203,8 @@ fn help() -> String {
     format!(
         "Measures samples per second, latency and loss between publishers and subscribers.\n\n\
          Usage: bats_perftest -pub [OPTIONS]\n       bats_perftest [-sub] [OPTIONS]\n       \
-         bats_perftest sweep [OPTIONS] (see bats_perftest sweep -help)\n\n\
+         bats_perftest sweep [OPTIONS] (see bats_perftest sweep -help)\n       \
+         bats_perftest manual (prints the manual page)\n\n\
          Names match without regard to case, and every prefix of a name does. Tables go to standard \
          output, everything else to standard error. Exit codes: 0 success, 255 error.\n\n\
          Options:\n{}",
@@ -280,8 +285,10 @@ fn common(given: &Given, role: Role) -> Result<Common> {
         headers: !given.has("noOutputHeaders"),
         intervals: !given.has("noPrintIntervals"),
         output_format: values::output_format(given.value("outputFormat"))?,
+        nanoseconds: given.has("nanosecondResolution"),
         output_file: given.value("outputFile").map(PathBuf::from),
         group,
+        busy_poll: Duration::from_micros(given.number("busyPoll", 0, 1_000_000)?.unwrap_or(0)),
         verbosity: given.number("verbosity", 0, 3)?.unwrap_or(1) as u8,
         cpus: given.value("threadCPUAffinity").map(values::cpus).transpose()?.unwrap_or_default(),
     })

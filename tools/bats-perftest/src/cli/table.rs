@@ -31,7 +31,7 @@ const ACKS: &str = "acknowledgements follow the protocol of the transport";
 
 /// All options, in alphabetical order without regard to case: an ambiguous prefix selects the
 /// first.
-pub(super) const OPTIONS: &[Spec] = &[
+pub(crate) const OPTIONS: &[Spec] = &[
     option("allowInterfaces", Some("NIC"), Both, "Same as -nic."),
     refused("asynchronous", None, "every send is asynchronous here: an I/O thread sends"),
     option(
@@ -42,6 +42,13 @@ pub(super) const OPTIONS: &[Spec] = &[
          tests, with -pubRate or -rawTransport unless given, and if fewer than two samples fit.",
     ),
     option("bestEffort", None, Both, "Deliver without retransmission: transport btp."),
+    option(
+        "busyPoll",
+        Some("US"),
+        Both,
+        "Look for packets for this time before each sleep of a receiver: lower latency for a busy \
+         CPU. Not in the original. Default 0.",
+    ),
     option(
         "cacheStats",
         None,
@@ -102,6 +109,12 @@ pub(super) const OPTIONS: &[Spec] = &[
     ),
     option("multicast", None, Both, "Send samples to a multicast group. For -rawTransport."),
     option("multicastAddr", Some("ADDRESS"), Both, "As -multicast, with this IPv4 group."),
+    option(
+        "nanosecondResolution",
+        None,
+        Publisher,
+        "Print latencies in csv with three decimals, as the original does if it is built for that.",
+    ),
     refused("networkCapture", None, "capture with tcpdump"),
     option("nic", Some("NIC"), Both, "Use only this interface, by name or address."),
     option("noBlockingSockets", None, Both, "Raw transport: drop samples rather than wait."),

@@ -34,23 +34,38 @@ pub(super) fn latency_header(style: &Style, length: usize) -> String {
     )
 }
 
+/// Decimals of average and deviation.
+fn digits(style: &Style) -> (usize, usize) {
+    if style.nanoseconds { (3, 3) } else { (0, 1) }
+}
+
+/// Microseconds: whole ones, or with the precision of the clock.
+fn us(style: &Style, ns: u64) -> String {
+    match style.nanoseconds {
+        true => format!("{}.{:03}", ns / 1_000, ns % 1_000),
+        false => (ns / 1_000).to_string(),
+    }
+}
+
 pub(super) fn latency_row(style: &Style, row: &LatencyRow) -> String {
     let figures = &row.figures;
+    let (ave, std) = digits(style);
     format!(
-        "{:14},{:13},{:9.0},{:9.1},{:9},{:9}{}\n",
+        "{:14},{:>13},{:9.ave$},{:9.std$},{:>9},{:>9}{}\n",
         row.length,
-        row.latency_ns / 1_000,
+        us(style, row.latency_ns),
         figures.ave / 1e3,
         figures.std / 1e3,
-        figures.min / 1_000,
-        figures.max / 1_000,
+        us(style, figures.min),
+        us(style, figures.max),
         cpu(style, row.cpu)
     )
 }
 
 pub(super) fn latency_summary(style: &Style, summary: &LatencySummary) -> String {
     let figures = &summary.figures;
-    let [p50, p90, p99, p9999, p999999] = summary.percentiles.map(|ns| ns / 1_000);
+    let [p50, p90, p99, p9999, p999999] = summary.percentiles.map(|ns| us(style, ns));
+    let (ave, std) = digits(style);
     let serialization = match summary.serialization {
         Some((build, parse)) => {
             let (build, parse) = (build / 1e3, parse / 1e3);
@@ -63,13 +78,13 @@ pub(super) fn latency_summary(style: &Style, summary: &LatencySummary) -> String
     let has_serialization = summary.serialization.is_some();
     let header = summary_header(style, "One-way Latency Summary:", columns, has_serialization);
     format!(
-        "{header}{:19},{:9.0},{:9.1},{:9},{:9},{p50:9},{p90:9},{p99:9},{p9999:12},{p999999:14}\
+        "{header}{:19},{:9.ave$},{:9.std$},{:>9},{:>9},{p50:>9},{p90:>9},{p99:>9},{p9999:>12},{p999999:>14}\
          {serialization}{}\n",
         summary.length,
         figures.ave / 1e3,
         figures.std / 1e3,
-        figures.min / 1_000,
-        figures.max / 1_000,
+        us(style, figures.min),
+        us(style, figures.max),
         cpu(style, summary.cpu)
     )
 }

@@ -78,6 +78,8 @@ pub(crate) struct Style {
     pub(crate) headers: bool,
     pub(crate) intervals: bool,
     pub(crate) cpu: bool,
+    /// Latencies in CSV have three decimals.
+    pub(crate) nanoseconds: bool,
 }
 
 /// Prints tables.
@@ -110,6 +112,7 @@ impl Printer {
             headers: options.headers,
             intervals: options.intervals,
             cpu: options.cpu,
+            nanoseconds: options.nanoseconds,
         };
         Ok(Self::to(style, sink))
     }

@@ -20,7 +20,7 @@ impl Write for Buffer {
 
 /// The tables of a publisher and of a subscriber, with the figures of the seed's first example.
 fn print(format: OutputFormat, headers: bool, intervals: bool, cpu: bool) -> String {
-    let style = Style { format, headers, intervals, cpu };
+    let style = Style { format, headers, intervals, cpu, nanoseconds: false };
     let buffer = Buffer::default();
     let publisher = Printer::to(style, Box::new(buffer.clone()));
     let figures =
@@ -102,7 +102,13 @@ fn json_is_valid_whenever_it_ends() {
         let throughput = check(&both[split..]);
         assert_eq!(throughput["perftest"][0]["summary"]["lost"], 2_259_406);
     }
-    let style = Style { format: OutputFormat::Json, headers: true, intervals: true, cpu: false };
+    let style = Style {
+        format: OutputFormat::Json,
+        headers: true,
+        intervals: true,
+        cpu: false,
+        nanoseconds: false,
+    };
     for step in 0..3 {
         let buffer = Buffer::default();
         let printer = Printer::to(style, Box::new(buffer.clone()));
@@ -118,4 +124,30 @@ fn json_is_valid_whenever_it_ends() {
     }
     let invalid = serde_json::json!({ "perftest": [{ "length": 100, "intervals": 5 }] });
     assert!(!schema.is_valid(&invalid));
+}
+
+#[test]
+fn latencies_have_three_decimals_on_request_and_keep_the_columns() {
+    let style = Style {
+        format: OutputFormat::Csv,
+        headers: false,
+        intervals: true,
+        cpu: false,
+        nanoseconds: true,
+    };
+    let buffer = Buffer::default();
+    let printer = Printer::to(style, Box::new(buffer.clone()));
+    let figures = LatencyFigures { count: 2, ave: 6_400.4, std: 21.0, min: 5_007, max: 7_123 };
+    printer.latency_row(&LatencyRow { length: 64, latency_ns: 6_700, figures, cpu: 0.0 });
+    printer.latency_summary(&LatencySummary {
+        length: 64,
+        figures,
+        percentiles: [6_001, 6_020, 6_300, 7_000, 7_123],
+        ..LatencySummary::default()
+    });
+    let text = String::from_utf8(buffer.0.lock().unwrap().clone()).unwrap();
+    let expected = "            64,        6.700,    6.400,    0.021,    5.007,    7.123\n                 \
+                    64,    6.400,    0.021,    5.007,    7.123,    6.001,    6.020,    6.300,       \
+                    7.000,         7.123\n";
+    assert_eq!(text, expected);
 }

@@ -81,7 +81,10 @@ fn peer_addresses(options: &Common) -> Result<Vec<SocketAddr>> {
 }
 
 fn sessions(options: &Common, mode: Mode, hello: Hello) -> Result<Option<Connected>> {
-    let endpoint = Endpoint::builder().bind(SocketAddr::new(options.bind_ip(), 0)).start()?;
+    let endpoint = Endpoint::builder()
+        .bind(SocketAddr::new(options.bind_ip(), 0))
+        .busy_poll(options.busy_poll)
+        .start()?;
     let mut listener = match options.peers.is_empty() {
         true => Some(Listener::new(options)?),
         false => None,
@@ -223,11 +226,15 @@ fn raw_channels(options: &Common) -> Result<Vec<Channel>> {
         reference.set_multicast_if_v4(&interface).context("cannot send multicast")?;
         reference.set_multicast_loop_v4(true).context("cannot send multicast")?;
         let group = SocketAddr::new(group.into(), ports::multicast_samples(options.domain)?);
-        channels.push(Channel::Datagrams { socket, group: Some(group) });
+        channels.push(Channel::Datagrams {
+            socket,
+            group: Some(group),
+            busy_poll: options.busy_poll,
+        });
     } else {
         for address in peer_addresses(options)? {
             let socket = open(Some(address)).with_context(|| format!("{context} to {address}"))?;
-            channels.push(Channel::Datagrams { socket, group: None });
+            channels.push(Channel::Datagrams { socket, group: None, busy_poll: options.busy_poll });
         }
     }
     if !options.blocking_sockets {

@@ -108,6 +108,7 @@ impl<'a> Sender<'a> {
             if self.batch.len() < self.options.batching.samples()
                 && self.samples < self.options.iterations
             {
+                self.pause()?;
                 continue;
             }
             self.send_message()?;
@@ -118,9 +119,7 @@ impl<'a> Sender<'a> {
             {
                 self.wait_for_echo(sequence, target)?;
             }
-            if let Some(pause) = self.options.pause {
-                self.sleep(pause)?;
-            }
+            self.pause()?;
         }
         if self.batch.len() > 0 {
             self.send_message()?;
@@ -212,7 +211,9 @@ impl<'a> Sender<'a> {
         }
     }
 
-    fn sleep(&mut self, pause: Duration) -> Result<()> {
+    /// Waits between two samples, also of one message.
+    fn pause(&mut self) -> Result<()> {
+        let Some(pause) = self.options.pause else { return Ok(()) };
         let clock = Clock::start();
         while clock.elapsed() < pause && !self.has_ended()? {
             thread::sleep((pause - clock.elapsed().min(pause)).min(Duration::from_millis(50)));
@@ -223,7 +224,8 @@ impl<'a> Sender<'a> {
     /// Whether the test must end now.
     fn has_ended(&mut self) -> Result<bool> {
         // Once for each message is enough.
-        if self.batch.len() > 0 && self.options.rate.is_none() {
+        let is_paced = self.options.rate.is_some() || self.options.pause.is_some();
+        if self.batch.len() > 0 && !is_paced {
             return Ok(false);
         }
         if self.ended.is_none() {

@@ -14,7 +14,7 @@ use socket2::SockRef;
 use super::meter::{Meter, Publisher, lock};
 use super::replies::handle;
 use crate::beacon::multicast_socket;
-use crate::channel::{KEEP_ALIVE, datagram_error};
+use crate::channel::{KEEP_ALIVE, datagram_error, poll_busily};
 use crate::cli::{Common, Group};
 use crate::clock::Clock;
 use crate::console::print;
@@ -68,6 +68,7 @@ impl Receiver {
                 meter: Arc::clone(&meter),
                 publishers: Arc::clone(&publishers),
                 group: options.group,
+                busy_poll: options.busy_poll,
             };
             let run = move || thread.run();
             threads.push(thread::Builder::new().name("receive".into()).spawn(run)?);
@@ -94,6 +95,7 @@ struct Source {
     meter: Arc<Meter>,
     publishers: Publishers,
     group: Option<Group>,
+    busy_poll: Duration,
 }
 
 impl Source {
@@ -104,6 +106,7 @@ impl Source {
         let mut over: Option<Clock> = None;
         let mut in_group = 0;
         loop {
+            poll_busily(&self.source, self.busy_poll);
             match self.source.recv_from(&mut buffer) {
                 Ok((length, from)) => {
                     self.on_datagram(&mut last, from, &buffer[..length]);

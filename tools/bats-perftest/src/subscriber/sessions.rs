@@ -55,6 +55,7 @@ impl Receiver {
             .untrusted_peer_budget(UNTRUSTED_BUDGET);
         let endpoint = Endpoint::builder()
             .bind(SocketAddr::new(options.bind_ip(), port))
+            .busy_poll(options.busy_poll)
             .server(server)
             .start()
             .with_context(|| {

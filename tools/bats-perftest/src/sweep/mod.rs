@@ -1,6 +1,7 @@
 //! A sweep: throughput and latency of all sizes over several transports, in one command.
 
-mod options;
+mod comparison;
+pub(crate) mod options;
 mod published;
 mod report;
 mod results;
@@ -13,7 +14,7 @@ use anyhow::{Context, Result, bail};
 use crate::console::print;
 use crate::signals;
 use options::{Side, SweepOptions};
-use results::Results;
+use results::Rounds;
 use run::{Case, Test};
 
 /// Domains that the port rule allows.
@@ -32,7 +33,7 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     let cases = cases(&options);
     let seconds = cases.len() as u64 * (options.seconds + run::OVERHEAD_SECONDS);
     print(&format!("{} runs, about {} min", cases.len(), seconds.div_ceil(60)));
-    let mut results = Results::default();
+    let mut results = Rounds::default();
     let mut failures = Vec::new();
     for (number, case) in (1..).zip(&cases) {
         if signals::requested() {
@@ -48,8 +49,15 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
             }
         }
     }
+    let comparison = comparison::table(&results.medians());
+    if !comparison.is_empty() {
+        let path = directory.join("comparison.csv");
+        fs::write(&path, &comparison)
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        print(comparison.trim_end());
+    }
     let page = directory.join("report.html");
-    let text = report::page(&options, &results, &failures)?;
+    let text = report::page(&options, &results.medians(), &failures)?;
     fs::write(&page, text).with_context(|| format!("cannot write {}", page.display()))?;
     print(&format!("Report: {}", page.display()));
     match failures.len() {
@@ -58,15 +66,19 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     }
 }
 
-/// All runs, each in a domain of its own, as in the scripts of the seed.
+/// All runs, each in a domain of its own, as in the scripts of the seed. The transports take turns, so
+/// that they meet the same state of the machine.
 fn cases(options: &SweepOptions) -> Vec<Case> {
     let mut cases = Vec::new();
-    for transport in &options.transports {
+    for round in 0..options.rounds {
         for test in [Test::Throughput, Test::Latency] {
             for (index, &length) in options.lengths.iter().enumerate() {
-                let domain = (options.domain + cases.len() as u32) % DOMAINS;
-                let transport = transport.clone();
-                cases.push(Case { transport, test, length, domain, is_first: index == 0 });
+                for transport in &options.transports {
+                    let domain = (options.domain + cases.len() as u32) % DOMAINS;
+                    let transport = transport.clone();
+                    let is_first = round == 0 && index == 0;
+                    cases.push(Case { transport, test, length, domain, is_first });
+                }
             }
         }
     }

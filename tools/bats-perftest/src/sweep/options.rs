@@ -17,7 +17,8 @@ const fn option(name: &'static str, value: Option<&'static str>, help: &'static 
     Spec { name, value, role: Role::Both, help, refusal: None }
 }
 
-const OPTIONS: &[Spec] = &[
+pub(crate) const OPTIONS: &[Spec] = &[
+    option("busyPoll", Some("US"), "As in a test, for all transports, raw included."),
     option("dataLens", Some("LIST"), "Sizes. Default 64,256,512,1024,4096,8192,16384,32768,63000."),
     option("directory", Some("DIR"), "Where the tables and report.html go. Default perftest."),
     option("domain", Some("ID"), "Domain of the first run; each run takes the next. Default 0."),
@@ -26,6 +27,7 @@ const OPTIONS: &[Spec] = &[
     option("nic", Some("NIC"), "Interface by name or address. Default with both sides: 127.0.0.1."),
     option("peer", Some("ADDRESS"), "The host of the other side. For -pub or -sub."),
     option("pub", None, "Run only the publishers; the subscribers run on another host."),
+    option("repeat", Some("COUNT"), "Rounds; figures are medians of all rounds. Default 1."),
     option("sendQueueSize", Some("COUNT"), "As in a test: more for long paths."),
     option("sub", None, "Run only the subscribers."),
     option("transports", Some("LIST"), "Default brtp,btp,brctp,tcp,quic,raw."),
@@ -49,6 +51,8 @@ pub(super) struct SweepOptions {
     pub(super) nic: Option<String>,
     pub(super) peer: Option<String>,
     pub(super) send_queue: Option<String>,
+    pub(super) busy_poll: Option<String>,
+    pub(super) rounds: u32,
     pub(super) side: Side,
 }
 
@@ -105,6 +109,8 @@ fn check(given: &Given) -> Result<SweepOptions> {
         nic: nic.or_else(|| (side == Side::Both).then(|| "127.0.0.1".to_owned())),
         peer,
         send_queue: given.value("sendQueueSize").map(str::to_owned),
+        busy_poll: given.value("busyPoll").map(str::to_owned),
+        rounds: given.number("repeat", 1, 1_000)?.unwrap_or(1) as u32,
         side,
     })
 }

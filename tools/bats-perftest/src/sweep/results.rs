@@ -30,6 +30,39 @@ impl Latency {
     pub(super) fn p90(&self) -> f64 {
         self.0[5]
     }
+
+    pub(super) fn p99(&self) -> f64 {
+        self.0[6]
+    }
+}
+
+/// The figures of all rounds by transport and size.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Rounds {
+    throughput: BTreeMap<String, BTreeMap<usize, Vec<Throughput>>>,
+    latency: BTreeMap<String, BTreeMap<usize, Vec<Latency>>>,
+}
+
+/// The median; of an even number of values the lower one.
+fn median<T>(rounds: &[T], figure: impl Fn(&T) -> f64) -> f64 {
+    let mut values: Vec<f64> = rounds.iter().map(figure).collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len().saturating_sub(1) / 2).copied().unwrap_or_default()
+}
+
+impl Throughput {
+    /// The medians of all rounds, and the lost samples of all together.
+    fn median(rounds: &[Self]) -> Self {
+        let lost: f64 = rounds.iter().map(|round| round.lost).sum();
+        let received: f64 = rounds.iter().map(|round| round.samples).sum();
+        Self {
+            samples: median(rounds, |round| round.samples),
+            rate: median(rounds, |round| round.rate),
+            mbps: median(rounds, |round| round.mbps),
+            lost,
+            lost_percent: 100.0 * lost / (received + lost).max(1.0),
+        }
+    }
 }
 
 /// The figures by transport and size.
@@ -39,26 +72,44 @@ pub(super) struct Results {
     pub(super) latency: BTreeMap<String, BTreeMap<usize, Latency>>,
 }
 
-impl Results {
+impl Rounds {
     /// Adds the figures of a run.
     pub(super) fn add(&mut self, case: &Case, tables: &Tables) {
+        let transport = || case.transport.clone();
         match case.test {
             Test::Throughput => {
                 if let Some([_, samples, rate, mbps, lost, lost_percent]) =
                     numbers(&tables.subscriber)
                 {
                     let figures = Throughput { samples, rate, mbps, lost, lost_percent };
-                    let of_transport = self.throughput.entry(case.transport.clone()).or_default();
-                    of_transport.insert(case.length, figures);
+                    let of_transport = self.throughput.entry(transport()).or_default();
+                    of_transport.entry(case.length).or_default().push(figures);
                 }
             }
             Test::Latency => {
                 if let Some([_, figures @ ..]) = numbers::<10>(&tables.publisher) {
-                    let of_transport = self.latency.entry(case.transport.clone()).or_default();
-                    of_transport.insert(case.length, Latency(figures));
+                    let of_transport = self.latency.entry(transport()).or_default();
+                    of_transport.entry(case.length).or_default().push(Latency(figures));
                 }
             }
         }
+    }
+
+    /// The medians of all rounds.
+    pub(super) fn medians(&self) -> Results {
+        let throughput = self.throughput.iter().map(|(transport, sizes)| {
+            let medians =
+                sizes.iter().map(|(&size, rounds)| (size, Throughput::median(rounds))).collect();
+            (transport.clone(), medians)
+        });
+        let latency = self.latency.iter().map(|(transport, sizes)| {
+            let of_rounds = |rounds: &Vec<Latency>| {
+                Latency(std::array::from_fn(|figure| median(rounds, |round| round.0[figure])))
+            };
+            let medians = sizes.iter().map(|(&size, rounds)| (size, of_rounds(rounds))).collect();
+            (transport.clone(), medians)
+        });
+        Results { throughput: throughput.collect(), latency: latency.collect() }
     }
 }
 
@@ -80,14 +131,36 @@ mod tests {
             |test| Case { transport: "brtp".into(), test, length: 100, domain: 0, is_first: true };
         let latency = table.lines().take(2).collect::<Vec<_>>().join("\n");
         let tables = Tables { publisher: latency, subscriber: table.to_owned() };
-        let mut results = Results::default();
-        results.add(&case(Test::Throughput), &tables);
-        results.add(&case(Test::Latency), &tables);
+        let mut rounds = Rounds::default();
+        rounds.add(&case(Test::Throughput), &tables);
+        rounds.add(&case(Test::Latency), &tables);
+        let results = rounds.medians();
         let throughput = results.throughput["brtp"][&100];
-        assert_eq!((throughput.mbps, throughput.lost_percent), (910.9, 28.41));
+        let percent = (throughput.lost_percent * 100.0).round() / 100.0;
+        assert_eq!((throughput.mbps, percent), (910.9, 28.41), "the table rounds the latter");
         let latency = results.latency["brtp"][&100];
         assert_eq!((latency.min(), latency.median(), latency.p90()), (96.0, 85.0, 139.0));
+        assert_eq!(latency.p99(), 139.0);
         assert_eq!(numbers::<3>("1, x, 3"), None);
         assert_eq!(numbers::<3>(""), None);
+    }
+
+    #[test]
+    fn figures_of_several_rounds_are_medians_and_losses_are_sums() {
+        let case =
+            |test| Case { transport: "raw".into(), test, length: 64, domain: 0, is_first: true };
+        let mut rounds = Rounds::default();
+        for (rate, median) in [(10, 7.25), (30, 6.5), (20, 90.0)] {
+            let subscriber = format!("64, 100, {rate}, {rate}.5, 20, 0.00");
+            let publisher = format!("64, 1, 1, 1, 1, {median}, 1, 1, 1, 1");
+            let tables = Tables { publisher, subscriber };
+            rounds.add(&case(Test::Throughput), &tables);
+            rounds.add(&case(Test::Latency), &tables);
+        }
+        let results = rounds.medians();
+        let throughput = results.throughput["raw"][&64];
+        assert_eq!((throughput.rate, throughput.mbps, throughput.lost), (20.0, 20.5, 60.0));
+        assert!((throughput.lost_percent - 100.0 * 60.0 / 360.0).abs() < 1e-9);
+        assert_eq!(results.latency["raw"][&64].median(), 7.25);
     }
 }

@@ -63,6 +63,9 @@ fn command(options: &SweepOptions, case: &Case, publishes: bool) -> Result<Comma
     if !case.is_first {
         command.arg("-noOutputHeaders");
     }
+    if let Some(time) = &options.busy_poll {
+        command.args(["-busyPoll", time]);
+    }
     if let Some(nic) = &options.nic {
         command.args(["-nic", nic]);
     }
@@ -81,7 +84,7 @@ fn command(options: &SweepOptions, case: &Case, publishes: bool) -> Result<Comma
     if publishes {
         command.args(["-pub", "-executionTime", &text(options.seconds)]);
         if case.test == Test::Latency {
-            command.arg("-latencyTest");
+            command.args(["-latencyTest", "-nanosecondResolution"]);
         }
         if let Some(size) = &options.send_queue {
             command.args(["-sendQueueSize", size]);

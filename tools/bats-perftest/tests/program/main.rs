@@ -2,6 +2,7 @@
 
 mod ends;
 mod hostile;
+mod options;
 mod support;
 mod sweeping;
 

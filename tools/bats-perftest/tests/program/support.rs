@@ -91,6 +91,17 @@ impl Program {
         panic!("no '{text}': {}", self.errors.so_far());
     }
 
+    /// Waits until standard error contains this text, at most a minute.
+    pub(crate) fn wait_for_errors(&self, text: &str) {
+        for _ in 0..6_000 {
+            if self.errors.so_far().contains(text) {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        panic!("no '{text}': {}", self.errors.so_far());
+    }
+
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
     }
