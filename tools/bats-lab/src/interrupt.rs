@@ -1,15 +1,30 @@
 //! Termination signals, recorded in a flag so that a run can clean up.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock};
 
 use anyhow::{Context, Result, bail};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-static REQUESTED: AtomicBool = AtomicBool::new(false);
+static REQUESTED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 
-/// From now on SIGINT, SIGTERM and SIGHUP set the flag instead of ending the process.
+/// From now on SIGINT and SIGTERM set the flag instead of ending the process. So does SIGHUP, unless
+/// it was ignored when the process began: `nohup` lets a run survive the end of a terminal.
 pub(crate) fn watch() -> Result<()> {
-    ctrlc::set_handler(|| REQUESTED.store(true, Ordering::Relaxed))
-        .context("cannot install the signal handler")
+    let signals = [SIGINT, SIGTERM, SIGHUP].into_iter();
+    for signal in signals.filter(|signal| *signal != SIGHUP || !is_ignored(*signal)) {
+        signal_hook::flag::register(signal, REQUESTED.clone())
+            .context("cannot install the signal handler")?;
+    }
+    Ok(())
+}
+
+/// Whether the process ignores this signal.
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
 /// Whether a signal has arrived.

@@ -36,6 +36,7 @@ const FILES: &[(&str, &str, &str)] = files![
     "cases" / "variable-rate.yaml",
     "cases" / "long-fat.yaml",
     "cases" / "message-delay.yaml",
+    "cases" / "perftest-link.yaml",
     "cases" / "perftest-lossy.yaml",
     "cases" / "smoke.yaml",
 ];

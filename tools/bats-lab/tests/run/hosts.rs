@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use super::support::{
@@ -34,7 +35,8 @@ impl Testbed {
             return None;
         }
         let folder = tempfile::tempdir().unwrap();
-        let lab = format!("ssh-{}-{}", std::process::id(), test.len());
+        static LABS: AtomicU32 = AtomicU32::new(0);
+        let lab = format!("ssh-{}-{}", std::process::id(), LABS.fetch_add(1, Ordering::Relaxed));
         let options = ["--hops", "2", "--rate", "50M", "--delay", "5ms", "--loss", "0"];
         let up = batslab().args(["up", "--name", &lab]).args(options).output().unwrap();
         assert!(up.status.success(), "{}", stderr_of(&up));

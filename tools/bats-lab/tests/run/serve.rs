@@ -21,8 +21,13 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn start(arguments: &[&str]) -> Self {
+        Self::start_by(batslab(), arguments)
+    }
+
+    /// Starts a server by a command that ends with `batslab`.
+    fn start_by(mut command: Command, arguments: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let mut child = batslab()
+        let mut child = command
             .args(["serve", "--listen", "127.0.0.1:0", "--results"])
             .arg(folder.path().join("results"))
             .args(arguments)
@@ -104,6 +109,27 @@ impl Drop for Server {
         }
         let _ = self.child.kill();
         panic!("the server did not exit");
+    }
+}
+
+#[test]
+fn a_hangup_ends_the_server_except_under_nohup() {
+    for (launcher, survives) in [("env", false), ("nohup", true)] {
+        // The signal may be ignored already, as it is if `nohup` runs the tests.
+        let mut command = Command::new("env");
+        command.args(["--default-signal=HUP", launcher]).arg(batslab().get_program());
+        command.stderr(Stdio::null());
+        let mut server = Server::start_by(command, &[]);
+        let process = server.child.id().to_string();
+        assert!(Command::new("kill").args(["-HUP", &process]).status().unwrap().success());
+        let deadline = Instant::now() + Duration::from_secs(if survives { 2 } else { 20 });
+        while Instant::now() < deadline && server.child.try_wait().unwrap().is_none() {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert_eq!(server.child.try_wait().unwrap().is_none(), survives, "{launcher}");
+        if survives {
+            assert_eq!(server.json("GET", "/api/runs", None).0, 200);
+        }
     }
 }
 

@@ -287,7 +287,7 @@ tests:
     let steady = figure(&result, "brtp", "iperf", "steady_mbps");
     let expected = steady / (44.0 / 3.0 * 1472.0 / 1514.0);
     // Data that a draining queue delivers late counts when it must have arrived (docs/measures.md).
-    assert!((0.9..1.0 + 1e-6).contains(&(efficiency / expected)), "{efficiency} {expected}");
+    assert!((0.85..1.0 + 1e-6).contains(&(efficiency / expected)), "{efficiency} {expected}");
     // A controller that adapted would get 0.2 of the former rate. `bbr` falls to 0.018: the queue that
     // forms when the rate falls drains at the new rate, and `bbr` misreads its delay (docs/state.md).
     assert!(during < 0.3 * before && during > 0.01 * before, "{before} {during}");
