@@ -15,8 +15,9 @@ use crate::{error_text, logging};
 static REQUESTED: AtomicBool = AtomicBool::new(false);
 
 /// Installs the handlers: SIGINT and SIGTERM shut these endpoints down. So does SIGHUP, unless
-/// there is a log file to reopen or the process is a daemon.
+/// there is a log file to reopen, the process is a daemon, or `nohup` started it.
 pub(crate) fn watch(endpoints: Vec<Endpoint>, console: Arc<Console>) -> Result<()> {
+    let ignores_hangup = is_ignored(SIGHUP);
     let mut signals =
         Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot watch for signals")?;
     thread::Builder::new()
@@ -31,6 +32,9 @@ pub(crate) fn watch(endpoints: Vec<Endpoint>, console: Arc<Console>) -> Result<(
                     }
                     continue;
                 }
+                if signal == SIGHUP && ignores_hangup {
+                    continue;
+                }
                 if REQUESTED.swap(true, Ordering::AcqRel) {
                     // A second signal ends the process at once.
                     std::process::exit(1);
@@ -42,6 +46,14 @@ pub(crate) fn watch(endpoints: Vec<Endpoint>, console: Arc<Console>) -> Result<(
         })
         .context("cannot watch for signals")?;
     Ok(())
+}
+
+/// Whether the process ignores this signal.
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
 /// Whether a signal asked the process to stop.

@@ -199,7 +199,9 @@ pub(crate) fn summary(outcome: &Outcome, remote: Option<&Summary>, verbose: bool
     let mut lines = Vec::new();
     for side in distinct_sides(&outcome.sides) {
         let indices = indices(&outcome.sides, side);
-        let line = |subject, side: Side, totals: &[&Totals], others: &[&Totals]| {
+        // The results of the end `measured`. The role is that of the stream at this end in both of
+        // its lines, as iperf3 prints it.
+        let line = |subject, measured: Side, totals: &[&Totals], others: &[&Totals]| {
             let readings: Vec<Reading> =
                 totals.iter().map(|totals| Reading::from(*totals)).collect();
             let seconds = totals.iter().map(|totals| totals.seconds).fold(0.0, f64::max);
@@ -209,13 +211,22 @@ pub(crate) fn summary(outcome: &Outcome, remote: Option<&Summary>, verbose: bool
                 from: 0.0,
                 to: seconds,
                 counters: Reading::sum(&readings),
-                coding: verbose.then(|| match side {
+                coding: verbose.then(|| match measured {
                     Side::Sender => total_coding(totals, others),
                     Side::Receiver => total_coding(others, totals),
                 }),
-                word: side.word(),
+                word: measured.word(),
             }
             .text()
+        };
+        // The sender's results come first.
+        let both = |subject, near: &[&Totals], far: &[&Totals]| {
+            let own = line(subject, side, near, far);
+            if far.is_empty() {
+                return vec![own];
+            }
+            let peers = line(subject, side.other(), far, near);
+            if side == Side::Sender { vec![own, peers] } else { vec![peers, own] }
         };
         let pick =
             |streams: &'_ [Totals], place: usize| -> Option<Totals> { streams.get(place).cloned() };
@@ -226,19 +237,13 @@ pub(crate) fn summary(outcome: &Outcome, remote: Option<&Summary>, verbose: bool
         for (place, near, far) in &pairs {
             let (near, far): (Vec<&Totals>, Vec<&Totals>) =
                 (near.iter().collect(), far.iter().collect());
-            lines.push(line(Subject::Stream(*place), side, &near, &far));
-            if !far.is_empty() {
-                lines.push(line(Subject::Stream(*place), side.other(), &far, &near));
-            }
+            lines.extend(both(Subject::Stream(*place), &near, &far));
         }
         if indices.len() > 1 {
             let near: Vec<&Totals> =
                 pairs.iter().filter_map(|(_, near, _)| near.as_ref()).collect();
             let far: Vec<&Totals> = pairs.iter().filter_map(|(_, _, far)| far.as_ref()).collect();
-            lines.push(line(Subject::Sum, side, &near, &far));
-            if !far.is_empty() {
-                lines.push(line(Subject::Sum, side.other(), &far, &near));
-            }
+            lines.extend(both(Subject::Sum, &near, &far));
         }
     }
     lines.extend(latency(outcome, remote));

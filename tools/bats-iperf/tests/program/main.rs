@@ -6,6 +6,7 @@ mod daemon;
 mod files;
 mod fuzzing;
 mod intake;
+mod iperf3_labels;
 mod iperf3_reader;
 mod json;
 mod latency;
@@ -233,6 +234,42 @@ fn a_killed_server_is_reported() {
         // Of files, those that could not be sent any more.
         let has_files = options.contains(&"-f") && errors.contains("closed locally");
         assert!(has_files || errors.contains("its port is closed"), "{options:?}: {errors}");
+    }
+}
+
+#[test]
+fn a_hangup_ends_a_test_except_under_nohup() {
+    for (launcher, code) in [("env", 1), ("nohup", 0)] {
+        let port = free_port();
+        let _server = Server::start(port, &[]);
+        // The signal may be ignored already, as it is if `nohup` runs the tests.
+        let mut command = std::process::Command::new("env");
+        command.args(["--default-signal=HUP", launcher]);
+        command.arg(program().get_program());
+        command.args([
+            "-c",
+            "127.0.0.1",
+            "-p",
+            &port.to_string(),
+            "-t",
+            "3",
+            "-b",
+            "1M",
+            "-i",
+            "0.2",
+        ]);
+        command.env("XDG_STATE_HOME", std::env::temp_dir().join(format!("hangup-{port}")));
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        // It has begun when it reports the first interval.
+        let mut output = std::io::BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        while !line.contains("bits/sec") {
+            line.clear();
+            assert!(std::io::BufRead::read_line(&mut output, &mut line).unwrap() > 0);
+        }
+        support::signal("HUP", child.id());
+        std::io::copy(&mut output, &mut std::io::sink()).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(code), "{launcher}");
     }
 }
 
