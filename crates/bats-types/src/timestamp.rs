@@ -1,3 +1,12 @@
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 use core::fmt;
 use core::ops::{Add, AddAssign, Sub};
 use core::time::Duration;
@@ -70,7 +79,7 @@ impl Add<Duration> for Timestamp {
 
 impl AddAssign<Duration> for Timestamp {
     fn add_assign(&mut self, duration: Duration) {
-        *self = *self + duration;
+        self.0 = self.0.saturating_add(nanos(duration));
     }
 }
 
