@@ -246,7 +246,9 @@ impl Config {
                 }
                 Congestion::None => CongestionAlgorithm::None,
                 Congestion::Gcc => CongestionAlgorithm::Gcc,
-                Congestion::Bbr | Congestion::Bbrv2 | Congestion::Bbrv3 => CongestionAlgorithm::Bbr,
+                Congestion::Bbr | Congestion::Bbrv2 | Congestion::Bbrv3 => {
+                    CongestionAlgorithm::Ltcc
+                }
             },
             mode: self.mode().unwrap_or_default(),
             idle_timeout: self.timeout,

@@ -65,13 +65,11 @@ impl Mode {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub enum CongestionAlgorithm {
-    /// Model-based control that tolerates random loss.
+    /// Loss-tolerant congestion control: BBRv3 that tells the path's own loss from congestion.
     #[default]
-    Bbr,
+    Ltcc,
     /// BBRv3 to the letter of draft-ietf-ccwg-bbr-06: loss above 2 % counts as congestion.
     Bbr3,
-    /// Loss-tolerant congestion control, experimental: BBRv3 that tells random loss from congestion.
-    Ltcc,
     /// The same with a mechanism switched off or a constant scaled, for experiments.
     LtccVariation(crate::congestion::Variation),
     /// CUBIC (RFC 9438): loss-based, fair to TCP, slow on paths with random loss.
@@ -266,7 +264,7 @@ impl Default for TransportConfig {
             mode: Mode::Brtp,
             also_accepted: Vec::new(),
             deadline: Duration::from_millis(200),
-            congestion: CongestionAlgorithm::Bbr,
+            congestion: CongestionAlgorithm::Ltcc,
             goal: Goal::Balanced,
             max_message_size: 64 << 20,
             send_budget: 128 << 20,

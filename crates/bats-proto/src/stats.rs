@@ -30,7 +30,12 @@ pub struct ConnectionStats {
     pub queue_delay: Duration,
     /// Loss of the forward path before repair, 0 to 1.
     pub loss_estimate: f64,
-    /// Burst factor of that loss, 1 for independent losses.
+    /// Loss that the congestion controller takes for the path's own and not for congestion, 0 to 1.
+    pub own_loss: f64,
+    /// Bound of the congestion controller that limits sending now, by the draft's name; empty if the
+    /// controller has none.
+    pub limited_by: &'static str,
+    /// Burst factor of the loss, 1 for independent losses.
     pub burst_factor: f64,
     /// Source symbols per coded packet sent, 0 to 1.
     pub code_rate: f64,

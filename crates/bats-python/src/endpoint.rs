@@ -68,26 +68,27 @@ pub(crate) fn goal(name: &str) -> PyResult<Goal> {
 /// A congestion controller by name; `fixed` needs a rate in bits per second.
 pub(crate) fn congestion(name: &str, rate: Option<u64>) -> PyResult<CongestionAlgorithm> {
     match (name, rate) {
-        ("bbr", None) => Ok(CongestionAlgorithm::Bbr),
+        ("ltcc" | "bbr", None) => Ok(CongestionAlgorithm::Ltcc),
+        ("bbr3", None) => Ok(CongestionAlgorithm::Bbr3),
         ("cubic", None) => Ok(CongestionAlgorithm::Cubic),
         ("gcc", None) => Ok(CongestionAlgorithm::Gcc),
         ("none", None) => Ok(CongestionAlgorithm::None),
         ("fixed", Some(0)) => Err(PyValueError::new_err("rate must be more than 0")),
         ("fixed", Some(bits_per_second)) => Ok(CongestionAlgorithm::FixedRate { bits_per_second }),
         ("fixed", None) => Err(PyValueError::new_err("'fixed' needs a rate")),
-        ("bbr" | "cubic" | "gcc" | "none", Some(_)) => {
+        ("ltcc" | "bbr" | "bbr3" | "cubic" | "gcc" | "none", Some(_)) => {
             Err(PyValueError::new_err("a rate goes with congestion='fixed' only"))
         }
         (other, _) => Err(PyValueError::new_err(format!(
-            "congestion must be 'bbr', 'cubic', 'gcc', 'fixed' or 'none', not '{other}'"
+            "congestion must be 'ltcc', 'bbr3', 'cubic', 'gcc', 'fixed' or 'none', not '{other}'"
         ))),
     }
 }
 
-/// Refuses a controller that the mode does not support. BBR, the default, is always accepted.
+/// Refuses a controller that the mode does not support. The default is always accepted.
 fn check_congestion(mode: Mode, name: &str) -> PyResult<()> {
     let (mode, has) = match (mode, name) {
-        (_, "bbr") | (Mode::Quic, "cubic") | (Mode::Transparent | Mode::Udp, "none") => {
+        (_, "ltcc" | "bbr") | (Mode::Quic, "cubic") | (Mode::Transparent | Mode::Udp, "none") => {
             return Ok(());
         }
         (Mode::Tcp, _) => ("tcp", "the kernel's congestion control"),

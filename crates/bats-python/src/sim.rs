@@ -191,7 +191,7 @@ pub(crate) fn checked_cell(
         rate_bps: rate,
         queue,
         duration: seconds("duration", duration)?,
-        congestion: CongestionAlgorithm::Bbr,
+        congestion: CongestionAlgorithm::Ltcc,
         seed,
     })
 }

@@ -168,7 +168,7 @@ pub fn flows(kind: Kind, count: u32, apart: Duration) -> Vec<Flow> {
 
 /// All scenarios of the table, on a link of 100 Mbit/s with a one-way delay of 20 ms.
 pub fn scenarios(seed: u64) -> Vec<FairnessScenario> {
-    let brtp = Kind::Brtp(CongestionAlgorithm::Bbr);
+    let brtp = Kind::Brtp(CongestionAlgorithm::Ltcc);
     let base = |name: String, flows, queue, bounds| FairnessScenario {
         name,
         flows,

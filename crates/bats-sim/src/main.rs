@@ -108,7 +108,7 @@ struct Common {
     seconds: f64,
     /// Congestion controller of the sender: bbr, bbr3, ltcc, cubic, gcc, none, or fixed:RATE, e.g.
     /// fixed:50M
-    #[arg(long, default_value_t = CongestionAlgorithm::Bbr)]
+    #[arg(long, default_value_t = CongestionAlgorithm::Ltcc)]
     congestion: CongestionAlgorithm,
     /// Seed of all random choices
     #[arg(long, default_value_t = 1)]

@@ -83,7 +83,7 @@ impl Cell {
     /// BBR.
     pub fn over(rate_mbps: u64, one_way_ms: u64, loss: f64, seconds: u64) -> Self {
         Self {
-            congestion: CongestionAlgorithm::Bbr,
+            congestion: CongestionAlgorithm::Ltcc,
             loss,
             delay: Duration::from_millis(one_way_ms),
             rate_bps: rate_mbps * 1_000_000,

@@ -223,7 +223,7 @@ impl Paths {
     /// If a message arrives corrupted, twice or out of order.
     pub fn try_run(&self) -> Option<PathsFigures> {
         let cell = Cell {
-            congestion: CongestionAlgorithm::Bbr,
+            congestion: CongestionAlgorithm::Ltcc,
             loss: 0.0,
             delay: Duration::ZERO,
             rate_bps: 0,

@@ -49,15 +49,15 @@ pub(crate) fn line(figures: &Figures) -> String {
 /// The sender's state over time: one line for every fifth sample.
 pub(crate) fn samples(outcome: &Outcome) -> Vec<String> {
     let mut lines = vec![String::from(
-        "time s  state        goodput  pacing  delivery  cwnd kB  flight kB  queue kB  queue ms  \
-         loss  drops",
+        "time s  state           goodput  pacing  delivery  cwnd kB  flight kB  queue kB  queue ms  \
+         loss   own  drops  limited by",
     )];
     let mut last = (0.0, 0);
     for sample in outcome.samples.iter().step_by(5) {
         let time = sample.time.as_secs_f64();
         let elapsed = (time - last.0).max(1e-9);
         lines.push(format!(
-            "{:6.2}  {:10} {:9.1} {:7.1} {:9.1} {:8} {:10} {:9} {:9.2} {:5.3} {:6}",
+            "{:6.2}  {:15} {:7.1} {:7.1} {:9.1} {:8} {:10} {:9} {:9.2} {:5.3} {:5.3} {:6}  {}",
             time,
             sample.sender.controller_state,
             (sample.delivered - last.1) as f64 * 8e-6 / elapsed,
@@ -68,7 +68,9 @@ pub(crate) fn samples(outcome: &Outcome) -> Vec<String> {
             sample.queue_bytes / 1000,
             sample.sender.queue_delay.as_secs_f64() * 1e3,
             sample.sender.loss_estimate,
+            sample.sender.own_loss,
             sample.link.dropped_queue,
+            sample.sender.limited_by,
         ));
         last = (time, sample.delivered);
     }

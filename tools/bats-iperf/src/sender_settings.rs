@@ -39,7 +39,7 @@ impl SenderSettings {
             TransportMode::Transparent | TransportMode::Udp => ("none".to_owned(), false),
             TransportMode::Tcp => ("kernel".to_owned(), false),
             TransportMode::Quic => match asked_or_default {
-                CongestionAlgorithm::Bbr => ("bbr".to_owned(), false),
+                CongestionAlgorithm::Ltcc | CongestionAlgorithm::Bbr3 => ("bbr".to_owned(), false),
                 _ => ("cubic".to_owned(), false),
             },
         };

@@ -7,7 +7,6 @@ use bats_types::Timestamp;
 
 use crate::config::CongestionAlgorithm;
 
-mod bbr;
 mod bbr3;
 mod cubic;
 mod fixed;
@@ -32,7 +31,6 @@ pub fn build(
     seed: u64,
 ) -> Box<dyn Controller> {
     match algorithm {
-        CongestionAlgorithm::Bbr => Box::new(bbr::Bbr::new(initial_rtt, packet)),
         CongestionAlgorithm::Bbr3 => Box::new(bbr3::Bbr3::new(initial_rtt, packet, seed)),
         CongestionAlgorithm::Ltcc => {
             let all = Variation::default();
@@ -126,6 +124,14 @@ pub trait Controller: Send + Debug {
     fn bandwidth(&self) -> u64;
     /// Current one-way delay above its minimum.
     fn queue_delay(&self) -> Duration;
+    /// Loss that is taken for the path's own, 0 to 1.
+    fn own_loss(&self) -> f64 {
+        0.0
+    }
+    /// The bound that limits sending now, by the draft's name; empty if there is none.
+    fn limited_by(&self) -> &'static str {
+        ""
+    }
     /// Name of the state for statistics.
     fn state(&self) -> &'static str;
 }

@@ -14,7 +14,7 @@ impl fmt::Display for UnknownCongestion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "'{}' is none of bbr, bbr3, ltcc, cubic, gcc, none and fixed:RATE such as fixed:100M",
+            "'{}' is none of ltcc, bbr3, cubic, gcc, none and fixed:RATE such as fixed:100M",
             self.0
         )
     }
@@ -38,14 +38,13 @@ fn parse_rate(text: &str) -> Option<u64> {
 impl FromStr for CongestionAlgorithm {
     type Err = UnknownCongestion;
 
-    /// Parses `bbr`, `bbr3`, `ltcc`, `cubic`, `gcc`, `none`, or `fixed:RATE` with a rate of at least
-    /// 1 bit per second, which may end in `k`, `M` or `G`. Ignores case.
+    /// Parses `ltcc`, `bbr3`, `cubic`, `gcc`, `none`, or `fixed:RATE` with a rate of at least 1 bit per
+    /// second, which may end in `k`, `M` or `G`. `bbr` is `ltcc`, which follows from it. Ignores case.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let unknown = || UnknownCongestion(text.to_owned());
         match text.to_ascii_lowercase().as_str() {
-            "bbr" => Ok(Self::Bbr),
+            "ltcc" | "bbr" => Ok(Self::Ltcc),
             "bbr3" => Ok(Self::Bbr3),
-            "ltcc" => Ok(Self::Ltcc),
             "cubic" => Ok(Self::Cubic),
             "gcc" => Ok(Self::Gcc),
             "none" => Ok(Self::None),
@@ -66,9 +65,8 @@ impl fmt::Display for CongestionAlgorithm {
     /// The form that [`FromStr`] parses.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Bbr => f.write_str("bbr"),
-            Self::Bbr3 => f.write_str("bbr3"),
             Self::Ltcc => f.write_str("ltcc"),
+            Self::Bbr3 => f.write_str("bbr3"),
             Self::LtccVariation(variation) => write!(f, "ltcc/{variation}"),
             Self::Cubic => f.write_str("cubic"),
             Self::Gcc => f.write_str("gcc"),
@@ -86,9 +84,8 @@ mod tests {
     fn names_are_read_back() {
         let fixed = CongestionAlgorithm::FixedRate { bits_per_second: 25_000_000 };
         for (text, algorithm) in [
-            ("bbr", CongestionAlgorithm::Bbr),
-            ("bbr3", CongestionAlgorithm::Bbr3),
             ("ltcc", CongestionAlgorithm::Ltcc),
+            ("bbr3", CongestionAlgorithm::Bbr3),
             ("cubic", CongestionAlgorithm::Cubic),
             ("gcc", CongestionAlgorithm::Gcc),
             ("none", CongestionAlgorithm::None),
@@ -98,6 +95,7 @@ mod tests {
             assert_eq!(algorithm.to_string(), text);
             assert_eq!(text.to_ascii_uppercase().parse(), Ok(algorithm));
         }
+        assert_eq!("bbr".parse(), Ok(CongestionAlgorithm::Ltcc));
         assert_eq!("fixed:25M".parse(), Ok(fixed));
         assert_eq!("fixed:25000k".parse(), Ok(fixed));
         for (text, bits_per_second) in [

@@ -422,6 +422,8 @@ impl Connection {
             min_rtt: self.rtt.min(),
             queue_delay: self.controller.queue_delay(),
             loss_estimate: self.sent.loss.estimate(),
+            own_loss: self.controller.own_loss(),
+            limited_by: self.controller.limited_by(),
             burst_factor: self.sent.loss.burst_factor(),
             code_rate: 1.0,
             path_mtu: self.mtu.current(),

@@ -43,7 +43,7 @@ impl WorldConfig {
     /// Settings from three bytes.
     pub(super) fn new([control, budget, keys]: [u8; 3]) -> Self {
         let congestion = match control % 4 {
-            0 | 1 => CongestionAlgorithm::Bbr,
+            0 | 1 => CongestionAlgorithm::Ltcc,
             2 => CongestionAlgorithm::None,
             _ => CongestionAlgorithm::FixedRate { bits_per_second: 2_000_000 },
         };

@@ -61,7 +61,7 @@ def transfer(
     seed: int = 1,
     goal: str = "balanced",
     mode: Mode = "brtp",
-    congestion: str = "bbr",
+    congestion: str = "ltcc",
     rate: Optional[int] = None,
 ) -> Transfer:
     """Sends messages over a link: ``up`` is the direction of the data, ``down`` the return

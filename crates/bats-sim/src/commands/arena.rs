@@ -172,7 +172,7 @@ fn trace(plan: &Plan) -> Result<(), Failure> {
 
 fn line(time: Duration, stats: &ConnectionStats, sent: u64, queue: u64) -> String {
     format!(
-        "{:7.1} {:<18} cwnd {:>9} inflight {:>9} pace {:>8.3} bw {:>8.3} sent {:>8.3} rtt {:>6.1} min {:>6.1} q {:>7.1} ms loss {:>5.3} B {:>4.1} queue {queue}",
+        "{:7.1} {:<18} cwnd {:>9} inflight {:>9} pace {:>8.3} bw {:>8.3} sent {:>8.3} rtt {:>6.1} min {:>6.1} q {:>7.1} ms loss {:>5.3} own {:>5.3} B {:>4.1} by {:<18} queue {queue}",
         time.as_secs_f64(),
         stats.controller_state,
         stats.cwnd_bytes,
@@ -184,6 +184,8 @@ fn line(time: Duration, stats: &ConnectionStats, sent: u64, queue: u64) -> Strin
         stats.min_rtt.as_secs_f64() * 1e3,
         stats.queue_delay.as_secs_f64() * 1e3,
         stats.loss_estimate,
+        stats.own_loss,
         stats.burst_factor,
+        stats.limited_by,
     )
 }

@@ -85,7 +85,7 @@ fn line(figures: &HopsFigures) -> String {
 /// Runs all transfers and prints their figures.
 pub(crate) fn run(arguments: &HopsArguments) -> Result<(), Failure> {
     let &HopsArguments { delay, rate, queue, seconds, seed, .. } = arguments;
-    let congestion = bats_proto::CongestionAlgorithm::Bbr;
+    let congestion = bats_proto::CongestionAlgorithm::Ltcc;
     let common = Common { rate, queue, seconds, congestion, seed };
     let cell = |loss: f64| common.cell(loss, delay).map_err(Failure::Usage);
     let modes: &[bool] = match arguments.recoding {

@@ -342,11 +342,11 @@ impl Plan {
         // All flows of a relay share the window of a link. A window that shrinks at each loss would
         // be too small for them.
         let names: &[&str] = if self.nodes.is_some() && self.passing() < 0.98 {
-            &["bbr"]
+            &["ltcc"]
         } else if self.nodes.is_some() {
-            &["bbr", "bbr", "bbr", "cubic", "gcc"]
+            &["ltcc", "ltcc", "bbr3", "cubic", "gcc"]
         } else {
-            &["bbr", "bbr", "bbr", "bbr", "cubic", "cubic", "gcc", "gcc", &fixed, "none"]
+            &["ltcc", "ltcc", "ltcc", "bbr3", "cubic", "cubic", "gcc", "gcc", &fixed, "none"]
         };
         rng.pick(names).parse().unwrap_or_default()
     }
@@ -363,7 +363,7 @@ impl Plan {
         ]);
         // In bits per second, then in bytes per second for each connection.
         let rate = match self.transport.congestion {
-            CongestionAlgorithm::Bbr => self.rate() as f64,
+            CongestionAlgorithm::Ltcc => self.rate() as f64,
             _ => (self.rate() as f64).min(self.sustained_rate() * 5.0),
         };
         let rate = rate / 8.0 / f64::from(count);

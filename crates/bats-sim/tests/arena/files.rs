@@ -41,7 +41,7 @@ fn the_example_of_the_documentation_runs() {
     }
     let plan = Plan {
         contests,
-        algorithms: vec![Algorithm::Brtp(CongestionAlgorithm::Bbr)],
+        algorithms: vec![Algorithm::Brtp(CongestionAlgorithm::Ltcc)],
         seeds: vec![1],
         held_out: None,
         judge: true,

@@ -7,7 +7,7 @@ use bats_sim::arena::goal::{Goal, Measure};
 use bats_sim::arena::report::Report;
 use bats_sim::arena::{cells, html, report, table};
 
-const BBR: Algorithm = Algorithm::Brtp(CongestionAlgorithm::Bbr);
+const BBR: Algorithm = Algorithm::Brtp(CongestionAlgorithm::Ltcc);
 
 /// These cells, 2 s to settle and 3 s that count.
 fn short(names: &[&str]) -> Vec<Contest> {

@@ -147,7 +147,7 @@ pub(super) enum Controller {
 impl Controller {
     fn of(algorithm: CongestionAlgorithm) -> Option<Self> {
         match algorithm {
-            CongestionAlgorithm::Bbr => Some(Self::Bbr),
+            CongestionAlgorithm::Ltcc | CongestionAlgorithm::Bbr3 => Some(Self::Bbr),
             CongestionAlgorithm::Cubic => Some(Self::Cubic),
             _ => None,
         }

@@ -240,8 +240,12 @@ fn check_mode(options: &Options) -> Result<(), clap::Error> {
         if options.goal.is_some() {
             return Err(conflict("--goal cannot be used with mode 12 (quic), which has no coding"));
         }
-        if !matches!(congestion, None | Some(CongestionAlgorithm::Bbr | CongestionAlgorithm::Cubic))
-        {
+        if !matches!(
+            congestion,
+            None | Some(
+                CongestionAlgorithm::Ltcc | CongestionAlgorithm::Bbr3 | CongestionAlgorithm::Cubic
+            )
+        ) {
             return Err(conflict("mode 12 (quic) supports --congestion bbr and cubic only"));
         }
     }

@@ -4,7 +4,7 @@ use bats_types::Timestamp;
 
 use super::constants::{BETA, LOSS_THRESH};
 use super::probe_bw::Phase;
-use super::{Bbr3, LostPacket, RateSample, State};
+use super::{Bbr3, LostPacket, Mechanism, RateSample, State};
 
 /// No bound.
 pub(super) const INFINITY: u64 = u64::MAX;
@@ -119,10 +119,23 @@ impl Bbr3 {
         self.bounds.is_loss_in_round = false;
     }
 
-    /// IsInflightTooHigh: `lost` and `tx_in_flight` in bytes.
-    pub(super) fn is_inflight_too_high(&self, lost: u64, tx_in_flight: u64) -> bool {
-        let in_flight = tx_in_flight as f64;
-        lost as f64 > in_flight * (LOSS_THRESH + self.forgiven(in_flight / self.packet as f64))
+    /// IsInflightTooHigh: `lost` of what was in flight, in bytes. See [`Self::judged_inflight`].
+    pub(super) fn is_inflight_too_high(&self, lost: u64, in_flight: u64) -> bool {
+        let bytes = in_flight as f64;
+        lost as f64 > bytes * (LOSS_THRESH + self.forgiven(bytes / self.packet as f64))
+    }
+
+    /// Bytes that losses are compared with: what was in flight when a packet was sent, as in the draft.
+    /// Where most acknowledgements are lost, too, more may have been lost since; then it is all that was
+    /// lost or delivered since.
+    pub(super) fn judged_inflight(&self, tx_in_flight: u64, lost: u64, delivered: u64) -> u64 {
+        let is_credited = self.ext.has(Mechanism::LossCredit);
+        if is_credited { tx_in_flight.max(lost + delivered) } else { tx_in_flight }
+    }
+
+    /// The same for a rate sample.
+    pub(super) fn judged_inflight_of(&self, rs: &RateSample) -> u64 {
+        self.judged_inflight(rs.tx_in_flight, rs.lost, rs.delivered)
     }
 
     /// Whether chance explains the losses of a round.
@@ -167,7 +180,8 @@ impl Bbr3 {
             return;
         }
         let (lost, tx_in_flight) = (packet.lost_since_sent, u64::from(packet.state.in_flight));
-        if self.is_inflight_too_high(lost, tx_in_flight) {
+        let delivered = self.delivered.saturating_sub(packet.state.delivered);
+        if self.is_inflight_too_high(lost, self.judged_inflight(tx_in_flight, lost, delivered)) {
             let threshold = LOSS_THRESH + self.forgiven(tx_in_flight as f64 / self.packet as f64);
             let level = inflight_at_loss(packet.bytes, lost, tx_in_flight, threshold);
             self.handle_inflight_too_high(now, level, packet.state.app_limited);

@@ -12,6 +12,9 @@ use super::variation::{Constant, Variation};
 /// Trials that may end without enough packets: the queue of Startup can stand in the first one.
 const TRIALS_WITHOUT_PROOF: u32 = 2;
 
+/// Runs of losses up to this length are as usual behind a full queue as in bursts of the path.
+const SHORT_RUN: f64 = 2.0;
+
 /// Packets and losses among them; old ones fade.
 #[derive(Debug, Default)]
 struct Pool {
@@ -35,6 +38,24 @@ impl Pool {
     }
 }
 
+/// Runs of consecutive losses, and the packets of these; old ones fade.
+#[derive(Debug, Default)]
+struct Runs {
+    number: f64,
+    packets: f64,
+}
+
+impl Runs {
+    fn add(&mut self, new: &Self, most: f64) {
+        self.number += new.number;
+        self.packets += new.packets;
+        if self.number > most {
+            self.packets *= most / self.number;
+            self.number = most;
+        }
+    }
+}
+
 /// Estimates the path's own loss.
 #[derive(Debug)]
 pub(super) struct Credit {
@@ -43,9 +64,12 @@ pub(super) struct Credit {
     /// Packets of a trial on which the queue at the next acknowledgement decides.
     pending: Pool,
     all: Pool,
-    /// Runs of consecutive losses, and the packets of these.
-    runs: f64,
-    run_packets: f64,
+    /// Those that met a short queue, and those on which the next acknowledgement decides.
+    unqueued: Pool,
+    unqueued_pending: Pool,
+    /// Runs of losses that met a short queue, and those on which the next acknowledgement decides.
+    runs: Runs,
+    pending_runs: Runs,
     /// First and last send time of the newest trial's packets.
     window: Option<(Timestamp, Option<Timestamp>)>,
     /// Losses are the path's own only as far as trials have shown it.
@@ -60,8 +84,10 @@ impl Credit {
             trials: Pool::default(),
             pending: Pool::default(),
             all: Pool::default(),
-            runs: 0.0,
-            run_packets: 0.0,
+            unqueued: Pool::default(),
+            unqueued_pending: Pool::default(),
+            runs: Runs::default(),
+            pending_runs: Runs::default(),
             window: None,
             is_proof_due: false,
             trials_ended: 0,
@@ -91,28 +117,28 @@ impl Credit {
     pub(super) fn on_ack(&mut self, sent_at: Timestamp, packets: u64, is_queue_short: bool) {
         self.count(sent_at, packets as f64, 0.0);
         let pending = core::mem::take(&mut self.pending);
+        let unqueued = core::mem::take(&mut self.unqueued_pending);
+        let runs = core::mem::take(&mut self.pending_runs);
         if is_queue_short {
+            self.runs.add(&runs, self.constants.value(Constant::PoolRuns));
             let limit = self.limit();
+            self.unqueued.add(unqueued.packets, unqueued.lost, limit);
             self.trials.add(pending.packets, pending.lost, limit);
-            self.is_proof_due |= self.trials.packets >= self.constants.value(Constant::MinEvidence);
+            self.is_proof_due |= self.trials.packets >= self.min_evidence();
         }
     }
 
     /// A packet sent at `sent_at` was lost.
     pub(super) fn on_lost(&mut self, sent_at: Timestamp, continues_run: bool) {
-        self.runs += f64::from(u8::from(!continues_run));
-        self.run_packets += 1.0;
-        let most = self.constants.value(Constant::PoolRuns);
-        if self.runs > most {
-            self.run_packets *= most / self.runs;
-            self.runs = most;
-        }
+        let run = Runs { number: f64::from(u8::from(!continues_run)), packets: 1.0 };
+        self.pending_runs.add(&run, self.constants.value(Constant::PoolRuns));
         self.count(sent_at, 1.0, 1.0);
     }
 
     fn count(&mut self, sent_at: Timestamp, packets: f64, lost: f64) {
         let limit = self.limit();
         self.all.add(packets, lost, limit);
+        self.unqueued_pending.add(packets, lost, limit);
         let is_trial = self
             .window
             .is_some_and(|(from, end)| sent_at >= from && end.is_none_or(|end| sent_at < end));
@@ -121,12 +147,15 @@ impl Credit {
         }
     }
 
+    /// Mean length of a run of losses, 1 if there was none.
+    fn mean_run(&self) -> f64 {
+        let runs = &self.runs;
+        if runs.number < 1.0 { 1.0 } else { (runs.packets / runs.number).max(1.0) }
+    }
+
     /// Variance of the losses over that of independent ones: twice the mean run, less one.
     fn burst_factor(&self) -> f64 {
-        if self.runs < 1.0 {
-            return 1.0;
-        }
-        (2.0 * self.run_packets / self.runs - 1.0).clamp(1.0, 64.0)
+        (2.0 * self.mean_run() - 1.0).min(64.0)
     }
 
     /// Size of the pools in packets.
@@ -137,37 +166,45 @@ impl Credit {
 
     /// Whether packets were lost recently.
     pub(super) fn has_losses(&self) -> bool {
-        self.all.lost > 1.0
+        self.all.lost > 0.25
     }
 
     /// The path's own loss as far as trials have shown it.
     pub(super) fn proven_loss(&self) -> f64 {
-        self.rate(&self.trials, 0.0)
+        self.bounded(self.trials.loss_rate(self.min_evidence()).unwrap_or(0.0))
     }
 
     /// The path's own loss, 0 to [`Constant::MaxCredit`].
+    ///
+    /// Until trials could prove it, it is what packets lose that meet no queue; Startup would end at
+    /// a fraction of the rate otherwise.
     pub(super) fn own_loss(&self) -> f64 {
-        // Until a trial has evidence every loss may be the path's own; Startup would end at a
-        // fraction of the rate otherwise.
-        let unproven = if self.is_proof_due { 0.0 } else { 1.0 };
-        self.rate(&self.trials, unproven).min(self.rate(&self.all, unproven))
+        if !self.is_proof_due {
+            return self.bounded(self.unqueued.loss_rate(1.0).unwrap_or(1.0));
+        }
+        let all = self.all.loss_rate(self.min_evidence()).unwrap_or(0.0);
+        self.proven_loss().min(self.bounded(all))
     }
 
-    fn rate(&self, pool: &Pool, unproven: f64) -> f64 {
-        let rate = pool.loss_rate(self.constants.value(Constant::MinEvidence));
-        rate.unwrap_or(unproven).min(self.constants.value(Constant::MaxCredit))
+    fn min_evidence(&self) -> f64 {
+        self.constants.value(Constant::MinEvidence)
+    }
+
+    fn bounded(&self, rate: f64) -> f64 {
+        rate.min(self.constants.value(Constant::MaxCredit))
     }
 
     /// Loss of `packets` that the path's own loss and chance explain.
     pub(super) fn forgiven(&self, packets: f64) -> f64 {
-        let p = self.own_loss();
-        if p <= 0.0 {
-            return 0.0;
-        }
+        let pool = if self.is_proof_due { &self.trials } else { &self.unqueued };
         let n = packets.max(1.0);
-        let evidence = 1.0 / n + 1.0 / self.trials.packets.max(1.0);
-        let spread = (p * (1.0 - p) * self.burst_factor() * evidence).sqrt();
-        (p + self.constants.value(Constant::Sigma) * spread).min(0.95)
+        let evidence = pool.packets.max(1.0);
+        let p = self.own_loss();
+        // Trials can miss the bursts of a path: one more of them would have been no surprise.
+        let missed = (self.mean_run() - SHORT_RUN).max(0.0) / evidence;
+        let q = (p + missed).min(self.constants.value(Constant::MaxCredit));
+        let spread = (q * (1.0 - q) * self.burst_factor() * (1.0 / n + 1.0 / evidence)).sqrt();
+        (p + self.constants.value(Constant::Sigma) * spread).min(1.0)
     }
 }
 

@@ -62,6 +62,9 @@ impl Bbr3 {
         } else if self.cwnd < max_inflight || self.delivered < INITIAL_PACKETS * self.packet {
             self.cwnd += newly_acked;
         }
+        if let rate @ 1.. = self.startup_rate() {
+            self.cwnd = self.cwnd.max(self.bdp_multiple(rate, self.cwnd_gain));
+        }
         self.cwnd = self.cwnd.max(self.min_pipe_cwnd());
         if self.state == State::ProbeRtt {
             self.cwnd = self.cwnd.min(self.probe_rtt_cwnd());

@@ -5,11 +5,13 @@ use core::time::Duration;
 use super::bounds::INFINITY;
 use super::constants::{DOWN_PACING_GAIN, LOSS_THRESH, MIN_PIPE_PACKETS};
 use super::credit::Credit;
+use super::delay_step::DelayStep;
 use super::full_pipe::FullPipe;
 use super::light_probe::LightProbe;
 use super::probe_bw::Phase;
 use super::queue_delay::QueueDelay;
 use super::reverse_delay::ReverseDelay;
+use super::startup_rate::StartupRate;
 use super::trial::{Change, TrialClock};
 use super::variation::{Constant, Mechanism, Variation};
 use super::{AckSample, Bbr3, RateSample, State};
@@ -33,7 +35,9 @@ pub(super) struct Extensions {
     up_queue: Duration,
     /// Consecutive rounds in which a queue stood.
     standing_rounds: u32,
+    delay_step: DelayStep,
     pub(super) reverse_delay: ReverseDelay,
+    startup_rate: StartupRate,
     /// Packets lost and acknowledged in this loss round.
     pub(super) round_lost: u64,
     pub(super) round_acked: u64,
@@ -56,7 +60,9 @@ impl Extensions {
             light: LightProbe::default(),
             up_queue: Duration::ZERO,
             standing_rounds: 0,
+            delay_step: DelayStep::default(),
             reverse_delay: ReverseDelay::default(),
+            startup_rate: StartupRate::default(),
             round_lost: 0,
             round_acked: 0,
             delivered_mean: 0.0,
@@ -67,6 +73,11 @@ impl Extensions {
 
     pub(super) fn has(&self, mechanism: Mechanism) -> bool {
         self.variation.is_some_and(|variation| variation.has(mechanism))
+    }
+
+    /// The path's own loss.
+    pub(super) fn own_loss(&self) -> f64 {
+        if self.has(Mechanism::LossCredit) { self.credit.own_loss() } else { 0.0 }
     }
 
     pub(super) fn value(&self, constant: Constant) -> f64 {
@@ -83,7 +94,9 @@ impl Bbr3 {
     /// MinPipeCwnd, section 2.8, in bytes.
     pub(super) fn min_pipe_cwnd(&self) -> u64 {
         let is_small = self.ext.has(Mechanism::SmallPipe);
-        self.packet * if is_small { SMALL_PIPE_PACKETS } else { MIN_PIPE_PACKETS }
+        let packets = if is_small { SMALL_PIPE_PACKETS } else { MIN_PIPE_PACKETS };
+        // So many must arrive.
+        (packets as f64 / (1.0 - self.ext.own_loss()) * self.packet as f64) as u64
     }
 
     /// Whether the path's own loss is credited now: no queue has stood for several rounds, or it is
@@ -107,9 +120,21 @@ impl Bbr3 {
         let (now, sent) = (sample.now, sample.largest_sent_at);
         let threshold = self.queue_threshold();
         let ext = &mut self.ext;
-        ext.queue.on_ack(now, sent, sample.largest_received_at);
+        ext.queue.on_ack(now, sent, sample.largest_received_at, sample.min_rtt);
+        if ext.has(Mechanism::DelayStep)
+            && let Some(delay) = ext.queue.latest_delay()
+            && let Some((delay, rtt)) =
+                ext.delay_step.on_ack(now, sent, delay, sample.rtt, threshold)
+        {
+            ext.queue.set_base(now, delay);
+            self.min_rtt.set(now, rtt);
+        }
         if ext.has(Mechanism::ReverseWindow) {
-            ext.reverse_delay.on_ack(sample.rtt, sample.min_rtt, ext.queue.latest());
+            ext.reverse_delay.on_ack(sample.rtt, self.min_rtt.get(), ext.queue.latest());
+        }
+        if self.state == State::Startup && ext.has(Mechanism::FastStartup) {
+            let received_at = sample.largest_received_at;
+            ext.startup_rate.on_ack(received_at, sample.acked_bytes, sample.min_rtt, sample.packet);
         }
         ext.round_acked += sample.acked_packets;
         ext.credit.on_ack(sent, sample.acked_packets, ext.queue.latest() < threshold);
@@ -176,6 +201,13 @@ impl Bbr3 {
         }
     }
 
+    /// A queue ends Startup: the bottleneck's rate is what arrived last.
+    pub(super) fn take_startup_rate(&mut self) {
+        let own = if self.is_credit_open() { self.ext.credit.own_loss() } else { 0.0 };
+        self.max_bw.raise((self.ext.startup_rate.get() / (1.0 - own)) as u64);
+        self.ext.delivered_mean = self.ext.delivered_mean.max(self.ext.startup_rate.get());
+    }
+
     /// Startup ends.
     pub(super) fn note_end_of_startup(&mut self) {
         if !core::mem::replace(&mut self.ext.had_startup, true) {
@@ -189,6 +221,14 @@ impl Bbr3 {
         let is_bounded =
             self.ext.has(Mechanism::LossCredit) && self.full_pipe.is_reached && mean > 0.0;
         if is_bounded { (self.ext.value(Constant::MaxOverMean) * mean) as u64 } else { u64::MAX }
+    }
+
+    /// The rate that Startup follows in bytes per second; 0 if the draft's samples have it.
+    pub(super) fn startup_rate(&self) -> u64 {
+        if self.state != State::Startup {
+            return 0;
+        }
+        self.ext.startup_rate.get() as u64
     }
 
     /// The pacing gain: that of the state, less while a queue stands in ProbeBW_CRUISE, more in a
@@ -225,15 +265,12 @@ impl Bbr3 {
     /// A queue of at least the threshold was added by this probe.
     pub(super) fn is_queue_growing(&self) -> bool {
         self.ext.has(Mechanism::DelayExit)
-            && self.round.is_start
-            && self.ext.queue.last_round > self.ext.up_queue + self.queue_threshold()
+            && self.ext.queue.standing() > self.ext.up_queue + self.queue_threshold()
     }
 
     /// A queue stands: Startup has filled the pipe.
     pub(super) fn is_startup_queue(&self) -> bool {
-        self.ext.has(Mechanism::DelayExit)
-            && self.round.is_start
-            && self.ext.queue.last_round > self.queue_threshold()
+        self.ext.has(Mechanism::DelayExit) && self.ext.queue.standing() > self.queue_threshold()
     }
 
     /// bw_shortterm and inflight_shortterm follow what is delivered upwards while nothing is lost, so

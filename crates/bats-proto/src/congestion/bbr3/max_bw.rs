@@ -26,6 +26,11 @@ impl MaxBw {
         }
     }
 
+    /// Takes a rate in bytes per second that is known otherwise.
+    pub(super) fn raise(&mut self, rate: u64) {
+        self.filter.update(rate, self.cycle, FILTER_CYCLES);
+    }
+
     /// AdvanceMaxBwFilter.
     pub(super) fn advance(&mut self) {
         self.cycle += 1;

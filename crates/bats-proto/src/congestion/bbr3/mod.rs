@@ -9,6 +9,7 @@ mod bounds;
 mod constants;
 mod credit;
 mod cwnd;
+mod delay_step;
 mod drain;
 mod extensions;
 mod extra_acked;
@@ -23,6 +24,7 @@ mod recovery;
 mod reverse_delay;
 mod round;
 mod startup;
+mod startup_rate;
 #[cfg(test)]
 mod tests;
 mod trial;
@@ -44,6 +46,7 @@ use probe_bw::{Phase, ProbeBw};
 use probe_rtt::MinRtt;
 use recovery::Recovery;
 use round::RoundCounter;
+use startup_rate::{FIRST_FLIGHT_PACKETS, FIRST_FLIGHT_RATE};
 pub use variation::{Constant, Mechanism, Variation};
 
 /// State of the state machine, section 5.1.1.
@@ -105,7 +108,13 @@ impl Bbr3 {
         packet: u16,
         seed: u64,
     ) -> Self {
-        Self::with(Some(variation), initial_rtt, packet, seed)
+        let mut controller = Self::with(Some(variation), initial_rtt, packet, seed);
+        if variation.has(Mechanism::FastStartup) {
+            let rtt = initial_rtt.max(Duration::from_micros(1)).as_secs_f64();
+            controller.cwnd = FIRST_FLIGHT_PACKETS * u64::from(packet);
+            controller.pacing_rate = (FIRST_FLIGHT_RATE * controller.cwnd as f64 / rtt) as u64;
+        }
+        controller
     }
 
     fn with(variation: Option<Variation>, initial_rtt: Duration, packet: u16, seed: u64) -> Self {
@@ -257,6 +266,27 @@ impl Controller for Bbr3 {
 
     fn queue_delay(&self) -> Duration {
         self.queue_delay
+    }
+
+    fn own_loss(&self) -> f64 {
+        self.ext.own_loss()
+    }
+
+    fn limited_by(&self) -> &'static str {
+        let bounds = &self.bounds;
+        if self.is_cwnd_limited() {
+            return match self.cwnd {
+                cwnd if cwnd == bounds.inflight_shortterm => "inflight_shortterm",
+                cwnd if cwnd == bounds.inflight_longterm => "inflight_longterm",
+                cwnd if cwnd == self.inflight_with_headroom() => "inflight_with_headroom",
+                _ => "cwnd",
+            };
+        }
+        match self.bw {
+            bw if bw == bounds.bw_shortterm => "bw_shortterm",
+            bw if bw == self.max_credited_bw() => "delivered_mean",
+            _ => "max_bw",
+        }
     }
 
     fn state(&self) -> &'static str {

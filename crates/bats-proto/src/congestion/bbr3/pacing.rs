@@ -2,6 +2,7 @@
 
 use super::Bbr3;
 use super::constants::PACING_MARGIN;
+use super::startup_rate::STARTUP_GAIN;
 
 impl Bbr3 {
     /// SetPacingRateWithGain.
@@ -15,6 +16,8 @@ impl Bbr3 {
     /// SetPacingRate.
     pub(super) fn set_pacing_rate(&mut self) {
         self.set_pacing_rate_with_gain(self.effective_pacing_gain());
+        let startup = STARTUP_GAIN * self.startup_rate() as f64 * PACING_MARGIN;
+        self.pacing_rate = self.pacing_rate.max(startup as u64);
         if let Some(most) = self.trial_pacing_rate() {
             self.pacing_rate = self.pacing_rate.min(most);
         }

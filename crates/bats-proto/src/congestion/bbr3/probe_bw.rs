@@ -239,7 +239,7 @@ impl Bbr3 {
                 AckPhase::Init | AckPhase::Refilling | AckPhase::ProbeFeedback => {}
             }
         }
-        if !self.is_inflight_too_high(rs.lost, rs.tx_in_flight) {
+        if !self.is_inflight_too_high(rs.lost, self.judged_inflight_of(rs)) {
             if self.bounds.inflight_longterm == INFINITY {
                 return false;
             }

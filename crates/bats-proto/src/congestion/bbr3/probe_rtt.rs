@@ -44,6 +44,12 @@ impl MinRtt {
         self.min_rtt
     }
 
+    /// The path's round-trip time is known to be `rtt` now.
+    pub(super) fn set(&mut self, now: Timestamp, rtt: Duration) {
+        (self.min_rtt, self.probe_min_delay) = (rtt, rtt);
+        (self.stamp, self.probe_min_stamp) = (now, now);
+    }
+
     /// UpdateMinRTT.
     ///
     /// With `refresh`, a round trip within a sixteenth of the minimum postpones ProbeRTT: the queue

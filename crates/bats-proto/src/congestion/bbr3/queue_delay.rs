@@ -6,20 +6,41 @@ use bats_types::Timestamp;
 
 use super::constants::MIN_RTT_FILTER;
 
-/// The delay, and its minimum in each round.
+/// Spans in a round trip.
+const SPANS: u32 = 32;
+/// Shortest span: below it timestamps show how the hosts schedule.
+const MIN_SPAN: Duration = Duration::from_millis(1);
+/// Spans over which a queue must stand.
+const SPANS_KEPT: usize = 4;
+
+/// The time over which a flow with this round trip measures rate and queue.
+pub(super) fn span(rtt: Duration) -> Duration {
+    MIN_SPAN.max(rtt / SPANS)
+}
+
+/// The delay, and its minimum in each round and over the last spans.
 #[derive(Debug, Default)]
 pub(super) struct QueueDelay {
     min: Option<(i64, Timestamp)>,
     next_min: Option<(i64, Timestamp)>,
     round_min: Option<i64>,
     latest: Option<i64>,
+    /// When this span began, its least delay, and those of the spans before.
+    span: Option<(Timestamp, i64)>,
+    span_minima: [Option<i64>; SPANS_KEPT],
     /// Least queueing delay of the last full round.
     pub(super) last_round: Duration,
 }
 
 impl QueueDelay {
     /// A packet sent at `sent_at` was received at `received_at`, on the receiver's clock.
-    pub(super) fn on_ack(&mut self, now: Timestamp, sent_at: Timestamp, received_at: Timestamp) {
+    pub(super) fn on_ack(
+        &mut self,
+        now: Timestamp,
+        sent_at: Timestamp,
+        received_at: Timestamp,
+        rtt: Duration,
+    ) {
         // The clocks have different epochs; only differences of delays are used.
         let delay = received_at.as_nanos().wrapping_sub(sent_at.as_nanos()) as i64;
         if self.next_min.is_none_or(|(min, _)| delay <= min) {
@@ -37,7 +58,25 @@ impl QueueDelay {
             }
         }
         self.latest = Some(delay);
+        self.on_span(now, delay, rtt);
         self.round_min = Some(self.round_min.map_or(delay, |min| min.min(delay)));
+    }
+
+    fn on_span(&mut self, now: Timestamp, delay: i64, rtt: Duration) {
+        let (since, least) = self.span.map_or((now, delay), |(at, least)| (at, least.min(delay)));
+        self.span = Some((since, least));
+        if now - since >= span(rtt) {
+            self.span_minima.rotate_right(1);
+            self.span_minima[0] = Some(least);
+            self.span = None;
+        }
+    }
+
+    /// The queue that has stood over the last spans: their least delay.
+    pub(super) fn standing(&self) -> Duration {
+        let spans = self.span_minima.iter().copied();
+        let least = spans.reduce(|least, span| Some(least?.min(span?))).flatten();
+        least.map_or(Duration::ZERO, |least| self.above_min(least))
     }
 
     /// A round ended.
@@ -45,6 +84,16 @@ impl QueueDelay {
         if let Some(least) = self.round_min.take() {
             self.last_round = self.above_min(least);
         }
+    }
+
+    /// The path's own delay is `delay` now.
+    pub(super) fn set_base(&mut self, now: Timestamp, delay: i64) {
+        *self = Self { min: Some((delay, now)), ..Self::default() };
+    }
+
+    /// Delay of the newest acknowledged packet in nanoseconds, by two clocks.
+    pub(super) fn latest_delay(&self) -> Option<i64> {
+        self.latest
     }
 
     /// Queueing delay of the newest acknowledged packet.

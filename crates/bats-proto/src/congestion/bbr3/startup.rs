@@ -15,6 +15,7 @@ impl Bbr3 {
     pub(super) fn check_startup_done(&mut self, rs: &RateSample) {
         self.check_startup_high_loss(rs);
         if self.state == State::Startup && self.is_startup_queue() {
+            self.take_startup_rate();
             self.full_pipe.is_reached = true;
             self.full_pipe.is_now = true;
         }
@@ -31,7 +32,7 @@ impl Bbr3 {
         }
         let ranges = core::mem::take(&mut self.recovery.ranges_in_round);
         let is_sustained = self.recovery.is_active() && ranges >= STARTUP_FULL_LOSS_COUNT;
-        if is_sustained && self.is_inflight_too_high(rs.lost, rs.tx_in_flight) {
+        if is_sustained && self.is_inflight_too_high(rs.lost, self.judged_inflight_of(rs)) {
             self.exit_startup_on_congestion(rs);
         }
     }

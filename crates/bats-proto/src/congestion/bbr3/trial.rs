@@ -50,7 +50,9 @@ impl TrialClock {
         let length = PROBE_RTT_DURATION.max(rtt * ROUNDS);
         let is_time = self.is_time(now, length);
         let was_time = core::mem::replace(&mut self.was_time, is_time);
-        let was_on = core::mem::replace(&mut self.is_on, is_time && has_losses);
+        // Few losses come and go within a trial: it ends with its time.
+        let was_on = self.is_on;
+        self.is_on = is_time && (was_on || has_losses);
         match (was_on, self.is_on) {
             (false, true) => Change::Begin(now + length / ROUNDS),
             (true, false) => Change::End,
@@ -119,17 +121,14 @@ mod unit_tests {
     }
 
     #[test]
-    fn trials_last_three_round_trips_and_stop_when_nothing_is_lost() {
+    fn trials_last_three_round_trips_whatever_is_lost_meanwhile() {
         let rtt = Duration::from_millis(100);
         let begin = begins(100, 0)[1];
         let mut clock = TrialClock::new(Variation::default());
         let mut at = |ms, has_losses| clock.update(Timestamp::from_millis(ms), rtt, has_losses);
         assert!(matches!(at(begin, true), Change::Begin(_)));
-        assert!(matches!(at(begin + 298, true), Change::None));
+        assert!(matches!(at(begin + 298, false), Change::None));
         assert!(matches!(at(begin + 300, true), Change::End));
-        let next = begins(100, 0)[2];
-        assert!(matches!(at(next, true), Change::Begin(_)));
-        assert!(matches!(at(next + 1, false), Change::End));
     }
 
     #[test]

@@ -23,13 +23,17 @@ pub enum Mechanism {
     SmallPipe,
     /// Startup goes on when trials have shown that it ended for the path's own loss.
     ResumedStartup,
+    /// Startup follows the rate of the last part of a round trip.
+    FastStartup,
+    /// A delay that rises at once and stays is the path's.
+    DelayStep,
     /// The window covers what is delivered while acknowledgements wait in the reverse direction.
     ReverseWindow,
 }
 
 impl Mechanism {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::LossCredit,
         Self::DelayExit,
         Self::QueueDrain,
@@ -38,6 +42,8 @@ impl Mechanism {
         Self::SteadyTimeout,
         Self::SmallPipe,
         Self::ResumedStartup,
+        Self::FastStartup,
+        Self::DelayStep,
         Self::ReverseWindow,
     ];
 
@@ -52,6 +58,8 @@ impl Mechanism {
             Self::SteadyTimeout => "steady-timeout",
             Self::SmallPipe => "small-pipe",
             Self::ResumedStartup => "resumed-startup",
+            Self::FastStartup => "fast-startup",
+            Self::DelayStep => "delay-step",
             Self::ReverseWindow => "reverse-window",
         }
     }
@@ -199,7 +207,10 @@ mod unit_tests {
             let variation = Variation { without: Some(mechanism), scaled: None };
             assert_eq!(Variation::parse(&variation.to_string()), Some(variation));
             assert!(!variation.has(mechanism));
-            assert_eq!(Mechanism::ALL.into_iter().filter(|&other| variation.has(other)).count(), 8);
+            assert_eq!(
+                Mechanism::ALL.into_iter().filter(|&other| variation.has(other)).count(),
+                10
+            );
         }
         for constant in Constant::ALL {
             let variation = Variation { without: None, scaled: Some((constant, 0.5)) };

@@ -20,7 +20,7 @@ fn media(d: &mut Draw, who: Who, competing: FlowSpec) -> Cell {
     cell(hop, vec![media, competing])
 }
 
-const MEDIA_FLOW: Who = Who::Fixed(Algorithm::Btp(CongestionAlgorithm::Bbr));
+const MEDIA_FLOW: Who = Who::Fixed(Algorithm::Btp(CongestionAlgorithm::Ltcc));
 
 pub(super) const MEDIA: &[Entry] = &[
     Entry {
