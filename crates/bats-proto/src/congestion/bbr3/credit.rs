@@ -38,6 +38,11 @@ impl Pool {
     }
 }
 
+/// Whether `at` is within an interval that may not have ended.
+fn is_within(interval: Option<(Timestamp, Option<Timestamp>)>, at: Timestamp) -> bool {
+    interval.is_some_and(|(from, end)| at >= from && end.is_none_or(|end| at < end))
+}
+
 /// Runs of consecutive losses, and the packets of these; old ones fade.
 #[derive(Debug, Default)]
 struct Runs {
@@ -67,9 +72,13 @@ pub(super) struct Credit {
     /// Those that met a short queue, and those on which the next acknowledgement decides.
     unqueued: Pool,
     unqueued_pending: Pool,
+    /// Least bound of their loss so far: at a lower rate the path lost no more.
+    least_unqueued: Option<f64>,
     /// Runs of losses that met a short queue, and those on which the next acknowledgement decides.
     runs: Runs,
     pending_runs: Runs,
+    /// First and last time at which more than the bandwidth was sent: what is lost then may be too much.
+    excess: Option<(Timestamp, Option<Timestamp>)>,
     /// First and last send time of the newest trial's packets.
     window: Option<(Timestamp, Option<Timestamp>)>,
     /// Losses are the path's own only as far as trials have shown it.
@@ -86,11 +95,23 @@ impl Credit {
             all: Pool::default(),
             unqueued: Pool::default(),
             unqueued_pending: Pool::default(),
+            least_unqueued: None,
             runs: Runs::default(),
             pending_runs: Runs::default(),
+            excess: None,
             window: None,
             is_proof_due: false,
             trials_ended: 0,
+        }
+    }
+
+    /// From `now` on, more than the bandwidth is sent or not.
+    pub(super) fn on_pace(&mut self, now: Timestamp, is_excess: bool) {
+        match &mut self.excess {
+            Some((_, end @ None)) if !is_excess => *end = Some(now),
+            Some((_, None)) => {}
+            _ if is_excess => self.excess = Some((now, None)),
+            _ => {}
         }
     }
 
@@ -123,6 +144,11 @@ impl Credit {
             self.runs.add(&runs, self.constants.value(Constant::PoolRuns));
             let limit = self.limit();
             self.unqueued.add(unqueued.packets, unqueued.lost, limit);
+            if self.unqueued.packets >= self.min_evidence() {
+                let rate = self.most_likely(&self.unqueued);
+                self.least_unqueued =
+                    Some(self.least_unqueued.map_or(rate, |least| least.min(rate)));
+            }
             self.trials.add(pending.packets, pending.lost, limit);
             self.is_proof_due |= self.trials.packets >= self.min_evidence();
         }
@@ -130,8 +156,11 @@ impl Credit {
 
     /// A packet sent at `sent_at` was lost.
     pub(super) fn on_lost(&mut self, sent_at: Timestamp, continues_run: bool) {
+        let is_excess = is_within(self.excess, sent_at);
         let run = Runs { number: f64::from(u8::from(!continues_run)), packets: 1.0 };
-        self.pending_runs.add(&run, self.constants.value(Constant::PoolRuns));
+        if !is_excess {
+            self.pending_runs.add(&run, self.constants.value(Constant::PoolRuns));
+        }
         self.count(sent_at, 1.0, 1.0);
     }
 
@@ -139,10 +168,7 @@ impl Credit {
         let limit = self.limit();
         self.all.add(packets, lost, limit);
         self.unqueued_pending.add(packets, lost, limit);
-        let is_trial = self
-            .window
-            .is_some_and(|(from, end)| sent_at >= from && end.is_none_or(|end| sent_at < end));
-        if is_trial {
+        if is_within(self.window, sent_at) {
             self.pending.add(packets, lost, limit);
         }
     }
@@ -180,10 +206,18 @@ impl Credit {
     /// a fraction of the rate otherwise.
     pub(super) fn own_loss(&self) -> f64 {
         if !self.is_proof_due {
-            return self.bounded(self.unqueued.loss_rate(1.0).unwrap_or(1.0));
+            let few = self.unqueued.loss_rate(1.0);
+            return self.bounded(self.least_unqueued.or(few).unwrap_or(1.0));
         }
         let all = self.all.loss_rate(self.min_evidence()).unwrap_or(0.0);
         self.proven_loss().min(self.bounded(all))
+    }
+
+    /// The largest loss rate that explains the losses of `pool`, had one more been lost.
+    fn most_likely(&self, pool: &Pool) -> f64 {
+        let rate = (pool.lost + 1.0) / (pool.packets + 1.0);
+        let variance = rate * (1.0 - rate) * self.burst_factor() / pool.packets.max(1.0);
+        rate + self.constants.value(Constant::Sigma) * variance.max(0.0).sqrt()
     }
 
     fn min_evidence(&self) -> f64 {

@@ -243,6 +243,7 @@ impl Controller for Bbr3 {
         self.recovery.has_marks &= !self.round.is_start;
         self.update_model_and_state(now, &rs, sample);
         self.set_pacing_rate();
+        self.ext.credit.on_pace(now, self.effective_pacing_gain() > 1.0);
         self.set_cwnd(sample.acked_bytes);
     }
 

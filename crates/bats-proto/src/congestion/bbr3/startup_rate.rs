@@ -16,7 +16,7 @@ pub(super) const FIRST_FLIGHT_RATE: f64 = 12.0;
 /// Fewer packets say nothing about the rate: those of other flows come in between.
 const MIN_PACKETS: u64 = 6;
 /// Pacing gain in Startup above that rate.
-pub(super) const STARTUP_GAIN: f64 = 2.5;
+pub(super) const STARTUP_GAIN: f64 = 2.2;
 
 /// The rate over the last span.
 #[derive(Debug, Default)]

@@ -135,7 +135,7 @@ impl Constant {
             Self::StandingRounds => 4.0,
             Self::MeanRounds => 6.0,
             Self::MaxOverMean => 3.0,
-            Self::PoolPackets => 200.0,
+            Self::PoolPackets => 600.0,
             Self::PoolRuns => 60.0,
             Self::MinEvidence => 40.0,
             Self::MaxCredit => 0.6,
