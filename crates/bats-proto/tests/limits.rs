@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bats_proto::config::Security;
 use bats_proto::fuzzing::{MisbehavingClient, open_short};
 use bats_proto::wire::coding::{RepairHeader, SourceHeader};
-use bats_proto::wire::frame::{self, Frame, MAX_ACK_RANGES, MAX_CLOSE_TEXT};
+use bats_proto::wire::frame::{self, Frame, MAX_ACK_RANGES, MAX_CLOSE_TEXT, MAX_FRAMES};
 use bats_proto::wire::long_header;
 use bats_proto::wire::parameters::TransportParameters;
 use bats_proto::wire::rank::{MAX_RANK_ENTRIES, RankFeedback};
@@ -388,7 +388,8 @@ fn equations_above_the_limit_are_refused_and_counted() {
 
 #[test]
 fn only_the_newest_path_challenge_is_answered() {
-    for (challenges, dropped) in [(1_u64, 0), (100, 99)] {
+    let most = MAX_FRAMES as u64;
+    for (challenges, dropped) in [(1_u64, 0), (most, most - 1)] {
         let mut harness = Harness::established(transport());
         harness.advance(MS * 50);
         harness.received.clear();
@@ -500,4 +501,76 @@ fn acks_that_omit_ranges_are_counted() {
     send_packet(&mut harness, 400);
     assert_eq!(harness.stats().acks_shortened, 1);
     assert_eq!(harness.closed, None);
+}
+
+#[test]
+fn frames_of_a_packet_are_limited() {
+    let credits = |count: usize| [4, 1].repeat(count);
+    let closes = |payload: &[u8]| {
+        let mut harness = Harness::established(transport());
+        harness.send_packet(PacketKind::Control, |writer| writer.bytes(payload));
+        harness.closed.is_some().then(|| harness.violation().to_owned())
+    };
+    assert_eq!(closes(&credits(MAX_FRAMES)), None, "at the limit");
+    let beyond = closes(&credits(MAX_FRAMES + 1)).expect("closed");
+    assert!(beyond.contains("at most 64"), "{beyond}");
+    assert_eq!(closes(&[0, 4, 1].repeat(MAX_FRAMES)), None, "PADDING does not count");
+}
+
+#[test]
+fn a_packet_has_one_acknowledgement_and_one_report() {
+    for frames in [
+        &[2, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0][..],
+        &[3, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0],
+    ] {
+        for (count, is_closed) in [(1, false), (2, true)] {
+            let mut harness = Harness::established(transport());
+            let payload = &frames[..7 * count];
+            harness.send_packet(PacketKind::Control, |writer| writer.bytes(payload));
+            assert_eq!(harness.closed.is_some(), is_closed, "{frames:?}, {count} of them");
+        }
+    }
+}
+
+/// They are one frame: the rest of the packet is read, and one acknowledgement follows.
+#[test]
+fn a_packet_full_of_pings_gets_one_acknowledgement() {
+    let mut harness = Harness::established(transport());
+    harness.advance(MS * 1_000);
+    harness.received.clear();
+    let mut payload = vec![1; 1_400];
+    payload.extend([4, 1]);
+    harness.send_packet(PacketKind::Control, |writer| writer.bytes(&payload));
+    harness.advance(MS * 200);
+    assert_eq!(harness.closed, None);
+    let mut acknowledgements = 0;
+    for packet in harness.received.drain(..) {
+        let Some((header, payload)) = open_short(false, 0, &packet) else { continue };
+        let mut reader = Reader::new(&payload);
+        while header.kind == PacketKind::Control
+            && let Ok(Some(frame)) = frame::decode(&mut reader, &mut Vec::new())
+        {
+            acknowledgements += usize::from(matches!(frame, Frame::Ack(_)));
+        }
+    }
+    assert_eq!(acknowledgements, 1);
+}
+
+/// Two is what a sender needs: the end of one message and the beginning of another.
+#[test]
+fn parts_of_incomplete_messages_in_a_symbol_are_limited() {
+    for mode in [Mode::Btp, Mode::Transparent] {
+        for (parts, is_closed) in [(2, false), (3, true)] {
+            let transport = TransportConfig { mode, ..transport() };
+            let mut harness = Harness::established(transport);
+            // DATAGRAM: number, length of the message, offset, length of the part; and whole ones.
+            let mut symbol: Vec<u8> = (0..parts).flat_map(|id| [4, id, 9, 4, 1, 7]).collect();
+            (50..60).for_each(|id| symbol.extend([4, id, 1, 0, 1, 7]));
+            harness.send_packet(PacketKind::Source, |writer| {
+                SourceHeader::new(0).encode(writer)?;
+                writer.bytes(&symbol)
+            });
+            assert_eq!(harness.closed.is_some(), is_closed, "{mode:?}, {parts} parts");
+        }
+    }
 }

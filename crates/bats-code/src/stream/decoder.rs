@@ -7,6 +7,8 @@ use alloc::vec::Vec;
 
 use super::known::KnownSet;
 use super::linear_system::{Equation, LinearSystem, Removal};
+use super::redundancy::{VALUE_WORK, Value, add_product};
+use super::results::{DecoderConfig, DecoderStats, MissingRange, Outcome, PushResult};
 use super::{Columns, MAX_SYMBOL_SIZE, MAX_WINDOW, Window, coefficients, solve};
 use crate::BATCH_SIZE;
 use crate::kernel::{Kernel, Mode};
@@ -14,99 +16,6 @@ use crate::rows::{AlignedRow, RowPool, padded_length};
 
 /// Memory of rows kept for reuse, in bytes.
 const POOL_BYTES: usize = 1 << 20;
-
-/// Limits of a decoder. Without them a peer could make its memory grow without bound.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DecoderConfig {
-    /// Longest symbol in bytes, 1 to [`MAX_SYMBOL_SIZE`] (clamped).
-    pub max_symbol_size: usize,
-    /// Seed of the coefficients; the encoder must use the same.
-    pub seed: u64,
-    /// Number of symbols accepted from the first unreleased one on.
-    pub max_symbols_held: usize,
-    /// Maximum number of unsolved equations. 512 of them, but at most half, are reserved for
-    /// windows that start at or before the first missing symbol.
-    pub max_equations: usize,
-    /// Maximum number of symbols from the first to the last unknown of one linear system (at most
-    /// 32768). Bounds the work for one packet.
-    pub max_span: u32,
-    /// Number of released symbols kept below the first missing one, because a repair may combine
-    /// them with it: the longest window in use minus one.
-    pub history: u16,
-}
-
-impl DecoderConfig {
-    /// Default limits: 65,536 symbols, 16,384 equations, spans of 1024, windows of 256.
-    #[must_use]
-    pub fn new(max_symbol_size: usize, seed: u64) -> Self {
-        Self {
-            max_symbol_size,
-            seed,
-            max_symbols_held: 65_536,
-            max_equations: 16_384,
-            max_span: 1024,
-            history: 255,
-        }
-    }
-}
-
-/// Whether a packet raised the rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// It raised the rank.
-    Innovative,
-    /// It is a linear combination of the packets received before.
-    NonInnovative,
-    /// It exceeds a limit, is malformed, or needs symbols that are no longer held.
-    OutOfRange,
-}
-
-/// Result of pushing a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PushResult {
-    /// Whether the packet raised the rank.
-    pub outcome: Outcome,
-    /// Number of symbols solved by it, without the source symbol that the packet contains.
-    pub decoded: usize,
-}
-
-impl PushResult {
-    const NON_INNOVATIVE: Self = Self { outcome: Outcome::NonInnovative, decoded: 0 };
-}
-
-/// A range of missing symbols: the unknowns of one linear system, or a run of symbols that are in
-/// no equation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MissingRange {
-    /// The first missing symbol.
-    pub first: u64,
-    /// Number of symbols from the first to the last missing one, inclusive.
-    pub span: u32,
-    /// Number of innovative packets still needed to solve all of them.
-    pub rank_missing: u16,
-}
-
-/// Counters of a decoder, in packets or symbols.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DecoderStats {
-    /// Source symbols received that were not known before.
-    pub source_innovative: u64,
-    /// Source symbols received that were already known.
-    pub source_duplicate: u64,
-    /// Repairs that raised the rank.
-    pub repair_innovative: u64,
-    /// Repairs that did not raise the rank.
-    pub repair_non_innovative: u64,
-    /// Packets refused with [`Outcome::OutOfRange`].
-    pub refused: u64,
-    /// Symbols solved from repairs.
-    pub decoded: u64,
-    /// Equations dropped unsolved: their unknowns were all released, or a symbol was polluted.
-    pub equations_dropped: u64,
-    /// Work for repairs that did not raise the rank: bytes of the matrix rows that they were
-    /// reduced by. A redundant repair costs most in a long linear system that is almost solved.
-    pub non_innovative_work: u64,
-}
 
 #[derive(Debug)]
 enum Slot {
@@ -251,13 +160,28 @@ impl StreamDecoder {
             return self.refuse();
         }
         let wanted = window.first.max(self.released);
-        if self.known.next_unknown(wanted, end).is_none() {
+        let Some(unknown) = self.known.next_unknown(wanted, end) else {
             self.highest = self.highest.max(Some(end - 1).filter(|&n| n >= self.base));
             self.stats.repair_non_innovative += 1;
             return PushResult::NON_INNOVATIVE;
-        }
+        };
         if window.first < self.base || self.equations >= self.max_equations_for(window) {
             return self.refuse();
+        }
+        let mut expanded = None;
+        if let Some(&Slot::Linked { system_id, .. }) = self.slot(unknown)
+            && self.null_values(system_id).is_some()
+        {
+            let row = self.expand(window, columns);
+            let unknown = self.known.next_unknown(window.first, end).unwrap_or(unknown);
+            if self.is_redundant(window, row.as_slice(), unknown) == Some(true) {
+                self.coefficient_pool.give(row);
+                self.highest = self.highest.max(Some(end - 1));
+                self.stats.repair_non_innovative += 1;
+                self.stats.non_innovative_work += u64::from(window.count) * VALUE_WORK as u64;
+                return PushResult::NON_INNOVATIVE;
+            }
+            expanded = Some(row);
         }
         self.collect_unknowns(window.first, end);
         let linked = self.linked_systems();
@@ -267,7 +191,7 @@ impl StreamDecoder {
         self.extend_slots(end);
         self.highest = self.highest.max(Some(end - 1));
 
-        let row = self.expand(window, columns);
+        let row = expanded.unwrap_or_else(|| self.expand(window, columns));
         let system_id = self.merge_systems(&linked);
         let Some(mut system) = self.take_system(system_id) else { return self.refuse() };
         let mut unknowns = Vec::with_capacity(self.unknowns.len());
@@ -570,6 +494,40 @@ impl StreamDecoder {
             }
         }
         row
+    }
+
+    /// Whether a repair of known coefficients, whose first unknown symbol is `unknown`, is redundant
+    /// by the vectors of the null spaces of its linear systems. `None`: they are not computed.
+    ///
+    /// This is one pass over the window, which costs less than collecting the unknown symbols.
+    fn is_redundant(&self, window: Window, row: &[u8], unknown: u64) -> Option<bool> {
+        let (mut current, mut values) = (u32::MAX, &[][..]);
+        let mut product = [0; 4];
+        let skipped = (unknown - window.first) as usize;
+        let slots = self.slots.range((unknown - self.base) as usize..);
+        for (slot, &coefficient) in slots.zip(&row[skipped..]) {
+            match *slot {
+                Slot::Known(_) => {}
+                Slot::Linked { system_id, column } => {
+                    if system_id != current {
+                        current = system_id;
+                        values = self.null_values(system_id)?;
+                    }
+                    add_product(&mut product, coefficient, values[column as usize]);
+                }
+                // A symbol that is in no equation.
+                Slot::Missing if coefficient != 0 => return Some(false),
+                Slot::Missing => {}
+            }
+        }
+        let held = self.base + self.slots.len() as u64;
+        let beyond = held.saturating_sub(window.first) as usize;
+        let is_beyond = row.get(beyond..).is_some_and(|rest| rest.iter().any(|&x| x != 0));
+        Some(!is_beyond && product == [0; 4])
+    }
+
+    fn null_values(&self, system_id: u32) -> Option<&[Value]> {
+        self.systems[system_id as usize].as_ref()?.null_values()
     }
 
     /// Merges the linked systems into one, or creates one if there is none. Returns its ID.

@@ -11,6 +11,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::Window;
+use super::redundancy::{NullVectors, Value, add_product};
 use crate::gf256;
 use crate::kernel::{Kernel, Mode};
 use crate::rows::{ALIGNMENT, AlignedRow, padded_length};
@@ -54,6 +55,8 @@ pub(super) struct LinearSystem {
     stride: usize,
     /// Scratch: the row under construction.
     scratch: Vec<u8>,
+    /// Invariant: orthogonal to all rows.
+    null: NullVectors,
 }
 
 /// Number of rows in one matrix product.
@@ -78,7 +81,7 @@ impl LinearSystem {
 
     /// Memory of the matrix, in bytes.
     pub(super) fn bytes(&self) -> usize {
-        self.data.capacity() + self.scratch.capacity()
+        self.data.capacity() + self.scratch.capacity() + self.null.bytes()
     }
 
     /// First and last unknown symbol.
@@ -89,6 +92,12 @@ impl LinearSystem {
     /// Bytes of the rows that a further equation is reduced by.
     pub(super) fn reduction_bytes(&self) -> usize {
         self.rank() * self.stride
+    }
+
+    /// The values by which redundant equations are recognised, for each column: the coefficients of
+    /// an equation that depends linearly on the others are orthogonal to them. `None`: not computed.
+    pub(super) fn null_values(&self) -> Option<&[Value]> {
+        self.null.is_kept().then(|| self.null.values())
     }
 
     /// The symbol of a row's pivot.
@@ -145,6 +154,7 @@ impl LinearSystem {
     pub(super) fn add_column(&mut self, symbol: u64) -> usize {
         self.reserve(self.columns.len() + 1, self.equations.len());
         self.columns.push(symbol);
+        self.null.add_column();
         self.extend(symbol, symbol);
         self.columns.len() - 1
     }
@@ -155,7 +165,12 @@ impl LinearSystem {
     }
 
     /// Appends the columns and equations of another system.
-    pub(super) fn absorb(&mut self, other: Self) {
+    pub(super) fn absorb(&mut self, mut other: Self) {
+        if self.null.is_kept() || other.null.is_kept() {
+            self.keep_null_vectors();
+            other.keep_null_vectors();
+        }
+        self.null.append(core::mem::take(&mut other.null));
         let (columns, rows) = (self.columns.len(), self.rank());
         self.reserve(columns + other.columns.len(), rows + other.equations.len());
         self.data.resize((rows + other.rank()) * self.stride, 0);
@@ -192,6 +207,10 @@ impl LinearSystem {
         let inserted = self.insert_line(kernel, unknowns, &mut line);
         self.scratch = line;
         if !inserted {
+            let (work, rank) = (self.reduction_bytes(), self.rank());
+            if self.null.count_redundant(work, rank, self.columns.len()) {
+                self.keep_null_vectors();
+            }
             return Err(equation);
         }
         self.equations.push(equation);
@@ -230,6 +249,7 @@ impl LinearSystem {
         let (left, right) = line.split_at_mut(self.width);
         scale(inverse, &mut left[..columns]);
         scale(inverse, &mut right[..=number]);
+        self.restrict_null_vectors(pivot, &line[..columns]);
         self.eliminate(kernel, pivot, line, None);
         self.data.extend_from_slice(line);
         self.pivots.push(pivot);
@@ -259,14 +279,77 @@ impl LinearSystem {
         }
     }
 
+    /// Computes the vectors of the null space, unless they are kept already: random values for the
+    /// columns that are no pivot, from which follow those of the pivots.
+    fn keep_null_vectors(&mut self) {
+        if self.null.is_kept() {
+            return;
+        }
+        let mut is_free = vec![true; self.columns.len()];
+        self.pivots.iter().for_each(|&pivot| is_free[pivot] = false);
+        let free: Vec<usize> = (0..is_free.len()).filter(|&column| is_free[column]).collect();
+        let mut values = vec![[0; 4]; self.columns.len()];
+        for &column in &free {
+            values[column] = self.null.random();
+        }
+        for (row, &pivot) in self.pivots.iter().enumerate() {
+            let line = self.row(row);
+            let mut sum = [0; 4];
+            for &column in &free {
+                add_product(&mut sum, line[column], values[column]);
+            }
+            values[pivot] = sum;
+        }
+        self.null.keep(values);
+    }
+
+    /// Makes the vectors of the null space orthogonal to `line`, the next row with this pivot, before
+    /// it is eliminated from the others.
+    fn restrict_null_vectors(&mut self, pivot: usize, line: &[u8]) {
+        let Some(values) = self.null_values() else { return };
+        let mut product = [0; 4];
+        for (&coefficient, &value) in line.iter().zip(values) {
+            add_product(&mut product, coefficient, value);
+        }
+        self.add_null_vector(pivot, product);
+    }
+
+    /// Adds `value` times the vector of the null space that is 1 in `column` and 0 in the other
+    /// columns that are no pivot.
+    fn add_null_vector(&mut self, column: usize, value: Value) {
+        if !self.null.is_kept() {
+            return;
+        }
+        self.null.add(column, 1, value);
+        let lines = self.data.chunks_exact(self.stride);
+        for (&pivot, line) in self.pivots.iter().zip(lines) {
+            self.null.add(pivot, line[column], value);
+        }
+    }
+
+    /// Makes the values of a column zero, as if its symbol were in no equation. `free` is a column
+    /// that is no pivot, with the coefficient that it has in the row of `column`, which may be
+    /// `column` itself.
+    fn clear_null_value(&mut self, column: usize, free: usize, coefficient: u8) {
+        let Some(values) = self.null_values() else { return };
+        let mut value = [0; 4];
+        add_product(&mut value, gf256::inv(coefficient), values[column]);
+        self.add_null_vector(free, value);
+    }
+
     /// Removes the column of a symbol that is now known.
     pub(super) fn remove_column(&mut self, kernel: Kernel, column: usize) -> Removal {
         let mut equation = None;
         if let Some(row) = self.pivots.iter().position(|&pivot| pivot == column) {
+            let mut unknowns = self.row(row)[..self.columns.len()].iter().enumerate();
+            let next = unknowns.find(|&(other, &x)| x != 0 && other != column);
+            let next = next.map(|(other, &x)| (other, x));
+            if let Some((pivot, coefficient)) = next {
+                self.clear_null_value(column, pivot, coefficient);
+            }
             self.data[row * self.stride + column] = 0;
-            let next = self.row(row)[..self.columns.len()].iter().position(|&x| x != 0);
             match next {
-                Some(pivot) => {
+                Some((pivot, _)) => {
                     let mut line = self.row(row).to_vec();
                     scale(gf256::inv(line[pivot]), &mut line);
                     self.data[row * self.stride..][..self.stride].copy_from_slice(&line);
@@ -275,6 +358,8 @@ impl LinearSystem {
                 }
                 None => equation = self.drop_row(kernel, row),
             }
+        } else {
+            self.clear_null_value(column, column, 1);
         }
         let last = self.columns.len() - 1;
         for row in self.data.chunks_exact_mut(self.stride) {
@@ -287,6 +372,7 @@ impl LinearSystem {
             }
         }
         self.columns.swap_remove(column);
+        self.null.swap_remove(column);
         self.extent = self.columns.iter().min().copied().zip(self.columns.iter().max().copied());
         Removal { moved: self.columns.get(column).copied(), equation }
     }
@@ -315,5 +401,105 @@ impl LinearSystem {
 fn scale(factor: u8, bytes: &mut [u8]) {
     if factor != 1 {
         bytes.iter_mut().for_each(|x| *x = gf256::mul(factor, *x));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::rows::RowPool;
+
+    /// An equation, whose contents elimination does not read.
+    fn equation(pool: &mut RowPool) -> Equation {
+        let window = Window { first: 0, count: 1 };
+        Equation { window, coefficients: pool.take(1), payload: pool.take(1) }
+    }
+
+    fn product(system: &LinearSystem, line: &[u8]) -> Value {
+        let mut sum = [0; 4];
+        for (&coefficient, &value) in line.iter().zip(system.null_values().unwrap()) {
+            add_product(&mut sum, coefficient, value);
+        }
+        sum
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        /// Whatever is inserted, absorbed and removed: an equation is orthogonal to the vectors of
+        /// the null space if and only if elimination finds that it is redundant.
+        #[test]
+        fn null_vectors_agree_with_elimination(
+            steps in prop::collection::vec((0u8..8, any::<u64>()), 1..120),
+            keep_at in 0usize..60,
+        ) {
+            let kernel = Kernel::active();
+            let mut pool = RowPool::new(64, 0);
+            let mut symbols = 0;
+            let mut system = LinearSystem::default();
+            for (step, (kind, seed)) in steps.into_iter().enumerate() {
+                let mut bytes = core::iter::successors(Some(seed | 1), |state| {
+                    Some(state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1))
+                })
+                .map(|state| (state >> 56) as u8);
+                if step == keep_at {
+                    system.keep_null_vectors();
+                }
+                let columns = system.columns.len();
+                match kind {
+                    0 | 1 => {
+                        system.add_column(symbols);
+                        symbols += 1;
+                    }
+                    2 if columns > 0 => {
+                        system.remove_column(kernel, seed as usize % columns);
+                    }
+                    3 => {
+                        let mut other = LinearSystem::default();
+                        other.add_column(symbols);
+                        other.add_column(symbols + 1);
+                        symbols += 2;
+                        let unknowns = [(0, 3), (1, seed as u8 | 1)];
+                        other.insert(kernel, &unknowns, equation(&mut pool)).unwrap();
+                        system.absorb(other);
+                    }
+                    _ if columns > 0 => {
+                        // Sparse equations, and sums of rows, which are redundant.
+                        let mut line = vec![0; columns];
+                        if kind < 6 {
+                            line.iter_mut().for_each(|x| {
+                                *x = bytes.next().filter(|byte| byte % 3 == 0).unwrap_or(0);
+                            });
+                        } else {
+                            for row in 0..system.rank() {
+                                let factor = bytes.next().unwrap();
+                                let row = &system.row(row)[..columns];
+                                line.iter_mut().zip(row).for_each(|(x, &y)| {
+                                    *x ^= gf256::mul(factor, y);
+                                });
+                            }
+                        }
+                        let is_orthogonal = system
+                            .null_values()
+                            .is_some()
+                            .then(|| product(&system, &line) == [0; 4]);
+                        let unknowns: Vec<_> = line.into_iter().enumerate().collect();
+                        let inserted = system.insert(kernel, &unknowns, equation(&mut pool));
+                        if let Some(is_orthogonal) = is_orthogonal {
+                            prop_assert_eq!(is_orthogonal, inserted.is_err());
+                        }
+                    }
+                    _ => {}
+                }
+                if let Some(values) = system.null_values() {
+                    prop_assert_eq!(values.len(), system.columns.len());
+                    for row in 0..system.rank() {
+                        let line = &system.row(row)[..values.len()];
+                        prop_assert_eq!(product(&system, line), [0; 4]);
+                    }
+                }
+            }
+        }
     }
 }

@@ -17,13 +17,16 @@ mod decoder;
 mod encoder;
 mod known;
 mod linear_system;
+mod redundancy;
+mod results;
 mod solve;
 #[cfg(test)]
 mod tests;
 
 pub use coefficients::coefficients;
-pub use decoder::{DecoderConfig, DecoderStats, MissingRange, Outcome, PushResult, StreamDecoder};
+pub use decoder::StreamDecoder;
 pub use encoder::StreamEncoder;
+pub use results::{DecoderConfig, DecoderStats, MissingRange, Outcome, PushResult};
 
 use crate::BATCH_SIZE;
 

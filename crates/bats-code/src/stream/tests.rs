@@ -411,3 +411,55 @@ fn only_redundant_repairs_of_unsolved_systems_count_as_work() {
     }
     assert_eq!(decoder.stats().non_innovative_work, work, "a decoded window needs no work");
 }
+
+/// A peer that repeats repairs causes one elimination, not one for each. Between the
+/// repetitions the system grows, loses columns and is joined to another one.
+#[test]
+fn redundant_repairs_are_recognised_without_elimination() {
+    const COUNT: u16 = 128;
+    let mut encoder = sender(2 * u64::from(COUNT), 64);
+    let mut decoder = StreamDecoder::new(DecoderConfig::new(64, SEED));
+    let windows = [Window { first: 0, count: COUNT }, Window { first: COUNT.into(), count: COUNT }];
+    let mut push = |decoder: &mut StreamDecoder, window, sequence: u32| {
+        let (batch, column) = (sequence / 16, (sequence % 16) as u8);
+        let payload = repair(&mut encoder, window, batch, column);
+        decoder.push_repair(window, Columns::Fresh { batch, column }, &payload).outcome
+    };
+    for sequence in 0..100 {
+        assert_eq!(push(&mut decoder, windows[0], sequence), Outcome::Innovative);
+        assert_eq!(push(&mut decoder, windows[1], 200 + sequence), Outcome::Innovative);
+    }
+    let reduction = 100 * (128 + 128);
+    let mut work = 0;
+    let mut repeat = |decoder: &mut StreamDecoder, from, most: u64| {
+        for sequence in (0..100).cycle().take(400) {
+            for (window, first) in [(windows[0], 0), (windows[1], 200)] {
+                assert_eq!(push(decoder, window, first + sequence), Outcome::NonInnovative);
+            }
+        }
+        work = decoder.stats().non_innovative_work - work;
+        assert!(work <= most, "{work} bytes after {from}");
+        work = decoder.stats().non_innovative_work;
+    };
+    // Elimination until that has cost as much as the vectors of the null space.
+    let recognised = 800 * 128 * 64;
+    repeat(&mut decoder, "the equations", recognised + 2 * (64 * 100 * 28 + reduction));
+    for number in (0..120).step_by(6) {
+        decoder.push_source(number, &symbol(number, 64));
+    }
+    repeat(&mut decoder, "some symbols", recognised);
+    let joint = Window { first: 64, count: COUNT };
+    let payload = repair(&mut encoder, joint, 50, 0);
+    let columns = Columns::Fresh { batch: 50, column: 0 };
+    assert_eq!(decoder.push_repair(joint, columns, &payload).outcome, Outcome::Innovative);
+    let repeated = decoder.push_repair(joint, columns, &payload).outcome;
+    assert_eq!(repeated, Outcome::NonInnovative);
+    for sequence in 400..456 {
+        let (window, batch, column) = (windows[sequence % 2], sequence / 16, sequence % 16);
+        let (batch, column) = (batch as u32, column as u8);
+        let payload = repair(&mut encoder, window, batch, column);
+        decoder.push_repair(window, Columns::Fresh { batch, column }, &payload);
+    }
+    assert_eq!(decoder.first_missing(), 256, "the remaining repairs decode everything");
+    assert!((0..256).all(|number| decoder.symbol(number) == Some(&symbol(number, 64)[..])));
+}

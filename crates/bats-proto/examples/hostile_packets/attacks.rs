@@ -2,7 +2,7 @@
 
 use bats_proto::fuzzing::MisbehavingClient;
 use bats_proto::wire::coding::{RepairHeader, SourceHeader};
-use bats_proto::wire::frame::{self, AckHeader, Frame};
+use bats_proto::wire::frame::{self, AckHeader, Frame, MAX_ACK_RANGES};
 use bats_proto::wire::long_header::LongKind;
 use bats_proto::wire::parameters::TransportParameters;
 use bats_proto::wire::rank::{RankEntry, RankFeedback};
@@ -25,6 +25,8 @@ pub(crate) const NAMES: &[&str] = &[
     "brtp-forged-packets",
     "brtp-replayed-packets",
     "brtp-pings",
+    "brtp-credits",
+    "btp-many-parts",
     "btp-descending-parts",
     "btp-ascending-parts",
     "btp-huge-announcements",
@@ -65,11 +67,14 @@ pub(crate) fn run(case: &str) -> Option<(u64, bool)> {
         "forged-packets" => forged(&mut target),
         "replayed-packets" => replayed(&mut target),
         "pings" => controls(&mut target, |_| vec![1; 1_400]),
-        "descending-parts" => parts(&mut target, |n| (0, TOTAL, TOTAL - 1 - 2 * n, 1)),
-        "ascending-parts" => parts(&mut target, |n| (n % 2, TOTAL, 2 * (n / 2), 1)),
-        "huge-announcements" => parts(&mut target, |n| (n, TOTAL, 0, 1)),
-        "distant-messages" => parts(&mut target, |n| (n * 4_095, 1, 0, 1)),
-        "tiny-messages" => parts(&mut target, |n| (n, 1, 0, 1)),
+        "credits" => controls(&mut target, |_| [4, 1].repeat(700)),
+        "many-parts" => parts(&mut target, usize::MAX, |n| (0, TOTAL, TOTAL - 1 - 2 * n, 1)),
+        // As many parts of incomplete messages as a symbol may hold.
+        "descending-parts" => parts(&mut target, 2, |n| (0, TOTAL, TOTAL - 1 - 2 * n, 1)),
+        "ascending-parts" => parts(&mut target, 2, |n| (n % 2, TOTAL, 2 * (n / 2), 1)),
+        "huge-announcements" => parts(&mut target, 2, |n| (n, TOTAL, 0, 1)),
+        "distant-messages" => parts(&mut target, usize::MAX, |n| (n * 4_095, 1, 0, 1)),
+        "tiny-messages" => parts(&mut target, usize::MAX, |n| (n, 1, 0, 1)),
         "open-blocks" => open_blocks(&mut target),
         "many-ranges" => many_ranges(&mut target),
         "rank-feedback" => rank_feedback(&mut target),
@@ -78,7 +83,7 @@ pub(crate) fn run(case: &str) -> Option<(u64, bool)> {
         "garbage" => garbage(&mut target),
         _ => return None,
     }
-    Some((target.packets, target.is_closed()))
+    Some((target.packets, target.is_closed))
 }
 
 fn packet(
@@ -123,14 +128,14 @@ fn controls(target: &mut Attack, payload: impl Fn(u64) -> Vec<u8>) {
 /// Bytes announced for a message: the largest that is allowed.
 const TOTAL: u64 = 64 << 20;
 
-/// Symbols full of parts of messages: number of the message, its length, offset and length of the
-/// part.
-fn parts(target: &mut Attack, part: impl Fn(u64) -> (u64, u64, u64, u64)) {
+/// Symbols full of parts of messages, or with `most` parts: number of the message, its length, offset
+/// and length of the part.
+fn parts(target: &mut Attack, most: usize, part: impl Fn(u64) -> (u64, u64, u64, u64)) {
     let mut next = 0;
     for number in 0..MEASURED {
         let mut symbol = vec![0; 1_400];
         let mut writer = Writer::new(&mut symbol);
-        loop {
+        for _ in 0..most {
             let (id, total, offset, len) = part(next);
             let before = writer.written();
             let written = writer.u8(4).and_then(|()| {
@@ -203,7 +208,8 @@ fn redundant_repairs(target: &mut Attack) {
     let again = state.clone();
     quietly(target, state);
     let count = again.len();
-    for number in 0..MEASURED as u32 {
+    // As many as the budget of work allows, and more.
+    for number in 0..2 * MEASURED as u32 {
         // The packets of the state again, under new packet numbers.
         let index = (number as usize * 7) % count;
         let sequence = index as u32;
@@ -284,7 +290,7 @@ fn many_ranges(target: &mut Attack) {
     let ranges: Vec<(u64, u64)> = numbers
         .iter()
         .filter(|&&number| number % 2 == 1)
-        .take(600)
+        .take(MAX_ACK_RANGES as usize)
         .map(|&number| (number, number))
         .collect();
     for _ in 0..MEASURED {

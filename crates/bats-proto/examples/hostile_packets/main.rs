@@ -15,14 +15,14 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use bats_proto::{Endpoint, Input, Output, Received, Timestamp};
+use bats_proto::{Endpoint, Event, Input, Output, Received, Timestamp};
 use harness::Harness;
 
 /// Interval of packets: full-size ones at 120 Mbit/s.
 const INTERVAL: Duration = Duration::from_micros(100);
 
-/// What the endpoint does for a datagram, and for the timers that are due. The counter counts this
-/// function only.
+/// What the endpoint does for a datagram, and for the timers that are due. Returns whether it closes
+/// the connection. The counter counts this function only.
 #[inline(never)]
 fn measured(
     server: &mut Endpoint,
@@ -30,12 +30,14 @@ fn measured(
     remote: SocketAddr,
     payload: &mut [u8],
     buffer: &mut Vec<u8>,
-) {
+) -> bool {
     server.handle(now, Input::Datagram(Received { remote, local_ip: None, ecn: 0, payload }));
+    let mut is_closed = false;
     loop {
         match server.poll(now, buffer) {
             Output::Timeout(Some(at)) if at <= now => server.handle(now, Input::Timeout),
-            Output::Timeout(_) => break,
+            Output::Timeout(_) => return is_closed,
+            Output::Event(_, Event::Closed(_)) => is_closed = true,
             _ => {}
         }
     }
@@ -46,29 +48,29 @@ struct Attack {
     harness: Harness,
     buffer: Vec<u8>,
     packets: u64,
+    is_closed: bool,
 }
 
 impl Attack {
     fn new(harness: Harness) -> Self {
-        Self { harness, buffer: Vec::with_capacity(65_536), packets: 0 }
+        Self { harness, buffer: Vec::with_capacity(65_536), packets: 0, is_closed: false }
     }
 
     /// Hands a datagram to the server after an interval. Takes what the server delivers.
+    /// Packets after the connection was closed do not count.
     fn push(&mut self, mut datagram: Vec<u8>) {
+        if self.is_closed {
+            return;
+        }
         let harness = &mut self.harness;
         harness.now += INTERVAL;
         let (now, remote) = (harness.now, harness.remote);
-        measured(&mut harness.server, now, remote, &mut datagram, &mut self.buffer);
+        self.is_closed |=
+            measured(&mut harness.server, now, remote, &mut datagram, &mut self.buffer);
         self.packets += 1;
         if let Some(handle) = harness.handle {
             while harness.server.recv(now, handle).is_some() {}
         }
-    }
-
-    /// Whether the server has closed the connection. Its close packet lingers.
-    fn is_closed(&self) -> bool {
-        let handle = self.harness.handle;
-        handle.is_some_and(|handle| self.harness.server.stats(self.harness.now, handle).is_none())
     }
 }
 

@@ -39,6 +39,7 @@ use crate::event::Event;
 use crate::handshake::Handshake;
 use crate::link::mtu::MtuDiscovery;
 use crate::link::received::ReceivedPackets;
+use crate::link::report_budget::ReportBudget;
 use crate::link::rtt::RttEstimator;
 use crate::link::sent::SentPackets;
 use crate::stats::ConnectionStats;
@@ -174,6 +175,8 @@ pub(crate) struct Connection {
     probe_count: u32,
     /// When coded data was last sent or last reported by the peer.
     coded_at: Timestamp,
+    /// Rank feedback that the peer may cause work with.
+    rank_budget: ReportBudget,
     /// Set during a blackout: several probe timeouts have passed without an answer.
     blackout: Option<BlackoutPacing>,
     /// When the first packet since the last acknowledgement was sent.

@@ -13,7 +13,7 @@ use crate::endpoint::Received;
 use crate::error::CloseReason;
 use crate::flow::FlowError;
 use crate::link::sent::{Contents, LossOutcome};
-use crate::wire::frame::{self, AckHeader, Frame};
+use crate::wire::frame::{self, AckHeader, Frame, FrameCount};
 use crate::wire::short_header::{self, PacketKind, SHORT_HEADER_LEN, SHORT_OVERHEAD};
 use crate::wire::varint::Reader;
 
@@ -248,9 +248,13 @@ impl Connection {
     fn handle_control(&mut self, now: Timestamp, payload: &[u8]) {
         let mut reader = Reader::new(payload);
         let mut ranges = core::mem::take(&mut self.ranges);
+        let mut count = FrameCount::default();
         while self.state.is_established() {
             match frame::decode(&mut reader, &mut ranges) {
-                Ok(Some(frame)) => self.handle_frame(now, frame, &ranges),
+                Ok(Some(frame)) => match count.add(&frame) {
+                    Ok(()) => self.handle_frame(now, frame, &ranges),
+                    Err(error) => self.on_protocol_violation(now, &error.to_string()),
+                },
                 Ok(None) => break,
                 Err(error) => {
                     self.counters.malformed += 1;
@@ -275,6 +279,9 @@ impl Connection {
                     streams.outgoing.limit(&mut feedback);
                 }
                 self.on_end_to_end_report(now, feedback.coded);
+                if !self.rank_budget.take(now) {
+                    return;
+                }
                 if let Some(streams) = &mut self.streams
                     && let Err(error) = streams.outgoing.on_rank_feedback(now, &feedback, &view)
                 {

@@ -23,3 +23,19 @@ pub fn generate_identity(names: &[String]) -> Result<Identity, String> {
         private_key: made.signing_key.serialize_der(),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The test vector of FIPS 180-2, appendix B.1.
+    #[test]
+    fn fingerprint_is_sha_256() {
+        let expected: Vec<u8> = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+            .as_bytes()
+            .chunks(2)
+            .map(|hex| u8::from_str_radix(core::str::from_utf8(hex).unwrap(), 16).unwrap())
+            .collect();
+        assert_eq!(fingerprint(b"abc")[..], expected);
+    }
+}

@@ -4,13 +4,15 @@ use bats_code::stream::DecoderStats;
 
 use super::FlowError;
 
-/// Work that is always allowed, in bytes of matrix rows: about 500 redundant repairs of the longest
-/// linear system, or 8,000 of a generation of 256 symbols. The kernels need 20 ms for it.
-const BURST: u64 = 1 << 30;
-/// Work that each innovative packet adds: three redundant repairs of a generation of 256 symbols.
-/// Honest peers send less, whatever the network loses or duplicates: a redundant packet needs no
-/// reduction once its window is decoded.
-const REFILL: u64 = 512 << 10;
+/// Work that is always allowed, in bytes of matrix rows: 16 reductions of a redundant repair by
+/// the longest linear system, or 1,024 redundant repairs of the longest window (2,048 of a generation
+/// of 256 symbols) that are recognised without elimination. The kernels need 0.6 ms for it.
+const BURST: u64 = 1 << 25;
+/// Work that each innovative packet adds: 64 redundant repairs of a generation of 256 symbols that
+/// are recognised without elimination. Honest peers send less, whatever the network loses or
+/// duplicates: a relay sends at most 64 packets of a batch, of which one adds something, and a
+/// redundant packet costs nothing once its window is decoded.
+const REFILL: u64 = 1 << 20;
 
 /// A budget of work for non-innovative repairs (a token bucket that innovative packets refill).
 #[derive(Debug)]

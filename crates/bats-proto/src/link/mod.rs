@@ -7,6 +7,7 @@ pub mod mtu;
 /// Replay window and acknowledgement ranges.
 pub mod received;
 mod replay_window;
+pub(crate) mod report_budget;
 /// Round-trip time.
 pub mod rtt;
 /// Packets in flight and loss detection.

@@ -81,13 +81,18 @@ impl Ranks {
             // Give up the oldest batches: packets overtook them by more than the table holds.
             let floor = number + 1 - most;
             let gone = (floor - self.floor).min(self.batches.len() as u64);
-            let gone = self.batches.drain(..gone as usize);
-            self.bases -= gone.filter(|batch| batch.basis.is_some()).count();
+            if self.bases == 0 {
+                self.batches.drain(..gone as usize);
+            } else {
+                let gone = self.batches.drain(..gone as usize);
+                self.bases -= gone.filter(|batch| batch.basis.is_some()).count();
+            }
             self.floor = floor;
         }
         let index = (number - self.floor) as usize;
-        while self.batches.len() <= index {
-            self.batches.push_back(Batch { basis: None, rank: 0, changed: now });
+        if self.batches.len() <= index {
+            // A jump adds up to a thousand: the batches between may be in flight.
+            self.batches.resize_with(index + 1, || Batch { basis: None, rank: 0, changed: now });
         }
         let state = &mut self.batches[index];
         if usize::from(state.rank) == BATCH_SIZE {

@@ -12,6 +12,7 @@ use super::LinkView;
 use super::adaptive::AdaptiveCounts;
 use super::config::{MAX_BATCHES, MAX_RECODED, QUEUE_PACKETS, RelayStats};
 use super::inbound::{batch_timeout, report_interval};
+use crate::link::report_budget::ReportBudget;
 use crate::wire::batch_rank::{BatchRank, Space};
 use crate::wire::coding::{
     CodingHeader, MAX_CODING_HEADER_LEN, RepairHeader, SourceHeader, expand,
@@ -124,6 +125,8 @@ pub(super) struct Outbound {
     next_queue: u64,
     next_room: Option<u64>,
     reported_at: Timestamp,
+    /// Reports that the next node may cause work with.
+    reports: ReportBudget,
     bytes: usize,
     view: LinkView,
     check_at: Option<Timestamp>,
@@ -142,6 +145,7 @@ impl Outbound {
             next_queue: 0,
             next_room: None,
             reported_at: Timestamp::ZERO,
+            reports: ReportBudget::default(),
             bytes: 0,
             view: LinkView::default(),
             check_at: None,
@@ -487,6 +491,9 @@ impl Outbound {
         self.reported_at = now;
         let horizon = self.horizon();
         self.arm(now + horizon);
+        if !self.reports.take(now) {
+            return;
+        }
         while self
             .uncounted
             .front()

@@ -11,6 +11,11 @@ use crate::wire::varint::Reader;
 /// Maximum number of partial messages. The parts of a message are in symbols near one another.
 const MAX_PARTIALS: usize = 1_024;
 
+/// Maximum number of parts of incomplete messages in a symbol. A sender needs two: the rest of the
+/// message that began in the symbol before, and the beginning of the one that continues in the next.
+/// A part costs much more work than its bytes if it begins a message or leaves a gap.
+const MAX_PARTS_IN_SYMBOL: usize = 2;
+
 /// Reassembles messages whose parts arrive in any order or not at all (mode BTP).
 ///
 /// A part costs O(log n) steps for n parts held, whatever its position, number and announced
@@ -101,6 +106,7 @@ impl DatagramAssembly {
     /// Parses a symbol and inserts its parts. The caller passes each symbol at most once.
     pub fn feed(&mut self, symbol: &[u8]) -> Result<(), SessionError> {
         let mut reader = Reader::new(symbol);
+        let mut parts = 0;
         while let Some(frame) =
             message::decode(&mut reader).map_err(|message::Malformed| SessionError::Malformed)?
         {
@@ -115,6 +121,12 @@ impl DatagramAssembly {
                 .ok()
                 .filter(|&offset| offset <= length && data.len() <= length - offset)
                 .ok_or(SessionError::Sequence)?;
+            if data.len() < length {
+                parts += 1;
+                if parts > MAX_PARTS_IN_SYMBOL {
+                    return Err(SessionError::TooManyParts);
+                }
+            }
             self.insert(id, length, offset, data)?;
         }
         Ok(())

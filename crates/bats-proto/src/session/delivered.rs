@@ -1,17 +1,21 @@
 //! Which of the newest messages were delivered, to detect duplicates and to count lost messages.
 
-use std::collections::BTreeMap;
-
 /// Number of the newest message IDs whose delivery is recorded.
 pub(super) const DUPLICATE_WINDOW: u64 = 4_096;
 
-/// The delivered ones among the newest [`DUPLICATE_WINDOW`] messages. Only words with a delivered
-/// message are stored, so a jump of the message number costs no more than the words that it
-/// removes.
+/// Words of 64 messages that a window touches, wherever it begins in a word.
+const WORDS: u64 = DUPLICATE_WINDOW / 64 + 1;
+
+/// The delivered ones among the newest [`DUPLICATE_WINDOW`] messages. A jump of the message number
+/// costs no more than clearing the window.
 #[derive(Debug, Default)]
 pub(super) struct DeliveredSet {
-    /// 64 messages per word, by message number / 64.
-    words: BTreeMap<u64, u64>,
+    /// 64 messages per word, as a ring: by message number / 64 modulo [`WORDS`]. Empty before the
+    /// first delivery. Bits outside of the window are zero.
+    words: Vec<u64>,
+    /// The words that are not zero: one bit each, by index. A message number 4,095 above the last one
+    /// removes a whole window.
+    filled: u128,
     /// All messages below this number are known to exist.
     end: u64,
     /// Delivered messages below the window.
@@ -36,15 +40,26 @@ impl DeliveredSet {
 
     /// Whether a message is recorded as delivered.
     pub(super) fn contains(&self, id: u64) -> bool {
-        !self.is_before_window(id)
-            && self.words.get(&(id / 64)).is_some_and(|word| word >> (id % 64) & 1 == 1)
+        id < self.end
+            && !self.is_before_window(id)
+            && self.words.get(Self::index(id / 64)).is_some_and(|word| word >> (id % 64) & 1 == 1)
+    }
+
+    fn index(word: u64) -> usize {
+        (word % WORDS) as usize
     }
 
     /// Records the delivery of a message that is known to exist.
     pub(super) fn insert(&mut self, id: u64) {
-        if !self.is_before_window(id) && id < self.end {
-            *self.words.entry(id / 64).or_default() |= 1 << (id % 64);
+        if self.is_before_window(id) || id >= self.end {
+            return;
         }
+        if self.words.is_empty() {
+            self.words = vec![0; WORDS as usize];
+        }
+        let index = Self::index(id / 64);
+        self.words[index] |= 1 << (id % 64);
+        self.filled |= 1 << index;
     }
 
     /// Messages below the window that were not delivered.
@@ -57,18 +72,31 @@ impl DeliveredSet {
         if end <= self.end {
             return;
         }
+        let before = self.window_start();
         self.end = end;
         let keep = self.window_start();
-        while let Some(mut entry) = self.words.first_entry().filter(|e| *e.key() <= keep / 64) {
-            if *entry.key() < keep / 64 {
-                self.delivered_before += u64::from(entry.remove().count_ones());
-                continue;
-            }
-            // The window begins in this word.
-            let before = *entry.get() & ((1 << (keep % 64)) - 1);
-            self.delivered_before += u64::from(before.count_ones());
-            *entry.get_mut() &= !before;
-            break;
+        if self.filled == 0 || keep == before {
+            return;
+        }
+        // Words that leave the window as a whole, and the one in which it begins now.
+        let whole = (keep / 64 - before / 64).min(WORDS);
+        let ones = (1_u128 << whole) - 1;
+        let index = Self::index(before / 64);
+        let mut gone = self.filled & (ones << index | ones >> (WORDS as usize - index));
+        while gone != 0 {
+            let index = gone.trailing_zeros();
+            let word = core::mem::take(&mut self.words[index as usize]);
+            self.delivered_before += u64::from(word.count_ones());
+            self.filled &= !(1 << index);
+            gone &= gone - 1;
+        }
+        let index = Self::index(keep / 64);
+        let first = &mut self.words[index];
+        let gone = *first & ((1 << (keep % 64)) - 1);
+        self.delivered_before += u64::from(gone.count_ones());
+        *first &= !gone;
+        if *first == 0 {
+            self.filled &= !(1 << index);
         }
     }
 }
@@ -100,7 +128,9 @@ mod tests {
                 }
                 let before = naive.range(..set.window_start()).count() as u64;
                 prop_assert_eq!(set.lost(), set.window_start() - before);
-                prop_assert!(set.words.len() as u64 <= DUPLICATE_WINDOW / 64 + 1);
+                prop_assert!(set.words.len() as u64 <= WORDS);
+                let filled = |index: usize| set.filled >> index & 1 == 1;
+                prop_assert!(set.words.iter().enumerate().all(|(i, &word)| filled(i) == (word != 0)));
             }
         }
     }

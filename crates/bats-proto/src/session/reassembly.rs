@@ -17,6 +17,9 @@ pub enum SessionError {
     /// A continuation without a beginning, a beginning inside a message, or too much data.
     #[error("message parts out of sequence")]
     Sequence,
+    /// A symbol with parts of more messages than begin before it or end after it.
+    #[error("parts of more than two incomplete messages in a symbol")]
+    TooManyParts,
     /// Data after the end mark.
     #[error("message after the end mark")]
     AfterEnd,

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! 0x00 PADDING
-//! 0x01 PING
+//! 0x01 PING            PINGs in a row count as one frame
 //! 0x02 ACK             largest, delay_us, received_at_us, ce_count, range_count,
 //!                      first_length, { gap, length } ...
 //! 0x03 RANK            see `rank`
@@ -36,8 +36,13 @@ use super::rank::RankFeedback;
 use super::short_header::PacketKind;
 use super::varint::{Reader, Writer};
 
-/// Maximum number of ranges in an acknowledgement. A peer that sends more is closed.
-pub const MAX_ACK_RANGES: u64 = 1_024;
+/// Maximum number of ranges in an acknowledgement: as many as a receiver sends, because each costs
+/// work. A peer that sends more is closed.
+pub const MAX_ACK_RANGES: u64 = crate::link::received::MAX_RANGES as u64;
+/// Maximum number of frames in a packet; PADDING does not count, and PINGs in a row count as one. A
+/// frame costs as much work as some dozen bytes of data and may have one byte. A sender needs one of
+/// each type, and a few reports about relayed flows.
+pub const MAX_FRAMES: usize = 64;
 /// Longest ACK delay sent or accepted, in microseconds: 12 days.
 const MAX_ACK_DELAY_MICROS: u64 = 1 << 40;
 /// Largest time on a peer's clock, so that differences fit a signed 64-bit integer. A clock that
@@ -142,6 +147,39 @@ pub enum Frame<'a> {
 #[error("malformed frame: {0}")]
 pub struct MalformedFrame(pub &'static str);
 
+/// Counts the frames of a packet.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FrameCount {
+    frames: usize,
+    has_ack: bool,
+    has_rank: bool,
+}
+
+/// A packet has too many frames; the text names the violated rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("too many frames in a packet: {0}")]
+pub struct TooManyFrames(pub &'static str);
+
+impl FrameCount {
+    /// Counts a frame.
+    ///
+    /// # Errors
+    ///
+    /// It is one too many.
+    pub fn add(&mut self, frame: &Frame<'_>) -> Result<(), TooManyFrames> {
+        self.frames = self.frames.saturating_add(1);
+        if self.frames > MAX_FRAMES {
+            return Err(TooManyFrames("at most 64"));
+        }
+        let again = match frame {
+            Frame::Ack(_) => core::mem::replace(&mut self.has_ack, true),
+            Frame::Rank(_) => core::mem::replace(&mut self.has_rank, true),
+            _ => false,
+        };
+        if again { Err(TooManyFrames("at most one ACK and one RANK")) } else { Ok(()) }
+    }
+}
+
 /// Reads the next frame; `None` at the end. Puts the ranges of an ACK into `ranges` as (first,
 /// last) inclusive, newest first.
 pub fn decode<'a>(
@@ -159,7 +197,11 @@ pub fn decode<'a>(
     let int = |reader: &mut Reader<'a>| reader.varint().ok_or(TRUNCATED);
     let long = |reader: &mut Reader<'a>| reader.array().map(u64::from_be_bytes).ok_or(TRUNCATED);
     let frame = match frame_type {
-        PING => Frame::Ping,
+        PING => {
+            // One acknowledgement answers all of them.
+            reader.skip_run(PING);
+            Frame::Ping
+        }
         ACK => Frame::Ack(decode_ack(reader, ranges)?),
         RANK => Frame::Rank(RankFeedback::decode(reader).ok_or(MalformedFrame("rank feedback"))?),
         BATCH_RANK => {

@@ -49,9 +49,35 @@ impl<'a> Reader<'a> {
         Some(bytes)
     }
 
+    /// Skips the bytes with this value at the front.
+    pub fn skip_run(&mut self, byte: u8) {
+        // Eight at a time: a peer may fill a packet with them.
+        while let Some((eight, rest)) = self.rest.split_first_chunk()
+            && *eight == [byte; 8]
+        {
+            self.rest = rest;
+        }
+        while let Some((&next, rest)) = self.rest.split_first()
+            && next == byte
+        {
+            self.rest = rest;
+        }
+    }
+
     /// A variable-length integer.
+    #[inline(always)]
     pub fn varint(&mut self) -> Option<u64> {
-        let &first = self.rest.first()?;
+        let (&first, rest) = self.rest.split_first()?;
+        if first < 0x40 {
+            // Most are: a peer may fill a packet with them.
+            self.rest = rest;
+            return Some(u64::from(first));
+        }
+        self.long_varint(first)
+    }
+
+    /// A variable-length integer of two or more bytes, of which `first` is the next.
+    fn long_varint(&mut self, first: u8) -> Option<u64> {
         let len = 1 << (first >> 6);
         let bytes = self.take(len)?;
         let value =

@@ -1,0 +1,110 @@
+//! Recognises redundant repairs without elimination.
+//!
+//! A repair is redundant if its coefficients are in the row space of its linear system. Reducing it
+//! by all rows costs as much as inserting it: a megabyte of matrix for a long system. A peer that
+//! repeats repairs would cause that work for each of them. A vector is in the row space if and only
+//! if it is orthogonal to the null space; so it is orthogonal to a random vector of the null space,
+//! and any other vector is with a probability of 1/256. Four such vectors are kept, which follow the
+//! changes of the system. One repair in 2^32 is dropped although it is innovative, as if it were
+//! lost.
+
+use alloc::vec::Vec;
+
+use crate::gf256::MUL;
+
+/// Four random vectors of the null space: their values in each column.
+pub(super) type Value = [u8; 4];
+
+/// Work for one value in bytes of matrix rows: a multiplication takes about as many instructions as
+/// the kernels for AVX2 need for 64 bytes.
+pub(super) const VALUE_WORK: usize = 64;
+
+/// Vectors of the null space of a linear system, once redundant repairs have cost as much as it
+/// takes to compute them.
+#[derive(Debug, Default)]
+pub(super) struct NullVectors {
+    values: Vec<Value>,
+    is_kept: bool,
+    /// Work for redundant repairs so far, in bytes of matrix rows.
+    wasted: usize,
+    /// State of the generator of random values.
+    random: u64,
+}
+
+impl NullVectors {
+    /// Memory in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        self.values.capacity() * size_of::<Value>()
+    }
+
+    /// Whether the vectors are computed.
+    pub(super) fn is_kept(&self) -> bool {
+        self.is_kept
+    }
+
+    /// The values in each column; empty unless they are kept.
+    pub(super) fn values(&self) -> &[Value] {
+        &self.values
+    }
+
+    /// Counts the work of a reduction that found a redundant repair in a system of this rank and
+    /// this number of columns. Returns whether to compute the vectors now.
+    pub(super) fn count_redundant(&mut self, work: usize, rank: usize, columns: usize) -> bool {
+        self.wasted = self.wasted.saturating_add(work);
+        !self.is_kept && self.wasted >= VALUE_WORK * rank * (columns - rank)
+    }
+
+    /// Begins with these values of the columns.
+    pub(super) fn keep(&mut self, values: Vec<Value>) {
+        (self.values, self.is_kept) = (values, true);
+    }
+
+    /// Adds a column without equations.
+    pub(super) fn add_column(&mut self) {
+        if self.is_kept {
+            let value = self.random();
+            self.values.push(value);
+        }
+    }
+
+    /// Removes a column, in which the values are zero, and moves the last one to its place.
+    pub(super) fn swap_remove(&mut self, column: usize) {
+        if self.is_kept {
+            self.values.swap_remove(column);
+        }
+    }
+
+    /// Appends the vectors of another system. Both are kept, or none.
+    pub(super) fn append(&mut self, other: Self) {
+        self.values.extend(other.values);
+        self.wasted = self.wasted.saturating_add(other.wasted);
+    }
+
+    /// Adds `factor * value` to the values of a column.
+    pub(super) fn add(&mut self, column: usize, factor: u8, value: Value) {
+        if let Some(sum) = self.values.get_mut(column) {
+            add_product(sum, factor, value);
+        }
+    }
+
+    /// A random value (xorshift64; it need not be secret: a peer that predicts it can only have its
+    /// own repairs dropped).
+    pub(super) fn random(&mut self) -> Value {
+        let mut state = self.random ^ 0x9e37_79b9_7f4a_7c15;
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        self.random = state ^ 0x9e37_79b9_7f4a_7c15;
+        let [_, _, a, b, c, d, _, _] = state.to_le_bytes();
+        [a, b, c, d]
+    }
+}
+
+/// Adds `factor * value` to `sum`.
+#[inline]
+pub(super) fn add_product(sum: &mut Value, factor: u8, value: Value) {
+    let products = &MUL[usize::from(factor)];
+    for (sum, value) in sum.iter_mut().zip(value) {
+        *sum ^= products[usize::from(value)];
+    }
+}
