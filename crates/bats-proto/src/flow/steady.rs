@@ -1,0 +1,94 @@
+//! Redundancy of a steady flow of small messages.
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use bats_types::Timestamp;
+
+use super::PathView;
+use super::rate::{RateController, RepairClass};
+
+/// Number of symbols that a repair of a steady flow covers, as in a flow with deadlines. Losses that were repaired
+/// are in it without harm: the peer knows these symbols.
+pub(super) const STEADY_WINDOW: u64 = 64;
+/// Losses are repaired within the round trip divided by this, an eighth of the one-way delay. Shorter times cost
+/// redundancy: at 5 % loss 0.29 repairs per symbol for 12 symbols, 0.4 for 6
+/// (`reliable_messages_at_five_per_cent_loss_have_p99_of_at_most_1_15_delays`).
+const REPAIR_TIME_RTT_FRACTION: u32 = 16;
+
+/// Repairs of a flow that empties its send queue several times within the repair time. The next messages soon bring
+/// repairs, so that the messages share them: each alone would need a whole repair, and its loss would still hold back
+/// all messages after it for a round trip.
+#[derive(Debug, Default)]
+pub(super) struct SteadyFlow {
+    /// Send times of the newest symbols, at most [`STEADY_WINDOW`].
+    sent_at: VecDeque<Timestamp>,
+    /// When the send queue became empty last.
+    emptied_at: Option<Timestamp>,
+    /// Fraction of a repair that is due.
+    due: f64,
+    /// Repairs of the newest symbols, if no symbols follow until `flush_at`.
+    flush: u64,
+    flush_at: Option<Timestamp>,
+}
+
+impl SteadyFlow {
+    /// Records a sent symbol.
+    pub(super) fn on_symbol(&mut self, now: Timestamp) {
+        if self.sent_at.len() as u64 == STEADY_WINDOW {
+            self.sent_at.pop_front();
+        }
+        self.sent_at.push_back(now);
+    }
+
+    /// Frees memory that only a busy flow needs.
+    pub(super) fn trim(&mut self) {
+        self.sent_at.shrink_to_fit();
+    }
+
+    fn repair_time(path: &PathView) -> Duration {
+        path.smoothed_rtt / REPAIR_TIME_RTT_FRACTION
+    }
+
+    /// The send queue became empty with the last of `symbols` symbols. Returns the number of repairs to send now, or
+    /// `None` if the flow is not steady.
+    pub(super) fn on_emptied(
+        &mut self,
+        now: Timestamp,
+        symbols: u64,
+        rate: RateController,
+        path: &PathView,
+    ) -> Option<u64> {
+        let time = Self::repair_time(path);
+        let before = self.emptied_at.replace(now);
+        if before.is_none_or(|at| at + time < now) {
+            self.flush_at = None;
+            self.due = 0.0;
+            return None;
+        }
+        let older = self.sent_at.partition_point(|&at| at + time < now);
+        let window = ((self.sent_at.len() - older) as u64).max(symbols);
+        let wanted = rate.proactive(RepairClass::Tail, window, path);
+        self.due += wanted * symbols as f64 / window as f64;
+        let count = self.due.floor();
+        self.due -= count;
+        self.flush = wanted.ceil() as u64;
+        self.flush_at = (self.flush > 0).then(|| now + time);
+        Some(count as u64)
+    }
+
+    /// When to call [`SteadyFlow::on_timeout`].
+    pub(super) fn next_timeout(&self) -> Option<Timestamp> {
+        self.flush_at
+    }
+
+    /// Returns the number of repairs for the newest symbols if no symbols followed.
+    pub(super) fn on_timeout(&mut self, now: Timestamp) -> u64 {
+        if self.flush_at.is_none_or(|at| at > now) {
+            return 0;
+        }
+        self.flush_at = None;
+        self.due = 0.0;
+        self.flush
+    }
+}
