@@ -1,5 +1,6 @@
-//! 10,000 messages of 1 KiB per second over a lossy path with spare rate, as `bats_perftest` sends them. Repairs
-//! between the messages recover losses before feedback could. Bounds are ratios to the delay of the path without loss.
+//! 10,000 messages of 1 KiB per second over a lossy path with spare rate, as `bats_perftest` sends
+//! them. Repairs between the messages recover losses before feedback could. Bounds are ratios to
+//! the delay of the path without loss.
 
 use std::time::Duration;
 
@@ -60,7 +61,8 @@ fn reliable_messages_at_five_per_cent_loss_have_p99_of_at_most_1_15_delays() {
         let Figures { percentiles: [p50, p99, p999], arrived, packets } =
             figures(&messages(Mode::Brtp, 0.05, seed));
         println!(
-            "seed {seed}: p50 {p50:.3}, p99 {p99:.3}, p99.9 {p999:.3}, {packets:.3} packets per message"
+            "seed {seed}: p50 {p50:.3}, p99 {p99:.3}, p99.9 {p999:.3}; {packets:.3} packets per \
+             message"
         );
         assert_eq!(arrived, 1.0, "seed {seed}");
         assert!(p99 <= 1.15 && p50 <= 1.02, "seed {seed}: p50 {p50}, p99 {p99}");
@@ -74,8 +76,8 @@ fn timely_messages_at_five_per_cent_loss_have_p99_9_of_at_most_1_05_delays() {
         let Figures { percentiles: [p50, p99, p999], arrived, packets } =
             figures(&messages(Mode::Btp, 0.05, seed));
         println!(
-            "seed {seed}: p50 {p50:.3}, p99 {p99:.3}, p99.9 {p999:.3}, {arrived:.5} arrived, {packets:.3} packets per \
-             message"
+            "seed {seed}: p50 {p50:.3}, p99 {p99:.3}, p99.9 {p999:.3}, {arrived:.5} arrived; \
+             {packets:.3} packets per message"
         );
         assert!(arrived >= 0.999, "seed {seed}: {arrived} arrived");
         assert!(p999 <= 1.05, "seed {seed}: p99.9 {p999}");

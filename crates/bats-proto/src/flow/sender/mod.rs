@@ -398,7 +398,8 @@ impl FlowSender {
         self.make_repairs(generation_first, first, end, count, false);
     }
 
-    /// Queues `count` repairs over the newest symbols of a steady flow, which are sent before further symbols.
+    /// Queues `count` repairs over the newest symbols of a steady flow, which are sent before
+    /// further symbols.
     fn repair_recent(&mut self, count: u64) {
         let end = self.next_unsent;
         let first = self.decoded_below.max(end.saturating_sub(STEADY_WINDOW));
