@@ -90,18 +90,6 @@ impl RateController {
         Self::formula(symbols as f64, z, c, path)
     }
 
-    /// Repairs for the few symbols of a very short time, where the path has rate to spare. With 4
-    /// symbols at 5 % loss these are 2.4 repairs: less than 2 % of the losses are not recovered in
-    /// that time.
-    pub fn prompt(self, symbols: u64, path: &PathView) -> f64 {
-        let (z, c) = match self.goal {
-            Goal::Latency => (4.5, 1.0),
-            Goal::Balanced => (4.0, 1.0),
-            Goal::Throughput => return 0.0,
-        };
-        Self::formula(symbols as f64, z, c, path)
-    }
-
     /// Repairs right after each message of a thin flow: one while the path is unknown, two from 2 %
     /// loss on. With one repair at 5 % loss, one message in a hundred must wait for a repair of the
     /// next message, and it delays the messages after it.

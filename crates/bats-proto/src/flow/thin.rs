@@ -10,9 +10,9 @@ use super::PathView;
 const THIN_SYMBOLS: usize = 12;
 /// Minimum round-trip time used for that decision.
 const MIN_THIN_RTT: Duration = Duration::from_millis(50);
-/// Fraction of the path's rate that repairs of thin flows, and those that only save delay, may take,
-/// and bytes per second that repairs of thin flows may always take: chosen.
-pub(super) const MAX_RATE_FRACTION: f64 = 0.2;
+/// Fraction of the path's rate that repairs of thin flows may take, and bytes per second that they
+/// may always take: chosen.
+const MAX_RATE_FRACTION: f64 = 0.2;
 const MIN_RATE: f64 = 125_000.0;
 /// Maximum number of repairs sent at once after an idle period.
 const MAX_BURST: f64 = 16.0;

@@ -6,7 +6,6 @@ use bats_code::stream::{StreamEncoder, Window};
 use bats_types::Timestamp;
 
 use super::rate::RateController;
-use super::thin::MAX_RATE_FRACTION;
 use super::{PathView, SenderCounters};
 use crate::config::Goal;
 use crate::wire::coding::{REPAIR_HEADER_LEN, RepairHeader, SOURCE_HEADER_LEN, SourceHeader};
@@ -28,14 +27,6 @@ const THIN_SYMBOLS: usize = 12;
 const MIN_THIN_RTT: Duration = Duration::from_millis(50);
 /// Idle time after which the last symbols get extra protection, because no later symbols follow.
 const FLUSH_AFTER: Duration = Duration::from_millis(4);
-/// A flow of small messages that leaves much of the path's rate unused gets its losses repaired
-/// within the round trip divided by this, 3 % of the one-way delay, so that even 99.9 % of the
-/// messages are hardly late. At 5 % loss and 4 symbols in this time that takes 0.6 repairs per
-/// symbol (`timely_messages_at_five_per_cent_loss_have_p99_9_of_at_most_1_05_delays`).
-const PROMPT_RTT_FRACTION: u32 = 64;
-/// Fewer symbols than this within that time are no steady flow: repairs over a few milliseconds
-/// suffice.
-const MIN_PROMPT_SYMBOLS: u64 = 2;
 /// Maximum number of symbols cut in advance of sending.
 const MAX_UNSENT_SYMBOLS: u64 = 16;
 
@@ -77,9 +68,6 @@ pub struct TimelySender {
     unflushed: u64,
     unflushed_repairs: u64,
     flush_at: Option<Timestamp>,
-    /// Symbols since the send queue was empty, and the repairs that they made due.
-    burst: u64,
-    burst_repairs: f64,
     next_sequence: u64,
     counters: SenderCounters,
 }
@@ -98,8 +86,6 @@ impl TimelySender {
             unflushed: 0,
             unflushed_repairs: 0,
             flush_at: None,
-            burst: 0,
-            burst_repairs: 0.0,
             next_sequence: 0,
             counters: SenderCounters::default(),
         }
@@ -260,34 +246,9 @@ impl TimelySender {
             }
         } else {
             let window = self.window(path);
-            let repairs = rate.timely(window, path) / window as f64;
-            self.due_repairs += repairs;
-            self.burst += 1;
-            self.burst_repairs += repairs;
-            if last {
-                let prompt = self.prompt_redundancy(now, rate, path) * self.burst as f64;
-                self.due_repairs += (prompt - self.burst_repairs).max(0.0);
-                self.burst = 0;
-                self.burst_repairs = 0.0;
-            }
+            self.due_repairs += rate.timely(window, path) / window as f64;
             self.flush_at = Some(now + FLUSH_AFTER);
         }
-    }
-
-    /// Repairs per symbol that recover losses almost at once, or 0 if they would take more than
-    /// their part of the path's rate.
-    fn prompt_redundancy(&self, now: Timestamp, rate: RateController, path: &PathView) -> f64 {
-        let time = path.smoothed_rtt / PROMPT_RTT_FRACTION;
-        let sent = self.kept.iter().rev().filter_map(|kept| kept.sent_at);
-        let recent = sent.take(WINDOW as usize).take_while(|&at| at + time > now);
-        let symbols = recent.count() as u64;
-        if symbols < MIN_PROMPT_SYMBOLS {
-            return 0.0;
-        }
-        let repairs = rate.prompt(symbols, path);
-        let bytes = repairs * self.parameters.max_symbol_size as f64;
-        let limit = path.rate_bytes_per_second as f64 * MAX_RATE_FRACTION * time.as_secs_f64();
-        if bytes > limit { 0.0 } else { repairs / symbols as f64 }
     }
 
     fn window(&self, path: &PathView) -> u64 {
