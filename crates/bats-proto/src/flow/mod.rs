@@ -11,6 +11,7 @@ mod rateless;
 mod receiver;
 mod reordering;
 mod sender;
+mod steady;
 mod thin;
 mod timely_receiver;
 mod timely_sender;

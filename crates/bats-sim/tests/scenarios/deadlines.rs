@@ -87,10 +87,11 @@ fn btp_delivers_within_the_one_way_delay_plus_10_ms() {
     }
 }
 
-/// BTP compared with TRANSPARENT and BRTP. TRANSPARENT sends no repairs; retransmission would be no
-/// better, because it takes at least 150 ms. In BRTP messages wait for those before them.
+/// BTP and BRTP compared with TRANSPARENT, which sends no repairs; retransmission would be no better,
+/// because it takes at least 150 ms. In BRTP messages wait for those before them, but steady flows
+/// send enough repairs for that.
 #[test]
-fn btp_delivers_within_1_2_one_way_delays_and_brtp_and_transparent_do_not() {
+fn btp_and_brtp_deliver_within_1_2_one_way_delays_and_transparent_does_not() {
     let (one_way, deadline) = (Duration::from_millis(50), Duration::from_millis(60));
     for (loss, least) in [(0.05, 0.999), (0.1, 0.999), (0.2, 0.997)] {
         let run = |mode| media(mode, one_way, Loss::Iid(loss), deadline, 1);
@@ -102,7 +103,7 @@ fn btp_delivers_within_1_2_one_way_delays_and_brtp_and_transparent_do_not() {
              p99.9 {reliable_p999:.1} ms; TRANSPARENT {plain:.4}"
         );
         assert!(share >= least, "loss {loss}: {share}");
-        assert!(reliable < share, "loss {loss}: {reliable} of the reliable mode");
+        assert!(reliable >= least, "loss {loss}: {reliable} of the reliable mode");
         assert!((plain - (1.0 - loss)).abs() < 0.01, "loss {loss}: {plain}");
     }
 }

@@ -52,6 +52,7 @@ mod short_blackouts;
 mod slow_lossy_links;
 mod small_budgets;
 mod small_transfers;
+mod steady_messages;
 mod swarm;
 mod thin_flow;
 mod tiny_queues;

@@ -86,10 +86,6 @@ impl Custody {
         }
     }
 
-    pub(crate) fn deadline(&self) -> Option<Timestamp> {
-        self.deadline
-    }
-
     /// Whether a thread may begin to lead now.
     pub(super) fn may_begin(&self, now: Timestamp) -> bool {
         self.leader.is_none() && !self.has_ended && now >= self.not_before
@@ -185,6 +181,21 @@ impl Custody {
         (interest, until)
     }
 
+    /// Until when the leader sleeps at most, if its own time is up at `limit`. It leaves the deadline
+    /// to the I/O thread if that wakes in time anyway: a timer that is set and cancelled for each
+    /// packet costs several microseconds on virtual machines, as much as the packet itself.
+    pub(super) fn leader_sleeps(
+        &mut self,
+        limit: Option<Timestamp>,
+        now: Timestamp,
+    ) -> Option<Timestamp> {
+        self.leader_until = limit;
+        if !self.is_covered_by_leader() && !self.is_io_in_time(now) {
+            self.leader_until = [limit, self.deadline].into_iter().flatten().min();
+        }
+        self.leader_until
+    }
+
     fn is_covered_by_leader(&self) -> bool {
         let Some(deadline) = self.deadline else { return true };
         !self.is_near && self.leader_until.is_some_and(|until| until <= deadline)
@@ -195,6 +206,15 @@ impl Custody {
         if self.leader.is_some() && self.is_covered_by_leader() {
             return false;
         }
+        let must_wake = !self.is_io_in_time(now);
+        if must_wake {
+            self.io_until = Some(now);
+        }
+        must_wake
+    }
+
+    /// Whether the I/O thread wakes by itself before it has something to do.
+    fn is_io_in_time(&self, now: Timestamp) -> bool {
         // Without a leader the I/O thread looks after the socket within the grace, or a leader comes
         // back before that; until then only near deadlines matter.
         let grace = now + GRACE;
@@ -202,13 +222,9 @@ impl Custody {
             (Some(deadline), _) if self.is_near || !self.is_led => deadline,
             (_, false) if self.is_led => grace,
             (Some(deadline), _) => deadline.max(grace),
-            (None, _) => return false,
+            (None, _) => return true,
         };
-        let must_wake = self.io_until.is_none_or(|at| at > due);
-        if must_wake {
-            self.io_until = Some(now);
-        }
-        must_wake
+        self.io_until.is_some_and(|at| at <= due)
     }
 }
 
@@ -266,11 +282,32 @@ mod tests {
                 io_until = custody.io_sleeps(now).1;
             }
             custody.begin(Parker::of_this_thread().shared());
-            custody.leader_until = custody.deadline();
+            custody.leader_until = custody.deadline;
             assert!(!custody.must_wake_io(now));
         }
         // 10 ms in all.
         assert!(wakes <= 10_000 / GRACE.as_micros() + 1, "{wakes}");
+    }
+
+    #[test]
+    fn the_leader_sets_no_timer_while_the_io_thread_wakes_in_time() {
+        let mut custody = led(None, None);
+        // The I/O thread sleeps for long: the leader has the deadline.
+        custody.set_deadline(Some(at(500)), at(1));
+        assert_eq!(custody.leader_sleeps(None, at(1)), Some(at(500)));
+        // Messages come and go: the I/O thread wakes within the grace.
+        custody.end(at(10));
+        assert!(custody.must_wake_io(at(10)));
+        let (_, until) = custody.io_sleeps(at(11));
+        assert_eq!(until, Some(at(10) + GRACE));
+        custody.begin(Parker::of_this_thread().shared());
+        custody.set_deadline(Some(at(5_000)), at(20));
+        assert_eq!(custody.leader_sleeps(None, at(20)), None);
+        assert!(!custody.must_wake_io(at(20)));
+        assert_eq!(custody.leader_sleeps(Some(at(300)), at(20)), Some(at(300)), "its own limit");
+        // From then on the I/O thread has the deadline.
+        custody.leader_until = None;
+        assert_eq!(custody.io_sleeps(at(2_010)).1, Some(at(5_000)));
     }
 
     #[test]

@@ -133,8 +133,7 @@ impl<'a> Lead<'a> {
             if core.custody.has_ended {
                 return None;
             }
-            let until = [self.until, core.custody.deadline()].into_iter().flatten().min();
-            core.custody.leader_until = until;
+            let until = core.custody.leader_sleeps(self.until, now);
             (time_left(until, now), core.custody.must_wake_io(now))
         };
         if must_wake_io {
@@ -189,7 +188,8 @@ impl<'a> Lead<'a> {
         for datagram in incoming.drain() {
             core.endpoint.handle(clock.now(), Input::Datagram(datagram));
         }
-        core.endpoint.handle(clock.now(), Input::Timeout);
+        // The I/O thread serves TCP connections.
+        core.endpoint.handle_timers(clock.now());
         core.check_untrusted_peers(clock);
         core.drive_node(clock.now(), &mut due);
         let has_more = turn.collect(&mut core, clock, usize::MAX, &mut due);

@@ -127,12 +127,19 @@ impl Transports {
         self.quic.stop_listening();
     }
 
+    /// Handles expired timers. [`Input::Timeout`] also serves the sockets of TCP connections.
+    pub(crate) fn handle_timers(&mut self, now: Timestamp) {
+        self.tcp.handle_timers(now);
+        self.udp.handle_timeout(now);
+        #[cfg(feature = "quic")]
+        self.quic.handle_timeout(now);
+        self.packets.handle(now, Input::Timeout);
+    }
+
     pub(crate) fn handle(&mut self, now: Timestamp, input: Input<'_>) {
         if matches!(input, Input::Timeout) {
-            self.tcp.handle(now);
-            self.udp.handle_timeout(now);
-            #[cfg(feature = "quic")]
-            self.quic.handle_timeout(now);
+            self.handle_timers(now);
+            return self.tcp.poll_sockets(now);
         }
         if let Input::Datagram(datagram) = &input
             && self.udp.wants(datagram.remote)

@@ -371,8 +371,8 @@ impl Tcp {
         Ok(id)
     }
 
-    /// Processes expired timers and ready sockets.
-    pub(crate) fn handle(&mut self, now: Timestamp) {
+    /// Processes expired timers.
+    pub(crate) fn handle_timers(&mut self, now: Timestamp) {
         while let Some(&(at, id)) = self.timers.first()
             && at <= now
         {
@@ -386,6 +386,11 @@ impl Tcp {
         if self.accept_paused_until.is_some_and(|until| until <= now) {
             self.accept_paused_until = None;
         }
+    }
+
+    /// Serves the sockets that are ready. The I/O thread waits for them, so that turns of other
+    /// threads need no system call for them.
+    pub(crate) fn poll_sockets(&mut self, now: Timestamp) {
         if self.listener.is_none() && self.connections.is_empty() {
             return;
         }

@@ -2,6 +2,7 @@
 
 pub(crate) mod echo;
 pub(crate) mod load;
+pub(crate) mod perftest;
 pub(crate) mod programs;
 pub(crate) mod quic;
 pub(crate) mod reading;

@@ -65,6 +65,11 @@ pub(crate) const FIGURES: &[FigureInfo] = &[
     info("connect_ms", "connect", "ms", Some(false)),
     info("unanswered_percent", "unanswered", "%", Some(false)),
     info("path_rtt_ms", "path RTT without queues", "ms", None),
+    info("latency_p50_ms", "latency p50", "ms", Some(false)),
+    info("latency_p99_ms", "latency p99", "ms", Some(false)),
+    info("latency_p99_9_ms", "latency p99.9", "ms", Some(false)),
+    info("samples_per_second", "samples", "/s", Some(true)),
+    info("lost_samples", "lost samples", "", Some(false)),
     info("file_seconds", "file", "s", Some(false)),
     info("queue_mean_ms", "queue mean", "ms", Some(false)),
     info("queue_max_ms", "queue max", "ms", Some(false)),
@@ -111,7 +116,9 @@ pub(crate) fn tool_has_figure(tool: &ToolKind, figure: &str) -> bool {
         "connect_ms" => matches!(tool, ToolKind::Rtt { .. }),
         "first_rtt_ms" | "first_rtt_connect_ms" => matches!(tool, ToolKind::Rtt { count: 1, .. }),
         "file_seconds" => matches!(tool, ToolKind::Scp { .. }),
-        "exit_code" => is_command,
+        // bats_perftest reports them.
+        "exit_code" | "latency_p50_ms" | "latency_p99_ms" | "latency_p99_9_ms"
+        | "samples_per_second" | "lost_samples" => is_command,
         // A command may print a report in the format of iperf3.
         "throughput_mbps" => {
             is_command || matches!(tool, ToolKind::Throughput { .. } | ToolKind::Scp { .. })

@@ -9,6 +9,7 @@ use crate::config::suggest::nearest;
 use crate::plan::{Protocol, ProtocolKind, Tool, ToolKind};
 use crate::protocol::incompatible;
 use crate::protocol::load::{LoadRequest, NO_RELAYS, load};
+use crate::protocol::perftest;
 use crate::protocol::programs::{BATSLAB, find};
 use crate::protocol::reading::{self, OutputFormat, Reading};
 use crate::result::figures::set;
@@ -41,7 +42,7 @@ pub(crate) enum OutputParser {
     RoundTrips,
     /// A copied file, which must equal the original.
     File(scp::FileCopy),
-    /// The exit code; also throughput, if the command prints JSON in iperf3's format.
+    /// The exit code; also figures, if the command prints JSON as iperf3 or bats_perftest does.
     Command,
 }
 
@@ -293,6 +294,7 @@ pub(crate) fn read(job: &Job, output: &ToolOutput<'_>, of: &str) -> Result<Readi
             let mut reading =
                 reading::throughput(OutputFormat::Iperf, 0.0, length, client, server, of)
                     .unwrap_or_default();
+            perftest::read(&mut reading.figures, client, server);
             if let Some(code) = output.exit_code {
                 set(&mut reading.figures, "exit_code", f64::from(code));
             }

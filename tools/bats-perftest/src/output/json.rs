@@ -82,6 +82,7 @@ pub(super) fn latency_summary(style: &Style, summary: &LatencySummary) -> Value 
     for (name, ns) in ["50", "90", "99", "99.99", "99.9999"].iter().zip(summary.percentiles) {
         set(&format!("latency_{name}"), json!(us(ns)));
     }
+    set("latency_99.9", json!(us(summary.p99_9)));
     if let Some((build, parse)) = summary.serialization {
         set("serialize", json!(build / 1e3));
         set("deserialize", json!(parse / 1e3));

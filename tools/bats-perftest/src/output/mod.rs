@@ -30,6 +30,8 @@ pub(crate) struct LatencySummary {
     pub(crate) length: usize,
     pub(crate) figures: LatencyFigures,
     pub(crate) percentiles: [u64; 5],
+    /// 99.9th percentile in nanoseconds, which only JSON has.
+    pub(crate) p99_9: u64,
     /// Nanoseconds to build and to parse a sample.
     pub(crate) serialization: Option<(f64, f64)>,
     pub(crate) cpu: f64,

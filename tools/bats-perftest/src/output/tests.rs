@@ -33,6 +33,7 @@ fn print(format: OutputFormat, headers: bool, intervals: bool, cpu: bool) -> Str
         length: 100,
         figures,
         percentiles: [85_000, 139_000, 139_000, 139_000, 139_999],
+        p99_9: 139_500,
         cpu: 100.0,
         cpu_ns_per_sample: 41.0,
         samples_per_message: 81,
@@ -99,6 +100,7 @@ fn json_is_valid_whenever_it_ends() {
         let latency = check(&both[..split]);
         assert_eq!(latency["perftest"][0]["intervals"].as_array().unwrap().len(), 2);
         assert_eq!(latency["perftest"][0]["summary"]["latency_99.9999"], 139.999);
+        assert_eq!(latency["perftest"][0]["summary"]["latency_99.9"], 139.5);
         let throughput = check(&both[split..]);
         assert_eq!(throughput["perftest"][0]["summary"]["lost"], 2_259_406);
     }
@@ -143,6 +145,7 @@ fn latencies_have_three_decimals_on_request_and_keep_the_columns() {
         length: 64,
         figures,
         percentiles: [6_001, 6_020, 6_300, 7_000, 7_123],
+        p99_9: 6_400,
         ..LatencySummary::default()
     });
     let text = String::from_utf8(buffer.0.lock().unwrap().clone()).unwrap();

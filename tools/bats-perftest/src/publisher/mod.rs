@@ -222,6 +222,7 @@ fn summarize(
         length: options.common.data_length,
         figures,
         percentiles: latencies.percentiles(),
+        p99_9: latencies.at(0.999),
         serialization,
         cpu: cpu.total_percent(),
         cpu_ns_per_sample: cpu.total().as_nanos() as f64 / samples.max(1) as f64,

@@ -1,11 +1,11 @@
 //! The transports next to raw UDP of the same sweep.
 
-use super::results::Results;
+use super::results::{Latency, Results};
 
 const RAW: &str = "raw";
 
-/// For each transport and size, as CSV: samples per second, median and 99th percentile of the latency
-/// as multiples of those of raw UDP, and the lost samples. Empty without raw UDP or others.
+/// For each transport and size, as CSV: samples per second, median and 99th percentile of the latency,
+/// the same as multiples of those of raw UDP, and the lost samples. Empty without raw UDP or others.
 pub(super) fn table(all: &Results) -> String {
     let (Some(raw_throughput), Some(raw_latency)) = (all.throughput.get(RAW), all.latency.get(RAW))
     else {
@@ -23,8 +23,12 @@ pub(super) fn table(all: &Results) -> String {
                 Some(ratio) => format!("{ratio:.2}"),
                 None => "-".to_owned(),
             };
+            let own = latency.map(|(own, _)| own);
             table += &format!(
-                "{transport:>9},{size:>20},{:>18},{:>11},{:>11},{:>13}\n",
+                "{transport:>9},{size:>20},{:>10.0},{:>9},{:>9},{:>18},{:>11},{:>11},{:>13}\n",
+                throughput.rate,
+                cell(own.map(Latency::median)),
+                cell(own.map(Latency::p99)),
                 cell(rate),
                 cell(median),
                 cell(p99),
@@ -35,7 +39,8 @@ pub(super) fn table(all: &Results) -> String {
     match table.is_empty() {
         true => table,
         false => format!(
-            "Transport, Sample Size (Bytes), Samples/s to raw, 50% to raw, 99% to raw, Lost Samples\n\
+            "Transport, Sample Size (Bytes), Samples/s, 50% (μs), 99% (μs), Samples/s to raw, \
+             50% to raw, 99% to raw, Lost Samples\n\
              {table}"
         ),
     }
@@ -43,7 +48,7 @@ pub(super) fn table(all: &Results) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::results::{Latency, Throughput};
+    use super::super::results::Throughput;
     use super::*;
 
     #[test]
@@ -63,7 +68,7 @@ mod tests {
             line.split(',').map(|cell| cell.trim().to_owned()).collect()
         };
         let lines: Vec<_> = table.lines().map(cells).collect();
-        assert_eq!(lines[1], ["brtp", "64", "2.50", "1.20", "1.50", "3"]);
-        assert_eq!(lines[2], ["brtp", "128", "-", "-", "-", "0"]);
+        assert_eq!(lines[1], ["brtp", "64", "250", "12.00", "30.00", "2.50", "1.20", "1.50", "3"]);
+        assert_eq!(lines[2], ["brtp", "128", "1", "-", "-", "-", "-", "-", "0"]);
     }
 }

@@ -221,15 +221,20 @@ impl Outgoing {
 
     pub(in crate::connection) fn next_timeout(&self) -> Option<Timestamp> {
         match self {
-            Self::Reliable { .. } | Self::Rateless { .. } => None,
+            Self::Reliable { flow, .. } => flow.next_timeout(),
+            Self::Rateless { .. } => None,
             Self::Timely { flow, .. } => flow.next_timeout(),
         }
     }
 
     pub(in crate::connection) fn on_timeout(&mut self, now: Timestamp, path: &PathView) {
-        if let Self::Timely { queue, flow, .. } = self {
-            queue.expire(now);
-            flow.on_timeout(now, path);
+        match self {
+            Self::Reliable { flow, .. } => flow.on_timeout(now),
+            Self::Rateless { .. } => {}
+            Self::Timely { queue, flow, .. } => {
+                queue.expire(now);
+                flow.on_timeout(now, path);
+            }
         }
     }
 

@@ -13,6 +13,7 @@ use bats_types::Timestamp;
 use super::PathView;
 use super::link_assignments::LinkAssignments;
 use super::rate::{RateController, RepairClass};
+use super::steady::{STEADY_WINDOW, SteadyFlow};
 use super::thin::ThinFlow;
 use crate::config::Goal;
 use crate::wire::coding::{REPAIR_HEADER_LEN, RepairHeader, SOURCE_HEADER_LEN, SourceHeader};
@@ -73,6 +74,8 @@ struct Generation {
     closed: bool,
     tail: bool,
     rounds: u32,
+    /// The first symbol that its proactive repairs cover.
+    reach: u64,
     /// Repairs of this generation: sequence number and, if sent, the send time.
     repairs: VecDeque<(u64, Option<Timestamp>)>,
 }
@@ -115,6 +118,7 @@ pub struct FlowSender {
     /// Fraction of a proactive repair left over from earlier generations.
     repair_remainder: f64,
     thin: ThinFlow,
+    steady: SteadyFlow,
     assignments: LinkAssignments,
     counters: SenderCounters,
 }
@@ -142,6 +146,7 @@ impl FlowSender {
             spread_step: 0.0,
             repair_remainder: 0.5,
             thin: ThinFlow::default(),
+            steady: SteadyFlow::default(),
             assignments: LinkAssignments::default(),
             counters: SenderCounters::default(),
         }
@@ -169,6 +174,7 @@ impl FlowSender {
         self.generations.shrink_to_fit();
         self.queue.shrink_to_fit();
         self.spare = Vec::new();
+        self.steady.trim();
     }
 
     /// Whether the peer has decoded every symbol pushed.
@@ -259,6 +265,7 @@ impl FlowSender {
         self.next_unsent += 1;
         self.spread += self.spread_step;
         self.thin.on_symbol(now);
+        self.steady.on_symbol(now);
         self.grow_generation(now, number, path, more);
         Some(kind)
     }
@@ -283,6 +290,7 @@ impl FlowSender {
                 for number in first..end {
                     self.next_unsent = number + 1;
                     self.thin.on_symbol(now);
+                    self.steady.on_symbol(now);
                     self.grow_generation(now, number, path, more);
                 }
                 continue;
@@ -352,6 +360,7 @@ impl FlowSender {
                 closed: false,
                 tail: false,
                 rounds: 0,
+                reach: number,
                 repairs: VecDeque::new(),
             }),
         }
@@ -362,6 +371,13 @@ impl FlowSender {
             generation.closed = true;
             generation.tail = true;
             self.repair_at_once(now, number + 1, path);
+        } else if last
+            && let symbols = generation.end - generation.first
+            && let Some(count) = self.steady.on_emptied(now, symbols, self.rate, path)
+        {
+            generation.closed = true;
+            generation.tail = true;
+            self.repair_recent(count);
         } else if last || generation.end - generation.first >= target {
             self.close_generation(path, last);
         }
@@ -380,6 +396,32 @@ impl FlowSender {
         let bytes = lengths.max().unwrap_or(self.max_symbol_size) + REPAIR_HEADER_LEN;
         let count = self.thin.allow(now, wanted as u64, bytes, path);
         self.make_repairs(generation_first, first, end, count, false);
+    }
+
+    /// Queues `count` repairs over the newest symbols of a steady flow, which are sent before
+    /// further symbols.
+    fn repair_recent(&mut self, count: u64) {
+        let end = self.next_unsent;
+        let first = self.decoded_below.max(end.saturating_sub(STEADY_WINDOW));
+        let Some(generation) = self.generations.back_mut().filter(|_| count > 0 && first < end)
+        else {
+            return;
+        };
+        generation.reach = first.min(generation.first);
+        let generation_first = generation.first;
+        self.make_repairs(generation_first, first, end, count, false);
+        self.spread = self.queue.len() as f64;
+    }
+
+    /// When to call [`FlowSender::on_timeout`].
+    pub fn next_timeout(&self) -> Option<Timestamp> {
+        self.steady.next_timeout()
+    }
+
+    /// Protects the newest symbols of a steady flow that has ended.
+    pub fn on_timeout(&mut self, now: Timestamp) {
+        let count = self.steady.on_timeout(now);
+        self.repair_recent(count);
     }
 
     /// Closes the open generation and queues its proactive repairs.

@@ -206,8 +206,16 @@ impl FlowSender {
             repair_seen.is_none_or(|seen| sequence > seen)
                 && sent_at.is_none_or(|at| at + horizon > now)
         });
-        let in_flight = generation.repairs.len() as u64;
+        let mut in_flight = generation.repairs.len() as u64;
         let class = if generation.tail { RepairClass::Tail } else { RepairClass::Bulk };
+        let later = self.generations.range(index + 1..).take_while(|later| later.reach <= first);
+        let is_unseen = |&&(sequence, sent_at): &&(u64, Option<Timestamp>)| {
+            repair_seen.is_none_or(|seen| sequence > seen)
+                && sent_at.is_none_or(|at| at + horizon > now)
+        };
+        in_flight +=
+            later.map(|later| later.repairs.iter().filter(is_unseen).count() as u64).sum::<u64>();
+        let generation = &mut self.generations[index];
         // A round ends when all its repairs have arrived or are lost. Until then a repeated report
         // requests nothing new.
         if in_flight == 0 {
@@ -352,6 +360,7 @@ mod tests {
                 closed: true,
                 tail: true,
                 rounds: 0,
+                reach: number,
                 repairs,
             });
         }

@@ -1,0 +1,71 @@
+//! 10,000 messages of 1 KiB per second over a lossy path with spare rate, as `bats_perftest` sends
+//! them. Repairs between the messages recover losses before feedback could. Bounds are ratios to
+//! the delay of the path without loss.
+
+use std::time::Duration;
+
+use bats_netem::{LinkConfig, Loss};
+use bats_proto::TransportConfig;
+use bats_proto::config::Mode;
+use bats_sim::links::FRAME_OVERHEAD;
+use bats_sim::messages::{Messages, MessagesOutcome};
+
+/// Bytes of a frame in addition to the message.
+const OVERHEAD: usize = FRAME_OVERHEAD + 9 + 4 + 10 + 16;
+
+/// The link of `batslab run case:perftest-link`.
+fn messages(mode: Mode, loss: f64, seed: u64) -> Messages {
+    let link = LinkConfig {
+        rate_bps: Some(1_000_000_000),
+        delay: Duration::from_millis(10),
+        loss: Loss::Iid(loss),
+        frame_overhead: FRAME_OVERHEAD,
+        ..LinkConfig::default()
+    };
+    Messages {
+        hops: vec![link],
+        transport: TransportConfig { mode, ..TransportConfig::default() },
+        size: 1_024,
+        interval: Duration::from_micros(100),
+        warm_up: 10_000,
+        count: 30_000,
+        echo: false,
+        seed,
+    }
+}
+
+struct Figures {
+    /// 50th, 99th and 99.9th percentile of the delay as multiples of the path's.
+    percentiles: [f64; 3],
+    /// Fraction of the messages that arrived.
+    arrived: f64,
+    /// Packets per message.
+    packets: f64,
+}
+
+fn figures(run: &Messages) -> Figures {
+    let outcome: MessagesOutcome = run.run();
+    assert_eq!(outcome.wrong, 0);
+    let base = run.path_delay(OVERHEAD).as_secs_f64();
+    let percentile = |p| outcome.delays.percentile(p).expect("messages").as_secs_f64() / base;
+    Figures {
+        percentiles: [50.0, 99.0, 99.9].map(percentile),
+        arrived: outcome.arrived as f64 / run.count as f64,
+        packets: outcome.stats[0].packets_sent as f64 / (run.count + run.warm_up) as f64,
+    }
+}
+
+#[test]
+fn reliable_messages_at_five_per_cent_loss_have_p99_of_at_most_1_15_delays() {
+    for seed in 1..=3 {
+        let Figures { percentiles: [p50, p99, p999], arrived, packets } =
+            figures(&messages(Mode::Brtp, 0.05, seed));
+        println!(
+            "seed {seed}: p50 {p50:.3}, p99 {p99:.3}, p99.9 {p999:.3}; {packets:.3} packets per \
+             message"
+        );
+        assert_eq!(arrived, 1.0, "seed {seed}");
+        assert!(p99 <= 1.15 && p50 <= 1.02, "seed {seed}: p50 {p50}, p99 {p99}");
+        assert!(packets <= 1.4, "seed {seed}: {packets} packets per message");
+    }
+}
