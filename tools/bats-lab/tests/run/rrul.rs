@@ -13,15 +13,15 @@ fn rrul_measures_round_trips_while_eight_flows_fill_both_directions() {
     assert!(output.status.success(), "{}{}", stdout_of(&output), stderr_of(&output));
     for (test, protocol, label) in [(0, "brtp", "BRTP"), (1, "tcp-cubic", "TCP CUBIC")] {
         let one_test = serde_json::json!({ "cases": [result["cases"][test]] });
-        for (probe, of) in [("ping", "udp"), ("rtt", protocol)] {
-            let median = figure(&one_test, of, probe, "rtt_p50_ms");
-            let p99 = figure(&one_test, of, probe, "rtt_p99_ms");
+        for probe in ["ping", "rtt"] {
+            let median = figure(&one_test, protocol, probe, "rtt_p50_ms");
+            let p99 = figure(&one_test, protocol, probe, "rtt_p99_ms");
             // 20 ms one way; a busy machine only adds to it. 2 BDP of 10 Mbit/s queue for 80 ms.
             assert!(
                 (40.0..2_000.0).contains(&median) && p99 >= median,
                 "{protocol} {probe}: {median}, {p99}"
             );
-            let one = measurement(&one_test, of, probe);
+            let one = measurement(&one_test, protocol, probe);
             let flows = one["flows"].as_array().unwrap();
             let rate = |direction: &str| -> f64 {
                 let name = format!("{label} {direction}");
@@ -34,7 +34,7 @@ fn rrul_measures_round_trips_while_eight_flows_fill_both_directions() {
                 mine.iter().sum()
             };
             let (up, down) = (rate("0 to 1"), rate("1 to 0"));
-            // Far less than what the links carry: other work on the machine can only reduce it.
+            // Far less than the links carry: other work on the machine can only reduce it.
             assert!((5.0..=50.0).contains(&up), "{protocol} {probe}: {up} Mbit/s");
             assert!((1.0..=10.0).contains(&down), "{protocol} {probe}: {down} Mbit/s");
             println!(
