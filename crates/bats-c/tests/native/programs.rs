@@ -85,13 +85,21 @@ fn random_calls_from_eight_threads_cause_no_errors() {
     }
 }
 
-/// Runs a test program under valgrind, which also checks the code of the library. Panics on invalid
-/// accesses and definite leaks.
-fn run_under_valgrind(program: &Path, arguments: &[&str]) -> String {
+/// Valgrind with the installed suppressions, which also checks the code of the library. It ends with
+/// exit code 9 after invalid accesses, uses of uninitialised values and definite leaks.
+fn valgrind(program: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new("valgrind");
+    let suppressions = prefix().join("share/openbats/valgrind.supp");
+    command.arg(format!("--suppressions={}", suppressions.display()));
     command.args(["--quiet", "--error-exitcode=9", "--leak-check=full", "--fair-sched=yes"]);
     command.args(["--errors-for-leak-kinds=definite", "--show-leak-kinds=definite"]);
-    text(&run(command.arg(program).args(arguments)))
+    command.arg(program).args(arguments);
+    command
+}
+
+/// Runs a test program under valgrind. Panics if that reports an error.
+fn run_under_valgrind(program: &Path, arguments: &[&str]) -> String {
+    text(&run(&mut valgrind(program, arguments)))
 }
 
 #[test]
@@ -124,6 +132,56 @@ fn test_programs_and_examples_have_no_valgrind_errors() {
         let program = build(compiler, &source, &format!("echo-{language}-valgrind"), &[]);
         assert!(run_under_valgrind(&program, &[]).contains("3 messages came back"));
     }
+}
+
+/// The suppressions are for functions of the safe crates only, so errors of a program are reported.
+#[test]
+fn valgrind_reports_uninitialised_memory_of_programs() {
+    if !is_installed("valgrind", "uninitialised memory under valgrind") {
+        return;
+    }
+    let program = build("gcc", "tests/programs/uninitialised.c", "uninitialised", &["-O0"]);
+    run_under_valgrind(&program, &["none"]);
+    for (case, kind) in [
+        ("own", "Conditional jump or move depends on uninitialised value"),
+        ("index", "Use of uninitialised value of size 8"),
+        ("sent", "uninitialised byte"),
+        ("number", "uninitialised value"),
+        ("leak", "definitely lost"),
+    ] {
+        let output = valgrind(&program, &[case]).output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(9), "{case}: {errors}");
+        assert!(errors.contains(kind), "{case}: {errors}");
+    }
+}
+
+#[test]
+fn valgrind_suppressions_match_functions_of_the_safe_crates_only() {
+    let path = prefix().join("share/openbats/valgrind.supp");
+    let file = std::fs::read_to_string(&path).unwrap();
+    let library = prefix().join("lib/libopenbats.so");
+    let symbols = text(&run(Command::new("nm").arg(&library)));
+    for name in ["bats_proto", "openbats", "bats_types"] {
+        assert!(file.contains(&format!("fun:_ZN{}{name}*", name.len())), "{name}: {file}");
+    }
+    // If rustc mangles names otherwise, the suppressions match nothing.
+    assert!(symbols.contains(" _ZN10bats_proto10connection"), "{}", library.display());
+    let body = file.lines().filter(|line| !line.starts_with('#'));
+    let kinds: Vec<_> = body.clone().filter(|line| line.contains(':')).collect();
+    for line in kinds {
+        let is_known = line.trim_start().starts_with("safe Rust: _ZN")
+            || line.trim() == "Memcheck:Cond"
+            || line.trim_start().starts_with("fun:_ZN");
+        assert!(is_known, "{line}");
+    }
+    for unsafe_crate in ["bats_code", "bats_c\n", "bats_c*", "quinn"] {
+        assert!(!file.contains(unsafe_crate), "{unsafe_crate}");
+    }
+    assert_eq!(
+        body.clone().filter(|line| *line == "{").count(),
+        body.filter(|line| line.contains("fun:")).count()
+    );
 }
 
 #[test]

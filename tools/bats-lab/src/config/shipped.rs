@@ -33,6 +33,7 @@ const FILES: &[(&str, &str, &str)] = files![
     "cases" / "bbr-cubic.yaml",
     "cases" / "outage.yaml",
     "cases" / "latency-under-load.yaml",
+    "cases" / "rrul.yaml",
     "cases" / "variable-rate.yaml",
     "cases" / "long-fat.yaml",
     "cases" / "message-delay.yaml",

@@ -100,7 +100,11 @@ impl Case {
                 };
                 has(|kind| matches!(kind, ProtocolKind::Bats { .. })) || bats && has(is_plain)
             }
-            _ => false,
+            // Round trips need no `bats_iperf` themselves; flows that run meanwhile do.
+            _ => {
+                let is_bats = |flow: &Flow| matches!(flow.protocol.kind, ProtocolKind::Bats { .. });
+                tool.has_competing_flows() && self.flows.iter().any(is_bats)
+            }
         })
     }
 }

@@ -13,6 +13,7 @@ mod mixed;
 mod page;
 mod programs;
 mod remote;
+mod rrul;
 mod serve;
 mod simulated;
 mod support;
