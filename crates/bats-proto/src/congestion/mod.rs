@@ -77,8 +77,6 @@ pub struct AckSample {
     pub lost_packets: u64,
     /// When the newest of these was sent.
     pub lost_sent_at: Timestamp,
-    /// The fate of all packets sent before this time is known.
-    pub settled_until: Timestamp,
     /// Variance of the losses relative to independent losses, at least 1.
     pub burst_factor: f64,
     /// Packets newly reported as marked with ECN-CE.
@@ -95,9 +93,6 @@ pub struct AckSample {
     pub packet: u64,
     /// The delivery rate sample.
     pub rate: RateSample,
-    /// The first acknowledgement after a blackout of several probe time-outs. Losses of the blackout
-    /// are not counted.
-    pub after_blackout: bool,
 }
 
 /// A congestion controller of a path. Implementations own no clock and no source of randomness.

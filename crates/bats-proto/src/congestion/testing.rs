@@ -21,7 +21,6 @@ pub(super) fn ack(now: Timestamp, sent_at: Timestamp, acked: u64, lost: u64) -> 
         lost_bytes: lost * 1_200,
         lost_packets: lost,
         lost_sent_at: sent_at,
-        settled_until: sent_at,
         burst_factor: 1.0,
         ce_packets: 0,
         rtt,
@@ -30,7 +29,6 @@ pub(super) fn ack(now: Timestamp, sent_at: Timestamp, acked: u64, lost: u64) -> 
         in_flight: 0,
         packet: 1_200,
         rate: RateSample::default(),
-        after_blackout: false,
     }
 }
 
@@ -311,7 +309,6 @@ impl<C: Controller> Path<C> {
             lost_bytes: lost.len() as u64 * PACKET,
             lost_packets: lost.len() as u64,
             lost_sent_at: lost.last().map_or(Timestamp::ZERO, |packet| packet.sent_at),
-            settled_until: largest.sent_at,
             rtt,
             smoothed_rtt: self.srtt,
             min_rtt: self.min_rtt,

@@ -123,7 +123,6 @@ struct PendingSample {
     lost_packets: u64,
     lost_sent_at: Timestamp,
     ce_packets: u64,
-    after_blackout: bool,
 }
 
 #[derive(Debug)]

@@ -400,7 +400,6 @@ impl Connection {
         );
 
         let pending = &mut self.pending_sample;
-        pending.after_blackout |= after_blackout;
         pending.acked_bytes += outcome.acked_bytes;
         pending.acked_packets += outcome.acked_packets;
         pending.lost_bytes += losses.lost_bytes;
@@ -425,7 +424,6 @@ impl Connection {
                 lost_bytes: pending.lost_bytes,
                 lost_packets: pending.lost_packets,
                 lost_sent_at: pending.lost_sent_at,
-                settled_until: losses.settled_until,
                 burst_factor: self.sent.loss.burst_factor(),
                 ce_packets: pending.ce_packets,
                 rtt: self.rtt.latest(),
@@ -434,7 +432,6 @@ impl Connection {
                 in_flight: self.sent.bytes_in_flight(),
                 packet: u64::from(self.mtu.current()),
                 rate,
-                after_blackout: pending.after_blackout,
             });
         }
         self.probe_count = 0;

@@ -132,8 +132,6 @@ pub struct LossOutcome {
     pub lost_packets: u64,
     /// When the newest of these was sent.
     pub lost_sent_at: Option<Timestamp>,
-    /// All packets sent before this time are known to be acknowledged or lost.
-    pub settled_until: Timestamp,
     /// Union of their retransmittable contents.
     pub contents: Contents,
     /// Lost packets above the base size after which no other such packet was acknowledged: they
@@ -465,7 +463,6 @@ impl SentPackets {
         let mut outcome = LossOutcome::default();
         let Some(largest_acked) = self.largest_acked else { return outcome };
         let threshold = self.largest_acked_sent_at.saturating_sub(self.reordering_window(min_rtt));
-        outcome.settled_until = threshold;
         self.scan = self.scan.max(self.base);
         while self.scan <= largest_acked {
             let packet = &mut self.packets[(self.scan - self.base) as usize];

@@ -288,7 +288,6 @@ impl Sender {
             lost_bytes: lost * SEGMENT,
             lost_packets: lost,
             lost_sent_at: newest.at,
-            settled_until: newest.at,
             burst_factor: 1.0,
             ce_packets: u64::from(is_loss_event && arrival.ece),
             rtt: latest,
@@ -297,7 +296,6 @@ impl Sender {
             in_flight: self.board.in_flight() * SEGMENT,
             packet: SEGMENT,
             rate,
-            after_blackout: false,
         };
         self.control.on_ack(&Progress {
             now,
