@@ -79,8 +79,9 @@ fn btp_delivers_within_the_one_way_delay_plus_10_ms() {
             assert!(p999 <= 60.8, "loss {loss}, seed {seed}: p99.9 {p999} ms");
             (share, p999)
         });
-        let share = of_seeds.iter().map(|seed| seed.0).sum::<f64>() / of_seeds.len() as f64;
-        assert!(share >= least, "loss {loss}: {of_seeds:?}");
+        let mut shares = of_seeds.map(|seed| seed.0);
+        shares.sort_by(f64::total_cmp);
+        assert!(shares[shares.len() / 2] >= least, "loss {loss}: {of_seeds:?}");
         let mut percentiles = of_seeds.map(|seed| seed.1);
         percentiles.sort_by(f64::total_cmp);
         assert!(percentiles[percentiles.len() / 2] <= 45.0, "loss {loss}: {of_seeds:?}");

@@ -197,10 +197,7 @@ impl Credit {
 
     /// The path's own loss as far as trials have shown it.
     pub(super) fn proven_loss(&self) -> f64 {
-        let Some(rate) = self.trials.loss_rate(self.min_evidence()) else { return 0.0 };
-        // Few packets prove less than they lost.
-        let variance = rate * (1.0 - rate) * self.burst_factor() / self.trials.packets;
-        self.bounded((rate - variance.max(0.0).sqrt()).max(0.0))
+        self.bounded(self.trials.loss_rate(self.min_evidence()).unwrap_or(0.0))
     }
 
     /// The path's own loss, 0 to [`Constant::MaxCredit`].

@@ -137,7 +137,7 @@ impl Constant {
             Self::MaxOverMean => 3.0,
             Self::PoolPackets => 600.0,
             Self::PoolRuns => 60.0,
-            Self::MinEvidence => 20.0,
+            Self::MinEvidence => 40.0,
             Self::MaxCredit => 0.6,
             Self::Sigma => 2.0,
             Self::TrialPeriod => 4.0,
