@@ -162,7 +162,7 @@ def connect(
     """Connects to a server. In modes btp and transparent a message expires unsent after
     ``deadline`` seconds.
 
-    ``congestion`` is ``bbr``, ``cubic``, ``gcc``, ``none``, or ``fixed`` with a ``rate`` in bit/s,
+    ``congestion`` is ``ltcc``, ``bbr3``, ``cubic``, ``gcc``, ``none``, or ``fixed`` with a ``rate`` in bit/s,
     in modes btp, brtp and brctp. Mode quic supports ``bbr`` and ``cubic``; tcp uses the kernel's
     congestion control; transparent and udp have none. Others raise ``ValueError``.
 

@@ -68,7 +68,7 @@ def transfer(
     direction (default: the same as ``up``). With ``total_bytes`` it sends as many full messages as
     that holds, otherwise as many as possible until ``duration`` seconds after the handshake.
 
-    ``mode`` is ``brtp`` or ``brctp``; ``congestion`` is ``bbr``, ``cubic``, ``gcc``, ``none``, or
+    ``mode`` is ``brtp`` or ``brctp``; ``congestion`` is ``ltcc``, ``bbr3``, ``cubic``, ``gcc``, ``none``, or
     ``fixed`` with a ``rate`` in bit/s of UDP payload."""
     result = _native.transfer(
         up,
