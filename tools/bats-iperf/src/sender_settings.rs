@@ -44,7 +44,12 @@ impl SenderSettings {
             },
         };
         let mut unsupported = Vec::new();
-        if asked.is_some_and(|asked| asked.to_string() != congestion) {
+        // BBR of QUIC is another controller than this project's, by the same name.
+        let is_in_effect = |asked: CongestionAlgorithm| match asked {
+            CongestionAlgorithm::Ltcc | CongestionAlgorithm::Bbr3 if congestion == "bbr" => true,
+            other => other.to_string() == congestion,
+        };
+        if asked.is_some_and(|asked| !is_in_effect(asked)) {
             unsupported.push("--congestion");
         }
         if options.goal.is_some() && !has_goal {

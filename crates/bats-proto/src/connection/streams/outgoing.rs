@@ -15,6 +15,7 @@ use crate::wire::short_header::PacketKind;
 use crate::wire::varint::Reader;
 
 /// The sending direction of a connection, by mode.
+#[expect(clippy::large_enum_variant, reason = "a connection has one; most are the largest")]
 #[derive(Debug)]
 pub(in crate::connection) enum Outgoing {
     /// BRTP: reliable and ordered.
