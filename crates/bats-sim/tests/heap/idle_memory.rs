@@ -22,6 +22,8 @@ impl Scenario {
         let transport = TransportConfig {
             mode,
             also_accepted: Mode::ALL.to_vec(),
+            // The data of all connections take 0.3 s.
+            deadline: Duration::from_secs(1),
             ..TransportConfig::default()
         };
         let link = LinkConfig {

@@ -274,7 +274,8 @@ mod unit_tests {
     fn losses_are_credited_until_trials_could_prove_them_and_then_only_as_proven() {
         let mut credit = Credit::new(Variation::default());
         flight(&mut credit, 0, 20);
-        assert!((credit.own_loss() - 0.2).abs() < 0.01);
+        // Their bound: of the packets so far, and of chance.
+        assert!((0.2..0.35).contains(&credit.own_loss()), "{}", credit.own_loss());
         assert_eq!(credit.proven_loss(), 0.0);
         for trial in 1..=TRIALS_WITHOUT_PROOF {
             assert!(credit.own_loss() > 0.1);
