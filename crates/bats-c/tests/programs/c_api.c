@@ -15,14 +15,7 @@ static bool types_header_defines_bool = true;
 #include <string.h>
 #include <time.h>
 
-#define CHECK(condition)                                                                  \
-  do {                                                                                    \
-    if (!(condition)) {                                                                   \
-      fprintf(stderr, "%s:%d: CHECK failed: %s (last error: %s)\n", __FILE__, __LINE__,   \
-              #condition, openbats_last_error());                                         \
-      abort();                                                                            \
-    }                                                                                     \
-  } while (0)
+#include "check_c.h"
 
 static atomic_int listening, established, failed, echoed, shut_down, released;
 

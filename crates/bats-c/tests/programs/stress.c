@@ -12,14 +12,7 @@
 #include "include/c/c_bats_api.h"
 #include "include/c/openbats.h"
 
-#define CHECK(condition)                                                                  \
-  do {                                                                                    \
-    if (!(condition)) {                                                                   \
-      fprintf(stderr, "%s:%d: CHECK failed: %s (last error: %s)\n", __FILE__, __LINE__,   \
-              #condition, openbats_last_error());                                         \
-      abort();                                                                            \
-    }                                                                                     \
-  } while (0)
+#include "check_c.h"
 
 enum { kThreads = 64, kObjects = 12, kConnections = 64, kLength = 500 };
 /* A loaded machine or a sanitizer may need longer until messages have arrived. */
