@@ -15,6 +15,9 @@ const TRIALS_WITHOUT_PROOF: u32 = 2;
 /// Runs of losses up to this length are as usual behind a full queue as in bursts of the path.
 const SHORT_RUN: f64 = 2.0;
 
+/// Losses that remain of those that fade, from which on they are recent.
+const RECENT_LOSSES: f64 = 0.25;
+
 /// Packets and losses among them; old ones fade.
 #[derive(Debug, Default)]
 struct Pool {
@@ -38,9 +41,17 @@ impl Pool {
     }
 }
 
-/// Whether `at` is within an interval that may not have ended.
-fn is_within(interval: Option<(Timestamp, Option<Timestamp>)>, at: Timestamp) -> bool {
-    interval.is_some_and(|(from, end)| at >= from && end.is_none_or(|end| at < end))
+/// An interval of send times that may not have ended.
+#[derive(Clone, Copy, Debug)]
+struct Interval {
+    from: Timestamp,
+    end: Option<Timestamp>,
+}
+
+impl Interval {
+    fn contains(&self, at: Timestamp) -> bool {
+        at >= self.from && self.end.is_none_or(|end| at < end)
+    }
 }
 
 /// Runs of consecutive losses, and the packets of these; old ones fade.
@@ -61,26 +72,31 @@ impl Runs {
     }
 }
 
+/// What the queue at the next acknowledgement decides about: only what meets a short queue counts.
+#[derive(Debug, Default)]
+struct Pending {
+    trial: Pool,
+    all: Pool,
+    runs: Runs,
+}
+
 /// Estimates the path's own loss.
 #[derive(Debug)]
 pub(super) struct Credit {
     constants: Variation,
     trials: Pool,
-    /// Packets of a trial on which the queue at the next acknowledgement decides.
-    pending: Pool,
     all: Pool,
-    /// Those that met a short queue, and those on which the next acknowledgement decides.
+    /// Those that met a short queue.
     unqueued: Pool,
-    unqueued_pending: Pool,
+    pending: Pending,
     /// Least bound of their loss so far: at a lower rate the path lost no more.
     least_unqueued: Option<f64>,
-    /// Runs of losses that met a short queue, and those on which the next acknowledgement decides.
+    /// Runs of losses that met a short queue.
     runs: Runs,
-    pending_runs: Runs,
-    /// First and last time at which more than the bandwidth was sent: what is lost then may be too much.
-    excess: Option<(Timestamp, Option<Timestamp>)>,
-    /// First and last send time of the newest trial's packets.
-    window: Option<(Timestamp, Option<Timestamp>)>,
+    /// When more than the bandwidth was sent last: what is lost then may be too much.
+    excess: Option<Interval>,
+    /// Send times of the newest trial's packets.
+    window: Option<Interval>,
     /// Losses are the path's own only as far as trials have shown it.
     is_proof_due: bool,
     trials_ended: u32,
@@ -91,13 +107,11 @@ impl Credit {
         Self {
             constants,
             trials: Pool::default(),
-            pending: Pool::default(),
             all: Pool::default(),
             unqueued: Pool::default(),
-            unqueued_pending: Pool::default(),
+            pending: Pending::default(),
             least_unqueued: None,
             runs: Runs::default(),
-            pending_runs: Runs::default(),
             excess: None,
             window: None,
             is_proof_due: false,
@@ -108,22 +122,22 @@ impl Credit {
     /// From `now` on, more than the bandwidth is sent or not.
     pub(super) fn on_pace(&mut self, now: Timestamp, is_excess: bool) {
         match &mut self.excess {
-            Some((_, end @ None)) if !is_excess => *end = Some(now),
-            Some((_, None)) => {}
-            _ if is_excess => self.excess = Some((now, None)),
+            Some(Interval { end: end @ None, .. }) if !is_excess => *end = Some(now),
+            Some(Interval { end: None, .. }) => {}
+            _ if is_excess => self.excess = Some(Interval { from: now, end: None }),
             _ => {}
         }
     }
 
     /// Packets sent from `from` on belong to a trial.
     pub(super) fn begin_trial(&mut self, from: Timestamp) {
-        self.window = Some((from, None));
+        self.window = Some(Interval { from, end: None });
     }
 
     /// Packets sent after `until` do not.
     pub(super) fn end_trial(&mut self, until: Timestamp) {
         match &mut self.window {
-            Some((_, end @ None)) => {
+            Some(Interval { end: end @ None, .. }) => {
                 *end = Some(until);
                 self.trials_ended = self.trials_ended.saturating_add(1);
                 self.is_proof_due |= self.trials_ended >= TRIALS_WITHOUT_PROOF;
@@ -138,28 +152,25 @@ impl Credit {
     pub(super) fn on_ack(&mut self, sent_at: Timestamp, packets: u64, is_queue_short: bool) {
         self.count(sent_at, packets as f64, 0.0);
         let pending = core::mem::take(&mut self.pending);
-        let unqueued = core::mem::take(&mut self.unqueued_pending);
-        let runs = core::mem::take(&mut self.pending_runs);
         if is_queue_short {
-            self.runs.add(&runs, self.constants.value(Constant::PoolRuns));
+            self.runs.add(&pending.runs, self.constants.value(Constant::PoolRuns));
             let limit = self.limit();
-            self.unqueued.add(unqueued.packets, unqueued.lost, limit);
+            self.unqueued.add(pending.all.packets, pending.all.lost, limit);
             if self.unqueued.packets >= self.min_evidence() {
-                let rate = self.most_likely(&self.unqueued);
+                let rate = self.upper_bound(&self.unqueued);
                 self.least_unqueued =
                     Some(self.least_unqueued.map_or(rate, |least| least.min(rate)));
             }
-            self.trials.add(pending.packets, pending.lost, limit);
+            self.trials.add(pending.trial.packets, pending.trial.lost, limit);
             self.is_proof_due |= self.trials.packets >= self.min_evidence();
         }
     }
 
     /// A packet sent at `sent_at` was lost.
     pub(super) fn on_lost(&mut self, sent_at: Timestamp, continues_run: bool) {
-        let is_excess = is_within(self.excess, sent_at);
         let run = Runs { number: f64::from(u8::from(!continues_run)), packets: 1.0 };
-        if !is_excess {
-            self.pending_runs.add(&run, self.constants.value(Constant::PoolRuns));
+        if !self.excess.is_some_and(|excess| excess.contains(sent_at)) {
+            self.pending.runs.add(&run, self.constants.value(Constant::PoolRuns));
         }
         self.count(sent_at, 1.0, 1.0);
     }
@@ -167,9 +178,9 @@ impl Credit {
     fn count(&mut self, sent_at: Timestamp, packets: f64, lost: f64) {
         let limit = self.limit();
         self.all.add(packets, lost, limit);
-        self.unqueued_pending.add(packets, lost, limit);
-        if is_within(self.window, sent_at) {
-            self.pending.add(packets, lost, limit);
+        self.pending.all.add(packets, lost, limit);
+        if self.window.is_some_and(|window| window.contains(sent_at)) {
+            self.pending.trial.add(packets, lost, limit);
         }
     }
 
@@ -192,7 +203,7 @@ impl Credit {
 
     /// Whether packets were lost recently.
     pub(super) fn has_losses(&self) -> bool {
-        self.all.lost > 0.25
+        self.all.lost > RECENT_LOSSES
     }
 
     /// The path's own loss as far as trials have shown it.
@@ -214,7 +225,7 @@ impl Credit {
     }
 
     /// The largest loss rate that explains the losses of `pool`, had one more been lost.
-    fn most_likely(&self, pool: &Pool) -> f64 {
+    fn upper_bound(&self, pool: &Pool) -> f64 {
         let rate = (pool.lost + 1.0) / (pool.packets + 1.0);
         let variance = rate * (1.0 - rate) * self.burst_factor() / pool.packets.max(1.0);
         rate + self.constants.value(Constant::Sigma) * variance.max(0.0).sqrt()
@@ -285,6 +296,41 @@ mod unit_tests {
         }
         assert_eq!(credit.own_loss(), 0.0, "too few packets prove nothing");
         assert_eq!(credit.forgiven(100.0), 0.0);
+    }
+
+    #[test]
+    fn overload_before_a_proof_does_not_raise_the_credit() {
+        let mut credit = Credit::new(Variation::default());
+        flight(&mut credit, 0, 2);
+        let before = credit.own_loss();
+        flight(&mut credit, 100, 50);
+        assert!(before < 0.1 && credit.own_loss() <= before, "{before} {}", credit.own_loss());
+    }
+
+    /// 1,000 packets of which one run of 30 is lost, sent in trials or not.
+    fn burst(credit: &mut Credit, ms: u64) {
+        credit.on_ack(AT(ms), 970, true);
+        for number in 0..30 {
+            credit.on_lost(AT(ms), number > 0);
+        }
+        credit.on_ack(AT(ms), 1, true);
+    }
+
+    #[test]
+    fn bursts_that_trials_missed_are_forgiven_unless_more_than_the_bandwidth_was_sent() {
+        let forgiven = |is_excess: bool| {
+            let mut credit = Credit::new(Variation::default());
+            credit.begin_trial(AT(100));
+            credit.on_ack(AT(110), 100, true);
+            credit.on_ack(AT(110), 1, true);
+            credit.end_trial(AT(200));
+            credit.on_pace(AT(300), is_excess);
+            burst(&mut credit, 310);
+            assert_eq!(credit.own_loss(), 0.0, "trials lost nothing");
+            credit.forgiven(150.0)
+        };
+        assert!(forgiven(false) > 0.2, "{}", forgiven(false));
+        assert_eq!(forgiven(true), 0.0);
     }
 
     #[test]

@@ -106,3 +106,33 @@ impl QueueDelay {
         Duration::from_nanos(delay.saturating_sub(base).max(0) as u64)
     }
 }
+
+#[cfg(test)]
+mod unit_tests {
+    use super::*;
+
+    const RTT: Duration = Duration::from_millis(64);
+
+    /// The standing queue in milliseconds after packets each millisecond with these one-way delays.
+    fn standing(delays: impl Iterator<Item = u64>) -> u128 {
+        let mut queue = QueueDelay::default();
+        for (ms, delay) in delays.enumerate() {
+            let sent_at = Timestamp::from_millis(ms as u64 + 1);
+            let received_at = sent_at + Duration::from_millis(delay);
+            queue.on_ack(sent_at + RTT, sent_at, received_at, RTT);
+        }
+        queue.standing().as_millis()
+    }
+
+    #[test]
+    fn a_queue_stands_after_an_eighth_of_a_round_trip() {
+        let grows = |rounds: usize| (0..rounds).map(|ms| if ms < 30 { 10 } else { 15 });
+        assert_eq!(standing(grows(36)), 0);
+        assert_eq!(standing(grows(44)), 5);
+    }
+
+    #[test]
+    fn a_delay_that_falls_back_within_that_time_is_no_queue() {
+        assert_eq!(standing((0..100).map(|ms| if ms % 6 == 0 { 10 } else { 40 })), 0);
+    }
+}

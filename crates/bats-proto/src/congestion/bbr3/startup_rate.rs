@@ -54,3 +54,32 @@ impl StartupRate {
         self.rate
     }
 }
+
+#[cfg(test)]
+mod unit_tests {
+    use super::*;
+
+    const RTT: Duration = Duration::from_millis(64);
+
+    /// The rate in packets of 1,000 bytes per second after packets that arrive at these milliseconds.
+    fn rate(arrivals: &[u64]) -> f64 {
+        let mut rate = StartupRate::default();
+        for &ms in arrivals {
+            rate.on_ack(Timestamp::from_millis(ms), 1_000, RTT, 1_000);
+        }
+        rate.get() / 1_000.0
+    }
+
+    #[test]
+    fn the_rate_is_that_of_the_last_span_with_enough_packets() {
+        assert_eq!(rate(&[1, 2, 3, 4, 5, 6]), 0.0, "five packets after the first");
+        assert_eq!(rate(&[1, 2, 3, 4, 5, 6, 7]), 1_000.0);
+        // Twice as fast in the next span.
+        assert_eq!(rate(&[1, 2, 3, 4, 5, 6, 7, 7, 8, 8, 9, 9, 10]), 2_000.0);
+    }
+
+    #[test]
+    fn packets_that_arrive_at_once_give_no_rate() {
+        assert_eq!(rate(&[1; 20]), 0.0);
+    }
+}

@@ -5,7 +5,7 @@
 //! links: with random loss `p` the window is about `1.05 (RTT / p)^(3/4)` packets (RFC 9438, 5.1),
 //! or Reno's `1.2 / sqrt(p)` if that is more; at 1 % and 100 ms that is 12 packets or a Mbit/s,
 //! at any link rate. Coding hides such losses from the application, not from CUBIC; use
-//! [`Bbr`](crate::CongestionAlgorithm::Ltcc) there.
+//! [`Ltcc`](crate::CongestionAlgorithm::Ltcc) there.
 
 mod curve;
 mod hystart;
