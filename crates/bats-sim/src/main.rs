@@ -106,8 +106,7 @@ struct Common {
     /// Duration of a run in seconds
     #[arg(long, default_value_t = 15.0)]
     seconds: f64,
-    /// Congestion controller of the sender: bbr, bbr3, ltcc, cubic, gcc, none, or fixed:RATE, e.g.
-    /// fixed:50M
+    /// Congestion controller of the sender: ltcc, bbr3, cubic, gcc, none, or fixed:RATE, e.g. fixed:50M
     #[arg(long, default_value_t = CongestionAlgorithm::Ltcc)]
     congestion: CongestionAlgorithm,
     /// Seed of all random choices

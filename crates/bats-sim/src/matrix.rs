@@ -80,7 +80,7 @@ const MIN_QUEUE: usize = 2 * 1_514;
 
 impl Cell {
     /// A cell with this rate, one-way delay, loss (0 to 1) and duration, a queue of one BDP, and
-    /// BBR.
+    /// the default controller.
     pub fn over(rate_mbps: u64, one_way_ms: u64, loss: f64, seconds: u64) -> Self {
         Self {
             congestion: CongestionAlgorithm::Ltcc,

@@ -31,9 +31,9 @@ pub(crate) struct Arena {
     /// Number of seeds of each cell; 20 for judging
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1_000))]
     seeds: u64,
-    /// Algorithms: bbr, bbr3, ltcc, cubic (coded, over BRTP); tcp/NAME for a model of TCP with NAME of
-    /// cubic, reno, bbr1, copa, bbr3, ltcc
-    #[arg(long, value_delimiter = ',', default_value = "bbr,bbr3")]
+    /// Algorithms: ltcc, bbr3, cubic (coded, over BRTP); tcp/NAME for a model of TCP with NAME of cubic,
+    /// reno, bbr1, copa, bbr3, ltcc
+    #[arg(long, value_delimiter = ',', default_value = "ltcc,bbr3")]
     algorithm: Vec<String>,
     /// Redraw half of the parameters of each cell by this seed
     #[arg(long)]

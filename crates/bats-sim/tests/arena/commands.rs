@@ -19,17 +19,17 @@ fn the_exit_code_says_whether_a_goal_is_missed() {
         arena(&[&base[..], arguments].concat())
     };
     let code = |arguments: &[&str]| run(arguments).status.code();
-    assert_eq!(code(&["--cell", "X1", "--algorithm", "bbr"]), Some(0));
-    assert_eq!(code(&["--algorithm", "bbr"]), Some(1));
-    assert_eq!(code(&["--algorithm", "bbr", "--no-judge"]), Some(0));
+    assert_eq!(code(&["--cell", "X1", "--algorithm", "ltcc"]), Some(0));
+    assert_eq!(code(&["--algorithm", "ltcc"]), Some(1));
+    assert_eq!(code(&["--algorithm", "ltcc", "--no-judge"]), Some(0));
     assert_eq!(code(&["--algorithm", "tcp/cubic"]), Some(0));
     assert_eq!(code(&["--algorithm", "tcp/unknown"]), Some(2));
     assert_eq!(code(&["--cell", "Z9"]), Some(2));
-    let output = run(&["--algorithm", "bbr", "--cell", "X1", "--json", "-"]);
+    let output = run(&["--algorithm", "ltcc", "--cell", "X1", "--json", "-"]);
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["cells"][0]["name"], "X1");
     assert_eq!(report["cells"][0]["runs"].as_array().unwrap().len(), 6);
-    let traced = run(&["--algorithm", "bbr", "--cell", "X1", "--trace"]);
+    let traced = run(&["--algorithm", "ltcc", "--cell", "X1", "--trace"]);
     assert!(traced.status.success() && traced.stdout.split(|&b| b == b'\n').count() > 20);
     std::fs::remove_file(&file).unwrap();
 }

@@ -7,7 +7,7 @@ use bats_sim::arena::goal::{Goal, Measure};
 use bats_sim::arena::report::Report;
 use bats_sim::arena::{cells, html, report, table};
 
-const BBR: Algorithm = Algorithm::Brtp(CongestionAlgorithm::Ltcc);
+const LTCC: Algorithm = Algorithm::Brtp(CongestionAlgorithm::Ltcc);
 
 /// These cells, 2 s to settle and 3 s that count.
 fn short(names: &[&str]) -> Vec<Contest> {
@@ -28,7 +28,7 @@ fn short(names: &[&str]) -> Vec<Contest> {
 fn plan(names: &[&str], threads: usize) -> Plan {
     Plan {
         contests: short(names),
-        algorithms: vec![BBR, Algorithm::Cubic],
+        algorithms: vec![LTCC, Algorithm::Cubic],
         seeds: vec![1, 2],
         held_out: None,
         judge: true,

@@ -288,8 +288,7 @@ tests:
     let expected = steady / (44.0 / 3.0 * 1472.0 / 1514.0);
     // Data that a draining queue delivers late counts when it must have arrived (docs/measures.md).
     assert!((0.85..1.0 + 1e-6).contains(&(efficiency / expected)), "{efficiency} {expected}");
-    // A controller that adapted would get 0.2 of the former rate. `bbr` falls to 0.018: the queue that
-    // forms when the rate falls drains at the new rate, and `bbr` misreads its delay (docs/state.md).
+    // A controller that adapts at once gets 0.2 of the former rate.
     assert!(during < 0.3 * before && during > 0.01 * before, "{before} {during}");
     let fairness = result["cases"][1]["measurements"][0]["figures"]["fairness"].as_f64().unwrap();
     assert!(fairness > 0.7 && fairness <= 1.0, "{fairness}");
