@@ -37,7 +37,7 @@ pub(super) enum Arrival {
     Late,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Batch {
     /// `None` before the first packet and once the rank is full.
     basis: Option<Box<Basis>>,
@@ -46,7 +46,7 @@ struct Batch {
 }
 
 /// Ranks of the batches of one kind.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Ranks {
     started: bool,
     /// The first batch that is not complete or given up.
@@ -59,6 +59,10 @@ struct Ranks {
 }
 
 impl Ranks {
+    fn bytes(&self) -> usize {
+        self.batches.len() * size_of::<Batch>() + self.bases * size_of::<Basis>()
+    }
+
     fn on_packet(
         &mut self,
         now: Timestamp,
@@ -128,6 +132,36 @@ impl Ranks {
     }
 }
 
+/// What arrived of a flow over all links, so that a packet is forwarded once even if it comes back
+/// over another link: while routes change, they may form a loop.
+#[derive(Debug, Default)]
+pub(super) struct OverAllLinks([Ranks; 2]);
+
+impl OverAllLinks {
+    /// Begins with what arrived over one link.
+    pub(super) fn new(link: &Inbound) -> Self {
+        Self(link.spaces.clone())
+    }
+
+    /// Whether a packet adds to what arrived before. `batch_timeout` is that of the slowest link.
+    pub(super) fn is_innovative(
+        &mut self,
+        now: Timestamp,
+        space: Space,
+        batch: u32,
+        vector: &CoefficientVector,
+        batch_timeout: Duration,
+    ) -> bool {
+        let (_, arrival) = self.0[space as usize].on_packet(now, batch, vector, batch_timeout);
+        arrival == Arrival::Innovative
+    }
+
+    /// Bytes of batch state.
+    pub(super) fn state_bytes(&self) -> usize {
+        self.0.iter().map(Ranks::bytes).sum()
+    }
+}
+
 /// The receiving side of a hop.
 #[derive(Debug, Default)]
 pub(super) struct Inbound {
@@ -167,10 +201,7 @@ impl Inbound {
 
     /// Bytes of batch state.
     pub(super) fn state_bytes(&self) -> usize {
-        let of = |ranks: &Ranks| {
-            ranks.batches.len() * size_of::<Batch>() + ranks.bases * size_of::<Basis>()
-        };
-        self.spaces.iter().map(of).sum()
+        self.spaces.iter().map(Ranks::bytes).sum()
     }
 
     /// Whether a packet of this batch would take no further memory.

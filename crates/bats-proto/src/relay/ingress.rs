@@ -9,7 +9,7 @@ use bats_types::Timestamp;
 use super::config::{
     MAX_FLOWS, MAX_NON_INNOVATIVE, MIN_FLOW_BYTES, NON_INNOVATIVE_WINDOW as WINDOW,
 };
-use super::inbound::Arrival;
+use super::inbound::{Arrival, OverAllLinks, batch_timeout};
 use super::opaque::DuplicateFilter;
 use super::outbound::Coded;
 use super::{Delivery, Flow, LinkId, LinkView, Relay, RelayEvent, allowance};
@@ -96,6 +96,7 @@ impl Relay {
             Flow {
                 seed: self.seed ^ mix.wrapping_mul(0xd6e8_feb8_6659_fd93),
                 inbound: BTreeMap::new(),
+                over_all_links: None,
                 outbound: BTreeMap::new(),
                 unrouted: None,
                 duplicates: DuplicateFilter::default(),
@@ -185,24 +186,31 @@ impl Relay {
             return false;
         };
         if !self.config.recoding {
-            if !here {
+            if here {
+                self.stats.delivered += 1;
+            } else if self.is_new_over_all_links(now, link, key, &parts(&header)) {
                 self.forward_unrecoded(key, kind, hop_limit, payload);
             }
-            self.stats.delivered += u64::from(here);
             return here;
         }
         let Some((flow, link_state)) = self.flows.get_mut(&key).zip(self.links.get_mut(&link))
         else {
             return false;
         };
-        let (space, batch, window, vector) = parts(&header);
+        let (space, wire_batch, window, vector) = parts(&header);
         let view = link_state.view;
+        if flow.over_all_links.is_none()
+            && let Some((_, other)) = flow.inbound.iter().find(|(other, _)| **other != link)
+        {
+            flow.over_all_links = Some(Box::new(OverAllLinks::new(other)));
+        }
+        let is_over_one_link = flow.over_all_links.is_none();
         let inbound = flow.inbound.entry(link).or_default();
-        if self.state >= self.config.total_bytes && !inbound.holds(space, batch) {
+        if self.state >= self.config.total_bytes && !inbound.holds(space, wire_batch) {
             self.stats.overflowed += 1;
             return false;
         }
-        let (batch, arrival) = inbound.on_packet(now, space, batch, &vector, &view);
+        let (batch, arrival) = inbound.on_packet(now, space, wire_batch, &vector, &view);
         if !link_state.feedback {
             // The previous node does not accept reports.
         } else if inbound.report_at().is_some_and(|at| at <= now) {
@@ -237,11 +245,33 @@ impl Relay {
             self.stats.delivered += 1;
             return true;
         }
+        let parts = (space, wire_batch, window, vector);
+        if !is_over_one_link && !self.is_new_over_all_links(now, link, key, &parts) {
+            return false;
+        }
         let coded = Coded { space, batch, window, vector, payload: symbol, hop_limit };
         if let Some(next) = self.choose_link(key, space, batch, link) {
             self.add(now, key, next, &coded);
         }
         false
+    }
+
+    /// Whether a packet adds to what arrived over all links. Without this, packets would go round
+    /// in a routing loop until their hop limit.
+    fn is_new_over_all_links(
+        &mut self,
+        now: Timestamp,
+        link: LinkId,
+        key: FlowKey,
+        (space, batch, _, vector): &(Space, u32, (u32, u16), CoefficientVector),
+    ) -> bool {
+        let Some(flow) = self.flows.get_mut(&key) else { return false };
+        let links = flow.inbound.keys().chain([&link]).filter_map(|link| self.links.get(link));
+        let longest = links.map(|link| batch_timeout(&link.view)).max().unwrap_or_default();
+        let over_all_links = flow.over_all_links.get_or_insert_default();
+        let is_new = over_all_links.is_innovative(now, *space, *batch, vector, longest);
+        self.stats.non_innovative += u64::from(!is_new);
+        is_new
     }
 
     fn forward_unrecoded(&mut self, key: FlowKey, kind: PacketKind, hop_limit: u8, payload: &[u8]) {

@@ -20,6 +20,8 @@ mod ingress;
 #[cfg(test)]
 mod limit_tests;
 #[cfg(test)]
+mod loop_tests;
+#[cfg(test)]
 mod multipath_tests;
 mod opaque;
 mod outbound;
@@ -43,7 +45,7 @@ pub use config::{
     MAX_FLOWS, MAX_NON_INNOVATIVE, MAX_OPAQUE, MAX_RECODED, MIN_FLOW_BYTES, NON_INNOVATIVE_WINDOW,
     RelayConfig, RelayStats,
 };
-use inbound::Inbound;
+use inbound::{Inbound, OverAllLinks};
 use opaque::{DuplicateFilter, OpaqueQueue};
 use outbound::Outbound;
 pub use policy::LinkPolicy;
@@ -150,6 +152,8 @@ struct Flow {
     /// Receiving state by the link that packets arrive over; empty at the source. Values are boxed
     /// here and below because a B-tree node has space for eleven of them.
     inbound: BTreeMap<LinkId, Box<Inbound>>,
+    /// `None` while packets came over one link only: its state says what is new.
+    over_all_links: Option<Box<OverAllLinks>>,
     /// Sending state by the link to the next node; empty at the destination.
     outbound: BTreeMap<LinkId, Box<Outbound>>,
     /// Packets that wait for a route.
@@ -464,8 +468,9 @@ impl Relay {
     fn arm(&mut self, key: FlowKey) {
         let Some(flow) = self.flows.get_mut(&key) else { return };
         let inbound = flow.inbound.values().map(|inbound| inbound.state_bytes());
-        let state =
-            inbound.chain(flow.outbound.values().map(|outbound| outbound.state_bytes())).sum();
+        let over_all = flow.over_all_links.iter().map(|over_all| over_all.state_bytes());
+        let outbound = flow.outbound.values().map(|outbound| outbound.state_bytes());
+        let state = inbound.chain(over_all).chain(outbound).sum();
         self.state = self.state - core::mem::replace(&mut flow.state, state) + state;
         let idle = flow.last_used + self.config.idle_timeout;
         let reports = flow.inbound.values().filter_map(|inbound| inbound.report_at());

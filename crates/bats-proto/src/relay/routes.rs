@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bats_types::Timestamp;
 
+use super::inbound::OverAllLinks;
 use super::outbound::Outbound;
 use super::{LinkId, LinkView, Relay, RelayEvent};
 use crate::wire::batch_rank::Space;
@@ -110,7 +111,9 @@ impl Relay {
             self.update_flows_to(now, destination);
         }
         for flow in self.flows.values_mut() {
-            flow.inbound.remove(&link);
+            let Some(inbound) = flow.inbound.remove(&link) else { continue };
+            // What came over the link must not be forwarded again if it comes over another one.
+            flow.over_all_links.get_or_insert_with(|| Box::new(OverAllLinks::new(&inbound)));
         }
         self.requeue_opaque(now, orphaned.into_iter().flatten());
     }
