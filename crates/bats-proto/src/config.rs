@@ -98,6 +98,10 @@ pub enum Goal {
     Throughput,
 }
 
+/// Maximum number of pre-shared keys that a server accepts besides its first one. Each costs one hash
+/// for every datagram of an unauthenticated peer.
+pub const MAX_FURTHER_PSKS: usize = 3;
+
 /// The key of pre-shared-key (PSK) mode: 32 random bytes that an endpoint and its peers share. See
 /// [`TransportConfig::psk`].
 #[derive(Clone)]
@@ -220,6 +224,10 @@ pub struct TransportConfig {
     /// of relays and end-to-end sessions support it too. Modes 0 to 3. See
     /// `docs/adr/0017-psk-mode-answers-only-key-holders.md`.
     pub psk: Option<PresharedKey>,
+    /// PSK mode, servers: further keys of clients, at most [`MAX_FURTHER_PSKS`]. With the old and
+    /// the new key accepted, one end after the other can change its key.
+    /// [`Endpoint::set_psks`](crate::Endpoint::set_psks) changes them at run time.
+    pub also_accepted_psks: Vec<PresharedKey>,
     /// Receives all secrets from which the keys of packets and symbols derive, to decrypt captures.
     pub key_log: Option<KeyLog>,
 }
@@ -240,12 +248,21 @@ impl TransportConfig {
         self.mode == mode || self.also_accepted.contains(&mode)
     }
 
-    /// Checks that PSK mode is used only with modes of this protocol's packets.
+    /// Checks that PSK mode is used only with modes of this protocol's packets, and the number of
+    /// keys.
     ///
     /// # Errors
     ///
-    /// A pre-shared key is set and a mode of another transport binding is offered.
+    /// A pre-shared key is set and a mode of another transport binding is offered; too many keys, or
+    /// further ones without a first one.
     pub fn check_psk_modes(&self) -> Result<(), ConnectError> {
+        let further = self.also_accepted_psks.len();
+        if further > MAX_FURTHER_PSKS || further > 0 && self.psk.is_none() {
+            return Err(ConnectError::Configuration(format!(
+                "{further} further pre-shared keys: a server with a pre-shared key accepts at most \
+                 {MAX_FURTHER_PSKS} more, one without accepts none"
+            )));
+        }
         let foreign = Mode::ALL.into_iter().find(|mode| !mode.is_own() && self.offers(*mode));
         match foreign.filter(|_| self.psk.is_some()) {
             Some(mode) => Err(ConnectError::Configuration(format!(
@@ -281,6 +298,7 @@ impl Default for TransportConfig {
             resumption: None,
             early_data: false,
             psk: None,
+            also_accepted_psks: Vec::new(),
             key_log: None,
         }
     }

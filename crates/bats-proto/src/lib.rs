@@ -32,8 +32,9 @@ pub mod wire;
 
 pub use bats_types::Timestamp;
 pub use config::{
-    ClientConfig, CongestionAlgorithm, EndpointConfig, Goal, Identity, Mode, PeerLimits, PeerTrust,
-    PresharedKey, PresharedKeyError, Resumption, ServerConfig, TransportConfig,
+    ClientConfig, CongestionAlgorithm, EndpointConfig, Goal, Identity, MAX_FURTHER_PSKS, Mode,
+    PeerLimits, PeerTrust, PresharedKey, PresharedKeyError, Resumption, ServerConfig,
+    TransportConfig,
 };
 pub use crypto::{KeyLog, SessionStore};
 pub use endpoint::{ConnectionHandle, Endpoint, Input, Output, Received, Transmit};

@@ -90,6 +90,81 @@ fn clients_with_another_key_or_none_get_no_answer() {
     }
 }
 
+/// A key is changed without a gap: the server accepts both, the clients change one after the other,
+/// then the server accepts the new one only.
+#[test]
+fn keys_are_exchanged_without_a_gap() {
+    let (identity, print) = identity();
+    let keys = |bytes: &[u8]| bytes.iter().filter_map(|&byte| key(byte)).collect::<Vec<_>>();
+    for (is_busy, steps) in [
+        (
+            false,
+            [
+                (keys(&[1]), [true, false]),
+                (keys(&[2, 1]), [true, true]),
+                (keys(&[2]), [false, true]),
+            ],
+        ),
+        (
+            true,
+            [
+                (keys(&[1, 2]), [true, true]),
+                (keys(&[1, 3, 4, 2]), [true, true]),
+                (keys(&[1, 3, 4, 5]), [true, false]),
+            ],
+        ),
+    ] {
+        let mut config = server(&identity, key(1));
+        // A busy server sends each client a Retry, with a proof by the client's own key.
+        config.retry_threshold = if is_busy { 0 } else { config.retry_threshold };
+        let mut world = World::new(config);
+        for (accepted, connects) in steps {
+            world.endpoints[SERVER].set_psks(&accepted).expect("one to four keys");
+            for (byte, connects) in [1, 2].into_iter().zip(connects) {
+                let handle = world.connect(client(print, key(byte)));
+                world.run(TIMEOUT + Duration::from_millis(100));
+                let connected = world.all(CLIENT, &Event::Connected).contains(&handle);
+                assert_eq!(connected, connects, "key {byte} of {}", accepted.len());
+                if connects {
+                    exchange_messages(&mut world, handle);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn keys_of_the_configuration_are_accepted_and_limited() {
+    let (identity, print) = identity();
+    let with = |psk: Option<PresharedKey>, further: u8| {
+        let config = server(&identity, psk);
+        let also_accepted_psks = (2..2 + further).filter_map(key).collect();
+        let transport = TransportConfig { also_accepted_psks, ..(*config.transport).clone() };
+        ServerConfig { transport: Arc::new(transport), ..config }
+    };
+    let mut world = World::new(with(key(1), 3));
+    for byte in 1..=4 {
+        let handle = world.connect(client(print, key(byte)));
+        world.run(Duration::from_millis(200));
+        assert!(world.all(CLIENT, &Event::Connected).contains(&handle), "key {byte}");
+    }
+    let refused = |psk, further| {
+        let server = Some(with(psk, further));
+        let config = EndpointConfig { server, ..EndpointConfig::default() };
+        Endpoint::new(config, [1; 32]).map(drop).unwrap_err()
+    };
+    for error in [refused(key(1), 4), refused(None, 1)] {
+        assert!(matches!(error, ConnectError::Configuration(_)), "{error}");
+    }
+    let five: Vec<_> = (1..=5).filter_map(key).collect();
+    for keys in [&[][..], &five] {
+        assert!(world.endpoints[SERVER].set_psks(keys).is_err(), "{} keys", keys.len());
+    }
+    let mut open = World::new(server(&identity, None));
+    assert!(open.endpoints[SERVER].set_psks(&five[..1]).is_err(), "no PSK mode");
+    assert!(open.endpoints[CLIENT].set_psks(&five[..1]).is_err(), "no server");
+}
+
 /// The certificate is still verified: the key alone does not authenticate the server.
 #[test]
 fn the_key_does_not_replace_the_certificate() {

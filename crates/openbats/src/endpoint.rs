@@ -11,7 +11,7 @@ use std::time::Duration;
 use bats_proto::config::Security;
 use bats_proto::relay::RelayConfig;
 use bats_proto::stream::TlsStreamServer;
-use bats_proto::{EndpointConfig, EndpointStats, Mode, ServerConfig, Timestamp};
+use bats_proto::{EndpointConfig, EndpointStats, Mode, PresharedKey, ServerConfig, Timestamp};
 use bytes::Bytes;
 
 use crate::clock::Clock;
@@ -529,6 +529,17 @@ impl Endpoint {
             core.refuses_new = true;
             core.endpoint.stop_listening();
         });
+    }
+
+    /// PSK mode: replaces the keys that the server accepts, one to four, for connections that clients
+    /// open from now on. Open connections stay.
+    ///
+    /// # Errors
+    /// [`ConnectError::Configuration`] if this endpoint is no server with a
+    /// [`preshared_key`](crate::ServerOptions::preshared_key), or the number of keys is another one.
+    pub fn set_preshared_keys(&self, keys: &[PresharedKey]) -> Result<(), ConnectError> {
+        let set = self.shared.call(|core, _| core.endpoint.packets().set_psks(keys));
+        set.map_err(cannot_connect)
     }
 
     /// Closes all connections with an application's code and text. The endpoint opens and accepts

@@ -85,7 +85,8 @@
 //! [`ServerOptions::preshared_key`]) communicate only with each other. The server does not answer a
 //! peer without the key, so that a scan does not find it. A client without the key gets no answer,
 //! and its [`Endpoint::connect`] fails with [`CloseReason::HandshakeTimeout`]. Certificates are
-//! verified as usual. Available in the modes BTP, BRTP, BRCTP and TRANSPARENT.
+//! verified as usual. Keys change without a restart: see [`Endpoint::set_preshared_keys`] and
+//! [`node::Node::set_preshared_keys`]. Available in the modes BTP, BRTP, BRCTP and TRANSPARENT.
 //!
 //! # Compression
 //!

@@ -426,6 +426,15 @@ impl ServerOptions {
         self
     }
 
+    /// PSK mode: also accepts clients with this key, at most three besides the first one. So the keys
+    /// of clients can be changed one after the other. See
+    /// [`Endpoint::set_preshared_keys`](crate::Endpoint::set_preshared_keys).
+    #[must_use]
+    pub fn also_accept_preshared_key(mut self, key: PresharedKey) -> Self {
+        self.transport.also_accepted_psks.push(key);
+        self
+    }
+
     pub(crate) fn into_config(self) -> (ServerConfig, Extras) {
         let mut transport = self.transport;
         if let Some((first, others)) = self.modes.split_first() {

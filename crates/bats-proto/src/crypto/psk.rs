@@ -50,6 +50,12 @@ impl PskSecrets {
         Some(Self { key_log: config.key_log.clone(), ..secrets })
     }
 
+    /// The secrets of all keys that a server accepts, the first one of the configuration first.
+    pub(crate) fn accepted(config: &TransportConfig) -> Vec<Self> {
+        let keys = config.psk.iter().chain(&config.also_accepted_psks);
+        keys.map(|key| Self { key_log: config.key_log.clone(), ..Self::new(key) }).collect()
+    }
+
     /// The proof that a client puts in front of its token. It hashes a single block, because a
     /// server computes it for every unauthenticated peer.
     pub(crate) fn proof(

@@ -4,8 +4,9 @@ use bats_types::Timestamp;
 use rand::Rng;
 
 use super::{ConnectionHandle, Endpoint, Received};
-use crate::config::ServerConfig;
+use crate::config::{PresharedKey, ServerConfig};
 use crate::connection::{Role, Setup, receive_budget};
+use crate::error::ConnectError;
 use crate::handshake::{self, FirstPacket, Handshake, ServerCrypto, ServerStart};
 use crate::wire::parameters::TransportParameters;
 
@@ -14,6 +15,21 @@ use crate::wire::parameters::TransportParameters;
 const MAX_STATELESS_ANSWERS: usize = 64;
 
 impl Endpoint {
+    /// Replaces the pre-shared keys that the server accepts, of which there are at most
+    /// [`MAX_FURTHER_PSKS`](crate::MAX_FURTHER_PSKS) besides the first. Open connections and
+    /// handshakes that have begun are not concerned.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError::Configuration`] if the endpoint is not a server in PSK mode, or the number of
+    /// keys is 0 or too large. The old keys then stay.
+    pub fn set_psks(&mut self, keys: &[PresharedKey]) -> Result<(), ConnectError> {
+        let (Some(crypto), Some(config)) = (&mut self.server, &self.config.server) else {
+            return Err(ConnectError::Configuration("this endpoint is no server".to_owned()));
+        };
+        crypto.set_psks(&config.transport, keys)
+    }
+
     /// Finds or creates the connection for a datagram with long headers, or answers it statelessly.
     pub(super) fn route_long(
         &mut self,

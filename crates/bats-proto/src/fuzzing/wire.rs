@@ -202,7 +202,7 @@ pub fn token_run(data: &[u8]) {
     let now = Timestamp::from_millis(100_000);
     let remote = SocketAddr::from(([10, 0, 0, 1], 5_000));
     let start = |initial: &InitialInfo<'_>| server.start(now, remote, initial, false, true);
-    let mut initial = InitialInfo { destination: [1; 8], source: [2; 4], token: &[] };
+    let mut initial = InitialInfo { destination: [1; 8], source: [2; 4], token: &[], psk: 0 };
 
     let ServerStart::Answer(answer) = start(&initial) else {
         panic!("a busy server requests a token")

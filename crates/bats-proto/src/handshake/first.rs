@@ -7,7 +7,7 @@ use bats_types::Timestamp;
 use super::early::{SharedReplayLedger, lock};
 use super::packet;
 use super::token::TokenKey;
-use crate::config::{Security, ServerConfig};
+use crate::config::{PresharedKey, Security, ServerConfig, TransportConfig};
 use crate::crypto::{InitialSecrets, PskSecrets, ServerTls, initial_keys};
 use crate::error::ConnectError;
 use crate::wire::long_header::{
@@ -42,6 +42,8 @@ pub struct InitialInfo<'a> {
     pub source: [u8; CID_LEN],
     /// Token, empty at first; in PSK mode it follows the proof of the key.
     pub token: &'a [u8],
+    /// PSK mode: which of the server's keys was proved.
+    pub(crate) psk: usize,
 }
 
 /// Connection IDs of a packet of an unknown version.
@@ -77,6 +79,7 @@ pub fn parse_first(datagram: &[u8]) -> Option<FirstPacket<'_>> {
         destination: header.destination.try_into().ok()?,
         source: header.source.try_into().ok()?,
         token: header.token,
+        psk: 0,
     }))
 }
 
@@ -90,8 +93,8 @@ pub fn write_version_negotiation(unknown: &UnknownVersion<'_>, grease: u32) -> V
 pub struct ServerCrypto {
     pub(super) tls: ServerTls,
     tokens: TokenKey,
-    /// Set in PSK mode.
-    pub(super) psk: Option<PskSecrets>,
+    /// The accepted keys in PSK mode; empty without it.
+    psks: Vec<PskSecrets>,
     /// Set if early data is enabled.
     pub(super) ledger: Option<SharedReplayLedger>,
 }
@@ -102,6 +105,8 @@ pub struct StartInfo {
     pub(super) destination: [u8; ORIGINAL_CID_LEN],
     pub(super) source: [u8; CID_LEN],
     pub(super) validated: bool,
+    /// PSK mode: which of the server's keys the client has proved.
+    psk: usize,
 }
 
 impl StartInfo {
@@ -138,22 +143,60 @@ impl ServerCrypto {
         Ok(Self {
             tls: ServerTls::new(config, security)?,
             tokens: TokenKey::new(token_key),
-            psk: PskSecrets::of(&config.transport),
+            psks: PskSecrets::accepted(&config.transport),
             ledger: config.transport.early_data.then(SharedReplayLedger::default),
         })
     }
 
     /// Whether the server is in PSK mode, so that peers without the key get no answer.
     pub fn requires_psk(&self) -> bool {
-        self.psk.is_some()
+        !self.psks.is_empty()
     }
 
     /// Checks and removes the PSK proof in front of the token; `None` if it is missing or wrong.
     /// Without PSK mode the packet is returned unchanged. Cheap; the first check of a packet.
     pub fn verify_psk_proof<'a>(&self, initial: &InitialInfo<'a>) -> Option<InitialInfo<'a>> {
-        let Some(psk) = &self.psk else { return Some(*initial) };
-        let token = psk.verify_proof(&initial.destination, &initial.source, initial.token)?;
-        Some(InitialInfo { token, ..*initial })
+        if self.psks.is_empty() {
+            return Some(*initial);
+        }
+        self.psks.iter().enumerate().find_map(|(psk, secrets)| {
+            let InitialInfo { destination, source, token, .. } = initial;
+            let token = secrets.verify_proof(destination, source, token)?;
+            Some(InitialInfo { token, psk, ..*initial })
+        })
+    }
+
+    /// Replaces the accepted keys for handshakes that start from now on.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError::Configuration`] if the server is not in PSK mode, or the number of keys is not
+    /// 1 to 4.
+    pub(crate) fn set_psks(
+        &mut self,
+        transport: &TransportConfig,
+        keys: &[PresharedKey],
+    ) -> Result<(), ConnectError> {
+        let unusable = |text: String| Err(ConnectError::Configuration(text));
+        if !self.requires_psk() {
+            return unusable("a server without PSK mode cannot change to it at run time".into());
+        }
+        let Some((first, further)) = keys.split_first() else {
+            return unusable("a server cannot leave PSK mode at run time: give a key".into());
+        };
+        let changed = TransportConfig {
+            psk: Some(first.clone()),
+            also_accepted_psks: further.to_vec(),
+            ..transport.clone()
+        };
+        changed.check_psk_modes()?;
+        self.psks = PskSecrets::accepted(&changed);
+        Ok(())
+    }
+
+    /// The secrets of the key that a client has proved.
+    pub(super) fn psk_of(&self, start: &StartInfo) -> Option<&PskSecrets> {
+        self.psks.get(start.psk)
     }
 
     /// TLS sessions evicted before they were resumed.
@@ -183,7 +226,7 @@ impl ServerCrypto {
     /// handshake and uses up no half-open limit.
     pub(crate) fn opens(&self, initial: &InitialInfo<'_>, datagram: &[u8]) -> bool {
         let secrets = InitialSecrets {
-            psk: self.psk.as_ref(),
+            psk: self.psks.get(initial.psk),
             destination: &initial.destination,
             source: &initial.source,
             salt: &[],
@@ -226,7 +269,7 @@ impl ServerCrypto {
         if require_retry && !validated {
             let mut token = self.tokens.make(now, remote, &initial.destination);
             let grease = token.last().copied().unwrap_or_default();
-            if let Some(psk) = &self.psk {
+            if let Some(psk) = self.psks.get(initial.psk) {
                 let proof = psk.retry_proof(&initial.destination, &initial.source, &token);
                 token.extend_from_slice(&proof);
             }
@@ -237,6 +280,7 @@ impl ServerCrypto {
             destination: initial.destination,
             source: initial.source,
             validated,
+            psk: initial.psk,
         })
     }
 }

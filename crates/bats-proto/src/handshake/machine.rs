@@ -192,7 +192,7 @@ impl Handshake {
             rng.fill_bytes(&mut salt);
         }
         let secrets = InitialSecrets {
-            psk: crypto.psk.as_ref(),
+            psk: crypto.psk_of(start),
             destination: &start.destination,
             source: &start.source,
             salt: &salt,

@@ -73,9 +73,9 @@ mod state;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use bats_proto::EndpointStats;
 pub use bats_proto::relay::{MAX_PATHS, RelayStats};
 pub use bats_proto::wire::flow::NodeId;
+use bats_proto::{EndpointStats, PresharedKey};
 
 pub use builder::NodeBuilder;
 pub use event::{Event, Events};
@@ -186,6 +186,23 @@ impl Node {
     pub async fn accept(&self) -> Result<Session, ConnectError> {
         let (connection, remote) = self.endpoint.accept_session().await?;
         Ok(Session::new(connection, remote))
+    }
+
+    /// PSK mode: replaces the keys of this node without a restart. Links and sessions that it opens
+    /// from now on use the first one; neighbours and peers that open one may have any of them. Open
+    /// links and sessions stay. To change the key of a network, let every node accept the old and the
+    /// new key, then put the new one first everywhere, then drop the old one.
+    ///
+    /// # Errors
+    /// [`ConnectError::Configuration`] if the node was started without
+    /// [`NodeBuilder::preshared_key`], or there are not one to four keys.
+    pub fn set_preshared_keys(&self, keys: &[PresharedKey]) -> Result<(), ConnectError> {
+        self.endpoint.set_preshared_keys(keys)?;
+        let mut core = self.endpoint.shared().lock();
+        if let Some(node) = core.node.as_deref_mut() {
+            node.setup.preshared_key = keys.first().cloned();
+        }
+        Ok(())
     }
 
     /// Accepts no more sessions and no more links of neighbours; open ones stay open.

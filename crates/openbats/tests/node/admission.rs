@@ -204,6 +204,38 @@ fn links_and_sessions_need_the_preshared_key() {
     assert_eq!(error, LinkError::Failed(CloseReason::HandshakeTimeout));
 }
 
+/// The key of a network changes node by node, without a moment in which one does not reach the other.
+#[test]
+fn preshared_keys_change_without_a_restart() {
+    let world = World::new(2);
+    let key = |byte| PresharedKey::new([byte; PresharedKey::LEN]);
+    let far = world.node(1).preshared_key(key(1)).any_neighbour(LinkPolicy::end());
+    let far = far.start().unwrap();
+    let near = world.node(0).preshared_key(key(1)).start().unwrap();
+    near.routes().replace(RouteSet::new().to(id(1), world.print(1))).unwrap();
+    far.routes().replace(RouteSet::new().to(id(0), world.print(0))).unwrap();
+    for (far_keys, near_keys, connects) in
+        [(&[1, 2][..], 1, true), (&[1, 2], 2, true), (&[2], 2, true), (&[2], 1, false)]
+    {
+        let keys: Vec<_> = far_keys.iter().map(|&byte| key(byte)).collect();
+        far.set_preshared_keys(&keys).unwrap();
+        near.set_preshared_keys(&[key(near_keys)]).unwrap();
+        let transport = TransportConfig { handshake_timeout: SHORT, ..TransportConfig::default() };
+        let options = LinkOptions::new(far.local_addrs()[0], world.trust(1)).transport(transport);
+        let link = near.links().open(options).unwrap();
+        let established = link.established().wait_for(LIMIT).unwrap();
+        assert_eq!(established.is_ok(), connects, "{far_keys:?}, {near_keys}: {established:?}");
+        if connects {
+            let (from, to) = world.session(&near, &far, Mode::Brtp);
+            transfer(from, to, 3, 10_000);
+        }
+        link.close();
+    }
+    assert!(far.set_preshared_keys(&[]).is_err());
+    let without = world.node(0).start().unwrap();
+    assert!(without.set_preshared_keys(&[key(1)]).is_err());
+}
+
 /// A program that connects to a node like to a server: to the node it is a neighbour.
 fn connect_directly(world: &World, node: &Node) -> Result<Connection, ConnectError> {
     let endpoint = Endpoint::builder().start().unwrap();
