@@ -405,10 +405,21 @@ pub struct EndpointConfig {
     /// then new connections are refused. The default of 32 GiB suffices for 10,000 connections: set
     /// it to what the machine can spare.
     pub memory_budget: u64,
+    /// Which start of this endpoint it is, for endpoints that all their peers authenticate: a number
+    /// that grows with each start, for example the Unix time in milliseconds. Once a connection with
+    /// a newer instance of a peer is established, the peer closes its connections with older ones of
+    /// the same certificate at once, so only one process may use a certificate. 0: the peers are not
+    /// told.
+    pub instance: u64,
 }
 
 impl Default for EndpointConfig {
     fn default() -> Self {
-        Self { security: Security::default(), server: None, memory_budget: DEFAULT_MEMORY_BUDGET }
+        Self {
+            security: Security::default(),
+            server: None,
+            memory_budget: DEFAULT_MEMORY_BUDGET,
+            instance: 0,
+        }
     }
 }

@@ -131,7 +131,7 @@ fn server_with_memory(memory_budget: u64, receive_budget: usize) -> Endpoint {
     let server =
         ServerConfig { identity, client_trust: None, transport, retry_threshold, max_connections };
     let security = Security::DangerousPlain;
-    let config = EndpointConfig { security, server: Some(server), memory_budget };
+    let config = EndpointConfig { security, server: Some(server), memory_budget, instance: 0 };
     Endpoint::new(config, [2; 32]).unwrap()
 }
 

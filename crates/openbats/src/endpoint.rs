@@ -146,6 +146,11 @@ impl Builder {
             security: Security::Tls,
             server,
             memory_budget: self.memory_budget.unwrap_or(defaults.memory_budget),
+            // A node has certificates on both sides of each connection.
+            instance: match self.node.is_some() {
+                true => crate::clock::unix_time().as_millis() as u64,
+                false => defaults.instance,
+            },
         };
         let mut seed = [0; 32];
         getrandom::fill(&mut seed).map_err(|error| StartError::Thread(io::Error::other(error)))?;

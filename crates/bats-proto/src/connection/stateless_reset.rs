@@ -1,4 +1,4 @@
-//! Stateless resets (RFC 9000, section 10.3) at the client.
+//! Restarted peers: stateless resets (RFC 9000, section 10.3) at the client, and newer instances.
 
 use super::{Connection, Role};
 use crate::error::CloseReason;
@@ -11,6 +11,17 @@ impl Connection {
             return None;
         }
         self.handshake.peer_parameters()?.reset_token.as_ref()
+    }
+
+    /// Which instance the authenticated peer is, if it says so.
+    pub(crate) fn peer_instance(&self) -> Option<u64> {
+        let instance = self.handshake.peer_parameters()?.instance;
+        (instance > 0 && self.is_established()).then_some(instance)
+    }
+
+    /// The peer was restarted, and a connection with the new process is established.
+    pub(crate) fn on_restarted_peer(&mut self) {
+        self.close_silently(CloseReason::Lost("the peer was restarted".to_owned()));
     }
 
     /// The server has no state of this connection any more.

@@ -23,7 +23,7 @@ fn server(memory_budget: u64) -> Endpoint {
         max_connections: 40,
     };
     let security = Security::DangerousPlain;
-    let config = EndpointConfig { security, server: Some(server), memory_budget };
+    let config = EndpointConfig { security, server: Some(server), memory_budget, instance: 0 };
     Endpoint::new(config, [2; 32]).expect("a configuration")
 }
 

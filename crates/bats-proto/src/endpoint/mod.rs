@@ -1,6 +1,7 @@
 //! The endpoint: routes datagrams to connections and is the interface of all of them to the driver.
 
 mod admission;
+mod instances;
 mod memory;
 #[cfg(test)]
 mod memory_tests;
@@ -41,6 +42,7 @@ use crate::wire::parameters::TransportParameters;
 use crate::wire::short_header;
 
 use admission::{FirstFlights, HalfOpen, MemoryLedger};
+use instances::Instances;
 use memory::MemoryShares;
 use relay_node::RelayNode;
 use stateless_reset::StatelessResets;
@@ -134,6 +136,7 @@ pub struct Endpoint {
     first_flights: FirstFlights,
     memory: MemoryLedger,
     resets: StatelessResets,
+    instances: Instances,
     /// When connections were last searched for an unreachable port.
     last_unreachable_search: Option<Timestamp>,
     memory_shares: MemoryShares,
@@ -176,6 +179,7 @@ impl Endpoint {
             first_flights: FirstFlights::default(),
             memory,
             resets,
+            instances: Instances::default(),
             last_unreachable_search: None,
             memory_shares: MemoryShares::default(),
             answers: VecDeque::new(),
@@ -302,6 +306,7 @@ impl Endpoint {
     fn parameters(&self, transport: &TransportConfig, code_seed: u64) -> TransportParameters {
         TransportParameters {
             batch_ranks: self.relay_node.as_ref().is_some_and(RelayNode::is_recoding),
+            instance: self.config.instance,
             ..local_parameters(transport, code_seed)
         }
     }
@@ -432,8 +437,13 @@ impl Endpoint {
         if let Event::Closed(CloseReason::PeerMisbehaved(_)) = event {
             self.stats.peers_misbehaved += 1;
         }
-        if let Event::Connected = event {
-            self.record_reset_token(handle);
+        match event {
+            Event::Connected => {
+                self.record_reset_token(handle);
+                self.end_older_instances(handle);
+            }
+            Event::Accepted => self.end_older_instances(handle),
+            _ => {}
         }
         Output::Event(handle, event)
     }
@@ -503,6 +513,7 @@ impl Endpoint {
                 self.by_first.remove(&first);
             }
             self.half_open.remove(handle);
+            self.instances.remove(handle, connection.peer_fingerprint());
             if let Some(relay_node) = &mut self.relay_node {
                 relay_node.remove_connection(now, handle, connection.flow_key());
                 self.release_unresponsive_links();

@@ -56,6 +56,9 @@ pub struct TransportParameters {
     pub early_limit: u64,
     /// Server only: what ends a stateless reset of this connection.
     pub reset_token: Option<[u8; 16]>,
+    /// Increases with each start of this end; 0 if it does not say. See
+    /// [`EndpointConfig::instance`](crate::EndpointConfig::instance).
+    pub instance: u64,
 }
 
 impl Default for TransportParameters {
@@ -75,6 +78,7 @@ impl Default for TransportParameters {
             original_destination: None,
             early_limit: 0,
             reset_token: None,
+            instance: 0,
         }
     }
 }
@@ -118,6 +122,9 @@ impl TransportParameters {
         if let Some(token) = &self.reset_token {
             put(13, token);
         }
+        if self.instance != 0 {
+            put(14, &self.instance.to_be_bytes());
+        }
         if self.application != 0 {
             put(16, &[self.application]);
         }
@@ -152,6 +159,7 @@ impl TransportParameters {
                 11 => parameters.batch_ranks = true,
                 12 => parameters.early_limit = u64::from_be_bytes(value.array()?),
                 13 => parameters.reset_token = Some(value.array()?),
+                14 => parameters.instance = u64::from_be_bytes(value.array()?),
                 16 => parameters.application = value.u8()?,
                 _ => continue,
             }
@@ -219,12 +227,14 @@ mod tests {
             original_destination: Some([5; 8]),
             early_limit: 0x0d,
             reset_token: Some([6; 16]),
+            instance: 0x0e,
         };
-        let optional: [&[u8]; 5] = [
+        let optional: [&[u8]; 6] = [
             &[10, 8, 5, 5, 5, 5, 5, 5, 5, 5],
             &[11, 0],
             &[12, 8, 0, 0, 0, 0, 0, 0, 0, 0x0d],
             &[13, 16, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6],
+            &[14, 8, 0, 0, 0, 0, 0, 0, 0, 0x0e],
             &[16, 1, 0x0c],
         ];
         let (grease, always): (&[u8], [&[u8]; 9]) = (
@@ -250,6 +260,7 @@ mod tests {
             original_destination: None,
             early_limit: 0,
             reset_token: None,
+            instance: 0,
             ..parameters
         };
         let bytes = [&always.concat()[..], grease].concat();
@@ -309,12 +320,13 @@ mod tests {
                 credit in 0_u64..1 << 40, idle in 100_u64..1 << 30, cap in 16_u16..512, seed: u64,
                 cid: [u8; 4], original: Option<[u8; 8]>, batch_ranks: bool,
                 application: u8, early_limit: u64,
-                reset_token: Option<[u8; 16]>, grease: u8) {
+                reset_token: Option<[u8; 16]>, instance: u64, grease: u8) {
             let parameters = TransportParameters {
                 mode, max_message_size: message, max_symbol_size: symbol, initial_credit: credit,
                 idle_timeout: Duration::from_millis(idle), window_cap: cap, code_seed: seed,
                 max_udp_payload: 1_472, connection_id: cid, batch_ranks,
                 application, original_destination: original, early_limit, reset_token,
+                instance,
             };
             prop_assert_eq!(TransportParameters::decode(&parameters.encode(grease)), Some(parameters));
         }

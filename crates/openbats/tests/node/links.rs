@@ -42,6 +42,41 @@ fn link_is_established_again_after_the_neighbour_was_restarted() {
     transfer(from, to, 3, 10_000);
 }
 
+/// The old process ends without a word and its port stays open, as when a host loses power and another
+/// one takes over: nothing but the new process shows that the old one is gone.
+#[test]
+fn links_and_sessions_of_the_process_before_end_when_the_new_one_has_a_link() {
+    let world = World::new(2);
+    let far = world.node(1).neighbour(world.print(0), LinkPolicy::end()).start().unwrap();
+    far.routes().replace(RouteSet::new().to(id(0), world.print(0))).unwrap();
+    let old = world.node(0).start().unwrap();
+    let hop =
+        EmulatedLink::start(far.local_addrs()[0], &lossy(50, Duration::from_millis(2), 0.0), 1);
+    let hop = hop.unwrap();
+    let link = world.link(&old, &far, Some(&hop));
+    old.routes().replace(RouteSet::new().to(id(1), link.id())).unwrap();
+    let (_from, to) = world.session(&old, &far, Mode::Brtp);
+    hop.cut();
+
+    let events = far.events();
+    let new = world.node(0).start().unwrap();
+    let link = world.link(&new, &far, None);
+    let ends = |event: &Event| match event {
+        Event::LinkDown { reason, .. } | Event::SessionClosed { reason, .. } => {
+            Some(reason.to_string())
+        }
+        _ => None,
+    };
+    for _ in 0..2 {
+        assert_eq!(wait_event(&events, ends), "connection lost: the peer was restarted");
+    }
+    assert!(to.recv().wait_for(LIMIT).unwrap().is_err());
+    assert_eq!(far.links().list().len(), 1);
+    new.routes().replace(RouteSet::new().to(id(1), link.id())).unwrap();
+    let (from, to) = world.session(&new, &far, Mode::Brtp);
+    transfer(from, to, 3, 10_000);
+}
+
 #[test]
 fn silent_neighbour_is_noticed_and_used_again_when_it_answers() {
     let world = World::new(2);

@@ -1,0 +1,53 @@
+//! Restarted peers: what the process before had open ends when the new one has authenticated itself.
+
+use std::collections::BTreeMap;
+
+use super::{ConnectionHandle, Endpoint};
+
+/// Connections of peers that say which instance they are, by the fingerprint of their certificate.
+#[derive(Debug, Default)]
+pub(super) struct Instances {
+    by_peer: BTreeMap<[u8; 32], BTreeMap<ConnectionHandle, u64>>,
+}
+
+impl Instances {
+    /// Adds a connection. Returns those of older instances of the peer, which are removed.
+    fn insert(
+        &mut self,
+        handle: ConnectionHandle,
+        peer: [u8; 32],
+        instance: u64,
+    ) -> Vec<ConnectionHandle> {
+        let connections = self.by_peer.entry(peer).or_default();
+        connections.insert(handle, instance);
+        connections.extract_if(.., |_, other| *other < instance).map(|(old, _)| old).collect()
+    }
+
+    pub(super) fn remove(&mut self, handle: ConnectionHandle, peer: Option<[u8; 32]>) {
+        let Some(peer) = peer else { return };
+        let Some(connections) = self.by_peer.get_mut(&peer) else { return };
+        connections.remove(&handle);
+        if connections.is_empty() {
+            self.by_peer.remove(&peer);
+        }
+    }
+}
+
+impl Endpoint {
+    /// A connection is established: connections of older instances of its peer end without a packet,
+    /// because nobody is there to receive one.
+    pub(super) fn end_older_instances(&mut self, handle: ConnectionHandle) {
+        let Some(connection) = self.connections.get(&handle) else { return };
+        let (Some(peer), Some(instance)) =
+            (connection.peer_fingerprint(), connection.peer_instance())
+        else {
+            return;
+        };
+        for old in self.instances.insert(handle, peer, instance) {
+            if let Some(connection) = self.connections.get_mut(&old) {
+                connection.on_restarted_peer();
+                self.mark_dirty(old);
+            }
+        }
+    }
+}
