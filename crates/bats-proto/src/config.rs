@@ -405,11 +405,10 @@ pub struct EndpointConfig {
     /// then new connections are refused. The default of 32 GiB suffices for 10,000 connections: set
     /// it to what the machine can spare.
     pub memory_budget: u64,
-    /// Which start of this endpoint it is, for endpoints that all their peers authenticate: a number
-    /// that grows with each start, for example the Unix time in milliseconds. Once a connection with
-    /// a newer instance of a peer is established, the peer closes its connections with older ones of
-    /// the same certificate at once, so only one process may use a certificate. 0: the peers are not
-    /// told.
+    /// For endpoints that all their peers authenticate: a number that grows with each start, for
+    /// example the Unix time in milliseconds. Once a connection with a newer instance of a peer is
+    /// established, the other end closes its connections with older ones of the same certificate at
+    /// once, so only one process may use a certificate. 0: peers do not learn it.
     pub instance: u64,
 }
 

@@ -29,6 +29,8 @@ struct ThreeNodes {
     psk: Option<PresharedKey>,
     in_flight: Vec<(Timestamp, usize, usize, Vec<u8>)>,
     events: Vec<(usize, ConnectionHandle, Event)>,
+    /// The relay's link to the sink.
+    onward_link: Option<ConnectionHandle>,
     /// Number of datagrams from the relay to the sink.
     onward: u64,
     sent: u64,
@@ -82,7 +84,17 @@ impl ThreeNodes {
         let (endpoints, prints) = nodes.into_iter().unzip();
         let now = Timestamp::from_nanos(NOW.as_nanos() as u64);
         let (in_flight, events) = (Vec::new(), Vec::new());
-        let mut net = Self { now, endpoints, prints, psk, in_flight, events, onward: 0, sent: 0 };
+        let mut net = Self {
+            now,
+            endpoints,
+            prints,
+            psk,
+            in_flight,
+            events,
+            onward_link: None,
+            onward: 0,
+            sent: 0,
+        };
         for index in [SOURCE, RELAY] {
             let config = net.client(index + 1);
             let now = net.now;
@@ -103,6 +115,7 @@ impl ThreeNodes {
         net.admit(RELAY, &Event::Accepted, SOURCE);
         net.admit(RELAY, &Event::Connected, SINK);
         net.admit(SINK, &Event::Accepted, SOURCE);
+        net.onward_link = Some(net.link(RELAY, &Event::Connected));
         net.events.clear();
         net
     }
@@ -304,4 +317,50 @@ fn packets_of_unadmitted_neighbours_are_not_relayed() {
     assert!(stats.relayed_packets_refused > 5, "{}", stats.relayed_packets_refused);
     assert_eq!(net.endpoints[RELAY].relay_stats().unwrap().received, 0);
     assert_eq!(net.onward, before, "the sink gets no packet of it");
+}
+
+/// Closed sessions of the source.
+fn ends(net: &ThreeNodes, session: ConnectionHandle) -> Vec<String> {
+    let of_session =
+        net.events.iter().filter(|(index, handle, _)| (*index, *handle) == (SOURCE, session));
+    let reasons = of_session.filter_map(|(_, _, event)| match event {
+        Event::Closed(reason) => Some(reason.to_string()),
+        _ => None,
+    });
+    reasons.collect()
+}
+
+#[test]
+fn attempts_to_reach_a_node_end_when_a_relay_has_no_route() {
+    let mut net = ThreeNodes::joined();
+    let link = net.onward_link.unwrap();
+    net.endpoints[RELAY].remove_route(net.now, node(SINK), link);
+    let connect = |net: &mut ThreeNodes| {
+        let (now, config) = (net.now, net.client(SINK));
+        net.endpoints[SOURCE].connect_across(now, node(SINK), "node.example", config).unwrap()
+    };
+    let sessions = [connect(&mut net), connect(&mut net)];
+    net.run(Duration::from_millis(800));
+    assert_eq!(ends(&net, sessions[0]), [""; 0], "the route may come back");
+    net.run(Duration::from_secs(3));
+    for session in sessions {
+        assert_eq!(ends(&net, session), ["connection lost: node 71 has no route to node 72"]);
+    }
+
+    // A route that comes back in time.
+    let session = connect(&mut net);
+    net.run(Duration::from_millis(500));
+    assert!(net.endpoints[RELAY].route(net.now, node(SINK), link));
+    net.run(Duration::from_secs(3));
+    assert!(net.events.contains(&(SOURCE, session, Event::Connected)));
+
+    // An established session survives a route that is missing for a while.
+    net.endpoints[RELAY].remove_route(net.now, node(SINK), link);
+    let other = net.link(SINK, &Event::Accepted);
+    net.endpoints[SOURCE].send(net.now, session, message(1)).unwrap();
+    net.run(Duration::from_secs(5));
+    assert!(net.endpoints[RELAY].route(net.now, node(SINK), link));
+    net.run(Duration::from_secs(5));
+    assert_eq!(ends(&net, session), [""; 0]);
+    assert_eq!(net.endpoints[SINK].recv(net.now, other), Some(message(1)));
 }

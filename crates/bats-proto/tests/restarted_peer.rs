@@ -132,7 +132,7 @@ fn connections_of_the_process_before_end_at_a_client() {
     assert_eq!((world.superseded(HUB), world.endpoints[&HUB].connection_count()), (1, 1));
 }
 
-/// Neither an older instance, nor one that is not told, nor one without a certificate ends anything.
+/// Neither an older instance, nor one that says nothing, nor one without a certificate ends anything.
 #[test]
 fn only_a_newer_authenticated_instance_ends_connections() {
     let peer = generate_identity(&[]).unwrap();

@@ -11,6 +11,7 @@ use bats_proto::wire::flow::{FLOW_HEADER_LEN, FlowHeader, FlowKey, NodeId};
 use bats_proto::wire::frame::{self, AckHeader, Frame};
 use bats_proto::wire::long_header::{self, LongKind, VERSION};
 use bats_proto::wire::message::{self, MessageFrame};
+use bats_proto::wire::no_route::NoRoute;
 use bats_proto::wire::rank::{MAX_RANK_ENTRIES, RankEntry, RankFeedback};
 use bats_proto::wire::short_header::{PacketKind, SHORT_HEADER_LEN, ShortHeader};
 use bats_proto::wire::varint::{Reader, Writer};
@@ -462,4 +463,12 @@ fn documented_limits_match_the_code() {
         assert!(DOCUMENT.contains(&phrase), "{phrase}");
     }
     assert_eq!(MAX_BATCHES, 1_024);
+}
+
+#[test]
+fn no_route_packet_matches_the_example() {
+    let example = bytes("no-route");
+    let packet = NoRoute { destination: NodeId(9), quoted: &[9; 3] };
+    assert_eq!(packet.encode(), example);
+    assert_eq!(NoRoute::decode(&example), Some(packet));
 }

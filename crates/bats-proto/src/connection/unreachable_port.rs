@@ -1,10 +1,18 @@
-//! ICMP "port unreachable" errors (RFC 8085, section 5.2; RFC 5927 for forged ones).
+//! Peers that cannot be reached: ICMP "port unreachable" errors (RFC 8085, section 5.2; RFC 5927 for forged
+//! ones), and NO_ROUTE packets of relays.
+
+use core::time::Duration;
 
 use bats_types::Timestamp;
 
 use super::{Connection, MAX_ACK_DELAY, Role};
 use crate::error::CloseReason;
+use crate::wire::flow::NodeId;
 use crate::wire::long_header::CID_LEN;
+
+/// Time for which a route must be missing until an attempt to reach a node fails: relays report it once
+/// a second, and a routing protocol has converged by then in most networks.
+const MISSING_ROUTE_TIME: Duration = Duration::from_millis(900);
 
 impl Connection {
     /// Whether an ICMP error that quotes this UDP payload answers a packet of this connection. A
@@ -28,6 +36,21 @@ impl Connection {
         self.role == Role::Client
             && self.state.is_handshaking()
             && self.handshake.peer_cid().is_none()
+    }
+
+    /// A relay has no route to the peer of this end-to-end session. Routes change, and the
+    /// session cannot authenticate the relay. So an established session goes on, and an attempt ends
+    /// when the route is still missing after [`MISSING_ROUTE_TIME`].
+    pub(crate) fn handle_no_route(&mut self, now: Timestamp, relay: NodeId, destination: NodeId) {
+        if !self.is_unanswered() {
+            return;
+        }
+        let since = *self.unreachable_since.get_or_insert(now);
+        if now - since >= MISSING_ROUTE_TIME {
+            self.close_silently(CloseReason::Lost(format!(
+                "{relay} has no route to {destination}"
+            )));
+        }
     }
 
     /// The peer's port is unreachable. A client without an answer fails at once. Otherwise the error

@@ -35,7 +35,7 @@ impl Instances {
 
 impl Endpoint {
     /// A connection is established: connections of older instances of its peer end without a packet,
-    /// because nobody is there to receive one.
+    /// because no process would receive one.
     pub(super) fn end_older_instances(&mut self, handle: ConnectionHandle) {
         let Some(connection) = self.connections.get(&handle) else { return };
         let (Some(peer), Some(instance)) =

@@ -17,6 +17,7 @@ use crate::error::ConnectError;
 use crate::relay::{LinkId, LinkPolicy, LinkView, Relay, RelayConfig, RelayEvent, RelayStats};
 use crate::wire::batch_rank::BatchRank;
 use crate::wire::flow::{FlowKey, NodeId};
+use crate::wire::no_route::NoRoute;
 use crate::wire::short_header::PacketKind;
 
 /// First 64 bits of the addresses of end-to-end sessions: the discard prefix 100::/64.
@@ -494,6 +495,10 @@ impl Endpoint {
             self.relay_node.as_mut().and_then(|relay_node| relay_node.deliveries.pop_front())
         {
             if kind == PacketKind::Control {
+                if let Some(hint) = NoRoute::decode(&payload) {
+                    self.handle_no_route(now, key, &hint);
+                    continue;
+                }
                 let remote = address(key.source, key.flow);
                 let datagram = Received { remote, local_ip: None, ecn: 0, payload: &mut payload };
                 self.handle_datagram(now, datagram);
@@ -508,6 +513,26 @@ impl Endpoint {
                     self.mark_dirty(handle);
                 }
                 None => self.stats.datagrams_dropped += 1,
+            }
+        }
+    }
+
+    /// A relay has no route for a packet of this node. That concerns all attempts to reach the node.
+    fn handle_no_route(&mut self, now: Timestamp, from: FlowKey, hint: &NoRoute<'_>) {
+        let Some(relay_node) = &self.relay_node else { return };
+        let (destination, source) = (hint.destination, relay_node.relay.node());
+        let quoted = FlowKey { destination, source, flow: from.flow };
+        let session = relay_node.sessions.get(&quoted);
+        let session = session.and_then(|handle| self.connections.get(handle));
+        if !session.is_some_and(|session| session.is_quoted(hint.quoted)) {
+            return;
+        }
+        let flows = FlowKey { flow: 0, ..quoted }..=FlowKey { flow: u32::MAX, ..quoted };
+        let handles: Vec<_> = relay_node.sessions.range(flows).map(|(_, handle)| *handle).collect();
+        for handle in handles {
+            if let Some(session) = self.connections.get_mut(&handle) {
+                session.handle_no_route(now, from.source, destination);
+                self.mark_dirty(handle);
             }
         }
     }
@@ -588,7 +613,53 @@ impl Endpoint {
 
 #[cfg(test)]
 mod tests {
+    use core::time::Duration;
+
     use super::*;
+    use crate::config::{EndpointConfig, PeerTrust, Security};
+
+    /// Only a quotation of the session's own packets counts, and a route that is missing for a moment
+    /// ends nothing.
+    #[test]
+    fn attempts_end_by_reports_that_quote_their_packets_and_persist() {
+        let config =
+            EndpointConfig { security: Security::DangerousPlain, ..EndpointConfig::default() };
+        let mut endpoint = Endpoint::new(config, [1; 32]).unwrap();
+        endpoint.enable_relay(RelayConfig::new(NodeId(1))).unwrap();
+        let client = ClientConfig {
+            trust: PeerTrust::DangerousAcceptAny,
+            identity: None,
+            transport: Default::default(),
+        };
+        let start = Timestamp::from_millis(1_000);
+        let session = endpoint.connect_across(start, NodeId(9), "node", client).unwrap();
+        let (flow, source) = {
+            let connection = &endpoint.connections[&session];
+            (connection.flow_key().unwrap(), connection.local_cid())
+        };
+        let from = FlowKey { destination: NodeId(1), source: NodeId(5), flow: flow.flow };
+        let quoted = [&[0xc0, 0, 0, 0, 0, 2, 7, 7, 4][..], &source].concat();
+        let other = [&[0xc0, 0, 0, 0, 0, 2, 7, 7, 4][..], &source.map(|byte| byte ^ 1)].concat();
+        let is_open = |endpoint: &Endpoint| endpoint.connections[&session].is_unanswered();
+        let destination = NodeId(9);
+        for at in [0, 1_000, 2_000, 3_000].map(|ms| start + Duration::from_millis(ms)) {
+            for (from, hint) in [
+                (from, NoRoute { destination, quoted: &other }),
+                (from, NoRoute { destination, quoted: &[] }),
+                (from, NoRoute { destination: NodeId(8), quoted: &quoted }),
+                (FlowKey { flow: flow.flow ^ 1, ..from }, NoRoute { destination, quoted: &quoted }),
+            ] {
+                endpoint.handle_no_route(at, from, &hint);
+            }
+        }
+        assert!(is_open(&endpoint), "none of them is about a packet of the session");
+        let hint = NoRoute { destination, quoted: &quoted };
+        endpoint.handle_no_route(start, from, &hint);
+        endpoint.handle_no_route(start + Duration::from_millis(100), from, &hint);
+        assert!(is_open(&endpoint), "the route may come back");
+        endpoint.handle_no_route(start + Duration::from_secs(1), from, &hint);
+        assert!(!is_open(&endpoint));
+    }
 
     #[test]
     fn session_addresses_differ_from_network_addresses() {

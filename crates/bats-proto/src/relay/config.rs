@@ -88,6 +88,8 @@ pub struct RelayStats {
     pub malformed: u64,
     /// Dropped: no route to the destination.
     pub unroutable: u64,
+    /// NO_ROUTE packets sent to the sources of packets without a route.
+    pub no_route_sent: u64,
     /// Dropped: the packet would return to the link that it came from, or claims this node as its
     /// source.
     pub looped: u64,

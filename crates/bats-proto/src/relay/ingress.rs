@@ -15,12 +15,9 @@ use super::outbound::Coded;
 use super::{Delivery, Flow, LinkId, LinkView, Relay, RelayEvent, allowance};
 use crate::wire::batch_rank::Space;
 use crate::wire::coding::{CodingHeader, expand};
-use crate::wire::flow::{FlowHeader, FlowKey, NodeId};
+use crate::wire::flow::{FlowHeader, FlowKey};
 use crate::wire::short_header::PacketKind;
 use crate::wire::varint::Reader;
-
-/// Events that wait for the owner of the relay. Neighbours cause the reports of missing routes.
-const MAX_EVENTS: usize = 1_024;
 
 impl Relay {
     /// Processes the payload of a relayed packet, behind the hop header. Returns the packet if it
@@ -58,7 +55,7 @@ impl Relay {
                 let leads_back = self.routes(key.destination).next().is_some();
                 match leads_back {
                     true => self.stats.looped += 1,
-                    false => self.on_unroutable(now, key.destination),
+                    false => self.on_unroutable(now, key, kind, payload),
                 }
                 return None;
             }
@@ -144,13 +141,6 @@ impl Relay {
         here
     }
 
-    fn on_unroutable(&mut self, now: Timestamp, destination: NodeId) {
-        self.stats.unroutable += 1;
-        if self.events.len() < MAX_EVENTS && self.unroutable.allows(now, destination) {
-            self.events.push_back(RelayEvent::Unroutable(destination));
-        }
-    }
-
     pub(super) fn push_opaque(
         &mut self,
         now: Timestamp,
@@ -159,7 +149,7 @@ impl Relay {
         payload: &[u8],
     ) {
         let Some((id, link)) = link.and_then(|id| Some((id, self.links.get_mut(&id)?))) else {
-            return self.on_unroutable(now, header.key.destination);
+            return self.on_unroutable(now, header.key, PacketKind::Control, payload);
         };
         if link.opaque.push(now, header, payload) {
             self.ready.insert(id);

@@ -23,6 +23,8 @@ mod limit_tests;
 mod loop_tests;
 #[cfg(test)]
 mod multipath_tests;
+#[cfg(test)]
+mod no_route_tests;
 mod opaque;
 mod outbound;
 mod policy;
@@ -186,7 +188,9 @@ pub struct Relay {
     routes: BTreeMap<NodeId, Vec<LinkId>>,
     /// Tiers of the routes that have another one than 0.
     tiers: BTreeMap<(NodeId, LinkId), u8>,
-    unroutable: UnroutableLimit,
+    unroutable: UnroutableLimit<NodeId>,
+    /// By destination and source.
+    no_route_hints: UnroutableLimit<(NodeId, NodeId)>,
     /// Paths on which data was polluted.
     polluting: BTreeSet<(NodeId, LinkId)>,
     flows: BTreeMap<FlowKey, Flow>,
@@ -214,6 +218,7 @@ impl Relay {
             routes: BTreeMap::new(),
             tiers: BTreeMap::new(),
             unroutable: UnroutableLimit::default(),
+            no_route_hints: UnroutableLimit::default(),
             polluting: BTreeSet::new(),
             flows: BTreeMap::new(),
             timers: BTreeSet::new(),

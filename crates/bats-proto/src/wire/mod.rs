@@ -18,6 +18,7 @@ pub mod flow;
 pub mod frame;
 pub mod long_header;
 pub mod message;
+pub mod no_route;
 pub mod parameters;
 pub mod rank;
 pub mod short_header;

@@ -164,9 +164,9 @@ impl Node {
     /// Cancel safe: a future that is dropped before it completes closes the session.
     ///
     /// # Errors
-    /// [`ConnectError::NoRoute`] if no route leads to the node. If one does and the node does not
-    /// answer, for example because a link on the path is down, the handshake times out. For other
-    /// errors see [`ConnectError`].
+    /// [`ConnectError::NoRoute`] if no route leads to the node. If a relay has none for more than a
+    /// second, the error names it. If the node does not answer, for example because a link on the
+    /// path is down, the handshake times out. For other errors see [`ConnectError`].
     pub async fn connect_node(
         &self,
         node: NodeId,

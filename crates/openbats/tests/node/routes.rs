@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use openbats::node::{Event, LinkPolicy, LinkState, NodeId, RouteSet};
-use openbats::{ConnectError, Mode, Wait};
+use openbats::{CloseReason, ConnectError, Mode, Wait};
 
 use crate::emulated::{EmulatedLink, lossy};
 use crate::world::{LIMIT, World, eventually, id, transfer, wait_event};
@@ -79,8 +79,10 @@ fn session_without_a_route_fails_at_once_and_a_relay_reports_the_missing_one() {
 
     let link = world.link(&near, &relay, None);
     near.routes().replace(RouteSet::new().to(id(2), link.id())).unwrap();
-    let error = world.connect(&near, id(2), Mode::Brtp, Duration::from_millis(500)).unwrap_err();
-    assert!(matches!(error, ConnectError::Closed(_)), "{error}");
+    relay.routes().replace(RouteSet::new().to(id(0), world.print(0))).unwrap();
+    let error = world.connect(&near, id(2), Mode::Brtp, LIMIT).unwrap_err();
+    let reason = CloseReason::Lost("node 2 has no route to node 3".to_owned());
+    assert_eq!(error, ConnectError::Closed(reason), "before the handshake times out");
     let events = relay.events();
     let missing = wait_event(&events, |event| match event {
         Event::NoRoute { destination, .. } => Some(*destination),
