@@ -14,7 +14,9 @@ use super::{ConnectionHandle, Endpoint, Received};
 use crate::config::ClientConfig;
 use crate::connection::{Connection, FirstLink, PacketSource, RelayInput};
 use crate::error::ConnectError;
-use crate::relay::{LinkId, LinkPolicy, LinkView, Relay, RelayConfig, RelayEvent, RelayStats};
+use crate::relay::{
+    FlowStatus, LinkId, LinkPolicy, LinkQueue, LinkView, Relay, RelayConfig, RelayEvent, RelayStats,
+};
 use crate::wire::batch_rank::BatchRank;
 use crate::wire::flow::{FlowKey, NodeId};
 use crate::wire::no_route::NoRoute;
@@ -454,6 +456,16 @@ impl Endpoint {
     /// Statistics of the relay, if this endpoint is a relay node.
     pub fn relay_stats(&self) -> Option<RelayStats> {
         Some(self.relay_node.as_ref()?.relay.stats())
+    }
+
+    /// The flows of the relay, in the order of their keys; empty if this endpoint is no relay node.
+    pub fn relay_flows(&self, now: Timestamp) -> Vec<FlowStatus> {
+        self.relay_node.as_ref().map_or_else(Vec::new, |node| node.relay.flows(now).collect())
+    }
+
+    /// What the relay has to send over an admitted link.
+    pub fn relay_link_queue(&self, link: ConnectionHandle) -> Option<LinkQueue> {
+        self.relay_node.as_ref()?.relay.link_queue(LinkId(link.0))
     }
 
     /// The next event of the relay.

@@ -12,6 +12,7 @@ use super::config::{
 use super::inbound::{Arrival, OverAllLinks, batch_timeout};
 use super::opaque::DuplicateFilter;
 use super::outbound::Coded;
+use super::status::Traffic;
 use super::{Delivery, Flow, LinkId, LinkView, Relay, RelayEvent, allowance};
 use crate::wire::batch_rank::Space;
 use crate::wire::coding::{CodingHeader, expand};
@@ -67,6 +68,9 @@ impl Relay {
         if !self.open_flow(now, key) {
             return None;
         }
+        if let Some(flow) = self.flows.get_mut(&key) {
+            flow.received.add(payload.len());
+        }
         let hop_limit = header.hop_limit.saturating_sub(1);
         let delivery = if kind == PacketKind::Control {
             self.on_opaque(now, FlowHeader { key, hop_limit }, payload, here)
@@ -97,6 +101,8 @@ impl Relay {
                 outbound: BTreeMap::new(),
                 unrouted: None,
                 duplicates: DuplicateFilter::default(),
+                received: Traffic::default(),
+                sent: Traffic::default(),
                 last_used: now,
                 timer: None,
                 newest: [0; 2],

@@ -29,6 +29,9 @@ mod opaque;
 mod outbound;
 mod policy;
 mod routes;
+mod status;
+#[cfg(test)]
+mod status_tests;
 #[cfg(test)]
 mod tests;
 mod unroutable;
@@ -52,6 +55,8 @@ use opaque::{DuplicateFilter, OpaqueQueue};
 use outbound::Outbound;
 pub use policy::LinkPolicy;
 pub use routes::{MAX_PATHS, PathSetStats};
+use status::Traffic;
+pub use status::{FlowStatus, LinkQueue};
 pub use unroutable::MAX_UNROUTABLE;
 use unroutable::UnroutableLimit;
 
@@ -161,6 +166,9 @@ struct Flow {
     /// Packets that wait for a route.
     unrouted: Option<Box<Outbound>>,
     duplicates: DuplicateFilter,
+    received: Traffic,
+    /// Coded packets sent to the next nodes.
+    sent: Traffic,
     last_used: Timestamp,
     timer: Option<Timestamp>,
     /// Newest BIDs of a flow that starts at this node.
@@ -365,6 +373,7 @@ impl Relay {
                 None => outbound.pull(now, number, view, out, &mut self.stats),
             };
             if let Some((kind, hop_limit)) = pulled {
+                flow.sent.add(out.len().saturating_sub(FLOW_HEADER_LEN));
                 FlowHeader { key, hop_limit }.encode(&mut Writer::new(out))?;
                 state.active.rotate_left(1);
                 self.arm(key);

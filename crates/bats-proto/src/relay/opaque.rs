@@ -89,6 +89,11 @@ impl OpaqueQueue {
         Some(header)
     }
 
+    /// Number of packets, repetitions that are due later included.
+    pub(super) fn len(&self) -> usize {
+        self.packets.len()
+    }
+
     /// Number of unsent packets dropped because they waited too long, since the last call.
     pub(super) fn take_expired(&mut self) -> u64 {
         core::mem::take(&mut self.expired)

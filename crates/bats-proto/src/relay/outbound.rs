@@ -169,6 +169,11 @@ impl Outbound {
         self.forwards.len()
     }
 
+    /// Number of packets forwarded that no report of the next node has counted yet.
+    pub(super) fn unreported(&self) -> u64 {
+        self.uncounted.len() as u64
+    }
+
     /// Bytes that this flow needs to keep the next hop busy and repaired: two round trips and the
     /// queue.
     pub(super) fn needs(&self) -> u64 {

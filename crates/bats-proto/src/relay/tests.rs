@@ -325,7 +325,7 @@ fn thin_flow_losses_delay_packets_by_milliseconds() {
     }
 }
 
-fn two_link_relay() -> Relay {
+pub(super) fn two_link_relay() -> Relay {
     let mut relay = Relay::new(RelayConfig::new(NodeId(50)), 1);
     relay.add_link(LINK_UP, true);
     relay.add_link(LINK_DOWN, true);
@@ -333,7 +333,7 @@ fn two_link_relay() -> Relay {
     relay
 }
 
-fn relayed(key: FlowKey, hop_limit: u8, number: u64, len: usize) -> Vec<u8> {
+pub(super) fn relayed(key: FlowKey, hop_limit: u8, number: u64, len: usize) -> Vec<u8> {
     let mut packet = vec![0; FLOW_HEADER_LEN + 4];
     let mut writer = Writer::new(&mut packet);
     FlowHeader { key, hop_limit }.encode(&mut writer).unwrap();

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use bats_proto::{CloseReason, ConnectionStats, TransportConfig, relay};
+use bats_proto::relay::{self, LinkQueue};
+use bats_proto::{CloseReason, ConnectionStats, TransportConfig};
 
 use super::NodeId;
 use crate::driver::canonical;
@@ -329,6 +330,15 @@ impl Links {
         let core = &mut *core;
         let now = self.shared.clock.now();
         core.node.as_ref()?.link_status(now, core.endpoint.packets(), id)
+    }
+
+    /// Returns what the node has to send over a link, if it is established. Looks at all flows.
+    #[must_use]
+    pub fn queue(&self, id: LinkId) -> Option<LinkQueue> {
+        let mut core = self.shared.lock();
+        let core = &mut *core;
+        let connection = core.node.as_ref()?.links.get(id)?.connection?;
+        core.endpoint.packets().relay_link_queue(connection)
     }
 
     /// Closes a link for good. Does nothing if there is no such link.

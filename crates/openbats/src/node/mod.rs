@@ -73,7 +73,8 @@ mod state;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-pub use bats_proto::relay::{MAX_PATHS, RelayStats};
+pub use bats_proto::relay::{FlowStatus, LinkQueue, MAX_PATHS, RelayStats};
+pub use bats_proto::wire::flow::FlowKey;
 pub use bats_proto::wire::flow::NodeId;
 use bats_proto::{EndpointStats, PresharedKey};
 
@@ -216,6 +217,13 @@ impl Node {
     pub fn relay_stats(&self) -> RelayStats {
         let mut core = self.endpoint.shared().lock();
         core.endpoint.packets().relay_stats().unwrap_or_default()
+    }
+
+    /// The flows that the node relays, sends and receives, in the order of their keys. Each session has
+    /// one in each direction; those of sessions that have ended stay until an idle timeout of 300 s.
+    #[must_use]
+    pub fn flows(&self) -> Vec<FlowStatus> {
+        self.endpoint.shared().call(|core, clock| core.endpoint.packets().relay_flows(clock.now()))
     }
 
     /// Returns the counters that belong to no link and no session.

@@ -25,6 +25,19 @@ fn content_crosses_two_lossy_relays_that_recode() {
         assert!(stats.forwarded > 1_000, "{stats:?}");
         assert!(stats.top_ups + stats.extras > 100, "they recode: {stats:?}");
         assert_eq!((stats.refused, stats.malformed), (0, 0), "{stats:?}");
+        // Three sessions with a flow in each direction.
+        let flows = relay.flows();
+        assert_eq!((flows.len(), stats.flows), (6, 6));
+        let forward = flows.iter().filter(|flow| flow.key.destination == far.id());
+        let received: Vec<u64> = forward.map(|flow| flow.bytes_received).collect();
+        assert!(received.iter().filter(|&&bytes| bytes > 40 * 50_000).count() >= 2, "{received:?}");
+        let packets: u64 = flows.iter().map(|flow| flow.packets_received).sum();
+        assert_eq!(packets, stats.received, "{flows:?}");
+        let links = relay.links();
+        for link in links.list() {
+            let queue = links.queue(link.id).unwrap();
+            assert!(queue.flows >= 3 && !queue.demoted, "{queue:?}");
+        }
     }
 }
 
