@@ -1,5 +1,5 @@
 //! A restarted peer: the connections of the process before end when the new one has authenticated
-//! itself (transport parameter 14).
+//! itself (transport parameter 15).
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

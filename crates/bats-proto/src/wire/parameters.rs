@@ -123,7 +123,7 @@ impl TransportParameters {
             put(13, token);
         }
         if self.instance != 0 {
-            put(14, &self.instance.to_be_bytes());
+            put(15, &self.instance.to_be_bytes());
         }
         if self.application != 0 {
             put(16, &[self.application]);
@@ -159,7 +159,7 @@ impl TransportParameters {
                 11 => parameters.batch_ranks = true,
                 12 => parameters.early_limit = u64::from_be_bytes(value.array()?),
                 13 => parameters.reset_token = Some(value.array()?),
-                14 => parameters.instance = u64::from_be_bytes(value.array()?),
+                15 => parameters.instance = u64::from_be_bytes(value.array()?),
                 16 => parameters.application = value.u8()?,
                 _ => continue,
             }
@@ -234,7 +234,7 @@ mod tests {
             &[11, 0],
             &[12, 8, 0, 0, 0, 0, 0, 0, 0, 0x0d],
             &[13, 16, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6],
-            &[14, 8, 0, 0, 0, 0, 0, 0, 0, 0x0e],
+            &[15, 8, 0, 0, 0, 0, 0, 0, 0, 0x0e],
             &[16, 1, 0x0c],
         ];
         let (grease, always): (&[u8], [&[u8]; 9]) = (
