@@ -179,6 +179,14 @@ pub struct TransportConfig {
     /// Memory in bytes for received data that the application has not read; the credit given to the
     /// peer never exceeds it. At least four windows (3 MiB) are used even if it is less.
     pub receive_budget: usize,
+    /// Channels that the peer may have open at once, at most 2^20 and as many as half of
+    /// `receive_budget` has room for (448 bytes each). `None`: the connection has messages only, and
+    /// this end cannot open channels either. Mode BRTP; see
+    /// [`Endpoint::open_channel`](crate::Endpoint::open_channel).
+    ///
+    /// With channels, the budget is divided: 7/16 are for what is in flight, 1/8 for unread messages
+    /// and as much for the longest one, 1/5 for unread bytes of channels.
+    pub channels: Option<u32>,
     /// Time without received packets after which the connection is closed. The smaller value of the
     /// two ends applies.
     pub idle_timeout: Duration,
@@ -286,6 +294,7 @@ impl Default for TransportConfig {
             max_message_size: 64 << 20,
             send_budget: 128 << 20,
             receive_budget: 192 << 20,
+            channels: None,
             idle_timeout: Duration::from_secs(30),
             handshake_timeout: Duration::from_secs(10),
             initial_rtt: Duration::from_millis(100),

@@ -1,6 +1,7 @@
 //! Events of connections.
 
 use crate::error::CloseReason;
+use crate::session::channel::ChannelId;
 
 /// An event of one connection.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,6 +23,17 @@ pub enum Event {
     /// symbol is not delivered; reliable modes request it again. Reported once; see
     /// [`ConnectionStats::symbols_polluted`](crate::ConnectionStats::symbols_polluted).
     PollutionDetected,
+    /// The peer has opened a channel: [`Endpoint::accept_channel`](crate::Endpoint::accept_channel)
+    /// returns at least one.
+    ChannelIncoming,
+    /// [`Endpoint::open_channel`](crate::Endpoint::open_channel) has opened none for lack of the
+    /// peer's permission and would open one now.
+    ChannelAvailable,
+    /// [`Endpoint::read_channel`](crate::Endpoint::read_channel) has bytes, the end or a reset.
+    ChannelReadable(ChannelId),
+    /// [`Endpoint::write_channel`](crate::Endpoint::write_channel) has refused bytes for lack of room
+    /// and would accept some now, or the peer stopped reading.
+    ChannelWritable(ChannelId),
     /// The connection is closed; the handle is invalid after this event.
     Closed(CloseReason),
 }

@@ -355,7 +355,7 @@ impl Connection {
         let seal = &mut end_to_end.symbols.as_mut()?.seal;
         streams.outgoing.set_link(several.then_some(first.link));
         let had_end = streams.outgoing.end().is_some();
-        let kind = streams.outgoing.poll(now, size, &path, Some(seal), out);
+        let kind = streams.poll(now, size, &path, Some(seal), out);
         // The remaining messages may have expired: then there is an end but no packet.
         self.control.end |= !had_end && streams.outgoing.end().is_some();
         if self.writable_wanted {

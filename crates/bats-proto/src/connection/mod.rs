@@ -4,6 +4,7 @@
 //! send, most urgent first, until only a timer is left.
 
 mod blackout_pacing;
+mod channels;
 mod control;
 mod early;
 mod end_to_end;
@@ -279,6 +280,9 @@ impl Connection {
             self.readable_notified = self.is_finished();
             return None;
         };
+        if let Some(channels) = self.streams.as_mut().and_then(|s| s.channels.as_deref_mut()) {
+            channels.on_message_taken(message.len());
+        }
         self.take_symbols(now);
         Some(message)
     }
@@ -290,7 +294,7 @@ impl Connection {
 
     /// Whether the peer has acknowledged everything.
     pub(crate) fn is_all_acknowledged(&self) -> bool {
-        self.streams.as_ref().is_some_and(|s| s.outgoing.is_all_acknowledged())
+        self.streams.as_ref().is_some_and(Streams::is_all_acknowledged)
     }
 
     /// Closes the connection locally.
@@ -368,7 +372,7 @@ impl Connection {
     }
 
     pub(crate) fn pop_event(&mut self) -> Option<Event> {
-        self.events.pop_front()
+        self.events.pop_front().or_else(|| self.pop_channel_event())
     }
 
     /// How long this end delays acknowledgements.
@@ -397,7 +401,7 @@ impl Connection {
             self.writable_wanted = false;
             self.events.push_back(Event::Writable);
         }
-        let all_acknowledged = streams.outgoing.is_all_acknowledged();
+        let all_acknowledged = streams.is_all_acknowledged();
         if !self.acknowledged_notified && all_acknowledged {
             self.acknowledged_notified = true;
             self.events.push_back(Event::AllAcknowledged);
@@ -406,7 +410,10 @@ impl Connection {
 
     /// Bytes received that the application has not read.
     pub(crate) fn receive_buffer_bytes(&self) -> usize {
-        let held = |streams: &Streams| streams.incoming.bytes_held() + streams.inbox.bytes_held();
+        let held = |streams: &Streams| {
+            let channels = streams.channels.as_ref().map_or(0, |channels| channels.bytes_held());
+            streams.incoming.bytes_held() + streams.inbox.bytes_held() + channels
+        };
         self.streams.as_ref().map_or(0, held)
     }
 

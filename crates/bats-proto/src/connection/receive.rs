@@ -219,7 +219,7 @@ impl Connection {
         let Some(streams) = &mut self.streams else { return };
         let open = self.end_to_end.as_mut().and_then(|end_to_end| end_to_end.symbols.as_mut());
         let open = open.map(|keys| &mut keys.open);
-        match streams.incoming.take(&mut streams.inbox, budget, open) {
+        match streams.take(budget, open) {
             Ok(taken) => {
                 self.counters.messages_received += taken.messages;
                 self.counters.message_bytes_received += taken.bytes;
@@ -240,7 +240,8 @@ impl Connection {
         let Some(streams) = &mut self.streams else { return };
         let rtt = self.rtt.smoothed();
         let rtt = self.end_to_end.as_ref().map_or(rtt, |end_to_end| end_to_end.round_trip(rtt));
-        if streams.incoming.update_credit(now, rtt, &streams.inbox) {
+        let has_channels = streams.channels.is_some();
+        if streams.incoming.update_credit(now, rtt, &streams.inbox, has_channels) {
             self.control.credit = true;
         }
     }

@@ -11,6 +11,7 @@ use bats_types::Timestamp;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use super::channels;
 use super::control::PendingControl;
 use super::early::EarlyPackets;
 use super::end_to_end::{EndToEndSession, LinkPacketSource};
@@ -20,7 +21,7 @@ use super::migration::Migration;
 use super::protection::PacketProtection;
 use super::stall_detector::StallDetector;
 use super::state::State;
-use super::streams::{Incoming, Outgoing, Streams, TimelyIncoming};
+use super::streams::{HandedUp, Incoming, Outgoing, Streams, TimelyIncoming};
 use super::timers::Timers;
 use super::zero_rtt::ZeroRtt;
 use super::{Connection, Counters, PendingSample, Role};
@@ -75,8 +76,17 @@ pub(crate) fn receive_budget(config: &TransportConfig) -> usize {
 }
 
 /// The least receive budget that makes progress.
+///
+/// With channels the flow gets at least a fifth of the budget.
 pub(crate) fn min_receive_budget(config: &TransportConfig) -> usize {
-    4 * window_bytes(config)
+    let windows = if config.channels.is_some() { 16 } else { 4 };
+    windows * window_bytes(config)
+}
+
+/// The part of the receive budget that bounds the initial credit.
+fn flow_budget(config: &TransportConfig) -> usize {
+    let budget = receive_budget(config);
+    channels::limits(config, budget).map_or(budget, |limits| limits.flow_budget)
 }
 
 /// The send budget of the flow, raised to the longest coding window with the symbols cut ahead.
@@ -87,7 +97,9 @@ fn send_budget(config: &TransportConfig) -> usize {
 /// The longest message accepted. One longer than half of the budget would leave no room for credit
 /// and could never be completed.
 pub(crate) fn max_message(config: &TransportConfig) -> usize {
-    config.max_message_size.min(MAX_MESSAGE).min(receive_budget(config) / 2)
+    let budget = receive_budget(config);
+    let most = channels::limits(config, budget).map_or(budget / 2, |limits| limits.max_message());
+    config.max_message_size.min(MAX_MESSAGE).min(most)
 }
 
 /// This end's transport parameters.
@@ -98,13 +110,14 @@ pub(crate) fn local_parameters(config: &TransportConfig, code_seed: u64) -> Tran
         max_symbol_size: symbol_size_for(config.max_udp_payload) as u16,
         initial_credit: initial_credit(
             symbol_size_for(config.max_udp_payload),
-            receive_budget(config),
+            flow_budget(config),
         ),
         idle_timeout: config.idle_timeout,
         window_cap: WINDOW_CAP,
         code_seed,
         max_udp_payload: config.max_udp_payload,
         application: config.application,
+        channels: channels::limits(config, receive_budget(config)).map(|own| own.parameters()),
         ..TransportParameters::default()
     }
 }
@@ -194,7 +207,13 @@ impl Connection {
         let config = TransportConfig { receive_budget: bytes, ..(*self.config).clone() };
         self.config = Arc::new(config);
         if let Some(streams) = &mut self.streams {
-            streams.incoming.raise_budget(bytes);
+            match (&mut streams.channels, channels::limits(&self.config, bytes)) {
+                (Some(channels), Some(limits)) => {
+                    streams.incoming.raise_budget(limits.flow_budget);
+                    channels.raise_limits(limits);
+                }
+                _ => streams.incoming.raise_budget(bytes),
+            }
         }
         self.update_credit(now);
     }
@@ -297,6 +316,7 @@ impl Connection {
         let config = &self.config;
         let own = symbol_size_for(config.max_udp_payload);
         let window_cap = WINDOW_CAP.min(peer.window_cap);
+        let channels = self.agreed_channels(mode, peer);
         let (outgoing, incoming) = match mode {
             // The others use another transport binding and are never agreed on here.
             Mode::Brtp | Mode::Tcp | Mode::Udp | Mode::Quic => {
@@ -311,14 +331,22 @@ impl Connection {
                 let receiver = ReceiverParameters {
                     max_symbol_size,
                     seed: peer.code_seed,
-                    receive_budget: receive_budget(config),
-                    initial_credit: initial_credit(own, receive_budget(config)),
+                    receive_budget: match channels {
+                        Some(_) => flow_budget(config),
+                        None => receive_budget(config),
+                    },
+                    initial_credit: initial_credit(own, flow_budget(config)),
                 };
+                let mut queue = SendQueue::new();
+                if let Some(channels) = &channels {
+                    queue.set_credit(channels.message_credit());
+                }
                 (
-                    Outgoing::Reliable { queue: SendQueue::new(), flow: FlowSender::new(sender) },
+                    Outgoing::Reliable { queue, flow: FlowSender::new(sender) },
                     Incoming::Reliable {
                         flow: FlowReceiver::new(receiver),
                         reassembly: Reassembly::new(max_message(config)),
+                        early: HandedUp::default(),
                     },
                 )
             }
@@ -334,7 +362,7 @@ impl Connection {
                 let receiver = RatelessParameters {
                     max_symbol_size,
                     receive_budget: receive_budget(config),
-                    initial_credit: initial_credit(own, receive_budget(config)),
+                    initial_credit: initial_credit(own, flow_budget(config)),
                     over_relays: self.end_to_end.is_some(),
                     receivers: 1,
                 };
@@ -371,6 +399,7 @@ impl Connection {
         Streams {
             outgoing,
             incoming,
+            channels,
             inbox: Inbox::default(),
             peer_max_message: peer.max_message_size as usize,
             peer_application: peer.application,

@@ -502,7 +502,7 @@ impl Connection {
 
     pub(super) fn has_data(&self) -> bool {
         self.packet_source.ready
-            || self.streams.as_ref().is_some_and(|streams| streams.outgoing.has_data())
+            || self.streams.as_ref().is_some_and(|streams| streams.has_data())
     }
 
     /// Puts the next relayed payload into `scratch`.
@@ -524,7 +524,7 @@ impl Connection {
         let streams = self.streams.as_mut()?;
         let symbol_size = symbol_size.min(streams.max_symbol_size);
         let had_end = streams.outgoing.end().is_some();
-        let kind = streams.outgoing.poll(now, symbol_size, view, None, &mut self.scratch);
+        let kind = streams.poll(now, symbol_size, view, None, &mut self.scratch);
         // The last message has been cut into symbols: the totals for the END frame are known.
         self.control.end |= !had_end && streams.outgoing.end().is_some();
         kind

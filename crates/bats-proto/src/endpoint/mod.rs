@@ -1,6 +1,7 @@
 //! The endpoint: routes datagrams to connections and is the interface of all of them to the driver.
 
 mod admission;
+mod channels;
 mod instances;
 mod memory;
 #[cfg(test)]

@@ -1,9 +1,10 @@
+use core::ops::Range;
 use core::time::Duration;
 use std::collections::VecDeque;
 
 use bats_code::rows::padded_length;
 use bats_code::stream::{
-    DecoderConfig, MAX_SYMBOL_SIZE, MAX_WINDOW, Outcome, StreamDecoder, Window,
+    DecoderConfig, MAX_SYMBOL_SIZE, MAX_WINDOW, Outcome, PushResult, StreamDecoder, Window,
 };
 use bats_types::Timestamp;
 
@@ -95,6 +96,8 @@ pub struct FlowReceiver {
     repair_windows: VecDeque<(u64, u64)>,
     /// End of the windows of earlier repairs.
     repair_windows_end: u64,
+    /// Symbols that the last packet may have decoded.
+    fresh: Range<u64>,
 }
 
 impl FlowReceiver {
@@ -133,6 +136,7 @@ impl FlowReceiver {
             reordering: Reordering::default(),
             repair_windows: VecDeque::new(),
             repair_windows_end: 0,
+            fresh: 0..0,
         }
     }
 
@@ -203,7 +207,7 @@ impl FlowReceiver {
         rtt: Duration,
     ) -> Result<(), FlowError> {
         let mut reader = Reader::new(payload);
-        let outcome = if kind == PacketKind::Source {
+        let result = if kind == PacketKind::Source {
             let header = SourceHeader::decode(&mut reader).ok_or(FlowError::Malformed)?;
             let number = header.number(self.seen_end);
             self.check_credit(number)?;
@@ -211,7 +215,9 @@ impl FlowReceiver {
                 self.reordering.on_late(now, number, rtt);
             }
             self.seen_end = self.seen_end.max(number + 1);
-            self.decoder.push_source(number, reader.rest()).outcome
+            let result = self.decoder.push_source(number, reader.rest());
+            self.fresh = solved_by(number..number + 1, &result);
+            result
         } else {
             self.on_repair(kind, &mut reader)?
         };
@@ -219,7 +225,7 @@ impl FlowReceiver {
         self.work.charge(&stats)?;
         self.counters.coded_received += 1;
         self.counters.symbols_decoded = stats.decoded;
-        match outcome {
+        match result.outcome {
             Outcome::Innovative => {}
             Outcome::NonInnovative => self.counters.wasted += 1,
             Outcome::OutOfRange => self.counters.refused += 1,
@@ -234,7 +240,7 @@ impl FlowReceiver {
         &mut self,
         kind: PacketKind,
         reader: &mut Reader<'_>,
-    ) -> Result<Outcome, FlowError> {
+    ) -> Result<PushResult, FlowError> {
         let coded = CodedPacket::decode(kind, reader, self.seen_end)?;
         let window = coded.window;
         let end = window.end().ok_or(FlowError::Malformed)?;
@@ -246,7 +252,7 @@ impl FlowReceiver {
             self.repair_seen = Some(self.repair_seen.map_or(sequence, |seen| seen.max(sequence)));
         }
         if self.is_overloaded(window) {
-            return Ok(Outcome::OutOfRange);
+            return Ok(PushResult { outcome: Outcome::OutOfRange, decoded: 0 });
         }
         if coded.repair.is_some() && self.feedback_delay.is_some() {
             if self.repair_windows.len() == MAX_REPAIR_WINDOWS {
@@ -255,7 +261,9 @@ impl FlowReceiver {
             }
             self.repair_windows.push_back((window.first, end));
         }
-        Ok(self.decoder.push_repair(window, coded.columns(), reader.rest()).outcome)
+        let result = self.decoder.push_repair(window, coded.columns(), reader.rest());
+        self.fresh = if result.decoded == 0 { 0..0 } else { solved_by(window.first..end, &result) };
+        Ok(result)
     }
 
     /// Whether equations take more than their part of the budget. This happens only if a peer makes
@@ -280,6 +288,18 @@ impl FlowReceiver {
         self.decoder.release_below(self.next);
         self.next += 1;
         self.decoder.symbol(self.next - 1)
+    }
+
+    /// The symbols after the next one that the last packet may have decoded. See
+    /// [`symbol`](Self::symbol).
+    pub fn take_fresh(&mut self) -> Range<u64> {
+        let fresh = core::mem::replace(&mut self.fresh, 0..0);
+        fresh.start.max(self.next)..fresh.end.min(self.seen_end)
+    }
+
+    /// A symbol, if it is decoded and [`next_symbol`](Self::next_symbol) has not returned it.
+    pub fn symbol(&self, number: u64) -> Option<&[u8]> {
+        self.decoder.symbol(number).filter(|_| number >= self.next)
     }
 
     /// When the next report is due.
@@ -349,6 +369,18 @@ impl FlowReceiver {
     /// Total number of symbols that the peer may send. The caller advertises it.
     pub fn credit(&mut self) -> u64 {
         self.credit.advertise()
+    }
+}
+
+/// The symbols that a packet about `own` may have decoded. A system of equations that it completes
+/// links symbols over a limited distance.
+fn solved_by(own: Range<u64>, result: &PushResult) -> Range<u64> {
+    match (result.outcome, result.decoded) {
+        (Outcome::Innovative, 0) => own,
+        (Outcome::Innovative, _) => {
+            own.start.saturating_sub(u64::from(MAX_SPAN))..own.end + u64::from(MAX_SPAN)
+        }
+        _ => 0..0,
     }
 }
 

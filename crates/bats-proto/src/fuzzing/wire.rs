@@ -7,6 +7,7 @@ use bats_types::Timestamp;
 use crate::config::{Identity, PresharedKey, Security, ServerConfig, TransportConfig};
 use crate::crypto::PskSecrets;
 use crate::handshake::{FirstPacket, InitialInfo, ServerCrypto, ServerStart, parse_first};
+use crate::wire::channel;
 use crate::wire::coding::{RepairHeader, SourceHeader};
 use crate::wire::frame::{self, Frame, MAX_ACK_RANGES};
 use crate::wire::long_header::{self, LongKind, MIN_INITIAL_DATAGRAM, VERSION};
@@ -159,6 +160,7 @@ fn messages(data: &[u8]) {
                 writer.bytes(data)
             }
             MessageFrame::Fin => writer.u8(FIN),
+            MessageFrame::Channel(frame) => channel::encode(writer, &frame),
             MessageFrame::Datagram { id, total, offset, data } => {
                 writer.u8(DATAGRAM)?;
                 writer.varint(id)?;

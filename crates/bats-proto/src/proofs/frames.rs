@@ -2,6 +2,7 @@
 
 use crate::wire::batch_rank::{BatchRank, MAX_BATCHES};
 use crate::wire::frame::{self, Frame, MAX_ACK_RANGES};
+use crate::wire::channel::ChannelFrame;
 use crate::wire::message::{self, MessageFrame};
 use crate::wire::parameters::TransportParameters;
 use crate::wire::rank::RankFeedback;
@@ -75,7 +76,11 @@ harnesses! {
                 data
             }
             MessageFrame::Continuation(data) => data,
-            MessageFrame::Fin => &[],
+            MessageFrame::Channel(ChannelFrame::Data { id, offset, data, .. }) => {
+                assert!(id.max(offset) <= MAX_VARINT);
+                data
+            }
+            MessageFrame::Fin | MessageFrame::Channel(_) => &[],
         };
         assert!(data.len() + reader.remaining() < len);
     }

@@ -1,5 +1,6 @@
 //! The messages of a session and their representation in symbols.
 
+pub mod channel;
 mod datagram_assembly;
 mod datagram_queue;
 mod delivered;

@@ -2,6 +2,7 @@ use std::collections::VecDeque;
 
 use bytes::{Bytes, BytesMut};
 
+use super::channel::{ChannelViolation, Channels, MESSAGE_CHARGE};
 use crate::wire::message::{self, MessageFrame};
 use crate::wire::varint::Reader;
 
@@ -23,6 +24,12 @@ pub enum SessionError {
     /// Data after the end mark.
     #[error("message after the end mark")]
     AfterEnd,
+    /// A message that begins beyond the credit for messages.
+    #[error("message beyond the credit")]
+    BeyondCredit,
+    /// A frame of the channels breaks a rule.
+    #[error("{0}")]
+    Channel(#[from] ChannelViolation),
 }
 
 /// Reassembles messages from symbols that come in order.
@@ -33,6 +40,8 @@ pub struct Reassembly {
     partial: Option<(BytesMut, usize)>,
     complete: VecDeque<Bytes>,
     finished: bool,
+    /// Charged bytes of the messages that have begun.
+    begun: u64,
 }
 
 /// Initial capacity of a message buffer. It grows as data arrives, so a declared length alone does
@@ -42,7 +51,7 @@ const FIRST_CAPACITY: usize = 64 << 10;
 impl Reassembly {
     /// Accepts messages of up to `max_message` bytes.
     pub fn new(max_message: usize) -> Self {
-        Self { max_message, partial: None, complete: VecDeque::new(), finished: false }
+        Self { max_message, partial: None, complete: VecDeque::new(), finished: false, begun: 0 }
     }
 
     /// Bytes held.
@@ -61,12 +70,29 @@ impl Reassembly {
         self.complete.pop_front()
     }
 
-    /// Parses the next symbol.
+    /// Parses the next symbol of a session without channels.
     pub fn feed(&mut self, symbol: &[u8]) -> Result<(), SessionError> {
+        self.feed_with(symbol, None, false)
+    }
+
+    /// Parses the next symbol. The channels get their frames unless they were handed up before.
+    pub fn feed_with(
+        &mut self,
+        symbol: &[u8],
+        mut channels: Option<&mut Channels>,
+        is_handed_up: bool,
+    ) -> Result<(), SessionError> {
         let mut reader = Reader::new(symbol);
         while let Some(frame) =
             message::decode(&mut reader).map_err(|message::Malformed| SessionError::Malformed)?
         {
+            if let MessageFrame::Channel(frame) = frame {
+                let channels = channels.as_deref_mut().ok_or(ChannelViolation::Unsupported)?;
+                if !is_handed_up {
+                    channels.feed(frame)?;
+                }
+                continue;
+            }
             if self.finished {
                 return Err(SessionError::AfterEnd);
             }
@@ -79,12 +105,18 @@ impl Reassembly {
                         .ok()
                         .filter(|&length| length <= self.max_message)
                         .ok_or(SessionError::TooLong(total))?;
+                    if channels.as_ref().is_some_and(|c| self.begun >= c.granted_messages()) {
+                        return Err(SessionError::BeyondCredit);
+                    }
+                    self.begun += total + MESSAGE_CHARGE;
                     let buffer = BytesMut::with_capacity(length.min(FIRST_CAPACITY));
                     self.partial = Some((buffer, length));
                     self.append(data)?;
                 }
                 MessageFrame::Continuation(data) => self.append(data)?,
-                MessageFrame::Datagram { .. } => return Err(SessionError::Sequence),
+                MessageFrame::Datagram { .. } | MessageFrame::Channel(_) => {
+                    return Err(SessionError::Sequence);
+                }
                 MessageFrame::Fin => {
                     if self.partial.is_some() {
                         return Err(SessionError::Sequence);

@@ -2,6 +2,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
+use super::channel::MESSAGE_CHARGE;
 use super::inbox::MESSAGE_OVERHEAD;
 use crate::wire::message::{CONTINUATION, FIN, MESSAGE};
 use crate::wire::varint::{Writer, varint_len};
@@ -17,6 +18,10 @@ pub struct SendQueue {
     front_offset: Option<usize>,
     bytes: usize,
     fin: Fin,
+    /// Charged bytes of the messages that have begun, and the credit below which one may begin; without
+    /// channels there is no such limit.
+    begun: u64,
+    credit: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,6 +48,23 @@ impl SendQueue {
         self.messages.is_empty() && self.fin != Fin::Pending
     }
 
+    /// Sets the credit: a message may begin while those before it have taken fewer bytes.
+    pub fn set_credit(&mut self, credit: u64) {
+        self.credit = Some(credit);
+    }
+
+    fn has_credit(&self) -> bool {
+        self.front_offset.is_some() || self.credit.is_none_or(|credit| self.begun < credit)
+    }
+
+    /// Whether [`fill_symbol`](Self::fill_symbol) has something to write.
+    pub fn is_sendable(&self) -> bool {
+        match self.messages.is_empty() {
+            true => self.fin == Fin::Pending,
+            false => self.has_credit(),
+        }
+    }
+
     /// Whether [`finish`](Self::finish) was called.
     pub fn is_finished(&self) -> bool {
         self.fin != Fin::Open
@@ -64,7 +86,9 @@ impl SendQueue {
     /// Fills a symbol with as many message parts as fit. Returns its length.
     pub fn fill_symbol(&mut self, symbol: &mut [u8]) -> usize {
         let mut writer = Writer::new(symbol);
-        while let Some(message) = self.messages.front() {
+        while let Some(message) = self.messages.front()
+            && self.has_credit()
+        {
             let offset = self.front_offset.unwrap_or(0);
             let left = message.len() - offset;
             let header =
@@ -88,6 +112,9 @@ impl SendQueue {
             })();
             if written.is_none() {
                 break;
+            }
+            if self.front_offset.is_none() {
+                self.begun += message.len() as u64 + MESSAGE_CHARGE;
             }
             self.bytes -= part;
             if part == left {

@@ -6,12 +6,14 @@
 //! 0x02 CONTINUATION   length, data                    a further part of it
 //! 0x03 FIN            no more messages
 //! 0x04 DATAGRAM       number of the message, its total length, offset of the part, length, data
+//! 0x05 to 0x0b         see `channel`
 //! ```
 //!
 //! Lengths are variable-length integers. Messages are not interleaved: between MESSAGE and the part
 //! that completes it there are only its continuations. Mode BTP uses DATAGRAM frames, which can be
 //! read without any other symbol. Mode BRTP uses the other frames.
 
+use super::channel::{self, ChannelFrame};
 use super::varint::Reader;
 
 pub(crate) const MESSAGE: u8 = 0x01;
@@ -44,6 +46,8 @@ pub enum MessageFrame<'a> {
         /// Content of the part.
         data: &'a [u8],
     },
+    /// A frame of the channels.
+    Channel(ChannelFrame<'a>),
 }
 
 /// The input is not a valid message frame.
@@ -79,6 +83,9 @@ pub fn decode<'a>(reader: &mut Reader<'a>) -> Result<Option<MessageFrame<'a>>, M
             let (id, total, offset) = head().ok_or(Malformed)?;
             let data = part(reader).ok_or(Malformed)?;
             MessageFrame::Datagram { id, total, offset, data }
+        }
+        channel::FIRST_TYPE..=channel::LAST_TYPE => {
+            MessageFrame::Channel(channel::decode(kind, reader).ok_or(Malformed)?)
         }
         _ => return Err(Malformed),
     };

@@ -13,6 +13,7 @@
 )]
 
 pub mod batch_rank;
+pub mod channel;
 pub mod coding;
 pub mod flow;
 pub mod frame;

@@ -59,7 +59,50 @@ pub struct TransportParameters {
     /// Increases with each start of this end; 0 if it does not say. See
     /// [`EndpointConfig::instance`](crate::EndpointConfig::instance).
     pub instance: u64,
+    /// Set if this end has channels.
+    pub channels: Option<ChannelParameters>,
 }
+
+/// What the peer may do with channels at first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChannelParameters {
+    /// Number of channels that it may open.
+    pub channels: u64,
+    /// Bytes that it may send on each channel.
+    pub channel_credit: u64,
+    /// Bytes that it may send on all channels together.
+    pub session_credit: u64,
+    /// A message may begin while the messages before it have taken fewer bytes.
+    pub message_credit: u64,
+}
+
+impl ChannelParameters {
+    fn fields(&self) -> [u64; 4] {
+        [self.channels, self.channel_credit, self.session_credit, self.message_credit]
+    }
+
+    fn encode(&self) -> [u8; 32] {
+        let mut bytes = [0; 32];
+        for (at, field) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(self.fields()) {
+            *at = field.to_be_bytes();
+        }
+        bytes
+    }
+
+    fn decode(reader: &mut Reader<'_>) -> Option<Self> {
+        let mut field = || reader.array().map(u64::from_be_bytes);
+        let parameters = Self {
+            channels: field()?,
+            channel_credit: field()?,
+            session_credit: field()?,
+            message_credit: field()?,
+        };
+        parameters.fields().iter().all(|&field| field <= MAX_CHANNEL_FIELD).then_some(parameters)
+    }
+}
+
+/// The largest variable-length integer: credit is announced with these later.
+const MAX_CHANNEL_FIELD: u64 = (1 << 62) - 1;
 
 impl Default for TransportParameters {
     fn default() -> Self {
@@ -79,6 +122,7 @@ impl Default for TransportParameters {
             early_limit: 0,
             reset_token: None,
             instance: 0,
+            channels: None,
         }
     }
 }
@@ -122,6 +166,9 @@ impl TransportParameters {
         if let Some(token) = &self.reset_token {
             put(13, token);
         }
+        if let Some(channels) = &self.channels {
+            put(14, &channels.encode());
+        }
         if self.instance != 0 {
             put(15, &self.instance.to_be_bytes());
         }
@@ -159,6 +206,7 @@ impl TransportParameters {
                 11 => parameters.batch_ranks = true,
                 12 => parameters.early_limit = u64::from_be_bytes(value.array()?),
                 13 => parameters.reset_token = Some(value.array()?),
+                14 => parameters.channels = Some(ChannelParameters::decode(&mut value)?),
                 15 => parameters.instance = u64::from_be_bytes(value.array()?),
                 16 => parameters.application = value.u8()?,
                 _ => continue,
@@ -228,12 +276,21 @@ mod tests {
             early_limit: 0x0d,
             reset_token: Some([6; 16]),
             instance: 0x0e,
+            channels: Some(ChannelParameters {
+                channels: 1,
+                channel_credit: 2,
+                session_credit: 3,
+                message_credit: 4,
+            }),
         };
-        let optional: [&[u8]; 6] = [
+        let fields = [1, 2, 3, 4].map(|field| [0, 0, 0, 0, 0, 0, 0, field]).concat();
+        let channels = [&[14, 32][..], &fields].concat();
+        let optional: [&[u8]; 7] = [
             &[10, 8, 5, 5, 5, 5, 5, 5, 5, 5],
             &[11, 0],
             &[12, 8, 0, 0, 0, 0, 0, 0, 0, 0x0d],
             &[13, 16, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6],
+            &channels,
             &[15, 8, 0, 0, 0, 0, 0, 0, 0, 0x0e],
             &[16, 1, 0x0c],
         ];
@@ -261,6 +318,7 @@ mod tests {
             early_limit: 0,
             reset_token: None,
             instance: 0,
+            channels: None,
             ..parameters
         };
         let bytes = [&always.concat()[..], grease].concat();
@@ -296,6 +354,16 @@ mod tests {
         for (max_message_size, taken) in [(1 << 40, true), ((1 << 40) + 1, false)] {
             assert_eq!(read(TransportParameters { max_message_size, ..default() }), taken);
         }
+        for (message_credit, taken) in [((1 << 62) - 1, true), (1 << 62, false)] {
+            let (channels, channel_credit, session_credit) = (1, 2, 3);
+            let channels = Some(ChannelParameters {
+                channels,
+                channel_credit,
+                session_credit,
+                message_credit,
+            });
+            assert_eq!(read(TransportParameters { channels, ..default() }), taken);
+        }
         // Values that are longer or shorter than their type.
         assert_eq!(TransportParameters::decode(&[1, 2, 0, 0]), None);
         assert_eq!(TransportParameters::decode(&[3, 1, 9]), None);
@@ -327,6 +395,7 @@ mod tests {
                 max_udp_payload: 1_472, connection_id: cid, batch_ranks,
                 application, original_destination: original, early_limit, reset_token,
                 instance,
+                channels: None,
             };
             prop_assert_eq!(TransportParameters::decode(&parameters.encode(grease)), Some(parameters));
         }

@@ -13,6 +13,7 @@ mod brtp_integrity;
 mod btp_residual_loss;
 mod burst_loss;
 mod capture;
+mod channels;
 mod cubic_window;
 mod deadlines;
 mod delay_change;

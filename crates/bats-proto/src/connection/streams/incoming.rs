@@ -1,6 +1,7 @@
 //! The receiving direction: decodes packets into symbols, reassembles messages, reports gaps.
 
 use core::time::Duration;
+use std::collections::BTreeSet;
 
 use bats_types::Timestamp;
 use bytes::Bytes;
@@ -11,6 +12,7 @@ use crate::flow::{
     FlowError, FlowReceiver, RatelessReceiver, ReceiverCounters, ResidualStats, TimelyReceiver,
 };
 use crate::handshake::MAX_EARLY_MESSAGES;
+use crate::session::channel::Channels;
 use crate::session::{DatagramAssembly, Inbox, Reassembly, SessionError};
 use crate::wire::coding::SourceHeader;
 use crate::wire::message::{self, MessageFrame};
@@ -22,11 +24,52 @@ use crate::wire::varint::Reader;
 #[derive(Debug)]
 pub(in crate::connection) enum Incoming {
     /// BRTP.
-    Reliable { flow: FlowReceiver, reassembly: Reassembly },
+    Reliable { flow: FlowReceiver, reassembly: Reassembly, early: HandedUp },
     /// BRCTP.
     Rateless { flow: RatelessReceiver, reassembly: Reassembly },
     /// BTP.
     Timely(TimelyIncoming),
+}
+
+/// Symbols of which the channels have got their frames although an earlier symbol is missing.
+#[derive(Debug, Default)]
+pub(in crate::connection) struct HandedUp(BTreeSet<u64>);
+
+impl HandedUp {
+    /// Hands up what the last packet has decoded beyond the missing symbol.
+    fn hand_up(
+        &mut self,
+        flow: &mut FlowReceiver,
+        channels: &mut Channels,
+        mut open: Option<&mut SymbolKey>,
+    ) -> Result<(), SessionError> {
+        let mut opened = Vec::new();
+        for number in flow.take_fresh() {
+            if !channels.takes_early() {
+                // They wait for the missing symbol.
+                break;
+            }
+            let Some(mut symbol) = flow.symbol(number) else { continue };
+            if self.0.contains(&number) {
+                continue;
+            }
+            if let Some(key) = &mut open {
+                if !key.open(number, symbol, &mut opened) {
+                    // It counts as polluted when its turn comes.
+                    continue;
+                }
+                symbol = &opened;
+            }
+            channels.feed_early(symbol)?;
+            self.0.insert(number);
+        }
+        Ok(())
+    }
+
+    /// Whether this symbol, whose turn has come, was handed up.
+    fn take(&mut self, number: u64) -> bool {
+        !self.0.is_empty() && self.0.remove(&number)
+    }
 }
 
 /// Receiving direction of BTP: messages arrive before their deadline or not at all.
@@ -90,6 +133,7 @@ impl Incoming {
     pub(in crate::connection) fn take(
         &mut self,
         inbox: &mut Inbox,
+        mut channels: Option<&mut Channels>,
         budget: usize,
         mut open: Option<&mut SymbolKey>,
     ) -> Result<Taken, SessionError> {
@@ -102,8 +146,9 @@ impl Incoming {
             inbox.push(message);
         };
         match self {
-            Self::Reliable { flow, reassembly } => {
-                while inbox.has_room(budget) {
+            Self::Reliable { flow, reassembly, early } => {
+                // With channels, messages have a credit of their own: symbols never wait.
+                while channels.is_some() || inbox.has_room(budget) {
                     let number = flow.next_number();
                     let Some(mut symbol) = flow.next_symbol() else { break };
                     if let Some(key) = &mut open {
@@ -116,10 +161,14 @@ impl Incoming {
                         authentic += 1;
                         symbol = &opened;
                     }
-                    reassembly.feed(symbol)?;
+                    let is_handed_up = early.take(number);
+                    reassembly.feed_with(symbol, channels.as_deref_mut(), is_handed_up)?;
                     while let Some(message) = reassembly.pop() {
                         add(inbox, message);
                     }
+                }
+                if let Some(channels) = channels {
+                    early.hand_up(flow, channels, open)?;
                 }
             }
             Self::Rateless { flow, reassembly } => {
@@ -245,9 +294,12 @@ impl Incoming {
         now: Timestamp,
         rtt: Duration,
         inbox: &Inbox,
+        has_channels: bool,
     ) -> bool {
         match self {
-            Self::Reliable { flow, reassembly } => {
+            // What the application has not read has a budget of its own then.
+            Self::Reliable { flow, .. } if has_channels => flow.update_credit(now, rtt, 0),
+            Self::Reliable { flow, reassembly, .. } => {
                 flow.update_credit(now, rtt, inbox.bytes_held() + reassembly.bytes_held())
             }
             Self::Rateless { flow, reassembly } => {
@@ -317,7 +369,7 @@ impl Incoming {
 
     pub(in crate::connection) fn bytes_held(&self) -> usize {
         match self {
-            Self::Reliable { flow, reassembly } => flow.bytes_held() + reassembly.bytes_held(),
+            Self::Reliable { flow, reassembly, .. } => flow.bytes_held() + reassembly.bytes_held(),
             Self::Rateless { flow, reassembly } => flow.bytes_held() + reassembly.bytes_held(),
             Self::Timely(timely) => timely.flow.bytes_held() + timely.assembly.bytes_held(),
         }

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use super::Totals;
 use crate::crypto::SymbolKey;
 use crate::flow::{FlowError, FlowSender, PathView, RatelessSender, SenderCounters, TimelySender};
+use crate::session::channel::Channels;
 use crate::session::{DatagramQueue, SendQueue};
 use crate::wire::coding::{RepairHeader, SourceHeader};
 use crate::wire::rank::RankFeedback;
@@ -49,6 +50,13 @@ impl Outgoing {
                 Some(Totals { symbols: flow.symbols(), messages: queue.messages() })
             }
             _ => None,
+        }
+    }
+
+    /// Sets the credit for messages; only a session with channels has it.
+    pub(in crate::connection) fn set_message_credit(&mut self, credit: u64) {
+        if let Self::Reliable { queue, .. } = self {
+            queue.set_credit(credit);
         }
     }
 
@@ -149,7 +157,7 @@ impl Outgoing {
 
     pub(in crate::connection) fn has_data(&self) -> bool {
         match self {
-            Self::Reliable { queue, flow } => !queue.is_empty() || flow.wants_to_send(),
+            Self::Reliable { queue, flow } => queue.is_sendable() || flow.wants_to_send(),
             Self::Rateless { queue, flow } => !queue.is_empty() || flow.wants_to_send(),
             Self::Timely { queue, flow, .. } => !queue.is_empty() || flow.wants_to_send(),
         }
@@ -162,22 +170,30 @@ impl Outgoing {
         now: Timestamp,
         symbol_size: usize,
         path: &PathView,
+        mut channels: Option<&mut Channels>,
         mut seal: Option<&mut SymbolKey>,
         out: &mut Vec<u8>,
     ) -> Option<PacketKind> {
         match self {
             Self::Reliable { queue, flow } => {
-                while flow.wants_symbol() && !queue.is_empty() {
+                let has_more = |queue: &SendQueue, channels: &Option<&mut Channels>| {
+                    queue.is_sendable() || channels.as_ref().is_some_and(|c| c.is_sendable())
+                };
+                while flow.wants_symbol() && has_more(queue, &channels) {
                     let number = flow.next_symbol();
-                    let pushed = flow.push_symbol(symbol_size, |bytes| match &mut seal {
+                    let mut fill = |bytes: &mut [u8]| match &mut channels {
                         None => queue.fill_symbol(bytes),
-                        Some(key) => key.seal(number, bytes, |bytes| queue.fill_symbol(bytes)),
+                        Some(channels) => channels.fill_symbol(queue, bytes),
+                    };
+                    let pushed = flow.push_symbol(symbol_size, |bytes| match &mut seal {
+                        None => fill(bytes),
+                        Some(key) => key.seal(number, bytes, fill),
                     });
                     if !pushed {
                         break;
                     }
                 }
-                flow.poll(now, path, !queue.is_empty(), out)
+                flow.poll(now, path, has_more(queue, &channels), out)
             }
             Self::Rateless { queue, flow } => {
                 while flow.wants_block() && !queue.is_empty() {

@@ -1,0 +1,83 @@
+//! Memory of channels, and the limits that follow from it.
+
+use crate::wire::parameters::ChannelParameters;
+
+/// Most channels that one end may have open.
+pub const MAX_CHANNELS: u64 = 1 << 20;
+/// Memory of a channel with a byte that waits to be read, by the allocator's count: its entry in a
+/// tree with half-filled nodes, its buffer, and the note that it waits to be accepted.
+pub const CHANNEL_COST: usize = 448;
+/// A channel may have this part of the session's free window, so that several channels that nobody
+/// reads leave room for the others.
+const CHANNEL_SHARE: u64 = 8;
+/// Least window of a channel.
+const MIN_CHANNEL_WINDOW: u64 = 4 << 10;
+/// A channel may queue this part of the free send budget.
+const SEND_SHARE: usize = 8;
+/// Bounds of the bytes that a channel may queue.
+const MIN_QUEUE: usize = 4 << 10;
+const MAX_QUEUE: usize = 1 << 20;
+
+/// How the receive budget of a connection with channels is divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChannelLimits {
+    /// Channels that the peer may have open.
+    pub channels: u64,
+    /// Bytes of all channels together that nobody has read.
+    pub session_window: u64,
+    /// Bytes of messages that nobody has read.
+    pub message_window: u64,
+    /// Most bytes for the flow.
+    pub flow_budget: usize,
+    /// Most bytes that are queued on all channels.
+    pub send_budget: usize,
+}
+
+impl ChannelLimits {
+    /// Divides a receive budget. Half of it may be for `channels` channels as such. Of the rest the
+    /// flow gets the larger part, because it holds what is in flight and what waits for repairs. The
+    /// application's data take an eighth as messages, one message as long as that beside them, and a
+    /// fifth as bytes of channels, whose buffers grow by a quarter.
+    pub fn new(channels: u64, receive_budget: usize, send_budget: usize) -> Self {
+        let affordable = (receive_budget / 2 / CHANNEL_COST) as u64;
+        let channels = channels.min(MAX_CHANNELS).min(affordable);
+        let rest = receive_budget - channels as usize * CHANNEL_COST;
+        Self {
+            channels,
+            session_window: rest as u64 / 5,
+            message_window: rest as u64 / 8,
+            flow_budget: rest / 16 * 7,
+            send_budget: send_budget / 4,
+        }
+    }
+
+    /// Longest message that leaves room for what else the budget is for.
+    pub fn max_message(&self) -> usize {
+        self.message_window as usize
+    }
+
+    /// Memory of parts behind gaps up to which symbols are handed up early.
+    pub(super) fn early_budget(&self) -> usize {
+        self.session_window as usize / 4
+    }
+
+    /// The window of a channel if this many bytes are unread on all channels.
+    pub(super) fn channel_window(&self, unread: u64) -> u64 {
+        (self.session_window.saturating_sub(unread) / CHANNEL_SHARE).max(MIN_CHANNEL_WINDOW)
+    }
+
+    /// The bytes that a channel may queue if this many are queued on all channels.
+    pub(super) fn queue_limit(&self, queued: usize) -> usize {
+        (self.send_budget.saturating_sub(queued) / SEND_SHARE).clamp(MIN_QUEUE, MAX_QUEUE)
+    }
+
+    /// What the peer may do at first.
+    pub fn parameters(&self) -> ChannelParameters {
+        ChannelParameters {
+            channels: self.channels,
+            channel_credit: self.channel_window(0),
+            session_credit: self.session_window,
+            message_credit: self.message_window,
+        }
+    }
+}

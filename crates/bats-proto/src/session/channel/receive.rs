@@ -1,0 +1,316 @@
+//! The receiving half of a channel.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::ChannelViolation;
+
+/// Memory of a part that waits behind a gap, in addition to its content: its entry in a tree with
+/// half-filled nodes, and what the allocator adds.
+const PART_OVERHEAD: usize = 128;
+/// Least capacity of the buffer of a channel with unread bytes.
+const MIN_CAPACITY: usize = 32;
+/// The size of a channel that has not ended.
+const UNKNOWN: u64 = u64::MAX;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ReceiveState {
+    Open,
+    /// The application reads no more: a STOP frame must be sent.
+    StopDue,
+    /// The same after that frame; what still arrives is dropped.
+    Stopped,
+    /// The peer has reset the channel and the application does not know yet.
+    Reset,
+    Done,
+}
+
+/// When a symbol is handed up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    /// After all symbols before it.
+    InOrder,
+    /// Before a missing one.
+    Early,
+}
+
+/// What exists only while bytes are unread or a code must be kept.
+#[derive(Debug, Default)]
+struct ReceiveBuffer {
+    /// Bytes from `read` on.
+    ready: VecDeque<u8>,
+    /// Parts behind a gap, by offset. They do not overlap.
+    parts: BTreeMap<u64, Vec<u8>>,
+    /// Memory of `parts`.
+    early: usize,
+    code: u64,
+}
+
+/// The receiving half. Most channels of many are idle, so it has as few fields as possible.
+#[derive(Debug)]
+pub(super) struct ReceiveHalf {
+    /// Bytes that the application has read, or that were dropped.
+    read: u64,
+    /// End of the bytes that the peer has sent, as far as is known.
+    highest: u64,
+    /// Credit given to the peer.
+    granted: u64,
+    size: u64,
+    buffer: Option<Box<ReceiveBuffer>>,
+    state: ReceiveState,
+    /// The application has been told that it can read.
+    pub(super) is_told: bool,
+}
+
+impl ReceiveHalf {
+    pub(super) fn new(granted: u64) -> Self {
+        Self {
+            read: 0,
+            highest: 0,
+            granted,
+            size: UNKNOWN,
+            buffer: None,
+            state: ReceiveState::Open,
+            is_told: false,
+        }
+    }
+
+    pub(super) fn state(&self) -> ReceiveState {
+        self.state
+    }
+
+    fn ready(&self) -> usize {
+        self.buffer.as_ref().map_or(0, |buffer| buffer.ready.len())
+    }
+
+    /// Memory of the parts behind gaps.
+    pub(super) fn early_bytes(&self) -> usize {
+        self.buffer.as_ref().map_or(0, |buffer| buffer.early)
+    }
+
+    /// Whether a call of the application would not be blocked.
+    pub(super) fn is_readable(&self) -> bool {
+        match self.state {
+            ReceiveState::Open => self.ready() > 0 || self.read == self.size,
+            ReceiveState::Reset => true,
+            ReceiveState::StopDue | ReceiveState::Stopped | ReceiveState::Done => false,
+        }
+    }
+
+    /// Bytes by which `end` exceeds what the peer has sent before.
+    ///
+    /// # Errors
+    ///
+    /// The channel may not have so many bytes.
+    pub(super) fn fresh(&self, id: u64, end: u64, is_end: bool) -> Result<u64, ChannelViolation> {
+        let is_consistent = if is_end {
+            end >= self.highest && (self.size == UNKNOWN || self.size == end)
+        } else {
+            end <= self.size
+        };
+        if !is_consistent {
+            return Err(ChannelViolation::Size(id));
+        }
+        if end > self.granted {
+            return Err(ChannelViolation::BeyondCredit(id));
+        }
+        Ok(end.saturating_sub(self.highest))
+    }
+
+    /// Takes a part that [`fresh`](Self::fresh) allows. Returns the number of bytes that were
+    /// dropped because nobody reads them.
+    pub(super) fn on_data(
+        &mut self,
+        id: u64,
+        offset: u64,
+        data: &[u8],
+        is_end: bool,
+        order: Order,
+    ) -> Result<u64, ChannelViolation> {
+        let end = offset + data.len() as u64;
+        let before = self.highest;
+        self.highest = before.max(end);
+        if is_end {
+            self.size = end;
+        }
+        match self.state {
+            ReceiveState::Open => {
+                self.insert(id, offset, data, order)?;
+                Ok(0)
+            }
+            ReceiveState::StopDue | ReceiveState::Stopped => {
+                self.read = self.highest;
+                if self.size != UNKNOWN {
+                    self.finish();
+                }
+                Ok(self.highest - before)
+            }
+            // After a reset all bytes count as dropped.
+            ReceiveState::Reset | ReceiveState::Done => Ok(0),
+        }
+    }
+
+    fn insert(
+        &mut self,
+        id: u64,
+        offset: u64,
+        data: &[u8],
+        order: Order,
+    ) -> Result<(), ChannelViolation> {
+        let next = self.read + self.ready() as u64;
+        // A sender cuts the bytes of a channel into symbols in order, and each byte once.
+        let is_in_sequence = match order {
+            Order::InOrder => offset == next,
+            Order::Early => offset >= next,
+        };
+        if !is_in_sequence {
+            return Err(ChannelViolation::Sequence(id));
+        }
+        if data.is_empty() {
+            return Ok(());
+        }
+        let end = offset + data.len() as u64;
+        let buffer = self.buffer.get_or_insert_default();
+        let before = buffer.parts.range(..end).next_back();
+        if before.is_some_and(|(&start, part)| start + part.len() as u64 > offset) {
+            return Err(ChannelViolation::Sequence(id));
+        }
+        if offset > next {
+            let part = data.to_vec();
+            buffer.early += part.capacity() + PART_OVERHEAD;
+            buffer.parts.insert(offset, part);
+            return Ok(());
+        }
+        append(&mut buffer.ready, data);
+        let mut next = end;
+        while let Some(entry) = buffer.parts.first_entry()
+            && *entry.key() == next
+        {
+            let part = entry.remove();
+            buffer.early -= part.capacity() + PART_OVERHEAD;
+            next += part.len() as u64;
+            append(&mut buffer.ready, &part);
+        }
+        Ok(())
+    }
+
+    /// Copies unread bytes to `out`; returns their number.
+    pub(super) fn read(&mut self, out: &mut [u8]) -> usize {
+        let Some(buffer) = &mut self.buffer else { return 0 };
+        let (first, second) = buffer.ready.as_slices();
+        let of_first = first.len().min(out.len());
+        let of_second = second.len().min(out.len() - of_first);
+        out[..of_first].copy_from_slice(&first[..of_first]);
+        out[of_first..of_first + of_second].copy_from_slice(&second[..of_second]);
+        let len = of_first + of_second;
+        buffer.ready.drain(..len);
+        self.read += len as u64;
+        if buffer.ready.is_empty() {
+            if buffer.parts.is_empty() {
+                self.buffer = None;
+            } else {
+                buffer.ready = VecDeque::new();
+            }
+        }
+        len
+    }
+
+    /// Whether the application has read everything and nothing follows.
+    pub(super) fn is_at_end(&self) -> bool {
+        self.state == ReceiveState::Open && self.read == self.size
+    }
+
+    /// The application knows the end or the reset.
+    pub(super) fn finish(&mut self) {
+        self.state = ReceiveState::Done;
+        self.buffer = None;
+    }
+
+    /// Takes a reset whose size [`fresh`](Self::fresh) allows. Returns the number of bytes that are
+    /// dropped.
+    pub(super) fn on_reset(&mut self, code: u64, size: u64) -> u64 {
+        let is_complete = self.read + self.ready() as u64 == self.size;
+        let before = self.highest;
+        self.highest = size;
+        match self.state {
+            // Nothing is missing: the reset came too late.
+            ReceiveState::Open if is_complete => 0,
+            ReceiveState::Open => {
+                let dropped = size - self.read;
+                (self.read, self.size) = (size, size);
+                self.state = ReceiveState::Reset;
+                self.buffer = Some(Box::new(ReceiveBuffer { code, ..ReceiveBuffer::default() }));
+                dropped
+            }
+            ReceiveState::StopDue | ReceiveState::Stopped => {
+                self.size = size;
+                self.finish();
+                size - before
+            }
+            ReceiveState::Reset | ReceiveState::Done => 0,
+        }
+    }
+
+    /// The application reads no more. Returns the number of bytes that are dropped.
+    pub(super) fn stop(&mut self, code: u64) -> u64 {
+        match self.state {
+            ReceiveState::Open => {
+                let dropped = self.highest - self.read;
+                self.read = self.highest;
+                if self.size == UNKNOWN {
+                    self.state = ReceiveState::StopDue;
+                    let buffer = ReceiveBuffer { code, ..ReceiveBuffer::default() };
+                    self.buffer = Some(Box::new(buffer));
+                } else {
+                    self.finish();
+                }
+                dropped
+            }
+            ReceiveState::Reset => {
+                self.finish();
+                0
+            }
+            ReceiveState::StopDue | ReceiveState::Stopped | ReceiveState::Done => 0,
+        }
+    }
+
+    /// The code of a reset by the peer, or of a stop by this end.
+    pub(super) fn code(&self) -> u64 {
+        self.buffer.as_ref().map_or(0, |buffer| buffer.code)
+    }
+
+    /// Whether a STOP frame must be sent.
+    pub(super) fn is_stop_due(&self) -> bool {
+        self.state == ReceiveState::StopDue
+    }
+
+    /// The STOP frame was written.
+    pub(super) fn on_stop_sent(&mut self) {
+        self.state = ReceiveState::Stopped;
+        self.buffer = None;
+    }
+
+    /// The credit to give with this window, if it is enough more to tell the peer.
+    pub(super) fn credit_due(&self, window: u64) -> Option<u64> {
+        if self.state != ReceiveState::Open || self.size != UNKNOWN {
+            return None;
+        }
+        let credit = self.read + window;
+        (credit >= self.granted + (window / 4).max(1)).then_some(credit)
+    }
+
+    /// The peer is told this credit.
+    pub(super) fn grant(&mut self, credit: u64) {
+        self.granted = self.granted.max(credit);
+    }
+}
+
+/// Appends with a growth of a quarter: the unread bytes of a session are bounded, and twice as much
+/// would be reserved for nothing.
+fn append(ready: &mut VecDeque<u8>, data: &[u8]) {
+    let wanted = ready.len() + data.len();
+    if wanted > ready.capacity() {
+        let capacity = wanted.max(ready.capacity() / 4 * 5).max(MIN_CAPACITY);
+        ready.reserve_exact(capacity - ready.len());
+    }
+    ready.extend(data);
+}

@@ -1,0 +1,222 @@
+//! The sending half of a channel.
+
+use std::collections::VecDeque;
+
+use super::ChannelError;
+use crate::wire::channel::{data_overhead, encode_data};
+use crate::wire::varint::Writer;
+
+/// Least number of bytes of a part, unless fewer are left.
+pub(super) const MIN_PART: usize = 16;
+/// Bytes per unit of weight that a channel may send before it is the next one's turn.
+const QUANTUM: u32 = 128;
+/// The weight of a channel unless it is set: a turn is about a symbol.
+pub(super) const DEFAULT_WEIGHT: u8 = 16;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SendState {
+    Open,
+    /// The end follows the queued bytes.
+    Finishing,
+    /// A RESET frame must be sent.
+    ResetDue,
+    /// The peer stopped reading, and a RESET frame must be sent.
+    StopDue,
+    /// The same after that frame.
+    Stopped,
+    Done,
+}
+
+/// What exists only while bytes are queued or a code must be kept.
+#[derive(Debug, Default)]
+struct SendBuffer {
+    bytes: VecDeque<u8>,
+    /// Bytes that the channel may send in this turn or the next one.
+    deficit: u32,
+    code: u64,
+}
+
+/// How a turn went on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// The channel can send nothing now.
+    Idle,
+    /// The turn of the next channel begins.
+    Over,
+    /// The symbol is full.
+    Full,
+}
+
+/// The sending half. Most channels of many are idle, so it has as few fields as possible.
+#[derive(Debug)]
+pub(super) struct SendHalf {
+    /// Bytes that are in symbols.
+    sent: u64,
+    /// The peer's credit.
+    credit: u64,
+    buffer: Option<Box<SendBuffer>>,
+    state: SendState,
+    pub(super) weight: u8,
+    /// The channel has a place in the order of turns.
+    pub(super) is_active: bool,
+    /// A write was refused.
+    pub(super) is_blocked: bool,
+}
+
+impl SendHalf {
+    pub(super) fn new(credit: u64) -> Self {
+        Self {
+            sent: 0,
+            credit,
+            buffer: None,
+            state: SendState::Open,
+            weight: DEFAULT_WEIGHT,
+            is_active: false,
+            is_blocked: false,
+        }
+    }
+
+    /// Whether bytes or the end may still be sent.
+    pub(super) fn is_open(&self) -> bool {
+        matches!(self.state, SendState::Open | SendState::Finishing)
+    }
+
+    /// Bytes that are in symbols.
+    pub(super) fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    pub(super) fn queued(&self) -> usize {
+        self.buffer.as_ref().map_or(0, |buffer| buffer.bytes.len())
+    }
+
+    /// The code of a reset.
+    pub(super) fn code(&self) -> u64 {
+        self.buffer.as_ref().map_or(0, |buffer| buffer.code)
+    }
+
+    /// Whether nothing more will be sent.
+    pub(super) fn is_done(&self) -> bool {
+        matches!(self.state, SendState::Stopped | SendState::Done)
+    }
+
+    /// Whether a RESET frame must be sent.
+    pub(super) fn is_reset_due(&self) -> bool {
+        matches!(self.state, SendState::ResetDue | SendState::StopDue)
+    }
+
+    /// Why the application cannot write, if it cannot.
+    pub(super) fn refusal(&self) -> Option<ChannelError> {
+        match self.state {
+            SendState::Open => None,
+            SendState::StopDue | SendState::Stopped => {
+                Some(ChannelError::Stopped { code: self.code() })
+            }
+            SendState::Finishing | SendState::ResetDue | SendState::Done => {
+                Some(ChannelError::Finished)
+            }
+        }
+    }
+
+    pub(super) fn push(&mut self, data: &[u8]) {
+        self.buffer.get_or_insert_default().bytes.extend(data);
+    }
+
+    /// Ends the channel after the queued bytes.
+    pub(super) fn finish(&mut self) {
+        if self.state == SendState::Open {
+            self.state = SendState::Finishing;
+        }
+    }
+
+    /// Drops the queued bytes and gives up; `state` says for whom. Returns their number.
+    pub(super) fn reset(&mut self, code: u64, state: SendState) -> usize {
+        if !self.is_open() {
+            return 0;
+        }
+        let dropped = self.queued();
+        self.state = state;
+        self.buffer = Some(Box::new(SendBuffer { code, ..SendBuffer::default() }));
+        dropped
+    }
+
+    /// The RESET frame was written. After a stop the code is kept for the application.
+    pub(super) fn on_reset_sent(&mut self) {
+        if self.state == SendState::StopDue {
+            self.state = SendState::Stopped;
+        } else {
+            self.state = SendState::Done;
+            self.buffer = None;
+        }
+    }
+
+    pub(super) fn on_credit(&mut self, credit: u64) {
+        self.credit = self.credit.max(credit);
+    }
+
+    fn is_only_end_left(&self) -> bool {
+        self.state == SendState::Finishing && self.queued() == 0
+    }
+
+    /// Whether the channel has something to send and credit for it.
+    pub(super) fn is_sendable(&self) -> bool {
+        self.is_open()
+            && (self.is_only_end_left() || (self.queued() > 0 && self.sent < self.credit))
+    }
+
+    /// Begins a turn.
+    pub(super) fn begin_turn(&mut self) {
+        let quantum = u32::from(self.weight.max(1)) * QUANTUM;
+        let buffer = self.buffer.get_or_insert_default();
+        buffer.deficit = buffer.deficit.saturating_add(quantum);
+    }
+
+    /// Writes a part of at most `session_room` bytes. Returns its length and how the turn goes on.
+    pub(super) fn write_part(
+        &mut self,
+        id: u64,
+        session_room: u64,
+        writer: &mut Writer<'_>,
+    ) -> (usize, Turn) {
+        if !self.is_sendable() {
+            return (0, Turn::Idle);
+        }
+        let room = writer.remaining().checked_sub(data_overhead(id, self.sent, writer.remaining()));
+        let Some(room) = room else { return (0, Turn::Full) };
+        let credit = (self.credit - self.sent).min(session_room);
+        let Some(buffer) = &mut self.buffer else { return (0, Turn::Idle) };
+        let queued = buffer.bytes.len();
+        let left = usize::try_from(credit).unwrap_or(usize::MAX).min(queued);
+        if left == 0 && queued > 0 {
+            return (0, Turn::Full);
+        }
+        let in_turn = left.min(buffer.deficit as usize);
+        let part = in_turn.min(room);
+        if part < left.min(MIN_PART) {
+            return (0, if in_turn < left.min(MIN_PART) { Turn::Over } else { Turn::Full });
+        }
+        let is_end = self.state == SendState::Finishing && part == queued;
+        let (first, second) = buffer.bytes.as_slices();
+        let of_first = part.min(first.len());
+        let parts = [&first[..of_first], &second[..part - of_first]];
+        if encode_data(writer, id, self.sent, parts, is_end).is_none() {
+            return (0, Turn::Full);
+        }
+        buffer.bytes.drain(..part);
+        buffer.deficit -= part as u32;
+        let is_spent = (buffer.deficit as usize) < MIN_PART;
+        self.sent += part as u64;
+        if is_end {
+            self.state = SendState::Done;
+        }
+        if part == queued {
+            self.buffer = None;
+        }
+        let turn = match (self.is_sendable(), is_spent) {
+            (false, _) => Turn::Idle,
+            (true, true) => Turn::Over,
+            (true, false) => Turn::Full,
+        };
+        (part, turn)
+    }
+}
