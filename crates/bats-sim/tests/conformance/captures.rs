@@ -12,7 +12,7 @@ use std::time::Duration;
 use bats_proto::crypto::fingerprint;
 use bats_proto::relay::RelayConfig;
 use bats_proto::{
-    CongestionAlgorithm, ConnectionHandle, Event, KeyLog, Mode, PresharedKey, TransportConfig,
+    ChannelError, ChannelId, CongestionAlgorithm, ConnectionHandle, Event, KeyLog, Mode, PresharedKey, TransportConfig,
 };
 use bats_sim::capture::Capture;
 use bats_sim::links;
@@ -38,12 +38,16 @@ pub(crate) struct Case {
     pub(crate) mode: Mode,
     pub(crate) psk: Option<PresharedKey>,
     pub(crate) key_update_packets: u64,
+    /// Both ends use channels, too.
+    pub(crate) has_channels: bool,
 }
 
 /// Length and SHA-256 of messages.
 pub(crate) struct Exchange {
     pub(crate) received_by_server: Vec<(usize, String)>,
     pub(crate) sent_by_server: Vec<(usize, String)>,
+    /// Bytes of channels: each that the client sends comes back.
+    pub(crate) channels: Vec<(usize, String)>,
 }
 
 const MESSAGES: usize = 80;
@@ -83,6 +87,7 @@ fn network(case: &Case, key_log: KeyLog) -> RelayNetwork {
         psk: case.psk.clone(),
         key_log: Some(key_log),
         key_update_packets: case.key_update_packets,
+        channels: case.has_channels.then_some(10),
         // Lost packets are only repaired while the deadline lasts.
         deadline: Duration::from_secs(2),
         congestion: CongestionAlgorithm::FixedRate { bits_per_second: 5_000_000 },
@@ -149,11 +154,20 @@ pub(crate) fn run(case: &Case, directory: &Path) -> Exchange {
             (client, accepted(&mut net, true))
         }
     };
-    let mut exchange = Exchange { received_by_server: Vec::new(), sent_by_server: Vec::new() };
+    let mut exchange = Exchange { received_by_server: Vec::new(), sent_by_server: Vec::new(), channels: Vec::new() };
+    let mut channels = Vec::new();
     let begun = net.now();
     for number in 0..MESSAGES + 60 {
         if number < MESSAGES {
             let now = net.now();
+            if case.has_channels && number % 10 == 0 {
+                let id = net.node(0).open_channel(now, client).unwrap();
+                let data = message(9);
+                let taken = net.node(0).write_channel(now, client, id, &data).unwrap();
+                assert_eq!(taken, data.len());
+                net.node(0).finish_channel(client, id).unwrap();
+                exchange.channels.push(digest(&data));
+            }
             net.node(0).send(now, client, message(number)).unwrap();
             net.wake(0);
             if number % 8 == 0 {
@@ -168,6 +182,9 @@ pub(crate) fn run(case: &Case, directory: &Path) -> Exchange {
             net.step(until);
         }
         let now = net.now();
+        if case.has_channels {
+            echo_channels(&mut net, last, server, &mut channels);
+        }
         while let Some(message) = net.node(last).recv(now, server) {
             exchange.received_by_server.push(digest(&message));
         }
@@ -178,6 +195,38 @@ pub(crate) fn run(case: &Case, directory: &Path) -> Exchange {
     capture.borrow_mut().take().unwrap().finish().unwrap();
     log.lock().unwrap().flush().unwrap();
     exchange
+}
+
+/// Sends back what has arrived on the channels of the server; those that have ended are removed.
+fn echo_channels(
+    net: &mut RelayNetwork,
+    last: usize,
+    server: ConnectionHandle,
+    channels: &mut Vec<ChannelId>,
+) {
+    let now = net.now();
+    let node = net.node(last);
+    while let Some(id) = node.accept_channel(server).unwrap() {
+        channels.push(id);
+    }
+    let mut buffer = vec![0; 100_000];
+    channels.retain(|&id| {
+        loop {
+            match node.read_channel(now, server, id, &mut buffer) {
+                Ok(Some(len)) => {
+                    let taken = node.write_channel(now, server, id, &buffer[..len]).unwrap();
+                    assert_eq!(taken, len);
+                }
+                Ok(None) => {
+                    node.finish_channel(server, id).unwrap();
+                    return false;
+                }
+                Err(ChannelError::Blocked) => return true,
+                Err(error) => panic!("channel {id}: {error}"),
+            }
+        }
+    });
+    net.wake(last);
 }
 
 /// Runs a seed of the swarm and captures its first packets.

@@ -18,8 +18,8 @@ fn directory(name: &str) -> PathBuf {
     directory
 }
 
-/// The messages that the decoder found, by sender: (length, SHA-256).
-fn decoded(text: &str) -> BTreeMap<&str, Vec<(usize, &str)>> {
+/// What the decoder found of this kind, by sender: (length, SHA-256).
+fn decoded<'a>(text: &'a str, wanted: &str) -> BTreeMap<&'a str, Vec<(usize, &'a str)>> {
     let mut messages: BTreeMap<&str, Vec<_>> = BTreeMap::new();
     for line in text.lines() {
         let [kind, _connection, sender, _number, length, hash] =
@@ -27,7 +27,9 @@ fn decoded(text: &str) -> BTreeMap<&str, Vec<(usize, &str)>> {
         else {
             panic!("{line}")
         };
-        assert_eq!(kind, "message");
+        if kind != wanted {
+            continue;
+        }
         messages.entry(sender).or_default().push((length.parse().unwrap(), hash));
     }
     messages
@@ -56,7 +58,7 @@ fn expected_features(case: &Case) -> Vec<&'static str> {
 
 fn check(name: &str, case: &Case) {
     let directory = directory(name);
-    let Exchange { received_by_server, sent_by_server } = captures::run(case, &directory);
+    let Exchange { received_by_server, sent_by_server, channels } = captures::run(case, &directory);
     let (keys, capture) = (directory.join("keys.log"), directory.join("capture.pcapng"));
     let mut arguments = vec!["messages", "--keys", keys.to_str().unwrap()];
     for feature in expected_features(case) {
@@ -64,7 +66,13 @@ fn check(name: &str, case: &Case) {
     }
     arguments.push(capture.to_str().unwrap());
     let text = python::decoder(&arguments);
-    let found = decoded(&text);
+    let found = decoded(&text, "channel");
+    for sender in ["client", "server"] {
+        let expected: Vec<_> = channels.iter().map(|(len, hash)| (*len, hash.as_str())).collect();
+        let found = found.get(sender).cloned().unwrap_or_default();
+        assert_eq!(found, expected, "{name}: channels of the {sender}");
+    }
+    let found = decoded(&text, "message");
     for (sender, mut expected) in [("client", received_by_server), ("server", sent_by_server)] {
         assert!(!expected.is_empty(), "{name}: the {sender}'s messages arrive");
         let mut found: Vec<_> = found.get(sender).into_iter().flatten().copied().collect();
@@ -78,7 +86,7 @@ fn check(name: &str, case: &Case) {
 }
 
 fn case(topology: Topology, mode: Mode) -> Case {
-    Case { topology, mode, psk: None, key_update_packets: 1 << 22 }
+    Case { topology, mode, psk: None, key_update_packets: 1 << 22, has_channels: false }
 }
 
 fn check_modes(topology: Topology) {
@@ -100,6 +108,14 @@ fn the_decoder_reads_every_mode_across_two_relays_that_recode() {
 #[test]
 fn the_decoder_reads_every_mode_over_two_paths() {
     check_modes(Topology::TwoPaths);
+}
+
+#[test]
+fn the_decoder_reads_channels() {
+    for topology in [Topology::Link, Topology::TwoRelays] {
+        let case = Case { has_channels: true, ..case(topology, Mode::Brtp) };
+        check(&format!("channels-{topology:?}"), &case);
+    }
 }
 
 #[test]

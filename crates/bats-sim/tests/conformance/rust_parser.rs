@@ -10,6 +10,7 @@ use bats_proto::wire::coding::CodingHeader;
 use bats_proto::wire::flow::FlowHeader;
 use bats_proto::wire::frame::{self, Frame};
 use bats_proto::wire::long_header::{self, LongKind, VERSION};
+use bats_proto::wire::channel::ChannelFrame;
 use bats_proto::wire::message::{self, MessageFrame};
 use bats_proto::wire::short_header::{
     PacketKind, SHORT_HEADER_LEN, SHORT_OVERHEAD, ShortHeader, TAG_LEN,
@@ -183,9 +184,26 @@ impl Line {
                 Ok(Some(MessageFrame::Datagram { id, total, offset, data })) => {
                     self.all(&[&"datagram", &id, &total, &offset, &data.len()]);
                 }
+                Ok(Some(MessageFrame::Channel(frame))) => self.channel(&frame),
                 Ok(None) => return,
                 Err(_) => return self.add("malformed"),
             }
+        }
+    }
+
+    fn channel(&mut self, frame: &ChannelFrame<'_>) {
+        match frame {
+            ChannelFrame::Data { id, offset, data, end } => {
+                let name = if *end { "channel-end" } else { "channel" };
+                self.all(&[&name, id, offset, &data.len()]);
+            }
+            ChannelFrame::Reset { id, code, size } => {
+                self.all(&[&"channel-reset", id, code, size]);
+            }
+            ChannelFrame::Stop { id, code } => self.all(&[&"channel-stop", id, code]),
+            ChannelFrame::Credit { id, bytes } => self.all(&[&"channel-credit", id, bytes]),
+            ChannelFrame::SessionCredit(bytes) => self.all(&[&"session-credit", bytes]),
+            ChannelFrame::Channels(channels) => self.all(&[&"channels", channels]),
         }
     }
 

@@ -222,6 +222,12 @@ class Connection:
             found.add("psk")
         return found
 
+    def channels(self):
+        """All channels that have ended: (sender, number, octets)."""
+        for sender, flow in self.flows.items():
+            for number in sorted(flow.ended):
+                yield sender, number, bytes(flow.channels.get(number, b""))
+
     def messages(self):
         """All messages: (sender, number, message)."""
         for sender, flow in self.flows.items():

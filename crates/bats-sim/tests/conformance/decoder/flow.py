@@ -3,6 +3,7 @@
 import packets
 from blocks import BlockDecoder
 from window import SymbolDecoder
+from wire import require
 
 BTP, BRTP, BRCTP, TRANSPARENT = range(4)
 
@@ -23,6 +24,9 @@ class Flow:
         self.partial = None
         # Messages of modes 0 and 3: length, and parts by offset.
         self.datagrams = {}
+        # Octets of channels by number, and the numbers of those that have ended.
+        self.channels = {}
+        self.ended = set()
 
     def push(self, kind, payload):
         if self.mode == BRCTP:
@@ -55,6 +59,14 @@ class Flow:
                 if len(self.partial[1]) == self.partial[0]:
                     self.ordered.append(bytes(self.partial[1]))
                     self.partial = None
+            if name in ("channel", "channel-end"):
+                number, offset, data = fields
+                octets = self.channels.setdefault(number, bytearray())
+                require(offset == len(octets) and number not in self.ended, "N3")
+                octets += data
+            if name in ("channel-end", "channel-reset"):
+                require(fields[0] not in self.ended, "N5")
+                self.ended.add(fields[0])
 
     def take_datagrams(self, content):
         for name, *fields in packets.message_frames(content):

@@ -1,6 +1,6 @@
 """Decodes captures of OpenBATS. It is written from docs/spec alone.
 
-    main.py messages --keys FILE CAPTURE...    the messages of all connections, with a key log
+    main.py messages --keys FILE CAPTURE...    messages and channels of all connections, with a key log
     main.py packets CAPTURE...                 the fields of all packets, for the stand-in of TLS
 """
 
@@ -90,6 +90,9 @@ def print_messages(keys, expected, captures):
             for sender, number, message in connection.messages():
                 digest = hashlib.sha256(message).hexdigest()
                 print("message", connection.name, sender, number, len(message), digest)
+            for sender, number, octets in connection.channels():
+                digest = hashlib.sha256(octets).hexdigest()
+                print("channel", connection.name, sender, number, len(octets), digest)
     missing = set(expected) - found
     if missing:
         raise SystemExit(f"does not occur in the capture: {sorted(missing)}, only {sorted(found)}")
@@ -98,7 +101,7 @@ def print_messages(keys, expected, captures):
 def main():
     parser = argparse.ArgumentParser(description="Decodes captures of OpenBATS.")
     commands = parser.add_subparsers(dest="command", required=True)
-    messages = commands.add_parser("messages", help="print the messages of all connections")
+    messages = commands.add_parser("messages", help="print the messages and channels of all connections")
     messages.add_argument("--keys", required=True, help="key log (SSLKEYLOGFILE)")
     what = "a feature that must occur: source, repair, recoded, block, key-update, psk, two-links"
     messages.add_argument("--expect", action="append", default=[], help=what)

@@ -224,5 +224,17 @@ def message_frames(data):
             yield ("fin",)
         elif kind == 4:
             yield "datagram", v(), v(), v(), reader.take(v())
+        elif kind in (5, 6):
+            yield "channel" if kind == 5 else "channel-end", v(), v(), reader.take(v())
+        elif kind == 7:
+            yield "channel-reset", v(), v(), v()
+        elif kind == 8:
+            yield "channel-stop", v(), v()
+        elif kind == 9:
+            yield "channel-credit", v(), v()
+        elif kind == 10:
+            yield "session-credit", v()
+        elif kind == 11:
+            yield "channels", v()
         else:
             raise Malformed("message frame")
