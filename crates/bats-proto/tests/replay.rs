@@ -62,6 +62,19 @@ fn session() {
 }
 
 #[test]
+fn channels() {
+    let (mut read, mut accepted) = (0, 0);
+    let mut run = |data: &[u8]| {
+        let report = fuzzing::channels_run(data);
+        read += report.read;
+        accepted += report.accepted;
+    };
+    each_input("channels", &mut run);
+    seeded(5_000, 1_200, &mut run);
+    assert!(read > 10_000 && accepted > 1_000, "{read} bytes, {accepted} symbols");
+}
+
+#[test]
 fn network() {
     let (mut delivered, mut survived) = (0, 0);
     let mut run = |data: &[u8]| {

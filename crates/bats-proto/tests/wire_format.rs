@@ -6,6 +6,7 @@ use core::time::Duration;
 use bats_proto::flow::RatelessHeader;
 use bats_proto::session::{DatagramQueue, Reassembly, SendQueue};
 use bats_proto::wire::batch_rank::{BatchRank, MAX_BATCHES, Space};
+use bats_proto::wire::channel::{self, ChannelFrame};
 use bats_proto::wire::coding::{CodingHeader, RepairHeader, SourceHeader};
 use bats_proto::wire::flow::{FLOW_HEADER_LEN, FlowHeader, FlowKey, NodeId};
 use bats_proto::wire::frame::{self, AckHeader, Frame};
@@ -25,6 +26,7 @@ const DOCUMENT: &str = concat!(
     include_str!("../../../docs/spec/README.md"),
     include_str!("../../../docs/spec/acknowledgements.md"),
     include_str!("../../../docs/spec/blocks.md"),
+    include_str!("../../../docs/spec/channels.md"),
     include_str!("../../../docs/spec/coding.md"),
     include_str!("../../../docs/spec/early-data.md"),
     include_str!("../../../docs/spec/errors.md"),
@@ -471,4 +473,38 @@ fn no_route_packet_matches_the_example() {
     let packet = NoRoute { destination: NodeId(9), quoted: &[9; 3] };
     assert_eq!(packet.encode(), example);
     assert_eq!(NoRoute::decode(&example), Some(packet));
+}
+
+#[test]
+fn channel_frames_match_the_examples() {
+    let read = |name| {
+        let example = bytes(name);
+        let mut reader = Reader::new(&example);
+        let mut frames = Vec::new();
+        while let Some(MessageFrame::Channel(frame)) = message::decode(&mut reader).unwrap() {
+            let encoded = written(|writer| channel::encode(writer, &frame));
+            assert_eq!(
+                message::decode(&mut Reader::new(&encoded)),
+                Ok(Some(MessageFrame::Channel(frame)))
+            );
+            frames.push(format!("{frame:?}"));
+        }
+        frames
+    };
+    let text = |frames: &[ChannelFrame<'_>]| -> Vec<String> {
+        frames.iter().map(|frame| format!("{frame:?}")).collect()
+    };
+    let data = [
+        ChannelFrame::Data { id: 2, offset: 300, data: b"hi", end: false },
+        ChannelFrame::Data { id: 2, offset: 302, data: b"", end: true },
+    ];
+    assert_eq!(read("channel"), text(&data));
+    let control = [
+        ChannelFrame::Reset { id: 1, code: 9, size: 5 },
+        ChannelFrame::Stop { id: 1, code: 9 },
+        ChannelFrame::Credit { id: 0, bytes: 63 },
+        ChannelFrame::SessionCredit(64),
+        ChannelFrame::Channels(3),
+    ];
+    assert_eq!(read("channel-control"), text(&control));
 }

@@ -5,14 +5,14 @@ use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 
-use bats_proto::{ChannelId, CloseReason, Event};
+use bats_proto::{ChannelId, CloseReason, ConnectionHandle, Event, Timestamp};
 use futures_io::{AsyncRead, AsyncWrite};
 
-use crate::clock::Clock;
 use crate::connection::Connection;
-use crate::shared::{Core, FollowUp, Wakers};
+use crate::shared::Wakers;
 use crate::transport::Handle;
 
 /// Why a call on a channel failed.
@@ -103,6 +103,43 @@ fn wake(waiting: &mut BTreeMap<ChannelId, Wakers>, id: ChannelId, due: &mut Vec<
     }
 }
 
+/// What a blocked call waits for.
+#[derive(Clone, Copy, Debug)]
+enum Waiting {
+    Opening,
+    Accepting,
+    Reading(ChannelId),
+    Writing(ChannelId),
+}
+
+impl ChannelWakers {
+    fn of(&mut self, waiting: Waiting) -> &mut Wakers {
+        match waiting {
+            Waiting::Opening => &mut self.opening,
+            Waiting::Accepting => &mut self.accepting,
+            Waiting::Reading(id) => self.reading.entry(id).or_default(),
+            Waiting::Writing(id) => self.writing.entry(id).or_default(),
+        }
+    }
+}
+
+/// The result of a call, or `None` if it is blocked.
+fn translate<T>(result: Result<T, bats_proto::ChannelError>) -> Option<Result<T, ChannelError>> {
+    use bats_proto::ChannelError as Core;
+    let error = match result {
+        Ok(value) => return Some(Ok(value)),
+        Err(Core::Blocked | Core::TooMany) => return None,
+        Err(error) => error,
+    };
+    Some(Err(match error {
+        Core::Unsupported => ChannelError::Unsupported,
+        Core::Finished => ChannelError::Finished,
+        Core::Stopped { code } => ChannelError::Stopped { code },
+        Core::Reset { code } => ChannelError::Reset { code },
+        _ => ChannelError::Closed,
+    }))
+}
+
 impl Connection {
     /// Opens a channel, without a round trip: the peer learns of it by its first byte or its end.
     /// Waits while the peer allows no more open channels.
@@ -112,18 +149,12 @@ impl Connection {
     /// # Errors
     /// The connection has no channels, or has ended.
     pub async fn open_channel(&self) -> Result<Channel, ChannelError> {
-        poll_fn(|context| {
-            self.call_channels(context, |core, clock, handle| {
-                match core.endpoint.packets().open_channel(clock.now(), handle) {
-                    Err(bats_proto::ChannelError::TooMany) => {
-                        Err((bats_proto::ChannelError::Blocked, |wakers| &mut wakers.opening))
-                    }
-                    other => other.map_err(|error| (error, none)),
-                }
+        let opened = poll_fn(|context| {
+            self.poll_channels(context, Waiting::Opening, |endpoint, now, handle| {
+                endpoint.open_channel(now, handle)
             })
-        })
-        .await
-        .map(|id| Channel::new(self.clone(), id))
+        });
+        Ok(Channel::new(self.clone(), opened.await?))
     }
 
     /// Waits for the next channel that the peer opens.
@@ -133,42 +164,258 @@ impl Connection {
     /// # Errors
     /// The connection has no channels, or has ended.
     pub async fn accept_channel(&self) -> Result<Channel, ChannelError> {
-        poll_fn(|context| {
-            self.call_channels(context, |core, _, handle| {
-                match core.endpoint.packets().accept_channel(handle) {
-                    Ok(Some(id)) => Ok(id),
-                    Ok(None) => {
-                        Err((bats_proto::ChannelError::Blocked, |wakers| &mut wakers.accepting))
-                    }
-                    Err(error) => Err((error, none)),
-                }
+        let accepted = poll_fn(|context| {
+            self.poll_channels(context, Waiting::Accepting, |endpoint, _, handle| {
+                endpoint.accept_channel(handle)?.ok_or(bats_proto::ChannelError::Blocked)
             })
-        })
-        .await
-        .map(|id| Channel::new(self.clone(), id))
+        });
+        Ok(Channel::new(self.clone(), accepted.await?))
     }
 
-    /// Runs a call; if it is blocked, the task waits with those that the error names.
-    fn call_channels<T>(
+    /// Runs a call; if it is blocked, the task of `context` waits.
+    fn poll_channels<T>(
         &self,
         context: &mut Context<'_>,
+        waiting: Waiting,
         call: impl FnOnce(
-            &mut Core,
-            &Clock,
-            bats_proto::ConnectionHandle,
-        ) -> Result<T, (bats_proto::ChannelError, Waiting)>,
+            &mut bats_proto::Endpoint,
+            Timestamp,
+            ConnectionHandle,
+        ) -> Result<T, bats_proto::ChannelError>,
     ) -> Poll<Result<T, ChannelError>> {
-        self.with_core(|core, clock, handle| {
-            let (result, waiting) = match self.packet_call(core, clock, handle, call) {
-                Ok(result) => return (Poll::Ready(result), FollowUp::Send),
-                Err(waiting) => ((), waiting),
-            };
-            let () = result;
-            if let Some(slot) = core.slots.get_mut(&handle) {
-                waiting(&mut slot.channels).register(context.waker());
+        let called = self.on_channels(|core, now, handle| {
+            let result = translate(call(core.endpoint.packets(), now, handle));
+            if result.is_none()
+                && let Some(slot) = core.slots.get_mut(&Handle::Packets(handle))
+            {
+                slot.channels.of(waiting).register(context.waker());
                 core.custody.disturb_leader();
             }
-            (Poll::Pending, FollowUp::Send)
+            result
+        });
+        match called {
+            Ok(None) => Poll::Pending,
+            Ok(Some(result)) => Poll::Ready(result),
+            Err(error) => Poll::Ready(Err(error)),
+        }
+    }
+}
+
+/// A stream of bytes in each direction within a [`Connection`], with an order, flow control and an end
+/// of its own: a channel that is not read, or one that waits for a lost packet, does not hold up the
+/// others.
+///
+/// Implements [`AsyncRead`] and [`AsyncWrite`], also for `&Channel`, so that two tasks can read and
+/// write. What is written is sent without a flush. The calls of this type are cancel safe unless stated
+/// otherwise. Dropping the channel finishes its sending direction and stops reading with code 0.
+///
+/// The connection stays open as long as a channel of it is held.
+pub struct Channel {
+    connection: Connection,
+    id: ChannelId,
+    /// The end was read.
+    is_at_end: AtomicBool,
+}
+
+impl fmt::Debug for Channel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Channel")
+            .field("id", &self.id.number())
+            .field("connection", &self.connection)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        let id = self.id;
+        let _ = self.connection.on_channels(|core, _, handle| {
+            let endpoint = core.endpoint.packets();
+            let _ = endpoint.finish_channel(handle, id);
+            endpoint.stop_channel(handle, id, 0);
+            if let Some(slot) = core.slots.get_mut(&Handle::Packets(handle)) {
+                slot.channels.reading.remove(&id);
+                slot.channels.writing.remove(&id);
+            }
+        });
+    }
+}
+
+impl Channel {
+    fn new(connection: Connection, id: ChannelId) -> Self {
+        Self { connection, id, is_at_end: AtomicBool::new(false) }
+    }
+
+    /// Its number, which both ends know. Numbers of a connection are never used again.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.id.number()
+    }
+
+    /// The connection of the channel.
+    #[must_use]
+    pub fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    /// Reads bytes that have arrived and returns their number, 0 at the end.
+    ///
+    /// # Errors
+    /// The peer reset the channel, this end stopped it, or the connection has ended.
+    pub async fn read(&self, buffer: &mut [u8]) -> Result<usize, ChannelError> {
+        poll_fn(|context| self.poll_read_bytes(context, buffer)).await
+    }
+
+    fn poll_read_bytes(
+        &self,
+        context: &mut Context<'_>,
+        buffer: &mut [u8],
+    ) -> Poll<Result<usize, ChannelError>> {
+        if buffer.is_empty() || self.is_at_end.load(Ordering::Relaxed) {
+            return Poll::Ready(Ok(0));
+        }
+        let id = self.id;
+        let waiting = Waiting::Reading(id);
+        let polled = self.connection.poll_channels(context, waiting, |endpoint, now, handle| {
+            endpoint.read_channel(now, handle, id, buffer)
+        });
+        polled.map_ok(|read| {
+            self.is_at_end.store(read.is_none(), Ordering::Relaxed);
+            read.unwrap_or(0)
         })
+    }
+
+    /// Queues bytes and returns how many: at least one, as many as there is room for. Waits while there
+    /// is none.
+    ///
+    /// # Errors
+    /// The sending direction has ended, the peer reads no more, or the connection has ended.
+    pub async fn write(&self, data: &[u8]) -> Result<usize, ChannelError> {
+        poll_fn(|context| self.poll_write_bytes(context, data)).await
+    }
+
+    fn poll_write_bytes(
+        &self,
+        context: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<Result<usize, ChannelError>> {
+        let id = self.id;
+        let waiting = Waiting::Writing(id);
+        self.connection.poll_channels(context, waiting, |endpoint, now, handle| {
+            endpoint.write_channel(now, handle, id, data)
+        })
+    }
+
+    /// Queues all bytes. Not cancel safe: some may be queued when the future is dropped.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub async fn write_all(&self, mut data: &[u8]) -> Result<(), ChannelError> {
+        while !data.is_empty() {
+            let written = self.write(data).await?;
+            data = &data[written..];
+        }
+        Ok(())
+    }
+
+    /// Ends the sending direction: the peer gets the end after all bytes.
+    ///
+    /// # Errors
+    /// It has ended before, or the connection has.
+    pub fn finish(&self) -> Result<(), ChannelError> {
+        let id = self.id;
+        let finished = self.connection.on_channels(|core, _, handle| {
+            translate(core.endpoint.packets().finish_channel(handle, id))
+        })?;
+        finished.unwrap_or(Ok(()))
+    }
+
+    /// Gives up the sending direction: bytes that are not sent are dropped, and the peer gets the code
+    /// instead of the end. No effect after the end was sent.
+    pub fn reset(&self, code: u64) {
+        let id = self.id;
+        let _ = self.connection.on_channels(|core, _, handle| {
+            core.endpoint.packets().reset_channel(handle, id, code);
+        });
+    }
+
+    /// Reads no more: what has arrived is dropped, and the peer gets the code when it writes.
+    pub fn stop(&self, code: u64) {
+        let id = self.id;
+        let _ = self.connection.on_channels(|core, _, handle| {
+            core.endpoint.packets().stop_channel(handle, id, code);
+        });
+    }
+
+    /// Sets the weight, 1 to 255: the channels that have something to send share the rate in this
+    /// proportion. Each has 16 at first, and so have the messages of the connection.
+    ///
+    /// # Errors
+    /// The channel or the connection is closed.
+    pub fn set_weight(&self, weight: u8) -> Result<(), ChannelError> {
+        let id = self.id;
+        let set = self.connection.on_channels(|core, _, handle| {
+            translate(core.endpoint.packets().set_channel_weight(handle, id, weight))
+        })?;
+        set.unwrap_or(Ok(()))
+    }
+}
+
+impl AsyncRead for &Channel {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_read_bytes(context, buffer).map_err(Into::into)
+    }
+}
+
+impl AsyncWrite for &Channel {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_write_bytes(context, data).map_err(Into::into)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(match self.finish() {
+            Ok(()) | Err(ChannelError::Finished | ChannelError::Closed) => Ok(()),
+            Err(error) => Err(error.into()),
+        })
+    }
+}
+
+impl AsyncRead for Channel {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut &*self).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Channel {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut &*self).poll_write(context, data)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut &*self).poll_flush(context)
+    }
+
+    fn poll_close(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut &*self).poll_close(context)
     }
 }

@@ -7,9 +7,10 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bats_proto::{CloseReason, ConnectionStats, Mode};
+use bats_proto::{CloseReason, ConnectionHandle, ConnectionStats, Mode, Timestamp};
 use bytes::Bytes;
 
+use crate::channel::ChannelError;
 use crate::clock::Clock;
 use crate::compress::MessageCodec;
 use crate::driver::Candidate;
@@ -356,6 +357,22 @@ impl Connection {
                 Taken::Nothing
             }
         }
+    }
+
+    /// Runs a call on the channels of an open connection.
+    pub(crate) fn on_channels<T>(
+        &self,
+        call: impl FnOnce(&mut Core, Timestamp, ConnectionHandle) -> T,
+    ) -> Result<T, ChannelError> {
+        self.inner.shared.call_inline(|core, clock| {
+            if let Some(reason) = self.end(core) {
+                return (Err(reason.into()), FollowUp::Nothing);
+            }
+            let Handle::Packets(handle) = self.inner.handle else {
+                return (Err(ChannelError::Unsupported), FollowUp::Nothing);
+            };
+            (Ok(call(core, clock.now(), handle)), FollowUp::Send)
+        })
     }
 
     /// Sends the end of the messages and waits until the peer has acknowledged everything. In BTP

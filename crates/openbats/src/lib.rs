@@ -113,6 +113,7 @@
 //! of the application.
 #![forbid(unsafe_code)]
 
+mod channel;
 mod clock;
 mod compress;
 mod connection;
@@ -136,6 +137,7 @@ pub use bats_proto::{
     CloseReason, CongestionAlgorithm, ConnectionStats, EndpointStats, Goal, Mode, PresharedKey,
     PresharedKeyError, SessionStore, TransportConfig,
 };
+pub use channel::{Channel, ChannelError};
 pub use connection::Connection;
 pub use driver::IoThreads;
 pub use endpoint::{Builder, Endpoint};

@@ -10,6 +10,7 @@ use bats_proto::{CloseReason, ConnectionStats, Event, Mode, Timestamp};
 use bytes::Bytes;
 use smallvec::SmallVec;
 
+use crate::channel::ChannelWakers;
 use crate::clock::Clock;
 use crate::compress::{CompressionOffer, MessageCodec};
 use crate::driver::{Custody, EndpointWaker, LazyPoller, SocketTurn};
@@ -25,6 +26,10 @@ impl Wakers {
         if !self.0.iter().any(|known| known.will_wake(waker)) {
             self.0.push(waker.clone());
         }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// Whether nothing else than the task of `waker` waits.
@@ -62,6 +67,7 @@ pub(crate) struct Slot {
     pub(crate) reading: Wakers,
     pub(crate) writing: Wakers,
     pub(crate) finishing: Wakers,
+    pub(crate) channels: ChannelWakers,
 }
 
 impl Slot {
@@ -72,6 +78,7 @@ impl Slot {
             && [&self.connecting, &self.writing, &self.finishing]
                 .iter()
                 .all(|wakers| wakers.has_only(None))
+            && self.channels.is_empty()
     }
 }
 
@@ -94,6 +101,7 @@ impl Slot {
         {
             wakers.drain_into(due);
         }
+        self.channels.wake_all(due);
     }
 }
 
@@ -268,7 +276,7 @@ impl Core {
                         slot.writing.drain_into(due);
                     }
                     Event::AllAcknowledged => slot.finishing.drain_into(due),
-                    _ => {}
+                    event => slot.channels.on_event(&event, due),
                 }
             }
         }

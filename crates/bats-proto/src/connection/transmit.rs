@@ -501,8 +501,7 @@ impl Connection {
     }
 
     pub(super) fn has_data(&self) -> bool {
-        self.packet_source.ready
-            || self.streams.as_ref().is_some_and(|streams| streams.has_data())
+        self.packet_source.ready || self.streams.as_ref().is_some_and(|streams| streams.has_data())
     }
 
     /// Puts the next relayed payload into `scratch`.

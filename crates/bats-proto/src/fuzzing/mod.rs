@@ -2,6 +2,7 @@
 //! targets call them and `tests/replay.rs` replays their corpora. Not part of the API.
 
 mod acknowledgements;
+mod channels;
 mod forge;
 mod misbehaving_peer;
 mod network;
@@ -13,6 +14,7 @@ mod wire;
 mod world;
 
 pub use acknowledgements::{AcknowledgementReport, acknowledgements_run};
+pub use channels::{ChannelReport, channels_run};
 pub use forge::{MisbehavingClient, open_short, seal_as, seal_initial, seal_long, seal_short};
 pub use misbehaving_peer::{MisbehavingPeerReport, forger_run, misbehaving_client_run};
 pub use network::{NetworkReport, network_run};

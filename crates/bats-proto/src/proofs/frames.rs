@@ -1,8 +1,8 @@
 //! Frames, message frames, reports and transport parameters of bounded size.
 
 use crate::wire::batch_rank::{BatchRank, MAX_BATCHES};
-use crate::wire::frame::{self, Frame, MAX_ACK_RANGES};
 use crate::wire::channel::ChannelFrame;
+use crate::wire::frame::{self, Frame, MAX_ACK_RANGES};
 use crate::wire::message::{self, MessageFrame};
 use crate::wire::parameters::TransportParameters;
 use crate::wire::rank::RankFeedback;

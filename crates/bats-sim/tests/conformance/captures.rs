@@ -12,7 +12,8 @@ use std::time::Duration;
 use bats_proto::crypto::fingerprint;
 use bats_proto::relay::RelayConfig;
 use bats_proto::{
-    ChannelError, ChannelId, CongestionAlgorithm, ConnectionHandle, Event, KeyLog, Mode, PresharedKey, TransportConfig,
+    ChannelError, ChannelId, CongestionAlgorithm, ConnectionHandle, Event, KeyLog, Mode,
+    PresharedKey, TransportConfig,
 };
 use bats_sim::capture::Capture;
 use bats_sim::links;
@@ -154,7 +155,11 @@ pub(crate) fn run(case: &Case, directory: &Path) -> Exchange {
             (client, accepted(&mut net, true))
         }
     };
-    let mut exchange = Exchange { received_by_server: Vec::new(), sent_by_server: Vec::new(), channels: Vec::new() };
+    let mut exchange = Exchange {
+        received_by_server: Vec::new(),
+        sent_by_server: Vec::new(),
+        channels: Vec::new(),
+    };
     let mut channels = Vec::new();
     let begun = net.now();
     for number in 0..MESSAGES + 60 {

@@ -6,11 +6,11 @@ use std::fs::File;
 use std::path::Path;
 
 use bats_proto::flow::RatelessHeader;
+use bats_proto::wire::channel::ChannelFrame;
 use bats_proto::wire::coding::CodingHeader;
 use bats_proto::wire::flow::FlowHeader;
 use bats_proto::wire::frame::{self, Frame};
 use bats_proto::wire::long_header::{self, LongKind, VERSION};
-use bats_proto::wire::channel::ChannelFrame;
 use bats_proto::wire::message::{self, MessageFrame};
 use bats_proto::wire::short_header::{
     PacketKind, SHORT_HEADER_LEN, SHORT_OVERHEAD, ShortHeader, TAG_LEN,

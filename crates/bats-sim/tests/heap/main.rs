@@ -1,6 +1,7 @@
 //! Heap memory and allocations, counted by the allocator of the test program.
 
 mod allocations;
+mod channels;
 mod idle_memory;
 mod relay_memory;
 mod scan;

@@ -8,6 +8,7 @@ use bats_proto::{CloseReason, ConnectionStats, Mode};
 use bytes::Bytes;
 
 use super::NodeId;
+use crate::channel::{Channel, ChannelError};
 use crate::connection::Connection;
 use crate::error::{RecvError, SendError};
 use crate::identity::Fingerprint;
@@ -98,6 +99,22 @@ impl Session {
     /// first.
     pub async fn recv(&self) -> Result<Option<Bytes>, RecvError> {
         self.connection.recv().await
+    }
+
+    /// Opens a channel; see [`Connection::open_channel`].
+    ///
+    /// # Errors
+    /// The session has no channels, or has ended.
+    pub async fn open_channel(&self) -> Result<Channel, ChannelError> {
+        self.connection.open_channel().await
+    }
+
+    /// Waits for the next channel that the peer opens; see [`Connection::accept_channel`].
+    ///
+    /// # Errors
+    /// The session has no channels, or has ended.
+    pub async fn accept_channel(&self) -> Result<Channel, ChannelError> {
+        self.connection.accept_channel().await
     }
 
     /// Returns the next message if there is one now; otherwise `None`, also after the last one.

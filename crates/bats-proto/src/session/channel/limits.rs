@@ -7,8 +7,8 @@ pub const MAX_CHANNELS: u64 = 1 << 20;
 /// Memory of a channel with a byte that waits to be read, by the allocator's count: its entry in a
 /// tree with half-filled nodes, its buffer, and the note that it waits to be accepted.
 pub const CHANNEL_COST: usize = 448;
-/// A channel may have this part of the session's free window, so that several channels that nobody
-/// reads leave room for the others.
+/// A channel may have this part of the session's free window, so that several channels that are not
+/// read leave room for the others.
 const CHANNEL_SHARE: u64 = 8;
 /// Least window of a channel.
 const MIN_CHANNEL_WINDOW: u64 = 4 << 10;
@@ -23,9 +23,9 @@ const MAX_QUEUE: usize = 1 << 20;
 pub struct ChannelLimits {
     /// Channels that the peer may have open.
     pub channels: u64,
-    /// Bytes of all channels together that nobody has read.
+    /// Unread bytes of all channels together.
     pub session_window: u64,
-    /// Bytes of messages that nobody has read.
+    /// Unread bytes of messages.
     pub message_window: u64,
     /// Most bytes for the flow.
     pub flow_budget: usize,
@@ -36,7 +36,7 @@ pub struct ChannelLimits {
 impl ChannelLimits {
     /// Divides a receive budget. Half of it may be for `channels` channels as such. Of the rest the
     /// flow gets the larger part, because it holds what is in flight and what waits for repairs. The
-    /// application's data take an eighth as messages, one message as long as that beside them, and a
+    /// application's data take an eighth as messages, one message as long as that in addition, and a
     /// fifth as bytes of channels, whose buffers grow by a quarter.
     pub fn new(channels: u64, receive_budget: usize, send_budget: usize) -> Self {
         let affordable = (receive_budget / 2 / CHANNEL_COST) as u64;

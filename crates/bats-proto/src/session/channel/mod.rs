@@ -4,8 +4,8 @@
 //! here is ever sent again. A frame needs no other frame to be read: symbols are handed up as soon as
 //! they are decoded, and only the channels that have bytes in a missing symbol wait for it.
 //!
-//! What nobody reads is charged to the channel and to the session. It is no longer in the flow, so a
-//! channel that nobody reads does not hold up the others until the session's window is used up.
+//! Unread bytes are charged to the channel and to the session. They are no longer in the flow, so a
+//! channel that is not read does not hold up the others until the session's window is used up.
 
 mod error;
 mod ids;
@@ -101,7 +101,7 @@ pub struct Channels {
     granted_channels: u64,
     channels_due: bool,
     unaccepted: VecDeque<u64>,
-    is_incoming_told: bool,
+    is_incoming_notified: bool,
 
     /// Bytes of all channels: received, read or dropped, and the credit given.
     received: u64,
@@ -143,7 +143,7 @@ impl Channels {
             granted_channels: own.channels,
             channels_due: false,
             unaccepted: VecDeque::new(),
-            is_incoming_told: false,
+            is_incoming_notified: false,
             received: 0,
             consumed: 0,
             granted: own.session_credit,
@@ -214,7 +214,7 @@ impl Channels {
     /// The next channel that the peer has opened, in the order of arrival.
     pub fn accept_channel(&mut self) -> Option<ChannelId> {
         let id = self.unaccepted.pop_front();
-        self.is_incoming_told &= id.is_some();
+        self.is_incoming_notified &= id.is_some();
         id.map(ChannelId)
     }
 
@@ -303,7 +303,7 @@ impl Channels {
             return Ok(None);
         }
         if !channel.receive.is_readable() {
-            channel.receive.is_told = false;
+            channel.receive.is_notified = false;
             return Err(ChannelError::Blocked);
         }
         let len = channel.receive.read(out);
@@ -388,7 +388,7 @@ impl Channels {
             self.seen.insert(index);
             self.insert(id);
             self.unaccepted.push_back(id);
-            if !core::mem::replace(&mut self.is_incoming_told, true) {
+            if !core::mem::replace(&mut self.is_incoming_notified, true) {
                 self.events.push_back(ChannelEvent::Incoming);
             }
         }
@@ -503,7 +503,7 @@ impl Channels {
         self.consumed += dropped;
         if let Some(channel) = self.table.get_mut(&id)
             && channel.receive.is_readable()
-            && !core::mem::replace(&mut channel.receive.is_told, true)
+            && !core::mem::replace(&mut channel.receive.is_notified, true)
         {
             self.events.push_back(ChannelEvent::Readable(ChannelId(id)));
         }

@@ -57,8 +57,8 @@ pub(super) struct ReceiveHalf {
     size: u64,
     buffer: Option<Box<ReceiveBuffer>>,
     state: ReceiveState,
-    /// The application has been told that it can read.
-    pub(super) is_told: bool,
+    /// The application knows that it can read.
+    pub(super) is_notified: bool,
 }
 
 impl ReceiveHalf {
@@ -70,7 +70,7 @@ impl ReceiveHalf {
             size: UNKNOWN,
             buffer: None,
             state: ReceiveState::Open,
-            is_told: false,
+            is_notified: false,
         }
     }
 
@@ -117,7 +117,7 @@ impl ReceiveHalf {
     }
 
     /// Takes a part that [`fresh`](Self::fresh) allows. Returns the number of bytes that were
-    /// dropped because nobody reads them.
+    /// dropped because the application reads no more.
     pub(super) fn on_data(
         &mut self,
         id: u64,
@@ -289,7 +289,7 @@ impl ReceiveHalf {
         self.buffer = None;
     }
 
-    /// The credit to give with this window, if it is enough more to tell the peer.
+    /// The credit to give with this window, if it is worth a frame.
     pub(super) fn credit_due(&self, window: u64) -> Option<u64> {
         if self.state != ReceiveState::Open || self.size != UNKNOWN {
             return None;
@@ -298,7 +298,7 @@ impl ReceiveHalf {
         (credit >= self.granted + (window / 4).max(1)).then_some(credit)
     }
 
-    /// The peer is told this credit.
+    /// The peer gets this credit.
     pub(super) fn grant(&mut self, credit: u64) {
         self.granted = self.granted.max(credit);
     }

@@ -422,7 +422,7 @@ fn a_stalled_reader_takes_its_window_only() {
     assert_eq!(pair.reassemblies[1].pop().as_deref(), Some(&b"on"[..]));
 }
 
-/// Nobody takes the messages: they stop at their credit, and the channel goes on.
+/// The application takes no messages: they stop at their credit, and the channel goes on.
 #[test]
 fn untaken_messages_do_not_hold_up_channels() {
     let (mut pair, ids) = opened(1, BUDGET);

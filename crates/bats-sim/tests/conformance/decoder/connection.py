@@ -223,7 +223,7 @@ class Connection:
         return found
 
     def channels(self):
-        """All channels that have ended: (sender, number, octets)."""
+        """All channels that have ended: (sender, number, bytes)."""
         for sender, flow in self.flows.items():
             for number in sorted(flow.ended):
                 yield sender, number, bytes(flow.channels.get(number, b""))

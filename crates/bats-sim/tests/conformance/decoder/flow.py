@@ -24,7 +24,7 @@ class Flow:
         self.partial = None
         # Messages of modes 0 and 3: length, and parts by offset.
         self.datagrams = {}
-        # Octets of channels by number, and the numbers of those that have ended.
+        # Bytes of channels by number, and the numbers of those that have ended.
         self.channels = {}
         self.ended = set()
 
@@ -61,9 +61,9 @@ class Flow:
                     self.partial = None
             if name in ("channel", "channel-end"):
                 number, offset, data = fields
-                octets = self.channels.setdefault(number, bytearray())
-                require(offset == len(octets) and number not in self.ended, "N3")
-                octets += data
+                content = self.channels.setdefault(number, bytearray())
+                require(offset == len(content) and number not in self.ended, "N3")
+                content += data
             if name in ("channel-end", "channel-reset"):
                 require(fields[0] not in self.ended, "N5")
                 self.ended.add(fields[0])

@@ -90,9 +90,9 @@ def print_messages(keys, expected, captures):
             for sender, number, message in connection.messages():
                 digest = hashlib.sha256(message).hexdigest()
                 print("message", connection.name, sender, number, len(message), digest)
-            for sender, number, octets in connection.channels():
-                digest = hashlib.sha256(octets).hexdigest()
-                print("channel", connection.name, sender, number, len(octets), digest)
+            for sender, number, content in connection.channels():
+                digest = hashlib.sha256(content).hexdigest()
+                print("channel", connection.name, sender, number, len(content), digest)
     missing = set(expected) - found
     if missing:
         raise SystemExit(f"does not occur in the capture: {sorted(missing)}, only {sorted(found)}")
