@@ -174,7 +174,7 @@ pub struct TransportConfig {
     /// before the path is measured). Progress needs a coding window of 512 symbols (0.7 MiB at an
     /// MTU of 1500 bytes), which is used even if the budget is less. One message that the peer
     /// accepts is taken when nothing else is held, however large. Queued repairs may use a quarter
-    /// on top.
+    /// on top, and bytes that wait on channels another quarter.
     pub send_budget: usize,
     /// Memory in bytes for received data that the application has not read; the credit given to the
     /// peer never exceeds it. At least four windows (3 MiB) are used even if it is less.

@@ -71,7 +71,7 @@ fn channels() {
     };
     each_input("channels", &mut run);
     seeded(5_000, 1_200, &mut run);
-    assert!(read > 10_000 && accepted > 1_000, "{read} bytes, {accepted} symbols");
+    assert!(read > 1_000_000 && accepted > 100, "{read} bytes, {accepted} symbols");
 }
 
 #[test]

@@ -488,7 +488,8 @@ impl Connection {
             stats.wasted_packets_received = receiver.wasted;
             stats.packets_refused = receiver.refused;
             stats.symbols_decoded = receiver.symbols_decoded;
-            stats.send_buffer_bytes = streams.outgoing.waiting_bytes() as u64;
+            let queued = streams.channels.as_ref().map_or(0, |channels| channels.queued_bytes());
+            stats.send_buffer_bytes = (streams.outgoing.waiting_bytes() + queued) as u64;
             stats.receive_buffer_bytes = self.receive_buffer_bytes() as u64;
             stats.messages_expired = streams.outgoing.expired();
             let residual = streams.incoming.residual();

@@ -165,6 +165,7 @@ impl Channels {
     /// The receive budget has grown.
     pub fn raise_limits(&mut self, limits: ChannelLimits) {
         let channels = self.limits.channels.max(limits.channels);
+        self.channels_due |= self.closed + channels > self.granted_channels;
         self.limits = ChannelLimits { channels, ..limits };
         self.update_session_credit();
     }

@@ -495,6 +495,19 @@ fn closed_channels_are_forgotten_and_make_room() {
     assert!(pair.ends[1].seen.contains(99) && !pair.ends[1].seen.contains(100));
 }
 
+/// A connection may begin with a small budget, which grows.
+#[test]
+fn a_raised_budget_allows_more_channels_and_bytes() {
+    let (small, large) = (limits(8, 1 << 20), limits(50, BUDGET));
+    let mut pair = Pair::new(small);
+    while pair.ends[0].open_channel().is_ok() {}
+    pair.ends[1].raise_limits(large);
+    pair.settle();
+    assert_eq!(pair.ends[0].pop_event(), Some(ChannelEvent::Available));
+    assert_eq!(pair.ends[0].open_limit, 50);
+    assert_eq!(pair.ends[0].send_credit, large.session_window);
+}
+
 #[test]
 fn violations_of_channels_have_a_reason() {
     let limits = limits(2, BUDGET);
