@@ -20,7 +20,10 @@ impl Instances {
     ) -> Vec<ConnectionHandle> {
         let connections = self.by_peer.entry(peer).or_default();
         connections.insert(handle, instance);
-        connections.extract_if(.., |_, other| *other < instance).map(|(old, _)| old).collect()
+        let older = connections.iter().filter(|(_, other)| **other < instance);
+        let older: Vec<_> = older.map(|(old, _)| *old).collect();
+        connections.retain(|_, other| *other >= instance);
+        older
     }
 
     pub(super) fn remove(&mut self, handle: ConnectionHandle, peer: Option<[u8; 32]>) {
