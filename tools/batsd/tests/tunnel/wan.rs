@@ -31,7 +31,7 @@ pub fn missing() -> Option<String> {
     if !std::path::Path::new("/dev/net/tun").exists() {
         return Some("this kernel has no /dev/net/tun".into());
     }
-    let tools = ["ip", "ping", "iperf3", "curl", "python3"];
+    let tools = ["ip", "iperf3", "curl", "python3"];
     let lacks = |tool: &&str| !run(Command::new("sh").args(["-c", &format!("command -v {tool}")])).status.success();
     tools.into_iter().find(lacks).map(|tool| format!("{tool} is not installed"))
 }
@@ -66,6 +66,11 @@ impl Wan {
             forward(from, to, loss, delay, seed as u64 + 1);
         }
         wan
+    }
+
+    /// The network namespace of a host.
+    pub fn namespace(&self, host: usize) -> File {
+        File::open(format!("/run/netns/{}", self.hosts[host])).unwrap()
     }
 
     /// Runs a command on a host.
