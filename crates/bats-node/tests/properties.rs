@@ -149,7 +149,8 @@ fn of_two_links_between_hosts_that_of_the_smaller_fingerprint_stays() {
     let mut plan = Plan::new(node(1), [3; 32]);
     for print in [1, 9] {
         let remote = SocketAddr::new(address(print), 4900);
-        plan.links.insert(format!("to {print}"), Link { remote, local: None, fingerprint: [print; 32] });
+        plan.links
+            .insert(format!("to {print}"), Link { remote, local: None, fingerprint: [print; 32] });
         plan.neighbours.insert([print; 32], false);
         plan.routes.insert(node(print + 1), [(Hop::Link(format!("to {print}")), 0)].into());
     }

@@ -87,7 +87,8 @@ impl Offload {
     /// Returns the length of all headers of a TCP packet that stands for several segments.
     fn check_segments(self, packet: &Packet, bytes: &[u8]) -> Result<usize, Malformed> {
         let tcp = &bytes[packet.payload..];
-        let is_possible = packet.protocol == TCP && self.needs_checksum && self.segment >= MIN_SEGMENT;
+        let is_possible =
+            packet.protocol == TCP && self.needs_checksum && self.segment >= MIN_SEGMENT;
         if !is_possible || tcp.len() < 20 {
             return Err(Malformed::Segments);
         }
@@ -121,7 +122,8 @@ impl Offload {
         while let Some(chunk) = chunks.next() {
             let mut segment = [head, chunk].concat();
             let tcp = packet.payload;
-            let sequence = u32::from_be_bytes(segment[tcp + 4..tcp + 8].try_into().unwrap_or([0; 4]));
+            let sequence =
+                u32::from_be_bytes(segment[tcp + 4..tcp + 8].try_into().unwrap_or([0; 4]));
             segment[tcp + 4..tcp + 8].copy_from_slice(&sequence.wrapping_add(done).to_be_bytes());
             if chunks.peek().is_some() {
                 segment[tcp + 13] &= !FIN_AND_PSH;

@@ -47,11 +47,19 @@ fn errors_name_line_key_and_advice() {
     let cases = [
         (good.replace("prefixes", "prefixs"), "node.toml:9: ", "did you mean `prefixes`?"),
         (good.replace("[tun]", "[tnu]"), "node.toml:3: ", "did you mean `tun`?"),
-        (good.replace("10.255.0.1", "one"), "node.toml:2: ", "node IDs are written like router IDs"),
+        (
+            good.replace("10.255.0.1", "one"),
+            "node.toml:2: ",
+            "node IDs are written like router IDs",
+        ),
         (good.replace("10.255.0.2", "10.255.0.1"), "node.toml:6: ", "is the ID of this node"),
         (good.replace("sha256:01", "sha256:"), "node.toml:7: ", "`batsd share`"),
         (good.replace("192.0.2.7:4900", "192.0.2.7"), "node.toml:8: ", "an IP address with a port"),
-        (good.replace("10.66.0.1/24", "10.66.0.1/33"), "node.toml:4: ", "the length of its network"),
+        (
+            good.replace("10.66.0.1/24", "10.66.0.1/33"),
+            "node.toml:4: ",
+            "the length of its network",
+        ),
         (good.replace("[tun]", "[tun]\nmtu = 100"), "node.toml:4: ", "1280 to 65535"),
         (good.replace("[tun]", "[tun]\nmode = \"tcp\""), "node.toml:4: ", "\"brtp\" or \"btp\""),
         (good.replace("[tun]", "[tun]\nname = \"a/b\""), "node.toml:4: ", "no interface name"),
@@ -70,7 +78,9 @@ fn errors_name_line_key_and_advice() {
 fn no_two_peers_share_a_prefix_or_a_certificate() {
     let good = nine_lines();
     let other = |print: &str, prefix: &str| {
-        format!("{good}[[peer]]\nid = \"10.255.0.3\"\nfingerprint = \"{print}\"\nprefixes = [\"{prefix}\"]\n")
+        format!(
+            "{good}[[peer]]\nid = \"10.255.0.3\"\nfingerprint = \"{print}\"\nprefixes = [\"{prefix}\"]\n"
+        )
     };
     let error = error_of(&other(PRINT, "10.66.0.3"));
     assert!(error.contains("have the same fingerprint"), "{error}");

@@ -61,7 +61,9 @@ fn text(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
         Value::String(text) => text.clone(),
-        Value::Number(number) if number.is_f64() => format!("{:.2}", number.as_f64().unwrap_or(0.0)),
+        Value::Number(number) if number.is_f64() => {
+            format!("{:.2}", number.as_f64().unwrap_or(0.0))
+        }
         Value::Array(values) if values.is_empty() => "-".to_owned(),
         Value::Array(values) => values.iter().map(text).collect::<Vec<_>>().join(" "),
         Value::Object(fields) => {
@@ -149,7 +151,8 @@ fn human(command: &Command, answer: &Value) -> String {
             ],
         ),
         Command::Routes => {
-            let routes = table(&answer["routes"], &[("TO", "/to"), ("VIA", "/via"), ("IN USE", "/in_use")]);
+            let routes =
+                table(&answer["routes"], &[("TO", "/to"), ("VIA", "/via"), ("IN USE", "/in_use")]);
             routes + &table(&answer["prefixes"], &[("PREFIX", "/prefix"), ("NODE", "/node")])
         }
         Command::Metrics => text(&answer["text"]),

@@ -122,8 +122,9 @@ impl Source<'_> {
         wanted: &str,
     ) -> Result<T, ConfigError> {
         let text = value.get_ref();
-        text.parse()
-            .map_err(|_| self.error(Some(value.span()), format!("{key} = \"{text}\" is not {wanted}")))
+        text.parse().map_err(|_| {
+            self.error(Some(value.span()), format!("{key} = \"{text}\" is not {wanted}"))
+        })
     }
 
     fn fingerprint(&self, value: &Spanned<String>) -> Result<[u8; 32], ConfigError> {
@@ -136,11 +137,16 @@ impl Source<'_> {
     }
 
     fn socket(&self, key: &str, value: &Spanned<String>) -> Result<SocketAddr, ConfigError> {
-        self.parse(key, value, "an IP address with a port, such as \"192.0.2.7:4900\" or \"[::]:4900\"")
+        self.parse(
+            key,
+            value,
+            "an IP address with a port, such as \"192.0.2.7:4900\" or \"[::]:4900\"",
+        )
     }
 
     fn id(&self, key: &str, value: &Spanned<String>) -> Result<NodeId, ConfigError> {
-        let wanted = "an IPv4 address, such as \"10.255.0.1\": node IDs are written like router IDs";
+        let wanted =
+            "an IPv4 address, such as \"10.255.0.1\": node IDs are written like router IDs";
         let id: Ipv4Addr = self.parse(key, value, wanted)?;
         if id.is_unspecified() {
             return Err(self.error(Some(value.span()), "0.0.0.0 is no node ID: use another one"));
@@ -159,7 +165,9 @@ impl Config {
         let failed = |cause: std::io::Error| error(format!("cannot read it: {cause}"));
         let size = std::fs::metadata(path).map_err(failed)?.len();
         if size > MAX_FILE {
-            return Err(error(format!("{size} bytes are more than the {MAX_FILE} of a configuration")));
+            return Err(error(format!(
+                "{size} bytes are more than the {MAX_FILE} of a configuration"
+            )));
         }
         Self::parse(path, &std::fs::read_to_string(path).map_err(failed)?)
     }
@@ -170,8 +178,8 @@ impl Config {
     /// It is not a valid configuration.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
         let source = Source { path, text };
-        let file: model::File =
-            toml::from_str(text).map_err(|error| source.error(error.span(), explain(error.message())))?;
+        let file: model::File = toml::from_str(text)
+            .map_err(|error| source.error(error.span(), explain(error.message())))?;
         let id = source.id("id", &file.node.id)?;
         let mut plan = Plan::new(id, [0; 32]);
         links(&source, &file, &mut plan)?;
@@ -196,7 +204,9 @@ impl Config {
             listen.push(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), DEFAULT_PORT));
         }
         if listen.is_empty() {
-            return Err(source.error(None, "listen = [] names no address: leave the key out or name one"));
+            return Err(
+                source.error(None, "listen = [] names no address: leave the key out or name one")
+            );
         }
         Ok(Self {
             identity: own(file.node.identity.as_deref().unwrap_or(DEFAULT_IDENTITY)).to_owned(),
@@ -236,7 +246,9 @@ fn links(source: &Source<'_>, file: &model::File, plan: &mut Plan) -> Result<(),
         let is_good = (1..=32).contains(&name.len())
             && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
         if !is_good {
-            let text = format!("name = \"{name}\" is no name of a link: use 1 to 32 letters, digits, - _ .");
+            let text = format!(
+                "name = \"{name}\" is no name of a link: use 1 to 32 letters, digits, - _ ."
+            );
             return Err(source.error(Some(link.name.span()), text));
         }
         if !names.insert(name) {
@@ -246,14 +258,18 @@ fn links(source: &Source<'_>, file: &model::File, plan: &mut Plan) -> Result<(),
         let fingerprint = source.fingerprint(&link.fingerprint)?;
         let transit = plan.neighbours.entry(fingerprint).or_insert(link.transit);
         if *transit != link.transit {
-            let text = "two links with this neighbour disagree about transit: a neighbour has one policy";
+            let text =
+                "two links with this neighbour disagree about transit: a neighbour has one policy";
             return Err(source.error(Some(link.fingerprint.span()), text));
         }
         if link.transit && !file.node.relay {
             let text = "transit = true needs relay = true in [node]";
             return Err(source.error(Some(link.name.span()), text));
         }
-        let local = link.local.as_ref().map(|local| source.parse::<IpAddr>("local", local, "an IP address"));
+        let local = link
+            .local
+            .as_ref()
+            .map(|local| source.parse::<IpAddr>("local", local, "an IP address"));
         let local = local.transpose()?;
         match &link.remote {
             Some(remote) => {
@@ -299,7 +315,8 @@ fn static_route(
         let hops = plan.routes.entry(to).or_default();
         hops.insert(hop, link.tier);
         if hops.len() > openbats::node::MAX_PATHS {
-            let text = format!("the route to {to} has more than {} links", openbats::node::MAX_PATHS);
+            let text =
+                format!("the route to {to} has more than {} links", openbats::node::MAX_PATHS);
             return Err(source.error(Some(via.span()), text));
         }
     }
@@ -324,7 +341,9 @@ fn peers(source: &Source<'_>, file: &model::File, plan: &mut Plan) -> Result<(),
         }
         if plan.routes.contains_key(&id) {
             if let Some(remote) = &peer.remote {
-                let text = format!("{id} has a static route and a remote: keep one of them, or make a [[link]]");
+                let text = format!(
+                    "{id} has a static route and a remote: keep one of them, or make a [[link]]"
+                );
                 return Err(source.error(Some(remote.span()), text));
             }
             continue;
@@ -357,7 +376,8 @@ fn device(source: &Source<'_>, tun: &model::Tun) -> Result<TunConfig, ConfigErro
     let is_good = (1..=15).contains(&name.len())
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
     if !is_good {
-        let text = format!("name = \"{name}\" is no interface name: use 1 to 15 letters, digits, - _ .");
+        let text =
+            format!("name = \"{name}\" is no interface name: use 1 to 15 letters, digits, - _ .");
         return Err(source.error(tun.name.as_ref().map(Spanned::span), text));
     }
     let mut addresses = Vec::new();

@@ -23,7 +23,8 @@ pub fn generate_identity(path: &Path) -> anyhow::Result<Fingerprint> {
     }
     text += &pem::encode(&pem::Pem::new("PRIVATE KEY", identity.private_key().to_vec()));
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-        std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        std::fs::create_dir_all(folder)
+            .with_context(|| format!("cannot make {}", folder.display()))?;
     }
     let mut options = std::fs::OpenOptions::new();
     let opened = options.write(true).create_new(true).mode(0o600).open(path);
@@ -59,7 +60,8 @@ pub fn share(config: &Config, fingerprint: Fingerprint, address: Option<&str>) -
             let _ = writeln!(text, "remote = \"{listen}\"");
         }
         (None, None) => {
-            let _ = writeln!(text, "# remote = \"ADDRESS:{port}\" # if that node shall open the link");
+            let _ =
+                writeln!(text, "# remote = \"ADDRESS:{port}\" # if that node shall open the link");
         }
     }
     let addresses = config.tun.iter().flat_map(|tun| &tun.addresses);

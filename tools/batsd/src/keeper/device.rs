@@ -87,7 +87,10 @@ impl Device {
         }
         for route in routes.difference(&self.routes).copied().collect::<Vec<_>>() {
             self.netlink.add_route(index, route).with_context(|| {
-                format!("cannot add the route to {route} over {}: `ip route get` shows who has it", config.name)
+                format!(
+                    "cannot add the route to {route} over {}: `ip route get` shows who has it",
+                    config.name
+                )
             })?;
             self.routes.insert(route);
         }

@@ -94,19 +94,24 @@ fn worker_user(config: &Config) -> anyhow::Result<Option<(u32, u32)>> {
     };
     match &config.user {
         Some(name) => match find(name) {
-            Some((0, _)) => bail!("user = \"{name}\" is root: the worker needs an unprivileged user"),
+            Some((0, _)) => {
+                bail!("user = \"{name}\" is root: the worker needs an unprivileged user")
+            }
             Some(user) => Ok(Some(user)),
-            None => bail!("user = \"{name}\" is not in /etc/passwd: `useradd --system {name}` makes it"),
+            None => {
+                bail!("user = \"{name}\" is not in /etc/passwd: `useradd --system {name}` makes it")
+            }
         },
         None => Ok(find("bats").or_else(|| find("nobody")).or(Some((65_534, 65_534)))),
     }
 }
 
-/// Listens at the control socket. A socket that nobody listens at is what a killed keeper has left.
+/// Listens at the control socket. A socket without a listener is what a killed keeper has left.
 fn listen(path: &Path, user: Option<(u32, u32)>) -> anyhow::Result<UnixListener> {
     if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder)
-            .with_context(|| format!("cannot make the folder {} of the control socket", folder.display()))?;
+        std::fs::create_dir_all(folder).with_context(|| {
+            format!("cannot make the folder {} of the control socket", folder.display())
+        })?;
     }
     match UnixStream::connect(path) {
         Ok(_) => bail!(
@@ -120,8 +125,8 @@ fn listen(path: &Path, user: Option<(u32, u32)>) -> anyhow::Result<UnixListener>
     let before = rustix::process::umask(rustix::fs::Mode::from_bits_retain(0o117));
     let listener = UnixListener::bind(path);
     rustix::process::umask(before);
-    let listener =
-        listener.with_context(|| format!("cannot listen at the control socket {}", path.display()))?;
+    let listener = listener
+        .with_context(|| format!("cannot listen at the control socket {}", path.display()))?;
     if let Some((_, group)) = user {
         std::os::unix::fs::chown(path, None, Some(group))?;
     }

@@ -94,7 +94,9 @@ async fn serve_client(worker: &Worker, stream: UnixStream) -> std::io::Result<()
         let is_whole = bytes.pop() == Some(0);
         let answer = match is_whole {
             true => answer(worker, user, &bytes).await,
-            false => invalid(format!("a call ends with a zero byte after at most {MAX_CALL} bytes")),
+            false => {
+                invalid(format!("a call ends with a zero byte after at most {MAX_CALL} bytes"))
+            }
         };
         let text = format!("{answer}\0");
         let written = tokio::time::timeout(TIMEOUT, writer.write_all(text.as_bytes())).await;
@@ -156,7 +158,8 @@ async fn answer(worker: &Worker, user: u32, bytes: &[u8]) -> Value {
 fn status(worker: &Worker) -> Value {
     let stats = worker.node.relay_stats();
     let tun = worker.port.as_ref().map(|port| {
-        let (counters, level) = (&port.counters, format!("{:?}", *lock(&port.level)).to_lowercase());
+        let (counters, level) =
+            (&port.counters, format!("{:?}", *lock(&port.level)).to_lowercase());
         json!({
             "offload": level,
             "packets_read": counters.read.load(Relaxed),
@@ -208,7 +211,8 @@ fn traffic(stats: &ConnectionStats) -> Value {
 fn named_links(worker: &Worker) -> Vec<(Option<String>, LinkStatus)> {
     let names: Vec<_> =
         lock(&worker.links).ids.iter().map(|(name, id)| (*id, name.clone())).collect();
-    let name = |link: &LinkStatus| names.iter().find(|(id, _)| *id == link.id).map(|(_, n)| n.clone());
+    let name =
+        |link: &LinkStatus| names.iter().find(|(id, _)| *id == link.id).map(|(_, n)| n.clone());
     worker.node.links().list().into_iter().map(|link| (name(&link), link)).collect()
 }
 
@@ -324,16 +328,28 @@ fn metrics(worker: &Worker) -> String {
         };
         links.iter().filter_map(sample).collect()
     };
-    let of_stats = |value: fn(&ConnectionStats) -> f64| of_links(&|link| link.stats.as_ref().map(value));
-    let is_up = |link: &LinkStatus| Some(f64::from(u8::from(link.state == openbats::node::LinkState::Up)));
+    let of_stats =
+        |value: fn(&ConnectionStats) -> f64| of_links(&|link| link.stats.as_ref().map(value));
+    let is_up =
+        |link: &LinkStatus| Some(f64::from(u8::from(link.state == openbats::node::LinkState::Up)));
     family("link_up", "gauge", "Whether the link is established and answers.", of_links(&is_up));
     let rtt = of_stats(|stats| stats.smoothed_rtt.as_secs_f64());
     family("link_rtt_seconds", "gauge", "Smoothed RTT.", rtt);
-    family("link_loss_ratio", "gauge", "Estimate of the loss.", of_stats(|stats| stats.loss_estimate));
+    family(
+        "link_loss_ratio",
+        "gauge",
+        "Estimate of the loss.",
+        of_stats(|stats| stats.loss_estimate),
+    );
     let sent = of_stats(|stats| stats.bytes_sent as f64);
     family("link_sent_bytes", "gauge", "Bytes sent since the link was established.", sent);
     let received = of_stats(|stats| stats.bytes_received as f64);
-    family("link_received_bytes", "gauge", "Bytes received since the link was established.", received);
+    family(
+        "link_received_bytes",
+        "gauge",
+        "Bytes received since the link was established.",
+        received,
+    );
     let table = worker.table();
     let lanes = || {
         table.lanes.iter().flat_map(|(id, lanes)| {
@@ -367,7 +383,12 @@ fn metrics(worker: &Worker) -> String {
         let sample = |(fate, value): (&str, &std::sync::atomic::AtomicU64)| {
             (format!("fate=\"{fate}\""), value.load(Relaxed) as f64)
         };
-        family("tun_packets_total", "counter", "Packets of the TUN device.", values.map(sample).into());
+        family(
+            "tun_packets_total",
+            "counter",
+            "Packets of the TUN device.",
+            values.map(sample).into(),
+        );
     }
     text
 }

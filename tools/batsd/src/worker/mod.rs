@@ -269,9 +269,12 @@ impl Worker {
     fn reconcile(&self) {
         let plan = lock(&self.plan).clone();
         let mut links = lock(&self.links);
-        let accepted = self.node.links().list().into_iter().filter(|link| {
-            !link.is_opened_here && link.state == LinkState::Up
-        });
+        let accepted = self
+            .node
+            .links()
+            .list()
+            .into_iter()
+            .filter(|link| !link.is_opened_here && link.state == LinkState::Up);
         links.state.accepted = accepted
             .filter_map(|link| Some((link.fingerprint?.0, link.remote.ip().to_canonical())))
             .collect();
@@ -307,7 +310,9 @@ impl Worker {
                     }
                 }
             }
-            Action::AdmitNeighbour(print, _) => node.links().admit(Fingerprint(*print), policy(print)),
+            Action::AdmitNeighbour(print, _) => {
+                node.links().admit(Fingerprint(*print), policy(print))
+            }
             Action::RefuseNeighbour(print) => node.links().refuse(Fingerprint(*print)),
             Action::OpenLink(name, link) => {
                 let trust = Trust::fingerprint(Fingerprint(link.fingerprint));
@@ -331,7 +336,8 @@ impl Worker {
                     for (hop, &tier) in hops {
                         match hop {
                             Hop::Link(name) => {
-                                let id = ids.get(name).with_context(|| format!("no link {name}"))?;
+                                let id =
+                                    ids.get(name).with_context(|| format!("no link {name}"))?;
                                 set.add(library_id(*to), *id, tier);
                             }
                             Hop::Neighbour(print) => {
@@ -346,4 +352,3 @@ impl Worker {
         Ok(())
     }
 }
-

@@ -1,6 +1,6 @@
 //! Packets of the TUN device in messages of sessions, and back.
 //!
-//! A message is one octet of flags, two octets of segment size (big endian) and the packet.
+//! A message is one byte of flags, two bytes of segment size (big endian) and the packet.
 
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -21,7 +21,7 @@ use crate::config::{TunConfig, TunMode};
 /// Length of the prefix of a message.
 const PREFIX: usize = 3;
 const NEEDS_CHECKSUM: u8 = 1;
-/// First message of a BRTP session of the tunnel, followed by 8 octets: the instance of the sender.
+/// First message of a BRTP session of the tunnel, followed by 8 bytes: the instance of the sender.
 pub(super) const HELLO: &[u8; 8] = b"batsTUN1";
 /// Bytes that wait for a session: a bound for memory alone, CoDel acts long before.
 const QUEUE: usize = 8 << 20;
@@ -155,9 +155,8 @@ impl Lane {
 
     async fn pop(&self) -> Waiting {
         loop {
-            let mark = |waiting: &mut Waiting| {
-                waiting.message.get_mut(PREFIX..).is_some_and(mark_ce)
-            };
+            let mark =
+                |waiting: &mut Waiting| waiting.message.get_mut(PREFIX..).is_some_and(mark_ce);
             if let Some(packet) = lock(&self.queue).pop(self.now(), mark) {
                 return packet.item;
             }
@@ -264,8 +263,9 @@ pub(super) async fn send_packets(
     let mut retry = RETRY.0;
     loop {
         let mut epoch = lane.epoch.subscribe();
-        let options =
-            ClientOptions::new(Trust::fingerprint(fingerprint)).transport(transport()).mode(lane.mode);
+        let options = ClientOptions::new(Trust::fingerprint(fingerprint))
+            .transport(transport())
+            .mode(lane.mode);
         let id = openbats::node::NodeId(peer.0.to_bits());
         let session = tokio::select! {
             session = worker.node.connect_node(id, "node", options) => session,

@@ -8,19 +8,19 @@ use serde_json::Value;
 
 use crate::wan::{Wan, run};
 
-pub struct Daemon {
-    pub child: Child,
-    pub config: PathBuf,
+pub(crate) struct Daemon {
+    pub(crate) child: Child,
+    pub(crate) config: PathBuf,
 }
 
 /// Makes the identity of a host and returns its fingerprint.
-pub fn identity(path: &std::path::Path) -> String {
+pub(crate) fn identity(path: &std::path::Path) -> String {
     let output = run(Command::new(env!("CARGO_BIN_EXE_batsctl")).arg("keygen").arg(path));
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
 
 impl Daemon {
-    pub fn start(wan: &Wan, host: usize, config: PathBuf) -> Self {
+    pub(crate) fn start(wan: &Wan, host: usize, config: PathBuf) -> Self {
         let mut command = wan.command(host);
         command.arg(env!("CARGO_BIN_EXE_batsd")).arg("--config").arg(&config);
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
@@ -33,7 +33,7 @@ impl Daemon {
     }
 
     /// Calls batsctl; the error is what it has printed.
-    pub fn ctl(&self, call: &str) -> Result<Value, String> {
+    pub(crate) fn ctl(&self, call: &str) -> Result<Value, String> {
         let mut command = Command::new(env!("CARGO_BIN_EXE_batsctl"));
         let output = run(command.arg("--config").arg(&self.config).args(["--json", call]));
         match output.status.success() {
@@ -42,7 +42,7 @@ impl Daemon {
         }
     }
 
-    pub fn worker(&self) -> Option<rustix::process::Pid> {
+    pub(crate) fn worker(&self) -> Option<rustix::process::Pid> {
         let pid = self.ctl("status").ok()?["status"]["worker_pid"].as_i64()?;
         rustix::process::Pid::from_raw(i32::try_from(pid).ok()?)
     }

@@ -16,7 +16,7 @@ const LAST_ANSWER: Duration = Duration::from_secs(1);
 static IDENTIFIER: AtomicU16 = AtomicU16::new(7);
 
 /// Requests to an address.
-pub struct Ping {
+pub(crate) struct Ping {
     to: IpAddr,
     from: Option<IpAddr>,
     times: u16,
@@ -24,24 +24,24 @@ pub struct Ping {
 }
 
 impl Ping {
-    pub fn new(to: &str) -> Self {
+    pub(crate) fn new(to: &str) -> Self {
         Self { to: to.parse().unwrap(), from: None, times: 1, size: 56 }
     }
 
-    pub fn times(self, times: u16) -> Self {
+    pub(crate) fn times(self, times: u16) -> Self {
         Self { times, ..self }
     }
 
-    pub fn size(self, size: usize) -> Self {
+    pub(crate) fn size(self, size: usize) -> Self {
         Self { size, ..self }
     }
 
-    pub fn from(self, from: &str) -> Self {
+    pub(crate) fn from(self, from: &str) -> Self {
         Self { from: Some(from.parse().unwrap()), ..self }
     }
 
     /// Sends the requests in a namespace and returns the number of answers.
-    pub fn count(self, namespace: File) -> usize {
+    pub(crate) fn count(self, namespace: File) -> usize {
         let count = move || {
             rustix::thread::move_into_link_name_space(namespace.as_fd(), None).unwrap();
             self.count_here()
@@ -61,11 +61,13 @@ impl Ping {
         let identifier = IDENTIFIER.fetch_add(1, Ordering::Relaxed);
         let mut answered = std::collections::BTreeSet::new();
         for number in 0..self.times {
-            let _ = socket.send_to(&self.request(identifier, number), &SocketAddr::new(self.to, 0).into());
+            let _ = socket
+                .send_to(&self.request(identifier, number), &SocketAddr::new(self.to, 0).into());
             let is_last = number + 1 == self.times;
             let end = Instant::now() + if is_last { LAST_ANSWER } else { INTERVAL };
             while Instant::now() < end && answered.len() < usize::from(self.times) {
-                let left = end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+                let left =
+                    end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
                 socket.set_read_timeout(Some(left)).unwrap();
                 let mut bytes = [0; 256];
                 // A longer answer is cut; its beginning says enough.
@@ -88,7 +90,8 @@ impl Ping {
         bytes[6..8].copy_from_slice(&number.to_be_bytes());
         // The kernel computes that of ICMPv6. The rest of the bytes are zero.
         if self.to.is_ipv4() {
-            let words = bytes.chunks(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])));
+            let words =
+                bytes.chunks(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])));
             let sum: u32 = words.sum();
             let folded = (sum & 0xffff) + (sum >> 16);
             let checksum = !((folded & 0xffff) + (folded >> 16)) as u16;

@@ -1,5 +1,5 @@
 //! Two network namespaces with a lossy link between them: a TUN device in each, and a thread for each
-//! direction that drops and delays packets.
+//! direction that limits the rate, and drops and delays packets.
 
 use std::fs::File;
 use std::net::Ipv4Addr;
@@ -12,19 +12,24 @@ use std::time::{Duration, Instant};
 
 use bats_tun::{HEADER, MAX_PACKET, Tun};
 
+/// Rate of the link in bits per second, in each direction.
+pub(crate) const RATE: f64 = 50e6;
+/// Longest time in the queue of the link.
+const QUEUE: Duration = Duration::from_millis(50);
+
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
 /// Two hosts, 192.0.2.1 and 192.0.2.2. The namespaces are removed when this is dropped.
-pub struct Wan {
-    pub hosts: [String; 2],
+pub(crate) struct Wan {
+    pub(crate) hosts: [String; 2],
 }
 
-pub fn run(command: &mut Command) -> Output {
+pub(crate) fn run(command: &mut Command) -> Output {
     command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"))
 }
 
 /// Why the test cannot run here.
-pub fn missing() -> Option<String> {
+pub(crate) fn missing() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("it needs root, to make network namespaces and TUN devices".into());
     }
@@ -32,12 +37,14 @@ pub fn missing() -> Option<String> {
         return Some("this kernel has no /dev/net/tun".into());
     }
     let tools = ["ip", "iperf3", "curl", "python3"];
-    let lacks = |tool: &&str| !run(Command::new("sh").args(["-c", &format!("command -v {tool}")])).status.success();
+    let lacks = |tool: &&str| {
+        !run(Command::new("sh").args(["-c", &format!("command -v {tool}")])).status.success()
+    };
     tools.into_iter().find(lacks).map(|tool| format!("{tool} is not installed"))
 }
 
 impl Wan {
-    pub fn new(loss: f64, delay: Duration) -> Self {
+    pub(crate) fn new(loss: f64, delay: Duration) -> Self {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let hosts = ["a", "b"].map(|host| format!("batsd-{}-{number}-{host}", std::process::id()));
         let wan = Self { hosts };
@@ -69,17 +76,17 @@ impl Wan {
     }
 
     /// The network namespace of a host.
-    pub fn namespace(&self, host: usize) -> File {
+    pub(crate) fn namespace(&self, host: usize) -> File {
         File::open(format!("/run/netns/{}", self.hosts[host])).unwrap()
     }
 
     /// Runs a command on a host.
-    pub fn on(&self, host: usize, command: &str) -> Output {
+    pub(crate) fn on(&self, host: usize, command: &str) -> Output {
         run(self.command(host).args(command.split_whitespace()))
     }
 
     /// A command on a host; its program is the first argument.
-    pub fn command(&self, host: usize) -> Command {
+    pub(crate) fn command(&self, host: usize) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.hosts[host]]);
         command
@@ -95,10 +102,11 @@ impl Drop for Wan {
 }
 
 fn forward(from: Tun, to: Tun, loss: f64, delay: Duration, seed: u64) {
-    let (sender, receiver) = mpsc::sync_channel::<(Instant, Vec<u8>)>(1_000);
+    let (sender, receiver) = mpsc::channel::<(Instant, Vec<u8>)>();
     thread::spawn(move || {
         let mut buffer = vec![0; HEADER + MAX_PACKET];
         let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut free = Instant::now();
         while let Ok((_, length)) = from.read(&mut buffer) {
             // xorshift64: the same losses at each run.
             random ^= random << 13;
@@ -106,8 +114,12 @@ fn forward(from: Tun, to: Tun, loss: f64, delay: Duration, seed: u64) {
             random ^= random << 17;
             if (random >> 11) as f64 / (1u64 << 53) as f64 >= loss {
                 let packet = buffer[HEADER..HEADER + length].to_vec();
-                // A full queue drops, as a router's does.
-                let _ = sender.try_send((Instant::now() + delay, packet));
+                let now = Instant::now();
+                if free > now + QUEUE {
+                    continue;
+                }
+                free = free.max(now) + Duration::from_secs_f64(length as f64 * 8.0 / RATE);
+                let _ = sender.send((free + delay, packet));
             }
         }
     });
