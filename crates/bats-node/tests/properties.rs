@@ -125,7 +125,7 @@ proptest! {
         let mut last = BTreeMap::new();
         let (mut pushed, mut popped) = (0u64, 0u64);
         for (number, (flow, bytes, wait, pops)) in steps.into_iter().enumerate() {
-            now = now + Duration::from_millis(wait);
+            now += Duration::from_millis(wait);
             queue.push(now, flow, bytes, (flow, number));
             pushed += 1;
             prop_assert!(queue.stats().bytes <= limit as u64);
@@ -186,7 +186,7 @@ fn standing_queue_is_marked_or_dropped_until_its_delay_is_at_the_target() {
         let mut now = Timestamp::ZERO;
         // A sender at twice the rate of the queue's exit for two seconds.
         for step in 0..2_000u32 {
-            now = now + Duration::from_millis(1);
+            now += Duration::from_millis(1);
             queue.push(now, 7, 15_000, step);
             queue.push(now, 7, 15_000, step);
             queue.pop(now, |_| can_mark);

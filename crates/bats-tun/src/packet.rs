@@ -52,8 +52,9 @@ impl Packet {
         if payload < 20 || total != bytes.len() || total < payload {
             return None;
         }
-        let address =
-            |at: usize| Ipv4Addr::from_octets(header[at..at + 4].try_into().unwrap_or([0; 4]));
+        let address = |at: usize| {
+            Ipv4Addr::from(<[u8; 4]>::try_from(&header[at..at + 4]).unwrap_or_default())
+        };
         // More fragments, or an offset.
         let is_fragment = u16_at(bytes, 6)? & 0x3fff != 0;
         let packet = Self {
@@ -75,8 +76,9 @@ impl Packet {
         if usize::from(u16_at(bytes, 4)?) + 40 != bytes.len() {
             return None;
         }
-        let address =
-            |at: usize| Ipv6Addr::from_octets(header[at..at + 16].try_into().unwrap_or([0; 16]));
+        let address = |at: usize| {
+            Ipv6Addr::from(<[u8; 16]>::try_from(&header[at..at + 16]).unwrap_or_default())
+        };
         let class = (header[0] << 4) | (header[1] >> 4);
         let (mut protocol, mut payload, mut is_fragment) = (header[6], 40, false);
         for _ in 0..MAX_EXTENSIONS {

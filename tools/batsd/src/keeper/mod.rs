@@ -234,8 +234,8 @@ impl Keeper {
                     }
                     Event::Worker(_, Some(ToKeeper::Reload)) => {
                         if let Err(error) = self.reload(Some(&worker)) {
-                            let mut text = format!("{error:#}");
-                            text.truncate(text.floor_char_boundary(4_000));
+                            // Fits a message of the channel with all characters escaped.
+                            let text = format!("{error:#}").chars().take(1_000).collect();
                             let refused = ToWorker::Refused(text);
                             let _ = channel::send(worker.channel.as_fd(), &refused, &[]);
                         }

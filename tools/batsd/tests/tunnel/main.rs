@@ -128,7 +128,7 @@ fn ping_iperf3_and_curl_go_through_the_tunnel_over_a_lossy_link() {
     }
 
     let file = tunnel.folder.path().join("page");
-    let content: Vec<u8> = (0..4_000_000u32).map(|x| (x * 31 >> 3) as u8).collect();
+    let content: Vec<u8> = (0..4_000_000u32).map(|x| ((x * 31) >> 3) as u8).collect();
     std::fs::write(&file, &content).unwrap();
     let mut server = tunnel.wan.command(1);
     server.args(["python3", "-m", "http.server", "8080", "--directory"]).arg(tunnel.folder.path());
