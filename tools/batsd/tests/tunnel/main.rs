@@ -134,7 +134,7 @@ fn ping_iperf3_and_curl_go_through_the_tunnel_over_a_lossy_link() {
     server.args(["python3", "-m", "http.server", "8080", "--directory"]).arg(tunnel.folder.path());
     let mut server = server.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     sleep(Duration::from_millis(700));
-    let output = tunnel.wan.on(0, "curl -s --max-time 60 http://10.66.0.2:8080/page");
+    let output = tunnel.wan.on(0, "curl -s --retry 10 --retry-delay 1 --retry-connrefused --max-time 60 http://10.66.0.2:8080/page");
     let _ = server.kill();
     let _ = server.wait();
     assert!(output.stdout == content, "curl: {} bytes, {:?}", output.stdout.len(), output.status);
