@@ -91,6 +91,21 @@ impl Identity {
         }))
     }
 
+    /// Reads a certificate chain (end entity first) and a private key from one PEM text.
+    ///
+    /// # Errors
+    /// The text holds no certificate or no key; `name` names it in the error.
+    pub fn from_pem(name: &str, pem: &[u8]) -> Result<Self, IdentityError> {
+        let name = Path::new(name);
+        let certificate_chain = parse_certificates(name, pem)?;
+        let private_key = PrivateKeyDer::from_pem_slice(pem)
+            .map_err(|error| content(name, format!("no private key found: {error}")))?;
+        Ok(Self(bats_proto::Identity {
+            certificate_chain,
+            private_key: private_key.secret_der().to_vec(),
+        }))
+    }
+
     /// Returns the certificate chain (DER), end entity first.
     #[must_use]
     pub fn certificates(&self) -> &[Vec<u8>] {
@@ -112,8 +127,11 @@ impl Identity {
 }
 
 pub(crate) fn read_certificates(path: &Path) -> Result<Vec<Vec<u8>>, IdentityError> {
-    let text = read(path)?;
-    let certificates = CertificateDer::pem_slice_iter(&text)
+    parse_certificates(path, &read(path)?)
+}
+
+fn parse_certificates(path: &Path, text: &[u8]) -> Result<Vec<Vec<u8>>, IdentityError> {
+    let certificates = CertificateDer::pem_slice_iter(text)
         .map(|certificate| certificate.map(|der| der.to_vec()))
         .collect::<Result<Vec<_>, _>>()
         .map_err(|error| content(path, format!("not PEM: {error}")))?;

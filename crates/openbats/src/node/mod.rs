@@ -206,6 +206,19 @@ impl Node {
         Ok(())
     }
 
+    /// Accepts sessions from the node with this ID if it has one of these certificates, in place of
+    /// those that [`NodeBuilder::peer`] or an earlier call named. Without certificates there are no
+    /// more sessions with it, unless [`NodeBuilder::any_peer`] is set. Open sessions stay open.
+    pub fn set_peer(&self, node: NodeId, fingerprints: impl IntoIterator<Item = Fingerprint>) {
+        let fingerprints: Vec<Fingerprint> = fingerprints.into_iter().collect();
+        if let Some(state) = self.endpoint.shared().lock().node.as_deref_mut() {
+            match fingerprints.is_empty() {
+                true => state.setup.peers.remove(&node),
+                false => state.setup.peers.insert(node, fingerprints),
+            };
+        }
+    }
+
     /// Accepts no more sessions and no more links of neighbours; open ones stay open.
     pub fn stop_accepting(&self) {
         self.endpoint.stop_accepting();

@@ -1,0 +1,163 @@
+//! What a node should have: links, neighbours, peers and routes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+use crate::owners::{Owners, PrefixConflict};
+
+/// A node's ID: its IPv4 router ID.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct NodeId(pub Ipv4Addr);
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// SHA-256 of a node's certificate.
+pub type Fingerprint = [u8; 32];
+
+/// A link that this node opens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// Address of the neighbour.
+    pub remote: SocketAddr,
+    /// Local address that it leaves from, if it is not the system's choice.
+    pub local: Option<IpAddr>,
+    /// The neighbour's certificate.
+    pub fingerprint: Fingerprint,
+}
+
+/// Another node with which this one has sessions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its certificate.
+    pub fingerprint: Fingerprint,
+    /// Addresses in the tunnel that it may own.
+    pub prefixes: BTreeSet<IpNet>,
+}
+
+/// A next hop of a route.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Hop {
+    /// The link with this name, which this node opens.
+    Link(String),
+    /// All links with the neighbour that has this certificate.
+    Neighbour(Fingerprint),
+}
+
+/// The wanted state of a node. [`check`](Self::check) says whether it is consistent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// This node.
+    pub id: NodeId,
+    /// Its certificate.
+    pub fingerprint: Fingerprint,
+    /// The links that it opens, by name.
+    pub links: BTreeMap<String, Link>,
+    /// The neighbours whose links it takes, and whether their packets may go on to other nodes.
+    pub neighbours: BTreeMap<Fingerprint, bool>,
+    /// The nodes with which it has sessions.
+    pub peers: BTreeMap<NodeId, Peer>,
+    /// Next hops to nodes, with their tiers.
+    pub routes: BTreeMap<NodeId, BTreeMap<Hop, u8>>,
+}
+
+/// Why a plan is not consistent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PlanError {
+    /// A peer has the ID of this node.
+    OwnId(NodeId),
+    /// A route leads to this node.
+    OwnRoute(NodeId),
+    /// Two peers have one certificate: one could speak for the other.
+    SharedCertificate(NodeId, NodeId),
+    /// Two peers own the same prefix.
+    Prefix(PrefixConflict),
+    /// A route leads over a link that there is not.
+    UnknownLink(NodeId, String),
+    /// A route leads over a neighbour that is not admitted.
+    UnknownNeighbour(NodeId),
+}
+
+impl fmt::Display for PlanError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OwnId(id) => write!(f, "{id} is the ID of this node: a peer needs another one"),
+            Self::OwnRoute(id) => write!(f, "{id} is this node itself: it needs no route"),
+            Self::SharedCertificate(one, other) => write!(
+                f,
+                "{one} and {other} have the same fingerprint: each node needs its own identity \
+                 (`batsd keygen`)"
+            ),
+            Self::Prefix(conflict) => conflict.fmt(f),
+            Self::UnknownLink(to, link) => {
+                write!(f, "the route to {to} leads over '{link}', and there is no such link")
+            }
+            Self::UnknownNeighbour(to) => {
+                write!(f, "the route to {to} leads over a neighbour that is not admitted")
+            }
+        }
+    }
+}
+
+impl std::error::Error for PlanError {}
+
+impl Plan {
+    /// A node without links, peers and routes.
+    #[must_use]
+    pub fn new(id: NodeId, fingerprint: Fingerprint) -> Self {
+        Self {
+            id,
+            fingerprint,
+            links: BTreeMap::new(),
+            neighbours: BTreeMap::new(),
+            peers: BTreeMap::new(),
+            routes: BTreeMap::new(),
+        }
+    }
+
+    /// Checks that no two nodes own an ID, a certificate or a prefix, and that routes lead over
+    /// links and neighbours that there are. Returns the owners of the prefixes.
+    ///
+    /// # Errors
+    /// The first inconsistency.
+    pub fn check(&self) -> Result<Owners, PlanError> {
+        if self.peers.contains_key(&self.id) {
+            return Err(PlanError::OwnId(self.id));
+        }
+        if self.routes.contains_key(&self.id) {
+            return Err(PlanError::OwnRoute(self.id));
+        }
+        let mut prints = BTreeMap::new();
+        let mut owners = Owners::default();
+        for (&id, peer) in &self.peers {
+            if let Some(other) = prints.insert(peer.fingerprint, id) {
+                return Err(PlanError::SharedCertificate(other, id));
+            }
+            for &prefix in &peer.prefixes {
+                owners.add(prefix, id).map_err(PlanError::Prefix)?;
+            }
+        }
+        for (&to, hops) in &self.routes {
+            for hop in hops.keys() {
+                match hop {
+                    Hop::Link(name) if !self.links.contains_key(name) => {
+                        return Err(PlanError::UnknownLink(to, name.clone()));
+                    }
+                    Hop::Neighbour(print) if !self.neighbours.contains_key(print) => {
+                        return Err(PlanError::UnknownNeighbour(to));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Ok(owners)
+    }
+}

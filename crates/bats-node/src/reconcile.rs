@@ -1,0 +1,170 @@
+//! What to do so that a node has what it should have.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use crate::plan::{Fingerprint, Hop, Link, NodeId, Plan};
+
+/// A link that a neighbour has opened and that is up.
+pub type Accepted = (Fingerprint, IpAddr);
+
+/// What a node has. It changes by [`State::apply`] for each action, and by events of links that
+/// neighbours open.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct State {
+    /// Links that this node has opened.
+    pub links: BTreeMap<String, Link>,
+    /// Links that neighbours have opened and that are up.
+    pub accepted: BTreeSet<Accepted>,
+    /// Admitted neighbours and whether they have transit.
+    pub neighbours: BTreeMap<Fingerprint, bool>,
+    /// Certificates of the nodes with which there may be sessions.
+    pub peers: BTreeMap<NodeId, Fingerprint>,
+    /// Routes.
+    pub routes: BTreeMap<NodeId, BTreeMap<Hop, u8>>,
+}
+
+/// A step towards the plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Allow sessions with this node, with this certificate and no other.
+    AdmitPeer(NodeId, Fingerprint),
+    /// Allow no more sessions with this node, and end those that there are.
+    DismissPeer(NodeId),
+    /// Take links of this neighbour, with transit or without.
+    AdmitNeighbour(Fingerprint, bool),
+    /// Take no more links of this neighbour, and close those that it has opened.
+    RefuseNeighbour(Fingerprint),
+    /// Open a link.
+    OpenLink(String, Link),
+    /// Close a link.
+    CloseLink(String),
+    /// Replace all routes.
+    SetRoutes(BTreeMap<NodeId, BTreeMap<Hop, u8>>),
+}
+
+impl State {
+    /// Records an action that was carried out.
+    pub fn apply(&mut self, action: &Action) {
+        match action.clone() {
+            Action::AdmitPeer(node, print) => drop(self.peers.insert(node, print)),
+            Action::DismissPeer(node) => drop(self.peers.remove(&node)),
+            Action::AdmitNeighbour(print, transit) => {
+                self.neighbours.insert(print, transit);
+            }
+            Action::RefuseNeighbour(print) => {
+                self.neighbours.remove(&print);
+                self.accepted.retain(|(other, _)| *other != print);
+            }
+            Action::OpenLink(name, link) => drop(self.links.insert(name, link)),
+            Action::CloseLink(name) => drop(self.links.remove(&name)),
+            Action::SetRoutes(routes) => self.routes = routes,
+        }
+    }
+}
+
+/// Whether this node leaves a link to its neighbour. If both ends open one between the same hosts,
+/// the link of the smaller fingerprint stays: two would share one path with two congestion
+/// controllers.
+fn is_left_to_the_neighbour(plan: &Plan, state: &State, link: &Link) -> bool {
+    plan.fingerprint > link.fingerprint
+        && plan.neighbours.contains_key(&link.fingerprint)
+        && state.accepted.contains(&(link.fingerprint, link.remote.ip().to_canonical()))
+}
+
+/// Returns what to do, in this order: what is new first, then the routes, then what goes away. So a
+/// destination that has a route before and after has one in between.
+///
+/// A link with other options under the same name is another link: it is closed and opened. Its
+/// routes are absent for that moment unless they have another hop.
+#[must_use]
+pub fn reconcile(plan: &Plan, state: &State) -> Vec<Action> {
+    let mut actions = Vec::new();
+    for (&node, peer) in &plan.peers {
+        if state.peers.get(&node) != Some(&peer.fingerprint) {
+            if state.peers.contains_key(&node) {
+                actions.push(Action::DismissPeer(node));
+            }
+            actions.push(Action::AdmitPeer(node, peer.fingerprint));
+        }
+    }
+    for (&print, &transit) in &plan.neighbours {
+        if state.neighbours.get(&print) != Some(&transit) {
+            actions.push(Action::AdmitNeighbour(print, transit));
+        }
+    }
+    let links: BTreeMap<&String, &Link> = plan
+        .links
+        .iter()
+        .filter(|(_, link)| !is_left_to_the_neighbour(plan, state, link))
+        .collect();
+    let changed: Vec<&String> = state
+        .links
+        .iter()
+        .filter(|(name, link)| links.get(name).is_some_and(|wanted| wanted != link))
+        .map(|(name, _)| name)
+        .collect();
+    let routes = routes_over(plan, &links);
+    if !changed.is_empty() {
+        // Routes over a changed link end before the link does.
+        let mut without = state.routes.clone();
+        for hops in without.values_mut() {
+            hops.retain(|hop, _| !matches!(hop, Hop::Link(name) if changed.contains(&name)));
+        }
+        without.retain(|_, hops| !hops.is_empty());
+        if without != state.routes {
+            actions.push(Action::SetRoutes(without));
+        }
+        actions.extend(changed.iter().map(|name| Action::CloseLink((*name).clone())));
+    }
+    for (&name, &link) in &links {
+        if state.links.get(name) != Some(link) {
+            actions.push(Action::OpenLink(name.clone(), link.clone()));
+        }
+    }
+    let last = actions.iter().rev().find_map(|action| match action {
+        Action::SetRoutes(routes) => Some(routes),
+        _ => None,
+    });
+    if last.unwrap_or(&state.routes) != &routes {
+        actions.push(Action::SetRoutes(routes));
+    }
+    for name in state.links.keys().filter(|name| !links.contains_key(name)) {
+        actions.push(Action::CloseLink(name.clone()));
+    }
+    for &print in state.neighbours.keys().filter(|print| !plan.neighbours.contains_key(*print)) {
+        actions.push(Action::RefuseNeighbour(print));
+    }
+    for &node in state.peers.keys().filter(|node| !plan.peers.contains_key(node)) {
+        actions.push(Action::DismissPeer(node));
+    }
+    actions
+}
+
+/// The routes of the plan. Those over a link that the neighbour opens instead lead over the
+/// neighbour.
+fn routes_over(
+    plan: &Plan,
+    links: &BTreeMap<&String, &Link>,
+) -> BTreeMap<NodeId, BTreeMap<Hop, u8>> {
+    let hop_over = |hop: &Hop| match hop {
+        Hop::Link(name) if !links.contains_key(name) => {
+            plan.links.get(name).map(|link| Hop::Neighbour(link.fingerprint))
+        }
+        hop => Some(hop.clone()),
+    };
+    let mut routes = BTreeMap::new();
+    for (&to, hops) in &plan.routes {
+        let mut over: BTreeMap<Hop, u8> = BTreeMap::new();
+        for (hop, &tier) in hops {
+            if let Some(hop) = hop_over(hop) {
+                let least = over.entry(hop).or_insert(tier);
+                *least = tier.min(*least);
+            }
+        }
+        if !over.is_empty() {
+            routes.insert(to, over);
+        }
+    }
+    routes
+}

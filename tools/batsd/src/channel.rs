@@ -1,0 +1,142 @@
+//! The channel between keeper and worker: SEQPACKET, one short JSON value a message, with file
+//! descriptors. Texts of any length go in a memory file.
+
+use std::fs::File;
+use std::io::{self, IoSlice, IoSliceMut, Read, Seek, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+};
+use serde::{Deserialize, Serialize};
+
+/// Longest message; errors are cut.
+const MAX_MESSAGE: usize = 8 << 10;
+/// Most descriptors of a message: memory file, control socket, TUN.
+const MAX_DESCRIPTORS: usize = 3;
+
+/// From the keeper.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ToWorker {
+    /// The memory file holds a [`Setup`]; at the start with the control socket, and the TUN device if
+    /// there is one.
+    Setup,
+    /// The configuration was not loaded again, and why.
+    Refused(String),
+}
+
+/// From the worker. None of these name anything that the keeper would do: it acts on its own reading
+/// of the configuration.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ToKeeper {
+    /// Everything is set up.
+    Ready,
+    /// Read the configuration again.
+    Reload,
+}
+
+/// What the worker cannot read itself.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Setup {
+    /// Path of the configuration, for errors.
+    pub(crate) path: std::path::PathBuf,
+    /// Its text.
+    pub(crate) text: String,
+    /// Certificate and key.
+    pub(crate) identity: String,
+    /// Pre-shared key of PSK mode.
+    pub(crate) preshared_key: Option<String>,
+}
+
+impl Setup {
+    pub(crate) fn to_file(&self) -> io::Result<OwnedFd> {
+        let mut file = File::from(memfd_create("batsd-setup", MemfdFlags::CLOEXEC)?);
+        file.write_all(&serde_json::to_vec(self)?)?;
+        file.rewind()?;
+        Ok(file.into())
+    }
+
+    pub(crate) fn from_file(fd: OwnedFd) -> io::Result<Self> {
+        let mut text = String::new();
+        File::from(fd).read_to_string(&mut text)?;
+        Ok(serde_json::from_str(&text)?)
+    }
+}
+
+/// A pair of connected sockets.
+pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let flags = SocketFlags::CLOEXEC;
+    Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
+}
+
+pub(crate) fn send(
+    socket: BorrowedFd<'_>,
+    message: &impl Serialize,
+    descriptors: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    let bytes = serde_json::to_vec(message)?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(io::Error::other("too many descriptors for a message"));
+    }
+    sendmsg(socket, &[IoSlice::new(&bytes)], &mut ancillary, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// Waits for a message; `None` when the other end is closed.
+pub(crate) fn receive<T: for<'a> Deserialize<'a>>(
+    socket: impl AsFd,
+) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+    let mut bytes = vec![0; MAX_MESSAGE];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let received = rustix::io::retry_on_intr(|| {
+        let mut parts = [IoSliceMut::new(&mut bytes)];
+        recvmsg(&socket, &mut parts, &mut ancillary, RecvFlags::CMSG_CLOEXEC)
+    })?;
+    let mut descriptors = Vec::new();
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            descriptors.extend(rights);
+        }
+    }
+    if received.bytes == 0 {
+        return Ok(None);
+    }
+    let message = serde_json::from_slice(bytes.get(..received.bytes).unwrap_or_default())?;
+    Ok(Some((message, descriptors)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_carry_descriptors_and_hostile_ones_are_errors() {
+        let (one, other) = pair().unwrap();
+        let setup = Setup {
+            path: "/x".into(),
+            text: "long ".repeat(100_000),
+            identity: "pem".into(),
+            preshared_key: None,
+        };
+        let file = setup.to_file().unwrap();
+        send(one.as_fd(), &ToWorker::Setup, &[file.as_fd()]).unwrap();
+        let (message, mut descriptors) = receive::<ToWorker>(&other).unwrap().unwrap();
+        assert!(matches!(message, ToWorker::Setup));
+        let read = Setup::from_file(descriptors.pop().unwrap()).unwrap();
+        assert_eq!(read.text, setup.text);
+        for bytes in [&b"{}"[..], b"\"install a route\"", b"\xff\xff", &[b'['; MAX_MESSAGE]] {
+            rustix::net::send(&other, bytes, SendFlags::empty()).unwrap();
+            assert!(receive::<ToKeeper>(&one).is_err());
+        }
+        drop(other);
+        assert!(receive::<ToKeeper>(&one).unwrap().is_none());
+    }
+}

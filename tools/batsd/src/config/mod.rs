@@ -1,0 +1,402 @@
+//! The configuration file: parsed strictly, with errors that name the line, the key and what to do.
+
+mod model;
+mod share;
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use bats_node::{Hop, Link, NodeId, Peer, Plan, PlanError};
+use ipnet::IpNet;
+use openbats::Fingerprint;
+use serde::{Deserialize, Serialize};
+use toml::Spanned;
+
+pub use share::{generate_identity, share};
+
+/// Where the configuration is unless `--config` says otherwise.
+pub const DEFAULT_PATH: &str = "/etc/bats/batsd.toml";
+/// Where `batsd keygen` writes the identity unless it is given a path.
+pub const DEFAULT_IDENTITY: &str = "/etc/bats/node.pem";
+/// Port of links unless `listen` says otherwise.
+pub const DEFAULT_PORT: u16 = 4900;
+/// Largest configuration file: 1,024 peers with 16 prefixes each are 200 KB.
+const MAX_FILE: u64 = 1 << 20;
+/// Most peers: each has two sessions and two queues.
+pub const MAX_PEERS: usize = 1_024;
+/// Smallest MTU of IPv6 (RFC 8200 section 5).
+const MIN_MTU: u32 = 1_280;
+
+/// What is sent in which transport mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TunMode {
+    /// TCP in BRTP, the rest in BTP.
+    Auto,
+    /// Everything in BRTP: reliable, in order.
+    Brtp,
+    /// Everything in BTP: messages with a deadline.
+    Btp,
+}
+
+/// The TUN device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TunConfig {
+    /// Name of the interface.
+    pub name: String,
+    /// Addresses with the length of their networks.
+    pub addresses: Vec<IpNet>,
+    /// MTU in bytes.
+    pub mtu: u32,
+    /// Transport mode.
+    pub mode: TunMode,
+    /// Whether the kernel may leave segmentation and checksums to the far end.
+    pub offload: bool,
+}
+
+/// A configuration that was checked.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// PEM file with the certificate and the key.
+    pub identity: PathBuf,
+    /// File with the pre-shared key of PSK mode.
+    pub preshared_key: Option<PathBuf>,
+    /// UDP addresses of links.
+    pub listen: Vec<SocketAddr>,
+    /// Whether packets of neighbours with `transit` go on to other nodes.
+    pub relay: bool,
+    /// Path of the control socket.
+    pub control: PathBuf,
+    /// User of the worker, if the keeper runs as root.
+    pub user: Option<String>,
+    /// The TUN device.
+    pub tun: Option<TunConfig>,
+    /// ID, links, neighbours, peers and routes. The fingerprint is that of the identity, once that
+    /// is read.
+    pub plan: Plan,
+}
+
+/// What is wrong with a configuration, and where.
+#[derive(Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    path: PathBuf,
+    line: Option<usize>,
+    text: String,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.path.display())?;
+        if let Some(line) = self.line {
+            write!(f, ":{line}")?;
+        }
+        write!(f, ": {}", self.text)
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+/// Collects what is needed to say where a value is.
+struct Source<'a> {
+    path: &'a Path,
+    text: &'a str,
+}
+
+impl Source<'_> {
+    fn error(&self, span: Option<Range<usize>>, text: impl fmt::Display) -> ConfigError {
+        let before = span.and_then(|span| self.text.get(..span.start));
+        ConfigError {
+            path: self.path.to_owned(),
+            line: before.map(|text| text.matches('\n').count() + 1),
+            text: text.to_string(),
+        }
+    }
+
+    /// Parses a string value; `wanted` says what it must be.
+    fn parse<T: std::str::FromStr>(
+        &self,
+        key: &str,
+        value: &Spanned<String>,
+        wanted: &str,
+    ) -> Result<T, ConfigError> {
+        let text = value.get_ref();
+        text.parse().map_err(|_| {
+            self.error(Some(value.span()), format!("{key} = \"{text}\" is not {wanted}"))
+        })
+    }
+
+    fn fingerprint(&self, value: &Spanned<String>) -> Result<[u8; 32], ConfigError> {
+        let text = value.get_ref();
+        let digits = text.strip_prefix("sha256:").unwrap_or(text);
+        digits.parse::<Fingerprint>().map(|print| print.0).map_err(|_| {
+            let advice = "is not 64 hexadecimal digits after \"sha256:\"; `batsd share` on that host prints it";
+            self.error(Some(value.span()), format!("fingerprint = \"{text}\" {advice}"))
+        })
+    }
+
+    fn socket(&self, key: &str, value: &Spanned<String>) -> Result<SocketAddr, ConfigError> {
+        self.parse(
+            key,
+            value,
+            "an IP address with a port, such as \"192.0.2.7:4900\" or \"[::]:4900\"",
+        )
+    }
+
+    fn id(&self, key: &str, value: &Spanned<String>) -> Result<NodeId, ConfigError> {
+        let wanted =
+            "an IPv4 address, such as \"10.255.0.1\": node IDs are written like router IDs";
+        let id: Ipv4Addr = self.parse(key, value, wanted)?;
+        if id.is_unspecified() {
+            return Err(self.error(Some(value.span()), "0.0.0.0 is no node ID: use another one"));
+        }
+        Ok(NodeId(id))
+    }
+}
+
+impl Config {
+    /// Reads and checks a file.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is not a valid configuration.
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let error = |text: String| ConfigError { path: path.to_owned(), line: None, text };
+        let failed = |cause: std::io::Error| error(format!("cannot read it: {cause}"));
+        let size = std::fs::metadata(path).map_err(failed)?.len();
+        if size > MAX_FILE {
+            return Err(error(format!(
+                "{size} bytes are more than the {MAX_FILE} of a configuration"
+            )));
+        }
+        Self::parse(path, &std::fs::read_to_string(path).map_err(failed)?)
+    }
+
+    /// Checks the text of a file.
+    ///
+    /// # Errors
+    /// It is not a valid configuration.
+    pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
+        let source = Source { path, text };
+        let file: model::File = toml::from_str(text)
+            .map_err(|error| source.error(error.span(), explain(error.message())))?;
+        let id = source.id("id", &file.node.id)?;
+        let mut plan = Plan::new(id, [0; 32]);
+        links(&source, &file, &mut plan)?;
+        peers(&source, &file, &mut plan)?;
+        plan.check().map_err(|error| {
+            let span = match &error {
+                PlanError::OwnId(id) | PlanError::SharedCertificate(_, id) => span_of(&file, *id),
+                PlanError::Prefix(conflict) => span_of(&file, conflict.nodes.1),
+                _ => None,
+            };
+            source.error(span, error)
+        })?;
+        let own = Path::new;
+        let is_root = rustix::process::geteuid().is_root();
+        let run = std::env::var_os("XDG_RUNTIME_DIR").filter(|_| !is_root);
+        let control = run.map_or("/run".into(), PathBuf::from).join("bats/control");
+        let mut listen = Vec::new();
+        for address in file.node.listen.iter().flatten() {
+            listen.push(source.socket("listen", address)?);
+        }
+        if file.node.listen.is_none() {
+            listen.push(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), DEFAULT_PORT));
+        }
+        if listen.is_empty() {
+            return Err(
+                source.error(None, "listen = [] names no address: leave the key out or name one")
+            );
+        }
+        Ok(Self {
+            identity: own(file.node.identity.as_deref().unwrap_or(DEFAULT_IDENTITY)).to_owned(),
+            preshared_key: file.node.preshared_key.as_deref().map(|path| own(path).to_owned()),
+            listen,
+            relay: file.node.relay,
+            control: file.node.control.as_ref().map_or(control, PathBuf::from),
+            user: file.node.user.as_ref().map(|user| user.get_ref().clone()),
+            tun: file.tun.as_ref().map(|tun| device(&source, tun)).transpose()?,
+            plan,
+        })
+    }
+}
+
+/// The place of the peer with this ID.
+fn span_of(file: &model::File, id: NodeId) -> Option<Range<usize>> {
+    let text = id.to_string();
+    file.peer.iter().find(|peer| *peer.id.get_ref() == text).map(|peer| peer.id.span())
+}
+
+/// Adds "did you mean" to the parser's message on an unknown key.
+fn explain(message: &str) -> String {
+    let mut quoted = message.split('`').skip(1).step_by(2);
+    let Some(unknown) = quoted.next().filter(|_| message.starts_with("unknown field")) else {
+        return message.to_owned();
+    };
+    let distance = |known: &&str| strsim::damerau_levenshtein(unknown, known);
+    let nearest = quoted.min_by_key(distance).filter(|known| distance(known) <= 2);
+    let advice = nearest.map_or(String::new(), |known| format!("; did you mean `{known}`?"));
+    format!("{}{advice}", message.replace("unknown field", "unknown key"))
+}
+
+fn links(source: &Source<'_>, file: &model::File, plan: &mut Plan) -> Result<(), ConfigError> {
+    let mut names = std::collections::BTreeSet::new();
+    for link in &file.link {
+        let name = link.name.get_ref();
+        let is_good = (1..=32).contains(&name.len())
+            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
+        if !is_good {
+            let text = format!(
+                "name = \"{name}\" is no name of a link: use 1 to 32 letters, digits, - _ ."
+            );
+            return Err(source.error(Some(link.name.span()), text));
+        }
+        if !names.insert(name) {
+            let text = format!("there are two links of the name \"{name}\": rename one");
+            return Err(source.error(Some(link.name.span()), text));
+        }
+        let fingerprint = source.fingerprint(&link.fingerprint)?;
+        let transit = plan.neighbours.entry(fingerprint).or_insert(link.transit);
+        if *transit != link.transit {
+            let text =
+                "two links with this neighbour disagree about transit: a neighbour has one policy";
+            return Err(source.error(Some(link.fingerprint.span()), text));
+        }
+        if link.transit && !file.node.relay {
+            let text = "transit = true needs relay = true in [node]";
+            return Err(source.error(Some(link.name.span()), text));
+        }
+        let local = link
+            .local
+            .as_ref()
+            .map(|local| source.parse::<IpAddr>("local", local, "an IP address"));
+        let local = local.transpose()?;
+        match &link.remote {
+            Some(remote) => {
+                let remote = source.socket("remote", remote)?;
+                plan.links.insert(name.clone(), Link { remote, local, fingerprint });
+            }
+            None if local.is_some() => {
+                let text = "local has a meaning only for a link with remote, which this node opens";
+                return Err(source.error(Some(link.name.span()), text));
+            }
+            None => {}
+        }
+    }
+    for route in &file.routes.fixed {
+        static_route(source, file, plan, route.get_ref())?;
+    }
+    Ok(())
+}
+
+fn static_route(
+    source: &Source<'_>,
+    file: &model::File,
+    plan: &mut Plan,
+    route: &model::Route,
+) -> Result<(), ConfigError> {
+    let to = source.id("to", &route.to)?;
+    if to == plan.id {
+        return Err(source.error(Some(route.to.span()), PlanError::OwnRoute(to)));
+    }
+    if route.via.is_empty() {
+        return Err(source.error(Some(route.to.span()), "via = [] names no link: name one or more"));
+    }
+    for via in &route.via {
+        let name = via.get_ref();
+        let Some(link) = file.link.iter().find(|link| link.name.get_ref() == name) else {
+            let error = PlanError::UnknownLink(to, name.clone());
+            return Err(source.error(Some(via.span()), format!("{error}: add a [[link]]")));
+        };
+        let hop = match plan.links.contains_key(name) {
+            true => Hop::Link(name.clone()),
+            false => Hop::Neighbour(source.fingerprint(&link.fingerprint)?),
+        };
+        let hops = plan.routes.entry(to).or_default();
+        hops.insert(hop, link.tier);
+        if hops.len() > openbats::node::MAX_PATHS {
+            let text =
+                format!("the route to {to} has more than {} links", openbats::node::MAX_PATHS);
+            return Err(source.error(Some(via.span()), text));
+        }
+    }
+    Ok(())
+}
+
+/// Peers. One with `remote`, or without a route, is a neighbour, too.
+fn peers(source: &Source<'_>, file: &model::File, plan: &mut Plan) -> Result<(), ConfigError> {
+    if file.peer.len() > MAX_PEERS {
+        return Err(source.error(None, format!("more than {MAX_PEERS} peers")));
+    }
+    for peer in &file.peer {
+        let id = source.id("id", &peer.id)?;
+        let fingerprint = source.fingerprint(&peer.fingerprint)?;
+        let mut prefixes = std::collections::BTreeSet::new();
+        for prefix in &peer.prefixes {
+            prefixes.insert(network(source, "prefixes", prefix)?.trunc());
+        }
+        if plan.peers.insert(id, Peer { fingerprint, prefixes }).is_some() {
+            let text = format!("there are two peers with the ID {id}: one node has one entry");
+            return Err(source.error(Some(peer.id.span()), text));
+        }
+        if plan.routes.contains_key(&id) {
+            if let Some(remote) = &peer.remote {
+                let text = format!(
+                    "{id} has a static route and a remote: keep one of them, or make a [[link]]"
+                );
+                return Err(source.error(Some(remote.span()), text));
+            }
+            continue;
+        }
+        plan.neighbours.entry(fingerprint).or_insert(false);
+        let hop = match &peer.remote {
+            Some(remote) => {
+                let remote = source.socket("remote", remote)?;
+                let name = format!("peer-{id}");
+                plan.links.insert(name.clone(), Link { remote, local: None, fingerprint });
+                Hop::Link(name)
+            }
+            None => Hop::Neighbour(fingerprint),
+        };
+        plan.routes.insert(id, [(hop, 0)].into());
+    }
+    Ok(())
+}
+
+/// A network, or a single address.
+fn network(source: &Source<'_>, key: &str, value: &Spanned<String>) -> Result<IpNet, ConfigError> {
+    if let Ok(address) = value.get_ref().parse::<IpAddr>() {
+        return Ok(address.into());
+    }
+    source.parse(key, value, "an address with the length of its network, such as \"10.66.1.1/24\"")
+}
+
+fn device(source: &Source<'_>, tun: &model::Tun) -> Result<TunConfig, ConfigError> {
+    let name = tun.name.as_ref().map_or("bats0", |name| name.get_ref()).to_owned();
+    let is_good = (1..=15).contains(&name.len())
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
+    if !is_good {
+        let text =
+            format!("name = \"{name}\" is no interface name: use 1 to 15 letters, digits, - _ .");
+        return Err(source.error(tun.name.as_ref().map(Spanned::span), text));
+    }
+    let mut addresses = Vec::new();
+    for address in &tun.address {
+        addresses.push(network(source, "address", address)?);
+    }
+    let mtu = tun.mtu.as_ref().map_or(1_500, |mtu| *mtu.get_ref());
+    if !(MIN_MTU..=65_535).contains(&mtu) {
+        let text = format!("mtu = {mtu} is not from {MIN_MTU} to 65535");
+        return Err(source.error(tun.mtu.as_ref().map(Spanned::span), text));
+    }
+    let mode = match tun.mode.as_ref().map(|mode| mode.get_ref().as_str()) {
+        None | Some("auto") => TunMode::Auto,
+        Some("brtp") => TunMode::Brtp,
+        Some("btp") => TunMode::Btp,
+        Some(other) => {
+            let text = format!("mode = \"{other}\" is not \"auto\", \"brtp\" or \"btp\"");
+            return Err(source.error(tun.mode.as_ref().map(Spanned::span), text));
+        }
+    };
+    Ok(TunConfig { name, addresses, mtu, mode, offload: tun.offload.unwrap_or(true) })
+}

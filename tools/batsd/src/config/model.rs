@@ -1,0 +1,78 @@
+//! The keys of the configuration file. Unknown keys are errors; values keep their place in the file,
+//! so that later checks can name the line.
+
+use serde::Deserialize;
+use toml::Spanned;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct File {
+    pub(super) node: Node,
+    pub(super) tun: Option<Tun>,
+    #[serde(default)]
+    pub(super) link: Vec<Link>,
+    #[serde(default)]
+    pub(super) peer: Vec<Peer>,
+    #[serde(default)]
+    pub(super) routes: Routes,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Node {
+    pub(super) id: Spanned<String>,
+    pub(super) identity: Option<String>,
+    pub(super) preshared_key: Option<String>,
+    pub(super) listen: Option<Vec<Spanned<String>>>,
+    #[serde(default)]
+    pub(super) relay: bool,
+    pub(super) control: Option<String>,
+    pub(super) user: Option<Spanned<String>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Tun {
+    pub(super) name: Option<Spanned<String>>,
+    pub(super) address: Vec<Spanned<String>>,
+    pub(super) mtu: Option<Spanned<u32>>,
+    pub(super) mode: Option<Spanned<String>>,
+    pub(super) offload: Option<bool>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Link {
+    pub(super) name: Spanned<String>,
+    pub(super) remote: Option<Spanned<String>>,
+    pub(super) local: Option<Spanned<String>>,
+    pub(super) fingerprint: Spanned<String>,
+    #[serde(default)]
+    pub(super) tier: u8,
+    #[serde(default)]
+    pub(super) transit: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Peer {
+    pub(super) id: Spanned<String>,
+    pub(super) fingerprint: Spanned<String>,
+    pub(super) remote: Option<Spanned<String>>,
+    #[serde(default)]
+    pub(super) prefixes: Vec<Spanned<String>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Routes {
+    #[serde(rename = "static", default)]
+    pub(super) fixed: Vec<Spanned<Route>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Route {
+    pub(super) to: Spanned<String>,
+    pub(super) via: Vec<Spanned<String>>,
+}

@@ -1,0 +1,72 @@
+//! What a new node needs: an identity, and the lines that other nodes paste.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::net::IpAddr;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use openbats::{Fingerprint, Identity};
+
+use super::Config;
+
+/// Writes a new certificate and key to a file that only its owner may read. Does not replace a file.
+///
+/// # Errors
+/// The file exists or cannot be written.
+pub fn generate_identity(path: &Path) -> anyhow::Result<Fingerprint> {
+    let identity = Identity::generate(&["openbats-node"])?;
+    let mut text = String::new();
+    for certificate in identity.certificates() {
+        text += &pem::encode(&pem::Pem::new("CERTIFICATE", certificate.clone()));
+    }
+    text += &pem::encode(&pem::Pem::new("PRIVATE KEY", identity.private_key().to_vec()));
+    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        std::fs::create_dir_all(folder)
+            .with_context(|| format!("cannot make {}", folder.display()))?;
+    }
+    let mut options = std::fs::OpenOptions::new();
+    let opened = options.write(true).create_new(true).mode(0o600).open(path);
+    match opened {
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => bail!(
+            "{} exists: the node would lose its identity; remove it first if that is intended",
+            path.display()
+        ),
+        opened => opened.and_then(|mut file| file.write_all(text.as_bytes())),
+    }
+    .with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(identity.fingerprint())
+}
+
+/// The `[[peer]]` that another node pastes to reach this one. `address` is where it is reached, if
+/// the configuration does not name one address.
+#[must_use]
+pub fn share(config: &Config, fingerprint: Fingerprint, address: Option<&str>) -> String {
+    let mut text = String::from("[[peer]]\n");
+    let _ = writeln!(text, "id = \"{}\"", config.plan.id);
+    let _ = writeln!(text, "fingerprint = \"sha256:{fingerprint}\"");
+    let port = config.listen.first().map_or(super::DEFAULT_PORT, |listen| listen.port());
+    let listened = config.listen.iter().find(|listen| !listen.ip().is_unspecified());
+    match (address, listened) {
+        (Some(address), _) => {
+            let remote = match address.parse::<IpAddr>() {
+                Ok(ip) => std::net::SocketAddr::new(ip, port).to_string(),
+                Err(_) => address.to_owned(),
+            };
+            let _ = writeln!(text, "remote = \"{remote}\"");
+        }
+        (None, Some(listen)) => {
+            let _ = writeln!(text, "remote = \"{listen}\"");
+        }
+        (None, None) => {
+            let _ =
+                writeln!(text, "# remote = \"ADDRESS:{port}\" # if that node shall open the link");
+        }
+    }
+    let addresses = config.tun.iter().flat_map(|tun| &tun.addresses);
+    let prefixes: Vec<String> =
+        addresses.map(|net| format!("\"{}\"", ipnet::IpNet::from(net.addr()))).collect();
+    let _ = writeln!(text, "prefixes = [{}]", prefixes.join(", "));
+    text
+}

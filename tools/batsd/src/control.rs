@@ -1,0 +1,45 @@
+//! Control by Varlink (<https://varlink.org>): JSON texts that end with a zero byte. This is the
+//! client's side, and what both sides share.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use serde_json::{Value, json};
+
+/// Name of the interface.
+pub const INTERFACE: &str = "org.openbats.node";
+/// Its description in Varlink's language.
+pub const DESCRIPTION: &str = include_str!("org.openbats.node.varlink");
+/// Longest call.
+pub(crate) const MAX_CALL: usize = 64 << 10;
+/// Longest answer that a client takes; 1,024 peers with all counters need 1 MiB.
+const MAX_ANSWER: u64 = 16 << 20;
+/// Time for an answer: a reload waits for the keeper.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Calls a method of a running batsd, for example `Status`.
+///
+/// # Errors
+/// No batsd listens at the socket, or it refuses the call.
+pub fn call(socket: &Path, method: &str) -> anyhow::Result<Value> {
+    let mut stream = UnixStream::connect(socket).with_context(|| {
+        format!("cannot reach batsd at {}: is it running, and may you use it?", socket.display())
+    })?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    let call = json!({ "method": format!("{INTERFACE}.{method}"), "parameters": {} });
+    stream.write_all(format!("{call}\0").as_bytes())?;
+    let mut answer = Vec::new();
+    BufReader::new(stream.take(MAX_ANSWER)).read_until(0, &mut answer)?;
+    if answer.pop() != Some(0) {
+        bail!("batsd at {} ended before it answered", socket.display());
+    }
+    let mut answer: Value = serde_json::from_slice(&answer).context("not an answer of batsd")?;
+    if let Some(error) = answer.get("error").and_then(Value::as_str) {
+        let reason = answer["parameters"]["reason"].as_str().unwrap_or(error);
+        bail!("{reason}");
+    }
+    Ok(answer["parameters"].take())
+}

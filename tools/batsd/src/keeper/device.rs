@@ -1,0 +1,100 @@
+//! The TUN device with its addresses, and the kernel's routes to the peers' prefixes.
+
+use std::collections::BTreeSet;
+use std::io;
+
+use anyhow::{Context, bail};
+use bats_node::Plan;
+use bats_tun::Tun;
+use ipnet::IpNet;
+
+use super::netlink::Netlink;
+use crate::config::TunConfig;
+
+/// Packets that the device itself queues. The queue with a policy is in user space; the device's
+/// default of 500 drops bursts before they reach it.
+const QUEUE: u32 = 10_000;
+
+/// The device. It goes away with the keeper.
+pub(super) struct Device {
+    pub(super) tun: Tun,
+    config: TunConfig,
+    index: u32,
+    netlink: Netlink,
+    addresses: BTreeSet<IpNet>,
+    routes: BTreeSet<IpNet>,
+}
+
+/// The prefixes that need a route: those that no address of the device covers already.
+fn routes_for(config: &TunConfig, plan: &Plan) -> BTreeSet<IpNet> {
+    let is_connected = |net: &IpNet| config.addresses.iter().any(|own| own.trunc() == *net);
+    let prefixes = plan.peers.values().flat_map(|peer| peer.prefixes.iter().copied());
+    prefixes.filter(|net| !is_connected(net)).collect()
+}
+
+impl Device {
+    pub(super) fn open(config: &TunConfig, plan: &Plan) -> anyhow::Result<Self> {
+        let name = &config.name;
+        let tun = Tun::open(name).map_err(|error| {
+            let advice = match error.kind() {
+                io::ErrorKind::PermissionDenied => {
+                    "it needs CAP_NET_ADMIN: run batsd as root, or remove [tun] from the file"
+                }
+                io::ErrorKind::ResourceBusy => "another program uses this name: choose another one",
+                io::ErrorKind::NotFound => "the kernel has no /dev/net/tun: `modprobe tun`",
+                _ => "",
+            };
+            anyhow::anyhow!("cannot make the TUN device {name}: {error}. {advice}")
+        })?;
+        let index = std::fs::read_to_string(format!("/sys/class/net/{name}/ifindex"));
+        let index = match index.ok().and_then(|text| text.trim().parse().ok()) {
+            Some(index) => index,
+            // /sys shows the namespace in which it was mounted; ask the kernel instead.
+            None => rustix::net::netdevice::name_to_index(&tun, name)?,
+        };
+        let netlink = Netlink::open().context("cannot open a netlink socket")?;
+        let (addresses, routes) = (BTreeSet::new(), BTreeSet::new());
+        let mut device = Self { tun, config: config.clone(), index, netlink, addresses, routes };
+        device.apply(config, plan)?;
+        Ok(device)
+    }
+
+    /// Applies the differences to what the device has.
+    pub(super) fn apply(&mut self, config: &TunConfig, plan: &Plan) -> anyhow::Result<()> {
+        if config.name != self.config.name {
+            bail!("the name of the TUN device can change only by a restart of batsd");
+        }
+        let index = self.index;
+        self.netlink
+            .set_link(index, config.mtu, QUEUE)
+            .with_context(|| format!("cannot bring {} up with MTU {}", config.name, config.mtu))?;
+        let addresses: BTreeSet<IpNet> = config.addresses.iter().copied().collect();
+        let routes = routes_for(config, plan);
+        for route in self.routes.difference(&routes).copied().collect::<Vec<_>>() {
+            // The kernel may have removed it with an address.
+            let _ = self.netlink.remove_route(index, route);
+            self.routes.remove(&route);
+        }
+        for address in self.addresses.difference(&addresses).copied().collect::<Vec<_>>() {
+            let _ = self.netlink.remove_address(index, address);
+            self.addresses.remove(&address);
+        }
+        for address in addresses.difference(&self.addresses).copied().collect::<Vec<_>>() {
+            self.netlink
+                .add_address(index, address)
+                .with_context(|| format!("cannot add the address {address} to {}", config.name))?;
+            self.addresses.insert(address);
+        }
+        for route in routes.difference(&self.routes).copied().collect::<Vec<_>>() {
+            self.netlink.add_route(index, route).with_context(|| {
+                format!(
+                    "cannot add the route to {route} over {}: `ip route get` shows who has it",
+                    config.name
+                )
+            })?;
+            self.routes.insert(route);
+        }
+        self.config = config.clone();
+        Ok(())
+    }
+}

@@ -1,0 +1,321 @@
+//! The privileged process. It holds the TUN device, its addresses and routes, and the control socket,
+//! starts the worker, and starts it again when it ends. It reads nothing from the network.
+
+mod device;
+mod netlink;
+
+use std::io::ErrorKind;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use openbats::Identity;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use crate::channel::{self, Setup, ToKeeper, ToWorker};
+use crate::config::Config;
+use device::Device;
+
+/// Time before the worker is started again: nearly none at first, and more if it ends again and
+/// again, so that a fault does not load the host.
+const DELAYS: [Duration; 4] = [
+    Duration::ZERO,
+    Duration::from_millis(100),
+    Duration::from_millis(500),
+    Duration::from_secs(2),
+];
+/// A worker that ran for so long was well: the next one starts without delay.
+const STABLE: Duration = Duration::from_secs(10);
+/// Time for the worker to close its links.
+const CLOSING: Duration = Duration::from_secs(2);
+
+enum Event {
+    Worker(u64, Option<ToKeeper>),
+    Signal(i32),
+}
+
+/// The configuration with the files that it names.
+struct Loaded {
+    config: Config,
+    setup: Setup,
+}
+
+fn load(path: &Path) -> anyhow::Result<Loaded> {
+    let config = Config::read(path)?;
+    let identity = std::fs::read_to_string(&config.identity).map_err(|error| {
+        let identity = config.identity.display();
+        let advice = match error.kind() {
+            ErrorKind::NotFound => format!(": `batsctl keygen {identity}` makes it"),
+            _ => String::new(),
+        };
+        anyhow::anyhow!("cannot read the identity {identity}: {error}{advice}")
+    })?;
+    Identity::from_pem(&config.identity.display().to_string(), identity.as_bytes())?;
+    let preshared_key = match &config.preshared_key {
+        Some(path) => {
+            openbats::read_preshared_key(path)?;
+            Some(std::fs::read_to_string(path)?)
+        }
+        None => None,
+    };
+    let text = std::fs::read_to_string(path)?;
+    // The text that was checked is the one that is used.
+    let config = Config::parse(path, &text)?;
+    let setup = Setup { path: path.to_owned(), text, identity, preshared_key };
+    Ok(Loaded { config, setup })
+}
+
+/// Checks the configuration and the files that it names, as a start does.
+///
+/// # Errors
+/// What a start would fail with, as far as it can be seen without one.
+pub fn check(path: &Path) -> anyhow::Result<(Config, Identity)> {
+    let loaded = load(path)?;
+    let identity = Identity::from_pem("identity", loaded.setup.identity.as_bytes())?;
+    Ok((loaded.config, identity))
+}
+
+/// User and group of the worker.
+fn worker_user(config: &Config) -> anyhow::Result<Option<(u32, u32)>> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(None);
+    }
+    let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let find = |name: &str| {
+        let mut lines = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>());
+        let fields = lines.find(|fields| fields.first() == Some(&name))?;
+        Some((fields.get(2)?.parse().ok()?, fields.get(3)?.parse().ok()?))
+    };
+    match &config.user {
+        Some(name) => match find(name) {
+            Some((0, _)) => {
+                bail!("user = \"{name}\" is root: the worker needs an unprivileged user")
+            }
+            Some(user) => Ok(Some(user)),
+            None => {
+                bail!("user = \"{name}\" is not in /etc/passwd: `useradd --system {name}` makes it")
+            }
+        },
+        None => Ok(find("bats").or_else(|| find("nobody")).or(Some((65_534, 65_534)))),
+    }
+}
+
+/// Listens at the control socket. A socket without a listener is what a killed keeper has left.
+fn listen(path: &Path, user: Option<(u32, u32)>) -> anyhow::Result<UnixListener> {
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder).with_context(|| {
+            format!("cannot make the folder {} of the control socket", folder.display())
+        })?;
+    }
+    match UnixStream::connect(path) {
+        Ok(_) => bail!(
+            "{} has a running batsd: stop it, or give this one another socket by control = \"PATH\"",
+            path.display()
+        ),
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => std::fs::remove_file(path)?,
+        Err(_) => {}
+    }
+    // 0660 from the start: between bind and chmod everyone could connect.
+    let before = rustix::process::umask(rustix::fs::Mode::from_bits_retain(0o117));
+    let listener = UnixListener::bind(path);
+    rustix::process::umask(before);
+    let listener = listener
+        .with_context(|| format!("cannot listen at the control socket {}", path.display()))?;
+    if let Some((_, group)) = user {
+        std::os::unix::fs::chown(path, None, Some(group))?;
+    }
+    Ok(listener)
+}
+
+struct Worker {
+    child: Child,
+    channel: Arc<OwnedFd>,
+    since: Instant,
+    generation: u64,
+}
+
+struct Keeper {
+    path: PathBuf,
+    loaded: Loaded,
+    device: Option<Device>,
+    control: UnixListener,
+    user: Option<(u32, u32)>,
+    events: (Sender<Event>, Receiver<Event>),
+    generation: u64,
+}
+
+/// Runs until a signal ends it.
+///
+/// # Errors
+/// The configuration is wrong, or what it needs cannot be had.
+pub fn run(path: &Path) -> anyhow::Result<()> {
+    let loaded = load(path)?;
+    let user = worker_user(&loaded.config)?;
+    let control = listen(&loaded.config.control, user)?;
+    let device = match &loaded.config.tun {
+        Some(tun) => Some(Device::open(tun, &loaded.config.plan)?),
+        None => None,
+    };
+    let events = channel();
+    let mut signals = signal_hook::iterator::Signals::new([SIGHUP, SIGINT, SIGTERM])?;
+    let sender: Sender<Event> = events.0.clone();
+    std::thread::Builder::new().name("signals".into()).spawn(move || {
+        for signal in signals.forever() {
+            if sender.send(Event::Signal(signal)).is_err() {
+                return;
+            }
+        }
+    })?;
+    let path = path.to_owned();
+    let control_path = loaded.config.control.clone();
+    let mut keeper = Keeper { path, loaded, device, control, user, events, generation: 0 };
+    let result = keeper.serve();
+    let _ = std::fs::remove_file(control_path);
+    result
+}
+
+impl Keeper {
+    fn start_worker(&mut self) -> anyhow::Result<Worker> {
+        let (ours, theirs) = channel::pair()?;
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0("batsd: worker").arg("worker").stdin(Stdio::from(theirs)).current_dir("/");
+        if let Some((uid, gid)) = self.user {
+            command.uid(uid).gid(gid);
+        }
+        let child = command.spawn().context("cannot start the worker")?;
+        drop(command);
+        self.generation += 1;
+        let channel = Arc::new(ours);
+        let setup = self.loaded.setup.to_file()?;
+        let mut descriptors = vec![setup.as_fd(), self.control.as_fd()];
+        descriptors.extend(self.device.as_ref().map(|device| device.tun.as_fd()));
+        // A worker that ended at once is seen below.
+        let _ = channel::send(channel.as_fd(), &ToWorker::Setup, &descriptors);
+        let (reader, sender, generation) =
+            (Arc::clone(&channel), self.events.0.clone(), self.generation);
+        std::thread::Builder::new().name("worker".into()).spawn(move || {
+            // What is not a message of ours ends the worker, too.
+            while let Ok(Some((message, _))) = channel::receive::<ToKeeper>(&*reader) {
+                if sender.send(Event::Worker(generation, Some(message))).is_err() {
+                    return;
+                }
+            }
+            let _ = sender.send(Event::Worker(generation, None));
+        })?;
+        Ok(Worker { child, channel, since: Instant::now(), generation })
+    }
+
+    fn serve(&mut self) -> anyhow::Result<()> {
+        let mut failures = 0;
+        let mut was_ready = false;
+        loop {
+            let mut worker = self.start_worker()?;
+            loop {
+                match self.events.1.recv()? {
+                    Event::Signal(SIGHUP) => {
+                        if let Err(error) = self.reload(Some(&worker)) {
+                            eprintln!("batsd: not reloaded: {error:#}");
+                        }
+                    }
+                    Event::Signal(_) => {
+                        self.stop(worker);
+                        return Ok(());
+                    }
+                    Event::Worker(generation, _) if generation != worker.generation => {}
+                    Event::Worker(_, Some(ToKeeper::Ready)) => {
+                        println!("state: started");
+                        was_ready = true;
+                    }
+                    Event::Worker(_, Some(ToKeeper::Reload)) => {
+                        if let Err(error) = self.reload(Some(&worker)) {
+                            // Fits a message of the channel with all characters escaped.
+                            let text = format!("{error:#}").chars().take(1_000).collect();
+                            let refused = ToWorker::Refused(text);
+                            let _ = channel::send(worker.channel.as_fd(), &refused, &[]);
+                        }
+                    }
+                    Event::Worker(_, None) => break,
+                }
+            }
+            let _ = worker.child.kill();
+            let status = worker.child.wait()?;
+            if !was_ready {
+                bail!("the worker ended before it was ready ({status}); its error is above");
+            }
+            failures = if worker.since.elapsed() >= STABLE { 0 } else { failures + 1 };
+            let delay = DELAYS[DELAYS.len().min(failures.max(1)) - 1];
+            eprintln!("batsd: the worker ended ({status}); starting it again in {delay:?}");
+            if self.is_ended_within(delay) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Waits; whether a signal ends the program meanwhile.
+    fn is_ended_within(&self, delay: Duration) -> bool {
+        let end = Instant::now() + delay;
+        loop {
+            match self.events.1.recv_timeout(end.saturating_duration_since(Instant::now())) {
+                Ok(Event::Signal(signal)) if signal != SIGHUP => return true,
+                Ok(_) => {}
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return false,
+            }
+        }
+    }
+
+    /// Reads the configuration again, and applies the differences, or nothing.
+    fn reload(&mut self, worker: Option<&Worker>) -> anyhow::Result<()> {
+        let new = load(&self.path)?;
+        let old = &self.loaded;
+        let needs_restart = |key: &str| bail!("{key} can change only by a restart of batsd");
+        match () {
+            () if new.config.plan.id != old.config.plan.id => return needs_restart("id"),
+            () if new.setup.identity != old.setup.identity => return needs_restart("identity"),
+            () if new.setup.preshared_key != old.setup.preshared_key => {
+                return needs_restart("preshared_key");
+            }
+            () if new.config.listen != old.config.listen => return needs_restart("listen"),
+            () if new.config.relay != old.config.relay => return needs_restart("relay"),
+            () if new.config.control != old.config.control => return needs_restart("control"),
+            () if new.config.user != old.config.user => return needs_restart("user"),
+            () if new.config.tun.is_some() != old.config.tun.is_some() => {
+                return needs_restart("[tun]");
+            }
+            () => {}
+        }
+        if let (Some(device), Some(tun)) = (&mut self.device, &new.config.tun)
+            && let Err(error) = device.apply(tun, &new.config.plan)
+        {
+            if let Some(tun) = &old.config.tun {
+                device.apply(tun, &old.config.plan)?;
+            }
+            return Err(error);
+        }
+        self.loaded = new;
+        if let Some(worker) = worker {
+            let setup = self.loaded.setup.to_file()?;
+            channel::send(worker.channel.as_fd(), &ToWorker::Setup, &[setup.as_fd()])?;
+        }
+        Ok(())
+    }
+
+    /// Lets the worker close its links, and ends it.
+    fn stop(&self, mut worker: Worker) {
+        let _ = rustix::net::shutdown(&*worker.channel, rustix::net::Shutdown::Write);
+        let end = Instant::now() + CLOSING;
+        while Instant::now() < end {
+            if matches!(worker.child.try_wait(), Ok(Some(_))) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let _ = worker.child.kill();
+        let _ = worker.child.wait();
+    }
+}

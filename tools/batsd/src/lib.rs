@@ -1,0 +1,8 @@
+//! The node as a daemon: a privileged keeper and an unprivileged worker. See `docs/node.md`.
+#![allow(clippy::disallowed_methods, reason = "a daemon owns its clock and its sockets")]
+
+mod channel;
+pub mod config;
+pub mod control;
+pub mod keeper;
+pub mod worker;

@@ -1,0 +1,394 @@
+//! The control socket: Varlink calls of local programs.
+
+use std::fmt::Write as _;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bats_node::Hop;
+use openbats::node::LinkStatus;
+use openbats::{ConnectionStats, Fingerprint};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{Semaphore, oneshot};
+
+use super::Worker;
+use super::tunnel::{Lane, lock};
+use crate::channel::{self, ToKeeper};
+use crate::control::{DESCRIPTION, INTERFACE, MAX_CALL};
+
+/// Most clients at a time; others wait in the backlog.
+const MAX_CLIENTS: usize = 64;
+/// Time for a call to arrive whole, and for its answer to be taken.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Reloads that wait for the keeper's answer.
+pub(super) struct Reloads {
+    keeper: Arc<OwnedFd>,
+    waiting: Mutex<Vec<oneshot::Sender<Result<(), String>>>>,
+}
+
+impl Reloads {
+    pub(super) fn new(keeper: Arc<OwnedFd>) -> Self {
+        Self { keeper, waiting: Mutex::default() }
+    }
+
+    async fn request(&self) -> Result<(), String> {
+        let (sender, receiver) = oneshot::channel();
+        {
+            let mut waiting = lock(&self.waiting);
+            waiting.push(sender);
+            // One request at a time: its answer is for all that wait.
+            if waiting.len() == 1 {
+                channel::send(self.keeper.as_fd(), &ToKeeper::Reload, &[])
+                    .map_err(|error| error.to_string())?;
+            }
+        }
+        receiver.await.unwrap_or_else(|_| Err("the node ends".to_owned()))
+    }
+
+    pub(super) fn done(&self, result: Result<(), String>) {
+        for sender in lock(&self.waiting).drain(..) {
+            let _ = sender.send(result.clone());
+        }
+    }
+}
+
+/// Serves clients until the process ends.
+pub(super) fn serve(
+    worker: Arc<Worker>,
+    listener: std::os::unix::net::UnixListener,
+) -> std::io::Result<impl Future<Output = ()> + Send> {
+    listener.set_nonblocking(true)?;
+    let listener = UnixListener::from_std(listener)?;
+    Ok(async move {
+        let clients = Arc::new(Semaphore::new(MAX_CLIENTS));
+        while let Ok(permit) = Arc::clone(&clients).acquire_owned().await {
+            let Ok((stream, _)) = listener.accept().await else {
+                // Too many descriptors: not for ever.
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            };
+            let worker = Arc::clone(&worker);
+            tokio::spawn(async move {
+                let _ = serve_client(&worker, stream).await;
+                drop(permit);
+            });
+        }
+    })
+}
+
+async fn serve_client(worker: &Worker, stream: UnixStream) -> std::io::Result<()> {
+    let user = stream.peer_cred()?.uid();
+    let (reader, mut writer) = stream.into_split();
+    let mut reader = BufReader::new(reader);
+    loop {
+        let mut bytes = Vec::new();
+        let mut limited = (&mut reader).take(MAX_CALL as u64 + 1);
+        let read = tokio::time::timeout(TIMEOUT, limited.read_until(0, &mut bytes)).await;
+        if read.map_err(std::io::Error::other)?? == 0 {
+            return Ok(());
+        }
+        let is_whole = bytes.pop() == Some(0);
+        let answer = match is_whole {
+            true => answer(worker, user, &bytes).await,
+            false => {
+                invalid(format!("a call ends with a zero byte after at most {MAX_CALL} bytes"))
+            }
+        };
+        let text = format!("{answer}\0");
+        let written = tokio::time::timeout(TIMEOUT, writer.write_all(text.as_bytes())).await;
+        written.map_err(std::io::Error::other)??;
+        if !is_whole {
+            return Ok(());
+        }
+    }
+}
+
+fn error(name: &str, reason: impl Into<String>) -> Value {
+    json!({ "error": format!("{INTERFACE}.{name}"), "parameters": { "reason": reason.into() } })
+}
+
+fn invalid(reason: impl Into<String>) -> Value {
+    error("Invalid", reason)
+}
+
+async fn answer(worker: &Worker, user: u32, bytes: &[u8]) -> Value {
+    let call: Value = match serde_json::from_slice(bytes) {
+        Ok(call) => call,
+        Err(error) => return invalid(format!("not JSON: {error}")),
+    };
+    let Some(method) = call.get("method").and_then(Value::as_str) else {
+        return invalid("a call is {\"method\": NAME, \"parameters\": {}}");
+    };
+    let (interface, name) = method.rsplit_once('.').unwrap_or(("", method));
+    let parameters = match (interface, name) {
+        ("org.varlink.service", "GetInfo") => json!({
+            "vendor": "OpenBATS", "product": "batsd", "version": env!("CARGO_PKG_VERSION"),
+            "url": env!("CARGO_PKG_REPOSITORY"), "interfaces": ["org.varlink.service", INTERFACE],
+        }),
+        ("org.varlink.service", "GetInterfaceDescription") => json!({ "description": DESCRIPTION }),
+        (INTERFACE, "Status") => json!({ "status": status(worker) }),
+        (INTERFACE, "Links") => json!({ "links": links(worker) }),
+        (INTERFACE, "Peers") => json!({ "peers": peers(worker) }),
+        (INTERFACE, "Sessions") => json!({ "sessions": sessions(worker) }),
+        (INTERFACE, "Routes") => routes(worker),
+        (INTERFACE, "Metrics") => json!({ "text": metrics(worker) }),
+        (INTERFACE, "Reload") => {
+            if user != 0 && user != rustix::process::geteuid().as_raw() {
+                return error("Denied", "reload needs root or the user of batsd: use sudo");
+            }
+            match worker.reloads.request().await {
+                Ok(()) => json!({}),
+                Err(reason) => return invalid(reason),
+            }
+        }
+        _ => {
+            return json!({
+                "error": "org.varlink.service.MethodNotFound",
+                "parameters": { "method": method.chars().take(100).collect::<String>() },
+            });
+        }
+    };
+    json!({ "parameters": parameters })
+}
+
+fn status(worker: &Worker) -> Value {
+    let stats = worker.node.relay_stats();
+    let tun = worker.port.as_ref().map(|port| {
+        let (counters, level) =
+            (&port.counters, format!("{:?}", *lock(&port.level)).to_lowercase());
+        json!({
+            "offload": level,
+            "packets_read": counters.read.load(Relaxed),
+            "bytes_read": counters.read_bytes.load(Relaxed),
+            "packets_written": counters.written.load(Relaxed),
+            "bytes_written": counters.written_bytes.load(Relaxed),
+            "dropped_no_owner": counters.no_owner.load(Relaxed),
+            "dropped_foreign_source": counters.foreign_source.load(Relaxed),
+            "dropped_malformed": counters.malformed.load(Relaxed),
+            "refused_by_kernel": counters.refused_by_kernel.load(Relaxed),
+            "segmented_here": counters.segmented_here.load(Relaxed),
+        })
+    });
+    json!({
+        "state": "started",
+        "id": lock(&worker.plan).id,
+        "fingerprint": worker.node.fingerprint().map(|print| format!("sha256:{print}")),
+        "version": env!("CARGO_PKG_VERSION"),
+        "worker_pid": std::process::id(),
+        "worker_seconds": worker.started.elapsed().as_secs_f64(),
+        "sandbox": {
+            "file_system": worker.sandbox.file_system,
+            "system_calls": worker.sandbox.system_calls,
+        },
+        "listen": worker.node.local_addrs().iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "tun": tun,
+        "relay": { "forwarded": stats.forwarded, "refused": stats.refused, "unroutable": stats.unroutable },
+    })
+}
+
+fn traffic(stats: &ConnectionStats) -> Value {
+    json!({
+        "rtt_ms": stats.smoothed_rtt.as_secs_f64() * 1e3,
+        "loss": stats.loss_estimate,
+        "code_rate": stats.code_rate,
+        "delivery_bps": stats.delivery_bps,
+        "bytes_sent": stats.bytes_sent,
+        "bytes_received": stats.bytes_received,
+        "packets_sent": stats.packets_sent,
+        "packets_received": stats.packets_received,
+        "packets_lost": stats.packets_lost,
+        "messages_sent": stats.messages_sent,
+        "messages_received": stats.messages_received,
+        "mtu": stats.path_mtu,
+    })
+}
+
+/// The links with their names: those that neighbours opened have none.
+fn named_links(worker: &Worker) -> Vec<(Option<String>, LinkStatus)> {
+    let names: Vec<_> =
+        lock(&worker.links).ids.iter().map(|(name, id)| (*id, name.clone())).collect();
+    let name =
+        |link: &LinkStatus| names.iter().find(|(id, _)| *id == link.id).map(|(_, n)| n.clone());
+    worker.node.links().list().into_iter().map(|link| (name(&link), link)).collect()
+}
+
+fn links(worker: &Worker) -> Vec<Value> {
+    let describe = |(name, link): (Option<String>, LinkStatus)| {
+        json!({
+            "name": name,
+            "state": format!("{:?}", link.state).to_lowercase(),
+            "opened_here": link.is_opened_here,
+            "remote": link.remote.to_string(),
+            "fingerprint": link.fingerprint.map(|print| format!("sha256:{print}")),
+            "established": link.established,
+            "last_end": link.last_end.map(|reason| reason.to_string()),
+            "traffic": link.stats.as_ref().map(traffic),
+        })
+    };
+    named_links(worker).into_iter().map(describe).collect()
+}
+
+fn peers(worker: &Worker) -> Vec<Value> {
+    let (plan, table) = (lock(&worker.plan).clone(), worker.table());
+    let describe = |(id, peer): (&bats_node::NodeId, &bats_node::Peer)| {
+        let lane = |lane: &Lane| match (&*lock(&lane.session), &*lock(&lane.last_error)) {
+            (Some(_), _) => "open".to_owned(),
+            (None, Some(error)) => error.clone(),
+            (None, None) => "opening".to_owned(),
+        };
+        let lanes = table.lanes.get(id);
+        json!({
+            "id": id,
+            "fingerprint": format!("sha256:{}", Fingerprint(peer.fingerprint)),
+            "prefixes": peer.prefixes,
+            "stream": lanes.map(|lanes| lane(&lanes.stream)),
+            "datagram": lanes.map(|lanes| lane(&lanes.datagram)),
+        })
+    };
+    plan.peers.iter().map(describe).collect()
+}
+
+fn sessions(worker: &Worker) -> Vec<Value> {
+    let mut list = Vec::new();
+    for (id, lanes) in &worker.table().lanes {
+        for (class, lane) in [("stream", &lanes.stream), ("datagram", &lanes.datagram)] {
+            let Some(session) = lock(&lane.session).clone() else { continue };
+            let queue = lane.queue_stats();
+            list.push(json!({
+                "peer": id, "class": class, "direction": "out", "traffic": traffic(&session.stats()),
+                "queue": {
+                    "packets": queue.packets, "bytes": queue.bytes, "dropped": queue.dropped,
+                    "marked": queue.marked, "overflowed": queue.overflowed,
+                    "delay_ms": queue.delay.as_secs_f64() * 1e3,
+                },
+            }));
+        }
+    }
+    for ((id, is_stream), (session, _)) in lock(&worker.inbound).iter() {
+        if session.close_reason().is_none() {
+            let class = if *is_stream { "stream" } else { "datagram" };
+            let traffic = traffic(&session.stats());
+            list.push(json!({ "peer": id, "class": class, "direction": "in", "traffic": traffic }));
+        }
+    }
+    list
+}
+
+fn routes(worker: &Worker) -> Value {
+    let plan = lock(&worker.plan).clone();
+    let names = named_links(worker);
+    let current = lock(&worker.links).state.routes.clone();
+    let mut list = Vec::new();
+    for (to, hops) in &current {
+        let via = hops.iter().map(|(hop, tier)| match hop {
+            Hop::Link(name) => json!({ "link": name, "tier": tier }),
+            Hop::Neighbour(print) => {
+                json!({ "neighbour": format!("sha256:{}", Fingerprint(*print)), "tier": tier })
+            }
+        });
+        let via: Vec<Value> = via.collect();
+        let in_use: Vec<String> = worker
+            .node
+            .routes()
+            .links_to(super::library_id(*to))
+            .into_iter()
+            .map(|(id, _)| match names.iter().find(|(_, link)| link.id == id) {
+                Some((Some(name), _)) => name.clone(),
+                Some((None, link)) => link.remote.to_string(),
+                None => id.to_string(),
+            })
+            .collect();
+        list.push(json!({ "to": to, "via": via, "in_use": in_use }));
+    }
+    let prefixes = plan.peers.iter().flat_map(|(id, peer)| {
+        peer.prefixes.iter().map(move |prefix| json!({ "prefix": prefix, "node": id }))
+    });
+    json!({ "routes": list, "prefixes": prefixes.collect::<Vec<_>>() })
+}
+
+/// Prometheus' text format. Labels name links and peers, never flows, so that their number is
+/// bounded by the configuration.
+fn metrics(worker: &Worker) -> String {
+    let mut text = String::new();
+    let mut family = |name: &str, kind: &str, help: &str, samples: Vec<(String, f64)>| {
+        let _ = writeln!(text, "# HELP bats_{name} {help}\n# TYPE bats_{name} {kind}");
+        for (labels, value) in samples {
+            let _ = writeln!(text, "bats_{name}{{{labels}}} {value}");
+        }
+    };
+    let links = named_links(worker);
+    let of_links = |value: &dyn Fn(&LinkStatus) -> Option<f64>| -> Vec<(String, f64)> {
+        let sample = |(name, link): &(Option<String>, LinkStatus)| {
+            let name = name.clone().unwrap_or_else(|| format!("from {}", link.remote));
+            Some((format!("link=\"{name}\""), value(link)?))
+        };
+        links.iter().filter_map(sample).collect()
+    };
+    let of_stats =
+        |value: fn(&ConnectionStats) -> f64| of_links(&|link| link.stats.as_ref().map(value));
+    let is_up =
+        |link: &LinkStatus| Some(f64::from(u8::from(link.state == openbats::node::LinkState::Up)));
+    family("link_up", "gauge", "Whether the link is established and answers.", of_links(&is_up));
+    let rtt = of_stats(|stats| stats.smoothed_rtt.as_secs_f64());
+    family("link_rtt_seconds", "gauge", "Smoothed RTT.", rtt);
+    family(
+        "link_loss_ratio",
+        "gauge",
+        "Estimate of the loss.",
+        of_stats(|stats| stats.loss_estimate),
+    );
+    let sent = of_stats(|stats| stats.bytes_sent as f64);
+    family("link_sent_bytes", "gauge", "Bytes sent since the link was established.", sent);
+    let received = of_stats(|stats| stats.bytes_received as f64);
+    family(
+        "link_received_bytes",
+        "gauge",
+        "Bytes received since the link was established.",
+        received,
+    );
+    let table = worker.table();
+    let lanes = || {
+        table.lanes.iter().flat_map(|(id, lanes)| {
+            [("stream", &lanes.stream), ("datagram", &lanes.datagram)]
+                .map(|(class, lane)| (format!("peer=\"{id}\",class=\"{class}\""), lane))
+        })
+    };
+    let open = |(labels, lane): (String, &Arc<Lane>)| {
+        (labels, f64::from(u8::from(lock(&lane.session).is_some())))
+    };
+    family("session_up", "gauge", "Whether the session is open.", lanes().map(open).collect());
+    let queue = |value: fn(bats_node::QueueStats) -> f64| {
+        lanes().map(|(labels, lane)| (labels, value(lane.queue_stats()))).collect::<Vec<_>>()
+    };
+    let delay = queue(|queue| queue.delay.as_secs_f64());
+    family("queue_delay_seconds", "gauge", "Time that the last packet has waited.", delay);
+    let dropped = queue(|queue| (queue.dropped + queue.overflowed) as f64);
+    family("queue_dropped_packets_total", "counter", "Packets dropped by the queue.", dropped);
+    let marked = queue(|queue| queue.marked as f64);
+    family("queue_marked_packets_total", "counter", "Packets marked with CE by the queue.", marked);
+    if let Some(port) = &worker.port {
+        let counters = &port.counters;
+        let values = [
+            ("read", &counters.read),
+            ("written", &counters.written),
+            ("no_owner", &counters.no_owner),
+            ("foreign_source", &counters.foreign_source),
+            ("malformed", &counters.malformed),
+            ("refused_by_kernel", &counters.refused_by_kernel),
+        ];
+        let sample = |(fate, value): (&str, &std::sync::atomic::AtomicU64)| {
+            (format!("fate=\"{fate}\""), value.load(Relaxed) as f64)
+        };
+        family(
+            "tun_packets_total",
+            "counter",
+            "Packets of the TUN device.",
+            values.map(sample).into(),
+        );
+    }
+    text
+}

@@ -1,0 +1,354 @@
+//! The unprivileged process: links, sessions, the tunnel and the control socket.
+
+mod control;
+mod sandbox;
+mod tunnel;
+
+use std::collections::BTreeMap;
+use std::os::unix::net::UnixListener;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use bats_node::{Action, Hop, NodeId, Owners, Plan, State, reconcile};
+use bats_tun::Tun;
+use openbats::node::{LinkId, LinkOptions, LinkPolicy, LinkState, Node, RouteSet, Session};
+use openbats::{Fingerprint, Identity, Mode, Trust};
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+
+use crate::channel::{self, Setup, ToKeeper, ToWorker};
+use crate::config::{Config, TunMode};
+use sandbox::Sandbox;
+use tunnel::{Lane, Port, lock};
+
+/// Interval at which the state is compared with the plan even without an event: events are dropped
+/// if there are too many.
+const CHECK: Duration = Duration::from_secs(1);
+/// Time for the peers to receive the close.
+const CLOSING: Duration = Duration::from_millis(500);
+
+/// The lanes of a peer, and the tasks that send what waits in them.
+struct Lanes {
+    stream: Arc<Lane>,
+    datagram: Arc<Lane>,
+    fingerprint: [u8; 32],
+    tasks: Vec<AbortHandle>,
+}
+
+impl Drop for Lanes {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(AbortHandle::abort);
+        for lane in [&self.stream, &self.datagram] {
+            if let Some(session) = lock(&lane.session).take() {
+                session.close(0, "no longer configured");
+            }
+        }
+    }
+}
+
+/// What the path of packets needs; replaced as a whole.
+struct Table {
+    owners: Owners,
+    mode: TunMode,
+    lanes: BTreeMap<NodeId, Arc<Lanes>>,
+}
+
+/// What the node has, and by which IDs the library knows it.
+#[derive(Default)]
+struct Links {
+    state: State,
+    ids: BTreeMap<String, LinkId>,
+}
+
+struct Worker {
+    node: Node,
+    port: Option<Arc<Port>>,
+    table: RwLock<Arc<Table>>,
+    plan: Mutex<Plan>,
+    links: Mutex<Links>,
+    /// Sessions that peers have opened, by peer and mode: a new one replaces the old one.
+    inbound: Mutex<BTreeMap<(NodeId, bool), (Session, AbortHandle)>>,
+    instances: Mutex<BTreeMap<NodeId, u64>>,
+    instance: u64,
+    started: Instant,
+    sandbox: Sandbox,
+    reloads: control::Reloads,
+}
+
+/// Runs the worker with the channel to the keeper as standard input.
+///
+/// # Errors
+/// It was not started by a keeper, or the configuration cannot be applied.
+pub fn run() -> anyhow::Result<()> {
+    // The worker ends with the keeper, even with one that is killed.
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+    let keeper = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
+    let received = channel::receive::<ToWorker>(&keeper);
+    let Ok(Some((ToWorker::Setup, descriptors))) = received else {
+        bail!("`batsd worker` is started by batsd itself: run `batsd --config FILE`");
+    };
+    let mut descriptors = descriptors.into_iter();
+    let mut next = || descriptors.next().context("the keeper sent too few descriptors");
+    let setup = Setup::from_file(next()?)?;
+    let control = UnixListener::from(next()?);
+    let tun = next().ok().map(Tun::from_fd);
+    let sandbox = sandbox::enter()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(serve(keeper.into(), setup, control, tun, sandbox))
+}
+
+async fn serve(
+    keeper: Arc<std::os::fd::OwnedFd>,
+    setup: Setup,
+    control: UnixListener,
+    tun: Option<Tun>,
+    sandbox: Sandbox,
+) -> anyhow::Result<()> {
+    let config = Config::parse(&setup.path, &setup.text)?;
+    let node = start_node(&config, &setup)?;
+    let port = tun.map(|tun| Arc::new(Port::new(tun)));
+    let table = Table { owners: Owners::default(), mode: TunMode::Auto, lanes: BTreeMap::new() };
+    let worker = Arc::new(Worker {
+        port,
+        table: RwLock::new(Arc::new(table)),
+        plan: Mutex::new(Plan::new(config.plan.id, [0; 32])),
+        links: Mutex::default(),
+        inbound: Mutex::default(),
+        instances: Mutex::default(),
+        instance: getrandom::u64().map_err(|error| anyhow::anyhow!("no randomness: {error}"))?,
+        started: Instant::now(),
+        sandbox,
+        reloads: control::Reloads::new(Arc::clone(&keeper)),
+        node,
+    });
+    worker.apply(&config)?;
+    if let Some(port) = worker.port.clone() {
+        let reader = Arc::clone(&worker);
+        std::thread::Builder::new()
+            .name("tun".into())
+            .spawn(move || tunnel::read_packets(&reader, &port))?;
+    }
+    tokio::spawn(accept(Arc::clone(&worker)));
+    tokio::spawn(control::serve(Arc::clone(&worker), control)?);
+    let (sender, mut messages) = mpsc::channel(4);
+    let socket = Arc::clone(&keeper);
+    std::thread::Builder::new().name("keeper".into()).spawn(move || {
+        while let Ok(Some(message)) = channel::receive::<ToWorker>(&*socket) {
+            if sender.blocking_send(message).is_err() {
+                return;
+            }
+        }
+    })?;
+    channel::send(std::os::fd::AsFd::as_fd(&*keeper), &ToKeeper::Ready, &[])?;
+    let events = worker.node.events();
+    loop {
+        tokio::select! {
+            message = messages.recv() => match message {
+                // The keeper ends.
+                None => break,
+                Some((ToWorker::Refused(reason), _)) => worker.reloads.done(Err(reason)),
+                Some((ToWorker::Setup, descriptors)) => {
+                    let result = worker.reload(descriptors);
+                    worker.reloads.done(result.map_err(|error| format!("{error:#}")));
+                }
+            },
+            event = events.next() => match event {
+                Some(_) => worker.reconcile(),
+                None => bail!("the I/O thread has ended"),
+            },
+            () = tokio::time::sleep(CHECK) => worker.reconcile(),
+        }
+    }
+    let _ = tokio::time::timeout(CLOSING, worker.node.terminate(0, "the node ends")).await;
+    Ok(())
+}
+
+fn start_node(config: &Config, setup: &Setup) -> anyhow::Result<Node> {
+    let identity = Identity::from_pem("identity", setup.identity.as_bytes())?;
+    let mut builder = Node::builder(library_id(config.plan.id), identity).relaying(config.relay);
+    for &address in &config.listen {
+        builder = builder.listen(address);
+    }
+    if let Some(key) = &setup.preshared_key {
+        let key = key.trim().parse().map_err(|error| anyhow::anyhow!("pre-shared key: {error}"))?;
+        builder = builder.preshared_key(key);
+    }
+    builder.start().with_context(|| {
+        let addresses: Vec<String> = config.listen.iter().map(ToString::to_string).collect();
+        format!("cannot listen at {} (key `listen` in [node])", addresses.join(", "))
+    })
+}
+
+fn library_id(id: NodeId) -> openbats::node::NodeId {
+    openbats::node::NodeId(id.0.to_bits())
+}
+
+async fn accept(worker: Arc<Worker>) {
+    while let Ok(session) = worker.node.accept().await {
+        let peer = NodeId(session.remote_node().0.into());
+        if !worker.table().lanes.contains_key(&peer) {
+            session.close(1, "not configured here");
+            continue;
+        }
+        let is_stream = match session.mode() {
+            Mode::Brtp => true,
+            Mode::Btp => false,
+            _ => {
+                session.close(1, "nodes have sessions of the modes BRTP and BTP");
+                continue;
+            }
+        };
+        let task = tokio::spawn(tunnel::receive_packets(worker.clone(), peer, session.clone()));
+        let entry = (session, task.abort_handle());
+        if let Some((old, task)) = lock(&worker.inbound).insert((peer, is_stream), entry) {
+            task.abort();
+            old.close(0, "replaced by a new session");
+        }
+    }
+}
+
+impl Worker {
+    fn table(&self) -> Arc<Table> {
+        Arc::clone(&self.table.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn reload(self: &Arc<Self>, descriptors: Vec<std::os::fd::OwnedFd>) -> anyhow::Result<()> {
+        let file = descriptors.into_iter().next().context("the keeper sent no configuration")?;
+        let setup = Setup::from_file(file)?;
+        self.apply(&Config::parse(&setup.path, &setup.text)?)
+    }
+
+    /// Makes links, peers, routes and the tunnel what the configuration says.
+    fn apply(self: &Arc<Self>, config: &Config) -> anyhow::Result<()> {
+        let mut plan = config.plan.clone();
+        plan.fingerprint = self.node.fingerprint().map_or([0; 32], |print| print.0);
+        let owners = plan.check()?;
+        if let (Some(port), Some(tun)) = (&self.port, &config.tun) {
+            port.configure(tun).context("the TUN device takes no packets")?;
+        }
+        *lock(&self.plan) = plan.clone();
+        self.reconcile();
+        let old = self.table();
+        let mut lanes = BTreeMap::new();
+        for (&id, peer) in &plan.peers {
+            let known = old.lanes.get(&id).filter(|lanes| lanes.fingerprint == peer.fingerprint);
+            let known = known.cloned();
+            lanes.insert(id, known.unwrap_or_else(|| self.open_lanes(id, peer.fingerprint)));
+        }
+        let mode = config.tun.as_ref().map_or(TunMode::Auto, |tun| tun.mode);
+        let table = Arc::new(Table { owners, mode, lanes });
+        *self.table.write().unwrap_or_else(PoisonError::into_inner) = table;
+        Ok(())
+    }
+
+    fn open_lanes(self: &Arc<Self>, id: NodeId, fingerprint: [u8; 32]) -> Arc<Lanes> {
+        let (stream, datagram) = (Arc::new(Lane::new(Mode::Brtp)), Arc::new(Lane::new(Mode::Btp)));
+        let tasks = [&stream, &datagram].map(|lane| {
+            let worker = Arc::clone(self);
+            let sends = tunnel::send_packets(worker, lane.clone(), id, Fingerprint(fingerprint));
+            tokio::spawn(sends).abort_handle()
+        });
+        Arc::new(Lanes { stream, datagram, fingerprint, tasks: tasks.into() })
+    }
+
+    /// A peer that has another instance number than before was restarted: the sessions with it lead
+    /// nowhere.
+    fn note_instance(&self, peer: NodeId, instance: u64) {
+        let before = lock(&self.instances).insert(peer, instance);
+        if before.is_some_and(|before| before != instance)
+            && let Some(lanes) = self.table().lanes.get(&peer)
+        {
+            for lane in [&lanes.stream, &lanes.datagram] {
+                lane.epoch.send_modify(|epoch| *epoch += 1);
+            }
+        }
+    }
+
+    /// Carries out what the node core finds to do.
+    fn reconcile(&self) {
+        let plan = lock(&self.plan).clone();
+        let mut links = lock(&self.links);
+        let accepted = self
+            .node
+            .links()
+            .list()
+            .into_iter()
+            .filter(|link| !link.is_opened_here && link.state == LinkState::Up);
+        links.state.accepted = accepted
+            .filter_map(|link| Some((link.fingerprint?.0, link.remote.ip().to_canonical())))
+            .collect();
+        for action in reconcile(&plan, &links.state) {
+            match self.carry_out(&plan, &mut links.ids, &action) {
+                Ok(()) => links.state.apply(&action),
+                // It is tried again at the next event, or after a second.
+                Err(error) => eprintln!("batsd: {error:#}"),
+            }
+        }
+    }
+
+    fn carry_out(
+        &self,
+        plan: &Plan,
+        ids: &mut BTreeMap<String, LinkId>,
+        action: &Action,
+    ) -> anyhow::Result<()> {
+        let node = &self.node;
+        let policy = |print: &[u8; 32]| match plan.neighbours.get(print) {
+            Some(true) => LinkPolicy::transit(),
+            _ => LinkPolicy::end(),
+        };
+        match action {
+            Action::AdmitPeer(id, print) => node.set_peer(library_id(*id), [Fingerprint(*print)]),
+            Action::DismissPeer(id) => {
+                node.set_peer(library_id(*id), []);
+                lock(&self.instances).remove(id);
+                for is_stream in [false, true] {
+                    if let Some((session, task)) = lock(&self.inbound).remove(&(*id, is_stream)) {
+                        task.abort();
+                        session.close(1, "no longer configured");
+                    }
+                }
+            }
+            Action::AdmitNeighbour(print, _) => {
+                node.links().admit(Fingerprint(*print), policy(print))
+            }
+            Action::RefuseNeighbour(print) => node.links().refuse(Fingerprint(*print)),
+            Action::OpenLink(name, link) => {
+                let trust = Trust::fingerprint(Fingerprint(link.fingerprint));
+                let mut options =
+                    LinkOptions::new(link.remote, trust).policy(policy(&link.fingerprint));
+                if let Some(local) = link.local {
+                    options = options.local_ip(local);
+                }
+                let opened = node.links().open(options);
+                let opened = opened.with_context(|| format!("cannot open the link {name}"))?;
+                ids.insert(name.clone(), opened.id());
+            }
+            Action::CloseLink(name) => {
+                if let Some(id) = ids.remove(name) {
+                    node.links().close(id);
+                }
+            }
+            Action::SetRoutes(routes) => {
+                let mut set = RouteSet::new();
+                for (to, hops) in routes {
+                    for (hop, &tier) in hops {
+                        match hop {
+                            Hop::Link(name) => {
+                                let id =
+                                    ids.get(name).with_context(|| format!("no link {name}"))?;
+                                set.add(library_id(*to), *id, tier);
+                            }
+                            Hop::Neighbour(print) => {
+                                set.add(library_id(*to), Fingerprint(*print), tier);
+                            }
+                        }
+                    }
+                }
+                node.routes().replace(set)?;
+            }
+        }
+        Ok(())
+    }
+}

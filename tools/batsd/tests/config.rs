@@ -1,0 +1,121 @@
+//! The configuration: what is good, what each error says, and what new nodes need.
+
+use std::path::Path;
+use std::process::Command;
+
+use batsd::config::{Config, TunMode};
+
+const PRINT: &str = "sha256:0101010101010101010101010101010101010101010101010101010101010101";
+
+fn nine_lines() -> String {
+    format!(
+        r#"[node]
+id = "10.255.0.1"
+[tun]
+address = ["10.66.0.1/24", "fd66::1/64"]
+[[peer]]
+id = "10.255.0.2"
+fingerprint = "{PRINT}"
+remote = "192.0.2.7:4900"
+prefixes = ["10.66.0.2", "fd66::2"]
+"#
+    )
+}
+
+fn error_of(text: &str) -> String {
+    Config::parse(Path::new("node.toml"), text).unwrap_err().to_string()
+}
+
+#[test]
+fn nine_lines_are_a_tunnel() {
+    let text = nine_lines();
+    assert_eq!(text.lines().count(), 9);
+    let config = Config::parse(Path::new("node.toml"), &text).unwrap();
+    let tun = config.tun.unwrap();
+    assert_eq!((tun.name.as_str(), tun.mtu, tun.mode), ("bats0", 1_500, TunMode::Auto));
+    assert_eq!(config.listen, ["[::]:4900".parse().unwrap()]);
+    assert_eq!((config.plan.links.len(), config.plan.routes.len()), (1, 1));
+}
+
+#[test]
+fn errors_name_line_key_and_advice() {
+    let good = nine_lines();
+    let relay = format!(
+        "{good}[[link]]\nname = \"north\"\nfingerprint = \"{PRINT}\"\n[routes]\n\
+         static = [{{ to = \"10.255.0.9\", via = [\"nord\"] }}]\n"
+    );
+    let cases = [
+        (good.replace("prefixes", "prefixs"), "node.toml:9: ", "did you mean `prefixes`?"),
+        (good.replace("[tun]", "[tnu]"), "node.toml:3: ", "did you mean `tun`?"),
+        (
+            good.replace("10.255.0.1", "one"),
+            "node.toml:2: ",
+            "node IDs are written like router IDs",
+        ),
+        (good.replace("10.255.0.2", "10.255.0.1"), "node.toml:6: ", "is the ID of this node"),
+        (good.replace("sha256:01", "sha256:"), "node.toml:7: ", "`batsd share`"),
+        (good.replace("192.0.2.7:4900", "192.0.2.7"), "node.toml:8: ", "an IP address with a port"),
+        (
+            good.replace("10.66.0.1/24", "10.66.0.1/33"),
+            "node.toml:4: ",
+            "the length of its network",
+        ),
+        (good.replace("[tun]", "[tun]\nmtu = 100"), "node.toml:4: ", "1280 to 65535"),
+        (good.replace("[tun]", "[tun]\nmode = \"tcp\""), "node.toml:4: ", "\"brtp\" or \"btp\""),
+        (good.replace("[tun]", "[tun]\nname = \"a/b\""), "node.toml:4: ", "no interface name"),
+        (good.replace("[node]", "[node]\nlisten = []"), "node.toml: ", "names no address"),
+        (good.replace("id = \"10.255.0.2\"\n", ""), "node.toml:5: ", "missing field `id`"),
+        (good.replace("[[peer]]", "[[peer]"), "node.toml:5: ", ""),
+        (relay, "node.toml:14: ", "there is no such link: add a [[link]]"),
+    ];
+    for (text, place, advice) in cases {
+        let error = error_of(&text);
+        assert!(error.starts_with(place) && error.contains(advice), "{error}\n{text}");
+    }
+}
+
+#[test]
+fn no_two_peers_share_a_prefix_or_a_certificate() {
+    let good = nine_lines();
+    let other = |print: &str, prefix: &str| {
+        format!(
+            "{good}[[peer]]\nid = \"10.255.0.3\"\nfingerprint = \"{print}\"\nprefixes = [\"{prefix}\"]\n"
+        )
+    };
+    let error = error_of(&other(PRINT, "10.66.0.3"));
+    assert!(error.contains("have the same fingerprint"), "{error}");
+    let print = PRINT.replace("01", "02");
+    let error = error_of(&other(&print, "10.66.0.2"));
+    assert!(error.contains("10.66.0.2/32 belongs to both"), "{error}");
+    assert!(Config::parse(Path::new("x"), &other(&print, "10.66.0.3")).is_ok());
+}
+
+#[test]
+fn keygen_and_share_print_what_the_other_side_pastes() {
+    let folder = tempfile::tempdir().unwrap();
+    let (key, file) = (folder.path().join("node.pem"), folder.path().join("node.toml"));
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_batsctl"));
+        let output = command.arg("--config").arg(&file).args(arguments).output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (output.status.success(), text(output.stdout), text(output.stderr))
+    };
+    let identity = format!("[node]\nidentity = \"{}\"", key.display());
+    std::fs::write(&file, nine_lines().replace("[node]", &identity)).unwrap();
+    let (good, _, error) = run(&["check"]);
+    assert!(!good && error.contains("batsctl keygen"), "{error}");
+    let (good, print, error) = run(&["keygen", key.to_str().unwrap()]);
+    assert!(good && print.starts_with("sha256:"), "{error}");
+    let (good, _, error) = run(&["keygen", key.to_str().unwrap()]);
+    assert!(!good && error.contains("lose its identity"), "{error}");
+    let mode = std::os::unix::fs::PermissionsExt::mode(&key.metadata().unwrap().permissions());
+    assert_eq!(mode & 0o777, 0o600);
+    assert!(run(&["check"]).0);
+    let (_, lines, _) = run(&["share", "--address", "198.51.100.4"]);
+    let other = format!("[node]\nid = \"10.255.0.2\"\n{lines}");
+    let config = Config::parse(Path::new("other.toml"), &other).unwrap();
+    let link = config.plan.links.values().next().unwrap();
+    assert_eq!(link.remote, "198.51.100.4:4900".parse().unwrap());
+    assert!(lines.contains(print.trim()), "{lines}");
+    assert!(lines.contains(r#"prefixes = ["10.66.0.1/32", "fd66::1/128"]"#), "{lines}");
+}

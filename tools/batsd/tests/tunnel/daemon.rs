@@ -1,0 +1,56 @@
+//! A batsd on a host of the test.
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+
+use crate::wan::{Wan, run};
+
+pub(crate) struct Daemon {
+    pub(crate) child: Child,
+    pub(crate) config: PathBuf,
+}
+
+/// Makes the identity of a host and returns its fingerprint.
+pub(crate) fn identity(path: &std::path::Path) -> String {
+    let output = run(Command::new(env!("CARGO_BIN_EXE_batsctl")).arg("keygen").arg(path));
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+impl Daemon {
+    pub(crate) fn start(wan: &Wan, host: usize, config: PathBuf) -> Self {
+        let mut command = wan.command(host);
+        command.arg(env!("CARGO_BIN_EXE_batsd")).arg("--config").arg(&config);
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let first = lines.next().and_then(Result::ok).unwrap_or_default();
+        assert_eq!(first, "state: started", "the error of batsd is above");
+        // The worker started later prints, too.
+        std::thread::spawn(move || lines.for_each(drop));
+        Self { child, config }
+    }
+
+    /// Calls batsctl; the error is what it has printed.
+    pub(crate) fn ctl(&self, call: &str) -> Result<Value, String> {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_batsctl"));
+        let output = run(command.arg("--config").arg(&self.config).args(["--json", call]));
+        match output.status.success() {
+            true => Ok(serde_json::from_slice(&output.stdout).unwrap()),
+            false => Err(String::from_utf8(output.stderr).unwrap()),
+        }
+    }
+
+    pub(crate) fn worker(&self) -> Option<rustix::process::Pid> {
+        let pid = self.ctl("status").ok()?["status"]["worker_pid"].as_i64()?;
+        rustix::process::Pid::from_raw(i32::try_from(pid).ok()?)
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,280 @@
+//! Two hosts on a real kernel, a lossy link between them, and unmodified programs through the tunnel.
+#![allow(clippy::disallowed_methods, reason = "real kernels have real clocks")]
+
+mod daemon;
+mod ping;
+mod wan;
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use daemon::{Daemon, identity};
+use ping::Ping;
+use rustix::process::{Signal, kill_process, test_kill_process};
+use wan::Wan;
+
+/// One at a time: they load the host.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+macro_rules! need {
+    () => {
+        if let Some(reason) = wan::missing() {
+            eprintln!("skipped: {reason}");
+            return;
+        }
+        let _turn = turn();
+    };
+}
+
+struct Tunnel {
+    daemons: [Daemon; 2],
+    wan: Wan,
+    folder: tempfile::TempDir,
+}
+
+fn config(folder: &Path, host: usize, prints: &[String; 2]) -> String {
+    let (own, other) = (host + 1, 2 - host);
+    // The first host opens the link.
+    let remote = if host == 0 { "remote = \"192.0.2.2:4900\"\n" } else { "" };
+    format!(
+        "[node]\nid = \"10.255.0.{own}\"\nidentity = \"{folder}/{host}.pem\"\n\
+         control = \"{folder}/{host}.sock\"\n[tun]\naddress = [\"10.66.0.{own}/24\", \"fd66::{own}/64\"]\n\
+         [[peer]]\nid = \"10.255.0.{other}\"\nfingerprint = \"{}\"\n{remote}\
+         prefixes = [\"10.66.0.{other}\", \"fd66::{other}\"]\n",
+        prints[1 - host],
+        folder = folder.display(),
+    )
+}
+
+impl Tunnel {
+    fn start(loss: f64) -> Self {
+        let wan = Wan::new(loss, Duration::from_millis(5));
+        let folder = tempfile::tempdir().unwrap();
+        let prints = [0, 1].map(|host| identity(&folder.path().join(format!("{host}.pem"))));
+        let daemons = [0, 1].map(|host| {
+            let path = folder.path().join(format!("{host}.toml"));
+            std::fs::write(&path, config(folder.path(), host, &prints)).unwrap();
+            Daemon::start(&wan, host, path)
+        });
+        let tunnel = Self { daemons, wan, folder };
+        tunnel.wait_for_ping(0, Duration::from_secs(20));
+        tunnel
+    }
+
+    fn answers(&self, host: usize) -> bool {
+        Ping::new(&format!("10.66.0.{}", 2 - host)).count(self.wan.namespace(host)) == 1
+    }
+
+    fn wait_for_ping(&self, host: usize, limit: Duration) -> Duration {
+        let start = Instant::now();
+        while !self.answers(host) {
+            let peers = self.daemons[host].ctl("peers");
+            assert!(start.elapsed() < limit, "no ping through the tunnel: {peers:?}");
+            sleep(Duration::from_millis(20));
+        }
+        start.elapsed()
+    }
+
+    fn text(&self, host: usize, command: &str) -> String {
+        String::from_utf8(self.wan.on(host, command).stdout).unwrap()
+    }
+
+    /// Megabits per second of iperf3 from the first host to an address of the second.
+    fn iperf3(&self, address: &str, congestion: &str) -> f64 {
+        let mut server = self.wan.command(1);
+        let mut server = server.args(["iperf3", "-s", "-1"]).stdout(Stdio::null()).spawn().unwrap();
+        sleep(Duration::from_millis(300));
+        let text = self.text(0, &format!("iperf3 -c {address} -C {congestion} -t 3 -J"));
+        let _ = server.kill();
+        let _ = server.wait();
+        let json: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+        json["end"]["sum_received"]["bits_per_second"].as_f64().unwrap_or(0.0) / 1e6
+    }
+}
+
+#[test]
+fn ping_iperf3_and_curl_go_through_the_tunnel_over_a_lossy_link() {
+    need!();
+    let tunnel = Tunnel::start(0.05);
+    for (address, what) in [
+        ("10.66.0.2", "IPv4 through the tunnel"),
+        ("fd66::2", "IPv6 through the tunnel"),
+        ("192.0.2.2", "without the tunnel"),
+    ] {
+        let answered = Ping::new(address).times(50).count(tunnel.wan.namespace(0));
+        eprintln!("ping, {what}: {answered} of 50 answered");
+        assert!(answered >= 49 || what.starts_with("without"), "{what}");
+    }
+    // Larger than the MTU of the path and of the device: fragments inside.
+    assert!(Ping::new("10.66.0.2").times(5).size(8_000).count(tunnel.wan.namespace(0)) >= 4);
+    for congestion in ["cubic", "bbr"] {
+        let with = tunnel.iperf3("10.66.0.2", congestion);
+        let without = tunnel.iperf3("192.0.2.2", congestion);
+        let link = wan::RATE / 1e6;
+        eprintln!(
+            "iperf3 TCP {congestion}, {link} Mbit/s, 5 % loss in each direction, 10 ms: \
+             {with:.1} Mbit/s through the tunnel, {without:.1} without it"
+        );
+        // A kernel without this controller measures nothing; CUBIC is always there.
+        assert!(with > 0.0 || congestion != "cubic", "TCP through the tunnel");
+    }
+
+    let file = tunnel.folder.path().join("page");
+    let content: Vec<u8> = (0..4_000_000u32).map(|x| ((x * 31) >> 3) as u8).collect();
+    std::fs::write(&file, &content).unwrap();
+    let mut server = tunnel.wan.command(1);
+    server.args(["python3", "-m", "http.server", "8080", "--directory"]).arg(tunnel.folder.path());
+    let mut server = server.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    sleep(Duration::from_millis(700));
+    let output = tunnel.wan.on(0, "curl -s --retry 10 --retry-delay 1 --retry-connrefused --max-time 60 http://10.66.0.2:8080/page");
+    let _ = server.kill();
+    let _ = server.wait();
+    assert!(output.stdout == content, "curl: {} bytes, {:?}", output.stdout.len(), output.status);
+    let status = tunnel.daemons[0].ctl("status").unwrap();
+    eprintln!("{}", status["status"]["tun"]);
+    assert_eq!(status["status"]["tun"]["dropped_malformed"], 0);
+    let sessions = tunnel.daemons[0].ctl("sessions").unwrap();
+    assert_eq!(sessions["sessions"].as_array().unwrap().len(), 4, "{sessions}");
+    let metrics = tunnel.daemons[0].ctl("metrics").unwrap();
+    let text = metrics["text"].as_str().unwrap();
+    assert!(text.contains("bats_link_up{link=\"peer-10.255.0.2\"} 1"), "{text}");
+    assert!(text.contains("bats_session_up{peer=\"10.255.0.2\",class=\"stream\"} 1"), "{text}");
+}
+
+#[test]
+fn killed_workers_come_back_and_killed_keepers_leave_nothing() {
+    need!();
+    let tunnel = Tunnel::start(0.02);
+    let interface =
+        |host| tunnel.text(host, "ip -o addr show dev bats0") + &tunnel.text(host, "ip route");
+    for host in [0, 1, 0, 1] {
+        let mut server = tunnel.wan.command(1);
+        let mut server = server.args(["iperf3", "-s", "-1"]).stdout(Stdio::null()).spawn().unwrap();
+        sleep(Duration::from_millis(300));
+        let mut client = tunnel.wan.command(0);
+        client.args(["iperf3", "-c", "10.66.0.2", "-t", "60"]).stdout(Stdio::null());
+        let mut client = client.stderr(Stdio::null()).spawn().unwrap();
+        sleep(Duration::from_millis(500));
+        let before = interface(host);
+        let worker = tunnel.daemons[host].worker().unwrap();
+        kill_process(worker, Signal::KILL).unwrap();
+        assert_eq!(interface(host), before, "the device keeps its addresses and routes");
+        let time = tunnel.wait_for_ping(host, Duration::from_secs(20));
+        eprintln!("worker of host {host} killed: ping answered after {:.2} s", time.as_secs_f64());
+        assert_eq!(interface(host), before);
+        assert_ne!(tunnel.daemons[host].worker(), Some(worker));
+        for process in [&mut client, &mut server] {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+    let mut tunnel = tunnel;
+    let worker = tunnel.daemons[0].worker().unwrap();
+    tunnel.daemons[0].child.kill().unwrap();
+    tunnel.daemons[0].child.wait().unwrap();
+    let end = Instant::now() + Duration::from_secs(5);
+    while test_kill_process(worker).is_ok() || tunnel.text(0, "ip link").contains("bats0") {
+        assert!(Instant::now() < end, "the worker or the device outlives the keeper");
+        sleep(Duration::from_millis(10));
+    }
+    assert!(!tunnel.text(0, "ip route").contains("10.66."));
+    // The socket that it left does not hinder the next one.
+    let config = tunnel.daemons[0].config.clone();
+    tunnel.daemons[0] = Daemon::start(&tunnel.wan, 0, config);
+    tunnel.wait_for_ping(0, Duration::from_secs(20));
+}
+
+#[test]
+fn reload_applies_differences_or_nothing() {
+    need!();
+    let tunnel = Tunnel::start(0.0);
+    let daemon = &tunnel.daemons[0];
+    let good = std::fs::read_to_string(&daemon.config).unwrap();
+    let worker = daemon.worker();
+    let print = "02".repeat(32);
+    let wider = good.replace("[tun]", "[tun]\nmtu = 1400")
+        + &format!(
+            "[[peer]]\nid = \"10.255.0.9\"\nfingerprint = \"{print}\"\nprefixes = [\"10.77.0.0/16\"]\n"
+        );
+    std::fs::write(&daemon.config, &wider).unwrap();
+    daemon.ctl("reload").unwrap();
+    assert!(tunnel.text(0, "ip link show dev bats0").contains("mtu 1400"));
+    assert!(tunnel.text(0, "ip route show proto 98").contains("10.77.0.0/16"));
+    assert_eq!(daemon.ctl("peers").unwrap()["peers"].as_array().unwrap().len(), 2);
+    assert!(tunnel.answers(0));
+    // The control socket is found by the file, so that calls name it from here on.
+    let socket = tunnel.folder.path().join("0.sock");
+    for (text, error) in [
+        (wider.replace("mtu", "mut"), "did you mean `mtu`?"),
+        (wider.replace("id = \"10.255.0.1\"", "id = \"10.255.0.5\""), "only by a restart"),
+    ] {
+        std::fs::write(&daemon.config, text).unwrap();
+        let refused = batsd::control::call(&socket, "Reload").unwrap_err().to_string();
+        assert!(refused.contains(error), "{refused}");
+    }
+    assert_eq!(
+        batsd::control::call(&socket, "Peers").unwrap()["peers"].as_array().unwrap().len(),
+        2
+    );
+    std::fs::write(&daemon.config, &good).unwrap();
+    daemon.ctl("reload").unwrap();
+    assert!(!tunnel.text(0, "ip route show proto 98").contains("10.77.0.0/16"));
+    assert!(tunnel.text(0, "ip link show dev bats0").contains("mtu 1500"));
+    assert_eq!(daemon.worker(), worker, "the worker goes on");
+    assert!(tunnel.answers(0));
+}
+
+#[test]
+fn sources_that_a_peer_does_not_own_are_dropped() {
+    need!();
+    let tunnel = Tunnel::start(0.0);
+    tunnel.wan.on(1, "ip addr add 10.99.0.1/32 dev lo");
+    tunnel.wan.on(0, "ip route add 10.99.0.1/32 dev bats0");
+    let forged = Ping::new("10.66.0.1").times(3).from("10.99.0.1");
+    assert_eq!(forged.count(tunnel.wan.namespace(1)), 0);
+    let status = tunnel.daemons[0].ctl("status").unwrap();
+    assert_eq!(status["status"]["tun"]["dropped_foreign_source"], 3, "{status}");
+    assert!(tunnel.answers(1));
+}
+
+#[test]
+fn hostile_input_at_the_control_socket_does_no_harm() {
+    need!();
+    let tunnel = Tunnel::start(0.0);
+    let socket = tunnel.folder.path().join("0.sock");
+    let worker = tunnel.daemons[0].worker();
+    let deep = [&b"[".repeat(60_000)[..], b"\0"].concat();
+    for bytes in [
+        &b"\0"[..],
+        b"{}\0",
+        b"{\"method\": 7}\0",
+        b"{\"method\": \"org.openbats.node.Explode\"}\0",
+        b"\xff\xfe\0",
+        &deep,
+        &[b'x'; 1 << 20],
+    ] {
+        let mut stream = UnixStream::connect(&socket).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        // A call that is too long is not read to its end.
+        let _ = stream.write_all(bytes);
+        let mut answer = [0; 4096];
+        let length = stream.read(&mut answer).unwrap_or(0);
+        let text = String::from_utf8_lossy(&answer[..length]).into_owned();
+        assert!(bytes.len() > 1 << 16 || text.contains("\"error\""), "{text}");
+    }
+    // More clients than are served, which say nothing: they are closed after a while.
+    let idle: Vec<_> = (0..100).map(|_| UnixStream::connect(&socket)).collect();
+    let status = batsd::control::call(&socket, "Status").unwrap();
+    assert_eq!(status["status"]["state"], "started");
+    drop(idle);
+    assert_eq!(tunnel.daemons[0].worker(), worker);
+    assert!(tunnel.answers(0));
+}
