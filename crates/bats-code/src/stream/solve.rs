@@ -4,9 +4,9 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::known::KnownSet;
-use super::linear_system::{Equation, LinearSystem};
+use super::linear_system::{Equation, LinearSystem, scale};
 use crate::kernel::Kernel;
-use crate::rows::{AlignedRow, RowPool, padded_length};
+use crate::rows::{ALIGNMENT, AlignedRow, RowPool, padded_length};
 
 /// Computes the symbols that the `solved` rows of a system determine.
 ///
@@ -78,6 +78,16 @@ fn combine(
     first: u64,
     span: usize,
 ) -> Vec<u8> {
+    if let ([factor], [equation]) = (factors, equations)
+        && span == ALIGNMENT
+    {
+        // One symbol is missing in one short repair: too little for a kernel call to pay off.
+        let mut combined = vec![0; span];
+        let coefficients = equation.coefficients.as_slice();
+        combined[..coefficients.len()].copy_from_slice(coefficients);
+        scale(*factor, &mut combined[..coefficients.len()]);
+        return combined;
+    }
     let mut shifted = Vec::new();
     if equations.iter().any(|e| e.window.first != first) {
         shifted = vec![0; equations.len() * span];
