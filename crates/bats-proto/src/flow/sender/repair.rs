@@ -169,12 +169,14 @@ impl FlowSender {
         if feedback.seen_end > self.next_unsent {
             return Err(FlowError::NotSent(feedback.seen_end - 1));
         }
-        let ends = feedback.entries.iter().map(|entry| entry.first + entry.span);
-        if let Some(end) = ends.max().filter(|&end| end > feedback.seen_end) {
-            return Err(FlowError::NotSent(end - 1));
-        }
-        if feedback.entries.iter().any(|entry| entry.missing > entry.span) {
-            return Err(FlowError::Malformed);
+        for entry in &feedback.entries {
+            let end = entry.first + entry.span;
+            if end > feedback.seen_end {
+                return Err(FlowError::NotSent(end - 1));
+            }
+            if entry.missing > entry.span {
+                return Err(FlowError::Malformed);
+            }
         }
         self.counters.peer_coded = self.counters.peer_coded.max(feedback.coded);
         self.counters.peer_wasted = self.counters.peer_wasted.max(feedback.wasted);
