@@ -146,7 +146,7 @@ impl<'a> Reader<'a> {
 /// The sum of the eight bytes.
 fn sum_of_bytes(bytes: u64) -> u64 {
     const EVEN: u64 = 0x00ff_00ff_00ff_00ff;
-    // Four sums of two bytes fit 16 bits each; the product adds them in its highest 16 bits.
+    // Four sums of two bytes fit 16 bits each; the multiplication adds them in its highest 16 bits.
     let pairs = (bytes & EVEN).wrapping_add(bytes >> 8 & EVEN);
     pairs.wrapping_mul(0x0001_0001_0001_0001) >> 48
 }
