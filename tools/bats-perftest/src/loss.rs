@@ -56,7 +56,20 @@ impl SequenceTracker {
             self.seen.fill(0);
             return;
         }
-        for number in first..=last {
+        // Whole words at once: a publisher may jump over a million numbers with each sample.
+        let (first_word, last_word) = (first.div_ceil(64), (last + 1) / 64);
+        if first_word < last_word {
+            let (from, to) = (place(first_word * 64).0, place((last_word - 1) * 64).0 + 1);
+            if from < to {
+                self.seen[from..to].fill(0);
+            } else {
+                self.seen[from..].fill(0);
+                self.seen[..to].fill(0);
+            }
+        }
+        let before = first..(first_word * 64).min(last + 1);
+        let after = (last_word * 64).max(before.end)..last + 1;
+        for number in before.chain(after) {
             let (word, bit) = place(number);
             self.seen[word] &= !bit;
         }
@@ -149,6 +162,27 @@ mod tests {
             }
             let next = set.last().unwrap() + 1;
             assert_eq!(tracker.lost(), next - set.len() as u64);
+        }
+    }
+
+    #[test]
+    fn words_are_cleared_as_bits_one_by_one() {
+        let mut state = 3u64;
+        for _ in 0..200 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let shift = state % 21;
+            let first = (state >> 20) % (3 * WINDOW);
+            let last = first + (state >> 43) % WINDOW.min(1 << shift);
+            let mut tracker = SequenceTracker::default();
+            tracker.seen.fill(u64::MAX);
+            tracker.forget(first, last);
+            let cleared: u64 = tracker.seen.iter().map(|word| u64::from(word.count_zeros())).sum();
+            assert_eq!(cleared, last - first + 1, "{first} to {last}");
+            let is_clear = |number| {
+                let (word, bit) = place(number);
+                tracker.seen[word] & bit == 0
+            };
+            assert!((first..=last).all(is_clear), "{first} to {last}");
         }
     }
 

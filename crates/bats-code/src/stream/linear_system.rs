@@ -349,6 +349,14 @@ impl LinearSystem {
             }
             self.data[row * self.stride + column] = 0;
             match next {
+                Some((pivot, coefficient)) if self.rank() == 1 => {
+                    // There is no other row to eliminate the pivot from.
+                    let factor = gf256::inv(coefficient);
+                    let (unknowns, transformation) = self.data.split_at_mut(self.width);
+                    scale(factor, &mut unknowns[..self.columns.len()]);
+                    scale(factor, &mut transformation[..self.equations.len()]);
+                    self.pivots[row] = pivot;
+                }
                 Some((pivot, _)) => {
                     let mut line = self.row(row).to_vec();
                     scale(gf256::inv(line[pivot]), &mut line);
@@ -398,7 +406,7 @@ impl LinearSystem {
 }
 
 /// Multiplies bytes by a factor. They are too few for a kernel call to pay off.
-fn scale(factor: u8, bytes: &mut [u8]) {
+pub(super) fn scale(factor: u8, bytes: &mut [u8]) {
     if factor != 1 {
         bytes.iter_mut().for_each(|x| *x = gf256::mul(factor, *x));
     }

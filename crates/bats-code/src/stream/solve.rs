@@ -4,9 +4,9 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::known::KnownSet;
-use super::linear_system::{Equation, LinearSystem};
+use super::linear_system::{Equation, LinearSystem, scale};
 use crate::kernel::Kernel;
-use crate::rows::{AlignedRow, RowPool, padded_length};
+use crate::rows::{ALIGNMENT, AlignedRow, RowPool, padded_length};
 
 /// Computes the symbols that the `solved` rows of a system determine.
 ///
@@ -21,17 +21,16 @@ pub(super) fn payloads<'a>(
     known_row: impl Fn(u64) -> &'a [u8],
     pool: &mut RowPool,
 ) -> Vec<AlignedRow> {
-    let used: Vec<usize> = (0..system.equations().len())
-        .filter(|&e| solved.iter().any(|&row| system.transformation(row)[e] != 0))
-        .collect();
-    let equations: Vec<&Equation> = used.iter().map(|&e| &system.equations()[e]).collect();
-    let first = equations.iter().map(|e| e.window.first).min().unwrap_or(0);
-    let end =
-        equations.iter().map(|e| e.window.first + u64::from(e.window.count)).max().unwrap_or(first);
-    let mut factors = Vec::with_capacity(solved.len() * used.len());
+    let all = system.equations().iter().enumerate();
+    let is_used = |e: usize| solved.iter().any(|&row| system.transformation(row)[e] != 0);
+    let equations: Vec<(usize, &Equation)> = all.filter(|&(e, _)| is_used(e)).collect();
+    let windows = || equations.iter().map(|(_, equation)| equation.window);
+    let first = windows().map(|window| window.first).min().unwrap_or(0);
+    let end = windows().map(|window| window.first + u64::from(window.count)).max().unwrap_or(first);
+    let mut factors = Vec::with_capacity(solved.len() * equations.len());
     for &row in solved {
         let line = system.transformation(row);
-        factors.extend(used.iter().map(|&e| line[e]));
+        factors.extend(equations.iter().map(|&(e, _)| line[e]));
     }
     let span = padded_length((end - first) as usize);
     let combined = combine(kernel, &factors, &equations, solved.len(), first, span);
@@ -41,8 +40,8 @@ pub(super) fn payloads<'a>(
     // there are any left.
     let mut holes = Vec::with_capacity(equations.len());
     known.for_each_unknown(first, end, |number| holes.push((number - first) as usize));
-    let filler = equations.first().map_or(&[][..], |e| e.payload.padded());
-    let mut payloads = equations.iter().map(|e| e.payload.padded());
+    let filler = equations.first().map_or(&[][..], |(_, e)| e.payload.padded());
+    let mut payloads = equations.iter().map(|(_, e)| e.payload.padded());
     let mut rows: Vec<&[u8]> = Vec::with_capacity((end - first) as usize + equations.len());
     for &hole in &holes {
         rows.extend((first + rows.len() as u64..first + hole as u64).map(&known_row));
@@ -51,18 +50,29 @@ pub(super) fn payloads<'a>(
     rows.extend((first + rows.len() as u64..end).map(&known_row));
     rows.extend(payloads);
     let symbols = (end - first) as usize;
-    let mut matrix = Vec::with_capacity(solved.len() * rows.len());
-    for (line, coefficients) in
-        factors.chunks_exact(used.len().max(1)).zip(combined.chunks_exact(span.max(1)))
-    {
-        let begin = matrix.len();
-        matrix.extend_from_slice(&coefficients[..symbols]);
+    // Puts the factors of the payloads into a line of `matrix` that begins there.
+    let place = |matrix: &mut Vec<u8>, begin: usize, factors: &[u8]| {
         for (index, &hole) in holes.iter().enumerate() {
-            matrix[begin + hole] = line.get(index).copied().unwrap_or(0);
+            matrix[begin + hole] = factors.get(index).copied().unwrap_or(0);
         }
-        matrix.extend_from_slice(line.get(holes.len()..).unwrap_or(&[]));
+        matrix.extend_from_slice(factors.get(holes.len()..).unwrap_or(&[]));
+    };
+    let mut matrix = combined;
+    if solved.len() == 1 {
+        matrix.truncate(symbols);
+        place(&mut matrix, 0, &factors);
+    } else {
+        let combined =
+            core::mem::replace(&mut matrix, Vec::with_capacity(solved.len() * rows.len()));
+        for (line, coefficients) in
+            factors.chunks_exact(equations.len().max(1)).zip(combined.chunks_exact(span.max(1)))
+        {
+            let begin = matrix.len();
+            matrix.extend_from_slice(&coefficients[..symbols]);
+            place(&mut matrix, begin, line);
+        }
     }
-    let len = equations.iter().map(|e| e.payload.as_slice().len()).max().unwrap_or(0);
+    let len = equations.iter().map(|(_, e)| e.payload.as_slice().len()).max().unwrap_or(0);
     let mut outputs: Vec<AlignedRow> = solved.iter().map(|_| pool.take(len)).collect();
     let mut targets: Vec<&mut [u8]> = outputs.iter_mut().map(AlignedRow::padded_mut).collect();
     kernel.product_ragged(&matrix, &rows, &mut targets, padded_length(len));
@@ -73,22 +83,32 @@ pub(super) fn payloads<'a>(
 fn combine(
     kernel: Kernel,
     factors: &[u8],
-    equations: &[&Equation],
+    equations: &[(usize, &Equation)],
     count: usize,
     first: u64,
     span: usize,
 ) -> Vec<u8> {
+    if let ([factor], [(_, equation)]) = (factors, equations)
+        && span == ALIGNMENT
+    {
+        // One symbol is missing in one short repair: too little for a kernel call to pay off.
+        let mut combined = vec![0; span];
+        let coefficients = equation.coefficients.as_slice();
+        combined[..coefficients.len()].copy_from_slice(coefficients);
+        scale(*factor, &mut combined[..coefficients.len()]);
+        return combined;
+    }
     let mut shifted = Vec::new();
-    if equations.iter().any(|e| e.window.first != first) {
+    if equations.iter().any(|(_, e)| e.window.first != first) {
         shifted = vec![0; equations.len() * span];
-        for (line, equation) in shifted.chunks_exact_mut(span).zip(equations) {
+        for (line, (_, equation)) in shifted.chunks_exact_mut(span).zip(equations) {
             let start = (equation.window.first - first) as usize;
             let coefficients = equation.coefficients.as_slice();
             line[start..start + coefficients.len()].copy_from_slice(coefficients);
         }
     }
     let lines: Vec<&[u8]> = if shifted.is_empty() {
-        equations.iter().map(|equation| equation.coefficients.padded()).collect()
+        equations.iter().map(|(_, equation)| equation.coefficients.padded()).collect()
     } else {
         shifted.chunks_exact(span).collect()
     };

@@ -40,7 +40,7 @@ use crate::event::Event;
 use crate::handshake::Handshake;
 use crate::link::mtu::MtuDiscovery;
 use crate::link::received::ReceivedPackets;
-use crate::link::report_budget::ReportBudget;
+use crate::link::report_budget::{RangeBudget, ReportBudget};
 use crate::link::rtt::RttEstimator;
 use crate::link::sent::SentPackets;
 use crate::stats::ConnectionStats;
@@ -177,6 +177,7 @@ pub(crate) struct Connection {
     coded_at: Timestamp,
     /// Rank feedback that the peer may cause work with.
     rank_budget: ReportBudget,
+    range_budget: RangeBudget,
     /// Set during a blackout: several probe timeouts have passed without an answer.
     blackout: Option<BlackoutPacing>,
     /// When the first packet since the last acknowledgement was sent.

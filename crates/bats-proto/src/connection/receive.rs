@@ -13,7 +13,7 @@ use crate::endpoint::Received;
 use crate::error::CloseReason;
 use crate::flow::FlowError;
 use crate::link::sent::{Contents, LossOutcome};
-use crate::wire::frame::{self, AckHeader, Frame, FrameCount};
+use crate::wire::frame::{self, AckHeader, Frame, FrameCount, ReadLimits};
 use crate::wire::short_header::{self, PacketKind, SHORT_HEADER_LEN, SHORT_OVERHEAD};
 use crate::wire::varint::Reader;
 
@@ -250,8 +250,13 @@ impl Connection {
         let mut reader = Reader::new(payload);
         let mut ranges = core::mem::take(&mut self.ranges);
         let mut count = FrameCount::default();
+        // A packet has one ACK and one RANK at most.
+        let limits = ReadLimits {
+            ack_ranges: self.range_budget.ranges(),
+            rank_entries: self.rank_budget.has_left(now),
+        };
         while self.state.is_established() {
-            match frame::decode(&mut reader, &mut ranges) {
+            match frame::decode_within(&mut reader, &mut ranges, limits) {
                 Ok(Some(frame)) => match count.add(&frame) {
                     Ok(()) => self.handle_frame(now, frame, &ranges),
                     Err(error) => self.on_protocol_violation(now, &error.to_string()),
@@ -361,6 +366,7 @@ impl Connection {
             Ok(outcome) => outcome,
             Err(violation) => return self.on_protocol_violation(now, &violation.to_string()),
         };
+        self.range_budget.charge(ranges.len(), outcome.packets);
         if outcome.end_acked
             && let Some(streams) = &mut self.streams
         {

@@ -37,7 +37,7 @@ use crate::flow::{
 use crate::handshake::{Handshake, RetransmitTimers};
 use crate::link::mtu::{BASE_UDP_PAYLOAD, MtuDiscovery};
 use crate::link::received::ReceivedPackets;
-use crate::link::report_budget::ReportBudget;
+use crate::link::report_budget::{RangeBudget, ReportBudget};
 use crate::link::rtt::RttEstimator;
 use crate::link::sent::SentPackets;
 use crate::session::{DatagramAssembly, DatagramQueue, Inbox, Reassembly, SendQueue};
@@ -169,7 +169,8 @@ impl Connection {
             timers: Timers { idle: Some(now + idle_timeout), ..Timers::default() },
             probe_count: 0,
             coded_at: now,
-            rank_budget: ReportBudget::default(),
+            rank_budget: ReportBudget::of_rank(),
+            range_budget: RangeBudget::default(),
             blackout: None,
             unanswered_since: None,
             probes_allowed: 0,

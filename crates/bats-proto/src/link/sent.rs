@@ -92,6 +92,8 @@ pub enum AckViolation {
 /// Result of an acknowledgement.
 #[derive(Debug, Default)]
 pub struct AckOutcome {
+    /// Packets newly acknowledged.
+    pub packets: u64,
     /// Largest newly acknowledged packet.
     pub largest: Option<LargestAcked>,
     /// Ack-eliciting bytes newly acknowledged.
@@ -376,6 +378,7 @@ impl SentPackets {
                     }
                 }
                 packet.fate = Fate::Acknowledged;
+                outcome.packets += 1;
                 if packet.size > super::mtu::BASE_UDP_PAYLOAD {
                     self.large_acked_sent_at = self.large_acked_sent_at.max(packet.sent_at);
                 }

@@ -1,7 +1,7 @@
 //! The receiving side of a hop: the ranks that the previous node needs as feedback.
 
 use core::time::Duration;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use bats_code::BATCH_SIZE;
 use bats_code::recode::{Basis, CoefficientVector};
@@ -37,30 +37,30 @@ pub(super) enum Arrival {
     Late,
 }
 
-#[derive(Clone, Debug)]
-struct Batch {
-    /// `None` before the first packet and once the rank is full.
-    basis: Option<Box<Basis>>,
-    rank: u8,
-    changed: Timestamp,
-}
-
 /// Ranks of the batches of one kind.
+///
+/// A packet may jump over a thousand batches, which may all be in flight. So what each of them takes
+/// is plain numbers, which are cheap to add and to drop; vectors are only kept of batches that have
+/// packets.
 #[derive(Clone, Debug, Default)]
 struct Ranks {
     started: bool,
     /// The first batch that is not complete or given up.
     floor: u64,
-    batches: VecDeque<Batch>,
-    /// Number of batches with a basis.
-    bases: usize,
+    /// Rank of each batch from `floor` on.
+    ranks: VecDeque<u8>,
+    /// When each of them last made progress.
+    changed: VecDeque<Timestamp>,
+    /// Vectors of the incomplete batches of which packets have arrived.
+    bases: BTreeMap<u64, Box<Basis>>,
     /// Whether a packet arrived since the last report.
     has_new_packets: bool,
 }
 
 impl Ranks {
     fn bytes(&self) -> usize {
-        self.batches.len() * size_of::<Batch>() + self.bases * size_of::<Basis>()
+        self.ranks.len() * (size_of::<u8>() + size_of::<Timestamp>())
+            + self.bases.len() * size_of::<Basis>()
     }
 
     fn on_packet(
@@ -70,8 +70,7 @@ impl Ranks {
         vector: &CoefficientVector,
         batch_timeout: Duration,
     ) -> (u64, Arrival) {
-        let end = self.floor + self.batches.len() as u64;
-        let number = expand(u64::from(batch), 24, end);
+        let number = self.number(batch);
         if !self.started {
             self.started = true;
             self.floor = number.saturating_sub(HISTORY);
@@ -84,34 +83,30 @@ impl Ranks {
         if number - self.floor >= most {
             // Give up the oldest batches: packets overtook them by more than the table holds.
             let floor = number + 1 - most;
-            let gone = (floor - self.floor).min(self.batches.len() as u64);
-            if self.bases == 0 {
-                self.batches.drain(..gone as usize);
-            } else {
-                let gone = self.batches.drain(..gone as usize);
-                self.bases -= gone.filter(|batch| batch.basis.is_some()).count();
+            let gone = (floor - self.floor).min(self.ranks.len() as u64) as usize;
+            self.ranks.drain(..gone);
+            self.changed.drain(..gone);
+            while self.bases.first_key_value().is_some_and(|(&first, _)| first < floor) {
+                self.bases.pop_first();
             }
             self.floor = floor;
         }
         let index = (number - self.floor) as usize;
-        if self.batches.len() <= index {
+        if self.ranks.len() <= index {
             // A jump adds up to a thousand: the batches between may be in flight.
-            self.batches.resize_with(index + 1, || Batch { basis: None, rank: 0, changed: now });
+            self.ranks.resize(index + 1, 0);
+            self.changed.resize(index + 1, now);
         }
-        let state = &mut self.batches[index];
-        if usize::from(state.rank) == BATCH_SIZE {
+        if usize::from(self.ranks[index]) == BATCH_SIZE {
             return (number, Arrival::NonInnovative);
         }
-        self.bases += usize::from(state.basis.is_none());
-        let basis = state.basis.get_or_insert_default();
-        if !basis.insert(*vector) {
+        if !self.bases.entry(number).or_default().insert(*vector) {
             return (number, Arrival::NonInnovative);
         }
-        state.rank += 1;
-        state.changed = now;
-        if usize::from(state.rank) == BATCH_SIZE {
-            state.basis = None;
-            self.bases -= 1;
+        self.ranks[index] += 1;
+        self.changed[index] = now;
+        if usize::from(self.ranks[index]) == BATCH_SIZE {
+            self.bases.remove(&number);
         }
         self.retire(now, batch_timeout);
         (number, Arrival::Innovative)
@@ -120,15 +115,21 @@ impl Ranks {
     /// Removes complete batches, and those that have timed out, from the front. The newest two may
     /// still grow, because a slow source fills them one symbol at a time.
     fn retire(&mut self, now: Timestamp, batch_timeout: Duration) {
-        while let Some(batch) = self.batches.front() {
-            let stale = self.batches.len() > 2 && batch.changed + batch_timeout <= now;
-            if usize::from(batch.rank) < BATCH_SIZE && !stale {
+        while let (Some(&rank), Some(&changed)) = (self.ranks.front(), self.changed.front()) {
+            let stale = self.ranks.len() > 2 && changed + batch_timeout <= now;
+            if usize::from(rank) < BATCH_SIZE && !stale {
                 break;
             }
-            self.bases -= usize::from(batch.basis.is_some());
-            self.batches.pop_front();
+            self.ranks.pop_front();
+            self.changed.pop_front();
+            self.bases.remove(&self.floor);
             self.floor += 1;
         }
+    }
+
+    /// The full number of a batch.
+    fn number(&self, batch: u32) -> u64 {
+        expand(u64::from(batch), 24, self.floor + self.ranks.len() as u64)
     }
 }
 
@@ -207,10 +208,7 @@ impl Inbound {
     /// Whether a packet of this batch would take no further memory.
     pub(super) fn holds(&self, space: Space, batch: u32) -> bool {
         let ranks = &self.spaces[space as usize];
-        let number = expand(u64::from(batch), 24, ranks.floor + ranks.batches.len() as u64);
-        let index = number.checked_sub(ranks.floor).and_then(|i| usize::try_from(i).ok());
-        let batch = index.and_then(|index| ranks.batches.get(index));
-        batch.is_some_and(|batch| batch.basis.is_some())
+        ranks.bases.contains_key(&ranks.number(batch))
     }
 
     /// When the next report is due.
@@ -255,7 +253,7 @@ impl Inbound {
                 queued,
                 room,
                 first: (ranks.floor & 0x00ff_ffff) as u32,
-                ranks: ranks.batches.iter().map(|batch| batch.rank).collect(),
+                ranks: ranks.ranks.iter().copied().collect(),
             });
         }
         reports
@@ -329,7 +327,7 @@ mod tests {
         let now = Timestamp::from_millis(5);
         for batch in (0..0x00ff_ffff).step_by(99_991) {
             push(&mut inbound, now, batch, 0);
-            assert!(inbound.spaces[0].batches.len() <= MAX_BATCHES);
+            assert!(inbound.spaces[0].ranks.len() <= MAX_BATCHES);
         }
         assert!(report(&mut inbound, now).ranks.len() <= MAX_BATCHES);
         // One beyond the limit retires the first.

@@ -7,11 +7,11 @@ use bats_code::recode::{CoefficientVector, unit_vector};
 use bats_types::Timestamp;
 
 use super::config::{
-    MAX_FLOWS, MAX_NON_INNOVATIVE, MIN_FLOW_BYTES, NON_INNOVATIVE_WINDOW as WINDOW,
+    MAX_FLOWS, MAX_NON_INNOVATIVE, MIN_FLOW_BYTES, NON_INNOVATIVE_WINDOW as WINDOW, RelayConfig,
 };
 use super::inbound::{Arrival, OverAllLinks, batch_timeout};
 use super::opaque::DuplicateFilter;
-use super::outbound::Coded;
+use super::outbound::{Coded, Outbound};
 use super::status::Traffic;
 use super::{Delivery, Flow, LinkId, LinkView, Relay, RelayEvent, allowance};
 use crate::wire::batch_rank::Space;
@@ -92,25 +92,28 @@ impl Relay {
             return false;
         }
         let mix = u64::from(key.flow) << 32 | u64::from(key.source.0);
-        self.flows.insert(
-            key,
-            Flow {
-                seed: self.seed ^ mix.wrapping_mul(0xd6e8_feb8_6659_fd93),
-                inbound: BTreeMap::new(),
-                over_all_links: None,
-                outbound: BTreeMap::new(),
-                unrouted: None,
-                duplicates: DuplicateFilter::default(),
-                received: Traffic::default(),
-                sent: Traffic::default(),
-                last_used: now,
-                timer: None,
-                newest: [0; 2],
-                state: 0,
-                unrecoded: VecDeque::new(),
-            },
-        );
-        self.update_links(now, key);
+        let mut flow = Flow {
+            seed: self.seed ^ mix.wrapping_mul(0xd6e8_feb8_6659_fd93),
+            inbound: BTreeMap::new(),
+            over_all_links: None,
+            outbound: BTreeMap::new(),
+            unrouted: None,
+            duplicates: DuplicateFilter::default(),
+            received: Traffic::default(),
+            sent: Traffic::default(),
+            last_used: now,
+            timer: None,
+            newest: [0; 2],
+            state: 0,
+            unrecoded: VecDeque::new(),
+        };
+        if key.destination != self.config.node {
+            flow.outbound.extend(self.routes(key.destination).map(|link| {
+                let feedback = self.links.get(&link).is_some_and(|state| state.feedback);
+                (link, Box::new(Outbound::new(flow.seed, feedback)))
+            }));
+        }
+        self.flows.insert(key, flow);
         true
     }
 
@@ -212,6 +215,8 @@ impl Relay {
         } else if inbound.report_at().is_some_and(|at| at <= now) {
             link_state.reporting.insert(key);
             self.ready.insert(link);
+            // The report itself sets when the next one is due; it needs no timer.
+            inbound.postpone(now);
         }
         link_state.received += 1;
         match arrival {
@@ -290,13 +295,15 @@ impl Relay {
     /// Adds a packet to the buffers of its flow for a link, within the memory limits.
     fn add(&mut self, now: Timestamp, key: FlowKey, link: LinkId, coded: &Coded<'_>) {
         let Some(flow) = self.flows.get_mut(&key) else { return };
+        let links = flow.outbound.len().max(1);
         let Some(outbound) = flow.outbound.get_mut(&link) else { return };
-        let before = outbound.bytes();
+        let others = self.bytes - outbound.bytes();
         if !outbound.add(now, coded, &mut self.stats) {
             self.stats.non_innovative += 1;
         }
-        self.bytes = self.bytes - before + outbound.bytes();
-        self.shed(key, link);
+        let limit = limit(&self.config, outbound, links, others);
+        outbound.shed(limit, &mut self.stats);
+        self.bytes = others + outbound.bytes();
         self.stats.bytes_peak = self.stats.bytes_peak.max(self.bytes as u64);
         self.activate(key);
     }
@@ -307,8 +314,7 @@ impl Relay {
         let links = flow.outbound.len().max(1);
         let Some(outbound) = flow.outbound.get_mut(&link) else { return };
         let others = self.bytes - outbound.bytes();
-        let limit = allowance(&self.config, outbound, links)
-            .min(self.config.total_bytes.saturating_sub(others));
+        let limit = limit(&self.config, outbound, links, others);
         outbound.shed(limit, &mut self.stats);
         self.bytes = others + outbound.bytes();
     }
@@ -365,6 +371,12 @@ impl Relay {
         self.add(now, key, link, &coded);
         self.arm(key);
     }
+}
+
+/// Maximum number of bytes that a flow may hold for one of its `links` next links, while `others` hold
+/// so many.
+fn limit(config: &RelayConfig, outbound: &Outbound, links: usize, others: usize) -> usize {
+    allowance(config, outbound, links).min(config.total_bytes.saturating_sub(others))
 }
 
 /// Kind and number of the batch, its window, and the coefficient vector of a packet with this

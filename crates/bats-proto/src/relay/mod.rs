@@ -376,7 +376,10 @@ impl Relay {
                 flow.sent.add(out.len().saturating_sub(FLOW_HEADER_LEN));
                 FlowHeader { key, hop_limit }.encode(&mut Writer::new(out))?;
                 state.active.rotate_left(1);
-                self.arm(key);
+                // Sending changes the time of this check only.
+                if let Some(at) = outbound.check_at() {
+                    arm(&mut self.timers, key, flow, at);
+                }
                 return Some(kind);
             }
             state.active.pop_front();

@@ -145,7 +145,7 @@ impl Outbound {
             next_queue: 0,
             next_room: None,
             reported_at: Timestamp::ZERO,
-            reports: ReportBudget::default(),
+            reports: ReportBudget::of_batch_rank(),
             bytes: 0,
             view: LinkView::default(),
             check_at: None,

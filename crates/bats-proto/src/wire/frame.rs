@@ -180,11 +180,35 @@ impl FrameCount {
     }
 }
 
-/// Reads the next frame; `None` at the end. Puts the ranges of an ACK into `ranges` as (first,
-/// last) inclusive, newest first.
+/// What is read of an ACK and a RANK, each of which repeats much of the one before. The rest is
+/// skipped, which costs less.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadLimits {
+    /// Number of the newest ranges that are read. The others must be consistent.
+    pub ack_ranges: usize,
+    /// Whether the entries of rank feedback are read.
+    pub rank_entries: bool,
+}
+
+impl ReadLimits {
+    /// Everything is read.
+    pub const NONE: Self = Self { ack_ranges: usize::MAX, rank_entries: true };
+}
+
+/// As [`decode_within`], without limits.
 pub fn decode<'a>(
     reader: &mut Reader<'a>,
     ranges: &mut Vec<(u64, u64)>,
+) -> Result<Option<Frame<'a>>, MalformedFrame> {
+    decode_within(reader, ranges, ReadLimits::NONE)
+}
+
+/// Reads the next frame; `None` at the end. Puts the ranges of an ACK into `ranges` as (first,
+/// last) inclusive, newest first.
+pub fn decode_within<'a>(
+    reader: &mut Reader<'a>,
+    ranges: &mut Vec<(u64, u64)>,
+    limits: ReadLimits,
 ) -> Result<Option<Frame<'a>>, MalformedFrame> {
     const TRUNCATED: MalformedFrame = MalformedFrame("truncated");
     let frame_type = loop {
@@ -202,8 +226,15 @@ pub fn decode<'a>(
             reader.skip_run(PING);
             Frame::Ping
         }
-        ACK => Frame::Ack(decode_ack(reader, ranges)?),
-        RANK => Frame::Rank(RankFeedback::decode(reader).ok_or(MalformedFrame("rank feedback"))?),
+        ACK => Frame::Ack(decode_ack(reader, ranges, limits.ack_ranges)?),
+        RANK => {
+            let feedback = if limits.rank_entries {
+                RankFeedback::decode(reader)
+            } else {
+                RankFeedback::decode_without_entries(reader)
+            };
+            Frame::Rank(feedback.ok_or(MalformedFrame("rank feedback"))?)
+        }
         BATCH_RANK => {
             Frame::BatchRank(BatchRank::decode(reader).ok_or(MalformedFrame("batch ranks"))?)
         }
@@ -253,6 +284,7 @@ pub fn decode<'a>(
 fn decode_ack(
     reader: &mut Reader<'_>,
     ranges: &mut Vec<(u64, u64)>,
+    limit: usize,
 ) -> Result<AckHeader, MalformedFrame> {
     const BAD: MalformedFrame = MalformedFrame("acknowledgement ranges");
     ranges.clear();
@@ -269,11 +301,18 @@ fn decode_ack(
     }
     let mut first = largest.checked_sub(reader.varint().ok_or(BAD)?).ok_or(BAD)?;
     ranges.push((first, largest));
-    for _ in 0..count {
+    let read = count.min(limit.saturating_sub(1) as u64);
+    for _ in 0..read {
         let gap = reader.varint().ok_or(BAD)?;
         let last = first.checked_sub(gap).and_then(|n| n.checked_sub(2)).ok_or(BAD)?;
         first = last.checked_sub(reader.varint().ok_or(BAD)?).ok_or(BAD)?;
         ranges.push((first, last));
+    }
+    // All others end above 0 if the last one does.
+    let skipped = count.saturating_sub(read);
+    let sum = reader.sum_varints(skipped.saturating_mul(2) as usize).ok_or(BAD)?;
+    if sum.saturating_add(skipped.saturating_mul(2)) > first {
+        return Err(BAD);
     }
     Ok(AckHeader { largest, delay, received_at, ce_count })
 }
@@ -537,6 +576,19 @@ mod tests {
         assert_eq!(read(9, 2, &[(1, 4)]), Ok(vec![(7, 9), (0, 4)]));
         assert!(read(9, 2, &[(1, 5)]).is_err());
         assert!(read(9, 2, &[(6, 0)]).is_err());
+        // Ranges beyond the limit must be consistent, too.
+        let read_newest = |gap: u8| {
+            let mut bytes = vec![ACK, 0x41, 0, 0, 0, 0, 20, 0];
+            bytes.extend([gap, 3].repeat(20));
+            bytes.push(PING);
+            let (mut reader, mut found) = (Reader::new(&bytes), Vec::new());
+            let limits = ReadLimits { ack_ranges: 3, rank_entries: true };
+            let is_read = decode_within(&mut reader, &mut found, limits).is_ok();
+            (is_read, found, reader.remaining())
+        };
+        assert_eq!(read_newest(7), (true, vec![(256, 256), (244, 247), (232, 235)], 1));
+        // 20 * (gap + 2 + 3) numbers below 256.
+        assert!(!read_newest(8).0);
         let most = MAX_ACK_RANGES as usize - 1;
         assert!(read(1 << 20, 0, &vec![(0, 0); most]).is_ok());
         assert!(read(1 << 20, 0, &vec![(0, 0); most + 1]).is_err());

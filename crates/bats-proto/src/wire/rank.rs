@@ -85,6 +85,34 @@ impl RankFeedback {
 
     /// Reads a report. Returns `None` if it is truncated or inconsistent.
     pub fn decode(reader: &mut Reader<'_>) -> Option<Self> {
+        let (mut feedback, count) = Self::decode_head(reader)?;
+        // At most [`MAX_RANK_ENTRIES`].
+        feedback.entries.reserve_exact(count);
+        let mut end = feedback.decoded_below;
+        for _ in 0..count {
+            // None of these additions overflows: a variable-length integer is below 2^62.
+            let first = end.saturating_add(reader.varint()?);
+            let span = reader.varint()?;
+            let missing = reader.varint()?;
+            if span == 0 || missing == 0 || first.saturating_add(span) > MAX_VARINT {
+                return None;
+            }
+            feedback.entries.push(RankEntry { first, span, missing });
+            end = first;
+        }
+        Some(feedback)
+    }
+
+    /// Reads a report without its entries, which it skips: they may be inconsistent. Returns `None`
+    /// if the report is truncated, or if its other fields are inconsistent.
+    pub fn decode_without_entries(reader: &mut Reader<'_>) -> Option<Self> {
+        let (feedback, count) = Self::decode_head(reader)?;
+        reader.skip_varints(count.saturating_mul(3))?;
+        Some(feedback)
+    }
+
+    /// Everything before the entries, and their number.
+    fn decode_head(reader: &mut Reader<'_>) -> Option<(Self, usize)> {
         let decoded_below = reader.varint()?;
         let seen_end = decoded_below.checked_add(reader.varint()?)?;
         let repair_seen = reader.varint()?.checked_sub(1);
@@ -94,19 +122,8 @@ impl RankFeedback {
         if count > MAX_RANK_ENTRIES || wasted > coded || seen_end > MAX_VARINT {
             return None;
         }
-        let mut entries = Vec::new();
-        let mut end = decoded_below;
-        for _ in 0..count {
-            let first = end.checked_add(reader.varint()?)?;
-            let span = reader.varint()?;
-            let missing = reader.varint()?;
-            if span == 0 || missing == 0 || first.checked_add(span)? > MAX_VARINT {
-                return None;
-            }
-            entries.push(RankEntry { first, span, missing });
-            end = first;
-        }
-        Some(Self { decoded_below, seen_end, repair_seen, coded, wasted, entries })
+        let entries = Vec::new();
+        Some((Self { decoded_below, seen_end, repair_seen, coded, wasted, entries }, count))
     }
 }
 
@@ -208,6 +225,24 @@ mod tests {
         assert_eq!(read(&[MAX_VARINT, 1, 0, 0, 0, 0]), None);
         assert!(read(&[MAX_VARINT - 3, 0, 0, 0, 0, 1, 1, 2, 1]).is_some());
         assert_eq!(read(&[MAX_VARINT - 3, 0, 0, 0, 0, 1, 1, 3, 1]), None);
+    }
+
+    #[test]
+    fn skipped_entries_are_counted_and_must_be_there() {
+        let entries = (1..=100).map(|n| RankEntry { first: 70 * n, span: n, missing: 1 }).collect();
+        let feedback =
+            RankFeedback { decoded_below: 5, seen_end: 9_000, entries, ..RankFeedback::default() };
+        let mut bytes = written(&feedback, 2_000);
+        let len = bytes.len();
+        bytes.push(0xee);
+        let mut reader = Reader::new(&bytes);
+        let head = RankFeedback { entries: Vec::new(), ..feedback };
+        assert_eq!(RankFeedback::decode_without_entries(&mut reader), Some(head));
+        assert_eq!(reader.rest(), [0xee]);
+        let truncated = &mut Reader::new(&bytes[..len - 1]);
+        assert_eq!(RankFeedback::decode_without_entries(truncated), None);
+        let wasted = &mut Reader::new(&[7, 3, 0, 5, 6, 0]);
+        assert_eq!(RankFeedback::decode_without_entries(wasted), None);
     }
 
     #[test]

@@ -79,10 +79,55 @@ impl<'a> Reader<'a> {
     /// A variable-length integer of two or more bytes, of which `first` is the next.
     fn long_varint(&mut self, first: u8) -> Option<u64> {
         let len = 1 << (first >> 6);
+        if let Some((&eight, _)) = self.rest.split_first_chunk() {
+            // Not byte by byte: a peer may fill a packet with them.
+            let unused: u32 = 64_u32.saturating_sub(8 << (first >> 6));
+            self.rest = self.rest.get(len..)?;
+            return Some((u64::from_be_bytes(eight) & MAX_VARINT) >> unused);
+        }
         let bytes = self.take(len)?;
         let value =
             bytes.iter().skip(1).fold(u64::from(first & 0x3f), |v, &o| v << 8 | u64::from(o));
         Some(value)
+    }
+
+    /// Skips variable-length integers.
+    pub fn skip_varints(&mut self, mut count: usize) -> Option<()> {
+        while count > 0 {
+            // Eight at a time: a peer may fill a packet with them.
+            if count >= 8
+                && let Some((eight, rest)) = self.rest.split_first_chunk()
+                && u64::from_ne_bytes(*eight) & 0xc0c0_c0c0_c0c0_c0c0 == 0
+            {
+                self.rest = rest;
+                count = count.saturating_sub(8);
+            } else {
+                let first = self.rest.first()?;
+                self.rest = self.rest.get(1 << (first >> 6)..)?;
+                count = count.saturating_sub(1);
+            }
+        }
+        Some(())
+    }
+
+    /// Skips variable-length integers and returns their sum, at most `u64::MAX`.
+    pub fn sum_varints(&mut self, mut count: usize) -> Option<u64> {
+        let mut sum = 0_u64;
+        while count > 0 {
+            // Eight at a time: a peer may fill a packet with them.
+            if count >= 8
+                && let Some((eight, rest)) = self.rest.split_first_chunk()
+                && u64::from_ne_bytes(*eight) & 0xc0c0_c0c0_c0c0_c0c0 == 0
+            {
+                sum = sum.saturating_add(sum_of_bytes(u64::from_ne_bytes(*eight)));
+                self.rest = rest;
+                count = count.saturating_sub(8);
+            } else {
+                sum = sum.saturating_add(self.varint()?);
+                count = count.saturating_sub(1);
+            }
+        }
+        Some(sum)
     }
 
     /// The next `len` bytes.
@@ -96,6 +141,14 @@ impl<'a> Reader<'a> {
     pub fn rest(&mut self) -> &'a [u8] {
         core::mem::take(&mut self.rest)
     }
+}
+
+/// The sum of the eight bytes.
+fn sum_of_bytes(bytes: u64) -> u64 {
+    const EVEN: u64 = 0x00ff_00ff_00ff_00ff;
+    // Four sums of two bytes fit 16 bits each; the multiplication adds them in its highest 16 bits.
+    let pairs = (bytes & EVEN).wrapping_add(bytes >> 8 & EVEN);
+    pairs.wrapping_mul(0x0001_0001_0001_0001) >> 48
 }
 
 /// Writes to a slice of fixed length. If a value does not fit, a method returns `None` and writes
@@ -177,6 +230,36 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    proptest! {
+        /// Also for bytes with many short integers, which are summed eight at a time.
+        #[test]
+        fn sums_agree_with_reading_one_by_one(
+            mut bytes in prop::collection::vec(any::<u8>(), 0..100), mask in any::<u8>(), count in 0_usize..60,
+        ) {
+            bytes.iter_mut().for_each(|byte| *byte &= mask);
+            let [mut one_by_one, mut at_once, mut skipped] = [&bytes; 3].map(|bytes| Reader::new(bytes));
+            let sum = (0..count).try_fold(0_u64, |sum, _| sum.checked_add(one_by_one.varint()?));
+            prop_assert_eq!(at_once.sum_varints(count), sum);
+            prop_assert_eq!(skipped.skip_varints(count).is_some(), sum.is_some());
+            if sum.is_some() {
+                prop_assert_eq!(at_once.remaining(), one_by_one.remaining());
+                prop_assert_eq!(skipped.remaining(), one_by_one.remaining());
+            }
+        }
+    }
+
+    #[test]
+    fn eight_largest_short_integers_are_summed() {
+        assert_eq!(Reader::new(&[0x3f; 9]).sum_varints(9), Some(9 * 0x3f));
+        // Sums above 64 bits stop there.
+        let largest = [0xff; 8].repeat(5);
+        assert_eq!(Reader::new(&largest).sum_varints(4), Some(4 * MAX_VARINT));
+        assert_eq!(Reader::new(&largest).sum_varints(5), Some(u64::MAX));
+        assert_eq!(Reader::new(&largest).sum_varints(6), None);
+        assert_eq!(Reader::new(&largest).skip_varints(5), Some(()));
+        assert_eq!(Reader::new(&largest).skip_varints(6), None);
+    }
 
     /// The examples of RFC 9000, appendix A.1.
     #[test]

@@ -16,7 +16,7 @@ use super::rate::{RateController, RepairClass};
 use super::steady::{STEADY_WINDOW, SteadyFlow};
 use super::thin::ThinFlow;
 use crate::config::Goal;
-use crate::wire::coding::{REPAIR_HEADER_LEN, RepairHeader, SOURCE_HEADER_LEN, SourceHeader};
+use crate::wire::coding::{REPAIR_HEADER_LEN, SOURCE_HEADER_LEN, SourceHeader};
 use crate::wire::short_header::PacketKind;
 use crate::wire::varint::Writer;
 
@@ -86,9 +86,13 @@ struct QueuedRepair {
     generation_first: u64,
     /// The symbol after the last one of its window.
     end: u64,
-    header: RepairHeader,
+    /// First symbol of its window.
+    first: u64,
+    batch: u32,
+    column: u8,
     top_up: bool,
-    payload: Vec<u8>,
+    /// `None` until the first repair of its batch is sent.
+    payload: Option<Vec<u8>>,
 }
 
 /// The sending end of a flow.
@@ -250,9 +254,9 @@ impl FlowSender {
         let limit = self.encoder.next().min(self.credit);
         let source_ready = self.next_unsent < limit || self.assignments.has_next();
         let repair_due = self.urgent > 0 || !source_ready || self.spread >= 1.0;
-        if repair_due && let Some(repair) = self.queue.pop_front() {
+        if repair_due && let Some(kind) = self.send_repair(now, out) {
             self.spread = (self.spread - 1.0).max(0.0);
-            return Some(self.send_repair(now, repair, out));
+            return Some(kind);
         }
         if !source_ready {
             return None;
@@ -310,35 +314,6 @@ impl FlowSender {
         out.extend_from_slice(symbol);
         self.counters.source_packets += 1;
         Some(PacketKind::Source)
-    }
-
-    fn send_repair(
-        &mut self,
-        now: Timestamp,
-        mut repair: QueuedRepair,
-        out: &mut Vec<u8>,
-    ) -> PacketKind {
-        out.resize(REPAIR_HEADER_LEN, 0);
-        let written = repair.header.encode(&mut Writer::new(out));
-        debug_assert!(written.is_some(), "the header has room");
-        out.extend_from_slice(&repair.payload);
-        if repair.top_up {
-            self.urgent -= 1;
-            self.counters.top_up_packets += 1;
-        } else {
-            self.counters.proactive_packets += 1;
-        }
-        if let Some(index) = self.generation_of(repair.generation_first)
-            && let Some(entry) =
-                self.generations[index].repairs.iter_mut().find(|(s, _)| *s == repair.sequence)
-        {
-            entry.1 = Some(now);
-        }
-        if self.spare.len() < MAX_SPARE_BUFFERS {
-            repair.payload.clear();
-            self.spare.push(repair.payload);
-        }
-        PacketKind::Repair
     }
 
     /// Target number of symbols of a generation.

@@ -8,9 +8,11 @@ use bats_types::Timestamp;
 
 use super::super::rate::RepairClass;
 use super::super::{FlowError, PathView};
-use super::{FlowSender, QueuedRepair};
-use crate::wire::coding::RepairHeader;
+use super::{FlowSender, MAX_SPARE_BUFFERS, QueuedRepair};
+use crate::wire::coding::{REPAIR_HEADER_LEN, RepairHeader};
 use crate::wire::rank::RankFeedback;
+use crate::wire::short_header::PacketKind;
+use crate::wire::varint::Writer;
 
 /// Maximum number of queued repairs. Further top-ups wait for the next report.
 const MAX_QUEUED_REPAIRS: usize = 1_024;
@@ -40,35 +42,22 @@ impl FlowSender {
         if first >= end {
             return;
         }
-        let window = Window { first, count: (end - first) as u16 };
+        if (Window { first, count: (end - first) as u16 }).end().is_none() {
+            return;
+        }
         while left > 0 {
             let group = left.min(BATCH_SIZE);
-            let mut payloads: Vec<Vec<u8>> = (0..group)
-                .map(|_| {
-                    let mut buffer = self.spare.pop().unwrap_or_default();
-                    buffer.resize(self.max_symbol_size, 0);
-                    buffer
-                })
-                .collect();
-            let mut outputs: Vec<&mut [u8]> = payloads.iter_mut().map(Vec::as_mut_slice).collect();
-            let batch = (self.next_batch & 0x00ff_ffff) as u32;
-            let Ok(len) = self.encoder.encode(window, batch, 0, &mut outputs) else { return };
-            for (column, mut payload) in payloads.into_iter().enumerate() {
-                payload.truncate(len);
-                let sequence = self.next_batch * BATCH_SIZE as u64 + column as u64;
-                let header = RepairHeader {
-                    batch,
-                    column: column as u8,
-                    first: first as u32,
-                    count: window.count,
-                };
+            for column in 0..group as u8 {
+                let sequence = self.next_batch * BATCH_SIZE as u64 + u64::from(column);
                 self.queue.push_back(QueuedRepair {
                     sequence,
                     generation_first,
                     end,
-                    header,
+                    first,
+                    batch: (self.next_batch & 0x00ff_ffff) as u32,
+                    column,
                     top_up,
-                    payload,
+                    payload: None,
                 });
                 if let Some(index) = self.generation_of(generation_first) {
                     self.generations[index].repairs.push_back((sequence, None));
@@ -79,6 +68,87 @@ impl FlowSender {
             }
             self.next_batch += 1;
             left -= group;
+        }
+    }
+
+    /// Writes the next queued repair to `out`.
+    pub(super) fn send_repair(&mut self, now: Timestamp, out: &mut Vec<u8>) -> Option<PacketKind> {
+        while let Some(mut repair) = self.queue.pop_front() {
+            self.urgent -= usize::from(repair.top_up);
+            let Some((header, mut payload)) = self.encode_repair(&mut repair) else {
+                self.forget(&repair);
+                continue;
+            };
+            out.resize(REPAIR_HEADER_LEN, 0);
+            let written = header.encode(&mut Writer::new(out));
+            debug_assert!(written.is_some(), "the header has room");
+            out.extend_from_slice(&payload);
+            if repair.top_up {
+                self.counters.top_up_packets += 1;
+            } else {
+                self.counters.proactive_packets += 1;
+            }
+            if let Some(index) = self.generation_of(repair.generation_first)
+                && let Some(entry) =
+                    self.generations[index].repairs.iter_mut().find(|(s, _)| *s == repair.sequence)
+            {
+                entry.1 = Some(now);
+            }
+            if self.spare.len() < MAX_SPARE_BUFFERS {
+                payload.clear();
+                self.spare.push(payload);
+            }
+            return Some(PacketKind::Repair);
+        }
+        None
+    }
+
+    /// Header and payload of a repair. Also encodes those of its batch that follow in the queue, in
+    /// the same pass over the symbols.
+    ///
+    /// Not before it is sent: a peer that reports losses and acknowledges nothing would cause work
+    /// for repairs that the congestion window never lets out.
+    fn encode_repair(&mut self, repair: &mut QueuedRepair) -> Option<(RepairHeader, Vec<u8>)> {
+        if repair.payload.is_none() {
+            // The peer has decoded the symbols that were released meanwhile.
+            repair.first = repair.first.max(self.encoder.first());
+            let count = repair.end.checked_sub(repair.first)? as u16;
+            let window = Window { first: repair.first, count };
+            let is_next = |(index, next): &(usize, &QueuedRepair)| {
+                next.batch == repair.batch
+                    && usize::from(next.column) == usize::from(repair.column) + 1 + index
+            };
+            let others = self.queue.iter().enumerate().take_while(is_next).count();
+            let mut payloads: Vec<Vec<u8>> = (0..=others)
+                .map(|_| {
+                    let mut buffer = self.spare.pop().unwrap_or_default();
+                    buffer.resize(self.max_symbol_size, 0);
+                    buffer
+                })
+                .collect();
+            let mut outputs: Vec<&mut [u8]> = payloads.iter_mut().map(Vec::as_mut_slice).collect();
+            let encoded = self.encoder.encode(window, repair.batch, repair.column, &mut outputs);
+            let len = encoded.ok()?;
+            payloads.iter_mut().for_each(|payload| payload.truncate(len));
+            let mut payloads = payloads.into_iter();
+            repair.payload = payloads.next();
+            for (next, payload) in self.queue.iter_mut().zip(payloads) {
+                (next.first, next.payload) = (repair.first, Some(payload));
+            }
+        }
+        let header = RepairHeader {
+            batch: repair.batch,
+            column: repair.column,
+            first: repair.first as u32,
+            count: (repair.end - repair.first) as u16,
+        };
+        Some((header, repair.payload.take()?))
+    }
+
+    /// A queued repair will not be sent.
+    fn forget(&mut self, repair: &QueuedRepair) {
+        if let Some(index) = self.generation_of(repair.generation_first) {
+            self.generations[index].repairs.retain(|&(sequence, _)| sequence != repair.sequence);
         }
     }
 
@@ -99,12 +169,14 @@ impl FlowSender {
         if feedback.seen_end > self.next_unsent {
             return Err(FlowError::NotSent(feedback.seen_end - 1));
         }
-        let ends = feedback.entries.iter().map(|entry| entry.first + entry.span);
-        if let Some(end) = ends.max().filter(|&end| end > feedback.seen_end) {
-            return Err(FlowError::NotSent(end - 1));
-        }
-        if feedback.entries.iter().any(|entry| entry.missing > entry.span) {
-            return Err(FlowError::Malformed);
+        for entry in &feedback.entries {
+            let end = entry.first + entry.span;
+            if end > feedback.seen_end {
+                return Err(FlowError::NotSent(end - 1));
+            }
+            if entry.missing > entry.span {
+                return Err(FlowError::Malformed);
+            }
         }
         self.counters.peer_coded = self.counters.peer_coded.max(feedback.coded);
         self.counters.peer_wasted = self.counters.peer_wasted.max(feedback.wasted);
@@ -176,11 +248,7 @@ impl FlowSender {
         self.queue = needed_later;
         for repair in obsolete {
             self.urgent -= usize::from(repair.top_up);
-            if let Some(index) = self.generation_of(repair.generation_first) {
-                self.generations[index]
-                    .repairs
-                    .retain(|&(sequence, _)| sequence != repair.sequence);
-            }
+            self.forget(&repair);
         }
     }
 
@@ -369,8 +437,11 @@ mod tests {
         let report =
             RankFeedback { decoded_below: first, seen_end: 64, entries, ..RankFeedback::default() };
         sender.on_rank_feedback(Timestamp::ZERO, &report, &path()).unwrap();
-        let windows: Vec<_> =
-            sender.queue.iter().map(|repair| (repair.header.first, repair.header.count)).collect();
+        let windows: Vec<_> = sender
+            .queue
+            .iter()
+            .map(|repair| (repair.first as u32, (repair.end - repair.first) as u16))
+            .collect();
         assert!(windows.len() >= 12, "{windows:?}");
         assert!(windows.iter().all(|&window| window == (32, 16)), "{windows:?}");
         sender.on_rank_feedback(Timestamp::ZERO, &report, &path()).unwrap();
