@@ -24,7 +24,7 @@ const FLOORS: &[Row] = &[
     ("B2", 1, &[(Efficiency, AtLeast(0.8))], &["E"]),
     ("V3", 1, &[(Efficiency, AtLeast(0.8)), (Drops, AtMost(0.06))], &["of best peer", "queue over peer's (BDP)"]),
     ("P3", 1, &[(Efficiency, AtLeast(0.93)), (Drops, AtMost(0.05))], &[]),
-    ("J2", 1, &[(Efficiency, AtLeast(0.55))], &["E", "non-innovative"]),
+    ("J2", 1, &[(Efficiency, AtLeast(0.87))], &["non-innovative"]),
     ("S2", 1, &[(Efficiency, AtLeast(0.86)), (Drops, AtMost(0.01))], &["of CUBIC", "start-up drops"]),
     ("O3", 1, &[(Efficiency, AtLeast(0.91)), (Jain, AtLeast(0.95))], &[]),
     ("O10", 1, &[(Efficiency, AtLeast(0.88)), (Jain, AtLeast(0.93))], &[]),
