@@ -17,8 +17,11 @@ pub const MAX_RANGES: usize = 256;
 pub struct ReceivedPackets {
     window: ReplayWindow<WORDS>,
     largest_at: Timestamp,
-    /// `largest` at each of the last acknowledgements, as a ring buffer.
-    acknowledged_largest: [u64; ACK_REPEATS],
+    /// The lowest packet that each of the last acknowledgements was the first to report, as a ring
+    /// buffer. Reordered packets may be far below the largest one.
+    lowest_reported: [u64; ACK_REPEATS],
+    /// The lowest packet since the last acknowledgement.
+    lowest_new: Option<u64>,
     acks_sent: usize,
     shortened: u64,
 }
@@ -28,7 +31,8 @@ impl Default for ReceivedPackets {
         Self {
             window: ReplayWindow::default(),
             largest_at: Timestamp::ZERO,
-            acknowledged_largest: [0; ACK_REPEATS],
+            lowest_reported: [0; ACK_REPEATS],
+            lowest_new: None,
             acks_sent: 0,
             shortened: 0,
         }
@@ -56,6 +60,7 @@ impl ReceivedPackets {
         if self.window.insert(pn) {
             self.largest_at = now;
         }
+        self.lowest_new = Some(self.lowest_new.map_or(pn, |lowest| lowest.min(pn)));
         true
     }
 
@@ -75,13 +80,10 @@ impl ReceivedPackets {
     pub fn write_ranges(&mut self, ranges: &mut Vec<(u64, u64)>) {
         ranges.clear();
         let Some(largest) = self.window.largest() else { return };
-        let oldest = if self.acks_sent < ACK_REPEATS {
-            0
-        } else {
-            self.acknowledged_largest[self.acks_sent % ACK_REPEATS]
-        };
-        self.acknowledged_largest[self.acks_sent % ACK_REPEATS] = largest;
+        self.lowest_reported[self.acks_sent % ACK_REPEATS] =
+            self.lowest_new.take().unwrap_or(largest);
         self.acks_sent += 1;
+        let oldest = self.lowest_reported.iter().copied().min().unwrap_or(0);
         let floor = oldest.min(largest.saturating_sub(MIN_COVERAGE)).max(self.window.floor());
 
         let mut last = None;
@@ -186,7 +188,29 @@ mod tests {
             window.write_ranges(&mut ranges);
             reports += usize::from(ranges.iter().any(|&(a, b)| (a..=b).contains(&1050)));
         }
-        assert!(reports >= ACK_REPEATS, "{reports}");
+        assert_eq!(reports, ACK_REPEATS);
+    }
+
+    #[test]
+    fn late_packets_are_reported_by_eight_acknowledgements_too() {
+        let mut window = ReceivedPackets::default();
+        let mut ranges = Vec::new();
+        let mut reports = 0;
+        for ack in 0..40_u64 {
+            for i in 0..100 {
+                let pn = ack * 100 + i;
+                // One packet is delayed by 10 acknowledgements.
+                if pn != 1_050 {
+                    window.insert(Timestamp::ZERO, pn);
+                }
+            }
+            if ack == 20 {
+                window.insert(Timestamp::ZERO, 1_050);
+            }
+            window.write_ranges(&mut ranges);
+            reports += usize::from(ranges.iter().any(|&(a, b)| (a..=b).contains(&1_050)));
+        }
+        assert_eq!(reports, ACK_REPEATS);
     }
 
     #[test]

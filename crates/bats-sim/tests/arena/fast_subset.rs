@@ -21,10 +21,10 @@ type Row = (&'static str, u64, &'static [(Measure, Bound)], &'static [&'static s
 const FLOORS: &[Row] = &[
     ("F3", 1, &[(Efficiency, AtLeast(0.96)), (Queue, AtMost(0.32)), (Drops, AtMost(0.001))], &[]),
     ("L2", 1, &[(Efficiency, AtLeast(0.92)), (Drops, AtMost(0.005))], &["E"]),
-    ("B2", 1, &[(Efficiency, AtLeast(0.8))], &["E"]),
+    ("B2", 1, &[(Efficiency, AtLeast(0.75))], &["E"]),
     ("V3", 1, &[(Efficiency, AtLeast(0.8)), (Drops, AtMost(0.06))], &["of best peer", "queue over peer's (BDP)"]),
     ("P3", 1, &[(Efficiency, AtLeast(0.93)), (Drops, AtMost(0.05))], &[]),
-    ("J2", 1, &[(Efficiency, AtLeast(0.55))], &["E", "non-innovative"]),
+    ("J2", 1, &[(Efficiency, AtLeast(0.87))], &[]),
     ("S2", 1, &[(Efficiency, AtLeast(0.86)), (Drops, AtMost(0.01))], &["of CUBIC", "start-up drops"]),
     ("O3", 1, &[(Efficiency, AtLeast(0.91)), (Jain, AtLeast(0.95))], &[]),
     ("O10", 1, &[(Efficiency, AtLeast(0.88)), (Jain, AtLeast(0.93))], &[]),
