@@ -21,7 +21,7 @@ pub(crate) struct RandomDecisions {
 
 #[derive(Debug)]
 pub(crate) struct Frame<P> {
-    /// `None` if the packet was lost on entry. Its frame uses link capacity all the same.
+    /// `None` if the packet was lost on entry. Its frame still uses link capacity.
     pub(crate) packet: Option<P>,
     /// Frame size in bytes.
     pub(crate) bytes: usize,

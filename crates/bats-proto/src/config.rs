@@ -65,7 +65,7 @@ impl Mode {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub enum CongestionAlgorithm {
-    /// Loss-tolerant congestion control: BBRv3 that tells the path's own loss from congestion.
+    /// Loss-tolerant congestion control: BBRv3 that distinguishes the path's own loss from congestion.
     #[default]
     Ltcc,
     /// BBRv3 to the letter of draft-ietf-ccwg-bbr-06: loss above 2 % counts as congestion.

@@ -466,7 +466,7 @@ fn a_closed_connection_repeats_close_with_increasing_intervals() {
 }
 
 /// A process that is not scheduled for some milliseconds finds its timers expired before it could
-/// send; it must send the CLOSE frame all the same.
+/// send; it must still send the CLOSE frame.
 #[test]
 fn a_close_frame_is_sent_even_after_the_linger_time() {
     let mut harness = Harness::established(transport());

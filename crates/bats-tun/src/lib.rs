@@ -85,7 +85,7 @@ impl Tun {
         Self { fd }
     }
 
-    /// Tells the kernel how much it may leave undone, and returns the level that it has accepted:
+    /// Passes to the kernel how much it may leave undone, and returns the level that it has accepted:
     /// the wanted one or a lower one.
     ///
     /// # Errors

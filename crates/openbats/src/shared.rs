@@ -371,7 +371,7 @@ pub(crate) enum FollowUp {
     Poll,
     /// A message is to be sent.
     Send,
-    /// The I/O thread must see to it.
+    /// The I/O thread must handle it.
     Wake,
 }
 
@@ -381,7 +381,7 @@ pub(crate) struct Shared {
     core: Mutex<Core>,
     /// The socket, from the start of the I/O thread to its end. Locked before the core.
     socket: Mutex<Option<SocketTurn>>,
-    /// A thread of the application has stopped to serve the socket.
+    /// A thread of the application has stopped serving the socket.
     pub(crate) lead_ended: Condvar,
     /// For how long a blocked receiver looks for packets before it sleeps.
     pub(crate) busy_poll: Duration,
@@ -480,7 +480,7 @@ impl Shared {
         result
     }
 
-    /// Makes a thread of the application leave the socket, for good.
+    /// Makes a thread of the application leave the socket permanently.
     pub(crate) fn stop_leader(&self) {
         let mut core = self.lock();
         core.custody.stop();

@@ -143,7 +143,7 @@ impl MemoryLedger {
     /// connections may follow. `least` is reserved for each of them, or half of the free memory if
     /// that is not enough for all. `None` if there is no room.
     ///
-    /// What is reserved is left to those who hold it: most of them become connections, and one that
+    /// A reservation stays with its handshake: most handshakes become connections, and one that
     /// found its share taken would be refused.
     pub(super) fn grant(&self, wanted: usize, least: usize, others: usize) -> Option<usize> {
         let free = self.budget.checked_sub(self.promised)?;

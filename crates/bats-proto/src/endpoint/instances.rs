@@ -1,4 +1,4 @@
-//! Restarted peers: what the process before had open ends when the new one has authenticated itself.
+//! Restarted peers: connections of the former process end when the new process is authenticated.
 
 use std::collections::BTreeMap;
 

@@ -73,7 +73,7 @@ fn packets_in_a_circle(recoding: bool, source_links: &[LinkId]) -> u64 {
     sent.iter().sum()
 }
 
-/// Found by reading: the rank was counted for each link alone, so that only the hop limit ended the
+/// Regression: the rank was counted for each link alone, so that only the hop limit ended the
 /// circle.
 #[test]
 fn routing_loop_of_three_nodes_costs_one_round() {

@@ -10,7 +10,7 @@ use crate::wire::flow::{FlowKey, NodeId};
 pub struct LinkPolicy {
     /// Whether packets may go on to other nodes. If not, the neighbour reaches this node alone.
     pub transit: bool,
-    /// Nodes that packets may come from; `None` for all. With the nodes behind a neighbour it cannot
+    /// Nodes that packets may come from; `None` for all. If these are the nodes behind a neighbour, it cannot
     /// use the IDs of others.
     pub sources: Option<BTreeSet<NodeId>>,
     /// Nodes that packets may go to, this one included; `None` for all.

@@ -1,4 +1,4 @@
-//! What a relay holds and has sent, by flow and by link, for those who watch it.
+//! Statistics of a relay: what it holds and has sent, by flow and by link.
 
 use core::time::Duration;
 

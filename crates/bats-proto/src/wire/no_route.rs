@@ -1,4 +1,4 @@
-//! NO_ROUTE: a relay tells the source of an end-to-end packet that no route leads to its destination.
+//! NO_ROUTE: a relay reports to the source of an end-to-end packet that no route leads to its destination.
 //!
 //! It is a packet of the relay to the source, with the flow ID of the dropped packet in its flow header:
 //! a long header of a version of its own without connection IDs, the destination that has no route,
@@ -85,7 +85,7 @@ mod tests {
         assert_eq!(NoRoute::decode(&longer), None);
     }
 
-    /// No packet of a session is taken for one, and no session takes one for its own.
+    /// Packets of sessions and NO_ROUTE packets are never confused.
     #[test]
     fn it_is_no_packet_of_a_session() {
         let bytes = NoRoute { destination: NodeId(1), quoted: &[1; 16] }.encode();

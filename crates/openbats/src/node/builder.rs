@@ -185,8 +185,8 @@ impl NodeBuilder {
             self.modes.push(Mode::Brtp);
         }
         let mut server = ServerOptions::new(self.setup.identity.clone())
-            // Who may do what is decided by fingerprint once the handshake is complete: links and
-            // sessions arrive at the same sockets, and other certificates are right for them.
+            // Fingerprints are checked once the handshake is complete: links and sessions arrive at the
+            // same sockets, and each may need another certificate.
             .client_trust(Trust::dangerous_any())
             .transport(self.transport)
             .modes(self.modes);

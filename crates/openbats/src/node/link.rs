@@ -172,7 +172,7 @@ pub enum LinkState {
     Silent,
     /// The last attempt failed; the next one follows.
     Waiting,
-    /// It has ended for good.
+    /// It has ended and is not dialled again.
     Closed,
 }
 
@@ -341,7 +341,7 @@ impl Links {
         core.endpoint.packets().relay_link_queue(connection)
     }
 
-    /// Closes a link for good. Does nothing if there is no such link.
+    /// Closes a link permanently. Does nothing if there is no such link.
     pub fn close(&self, id: LinkId) {
         self.shared.call(|core, clock| {
             let mut due = Vec::new();

@@ -215,7 +215,7 @@ impl NodeState {
         })
     }
 
-    /// Examines the links and dials those whose time has come.
+    /// Examines the links and dials those that are due.
     pub(crate) fn check_links(
         &mut self,
         now: Timestamp,

@@ -161,7 +161,7 @@ fn unusable_options_are_refused_in_words() {
 }
 
 #[test]
-fn link_without_redialling_ends_for_good() {
+fn link_without_redialling_is_not_dialled_again() {
     let world = World::new(2);
     let far = world.node(1).neighbour(world.print(0), LinkPolicy::end()).start().unwrap();
     let near = world.node(0).start().unwrap();

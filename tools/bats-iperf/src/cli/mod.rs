@@ -181,8 +181,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FILE")]
     pub(crate) pidfile: Option<PathBuf>,
 
-    /// Congestion control of the data that this side sends: bbr, cubic, gcc, none, or a constant
-    /// rate such as 100M. The client's option applies to data to the server, the server's option to
+    /// Congestion control of the data that this side sends: ltcc (the default; also called bbr), bbr3,
+    /// cubic, gcc, none, or a constant rate such as 100M; in mode 12 bbr or cubic. The client's option applies to data to the server, the server's option to
     /// data from it. A client rejects a value that its mode does not support; a server, whose
     /// clients choose the mode, reports when its value is not in effect.
     #[arg(long, value_name = "NAME", value_parser = mode::parse_congestion)]

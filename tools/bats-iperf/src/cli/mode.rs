@@ -110,7 +110,7 @@ pub(super) fn parse_congestion(text: &str) -> Result<Congestion, String> {
         Ok(rate) if rate > 0 => CongestionAlgorithm::FixedRate { bits_per_second: rate },
         _ => {
             return Err(format!(
-                "'{text}' is not a congestion control; use bbr, cubic, gcc, none or a \
+                "'{text}' is not a congestion control; use ltcc, bbr3, cubic, gcc, none or a \
                  rate such as 100M"
             ));
         }

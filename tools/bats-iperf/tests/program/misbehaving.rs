@@ -245,7 +245,7 @@ fn unidentified_peers_that_send_too_much_are_closed() {
     let _server = Server::start(port, &[]);
     let attacker = Attacker::new(port);
     for port in [port, port - 1] {
-        // One message that never ends, as far as the server can tell.
+        // One message that never ends, as far as the server knows.
         let unidentified = attacker.connect(port);
         for _ in 0..2_000 {
             let _ = unidentified.try_send(vec![b'['; 900_000]);

@@ -69,7 +69,7 @@ impl Drop for HostLoadMonitor {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HostLoad {
     delays: Delays,
-    /// `None` if /proc does not tell.
+    /// `None` if /proc does not contain it.
     shares: Option<CpuShares>,
 }
 

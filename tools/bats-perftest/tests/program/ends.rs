@@ -55,7 +55,7 @@ fn a_peer_that_dies_ends_the_test_with_an_error() {
             let ended = survivor.end();
             assert_eq!(ended.code, Some(255), "{both} {kills_publisher}: {ended:?}");
             assert!(ended.errors.contains("error - "), "{ended:?}");
-            // The summary of what was measured is printed all the same.
+            // The summary of what was measured is still printed.
             assert!(ended.output.contains("Sample Size"), "{ended:?}");
         }
     }

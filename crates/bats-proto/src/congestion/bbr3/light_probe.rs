@@ -40,7 +40,7 @@ impl Bbr3 {
 
         let light = &mut self.ext.light;
         light.is_due = false;
-        // A shallow buffer or a policer drops what is too much without a queue that tells.
+        // A shallow buffer or a policer drops the excess without a queue before it.
         light.is_held = is_cruise && (light.is_held || (light.is_on() && had_congestion));
         if !is_possible || light.is_held || !is_short {
             light.rounds = 0;

@@ -35,7 +35,7 @@ use crate::wire::varint::Reader;
 const MESSAGES: u64 = 0;
 /// Charged for each message besides its bytes, at both ends.
 pub const MESSAGE_CHARGE: u64 = 64;
-/// A session tells the peer more credit when it is this part of its window.
+/// A session grants the peer more credit when it is this part of its window.
 const CREDIT_STEP: u64 = 8;
 
 /// A channel of a session. The ends open channels independently: even numbers are the client's, odd
@@ -499,7 +499,7 @@ impl Channels {
         Ok(())
     }
 
-    /// Tells the application, and gives dropped bytes back.
+    /// Notifies the application, and gives dropped bytes back.
     fn on_received(&mut self, id: u64, dropped: u64) {
         self.consumed += dropped;
         if let Some(channel) = self.table.get_mut(&id)
