@@ -64,7 +64,11 @@ fn note(
                  lost with any of them. Use shorter messages (--length), --goal latency, or a \
                  reliable mode (-m brtp)"
             )),
-            _ => text.push_str(
+            Some(_) => text.push_str(
+                ", although it lost no packets: they were incomplete when their deadline had \
+                 passed. Use a lower rate (-b), or a longer --deadline",
+            ),
+            None => text.push_str(
                 ": without congestion control more was sent than it carries. Use a lower rate (-b)",
             ),
         }
@@ -123,6 +127,9 @@ mod tests {
         let lossy = [totals(10, 90, 0, 60.0)];
         let text = note("x", &lossy, &lossy, &work()).unwrap();
         assert!(text.contains("90 were lost on the path, which loses 60 %"), "{text}");
+        let late = [totals(10, 90, 0, 0.0)];
+        let text = note("x", &late, &late, &work()).unwrap();
+        assert!(text.contains("incomplete when their deadline"), "{text}");
         let bare = [Totals { lost: 5, ..Totals::default() }];
         assert!(note("x", &bare, &bare, &work()).unwrap().contains("lower rate (-b)"));
         let wild = [totals(0, u64::MAX, u64::MAX, f64::NAN); 1];

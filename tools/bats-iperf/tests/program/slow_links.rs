@@ -16,7 +16,7 @@ fn the_default_test_delivers_over_slow_links() {
     let _server = Server::start(port, &[]);
     for direction in [&[][..], &["-r"]] {
         // At 100 kbit/s the first flight takes two seconds and fills a part of the queue of 8 s, so that more is
-        // late: 0.55 is measured.
+        // late: 0.55 is measured. The goal of 0.05 is missed there, and a note may say so.
         for (link, most) in [("rate=2M,delay=50ms", 0.05), ("rate=100k,delay=50ms", 0.65)] {
             let options = [&["-m", "0", "-t", "8", "--emulate", link], direction].concat();
             let (report, notes) = report(port, &options);
@@ -26,7 +26,7 @@ fn the_default_test_delivers_over_slow_links() {
             println!("{link} {direction:?}: {lost} of {all} lost, {}", received["bits_per_second"]);
             let fraction = lost as f64 / all as f64;
             assert!(all >= 20 && fraction <= most, "{link} {direction:?}: {lost} of {all} lost");
-            assert!(!notes.contains("were lost"), "{notes}");
+            assert!(most > 0.5 || !notes.contains("were lost"), "{notes}");
         }
     }
 }
