@@ -1,6 +1,7 @@
 //! A YAML or JSON file, with errors that have line and column.
 
 use std::fmt;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
@@ -107,13 +108,14 @@ impl Source {
     pub(crate) fn open(path: &Path) -> Result<Self, ConfigError> {
         let name = path.display().to_string();
         let fault = |text: String| ConfigError { file: name.clone(), position: None, text };
-        let size =
-            std::fs::metadata(path).map_err(|error| fault(format!("cannot be read: {error}")))?;
-        if size.len() > MAX_FILE_BYTES {
+        // Devices and pipes have no size, so the limit counts what is read.
+        let mut text = String::new();
+        std::fs::File::open(path)
+            .and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text))
+            .map_err(|error| fault(format!("cannot be read: {error}")))?;
+        if text.len() as u64 > MAX_FILE_BYTES {
             return Err(fault(format!("is larger than {} MiB", MAX_FILE_BYTES >> 20)));
         }
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| fault(format!("cannot be read: {error}")))?;
         let folder = path.parent().map(Path::to_owned);
         Ok(Self { name, text, folder })
     }
@@ -297,4 +299,16 @@ fn without_position(text: &str) -> String {
         })
         .map_or(line, |(text, _)| text)
         .to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The size of a device is not known before it is read.
+    #[test]
+    fn files_without_an_end_are_refused() {
+        let error = Source::open(Path::new("/dev/zero")).map(drop).unwrap_err();
+        assert_eq!(error.to_string(), "/dev/zero: is larger than 16 MiB");
+    }
 }
