@@ -69,8 +69,6 @@ struct Worker {
     links: Mutex<Links>,
     /// Sessions that peers have opened, by peer and mode: a new one replaces the old one.
     inbound: Mutex<BTreeMap<(NodeId, bool), (Session, AbortHandle)>>,
-    instances: Mutex<BTreeMap<NodeId, u64>>,
-    instance: u64,
     started: Instant,
     sandbox: Sandbox,
     reloads: control::Reloads,
@@ -115,8 +113,6 @@ async fn serve(
         plan: Mutex::new(Plan::new(config.plan.id, [0; 32])),
         links: Mutex::default(),
         inbound: Mutex::default(),
-        instances: Mutex::default(),
-        instance: getrandom::u64().map_err(|error| anyhow::anyhow!("no randomness: {error}"))?,
         started: Instant::now(),
         sandbox,
         reloads: control::Reloads::new(Arc::clone(&keeper)),
@@ -252,19 +248,6 @@ impl Worker {
         Arc::new(Lanes { stream, datagram, fingerprint, tasks: tasks.into() })
     }
 
-    /// A peer that has another instance number than before was restarted: the sessions with it lead
-    /// nowhere.
-    fn note_instance(&self, peer: NodeId, instance: u64) {
-        let before = lock(&self.instances).insert(peer, instance);
-        if before.is_some_and(|before| before != instance)
-            && let Some(lanes) = self.table().lanes.get(&peer)
-        {
-            for lane in [&lanes.stream, &lanes.datagram] {
-                lane.epoch.send_modify(|epoch| *epoch += 1);
-            }
-        }
-    }
-
     /// Carries out what the node core finds to do.
     fn reconcile(&self) {
         let plan = lock(&self.plan).clone();
@@ -302,7 +285,6 @@ impl Worker {
             Action::AdmitPeer(id, print) => node.set_peer(library_id(*id), [Fingerprint(*print)]),
             Action::DismissPeer(id) => {
                 node.set_peer(library_id(*id), []);
-                lock(&self.instances).remove(id);
                 for is_stream in [false, true] {
                     if let Some((session, task)) = lock(&self.inbound).remove(&(*id, is_stream)) {
                         task.abort();

@@ -13,7 +13,7 @@ use bats_types::Timestamp;
 use openbats::node::Session;
 use openbats::{ClientOptions, Fingerprint, Mode, TransportConfig, Trust};
 use rustc_hash::FxHasher;
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 
 use super::{Table, Worker};
 use crate::config::{TunConfig, TunMode};
@@ -21,8 +21,6 @@ use crate::config::{TunConfig, TunMode};
 /// Length of the prefix of a message.
 const PREFIX: usize = 3;
 const NEEDS_CHECKSUM: u8 = 1;
-/// First message of a BRTP session of the tunnel, followed by 8 bytes: the instance of the sender.
-pub(super) const HELLO: &[u8; 8] = b"batsTUN1";
 /// Bytes that wait for a session: a bound for memory alone, CoDel acts long before.
 const QUEUE: usize = 8 << 20;
 /// DSCP from which a packet is of a conversation (CS5, EF): late is as bad as lost.
@@ -125,8 +123,6 @@ pub(super) struct Lane {
     filled: Notify,
     started: Instant,
     pub(super) session: Mutex<Option<Session>>,
-    /// Number of the peer's instance: a change ends the session, whose other end is gone.
-    pub(super) epoch: watch::Sender<u64>,
     pub(super) last_error: Mutex<Option<String>>,
 }
 
@@ -138,7 +134,6 @@ impl Lane {
             filled: Notify::new(),
             started: Instant::now(),
             session: Mutex::new(None),
-            epoch: watch::Sender::new(0),
             last_error: Mutex::new(None),
         }
     }
@@ -262,28 +257,22 @@ pub(super) async fn send_packets(
 ) {
     let mut retry = RETRY.0;
     loop {
-        let mut epoch = lane.epoch.subscribe();
         let options = ClientOptions::new(Trust::fingerprint(fingerprint))
             .transport(transport())
             .mode(lane.mode);
         let id = openbats::node::NodeId(peer.0.to_bits());
-        let session = tokio::select! {
-            session = worker.node.connect_node(id, "node", options) => session,
-            _ = epoch.changed() => continue,
-        };
-        let error = match session {
+        let error = match worker.node.connect_node(id, "node", options).await {
             Ok(session) => {
                 *lock(&lane.session) = Some(session.clone());
                 *lock(&lane.last_error) = None;
                 retry = RETRY.0;
                 let error = tokio::select! {
-                    error = send_over(&worker, &lane, &session) => error,
+                    error = send_over(&lane, &session) => error,
                     // The peer sends nothing over this session; this is how its end shows.
                     received = session.recv() => match received {
                         Ok(_) => "the peer has ended the session".to_owned(),
                         Err(error) => error.to_string(),
                     },
-                    _ = epoch.changed() => "the peer was restarted".to_owned(),
                 };
                 session.close(0, "");
                 *lock(&lane.session) = None;
@@ -297,13 +286,7 @@ pub(super) async fn send_packets(
     }
 }
 
-async fn send_over(worker: &Worker, lane: &Lane, session: &Session) -> String {
-    if lane.mode == Mode::Brtp {
-        let hello = [&HELLO[..], &worker.instance.to_be_bytes()].concat();
-        if let Err(error) = session.send(hello).await {
-            return error.to_string();
-        }
-    }
+async fn send_over(lane: &Lane, session: &Session) -> String {
     loop {
         let Waiting { message, deadline } = lane.pop().await;
         let sent = match lane.mode {
@@ -319,17 +302,6 @@ async fn send_over(worker: &Worker, lane: &Lane, session: &Session) -> String {
 
 /// Receives over a session that a peer has opened.
 pub(super) async fn receive_packets(worker: Arc<Worker>, peer: NodeId, session: Session) {
-    if session.mode() == Mode::Brtp {
-        let instance = match session.recv().await {
-            Ok(Some(hello)) => hello.strip_prefix(&HELLO[..]).and_then(|rest| rest.try_into().ok()),
-            _ => return,
-        };
-        let Some(instance) = instance.map(u64::from_be_bytes) else {
-            session.close(1, "the first message of a session is not known to this node");
-            return;
-        };
-        worker.note_instance(peer, instance);
-    }
     while let Ok(Some(message)) = session.recv().await {
         if let Some(port) = &worker.port {
             deliver(&worker, port, peer, &message);
