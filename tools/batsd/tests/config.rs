@@ -119,3 +119,10 @@ fn keygen_and_share_print_what_the_other_side_pastes() {
     assert!(lines.contains(print.trim()), "{lines}");
     assert!(lines.contains(r#"prefixes = ["10.66.0.1/32", "fd66::1/128"]"#), "{lines}");
 }
+
+/// The size of a device is not known before it is read.
+#[test]
+fn files_without_an_end_are_refused() {
+    let error = Config::read(Path::new("/dev/zero")).map(drop).unwrap_err().to_string();
+    assert!(error.contains("longer than the 1048576 bytes"), "{error}");
+}

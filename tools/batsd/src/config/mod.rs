@@ -4,6 +4,7 @@ mod model;
 mod share;
 
 use std::fmt;
+use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -161,15 +162,26 @@ impl Config {
     /// # Errors
     /// The file cannot be read, or is not a valid configuration.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        Self::parse(path, &Self::read_text(path)?)
+    }
+
+    /// Reads the text of a file for [`parse`](Self::parse).
+    ///
+    /// # Errors
+    /// The file cannot be read, or is longer than 1 MiB. Devices and pipes have no size, so the
+    /// limit counts what is read.
+    pub(crate) fn read_text(path: &Path) -> Result<String, ConfigError> {
         let error = |text: String| ConfigError { path: path.to_owned(), line: None, text };
-        let failed = |cause: std::io::Error| error(format!("cannot read it: {cause}"));
-        let size = std::fs::metadata(path).map_err(failed)?.len();
-        if size > MAX_FILE {
+        let mut text = String::new();
+        std::fs::File::open(path)
+            .and_then(|file| file.take(MAX_FILE + 1).read_to_string(&mut text))
+            .map_err(|cause| error(format!("cannot read it: {cause}")))?;
+        if text.len() as u64 > MAX_FILE {
             return Err(error(format!(
-                "{size} bytes are more than the {MAX_FILE} of a configuration"
+                "it is longer than the {MAX_FILE} bytes of a configuration"
             )));
         }
-        Self::parse(path, &std::fs::read_to_string(path).map_err(failed)?)
+        Ok(text)
     }
 
     /// Checks the text of a file.

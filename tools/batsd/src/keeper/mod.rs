@@ -47,7 +47,9 @@ struct Loaded {
 }
 
 fn load(path: &Path) -> anyhow::Result<Loaded> {
-    let config = Config::read(path)?;
+    // The text that is checked here is the one that the worker gets.
+    let text = Config::read_text(path)?;
+    let config = Config::parse(path, &text)?;
     let identity = std::fs::read_to_string(&config.identity).map_err(|error| {
         let identity = config.identity.display();
         let advice = match error.kind() {
@@ -64,9 +66,6 @@ fn load(path: &Path) -> anyhow::Result<Loaded> {
         }
         None => None,
     };
-    let text = std::fs::read_to_string(path)?;
-    // The text that was checked is the one that is used.
-    let config = Config::parse(path, &text)?;
     let setup = Setup { path: path.to_owned(), text, identity, preshared_key };
     Ok(Loaded { config, setup })
 }
