@@ -14,45 +14,64 @@ pub(super) struct Sandbox {
     pub(super) system_calls: &'static str,
 }
 
-#[cfg(target_arch = "x86_64")]
-mod numbers {
-    /// Starting programs; looking into others; mounts, namespaces and modules; the kernel's large
-    /// interfaces, which are the usual way to escape. They fail with EPERM. (An allow-list would be
-    /// stricter; it would also have to follow each change of libc and of the cryptographic library.)
-    pub(super) const DENIED: &[i64] = &[
-        59, 322, // execve, execveat
-        101, 310, 311, 312, 434, 438, // ptrace, process_vm_*, kcmp, pidfd_open, pidfd_getfd
-        165, 166, 155, 161, 428, 429, 430, 431, 432, 433, 442, // mounts, pivot_root, chroot
-        272, 308, // unshare, setns
-        175, 176, 313, 246, 320, // modules, kexec
-        298, 321, 323, // perf_event_open, bpf, userfaultfd
-        425, 426, 427, // io_uring
-        248, 249, 250, // keys
-        169, 167, 168, 163, 170, 171, 159, 227, 305, // reboot, swap, acct, names, clocks
-        303, 304, // handles of files
-    ];
-}
-
-#[cfg(target_arch = "aarch64")]
-mod numbers {
-    pub(super) const DENIED: &[i64] = &[
-        221, 281, // execve, execveat
-        117, 270, 271, 272, 434, 438, // ptrace, process_vm_*, kcmp, pidfd_open, pidfd_getfd
-        40, 39, 41, 51, 428, 429, 430, 431, 432, 433, 442, // mounts, pivot_root, chroot
-        97, 268, // unshare, setns
-        105, 106, 273, 104, 294, // modules, kexec
-        241, 280, 282, // perf_event_open, bpf, userfaultfd
-        425, 426, 427, // io_uring
-        217, 218, 219, // keys
-        142, 224, 225, 89, 161, 162, 171, 112, 266, // reboot, swap, acct, names, clocks
-        264, 265, // handles of files
-    ];
-}
-
-#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-mod numbers {
-    pub(super) const DENIED: &[i64] = &[];
-}
+/// System calls that fail with EPERM. (An allow-list would be stricter; it would also have to follow each
+/// change of libc and of the cryptographic library.)
+const DENIED: &[libc::c_long] = &[
+    // Starting programs.
+    libc::SYS_execve,
+    libc::SYS_execveat,
+    // Looking into other processes.
+    libc::SYS_ptrace,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_kcmp,
+    libc::SYS_pidfd_open,
+    libc::SYS_pidfd_getfd,
+    // Mounts and roots.
+    libc::SYS_mount,
+    libc::SYS_umount2,
+    libc::SYS_pivot_root,
+    libc::SYS_chroot,
+    libc::SYS_open_tree,
+    libc::SYS_move_mount,
+    libc::SYS_fsopen,
+    libc::SYS_fsconfig,
+    libc::SYS_fsmount,
+    libc::SYS_fspick,
+    libc::SYS_mount_setattr,
+    // Namespaces, modules, other kernels.
+    libc::SYS_unshare,
+    libc::SYS_setns,
+    libc::SYS_init_module,
+    libc::SYS_delete_module,
+    libc::SYS_finit_module,
+    libc::SYS_kexec_load,
+    libc::SYS_kexec_file_load,
+    // Large interfaces of the kernel, which are the usual way to escape.
+    libc::SYS_perf_event_open,
+    libc::SYS_bpf,
+    libc::SYS_userfaultfd,
+    libc::SYS_io_uring_setup,
+    libc::SYS_io_uring_enter,
+    libc::SYS_io_uring_register,
+    libc::SYS_add_key,
+    libc::SYS_request_key,
+    libc::SYS_keyctl,
+    // The host: swap, accounting, names, clocks.
+    libc::SYS_reboot,
+    libc::SYS_swapon,
+    libc::SYS_swapoff,
+    libc::SYS_acct,
+    libc::SYS_sethostname,
+    libc::SYS_setdomainname,
+    libc::SYS_adjtimex,
+    libc::SYS_settimeofday,
+    libc::SYS_clock_settime,
+    libc::SYS_clock_adjtime,
+    // Files by handle.
+    libc::SYS_name_to_handle_at,
+    libc::SYS_open_by_handle_at,
+];
 
 /// Restricts the calling thread and those that it starts.
 pub(super) fn enter() -> anyhow::Result<Sandbox> {
@@ -67,19 +86,17 @@ pub(super) fn enter() -> anyhow::Result<Sandbox> {
         RulesetStatus::PartiallyEnforced => "no access, as far as this kernel's Landlock can",
         RulesetStatus::NotEnforced => "access of its user: this kernel has no Landlock",
     };
-    let mut system_calls = "all: no filter for this architecture";
-    if !numbers::DENIED.is_empty() {
-        let rules: BTreeMap<i64, Vec<seccompiler::SeccompRule>> =
-            numbers::DENIED.iter().map(|&number| (number, Vec::new())).collect();
-        let eperm = SeccompAction::Errno(rustix::io::Errno::PERM.raw_os_error() as u32);
-        let filter = SeccompFilter::new(
-            rules,
-            SeccompAction::Allow,
-            eperm,
-            std::env::consts::ARCH.try_into()?,
-        )?;
-        apply_filter(&BpfProgram::try_from(filter)?).context("seccomp failed")?;
-        system_calls = "filtered (seccomp)";
-    }
+    // The library has filters for x86-64, AArch64 and RISC-V.
+    let system_calls = match std::env::consts::ARCH.try_into() {
+        Ok(architecture) => {
+            let rules: BTreeMap<i64, Vec<seccompiler::SeccompRule>> =
+                DENIED.iter().map(|&number| (number, Vec::new())).collect();
+            let eperm = SeccompAction::Errno(rustix::io::Errno::PERM.raw_os_error() as u32);
+            let filter = SeccompFilter::new(rules, SeccompAction::Allow, eperm, architecture)?;
+            apply_filter(&BpfProgram::try_from(filter)?).context("seccomp failed")?;
+            "filtered (seccomp)"
+        }
+        Err(_) => "all: no filter for this architecture",
+    };
     Ok(Sandbox { file_system, system_calls })
 }
