@@ -6,7 +6,7 @@ use bats_types::Timestamp;
 
 /// Time stamps begin at the Unix time modulo this, and above it, so that the core can subtract durations
 /// from early ones. The clocks of all endpoints of a host then agree modulo this: congestion control
-/// begins its trials at multiples of up to 256 s (ADR 0019). Peers see no more of the Unix time.
+/// draws the times of its trials by the number of a slot modulo 64, and slots take 4 s (ADR 0019). Peers see no more of the Unix time.
 const COMMON_PERIOD: Duration = Duration::from_secs(256);
 
 /// Converts the system's monotonic clock to [`Timestamp`]s.

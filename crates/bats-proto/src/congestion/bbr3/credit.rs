@@ -3,7 +3,7 @@
 //! The path's own loss is what a trial loses: packets sent while the flow sends less than was
 //! delivered recently. Trials begin at common instants (see [`super::trial`]), so that flows which
 //! share a bottleneck leave it together: a queue or policer that they overload drops nothing then.
-//! What is lost while a queue stands all the same says nothing about the path.
+//! Losses while a queue stands say nothing about the path, in a trial, too.
 
 use bats_types::Timestamp;
 

@@ -15,7 +15,8 @@ use super::variation::{Constant, Variation};
 
 /// Round trips in a trial: the first meets the queue that stood before.
 const ROUNDS: u32 = 3;
-/// Most slots from one trial of a flow to its next.
+/// Most slots from one trial of a flow to its next. The clocks of different endpoints agree only modulo
+/// this many slots of the default length.
 const MAX_SLOTS: u64 = 64;
 
 /// Whether a trial is on.
@@ -63,8 +64,8 @@ impl TrialClock {
 
     /// Whether `now` is within a trial of this `length`.
     ///
-    /// Time is divided into slots. In each an instant is drawn by the slot's number; flows with long
-    /// round trips use each second, fourth and so on.
+    /// Time is divided into slots. In each an instant is drawn by the slot's number modulo
+    /// [`MAX_SLOTS`]; flows with long round trips use each second, fourth and so on.
     fn is_time(&self, now: Timestamp, length: Duration) -> bool {
         let period = self.constants.value(Constant::TrialPeriod);
         let slot_length = (period * 1e9) as u64;
@@ -72,7 +73,7 @@ impl TrialClock {
         let slots = (spacing / slot_length as f64).ceil().clamp(1.0, MAX_SLOTS as f64) as u64;
         let slots = slots.next_power_of_two();
         let slot = now.as_nanos() / slot_length / slots * slots;
-        let begin = slot * slot_length + mix(slot) % (slot_length / 2);
+        let begin = slot * slot_length + mix(slot % MAX_SLOTS) % (slot_length / 2);
         (begin..begin + length.as_nanos() as u64).contains(&now.as_nanos())
     }
 }
@@ -110,6 +111,22 @@ mod unit_tests {
         let far = begins(300, 0);
         assert_eq!(far.len(), 15);
         assert!(far.iter().all(|at| near.contains(at)));
+    }
+
+    #[test]
+    fn clocks_that_agree_modulo_256_s_have_trials_at_the_same_times() {
+        let begins_after = |start: u64| -> Vec<u64> {
+            let mut clock = TrialClock::new(Variation::default());
+            (0..120_000)
+                .filter(|&ms| {
+                    let now = Timestamp::from_millis(start + ms);
+                    let change = clock.update(now, Duration::from_millis(20), true);
+                    matches!(change, Change::Begin(_))
+                })
+                .collect()
+        };
+        assert_eq!(begins_after(256_000), begins_after(512_000));
+        assert_eq!(begins_after(256_000), begins_after(256_000 * 1_000));
     }
 
     #[test]
