@@ -175,7 +175,7 @@ pub struct SentPackets {
     skip_interval: u16,
     last_eliciting_at: Timestamp,
     sampler: RateSampler,
-    /// The last packet whose fate became known was lost.
+    /// Whether the last packet that was acknowledged or declared lost was lost.
     last_resolved_lost: bool,
     /// Packets declared lost that were acknowledged later.
     pub spurious: u32,
@@ -623,7 +623,7 @@ mod tests {
     }
 
     /// MTU discovery sends dozens of packets that never arrive. They must not fill a small
-    /// congestion window for ever, because then no packet could reveal their loss.
+    /// congestion window forever, because then no packet could reveal their loss.
     #[test]
     fn mtu_probes_alone_use_no_congestion_window_but_expect_an_ack() {
         let mut sent = SentPackets::new(1000);
