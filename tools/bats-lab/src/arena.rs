@@ -279,7 +279,7 @@ tests:
 ";
 
     #[test]
-    fn links_events_and_repetitions_mean_the_same() {
+    fn arena_cells_keep_links_events_and_repetitions_of_the_file() {
         let cases = suite(FILE);
         let (plans, skipped) = plans(&cases[0], None);
         assert!(skipped.iter().any(|reason| reason.contains("kcp")), "{skipped:?}");
@@ -303,7 +303,7 @@ tests:
     }
 
     #[test]
-    fn a_test_runs_and_reaches_what_its_links_carry() {
+    fn a_test_reaches_the_capacity_of_its_links() {
         let text = FILE.replace("\"ge:1%,9%\"", "1%").replace("loss: 2%", "loss: 0%");
         let cases = suite(&text);
         let (plans, _) = plans(&cases[0], Some(1));

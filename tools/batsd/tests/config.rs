@@ -91,7 +91,7 @@ fn no_two_peers_share_a_prefix_or_a_certificate() {
 }
 
 #[test]
-fn keygen_and_share_print_what_the_other_side_pastes() {
+fn keygen_and_share_print_configuration_lines_for_the_other_host() {
     let folder = tempfile::tempdir().unwrap();
     let (key, file) = (folder.path().join("node.pem"), folder.path().join("node.toml"));
     let run = |arguments: &[&str]| {

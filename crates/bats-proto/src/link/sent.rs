@@ -582,7 +582,7 @@ mod tests {
     }
 
     #[test]
-    fn unanswered_packets_are_those_after_the_largest_acknowledged() {
+    fn unanswered_packets_follow_the_largest_acknowledged_packet() {
         let mut sent = SentPackets::new(0);
         let numbers: Vec<u64> = (0..20).map(|ms| send(&mut sent, ms)).collect();
         assert_eq!(sent.unanswered(1), None, "before the first acknowledgement");

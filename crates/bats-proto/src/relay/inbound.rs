@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn stale_batches_are_given_up_except_the_newest_two() {
+    fn stale_batches_are_dropped_except_the_newest_two() {
         let mut inbound = Inbound::default();
         let start = Timestamp::from_millis(5);
         for batch in 0..4 {

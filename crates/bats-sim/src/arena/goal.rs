@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_outside_of_its_bound_falls_short() {
+    fn values_outside_of_the_bound_have_a_shortfall() {
         let misses = |bound: Bound, value| bound.shortfall(Some(value)) > 0.0;
         assert!(misses(Bound::AtLeast(0.9), 0.89) && !misses(Bound::AtLeast(0.9), 0.9));
         assert!(misses(Bound::AtMost(0.02), 0.021) && !misses(Bound::AtMost(0.0), -1.0));

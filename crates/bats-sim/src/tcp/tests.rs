@@ -318,7 +318,7 @@ fn a_probe_repairs_the_tail_without_a_timeout() {
 }
 
 #[test]
-fn an_ecn_echo_reduces_the_window_once_a_round_without_loss() {
+fn an_ecn_echo_reduces_the_window_once_a_round_trip_without_loss() {
     let mut path = Path::one(MS * 40, Box::<Reno>::default());
     path.flows[0].0 = Sender::new(Box::<Reno>::default()).with_ecn();
     path.run(0.19, &mut clean);

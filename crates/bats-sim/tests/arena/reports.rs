@@ -99,7 +99,7 @@ fn peers_are_not_judged() {
 }
 
 #[test]
-fn harm_is_that_of_one_more_cubic_where_cubic_is_one_more() {
+fn cubic_does_as_much_harm_as_the_reference_cubic_flow() {
     let report = run(&plan(&["C2"], 0));
     let cubic =
         report.cells[0].runs.iter().find(|run| run.algorithm.as_deref() == Some("tcp/cubic"));
@@ -112,7 +112,7 @@ fn harm_is_that_of_one_more_cubic_where_cubic_is_one_more() {
 }
 
 #[test]
-fn the_page_has_every_cell_and_needs_nothing_else() {
+fn the_page_has_every_cell_and_is_self_contained() {
     let all = Plan { all_peers: true, ..plan(&["P4", "S4"], 0) };
     let mut report = run(&all);
     report.cells[0].title = "<script>alert(1)</script>".into();

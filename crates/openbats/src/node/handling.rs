@@ -134,7 +134,7 @@ impl NodeState {
             Happened::Accepted | Happened::Connected => {
                 let fingerprint = packets.peer_fingerprint(connection).map(Fingerprint);
                 // A session that this node opens checks the certificate by its own `Trust`, unless the peer
-            // is configured.
+                // is configured.
                 let is_free =
                     *event == Happened::Connected && !self.setup.peers.contains_key(&node);
                 let checked = match is_free {

@@ -77,7 +77,7 @@ fn neighbour_cannot_use_the_id_of_another_node() {
 }
 
 #[test]
-fn neighbour_that_is_not_admitted_is_refused_in_words() {
+fn neighbour_that_is_not_admitted_is_refused_with_a_reason() {
     let world = World::new(3);
     let node = world.node(0).neighbour(world.print(1), LinkPolicy::end()).start().unwrap();
     let (events, refused) = (node.events(), world.node(2).start().unwrap());
@@ -168,7 +168,7 @@ fn node_with_the_certificate_of_another_gets_no_session() {
 }
 
 #[test]
-fn node_that_answers_for_another_is_refused_by_the_one_that_connects() {
+fn connecting_node_refuses_a_node_that_answers_for_another() {
     let world = World::new(2);
     let far = world.node(1).neighbour(world.print(0), LinkPolicy::end()).start().unwrap();
     // Expects another certificate of node 2, although the session's own trust accepts the one that

@@ -348,7 +348,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_more_is_undelivered_than_was_handed_over() {
+    fn undelivered_bytes_never_exceed_sent_bytes() {
         let of = |send_buffer_bytes: u64, message_bytes_sent: u64| {
             undelivered(&openbats::ConnectionStats {
                 send_buffer_bytes,
