@@ -184,7 +184,7 @@ fn the_end_of_an_endpoint_ends_a_blocked_receiver_and_frees_the_address() {
         client.terminate(0, "").wait_for(LIMIT).unwrap();
         drop(std::net::UdpSocket::bind(address).expect("the address is free"));
         assert!(receiver.join().unwrap().unwrap().is_err());
-        // The peer learns of it.
+        // The peer is notified.
         assert!(far.recv().wait_for(LIMIT).unwrap().is_err());
         drop((near, far, server));
     }
