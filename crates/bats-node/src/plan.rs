@@ -1,4 +1,4 @@
-//! What a node should have: links, neighbours, peers and routes.
+//! The wanted state of a node: links, neighbours, peers and routes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

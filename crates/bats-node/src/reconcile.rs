@@ -1,4 +1,4 @@
-//! What to do so that a node has what it should have.
+//! The actions that change a node from its present state to the wanted state.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -8,7 +8,7 @@ use crate::plan::{Fingerprint, Hop, Link, NodeId, Plan};
 /// A link that a neighbour has opened and that is up.
 pub type Accepted = (Fingerprint, IpAddr);
 
-/// What a node has. It changes by [`State::apply`] for each action, and by events of links that
+/// The present state of a node. It changes by [`State::apply`] for each action, and by events of links that
 /// neighbours open.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
@@ -63,7 +63,7 @@ impl State {
     }
 }
 
-/// Whether this node leaves a link to its neighbour. If both ends open one between the same hosts,
+/// Whether this node lets its neighbour open a link. If both ends open one between the same hosts,
 /// the link of the smaller fingerprint stays: two would share one path with two congestion
 /// controllers.
 fn is_left_to_the_neighbour(plan: &Plan, state: &State, link: &Link) -> bool {

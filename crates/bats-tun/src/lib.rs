@@ -38,7 +38,7 @@ struct InterfaceRequest {
     rest: [u8; 22],
 }
 
-/// What the kernel may leave undone in packets that are read.
+/// Work that the kernel may leave to the reader of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum OffloadLevel {
     /// Nothing: each packet is complete.

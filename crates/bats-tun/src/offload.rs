@@ -17,7 +17,7 @@ const MIN_SEGMENT: u16 = 48;
 const FIN_AND_PSH: u8 = 0x09;
 const CWR: u8 = 0x80;
 
-/// What is left to do with a packet before it can leave the host.
+/// Work on a packet that is left before it can leave the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offload {
     /// The checksum of TCP or UDP is not computed.

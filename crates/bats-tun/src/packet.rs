@@ -9,7 +9,7 @@ pub const UDP: u8 = 17;
 /// Extension headers that are skipped; more than any real packet has.
 const MAX_EXTENSIONS: usize = 8;
 
-/// What an IP packet says of itself. Lengths are checked against the packet.
+/// The parsed headers of an IP packet. Lengths are checked against the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
     /// Source address.

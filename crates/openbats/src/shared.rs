@@ -363,7 +363,7 @@ impl Core {
     }
 }
 
-/// What may have to be done after a call of the application.
+/// Work that a call of the application may leave to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FollowUp {
     Nothing,

@@ -133,7 +133,7 @@ impl Ranks {
     }
 }
 
-/// What arrived of a flow over all links, so that a packet is forwarded once even if it comes back
+/// The packets of a flow that arrived over all links, so that a packet is forwarded once even if it comes back
 /// over another link: while routes change, they may form a loop.
 #[derive(Debug, Default)]
 pub(super) struct OverAllLinks([Ranks; 2]);

@@ -1,4 +1,4 @@
-//! What a relay does about packets for nodes to which it has no route: an event, and a NO_ROUTE packet to
+//! Packets for nodes to which a relay has no route: the relay reports an event, and sends NO_ROUTE to
 //! the source.
 
 use core::time::Duration;

@@ -107,7 +107,7 @@ fn cubic_does_as_much_harm_as_the_reference_cubic_flow() {
     assert_eq!(relative.harm, relative.harm_of_cubic);
     assert!(relative.harm.is_some_and(|harm| (0.0..=1.0).contains(&harm)), "{relative:?}");
     assert!(relative.delay_harm.is_some());
-    // And the cell without what is judged is in the report.
+    // The cell without the judged flows is also in the report.
     assert!(report.cells[0].runs.iter().any(|run| run.algorithm.is_none()));
 }
 

@@ -37,7 +37,7 @@ const SEND_INTERVAL: Duration = Duration::from_micros(20);
 const CREDIT_MESSAGES: usize = 16;
 const CREDIT_BYTES: usize = 32 << 10;
 
-/// Who serves the socket, and until when; under the lock of the core.
+/// The thread that serves the socket, and until when; under the lock of the core.
 #[derive(Debug, Default)]
 pub(crate) struct Custody {
     /// The thread that leads.
@@ -158,7 +158,7 @@ impl Custody {
         *messages >= CREDIT_MESSAGES || *total >= CREDIT_BYTES
     }
 
-    /// What the I/O thread waits for when it sleeps now, and until when.
+    /// Events that the sleeping I/O thread waits for, and until when.
     pub(super) fn io_sleeps(&mut self, now: Timestamp) -> (Interest, Option<Timestamp>) {
         let (interest, until) = if self.leader.is_some() {
             // A leader that has not moved since the last turn wakes the I/O thread when it leaves.

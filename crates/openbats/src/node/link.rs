@@ -34,7 +34,7 @@ impl fmt::Display for LinkId {
     }
 }
 
-/// What a node takes from a neighbour. By default the neighbour reaches this node alone, and may
+/// The packets that a node accepts from a neighbour. By default the neighbour reaches only this node, and may
 /// name any node as the source of its packets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LinkPolicy {
@@ -136,7 +136,7 @@ impl LinkOptions {
         self
     }
 
-    /// What the neighbour may do; see [`LinkPolicy`] for the default.
+    /// Policy for the neighbour; see [`LinkPolicy`] for the default.
     #[must_use]
     pub fn policy(mut self, policy: LinkPolicy) -> Self {
         self.policy = policy;
@@ -160,7 +160,7 @@ impl LinkOptions {
     }
 }
 
-/// What a link does.
+/// State of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LinkState {
@@ -192,7 +192,7 @@ pub struct LinkStatus {
     pub local_ip: Option<IpAddr>,
     /// Fingerprint of the neighbour's certificate, once it was established.
     pub fingerprint: Option<Fingerprint>,
-    /// How many times it was established.
+    /// Number of times that it was established.
     pub established: u64,
     /// Why it or the last attempt ended.
     pub last_end: Option<CloseReason>,
