@@ -49,7 +49,7 @@ pub struct FlowStatus {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LinkQueue {
-    /// Flows that go over the link.
+    /// Flows that use the link.
     pub flows: u64,
     /// Coded packets that wait for their first transmission.
     pub queued: u64,

@@ -181,7 +181,7 @@ impl NodeState {
                 }
             }
             Happened::Readable => {
-                // A link carries packets of sessions alone; messages of its own would only take
+                // A link transports only packets of sessions; its own messages would only use
                 // memory.
                 packets.close(now, connection, codes::MESSAGE, "a link has no messages of its own");
             }
@@ -251,7 +251,7 @@ impl NodeState {
         Ok(())
     }
 
-    /// A connection of a link is established, perhaps in place of an older one.
+    /// A connection of a link is established; it may replace an older one.
     fn establish(
         &mut self,
         now: Timestamp,

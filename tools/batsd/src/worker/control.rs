@@ -67,7 +67,7 @@ pub(super) fn serve(
         let clients = Arc::new(Semaphore::new(MAX_CLIENTS));
         while let Ok(permit) = Arc::clone(&clients).acquire_owned().await {
             let Ok((stream, _)) = listener.accept().await else {
-                // Too many descriptors: not for ever.
+                // Too many open descriptors: try again later.
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;
             };
