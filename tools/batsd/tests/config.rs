@@ -1,4 +1,4 @@
-//! The configuration: what is good, what each error says, and what new nodes need.
+//! The configuration: valid files, the text of each error, and the files of new nodes.
 
 use std::path::Path;
 use std::process::Command;
