@@ -1,4 +1,4 @@
-//! Callback queue of a polled context: callbacks wait until the program polls.
+//! Callback queue of a context without a thread: callbacks wait until the program polls.
 
 use std::collections::VecDeque;
 use std::io;

@@ -3,7 +3,7 @@
 //!
 //! 1 MB/s is 10^6 bytes of source data per second. The best of all rounds is printed, because other
 //! programs can only slow a round down. Encoding makes as many coded packets as there are source
-//! packets. Decoding is timed from the first packet until the block is copied out. "cached" reuses
+//! packets. The time of decoding is from the first packet until the block is copied out. "cached" reuses
 //! the structure of the batches from an earlier block with the same parameters. Received packets
 //! are as sent, or recoded by a relay that holds all packets of a batch. "degree" is the mean
 //! degree of the encoded batches. 10 % of the packets are lost unless the name states another loss.

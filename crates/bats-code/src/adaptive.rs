@@ -164,8 +164,8 @@ impl RecodingPlan {
     /// per batch on average. `ranks[r]` is the weight of batches of rank r at this node: a fraction
     /// or a count, because only ratios matter. Its length is M + 1.
     ///
-    /// A rank of weight zero gets as many packets as have at least the smallest gain of an assigned
-    /// packet. Time and memory grow with M times the packets for the highest rank: some thousand
+    /// A rank of weight zero gets packets as long as their gain is at least the smallest gain of an
+    /// assigned packet. Time and memory grow with M times the packets for the highest rank: some thousand
     /// steps for M = 16.
     ///
     /// # Errors

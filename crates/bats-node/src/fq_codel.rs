@@ -1,6 +1,6 @@
-//! FlowQueue-CoDel (RFC 8290): the queue in front of a session. A tunnel that never loses would let
-//! the senders inside fill every buffer; here each flow has its own queue, whose delay CoDel (RFC
-//! 8289) keeps near the target.
+//! FlowQueue-CoDel (RFC 8290): the queue in front of a session. In a tunnel without loss the senders
+//! would fill every buffer. Here each flow has a queue of its own, whose delay CoDel (RFC 8289) keeps
+//! near the target.
 
 use std::collections::VecDeque;
 
@@ -12,10 +12,10 @@ const QUEUES: usize = 1_024;
 /// RFC 8289 section 4.4 ("TARGET") and 4.3 ("INTERVAL").
 const TARGET: Duration = Duration::from_millis(5);
 const INTERVAL: Duration = Duration::from_millis(100);
-/// Bytes of a flow per round: a super-packet is one unit of sending, so that a smaller quantum would
-/// only make empty rounds.
+/// Bytes of a flow per round: a super-packet is one unit of sending, so a smaller quantum would
+/// only cause rounds without a packet.
 const QUANTUM: i64 = 65_536;
-/// CoDel leaves a queue alone that holds no more than one packet of the largest size (RFC 8289
+/// CoDel drops nothing from a queue that holds at most one packet of the largest size (RFC 8289
 /// section 4.4 "MAXPACKET").
 const MAX_PACKET: usize = 65_536;
 
@@ -66,7 +66,7 @@ pub struct QueueStats {
     pub marked: u64,
     /// Packets that were dropped because the queue was full.
     pub overflowed: u64,
-    /// Packets and bytes that wait now.
+    /// Packets that wait now.
     pub packets: u64,
     /// Bytes that wait now.
     pub bytes: u64,
@@ -79,7 +79,7 @@ pub struct QueueStats {
 pub struct Dequeued<T> {
     /// The packet.
     pub item: T,
-    /// How long it has waited.
+    /// Its time in the queue.
     pub delay: Duration,
 }
 
@@ -102,7 +102,7 @@ impl<T> FqCodel<T> {
         Self { flows, new, old, limit, stats: QueueStats::default() }
     }
 
-    /// Counters and what waits now.
+    /// Counters, and the packets and bytes that wait now.
     #[must_use]
     pub fn stats(&self) -> QueueStats {
         self.stats
@@ -176,7 +176,7 @@ impl<T> FqCodel<T> {
         }
     }
 
-    /// Takes a packet; whether it has waited too long for an interval already.
+    /// Takes a packet. Also returns whether the delay has been above the target for an interval.
     fn take_checked(&mut self, now: Timestamp, index: usize) -> (Option<Queued<T>>, bool) {
         let packet = self.take(index);
         let flow = &mut self.flows[index];

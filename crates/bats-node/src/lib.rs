@@ -1,6 +1,6 @@
-//! The core of a node, without I/O: what the node should have and has, and what to do about the
-//! difference ([`reconcile`]); who owns which addresses ([`Owners`]); and the queue in front of a
-//! session ([`FqCodel`]). Time is an argument.
+//! The core of a node, without I/O: the wanted and the present state of the node, and the actions that
+//! lead from one to the other ([`reconcile`]); the owner of each address ([`Owners`]); and the queue in
+//! front of a session ([`FqCodel`]). Time is an argument.
 #![deny(missing_docs)]
 
 mod fq_codel;

@@ -1,4 +1,4 @@
-//! Who owns which addresses in the tunnel. It is the routing table of the tunnel and the check of
+//! The peer that owns each address in the tunnel. It is the routing table of the tunnel and the check of
 //! sources at once, as the allowed IPs of WireGuard are.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! What a node should have: links, neighbours, peers and routes.
+//! The wanted state of a node: links, neighbours, peers and routes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -28,7 +28,7 @@ pub type Fingerprint = [u8; 32];
 pub struct Link {
     /// Address of the neighbour.
     pub remote: SocketAddr,
-    /// Local address that it leaves from, if it is not the system's choice.
+    /// Local address of the link, if the system does not choose it.
     pub local: Option<IpAddr>,
     /// The neighbour's certificate.
     pub fingerprint: Fingerprint,
@@ -61,7 +61,7 @@ pub struct Plan {
     pub fingerprint: Fingerprint,
     /// The links that it opens, by name.
     pub links: BTreeMap<String, Link>,
-    /// The neighbours whose links it takes, and whether their packets may go on to other nodes.
+    /// The neighbours whose links it accepts, and whether it forwards their packets to other nodes.
     pub neighbours: BTreeMap<Fingerprint, bool>,
     /// The nodes with which it has sessions.
     pub peers: BTreeMap<NodeId, Peer>,
@@ -76,11 +76,11 @@ pub enum PlanError {
     OwnId(NodeId),
     /// A route leads to this node.
     OwnRoute(NodeId),
-    /// Two peers have one certificate: one could speak for the other.
+    /// Two peers have the same certificate, so each could use the ID of the other.
     SharedCertificate(NodeId, NodeId),
     /// Two peers own the same prefix.
     Prefix(PrefixConflict),
-    /// A route leads over a link that there is not.
+    /// A route leads over a link that does not exist.
     UnknownLink(NodeId, String),
     /// A route leads over a neighbour that is not admitted.
     UnknownNeighbour(NodeId),
@@ -124,7 +124,7 @@ impl Plan {
     }
 
     /// Checks that no two nodes own an ID, a certificate or a prefix, and that routes lead over
-    /// links and neighbours that there are. Returns the owners of the prefixes.
+    /// existing links and neighbours. Returns the owners of the prefixes.
     ///
     /// # Errors
     /// The first inconsistency.

@@ -1,4 +1,4 @@
-//! What to do so that a node has what it should have.
+//! The actions that change a node from its present state to the wanted state.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -8,7 +8,7 @@ use crate::plan::{Fingerprint, Hop, Link, NodeId, Plan};
 /// A link that a neighbour has opened and that is up.
 pub type Accepted = (Fingerprint, IpAddr);
 
-/// What a node has. It changes by [`State::apply`] for each action, and by events of links that
+/// The present state of a node. It changes by [`State::apply`] for each action, and by events of links that
 /// neighbours open.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
@@ -29,11 +29,11 @@ pub struct State {
 pub enum Action {
     /// Allow sessions with this node, with this certificate and no other.
     AdmitPeer(NodeId, Fingerprint),
-    /// Allow no more sessions with this node, and end those that there are.
+    /// Allow no more sessions with this node, and end its open sessions.
     DismissPeer(NodeId),
-    /// Take links of this neighbour, with transit or without.
+    /// Accept links of this neighbour, with transit or without.
     AdmitNeighbour(Fingerprint, bool),
-    /// Take no more links of this neighbour, and close those that it has opened.
+    /// Accept no more links of this neighbour, and close those that it has opened.
     RefuseNeighbour(Fingerprint),
     /// Open a link.
     OpenLink(String, Link),
@@ -63,8 +63,8 @@ impl State {
     }
 }
 
-/// Whether this node leaves a link to its neighbour. If both ends open one between the same hosts,
-/// the link of the smaller fingerprint stays: two would share one path with two congestion
+/// Whether this node lets its neighbour open a link. If both ends open one between the same hosts,
+/// the link of the smaller fingerprint stays. Two links would send over one path with two congestion
 /// controllers.
 fn is_left_to_the_neighbour(plan: &Plan, state: &State, link: &Link) -> bool {
     plan.fingerprint > link.fingerprint
@@ -72,11 +72,11 @@ fn is_left_to_the_neighbour(plan: &Plan, state: &State, link: &Link) -> bool {
         && state.accepted.contains(&(link.fingerprint, link.remote.ip().to_canonical()))
 }
 
-/// Returns what to do, in this order: what is new first, then the routes, then what goes away. So a
-/// destination that has a route before and after has one in between.
+/// Returns the actions in this order: additions, then routes, then removals. So a destination that has a
+/// route before and after also has one in between.
 ///
-/// A link with other options under the same name is another link: it is closed and opened. Its
-/// routes are absent for that moment unless they have another hop.
+/// A link with other options under the same name is another link: it is closed and opened. Between
+/// the two, routes over it are missing unless they have another next hop.
 #[must_use]
 pub fn reconcile(plan: &Plan, state: &State) -> Vec<Action> {
     let mut actions = Vec::new();

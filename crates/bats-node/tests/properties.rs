@@ -145,7 +145,7 @@ proptest! {
 }
 
 #[test]
-fn of_two_links_between_hosts_that_of_the_smaller_fingerprint_stays() {
+fn if_both_hosts_open_a_link_the_smaller_fingerprints_link_stays() {
     let mut plan = Plan::new(node(1), [3; 32]);
     for print in [1, 9] {
         let remote = SocketAddr::new(address(print), 4900);

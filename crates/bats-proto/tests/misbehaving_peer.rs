@@ -436,7 +436,7 @@ fn unauthenticated_handshake_packets_get_no_answer() {
         harness.deliver([&[0xc0, 0, 0, 0, 0, 4], &to[..], &[0]].concat());
     }
     assert_eq!(harness.received.len(), 0, "answers without authentication");
-    // Neither is a valid one answered: the handshake is confirmed and its keys are discarded. The
+    // A valid packet is not answered either: the handshake is confirmed and its keys are discarded. The
     // server repeats HANDSHAKE_DONE until it is acknowledged.
     let finished = harness.client.finished().unwrap();
     harness.deliver(finished);

@@ -347,7 +347,7 @@ fn attempts_to_reach_a_node_end_when_a_relay_has_no_route() {
         assert_eq!(ends(&net, session), ["connection lost: node 71 has no route to node 72"]);
     }
 
-    // A route that comes back in time.
+    // A route that is restored in time.
     let session = connect(&mut net);
     net.run(Duration::from_millis(500));
     assert!(net.endpoints[RELAY].route(net.now, node(SINK), link));

@@ -1,4 +1,4 @@
-//! Builds the wheel, installs it in a fresh virtual environment, and runs pytest and the examples
+//! Builds the wheel, installs it in a new virtual environment, and runs pytest and the examples
 //! there.
 
 #[path = "../../openbats/tests/common/lab.rs"]
@@ -35,7 +35,7 @@ fn run(command: &mut Command) -> Output {
     output
 }
 
-/// Creates a fresh virtual environment; returns its directory of programs, or why that failed.
+/// Creates a new virtual environment; returns its directory of programs, or why that failed.
 fn environment(name: &str, packages: &[&str]) -> Result<PathBuf, String> {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let made = python().args(["-m", "venv", "--clear"]).arg(&directory).output();

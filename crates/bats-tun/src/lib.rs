@@ -38,18 +38,18 @@ struct InterfaceRequest {
     rest: [u8; 22],
 }
 
-/// What the kernel may leave undone in packets that are read.
+/// Work that the kernel may leave to the reader of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum OffloadLevel {
     /// Nothing: each packet is complete.
     None,
     /// Checksums of TCP and UDP.
     Checksums,
-    /// Checksums, and TCP segmentation: super-packets arrive whole.
+    /// Checksums, and TCP segmentation: super-packets arrive unsegmented.
     Segmentation,
 }
 
-/// A TUN device. It goes away with its last descriptor.
+/// A TUN device. The kernel removes it when its last descriptor is closed.
 #[derive(Debug)]
 pub struct Tun {
     fd: OwnedFd,
@@ -85,8 +85,8 @@ impl Tun {
         Self { fd }
     }
 
-    /// Passes to the kernel how much it may leave undone, and returns the level that it has accepted:
-    /// the wanted one or a lower one.
+    /// Sets the work that the kernel may leave to the reader, and returns the level that the kernel has
+    /// accepted: the wanted one or a lower one.
     ///
     /// # Errors
     /// The kernel refuses even complete packets.
@@ -108,7 +108,7 @@ impl Tun {
     }
 
     /// Reads a packet, with its header, into a buffer of at least [`HEADER`] + [`MAX_PACKET`] bytes.
-    /// Returns what is left undone and the length of the packet, which begins at [`HEADER`].
+    /// Returns the work that is left and the length of the packet, which begins at [`HEADER`].
     ///
     /// # Errors
     /// The error of the kernel.

@@ -1,8 +1,8 @@
-//! Super-packets and checksums that the kernel has left open: what a message of the tunnel says of
+//! Super-packets and checksums that the kernel has not computed: how a message of the tunnel describes
 //! them, the virtio header for the kernel, and segmentation in user space.
 //!
-//! Headers for the kernel are built from the parsed packet alone, so that the bytes of a peer never
-//! reach the kernel's parser of virtio headers.
+//! Headers for the kernel are built only from the parsed packet, so bytes of a peer never reach the
+//! kernel's parser of virtio headers.
 
 use crate::packet::{Packet, TCP, fold, pseudo_sum, sum, write_ipv4_checksum};
 
@@ -11,31 +11,31 @@ pub const HEADER: usize = 10;
 const NEEDS_CSUM: u8 = 1;
 const GSO_TCPV4: u8 = 1;
 const GSO_TCPV6: u8 = 4;
-/// Smallest segment that is accepted from a peer: Linux's `tcp_min_snd_mss`. A smaller one would make
-/// tens of thousands of packets of one message.
+/// Smallest segment that is accepted from a peer: Linux's `tcp_min_snd_mss`. A smaller one would split
+/// one message into tens of thousands of packets.
 const MIN_SEGMENT: u16 = 48;
 const FIN_AND_PSH: u8 = 0x09;
 const CWR: u8 = 0x80;
 
-/// What is left to do with a packet before it can leave the host.
+/// Work on a packet that is left before it can leave the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offload {
     /// The checksum of TCP or UDP is not computed.
     pub needs_checksum: bool,
-    /// Bytes of payload in each TCP segment that the packet stands for; 0 if it is one segment.
+    /// Bytes of payload in each TCP segment of a super-packet; 0 if the packet is one segment.
     pub segment: u16,
 }
 
 /// Why a packet of a peer is not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
-    /// Not an IP packet of the length that it states.
+    /// Not an IP packet, or its length field is wrong.
     #[error("not a whole IP packet")]
     Packet,
-    /// An open checksum in a packet that has none.
+    /// A missing checksum in a packet of a protocol without checksums.
     #[error("a checksum is open in a packet that is neither TCP nor UDP")]
     Checksum,
-    /// Segments of something that is not TCP, or of a size that is not possible.
+    /// Segments of a protocol other than TCP, or of an impossible size.
     #[error("segmentation of a packet that cannot be segmented so")]
     Segments,
 }
@@ -51,7 +51,7 @@ impl Offload {
         }
     }
 
-    /// Builds the header for a packet, and completes the packet as far as the kernel expects.
+    /// Builds the header for a packet, and writes the parts of the checksum that the kernel expects.
     ///
     /// # Errors
     /// The packet is not what the offload says.
@@ -84,7 +84,7 @@ impl Offload {
         Ok(header)
     }
 
-    /// Returns the length of all headers of a TCP packet that stands for several segments.
+    /// Returns the length of all headers of a TCP super-packet.
     fn check_segments(self, packet: &Packet, bytes: &[u8]) -> Result<usize, Malformed> {
         let tcp = &bytes[packet.payload..];
         let is_possible =
@@ -99,7 +99,7 @@ impl Offload {
         Ok(packet.payload + header)
     }
 
-    /// Cuts a packet into segments with complete checksums, for a device without offload.
+    /// Splits a packet into segments with complete checksums, for a device without offload.
     ///
     /// # Errors
     /// The packet is not what the offload says.
@@ -271,7 +271,7 @@ mod tests {
             needs_checksum: bool,
             segment: u16,
         ) {
-            // Half of them with a plausible first line, so that the deeper checks are reached.
+            // Half of them have a valid first byte, so that the test reaches the later checks.
             if shape > 0 && bytes.len() >= 40 {
                 let length = bytes.len() as u16;
                 if shape == 1 {

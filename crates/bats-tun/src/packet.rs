@@ -1,4 +1,4 @@
-//! Parses IP packets as far as the tunnel needs: addresses, ports, and where the checksum is.
+//! Parses the parts of IP packets that the tunnel needs: addresses, ports, and the position of the checksum.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -6,10 +6,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub const TCP: u8 = 6;
 /// Protocol number of UDP.
 pub const UDP: u8 = 17;
-/// Extension headers that are skipped; more than any real packet has.
+/// Maximum number of skipped extension headers; no real packet has as many.
 const MAX_EXTENSIONS: usize = 8;
 
-/// What an IP packet says of itself. Lengths are checked against the packet.
+/// The parsed headers of an IP packet. Lengths are checked against the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
     /// Source address.
@@ -35,7 +35,7 @@ fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
 }
 
 impl Packet {
-    /// Parses a packet, which must be whole: `None` if a length or a version is wrong.
+    /// Parses a complete packet; `None` if a length or the version is wrong.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         match bytes.first()? >> 4 {

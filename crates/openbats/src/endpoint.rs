@@ -41,7 +41,7 @@ pub struct Builder {
     busy_poll: Duration,
 }
 
-/// What makes an endpoint a node's.
+/// The parts of an endpoint that belongs to a node.
 #[derive(Debug)]
 pub(crate) struct NodeStart {
     pub(crate) setup: NodeSetup,

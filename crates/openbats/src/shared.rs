@@ -32,7 +32,7 @@ impl Wakers {
         self.0.is_empty()
     }
 
-    /// Whether nothing else than the task of `waker` waits.
+    /// Whether only the task of `waker` waits.
     fn has_only(&self, waker: Option<&Waker>) -> bool {
         self.0.iter().all(|known| waker.is_some_and(|waker| known.will_wake(waker)))
     }
@@ -57,10 +57,10 @@ pub(crate) struct Slot {
     pub(crate) remote_node: Option<NodeId>,
     /// The application holds a [`Connection`](crate::Connection) to it, or will get one.
     pub(crate) is_held: bool,
-    /// A message was refused because the send budget was used up, and no room has become free
+    /// Whether a message was refused because the send budget was used up, and no space has become free
     /// since.
     pub(crate) is_blocked: bool,
-    /// The application has finished sending.
+    /// Whether the application has finished sending.
     pub(crate) is_finished: bool,
     pub(crate) end: Option<FinalState>,
     pub(crate) connecting: Wakers,
@@ -113,7 +113,7 @@ const MAX_UNACCEPTED: usize = 4_096;
 /// Connections of an endpoint up to which a thread of the application may serve the socket.
 const MAX_CONNECTIONS_TO_LEAD: usize = 4;
 
-/// Bursts that a call of the application sends itself.
+/// Maximum number of bursts that the thread of a call sends.
 const BURSTS_PER_CALL: usize = 2;
 
 /// Longest time for a thread of the application to leave the socket of an endpoint that ends. It
@@ -363,7 +363,7 @@ impl Core {
     }
 }
 
-/// What may have to be done after a call of the application.
+/// Work that a call of the application may leave to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FollowUp {
     Nothing,
@@ -383,7 +383,7 @@ pub(crate) struct Shared {
     socket: Mutex<Option<SocketTurn>>,
     /// A thread of the application has stopped serving the socket.
     pub(crate) lead_ended: Condvar,
-    /// For how long a blocked receiver looks for packets before it sleeps.
+    /// Time for which a blocked receiver polls for packets before it sleeps.
     pub(crate) busy_poll: Duration,
     pub(crate) waker: EndpointWaker,
     /// Polls the sockets of TCP connections.
@@ -432,7 +432,7 @@ impl Shared {
         }
     }
 
-    /// Locks the socket unless that may take long.
+    /// Locks the socket unless the lock may take long.
     pub(crate) fn lock_socket_soon(&self) -> Option<MutexGuard<'_, Option<SocketTurn>>> {
         if let Some(guard) = self.try_lock_socket() {
             return Some(guard);
@@ -441,8 +441,8 @@ impl Shared {
         is_led.then(|| self.lock_socket())
     }
 
-    /// Runs a call of the application that sends or takes a message. If the I/O thread sleeps,
-    /// what follows from it is sent at once, or the I/O thread is woken.
+    /// Runs a call of the application that sends or reads a message. If the I/O thread sleeps, this
+    /// thread sends the resulting packets at once or wakes the I/O thread.
     pub(crate) fn call_inline<T>(
         &self,
         call: impl FnOnce(&mut Core, &Clock) -> (T, FollowUp),

@@ -141,7 +141,7 @@ fn threads_of_several_connections_of_an_endpoint_all_get_their_messages() {
 
 /// One thread waits for messages, another for the free send buffer of the same connection.
 #[test]
-fn a_blocked_sender_next_to_a_blocked_receiver_gets_on() {
+fn a_thread_can_send_while_another_waits_for_messages() {
     let pair = Pair::new(Mode::Brtp, Duration::ZERO);
     const MESSAGES: usize = 300;
     thread::scope(|scope| {
@@ -184,7 +184,7 @@ fn the_end_of_an_endpoint_ends_a_blocked_receiver_and_frees_the_address() {
         client.terminate(0, "").wait_for(LIMIT).unwrap();
         drop(std::net::UdpSocket::bind(address).expect("the address is free"));
         assert!(receiver.join().unwrap().unwrap().is_err());
-        // The peer learns of it.
+        // The peer is notified.
         assert!(far.recv().wait_for(LIMIT).unwrap().is_err());
         drop((near, far, server));
     }

@@ -107,7 +107,7 @@ fn messages_and_other_channels_pass_a_channel_that_is_not_read() {
 }
 
 #[test]
-fn resets_reach_the_reader_and_limits_hold_back_the_opener() {
+fn resets_reach_the_reader_and_limits_delay_new_channels() {
     let pair = pair(with_channels(0), with_channels(2));
     let first = pair.near.open_channel().wait().unwrap();
     let second = pair.near.open_channel().wait().unwrap();
@@ -130,7 +130,7 @@ fn resets_reach_the_reader_and_limits_hold_back_the_opener() {
 }
 
 #[test]
-fn connections_without_agreed_channels_say_so() {
+fn opening_a_channel_fails_unless_both_ends_enable_channels() {
     let brctp = TransportConfig { mode: Mode::Brctp, ..with_channels(1) };
     for (near, far) in [
         (with_channels(1), TransportConfig::default()),

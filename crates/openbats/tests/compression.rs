@@ -59,7 +59,7 @@ fn noise(len: usize) -> Vec<u8> {
     (0..len).map(|_| next()).collect()
 }
 
-/// Messages that compress, that do not, and that are too short.
+/// Compressible, incompressible and very short messages.
 fn messages() -> Vec<Vec<u8>> {
     let text = |len| b"all work and no play ".iter().copied().cycle().take(len).collect();
     vec![vec![], vec![7], text(63), text(64), noise(64), text(1_400), noise(20_000), text(200_000)]

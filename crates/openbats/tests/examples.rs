@@ -47,7 +47,7 @@ fn the_quick_start_page_shows_the_hello_example_and_it_works() {
     panic!("the server does not answer");
 }
 
-/// As on the page, but with a program of the profile of the tests instead of a release build.
+/// As on the page, but with a program in the profile of the tests instead of a release build.
 #[test]
 fn the_quick_start_works_over_a_lossy_link() {
     let page = include_str!("../../../docs/quick-start/rust.md");

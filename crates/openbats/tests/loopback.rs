@@ -124,7 +124,7 @@ fn a_slow_reader_blocks_the_sender_within_both_budgets() {
     let pair = pair_with("127.0.0.1:0", transport);
     let message = content(1, 100_000);
     let mut sent = 0;
-    // Until no message has been accepted for a while.
+    // Send until no message has been accepted for a while.
     let mut refused = 0;
     while refused < 50 {
         match pair.near.try_send(message.clone()) {
@@ -249,7 +249,7 @@ fn the_fixed_rate_is_not_exceeded() {
     pair.near.finish().wait_for(LIMIT).unwrap().unwrap();
     let stats = pair.near.stats();
     let seconds = (stats.time - stats.established.unwrap()).as_secs_f64();
-    // 8 Mbit at 20 Mbit/s. A slow machine may take longer, but not less.
+    // 8 Mbit at 20 Mbit/s. A slow machine may take longer, but no machine less.
     assert!(seconds > 0.37, "{seconds}");
     assert!(pair.far.recv().wait().unwrap().unwrap() == content(0, 1_000_000));
 }

@@ -19,7 +19,7 @@ use crate::stream::Local;
 const INTERVAL: Duration = Duration::from_millis(200);
 /// Refusals in a row that count: one could be of a server that starts at this moment.
 const REFUSALS: u32 = 2;
-/// How long nothing may arrive from the server during a test before it is probed.
+/// Time without a packet from the server during a test after which the client probes the server.
 const IDLE_TIME: Duration = Duration::from_secs(1);
 
 /// A socket that sends to one port.

@@ -18,9 +18,9 @@ pub(crate) struct ReceiverParams {
     pub(crate) shift_ns: i64,
     /// Whether one-way times are recorded.
     pub(crate) latency: bool,
-    /// How long nothing may arrive.
+    /// Longest time without received data.
     pub(crate) timeout: Duration,
-    /// How long the stream may last in all.
+    /// Longest total duration of the stream.
     pub(crate) deadline: Duration,
     /// Hello messages that the sender sent; they are not test messages.
     pub(crate) hellos: u64,

@@ -17,11 +17,11 @@ use crate::plan::{Case, Network, Protocol, ProtocolKind, Tool, ToolKind};
 use crate::protocol::load::UDP_RATE;
 use crate::run::schedule::{Times, times};
 
-/// What settles before the time that counts, as in the figure `steady`.
+/// Warm-up before the measured time, as for the figure `steady`.
 const SETTLE: Duration = Duration::from_secs(5);
 /// Message of an application-limited flow of BTP, as `iperf` sends them.
 const MESSAGE: usize = 1_200;
-/// Seeds at most.
+/// Maximum number of seeds.
 const MAX_SEEDS: u32 = 1_000;
 
 /// Runs the command `arena`.
@@ -51,8 +51,8 @@ pub(crate) fn run(options: &ArenaOptions) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The plans of a test, one for each set of protocols with the same role of relays, and why the rest is
-/// left out.
+/// The plans of a test, one for each set of protocols with the same use of relays, and the reasons why
+/// other protocols are left out.
 fn plans(case: &Case, seeds: Option<u32>) -> (Vec<Plan>, Vec<String>) {
     let (mut plans, mut skipped): (Vec<Plan>, Vec<String>) = (Vec::new(), Vec::new());
     for (index, network) in case.networks.iter().enumerate() {
@@ -108,7 +108,7 @@ fn add(
     });
 }
 
-/// What stands for a protocol, and whether relays recode for it.
+/// The algorithm for a protocol, and whether relays recode for it.
 fn algorithm(
     case: &Case,
     network: &Network,
@@ -279,7 +279,7 @@ tests:
 ";
 
     #[test]
-    fn links_events_and_repetitions_mean_the_same() {
+    fn arena_cells_keep_links_events_and_repetitions_of_the_file() {
         let cases = suite(FILE);
         let (plans, skipped) = plans(&cases[0], None);
         assert!(skipped.iter().any(|reason| reason.contains("kcp")), "{skipped:?}");
@@ -303,7 +303,7 @@ tests:
     }
 
     #[test]
-    fn a_test_runs_and_reaches_what_its_links_carry() {
+    fn a_test_reaches_the_capacity_of_its_links() {
         let text = FILE.replace("\"ge:1%,9%\"", "1%").replace("loss: 2%", "loss: 0%");
         let cases = suite(&text);
         let (plans, _) = plans(&cases[0], Some(1));

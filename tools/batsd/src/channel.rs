@@ -1,5 +1,5 @@
-//! The channel between keeper and worker: SEQPACKET, one short JSON value a message, with file
-//! descriptors. Texts of any length go in a memory file.
+//! The channel between keeper and worker: SEQPACKET, one short JSON value per message, with file
+//! descriptors. Long texts are passed in a memory file.
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut, Read, Seek, Write};
@@ -13,7 +13,7 @@ use rustix::net::{
 };
 use serde::{Deserialize, Serialize};
 
-/// Longest message; errors are cut.
+/// Longest message; longer errors are truncated.
 const MAX_MESSAGE: usize = 8 << 10;
 /// Most descriptors of a message: memory file, control socket, TUN.
 const MAX_DESCRIPTORS: usize = 3;
@@ -25,12 +25,12 @@ pub(crate) enum ToWorker {
     /// The memory file holds a [`Setup`]; at the start with the control socket, and the TUN device if
     /// there is one.
     Setup,
-    /// The configuration was not loaded again, and why.
+    /// The reason why the configuration was not loaded again.
     Refused(String),
 }
 
-/// From the worker. None of these name anything that the keeper would do: it acts on its own reading
-/// of the configuration.
+/// From the worker. None has parameters for the keeper: it acts only on the configuration that it reads
+/// itself.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ToKeeper {
@@ -40,7 +40,7 @@ pub(crate) enum ToKeeper {
     Reload,
 }
 
-/// What the worker cannot read itself.
+/// The files that the worker cannot read itself.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Setup {
     /// Path of the configuration, for errors.

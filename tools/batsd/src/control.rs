@@ -1,5 +1,5 @@
 //! Control by Varlink (<https://varlink.org>): JSON texts that end with a zero byte. This is the
-//! client's side, and what both sides share.
+//! client's side, and the part that both sides share.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -15,7 +15,7 @@ pub const INTERFACE: &str = "org.openbats.node";
 pub const DESCRIPTION: &str = include_str!("org.openbats.node.varlink");
 /// Longest call.
 pub(crate) const MAX_CALL: usize = 64 << 10;
-/// Longest answer that a client takes; 1,024 peers with all counters need 1 MiB.
+/// Longest answer that a client accepts; 1,024 peers with all counters need 1 MiB.
 const MAX_ANSWER: u64 = 16 << 20;
 /// Time for an answer: a reload waits for the keeper.
 const TIMEOUT: Duration = Duration::from_secs(10);

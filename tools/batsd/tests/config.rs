@@ -1,4 +1,4 @@
-//! The configuration: what is good, what each error says, and what new nodes need.
+//! The configuration: valid files, the text of each error, and the files of new nodes.
 
 use std::path::Path;
 use std::process::Command;
@@ -91,7 +91,7 @@ fn no_two_peers_share_a_prefix_or_a_certificate() {
 }
 
 #[test]
-fn keygen_and_share_print_what_the_other_side_pastes() {
+fn keygen_and_share_print_configuration_lines_for_the_other_host() {
     let folder = tempfile::tempdir().unwrap();
     let (key, file) = (folder.path().join("node.pem"), folder.path().join("node.toml"));
     let run = |arguments: &[&str]| {

@@ -39,9 +39,9 @@ typedef enum {
   bats_transport_transparent = 3  /* uncoded, unreliable, without congestion control */
 } bats_transport_mode_t;
 
-/* Congestion control. There is one BBR: BBRv2, BBRv3 and unknown numbers select it. Mode 12 uses CUBIC
- * for none and gcc; modes 3, 10 and 11 ignore the choice. The log warns of such changes. The numbers
- * differ from those of the C++ interface. */
+/* Congestion control. bbr, bbrv2, bbrv3 and unknown numbers all select `ltcc`, which is BBRv3 with loss
+ * classification. Mode 12 has BBR, and CUBIC for none and gcc; modes 3, 10 and 11 ignore the choice. Such changes
+ * are logged as warnings. The numbers differ from those of the C++ interface. */
 typedef enum {
   bats_cc_none = 0,
   bats_cc_bbr = 1,

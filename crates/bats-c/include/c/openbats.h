@@ -45,7 +45,7 @@ bats_error_t openbats_config_set_trusted_authorities(bats_config_handle_t config
                                                      const char* pem_file);
 /* Pre-shared-key (PSK) mode, for modes 0 to 3: both ends need this key in addition to certificates, as
  * 64 hexadecimal digits (`openssl rand -hex 32`) or in a file. A server does not answer clients
- * without the key, so that they time out. Other modes refuse a key. */
+ * without the key, so they time out. Other modes refuse a key. */
 bats_error_t openbats_config_set_preshared_key(bats_config_handle_t config, const char* key);
 bats_error_t openbats_config_set_preshared_key_file(bats_config_handle_t config, const char* path);
 /* Mode 12: sends messages as unreliable QUIC datagrams (RFC 9221) of at most the ideal length. Both
@@ -94,7 +94,7 @@ int openbats_connection_is_compressed(bats_connection_handle_t connection);
 /* Keeps the handle valid after the connection's end. Each call needs one release. */
 bats_error_t openbats_connection_retain(bats_connection_handle_t connection);
 void openbats_connection_release(bats_connection_handle_t connection);
-/* Attaches an object that is released at the connection's end. Read it only in callbacks. */
+/* Attaches an object to the connection, which releases it when it ends. Read the object only in callbacks. */
 bats_error_t openbats_connection_attach(bats_connection_handle_t connection, void* object,
                                         openbats_release_t release);
 void* openbats_connection_attachment(bats_connection_handle_t connection);

@@ -28,8 +28,8 @@ enum class TransMode : uint8_t {
   TRANSPARENT = 3,  // uncoded, unreliable, without congestion control
 };
 
-// There is one BBR: BBRv2, BBRv3 and unknown numbers select it. Mode 12 uses CUBIC for None and GCC;
-// modes 3, 10 and 11 ignore the choice. The log warns of such changes.
+// BBR, BBRv2, BBRv3 and unknown numbers all select `ltcc`, which is BBRv3 with loss classification. Mode 12
+// has BBR, and CUBIC for None and GCC; modes 3, 10 and 11 ignore the choice. Such changes are logged as warnings.
 enum class CongestionControl : uint8_t {
   None = 0,
   BBR = 1,

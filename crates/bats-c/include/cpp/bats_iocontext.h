@@ -40,8 +40,8 @@ class IOContextImpl {
   const bats_context_handle_t handle;
 };
 
-// A thread on which callbacks run, one at a time, and a thread for the I/O of all its protocol objects. Create it first and destroy it last; no callback
-// runs afterwards.
+// One thread on which callbacks run, one at a time, and the I/O threads of all its protocol objects (at most four).
+// Create it first and destroy it last; no callback runs afterwards.
 class IOContext {
  public:
   IOContext() : impl_(new IOContextImpl(bats_context_create())) {}

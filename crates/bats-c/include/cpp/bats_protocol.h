@@ -1,5 +1,5 @@
-// Clients accept any certificate of a server unless SetTrustedFingerprint or SetTrustedAuthorities of
-// the configuration says otherwise, as with the original SDK, and log it at each connection.
+// As in the original SDK, clients accept any certificate of a server unless the configuration sets
+// SetTrustedFingerprint or SetTrustedAuthorities. They log a warning at each such connection.
 //
 // Objects that create connections, with the names of the original SDK.
 // SPDX-License-Identifier: MIT OR Apache-2.0

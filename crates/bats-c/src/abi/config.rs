@@ -144,7 +144,7 @@ pub extern "C" fn bats_config_set_remote_port(config: Handle, port: c_int) {
 const UNKNOWN_CPP_NUMBERS: std::ops::Range<c_int> = 0x100..0x200;
 
 /// Sets the congestion control by the number of the C interface, which differs from that of C++. An
-/// unknown number selects BBR and logs a warning.
+/// unknown number selects the default (`ltcc`) and logs a warning.
 #[unsafe(no_mangle)]
 pub extern "C" fn bats_config_set_cc(config: Handle, congestion: c_int) {
     change(config, |config| {

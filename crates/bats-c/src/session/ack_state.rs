@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 /// Delays before the first event, and from each event to the next. Programs of the original SDK
 /// miss an event that arrives while they still process their last message, and would wait for it
-/// for ever.
+/// forever.
 const REPORT_DELAYS: [Duration; 3] =
     [Duration::from_millis(30), Duration::from_millis(250), Duration::from_millis(1_000)];
 

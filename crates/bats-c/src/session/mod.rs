@@ -1,4 +1,4 @@
-//! Sessions: connections as the C interface has them, from the first event to the last.
+//! Sessions: the connections of the C interface, from the first event to the last.
 
 mod ack_state;
 mod connect;

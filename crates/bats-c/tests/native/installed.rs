@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::support::*;
 
-/// A program for the original SDK, with both include paths that its users have.
+/// A program for the original SDK, compiled with each of the two include paths that its users have.
 #[test]
 fn programs_of_the_original_sdk_compile_and_link_unchanged() {
     let prefix = prefix();
@@ -32,7 +32,7 @@ fn programs_of_the_original_sdk_compile_and_link_unchanged() {
     }
 }
 
-/// Programs that compile with the original's headers because of what these include and declare.
+/// Programs that rely on what the original's headers include and declare.
 #[test]
 fn sources_that_rely_on_the_originals_headers_compile() {
     // (header, body): nothing else is included.

@@ -63,7 +63,7 @@ static void Rounds(int mode, int count) {
           return true;
         },
         nullptr);
-    // At most 20 at the same time.
+    // At most 20 connections at the same time.
     CHECK(Eventually([&] { return i - closed < 20; }));
   }
   // Over plain UDP a client port that is reused within the timeout is the same peer.

@@ -150,7 +150,7 @@ fn packets() -> impl Strategy<Value = Vec<(Timestamp, Packet)>> {
     })
 }
 
-/// Every packet that was handed in is accounted for.
+/// Every packet that was sent is delivered or counted as dropped.
 fn check(link: &mut Link<Packet>, delivered: usize, at: Timestamp) {
     let precomputed = link.queue_packets(at);
     let stats = link.stats();

@@ -300,7 +300,7 @@ fn many_ranges(target: &mut Attack) {
 }
 
 /// Reports of as many missing ranges as fit. The state: the congestion window is used up by repairs for
-/// such reports. What it lets out is measured in no case, neither for honest acknowledgements.
+/// such reports. The packets that the server then sends are not measured in any case.
 fn rank_feedback(target: &mut Attack) {
     target.harness.send_from_server(1_400_000);
     target.harness.advance(MS * 20);

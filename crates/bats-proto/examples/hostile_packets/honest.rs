@@ -17,8 +17,8 @@ use crate::{Attack, measured};
 /// Bytes of the messages together; they fill a thousand packets.
 const BYTES: usize = 1_400_000;
 
-/// The honest packets that a case is compared with: with messages of the same size as the hostile
-/// ones, if these are whole messages.
+/// The honest packets for the comparison with a case. Their messages have the size of the hostile
+/// messages, if the hostile packets contain complete messages.
 pub(crate) fn run(case: &str) -> Option<(u64, bool)> {
     let (mode, attack) = case.split_once('-')?;
     // Each message costs work, and an honest application may send small ones, too.

@@ -91,8 +91,8 @@ pub(crate) fn run(case: &str, is_hostile: bool) -> Option<(u64, bool)> {
         "relay-many-flows" => (0..PACKETS).for_each(|number| node.push(number as u32, 900 * 16)),
         "relay-duplicates" => (0..PACKETS).for_each(|number| node.push(7, number % 4)),
         _ => {
-            // Measured are the reports only: the packets before are the same in number as honest
-            // ones, and their count is known.
+            // Only the reports are measured. There are as many packets before them as in the honest
+            // case.
             let key = FlowKey { destination: NodeId(3), source: NodeId(1), flow: 7 };
             (0..200).for_each(|number| node.push(7, number * 16));
             for mark in 0..PACKETS - 200 {

@@ -18,7 +18,7 @@ use crate::wire::short_header::PacketKind;
 /// Polluted symbols or packets in a row, without an authentic one between them, after which the
 /// session is closed. A path that pollutes a few per mille of its packets never reaches this.
 pub(super) const MAX_POLLUTED_IN_A_ROW: u64 = 256;
-/// The same for blocks, where one polluted packet spoils a block of 512. With one polluted packet
+/// The same for blocks. One polluted packet makes a block of 512 packets fail. With one polluted packet
 /// in 1,000, four blocks in ten are polluted, and 32 in a row with a probability of 10^-12.
 pub(super) const MAX_BLOCKS_IN_A_ROW: u64 = 32;
 /// Symbol numbers whose first link the sender remembers: those in flight at 1 Gbit/s and 150 ms.

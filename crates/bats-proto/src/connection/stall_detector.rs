@@ -21,8 +21,8 @@ const DATA_PER_PADDED: u32 = 32;
 /// Detects on the receiving side that a flow has stalled.
 ///
 /// A pure receiver sends nothing during a stall. If a NAT has dropped its binding, the sender keeps
-/// sending to a dead address; a PING shows it the new one. If the sender has merely paused, the
-/// detector costs four small packets.
+/// sending to an address that no longer works; a PING shows it the new one. If the sender only
+/// paused, the detector costs four small packets.
 ///
 /// Before the sender has validated the new address, it may send three times the bytes received from
 /// there (RFC 9000, section 8). So if many packets with data arrived, PINGs come as several packets

@@ -25,7 +25,7 @@ impl State {
         }
     }
 
-    /// Enters the closing state until `until`; no effect if already closing or dead.
+    /// Enters the closing state until `until`; no effect if already closing or closed.
     pub(super) fn close(&mut self, until: Timestamp) {
         if self.is_open() {
             self.0 = Inner::Closing(until);
@@ -59,7 +59,7 @@ impl State {
         self.0 == Inner::Dead
     }
 
-    /// When a closing connection dies.
+    /// When a closing connection is removed.
     pub(super) fn closing_until(self) -> Option<Timestamp> {
         match self.0 {
             Inner::Closing(until) => Some(until),

@@ -13,7 +13,7 @@ impl Connection {
         self.handshake.peer_parameters()?.reset_token.as_ref()
     }
 
-    /// Which instance the authenticated peer is, if it says so.
+    /// Instance of the authenticated peer, if it announces one.
     pub(crate) fn peer_instance(&self) -> Option<u64> {
         let instance = self.handshake.peer_parameters()?.instance;
         (instance > 0 && self.is_established()).then_some(instance)

@@ -124,7 +124,7 @@ impl Connection {
         }
     }
 
-    /// Server: the client is validated. Only now there is an RTT sample.
+    /// Server: the client is validated. There is no RTT sample before.
     pub(super) fn confirm_provisional(&mut self, now: Timestamp) {
         self.zero_rtt.provisional = false;
         self.close_early_data();

@@ -11,8 +11,8 @@ pub(super) const SERVER_INITIAL: &str = "OPENBATS_SERVER_INITIAL";
 /// Receives the secrets of connections as lines of a key log file, without line breaks.
 ///
 /// A line has a label, an identifier and a secret. Secrets of TLS have the labels and the identifier
-/// of draft-ietf-tls-keylogfile. In PSK mode the Initial keys depend on a key that is not TLS's. Their
-/// material has labels of this protocol. It is identified by the client's first destination connection
+/// of draft-ietf-tls-keylogfile. In PSK mode the Initial keys do not depend on secrets of TLS alone. Their
+/// keying material has labels of this protocol. It is identified by the client's first destination connection
 /// ID, or for packets of the server by their token (`docs/spec/keys.md`).
 ///
 /// A reader of the log can decrypt the connections, so it is off unless configured.

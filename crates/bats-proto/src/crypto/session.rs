@@ -271,7 +271,7 @@ impl ServerTls {
     }
 }
 
-/// What Initial keys are derived from.
+/// Input of the derivation of Initial keys.
 pub(crate) struct InitialSecrets<'a> {
     /// Set in PSK mode.
     pub(crate) psk: Option<&'a PskSecrets>,

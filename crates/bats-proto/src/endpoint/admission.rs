@@ -143,11 +143,11 @@ impl MemoryLedger {
     /// connections may follow. `least` is reserved for each of them, or half of the free memory if
     /// that is not enough for all. `None` if there is no room.
     ///
-    /// A reservation stays with its handshake: most handshakes become connections, and one that
-    /// found its share taken would be refused.
+    /// A reservation stays with its handshake: most handshakes become connections, and a
+    /// connection without its share would be refused.
     pub(super) fn grant(&self, wanted: usize, least: usize, others: usize) -> Option<usize> {
         let free = self.budget.checked_sub(self.promised)?;
-        // Spoofed addresses must not keep out others: the least share is there for everyone.
+        // Handshakes from spoofed addresses must not exclude others: each can get the least share.
         let free_of_reservations = free.saturating_sub(self.reserved).max(free.min(least as u64));
         self.share(free_of_reservations, wanted, least, others)
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{ConnectionHandle, Endpoint};
 
-/// Connections of peers that say which instance they are, by the fingerprint of their certificate.
+/// Connections of peers that announce their instance, by the fingerprint of their certificate.
 #[derive(Debug, Default)]
 pub(super) struct Instances {
     by_peer: BTreeMap<[u8; 32], BTreeMap<ConnectionHandle, u64>>,

@@ -11,7 +11,7 @@ use crate::connection::min_receive_budget;
 /// Connections whose budget is raised when one connection ends. It bounds the work for that.
 const RAISED_AT_ONCE: usize = 8;
 
-/// Which connections have less than a promise of what they want.
+/// Connections whose promised budget is below the configured one.
 #[derive(Debug, Default)]
 pub(super) struct MemoryShares {
     /// Wanted bytes of the connections whose share is only reserved, with the reserved bytes.

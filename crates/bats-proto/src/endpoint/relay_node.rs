@@ -463,7 +463,7 @@ impl Endpoint {
         self.relay_node.as_ref().map_or_else(Vec::new, |node| node.relay.flows(now).collect())
     }
 
-    /// What the relay has to send over an admitted link.
+    /// The packets that the relay has to send over an admitted link.
     pub fn relay_link_queue(&self, link: ConnectionHandle) -> Option<LinkQueue> {
         self.relay_node.as_ref()?.relay.link_queue(LinkId(link.0))
     }

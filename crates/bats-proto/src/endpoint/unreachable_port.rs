@@ -38,7 +38,7 @@ impl Endpoint {
         let is_proved = at_address.iter().any(is_quoted);
         for handle in at_address {
             let Some(connection) = self.connections.get_mut(&handle) else { continue };
-            // Some hosts quote nothing of the payload. A connection attempt has little to lose.
+            // Some hosts quote nothing of the payload. To end a connection attempt does little harm.
             if is_proved || quoted.is_empty() && connection.is_unanswered() {
                 connection.handle_unreachable_port(now);
                 self.mark_dirty(handle);

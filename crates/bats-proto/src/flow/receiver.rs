@@ -345,7 +345,7 @@ impl FlowReceiver {
             Some(_) => self.next,
         };
         let incomplete = decoded_below < self.seen_end;
-        // While relays repair, frequent reports are useless and cost the relays packets.
+        // While relays repair, frequent reports add no information and cost the relays packets.
         let repeat = (rtt / 4).max(self.feedback_delay.unwrap_or_default() / 4);
         self.feedback_at = incomplete.then(|| now + repeat.max(MIN_FEEDBACK_INTERVAL * 4));
         RankFeedback {

@@ -8,8 +8,8 @@ use bats_types::Timestamp;
 use super::PathView;
 use super::rate::{RateController, RepairClass};
 
-/// Number of symbols that a repair of a steady flow covers, as in a flow with deadlines. Losses
-/// that were repaired are in it without harm: the peer knows these symbols.
+/// Number of symbols that a repair of a steady flow covers, as in a flow with deadlines. Symbols
+/// that were repaired before do no harm in it, because the peer knows them.
 pub(super) const STEADY_WINDOW: u64 = 64;
 /// Losses are repaired within the round trip divided by this, an eighth of the one-way delay.
 /// Shorter times cost redundancy: at 5 % loss 0.26 repairs per symbol for 12 symbols, 0.34 for 6
@@ -17,7 +17,7 @@ pub(super) const STEADY_WINDOW: u64 = 64;
 const REPAIR_TIME_RTT_FRACTION: u32 = 16;
 
 /// Repairs of a flow that empties its send queue several times within the repair time. The next
-/// messages soon bring repairs, so that the messages share them: each alone would need a whole
+/// messages soon bring repairs, so messages share them. A message by itself would need a whole
 /// repair, and its loss would still hold back all messages after it for a round trip.
 #[derive(Debug, Default)]
 pub(super) struct SteadyFlow {

@@ -99,7 +99,7 @@ pub struct ServerCrypto {
     pub(super) ledger: Option<SharedReplayLedger>,
 }
 
-/// What a server needs to start a handshake.
+/// Data that a server needs to start a handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StartInfo {
     pub(super) destination: [u8; ORIGINAL_CID_LEN],

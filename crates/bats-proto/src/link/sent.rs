@@ -175,7 +175,7 @@ pub struct SentPackets {
     skip_interval: u16,
     last_eliciting_at: Timestamp,
     sampler: RateSampler,
-    /// The last packet whose fate became known was lost.
+    /// Whether the last packet that was acknowledged or declared lost was lost.
     last_resolved_lost: bool,
     /// Packets declared lost that were acknowledged later.
     pub spurious: u32,
@@ -582,7 +582,7 @@ mod tests {
     }
 
     #[test]
-    fn unanswered_packets_are_those_after_the_largest_acknowledged() {
+    fn unanswered_packets_follow_the_largest_acknowledged_packet() {
         let mut sent = SentPackets::new(0);
         let numbers: Vec<u64> = (0..20).map(|ms| send(&mut sent, ms)).collect();
         assert_eq!(sent.unanswered(1), None, "before the first acknowledgement");
@@ -623,7 +623,7 @@ mod tests {
     }
 
     /// MTU discovery sends dozens of packets that never arrive. They must not fill a small
-    /// congestion window for ever, because then no packet could reveal their loss.
+    /// congestion window forever, because then no packet could reveal their loss.
     #[test]
     fn mtu_probes_alone_use_no_congestion_window_but_expect_an_ack() {
         let mut sent = SentPackets::new(1000);

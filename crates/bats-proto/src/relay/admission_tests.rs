@@ -1,4 +1,4 @@
-//! What neighbours may send through a relay, and sets of routes with tiers.
+//! Link policies of neighbours at a relay, and sets of routes with tiers.
 
 use std::collections::BTreeSet;
 

@@ -133,7 +133,7 @@ impl Ranks {
     }
 }
 
-/// What arrived of a flow over all links, so that a packet is forwarded once even if it comes back
+/// The packets of a flow that arrived over all links, so that a packet is forwarded once even if it comes back
 /// over another link: while routes change, they may form a loop.
 #[derive(Debug, Default)]
 pub(super) struct OverAllLinks([Ranks; 2]);
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn stale_batches_are_given_up_except_the_newest_two() {
+    fn stale_batches_are_dropped_except_the_newest_two() {
         let mut inbound = Inbound::default();
         let start = Timestamp::from_millis(5);
         for batch in 0..4 {

@@ -1,14 +1,14 @@
-//! What the packets of a neighbour may do at a relay.
+//! The policy of a relay for the packets of a neighbour.
 
 use std::collections::BTreeSet;
 
 use crate::wire::flow::{FlowKey, NodeId};
 
-/// Which packets a relay takes from a link. The default takes all.
+/// The packets that a relay accepts from a link. The default accepts all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LinkPolicy {
-    /// Whether packets may go on to other nodes. If not, the neighbour reaches this node alone.
+    /// Whether packets may be forwarded to other nodes. If not, the neighbour reaches only this node.
     pub transit: bool,
     /// Nodes that packets may come from; `None` for all. If these are the nodes behind a neighbour, it cannot
     /// use the IDs of others.

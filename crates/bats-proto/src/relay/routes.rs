@@ -112,7 +112,7 @@ impl Relay {
         }
         for flow in self.flows.values_mut() {
             let Some(inbound) = flow.inbound.remove(&link) else { continue };
-            // What came over the link must not be forwarded again if it comes over another one.
+            // Packets that came over the link must not be forwarded again if they come over another link.
             flow.over_all_links.get_or_insert_with(|| Box::new(OverAllLinks::new(&inbound)));
         }
         self.requeue_opaque(now, orphaned.into_iter().flatten());

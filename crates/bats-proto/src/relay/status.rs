@@ -45,11 +45,11 @@ pub struct FlowStatus {
     pub idle: Duration,
 }
 
-/// What a relay has to send over a link.
+/// The packets that a relay has to send over a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LinkQueue {
-    /// Flows that go over the link.
+    /// Flows that use the link.
     pub flows: u64,
     /// Coded packets that wait for their first transmission.
     pub queued: u64,
@@ -87,7 +87,7 @@ impl Relay {
         self.flows.iter().map(move |(key, flow)| flow.status(*key, now))
     }
 
-    /// What waits for a link; `None` if it is not admitted. Looks at all flows.
+    /// The packets of all flows that wait for a link; `None` if the link is not admitted.
     #[must_use]
     pub fn link_queue(&self, link: LinkId) -> Option<LinkQueue> {
         let state = self.links.get(&link)?;

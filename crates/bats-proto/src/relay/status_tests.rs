@@ -1,4 +1,4 @@
-//! What a relay says that it holds and has sent.
+//! Statistics of the packets that a relay holds and has sent.
 
 use super::tests::{KEY, LINK_DOWN, LINK_UP, relayed, two_link_relay, view};
 use super::*;

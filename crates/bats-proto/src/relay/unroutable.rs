@@ -1,4 +1,4 @@
-//! What a relay does about packets for nodes to which it has no route: an event, and a NO_ROUTE packet to
+//! Packets for nodes to which a relay has no route: the relay reports an event, and sends NO_ROUTE to
 //! the source.
 
 use core::time::Duration;
@@ -15,12 +15,12 @@ use crate::wire::short_header::PacketKind;
 const MAX_EVENTS: usize = 1_024;
 
 /// Nodes for which a missing route is reported within an interval. Neighbours choose the
-/// destinations, so that there may be any number of them.
+/// destinations, so their number is not limited.
 pub const MAX_UNROUTABLE: usize = 64;
 /// Least time between two reports for a node.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// When a missing route was last reported, by what limits the reports: a node, or a pair of nodes.
+/// When a missing route was last reported, by the key of the limit: a node, or a pair of nodes.
 #[derive(Debug)]
 pub(super) struct UnroutableLimit<Key>(BTreeMap<Key, Timestamp>);
 
@@ -62,8 +62,8 @@ impl Relay {
         if self.events.len() < MAX_EVENTS && self.unroutable.allows(now, destination) {
             self.events.push_back(RelayEvent::Unroutable(destination));
         }
-        // Coded packets quote nothing that shows that a session sent them. There is no answer to
-        // an answer.
+        // A quotation of a coded packet would not prove that a session sent it. A NO_ROUTE packet is
+        // not answered.
         if kind != PacketKind::Control
             || key.source == here
             || NoRoute::decode(payload).is_some()

@@ -341,7 +341,7 @@ mod tests {
         symbol
     }
 
-    /// What the held structures take, by the capacities of their allocations.
+    /// Memory of the held structures, by the capacities of their allocations.
     fn check_memory(assembly: &DatagramAssembly, budget: usize) {
         assert!(assembly.bytes_held() <= budget, "{} of {budget}", assembly.bytes_held());
         let sum: usize = assembly.partials.values().map(Partial::cost).sum();

@@ -3,7 +3,7 @@
 /// Number of the newest message IDs whose delivery is recorded.
 pub(super) const DUPLICATE_WINDOW: u64 = 4_096;
 
-/// Words of 64 messages that a window touches, wherever it begins in a word.
+/// Number of words of 64 messages that a window can overlap.
 const WORDS: u64 = DUPLICATE_WINDOW / 64 + 1;
 
 /// The delivered ones among the newest [`DUPLICATE_WINDOW`] messages. A jump of the message number

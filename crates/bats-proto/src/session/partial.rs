@@ -63,7 +63,7 @@ impl Partial {
         PARTIAL_OVERHEAD + self.parts.len() * PART_OVERHEAD + self.capacity
     }
 
-    /// Inserts a part, which is within the message. Of bytes that arrive twice, the first count.
+    /// Inserts a part, which is within the message. Of bytes that arrive twice, the first copy is kept.
     pub(super) fn insert(&mut self, offset: usize, part: &[u8]) -> Insertion {
         let end = offset + part.len();
         let mut next = offset;

@@ -180,7 +180,7 @@ impl FrameCount {
     }
 }
 
-/// What is read of an ACK and a RANK, each of which repeats much of the one before. The rest is
+/// The parts of an ACK and a RANK that are read. Each repeats much of the one before. The rest is
 /// skipped, which costs less.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadLimits {

@@ -3,15 +3,15 @@
 //! ```text
 //! 0x00 padding        up to the end of the symbol or the next frame
 //! 0x01 MESSAGE        total length, length, data      the first part of a message
-//! 0x02 CONTINUATION   length, data                    a further part of it
+//! 0x02 CONTINUATION   length, data                    a further part of the message
 //! 0x03 FIN            no more messages
 //! 0x04 DATAGRAM       number of the message, its total length, offset of the part, length, data
 //! 0x05 to 0x0b         see `channel`
 //! ```
 //!
 //! Lengths are variable-length integers. Messages are not interleaved: between MESSAGE and the part
-//! that completes it there are only its continuations. Mode BTP uses DATAGRAM frames, which can be
-//! read without any other symbol. Mode BRTP uses the other frames.
+//! that completes it there are only its continuations. Modes BTP and TRANSPARENT use DATAGRAM frames,
+//! which can be read without any other symbol. Modes BRTP and BRCTP use the other frames.
 
 use super::channel::{self, ChannelFrame};
 use super::varint::Reader;

@@ -63,7 +63,7 @@ pub struct TransportParameters {
     pub channels: Option<ChannelParameters>,
 }
 
-/// What the peer may do with channels at first.
+/// Initial limits of the peer's channels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChannelParameters {
     /// Number of channels that it may open.

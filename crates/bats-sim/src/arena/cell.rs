@@ -5,7 +5,7 @@ use core::time::Duration;
 use bats_netem::LinkConfig;
 use bats_proto::CongestionAlgorithm;
 
-/// A controller that is judged, or one that competes.
+/// A controller that is judged, or that competes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Algorithm {
     /// BRTP with this controller: coded, encrypted, over real endpoints.
@@ -54,7 +54,7 @@ impl Algorithm {
     /// name of a model of TCP, or `udp`.
     ///
     /// # Errors
-    /// Why there is none, with the known names.
+    /// An error with the known names.
     pub fn parse(name: &str) -> Result<Self, String> {
         let controller = |inner: &str| {
             inner
@@ -80,7 +80,8 @@ impl Algorithm {
         matches!(self, Self::Brtp(_) | Self::Btp(_))
     }
 
-    /// What sends media where this is judged: BTP with the same controller; the default one for peers.
+    /// The algorithm of media flows when this one is judged: BTP with the same controller; for peers the
+    /// default one.
     pub fn of_media(self) -> Self {
         match self {
             Self::Brtp(controller) | Self::Btp(controller) => Self::Btp(controller),
@@ -89,10 +90,10 @@ impl Algorithm {
     }
 }
 
-/// Who a flow is.
+/// Role of a flow.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Who {
-    /// The algorithm that is judged.
+    /// The judged algorithm.
     Subject,
     /// Messages with deadlines under the controller that is judged; see [`Algorithm::of_media`].
     SubjectMedia,
@@ -100,12 +101,12 @@ pub enum Who {
     Fixed(Algorithm),
 }
 
-/// What a flow sends.
+/// Load of a flow.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Work {
-    /// As much as it can.
+    /// Unlimited.
     Bulk,
-    /// So many bytes.
+    /// A number of bytes.
     Bytes(u64),
     /// Bits per second in messages of so many bytes.
     Rate {
@@ -114,7 +115,7 @@ pub enum Work {
         /// Bytes of a message, at least 8.
         message: usize,
     },
-    /// Application-limited to so many bits per second, then as much as it can.
+    /// Application-limited to this many bits per second, then unlimited.
     RateThenBulk {
         /// Bits per second of messages at first.
         bits_per_second: f64,
@@ -128,7 +129,7 @@ pub enum Work {
 pub struct FlowSpec {
     /// Which algorithm.
     pub who: Who,
-    /// What it sends.
+    /// Its load.
     pub work: Work,
     /// When it begins.
     pub start: Duration,
@@ -166,7 +167,7 @@ impl FlowSpec {
     }
 }
 
-/// One hop: both directions of a link, and what becomes of them.
+/// One hop: both directions of a link, and their changes.
 #[derive(Clone, Debug)]
 pub struct Hop {
     /// The direction of the data.
@@ -196,7 +197,7 @@ pub struct Change {
 pub struct Cell {
     /// Short name, such as `F1`.
     pub name: String,
-    /// What it is, in a few words.
+    /// One-line description.
     pub title: String,
     /// The links. Flows without a route cross all of them in order.
     pub hops: Vec<Hop>,
@@ -242,7 +243,7 @@ impl Cell {
         if is_reverse { opposite(&route) } else { route }
     }
 
-    /// The link at a place of a route, as it is at the start.
+    /// The link at a position of a route, with its initial settings.
     pub fn link(&self, (hop, is_forward): (usize, bool)) -> &LinkConfig {
         if is_forward { &self.hops[hop].up } else { &self.hops[hop].down }
     }

@@ -1,4 +1,4 @@
-//! Runs cells with the algorithms that are judged and with the peers that they are compared with.
+//! Runs cells with the judged algorithms and with the peers of the comparison.
 
 use core::fmt;
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use super::{optimum, world};
 /// Builds a cell with the parameters of a draw.
 pub type Build = Arc<dyn Fn(&mut Draw) -> Cell + Send + Sync>;
 
-/// A cell that is to be judged.
+/// A cell with its goals.
 #[derive(Clone)]
 pub struct Contest {
     /// Short name; its first letter is the group.
     pub name: String,
-    /// What it is, in a few words.
+    /// One-line description.
     pub title: String,
-    /// What it asks for.
+    /// The goals that decide the verdict.
     pub goals: Vec<Goal>,
     /// Builds the cell.
     pub build: Build,
@@ -49,33 +49,33 @@ impl Contest {
     }
 }
 
-/// What is run.
+/// The runs to make.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The cells.
     pub contests: Vec<Contest>,
-    /// The algorithms that are asked for.
+    /// The algorithms to judge.
     pub algorithms: Vec<Algorithm>,
     /// The seeds.
     pub seeds: Vec<u64>,
-    /// Redraws half of the parameters.
+    /// Whether half of the parameters are redrawn (held-out cells).
     pub held_out: Option<u64>,
-    /// Runs the peers that the goals need, and judges.
+    /// Whether to run the peers that the goals need, and to judge.
     pub judge: bool,
-    /// Runs all peers.
+    /// Whether to run all peers.
     pub all_peers: bool,
-    /// Threads; 0 for one a processor.
+    /// Number of threads; 0 for one per processor.
     pub threads: usize,
 }
 
-/// One run of a cell; without an algorithm the flows that are judged are absent.
+/// One run of a cell. Without an algorithm the judged flows are absent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Job {
     /// Index of the cell.
     pub contest: usize,
-    /// What takes the place of the flows that are judged.
+    /// The algorithm of the judged flows.
     pub algorithm: Option<Algorithm>,
-    /// Decides all random choices.
+    /// Seed of all random choices.
     pub seed: u64,
 }
 

@@ -2,24 +2,25 @@
 
 use core::fmt;
 
-/// What a goal bounds. All but the first part relates a run to other runs of the same cell and seed.
+/// The figure that a goal bounds. All except the first group compare a run with other runs of the same
+/// cell and seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measure {
     /// Goodput over the optimum.
     Efficiency,
-    /// The same in the first ten seconds.
+    /// Goodput over the optimum in the first ten seconds.
     First10s,
     /// 95th percentile of the standing queue in BDP.
     Queue,
     /// Packets dropped by queues and policers.
     Drops,
-    /// The same before the time that counts, in packets.
+    /// Packets dropped before the measured time.
     StartDrops,
     /// Jain's index.
     Jain,
     /// Share of the goodput of all flows.
     Share,
-    /// That share over an equal one.
+    /// Share of the goodput over the fair share.
     OfFairShare,
     /// Share of the flow that began last, over its fair share.
     Latecomer,
@@ -54,7 +55,7 @@ pub enum Reference {
     Cubic,
     /// The model of TCP BBRv3.
     Bbr3,
-    /// The model of TCP CUBIC, and the cell without what is judged.
+    /// The model of TCP CUBIC, and the cell without the judged flows.
     CubicAndAbsence,
 }
 
@@ -163,9 +164,9 @@ impl Bound {
 /// A bound of a measure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Check {
-    /// What is bounded.
+    /// The bounded figure.
     pub measure: Measure,
-    /// By how much.
+    /// The bound.
     pub bound: Bound,
 }
 
@@ -184,7 +185,7 @@ impl fmt::Display for Check {
     }
 }
 
-/// What a cell asks for: one of these checks has to hold.
+/// A goal of a cell: one of these checks must hold.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Goal(pub Vec<Check>);
 
@@ -221,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_outside_of_its_bound_falls_short() {
+    fn values_outside_of_the_bound_have_a_shortfall() {
         let misses = |bound: Bound, value| bound.shortfall(Some(value)) > 0.0;
         assert!(misses(Bound::AtLeast(0.9), 0.89) && !misses(Bound::AtLeast(0.9), 0.9));
         assert!(misses(Bound::AtMost(0.02), 0.021) && !misses(Bound::AtMost(0.0), -1.0));

@@ -1,4 +1,4 @@
-//! What a run says about its flows.
+//! Figures of the flows of a run.
 
 use core::time::Duration;
 
@@ -12,17 +12,17 @@ use crate::flows::jain_index;
 /// Figures of one run. A figure that does not apply to the cell or the algorithm is absent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct Figures {
-    /// What the links can carry in the time that counts, in Mbit/s of UDP payload.
+    /// Capacity of the links in the measured time, in Mbit/s of UDP payload.
     pub optimum_mbps: f64,
     /// Goodput of each flow in Mbit/s, in the time that counts.
     pub goodput_mbps: Vec<f64>,
     /// 95th percentile of each flow's one-way delay in ms.
     pub delay_p95_ms: Vec<f64>,
-    /// Goodput of all flows that are judged over the optimum.
+    /// Goodput of all judged flows over the optimum.
     pub efficiency: f64,
-    /// Jain's index of the flows that are judged.
+    /// Jain's index of the judged flows.
     pub jain: f64,
-    /// Share of the goodput of all flows in this direction that the flows that are judged have.
+    /// Goodput of the judged flows, as a fraction of the goodput of all flows in this direction.
     pub share: Option<f64>,
     /// The same over an equal share for each flow.
     pub of_fair_share: Option<f64>,
@@ -56,9 +56,9 @@ pub struct Figures {
 /// Completion of transfers of a given length.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct Transfers {
-    /// How many there are.
+    /// Number of transfers.
     pub count: u64,
-    /// How many ended.
+    /// Number of completed transfers.
     pub finished: u64,
     /// Mean time to completion in seconds.
     pub mean_s: f64,

@@ -1,4 +1,4 @@
-//! What a cell's links can carry.
+//! Capacity of a cell's links.
 
 use core::time::Duration;
 
@@ -31,7 +31,7 @@ pub fn optimum(cell: &Cell) -> f64 {
         delivered += arriving;
         at = next;
     }
-    // Relays have buffers: what a hop carries at one time, the next may carry at another.
+    // Relays have buffers, so two hops may transmit the same data at different times.
     if cell.relays || route.len() == 1 {
         delivered = of_hops.into_iter().fold(f64::INFINITY, f64::min);
     }

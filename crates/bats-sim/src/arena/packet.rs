@@ -1,4 +1,4 @@
-//! What crosses the links of the arena.
+//! Packets on the links of the arena.
 
 use bats_netem::Payload;
 use bats_types::Timestamp;
@@ -12,11 +12,11 @@ pub(super) struct Packet {
     pub(super) flow: usize,
     /// Whether it goes in the direction of the flow's data.
     pub(super) is_data: bool,
-    /// How many hops of its route are behind it.
+    /// Number of hops of its route that it has crossed.
     pub(super) position: usize,
     /// When its host sent it.
     pub(super) sent: Timestamp,
-    /// What it carries.
+    /// Its content.
     pub(super) body: Body,
 }
 

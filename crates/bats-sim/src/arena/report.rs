@@ -1,4 +1,4 @@
-//! All figures of a run of the arena, and what they say about the goals.
+//! All figures of a run of the arena, and the verdicts on the goals.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ pub struct Report {
     pub algorithms: Vec<String>,
     /// The cells.
     pub cells: Vec<CellReport>,
-    /// The groups, for each algorithm that is judged.
+    /// The groups, for each judged algorithm.
     pub groups: Vec<GroupReport>,
     /// Whether every goal was met by all algorithms that were judged; absent if nothing was judged.
     pub passed: Option<bool>,
@@ -39,13 +39,13 @@ pub struct Report {
 pub struct CellReport {
     /// Short name.
     pub name: String,
-    /// What it is, in a few words.
+    /// One-line description.
     pub title: String,
     /// First letter of the name.
     pub group: String,
     /// All runs, by algorithm and seed.
     pub runs: Vec<RunReport>,
-    /// What they say about the goals, for each algorithm that is judged.
+    /// The verdicts on the goals, for each judged algorithm.
     pub verdicts: Vec<Verdict>,
 }
 
@@ -90,7 +90,7 @@ pub struct Relative {
     pub delay_harm: Option<f64>,
 }
 
-/// What the runs of an algorithm in a cell say about its goals, by the worst seed.
+/// The verdicts on the goals of a cell for one algorithm, by the worst seed.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Verdict {
     /// Name of the algorithm.

@@ -22,7 +22,7 @@ const DATAGRAM_RATE: f64 = 10e6;
 /// Bytes of a message while a bulk transfer is application-limited.
 const LIMITED_MESSAGE: usize = 1_200;
 
-/// What a flow needs of its path.
+/// Properties of its path that a flow needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Path {
     /// Propagation delay of both directions.

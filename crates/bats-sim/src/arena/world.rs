@@ -35,7 +35,7 @@ pub struct Sample {
     pub queues: Vec<usize>,
 }
 
-/// What came of a run.
+/// Outcome of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// Samples, one every [`SAMPLE`].
@@ -97,7 +97,7 @@ struct World<'a> {
     /// Of each flow: the route of its data, and that of its acknowledgements.
     routes: Vec<[Route; 2]>,
     flows: Vec<Option<Active>>,
-    /// What flows had received when they ended.
+    /// Bytes that flows had received when they ended.
     ended: Vec<u64>,
     timers: Vec<Option<Timestamp>>,
     sent: Vec<u64>,
@@ -216,7 +216,7 @@ impl<'a> World<'a> {
                 .chain([sample_at, end])
                 .min()
                 .unwrap_or(end);
-            // What is due now is settled: nothing is due twice at one time without progress.
+            // All work that is due now is done: nothing is due twice at one time without progress.
             self.now = next.max(self.now + Duration::from_nanos(1)).min(end);
         }
         let now = self.now;
@@ -280,7 +280,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Hands a packet to the next hop of its route, or to its receiver.
+    /// Passes a packet to the next hop of its route, or to its receiver.
     fn forward(&mut self, packet: Packet) {
         let route = &self.routes[packet.flow][usize::from(!packet.is_data)];
         match route.get(packet.position) {
@@ -306,7 +306,7 @@ impl<'a> World<'a> {
         self.hand_over(index);
     }
 
-    /// Hands what a flow sent to its first link.
+    /// Passes the packets that a flow sent to its first link.
     fn hand_over(&mut self, index: usize) {
         let mut out = core::mem::take(&mut self.out);
         for (is_data, body) in out.drain(..) {

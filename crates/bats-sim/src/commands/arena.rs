@@ -38,7 +38,7 @@ pub(crate) struct Arena {
     /// Redraw half of the parameters of each cell by this seed
     #[arg(long)]
     held_out: Option<u64>,
-    /// Run neither peers nor judge: figures only, exit code 0
+    /// Print figures only: no peers, no verdicts, exit code 0
     #[arg(long)]
     no_judge: bool,
     /// Print the state of the first flow's sender every 100 ms
@@ -53,7 +53,7 @@ pub(crate) struct Arena {
     /// Print the JSON schema of --json
     #[arg(long)]
     schema: bool,
-    /// Threads; one a processor if not given
+    /// Number of threads; default: one per processor
     #[arg(long, default_value_t = 0, hide_default_value = true)]
     threads: usize,
 }
@@ -105,7 +105,7 @@ impl Arena {
         })
     }
 
-    /// The cells of the groups and names that are given; each has to exist.
+    /// The cells with the given groups and names; each must exist.
     fn select(&self, contests: Vec<Contest>) -> Result<Vec<Contest>, Failure> {
         let known = |name: &String| contests.iter().any(|contest| contest.name == *name);
         if let Some(name) = self.cell.iter().find(|name| !known(name)) {

@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_back_at_the_window_of_a_loss_after_k() {
+    fn window_returns_to_its_value_before_the_loss_after_k() {
         let mut cubic = Cubic { window: 500.0, threshold: 1.0, ..Cubic::default() };
         assert_eq!(cubic.on_recovery(Timestamp::ZERO, 500), Reduction::Proportional(350));
         let k = (500.0_f64 * (1.0 - BETA) / C).cbrt();

@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn heavy_loss_grows_back_only_while_acknowledgements_are_safe() {
+    fn window_grows_after_heavy_loss_only_on_safe_acknowledgements() {
         let mut prr = Prr::new(50, 100, 10);
         prr.on_ack(1, 9, false);
         assert_eq!(prr.window(), 10);

@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn the_echo_is_that_of_the_segment_at_the_left_edge() {
+    fn the_timestamp_echo_is_of_the_segment_at_the_left_window_edge() {
         let mut receiver = Receiver::default();
         let mut echo = |number, ms| {
             let segment = Segment { sent_at: at(ms), ..segment(number) };

@@ -15,7 +15,7 @@ use super::{Ack, Control, INITIAL_WINDOW, Progress, Receiver, Reduction, Segment
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Fate of a transmission by its number, from 0.
+/// What happens to a transmission, by its number from 0.
 #[derive(Clone, Copy, Debug, Default)]
 struct Fate {
     is_dropped: bool,
@@ -30,7 +30,7 @@ enum Event {
 
 /// Flows over a bottleneck with a drop-tail queue.
 struct Path {
-    /// Segments a second; infinite without a queue.
+    /// Segments per second; infinite without a queue.
     rate: f64,
     queue: f64,
     rtt: Duration,
@@ -318,7 +318,7 @@ fn a_probe_repairs_the_tail_without_a_timeout() {
 }
 
 #[test]
-fn an_ecn_echo_reduces_the_window_once_a_round_without_loss() {
+fn an_ecn_echo_reduces_the_window_once_a_round_trip_without_loss() {
     let mut path = Path::one(MS * 40, Box::<Reno>::default());
     path.flows[0].0 = Sender::new(Box::<Reno>::default()).with_ecn();
     path.run(0.19, &mut clean);

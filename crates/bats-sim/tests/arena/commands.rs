@@ -7,7 +7,7 @@ fn arena(arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn the_exit_code_says_whether_a_goal_is_missed() {
+fn the_exit_code_reports_missed_goals() {
     let file = std::env::temp_dir().join(format!("bats-sim-cells-{}.yaml", std::process::id()));
     let text = "cells:\n  - { name: X1, hops: [{ rate: 2M, delay: 5ms }], warm_up: 1s, measure: 2s, \
                 goals: { efficiency: 0.5 } }\n  - { name: Y1, hops: [{ rate: 2M, delay: 5ms }], \

@@ -137,7 +137,7 @@ fn garbage_is_refused_without_a_panic() {
         }
         let Ok(text) = String::from_utf8(bytes) else { continue };
         if let Ok(contests) = parse(&text) {
-            // What is accepted can be built, with drawn parameters as well.
+            // Accepted cells can be built, also with drawn parameters.
             for contest in contests {
                 assert!(!contest.cell(&mut Draw::published(1)).flows.is_empty());
                 assert!(!contest.cell(&mut Draw::held_out(3, "x", 2)).hops.is_empty());

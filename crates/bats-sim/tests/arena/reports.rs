@@ -99,7 +99,7 @@ fn peers_are_not_judged() {
 }
 
 #[test]
-fn harm_is_that_of_one_more_cubic_where_cubic_is_one_more() {
+fn cubic_does_as_much_harm_as_the_reference_cubic_flow() {
     let report = run(&plan(&["C2"], 0));
     let cubic =
         report.cells[0].runs.iter().find(|run| run.algorithm.as_deref() == Some("tcp/cubic"));
@@ -107,12 +107,12 @@ fn harm_is_that_of_one_more_cubic_where_cubic_is_one_more() {
     assert_eq!(relative.harm, relative.harm_of_cubic);
     assert!(relative.harm.is_some_and(|harm| (0.0..=1.0).contains(&harm)), "{relative:?}");
     assert!(relative.delay_harm.is_some());
-    // And the cell without what is judged is in the report.
+    // The cell without the judged flows is also in the report.
     assert!(report.cells[0].runs.iter().any(|run| run.algorithm.is_none()));
 }
 
 #[test]
-fn the_page_has_every_cell_and_needs_nothing_else() {
+fn the_page_has_every_cell_and_is_self_contained() {
     let all = Plan { all_peers: true, ..plan(&["P4", "S4"], 0) };
     let mut report = run(&all);
     report.cells[0].title = "<script>alert(1)</script>".into();

@@ -39,7 +39,7 @@ pub(crate) struct Case {
     pub(crate) mode: Mode,
     pub(crate) psk: Option<PresharedKey>,
     pub(crate) key_update_packets: u64,
-    /// Both ends use channels, too.
+    /// Whether both ends also use channels.
     pub(crate) has_channels: bool,
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct Case {
 pub(crate) struct Exchange {
     pub(crate) received_by_server: Vec<(usize, String)>,
     pub(crate) sent_by_server: Vec<(usize, String)>,
-    /// Bytes of channels: each that the client sends comes back.
+    /// Bytes of channels: the server sends each byte of the client back.
     pub(crate) channels: Vec<(usize, String)>,
 }
 
@@ -131,7 +131,7 @@ pub(crate) fn run(case: &Case, directory: &Path) -> Exchange {
     let last = at_server.iter().map(|edge| edge.1).max().unwrap();
     net.observer = Some(Box::new(move |event| {
         let is_here = at_server[event.link].1 == last;
-        // What arrives at the server, and what it sends.
+        // The datagrams that the server receives and sends.
         let is_seen = match event.direction {
             LinkDirection::Forward => event.kind == LinkEventKind::Delivered,
             LinkDirection::Reverse => event.kind != LinkEventKind::Delivered,
@@ -202,7 +202,8 @@ pub(crate) fn run(case: &Case, directory: &Path) -> Exchange {
     exchange
 }
 
-/// Sends back what has arrived on the channels of the server; those that have ended are removed.
+/// Sends back the bytes that have arrived on the channels of the server, and removes channels that
+/// have ended.
 fn echo_channels(
     net: &mut RelayNetwork,
     last: usize,

@@ -1,13 +1,13 @@
-//! Which thread serves the socket of an endpoint: its I/O thread, or a thread of the application
-//! that waits for a message ("leader").
+//! The choice of the thread that serves the socket of an endpoint: its I/O thread, or a thread of the
+//! application that waits for a message ("leader").
 //!
 //! A message that the I/O thread receives crosses two threads: each wakeup costs several times as
-//! much as the work on a small packet. So a blocked receiver may wait for the socket itself, and a
-//! call may send itself. The I/O thread stays responsible for all timers and for everything that
+//! much as the work on a small packet. So a blocked receiver may wait for the socket, and the
+//! thread of a call may send. The I/O thread stays responsible for all timers and for everything that
 //! happens while no thread of the application serves the socket:
 //!
 //! * While a thread leads, the I/O thread does not wait for the socket.
-//! * When it has left, it usually leads again soon. The I/O thread waits for the socket again
+//! * After a thread has stopped leading, it usually leads again soon. The I/O thread waits for the socket again
 //!   [`GRACE`] later, if no thread leads then.
 //! * A thread that changes a deadline to an earlier time than the I/O thread sleeps to wakes it.
 
@@ -23,34 +23,34 @@ use super::parker::ParkState;
 /// packets that arrive while the application does something else, and acknowledgements, for which
 /// peers allow 3 ms; shorter ones wake the I/O thread more often.
 const GRACE: Duration = Duration::from_millis(2);
-/// Deadlines that are nearer than this when they are set are for the I/O thread, which has finer
-/// timers: those of pacing.
+/// The I/O thread handles deadlines that are nearer than this when they are set (those of pacing), because
+/// its timers are finer.
 const NEAR: Duration = Duration::from_micros(200);
-/// Turns without a sleep before them after which a leader hands the socket back: the I/O thread receives while
+/// Consecutive turns without a sleep after which a leader returns the socket: the I/O thread receives while
 /// the application handles messages.
 const MAX_BUSY_TURNS: u32 = 8;
-/// Time for which no thread leads then.
+/// Time for which no thread leads after that.
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
 /// Interval of sends by the application's threads; faster ones share packets.
 const SEND_INTERVAL: Duration = Duration::from_micros(20);
-/// Messages and bytes taken after which credit may be due.
+/// Messages and bytes read after which credit may be due.
 const CREDIT_MESSAGES: usize = 16;
 const CREDIT_BYTES: usize = 32 << 10;
 
-/// Who serves the socket, and until when; under the lock of the core.
+/// The thread that serves the socket, and until when; under the lock of the core.
 #[derive(Debug, Default)]
 pub(crate) struct Custody {
     /// The thread that leads.
     pub(super) leader: Option<Arc<ParkState>>,
-    /// Until when the leader sleeps at most.
+    /// Latest end of the leader's sleep.
     pub(super) leader_until: Option<Timestamp>,
     /// When the core needs a turn.
     deadline: Option<Timestamp>,
-    /// The deadline was near when it was set, as those of pacing are.
+    /// Whether the deadline was near when it was set, as those of pacing are.
     is_near: bool,
     /// When the I/O thread gives the next turn without being woken.
     io_until: Option<Timestamp>,
-    /// The I/O thread does not wait for the socket.
+    /// Whether the I/O thread does not wait for the socket.
     is_led: bool,
     left_at: Timestamp,
     leaves: u64,
@@ -58,11 +58,11 @@ pub(crate) struct Custody {
     leaves_seen: u64,
     busy_turns: u32,
     not_before: Timestamp,
-    /// The endpoint ends: no thread leads any more.
+    /// Whether the endpoint ends: no thread leads any more.
     pub(super) has_ended: bool,
     /// Last send by a thread of the application.
     sent_at: Timestamp,
-    /// Datagrams have arrived since then.
+    /// Whether datagrams have arrived since then.
     has_received: bool,
     /// Messages and bytes that the application has taken since the last turn.
     pub(crate) taken: (usize, usize),
@@ -119,14 +119,14 @@ impl Custody {
         self.leader.is_some()
     }
 
-    /// Wakes the leader, which leads on only if it still may.
+    /// Wakes the leader, which continues to lead only if it still may.
     pub(crate) fn disturb_leader(&self) {
         if let Some(leader) = &self.leader {
             std::task::Wake::wake_by_ref(leader);
         }
     }
 
-    /// Notes a turn of a leader. Returns whether it must hand the socket back.
+    /// Records a turn of a leader. Returns whether it must return the socket.
     pub(super) fn on_turn(&mut self, now: Timestamp, has_slept: bool) -> bool {
         self.busy_turns = if has_slept { 0 } else { self.busy_turns + 1 };
         let is_busy = self.busy_turns >= MAX_BUSY_TURNS;
@@ -151,14 +151,14 @@ impl Custody {
         may_send
     }
 
-    /// Notes a message that the application has taken. Returns whether credit may be due.
+    /// Records a message that the application has read. Returns whether credit may be due.
     pub(crate) fn on_taken(&mut self, bytes: usize) -> bool {
         let (messages, total) = &mut self.taken;
         (*messages, *total) = (*messages + 1, *total + bytes);
         *messages >= CREDIT_MESSAGES || *total >= CREDIT_BYTES
     }
 
-    /// What the I/O thread waits for when it sleeps now, and until when.
+    /// Events that the sleeping I/O thread waits for, and until when.
     pub(super) fn io_sleeps(&mut self, now: Timestamp) -> (Interest, Option<Timestamp>) {
         let (interest, until) = if self.leader.is_some() {
             // A leader that has not moved since the last turn wakes the I/O thread when it leaves.
@@ -181,8 +181,8 @@ impl Custody {
         (interest, until)
     }
 
-    /// Until when the leader sleeps at most, if its own time is up at `limit`. It leaves the deadline
-    /// to the I/O thread if that wakes in time anyway: a timer that is set and cancelled for each
+    /// Latest end of the leader's sleep if its own time ends at `limit`. It leaves the deadline to the I/O
+    /// thread if that thread wakes in time anyway: a timer that is set and cancelled for each
     /// packet costs several microseconds on virtual machines, as much as the packet itself.
     pub(super) fn leader_sleeps(
         &mut self,
@@ -213,10 +213,10 @@ impl Custody {
         must_wake
     }
 
-    /// Whether the I/O thread wakes by itself before it has something to do.
+    /// Whether the I/O thread wakes by itself before its next work is due.
     fn is_io_in_time(&self, now: Timestamp) -> bool {
-        // Without a leader the I/O thread looks after the socket within the grace, or a leader comes
-        // back before that; until then only near deadlines matter.
+        // Without a leader the I/O thread serves the socket within the grace period, or a thread leads
+        // again before; until then only near deadlines matter.
         let grace = now + GRACE;
         let due = match (self.deadline, self.leader.is_some()) {
             (Some(deadline), _) if self.is_near || !self.is_led => deadline,
@@ -285,14 +285,14 @@ mod tests {
             custody.leader_until = custody.deadline;
             assert!(!custody.must_wake_io(now));
         }
-        // 10 ms in all.
+        // 10 ms in total.
         assert!(wakes <= 10_000 / GRACE.as_micros() + 1, "{wakes}");
     }
 
     #[test]
     fn the_leader_sets_no_timer_while_the_io_thread_wakes_in_time() {
         let mut custody = led(None, None);
-        // The I/O thread sleeps for long: the leader has the deadline.
+        // The I/O thread sleeps longer than that: the leader handles the deadline.
         custody.set_deadline(Some(at(500)), at(1));
         assert_eq!(custody.leader_sleeps(None, at(1)), Some(at(500)));
         // Messages come and go: the I/O thread wakes within the grace.
@@ -305,7 +305,7 @@ mod tests {
         assert_eq!(custody.leader_sleeps(None, at(20)), None);
         assert!(!custody.must_wake_io(at(20)));
         assert_eq!(custody.leader_sleeps(Some(at(300)), at(20)), Some(at(300)), "its own limit");
-        // From then on the I/O thread has the deadline.
+        // From then on the I/O thread handles the deadline.
         custody.leader_until = None;
         assert_eq!(custody.io_sleeps(at(2_010)).1, Some(at(5_000)));
     }

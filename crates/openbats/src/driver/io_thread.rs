@@ -16,10 +16,10 @@ use crate::clock::Clock;
 
 /// Timer slack requested from the system: the default of 50 us is a fifth of a pacing interval.
 const TIMER_SLACK_NS: u64 = 1;
-/// Shortest sleep: the loop polls for earlier deadlines.
+/// Shortest sleep: for earlier deadlines the loop polls instead.
 const SHORTEST_SLEEP: Duration = Duration::from_micros(5);
-/// Poller token of the thread's waker. Those of an endpoint are twice its number, and one more for
-/// its TCP sockets.
+/// Poller token of the thread's waker. The tokens of an endpoint are twice its number for UDP, and
+/// one more for its TCP sockets.
 const WAKER: u64 = u64::MAX;
 
 /// A set of I/O threads that endpoints share; see [`Builder::io_threads`](crate::Builder). Clones
@@ -36,7 +36,7 @@ struct Pool {
 }
 
 impl IoThreads {
-    /// A set of at most `limit` threads. An endpoint uses one of them.
+    /// A set of at most `limit` threads. Each endpoint uses one of them.
     #[must_use]
     pub fn new(limit: NonZeroUsize) -> Self {
         Self(Arc::new(Pool { limit, threads: Mutex::default() }))
@@ -52,7 +52,7 @@ impl IoThreads {
             if let Some(thread) = running.min_by_key(|thread| thread.lock().endpoints) {
                 match thread.add(driver) {
                     Ok(()) => return Ok(()),
-                    // It has ended just now.
+                    // The thread has just ended.
                     Err(returned) => driver = *returned,
                 }
             }
@@ -93,7 +93,7 @@ impl EndpointWaker {
         }
     }
 
-    /// Changes what the I/O thread waits for.
+    /// Changes the socket events that the I/O thread waits for.
     pub(super) fn watch(&self, turn: &mut SocketTurn, interest: Interest) -> io::Result<()> {
         if turn.interest != interest {
             let Some((thread, number)) = self.0.get() else {
@@ -113,7 +113,7 @@ impl IoThread {
         let waker = ThreadWaker::new()?;
         poller.add(&waker, WAKER, Interest::Read)?;
         let thread = Arc::new(Self { inbox: Mutex::default(), waker, poller });
-        // A new thread has not ended.
+        // A new thread cannot have ended.
         let _ = thread.add(driver);
         let own = thread.clone();
         thread::Builder::new().name("openbats-io".into()).spawn(move || {
@@ -136,7 +136,7 @@ impl IoThread {
         let number = inbox.next;
         inbox.next += 1;
         inbox.endpoints += 1;
-        // The driver is new, so that its waker is not set.
+        // The driver is new, so its waker is not set.
         let _ = driver.shared.waker.0.set((self.clone(), number));
         inbox.new.push(driver);
         drop(inbox);
@@ -181,10 +181,10 @@ struct Turns<'a> {
     incoming: ReceiveBuffers,
     places: BTreeMap<u64, Place>,
     timers: BTreeSet<(Timestamp, u64)>,
-    /// Endpoints whose turn it is.
+    /// Endpoints that are ready for their turn.
     ready: BTreeSet<u64>,
     tokens: Vec<u64>,
-    /// Why endpoints end if the thread does.
+    /// The reason that endpoints report if the thread ends.
     why: String,
 }
 
@@ -245,7 +245,7 @@ impl<'a> Turns<'a> {
         goes_on
     }
 
-    /// Gives an endpoint its turn. Returns whether it wants another one at once.
+    /// Gives an endpoint its turn. Returns whether it needs another turn at once.
     fn turn(&mut self, number: u64) -> bool {
         let Some(place) = self.places.get_mut(&number) else { return false };
         let (again, until) = match place.driver.turn(&mut self.incoming) {
@@ -305,7 +305,7 @@ impl<'a> Turns<'a> {
     /// Sleeps unless an endpoint is ready, and finds out which ones are ready then.
     fn wait(&mut self) -> io::Result<()> {
         if self.places.is_empty() {
-            // Nothing would end the sleep.
+            // No event or timer would end the sleep.
             return Ok(());
         }
         let next = self.timers.first().map(|&(until, _)| until - self.clock.now());

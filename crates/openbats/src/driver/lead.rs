@@ -1,4 +1,4 @@
-//! A blocked receiver serves the socket itself; see [`custody`](super::custody).
+//! A thread that is blocked in a receive call serves the socket; see [`custody`](super::custody).
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -15,9 +15,9 @@ use super::{Interest, Sockets, ThreadWaker};
 use crate::shared::Shared;
 use crate::transport::Handle;
 
-/// Buffers of a leader, for 64 KiB each: it hands the socket back when more arrives.
+/// Number of buffers of a leader, of 64 KiB each: it returns the socket when more data arrives.
 const BUFFERS: usize = 4;
-/// A wait for the socket that took less than this was no sleep.
+/// A wait for the socket that took less than this does not count as a sleep.
 const SHORTEST_WAIT: Duration = Duration::from_micros(2);
 
 /// A connection whose message a thread waits for.
@@ -35,7 +35,7 @@ thread_local! {
 }
 
 impl Candidate {
-    /// Runs `poll`; also returns the connection of which it wants a message, if it is one.
+    /// Runs `poll`; also returns the connection if it waits for a message of exactly one.
     pub(crate) fn collect<T>(poll: impl FnOnce() -> T) -> (T, Option<Self>) {
         /// Restores the state, also after a panic of the future.
         struct Collecting(bool);
@@ -76,7 +76,7 @@ struct Lead<'a> {
     parker: &'a ParkState,
     waker: &'a Waker,
     until: Option<Timestamp>,
-    /// Given up before the lead ends: an endpoint that ends frees its address at once.
+    /// Dropped before the lead ends, so that an endpoint that ends frees its address at once.
     files: Option<(Arc<Sockets>, Arc<ThreadWaker>)>,
 }
 
@@ -106,8 +106,7 @@ impl<'a> Lead<'a> {
     }
 
     fn run(self, incoming: &mut ReceiveBuffers) {
-        // Packets may have arrived since the socket was served last, so that a busy receiver does
-        // not sleep at all.
+        // Packets may have arrived since the last turn; then a busy receiver does not sleep at all.
         loop {
             let Some((readiness, has_slept)) = self.sleep() else { return };
             if !self.turn(incoming, readiness, has_slept) || self.is_over() {
@@ -147,8 +146,7 @@ impl<'a> Lead<'a> {
         Some((readiness, has_slept || !readiness.is_readable))
     }
 
-    /// Looks for packets without a sleep for as long as the endpoint is configured to. `None`: there
-    /// was none; `Some(None)`: the waker was called.
+    /// Polls the socket without sleeping for the configured time. `None`: no packet arrived; `Some(None)`: the waker was called.
     fn spin(&self, socket: &Sockets, start: Timestamp) -> Option<Option<Readiness>> {
         let limit = self.shared.busy_poll;
         if limit.is_zero() {
@@ -168,7 +166,7 @@ impl<'a> Lead<'a> {
         }
     }
 
-    /// Receives, processes and sends. Returns whether to lead on.
+    /// Receives, processes and sends. Returns whether to continue to lead.
     fn turn(&self, incoming: &mut ReceiveBuffers, readiness: Readiness, has_slept: bool) -> bool {
         let shared = self.shared;
         let clock = &shared.clock;
@@ -178,7 +176,7 @@ impl<'a> Lead<'a> {
             true => turn.socket.unreachable_ports(),
             false => Vec::new(),
         };
-        // An error is for the I/O thread, which ends the endpoint.
+        // The I/O thread handles the error and ends the endpoint.
         let Ok(received) = turn.socket.receive(incoming) else { return false };
         let mut due = Vec::new();
         let mut core = shared.lock();

@@ -81,7 +81,7 @@ impl Driver {
         let is_served = shared.lock().custody.is_served(shared.clock.now());
         // Read pending errors first: otherwise they make the next call fail.
         self.unreachable_ports = turn.socket.unreachable_ports();
-        // Packets are for the thread that serves the socket: only timers are left to do.
+        // Another thread serves the socket: only timers are handled here.
         let received = !is_served && turn.socket.receive(incoming)?;
         let (next, interest) = self.process(turn, incoming, received);
         let sent = turn.socket.send(&mut turn.outgoing);

@@ -1,4 +1,4 @@
-//! The socket of an endpoint with what its turns need, for the thread that has the turn.
+//! The socket of an endpoint and the state of its turns, for the thread that has the turn.
 
 use std::io;
 use std::sync::Arc;
@@ -10,14 +10,14 @@ use crate::clock::Clock;
 use crate::shared::Core;
 use crate::transport::Output;
 
-/// What a turn works with; under a lock of its own, which is taken before that of the core.
+/// State of a turn. It has a lock of its own, which is taken before that of the core.
 #[derive(Debug)]
 pub(crate) struct SocketTurn {
     pub(super) socket: Arc<Sockets>,
     pub(super) outgoing: Bursts,
-    /// What the I/O thread waits for.
+    /// Socket events that the I/O thread waits for.
     pub(super) interest: Interest,
-    /// Ends the wait of a leader, since the first one.
+    /// Ends the wait of a leader; set when the first leader waits.
     lead_event: Option<Arc<ThreadWaker>>,
 }
 

@@ -54,8 +54,8 @@ impl NodeBuilder {
         }
     }
 
-    /// Listens at this UDP address; port 0 for any free port. Several addresses, each of another
-    /// IP address, have a socket each: packets leave from the address that their link has. By
+    /// Listens at this UDP address; port 0 for any free port. Each of several addresses needs another IP
+    /// address and has a socket of its own; packets of a link are sent from the address of the link. By
     /// default the node uses a free port of all addresses.
     #[must_use]
     pub fn listen(mut self, address: SocketAddr) -> Self {
@@ -63,8 +63,8 @@ impl NodeBuilder {
         self
     }
 
-    /// Whether packets of neighbours may go on to other nodes. Each neighbour needs a policy that
-    /// allows it, too: [`LinkPolicy::transit`].
+    /// Whether this node forwards packets of neighbours to other nodes. The policy of the neighbour must
+    /// also allow it: [`LinkPolicy::transit`].
     #[must_use]
     pub fn relaying(mut self, relays: bool) -> Self {
         self.setup.relaying = relays;
@@ -97,7 +97,7 @@ impl NodeBuilder {
     }
 
     /// Accepts sessions from all nodes that are not named by [`peer`](Self::peer), with any
-    /// certificate or none. The ID of such a node is only what it claims.
+    /// certificate or none. The IDs of such nodes are not verified.
     #[must_use]
     pub fn any_peer(mut self) -> Self {
         self.setup.any_peer = true;
@@ -128,7 +128,7 @@ impl NodeBuilder {
         self
     }
 
-    /// Most hops of packets that this node sends, by default 64.
+    /// Hop limit of packets that this node sends, by default 64.
     #[must_use]
     pub fn hop_limit(mut self, hops: u8) -> Self {
         self.relay.hop_limit = hops;
@@ -143,7 +143,7 @@ impl NodeBuilder {
     }
 
     /// The modes that other nodes may request for sessions. By default BTP, BRTP, BRCTP and
-    /// TRANSPARENT; others do not go over relays, and the node does not start with them. Links need
+    /// TRANSPARENT; other modes cannot be relayed, and the node does not start with them. Links need
     /// BRTP, which is always among them.
     #[must_use]
     pub fn modes(mut self, modes: impl IntoIterator<Item = Mode>) -> Self {

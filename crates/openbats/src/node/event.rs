@@ -43,8 +43,8 @@ pub enum Event {
         /// The link.
         link: LinkId,
     },
-    /// A link has ended, or an attempt to establish it has failed. One that this node opened is
-    /// established again, unless it was closed or must not be.
+    /// A link has ended, or an attempt to establish it has failed. A link that this node opened is
+    /// established again, unless it was closed or redialling is off.
     #[non_exhaustive]
     LinkDown {
         /// The link.
@@ -93,7 +93,7 @@ pub enum Event {
         /// The destination.
         destination: NodeId,
     },
-    /// Most packets of the neighbour are of no use: it is broken or misbehaves. Other links are
+    /// Most packets of the neighbour are not innovative: it is defective or misbehaves. Other links are
     /// preferred.
     #[non_exhaustive]
     NonInnovativeNeighbour {
@@ -108,7 +108,7 @@ pub enum Event {
         /// The destination.
         destination: NodeId,
     },
-    /// The application has not taken its events in time: so many were dropped.
+    /// The application has not taken its events in time, so events were dropped.
     #[non_exhaustive]
     Missed {
         /// Number of events.

@@ -20,7 +20,8 @@ use crate::transport::Handle;
 const END_INTERVAL: Duration = Duration::from_millis(20);
 
 impl Core {
-    /// Handles the event of a link, or refuses a session. Returns whether the event is done with.
+    /// Handles the event of a link, or refuses a session. Returns whether the event needs no further
+    /// handling.
     pub(crate) fn takes_node_event(
         &mut self,
         now: Timestamp,
@@ -47,7 +48,7 @@ impl Core {
         }
     }
 
-    /// Does what is due now: dials links, reports events of the relay, closes the links of a node
+    /// Does the work that is due: opens links, reports events of the relay, closes the links of a node
     /// that ends.
     pub(crate) fn drive_node(&mut self, now: Timestamp, due: &mut Vec<Waker>) {
         let is_ending = self.handles == 0 || self.is_shut_down;
@@ -132,7 +133,8 @@ impl NodeState {
         match event {
             Happened::Accepted | Happened::Connected => {
                 let fingerprint = packets.peer_fingerprint(connection).map(Fingerprint);
-                // A session that this node opens has a trust of its own, unless the node is listed.
+                // A session that this node opens checks the certificate by its own `Trust`, unless the peer
+                // is configured.
                 let is_free =
                     *event == Happened::Connected && !self.setup.peers.contains_key(&node);
                 let checked = match is_free {
@@ -179,7 +181,7 @@ impl NodeState {
                 }
             }
             Happened::Readable => {
-                // A link carries packets of sessions alone; messages of its own would only take
+                // A link transports only packets of sessions; its own messages would only use
                 // memory.
                 packets.close(now, connection, codes::MESSAGE, "a link has no messages of its own");
             }
@@ -211,7 +213,8 @@ impl NodeState {
         self.establish(now, packets, (id, connection), due);
     }
 
-    /// The link that a neighbour has opened before at the same addresses: it was restarted.
+    /// An earlier link from a neighbour at the same addresses, which shows that the neighbour was
+    /// restarted.
     fn accepted_at(
         &self,
         (remote, local_ip): (SocketAddr, Option<std::net::IpAddr>),
@@ -248,7 +251,7 @@ impl NodeState {
         Ok(())
     }
 
-    /// A connection of a link is established, perhaps in place of an older one.
+    /// A connection of a link is established; it may replace an older one.
     fn establish(
         &mut self,
         now: Timestamp,
@@ -274,7 +277,7 @@ impl NodeState {
         if let Some(policy) = self.enforced_policy(id) {
             packets.admit_with(connection, policy);
         }
-        // What waits for the old connection moves to the new one.
+        // Queued packets of the old connection move to the new one.
         self.apply_routes_over(now, packets, id, fingerprint);
         if let Some(old) = old {
             packets.close(now, old, 0, "replaced by a new connection");
@@ -306,7 +309,7 @@ impl NodeState {
             self.apply_routes_over(now, packets, id, fingerprint);
         }
         self.events.push(Event::LinkDown { link: id, reason: reason.clone() }, due);
-        // The neighbour opens another one.
+        // The neighbour opens the link again.
         if is_over {
             self.links.remove(id);
         }

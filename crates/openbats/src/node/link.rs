@@ -21,7 +21,7 @@ use crate::shared::Shared;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval of keep-alives on links, so that the failure of an idle one is noticed.
 const KEEP_ALIVE: Duration = Duration::from_secs(1);
-/// A link has no messages of its own, so that it needs no larger receive budget than the least.
+/// A link has no messages of its own, so the minimum receive budget suffices.
 const RECEIVE_BUDGET: usize = 3 << 20;
 
 /// Identifies a link of a node; never reused.
@@ -34,7 +34,7 @@ impl fmt::Display for LinkId {
     }
 }
 
-/// What a node takes from a neighbour. By default the neighbour reaches this node alone, and may
+/// The packets that a node accepts from a neighbour. By default the neighbour reaches only this node, and may
 /// name any node as the source of its packets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LinkPolicy {
@@ -44,28 +44,28 @@ pub struct LinkPolicy {
 }
 
 impl LinkPolicy {
-    /// The neighbour reaches this node, and no other node through it.
+    /// The neighbour reaches only this node.
     #[must_use]
     pub fn end() -> Self {
         Self::default()
     }
 
-    /// Packets of the neighbour go on to other nodes, if this node relays
+    /// This node forwards packets of the neighbour to other nodes, if it relays
     /// ([`NodeBuilder::relaying`](super::NodeBuilder::relaying)) and has a route.
     #[must_use]
     pub fn transit() -> Self {
         Self { transit: true, ..Self::default() }
     }
 
-    /// Takes only packets from these nodes: the neighbour itself, and those that are reached through
-    /// it. Without this it can use the IDs of other nodes.
+    /// Accepts only packets from these nodes: the neighbour itself, and the nodes behind it. Without this
+    /// list the neighbour can use the IDs of other nodes.
     #[must_use]
     pub fn sources(mut self, nodes: impl IntoIterator<Item = NodeId>) -> Self {
         self.sources = Some(nodes.into_iter().collect());
         self
     }
 
-    /// Takes only packets for these nodes.
+    /// Accepts only packets for these nodes.
     #[must_use]
     pub fn destinations(mut self, nodes: impl IntoIterator<Item = NodeId>) -> Self {
         self.destinations = Some(nodes.into_iter().collect());
@@ -128,7 +128,7 @@ impl LinkOptions {
         self
     }
 
-    /// Leaves from this local address, which must be one that the node listens at. By default the
+    /// Sends from this local address, which must be one that the node listens at. By default the
     /// system chooses.
     #[must_use]
     pub fn local_ip(mut self, ip: IpAddr) -> Self {
@@ -136,7 +136,7 @@ impl LinkOptions {
         self
     }
 
-    /// What the neighbour may do; see [`LinkPolicy`] for the default.
+    /// Policy for the neighbour; see [`LinkPolicy`] for the default.
     #[must_use]
     pub fn policy(mut self, policy: LinkPolicy) -> Self {
         self.policy = policy;
@@ -160,7 +160,7 @@ impl LinkOptions {
     }
 }
 
-/// What a link does.
+/// State of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LinkState {
@@ -192,12 +192,12 @@ pub struct LinkStatus {
     pub local_ip: Option<IpAddr>,
     /// Fingerprint of the neighbour's certificate, once it was established.
     pub fingerprint: Option<Fingerprint>,
-    /// How many times it was established.
+    /// Number of times that it was established.
     pub established: u64,
     /// Why it or the last attempt ended.
     pub last_end: Option<CloseReason>,
-    /// Statistics since it was last established. Bytes and packets include those of all sessions
-    /// that go over it.
+    /// Statistics since it was last established. Bytes and packets include those of all sessions that use
+    /// it.
     pub stats: Option<ConnectionStats>,
 }
 
@@ -208,7 +208,7 @@ pub enum LinkError {
     /// The options cannot be used.
     #[error("unusable configuration: {0}")]
     Configuration(String),
-    /// The node has as many links as it may.
+    /// The node has the maximum number of links.
     #[error("the node has {0} links and takes no more")]
     TooMany(usize),
     /// The attempt failed, or the link ended. A link that redials tries again.
@@ -242,8 +242,8 @@ impl Link {
     /// Cancel safe: the link does not depend on this future.
     ///
     /// # Errors
-    /// [`LinkError::Failed`] when an attempt fails; a link that redials makes others, for which one
-    /// can wait again.
+    /// [`LinkError::Failed`] when an attempt fails; a link that redials makes further attempts, so the
+    /// caller can wait again.
     pub async fn established(&self) -> Result<(), LinkError> {
         let mut failures = None;
         poll_fn(|context| {
@@ -275,7 +275,7 @@ impl Link {
         Links::new(self.shared.clone()).status(self.id)
     }
 
-    /// Closes the link. What waits for it takes other links.
+    /// Closes the link. Its queued packets use other links.
     pub fn close(&self) {
         Links::new(self.shared.clone()).close(self.id);
     }
@@ -332,7 +332,7 @@ impl Links {
         core.node.as_ref()?.link_status(now, core.endpoint.packets(), id)
     }
 
-    /// Returns what the node has to send over a link, if it is established. Looks at all flows.
+    /// Returns the packets of all flows that the node has to send over a link, if it is established.
     #[must_use]
     pub fn queue(&self, id: LinkId) -> Option<LinkQueue> {
         let mut core = self.shared.lock();
@@ -353,7 +353,7 @@ impl Links {
     }
 
     /// Admits the neighbour with this certificate: it may open links to this node, with this policy.
-    /// Established links take the new policy at once.
+    /// The new policy applies to established links at once.
     pub fn admit(&self, neighbour: Fingerprint, policy: LinkPolicy) {
         self.shared.call(|core, _| {
             if let Some(node) = &mut core.node {
@@ -362,7 +362,7 @@ impl Links {
         });
     }
 
-    /// Admits the neighbour no more and closes the links that it has opened.
+    /// Stops admitting the neighbour, and closes the links that it has opened.
     pub fn refuse(&self, neighbour: Fingerprint) {
         self.shared.call(|core, clock| {
             let mut due = Vec::new();

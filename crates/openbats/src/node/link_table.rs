@@ -1,4 +1,4 @@
-//! The links of a node: which connections they have, and when they are dialled again.
+//! The links of a node: their connections, and when they are dialled again.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -10,15 +10,15 @@ use super::link::{LinkId, LinkOptions, LinkState};
 use crate::identity::Fingerprint;
 use crate::shared::Wakers;
 
-/// Most links of a node. Each takes a connection and a part of the memory budget.
+/// Maximum number of links of a node. Each takes a connection and a part of the memory budget.
 pub(crate) const MAX_LINKS: usize = 4_096;
-/// Most links that one neighbour may open: as many as are used at once.
+/// Maximum number of links that one neighbour may open: as many as a route uses at once.
 pub(crate) const MAX_LINKS_PER_NEIGHBOUR: usize = bats_proto::relay::MAX_PATHS;
 /// Time before the second attempt; it doubles with each failure.
 const FIRST_DELAY: Duration = Duration::from_millis(200);
 /// Longest time between two attempts.
 const LONGEST_DELAY: Duration = Duration::from_secs(5);
-/// A link that was established for so long is dialled again without further delay.
+/// A link that was established for this long is dialled again without a longer delay.
 const STABLE: Duration = Duration::from_secs(5);
 
 /// A link.

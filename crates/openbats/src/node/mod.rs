@@ -37,7 +37,7 @@
 //! # }
 //! ```
 //!
-//! # Who may do what
+//! # Authentication and admission
 //!
 //! Every link and every session has a TLS handshake in which both ends show their certificates.
 //!
@@ -224,7 +224,7 @@ impl Node {
         self.endpoint.stop_accepting();
     }
 
-    /// Counters of what the node has relayed, recoded, dropped and why, and its current memory use.
+    /// Counters of relayed, recoded and dropped packets with the reasons, and the current memory use.
     /// They include the packets of the node's own sessions.
     #[must_use]
     pub fn relay_stats(&self) -> RelayStats {

@@ -201,7 +201,7 @@ mod tests {
     const FAR: NodeId = NodeId(9);
 
     #[test]
-    fn invalid_sets_are_refused_in_words() {
+    fn invalid_route_sets_are_refused_with_a_reason() {
         let known = |link: LinkId| link.0 < 100;
         let check = |routes: RouteSet| routes.check(OWN, known).map_err(|e| e.to_string());
         assert_eq!(check(RouteSet::new().to(FAR, LinkId(3)).to(FAR, LinkId(3))), Ok(()));

@@ -18,14 +18,14 @@ use crate::options::{ClientOptions, Extras};
 
 /// Interval at which links are examined for neighbours that do not answer.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
-/// A link whose neighbour has not answered for so long is dialled again, in case the neighbour was
+/// A link whose neighbour has not answered for this long is dialled again, in case the neighbour was
 /// restarted. The old connection stays until the new one is established.
 const SILENT_BEFORE_REDIAL: Duration = Duration::from_secs(1);
 
 /// Links by the fingerprint of the neighbour.
 type NeighbourLinks = BTreeMap<[u8; 32], Vec<LinkId>>;
 
-/// What a node is configured with.
+/// Configuration of a node.
 #[derive(Debug)]
 pub(crate) struct NodeSetup {
     pub(crate) id: NodeId,
@@ -38,7 +38,7 @@ pub(crate) struct NodeSetup {
     pub(crate) any_neighbour: Option<LinkPolicy>,
     /// Certificates of the nodes that may have sessions with this one.
     pub(crate) peers: BTreeMap<NodeId, Vec<Fingerprint>>,
-    /// Nodes that are not listed may have sessions, too.
+    /// Whether nodes that are not listed may have sessions, too.
     pub(crate) any_peer: bool,
 }
 
@@ -83,7 +83,7 @@ impl NodeState {
         listed.or(self.setup.any_neighbour.as_ref())
     }
 
-    /// What the neighbour on a link may do.
+    /// The policy for the neighbour on a link.
     pub(crate) fn enforced_policy(&self, id: LinkId) -> Option<bats_proto::relay::LinkPolicy> {
         let entry = self.links.get(id)?;
         let policy = match &entry.options {
@@ -307,7 +307,7 @@ impl NodeState {
         }
         let mut links: Vec<_> =
             found.into_iter().map(|(id, (connection, tier))| (id, connection, tier)).collect();
-        // More than the core takes: responsive links of low tiers are the most useful ones.
+        // The core accepts fewer links than there are: choose responsive links of low tiers.
         links.sort_by_key(|(id, _, tier)| {
             let is_silent = self.links.get(*id).is_some_and(|link| link.silent_since.is_some());
             (is_silent, *tier)
@@ -388,7 +388,7 @@ fn dial(
         .transport(options.transport.clone())
         .with_node_defaults(&setup.identity, setup.preshared_key.as_ref());
     let (mut config, Extras { .. }) = client.into_config();
-    // The mode of a link's own messages, of which there are none.
+    // The mode matters only for messages of the link itself, and there are none.
     Arc::make_mut(&mut config.transport).mode = bats_proto::Mode::Brtp;
     packets.connect_from(now, options.local_ip, options.remote, &options.server_name, config)
 }

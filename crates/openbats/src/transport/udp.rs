@@ -2,7 +2,7 @@
 //!
 //! There is no handshake: a client's connection is established at once, and a server's with the
 //! first datagram of a peer. Datagrams are assigned to connections by the remote address alone, so
-//! that a server of this mode offers no other. Connections end by idle timeout or a local close. On
+//! a server of this mode offers no other mode. Connections end by idle timeout or a local close. On
 //! a socket that is for this mode alone, the system fragments long messages, and clients are
 //! notified of unreachable ports.
 
@@ -134,7 +134,7 @@ impl Connection {
 #[derive(Debug)]
 pub(crate) struct Udp {
     server: Option<Server>,
-    /// The socket is for this mode alone.
+    /// Whether the socket is for this mode alone.
     is_exclusive: bool,
     refuses_new: bool,
     connections: BTreeMap<u64, Connection>,
@@ -147,7 +147,7 @@ pub(crate) struct Udp {
 }
 
 impl Udp {
-    /// With a server the socket is for this mode alone, whatever `is_exclusive` says.
+    /// With a server the socket is for this mode alone, regardless of `is_exclusive`.
     pub(crate) fn new(server: Option<&ServerConfig>, is_exclusive: bool) -> Self {
         let is_exclusive = is_exclusive || server.is_some();
         let server = server.map(|server| Server {

@@ -11,10 +11,10 @@ use crate::network::{FAR, FarHost, NEAR, Probe, ROUTED, hosts, ip, run};
 use crate::transfer::Transfer;
 use crate::wait_until;
 
-/// Length of the long faults.
+/// Duration of the long faults.
 const LONG: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_secs(4);
-/// UDP payload of datagrams that need the whole MTU that the protocol needs.
+/// UDP payload of datagrams of the smallest MTU that the protocol requires.
 const LARGE: usize = 1_200;
 
 pub(crate) fn interface_down_and_up() {
@@ -33,8 +33,8 @@ pub(crate) fn interface_down_and_up() {
     transfer.finish();
 }
 
-/// The client's address, and then the server's. A datagram with a source address that is gone fails with
-/// EINVAL, as one with an unsupported option does: GSO and ECN must be in use again afterwards.
+/// Removes the client's address, and then the server's. Sending a datagram from a removed address fails
+/// with EINVAL, as with an unsupported option. GSO and ECN must be in use again afterwards.
 pub(crate) fn address_removed_and_given_back() {
     let far = hosts();
     let transfer = Transfer::start(&far, FAR);
@@ -60,7 +60,7 @@ fn uses_gso_and_ecn(far: &FarHost, transfer: &Transfer, what: &str) {
     wait_until(what, || seen.has_gso_and_ecn());
 }
 
-/// Every kind of route that refuses packets, each with its own error of the system, and then none.
+/// Every kind of route that refuses packets, each with another error of the system; then no route.
 pub(crate) fn route_flap() {
     let far = hosts();
     let transfer = Transfer::start(&far, ROUTED);
@@ -88,7 +88,7 @@ pub(crate) fn route_flap() {
     transfer.finish();
 }
 
-/// Dropped at the sender, whose calls fail with EPERM, and then at the receiver, without a trace.
+/// Packets dropped at the sender, whose calls fail with EPERM, and then at the receiver, without an error.
 pub(crate) fn all_packets_dropped() {
     let far = hosts();
     let transfer = Transfer::start(&far, FAR);
@@ -108,7 +108,7 @@ pub(crate) fn all_packets_dropped() {
     transfer.finish();
 }
 
-/// The smallest MTU of IPv6 is 1,280 bytes; over IPv4 there are smaller ones, and 1,228 bytes suffice.
+/// The smallest MTU of IPv6 is 1,280 bytes. Over IPv4 it may be smaller, and 1,228 bytes suffice.
 pub(crate) fn mtu_below_1280() {
     let far = hosts();
     let transfer = Transfer::start(&far, FAR);
@@ -134,7 +134,7 @@ pub(crate) fn mtu_below_1280() {
     transfer.finish();
 }
 
-/// No data can pass, but small packets do. The log says what to do.
+/// Small packets pass, but no data. The log names the remedy.
 pub(crate) fn mtu_below_the_smallest() {
     let log = crate::host::Log::start();
     let far = hosts();
@@ -147,7 +147,7 @@ pub(crate) fn mtu_below_the_smallest() {
     transfer.finish();
 }
 
-/// Any host can forge them, and none may end an endpoint or a connection with a peer that answers.
+/// Any host can forge ICMP errors. None may end an endpoint, or a connection with a peer that answers.
 pub(crate) fn icmp_errors_of_every_code() {
     let far = hosts();
     let transfer = Transfer::start(&far, FAR);

@@ -35,8 +35,8 @@ pub(crate) struct Transfer {
     receiving: Option<JoinHandle<[u8; 32]>>,
 }
 
-/// The defaults, with which connections survive faults of 20 s, or so long an idle timeout that a busy host
-/// does not end connections that wait.
+/// The defaults, with which connections continue after faults of 20 s; or, with `waits_long`, an idle
+/// timeout that does not end waiting connections on a busy host.
 pub(crate) fn transport(waits_long: bool) -> TransportConfig {
     let defaults = TransportConfig::default();
     let idle_timeout = if waits_long { LIMIT } else { defaults.idle_timeout };

@@ -43,7 +43,7 @@ fn neighbour_without_transit_reaches_the_relay_and_no_other_node() {
     transfer(from, to, 3, 10_000);
     is_cut_off(&world, &near, &relay);
     assert_eq!(relay.relay_stats().forwarded, 0);
-    // A new policy holds for the established link at once.
+    // A new policy applies to the established link at once.
     relay.links().admit(world.print(0), LinkPolicy::transit());
     let (from, to) = world.session(&near, &far, Mode::Brtp);
     transfer(from, to, 3, 10_000);
@@ -77,7 +77,7 @@ fn neighbour_cannot_use_the_id_of_another_node() {
 }
 
 #[test]
-fn neighbour_that_is_not_admitted_is_refused_in_words() {
+fn neighbour_that_is_not_admitted_is_refused_with_a_reason() {
     let world = World::new(3);
     let node = world.node(0).neighbour(world.print(1), LinkPolicy::end()).start().unwrap();
     let (events, refused) = (node.events(), world.node(2).start().unwrap());
@@ -98,7 +98,7 @@ fn neighbour_that_is_not_admitted_is_refused_in_words() {
     assert_eq!(end, CloseReason::Peer { code: codes::NOT_ADMITTED, reason: expected });
     eventually("the link is over", || link.status().is_some_and(|s| s.last_end.is_some()));
     assert!(node.links().list().is_empty());
-    // Admitted from now on, then no more.
+    // The neighbour is admitted, and later no longer.
     node.links().admit(world.print(2), LinkPolicy::end());
     let link = world.link(&refused, &node, None);
     node.links().refuse(world.print(2));
@@ -154,7 +154,7 @@ fn node_with_the_certificate_of_another_gets_no_session() {
     assert_eq!(end, CloseReason::Peer { code: codes::NOT_ADMITTED, reason });
     spoofing.terminate(0, "").wait_for(LIMIT).unwrap();
     eventually("its link has ended", || far.links().list().is_empty());
-    // A node that is no peer of this one at all.
+    // A node that is not a peer of this one.
     let unlisted = Node::builder(NodeId(99), world.identity(2)).start().unwrap();
     let link = world.link(&unlisted, &far, None);
     unlisted.routes().replace(RouteSet::new().to(id(1), link.id())).unwrap();
@@ -168,7 +168,7 @@ fn node_with_the_certificate_of_another_gets_no_session() {
 }
 
 #[test]
-fn node_that_answers_for_another_is_refused_by_the_one_that_connects() {
+fn connecting_node_refuses_a_node_that_answers_for_another() {
     let world = World::new(2);
     let far = world.node(1).neighbour(world.print(0), LinkPolicy::end()).start().unwrap();
     // Expects another certificate of node 2, although the session's own trust accepts the one that
@@ -204,7 +204,7 @@ fn links_and_sessions_need_the_preshared_key() {
     assert_eq!(error, LinkError::Failed(CloseReason::HandshakeTimeout));
 }
 
-/// The key of a network changes node by node, without a moment in which one does not reach the other.
+/// The key of a network changes node by node, and each node can reach the others all the time.
 #[test]
 fn preshared_keys_change_without_a_restart() {
     let world = World::new(2);
@@ -236,7 +236,7 @@ fn preshared_keys_change_without_a_restart() {
     assert!(without.set_preshared_keys(&[key(1)]).is_err());
 }
 
-/// A program that connects to a node like to a server: to the node it is a neighbour.
+/// A program that connects to a node as to a server: the node treats it as a neighbour.
 fn connect_directly(world: &World, node: &Node) -> Result<Connection, ConnectError> {
     let endpoint = Endpoint::builder().start().unwrap();
     let options = ClientOptions::new(world.trust(0)).identity(world.identity(1));
@@ -277,7 +277,7 @@ fn neighbour_opens_a_limited_number_of_links() {
     let reason = "a neighbour may open 16 links".to_owned();
     assert_eq!(end, CloseReason::Peer { code: codes::NOT_ADMITTED, reason });
     assert_eq!(node.links().list().len(), 16);
-    // One that ends leaves room.
+    // A link that ends makes room for another.
     open[0].close(0, "");
     eventually("room", || node.links().list().len() == 15);
     let next = connect_directly(&world, &node).unwrap();

@@ -17,7 +17,7 @@ fn pair(world: &World) -> (Node, Node) {
 }
 
 #[test]
-fn shutting_down_closes_sessions_then_links_and_the_peer_learns_why() {
+fn shutdown_closes_sessions_then_links_and_sends_the_reason() {
     let world = World::new(2);
     let (near, far) = pair(&world);
     let (_from, to) = world.session(&near, &far, Mode::Brtp);

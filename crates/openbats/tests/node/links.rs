@@ -45,7 +45,7 @@ fn link_is_established_again_after_the_neighbour_was_restarted() {
 /// The old process ends without a word and its port stays open, as when a host loses power and another
 /// one takes over: nothing but the new process shows that the old one is gone.
 #[test]
-fn links_and_sessions_of_the_process_before_end_when_the_new_one_has_a_link() {
+fn links_and_sessions_of_a_restarted_process_end_when_its_new_link_is_up() {
     let world = World::new(2);
     let far = world.node(1).neighbour(world.print(0), LinkPolicy::end()).start().unwrap();
     far.routes().replace(RouteSet::new().to(id(0), world.print(0))).unwrap();
@@ -133,7 +133,7 @@ fn links_leave_from_the_address_that_they_are_given() {
 }
 
 #[test]
-fn unusable_options_are_refused_in_words() {
+fn unusable_options_are_refused_with_a_reason() {
     let world = World::new(1);
     let node = world.node(0).start().unwrap();
     let remote = "127.0.0.1:9".parse().unwrap();

@@ -422,7 +422,7 @@ pub(crate) struct Options {
 const CLIENT: &str = "Client";
 const SERVER: &str = "Server";
 
-/// What the redundancy optimizes for.
+/// Goal of the redundancy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum GoalName {
     /// Hide losses at the cost of a few per cent of the rate.

@@ -11,7 +11,7 @@ use crate::test::{Interval, Outcome};
 use crate::transport_stats::{CodingStats, TransportStats};
 use crate::units;
 
-/// What a line describes: a stream by its index, or the sum.
+/// Subject of a line: a stream by its index, or the sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Subject {
     Stream(usize),

@@ -1,4 +1,4 @@
-//! How much the server stores of its clients' files.
+//! Limits of the files that the server stores for its clients.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};

@@ -19,15 +19,15 @@ use crate::transport_stats::TransportStats;
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// A close that takes longer is logged.
 const SLOW_CLOSE: Duration = Duration::from_secs(3);
-/// How long nothing may arrive while a sender waits for its data to arrive. At 90 % loss one of a
-/// hundred probes is answered, so that an answer can take half a minute.
+/// Longest time without a received packet while a sender waits for its data to arrive. At 90 % loss one
+/// of a hundred probes is answered, so an answer can take half a minute.
 const DRAIN_STALL_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a sender waits for its data to arrive in all.
+/// Longest total time that a sender waits for its data to arrive.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(60);
 /// Minimum backlog limit of a reliable connection in bytes.
 const MIN_BACKLOG: u64 = 256 << 10;
 
-/// Local binding of sockets, as far as it is not left to the system.
+/// Local binding of sockets: the parts that the system does not choose.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Local {
     pub(crate) address: Option<SocketAddr>,
@@ -105,7 +105,7 @@ pub(crate) struct PathState {
     /// Measured delivery rate in bits per second; 0 if it is not known yet.
     pub(crate) delivery_bps: u64,
     pub(crate) rtt: Duration,
-    /// Bytes sent that are not in flight any more: how much the rate is based on.
+    /// Bytes sent that are no longer in flight: the amount of data that the rate is based on.
     pub(crate) sent_bytes: u64,
 }
 
@@ -348,7 +348,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_more_is_undelivered_than_was_handed_over() {
+    fn undelivered_bytes_never_exceed_sent_bytes() {
         let of = |send_buffer_bytes: u64, message_bytes_sent: u64| {
             undelivered(&openbats::ConnectionStats {
                 send_buffer_bytes,

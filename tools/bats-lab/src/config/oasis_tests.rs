@@ -1,4 +1,4 @@
-//! Files in the form of Oasis, written for this test: each feature of its files.
+//! Files in the format of Oasis, written for this test, with each feature of that format.
 
 use std::path::{Path, PathBuf};
 

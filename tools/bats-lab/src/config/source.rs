@@ -43,15 +43,15 @@ impl ConfigError {
     }
 }
 
-/// A misspelt word, and the word that is meant.
+/// A misspelt word, and its correction.
 pub(super) type Correction = (String, &'static str);
 
-/// All errors of a test file, one a line.
+/// All errors of a test file, one per line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ConfigErrors(pub(crate) Vec<ConfigError>);
 
 impl ConfigErrors {
-    /// The value of a result; its error is kept.
+    /// Returns the value of a result, or keeps its error.
     pub(super) fn keep<T>(&mut self, result: Result<T, ConfigError>) -> Option<T> {
         match result {
             Ok(value) => Some(value),
@@ -64,7 +64,7 @@ impl ConfigErrors {
         }
     }
 
-    /// The same of a result with several errors.
+    /// As [`keep`](Self::keep), for a result with several errors.
     pub(super) fn keep_all<T>(&mut self, result: Result<T, Self>) -> Option<T> {
         match result {
             Ok(value) => Some(value),
@@ -209,8 +209,7 @@ impl Source {
             .map_err(|error| self.explain(&error))
     }
 
-    /// Parses the content. On an error also gives the word that is misspelt and the word that is
-    /// meant, if there is such a word.
+    /// Parses the content. An error comes with the misspelt word and its correction, if there is one.
     pub(super) fn parse_or_correct<T: DeserializeOwned>(
         &self,
     ) -> Result<T, (ConfigError, Option<Correction>)> {

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn flow_is_that_of_addresses_protocol_and_ports() {
+    fn flow_depends_on_addresses_protocol_and_ports() {
         assert_eq!(flow(&four([1, 2], 0, 1)), flow(&four([1, 2], 2, 9)));
         assert_ne!(flow(&four([1, 2], 0, 1)), flow(&four([1, 3], 0, 1)));
         assert_eq!(flow(&six([1, 2], 0, false)), flow(&six([1, 2], 1, true)));

@@ -7,7 +7,7 @@ use crate::backend::sim;
 use crate::config::model::BackendName;
 use crate::tool::not_installed;
 
-/// Describes what would be run. With `all` every measurement has a line.
+/// Describes the measurements that would be made; with `all` each has a line.
 pub(crate) fn describe(suite: &Suite, backend: Option<BackendName>, all: bool) -> String {
     let mut text = String::new();
     for note in &suite.notes {

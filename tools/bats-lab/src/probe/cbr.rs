@@ -20,7 +20,7 @@ const SEQUENCE_BYTES: usize = 8;
 /// Limit of datagrams per system call.
 const MAX_SEGMENTS: usize = 24;
 
-/// What to send, and between whom.
+/// Datagrams to send, and the two hosts.
 #[derive(Clone, Debug)]
 pub(crate) struct CbrPlan<'a> {
     /// The namespaces.

@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn latencies_are_the_publishers_and_losses_the_subscribers() {
+    fn latencies_come_from_the_publisher_and_losses_from_the_subscriber() {
         let publisher = r#"{"perftest":[{"length":64,"intervals":[],"summary":
             {"latency_50":10500.0,"latency_99":11000.0,"latency_99.9":12000.0}}]}"#;
         let subscriber = r#"{"perftest":[{"length":64,"intervals":[],"summary":

@@ -271,7 +271,7 @@ fn problems_of_real_hosts_are_reported() {
 #[test]
 fn an_interrupt_leaves_nothing_on_real_hosts() {
     let Some(testbed) = Testbed::start("an_interrupt_leaves_nothing_on_real_hosts") else { return };
-    // One minute of messages.
+    // Messages for one minute.
     let case = testbed.case(&testbed.good(), 6_000);
     let mut child =
         testbed.run(&case).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
@@ -299,7 +299,7 @@ fn an_interrupt_leaves_nothing_on_real_hosts() {
     testbed.assert_clean();
 }
 
-/// After SIGKILL the hosts clean up without the program.
+/// After SIGKILL of batslab the hosts clean up by themselves.
 #[test]
 fn a_killed_run_leaves_nothing_on_real_hosts() {
     let Some(testbed) = Testbed::start("a_killed_run_leaves_nothing_on_real_hosts") else {

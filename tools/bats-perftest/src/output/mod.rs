@@ -73,7 +73,7 @@ pub(crate) fn lost_percent(lost: u64, received: u64) -> f64 {
     }
 }
 
-/// What the tables contain.
+/// Format of the tables.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Style {
     pub(crate) format: OutputFormat,

@@ -28,12 +28,12 @@ use pings::Recorder;
 
 /// Pause before the first sample.
 const PAUSE_BEFORE_DATA: Duration = Duration::from_secs(1);
-/// End marks, and their interval, if they can be lost.
+/// Number and interval of end marks on transports that may lose them.
 const END_MARKS: u32 = 50;
 const END_MARK_INTERVAL: Duration = Duration::from_millis(100);
 /// Largest file of `-loadDataFromFile`.
 const MAX_PAYLOAD_FILE: u64 = 256 << 20;
-/// Samples that are built and parsed to measure the time of it.
+/// Number of samples that are built and parsed to measure the serialization time.
 const SERIALIZATION_SAMPLES: u32 = 1_000;
 
 /// Runs a publisher.
@@ -138,7 +138,7 @@ fn pause(peers: &Peers) -> Result<()> {
 }
 
 /// Receives in threads, except in a latency test, in which the sender itself waits for the echoes.
-/// Over UDP a further thread sends keep-alives and finds dead peers.
+/// Over raw UDP another thread sends keep-alives and detects peers that stopped answering.
 fn start_threads(options: &PublisherOptions, peers: &Arc<Peers>) -> Result<()> {
     if !options.latency_test {
         for channel in 0..peers.channels.len() {
@@ -164,7 +164,7 @@ fn start_threads(options: &PublisherOptions, peers: &Arc<Peers>) -> Result<()> {
     Ok(())
 }
 
-/// Sends the end mark until every subscriber has said goodbye.
+/// Sends the end mark until every subscriber has confirmed it.
 fn end(options: &PublisherOptions, peers: &Peers, samples: u64) -> Result<()> {
     let mark = Control::End { publisher: options.common.id, samples }.encode().into();
     let is_reliable = options.common.is_reliable();

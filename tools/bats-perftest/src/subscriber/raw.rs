@@ -114,7 +114,7 @@ impl Source {
                     if let Some(group) = self.group
                         && in_group >= group.messages
                     {
-                        // The kernel collects the next group meanwhile.
+                        // Meanwhile the kernel queues the next datagrams.
                         in_group = 0;
                         thread::sleep(group.delay);
                     }
@@ -156,8 +156,8 @@ impl Source {
         }
     }
 
-    /// Handles a datagram. Only a hello makes a publisher known, and there are only as many as
-    /// expected: datagrams of other senders cost no memory.
+    /// Handles a datagram. Only a hello registers a publisher, up to the expected number of publishers, so
+    /// datagrams of other senders cost no memory.
     fn on_datagram(
         &self,
         last: &mut Option<(SocketAddr, Publisher)>,

@@ -1,4 +1,4 @@
-//! `batsctl`: shows and changes a running batsd, and makes what a new node needs.
+//! `batsctl`: queries and controls a running batsd, and makes the files of a new node.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use batsd::{config, control, keeper};
 use clap::{Parser, Subcommand};
 use serde_json::{Value, json};
 
-/// Shows and changes a running batsd, and makes what a new node needs. See docs/node.md.
+/// Queries and controls a running batsd, and makes the files of a new node. See docs/node.md.
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
@@ -33,7 +33,7 @@ enum Command {
     Links,
     /// Other nodes, and whether there are sessions with them.
     Peers,
-    /// Sessions of the tunnel and what waits for them.
+    /// Sessions of the tunnel and their queues.
     Sessions,
     /// Routes to nodes, and the links in use; prefixes in the tunnel.
     Routes,
@@ -49,9 +49,9 @@ enum Command {
         #[arg(default_value = config::DEFAULT_IDENTITY)]
         path: PathBuf,
     },
-    /// Print what another node pastes to have this one as a peer.
+    /// Print the configuration lines with which another node adds this one as a peer.
     Share {
-        /// Address at which the other node reaches this one.
+        /// Address at which the other node can reach this one.
         #[arg(long)]
         address: Option<String>,
     },

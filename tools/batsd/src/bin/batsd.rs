@@ -6,14 +6,14 @@ use std::process::ExitCode;
 use batsd::{config, keeper, worker};
 use clap::{Parser, Subcommand};
 
-/// Carries the traffic of this host to other hosts, over lossy links and relays. See docs/node.md.
+/// Transports IP packets of this host to other hosts over lossy links and relays. See docs/node.md.
 #[derive(Parser)]
 #[command(version, args_conflicts_with_subcommands = true)]
 struct Arguments {
     /// Configuration file.
     #[arg(long, default_value = config::DEFAULT_PATH)]
     config: PathBuf,
-    /// Check the configuration and the files that it names, and end.
+    /// Check the configuration and the files that it names, and exit.
     #[arg(long)]
     check: bool,
     #[command(subcommand)]

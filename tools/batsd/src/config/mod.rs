@@ -17,20 +17,20 @@ use toml::Spanned;
 
 pub use share::{generate_identity, share};
 
-/// Where the configuration is unless `--config` says otherwise.
+/// Default path of the configuration (`--config`).
 pub const DEFAULT_PATH: &str = "/etc/bats/batsd.toml";
-/// Where `batsd keygen` writes the identity unless it is given a path.
+/// Default path of the identity, also for `batsctl keygen`.
 pub const DEFAULT_IDENTITY: &str = "/etc/bats/node.pem";
-/// Port of links unless `listen` says otherwise.
+/// Default port of links (`listen`).
 pub const DEFAULT_PORT: u16 = 4900;
 /// Largest configuration file: 1,024 peers with 16 prefixes each are 200 KB.
 const MAX_FILE: u64 = 1 << 20;
-/// Most peers: each has two sessions and two queues.
+/// Maximum number of peers: each has two sessions and two queues.
 pub const MAX_PEERS: usize = 1_024;
 /// Smallest MTU of IPv6 (RFC 8200 section 5).
 const MIN_MTU: u32 = 1_280;
 
-/// What is sent in which transport mode.
+/// The transport mode of each kind of packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TunMode {
@@ -66,7 +66,7 @@ pub struct Config {
     pub preshared_key: Option<PathBuf>,
     /// UDP addresses of links.
     pub listen: Vec<SocketAddr>,
-    /// Whether packets of neighbours with `transit` go on to other nodes.
+    /// Whether the node forwards packets of neighbours with `transit` to other nodes.
     pub relay: bool,
     /// Path of the control socket.
     pub control: PathBuf,
@@ -79,7 +79,7 @@ pub struct Config {
     pub plan: Plan,
 }
 
-/// What is wrong with a configuration, and where.
+/// Errors of a configuration, with their positions.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ConfigError {
     path: PathBuf,
@@ -99,7 +99,7 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-/// Collects what is needed to say where a value is.
+/// Data to compute the position of a value.
 struct Source<'a> {
     path: &'a Path,
     text: &'a str,
@@ -233,7 +233,7 @@ impl Config {
     }
 }
 
-/// The place of the peer with this ID.
+/// The position of the peer with this ID.
 fn span_of(file: &model::File, id: NodeId) -> Option<Range<usize>> {
     let text = id.to_string();
     file.peer.iter().find(|peer| *peer.id.get_ref() == text).map(|peer| peer.id.span())

@@ -1,4 +1,4 @@
-//! What a new node needs: an identity, and the lines that other nodes paste.
+//! Files of a new node: an identity, and the configuration lines for other nodes.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -39,8 +39,8 @@ pub fn generate_identity(path: &Path) -> anyhow::Result<Fingerprint> {
     Ok(identity.fingerprint())
 }
 
-/// The `[[peer]]` that another node pastes to reach this one. `address` is where it is reached, if
-/// the configuration does not name one address.
+/// The `[[peer]]` lines with which another node can reach this one. `address` is the address of this
+/// node if the configuration does not name exactly one.
 #[must_use]
 pub fn share(config: &Config, fingerprint: Fingerprint, address: Option<&str>) -> String {
     let mut text = String::from("[[peer]]\n");

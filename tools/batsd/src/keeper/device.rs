@@ -11,11 +11,11 @@ use ipnet::IpNet;
 use super::netlink::Netlink;
 use crate::config::TunConfig;
 
-/// Packets that the device itself queues. The queue with a policy is in user space; the device's
-/// default of 500 drops bursts before they reach it.
+/// Packets that the device itself queues. FQ-CoDel runs in user space; with its default of 500 the
+/// device would drop bursts before they reach FQ-CoDel.
 const QUEUE: u32 = 10_000;
 
-/// The device. It goes away with the keeper.
+/// The device. It exists as long as the keeper.
 pub(super) struct Device {
     pub(super) tun: Tun,
     config: TunConfig,
@@ -59,7 +59,7 @@ impl Device {
         Ok(device)
     }
 
-    /// Applies the differences to what the device has.
+    /// Applies the differences to the present state of the device.
     pub(super) fn apply(&mut self, config: &TunConfig, plan: &Plan) -> anyhow::Result<()> {
         if config.name != self.config.name {
             bail!("the name of the TUN device can change only by a restart of batsd");

@@ -30,7 +30,7 @@ const DELAYS: [Duration; 4] = [
     Duration::from_millis(500),
     Duration::from_secs(2),
 ];
-/// A worker that ran for so long was well: the next one starts without delay.
+/// After a worker that ran for this long, the next one starts without delay.
 const STABLE: Duration = Duration::from_secs(10);
 /// Time for the worker to close its links.
 const CLOSING: Duration = Duration::from_secs(2);
@@ -47,7 +47,7 @@ struct Loaded {
 }
 
 fn load(path: &Path) -> anyhow::Result<Loaded> {
-    // The text that is checked here is the one that the worker gets.
+    // The worker gets the text that was checked here.
     let text = Config::read_text(path)?;
     let config = Config::parse(path, &text)?;
     let identity = std::fs::read_to_string(&config.identity).map_err(|error| {
@@ -73,7 +73,7 @@ fn load(path: &Path) -> anyhow::Result<Loaded> {
 /// Checks the configuration and the files that it names, as a start does.
 ///
 /// # Errors
-/// What a start would fail with, as far as it can be seen without one.
+/// The errors of a start that can be detected without starting.
 pub fn check(path: &Path) -> anyhow::Result<(Config, Identity)> {
     let loaded = load(path)?;
     let identity = Identity::from_pem("identity", loaded.setup.identity.as_bytes())?;
@@ -105,7 +105,7 @@ fn worker_user(config: &Config) -> anyhow::Result<Option<(u32, u32)>> {
     }
 }
 
-/// Listens at the control socket. A socket without a listener is what a killed keeper has left.
+/// Listens at the control socket. A killed keeper leaves a socket file without a listener.
 fn listen(path: &Path, user: Option<(u32, u32)>) -> anyhow::Result<UnixListener> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder).with_context(|| {
@@ -152,7 +152,7 @@ struct Keeper {
 /// Runs until a signal ends it.
 ///
 /// # Errors
-/// The configuration is wrong, or what it needs cannot be had.
+/// The configuration is wrong, or a resource that it needs is not available.
 pub fn run(path: &Path) -> anyhow::Result<()> {
     let loaded = load(path)?;
     let user = worker_user(&loaded.config)?;
@@ -194,12 +194,12 @@ impl Keeper {
         let setup = self.loaded.setup.to_file()?;
         let mut descriptors = vec![setup.as_fd(), self.control.as_fd()];
         descriptors.extend(self.device.as_ref().map(|device| device.tun.as_fd()));
-        // A worker that ended at once is seen below.
+        // A worker that ended at once is detected below.
         let _ = channel::send(channel.as_fd(), &ToWorker::Setup, &descriptors);
         let (reader, sender, generation) =
             (Arc::clone(&channel), self.events.0.clone(), self.generation);
         std::thread::Builder::new().name("worker".into()).spawn(move || {
-            // What is not a message of ours ends the worker, too.
+            // An invalid message also ends the worker.
             while let Ok(Some((message, _))) = channel::receive::<ToKeeper>(&*reader) {
                 if sender.send(Event::Worker(generation, Some(message))).is_err() {
                     return;
@@ -256,7 +256,7 @@ impl Keeper {
         }
     }
 
-    /// Waits; whether a signal ends the program meanwhile.
+    /// Waits. Returns whether a signal ends the program meanwhile.
     fn is_ended_within(&self, delay: Duration) -> bool {
         let end = Instant::now() + delay;
         loop {
@@ -268,7 +268,7 @@ impl Keeper {
         }
     }
 
-    /// Reads the configuration again, and applies the differences, or nothing.
+    /// Reads the configuration again and applies the differences, or nothing if it is wrong.
     fn reload(&mut self, worker: Option<&Worker>) -> anyhow::Result<()> {
         let new = load(&self.path)?;
         let old = &self.loaded;

@@ -19,9 +19,9 @@ use super::tunnel::{Lane, lock};
 use crate::channel::{self, ToKeeper};
 use crate::control::{DESCRIPTION, INTERFACE, MAX_CALL};
 
-/// Most clients at a time; others wait in the backlog.
+/// Maximum number of concurrent clients; others wait in the backlog.
 const MAX_CLIENTS: usize = 64;
-/// Time for a call to arrive whole, and for its answer to be taken.
+/// Time for a complete call to arrive, and for the client to read the answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Reloads that wait for the keeper's answer.
@@ -40,7 +40,7 @@ impl Reloads {
         {
             let mut waiting = lock(&self.waiting);
             waiting.push(sender);
-            // One request at a time: its answer is for all that wait.
+            // One request at a time: all waiting calls get its answer.
             if waiting.len() == 1 {
                 channel::send(self.keeper.as_fd(), &ToKeeper::Reload, &[])
                     .map_err(|error| error.to_string())?;
@@ -67,7 +67,7 @@ pub(super) fn serve(
         let clients = Arc::new(Semaphore::new(MAX_CLIENTS));
         while let Ok(permit) = Arc::clone(&clients).acquire_owned().await {
             let Ok((stream, _)) = listener.accept().await else {
-                // Too many descriptors: not for ever.
+                // Too many open descriptors: try again later.
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;
             };
@@ -310,8 +310,8 @@ fn routes(worker: &Worker) -> Value {
     json!({ "routes": list, "prefixes": prefixes.collect::<Vec<_>>() })
 }
 
-/// Prometheus' text format. Labels name links and peers, never flows, so that their number is
-/// bounded by the configuration.
+/// Prometheus' text format. Labels name links and peers, never flows, so the configuration
+/// bounds their number.
 fn metrics(worker: &Worker) -> String {
     let mut text = String::new();
     let mut family = |name: &str, kind: &str, help: &str, samples: Vec<(String, f64)>| {

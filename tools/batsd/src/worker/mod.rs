@@ -28,7 +28,7 @@ const CHECK: Duration = Duration::from_secs(1);
 /// Time for the peers to receive the close.
 const CLOSING: Duration = Duration::from_millis(500);
 
-/// The lanes of a peer, and the tasks that send what waits in them.
+/// The lanes of a peer, and the tasks that send from them.
 struct Lanes {
     stream: Arc<Lane>,
     datagram: Arc<Lane>,
@@ -47,14 +47,14 @@ impl Drop for Lanes {
     }
 }
 
-/// What the path of packets needs; replaced as a whole.
+/// The data for forwarding packets; replaced as a whole.
 struct Table {
     owners: Owners,
     mode: TunMode,
     lanes: BTreeMap<NodeId, Arc<Lanes>>,
 }
 
-/// What the node has, and by which IDs the library knows it.
+/// The present state of the node, with the IDs of the library.
 #[derive(Default)]
 struct Links {
     state: State,
@@ -79,7 +79,7 @@ struct Worker {
 /// # Errors
 /// It was not started by a keeper, or the configuration cannot be applied.
 pub fn run() -> anyhow::Result<()> {
-    // The worker ends with the keeper, even with one that is killed.
+    // The worker ends with the keeper, even if the keeper is killed.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     let keeper = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
     let received = channel::receive::<ToWorker>(&keeper);
@@ -215,7 +215,7 @@ impl Worker {
         self.apply(&Config::parse(&setup.path, &setup.text)?)
     }
 
-    /// Makes links, peers, routes and the tunnel what the configuration says.
+    /// Applies the configuration to links, peers, routes and the tunnel.
     fn apply(self: &Arc<Self>, config: &Config) -> anyhow::Result<()> {
         let mut plan = config.plan.clone();
         plan.fingerprint = self.node.fingerprint().map_or([0; 32], |print| print.0);
@@ -248,7 +248,7 @@ impl Worker {
         Arc::new(Lanes { stream, datagram, fingerprint, tasks: tasks.into() })
     }
 
-    /// Carries out what the node core finds to do.
+    /// Carries out the actions of the node core.
     fn reconcile(&self) {
         let plan = lock(&self.plan).clone();
         let mut links = lock(&self.links);

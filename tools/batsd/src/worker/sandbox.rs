@@ -1,5 +1,6 @@
-//! What the worker gives up before it reads anything from the network. Its user has no capabilities;
-//! here it loses the file system (Landlock) and the system calls that lead out of a process (seccomp).
+//! Restrictions of the worker before it reads anything from the network. Its user has no capabilities;
+//! this module removes access to files (Landlock) and to system calls that affect other processes and the
+//! host (seccomp).
 
 use std::collections::BTreeMap;
 
@@ -7,7 +8,7 @@ use anyhow::Context;
 use landlock::{ABI, Access, AccessFs, Ruleset, RulesetAttr, RulesetStatus};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, apply_filter};
 
-/// What is in force, for `batsctl status`.
+/// The restrictions in force, for `batsctl status`.
 #[derive(Clone, Debug)]
 pub(super) struct Sandbox {
     pub(super) file_system: &'static str,
@@ -20,7 +21,7 @@ const DENIED: &[libc::c_long] = &[
     // Starting programs.
     libc::SYS_execve,
     libc::SYS_execveat,
-    // Looking into other processes.
+    // Tracing and reading other processes.
     libc::SYS_ptrace,
     libc::SYS_process_vm_readv,
     libc::SYS_process_vm_writev,
@@ -47,7 +48,7 @@ const DENIED: &[libc::c_long] = &[
     libc::SYS_finit_module,
     libc::SYS_kexec_load,
     libc::SYS_kexec_file_load,
-    // Large interfaces of the kernel, which are the usual way to escape.
+    // Large kernel interfaces, in which most privilege escalations were found.
     libc::SYS_perf_event_open,
     libc::SYS_bpf,
     libc::SYS_userfaultfd,

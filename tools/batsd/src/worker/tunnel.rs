@@ -21,14 +21,14 @@ use crate::config::{TunConfig, TunMode};
 /// Length of the prefix of a message.
 const PREFIX: usize = 3;
 const NEEDS_CHECKSUM: u8 = 1;
-/// Bytes that wait for a session: a bound for memory alone, CoDel acts long before.
+/// Maximum number of bytes that wait for a session: it only bounds memory, because CoDel acts much earlier.
 const QUEUE: usize = 8 << 20;
-/// DSCP from which a packet is of a conversation (CS5, EF): late is as bad as lost.
+/// Lowest DSCP of conversational traffic (CS5, EF), for which a late packet is as bad as a lost one.
 const EXPEDITED: u8 = 40;
 /// One-way delay that conversations tolerate (ITU-T G.114).
 const EXPEDITED_DEADLINE: Duration = Duration::from_millis(150);
-/// Other datagrams: what repair takes on a path with several relays, and not longer than resolvers
-/// and other requesters wait before they try again.
+/// Deadline of other datagrams: time for repairs on a path with several relays, but not longer than
+/// resolvers and other clients wait before they retry.
 const DEADLINE: Duration = Duration::from_secs(1);
 /// Time between attempts to open a session: the first after a failure, doubled up to the longest.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
@@ -38,7 +38,7 @@ const IDLE: Duration = Duration::from_secs(10);
 /// Handshakes of sessions over a link that has just failed must not wait for long.
 const HANDSHAKE: Duration = Duration::from_secs(5);
 
-/// Packets by fate.
+/// Counters of packets by outcome.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     pub(super) read: AtomicU64,
@@ -68,7 +68,7 @@ impl Port {
     pub(super) fn configure(&self, config: &TunConfig) -> std::io::Result<()> {
         let wanted = match (config.offload, config.mode) {
             (false, _) => OffloadLevel::None,
-            // A datagram is lost as a whole: the kernel cuts TCP to single segments.
+            // A datagram is lost as a whole, so the kernel splits TCP into single segments.
             (true, TunMode::Btp) => OffloadLevel::Checksums,
             (true, _) => OffloadLevel::Segmentation,
         };
@@ -116,7 +116,7 @@ struct Waiting {
     deadline: Duration,
 }
 
-/// What waits for a session with a peer.
+/// The queue of a session with a peer.
 pub(super) struct Lane {
     pub(super) mode: Mode,
     queue: Mutex<FqCodel<Waiting>>,
@@ -175,7 +175,7 @@ pub(super) fn read_packets(worker: &Worker, port: &Port) {
                 if !std::mem::replace(&mut had_error, true) {
                     eprintln!("batsd: cannot read from the TUN device: {error}; trying again");
                 }
-                // The device is down, or gone; then the keeper ends, and this process with it.
+                // The device is down or was removed; then the keeper ends, and this process with it.
                 std::thread::sleep(Duration::from_millis(100));
                 continue;
             }
@@ -212,11 +212,11 @@ fn queue_packet(table: &Table, port: &Port, offload: Offload, bytes: &[u8]) {
     (packet.source, packet.destination, packet.protocol, packet.ports).hash(&mut hash);
     let deadline = if packet.dscp >= EXPEDITED { EXPEDITED_DEADLINE } else { DEADLINE };
     let lane = if is_stream { &lanes.stream } else { &lanes.datagram };
-    // The low bits of the hash select the queue, and are its weakest.
+    // The low bits of the hash select the queue, but they are the least random ones.
     lane.push(hash.finish() >> 20, Waiting { message, deadline });
 }
 
-/// Takes a message of a peer: its packet goes to the kernel if the peer owns the source address.
+/// Handles a message of a peer: the kernel gets its packet if the peer owns the source address.
 fn deliver(worker: &Worker, port: &Port, peer: NodeId, message: &[u8]) {
     let Some((&[flags, high, low], bytes)) = message.split_first_chunk::<PREFIX>() else {
         port.counters.malformed.fetch_add(1, Relaxed);
@@ -248,7 +248,7 @@ fn transport() -> TransportConfig {
 }
 
 /// Keeps a session with a peer open and sends what waits in its lane. Each end opens its own
-/// sessions and sends over those, so that neither depends on the other's state.
+/// sessions and sends over those, so neither depends on the other's state.
 pub(super) async fn send_packets(
     worker: Arc<Worker>,
     lane: Arc<Lane>,
@@ -268,7 +268,7 @@ pub(super) async fn send_packets(
                 retry = RETRY.0;
                 let error = tokio::select! {
                     error = send_over(&lane, &session) => error,
-                    // The peer sends nothing over this session; this is how its end shows.
+                    // The peer sends nothing over this session, so a receive call detects its end.
                     received = session.recv() => match received {
                         Ok(_) => "the peer has ended the session".to_owned(),
                         Err(error) => error.to_string(),

@@ -1,4 +1,4 @@
-//! A batsd on a host of the test.
+//! A `batsd` process on a host of the test.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -27,12 +27,12 @@ impl Daemon {
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let first = lines.next().and_then(Result::ok).unwrap_or_default();
         assert_eq!(first, "state: started", "the error of batsd is above");
-        // The worker started later prints, too.
+        // A worker that is started later prints to the same file.
         std::thread::spawn(move || lines.for_each(drop));
         Self { child, config }
     }
 
-    /// Calls batsctl; the error is what it has printed.
+    /// Runs batsctl; the error is its output.
     pub(crate) fn ctl(&self, call: &str) -> Result<Value, String> {
         let mut command = Command::new(env!("CARGO_BIN_EXE_batsctl"));
         let output = run(command.arg("--config").arg(&self.config).args(["--json", call]));

@@ -18,7 +18,7 @@ use ping::Ping;
 use rustix::process::{Signal, kill_process, test_kill_process};
 use wan::Wan;
 
-/// One at a time: they load the host.
+/// Tests run one at a time, because they load the host.
 fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
@@ -123,7 +123,7 @@ fn ping_iperf3_and_curl_go_through_the_tunnel_over_a_lossy_link() {
             "iperf3 TCP {congestion}, {link} Mbit/s, 5 % loss in each direction, 10 ms: \
              {with:.1} Mbit/s through the tunnel, {without:.1} without it"
         );
-        // A kernel without this controller measures nothing; CUBIC is always there.
+        // A kernel may lack this congestion controller; CUBIC is always present.
         assert!(with > 0.0 || congestion != "cubic", "TCP through the tunnel");
     }
 
@@ -186,7 +186,7 @@ fn killed_workers_come_back_and_killed_keepers_leave_nothing() {
         sleep(Duration::from_millis(10));
     }
     assert!(!tunnel.text(0, "ip route").contains("10.66."));
-    // The socket that it left does not hinder the next one.
+    // The socket file that the keeper left does not prevent the next start.
     let config = tunnel.daemons[0].config.clone();
     tunnel.daemons[0] = Daemon::start(&tunnel.wan, 0, config);
     tunnel.wait_for_ping(0, Duration::from_secs(20));
@@ -210,7 +210,7 @@ fn reload_applies_differences_or_nothing() {
     assert!(tunnel.text(0, "ip route show proto 98").contains("10.77.0.0/16"));
     assert_eq!(daemon.ctl("peers").unwrap()["peers"].as_array().unwrap().len(), 2);
     assert!(tunnel.answers(0));
-    // The control socket is found by the file, so that calls name it from here on.
+    // batsctl finds the control socket through the configuration, so later calls name it.
     let socket = tunnel.folder.path().join("0.sock");
     for (text, error) in [
         (wider.replace("mtu", "mut"), "did you mean `mtu`?"),
@@ -270,7 +270,7 @@ fn hostile_input_at_the_control_socket_does_no_harm() {
         let text = String::from_utf8_lossy(&answer[..length]).into_owned();
         assert!(bytes.len() > 1 << 16 || text.contains("\"error\""), "{text}");
     }
-    // More clients than are served, which say nothing: they are closed after a while.
+    // More silent clients than are served: they are closed after a time-out.
     let idle: Vec<_> = (0..100).map(|_| UnixStream::connect(&socket)).collect();
     let status = batsd::control::call(&socket, "Status").unwrap();
     assert_eq!(status["status"]["state"], "started");

@@ -70,7 +70,7 @@ impl Ping {
                     end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
                 socket.set_read_timeout(Some(left)).unwrap();
                 let mut bytes = [0; 256];
-                // A longer answer is cut; its beginning says enough.
+                // A longer answer is truncated; its beginning suffices.
                 let Ok(length) = (&socket).read(&mut bytes) else { continue };
                 let bytes = &bytes[..length];
                 let (header, reply) = if self.to.is_ipv4() { (20, 0) } else { (0, 129) };

@@ -14,7 +14,7 @@ use bats_tun::{HEADER, MAX_PACKET, Tun};
 
 /// Rate of the link in bits per second, in each direction.
 pub(crate) const RATE: f64 = 50e6;
-/// Longest time in the queue of the link.
+/// Maximum queueing delay of the link.
 const QUEUE: Duration = Duration::from_millis(50);
 
 static NUMBER: AtomicU32 = AtomicU32::new(0);
@@ -126,7 +126,7 @@ fn forward(from: Tun, to: Tun, loss: f64, delay: Duration, seed: u64) {
     thread::spawn(move || {
         while let Ok((due, packet)) = receiver.recv() {
             thread::sleep(due.saturating_duration_since(Instant::now()));
-            // The device is gone at the end of the test.
+            // The device does not exist any more at the end of the test.
             if to.write(&[0; HEADER], &packet).is_err() {
                 return;
             }

@@ -297,7 +297,7 @@ impl Incoming {
         has_channels: bool,
     ) -> bool {
         match self {
-            // What the application has not read has a budget of its own then.
+            // Unread data has a budget of its own then.
             Self::Reliable { flow, .. } if has_channels => flow.update_credit(now, rtt, 0),
             Self::Reliable { flow, reassembly, .. } => {
                 flow.update_credit(now, rtt, inbox.bytes_held() + reassembly.bytes_held())

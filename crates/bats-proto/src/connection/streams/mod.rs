@@ -34,7 +34,7 @@ pub(super) struct Streams {
 }
 
 impl Streams {
-    /// Whether there is something to send.
+    /// Whether there is data to send.
     pub(super) fn has_data(&self) -> bool {
         self.outgoing.has_data() || self.channels.as_ref().is_some_and(|c| c.is_sendable())
     }

@@ -482,7 +482,7 @@ impl RatelessReceiver {
     /// to the peer.
     pub fn update_credit(&mut self, now: Timestamp, rtt: Duration, session_bytes: usize) -> bool {
         let held: u64 = self.blocks.values().map(Self::source_packets).sum();
-        // What blocks take beyond the rows that the credit counts for their packets.
+        // Memory of blocks in addition to the rows that the credit counts for their packets.
         let rows = usize::try_from(held).unwrap_or(usize::MAX).saturating_mul(self.row);
         let elsewhere = session_bytes + self.held.saturating_sub(rows);
         self.credit.update(now, rtt, self.consumed, self.consumed + held, elsewhere)

@@ -1,4 +1,4 @@
-//! What can go wrong with channels, here and at the peer.
+//! Errors of channels, at this end and at the peer.
 
 /// Why a call on a channel has no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

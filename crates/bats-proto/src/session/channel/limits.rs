@@ -71,7 +71,7 @@ impl ChannelLimits {
         (self.send_budget.saturating_sub(queued) / SEND_SHARE).clamp(MIN_QUEUE, MAX_QUEUE)
     }
 
-    /// What the peer may do at first.
+    /// Initial limits of the peer.
     pub fn parameters(&self) -> ChannelParameters {
         ChannelParameters {
             channels: self.channels,

@@ -33,7 +33,7 @@ pub(super) enum Order {
     Early,
 }
 
-/// What exists only while bytes are unread or a code must be kept.
+/// State that exists only while bytes are unread or a code must be kept.
 #[derive(Debug, Default)]
 struct ReceiveBuffer {
     /// Bytes from `read` on.

@@ -6,17 +6,17 @@ use crate::session::SendQueue;
 use crate::wire::channel::{self, ChannelFrame};
 use crate::wire::varint::Writer;
 
-/// Least free bytes of a symbol that are worth a frame.
+/// Least number of free bytes of a symbol for which a frame is written.
 const MIN_ROOM: usize = MIN_PART + 8;
-/// Bytes of messages in a turn: as a channel of the default weight.
+/// Bytes of messages in a turn: as many as for a channel of the default weight.
 const MESSAGE_QUANTUM: usize = 2_048;
 
 /// The order of turns.
 #[derive(Debug, Default)]
 pub(super) struct Schedule {
-    /// Channels that have something to send. Channel 0 stands for the messages.
+    /// Channels that have data to send. Channel 0 stands for the messages.
     active: std::collections::VecDeque<u64>,
-    /// The turn of the first one has begun.
+    /// Whether the turn of the first channel has begun.
     is_in_turn: bool,
     has_messages: bool,
     message_deficit: usize,

@@ -27,7 +27,7 @@ pub(super) enum SendState {
     Done,
 }
 
-/// What exists only while bytes are queued or a code must be kept.
+/// State that exists only while bytes are queued or a code must be kept.
 #[derive(Debug, Default)]
 struct SendBuffer {
     bytes: VecDeque<u8>,
@@ -36,7 +36,7 @@ struct SendBuffer {
     code: u64,
 }
 
-/// How a turn went on.
+/// Outcome of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
     /// The channel can send nothing now.

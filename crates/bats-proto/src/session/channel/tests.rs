@@ -424,7 +424,7 @@ fn a_stalled_reader_takes_its_window_only() {
 
 /// The application takes no messages: they stop at their credit, and the channel goes on.
 #[test]
-fn untaken_messages_do_not_hold_up_channels() {
+fn unread_messages_do_not_delay_channels() {
     let (mut pair, ids) = opened(1, BUDGET);
     let window = pair.ends[0].limits.message_window;
     for _ in 0..window / 1_000 + 1_000 {

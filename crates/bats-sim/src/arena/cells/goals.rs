@@ -45,7 +45,7 @@ pub(super) fn of(name: &str) -> Vec<Goal> {
         (_, "O7") => vec![
             at_least(Jain, 0.95),
             at_most(DropsOverBbr3, 0.01),
-            // What Jain's index of 0.95 allows among four flows for the smallest one.
+            // The smallest of four flows with a Jain's index of 0.95.
             at_least(Latecomer, 0.6),
         ],
         // Unlike round-trip times: the ratio of the two stays below 4.

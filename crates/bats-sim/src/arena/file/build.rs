@@ -81,7 +81,7 @@ impl Prepared {
         Ok(prepared)
     }
 
-    /// Refuses what no run could end with.
+    /// Refuses values with which no run could end.
     fn check(&self, cell: &Cell) -> Result<(), String> {
         let run = cell.warm_up + cell.measure;
         if cell.measure < Duration::from_secs(1) || run > MAX_RUN {
@@ -123,7 +123,7 @@ impl Prepared {
     }
 
     pub(super) fn cell(&self, draw: &mut Draw) -> Cell {
-        // What was checked with the file's parameters is valid with drawn ones: all bounds are wider.
+        // A cell that is valid with the file's parameters is also valid with drawn ones: all bounds are wider.
         self.build(draw).unwrap_or_else(|_| Cell::new(Vec::new(), Vec::new()))
     }
 

@@ -28,7 +28,7 @@ pub struct FileError {
     pub file: String,
     /// Line and column, from 1.
     pub position: Option<(u64, u64)>,
-    /// What is wrong.
+    /// Description of the error.
     pub text: String,
 }
 

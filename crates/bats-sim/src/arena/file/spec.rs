@@ -37,7 +37,7 @@ pub(super) struct CellSpec {
     pub(super) goals: GoalSpec,
 }
 
-/// A hop: the direction of the data, and what differs in the other one.
+/// A hop: the direction of the data, and the settings that differ in the other direction.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct HopSpec {
@@ -91,7 +91,7 @@ impl HopSpec {
     }
 }
 
-/// A direction of a link, or what changes of it.
+/// A direction of a link, or the settings of it that change.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct LinkSpec {

@@ -14,9 +14,9 @@ const MAX_SECONDS: f64 = 3_600.0;
 const MAX_QUEUE_BYTES: f64 = 4e9;
 const MAX_QUEUE_BDP: f64 = 100.0;
 
-/// What is read from text or a number.
+/// A quantity that is read from text or a number.
 pub(super) trait Quantity: Sized {
-    /// What is expected.
+    /// The expected form, for errors.
     const EXPECTED: &'static str;
     fn read(text: &str) -> Option<Self>;
 }
@@ -114,7 +114,7 @@ impl Quantity for Duration {
     }
 }
 
-/// A share of 0 to 1, written in per cent.
+/// A fraction of 0 to 1, written in per cent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Percent(pub(super) f64);
 

@@ -20,7 +20,7 @@ struct Inner {
 }
 
 impl StorageBudget {
-    /// Allows `limit` bytes in all.
+    /// Allows `limit` bytes in total.
     #[must_use]
     pub fn new(limit: u64) -> Self {
         Self::with_parent(limit, None)

@@ -1,4 +1,4 @@
-//! The directories of a transfer: which of them it may write to.
+//! The directories that a transfer may write to.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,7 +10,7 @@ use super::budget::StorageBudget;
 use crate::file::storage::local;
 use crate::file::{FileError, name};
 
-/// Most components of a name.
+/// Maximum number of components of a name.
 const MAX_DEPTH: usize = 64;
 
 /// The directories that a transfer has created. Others are not written to unless `merges` is set: a
@@ -93,7 +93,7 @@ impl Directories {
         };
         match fs::create_dir(path) {
             Ok(()) => {}
-            // Someone else has created it at this moment.
+            // Another process has created it at this moment.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 return Err(FileError::DirectoryExists(path.to_owned()));
             }

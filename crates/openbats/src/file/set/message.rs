@@ -36,7 +36,7 @@ pub(super) struct Offer {
     pub(super) sha256: Option<[u8; 32]>,
 }
 
-/// What the receiver has of a file.
+/// The parts of a file that the receiver has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum OfferReply {
     Nothing,

@@ -12,7 +12,7 @@ use super::{ID_LEN, Quic};
 /// timeout.
 const MAX_ACK_DELAY: Duration = Duration::from_millis(25);
 
-/// What the ICMP errors of a connection are compared with.
+/// Data with which the ICMP errors of a connection are compared.
 #[derive(Debug, Default)]
 pub(super) struct PeerReachability {
     /// First bytes of the destination connection ID in the packets of this end. If the peer's IDs

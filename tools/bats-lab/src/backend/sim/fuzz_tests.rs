@@ -177,7 +177,7 @@ fn generated_files_do_not_panic_the_simulator() {
 }
 
 #[test]
-fn messages_overdue_at_the_end_do_not_stop_the_time() {
+fn virtual_time_advances_although_messages_are_overdue_at_the_end() {
     let folder = tempfile::tempdir().unwrap();
     for seed in 1..=2 {
         let text = format!(

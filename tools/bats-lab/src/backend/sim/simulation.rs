@@ -330,14 +330,14 @@ impl Simulation {
         }
     }
 
-    /// Lets the schedules of the links begin now.
+    /// Starts the schedules of the links now.
     pub(super) fn start_schedules(&mut self) {
         self.epoch = self.now();
         let links = self.links.clone();
         self.set_links(&links);
     }
 
-    /// Changes the settings of the links. Schedules go on.
+    /// Changes the settings of the links. Schedules continue.
     pub(super) fn set_links(&mut self, links: &[[LinkConfig; 2]]) {
         self.links = links.to_vec();
         let epoch = self.epoch;
