@@ -305,7 +305,8 @@ fn connections_beyond_the_limit_get_an_error_and_others_go_on() {
     }
     let end = Instant::now() + Duration::from_secs(10);
     while socks(&tunnel, 9000).1 != 0 {
-        assert!(Instant::now() < end, "closed connections give no room");
+        let status = || tunnel.daemons[0].ctl("status").unwrap()["status"]["services"].to_string();
+        assert!(Instant::now() < end, "closed connections give no room: {}", status());
         sleep(Duration::from_millis(50));
     }
 }

@@ -21,8 +21,9 @@ use super::tunnel::lock;
 use crate::proxy::allow::AllowList;
 use crate::proxy::request::{Reply, Request};
 
-/// Channels that a peer may have open. With 32 KiB of buffers and a descriptor each.
-pub(super) const MAX_CHANNELS: u32 = 1_024;
+/// Channels that a peer may have open. Twice the connections of a node: the credit for channels is
+/// raised in steps, so that a peer at the limit would wait until many of its channels are closed.
+pub(super) const MAX_CHANNELS: u32 = 2 * MAX_CONNECTIONS as u32;
 /// Connections of programs at a time, of all listeners.
 const MAX_CONNECTIONS: usize = 1_024;
 /// Connections beyond the limit that get an answer with the reason; more are reset.
