@@ -161,14 +161,14 @@ pub fn decode_any(bytes: &[u8]) -> Result<Parsed<Target>, TargetError> {
     ) else {
         return Ok(Parsed::Incomplete);
     };
-    let host = if let Ok(octets) = <[u8; 4]>::try_from(host)
+    let host = if let Ok(array) = <[u8; 4]>::try_from(host)
         && kind == IPV4
     {
-        Host::Ip(Ipv4Addr::from(octets).into())
-    } else if let Ok(octets) = <[u8; 16]>::try_from(host)
+        Host::Ip(Ipv4Addr::from(array).into())
+    } else if let Ok(array) = <[u8; 16]>::try_from(host)
         && kind == IPV6
     {
-        Host::Ip(IpAddr::from(octets).to_canonical())
+        Host::Ip(IpAddr::from(array).to_canonical())
     } else {
         Host::parse(std::str::from_utf8(host).map_err(|_| TargetError::Name)?)?
     };
