@@ -15,15 +15,15 @@ use serde::{Deserialize, Serialize};
 
 /// Longest message; longer errors are truncated.
 const MAX_MESSAGE: usize = 8 << 10;
-/// Most descriptors of a message: memory file, control socket, TUN.
-const MAX_DESCRIPTORS: usize = 3;
+/// Most descriptors of a message: memory file, control socket, TUN, listeners.
+const MAX_DESCRIPTORS: usize = 3 + crate::config::MAX_LISTENERS;
 
 /// From the keeper.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ToWorker {
     /// The memory file holds a [`Setup`]; at the start with the control socket, and the TUN device if
-    /// there is one.
+    /// there is one. The sockets of the configuration's listeners follow, in its order.
     Setup,
     /// The reason why the configuration was not loaded again.
     Refused(String),

@@ -5,4 +5,5 @@ mod channel;
 pub mod config;
 pub mod control;
 pub mod keeper;
+pub mod proxy;
 pub mod worker;

@@ -44,6 +44,8 @@ fn errors_name_line_key_and_advice() {
         "{good}[[link]]\nname = \"north\"\nfingerprint = \"{PRINT}\"\n[routes]\n\
          static = [{{ to = \"10.255.0.9\", via = [\"nord\"] }}]\n"
     );
+    let service = |lines: &str| format!("{good}{lines}\n");
+    let forward = "[[forward]]\nlisten = \"127.0.0.1:22\"\nexit = \"10.255.0.2\"\nto = \"a:22\"\n";
     let cases = [
         (good.replace("prefixes", "prefixs"), "node.toml:9: ", "did you mean `prefixes`?"),
         (good.replace("[tun]", "[tnu]"), "node.toml:3: ", "did you mean `tun`?"),
@@ -66,6 +68,20 @@ fn errors_name_line_key_and_advice() {
         (good.replace("[node]", "[node]\nlisten = []"), "node.toml: ", "names no address"),
         (good.replace("id = \"10.255.0.2\"\n", ""), "node.toml:5: ", "missing field `id`"),
         (good.replace("[[peer]]", "[[peer]"), "node.toml:5: ", ""),
+        (
+            service("[[proxy]]\nlisten = \"0.0.0.0:1080\"\nexit = \"10.255.0.2\""),
+            "node.toml:11: ",
+            "serve everyone",
+        ),
+        (
+            service("[[proxy]]\nlisten = \"127.0.0.1:1080\"\nexit = \"10.255.0.3\""),
+            "node.toml:12: ",
+            "no [[peer]]",
+        ),
+        (service(&forward.repeat(2)), "node.toml:15: ", "two listeners have the address"),
+        (service(&forward.replace(":22\"", "\"")), "node.toml:13: ", "needs a port"),
+        (service(&format!("{forward}protocol = \"sctp\"")), "node.toml:14: ", "\"tcp\" or \"udp\""),
+        (service("[exit]\nallow = [\"*\"]"), "node.toml:11: ", "is not HOST:PORTS"),
         (relay, "node.toml:14: ", "there is no such link: add a [[link]]"),
     ];
     for (text, place, advice) in cases {

@@ -1,6 +1,7 @@
 //! The configuration file: parsed strictly, with errors that name the line, the key and what to do.
 
 mod model;
+mod services;
 mod share;
 
 use std::fmt;
@@ -15,6 +16,9 @@ use openbats::Fingerprint;
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
+use crate::proxy::allow::AllowList;
+
+pub use services::{Listener, MAX_LISTENERS, Service};
 pub use share::{generate_identity, share};
 
 /// Default path of the configuration (`--config`).
@@ -77,6 +81,10 @@ pub struct Config {
     /// ID, links, neighbours, peers and routes. The fingerprint is that of the identity, once that
     /// is read.
     pub plan: Plan,
+    /// Listeners for programs: SOCKS5, HTTP CONNECT and forwards.
+    pub listeners: Vec<Listener>,
+    /// The destinations that this node serves as an exit, if it is one.
+    pub exit: Option<AllowList>,
 }
 
 /// Errors of a configuration, with their positions.
@@ -228,6 +236,8 @@ impl Config {
             control: file.node.control.as_ref().map_or(control, PathBuf::from),
             user: file.node.user.as_ref().map(|user| user.get_ref().clone()),
             tun: file.tun.as_ref().map(|tun| device(&source, tun)).transpose()?,
+            listeners: services::listeners(&source, &file, &plan)?,
+            exit: file.exit.as_ref().map(|exit| services::exit(&source, exit)).transpose()?,
             plan,
         })
     }

@@ -1,6 +1,8 @@
 //! The keys of the configuration file. Unknown keys are errors; values keep their place in the file,
 //! so that later checks can name the line.
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -15,6 +17,38 @@ pub(super) struct File {
     pub(super) peer: Vec<Peer>,
     #[serde(default)]
     pub(super) routes: Routes,
+    #[serde(default)]
+    pub(super) proxy: Vec<Proxy>,
+    #[serde(default)]
+    pub(super) forward: Vec<Forward>,
+    pub(super) exit: Option<Exit>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Proxy {
+    pub(super) listen: Spanned<String>,
+    pub(super) exit: Spanned<String>,
+    #[serde(default)]
+    pub(super) users: BTreeMap<String, String>,
+    #[serde(default)]
+    pub(super) open: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Forward {
+    pub(super) listen: Spanned<String>,
+    pub(super) exit: Spanned<String>,
+    pub(super) to: Spanned<String>,
+    pub(super) protocol: Option<Spanned<String>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Exit {
+    #[serde(default)]
+    pub(super) allow: Vec<Spanned<String>>,
 }
 
 #[derive(Debug, Deserialize)]

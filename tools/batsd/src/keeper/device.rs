@@ -49,8 +49,12 @@ impl Device {
         let index = std::fs::read_to_string(format!("/sys/class/net/{name}/ifindex"));
         let index = match index.ok().and_then(|text| text.trim().parse().ok()) {
             Some(index) => index,
-            // /sys shows the namespace in which it was mounted; ask the kernel instead.
-            None => rustix::net::netdevice::name_to_index(&tun, name)?,
+            // /sys shows the namespace in which it was mounted; ask the kernel instead, by any socket.
+            None => {
+                let socket = std::os::unix::net::UnixDatagram::unbound()?;
+                rustix::net::netdevice::name_to_index(&socket, name)
+                    .with_context(|| format!("cannot find the index of {name}"))?
+            }
         };
         let netlink = Netlink::open().context("cannot open a netlink socket")?;
         let (addresses, routes) = (BTreeSet::new(), BTreeSet::new());

@@ -2,6 +2,7 @@
 //! starts the worker, and starts it again when it ends. It reads nothing from the network.
 
 mod device;
+mod listeners;
 mod netlink;
 
 use std::io::ErrorKind;
@@ -21,6 +22,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use crate::channel::{self, Setup, ToKeeper, ToWorker};
 use crate::config::Config;
 use device::Device;
+use listeners::Listeners;
 
 /// Time before the worker is started again: nearly none at first, and more if it ends again and
 /// again, so that a fault does not load the host.
@@ -143,6 +145,7 @@ struct Keeper {
     path: PathBuf,
     loaded: Loaded,
     device: Option<Device>,
+    listeners: Listeners,
     control: UnixListener,
     user: Option<(u32, u32)>,
     events: (Sender<Event>, Receiver<Event>),
@@ -161,6 +164,7 @@ pub fn run(path: &Path) -> anyhow::Result<()> {
         Some(tun) => Some(Device::open(tun, &loaded.config.plan)?),
         None => None,
     };
+    let listeners = Listeners::default().opened_for(&loaded.config)?;
     let events = channel();
     let mut signals = signal_hook::iterator::Signals::new([SIGHUP, SIGINT, SIGTERM])?;
     let sender: Sender<Event> = events.0.clone();
@@ -173,7 +177,8 @@ pub fn run(path: &Path) -> anyhow::Result<()> {
     })?;
     let path = path.to_owned();
     let control_path = loaded.config.control.clone();
-    let mut keeper = Keeper { path, loaded, device, control, user, events, generation: 0 };
+    let mut keeper =
+        Keeper { path, loaded, device, listeners, control, user, events, generation: 0 };
     let result = keeper.serve();
     let _ = std::fs::remove_file(control_path);
     result
@@ -194,6 +199,7 @@ impl Keeper {
         let setup = self.loaded.setup.to_file()?;
         let mut descriptors = vec![setup.as_fd(), self.control.as_fd()];
         descriptors.extend(self.device.as_ref().map(|device| device.tun.as_fd()));
+        descriptors.extend(self.listeners.in_order(&self.loaded.config));
         // A worker that ended at once is detected below.
         let _ = channel::send(channel.as_fd(), &ToWorker::Setup, &descriptors);
         let (reader, sender, generation) =
@@ -286,8 +292,13 @@ impl Keeper {
             () if new.config.tun.is_some() != old.config.tun.is_some() => {
                 return needs_restart("[tun]");
             }
+            // The sandbox of the worker and the channels of its sessions depend on it.
+            () if new.config.exit.is_some() != old.config.exit.is_some() => {
+                return needs_restart("[exit]");
+            }
             () => {}
         }
+        let listeners = self.listeners.opened_for(&new.config)?;
         if let (Some(device), Some(tun)) = (&mut self.device, &new.config.tun)
             && let Err(error) = device.apply(tun, &new.config.plan)
         {
@@ -297,9 +308,12 @@ impl Keeper {
             return Err(error);
         }
         self.loaded = new;
+        self.listeners = listeners;
         if let Some(worker) = worker {
             let setup = self.loaded.setup.to_file()?;
-            channel::send(worker.channel.as_fd(), &ToWorker::Setup, &[setup.as_fd()])?;
+            let mut descriptors = vec![setup.as_fd()];
+            descriptors.extend(self.listeners.in_order(&self.loaded.config));
+            channel::send(worker.channel.as_fd(), &ToWorker::Setup, &descriptors)?;
         }
         Ok(())
     }

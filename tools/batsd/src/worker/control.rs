@@ -186,6 +186,7 @@ fn status(worker: &Worker) -> Value {
         },
         "listen": worker.node.local_addrs().iter().map(ToString::to_string).collect::<Vec<_>>(),
         "tun": tun,
+        "services": worker.services.status(),
         "relay": { "forwarded": stats.forwarded, "refused": stats.refused, "unroutable": stats.unroutable },
     })
 }

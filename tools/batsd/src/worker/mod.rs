@@ -2,9 +2,11 @@
 
 mod control;
 mod sandbox;
+mod services;
 mod tunnel;
 
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -13,12 +15,12 @@ use anyhow::{Context, bail};
 use bats_node::{Action, Hop, NodeId, Owners, Plan, State, reconcile};
 use bats_tun::Tun;
 use openbats::node::{LinkId, LinkOptions, LinkPolicy, LinkState, Node, RouteSet, Session};
-use openbats::{Fingerprint, Identity, Mode, Trust};
+use openbats::{Fingerprint, Identity, Mode, TransportConfig, Trust};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
 use crate::channel::{self, Setup, ToKeeper, ToWorker};
-use crate::config::{Config, TunMode};
+use crate::config::{Config, Listener, TunMode};
 use sandbox::Sandbox;
 use tunnel::{Lane, Port, lock};
 
@@ -33,6 +35,7 @@ struct Lanes {
     stream: Arc<Lane>,
     datagram: Arc<Lane>,
     fingerprint: [u8; 32],
+    has_channels: bool,
     tasks: Vec<AbortHandle>,
 }
 
@@ -72,6 +75,8 @@ struct Worker {
     started: Instant,
     sandbox: Sandbox,
     reloads: control::Reloads,
+    services: services::Services,
+    listeners: Mutex<Vec<(Listener, AbortHandle)>>,
 }
 
 /// Runs the worker with the channel to the keeper as standard input.
@@ -90,20 +95,33 @@ pub fn run() -> anyhow::Result<()> {
     let mut next = || descriptors.next().context("the keeper sent too few descriptors");
     let setup = Setup::from_file(next()?)?;
     let control = UnixListener::from(next()?);
-    let tun = next().ok().map(Tun::from_fd);
-    let sandbox = sandbox::enter()?;
+    // What may be done needs the configuration; the keeper has checked it.
+    let config = Config::parse(&setup.path, &setup.text)?;
+    let tun = config.tun.as_ref().map(|_| next()).transpose()?.map(Tun::from_fd);
+    raise_descriptor_limit();
+    let sandbox = sandbox::enter(config.exit.is_some())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(serve(keeper.into(), setup, control, tun, sandbox))
+    runtime.block_on(serve(keeper.into(), setup, config, descriptors, control, tun, sandbox))
+}
+
+/// Connections of programs need more than the 1,024 descriptors of a usual soft limit.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // With fewer descriptors, connections wait in the backlog.
+    let _ = setrlimit(Resource::Nofile, limit);
 }
 
 async fn serve(
-    keeper: Arc<std::os::fd::OwnedFd>,
+    keeper: Arc<OwnedFd>,
     setup: Setup,
+    config: Config,
+    sockets: impl Iterator<Item = OwnedFd>,
     control: UnixListener,
     tun: Option<Tun>,
     sandbox: Sandbox,
 ) -> anyhow::Result<()> {
-    let config = Config::parse(&setup.path, &setup.text)?;
     let node = start_node(&config, &setup)?;
     let port = tun.map(|tun| Arc::new(Port::new(tun)));
     let table = Table { owners: Owners::default(), mode: TunMode::Auto, lanes: BTreeMap::new() };
@@ -116,9 +134,11 @@ async fn serve(
         started: Instant::now(),
         sandbox,
         reloads: control::Reloads::new(Arc::clone(&keeper)),
+        services: services::Services::default(),
+        listeners: Mutex::default(),
         node,
     });
-    worker.apply(&config)?;
+    worker.apply(&config, sockets)?;
     if let Some(port) = worker.port.clone() {
         let reader = Arc::clone(&worker);
         std::thread::Builder::new()
@@ -163,6 +183,10 @@ async fn serve(
 fn start_node(config: &Config, setup: &Setup) -> anyhow::Result<Node> {
     let identity = Identity::from_pem("identity", setup.identity.as_bytes())?;
     let mut builder = Node::builder(library_id(config.plan.id), identity).relaying(config.relay);
+    if config.exit.is_some() {
+        let channels = Some(services::MAX_CHANNELS);
+        builder = builder.transport(TransportConfig { channels, ..TransportConfig::default() });
+    }
     for &address in &config.listen {
         builder = builder.listen(address);
     }
@@ -195,7 +219,11 @@ async fn accept(worker: Arc<Worker>) {
                 continue;
             }
         };
-        let task = tokio::spawn(tunnel::receive_packets(worker.clone(), peer, session.clone()));
+        let receives = tunnel::receive_packets(worker.clone(), peer, session.clone());
+        let serves = services::exit::serve(worker.clone(), session.clone());
+        let task = tokio::spawn(async move {
+            tokio::join!(receives, serves);
+        });
         let entry = (session, task.abort_handle());
         if let Some((old, task)) = lock(&worker.inbound).insert((peer, is_stream), entry) {
             task.abort();
@@ -209,14 +237,20 @@ impl Worker {
         Arc::clone(&self.table.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn reload(self: &Arc<Self>, descriptors: Vec<std::os::fd::OwnedFd>) -> anyhow::Result<()> {
-        let file = descriptors.into_iter().next().context("the keeper sent no configuration")?;
+    fn reload(self: &Arc<Self>, descriptors: Vec<OwnedFd>) -> anyhow::Result<()> {
+        let mut descriptors = descriptors.into_iter();
+        let file = descriptors.next().context("the keeper sent no configuration")?;
         let setup = Setup::from_file(file)?;
-        self.apply(&Config::parse(&setup.path, &setup.text)?)
+        self.apply(&Config::parse(&setup.path, &setup.text)?, descriptors)
     }
 
-    /// Applies the configuration to links, peers, routes and the tunnel.
-    fn apply(self: &Arc<Self>, config: &Config) -> anyhow::Result<()> {
+    /// Applies the configuration to links, peers, routes, the tunnel and the services. `sockets`
+    /// are those of its listeners.
+    fn apply(
+        self: &Arc<Self>,
+        config: &Config,
+        sockets: impl Iterator<Item = OwnedFd>,
+    ) -> anyhow::Result<()> {
         let mut plan = config.plan.clone();
         plan.fingerprint = self.node.fingerprint().map_or([0; 32], |print| print.0);
         let owners = plan.check()?;
@@ -228,24 +262,58 @@ impl Worker {
         let old = self.table();
         let mut lanes = BTreeMap::new();
         for (&id, peer) in &plan.peers {
-            let known = old.lanes.get(&id).filter(|lanes| lanes.fingerprint == peer.fingerprint);
-            let known = known.cloned();
-            lanes.insert(id, known.unwrap_or_else(|| self.open_lanes(id, peer.fingerprint)));
+            let has_channels = config.listeners.iter().any(|listener| listener.exit == id);
+            let known = old.lanes.get(&id).filter(|lanes| {
+                lanes.fingerprint == peer.fingerprint && lanes.has_channels == has_channels
+            });
+            let open = || self.open_lanes(id, peer.fingerprint, has_channels);
+            lanes.insert(id, known.cloned().unwrap_or_else(open));
         }
         let mode = config.tun.as_ref().map_or(TunMode::Auto, |tun| tun.mode);
         let table = Arc::new(Table { owners, mode, lanes });
         *self.table.write().unwrap_or_else(PoisonError::into_inner) = table;
+        *self.services.allow.write().unwrap_or_else(PoisonError::into_inner) =
+            Arc::new(config.exit.clone().unwrap_or_default());
+        self.listen(config, sockets)
+    }
+
+    /// Ends listeners that are no longer configured, and starts new ones.
+    fn listen(
+        self: &Arc<Self>,
+        config: &Config,
+        sockets: impl Iterator<Item = OwnedFd>,
+    ) -> anyhow::Result<()> {
+        let mut listeners = lock(&self.listeners);
+        listeners.retain(|(listener, task)| {
+            let is_kept = config.listeners.contains(listener);
+            if !is_kept {
+                task.abort();
+            }
+            is_kept
+        });
+        for (listener, socket) in config.listeners.iter().zip(sockets) {
+            if !listeners.iter().any(|(known, _)| known == listener) {
+                let task = services::listener::start(self, listener.clone(), socket)?;
+                listeners.push((listener.clone(), task));
+            }
+        }
         Ok(())
     }
 
-    fn open_lanes(self: &Arc<Self>, id: NodeId, fingerprint: [u8; 32]) -> Arc<Lanes> {
-        let (stream, datagram) = (Arc::new(Lane::new(Mode::Brtp)), Arc::new(Lane::new(Mode::Btp)));
+    fn open_lanes(
+        self: &Arc<Self>,
+        id: NodeId,
+        fingerprint: [u8; 32],
+        has_channels: bool,
+    ) -> Arc<Lanes> {
+        let stream = Arc::new(Lane::new(Mode::Brtp, has_channels));
+        let datagram = Arc::new(Lane::new(Mode::Btp, false));
         let tasks = [&stream, &datagram].map(|lane| {
             let worker = Arc::clone(self);
             let sends = tunnel::send_packets(worker, lane.clone(), id, Fingerprint(fingerprint));
             tokio::spawn(sends).abort_handle()
         });
-        Arc::new(Lanes { stream, datagram, fingerprint, tasks: tasks.into() })
+        Arc::new(Lanes { stream, datagram, fingerprint, has_channels, tasks: tasks.into() })
     }
 
     /// Carries out the actions of the node core.

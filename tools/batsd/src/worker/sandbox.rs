@@ -5,7 +5,10 @@
 use std::collections::BTreeMap;
 
 use anyhow::Context;
-use landlock::{ABI, Access, AccessFs, Ruleset, RulesetAttr, RulesetStatus};
+use landlock::{
+    ABI, Access, AccessFs, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetStatus,
+    path_beneath_rules,
+};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, apply_filter};
 
 /// The restrictions in force, for `batsctl status`.
@@ -74,15 +77,34 @@ const DENIED: &[libc::c_long] = &[
     libc::SYS_open_by_handle_at,
 ];
 
-/// Restricts the calling thread and those that it starts.
-pub(super) fn enter() -> anyhow::Result<Sandbox> {
+/// What the C library reads to resolve names: its configuration, which programs replace by renaming, so
+/// that the folder must be open, and the modules that the configuration names. Key files in /etc are
+/// closed to the worker's user.
+const RESOLVER: &[&str] = &[
+    "/etc",
+    "/run/systemd/resolve",
+    "/run/resolvconf",
+    "/run/NetworkManager",
+    "/lib",
+    "/lib64",
+    "/usr/lib",
+    "/usr/lib64",
+];
+
+/// Restricts the calling thread and those that it starts. An exit resolves names.
+pub(super) fn enter(is_exit: bool) -> anyhow::Result<Sandbox> {
     rustix::thread::set_no_new_privs(true).context("cannot give up new privileges")?;
     let status = Ruleset::default()
         .handle_access(AccessFs::from_all(ABI::V5))
         .and_then(Ruleset::create)
+        .and_then(|ruleset| {
+            let readable = if is_exit { RESOLVER } else { &[] };
+            ruleset.add_rules(path_beneath_rules(readable, AccessFs::from_read(ABI::V5)))
+        })
         .and_then(landlock::RulesetCreated::restrict_self)
         .context("Landlock failed")?;
     let file_system = match status.ruleset {
+        RulesetStatus::FullyEnforced if is_exit => "reads what resolves names (Landlock)",
         RulesetStatus::FullyEnforced => "no access (Landlock)",
         RulesetStatus::PartiallyEnforced => "no access, as far as this kernel's Landlock can",
         RulesetStatus::NotEnforced => "access of its user: this kernel has no Landlock",

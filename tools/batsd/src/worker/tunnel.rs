@@ -119,6 +119,8 @@ struct Waiting {
 /// The queue of a session with a peer.
 pub(super) struct Lane {
     pub(super) mode: Mode,
+    /// Whether the session has channels for the connections of programs.
+    has_channels: bool,
     queue: Mutex<FqCodel<Waiting>>,
     filled: Notify,
     started: Instant,
@@ -127,9 +129,10 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    pub(super) fn new(mode: Mode) -> Self {
+    pub(super) fn new(mode: Mode, has_channels: bool) -> Self {
         Self {
             mode,
+            has_channels,
             queue: Mutex::new(FqCodel::new(QUEUE)),
             filled: Notify::new(),
             started: Instant::now(),
@@ -238,8 +241,10 @@ fn deliver(worker: &Worker, port: &Port, peer: NodeId, message: &[u8]) {
     port.write(offload, &mut bytes.to_vec());
 }
 
-fn transport() -> TransportConfig {
+fn transport(has_channels: bool) -> TransportConfig {
     TransportConfig {
+        // This end opens them. The peer opens none, and one is the least.
+        channels: has_channels.then_some(1),
         keep_alive: Some(KEEP_ALIVE),
         idle_timeout: IDLE,
         handshake_timeout: HANDSHAKE,
@@ -258,7 +263,7 @@ pub(super) async fn send_packets(
     let mut retry = RETRY.0;
     loop {
         let options = ClientOptions::new(Trust::fingerprint(fingerprint))
-            .transport(transport())
+            .transport(transport(lane.has_channels))
             .mode(lane.mode);
         let id = openbats::node::NodeId(peer.0.to_bits());
         let error = match worker.node.connect_node(id, "node", options).await {

@@ -3,6 +3,7 @@
 
 mod daemon;
 mod ping;
+mod services;
 mod wan;
 
 use std::io::{Read, Write};
@@ -56,12 +57,18 @@ fn config(folder: &Path, host: usize, prints: &[String; 2]) -> String {
 
 impl Tunnel {
     fn start(loss: f64) -> Self {
+        Self::start_with(loss, [""; 2])
+    }
+
+    /// Starts it with more lines in the configurations.
+    fn start_with(loss: f64, more: [&str; 2]) -> Self {
         let wan = Wan::new(loss, Duration::from_millis(5));
         let folder = tempfile::tempdir().unwrap();
         let prints = [0, 1].map(|host| identity(&folder.path().join(format!("{host}.pem"))));
         let daemons = [0, 1].map(|host| {
             let path = folder.path().join(format!("{host}.toml"));
-            std::fs::write(&path, config(folder.path(), host, &prints)).unwrap();
+            let text = config(folder.path(), host, &prints) + more[host];
+            std::fs::write(&path, text).unwrap();
             Daemon::start(&wan, host, path)
         });
         let tunnel = Self { daemons, wan, folder };

@@ -1,0 +1,236 @@
+//! The exit: connects out for peers, to destinations on its list.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use openbats::Channel;
+use openbats::node::Session;
+use tokio::net::{TcpStream, UdpSocket};
+use tokio::time::timeout;
+
+use super::super::Worker;
+use super::super::tunnel::lock;
+use super::relay::{Datagrams, carry};
+use super::{NEGOTIATION, RESET, UDP_IDLE};
+use crate::proxy::Parsed;
+use crate::proxy::allow::AllowList;
+use crate::proxy::request::{MAX_PAYLOAD, MAX_REQUEST, Reply, Request, encode_datagram};
+use crate::proxy::target::{Host, Target};
+
+/// Addresses of a name that are tried.
+const MAX_ADDRESSES: usize = 4;
+/// Destinations of an association that are remembered; then all are forgotten.
+const MAX_DESTINATIONS: usize = 64;
+
+/// Serves the channels that a peer opens. They end with the session.
+pub(in super::super) async fn serve(worker: Arc<Worker>, session: Session) {
+    while let Ok(channel) = session.accept_channel().await {
+        let Ok(permit) = Arc::clone(&worker.services.exits).try_acquire_owned() else {
+            tokio::spawn(async move { answer(&channel, Reply::Failed).await });
+            continue;
+        };
+        let worker = Arc::clone(&worker);
+        tokio::spawn(async move {
+            serve_channel(&worker, channel).await;
+            drop(permit);
+        });
+    }
+}
+
+async fn answer(channel: &Channel, reply: Reply) -> Option<()> {
+    timeout(NEGOTIATION, channel.write_all(&[reply as u8])).await.ok()?.ok()
+}
+
+async fn serve_channel(worker: &Worker, channel: Channel) -> Option<()> {
+    let Ok(request) = timeout(NEGOTIATION, read_request(&channel)).await else {
+        channel.reset(RESET);
+        return None;
+    };
+    let refused = match request? {
+        Ok((Request::Tcp(target), rest)) => match connect(worker, &target).await {
+            Ok(stream) => {
+                answer(&channel, Reply::Succeeded).await?;
+                worker.services.counters.served.fetch_add(1, Relaxed);
+                carry(stream, channel, rest, Vec::new()).await;
+                return Some(());
+            }
+            Err(reply) => reply,
+        },
+        Ok((Request::Udp, rest)) if rest.is_empty() => {
+            answer(&channel, Reply::Succeeded).await?;
+            worker.services.counters.served.fetch_add(1, Relaxed);
+            let _ = carry_datagrams(worker, &channel).await;
+            return Some(());
+        }
+        // Datagrams follow the answer.
+        Ok((Request::Udp, _)) => Reply::Failed,
+        Err(reply) => reply,
+    };
+    if refused == Reply::NotAllowed {
+        worker.services.counters.denied.fetch_add(1, Relaxed);
+    }
+    answer(&channel, refused).await
+}
+
+/// The request, and what came after it.
+async fn read_request(channel: &Channel) -> Option<Result<(Request, Vec<u8>), Reply>> {
+    let mut bytes = Vec::new();
+    loop {
+        match Request::decode(&bytes) {
+            Ok(Parsed::Complete(request, length)) => {
+                return Some(Ok((request, bytes.split_off(length))));
+            }
+            Ok(Parsed::Incomplete) => {}
+            Err(reply) => return Some(Err(reply)),
+        }
+        let mut buffer = [0; MAX_REQUEST];
+        let length = channel.read(&mut buffer).await.ok()?;
+        match buffer.get(..length) {
+            None | Some([]) => return None,
+            Some(read) => bytes.extend(read),
+        }
+    }
+}
+
+fn allow_list(worker: &Worker) -> Arc<AllowList> {
+    let allow = &worker.services.allow;
+    Arc::clone(&allow.read().unwrap_or_else(std::sync::PoisonError::into_inner))
+}
+
+/// The permitted addresses of a destination.
+async fn resolve(worker: &Worker, target: &Target) -> Result<Vec<SocketAddr>, Reply> {
+    let allow = allow_list(worker);
+    let addresses = match &target.host {
+        Host::Ip(ip) => vec![SocketAddr::new(*ip, target.port)],
+        Host::Name(_) if !allow.may_resolve(target) => return Err(Reply::NotAllowed),
+        Host::Name(name) => {
+            let permit =
+                timeout(NEGOTIATION, Arc::clone(&worker.services.resolutions).acquire_owned());
+            let permit = permit.await.ok().and_then(Result::ok).ok_or(Reply::TimedOut)?;
+            let query = (name.clone(), target.port);
+            let asks = tokio::task::spawn_blocking(move || {
+                let addresses: io::Result<Vec<_>> =
+                    query.to_socket_addrs().map(|all| all.take(MAX_ADDRESSES).collect());
+                // The thread lives as long as the resolver takes, also if nothing waits for it.
+                drop(permit);
+                addresses
+            });
+            match timeout(NEGOTIATION, asks).await {
+                Ok(Ok(Ok(addresses))) => addresses,
+                Ok(_) => return Err(Reply::HostUnreachable),
+                Err(_) => return Err(Reply::TimedOut),
+            }
+        }
+    };
+    let permitted: Vec<SocketAddr> =
+        addresses.into_iter().filter(|address| allow.permits(target, address.ip())).collect();
+    if permitted.is_empty() { Err(Reply::NotAllowed) } else { Ok(permitted) }
+}
+
+async fn connect(worker: &Worker, target: &Target) -> Result<TcpStream, Reply> {
+    let addresses = resolve(worker, target).await?;
+    match timeout(NEGOTIATION, TcpStream::connect(&*addresses)).await {
+        Err(_) => Err(Reply::TimedOut),
+        Ok(Ok(stream)) => Ok(stream),
+        Ok(Err(error)) => Err(match error.kind() {
+            io::ErrorKind::ConnectionRefused => Reply::Refused,
+            io::ErrorKind::NetworkUnreachable => Reply::NetworkUnreachable,
+            io::ErrorKind::HostUnreachable => Reply::HostUnreachable,
+            io::ErrorKind::TimedOut => Reply::TimedOut,
+            _ => Reply::Failed,
+        }),
+    }
+}
+
+/// A socket of each family that the host has.
+async fn sockets() -> io::Result<[Option<UdpSocket>; 2]> {
+    let ipv4 = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).await;
+    let ipv6 = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).await;
+    match (ipv4, ipv6) {
+        (Err(error), Err(_)) => Err(error),
+        (ipv4, ipv6) => Ok([ipv4.ok(), ipv6.ok()]),
+    }
+}
+
+async fn receive(socket: Option<&UdpSocket>, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+    match socket {
+        Some(socket) => socket.recv_from(buffer).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Destinations of an association. Answers come from these alone, so that an exit opens no port for
+/// others.
+#[derive(Default)]
+struct Destinations {
+    addresses: BTreeMap<Target, SocketAddr>,
+    sources: BTreeSet<(IpAddr, u16)>,
+}
+
+async fn carry_datagrams(worker: &Worker, channel: &Channel) -> io::Result<()> {
+    let [ipv4, ipv6] = sockets().await?;
+    let destinations = std::sync::Mutex::new(Destinations::default());
+    let up = async {
+        let mut datagrams = Datagrams::new(channel);
+        loop {
+            let (target, payload) = match timeout(UDP_IDLE, datagrams.next()).await {
+                Ok(datagram) => datagram?,
+                Err(_) => return Err::<(), io::Error>(io::ErrorKind::TimedOut.into()),
+            };
+            let known = lock(&destinations).addresses.get(&target).copied();
+            let address = match known {
+                Some(address) => address,
+                None => match resolve(worker, &target).await {
+                    Ok(addresses) => match addresses.first() {
+                        Some(&address) => address,
+                        None => continue,
+                    },
+                    Err(reply) => {
+                        let is_denied = u64::from(reply == Reply::NotAllowed);
+                        worker.services.counters.denied.fetch_add(is_denied, Relaxed);
+                        continue;
+                    }
+                },
+            };
+            if known.is_none() {
+                let mut destinations = lock(&destinations);
+                if destinations.addresses.len() >= MAX_DESTINATIONS {
+                    *destinations = Destinations::default();
+                }
+                destinations.addresses.insert(target, address);
+                destinations.sources.insert((address.ip(), address.port()));
+            }
+            let socket = if address.is_ipv4() { &ipv4 } else { &ipv6 };
+            if let Some(socket) = socket {
+                // What the network does not take is lost, as datagrams are.
+                let _ = socket.send_to(&payload, address).await;
+            }
+        }
+    };
+    let down = async {
+        let (mut one, mut other) = (vec![0; MAX_PAYLOAD], vec![0; MAX_PAYLOAD]);
+        loop {
+            let (received, buffer) = tokio::select! {
+                received = receive(ipv4.as_ref(), &mut one) => (received, &one),
+                received = receive(ipv6.as_ref(), &mut other) => (received, &other),
+            };
+            // An error is an ICMP message about a datagram before.
+            let Ok((length, source)) = received else { continue };
+            let key = (source.ip(), source.port());
+            if !lock(&destinations).sources.contains(&key) {
+                continue;
+            }
+            let payload = buffer.get(..length).unwrap_or_default();
+            if let Some(frame) = encode_datagram(&source.into(), payload) {
+                let written = channel.write_all(&frame).await;
+                if let Err(error) = written {
+                    return Err::<(), io::Error>(error.into());
+                }
+            }
+        }
+    };
+    tokio::try_join!(up, down).map(drop)
+}
