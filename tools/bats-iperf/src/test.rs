@@ -19,7 +19,7 @@ use crate::meter::{Meter, Reading};
 use crate::port_probe::PortProbe;
 use crate::rate_limiter::RateLimiter;
 use crate::receiver::{self, ReceiverParams};
-use crate::report::{Side, json, text};
+use crate::report::{Side, json, sender_state, text};
 use crate::sender::{self, Budget, MAX_DURATION, SenderParams};
 use crate::sender_settings::SenderSettings;
 use crate::signals;
@@ -362,6 +362,11 @@ impl<'a> Reporter<'a> {
         let (sides, is_client) = (&self.config.sides, self.config.is_client);
         for line in text::interval(&interval, sides, is_client, self.output.is_verbose()) {
             self.output.line(&line);
+        }
+        if self.output.is_verbose() {
+            for line in sender_state::lines(&interval, sides) {
+                self.output.line(&line);
+            }
         }
         self.output.event("interval", || json::interval(&interval, sides));
         let max_samples = self.output.samples_kept();

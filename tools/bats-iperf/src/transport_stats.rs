@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 #[serde(deny_unknown_fields)]
 pub(crate) struct TransportStats {
     pub(crate) controller_state: String,
+    /// The bound of the congestion controller that limits sending; empty if it has none.
+    pub(crate) limited_by: String,
     pub(crate) snd_cwnd: u64,
     pub(crate) bytes_in_flight: u64,
     /// `None` if unpaced.
@@ -15,8 +17,12 @@ pub(crate) struct TransportStats {
     pub(crate) delivery_bits_per_second: u64,
     pub(crate) rtt_us: u64,
     pub(crate) min_rtt_us: u64,
+    /// One-way delay above its minimum.
+    pub(crate) queue_delay_us: u64,
     /// Path loss before repair, of packets that this end sent.
     pub(crate) loss_percent: f64,
+    /// Loss that the congestion controller takes for the path's own and not for congestion.
+    pub(crate) own_loss_percent: f64,
     pub(crate) burst_factor: f64,
     pub(crate) code_rate: f64,
     pub(crate) path_mtu: u16,
@@ -49,13 +55,16 @@ impl From<&ConnectionStats> for TransportStats {
             |time: std::time::Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         Self {
             controller_state: stats.controller_state.to_owned(),
+            limited_by: stats.limited_by.to_owned(),
             snd_cwnd: stats.cwnd_bytes,
             bytes_in_flight: stats.in_flight_bytes,
             pacing_bits_per_second: (stats.pacing_bps != u64::MAX).then_some(stats.pacing_bps),
             delivery_bits_per_second: stats.delivery_bps,
             rtt_us: micros(stats.smoothed_rtt),
             min_rtt_us: micros(stats.min_rtt),
+            queue_delay_us: micros(stats.queue_delay),
             loss_percent: finite(100.0 * stats.loss_estimate),
+            own_loss_percent: finite(100.0 * stats.own_loss),
             burst_factor: finite(stats.burst_factor),
             code_rate: finite(stats.code_rate),
             path_mtu: stats.path_mtu,

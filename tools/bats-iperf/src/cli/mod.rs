@@ -122,7 +122,8 @@ pub(crate) struct Options {
     pub(crate) ipv6: bool,
 
     /// More detailed output: path loss, residual loss, redundancy, waste, round-trip time,
-    /// congestion window, expired messages, repair delay, and the CPU utilization of both ends.
+    /// congestion window, expired messages, repair delay, a line with the congestion controller's
+    /// state for each interval of a sender, and the CPU utilization of both ends.
     #[arg(short = 'V', long)]
     pub(crate) verbose: bool,
 

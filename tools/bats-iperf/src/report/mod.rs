@@ -2,6 +2,7 @@
 
 pub(crate) mod html;
 pub(crate) mod json;
+pub(crate) mod sender_state;
 pub(crate) mod text;
 
 /// The role of an end of a stream.

@@ -131,13 +131,17 @@ fn sender(reading: &mut Reading, document: &Value, program: OutputFormat, interv
     let series = measures::packets(&mut reading.figures, &packet_counts(document), interval, of);
     reading.series.extend(series);
     // The state of OpenBATS flows at the end of each interval.
-    let names: [(&str, &str, &str, f64); 5] = [
+    let names: [(&str, &str, &str, f64); 8] = [
         ("snd_cwnd", "cwnd", "kB", 1e-3),
         ("rtt_us", "smoothed RTT", "ms", 1e-3),
         ("delivery_bits_per_second", "delivery rate", "Mbit/s", 1e-6),
         ("pacing_bits_per_second", "pacing rate", "Mbit/s", 1e-6),
         ("loss_percent", "loss estimate", "%", 1.0),
+        ("bytes_in_flight", "in flight", "kB", 1e-3),
+        ("queue_delay_us", "queueing delay", "ms", 1e-3),
+        ("own_loss_percent", "own loss", "%", 1.0),
     ];
+    const MEANS: [&str; 4] = ["rtt_us", "loss_percent", "queue_delay_us", "own_loss_percent"];
     for (key, name, unit, factor) in names {
         let points: Vec<(f64, f64)> = document["intervals"]
             .as_array()
@@ -155,7 +159,7 @@ fn sender(reading: &mut Reading, document: &Value, program: OutputFormat, interv
                     return None;
                 }
                 let sum: f64 = values.iter().sum();
-                let is_mean = matches!(key, "rtt_us" | "loss_percent");
+                let is_mean = MEANS.contains(&key);
                 Some((at, sum * factor / if is_mean { values.len() as f64 } else { 1.0 }))
             })
             .collect();
@@ -168,6 +172,27 @@ fn sender(reading: &mut Reading, document: &Value, program: OutputFormat, interv
             });
         }
     }
+    for (key, name) in
+        [("controller_state", measures::CONTROLLER_STATE), ("limited_by", measures::LIMITED_BY)]
+    {
+        let samples = states(document, key);
+        reading.series.extend(measures::shares(name, of, &samples, 0.0));
+    }
+}
+
+/// A state of all streams of the sender, at the end of each interval.
+fn states<'a>(document: &'a Value, key: &str) -> Vec<(f64, &'a str)> {
+    let mut samples = Vec::new();
+    for interval in document["intervals"].as_array().into_iter().flatten() {
+        let (Some(at), Some(streams)) =
+            (interval["sum"]["end"].as_f64(), interval["streams"].as_array())
+        else {
+            continue;
+        };
+        let states = streams.iter().filter_map(|stream| stream["openbats"][key].as_str());
+        samples.extend(states.map(|state| (at, state)));
+    }
+    samples
 }
 
 /// The packets of all streams of the sender, at the end of each interval.
@@ -303,6 +328,35 @@ mod tests {
             .unwrap_err();
         assert!(error.to_string().contains("no route"));
         assert!(throughput(OutputFormat::BuiltIn, 1.0, 1.0, "", "nonsense", "x").is_err());
+    }
+
+    #[test]
+    fn the_state_of_the_congestion_controller_becomes_series() {
+        let interval = |end: u32, state: &str, own: f64| {
+            let openbats = serde_json::json!({
+                "snd_cwnd": 50_000, "bytes_in_flight": 25_000, "queue_delay_us": 1_500,
+                "own_loss_percent": own, "controller_state": state, "limited_by": "max_bw",
+            });
+            serde_json::json!({
+                "sum": { "start": end - 1, "end": end, "bytes": 1 },
+                "streams": [{ "openbats": openbats }, { "openbats": openbats }],
+            })
+        };
+        let document = serde_json::json!({
+            "intervals": [interval(1, "startup", 0.0), interval(2, "drain", 2.0)]
+        });
+        let text = document.to_string();
+        let reading = throughput(OutputFormat::Bats, 1.0, 2.0, &text, "", "x").unwrap();
+        let points = |name: &str, of: &str| {
+            let found = reading.series.iter().find(|one| one.name == name && one.of == of);
+            found.unwrap_or_else(|| panic!("{name} of {of}")).points.clone()
+        };
+        assert_eq!(points("in flight", "x"), [(1.0, 50.0), (2.0, 50.0)]);
+        assert_eq!(points("queueing delay", "x"), [(1.0, 1.5), (2.0, 1.5)]);
+        assert_eq!(points("own loss", "x"), [(1.0, 0.0), (2.0, 2.0)]);
+        assert_eq!(points("controller state", "startup, x"), [(1.0, 100.0), (2.0, 0.0)]);
+        assert_eq!(points("controller state", "drain, x"), [(1.0, 0.0), (2.0, 100.0)]);
+        assert_eq!(points("limited by", "max_bw, x"), [(1.0, 100.0), (2.0, 100.0)]);
     }
 
     #[test]

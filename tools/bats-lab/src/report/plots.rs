@@ -4,6 +4,7 @@ use super::palette::{Paint, Palette};
 use super::plot::{Bar, Content, Curve, Grid, Plot, Style};
 use super::table::{self, Matrix};
 use crate::config::expand::file_name;
+use crate::result::measures::{CONTROLLER_STATE, LIMITED_BY};
 use crate::result::{CaseResult, Measurement, Series, Status, figures};
 
 /// Maximum number of networks with curve plots; larger families only have matrices.
@@ -70,12 +71,21 @@ fn matrix_plots(matrix: &Matrix, max: f64, palette: &Palette) -> [Plot; 2] {
 }
 
 /// How a series of a measurement is painted: the flow in its colour, everything else of the
-/// measurement in that of its protocol. Several curves of one colour differ in their pattern.
+/// measurement in that of its protocol. Several curves of one colour differ in their pattern. Each
+/// value of a state has a colour of its own.
 fn paint(palette: &Palette, one: &Measurement, series: &Series, drawn: &[Curve]) -> Paint {
+    if is_state(&series.name) {
+        return Paint::new(drawn.len(), 0);
+    }
     let is_flow = one.flows.iter().any(|flow| flow.label == series.of);
     let label = if is_flow { &series.of } else { &one.label };
     let subject = palette.find(label).unwrap_or_default();
     Paint::new(subject, drawn.iter().filter(|curve| curve.paint.subject == subject).count())
+}
+
+/// The series are shares of the values of a state.
+fn is_state(name: &str) -> bool {
+    [CONTROLLER_STATE, LIMITED_BY].contains(&name)
 }
 
 fn tool_plots(
@@ -127,6 +137,7 @@ fn tool_plots(
                 }
                 let style = match kind {
                     "throughput" => Style::Stairs,
+                    state if is_state(state) => Style::Stairs,
                     "RTT" => Style::Dots,
                     _ => Style::Line,
                 };
@@ -261,6 +272,8 @@ mod tests {
                     series("throughput", "B", &[(1.0, 1.0)]),
                     series("cwnd", "B", &[(5.0, 1.0), (6.0, 1.0)]),
                     series("queue", "slowest link", &[(0.1, 1.0)]),
+                    series("limited by", "max_bw, B", &[(0.1, 100.0)]),
+                    series("limited by", "cwnd, B", &[(0.1, 0.0)]),
                 ],
             ),
             measurement("B", 1, vec![series("cwnd", "B", &[(5.0, 1.0)])]),
@@ -279,6 +292,9 @@ mod tests {
             let Content::Curves { curves, end, .. } = &plot.content else { continue };
             assert_eq!(*end, Some(9.0), "{}", plot.name);
             for curve in curves {
+                if plot.name.contains("limited") {
+                    continue;
+                }
                 let protocol = curve.label.chars().next().unwrap();
                 let known = *colours.entry(protocol).or_insert(curve.paint.colour());
                 assert_eq!(known, curve.paint.colour(), "{} {}", plot.name, curve.label);
@@ -288,7 +304,11 @@ mod tests {
                 assert!(curves[..index].iter().all(|other| other.paint != curve.paint));
             }
         }
-        assert_eq!(plots.len(), 3);
+        assert_eq!(plots.len(), 4);
+        let limits = plots.iter().find(|plot| plot.title.contains("limited by")).unwrap();
+        let Content::Curves { curves, .. } = &limits.content else { panic!("curves") };
+        assert_eq!(curves[0].label, "max_bw, B #1");
+        assert_ne!(curves[0].paint.colour(), curves[1].paint.colour());
         assert_ne!(colours[&'A'], colours[&'B']);
     }
 }

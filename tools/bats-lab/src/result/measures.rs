@@ -4,6 +4,13 @@
 use super::Series;
 use super::figures::{Figures, set};
 
+/// Series of [`shares`]: states of the congestion controller, and which of its bounds limits it.
+pub(crate) const CONTROLLER_STATE: &str = "controller state";
+pub(crate) const LIMITED_BY: &str = "limited by";
+
+/// Most values of a state that get a series: states come from the output of programs.
+const MAX_VALUES: usize = 16;
+
 /// Shortest last interval that is kept, relative to the one before.
 const MIN_LAST_INTERVAL: f64 = 0.9;
 
@@ -77,6 +84,38 @@ pub(crate) fn per_interval(counts: &[(f64, f64)], interval: f64) -> Vec<(f64, f6
         }
     }
     points
+}
+
+/// How often a state had each of its values: a series for each value, of `value, of`, with its share
+/// of the samples since the point before. `samples` are times, in order, and values; an empty one is
+/// unknown. Points are at least `interval` apart.
+pub(crate) fn shares(name: &str, of: &str, samples: &[(f64, &str)], interval: f64) -> Vec<Series> {
+    let mut values: Vec<&str> = Vec::new();
+    for &(_, value) in samples {
+        if !value.is_empty() && !values.contains(&value) && values.len() < MAX_VALUES {
+            values.push(value);
+        }
+    }
+    let mut points = vec![Vec::new(); values.len()];
+    let (mut start, mut from) = (0.0, 0);
+    for (index, &(at, _)) in samples.iter().enumerate() {
+        let is_last = samples.get(index + 1).is_none_or(|next| next.0 > at);
+        if is_last && at - start > 0.98 * interval {
+            let group = &samples[from..=index];
+            for (value, points) in values.iter().zip(&mut points) {
+                let count = group.iter().filter(|sample| sample.1 == *value).count();
+                points.push((at, percent(count as f64, group.len() as f64)));
+            }
+            (start, from) = (at, index + 1);
+        }
+    }
+    let series = |(value, points): (&str, Vec<(f64, f64)>)| Series {
+        name: name.to_owned(),
+        of: format!("{value}, {of}"),
+        unit: "%".into(),
+        points,
+    };
+    values.into_iter().zip(points).map(series).filter(|one| !one.points.is_empty()).collect()
 }
 
 /// Leaves out intervals after the end of the tool, when queues drain, and a last interval that is
@@ -163,6 +202,22 @@ mod tests {
         };
         assert_eq!((values(0), values(1)), (vec![100.0, 100.0], vec![1.0, 0.0]));
         assert!(packets(&mut figures, &[], 1.0, "x").is_empty());
+    }
+
+    #[test]
+    fn shares_of_states_are_those_of_the_samples_of_each_interval() {
+        // Two streams with a sample each 0.1 s; the state of the second is unknown.
+        let samples = [(0.1, "up"), (0.1, ""), (0.2, "up"), (0.2, ""), (0.3, "down"), (0.3, "")];
+        let all = shares("state", "x", &samples, 0.2);
+        assert_eq!(all.len(), 2);
+        assert_eq!((all[0].name.as_str(), all[0].of.as_str()), ("state", "up, x"));
+        assert_eq!(all[0].points, [(0.2, 50.0)]);
+        assert_eq!((all[1].of.as_str(), &all[1].points[..]), ("down, x", &[(0.2, 0.0)][..]));
+        assert_eq!(shares("state", "x", &samples, 0.1)[1].points[2], (0.3, 50.0));
+        assert!(shares("state", "x", &[(0.1, ""), (0.2, "")], 0.1).is_empty());
+        let many: Vec<String> = (0..100).map(|number| number.to_string()).collect();
+        let many: Vec<(f64, &str)> = many.iter().map(|value| (1.0, value.as_str())).collect();
+        assert_eq!(shares("state", "x", &many, 1.0).len(), MAX_VALUES);
     }
 
     #[test]

@@ -66,6 +66,13 @@ pub(super) struct SenderState {
     pub(super) pacing_bps: f64,
     /// Packet loss that the sender estimates, in percent.
     pub(super) loss_percent: f64,
+    pub(super) in_flight_bytes: f64,
+    pub(super) queue_delay_ms: f64,
+    /// Loss that the congestion controller takes for the path's own, in percent.
+    pub(super) own_loss_percent: f64,
+    /// State of the congestion controller and the bound that limits it; empty if unknown.
+    pub(super) controller_state: &'static str,
+    pub(super) limited_by: &'static str,
     /// Packets sent and lost so far; of TCP, segments sent and retransmitted.
     pub(super) packets: (u64, u64),
 }
@@ -84,6 +91,11 @@ impl From<&ConnectionStats> for SenderState {
                 rate => rate as f64,
             },
             loss_percent: stats.loss_estimate * 100.0,
+            in_flight_bytes: stats.in_flight_bytes as f64,
+            queue_delay_ms: stats.queue_delay.as_secs_f64() * 1e3,
+            own_loss_percent: stats.own_loss * 100.0,
+            controller_state: stats.controller_state,
+            limited_by: stats.limited_by,
             packets: (stats.packets_sent, stats.packets_lost),
         }
     }
@@ -97,6 +109,11 @@ impl From<&TcpState> for SenderState {
             delivery_bps: state.delivery_bps.unwrap_or(f64::NAN),
             pacing_bps: state.pacing_bps.unwrap_or(f64::NAN),
             loss_percent: f64::NAN,
+            in_flight_bytes: f64::NAN,
+            queue_delay_ms: f64::NAN,
+            own_loss_percent: f64::NAN,
+            controller_state: "",
+            limited_by: "",
             packets: state.transmissions,
         }
     }

@@ -87,12 +87,15 @@ impl ReadingBuilder<'_> {
     fn add_state_series(&self, reading: &mut Reading, main: &[FlowOutcome], of: &str) {
         type Value = fn(&SenderState) -> f64;
         // Aggregates several connections: the sum, or the mean where a sum has no meaning.
-        let values: [(&str, &str, bool, Value); 5] = [
+        let values: [(&str, &str, bool, Value); 8] = [
             ("cwnd", "kB", false, |sender| sender.cwnd_bytes / 1e3),
             ("smoothed RTT", "ms", true, |sender| sender.smoothed_rtt_ms),
             ("delivery rate", "Mbit/s", false, |sender| sender.delivery_bps / 1e6),
             ("pacing rate", "Mbit/s", false, |sender| sender.pacing_bps / 1e6),
             ("loss estimate", "%", true, |sender| sender.loss_percent),
+            ("in flight", "kB", false, |sender| sender.in_flight_bytes / 1e3),
+            ("queueing delay", "ms", true, |sender| sender.queue_delay_ms),
+            ("own loss", "%", true, |sender| sender.own_loss_percent),
         ];
         let Some(first) = main.first() else { return };
         for (name, unit, is_mean, value) in values {
@@ -110,6 +113,23 @@ impl ReadingBuilder<'_> {
             if !points.is_empty() {
                 reading.series.push(series(name, of, unit, points));
             }
+        }
+        type Name = fn(&SenderState) -> &'static str;
+        let states: [(&str, Name); 2] = [
+            (measures::CONTROLLER_STATE, |sender| sender.controller_state),
+            (measures::LIMITED_BY, |sender| sender.limited_by),
+        ];
+        for (name, state) in states {
+            let samples: Vec<(f64, &str)> = first
+                .samples
+                .iter()
+                .enumerate()
+                .flat_map(|(index, sample)| {
+                    let flows = main.iter().filter_map(move |flow| flow.samples.get(index));
+                    flows.filter_map(move |flow| Some((sample.at, state(flow.sender.as_ref()?))))
+                })
+                .collect();
+            reading.series.extend(measures::shares(name, of, &samples, self.sample_interval));
         }
     }
 
