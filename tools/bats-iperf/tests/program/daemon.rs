@@ -148,6 +148,10 @@ fn a_killed_daemon_can_be_restarted() {
     assert!(daemon.start(&[]).status.success());
     signal("KILL", daemon.started[0]);
     wait_until("it is gone", || !runs(daemon.started[0]));
+    // The kernel may close the sockets of a killed process after its end.
+    wait_until("its port is free", || {
+        std::net::UdpSocket::bind(("127.0.0.1", daemon.port)).is_ok()
+    });
     assert!(daemon.path("pid").exists(), "the PID file must remain");
     let output = daemon.start(&["-1"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
