@@ -43,8 +43,6 @@ pub(super) struct Extensions {
     pub(super) round_acked: u64,
     /// Mean delivery rate of the last rounds outside of trials, bytes per second.
     delivered_mean: f64,
-    /// The window or the pacing rate limited what was sent in this round, and in the last one.
-    is_path_limited: [bool; 2],
     /// The path's own loss that was proven when Startup ended.
     startup_left_at: Option<f64>,
     /// Startup has ended before: it is resumed once at most.
@@ -68,7 +66,6 @@ impl Extensions {
             round_lost: 0,
             round_acked: 0,
             delivered_mean: 0.0,
-            is_path_limited: [false; 2],
             startup_left_at: None,
             had_startup: false,
         }
@@ -140,7 +137,6 @@ impl Bbr3 {
             ext.startup_rate.on_ack(received_at, sample.acked_bytes, sample.min_rtt, sample.packet);
         }
         ext.round_acked += sample.acked_packets;
-        ext.is_path_limited[1] |= !rs.is_app_limited;
         ext.credit.on_ack(sent, sample.acked_packets, ext.queue.latest() < threshold);
         if ext.has(Mechanism::LossCredit) && self.full_pipe.is_reached {
             let has_losses = ext.credit.has_losses();
@@ -176,7 +172,6 @@ impl Bbr3 {
         let ext = &mut self.ext;
         ext.queue.on_round();
         ext.reverse_delay.on_round();
-        ext.is_path_limited = [ext.is_path_limited[1], false];
         let stands = ext.queue.last_round >= threshold;
         ext.standing_rounds = if stands { ext.standing_rounds.saturating_add(1) } else { 0 };
         if measured > 0 && !ext.trial.is_on() {
@@ -251,11 +246,9 @@ impl Bbr3 {
     }
 
     /// Bound of the pacing rate in bytes per second: in a trial below what was delivered, not below
-    /// what was sent. See [`super::credit`]. An application that sends less than the path allows
-    /// leaves room already; the bound would only delay its messages.
+    /// what was sent. See [`super::credit`].
     pub(super) fn trial_pacing_rate(&self) -> Option<u64> {
-        let is_path_limited = self.ext.is_path_limited.contains(&true);
-        let is_on = self.ext.trial.is_on() && self.ext.delivered_mean > 0.0 && is_path_limited;
+        let is_on = self.ext.trial.is_on() && self.ext.delivered_mean > 0.0;
         is_on.then_some((DOWN_PACING_GAIN * self.ext.delivered_mean) as u64)
     }
 
