@@ -288,6 +288,9 @@ impl LinearSystem {
         let mut is_free = vec![true; self.columns.len()];
         self.pivots.iter().for_each(|&pivot| is_free[pivot] = false);
         let free: Vec<usize> = (0..is_free.len()).filter(|&column| is_free[column]).collect();
+        if let Some(&symbol) = self.columns.first() {
+            self.null.seed(symbol);
+        }
         let mut values = vec![[0; 4]; self.columns.len()];
         for &column in &free {
             values[column] = self.null.random();
@@ -431,6 +434,25 @@ mod tests {
             add_product(&mut sum, coefficient, value);
         }
         sum
+    }
+
+    /// A repair over symbols of both would be taken for redundant with a probability of 1/256 instead
+    /// of 1/2^32.
+    #[test]
+    fn systems_that_are_absorbed_have_other_random_values() {
+        let mut systems = [0, 100].map(|first| {
+            let mut system = LinearSystem::default();
+            for symbol in first..first + 50 {
+                system.add_column(symbol);
+            }
+            system
+        });
+        systems[0].keep_null_vectors();
+        let [mut system, other] = systems;
+        system.absorb(other);
+        let values = system.null_values().unwrap();
+        let distinct: std::collections::BTreeSet<_> = values.iter().collect();
+        assert_eq!((values.len(), distinct.len()), (100, 100));
     }
 
     proptest! {

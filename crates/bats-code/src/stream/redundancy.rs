@@ -10,6 +10,7 @@
 
 use alloc::vec::Vec;
 
+use super::coefficients::{GAMMA, mix};
 use crate::gf256::MUL;
 
 /// Four random vectors of the null space: their values in each column.
@@ -54,6 +55,12 @@ impl NullVectors {
         !self.is_kept && self.wasted >= VALUE_WORK * rank * (columns - rank)
     }
 
+    /// Seeds the random values with a symbol of the system. Systems have no symbol in common, so
+    /// that the values of two are independent when one absorbs the other.
+    pub(super) fn seed(&mut self, symbol: u64) {
+        self.random = mix(symbol);
+    }
+
     /// Begins with these values of the columns.
     pub(super) fn keep(&mut self, values: Vec<Value>) {
         (self.values, self.is_kept) = (values, true);
@@ -87,15 +94,11 @@ impl NullVectors {
         }
     }
 
-    /// A random value (xorshift64; it need not be secret: a peer that predicts it can only have its
+    /// A random value (SplitMix64; it need not be secret: a peer that predicts it can only have its
     /// own repairs dropped).
     pub(super) fn random(&mut self) -> Value {
-        let mut state = self.random ^ 0x9e37_79b9_7f4a_7c15;
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        self.random = state ^ 0x9e37_79b9_7f4a_7c15;
-        let [_, _, a, b, c, d, _, _] = state.to_le_bytes();
+        self.random = self.random.wrapping_add(GAMMA);
+        let [a, b, c, d, ..] = mix(self.random).to_le_bytes();
         [a, b, c, d]
     }
 }
