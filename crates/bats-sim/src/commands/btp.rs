@@ -132,7 +132,6 @@ pub(crate) fn run(arguments: &Btp) -> Result<(), Failure> {
             size: SIZE,
             interval,
             warm_up: total / 5,
-            burst: 0,
             count: total - total / 5,
             echo: false,
             seed: arguments.seed,

@@ -28,7 +28,6 @@ fn messages(mode: Mode, loss: f64, seed: u64) -> Messages {
         size: 1_024,
         interval: Duration::from_micros(100),
         warm_up: 10_000,
-        burst: 0,
         count: 30_000,
         echo: false,
         seed,
