@@ -9,6 +9,8 @@ use super::target::Target;
 
 /// Longest head of a request; browsers send less than 1 KiB to a proxy.
 pub const MAX_HEAD: usize = 8 << 10;
+/// Most headers of a request; browsers send about five to a proxy.
+const MAX_HEADERS: usize = 64;
 
 /// A request to connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,31 +41,24 @@ pub enum Refusal {
 /// # Errors
 /// It is none that this proxy serves.
 pub fn parse(bytes: &[u8]) -> Result<Parsed<Connect>, Refusal> {
-    let head = bytes.get(..MAX_HEAD).unwrap_or(bytes);
-    let Some(end) = head.windows(4).position(|window| window == b"\r\n\r\n") else {
-        return if bytes.len() >= MAX_HEAD {
-            Err(Refusal::TooLong)
-        } else {
-            Ok(Parsed::Incomplete)
-        };
+    let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
+    let mut request = httparse::Request::new(&mut headers);
+    let end = match request.parse(bytes.get(..MAX_HEAD).unwrap_or(bytes)) {
+        Ok(httparse::Status::Complete(end)) => end,
+        Ok(httparse::Status::Partial) if bytes.len() >= MAX_HEAD => return Err(Refusal::TooLong),
+        Ok(httparse::Status::Partial) => return Ok(Parsed::Incomplete),
+        Err(_) => return Err(Refusal::BadRequest),
     };
-    let head = head.get(..end).unwrap_or_default();
-    let head = std::str::from_utf8(head).map_err(|_| Refusal::BadRequest)?;
-    let mut lines = head.split("\r\n");
-    let mut words = lines.next().unwrap_or_default().split(' ');
-    let (method, target, version) = (words.next(), words.next(), words.next());
-    if words.next().is_some() || !version.is_some_and(|version| version.starts_with("HTTP/1.")) {
-        return Err(Refusal::BadRequest);
-    }
-    if method != Some("CONNECT") {
+    if request.method != Some("CONNECT") {
         return Err(Refusal::Method);
     }
-    let target = target.unwrap_or_default().parse().map_err(|_| Refusal::BadRequest)?;
-    let header = lines.find_map(|line| {
-        let (name, value) = line.split_once(':')?;
-        name.eq_ignore_ascii_case("proxy-authorization").then(|| value.trim())
-    });
-    Ok(Parsed::Complete(Connect { target, credentials: header.and_then(basic) }, end + 4))
+    let target = request.path.unwrap_or_default().parse().map_err(|_| Refusal::BadRequest)?;
+    let header = request
+        .headers
+        .iter()
+        .find(|header| header.name.eq_ignore_ascii_case("proxy-authorization"))
+        .and_then(|header| std::str::from_utf8(header.value).ok());
+    Ok(Parsed::Complete(Connect { target, credentials: header.and_then(basic) }, end))
 }
 
 /// User and password of the scheme Basic (RFC 7617).

@@ -9,8 +9,6 @@ const UDP: u8 = 2;
 pub const MAX_REQUEST: usize = 1 + target::MAX_ENCODED;
 /// Longest payload of a UDP datagram over IPv4 (RFC 768).
 pub const MAX_PAYLOAD: usize = 65_507;
-/// Longest frame of a datagram.
-pub const MAX_FRAME: usize = 2 + target::MAX_ENCODED + MAX_PAYLOAD;
 
 /// What a listener asks of an exit.
 #[derive(Clone, Debug, PartialEq, Eq)]

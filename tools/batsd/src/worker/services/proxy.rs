@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Mutex;
 
 use bats_node::NodeId;
+use subtle::{Choice, ConstantTimeEq};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::time::{Instant, timeout, timeout_at};
@@ -73,18 +74,12 @@ impl Program {
     }
 }
 
-/// Compares in time that depends on the lengths alone.
-fn is_equal(one: &[u8], other: &[u8]) -> bool {
-    let pairs = one.iter().zip(other);
-    one.len() == other.len() && pairs.fold(0, |all, (a, b)| all | (a ^ b)) == 0
-}
-
+/// Compares in a time that does not depend on the bytes.
 fn is_user(users: &Users, (user, password): &(Vec<u8>, Vec<u8>)) -> bool {
-    let mut is_known = false;
-    for (known, secret) in users {
-        is_known |= is_equal(known.as_bytes(), user) & is_equal(secret.as_bytes(), password);
-    }
-    is_known
+    let is_known = users.iter().fold(Choice::from(0), |is_known, (known, secret)| {
+        is_known | (known.as_bytes().ct_eq(user) & secret.as_bytes().ct_eq(password))
+    });
+    is_known.into()
 }
 
 pub(super) async fn serve(

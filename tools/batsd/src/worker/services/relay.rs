@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use super::{BUFFER, RESET};
 use crate::proxy::Parsed;
-use crate::proxy::request::{MAX_FRAME, decode_datagram};
+use crate::proxy::request::decode_datagram;
 use crate::proxy::target::Target;
 
 /// Interval at which a connection that sends nothing looks whether the session has ended.
@@ -87,10 +87,7 @@ impl<'a> Datagrams<'a> {
                     self.bytes.drain(..length);
                     return Ok(datagram);
                 }
-                // A frame has two bytes of length: this bound holds for any peer.
-                Parsed::Incomplete if self.bytes.len() > MAX_FRAME.max(2 + 65_535) => {
-                    return Err(io::ErrorKind::InvalidData.into());
-                }
+                // Less than the 64 KiB that two bytes of length can announce.
                 Parsed::Incomplete => {}
             }
             let length = self.channel.read(&mut self.buffer).await?;
