@@ -104,9 +104,9 @@ pub(super) fn enter(is_exit: bool) -> anyhow::Result<Sandbox> {
         .and_then(landlock::RulesetCreated::restrict_self)
         .context("Landlock failed")?;
     let file_system = match status.ruleset {
-        RulesetStatus::FullyEnforced if is_exit => "reads what resolves names (Landlock)",
+        RulesetStatus::FullyEnforced if is_exit => "reads files of the resolver (Landlock)",
         RulesetStatus::FullyEnforced => "no access (Landlock)",
-        RulesetStatus::PartiallyEnforced => "no access, as far as this kernel's Landlock can",
+        RulesetStatus::PartiallyEnforced => "restricted as far as this kernel's Landlock can",
         RulesetStatus::NotEnforced => "access of its user: this kernel has no Landlock",
     };
     // The library has filters for x86-64, AArch64 and RISC-V.

@@ -1,6 +1,17 @@
 //! Two hosts on a real kernel, a lossy link between them, and unmodified programs through the tunnel.
 #![allow(clippy::disallowed_methods, reason = "real kernels have real clocks")]
 
+/// Ends a test that the host cannot run, and otherwise waits for its turn.
+macro_rules! need {
+    () => {
+        if let Some(reason) = crate::wan::missing() {
+            eprintln!("skipped: {reason}");
+            return;
+        }
+        let _turn = crate::turn();
+    };
+}
+
 mod daemon;
 mod ping;
 mod services;
@@ -23,16 +34,6 @@ use wan::Wan;
 fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-macro_rules! need {
-    () => {
-        if let Some(reason) = wan::missing() {
-            eprintln!("skipped: {reason}");
-            return;
-        }
-        let _turn = turn();
-    };
 }
 
 struct Tunnel {

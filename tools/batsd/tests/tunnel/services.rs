@@ -6,8 +6,8 @@ use std::process::Stdio;
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
-use super::{Tunnel, turn};
-use crate::wan::{self, Wan};
+use super::Tunnel;
+use crate::wan::Wan;
 
 const LISTENERS: &str = r#"
 [[proxy]]
@@ -59,16 +59,6 @@ fn socks(tunnel: &Tunnel, port: u16) -> (TcpStream, u8) {
     let mut reply = [0; 12];
     stream.read_exact(&mut reply).unwrap();
     (stream, reply[3])
-}
-
-macro_rules! need {
-    () => {
-        if let Some(reason) = wan::missing() {
-            eprintln!("skipped: {reason}");
-            return;
-        }
-        let _turn = turn();
-    };
 }
 
 #[test]
