@@ -74,19 +74,29 @@ impl Budget {
 
     /// Takes the next message from the budget: its length, or `None` when the budget is used up.
     fn take(&self, length: u32) -> Option<usize> {
-        let take = |remaining: &AtomicU64, wanted: u64| {
+        let take = |remaining: &AtomicU64, wanted: &dyn Fn(u64) -> u64| {
             let update = |remaining: u64| match remaining {
                 u64::MAX => Some(u64::MAX),
                 0 => None,
-                remaining => Some(remaining.saturating_sub(wanted)),
+                remaining => Some(remaining.saturating_sub(wanted(remaining))),
             };
             remaining.fetch_update(Ordering::Relaxed, Ordering::Relaxed, update).ok()
         };
-        take(&self.messages, 1)?;
-        let remaining = take(&self.bytes, u64::from(length))?;
-        // The last message may be short, but not shorter than its header.
-        let length = u64::from(length).min(remaining).max(u64::from(MIN_LENGTH));
-        usize::try_from(length).ok()
+        let next = |remaining| next_length(u64::from(length), remaining);
+        take(&self.messages, &|_| 1)?;
+        let remaining = take(&self.bytes, &next)?;
+        usize::try_from(next(remaining)).ok()
+    }
+}
+
+/// The length of the next message of at most `length` bytes. A message is not shorter than its
+/// header, so the last but one is shortened if it would leave less for the last.
+fn next_length(length: u64, remaining: u64) -> u64 {
+    let min = u64::from(MIN_LENGTH);
+    match remaining.saturating_sub(length) {
+        0 => remaining.max(min),
+        rest if rest < min => (remaining - min).max(min),
+        _ => length.max(min),
     }
 }
 
@@ -350,7 +360,7 @@ mod tests {
         assert_eq!(lengths, [1_000, 1_000, 500]);
         let budget = Budget::new(1_001, 0);
         let lengths: Vec<usize> = std::iter::from_fn(|| budget.take(1_000)).collect();
-        assert_eq!(lengths, [1_000, MIN_LENGTH as usize]);
+        assert_eq!(lengths, [1_001 - MIN_LENGTH as usize, MIN_LENGTH as usize]);
         let budget = Budget::new(0, 3);
         assert_eq!(std::iter::from_fn(|| budget.take(1_000)).count(), 3);
         let unlimited = Budget::new(0, 0);
