@@ -187,9 +187,10 @@ static void UncheckedCertificatesAreLogged() {
     Server server(context, mode, far);
     const auto connecting = [&](const BatsConfiguration& config, int connections) {
       auto lines = Warnings(context, [&] {
+        // They outlive the client, whose connections may still call them.
+        std::vector<Recorder> recorders(connections);
         BatsProtocol client(context, config);
-        for (int i = 0; i < connections; ++i) {
-          Recorder near;
+        for (auto& near : recorders) {
           client.StartConnect("127.0.0.1", server.Port(), near.Callback(), nullptr);
           CHECK(near.Await(E::BATS_CONNECTION_ESTABLISHED));
         }
