@@ -1,4 +1,13 @@
 //! Messages of a throughput test: a header with number and times, and filler.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use anyhow::{Result, bail};
 use bytes::{BufMut, Bytes, BytesMut};
@@ -40,10 +49,8 @@ impl Header {
 
     fn parse(magic: &[u8; 4], bytes: &[u8]) -> Option<Self> {
         let (flags, fields) = bytes.strip_prefix(magic)?.split_first()?;
-        let field = |index: usize| {
-            let bytes = fields.get(8 * index..8 * index + 8)?;
-            Some(u64::from_be_bytes(bytes.try_into().ok()?))
-        };
+        let (fields, _) = fields.as_chunks::<8>();
+        let field = |index: usize| fields.get(index).map(|bytes| u64::from_be_bytes(*bytes));
         Some(Self {
             number: field(0)?,
             due_ns: field(1)?,

@@ -254,8 +254,8 @@ fn a_transfer_without_a_terminal_prints_plain_lines() {
 fn offsets_beyond_4_gib_are_kept() {
     use std::os::unix::fs::{FileExt, MetadataExt};
 
-    let scratch = Scratch::new("sparse");
     let size = (1_u64 << 32) + 5_000_001;
+    let scratch = Scratch::with_free_space("sparse", size + (1 << 30));
     // Around every offset at which 32 bits would wrap, and at the end.
     let places = [0, (1 << 31) - 3, (1 << 32) - 3, (1 << 32) + 4_194_301, size - 7];
     let file = fs::File::create(scratch.0.join("sparse")).unwrap();

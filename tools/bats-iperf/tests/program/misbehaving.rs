@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use openbats::{ClientOptions, Connection, Endpoint, TransportConfig, Trust, Wait};
+use openbats::{ClientOptions, ConnectError, Connection, Endpoint, TransportConfig, Trust, Wait};
 
 use crate::fuzzing::corrupted;
 use crate::support::{Scratch, Server, client, free_port, noise, text};
@@ -52,11 +52,17 @@ impl Attacker {
     }
 
     pub(crate) fn connect(&self, port: u16) -> Connection {
+        self.try_connect(port).unwrap()
+    }
+
+    /// As `connect`; a server that refuses at once may have closed the connection before the
+    /// attempt ends.
+    pub(crate) fn try_connect(&self, port: u16) -> Result<Connection, ConnectError> {
         // A small budget, as some tests open many connections.
         let transport = TransportConfig { receive_budget: 8 << 20, ..TransportConfig::default() };
         let options = ClientOptions::new(Trust::dangerous_any()).transport(transport);
         let remote = ([127, 0, 0, 1], port).into();
-        self.endpoint.connect(remote, "localhost", options).wait_for(LIMIT).unwrap().unwrap()
+        self.endpoint.connect(remote, "localhost", options).wait_for(LIMIT).unwrap()
     }
 
     /// Sends one signalling message.

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::net::{TcpStream, UdpSocket};
 use std::time::Duration;
 
-use openbats::{Connection, Wait};
+use openbats::{ConnectError, Connection, Wait};
 
 use crate::misbehaving::{Attacker, LIMIT, READY, REQUEST, receive_json};
 use crate::support::{Server, client, free_port, text, wait_until};
@@ -130,7 +130,11 @@ fn unidentified_connections_are_limited() {
         let mut silent = Vec::new();
         // A connection that has been open for 10 s has lost its slot.
         let refused = (0..4 * limit).find_map(|number| {
-            let next = attacker.connect(port);
+            let next = match attacker.try_connect(port) {
+                Ok(next) => next,
+                Err(ConnectError::Closed(end)) => return Some((number, end.to_string())),
+                Err(error) => panic!("{error}"),
+            };
             let timeout = Duration::from_millis(if number < limit { 0 } else { 500 });
             match next.recv().wait_for(timeout) {
                 Ok(Err(end)) => Some((number, end.to_string())),
@@ -145,9 +149,10 @@ fn unidentified_connections_are_limited() {
         assert!(number >= limit && end.contains(words), "{number}: {end}");
         silent.iter().for_each(|silent| silent.close(1, "gone"));
         wait_until("a slot is free", || {
-            let next = attacker.connect(port);
-            std::thread::sleep(Duration::from_millis(50));
-            next.close_reason().is_none()
+            attacker.try_connect(port).is_ok_and(|next| {
+                std::thread::sleep(Duration::from_millis(50));
+                next.close_reason().is_none()
+            })
         });
     }
     assert!(client(port, &["-t", "0.3", "-b", "1M"]).status.success());

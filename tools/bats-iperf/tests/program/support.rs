@@ -153,7 +153,23 @@ pub(crate) struct Scratch(pub(crate) PathBuf);
 
 impl Scratch {
     pub(crate) fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("bats-iperf-{name}-{}", std::process::id()));
+        Self::new_in(&std::env::temp_dir(), name)
+    }
+
+    /// Its file system has more than the given number of bytes free: the server refuses files that
+    /// exceed it, whether they have holes or not.
+    pub(crate) fn with_free_space(name: &str, bytes: u64) -> Self {
+        let places = [std::env::temp_dir(), "/dev/shm".into(), "/var/tmp".into()];
+        let has_room = |place: &&PathBuf| {
+            nix::sys::statvfs::statvfs(place.as_path())
+                .is_ok_and(|status| status.blocks_available() * status.fragment_size() > bytes)
+        };
+        let place = places.iter().find(has_room);
+        Self::new_in(place.expect("no folder for temporary files has enough free space"), name)
+    }
+
+    fn new_in(place: &Path, name: &str) -> Self {
+        let path = place.join(format!("bats-iperf-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
         fs::create_dir_all(path.join("in")).unwrap();
         Self(path)
