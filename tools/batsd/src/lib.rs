@@ -4,6 +4,7 @@
 mod channel;
 pub mod config;
 pub mod control;
+pub mod doctor;
 pub mod keeper;
 pub mod proxy;
 pub mod worker;

@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use batsd::{config, control, keeper};
+use batsd::{config, control, doctor, keeper};
 use clap::{Parser, Subcommand};
 use serde_json::{Value, json};
 
@@ -43,6 +43,8 @@ enum Command {
     Reload,
     /// Check the configuration and the files that it names.
     Check,
+    /// Name what keeps the node from working, and what to do; the exit code is 1 if there is something.
+    Doctor,
     /// Make the identity of a node and print its fingerprint.
     Keygen {
         /// PEM file to write.
@@ -160,7 +162,22 @@ fn human(command: &Command, answer: &Value) -> String {
     }
 }
 
-fn run(arguments: &Arguments) -> anyhow::Result<String> {
+/// The findings, and whether all is good.
+fn examine(arguments: &Arguments) -> (String, bool) {
+    let findings = doctor::examine(&arguments.config, arguments.socket.as_deref());
+    let is_good = findings.iter().all(|finding| finding.problem.is_none());
+    if arguments.json {
+        return (format!("{:#}\n", json!({ "findings": findings, "good": is_good })), is_good);
+    }
+    let line = |finding: &doctor::Finding| match &finding.problem {
+        None => format!("good     {}\n", finding.check),
+        Some(problem) => format!("PROBLEM  {}: {problem}\n", finding.check),
+    };
+    (findings.iter().map(line).collect(), is_good)
+}
+
+fn run(arguments: &Arguments) -> anyhow::Result<(String, bool)> {
+    let done = |text| Ok((text, true));
     let method = match &arguments.command {
         Command::Status => "Status",
         Command::Links => "Links",
@@ -169,17 +186,18 @@ fn run(arguments: &Arguments) -> anyhow::Result<String> {
         Command::Routes => "Routes",
         Command::Metrics => "Metrics",
         Command::Reload => "Reload",
+        Command::Doctor => return Ok(examine(arguments)),
         Command::Check => {
             keeper::check(&arguments.config)?;
             let path = arguments.config.display().to_string();
-            return Ok(match arguments.json {
+            return done(match arguments.json {
                 true => format!("{}\n", json!({ "path": path, "good": true })),
                 false => format!("{path}: good\n"),
             });
         }
         Command::Keygen { path } => {
             let print = format!("sha256:{}", config::generate_identity(path)?);
-            return Ok(match arguments.json {
+            return done(match arguments.json {
                 true => format!("{}\n", json!({ "path": path, "fingerprint": print })),
                 false => format!("{print}\n"),
             });
@@ -187,7 +205,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<String> {
         Command::Share { address } => {
             let (config, identity) = keeper::check(&arguments.config)?;
             let lines = config::share(&config, identity.fingerprint(), address.as_deref());
-            return Ok(match arguments.json {
+            return done(match arguments.json {
                 true => format!("{}\n", json!({ "toml": lines })),
                 false => lines,
             });
@@ -198,7 +216,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<String> {
         None => config::Config::read(&arguments.config)?.control,
     };
     let answer = control::call(&socket, method)?;
-    Ok(match arguments.json {
+    done(match arguments.json {
         true => format!("{answer:#}\n"),
         false => human(&arguments.command, &answer),
     })
@@ -206,10 +224,10 @@ fn run(arguments: &Arguments) -> anyhow::Result<String> {
 
 fn main() -> ExitCode {
     match run(&Arguments::parse()) {
-        Ok(text) => {
+        Ok((text, is_good)) => {
             // A closed pipe (`| head`) is no error.
             let _ = std::io::stdout().write_all(text.as_bytes());
-            ExitCode::SUCCESS
+            if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
         Err(error) => {
             eprintln!("batsctl: {error:#}");

@@ -42,6 +42,13 @@ impl Daemon {
         }
     }
 
+    /// The findings of `batsctl doctor`, and whether it found nothing wrong.
+    pub(crate) fn doctor(&self) -> (String, bool) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_batsctl"));
+        let output = run(command.arg("--config").arg(&self.config).arg("doctor"));
+        (String::from_utf8(output.stdout).unwrap(), output.status.success())
+    }
+
     pub(crate) fn worker(&self) -> Option<rustix::process::Pid> {
         let pid = self.ctl("status").ok()?["status"]["worker_pid"].as_i64()?;
         rustix::process::Pid::from_raw(i32::try_from(pid).ok()?)

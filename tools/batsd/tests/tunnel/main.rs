@@ -201,6 +201,56 @@ fn killed_workers_come_back_and_killed_keepers_leave_nothing() {
 }
 
 #[test]
+fn a_peer_that_is_killed_and_started_again_under_traffic_answers_again() {
+    need!();
+    let mut tunnel = Tunnel::start(0.02);
+    let worker = tunnel.daemons[0].worker();
+    for _ in 0..3 {
+        // TCP and datagrams are under way when the peer is killed: keeper and worker at once.
+        let mut server = tunnel.wan.command(1);
+        let mut server = server.args(["iperf3", "-s", "-1"]).stdout(Stdio::null()).spawn().unwrap();
+        sleep(Duration::from_millis(300));
+        let mut client = tunnel.wan.command(0);
+        client.args(["iperf3", "-c", "10.66.0.2", "-t", "60"]).stdout(Stdio::null());
+        let mut client = client.stderr(Stdio::null()).spawn().unwrap();
+        sleep(Duration::from_millis(500));
+        tunnel.daemons[1].child.kill().unwrap();
+        tunnel.daemons[1].child.wait().unwrap();
+        assert!(!tunnel.answers(0), "nothing answers without the peer");
+        let (text, is_good) = tunnel.daemons[1].doctor();
+        assert!(!is_good && text.contains("PROBLEM  daemon: cannot reach batsd"), "{text}");
+        let config = tunnel.daemons[1].config.clone();
+        tunnel.daemons[1] = Daemon::start(&tunnel.wan, 1, config);
+        for host in [0, 1] {
+            let time = tunnel.wait_for_ping(host, Duration::from_secs(20));
+            let seconds = time.as_secs_f64();
+            eprintln!("peer killed and started: ping of host {host} answered after {seconds:.2} s");
+        }
+        for process in [&mut client, &mut server] {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+    assert_eq!(tunnel.daemons[0].worker(), worker, "the other node goes on");
+    let (text, is_good) = tunnel.daemons[0].doctor();
+    assert!(is_good && text.contains("good     session stream of 10.255.0.2"), "{text}");
+    tunnel.daemons[1].child.kill().unwrap();
+    tunnel.daemons[1].child.wait().unwrap();
+    let end = Instant::now() + Duration::from_secs(30);
+    while tunnel.daemons[0].doctor().1 {
+        assert!(Instant::now() < end, "doctor does not see that the peer is gone");
+        sleep(Duration::from_millis(200));
+    }
+    let (text, _) = tunnel.daemons[0].doctor();
+    assert!(text.contains("PROBLEM  link peer-10.255.0.2 to 192.0.2.2:4900: "), "{text}");
+    let config = tunnel.daemons[1].config.clone();
+    tunnel.daemons[1] = Daemon::start(&tunnel.wan, 1, config);
+    tunnel.wait_for_ping(0, Duration::from_secs(20));
+    let sessions = tunnel.daemons[0].ctl("sessions").unwrap();
+    assert_eq!(sessions["sessions"].as_array().unwrap().len(), 4, "no session is left: {sessions}");
+}
+
+#[test]
 fn reload_applies_differences_or_nothing() {
     need!();
     let tunnel = Tunnel::start(0.0);
