@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 use bytes::Bytes;
-use openbats::{Connection, Endpoint, Mode, TransportConfig, Wait};
+use openbats::{Connection, Endpoint, Goal, Mode, TransportConfig, Wait};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::clock::Clock;
@@ -154,9 +154,10 @@ pub(crate) fn datagram_error(error: &std::io::Error) -> Result<()> {
 }
 
 /// The configuration of connections at both ends.
-pub(crate) fn transport_config(mode: Mode) -> TransportConfig {
+pub(crate) fn transport_config(mode: Mode, goal: Goal) -> TransportConfig {
     let mut config = TransportConfig {
         mode,
+        goal,
         idle_timeout: DEAD_AFTER,
         keep_alive: Some(KEEP_ALIVE),
         handshake_timeout: Duration::from_secs(1),

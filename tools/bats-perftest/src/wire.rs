@@ -13,6 +13,15 @@
 //!
 //! `target` is the id of the subscriber that must echo the sample, -1 for none, or a lower number
 //! for a control message. `length` is the length of the payload.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 /// Length of the header, which is part of the length of a sample.
 pub(crate) const HEADER: usize = 28;
@@ -36,27 +45,29 @@ pub(crate) struct Header {
 
 impl Header {
     pub(crate) fn encode(&self) -> [u8; HEADER] {
+        // The words of the message: the time stamp has two.
+        let (stamp, stamp_high) = (self.stamp_ns as u32, (self.stamp_ns >> 32) as u32);
+        let target = self.target as u32;
+        let words =
+            [self.key, self.publisher, self.sequence, stamp, stamp_high, target, self.length];
         let mut bytes = [0; HEADER];
-        bytes[..4].copy_from_slice(&self.key.to_le_bytes());
-        bytes[4..8].copy_from_slice(&self.publisher.to_le_bytes());
-        bytes[8..12].copy_from_slice(&self.sequence.to_le_bytes());
-        bytes[12..20].copy_from_slice(&self.stamp_ns.to_le_bytes());
-        bytes[20..24].copy_from_slice(&self.target.to_le_bytes());
-        bytes[24..].copy_from_slice(&self.length.to_le_bytes());
+        let (places, _) = bytes.as_chunks_mut::<4>();
+        places.iter_mut().zip(words).for_each(|(place, word)| *place = word.to_le_bytes());
         bytes
     }
 
     fn decode(bytes: &[u8; HEADER]) -> Self {
-        let word = |at: usize| {
-            u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
-        };
+        let mut words = [0; HEADER / 4];
+        let (places, _) = bytes.as_chunks::<4>();
+        words.iter_mut().zip(places).for_each(|(word, place)| *word = u32::from_le_bytes(*place));
+        let [key, publisher, sequence, stamp, stamp_high, target, length] = words;
         Self {
-            key: word(0),
-            publisher: word(4),
-            sequence: word(8),
-            stamp_ns: u64::from(word(12)) | u64::from(word(16)) << 32,
-            target: word(20) as i32,
-            length: word(24),
+            key,
+            publisher,
+            sequence,
+            stamp_ns: u64::from(stamp) | u64::from(stamp_high) << 32,
+            target: target as i32,
+            length,
         }
     }
 }
@@ -180,8 +191,8 @@ impl Control {
 
     /// The control message that a sample is, if it is one. Unknown ones are ignored.
     pub(crate) fn decode(header: &Header, body: &[u8]) -> Option<Self> {
-        let word = |at: usize| Some(u32::from_le_bytes(body.get(at..at + 4)?.try_into().ok()?));
-        let long = |at: usize| Some(u64::from_le_bytes(body.get(at..at + 8)?.try_into().ok()?));
+        let word = |at: usize| Some(u32::from_le_bytes(*body.get(at..)?.first_chunk()?));
+        let long = |at: usize| Some(u64::from_le_bytes(*body.get(at..)?.first_chunk()?));
         let is_ours = || Some(body.get(..8)? == MAGIC && word(8)? == VERSION);
         match header.target {
             HELLO if is_ours()? => Some(Self::Hello(Hello {

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
-use openbats::Mode;
+use openbats::{Goal, Mode};
 
 use crate::ports;
 use crate::wire::HEADER;
@@ -90,6 +90,7 @@ pub(crate) struct Common {
     pub(crate) peers_expected: usize,
     pub(crate) transport: Transport,
     pub(crate) transport_given: bool,
+    pub(crate) goal: Goal,
     pub(crate) ipv6: bool,
     pub(crate) nic: Option<IpAddr>,
     pub(crate) peers: Vec<Peer>,
@@ -274,6 +275,7 @@ fn common(given: &Given, role: Role) -> Result<Common> {
         peers_expected: given.number(expected, 1, 10_000)?.unwrap_or(1) as usize,
         transport,
         transport_given: given.has("transport") || given.has("bestEffort"),
+        goal: values::goal(given, transport)?,
         ipv6,
         nic,
         peers,

@@ -78,6 +78,12 @@ pub(crate) const OPTIONS: &[Spec] = &[
     option("executionTime", Some("SECONDS"), Publisher, "End after this time, or -numIter."),
     refused("flatData", None, TYPES),
     refused("flowController", Some("NAME"), PACING),
+    option(
+        "goal",
+        Some("GOAL"),
+        Both,
+        "What repairs serve: latency, balanced or throughput. Not in the original. Default balanced.",
+    ),
     option("help", None, Both, "Print this help."),
     option(
         "initialBurstSize",

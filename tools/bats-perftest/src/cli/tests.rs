@@ -88,10 +88,15 @@ fn roles_and_transports_are_checked() {
     refused("-transport SHMEM", "shared memory");
     refused("-transport pigeon", "unknown");
     refused("-bestEffort -transport tcp", "reliable");
+    refused("-goal speed", "latency, balanced or throughput");
+    refused("-transport tcp -goal latency", "brtp, btp and brctp");
+    refused("-raw -peer 1.2.3.4 -goal latency", "brtp, btp and brctp");
     refused("-durability 1", "not supported");
     refused("-qosFile x.xml", "-sendQueueSize");
     refused("-SECURESIGN", "TLS 1.3");
     refused("-flatData", "not supported");
+    assert_eq!(subscriber("").common.goal, Goal::Balanced);
+    assert_eq!(subscriber("-goal Latency -bestEffort").common.goal, Goal::Latency);
     let mode = |line: &str| subscriber(line).common.transport;
     assert_eq!(mode("-bestEffort"), Transport::Session(Mode::Btp));
     assert_eq!(mode("-transport UDPV4"), Transport::Session(Mode::Brtp));

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs};
 
 use anyhow::{Context, Result, bail, ensure};
-use openbats::Mode;
+use openbats::{Goal, Mode};
 
 use super::spelling::{Given, number};
 use super::{OutputFormat, Pause, Peer, Transport};
@@ -44,6 +44,19 @@ pub(super) fn transport(given: &Given) -> Result<(Transport, bool)> {
         );
     }
     Ok((transport, ipv6))
+}
+
+/// What repairs serve.
+pub(super) fn goal(given: &Given, transport: Transport) -> Result<Goal> {
+    let Some(name) = given.value("goal") else { return Ok(Goal::default()) };
+    let is_coded = matches!(transport, Transport::Session(Mode::Btp | Mode::Brtp | Mode::Brctp));
+    ensure!(is_coded, "-goal {name}: only the transports brtp, btp and brctp send repairs");
+    match name.to_ascii_lowercase().as_str() {
+        "latency" => Ok(Goal::Latency),
+        "balanced" => Ok(Goal::Balanced),
+        "throughput" => Ok(Goal::Throughput),
+        _ => bail!("-goal {name} is unknown: latency, balanced or throughput"),
+    }
 }
 
 /// Parses `ADDRESS[:ID]`; an IPv6 address with an id is in brackets.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
-use openbats::{ClientOptions, Endpoint, Mode, Trust, Wait};
+use openbats::{ClientOptions, Endpoint, Goal, Mode, Trust, Wait};
 use socket2::SockRef;
 
 use super::peers::Subscriber;
@@ -108,7 +108,9 @@ fn sessions(options: &Common, mode: Mode, hello: Hello) -> Result<Option<Connect
                 let attempts: Vec<_> = group
                     .iter()
                     .map(|&address| {
-                        scope.spawn(move || attempt(endpoint_of_attempts, mode, address, hello))
+                        scope.spawn(move || {
+                            attempt(endpoint_of_attempts, (mode, options.goal), address, hello)
+                        })
                     })
                     .collect();
                 attempts.into_iter().map(|attempt| attempt.join()).collect()
@@ -173,11 +175,12 @@ fn add(
 /// Connects to a subscriber and exchanges hello and announcement.
 fn attempt(
     endpoint: &Endpoint,
-    mode: Mode,
+    (mode, goal): (Mode, Goal),
     address: SocketAddr,
     hello: Hello,
 ) -> Result<(Channel, Announcement)> {
-    let options = ClientOptions::new(Trust::dangerous_any()).transport(transport_config(mode));
+    let options =
+        ClientOptions::new(Trust::dangerous_any()).transport(transport_config(mode, goal));
     let connection = endpoint
         .connect(address, SERVER_NAME, options)
         .wait_for(CONNECT_LIMIT)

@@ -49,7 +49,7 @@ impl Receiver {
             false => ALL_MODES.to_vec(),
         };
         let server = ServerOptions::new(identity)
-            .transport(transport_config(mode))
+            .transport(transport_config(mode, options.goal))
             .modes(modes)
             .max_connections(options.peers_expected + MAX_UNKNOWN)
             .untrusted_peer_budget(UNTRUSTED_BUDGET);

@@ -79,6 +79,7 @@ fn one_instance_can_be_written_and_filtered() {
 fn receivers_can_poll_busily_and_in_groups() {
     for both in [
         "-busyPoll 50",
+        "-busyPoll 50 -bestEffort -goal latency",
         "-busyPoll 50 -rawTransport -peer 127.0.0.1",
         "-noBlockingSockets -rawTransport -peer 127.0.0.1",
         "-useReadThread -waitsetDelayUsec 10 -waitsetEventCount 2",
