@@ -89,7 +89,8 @@ pub enum CongestionAlgorithm {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Goal {
-    /// Hide losses from the application, at the cost of a few percent of the rate.
+    /// Hide losses from the application, at the cost of a few percent of the rate. In BTP, repairs
+    /// also take rate that the path has to spare, up to about the rate of the messages at high loss.
     Latency,
     /// Little waste in bulk, strong protection of message ends.
     #[default]
@@ -177,7 +178,8 @@ pub struct TransportConfig {
     /// on top, and bytes that wait on channels another quarter.
     pub send_budget: usize,
     /// Memory in bytes for received data that the application has not read; the credit given to the
-    /// peer never exceeds it. At least four windows (3 MiB) are used even if it is less.
+    /// peer never exceeds it. A connection is charged 256 KiB at its start and more with use. At least
+    /// four windows (2.75 MiB) are allowed even if it is less.
     pub receive_budget: usize,
     /// Channels that the peer may have open at once, at most 2^20 and as many as half of
     /// `receive_budget` has room for (448 bytes each). `None`: the connection has messages only, and
@@ -409,10 +411,11 @@ pub struct EndpointConfig {
     pub server: Option<ServerConfig>,
     /// Limit in bytes of received data that all connections together may hold.
     ///
-    /// The receive budgets of all connections never sum to more. When little is left, new
-    /// connections get smaller budgets, down to four windows (2.75 MiB at an MTU of 1500 bytes),
-    /// then new connections are refused. The default of 32 GiB suffices for 10,000 connections: set
-    /// it to what the machine can spare.
+    /// Each connection is charged 256 KiB and more with use, and the sum never exceeds this. Data for
+    /// which there is no memory count as lost. If less than four windows are free (2.75 MiB at an MTU
+    /// of 1500 bytes), new connections are refused. With the default of 32 GiB, four windows are there
+    /// for each of 10,000 connections: set it to what the machine can spare. See
+    /// `docs/adr/0022-memory-is-charged-when-data-arrive.md`.
     pub memory_budget: u64,
     /// For endpoints that all their peers authenticate: a number that grows with each start, for
     /// example the Unix time in milliseconds. Once a connection with a newer instance of a peer is

@@ -84,6 +84,13 @@ pub enum CloseReason {
     /// there was no other path.
     #[error("relays polluted the session: {0} symbols or blocks in a row failed authentication")]
     Pollution(u64),
+    /// For 30 s the endpoint had no memory for the received data of the connection; this number of
+    /// bytes was missing.
+    #[error(
+        "no memory for received data, {0} bytes are missing: other connections use the memory \
+         budget of the endpoint; raise it, or lower the receive budgets"
+    )]
+    Memory(usize),
     /// A defect of this implementation, which was noticed before it could affect other connections;
     /// the text says what happened. Please report it.
     #[error("internal error: {0}")]

@@ -24,12 +24,19 @@ pub mod handshake;
 pub mod link;
 #[cfg(any(kani, test))]
 mod proofs;
-pub mod relay;
 pub mod session;
 pub mod stats;
 pub mod stream;
-pub mod wire;
+/// The wire format: parsers and writers of the crate `bats-wire`.
+pub mod wire {
+    pub(crate) use bats_wire::stateless_reset;
+    pub use bats_wire::{
+        batch_rank, channel, coding, flow, frame, long_header, message, no_route, parameters, rank,
+        short_header, varint,
+    };
+}
 
+pub use bats_relay as relay;
 pub use bats_types::Timestamp;
 pub use config::{
     ClientConfig, CongestionAlgorithm, EndpointConfig, Goal, Identity, MAX_FURTHER_PSKS, Mode,

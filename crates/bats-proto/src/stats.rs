@@ -154,8 +154,12 @@ pub struct EndpointStats {
     pub memory_refusals: u64,
     /// Connections started with a smaller receive budget than configured.
     pub budgets_reduced: u64,
-    /// Sum of the receive budgets granted to current connections, in bytes.
+    /// Memory charged to current connections for received data, in bytes: 256 KiB each and more with
+    /// use, never more than the memory budget in sum.
     pub memory_promised: u64,
+    /// How often a connection needed more memory than there was. Until there is some, its packets may
+    /// count as lost.
+    pub memory_shortages: u64,
     /// Connections closed because the peer violated the protocol.
     pub peers_misbehaved: u64,
     /// Connections closed because a timer stayed due after it was handled: a defect.

@@ -17,8 +17,8 @@ use bats_proto::wire::rank::{MAX_RANK_ENTRIES, RankFeedback};
 use bats_proto::wire::short_header::PacketKind;
 use bats_proto::wire::varint::{Reader, Writer};
 use bats_proto::{
-    ClientConfig, ConnectError, Endpoint, EndpointConfig, EndpointStats, Event, Identity, Input,
-    Mode, Output, PeerTrust, Received, ServerConfig, Timestamp, TransportConfig,
+    ClientConfig, CloseReason, ConnectError, Endpoint, EndpointConfig, EndpointStats, Event,
+    Identity, Input, Mode, Output, PeerTrust, Received, ServerConfig, Timestamp, TransportConfig,
 };
 use harness::{Harness, MS, server, transport, written};
 
@@ -47,10 +47,14 @@ fn start_handshake(server: &mut Endpoint, number: u32, token: &[u8]) -> Vec<Vec<
     answers(server)
 }
 
-fn deliver(server: &mut Endpoint, number: u32, mut datagram: Vec<u8>) {
+fn deliver(server: &mut Endpoint, number: u32, datagram: Vec<u8>) {
+    deliver_at(server, NOW, number, datagram);
+}
+
+fn deliver_at(server: &mut Endpoint, now: Timestamp, number: u32, mut datagram: Vec<u8>) {
     let remote = address(number);
     let received = Received { remote, local_ip: None, ecn: 0, payload: &mut datagram };
-    server.handle(NOW, Input::Datagram(received));
+    server.handle(now, Input::Datagram(received));
 }
 
 fn answers(server: &mut Endpoint) -> Vec<Vec<u8>> {
@@ -124,9 +128,13 @@ fn answers_to_unauthenticated_peers_are_limited() {
 /// Minimum memory of a connection: four windows of 512 symbols of 1,408 bytes.
 const MIN_MEMORY: u64 = 4 * 512 * 1_408;
 
+/// Memory charged to a connection at its start.
+const BASE_MEMORY: u64 = 256 << 10;
+
 fn server_with_memory(memory_budget: u64, receive_budget: usize) -> Endpoint {
     let identity = Identity { certificate_chain: Vec::new(), private_key: Vec::new() };
-    let transport = Arc::new(TransportConfig { receive_budget, ..transport() });
+    let idle_timeout = MS * 50_000;
+    let transport = Arc::new(TransportConfig { receive_budget, idle_timeout, ..transport() });
     let (retry_threshold, max_connections) = (usize::MAX, 1_000);
     let server =
         ServerConfig { identity, client_trust: None, transport, retry_threshold, max_connections };
@@ -145,7 +153,11 @@ impl TestClient {
     /// Completes a handshake; `None` if the server does not answer.
     fn new(server: &mut Endpoint, number: u32) -> Option<Self> {
         let mut client = MisbehavingClient::new(number);
-        let parameters = TransportParameters { connection_id: client.cid(), ..Default::default() };
+        let parameters = TransportParameters {
+            connection_id: client.cid(),
+            idle_timeout: MS * 50_000,
+            ..Default::default()
+        };
         deliver(server, number, client.first_flight(&parameters.encode(0), &[]));
         for answer in answers(server) {
             client.learn(&answer);
@@ -181,16 +193,17 @@ fn promised_memory_stays_within_the_endpoint_budget() {
         assert!(stats.memory_promised <= BUDGET, "{stats:?}");
         assert_eq!(stats.memory_refusals, 0);
     }
+    // As long as one more connection could have the minimum.
+    let accepted = (BUDGET - MIN_MEMORY) / BASE_MEMORY + 1;
     let stats = server.endpoint_stats();
-    assert_eq!(
-        (clients.len(), stats.memory_promised),
-        (12, BUDGET),
-        "the whole budget, in minimum parts"
-    );
-    assert_eq!((stats.memory_refusals, stats.budgets_reduced), (1, 12));
+    assert_eq!((number as u64, stats.memory_promised), (accepted, accepted * BASE_MEMORY));
+    assert_eq!((stats.memory_refusals, stats.budgets_reduced), (1, accepted));
 
-    // Every client sends more than it may, and the application receives nothing.
-    let symbols = BUDGET / 12 / 2 / 1_408;
+    // Twice as many as have room send as much as they may, and the application receives nothing.
+    let mut server = server_with_memory(BUDGET, 16 << 20);
+    let mut clients: Vec<_> =
+        (0..24).map(|number| TestClient::new(&mut server, number).unwrap()).collect();
+    let symbols = MIN_MEMORY / 2 / 1_408;
     for test_client in &mut clients {
         // Without the first symbol the others cannot be delivered.
         for number in (1..symbols).rev() {
@@ -199,24 +212,86 @@ fn promised_memory_stays_within_the_endpoint_budget() {
                 writer.bytes(&[0; 1_408])
             });
         }
+        let promised = server.endpoint_stats().memory_promised;
+        assert!(promised <= BUDGET, "{promised} of {BUDGET}");
     }
-    let handles: Vec<_> = (0..12).map(bats_proto::ConnectionHandle).collect();
+    let handles: Vec<_> = (0..24).map(bats_proto::ConnectionHandle).collect();
     let held = |server: &Endpoint| -> u64 {
         handles.iter().filter_map(|&h| server.stats(NOW, h)).map(|s| s.receive_buffer_bytes).sum()
     };
-    assert!(held(&server) > BUDGET / 4, "the promised memory is usable: {} bytes", held(&server));
+    assert!(held(&server) > BUDGET / 4, "the memory is usable: {} bytes", held(&server));
     assert!(held(&server) <= BUDGET, "{} bytes", held(&server));
-    for test_client in &mut clients {
-        test_client.send_packet(&mut server, PacketKind::Source, |writer| {
-            SourceHeader::new(4 * symbols).encode(writer)
-        });
-    }
-    assert_eq!(server.endpoint_stats().peers_misbehaved, 12, "beyond the credit");
+    let stats = server.endpoint_stats();
+    assert!(stats.memory_shortages >= 8, "{stats:?}");
+    assert_eq!((stats.peers_misbehaved, server.connection_count()), (0, 24));
 
     // The memory of closed connections is available again.
     advance_a_minute(&mut server);
     assert_eq!(server.endpoint_stats().memory_promised, 0);
     assert!(TestClient::new(&mut server, 500).is_some());
+}
+
+/// The first clients take all memory and do not go on. What others send is treated as lost; after
+/// 30 s they are closed, or they get memory when the first clients end.
+#[test]
+fn packets_without_memory_are_refused_until_there_is_some() {
+    for others_end in [false, true] {
+        let mut server = server_with_memory(4 * MIN_MEMORY, 16 << 20);
+        let mut clients: Vec<_> =
+            (0..12).map(|number| TestClient::new(&mut server, number).unwrap()).collect();
+        let fill = |server: &mut Endpoint, client: &mut TestClient, at: Timestamp| {
+            for number in 1..MIN_MEMORY / 2 / 1_408 {
+                let datagram = written(&mut client.client, PacketKind::Source, |writer| {
+                    SourceHeader::new(number).encode(writer)?;
+                    writer.bytes(&[0; 1_408])
+                });
+                deliver_at(server, at, client.number, datagram);
+            }
+        };
+        for client in &mut clients {
+            fill(&mut server, client, NOW);
+        }
+        let last = bats_proto::ConnectionHandle(11);
+        let refused = |server: &Endpoint| server.stats(NOW, last).unwrap().packets_refused;
+        let before = refused(&server);
+        assert!(before > 100, "{before}");
+        if others_end {
+            (0..8).for_each(|n| server.close(NOW, bats_proto::ConnectionHandle(n), 0, ""));
+        }
+        let mut closed = Vec::new();
+        for second in 1..40 {
+            let now = NOW + MS * 1_000 * second;
+            server.handle(now, Input::Timeout);
+            closed.extend(closed_at(&mut server, now).into_iter().map(|reason| (second, reason)));
+            fill(&mut server, &mut clients[11], now);
+            closed.extend(closed_at(&mut server, now).into_iter().map(|reason| (second, reason)));
+        }
+        let of_memory =
+            |(_, reason): &&(u32, (_, CloseReason))| matches!(reason, (_, CloseReason::Memory(_)));
+        let of_memory: Vec<_> = closed.iter().filter(of_memory).collect();
+        if others_end {
+            assert!(of_memory.is_empty(), "{of_memory:?}");
+            assert!(server.stats(NOW, last).unwrap().receive_buffer_bytes > MIN_MEMORY / 4);
+        } else {
+            assert_eq!(of_memory.len(), 1, "{closed:?}");
+            assert_eq!((of_memory[0].0, of_memory[0].1.0), (30, last));
+        }
+    }
+}
+
+fn closed_at(
+    server: &mut Endpoint,
+    now: Timestamp,
+) -> Vec<(bats_proto::ConnectionHandle, CloseReason)> {
+    let mut buffer = Vec::with_capacity(65_536);
+    let mut closed = Vec::new();
+    loop {
+        match server.poll(now, &mut buffer) {
+            Output::Event(handle, Event::Closed(reason)) => closed.push((handle, reason)),
+            Output::Timeout(_) => return closed,
+            _ => {}
+        }
+    }
 }
 
 fn advance_a_minute(endpoint: &mut Endpoint) {
@@ -228,18 +303,35 @@ fn advance_a_minute(endpoint: &mut Endpoint) {
     }
 }
 
+/// Each connection gets memory for a message of half its limit as long as the minimum remains for
+/// all others.
 #[test]
 fn connections_share_the_remaining_endpoint_budget() {
-    let mut server = server_with_memory(1 << 30, 192 << 20);
-    let mut last = 1 << 30;
-    for number in 0..20 {
-        let before = server.endpoint_stats().memory_promised;
-        assert!(TestClient::new(&mut server, number).is_some());
-        let granted = server.endpoint_stats().memory_promised - before;
-        assert!((MIN_MEMORY..=64 << 20).contains(&granted) && granted <= last, "{granted}");
-        last = granted;
+    const MESSAGE: u64 = 8 << 20;
+    const BUDGET: u64 = 400 << 20;
+    let mut server = server_with_memory(BUDGET, 192 << 20);
+    let promised = |server: &Endpoint| server.endpoint_stats().memory_promised;
+    let mut clients: Vec<_> =
+        (0..30).map(|number| TestClient::new(&mut server, number).unwrap()).collect();
+    assert_eq!(promised(&server), 30 * BASE_MEMORY);
+    let mut last = u64::MAX;
+    for client in &mut clients {
+        let before = promised(&server);
+        client.send_packet(&mut server, PacketKind::Source, |writer| {
+            SourceHeader::new(0).encode(writer)?;
+            [1, MESSAGE, 100].into_iter().try_for_each(|value| writer.varint(value))?;
+            writer.bytes(&[0; 100])
+        });
+        let charged = promised(&server) - before + BASE_MEMORY;
+        assert!((MIN_MEMORY..=2 * MESSAGE).contains(&charged) && charged <= last, "{charged}");
+        assert!(promised(&server) <= BUDGET);
+        last = charged;
     }
-    assert!(last > 8 << 20, "{last}");
+    assert!(promised(&server) > BUDGET / 3);
+    assert_eq!(server.endpoint_stats().peers_misbehaved, 0);
+    // An idle connection that ends gives its memory back.
+    advance_a_minute(&mut server);
+    assert_eq!(promised(&server), 0);
 }
 
 #[test]
@@ -255,9 +347,10 @@ fn client_connections_are_limited_by_the_budget() {
     };
     let address = MisbehavingClient::address(7);
     let mut connect = || client.connect(NOW, address, "server", config.clone());
-    let handles: Vec<_> = (0..3).map(|_| connect().unwrap()).collect();
+    let allowed = (memory_budget - MIN_MEMORY) / BASE_MEMORY + 1;
+    let handles: Vec<_> = (0..allowed).map(|_| connect().unwrap()).collect();
     assert_eq!(connect(), Err(ConnectError::Memory));
-    assert_eq!(client.endpoint_stats().memory_promised, memory_budget);
+    assert_eq!(client.endpoint_stats().memory_promised, allowed * BASE_MEMORY);
     client.close(NOW, handles[0], 0, "");
     advance_a_minute(&mut client);
     assert_eq!(client.connect(NOW, address, "server", config).err(), None);

@@ -148,7 +148,9 @@ fn a_flood_of_empty_messages_is_limited_by_the_budget() {
     assert!(flooded < 10_000, "the credit is exhausted");
     let held = stats.messages_received as usize * size_of::<Bytes>();
     assert!(held <= budget, "{held} bytes in {} messages", stats.messages_received);
-    assert!(stats.receive_buffer_bytes <= 2 * budget as u64, "{stats:?}");
+    // Symbols that came later wait. Empty messages take half of what is counted: the memory is within
+    // the budget (`hostile_memory.rs`).
+    assert!(stats.receive_buffer_bytes <= budget as u64 * 3 / 2, "{stats:?}");
 
     // No message is lost.
     let mut taken = 0;

@@ -34,6 +34,8 @@ struct ThreeNodes {
     /// Number of datagrams from the relay to the sink.
     onward: u64,
     sent: u64,
+    /// Datagrams to the sink arrive at multiples of this time only.
+    slot: Option<Duration>,
 }
 
 fn address(index: usize) -> SocketAddr {
@@ -94,6 +96,7 @@ impl ThreeNodes {
             onward_link: None,
             onward: 0,
             sent: 0,
+            slot: None,
         };
         for index in [SOURCE, RELAY] {
             let config = net.client(index + 1);
@@ -152,7 +155,13 @@ impl ThreeNodes {
                                 self.sent += 1;
                                 self.onward += u64::from((index, to) == (RELAY, SINK));
                                 if self.sent % 12 != 5 {
-                                    let at = self.now + Duration::from_millis(5);
+                                    let mut at = self.now + Duration::from_millis(5);
+                                    if let (SINK, Some(slot)) = (to, self.slot) {
+                                        let slot = slot.as_nanos() as u64;
+                                        at = Timestamp::from_nanos(
+                                            at.as_nanos().next_multiple_of(slot),
+                                        );
+                                    }
                                     self.in_flight.push((at, index, to, segment.to_vec()));
                                 }
                             }
@@ -221,6 +230,27 @@ fn check_end_to_end_messages(mut net: ThreeNodes) {
         (*index, *handle) == (SINK, other) && matches!(event, Event::Closed(_))
     });
     assert!(closed, "the close is signalled end to end");
+}
+
+/// An application thread or a scheduler that is late hands many datagrams to the endpoint at once.
+#[test]
+fn a_burst_of_datagrams_does_not_exceed_the_memory_of_a_session() {
+    let mut net = ThreeNodes::joined();
+    let (now, config) = (net.now, net.client(SINK));
+    let session =
+        net.endpoints[SOURCE].connect_across(now, node(SINK), "node.example", config).unwrap();
+    net.run(Duration::from_millis(500));
+    let other = net.link(SINK, &Event::Accepted);
+    net.slot = Some(Duration::from_millis(100));
+    for number in 0..300 {
+        net.endpoints[SOURCE].send(net.now, session, message(number)).unwrap();
+    }
+    net.run(Duration::from_secs(5));
+    for number in 0..300 {
+        assert!(net.endpoints[SINK].recv(net.now, other) == Some(message(number)), "{number}");
+    }
+    let stats = net.endpoints[SINK].stats(net.now, other).unwrap();
+    assert_eq!(stats.packets_refused, 0);
 }
 
 /// A flow names its source, and any user of a relay can write any name. That must not replace an

@@ -27,6 +27,9 @@ enum Slot {
     Known(AlignedRow),
 }
 
+/// Memory of a window start: number, count, and as much for free entries of the tree's nodes.
+const WINDOW_START_BYTES: usize = 2 * (size_of::<u64>() + size_of::<u32>());
+
 /// Collects symbols and equations of one stream.
 #[derive(Debug)]
 pub struct StreamDecoder {
@@ -46,7 +49,7 @@ pub struct StreamDecoder {
     /// First symbols of the windows of the held equations, and how many have each.
     window_starts: BTreeMap<u64, u32>,
     equations: usize,
-    /// Bytes of the matrices of all systems.
+    /// Bytes of all systems.
     matrix_bytes: usize,
     /// Bytes of rows in slots and equations.
     row_bytes: usize,
@@ -287,7 +290,11 @@ impl StreamDecoder {
     /// Memory of symbols, equations and matrices, in bytes, without rows kept for reuse.
     #[must_use]
     pub fn bytes_held(&self) -> usize {
-        self.row_bytes + self.matrix_bytes + self.slots.len() * size_of::<Slot>()
+        self.row_bytes
+            + self.matrix_bytes
+            + self.slots.len() * size_of::<Slot>()
+            + self.systems.len() * size_of::<Option<Box<LinearSystem>>>()
+            + self.window_starts.len() * WINDOW_START_BYTES
     }
 
     /// Memory of the coefficients and matrices of all equations, in bytes, without payloads.
@@ -533,16 +540,12 @@ impl StreamDecoder {
     /// Merges the linked systems into one, or creates one if there is none. Returns its ID.
     fn merge_systems(&mut self, linked: &[u32]) -> u32 {
         let Some((&target, others)) = linked.split_first() else {
-            return match self.free_ids.pop() {
-                Some(id) => {
-                    self.systems[id as usize] = Some(Box::default());
-                    id
-                }
-                None => {
-                    self.systems.push(Some(Box::default()));
-                    (self.systems.len() - 1) as u32
-                }
-            };
+            let id = self.free_ids.pop().unwrap_or_else(|| {
+                self.systems.push(None);
+                (self.systems.len() - 1) as u32
+            });
+            self.put_system(id, Box::default());
+            return id;
         };
         for &other in others {
             let Some(absorbed) = self.take_system(other) else { continue };

@@ -79,9 +79,16 @@ impl LinearSystem {
         self.pivots.len()
     }
 
-    /// Memory of the matrix, in bytes.
+    /// Memory of the system in bytes, without the coefficients and payloads of its equations. A small
+    /// system takes much more than its matrix.
     pub(super) fn bytes(&self) -> usize {
-        self.data.capacity() + self.scratch.capacity() + self.null.bytes()
+        size_of::<Self>()
+            + self.data.capacity()
+            + self.scratch.capacity()
+            + self.null.bytes()
+            + self.columns.capacity() * size_of::<u64>()
+            + self.equations.capacity() * size_of::<Equation>()
+            + self.pivots.capacity() * size_of::<usize>()
     }
 
     /// First and last unknown symbol.

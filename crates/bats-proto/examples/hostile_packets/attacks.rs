@@ -11,12 +11,12 @@ use bats_proto::wire::varint::Writer;
 use bats_proto::{Mode, TransportConfig};
 
 use crate::Attack;
-use crate::harness::{Harness, MS, transport, written};
+use crate::harness::{Harness, MS, written};
 
 /// Packets measured once the state is built.
 const MEASURED: u64 = 1_000;
 
-pub(crate) const NAMES: &[&str] = &[
+pub(crate) const NAMES: [&str; 23] = [
     "brtp-empty-messages",
     "brtp-one-byte-symbols",
     "brtp-two-symbol-repairs",
@@ -53,11 +53,13 @@ pub(crate) fn mode(name: &str) -> Option<Mode> {
     })
 }
 
-/// Runs a case. Returns the number of packets and whether the server closed the connection.
-pub(crate) fn run(case: &str) -> Option<(u64, bool)> {
+/// Runs a case against a server with this transport, in the mode of the case. `is_read`: the application takes
+/// what the server delivers.
+pub(crate) fn attacked(case: &str, transport: TransportConfig, is_read: bool) -> Option<Attack> {
     let (family, attack) = case.split_once('-')?;
-    let transport = TransportConfig { mode: mode(family).unwrap_or_default(), ..transport() };
+    let transport = TransportConfig { mode: mode(family).unwrap_or_default(), ..transport };
     let mut target = Attack::new(Harness::established(transport));
+    target.is_read = is_read;
     match attack {
         "empty-messages" => symbols(&mut target, |_| [1, 0, 0].repeat(460)),
         "one-byte-symbols" => sources(&mut target, |number| (2 * number + 1, vec![0])),
@@ -83,7 +85,7 @@ pub(crate) fn run(case: &str) -> Option<(u64, bool)> {
         "garbage" => garbage(&mut target),
         _ => return None,
     }
-    Some((target.packets, target.is_closed))
+    Some(target)
 }
 
 fn packet(

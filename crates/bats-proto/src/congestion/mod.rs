@@ -117,7 +117,7 @@ pub trait Controller: Send + Debug {
     fn pacing_rate(&self) -> u64;
     /// Estimate of the path's rate in bytes per second, before random loss.
     fn bandwidth(&self) -> u64;
-    /// Current one-way delay above its minimum.
+    /// One-way delay above its minimum: the least of the last eighth of a round trip.
     fn queue_delay(&self) -> Duration;
     /// Loss that is taken for the path's own, 0 to 1.
     fn own_loss(&self) -> f64 {

@@ -30,6 +30,12 @@ impl Pacer {
         self.rate = rate.max(1);
     }
 
+    /// Lets the next packet leave now: what was sent at the rate of a blackout does not delay packets
+    /// after it.
+    pub fn end_blackout(&mut self, now: Timestamp) {
+        self.drained_at = self.drained_at.min(now);
+    }
+
     fn time_of(&self, bytes: u64) -> Duration {
         Duration::from_nanos((u128::from(bytes) * 1_000_000_000 / u128::from(self.rate)) as u64)
     }
@@ -108,6 +114,17 @@ mod tests {
             burst += 1_437;
         }
         assert!(burst < 125_000_000 / 1_000, "{burst}");
+    }
+
+    #[test]
+    fn packets_of_a_blackout_do_not_delay_those_after_it() {
+        let mut pacer = Pacer::new(8_000);
+        let now = Timestamp::from_millis(1_000);
+        pacer.on_sent(now, 4_000);
+        pacer.set_rate(1_000_000);
+        assert_eq!(pacer.next_send_time(now, 1_200), Some(now + Duration::from_millis(500)));
+        pacer.end_blackout(now);
+        assert_eq!(pacer.next_send_time(now, 1_200), None);
     }
 
     /// A quarter of a millisecond, but at least two packets and at most one GSO call.

@@ -19,7 +19,7 @@ impl Connection {
         mode: Mode,
         peer: &TransportParameters,
     ) -> Option<Box<Channels>> {
-        let own = limits(&self.config, self.memory())?;
+        let own = limits(&self.config, self.memory_limit())?;
         let peer = peer.channels.filter(|_| mode == Mode::Brtp)?;
         Some(Box::new(Channels::new(self.role == Role::Server, own, peer)))
     }

@@ -402,6 +402,7 @@ impl Connection {
             loss,
             burst_factor: 1.0,
             loss_packets: end_to_end.loss.packets.clamp(1, 16 * LOSS_PACKETS),
+            queue_delay: self.controller.queue_delay(),
         }
     }
 
@@ -432,6 +433,9 @@ impl Connection {
         if now >= keepalive_at + self.idle_timeout / KEEPALIVES_PER_IDLE_TIMEOUT {
             end_to_end.keepalive_at = Some(now);
             self.control.ping = true;
+        }
+        if !self.has_memory_for_packet(now) {
+            return;
         }
         self.last_received_at = now;
         self.counters.packets_received += 1;

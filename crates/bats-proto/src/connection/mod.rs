@@ -14,6 +14,7 @@ mod migration;
 mod pollution;
 mod protection;
 mod receive;
+mod receive_memory;
 mod setup;
 mod stall_detector;
 mod state;
@@ -29,7 +30,7 @@ use core::time::Duration;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use bats_types::Timestamp;
+use bats_types::{ReportBudget, Timestamp};
 use bytes::Bytes;
 use rand_chacha::ChaCha8Rng;
 
@@ -40,7 +41,7 @@ use crate::event::Event;
 use crate::handshake::Handshake;
 use crate::link::mtu::MtuDiscovery;
 use crate::link::received::ReceivedPackets;
-use crate::link::report_budget::{RangeBudget, ReportBudget};
+use crate::link::report_budget::RangeBudget;
 use crate::link::rtt::RttEstimator;
 use crate::link::sent::SentPackets;
 use crate::stats::ConnectionStats;
@@ -54,6 +55,7 @@ use fragments::FragmentAssembly;
 use idle_trim::IdleTrim;
 use migration::Migration;
 use protection::PacketProtection;
+use receive_memory::ReceiveMemory;
 use stall_detector::StallDetector;
 use state::State;
 use streams::{Outgoing, Streams};
@@ -104,6 +106,7 @@ struct Counters {
     malformed: u64,
     /// Packets and reports for the relay from a peer that is not admitted.
     relayed_refused: u64,
+    refused_for_memory: u64,
     /// Symbols that failed authentication.
     symbols_polluted: u64,
     /// Path challenges replaced by newer ones before they were answered.
@@ -167,18 +170,21 @@ pub(crate) struct Connection {
     streams: Option<Streams>,
     /// Agreed by both ends when the connection was established.
     mode: Option<Mode>,
+    memory: ReceiveMemory,
     fragments: FragmentAssembly,
     next_fragment_id: u64,
 
     control: PendingControl,
     timers: Timers,
     probe_count: u32,
+    /// Acknowledgements in a row, after probe timeouts, of packets without coded data only.
+    small_probes_acked: u32,
     /// When coded data was last sent or last reported by the peer.
     coded_at: Timestamp,
     /// Rank feedback that the peer may cause work with.
     rank_budget: ReportBudget,
     range_budget: RangeBudget,
-    /// Set during a blackout: several probe timeouts have passed without an answer.
+    /// Set during a blackout: from a probe timeout to the next answer.
     blackout: Option<BlackoutPacing>,
     /// When the first packet since the last acknowledgement was sent.
     unanswered_since: Option<Timestamp>,
@@ -487,7 +493,7 @@ impl Connection {
             let receiver = streams.incoming.counters();
             stats.coded_packets_received = receiver.coded_received;
             stats.wasted_packets_received = receiver.wasted;
-            stats.packets_refused = receiver.refused;
+            stats.packets_refused = receiver.refused + self.counters.refused_for_memory;
             stats.symbols_decoded = receiver.symbols_decoded;
             let queued = streams.channels.as_ref().map_or(0, |channels| channels.queued_bytes());
             stats.send_buffer_bytes = (streams.outgoing.waiting_bytes() + queued) as u64;

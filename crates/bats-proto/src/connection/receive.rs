@@ -5,8 +5,8 @@ use bats_types::Timestamp;
 use super::end_to_end::RelayInput;
 use super::fragments::FragmentAssembly;
 use super::protection::{OpenError, PacketProtection};
-use super::setup::receive_budget;
 use super::streams::Totals;
+use super::transmit::{SMALL_PROBES_FROM, SMALL_PROBES_IN_A_ROW};
 use super::{Connection, MAX_ACK_DELAY, Role};
 use crate::congestion::AckSample;
 use crate::endpoint::Received;
@@ -126,6 +126,10 @@ impl Connection {
         ce: bool,
         payload: &[u8],
     ) -> bool {
+        let is_own_data = !matches!(kind, (PacketKind::Control, _) | (_, true));
+        if is_own_data && !self.has_memory_for_packet(now) {
+            return false;
+        }
         if !self.received.insert(now, pn) {
             self.counters.replayed += 1;
             return false;
@@ -213,13 +217,33 @@ impl Connection {
         };
     }
 
-    /// Reassembles messages from received symbols, as far as the receive budget has room.
+    /// Reassembles messages from received symbols, as far as there is room.
     pub(super) fn take_symbols(&mut self, now: Timestamp) {
-        let budget = receive_budget(&self.config);
-        let Some(streams) = &mut self.streams else { return };
+        loop {
+            let before = self.inbox_room();
+            if !self.take_symbols_within(now, before) {
+                return;
+            }
+            // What the session has taken, the flow no longer holds.
+            if self.inbox_room().0 <= before.0 || !self.has_room_for_ready() {
+                break;
+            }
+        }
+        // Otherwise the endpoint sets the memory, and this is called again.
+        if !self.waits_for_charge() {
+            if let Some(streams) = &mut self.streams {
+                streams.incoming.on_timeout(now);
+            }
+            self.update_credit(now);
+        }
+    }
+
+    /// Returns whether the connection continues.
+    fn take_symbols_within(&mut self, now: Timestamp, room: (usize, bool)) -> bool {
+        let Some(streams) = &mut self.streams else { return false };
         let open = self.end_to_end.as_mut().and_then(|end_to_end| end_to_end.symbols.as_mut());
         let open = open.map(|keys| &mut keys.open);
-        match streams.take(budget, open) {
+        match streams.take(room, open) {
             Ok(taken) => {
                 self.counters.messages_received += taken.messages;
                 self.counters.message_bytes_received += taken.bytes;
@@ -228,20 +252,23 @@ impl Connection {
                 }
                 self.on_polluted(now, taken.polluted, taken.attributable);
             }
-            Err(error) => return self.on_protocol_violation(now, &error.to_string()),
+            Err(error) => {
+                self.on_protocol_violation(now, &error.to_string());
+                return false;
+            }
         }
-        let Some(streams) = &mut self.streams else { return };
-        streams.incoming.on_timeout(now);
-        self.update_credit(now);
+        self.streams.is_some()
     }
 
     /// Schedules a CREDIT frame when the application has freed enough of the receive budget.
     pub(super) fn update_credit(&mut self, now: Timestamp) {
+        let withheld = self.withheld_memory();
         let Some(streams) = &mut self.streams else { return };
         let rtt = self.rtt.smoothed();
         let rtt = self.end_to_end.as_ref().map_or(rtt, |end_to_end| end_to_end.round_trip(rtt));
         let has_channels = streams.channels.is_some();
-        if streams.incoming.update_credit(now, rtt, &streams.inbox, has_channels) {
+        let elsewhere = (!has_channels).then_some(withheld);
+        if streams.incoming.update_credit(now, rtt, &streams.inbox, elsewhere) {
             self.control.credit = true;
         }
     }
@@ -351,7 +378,7 @@ impl Connection {
                     if relayed {
                         let whole = core::mem::take(whole);
                         self.push_relay_input(RelayInput::Packet(kind, whole));
-                    } else {
+                    } else if self.has_memory_for_packet(now) {
                         self.handle_coded(now, kind, whole);
                     }
                 }
@@ -441,7 +468,19 @@ impl Connection {
                 rate,
             });
         }
-        self.probe_count = 0;
+        // The acknowledgement of a small probe does not show that data passes: the path MTU may be below
+        // the size of coded packets. Without backoff these would then be sent again and again.
+        if outcome.coded_acked || !self.awaits_decoding() {
+            if self.small_probes_acked >= SMALL_PROBES_IN_A_ROW {
+                self.pacer.end_blackout(now);
+            }
+            self.small_probes_acked = 0;
+        } else if self.probe_count >= SMALL_PROBES_FROM {
+            self.small_probes_acked = self.small_probes_acked.saturating_add(1);
+        }
+        if self.small_probes_acked < SMALL_PROBES_IN_A_ROW {
+            self.probe_count = 0;
+        }
         self.unanswered_since = self.sent.expects_ack().then_some(now);
         self.arm_probe(now);
     }

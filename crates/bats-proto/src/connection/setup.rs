@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bats_code::rows::padded_length;
 use bats_code::stream::MAX_WINDOW;
-use bats_types::Timestamp;
+use bats_types::{ReportBudget, Timestamp};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -19,6 +19,7 @@ use super::fragments::FragmentAssembly;
 use super::idle_trim::IdleTrim;
 use super::migration::Migration;
 use super::protection::PacketProtection;
+use super::receive_memory::ReceiveMemory;
 use super::stall_detector::StallDetector;
 use super::state::State;
 use super::streams::{HandedUp, Incoming, Outgoing, Streams, TimelyIncoming};
@@ -37,7 +38,7 @@ use crate::flow::{
 use crate::handshake::{Handshake, RetransmitTimers};
 use crate::link::mtu::{BASE_UDP_PAYLOAD, MtuDiscovery};
 use crate::link::received::ReceivedPackets;
-use crate::link::report_budget::{RangeBudget, ReportBudget};
+use crate::link::report_budget::{RANK_INTERVAL, RangeBudget};
 use crate::link::rtt::RttEstimator;
 use crate::link::sent::SentPackets;
 use crate::session::{DatagramAssembly, DatagramQueue, Inbox, Reassembly, SendQueue};
@@ -82,6 +83,10 @@ pub(crate) fn min_receive_budget(config: &TransportConfig) -> usize {
     let windows = if config.channels.is_some() { 16 } else { 4 };
     windows * window_bytes(config)
 }
+
+/// Memory that is charged for the received data of a connection before use. More is charged with use;
+/// see `docs/adr/0022-memory-is-charged-when-data-arrive.md`.
+pub(crate) const BASE_MEMORY: usize = 256 << 10;
 
 /// The part of the receive budget that bounds the initial credit.
 fn flow_budget(config: &TransportConfig) -> usize {
@@ -163,13 +168,15 @@ impl Connection {
             zero_rtt: ZeroRtt::default(),
             streams: None,
             mode: None,
+            memory: ReceiveMemory::new(),
             fragments: FragmentAssembly::default(),
             next_fragment_id: 0,
             control: PendingControl::default(),
             timers: Timers { idle: Some(now + idle_timeout), ..Timers::default() },
             probe_count: 0,
+            small_probes_acked: 0,
             coded_at: now,
-            rank_budget: ReportBudget::of_rank(),
+            rank_budget: ReportBudget::new(RANK_INTERVAL),
             range_budget: RangeBudget::default(),
             blackout: None,
             unanswered_since: None,
@@ -203,7 +210,7 @@ impl Connection {
         &self.config
     }
 
-    /// Raises the receive budget of an established connection.
+    /// Raises the limit of the memory of an established connection.
     pub(crate) fn raise_receive_budget(&mut self, now: Timestamp, bytes: usize) {
         let config = TransportConfig { receive_budget: bytes, ..(*self.config).clone() };
         self.config = Arc::new(config);
@@ -223,11 +230,6 @@ impl Connection {
     pub(crate) fn close_for_lack_of_memory(&mut self, now: Timestamp) {
         let text = "no memory left for another connection";
         self.begin_close(now, false, 5, text, CloseReason::Handshake(text.to_owned()));
-    }
-
-    /// Bytes of received data that the connection may hold.
-    pub(crate) fn memory(&self) -> usize {
-        receive_budget(&self.config)
     }
 
     pub(crate) fn local_cid(&self) -> [u8; 4] {

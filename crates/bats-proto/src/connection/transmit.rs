@@ -30,12 +30,13 @@ const MAX_BURST_BYTES: usize = 65_000;
 /// Longest interval between probes in a blackout: a transfer resumes this soon after it ends.
 const MAX_PROBE_INTERVAL: Duration = Duration::from_millis(250);
 /// Probe timeouts in a row from which a small packet accompanies the probes.
-const SMALL_PROBES_FROM: u32 = 2;
+pub(super) const SMALL_PROBES_FROM: u32 = 2;
+/// Acknowledgements in a row of small probes only that show that no data passes. Chosen: random loss makes
+/// single ones (with 1, handshakes at 30 % loss in bursts have a p99 of 1.02 instead of 0.94 s).
+pub(super) const SMALL_PROBES_IN_A_ROW: u32 = 8;
 /// Packets with known outcome after which the loss counts as measured, and the loss assumed before.
 const MEASURED_LOSS_PACKETS: u64 = 32;
 const ASSUMED_LOSS: f64 = 0.3;
-/// Probe timeouts in a row after which packets in flight are abandoned.
-const PROBES_BEFORE_ABANDON: u32 = 2;
 /// Probe timeouts in a row after which the longest interval becomes one second.
 const FAST_PROBES: u32 = 20;
 /// Probe timeout of end-to-end sessions, as a multiple of a link's.
@@ -408,6 +409,7 @@ impl Connection {
             loss: self.sent.loss.estimate(),
             burst_factor: self.sent.loss.burst_factor(),
             loss_packets: self.sent.loss.packets(),
+            queue_delay: self.controller.queue_delay(),
         }
     }
 
@@ -420,7 +422,8 @@ impl Connection {
         source: &mut Option<&mut dyn PacketSource>,
     ) -> Option<usize> {
         let (rate, window) = (self.controller.pacing_rate(), self.controller.window());
-        self.pacer.set_rate(self.blackout.map_or(rate, |blackout| blackout.pace(rate, window)));
+        let packet = u64::from(self.mtu.current());
+        self.pacer.set_rate(self.blackout.map_or(rate, |b| b.pace(rate, window, packet)));
         self.timers.pacing = None;
         let mut segment_size = None;
         if !self.stash.is_empty() {
@@ -638,16 +641,16 @@ impl Connection {
         self.probe_count += 1;
         self.counters.probe_timeouts += 1;
         self.controller.on_probe_timeout(now, self.probe_count);
-        if self.probe_count >= PROBES_BEFORE_ABANDON {
-            let lost = self.sent.abandon_in_flight();
-            self.retransmit_control(lost);
-            let since = self.unanswered_since.unwrap_or(now);
-            let interval = self.probe_backoff();
-            self.blackout
-                .get_or_insert(BlackoutPacing { since, noticed: now, interval })
-                .interval = interval;
-        }
-        let probed = self.streams.as_mut().is_some_and(|s| s.outgoing.on_probe_timeout());
+        let lost = self.sent.abandon_in_flight();
+        self.retransmit_control(lost);
+        let (since, interval) = (self.unanswered_since.unwrap_or(now), self.probe_backoff());
+        let new = BlackoutPacing::new(since, now, interval);
+        let blackout = self.blackout.get_or_insert(new);
+        blackout.on_probe_timeout(now, interval);
+        let (rate, window) = (self.controller.pacing_rate(), self.controller.window());
+        let packet = u64::from(self.mtu.current());
+        let packets = blackout.packets(rate, window, packet);
+        let probed = self.streams.as_mut().is_some_and(|s| s.outgoing.on_probe_timeout(packets));
         if probed || self.has_data() {
             self.probes_allowed = 2;
         } else {
@@ -676,11 +679,21 @@ impl Connection {
         (base * (1 << self.probe_count.min(6))).min(cap.max(base))
     }
 
+    /// Whether the peer has not decoded all coded data yet.
+    pub(super) fn awaits_decoding(&self) -> bool {
+        self.streams.as_ref().is_some_and(|s| s.outgoing.awaits_decoding())
+    }
+
     /// Arms the probe timeout (RFC 9002, section 6.2).
     pub(super) fn arm_probe(&mut self, now: Timestamp) {
-        let undecoded = self.streams.as_ref().is_some_and(|s| s.outgoing.awaits_decoding());
+        let undecoded = self.awaits_decoding();
         self.timers.probe = if self.sent.expects_ack() || undecoded {
-            let from = if self.probe_count == 0 { now } else { self.sent.last_eliciting_at() };
+            let from = match self.blackout {
+                // What is sent in a blackout must not defer the next probe.
+                Some(blackout) => blackout.last(),
+                None if self.probe_count == 0 => now,
+                None => self.sent.last_eliciting_at(),
+            };
             // A receiver that got no coded packets reports none missing. Answers to keep-alives and
             // other packets must therefore not defer their repair. Over relays, data that waits for
             // a link is not in flight yet.

@@ -22,9 +22,6 @@ pub(super) const RETRY_PER_PREFIX: usize = 32;
 const MAX_FIRST_FLIGHTS: usize = 16_384;
 /// A connection gets at most this fraction (1/n) of the memory that is not reserved.
 const MEMORY_PARTS: u64 = 8;
-/// Part (1/n) of the memory that peers without a validated address may have reserved before each of them
-/// gets the least share only.
-const RESERVED_PART: u64 = 4;
 
 /// Network prefix of an address, IPv4 as mapped IPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -116,68 +113,97 @@ impl FirstFlights {
     }
 }
 
-/// The memory ledger: bytes of received data that all connections together may hold. A connection
-/// gets its share when it starts, because credit granted to a peer cannot be revoked.
+/// The memory ledger: bytes of received data that all connections together may hold.
 ///
-/// The share of a peer whose address is not validated is only reserved: it holds no data before
-/// its handshake is complete. Reservations make the shares of others smaller, by a quarter of the
-/// memory and the least share of each at most.
+/// A connection is charged for what it holds, and at least 256 KiB (`BASE_MEMORY`). Its limit, for which its
+/// peer gets credit, may be more than there is: packets for which there is no memory count as lost.
+/// Beyond the least memory with which it makes progress, a connection is charged only if as much
+/// remains for every other connection, those that may still come included.
+///
+/// The base of a peer whose address is not validated is only reserved: it holds no data before its
+/// handshake is complete.
+///
 #[derive(Debug)]
 pub(super) struct MemoryLedger {
     budget: u64,
-    promised: u64,
+    charged: u64,
     reserved: u64,
+    /// What the connections with less than their least memory lack, in sum.
+    lacking: u64,
+}
+
+/// A connection in the ledger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Account {
+    /// Bytes that it may hold now.
+    pub(super) charged: usize,
+    /// Bytes with which it makes progress.
+    pub(super) least: usize,
+}
+
+impl Account {
+    fn lacking(self) -> u64 {
+        self.least.saturating_sub(self.charged) as u64
+    }
 }
 
 impl MemoryLedger {
     pub(super) fn new(budget: u64) -> Self {
-        Self { budget, promised: 0, reserved: 0 }
+        Self { budget, charged: 0, reserved: 0, lacking: 0 }
     }
 
-    /// Bytes promised to peers now.
-    pub(super) fn promised(&self) -> u64 {
-        self.promised
+    /// Bytes charged to connections now.
+    pub(super) fn charged(&self) -> u64 {
+        self.charged
     }
 
-    /// The share of a connection that wants `wanted` bytes and needs `least`, when `others` more
-    /// connections may follow. `least` is reserved for each of them, or half of the free memory if
-    /// that is not enough for all. `None` if there is no room.
-    ///
-    /// A reservation stays with its handshake: most handshakes become connections, and a
-    /// connection without its share would be refused.
-    pub(super) fn grant(&self, wanted: usize, least: usize, others: usize) -> Option<usize> {
-        let free = self.budget.checked_sub(self.promised)?;
-        // Handshakes from spoofed addresses must not exclude others: each can get the least share.
-        let free_of_reservations = free.saturating_sub(self.reserved).max(free.min(least as u64));
-        self.share(free_of_reservations, wanted, least, others)
-    }
-
-    /// The share to reserve for a peer whose address is not validated: the least one if much is reserved
-    /// already, so that spoofed addresses make the shares of others little smaller.
-    pub(super) fn reservation(&self, wanted: usize, least: usize, others: usize) -> Option<usize> {
-        let is_much = self.reserved >= self.budget / RESERVED_PART;
-        self.grant(if is_much { least } else { wanted }, least, others)
-    }
-
-    fn share(&self, free: u64, wanted: usize, least: usize, others: usize) -> Option<usize> {
-        let (wanted, least, others) = (wanted as u64, least as u64, others as u64);
-        if free < least {
+    /// The memory that a connection which needs `least` and wants `wanted` bytes may expect, when
+    /// `others` more connections may follow: at most an eighth of what is not kept for others.
+    /// `None` if there is no room for a connection.
+    pub(super) fn limit(&self, wanted: usize, least: usize, others: usize) -> Option<usize> {
+        let free = self.budget.saturating_sub(self.charged);
+        if free < least as u64 {
             return None;
         }
-        let for_others = others.saturating_mul(least);
-        let for_others = if for_others <= free { for_others } else { free / 2 };
-        let share = (free - for_others) / MEMORY_PARTS;
-        usize::try_from(share.max(least).min(wanted)).ok()
+        let available = self.available(free, 0, least, others) / MEMORY_PARTS;
+        Some(usize::try_from(available).unwrap_or(usize::MAX).max(least).min(wanted))
     }
 
-    /// Records `bytes` promised to a connection.
-    pub(super) fn promise(&mut self, bytes: usize) {
-        self.promised += bytes as u64;
+    /// Bytes to charge a connection that wants `wanted` bytes. It is at least what it is charged now.
+    pub(super) fn raise(&self, account: Account, wanted: usize, others: usize) -> usize {
+        let Account { charged, least } = account;
+        let free = self.budget.saturating_sub(self.charged) + charged as u64;
+        let available = self.available(free, account.lacking(), least, others);
+        let available = available.max(free.min(least as u64));
+        usize::try_from(available).unwrap_or(usize::MAX).min(wanted).max(charged)
     }
 
-    /// Whether `bytes` more can be promised.
+    /// What is left of `free` bytes when the least memory is kept for all others, or half if that
+    /// is not enough for all.
+    fn available(&self, free: u64, own_lacking: u64, least: usize, others: usize) -> u64 {
+        let least = least as u64;
+        // Spoofed addresses must not keep out others: the least memory is there for everyone.
+        let free = free.saturating_sub(self.reserved).max(free.min(least));
+        let kept = (others as u64).saturating_mul(least);
+        let kept = kept.saturating_add(self.lacking.saturating_sub(own_lacking));
+        if kept <= free { free - kept } else { free / 2 }
+    }
+
+    /// Charges a connection.
+    pub(super) fn add(&mut self, account: Account) {
+        self.charged += account.charged as u64;
+        self.lacking += account.lacking();
+    }
+
+    /// Removes the charge of a connection.
+    pub(super) fn remove(&mut self, account: Account) {
+        self.charged = self.charged.saturating_sub(account.charged as u64);
+        self.lacking = self.lacking.saturating_sub(account.lacking());
+    }
+
+    /// Whether `bytes` more can be charged.
     pub(super) fn has_room(&self, bytes: usize) -> bool {
-        self.budget.saturating_sub(self.promised) >= bytes as u64
+        self.budget.saturating_sub(self.charged) >= bytes as u64
     }
 
     /// Records `bytes` reserved for a peer whose address is not validated.
@@ -189,15 +215,12 @@ impl MemoryLedger {
     pub(super) fn cancel(&mut self, bytes: usize) {
         self.reserved = self.reserved.saturating_sub(bytes as u64);
     }
-
-    /// Releases the `bytes` of a closed connection.
-    pub(super) fn release(&mut self, bytes: usize) {
-        self.promised = self.promised.saturating_sub(bytes as u64);
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn fill(half_open: &mut HalfOpen, from: u64, address: impl Fn(u64) -> SocketAddr, count: u64) {
@@ -279,33 +302,92 @@ mod tests {
         );
     }
 
+    const BASE: usize = 256 << 10;
+    const LEAST: usize = 3 << 20;
+
+    fn account(charged: usize) -> Account {
+        Account { charged, least: LEAST }
+    }
+
     #[test]
-    fn granted_memory_never_exceeds_the_budget() {
-        const LEAST: usize = 3 << 20;
-        for (budget, others) in [(1_u64 << 30, 10_000), (1 << 30, 0), (40 << 30, 10_000)] {
+    fn connections_are_accepted_while_one_of_them_could_have_the_least_memory() {
+        let mut memory = MemoryLedger::new(64 << 20);
+        let mut connections = 0;
+        while memory.limit(192 << 20, LEAST, 0).is_some() {
+            memory.add(account(BASE));
+            connections += 1;
+        }
+        assert_eq!(connections, (64 << 20) / BASE - LEAST / BASE + 1);
+        assert!(memory.charged() <= 64 << 20);
+        memory.remove(account(BASE));
+        assert_eq!(memory.limit(192 << 20, LEAST, 0), Some(LEAST));
+    }
+
+    /// With room for all, the least memory of every connection is there whatever others are charged.
+    #[test]
+    fn the_least_memory_is_kept_for_others() {
+        const OTHERS: usize = 100;
+        let mut memory = MemoryLedger::new((OTHERS as u64 + 40) * LEAST as u64);
+        let mut accounts = vec![account(BASE); OTHERS / 2];
+        accounts.iter().for_each(|&account| memory.add(account));
+        let raise = |memory: &mut MemoryLedger, own: &mut Account, wanted| {
+            let charged = memory.raise(*own, wanted, OTHERS / 2);
+            memory.remove(*own);
+            own.charged = charged;
+            memory.add(*own);
+            charged
+        };
+        for own in accounts.iter_mut().take(10) {
+            raise(&mut memory, own, usize::MAX);
+        }
+        for own in &mut accounts {
+            assert!(raise(&mut memory, own, LEAST) >= LEAST);
+        }
+        assert!(memory.has_room(OTHERS / 2 * LEAST));
+        let charged = accounts.iter().map(|account| account.charged as u64).sum();
+        assert_eq!(memory.charged(), charged);
+        accounts.iter().for_each(|&account| memory.remove(account));
+        assert_eq!((memory.charged(), memory.lacking), (0, 0));
+    }
+
+    proptest! {
+        /// Whatever connections want, come, end and give back, the charges stay within the budget.
+        #[test]
+        fn charges_never_exceed_the_budget(
+            budget in 1_u64 << 20..1 << 34,
+            steps in prop::collection::vec((0_usize..40, 0_usize..256 << 20), 1..200),
+        ) {
             let mut memory = MemoryLedger::new(budget);
-            let (mut connections, mut last) = (0, usize::MAX);
-            while let Some(granted) = memory.grant(
-                192 << 20,
-                LEAST,
-                (others - 1_usize.min(others)).saturating_sub(connections),
-            ) {
-                assert!((LEAST..=192 << 20).contains(&granted));
-                assert!(granted <= last, "newer connections never get more");
-                memory.promise(granted);
-                assert!(memory.promised() <= budget);
-                (connections, last) = (connections + 1, granted);
+            let mut accounts: Vec<Account> = Vec::new();
+            for (number, wanted) in steps {
+                match accounts.get(number).copied() {
+                    None if memory.limit(wanted.max(LEAST), LEAST, 30).is_some() => {
+                        memory.add(account(BASE));
+                        accounts.push(account(BASE));
+                    }
+                    None => {}
+                    Some(own) if wanted % 5 == 0 => {
+                        memory.remove(own);
+                        accounts.swap_remove(number);
+                    }
+                    Some(own) => {
+                        let wanted = wanted.max(BASE);
+                        let charged = match wanted < own.charged {
+                            true => wanted,
+                            false => memory.raise(own, wanted, 30),
+                        };
+                        memory.remove(own);
+                        memory.add(account(charged));
+                        accounts[number] = account(charged);
+                    }
+                }
+                prop_assert!(memory.charged() <= budget);
+                prop_assert_eq!(
+                    memory.charged(),
+                    accounts.iter().map(|own| own.charged as u64).sum::<u64>()
+                );
+                prop_assert_eq!(memory.lacking, accounts.iter().map(|own| own.lacking()).sum::<u64>());
             }
-            assert!(
-                budget - memory.promised() < LEAST as u64,
-                "refused only when the budget is used up"
-            );
-            assert_eq!(last, LEAST);
-            if budget == 40 << 30 {
-                assert!(connections >= 10_000, "only {connections} connections had room");
-            }
-            memory.release(LEAST);
-            assert_eq!(memory.grant(192 << 20, LEAST, 0), Some(LEAST));
         }
     }
 }

@@ -1,94 +1,194 @@
-//! Shares of the endpoint's memory: reserved before address validation, promised after it, and
-//! raised when other connections give memory back.
+//! Memory for received data: reserved before address validation, charged after it, raised with use
+//! and lowered again.
 
+use core::ops::Bound;
 use std::collections::{BTreeMap, BTreeSet};
 
 use bats_types::Timestamp;
 
+use super::admission::Account;
 use super::{ConnectionHandle, EXPECTED_CONNECTIONS, Endpoint};
-use crate::connection::min_receive_budget;
+use crate::connection::{Connection, min_receive_budget};
 
-/// Connections whose budget is raised when one connection ends. It bounds the work for that.
+/// Connections that may get more memory when another one gives some back. It bounds the work.
 const RAISED_AT_ONCE: usize = 8;
 
-/// Connections whose promised budget is below the configured one.
+/// Connections that have less memory, or a lower limit of it, than they want.
 #[derive(Debug, Default)]
 pub(super) struct MemoryShares {
-    /// Wanted bytes of the connections whose share is only reserved, with the reserved bytes.
+    /// Wanted limits of the connections whose memory is only reserved, with the reserved bytes.
     reserved: BTreeMap<ConnectionHandle, (usize, usize)>,
-    /// Wanted bytes of the connections with a smaller promise.
+    /// Wanted limits of the connections with a lower one.
     wanted: BTreeMap<ConnectionHandle, usize>,
-    /// Those of them that are established, so that their budget can be raised.
+    /// Those of them that are established, so that their limit can be raised.
     raisable: BTreeSet<ConnectionHandle>,
+    /// Connections that are closed because there was no memory for their base: nothing is charged.
+    refused: BTreeSet<ConnectionHandle>,
+    /// Connections that wait for memory.
+    short: BTreeSet<ConnectionHandle>,
+    /// The last of them that got its turn.
+    last_turn: Option<ConnectionHandle>,
+}
+
+/// How the memory of a connection has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MemoryChange {
+    None,
+    More,
+    Less,
+}
+
+fn account_of(connection: &Connection) -> Account {
+    Account { charged: connection.memory(), least: min_receive_budget(connection.config()) }
 }
 
 impl Endpoint {
-    fn share_of(&self, handle: ConnectionHandle) -> usize {
-        self.connections.get(&handle).map_or(0, |connection| connection.memory())
-    }
-
-    /// Promises a new connection its budget.
-    pub(super) fn promise_memory(&mut self, handle: ConnectionHandle, wanted: usize) {
-        let share = self.share_of(handle);
-        self.memory.promise(share);
-        if share < wanted {
+    /// Charges a new connection for its base.
+    pub(super) fn charge_base(&mut self, handle: ConnectionHandle, wanted: usize) {
+        let Some(connection) = self.connections.get(&handle) else { return };
+        self.memory.add(account_of(connection));
+        if connection.memory_limit() < wanted {
             self.memory_shares.wanted.insert(handle, wanted);
         }
     }
 
-    /// Reserves the budget of a new connection whose peer has not validated its address.
-    pub(super) fn reserve_memory(&mut self, handle: ConnectionHandle, wanted: usize) {
-        let share = self.share_of(handle);
-        self.memory.reserve(share);
-        self.memory_shares.reserved.insert(handle, (wanted, share));
+    /// Reserves the base of a new connection whose peer has not validated its address.
+    pub(super) fn reserve_base(&mut self, handle: ConnectionHandle, wanted: usize) {
+        let Some(connection) = self.connections.get(&handle) else { return };
+        let base = connection.memory();
+        self.memory.reserve(base);
+        self.memory_shares.reserved.insert(handle, (wanted, base));
     }
 
-    /// A connection is established: promises its budget, and raises one that is smaller than
+    /// A connection is established: charges it for its base, and raises a limit that is lower than
     /// wanted. Returns whether the connection has changed.
     pub(super) fn settle_memory(&mut self, now: Timestamp, handle: ConnectionHandle) -> bool {
-        if let Some((wanted, share)) = self.memory_shares.reserved.remove(&handle) {
-            self.memory.cancel(share);
-            if !self.memory.has_room(share) {
-                // Validated peers have got the memory meanwhile.
+        if let Some((wanted, base)) = self.memory_shares.reserved.remove(&handle) {
+            self.memory.cancel(base);
+            if !self.memory.has_room(base) {
+                // Other peers have got the memory meanwhile.
                 self.stats.memory_refusals += 1;
+                self.memory_shares.refused.insert(handle);
                 if let Some(connection) = self.connections.get_mut(&handle) {
                     connection.close_for_lack_of_memory(now);
                 }
                 return true;
             }
-            self.memory.promise(share);
-            if share < wanted {
-                self.memory_shares.wanted.insert(handle, wanted);
-            }
+            self.charge_base(handle, wanted);
         }
         self.memory_shares.wanted.contains_key(&handle)
             && self.memory_shares.raisable.insert(handle)
-            && self.raise_memory(now, handle)
+            && self.raise_limit(now, handle)
     }
 
-    /// Raises the budget of an established connection as far as there is memory. Returns whether it
-    /// has changed.
-    fn raise_memory(&mut self, now: Timestamp, handle: ConnectionHandle) -> bool {
-        let Some(&wanted) = self.memory_shares.wanted.get(&handle) else { return false };
-        let known = self.connections.len();
-        let Some(connection) = self.connections.get_mut(&handle) else { return false };
-        let share = connection.memory();
+    /// Connections that may still come, beyond those that exist.
+    fn expected_connections(&self) -> usize {
         let server = self.config.server.as_ref();
         let expected = server.map_or(EXPECTED_CONNECTIONS, |server| server.max_connections);
-        let least = min_receive_budget(connection.config());
-        let others = expected.saturating_sub(known);
-        // As if it began now: without its present share.
-        self.memory.release(share);
-        let raised = self.memory.grant(wanted, least, others).unwrap_or(share).max(share);
-        self.memory.promise(raised);
-        if raised == wanted {
+        expected.saturating_sub(self.connections.len())
+    }
+
+    /// Raises the limit of an established connection as far as there is memory. Returns whether it
+    /// has changed.
+    fn raise_limit(&mut self, now: Timestamp, handle: ConnectionHandle) -> bool {
+        let Some(&wanted) = self.memory_shares.wanted.get(&handle) else { return false };
+        let others = self.expected_connections();
+        let Some(connection) = self.connections.get_mut(&handle) else { return false };
+        let (account, limit) = (account_of(connection), connection.memory_limit());
+        // As if it began now.
+        self.memory.remove(account);
+        let raised = self.memory.limit(wanted, account.least, others).unwrap_or(limit);
+        self.memory.add(account);
+        if raised >= wanted {
             self.memory_shares.wanted.remove(&handle);
             self.memory_shares.raisable.remove(&handle);
         }
-        if raised > share {
+        if raised > limit {
             connection.raise_receive_budget(now, raised);
         }
-        raised > share
+        raised > limit
+    }
+
+    /// Charges a connection for the memory that it needs now, as far as there is any.
+    pub(super) fn adjust_memory(
+        &mut self,
+        now: Timestamp,
+        handle: ConnectionHandle,
+    ) -> MemoryChange {
+        let shares = &self.memory_shares;
+        if shares.reserved.contains_key(&handle) || shares.refused.contains(&handle) {
+            return MemoryChange::None;
+        }
+        let others = self.expected_connections();
+        let Some(connection) = self.connections.get_mut(&handle) else { return MemoryChange::None };
+        let Some(needed) = connection.memory_demand() else { return MemoryChange::None };
+        let (account, was_short) = (account_of(connection), connection.is_short_of_memory());
+        let present = account.charged;
+        // Half as much again, so that a steady flow does not change it all the time.
+        let is_less = needed + needed / 2 < present;
+        let (bytes, is_short) = if is_less {
+            (needed, false)
+        } else if needed > present || was_short {
+            // A connection that was short stays so until there is memory in reserve. Otherwise it
+            // would give credit for which there is no memory.
+            let reserve = if was_short { present * 2 } else { 0 };
+            let target = needed.max(reserve.min(connection.memory_limit()));
+            let granted = self.memory.raise(account, target, others);
+            (granted.min(needed).max(present), granted < target)
+        } else {
+            return MemoryChange::None;
+        };
+        if (bytes, is_short) == (present, was_short) {
+            return MemoryChange::None;
+        }
+        self.memory.remove(account);
+        self.memory.add(Account { charged: bytes, ..account });
+        connection.set_memory(now, bytes, is_short);
+        if is_short {
+            self.stats.memory_shortages += u64::from(!was_short);
+            self.memory_shares.short.insert(handle);
+        } else {
+            self.memory_shares.short.remove(&handle);
+        }
+        if is_less { MemoryChange::Less } else { MemoryChange::More }
+    }
+
+    /// A connection that has handled a packet or a call: adjusts its memory. What it gives back goes
+    /// to others. Returns whether it has got more.
+    pub(super) fn balance_memory(&mut self, now: Timestamp, handle: ConnectionHandle) -> bool {
+        let change = self.adjust_memory(now, handle);
+        let waits = |connections: &BTreeMap<ConnectionHandle, Box<Connection>>| {
+            connections.get(&handle).is_some_and(|connection| connection.waits_for_charge())
+        };
+        // Each step raises the charge, at most to the limit of the connection.
+        while change == MemoryChange::More && waits(&self.connections) {
+            if self.adjust_memory(now, handle) != MemoryChange::More {
+                break;
+            }
+        }
+        if change == MemoryChange::Less {
+            self.serve_short(now);
+        }
+        change == MemoryChange::More
+    }
+
+    /// Memory is free: connections that wait for it get their turn.
+    fn serve_short(&mut self, now: Timestamp) {
+        let shares = &mut self.memory_shares;
+        let last = shares.last_turn.unwrap_or(ConnectionHandle(u64::MAX));
+        // Not a scan of all: peers cause shortages and the end of them.
+        let after = shares.short.range((Bound::Excluded(last), Bound::Unbounded));
+        let next: Vec<_> = after
+            .chain(&shares.short)
+            .copied()
+            .take(RAISED_AT_ONCE.min(shares.short.len()))
+            .collect();
+        shares.last_turn = next.last().copied().or(shares.last_turn);
+        for handle in next {
+            if self.adjust_memory(now, handle) == MemoryChange::More {
+                self.mark_dirty(handle);
+            }
+        }
     }
 
     /// A connection has ended: its memory goes to others.
@@ -96,20 +196,23 @@ impl Endpoint {
         &mut self,
         now: Timestamp,
         handle: ConnectionHandle,
-        share: usize,
+        connection: &Connection,
     ) {
         match self.memory_shares.reserved.remove(&handle) {
             Some((_, reserved)) => self.memory.cancel(reserved),
-            None => self.memory.release(share),
+            None if self.memory_shares.refused.remove(&handle) => {}
+            None => self.memory.remove(account_of(connection)),
         }
         self.memory_shares.wanted.remove(&handle);
         self.memory_shares.raisable.remove(&handle);
+        self.memory_shares.short.remove(&handle);
         let next: Vec<_> =
             self.memory_shares.raisable.iter().copied().take(RAISED_AT_ONCE).collect();
         for handle in next {
-            if self.raise_memory(now, handle) {
+            if self.raise_limit(now, handle) {
                 self.mark_dirty(handle);
             }
         }
+        self.serve_short(now);
     }
 }

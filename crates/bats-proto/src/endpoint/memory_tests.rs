@@ -1,4 +1,4 @@
-//! Peers with spoofed addresses hold no promise of memory, and smaller budgets are raised later.
+//! Peers with spoofed addresses are charged no memory, and lower limits are raised later.
 
 use std::sync::Arc;
 
@@ -8,10 +8,15 @@ use super::{ConnectionHandle, Endpoint, Input, Output, Received};
 use crate::config::{EndpointConfig, Identity, Security, ServerConfig, TransportConfig};
 use crate::event::Event;
 use crate::fuzzing::MisbehavingClient;
+use crate::wire::coding::SourceHeader;
 use crate::wire::parameters::TransportParameters;
+use crate::wire::short_header::PacketKind;
+use crate::wire::varint::Writer;
 
 const NOW: Timestamp = Timestamp::from_millis(1_000);
 const WANTED: usize = 64 << 20;
+/// Memory that a connection is charged at its start.
+const BASE_MEMORY: usize = 256 << 10;
 
 fn server(memory_budget: u64) -> Endpoint {
     let transport = TransportConfig { receive_budget: WANTED, ..TransportConfig::default() };
@@ -65,6 +70,19 @@ fn establish(server: &mut Endpoint, number: u32) -> ConnectionHandle {
     drain(server, &mut client)[0]
 }
 
+/// A packet with the first 100 bytes of a message of this length.
+fn first_part(client: &mut MisbehavingClient, length: u64) -> Vec<u8> {
+    let mut payload = [0; 200];
+    let mut writer = Writer::new(&mut payload);
+    SourceHeader::new(0).encode(&mut writer).expect("there is room");
+    for value in [1, length, 100] {
+        writer.varint(value).expect("there is room");
+    }
+    writer.bytes(&[0; 100]).expect("there is room");
+    let len = writer.written();
+    client.packet(PacketKind::Source, &payload[..len]).expect("the handshake is complete")
+}
+
 fn budget(server: &Endpoint, handle: ConnectionHandle) -> usize {
     server.connections.get(&handle).expect("it is open").memory()
 }
@@ -78,33 +96,50 @@ fn spoofed_first_flights_are_promised_no_memory() {
     assert_eq!(server.connection_count(), 32);
     assert_eq!(server.endpoint_stats().memory_promised, 0);
     let honest = establish(&mut server, 7);
-    assert_eq!(budget(&server, honest), WANTED, "no smaller for the spoofed ones");
-    assert_eq!(server.endpoint_stats().memory_promised, WANTED as u64);
+    let limit = server.connections.get(&honest).expect("it is open").memory_limit();
+    assert_eq!(limit, WANTED, "no lower for the spoofed ones");
+    assert_eq!(budget(&server, honest), BASE_MEMORY);
+    assert_eq!(server.endpoint_stats().memory_promised, BASE_MEMORY as u64);
     assert_eq!(server.endpoint_stats().memory_refusals, 0);
 }
 
+/// Connections that take all memory beyond what is kept for others lower the limit of a new one. It
+/// rises when they end.
 #[test]
-fn promises_never_exceed_the_budget_and_grow_when_others_end() {
+fn charges_never_exceed_the_budget_and_limits_rise_when_others_end() {
     let total = 256 << 20;
     let mut server = server(total);
-    let handles: Vec<_> = (1..=30).map(|number| establish(&mut server, number << 16)).collect();
-    let promised = |server: &Endpoint| {
-        let budgets = server.connections.values().map(|connection| connection.memory() as u64);
-        let sum: u64 = budgets.sum();
+    let charged = |server: &Endpoint| {
+        let charged = server.connections.values().map(|connection| connection.memory() as u64);
+        let sum: u64 = charged.sum();
         assert_eq!(server.endpoint_stats().memory_promised, sum);
         assert!(sum <= total, "{sum}");
         sum
     };
-    let last = handles[29];
-    let small = budget(&server, last);
-    assert!(small < WANTED / 4, "{small}");
-    promised(&server);
+    let mut handles = Vec::new();
+    for number in 1..=20 {
+        let mut client = first_flight(&mut server, number << 16);
+        deliver(&mut server, number << 16, client.finished().expect("the server has answered"));
+        handles.extend(drain(&mut server, &mut client));
+        // Half of its limit is charged when a message of that length begins.
+        let limit = server.connections[&handles[handles.len() - 1]].memory_limit();
+        let message = first_part(&mut client, limit as u64 / 2);
+        deliver(&mut server, number << 16, message);
+        drain(&mut server, &mut client);
+        assert!(budget(&server, handles[handles.len() - 1]) >= limit / 2);
+        charged(&server);
+    }
+    let last = establish(&mut server, 99 << 16);
+    let limit = |server: &Endpoint| server.connections[&last].memory_limit();
+    let low = limit(&server);
+    assert!(low < WANTED / 4 && charged(&server) > 80 << 20, "{low}");
     let mut unused = MisbehavingClient::new(99);
-    for &handle in &handles[..29] {
+    for &handle in &handles {
         server.connections.get_mut(&handle).expect("it is open").die_for_test();
         server.mark_dirty(handle);
         drain(&mut server, &mut unused);
-        promised(&server);
+        charged(&server);
     }
-    assert!(budget(&server, last) > 2 * small, "{} after {small}", budget(&server, last));
+    assert!(limit(&server) > low + low / 2, "{} after {low}", limit(&server));
+    assert_eq!(server.endpoint_stats().memory_promised, BASE_MEMORY as u64);
 }

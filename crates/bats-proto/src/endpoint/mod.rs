@@ -235,7 +235,7 @@ impl Endpoint {
         let others = EXPECTED_CONNECTIONS.saturating_sub(self.connections.len() + 1);
         let wanted = receive_budget(&config.transport);
         let transport =
-            self.within_memory(&config.transport, others, true).ok_or(ConnectError::Memory)?;
+            self.within_memory(&config.transport, others).ok_or(ConnectError::Memory)?;
         let config = ClientConfig { transport, ..config };
         let local_cid = self.fresh_cid();
         let code_seed = self.rng.next_u64();
@@ -263,7 +263,7 @@ impl Endpoint {
             end_to_end,
         };
         let handle = self.insert(now, setup);
-        self.promise_memory(handle, wanted);
+        self.charge_base(handle, wanted);
         Ok(handle)
     }
 
@@ -280,19 +280,15 @@ impl Endpoint {
     }
 
     /// The configuration with a receive budget that the remaining memory allows, when `others` more
-    /// connections may follow; `None` if there is too little memory.
+    /// connections may follow; `None` if there is too little memory. It is the limit of the
+    /// connection's memory, which is charged only with use.
     fn within_memory(
         &mut self,
         transport: &Arc<TransportConfig>,
         others: usize,
-        is_validated: bool,
     ) -> Option<Arc<TransportConfig>> {
         let (wanted, least) = (receive_budget(transport), min_receive_budget(transport));
-        let granted = match is_validated {
-            true => self.memory.grant(wanted, least, others),
-            false => self.memory.reservation(wanted, least, others),
-        };
-        let Some(granted) = granted else {
+        let Some(granted) = self.memory.limit(wanted, least, others) else {
             self.stats.memory_refusals += 1;
             return None;
         };
@@ -385,6 +381,7 @@ impl Endpoint {
                     return;
                 }
                 connection.handle_datagram(now, datagram);
+                self.balance_memory(now, handle);
                 self.mark_dirty(handle);
                 self.fetch_relay_inputs(now, handle);
             }
@@ -474,6 +471,9 @@ impl Endpoint {
                 // It is polled again with the budget that it has now.
                 return self.mark_dirty(handle);
             }
+            if self.balance_memory(now, handle) {
+                return self.mark_dirty(handle);
+            }
         }
         let Some(connection) = self.connections.get(&handle) else { return };
         let has_data = connection.has_end_to_end_data();
@@ -507,7 +507,7 @@ impl Endpoint {
     fn remove_connection(&mut self, now: Timestamp, handle: ConnectionHandle) {
         if let Some(connection) = self.connections.remove(&handle) {
             self.stuck_timers.is_stuck(handle, None);
-            self.release_memory(now, handle, connection.memory());
+            self.release_memory(now, handle, &connection);
             self.by_cid.remove(&connection.local_cid());
             self.forget_reset_token(handle, connection.reset_token());
             if let Some(first) = self.firsts.remove(&handle) {
@@ -638,7 +638,7 @@ impl Endpoint {
         let displaced = self.server.as_ref().map_or(0, ServerCrypto::sessions_displaced);
         EndpointStats {
             sessions_displaced: displaced,
-            memory_promised: self.memory.promised(),
+            memory_promised: self.memory.charged(),
             ..self.stats.clone()
         }
     }

@@ -522,6 +522,8 @@ impl Endpoint {
                 Some((handle, session)) => {
                     let slowest = self.relay_node.as_ref().map(|c| c.relay.slowest_inbound(key));
                     session.handle_flow_packet(now, kind, &payload, slowest.unwrap_or_default());
+                    // After each packet: a burst of them takes more than the reserve for one.
+                    self.balance_memory(now, handle);
                     self.mark_dirty(handle);
                 }
                 None => self.stats.datagrams_dropped += 1,

@@ -140,7 +140,7 @@ impl Endpoint {
                 let others = max_connections.saturating_sub(self.connections.len() + 1);
                 let wanted = receive_budget(&transport);
                 let is_validated = start.is_validated();
-                let transport = self.within_memory(&transport, others, is_validated)?;
+                let transport = self.within_memory(&transport, others)?;
                 let local_cid = self.fresh_cid();
                 let code_seed = self.rng.next_u64();
                 let take_early = transport.early_data && end_to_end.is_none();
@@ -176,8 +176,8 @@ impl Endpoint {
                 };
                 let handle = self.insert(now, setup);
                 match is_validated {
-                    true => self.promise_memory(handle, wanted),
-                    false => self.reserve_memory(handle, wanted),
+                    true => self.charge_base(handle, wanted),
+                    false => self.reserve_base(handle, wanted),
                 }
                 self.half_open.insert(handle, datagram.remote);
                 let first = (datagram.remote, initial.destination);

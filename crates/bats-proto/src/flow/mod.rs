@@ -11,6 +11,7 @@ mod rateless;
 mod receiver;
 mod reordering;
 mod sender;
+mod spare_rate;
 mod steady;
 mod thin;
 mod timely_receiver;
@@ -31,6 +32,9 @@ pub use sender::{FlowSender, SenderCounters, SenderParameters};
 pub use timely_receiver::{ResidualStats, TimelyReceiver};
 pub use timely_sender::{TimelyParameters, TimelySender};
 
+// The code and the wire format have the same batches.
+const _: () = assert!(bats_code::BATCH_SIZE == crate::wire::coding::BATCH_SIZE);
+
 /// Path estimates of the link, as the flow needs them.
 #[derive(Clone, Copy, Debug)]
 pub struct PathView {
@@ -46,6 +50,8 @@ pub struct PathView {
     pub burst_factor: f64,
     /// Number of packets that the estimate is based on.
     pub loss_packets: u64,
+    /// Queueing delay of the path, as congestion control sees it.
+    pub queue_delay: Duration,
 }
 
 /// A violation of the flow's protocol by the peer.

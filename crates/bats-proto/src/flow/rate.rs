@@ -74,14 +74,19 @@ impl RateController {
 
     /// Repairs per window of `symbols` for data with a deadline. There are no top-ups, so these
     /// repairs alone decide what arrives in time. By exact binomials z = 2 delivers 99 % of the
-    /// symbols in time and z = 3 delivers 99.9 %.
-    pub fn timely(self, symbols: u64, path: &PathView) -> f64 {
+    /// symbols in time and z = 3 delivers 99.9 %. `is_limited` if the path cannot carry more.
+    pub fn timely(self, symbols: u64, is_limited: bool, path: &PathView) -> f64 {
         let (z, c) = match self.goal {
-            Goal::Latency => (3.0, 1.0),
-            Goal::Balanced => (1.7, 0.0),
+            Goal::Latency if !is_limited => (3.0, 1.0),
+            Goal::Latency | Goal::Balanced => (1.7, 0.0),
             Goal::Throughput => (0.5, 0.0),
         };
         Self::formula(symbols as f64, z, c, path)
+    }
+
+    /// Whether repairs may take rate that the path has to spare, only to save delay.
+    pub fn uses_spare_rate(self) -> bool {
+        self.goal == Goal::Latency
     }
 
     /// Repairs for the last `symbols` with a deadline if no data follows for a while.
@@ -145,6 +150,7 @@ mod tests {
             loss,
             burst_factor: 1.0,
             loss_packets: 1_000_000,
+            queue_delay: Duration::ZERO,
         }
     }
 

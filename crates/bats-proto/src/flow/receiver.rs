@@ -193,6 +193,14 @@ impl FlowReceiver {
         self.decoder.bytes_held()
     }
 
+    /// Bytes that this direction and its session may hold in addition when a gap is filled: the
+    /// session copies the symbols behind it, and the decoder keeps those that repairs may refer to.
+    pub fn growth(&self) -> usize {
+        let kept = u64::from(MAX_WINDOW);
+        let waiting = self.seen_end.saturating_sub(self.next);
+        waiting.min(kept - self.next.min(kept)) as usize * self.row_bytes
+    }
+
     /// Counters since the start.
     pub fn counters(&self) -> ReceiverCounters {
         self.counters
@@ -278,6 +286,11 @@ impl FlowReceiver {
     fn check_credit(&self, symbol: u64) -> Result<(), FlowError> {
         let credit = self.credit.granted();
         if symbol >= credit { Err(FlowError::BeyondCredit { symbol, credit }) } else { Ok(()) }
+    }
+
+    /// Whether [`next_symbol`](Self::next_symbol) has one.
+    pub fn has_ready(&self) -> bool {
+        self.next < self.decoder.first_missing()
     }
 
     /// The next symbol in order, if it is decoded.

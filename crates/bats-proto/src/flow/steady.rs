@@ -14,7 +14,7 @@ pub(super) const STEADY_WINDOW: u64 = 64;
 /// Losses are repaired within the round trip divided by this, an eighth of the one-way delay.
 /// Shorter times cost redundancy: at 5 % loss 0.26 repairs per symbol for 12 symbols, 0.34 for 6
 /// (`reliable_messages_at_five_per_cent_loss_have_p99_of_at_most_1_15_delays`).
-const REPAIR_TIME_RTT_FRACTION: u32 = 16;
+pub(super) const REPAIR_TIME_RTT_FRACTION: u32 = 16;
 
 /// Repairs of a flow that empties its send queue several times within the repair time. The next
 /// messages soon bring repairs, so messages share them. A message by itself would need a whole
@@ -106,6 +106,7 @@ mod tests {
             loss,
             burst_factor: 1.0,
             loss_packets: 65_536,
+            queue_delay: Duration::ZERO,
         }
     }
 

@@ -79,6 +79,7 @@ mod tests {
             loss: 0.1,
             burst_factor: 1.0,
             loss_packets: 1_000,
+            queue_delay: Duration::ZERO,
         }
     }
 

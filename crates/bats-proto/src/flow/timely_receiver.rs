@@ -236,6 +236,11 @@ impl TimelyReceiver {
         }
     }
 
+    /// Whether [`next_symbol`](Self::next_symbol) has one.
+    pub fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
     /// The next decoded symbol with its number.
     pub fn next_symbol(&mut self) -> Option<(u64, &[u8])> {
         let number = self.ready.pop_front()?;

@@ -5,7 +5,9 @@ use bats_code::BATCH_SIZE;
 use bats_code::stream::{StreamEncoder, Window};
 use bats_types::Timestamp;
 
-use super::rate::RateController;
+use super::rate::{RateController, RepairClass};
+use super::spare_rate::SpareRate;
+use super::steady::REPAIR_TIME_RTT_FRACTION;
 use super::{PathView, SenderCounters};
 use crate::config::Goal;
 use crate::wire::coding::{REPAIR_HEADER_LEN, RepairHeader, SOURCE_HEADER_LEN, SourceHeader};
@@ -68,6 +70,9 @@ pub struct TimelySender {
     unflushed: u64,
     unflushed_repairs: u64,
     flush_at: Option<Timestamp>,
+    /// Send time of the first symbol since the send queue was empty.
+    backlog_since: Option<Timestamp>,
+    spare: SpareRate,
     next_sequence: u64,
     counters: SenderCounters,
 }
@@ -86,6 +91,8 @@ impl TimelySender {
             unflushed: 0,
             unflushed_repairs: 0,
             flush_at: None,
+            backlog_since: None,
+            spare: SpareRate::default(),
             next_sequence: 0,
             counters: SenderCounters::default(),
         }
@@ -238,6 +245,15 @@ impl TimelySender {
     fn schedule_repairs(&mut self, now: Timestamp, path: &PathView, last: bool) {
         let Some(rate) = self.rate else { return };
         self.unflushed += 1;
+        let waited = now - *self.backlog_since.get_or_insert(now);
+        // Congestion control limits a flow whose send queue was not empty for a round trip: more
+        // repairs would delay its messages further.
+        let is_limited = waited > path.smoothed_rtt;
+        if last {
+            self.backlog_since = None;
+        }
+        let share =
+            if rate.uses_spare_rate() { self.spare.on_symbol(now, waited, path) } else { 0.0 };
         if self.is_thin(now, path) {
             self.flush_at = None;
             if last {
@@ -246,9 +262,23 @@ impl TimelySender {
             }
         } else {
             let window = self.window(path);
-            self.due_repairs += rate.timely(window, path) / window as f64;
+            let repairs = rate.timely(window, is_limited, path) / window as f64;
+            self.due_repairs += repairs;
+            if share > 0.0 {
+                let time = path.smoothed_rtt / REPAIR_TIME_RTT_FRACTION;
+                let recent = self.recent_symbols(now, time);
+                let most = rate.proactive(RepairClass::Tail, recent, path) / recent as f64;
+                self.due_repairs += share * (most - repairs).max(0.0);
+            }
             self.flush_at = Some(now + FLUSH_AFTER);
         }
+    }
+
+    /// Symbols sent in the last `time`, this one included.
+    fn recent_symbols(&self, now: Timestamp, time: Duration) -> u64 {
+        let sent = self.next_unsent.saturating_sub(self.encoder.first());
+        let is_older = |kept: &KeptSymbol| kept.sent_at.is_some_and(|at| at + time <= now);
+        sent.saturating_sub(self.kept.partition_point(is_older) as u64).max(1)
     }
 
     fn window(&self, path: &PathView) -> u64 {

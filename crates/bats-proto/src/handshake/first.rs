@@ -1,4 +1,13 @@
 //! Stateless processing of first packets from unauthenticated peers.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use core::net::SocketAddr;
 

@@ -1,6 +1,7 @@
 use bats_types::Timestamp;
 
 use super::replay_window::ReplayWindow;
+use crate::wire::frame::MAX_ACK_RANGES;
 
 /// Replay window in packet numbers below the largest one: 190 ms of reordering at 1 Gbit/s.
 pub const REPLAY_WINDOW: u64 = ReplayWindow::<WORDS>::SIZE;
@@ -9,8 +10,8 @@ const WORDS: usize = 256;
 const ACK_REPEATS: usize = 8;
 /// Packet numbers below the largest that every acknowledgement covers at least.
 const MIN_COVERAGE: u64 = 64;
-/// Limit of ranges per acknowledgement: 256 ranges of two bytes fit any packet.
-pub const MAX_RANGES: usize = 256;
+/// Limit of ranges per acknowledgement: as many as a peer accepts.
+pub const MAX_RANGES: usize = MAX_ACK_RANGES as usize;
 
 /// Packet numbers received on a link: replay window and source of acknowledgements.
 #[derive(Debug)]

@@ -106,6 +106,8 @@ pub struct AckOutcome {
     pub handshake_done_acked: bool,
     /// An END frame was acknowledged.
     pub end_acked: bool,
+    /// Coded data was acknowledged.
+    pub coded_acked: bool,
     /// Packets among them that had been declared lost.
     pub spurious_packets: u64,
 }
@@ -391,6 +393,7 @@ impl SentPackets {
                 outcome.largest_size = outcome.largest_size.max(packet.size);
                 outcome.handshake_done_acked |= packet.contents.handshake_done;
                 outcome.end_acked |= packet.contents.end;
+                outcome.coded_acked |= packet.contents.coded;
                 if outcome.largest.is_none() {
                     outcome.largest = Some(LargestAcked {
                         pn,

@@ -60,6 +60,11 @@ impl Reassembly {
             + self.complete.iter().map(Bytes::len).sum::<usize>()
     }
 
+    /// Bytes of the message under assembly that are still to come.
+    pub fn bytes_missing(&self) -> usize {
+        self.partial.as_ref().map_or(0, |(data, length)| length - data.len())
+    }
+
     /// Whether the end mark was received and every message before it was taken.
     pub fn is_finished(&self) -> bool {
         self.finished && self.complete.is_empty()

@@ -30,6 +30,12 @@ pub(super) struct Extensions {
     pub(super) credit: Credit,
     pub(super) queue: QueueDelay,
     pub(super) trial: TrialClock,
+    /// The application limited the flow when the trial began: the flow adds no queue, and a lower pace
+    /// would only delay its messages.
+    is_trial_app_limited: bool,
+    /// A probe timeout expired since the last trial began: packets sent in a blackout count as limited
+    /// by the application, too.
+    pub(super) had_timeout: bool,
     pub(super) light: LightProbe,
     /// Queueing delay when ProbeBW_UP began.
     up_queue: Duration,
@@ -57,6 +63,8 @@ impl Extensions {
             credit: Credit::new(constants),
             queue: QueueDelay::default(),
             trial: TrialClock::new(constants),
+            is_trial_app_limited: false,
+            had_timeout: false,
             light: LightProbe::default(),
             up_queue: Duration::ZERO,
             standing_rounds: 0,
@@ -141,7 +149,11 @@ impl Bbr3 {
         if ext.has(Mechanism::LossCredit) && self.full_pipe.is_reached {
             let has_losses = ext.credit.has_losses();
             match ext.trial.update(now, self.min_rtt.get(), has_losses) {
-                Change::Begin(from) => ext.credit.begin_trial(from),
+                Change::Begin(from) => {
+                    let had_timeout = core::mem::take(&mut ext.had_timeout);
+                    ext.is_trial_app_limited = sample.app_limited && !had_timeout;
+                    ext.credit.begin_trial(from);
+                }
                 Change::End => ext.credit.end_trial(now),
                 Change::None => {}
             }
@@ -249,7 +261,8 @@ impl Bbr3 {
     /// what was sent. See [`super::credit`].
     pub(super) fn trial_pacing_rate(&self) -> Option<u64> {
         let is_on = self.ext.trial.is_on() && self.ext.delivered_mean > 0.0;
-        is_on.then_some((DOWN_PACING_GAIN * self.ext.delivered_mean) as u64)
+        (is_on && !self.ext.is_trial_app_limited)
+            .then_some((DOWN_PACING_GAIN * self.ext.delivered_mean) as u64)
     }
 
     /// Bytes that are delivered while their acknowledgements wait in the reverse direction.

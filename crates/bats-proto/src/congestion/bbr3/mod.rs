@@ -84,7 +84,6 @@ pub(super) struct Bbr3 {
     /// bw = min(max_bw, bw_shortterm), bytes per second.
     bw: u64,
     drain_start_round: u64,
-    queue_delay: Duration,
     round: RoundCounter,
     full_pipe: FullPipe,
     max_bw: MaxBw,
@@ -137,7 +136,6 @@ impl Bbr3 {
             idle_restart: false,
             bw: 0,
             drain_start_round: 0,
-            queue_delay: Duration::ZERO,
             round: RoundCounter::default(),
             full_pipe: FullPipe::default(),
             max_bw: MaxBw::default(),
@@ -222,7 +220,6 @@ impl Controller for Bbr3 {
         let now = sample.now;
         self.in_flight = sample.in_flight;
         self.packet = sample.packet;
-        self.queue_delay = sample.rtt.saturating_sub(sample.min_rtt);
         let mut rs = sample.rate;
         self.delivered = rs.prior_delivered + rs.delivered;
         let measured = rs.delivery_rate;
@@ -248,6 +245,7 @@ impl Controller for Bbr3 {
     }
 
     fn on_probe_timeout(&mut self, now: Timestamp, count: u32) {
+        self.ext.had_timeout = true;
         if count == RTO_PROBES && !self.ext.has(Mechanism::SteadyTimeout) {
             self.on_enter_rto(now);
         }
@@ -266,7 +264,7 @@ impl Controller for Bbr3 {
     }
 
     fn queue_delay(&self) -> Duration {
-        self.queue_delay
+        self.ext.queue.standing()
     }
 
     fn own_loss(&self) -> f64 {

@@ -126,7 +126,8 @@ impl Incoming {
     }
 
     /// Reassembles messages from received symbols. Reliable modes deliver in order, as far as the
-    /// budget has room. BTP delivers at once and drops the oldest messages beyond the budget.
+    /// room suffices. BTP delivers at once; if `replace_oldest` is set, it drops the oldest messages
+    /// for which there is no room.
     ///
     /// With a key, symbols are opened first. Polluted ones are dropped; reliable modes treat them
     /// as missing again.
@@ -134,7 +135,7 @@ impl Incoming {
         &mut self,
         inbox: &mut Inbox,
         mut channels: Option<&mut Channels>,
-        budget: usize,
+        (room, replace_oldest): (usize, bool),
         mut open: Option<&mut SymbolKey>,
     ) -> Result<Taken, SessionError> {
         let mut opened = Vec::new();
@@ -148,7 +149,7 @@ impl Incoming {
         match self {
             Self::Reliable { flow, reassembly, early } => {
                 // With channels, messages have a credit of their own: symbols never wait.
-                while channels.is_some() || inbox.has_room(budget) {
+                while channels.is_some() || inbox.has_room(room) {
                     let number = flow.next_number();
                     let Some(mut symbol) = flow.next_symbol() else { break };
                     if let Some(key) = &mut open {
@@ -180,7 +181,7 @@ impl Incoming {
                         is_authentic
                     });
                 }
-                while inbox.has_room(budget)
+                while inbox.has_room(room)
                     && let Some(block) = flow.next_block()
                 {
                     reassembly.feed(&block)?;
@@ -190,7 +191,9 @@ impl Incoming {
                 }
             }
             Self::Timely(timely) => {
-                while let Some((number, mut symbol)) = timely.flow.next_symbol() {
+                while (replace_oldest || inbox.has_room(room))
+                    && let Some((number, mut symbol)) = timely.flow.next_symbol()
+                {
                     if let Some(key) = &mut open {
                         if !key.open(number, symbol, &mut opened) {
                             polluted += 1;
@@ -204,7 +207,7 @@ impl Incoming {
                         add(inbox, message);
                     }
                     // Drop the oldest messages: the newest are worth most.
-                    while !inbox.has_room(budget) && inbox.pop().is_some() {
+                    while replace_oldest && !inbox.has_room(room) && inbox.pop().is_some() {
                         timely.overflowed += 1;
                     }
                 }
@@ -288,23 +291,66 @@ impl Incoming {
         }
     }
 
-    /// Whether to send a CREDIT frame now.
+    /// Whether a symbol or block is ready for the session.
+    pub(in crate::connection) fn has_ready(&self) -> bool {
+        match self {
+            Self::Reliable { flow, .. } => flow.has_ready(),
+            Self::Rateless { flow, .. } => flow.has_ready(),
+            Self::Timely(timely) => timely.flow.has_ready(),
+        }
+    }
+
+    /// Whether the flow holds anything, if it consists of blocks.
+    pub(in crate::connection) fn holds_blocks(&self, inbox: &Inbox) -> Option<bool> {
+        match self {
+            Self::Rateless { flow, reassembly } => {
+                Some(flow.bytes_held() + reassembly.bytes_held() + inbox.bytes_held() > 0)
+            }
+            Self::Reliable { .. } | Self::Timely(_) => None,
+        }
+    }
+
+    /// Bytes that may be held in addition when a packet fills a gap.
+    pub(in crate::connection) fn growth(&self) -> usize {
+        match self {
+            Self::Reliable { flow, .. } => flow.growth(),
+            Self::Rateless { .. } | Self::Timely(_) => 0,
+        }
+    }
+
+    /// Bytes of the message under assembly that are still to come.
+    pub(in crate::connection) fn bytes_missing(&self) -> usize {
+        match self {
+            Self::Reliable { reassembly, .. } => reassembly.bytes_missing(),
+            Self::Rateless { .. } | Self::Timely(_) => 0,
+        }
+    }
+
+    /// Drops the oldest message if the mode does not repair everything. Returns whether it did.
+    pub(in crate::connection) fn drop_oldest(&mut self, inbox: &mut Inbox) -> bool {
+        let Self::Timely(timely) = self else { return false };
+        let is_dropped = inbox.pop().is_some();
+        timely.overflowed += u64::from(is_dropped);
+        is_dropped
+    }
+
+    /// Whether to send a CREDIT frame now. `elsewhere` bytes are not available; `None` if
+    /// messages and channels have credit of their own.
     pub(in crate::connection) fn update_credit(
         &mut self,
         now: Timestamp,
         rtt: Duration,
         inbox: &Inbox,
-        has_channels: bool,
+        elsewhere: Option<usize>,
     ) -> bool {
+        let held = |reassembly: &Reassembly| {
+            elsewhere.map_or(0, |bytes| bytes + inbox.bytes_held() + reassembly.bytes_held())
+        };
         match self {
-            // Unread data has a budget of its own then.
-            Self::Reliable { flow, .. } if has_channels => flow.update_credit(now, rtt, 0),
             Self::Reliable { flow, reassembly, .. } => {
-                flow.update_credit(now, rtt, inbox.bytes_held() + reassembly.bytes_held())
+                flow.update_credit(now, rtt, held(reassembly))
             }
-            Self::Rateless { flow, reassembly } => {
-                flow.update_credit(now, rtt, inbox.bytes_held() + reassembly.bytes_held())
-            }
+            Self::Rateless { flow, reassembly } => flow.update_credit(now, rtt, held(reassembly)),
             Self::Timely(_) => false,
         }
     }

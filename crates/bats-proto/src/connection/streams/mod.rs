@@ -62,11 +62,11 @@ impl Streams {
     /// See [`Incoming::take`].
     pub(super) fn take(
         &mut self,
-        budget: usize,
+        room: (usize, bool),
         open: Option<&mut SymbolKey>,
     ) -> Result<Taken, SessionError> {
         let channels = self.channels.as_deref_mut();
-        let taken = self.incoming.take(&mut self.inbox, channels, budget, open)?;
+        let taken = self.incoming.take(&mut self.inbox, channels, room, open)?;
         if let Some(channels) = &self.channels {
             self.outgoing.set_message_credit(channels.message_credit());
         }

@@ -16,7 +16,6 @@ use crate::wire::short_header::PacketKind;
 use crate::wire::varint::Reader;
 
 /// The sending direction of a connection, by mode.
-#[expect(clippy::large_enum_variant, reason = "a connection has one; most are the largest")]
 #[derive(Debug)]
 pub(in crate::connection) enum Outgoing {
     /// BRTP: reliable and ordered.
@@ -255,10 +254,11 @@ impl Outgoing {
         }
     }
 
-    /// The probe timeout expired: returns whether there is data to retransmit.
-    pub(in crate::connection) fn on_probe_timeout(&mut self) -> bool {
+    /// The probe timeout expired: returns whether there is data to retransmit. In a blackout,
+    /// `blackout_packets` may be sent until the next one.
+    pub(in crate::connection) fn on_probe_timeout(&mut self, blackout_packets: u64) -> bool {
         match self {
-            Self::Reliable { flow, .. } => flow.on_probe_timeout(),
+            Self::Reliable { flow, .. } => flow.on_probe_timeout(blackout_packets),
             Self::Rateless { flow, .. } => flow.on_probe_timeout(),
             Self::Timely { flow, .. } => flow.wants_to_send(),
         }

@@ -396,6 +396,11 @@ impl RatelessReceiver {
         Ok(())
     }
 
+    /// Whether [`next_block`](Self::next_block) has one.
+    pub fn has_ready(&self) -> bool {
+        matches!(self.blocks.get(&self.next), Some(Block::Decoded { authentic: true, .. }))
+    }
+
     /// The next block in order, if it is decoded and authentic.
     pub fn next_block(&mut self) -> Option<Vec<u8>> {
         let Some(Block::Decoded { authentic: true, .. }) = self.blocks.get(&self.next) else {

@@ -24,6 +24,7 @@ fn path(loss: f64) -> PathView {
         loss,
         burst_factor: 1.0,
         loss_packets: 1_000,
+        queue_delay: Duration::ZERO,
     }
 }
 

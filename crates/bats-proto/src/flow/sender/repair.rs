@@ -328,9 +328,9 @@ impl FlowSender {
         }
     }
 
-    /// Handles a probe time-out: queues repairs as a probe. Returns false if there is nothing to
-    /// repair.
-    pub fn on_probe_timeout(&mut self) -> bool {
+    /// Handles a probe time-out: queues repairs as a probe, and further ones for a blackout up to
+    /// `blackout_packets` packets. Returns false if there is nothing to repair.
+    pub fn on_probe_timeout(&mut self, blackout_packets: u64) -> bool {
         if self.wants_to_send() {
             return true;
         }
@@ -351,6 +351,16 @@ impl FlowSender {
             }
             let (first, end) = (generation.first, generation.end);
             self.make_repairs(first, first.max(self.decoded_below), end, PROBE_COLUMNS / 2, true);
+        }
+        // Until the peer's credit is used up, new symbols keep packets in flight in a blackout.
+        let mut left = blackout_packets.saturating_sub(PROBE_COLUMNS);
+        for index in 0..self.generations.len() {
+            let generation = &self.generations[index];
+            let (generation_first, end) = (generation.first, generation.end);
+            let first = generation_first.max(self.decoded_below);
+            let count = end.saturating_sub(first).min(left);
+            self.make_repairs(generation_first, first, end, count, true);
+            left -= count;
         }
         true
     }
@@ -373,6 +383,7 @@ mod tests {
             loss: 0.1,
             burst_factor: 1.0,
             loss_packets: 1_000,
+            queue_delay: Duration::ZERO,
         }
     }
 

@@ -1,0 +1,131 @@
+//! Configuration, counters and limits of a relay.
+
+use core::time::Duration;
+
+use bats_wire::flow::NodeId;
+
+/// Maximum number of flows (the goal is 10,000 through one relay). Packets of further flows are
+/// dropped.
+pub const MAX_FLOWS: usize = 16_384;
+/// Number of batches of a kind that a node tracks for a flow: eight round trips of 20 ms at 1
+/// Gbit/s.
+pub(super) const MAX_BATCHES: usize = 1_024;
+/// Maximum number of recoded packets of one batch. It covers a loss of half of the packets in
+/// bursts, and limits a neighbour that always reports missing rank.
+pub const MAX_RECODED: u16 = 64;
+/// Number of packets that may be queued for the next hop in addition to a round trip. It absorbs
+/// short-term rate differences of two hops.
+pub(super) const QUEUE_PACKETS: u64 = 128;
+/// Interval at which a further BATCH_RANK of a flow is allowed. Relays report at most once in a
+/// millisecond for source symbols and repairs each.
+pub(super) const BATCH_RANK_INTERVAL: Duration = Duration::from_micros(450);
+/// Minimum memory in bytes that a flow may use, whatever the round trip is.
+pub const MIN_FLOW_BYTES: usize = 1 << 20;
+/// Maximum number of end-to-end packets queued for a link. Further packets are dropped.
+pub const MAX_OPAQUE: usize = 256;
+/// Number of packets over which the non-innovative ones of a neighbour are counted.
+pub const NON_INNOVATIVE_WINDOW: u64 = 1_000;
+/// Number of non-innovative packets in that window above which a neighbour is demoted, if there is
+/// another one. An event reports more than half of the window. Three of four packets may be
+/// non-innovative without harm, because a correct neighbour protects each packet of a thin flow by
+/// up to three others.
+pub const MAX_NON_INNOVATIVE: u64 = 800;
+
+/// Configuration of a node that relays or that has sessions over relays.
+#[derive(Clone, Debug)]
+pub struct RelayConfig {
+    /// ID of this node.
+    pub node: NodeId,
+    /// Whether flows are recoded and repaired hop by hop. If not, packets are forwarded unchanged
+    /// and the ends repair losses.
+    pub recoding: bool,
+    /// Upper limit of the bytes that the payloads of one flow may take, at least 1 MiB. Below it, a
+    /// flow gets what a round trip of the next hop and its repairs need.
+    pub flow_bytes: usize,
+    /// Maximum number of bytes of the payloads of all flows. The state of their batches may take as
+    /// many bytes again.
+    pub total_bytes: usize,
+    /// Idle time after which a flow is removed.
+    pub idle_timeout: Duration,
+    /// Hop limit of packets that this node sends.
+    pub hop_limit: u8,
+}
+
+impl RelayConfig {
+    /// Recoding enabled; at most 8 MiB for a flow (1 Gbit/s over a hop with a 25 ms round trip) and
+    /// 64 MiB in total; idle time-out 300 s; 64 hops.
+    #[must_use]
+    pub fn new(node: NodeId) -> Self {
+        Self {
+            node,
+            recoding: true,
+            flow_bytes: 8 << 20,
+            total_bytes: 64 << 20,
+            idle_timeout: Duration::from_secs(300),
+            hop_limit: 64,
+        }
+    }
+}
+
+/// Counters of a relay, in packets unless stated otherwise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RelayStats {
+    /// Relayed packets received from links.
+    pub received: u64,
+    /// Packets forwarded unchanged.
+    pub forwarded: u64,
+    /// Recoded packets sent because the next node reported less rank than was sent.
+    pub top_ups: u64,
+    /// Recoded packets sent before a report: in idle slots or, if the next node does not report, as
+    /// adaptive recoding determines.
+    pub extras: u64,
+    /// Coded packets delivered to this node's own sessions.
+    pub delivered: u64,
+    /// End-to-end packets sent, including repetitions.
+    pub opaque_sent: u64,
+    /// Dropped: non-innovative coded packets.
+    pub non_innovative: u64,
+    /// Dropped: packets of batches that are complete or given up.
+    pub late: u64,
+    /// Dropped: malformed headers.
+    pub malformed: u64,
+    /// Dropped: no route to the destination.
+    pub unroutable: u64,
+    /// NO_ROUTE packets sent to the sources of packets without a route.
+    pub no_route_sent: u64,
+    /// Dropped: the packet would return to the link that it came from, or claims this node as its
+    /// source.
+    pub looped: u64,
+    /// Dropped: the policy of the link that they came over does not allow them.
+    pub refused: u64,
+    /// Dropped: hop limit reached.
+    pub hop_limit: u64,
+    /// Dropped: repeated end-to-end packets.
+    pub repeated: u64,
+    /// Dropped: a queue was full, an end-to-end packet waited too long in one, or there were too
+    /// many flows.
+    pub overflowed: u64,
+    /// Batches whose packets were freed for lack of memory before the next node reported them. They
+    /// were forwarded, but not repaired here.
+    pub batches_unrepaired: u64,
+    /// Batches dropped for lack of memory before all their packets were sent.
+    pub batches_dropped: u64,
+    /// Batches given up because no packets of them arrived within the time-out.
+    pub batches_expired: u64,
+    /// Batches that reached [`MAX_RECODED`].
+    pub batches_capped: u64,
+    /// Number of times that a link was demoted because most of its packets were non-innovative.
+    pub links_demoted: u64,
+    /// Number of paths marked as polluting.
+    pub polluting_paths: u64,
+    /// Current number of flows.
+    pub flows: u64,
+    /// Flows removed after the idle time-out.
+    pub flows_expired: u64,
+    /// Bytes of batch state, without payloads.
+    pub state_bytes: u64,
+    /// Bytes of payloads held now.
+    pub bytes_held: u64,
+    /// Maximum of [`bytes_held`](Self::bytes_held) so far.
+    pub bytes_peak: u64,
+}

@@ -1,0 +1,362 @@
+//! The receiving side of a hop: the ranks that the previous node needs as feedback.
+
+use core::time::Duration;
+use std::collections::{BTreeMap, VecDeque};
+
+use bats_code::BATCH_SIZE;
+use bats_code::recode::{Basis, CoefficientVector};
+use bats_types::Timestamp;
+
+use super::LinkView;
+use super::config::MAX_BATCHES;
+use bats_wire::batch_rank::{BatchRank, Space};
+use bats_wire::coding::expand;
+use bats_wire::flow::FlowKey;
+
+/// Number of batches before the first one seen that may still be in flight.
+const HISTORY: u64 = 64;
+/// Number of round trips after which an incomplete batch is given up. Each one allows one round of
+/// repairs. At 20 % loss, three would leave 1 % of the packets unrepaired on every hop; eight leave
+/// a negligible part.
+pub(super) const BATCH_TIMEOUT_ROUND_TRIPS: u32 = 8;
+/// Minimum of that time.
+pub(super) const MIN_BATCH_TIMEOUT: Duration = Duration::from_millis(250);
+/// Limits of the interval between reports, which is a fraction of the round trip.
+const MIN_REPORT_INTERVAL: Duration = Duration::from_millis(1);
+const MAX_REPORT_INTERVAL: Duration = Duration::from_millis(10);
+const REPORTS_PER_RTT: u32 = 16;
+
+/// Classification of a received packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Arrival {
+    /// The packet raised the rank.
+    Innovative,
+    /// The packet did not raise the rank.
+    NonInnovative,
+    /// The batch is complete or given up.
+    Late,
+}
+
+/// Ranks of the batches of one kind.
+///
+/// A packet may jump over a thousand batches, which may all be in flight. So what each of them takes
+/// is plain numbers, which are cheap to add and to drop; vectors are only kept of batches that have
+/// packets.
+#[derive(Clone, Debug, Default)]
+struct Ranks {
+    started: bool,
+    /// The first batch that is not complete or given up.
+    floor: u64,
+    /// Rank of each batch from `floor` on.
+    ranks: VecDeque<u8>,
+    /// When each of them last made progress.
+    changed: VecDeque<Timestamp>,
+    /// Vectors of the incomplete batches of which packets have arrived.
+    bases: BTreeMap<u64, Box<Basis>>,
+    /// Whether a packet arrived since the last report.
+    has_new_packets: bool,
+}
+
+impl Ranks {
+    fn bytes(&self) -> usize {
+        self.ranks.len() * (size_of::<u8>() + size_of::<Timestamp>())
+            + self.bases.len() * size_of::<Basis>()
+    }
+
+    fn on_packet(
+        &mut self,
+        now: Timestamp,
+        batch: u32,
+        vector: &CoefficientVector,
+        batch_timeout: Duration,
+    ) -> (u64, Arrival) {
+        let number = self.number(batch);
+        if !self.started {
+            self.started = true;
+            self.floor = number.saturating_sub(HISTORY);
+        }
+        self.has_new_packets = true;
+        if number < self.floor {
+            return (number, Arrival::Late);
+        }
+        let most = MAX_BATCHES as u64;
+        if number - self.floor >= most {
+            // Give up the oldest batches: packets overtook them by more than the table holds.
+            let floor = number + 1 - most;
+            let gone = (floor - self.floor).min(self.ranks.len() as u64) as usize;
+            self.ranks.drain(..gone);
+            self.changed.drain(..gone);
+            while self.bases.first_key_value().is_some_and(|(&first, _)| first < floor) {
+                self.bases.pop_first();
+            }
+            self.floor = floor;
+        }
+        let index = (number - self.floor) as usize;
+        if self.ranks.len() <= index {
+            // A jump adds up to a thousand: the batches between may be in flight.
+            self.ranks.resize(index + 1, 0);
+            self.changed.resize(index + 1, now);
+        }
+        if usize::from(self.ranks[index]) == BATCH_SIZE {
+            return (number, Arrival::NonInnovative);
+        }
+        if !self.bases.entry(number).or_default().insert(*vector) {
+            return (number, Arrival::NonInnovative);
+        }
+        self.ranks[index] += 1;
+        self.changed[index] = now;
+        if usize::from(self.ranks[index]) == BATCH_SIZE {
+            self.bases.remove(&number);
+        }
+        self.retire(now, batch_timeout);
+        (number, Arrival::Innovative)
+    }
+
+    /// Removes complete batches, and those that have timed out, from the front. The newest two may
+    /// still grow, because a slow source fills them one symbol at a time.
+    fn retire(&mut self, now: Timestamp, batch_timeout: Duration) {
+        while let (Some(&rank), Some(&changed)) = (self.ranks.front(), self.changed.front()) {
+            let stale = self.ranks.len() > 2 && changed + batch_timeout <= now;
+            if usize::from(rank) < BATCH_SIZE && !stale {
+                break;
+            }
+            self.ranks.pop_front();
+            self.changed.pop_front();
+            self.bases.remove(&self.floor);
+            self.floor += 1;
+        }
+    }
+
+    /// The full number of a batch.
+    fn number(&self, batch: u32) -> u64 {
+        expand(u64::from(batch), 24, self.floor + self.ranks.len() as u64)
+    }
+}
+
+/// The packets of a flow that arrived over all links, so that a packet is forwarded once even if it comes back
+/// over another link: while routes change, they may form a loop.
+#[derive(Debug, Default)]
+pub(super) struct OverAllLinks([Ranks; 2]);
+
+impl OverAllLinks {
+    /// Begins with what arrived over one link.
+    pub(super) fn new(link: &Inbound) -> Self {
+        Self(link.spaces.clone())
+    }
+
+    /// Whether a packet adds to what arrived before. `batch_timeout` is that of the slowest link.
+    pub(super) fn is_innovative(
+        &mut self,
+        now: Timestamp,
+        space: Space,
+        batch: u32,
+        vector: &CoefficientVector,
+        batch_timeout: Duration,
+    ) -> bool {
+        let (_, arrival) = self.0[space as usize].on_packet(now, batch, vector, batch_timeout);
+        arrival == Arrival::Innovative
+    }
+
+    /// Bytes of batch state.
+    pub(super) fn state_bytes(&self) -> usize {
+        self.0.iter().map(Ranks::bytes).sum()
+    }
+}
+
+/// The receiving side of a hop.
+#[derive(Debug, Default)]
+pub(super) struct Inbound {
+    spaces: [Ranks; 2],
+    report_at: Option<Timestamp>,
+    last_report: Timestamp,
+    /// Packets queued here, as last reported. If there were any, the next report is due even if no
+    /// packet arrives.
+    queued_reported: u64,
+}
+
+/// Time after which an incomplete batch is given up on a hop.
+pub(super) fn batch_timeout(view: &LinkView) -> Duration {
+    (view.smoothed_rtt * BATCH_TIMEOUT_ROUND_TRIPS).max(MIN_BATCH_TIMEOUT)
+}
+
+/// Interval between two reports of arrivals.
+pub(super) fn report_interval(view: &LinkView) -> Duration {
+    (view.min_rtt / REPORTS_PER_RTT).clamp(MIN_REPORT_INTERVAL, MAX_REPORT_INTERVAL)
+}
+
+/// Interval between two reports while nothing arrives. It follows the link's queue, because these
+/// reports themselves may fill it: on a link of 370 kbit/s with a round trip of 5 ms, one each
+/// millisecond let nothing else pass.
+fn idle_report_interval(view: &LinkView) -> Duration {
+    let queue = view.smoothed_rtt.saturating_sub(view.min_rtt);
+    report_interval(view).max(queue / REPORTS_PER_RTT)
+}
+
+impl Inbound {
+    /// Processes the coefficient vector of a packet. Returns the full batch number and the
+    /// classification.
+    pub(super) fn on_packet(
+        &mut self,
+        now: Timestamp,
+        space: Space,
+        batch: u32,
+        vector: &CoefficientVector,
+        view: &LinkView,
+    ) -> (u64, Arrival) {
+        let due = (self.last_report + report_interval(view)).max(now);
+        self.report_at = Some(self.report_at.map_or(due, |at| at.min(due)));
+        self.spaces[space as usize].on_packet(now, batch, vector, batch_timeout(view))
+    }
+
+    /// Bytes of batch state.
+    pub(super) fn state_bytes(&self) -> usize {
+        self.spaces.iter().map(Ranks::bytes).sum()
+    }
+
+    /// Whether a packet of this batch would take no further memory.
+    pub(super) fn holds(&self, space: Space, batch: u32) -> bool {
+        let ranks = &self.spaces[space as usize];
+        ranks.bases.contains_key(&ranks.number(batch))
+    }
+
+    /// When the next report is due.
+    pub(super) fn report_at(&self) -> Option<Timestamp> {
+        self.report_at
+    }
+
+    /// Postpones the timer while a report waits to be written.
+    pub(super) fn postpone(&mut self, now: Timestamp) {
+        self.report_at = Some(now + MAX_REPORT_INTERVAL);
+    }
+
+    /// Cancels the report: the previous node does not accept reports.
+    pub(super) fn cancel_report(&mut self) {
+        self.report_at = None;
+    }
+
+    /// Builds the reports that are due: one for each kind of batches with new packets.
+    pub(super) fn reports(
+        &mut self,
+        now: Timestamp,
+        key: FlowKey,
+        mark: u64,
+        (queued, room): (u64, u64),
+        view: &LinkView,
+    ) -> Vec<BatchRank> {
+        self.last_report = now;
+        self.report_at = (queued > 0).then(|| now + idle_report_interval(view));
+        let more_room = self.queued_reported > queued;
+        self.queued_reported = queued;
+        let mut reports = Vec::new();
+        for (space, ranks) in [Space::Source, Space::Repair].into_iter().zip(&mut self.spaces) {
+            let room_alone = space == Space::Source && more_room && ranks.started;
+            if !core::mem::take(&mut ranks.has_new_packets) && !room_alone {
+                continue;
+            }
+            ranks.retire(now, batch_timeout(view));
+            reports.push(BatchRank {
+                key,
+                space,
+                mark,
+                queued,
+                room,
+                first: (ranks.floor & 0x00ff_ffff) as u32,
+                ranks: ranks.ranks.iter().copied().collect(),
+            });
+        }
+        reports
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bats_code::recode::unit_vector;
+
+    use super::*;
+    use bats_wire::flow::NodeId;
+
+    const KEY: FlowKey = FlowKey { destination: NodeId(1), source: NodeId(2), flow: 3 };
+
+    fn push(inbound: &mut Inbound, now: Timestamp, batch: u32, index: usize) -> Arrival {
+        let vector = unit_vector(index).unwrap();
+        inbound.on_packet(now, Space::Source, batch, &vector, &LinkView::default()).1
+    }
+
+    fn report(inbound: &mut Inbound, now: Timestamp) -> BatchRank {
+        inbound.reports(now, KEY, 0, (0, 9), &LinkView::default()).remove(0)
+    }
+
+    #[test]
+    fn reports_without_arrivals_do_not_fill_a_queue() {
+        let interval = |smoothed, min| {
+            idle_report_interval(&LinkView {
+                smoothed_rtt: Duration::from_millis(smoothed),
+                min_rtt: Duration::from_millis(min),
+                ..LinkView::default()
+            })
+        };
+        assert_eq!(interval(5, 5), Duration::from_millis(1));
+        assert_eq!(interval(1_605, 5), Duration::from_millis(100));
+    }
+
+    #[test]
+    fn reports_start_at_the_first_incomplete_batch() {
+        let mut inbound = Inbound::default();
+        let now = Timestamp::from_millis(20);
+        assert_eq!(inbound.report_at(), None);
+        for index in 0..16 {
+            assert_eq!(push(&mut inbound, now, 0, index), Arrival::Innovative);
+        }
+        assert_eq!(push(&mut inbound, now, 0, 3), Arrival::Late);
+        for (batch, index) in [(1, 4), (1, 7), (3, 0)] {
+            assert_eq!(push(&mut inbound, now, batch, index), Arrival::Innovative);
+        }
+        assert_eq!(push(&mut inbound, now, 3, 0), Arrival::NonInnovative);
+        assert_eq!(inbound.report_at(), Some(now));
+        let report = report(&mut inbound, now);
+        assert_eq!((report.first, &report.ranks[..]), (1, &[2, 0, 1][..]));
+        assert_eq!(inbound.report_at(), None);
+        assert!(inbound.reports(now, KEY, 0, (0, 9), &LinkView::default()).is_empty());
+    }
+
+    #[test]
+    fn first_report_includes_batches_in_flight() {
+        let mut inbound = Inbound::default();
+        let now = Timestamp::from_millis(5);
+        push(&mut inbound, now, 1_000, 0);
+        let report = report(&mut inbound, now);
+        assert_eq!((report.first, report.ranks.len()), (1_000 - 64, 65));
+    }
+
+    #[test]
+    fn stale_batches_are_dropped_except_the_newest_two() {
+        let mut inbound = Inbound::default();
+        let start = Timestamp::from_millis(5);
+        for batch in 0..4 {
+            push(&mut inbound, start, batch, 0);
+        }
+        let later = start + Duration::from_secs(10);
+        assert_eq!(push(&mut inbound, later, 3, 1), Arrival::Innovative);
+        assert_eq!(report(&mut inbound, later).first, 2);
+        assert_eq!(push(&mut inbound, later, 1, 1), Arrival::Late);
+        assert_eq!(push(&mut inbound, later, 2, 1), Arrival::Innovative);
+    }
+
+    #[test]
+    fn tracked_batches_are_bounded() {
+        let mut inbound = Inbound::default();
+        let now = Timestamp::from_millis(5);
+        for batch in (0..0x00ff_ffff).step_by(99_991) {
+            push(&mut inbound, now, batch, 0);
+            assert!(inbound.spaces[0].ranks.len() <= MAX_BATCHES);
+        }
+        assert!(report(&mut inbound, now).ranks.len() <= MAX_BATCHES);
+        // One beyond the limit retires the first.
+        let mut inbound = Inbound::default();
+        push(&mut inbound, now, 0, 0);
+        push(&mut inbound, now, MAX_BATCHES as u32 - 1, 0);
+        assert_eq!(report(&mut inbound, now).first, 0);
+        push(&mut inbound, now, MAX_BATCHES as u32, 0);
+        assert_eq!(report(&mut inbound, now).first, 1);
+    }
+}

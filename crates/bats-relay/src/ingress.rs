@@ -1,0 +1,400 @@
+//! Packets that enter the relay, from links and from this node's own sessions. Each is assigned to
+//! its flow, classified as innovative or not, and put into the buffers of the next hop.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bats_code::recode::{CoefficientVector, unit_vector};
+use bats_types::Timestamp;
+
+use super::config::{
+    MAX_FLOWS, MAX_NON_INNOVATIVE, MIN_FLOW_BYTES, NON_INNOVATIVE_WINDOW as WINDOW, RelayConfig,
+};
+use super::inbound::{Arrival, OverAllLinks, batch_timeout};
+use super::opaque::DuplicateFilter;
+use super::outbound::{Coded, Outbound};
+use super::status::Traffic;
+use super::{Delivery, Flow, LinkId, LinkView, Relay, RelayEvent, allowance};
+use bats_wire::batch_rank::Space;
+use bats_wire::coding::{CodingHeader, expand};
+use bats_wire::flow::{FlowHeader, FlowKey};
+use bats_wire::short_header::PacketKind;
+use bats_wire::varint::Reader;
+
+impl Relay {
+    /// Processes the payload of a relayed packet, behind the hop header. Returns the packet if it
+    /// is for this node.
+    pub fn on_packet<'a>(
+        &mut self,
+        now: Timestamp,
+        link: LinkId,
+        view: &LinkView,
+        kind: PacketKind,
+        payload: &'a [u8],
+    ) -> Option<Delivery<'a>> {
+        self.links.get(&link)?;
+        self.set_view(now, link, view);
+        self.stats.received += 1;
+        let mut reader = Reader::new(payload);
+        let Some(header) = FlowHeader::decode(&mut reader) else {
+            self.stats.malformed += 1;
+            return None;
+        };
+        let payload = reader.rest();
+        let (key, here) = (header.key, header.key.destination == self.config.node);
+        if key.source == self.config.node {
+            self.stats.looped += 1;
+            return None;
+        }
+        if !self.links.get(&link).is_some_and(|state| state.policy.allows(key, here)) {
+            self.stats.refused += 1;
+            return None;
+        }
+        if !here {
+            // A packet is never sent back over the link that it came from.
+            let has_next_hop = self.routes(key.destination).any(|next| next != link);
+            if !has_next_hop {
+                let leads_back = self.routes(key.destination).next().is_some();
+                match leads_back {
+                    true => self.stats.looped += 1,
+                    false => self.on_unroutable(now, key, kind, payload),
+                }
+                return None;
+            }
+            if header.hop_limit == 0 {
+                self.stats.hop_limit += 1;
+                return None;
+            }
+        }
+        if !self.open_flow(now, key) {
+            return None;
+        }
+        if let Some(flow) = self.flows.get_mut(&key) {
+            flow.received.add(payload.len());
+        }
+        let hop_limit = header.hop_limit.saturating_sub(1);
+        let delivery = if kind == PacketKind::Control {
+            self.on_opaque(now, FlowHeader { key, hop_limit }, payload, here)
+        } else {
+            self.on_coded(now, link, key, (kind, hop_limit), payload, here)
+        };
+        self.arm(key);
+        delivery.then_some(Delivery { key, kind, payload })
+    }
+
+    /// Finds or creates a flow. Returns false if there are too many.
+    pub(super) fn open_flow(&mut self, now: Timestamp, key: FlowKey) -> bool {
+        if let Some(flow) = self.flows.get_mut(&key) {
+            flow.last_used = now;
+            return true;
+        }
+        if self.flows.len() >= MAX_FLOWS || self.state >= self.config.total_bytes {
+            self.stats.overflowed += 1;
+            return false;
+        }
+        let mix = u64::from(key.flow) << 32 | u64::from(key.source.0);
+        let mut flow = Flow {
+            seed: self.seed ^ mix.wrapping_mul(0xd6e8_feb8_6659_fd93),
+            inbound: BTreeMap::new(),
+            over_all_links: None,
+            outbound: BTreeMap::new(),
+            unrouted: None,
+            duplicates: DuplicateFilter::default(),
+            received: Traffic::default(),
+            sent: Traffic::default(),
+            last_used: now,
+            timer: None,
+            newest: [0; 2],
+            state: 0,
+            unrecoded: VecDeque::new(),
+        };
+        if key.destination != self.config.node {
+            flow.outbound.extend(self.routes(key.destination).map(|link| {
+                let feedback = self.links.get(&link).is_some_and(|state| state.feedback);
+                (link, Box::new(Outbound::new(flow.seed, feedback)))
+            }));
+        }
+        self.flows.insert(key, flow);
+        true
+    }
+
+    /// Marks the flow as active on its links: it may have packets for them.
+    pub(super) fn activate(&mut self, key: FlowKey) {
+        let Some(flow) = self.flows.get(&key) else { return };
+        for id in flow.outbound.keys() {
+            let Some(link) = self.links.get_mut(id) else { continue };
+            link.blocked.remove(&key);
+            if link.is_active.insert(key) {
+                link.active.push_back(key);
+            }
+            self.ready.insert(*id);
+        }
+    }
+
+    /// Returns whether to deliver the packet at this node.
+    fn on_opaque(
+        &mut self,
+        now: Timestamp,
+        header: FlowHeader,
+        payload: &[u8],
+        here: bool,
+    ) -> bool {
+        let Some(flow) = self.flows.get_mut(&header.key) else { return false };
+        if flow.duplicates.is_duplicate(payload) {
+            self.stats.repeated += 1;
+            return false;
+        }
+        if !here {
+            let next = self.route(header.key.destination);
+            self.push_opaque(now, next, header, payload);
+        }
+        here
+    }
+
+    pub(super) fn push_opaque(
+        &mut self,
+        now: Timestamp,
+        link: Option<LinkId>,
+        header: FlowHeader,
+        payload: &[u8],
+    ) {
+        let Some((id, link)) = link.and_then(|id| Some((id, self.links.get_mut(&id)?))) else {
+            return self.on_unroutable(now, header.key, PacketKind::Control, payload);
+        };
+        if link.opaque.push(now, header, payload) {
+            self.ready.insert(id);
+        } else {
+            self.stats.overflowed += 1;
+        }
+    }
+
+    /// Returns whether to deliver the packet at this node.
+    fn on_coded(
+        &mut self,
+        now: Timestamp,
+        link: LinkId,
+        key: FlowKey,
+        (kind, hop_limit): (PacketKind, u8),
+        payload: &[u8],
+        here: bool,
+    ) -> bool {
+        let mut reader = Reader::new(payload);
+        let header = CodingHeader::decode(kind, &mut reader);
+        let symbol = reader.rest();
+        let (Some(header), false) = (header, symbol.is_empty()) else {
+            self.stats.malformed += 1;
+            return false;
+        };
+        if !self.config.recoding {
+            if here {
+                self.stats.delivered += 1;
+            } else if self.is_new_over_all_links(now, link, key, &parts(&header)) {
+                self.forward_unrecoded(key, kind, hop_limit, payload);
+            }
+            return here;
+        }
+        let Some((flow, link_state)) = self.flows.get_mut(&key).zip(self.links.get_mut(&link))
+        else {
+            return false;
+        };
+        let (space, wire_batch, window, vector) = parts(&header);
+        let view = link_state.view;
+        if flow.over_all_links.is_none()
+            && let Some((_, other)) = flow.inbound.iter().find(|(other, _)| **other != link)
+        {
+            flow.over_all_links = Some(Box::new(OverAllLinks::new(other)));
+        }
+        let is_over_one_link = flow.over_all_links.is_none();
+        let inbound = flow.inbound.entry(link).or_default();
+        if self.state >= self.config.total_bytes && !inbound.holds(space, wire_batch) {
+            self.stats.overflowed += 1;
+            return false;
+        }
+        let (batch, arrival) = inbound.on_packet(now, space, wire_batch, &vector, &view);
+        if !link_state.feedback {
+            // The previous node does not accept reports.
+        } else if inbound.report_at().is_some_and(|at| at <= now) {
+            link_state.reporting.insert(key);
+            self.ready.insert(link);
+            // The report itself sets when the next one is due; it needs no timer.
+            inbound.postpone(now);
+        }
+        link_state.received += 1;
+        match arrival {
+            Arrival::Innovative => {}
+            Arrival::NonInnovative => {
+                self.stats.non_innovative += 1;
+                link_state.non_innovative += 1;
+            }
+            Arrival::Late => {
+                self.stats.late += 1;
+                link_state.non_innovative += 1;
+            }
+        }
+        if link_state.received == WINDOW {
+            let is_acceptable = link_state.non_innovative <= MAX_NON_INNOVATIVE;
+            if link_state.non_innovative * 2 > WINDOW && !link_state.event_sent {
+                link_state.event_sent = true;
+                self.events.push_back(RelayEvent::NonInnovativeNeighbour(link));
+            }
+            (link_state.received, link_state.non_innovative) = (0, 0);
+            self.demote(now, link, !is_acceptable);
+        }
+        if arrival != Arrival::Innovative {
+            return false;
+        }
+        if here {
+            self.stats.delivered += 1;
+            return true;
+        }
+        let parts = (space, wire_batch, window, vector);
+        if !is_over_one_link && !self.is_new_over_all_links(now, link, key, &parts) {
+            return false;
+        }
+        let coded = Coded { space, batch, window, vector, payload: symbol, hop_limit };
+        if let Some(next) = self.choose_link(key, space, batch, link) {
+            self.add(now, key, next, &coded);
+        }
+        false
+    }
+
+    /// Whether a packet adds to what arrived over all links. Without this, packets would go round
+    /// in a routing loop until their hop limit.
+    fn is_new_over_all_links(
+        &mut self,
+        now: Timestamp,
+        link: LinkId,
+        key: FlowKey,
+        (space, batch, _, vector): &(Space, u32, (u32, u16), CoefficientVector),
+    ) -> bool {
+        let Some(flow) = self.flows.get_mut(&key) else { return false };
+        let links = flow.inbound.keys().chain([&link]).filter_map(|link| self.links.get(link));
+        let longest = links.map(|link| batch_timeout(&link.view)).max().unwrap_or_default();
+        let over_all_links = flow.over_all_links.get_or_insert_default();
+        let is_new = over_all_links.is_innovative(now, *space, *batch, vector, longest);
+        self.stats.non_innovative += u64::from(!is_new);
+        is_new
+    }
+
+    fn forward_unrecoded(&mut self, key: FlowKey, kind: PacketKind, hop_limit: u8, payload: &[u8]) {
+        let Some(flow) = self.flows.get_mut(&key) else { return };
+        let needs: u64 = flow.outbound.values().map(|outbound| outbound.needs()).sum();
+        let most = self.config.flow_bytes.max(MIN_FLOW_BYTES) as u64;
+        let limit = needs.clamp(MIN_FLOW_BYTES as u64, most);
+        let held: usize = flow.unrecoded.iter().map(|(_, _, bytes)| bytes.len()).sum();
+        let bytes = held + payload.len();
+        if bytes as u64 > limit || self.bytes + payload.len() > self.config.total_bytes {
+            self.stats.overflowed += 1;
+            return;
+        }
+        flow.unrecoded.push_back((kind, hop_limit, payload.to_vec()));
+        self.bytes += payload.len();
+        self.stats.bytes_peak = self.stats.bytes_peak.max(self.bytes as u64);
+        self.activate(key);
+    }
+
+    /// Adds a packet to the buffers of its flow for a link, within the memory limits.
+    fn add(&mut self, now: Timestamp, key: FlowKey, link: LinkId, coded: &Coded<'_>) {
+        let Some(flow) = self.flows.get_mut(&key) else { return };
+        let links = flow.outbound.len().max(1);
+        let Some(outbound) = flow.outbound.get_mut(&link) else { return };
+        let others = self.bytes - outbound.bytes();
+        if !outbound.add(now, coded, &mut self.stats) {
+            self.stats.non_innovative += 1;
+        }
+        let limit = limit(&self.config, outbound, links, others);
+        outbound.shed(limit, &mut self.stats);
+        self.bytes = others + outbound.bytes();
+        self.stats.bytes_peak = self.stats.bytes_peak.max(self.bytes as u64);
+        self.activate(key);
+    }
+
+    /// Frees packets of a flow for a link until the flow is within its limits.
+    pub(super) fn shed(&mut self, key: FlowKey, link: LinkId) {
+        let Some(flow) = self.flows.get_mut(&key) else { return };
+        let links = flow.outbound.len().max(1);
+        let Some(outbound) = flow.outbound.get_mut(&link) else { return };
+        let others = self.bytes - outbound.bytes();
+        let limit = limit(&self.config, outbound, links, others);
+        outbound.shed(limit, &mut self.stats);
+        self.bytes = others + outbound.bytes();
+    }
+
+    /// Sends an end-to-end packet of a session of this node.
+    pub fn send_opaque(&mut self, now: Timestamp, key: FlowKey, packet: &[u8]) {
+        if !self.open_flow(now, key) {
+            return;
+        }
+        let next = self.route(key.destination);
+        let header = FlowHeader { key, hop_limit: self.config.hop_limit.saturating_sub(1) };
+        self.push_opaque(now, next, header, packet);
+        self.arm(key);
+    }
+
+    /// Whether a session of this node may send a coded packet of this flow over a link: the packet
+    /// would leave at once.
+    pub fn has_room(&mut self, now: Timestamp, key: FlowKey, link: LinkId) -> bool {
+        if !self.open_flow(now, key) {
+            return false;
+        }
+        self.arm(key);
+        self.flows.get(&key).is_some_and(|flow| {
+            flow.unrecoded.is_empty()
+                && flow.outbound.get(&link).is_some_and(|outbound| outbound.has_room())
+        })
+    }
+
+    /// Sends a coded packet of a session of this node over a link. The packet has no flow header.
+    pub fn send_coded(
+        &mut self,
+        now: Timestamp,
+        key: FlowKey,
+        link: LinkId,
+        kind: PacketKind,
+        packet: &[u8],
+    ) {
+        let mut reader = Reader::new(packet);
+        let Some(header) = CodingHeader::decode(kind, &mut reader) else { return };
+        let symbol = reader.rest();
+        if !self.open_flow(now, key) {
+            return;
+        }
+        let hop_limit = self.config.hop_limit.saturating_sub(1);
+        if !self.config.recoding {
+            return self.forward_unrecoded(key, kind, hop_limit, packet);
+        }
+        let Some(flow) = self.flows.get_mut(&key) else { return };
+        let (space, batch, window, vector) = parts(&header);
+        let newest = &mut flow.newest[space as usize];
+        let batch = expand(u64::from(batch), 24, *newest);
+        *newest = batch.max(*newest);
+        let coded = Coded { space, batch, window, vector, payload: symbol, hop_limit };
+        self.add(now, key, link, &coded);
+        self.arm(key);
+    }
+}
+
+/// Maximum number of bytes that a flow may hold for one of its `links` next links, while `others` hold
+/// so many.
+fn limit(config: &RelayConfig, outbound: &Outbound, links: usize, others: usize) -> usize {
+    allowance(config, outbound, links).min(config.total_bytes.saturating_sub(others))
+}
+
+/// Kind and number of the batch, its window, and the coefficient vector of a packet with this
+/// header.
+pub(super) fn parts(header: &CodingHeader) -> (Space, u32, (u32, u16), CoefficientVector) {
+    let unit = |index: usize| unit_vector(index).unwrap_or_default();
+    match header {
+        CodingHeader::Source(header) => {
+            let (batch, index) = (header.symbol / 16, header.symbol % 16);
+            (Space::Source, batch, (0, 0), unit(index as usize))
+        }
+        CodingHeader::Repair(header) => {
+            let window = (header.first, header.count);
+            (Space::Repair, header.batch, window, unit(usize::from(header.column)))
+        }
+        CodingHeader::RecodedSource { batch, vector } => (Space::Source, *batch, (0, 0), *vector),
+        CodingHeader::RecodedRepair { header, vector } => {
+            (Space::Repair, header.batch, (header.first, header.count), *vector)
+        }
+    }
+}

@@ -1,0 +1,596 @@
+//! Relays: flows over several links, recoded and repaired hop by hop.
+//!
+//! A [`Relay`] connects the links of a node. It takes authenticated relayed packets, keeps the
+//! packets of each batch until the next node reports their rank, and supplies a link with packets
+//! when its congestion window and pacer allow ([`Relay::pull`]). First come recoded packets for
+//! rank that the next node is known to lack, then new packets unchanged, then, in idle slots,
+//! recoded packets for expected losses. A source and a destination work in the same way, with no
+//! link on their other side.
+//!
+//! A relay cannot read the flows: this crate has no keys, and it uses `bats-wire` without the frames
+//! of sessions.
+//!
+//! Time is an argument; random choices derive from a seed.
+#![forbid(unsafe_code)]
+
+mod adaptive;
+#[cfg(test)]
+mod admission_tests;
+mod config;
+mod inbound;
+mod ingress;
+#[cfg(test)]
+mod limit_tests;
+#[cfg(test)]
+mod loop_tests;
+#[cfg(test)]
+mod multipath_tests;
+#[cfg(test)]
+mod no_route_tests;
+mod opaque;
+mod outbound;
+mod policy;
+mod routes;
+mod status;
+#[cfg(test)]
+mod status_tests;
+#[cfg(test)]
+mod tests;
+mod unroutable;
+
+use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use bats_types::Timestamp;
+
+use bats_wire::batch_rank::BatchRank;
+use bats_wire::flow::{FLOW_HEADER_LEN, FlowHeader, FlowKey, NodeId};
+use bats_wire::short_header::PacketKind;
+use bats_wire::varint::Writer;
+
+pub use config::{
+    MAX_FLOWS, MAX_NON_INNOVATIVE, MAX_OPAQUE, MAX_RECODED, MIN_FLOW_BYTES, NON_INNOVATIVE_WINDOW,
+    RelayConfig, RelayStats,
+};
+use inbound::{Inbound, OverAllLinks};
+use opaque::{DuplicateFilter, OpaqueQueue};
+use outbound::Outbound;
+pub use policy::LinkPolicy;
+pub use routes::{MAX_PATHS, PathSetStats};
+use status::Traffic;
+pub use status::{FlowStatus, LinkQueue};
+pub use unroutable::MAX_UNROUTABLE;
+use unroutable::UnroutableLimit;
+
+/// Identifies a link of a node; IDs are never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LinkId(pub u64);
+
+/// Measurements of a link.
+#[derive(Clone, Copy, Debug)]
+pub struct LinkView {
+    /// Rate before loss, in bytes per second.
+    pub rate: u64,
+    /// Smoothed round-trip time.
+    pub smoothed_rtt: Duration,
+    /// Least round-trip time.
+    pub min_rtt: Duration,
+    /// Fraction of packets lost.
+    pub loss: f64,
+    /// Variance of the losses relative to independent losses, at least 1.
+    pub burst_factor: f64,
+    /// Bytes of a full packet.
+    pub packet: u64,
+    /// Whether the other end is responsive.
+    pub alive: bool,
+    /// Whether several answers are overdue. Such a link is potentially failed (RFC 7829): it is not
+    /// used while another link leads to the same node.
+    pub potentially_failed: bool,
+}
+
+impl Default for LinkView {
+    fn default() -> Self {
+        Self {
+            rate: 0,
+            smoothed_rtt: Duration::from_millis(100),
+            min_rtt: Duration::from_millis(100),
+            loss: 0.0,
+            burst_factor: 1.0,
+            packet: 1_200,
+            alive: true,
+            potentially_failed: false,
+        }
+    }
+}
+
+/// A packet for this node itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delivery<'a> {
+    /// Its flow.
+    pub key: FlowKey,
+    /// Kind of the packet; [`PacketKind::Control`] is an end-to-end packet.
+    pub kind: PacketKind,
+    /// The payload behind the flow header.
+    pub payload: &'a [u8],
+}
+
+/// Events for the owner of a relay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RelayEvent {
+    /// More than half of 1,000 coded packets from this link were non-innovative; reported once for
+    /// each link. While it is more than [`MAX_NON_INNOVATIVE`], the link is not used if there is
+    /// another one.
+    NonInnovativeNeighbour(LinkId),
+    /// Data sent over this link to that node was polluted. The link is no longer used for that node
+    /// if there is another one.
+    PollutingPath(LinkId, NodeId),
+    /// A packet for this node was dropped because no route leads there. Reported at most once a
+    /// second for a node, and for at most [`MAX_UNROUTABLE`] nodes in that time.
+    Unroutable(NodeId),
+}
+
+#[derive(Debug)]
+struct Link {
+    /// Whether both ends report ranks to each other.
+    feedback: bool,
+    policy: LinkPolicy,
+    view: LinkView,
+    opaque: OpaqueQueue,
+    /// Whether the next packet comes from a flow, because the last one was an end-to-end packet.
+    coded_turn: bool,
+    /// Flows that may have packets for the link, in round-robin order.
+    active: VecDeque<FlowKey>,
+    is_active: BTreeSet<FlowKey>,
+    /// Flows whose packets wait for the next node's credit.
+    blocked: BTreeSet<FlowKey>,
+    /// Reports to be written.
+    reports: VecDeque<BatchRank>,
+    /// Flows whose reports are due.
+    reporting: BTreeSet<FlowKey>,
+    received: u64,
+    non_innovative: u64,
+    event_sent: bool,
+    /// Whether most packets from the link are non-innovative.
+    demoted: bool,
+}
+
+#[derive(Debug)]
+struct Flow {
+    seed: u64,
+    /// Receiving state by the link that packets arrive over; empty at the source. Values are boxed
+    /// here and below because a B-tree node has space for eleven of them.
+    inbound: BTreeMap<LinkId, Box<Inbound>>,
+    /// `None` while packets came over one link only: its state says what is new.
+    over_all_links: Option<Box<OverAllLinks>>,
+    /// Sending state by the link to the next node; empty at the destination.
+    outbound: BTreeMap<LinkId, Box<Outbound>>,
+    /// Packets that wait for a route.
+    unrouted: Option<Box<Outbound>>,
+    duplicates: DuplicateFilter,
+    received: Traffic,
+    /// Coded packets sent to the next nodes.
+    sent: Traffic,
+    last_used: Timestamp,
+    timer: Option<Timestamp>,
+    /// Newest BIDs of a flow that starts at this node.
+    newest: [u64; 2],
+    /// Bytes of batch state at the last update.
+    state: usize,
+    /// Packets forwarded without recoding.
+    unrecoded: VecDeque<(PacketKind, u8, Vec<u8>)>,
+}
+
+impl Flow {
+    /// Whether an unrecoded packet is queued and no link in `alternatives` can send it.
+    fn has_unrecoded_for(&self, alternatives: &[LinkId]) -> bool {
+        !self.unrecoded.is_empty()
+            && !alternatives.iter().any(|link| self.outbound.contains_key(link))
+    }
+}
+
+/// The relay of a node.
+#[derive(Debug)]
+pub struct Relay {
+    config: RelayConfig,
+    seed: u64,
+    links: BTreeMap<LinkId, Link>,
+    routes: BTreeMap<NodeId, Vec<LinkId>>,
+    /// Tiers of the routes that have another one than 0.
+    tiers: BTreeMap<(NodeId, LinkId), u8>,
+    unroutable: UnroutableLimit<NodeId>,
+    /// By destination and source.
+    no_route_hints: UnroutableLimit<(NodeId, NodeId)>,
+    /// Paths on which data was polluted.
+    polluting: BTreeSet<(NodeId, LinkId)>,
+    flows: BTreeMap<FlowKey, Flow>,
+    timers: BTreeSet<(Timestamp, FlowKey)>,
+    /// Links with new packets to send.
+    ready: BTreeSet<LinkId>,
+    /// Links that became unresponsive or were removed.
+    lost: BTreeSet<LinkId>,
+    events: VecDeque<RelayEvent>,
+    bytes: usize,
+    /// Bytes of batch state of all flows.
+    state: usize,
+    stats: RelayStats,
+}
+
+impl Relay {
+    /// A relay without links. `seed` determines every random choice and should differ between
+    /// nodes.
+    #[must_use]
+    pub fn new(config: RelayConfig, seed: u64) -> Self {
+        Self {
+            config,
+            seed,
+            links: BTreeMap::new(),
+            routes: BTreeMap::new(),
+            tiers: BTreeMap::new(),
+            unroutable: UnroutableLimit::default(),
+            no_route_hints: UnroutableLimit::default(),
+            polluting: BTreeSet::new(),
+            flows: BTreeMap::new(),
+            timers: BTreeSet::new(),
+            ready: BTreeSet::new(),
+            lost: BTreeSet::new(),
+            events: VecDeque::new(),
+            bytes: 0,
+            state: 0,
+            stats: RelayStats::default(),
+        }
+    }
+
+    /// ID of this node.
+    #[inline]
+    #[must_use]
+    pub fn node(&self) -> NodeId {
+        self.config.node
+    }
+
+    /// Whether this relay recodes and repairs flows.
+    #[inline]
+    #[must_use]
+    pub fn is_recoding(&self) -> bool {
+        self.config.recoding
+    }
+
+    /// Counters and current memory use.
+    #[must_use]
+    pub fn stats(&self) -> RelayStats {
+        RelayStats {
+            flows: self.flows.len() as u64,
+            bytes_held: self.bytes as u64,
+            state_bytes: self.state as u64,
+            ..self.stats
+        }
+    }
+
+    /// The next event.
+    #[inline]
+    pub fn pop_event(&mut self) -> Option<RelayEvent> {
+        self.events.pop_front()
+    }
+
+    /// Admits a link whose other end is authenticated. `feedback` says whether both ends report
+    /// ranks. Packets of links that were not admitted are dropped.
+    pub fn add_link(&mut self, link: LinkId, feedback: bool) {
+        self.links.entry(link).or_insert_with(|| Link {
+            feedback: feedback && self.config.recoding,
+            policy: LinkPolicy::default(),
+            view: LinkView::default(),
+            opaque: OpaqueQueue::default(),
+            coded_turn: false,
+            active: VecDeque::new(),
+            is_active: BTreeSet::new(),
+            blocked: BTreeSet::new(),
+            reports: VecDeque::new(),
+            reporting: BTreeSet::new(),
+            received: 0,
+            non_innovative: 0,
+            event_sent: false,
+            demoted: false,
+        });
+    }
+
+    /// Sets what the packets of an admitted link may do. By default they may do everything.
+    pub fn set_policy(&mut self, link: LinkId, policy: LinkPolicy) {
+        if let Some(state) = self.links.get_mut(&link) {
+            state.policy = policy;
+        }
+    }
+
+    /// Whether a link was admitted.
+    #[inline]
+    #[must_use]
+    pub fn has_link(&self, link: LinkId) -> bool {
+        self.links.contains_key(&link)
+    }
+
+    /// Writes the next payload for a link, flow header included, to `out`. `number` is the number
+    /// of the packet that will transport it.
+    pub fn pull(
+        &mut self,
+        now: Timestamp,
+        link: LinkId,
+        view: &LinkView,
+        number: u64,
+        out: &mut Vec<u8>,
+    ) -> Option<PacketKind> {
+        self.set_view(now, link, view);
+        out.clear();
+        out.resize(FLOW_HEADER_LEN, 0);
+        // The two kinds alternate: handshakes and reports that fill a slow link would starve all
+        // data.
+        if self.links.get(&link)?.coded_turn {
+            let coded = self.pull_coded(now, link, view, number, out);
+            return coded.or_else(|| {
+                out.truncate(FLOW_HEADER_LEN);
+                self.pull_opaque(now, link, view, out)
+            });
+        }
+        let opaque = self.pull_opaque(now, link, view, out);
+        opaque.or_else(|| self.pull_coded(now, link, view, number, out))
+    }
+
+    fn pull_opaque(
+        &mut self,
+        now: Timestamp,
+        link: LinkId,
+        view: &LinkView,
+        out: &mut Vec<u8>,
+    ) -> Option<PacketKind> {
+        let state = self.links.get_mut(&link)?;
+        let pulled = state.opaque.pull(now, view, out);
+        self.stats.overflowed += state.opaque.take_expired();
+        pulled?.encode(&mut Writer::new(out))?;
+        state.coded_turn = true;
+        self.stats.opaque_sent += 1;
+        Some(PacketKind::Control)
+    }
+
+    fn pull_coded(
+        &mut self,
+        now: Timestamp,
+        link: LinkId,
+        view: &LinkView,
+        number: u64,
+        out: &mut Vec<u8>,
+    ) -> Option<PacketKind> {
+        let alternatives = self.responsive_alternatives(link);
+        let state = self.links.get_mut(&link)?;
+        state.coded_turn = false;
+        while let Some(&key) = state.active.front() {
+            let flow = self.flows.get_mut(&key).filter(|flow| flow.outbound.contains_key(&link));
+            let Some(flow) = flow else {
+                state.active.pop_front();
+                state.is_active.remove(&key);
+                continue;
+            };
+            let sends_unrecoded = flow.has_unrecoded_for(&alternatives);
+            let Some(outbound) = flow.outbound.get_mut(&link) else { continue };
+            let pulled = match sends_unrecoded.then(|| flow.unrecoded.pop_front()).flatten() {
+                Some((kind, hop_limit, bytes)) => {
+                    out.extend_from_slice(&bytes);
+                    self.bytes -= bytes.len();
+                    self.stats.forwarded += 1;
+                    Some((kind, hop_limit))
+                }
+                None => outbound.pull(now, number, view, out, &mut self.stats),
+            };
+            if let Some((kind, hop_limit)) = pulled {
+                flow.sent.add(out.len().saturating_sub(FLOW_HEADER_LEN));
+                FlowHeader { key, hop_limit }.encode(&mut Writer::new(out))?;
+                state.active.rotate_left(1);
+                // Sending changes the time of this check only.
+                if let Some(at) = outbound.check_at() {
+                    arm(&mut self.timers, key, flow, at);
+                }
+                return Some(kind);
+            }
+            state.active.pop_front();
+            state.is_active.remove(&key);
+            if outbound.queued() > 0 {
+                state.blocked.insert(key);
+            }
+            if let Some(at) = outbound.check_at() {
+                arm(&mut self.timers, key, flow, at);
+            }
+        }
+        None
+    }
+
+    /// Whether [`Relay::pull`] would return a packet other than an extra recoded one.
+    #[must_use]
+    pub fn wants(&self, now: Timestamp, link: LinkId) -> bool {
+        let alternatives = self.responsive_alternatives(link);
+        self.links.get(&link).is_some_and(|state| {
+            state.opaque.is_due(now)
+                || state.active.iter().any(|key| {
+                    self.flows.get(key).is_some_and(|flow| {
+                        let outbound = flow.outbound.get(&link);
+                        outbound.is_some_and(|outbound| {
+                            flow.has_unrecoded_for(&alternatives) || outbound.wants()
+                        })
+                    })
+                })
+        })
+    }
+
+    /// Whether packets are queued for a link, including those that wait for the next node's credit.
+    #[inline]
+    #[must_use]
+    pub fn has_backlog(&self, link: LinkId) -> bool {
+        self.links
+            .get(&link)
+            .is_some_and(|state| !state.blocked.is_empty() || !state.active.is_empty())
+    }
+
+    /// Processes a report of the neighbour on a link.
+    pub fn on_report(&mut self, now: Timestamp, link: LinkId, view: &LinkView, report: &BatchRank) {
+        self.set_view(now, link, view);
+        let outbound =
+            self.flows.get_mut(&report.key).and_then(|flow| flow.outbound.get_mut(&link));
+        let Some(outbound) = outbound else { return };
+        let before = outbound.bytes();
+        outbound.on_report(now, report, view, &mut self.stats);
+        self.bytes = self.bytes - before + outbound.bytes();
+        self.activate(report.key);
+        self.arm(report.key);
+    }
+
+    /// The next report to send on a link. `mark` is the largest packet number received on it.
+    pub fn next_report(&mut self, now: Timestamp, link: LinkId, mark: u64) -> Option<BatchRank> {
+        loop {
+            let state = self.links.get_mut(&link)?;
+            if let Some(report) = state.reports.pop_front() {
+                return Some(report);
+            }
+            let key = state.reporting.pop_first()?;
+            let view = state.view;
+            let Some(flow) = self.flows.get_mut(&key) else { continue };
+            let queue = if key.destination == self.config.node {
+                (0, u64::from(u32::MAX))
+            } else {
+                let held: usize = flow.outbound.values().map(|outbound| outbound.bytes()).sum();
+                let links = flow.outbound.len().max(1);
+                let allowed =
+                    flow.outbound.values().map(|outbound| allowance(&self.config, outbound, links));
+                let room = allowed
+                    .sum::<usize>()
+                    .min(self.config.total_bytes.saturating_sub(self.bytes - held))
+                    .saturating_sub(held);
+                let queued: usize = flow.outbound.values().map(|outbound| outbound.queued()).sum();
+                (queued as u64, room as u64 / view.packet.max(1))
+            };
+            let Some(inbound) = flow.inbound.get_mut(&link) else { continue };
+            let reports = inbound.reports(now, key, mark, queue, &view);
+            if let Some(state) = self.links.get_mut(&link) {
+                state.reports.extend(reports);
+            }
+            self.arm(key);
+        }
+    }
+
+    /// Whether a report is due on this link.
+    #[inline]
+    #[must_use]
+    pub fn has_report(&self, link: LinkId) -> bool {
+        self.links.get(&link).is_some_and(|s| !s.reporting.is_empty() || !s.reports.is_empty())
+    }
+
+    /// A link that got packets to send since the last call.
+    #[inline]
+    pub fn pop_ready(&mut self) -> Option<LinkId> {
+        self.ready.pop_first()
+    }
+
+    /// A link that became unresponsive or was removed. Sessions release the symbols that they
+    /// assigned to it.
+    #[inline]
+    pub fn pop_lost(&mut self) -> Option<LinkId> {
+        self.lost.pop_first()
+    }
+
+    fn arm(&mut self, key: FlowKey) {
+        let Some(flow) = self.flows.get_mut(&key) else { return };
+        let inbound = flow.inbound.values().map(|inbound| inbound.state_bytes());
+        let over_all = flow.over_all_links.iter().map(|over_all| over_all.state_bytes());
+        let outbound = flow.outbound.values().map(|outbound| outbound.state_bytes());
+        let state = inbound.chain(over_all).chain(outbound).sum();
+        self.state = self.state - core::mem::replace(&mut flow.state, state) + state;
+        let idle = flow.last_used + self.config.idle_timeout;
+        let reports = flow.inbound.values().filter_map(|inbound| inbound.report_at());
+        let next =
+            reports.chain(flow.outbound.values().filter_map(|outbound| outbound.check_at())).min();
+        arm(&mut self.timers, key, flow, next.map_or(idle, |at| at.min(idle)));
+    }
+
+    /// Time of the next call of [`Relay::handle_timeout`].
+    #[must_use]
+    pub fn next_timeout(&self) -> Option<Timestamp> {
+        let opaque = self.links.values().filter_map(|link| link.opaque.next_at());
+        opaque.chain(self.timers.first().map(|&(at, _)| at)).min()
+    }
+
+    /// Handles all timers that are due.
+    pub fn handle_timeout(&mut self, now: Timestamp) {
+        for (&id, link) in &mut self.links {
+            if link.opaque.notify(now) {
+                self.ready.insert(id);
+            }
+        }
+        while let Some(&(at, key)) = self.timers.first()
+            && at <= now
+        {
+            self.timers.pop_first();
+            let Some(flow) = self.flows.get_mut(&key) else { continue };
+            flow.timer = None;
+            if flow.last_used + self.config.idle_timeout <= now {
+                self.forget(key);
+                self.stats.flows_expired += 1;
+                continue;
+            }
+            let mut checked = false;
+            for outbound in flow.outbound.values_mut() {
+                if outbound.check_at().is_some_and(|at| at <= now) {
+                    let before = outbound.bytes();
+                    outbound.check(now, &mut self.stats);
+                    self.bytes = self.bytes - before + outbound.bytes();
+                    checked = true;
+                }
+            }
+            for (&link, inbound) in &mut flow.inbound {
+                if inbound.report_at().is_none_or(|at| at > now) {
+                    continue;
+                }
+                match self.links.get_mut(&link).filter(|state| state.feedback) {
+                    Some(state) => {
+                        state.reporting.insert(key);
+                        self.ready.insert(link);
+                        // The report itself sets when the next one is due.
+                        inbound.postpone(now);
+                    }
+                    None => inbound.cancel_report(),
+                }
+            }
+            if checked {
+                self.activate(key);
+            }
+            self.arm(key);
+        }
+    }
+
+    fn forget(&mut self, key: FlowKey) {
+        if let Some(flow) = self.flows.remove(&key) {
+            let unrecoded: usize = flow.unrecoded.iter().map(|(_, _, bytes)| bytes.len()).sum();
+            let held =
+                flow.outbound.values().chain(&flow.unrouted).map(|outbound| outbound.bytes());
+            self.bytes -= held.sum::<usize>() + unrecoded;
+            self.state -= flow.state;
+        }
+        for link in self.links.values_mut() {
+            link.opaque.forget(key);
+            link.reporting.remove(&key);
+            link.blocked.remove(&key);
+        }
+    }
+}
+
+/// Maximum number of bytes that a flow may hold for one of its `links` next links.
+fn allowance(config: &RelayConfig, outbound: &Outbound, links: usize) -> usize {
+    let most = config.flow_bytes.max(MIN_FLOW_BYTES);
+    let least = MIN_FLOW_BYTES / links;
+    usize::try_from(outbound.needs()).unwrap_or(most).clamp(least, (most / links).max(least))
+}
+
+/// Arms the timer of a flow for `at` or earlier. Early timers are harmless.
+fn arm(timers: &mut BTreeSet<(Timestamp, FlowKey)>, key: FlowKey, flow: &mut Flow, at: Timestamp) {
+    if flow.timer.is_some_and(|armed| armed <= at) {
+        return;
+    }
+    if let Some(armed) = flow.timer.replace(at) {
+        timers.remove(&(armed, key));
+    }
+    timers.insert((at, key));
+}

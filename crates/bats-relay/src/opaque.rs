@@ -1,0 +1,225 @@
+//! End-to-end packets. A relay neither reads nor repairs them. It repeats them instead, because a
+//! handshake packet or a report lost on one of many hops costs the ends a round trip.
+
+use core::hash::Hasher;
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use bats_types::Timestamp;
+use rustc_hash::FxHasher;
+
+use super::LinkView;
+use super::config::MAX_OPAQUE;
+use bats_wire::flow::{FlowHeader, FlowKey};
+
+/// Loss rate left for the ends to repair.
+const TARGET_LOSS: f64 = 0.01;
+/// Maximum number of transmissions of a packet.
+const MAX_COPIES: u8 = 4;
+/// Interval between repetitions, so that a short loss burst does not hit all of them.
+const SPACING: Duration = Duration::from_millis(1);
+/// Maximum time that a packet waits for a link, or the time of this many full packets if that is
+/// longer. By then the ends have retransmitted it, and old packets would only delay new ones.
+const MAX_WAIT: Duration = Duration::from_secs(1);
+const MAX_WAIT_PACKETS: f64 = 8.0;
+/// Number of packets of a flow remembered to detect duplicates.
+const MAX_HASHES: usize = 128;
+
+#[derive(Debug)]
+struct QueuedPacket {
+    since: Timestamp,
+    due: Timestamp,
+    /// Number of transmissions; 0 before the first.
+    sent: u8,
+    header: FlowHeader,
+    bytes: Vec<u8>,
+}
+
+/// End-to-end packets queued for a link.
+#[derive(Debug, Default)]
+pub(super) struct OpaqueQueue {
+    packets: VecDeque<QueuedPacket>,
+    /// Last time that the link was notified. The link polls when its window allows.
+    notified_at: Timestamp,
+    /// Number of packets dropped because they waited too long.
+    expired: u64,
+}
+
+impl OpaqueQueue {
+    /// Adds a packet; false if the queue is full.
+    pub(super) fn push(&mut self, now: Timestamp, header: FlowHeader, bytes: &[u8]) -> bool {
+        if self.packets.len() >= MAX_OPAQUE {
+            return false;
+        }
+        self.notified_at = self.notified_at.max(now);
+        self.packets.push_back(QueuedPacket {
+            since: now,
+            due: now,
+            sent: 0,
+            header,
+            bytes: bytes.to_vec(),
+        });
+        true
+    }
+
+    /// Appends the next packet that is due to `out`, without its flow header.
+    pub(super) fn pull(
+        &mut self,
+        now: Timestamp,
+        view: &LinkView,
+        out: &mut Vec<u8>,
+    ) -> Option<FlowHeader> {
+        let slow = MAX_WAIT_PACKETS * view.packet as f64 / view.rate.max(1_000) as f64;
+        let longest = MAX_WAIT.max(Duration::from_secs_f64(slow));
+        let mut packet = loop {
+            let index = self.packets.iter().position(|packet| packet.due <= now)?;
+            let packet = self.packets.remove(index)?;
+            if packet.since + longest > now {
+                break packet;
+            }
+            self.expired += u64::from(packet.sent == 0);
+        };
+        out.extend_from_slice(&packet.bytes);
+        packet.sent += 1;
+        let header = packet.header;
+        if packet.sent < copies(view.loss) {
+            packet.due = now + SPACING;
+            self.packets.push_back(packet);
+        }
+        Some(header)
+    }
+
+    /// Number of packets, repetitions that are due later included.
+    pub(super) fn len(&self) -> usize {
+        self.packets.len()
+    }
+
+    /// Number of unsent packets dropped because they waited too long, since the last call.
+    pub(super) fn take_expired(&mut self) -> u64 {
+        core::mem::take(&mut self.expired)
+    }
+
+    /// When the next packet is due that the link was not notified of.
+    pub(super) fn next_at(&self) -> Option<Timestamp> {
+        self.packets.iter().map(|packet| packet.due).filter(|&due| due > self.notified_at).min()
+    }
+
+    /// Whether the link must be notified of a packet that is due. Records the notification.
+    pub(super) fn notify(&mut self, now: Timestamp) -> bool {
+        let due = self.next_at().is_some_and(|at| at <= now);
+        self.notified_at = self.notified_at.max(now);
+        due
+    }
+
+    /// Whether a packet is due.
+    pub(super) fn is_due(&self, now: Timestamp) -> bool {
+        self.packets.iter().any(|packet| packet.due <= now)
+    }
+
+    /// Removes all packets, to queue them for another link.
+    pub(super) fn take(&mut self) -> Vec<(FlowHeader, Vec<u8>)> {
+        self.packets.drain(..).map(|packet| (packet.header, packet.bytes)).collect()
+    }
+
+    /// Drops the packets of a flow.
+    pub(super) fn forget(&mut self, key: FlowKey) {
+        self.packets.retain(|packet| packet.header.key != key);
+    }
+}
+
+/// Number of transmissions of a packet so that all are lost with a probability of at most 1 %.
+fn copies(loss: f64) -> u8 {
+    let mut left = loss;
+    let mut copies = 1;
+    while left > TARGET_LOSS && copies < MAX_COPIES {
+        left *= loss;
+        copies += 1;
+    }
+    copies
+}
+
+/// Detects duplicates of end-to-end packets of a flow.
+#[derive(Debug, Default)]
+pub(super) struct DuplicateFilter {
+    hashes: VecDeque<u64>,
+}
+
+impl DuplicateFilter {
+    /// Records a packet. Returns whether it was received before.
+    pub(super) fn is_duplicate(&mut self, bytes: &[u8]) -> bool {
+        let mut hasher = FxHasher::default();
+        hasher.write(bytes);
+        hasher.write_usize(bytes.len());
+        let hash = hasher.finish();
+        if self.hashes.contains(&hash) {
+            return true;
+        }
+        if self.hashes.len() == MAX_HASHES {
+            self.hashes.pop_front();
+        }
+        self.hashes.push_back(hash);
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bats_wire::flow::NodeId;
+
+    const KEY: FlowKey = FlowKey { destination: NodeId(1), source: NodeId(2), flow: 3 };
+
+    #[test]
+    fn repetitions_follow_the_loss_and_are_detected_as_duplicates() {
+        for (loss, times) in [(0.0, 1), (0.01, 1), (0.05, 2), (0.2, 3), (0.9, 4)] {
+            let view = LinkView { loss, ..LinkView::default() };
+            let mut queue = OpaqueQueue::default();
+            let header = FlowHeader { key: KEY, hop_limit: 1 };
+            let mut now = Timestamp::from_millis(1);
+            queue.push(now, header, b"abc");
+            let (mut sent, mut seen) = (0, DuplicateFilter::default());
+            for _ in 0..10 {
+                let mut out = Vec::new();
+                while queue.pull(now, &view, &mut out).is_some() {
+                    assert_eq!(seen.is_duplicate(&out), sent > 0);
+                    sent += 1;
+                    out.clear();
+                }
+                now += SPACING;
+            }
+            assert_eq!(sent, times, "at {loss}");
+            assert_eq!(queue.next_at(), None);
+            assert!(!seen.is_duplicate(b"abcd"));
+        }
+    }
+
+    #[test]
+    fn packets_that_waited_too_long_are_dropped() {
+        let header = FlowHeader { key: KEY, hop_limit: 1 };
+        let start = Timestamp::from_millis(1);
+        // At 9.6 kbit/s a packet takes a second, so a flight of several packets is not too late.
+        for (rate, left) in [(1_000_000, 1), (1_200, 3)] {
+            let view = LinkView { rate, ..LinkView::default() };
+            let mut queue = OpaqueQueue::default();
+            for age in [400, 200, 0] {
+                queue.push(start + Duration::from_millis(400 - age), header, &[age as u8]);
+            }
+            let (now, mut out) = (start + MAX_WAIT + Duration::from_millis(300), Vec::new());
+            let pulled = (0..9).filter(|_| queue.pull(now, &view, &mut out).is_some()).count();
+            assert_eq!((pulled, out.last()), (left, Some(&0)));
+            assert_eq!((queue.take_expired(), queue.take_expired()), (3 - left as u64, 0));
+        }
+    }
+
+    #[test]
+    fn opaque_queue_is_bounded() {
+        let mut queue = OpaqueQueue::default();
+        let header = FlowHeader { key: KEY, hop_limit: 1 };
+        for _ in 0..MAX_OPAQUE {
+            assert!(queue.push(Timestamp::ZERO, header, b"x"));
+        }
+        assert!(!queue.push(Timestamp::ZERO, header, b"x"));
+        queue.forget(KEY);
+        assert!(queue.push(Timestamp::ZERO, header, b"x"));
+    }
+}

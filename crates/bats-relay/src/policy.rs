@@ -1,0 +1,33 @@
+//! The policy of a relay for the packets of a neighbour.
+
+use std::collections::BTreeSet;
+
+use bats_wire::flow::{FlowKey, NodeId};
+
+/// The packets that a relay accepts from a link. The default accepts all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LinkPolicy {
+    /// Whether packets may be forwarded to other nodes. If not, the neighbour reaches only this node.
+    pub transit: bool,
+    /// Nodes that packets may come from; `None` for all. If these are the nodes behind a neighbour, it cannot
+    /// use the IDs of others.
+    pub sources: Option<BTreeSet<NodeId>>,
+    /// Nodes that packets may go to, this one included; `None` for all.
+    pub destinations: Option<BTreeSet<NodeId>>,
+}
+
+impl Default for LinkPolicy {
+    fn default() -> Self {
+        Self { transit: true, sources: None, destinations: None }
+    }
+}
+
+impl LinkPolicy {
+    /// Whether a packet of this flow may enter; `here` if this node is its destination.
+    pub(super) fn allows(&self, key: FlowKey, here: bool) -> bool {
+        (here || self.transit)
+            && self.sources.as_ref().is_none_or(|nodes| nodes.contains(&key.source))
+            && self.destinations.as_ref().is_none_or(|nodes| nodes.contains(&key.destination))
+    }
+}

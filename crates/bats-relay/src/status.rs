@@ -1,0 +1,106 @@
+//! Statistics of a relay: what it holds and has sent, by flow and by link.
+
+use core::time::Duration;
+
+use bats_types::Timestamp;
+
+use super::{Flow, LinkId, Relay};
+use bats_wire::flow::FlowKey;
+
+/// Packets and bytes behind the flow header.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Traffic {
+    packets: u64,
+    bytes: u64,
+}
+
+impl Traffic {
+    pub(super) fn add(&mut self, bytes: usize) {
+        self.packets += 1;
+        self.bytes += bytes as u64;
+    }
+}
+
+/// A flow at a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FlowStatus {
+    /// Source, destination and flow ID.
+    pub key: FlowKey,
+    /// Packets received from links, end-to-end packets included.
+    pub packets_received: u64,
+    /// Their bytes behind the flow header.
+    pub bytes_received: u64,
+    /// Coded packets sent to the next nodes, recoded ones included.
+    pub packets_sent: u64,
+    /// Their bytes behind the flow header.
+    pub bytes_sent: u64,
+    /// Packets that wait for their first transmission.
+    pub queued: u64,
+    /// Bytes of payloads held for transmission and repair.
+    pub bytes_held: u64,
+    /// Packets forwarded that no report of the next nodes has counted yet: in flight, or lost.
+    pub unreported: u64,
+    /// Time since the last packet from a link or a session.
+    pub idle: Duration,
+}
+
+/// The packets that a relay has to send over a link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LinkQueue {
+    /// Flows that use the link.
+    pub flows: u64,
+    /// Coded packets that wait for their first transmission.
+    pub queued: u64,
+    /// Bytes of payloads held for transmission and repair.
+    pub bytes_held: u64,
+    /// End-to-end packets that wait.
+    pub end_to_end_queued: u64,
+    /// Whether the link is avoided because most packets from it were non-innovative.
+    pub demoted: bool,
+}
+
+impl Flow {
+    fn status(&self, key: FlowKey, now: Timestamp) -> FlowStatus {
+        let outbound = || self.outbound.values().chain(&self.unrouted);
+        let unrecoded_bytes: usize = self.unrecoded.iter().map(|(_, _, bytes)| bytes.len()).sum();
+        let queued: usize = outbound().map(|outbound| outbound.queued()).sum();
+        let bytes: usize = outbound().map(|outbound| outbound.bytes()).sum();
+        FlowStatus {
+            key,
+            packets_received: self.received.packets,
+            bytes_received: self.received.bytes,
+            packets_sent: self.sent.packets,
+            bytes_sent: self.sent.bytes,
+            queued: (queued + self.unrecoded.len()) as u64,
+            bytes_held: (bytes + unrecoded_bytes) as u64,
+            unreported: outbound().map(|outbound| outbound.unreported()).sum(),
+            idle: now - self.last_used,
+        }
+    }
+}
+
+impl Relay {
+    /// All flows, in the order of their keys; at most [`MAX_FLOWS`](super::MAX_FLOWS).
+    pub fn flows(&self, now: Timestamp) -> impl Iterator<Item = FlowStatus> {
+        self.flows.iter().map(move |(key, flow)| flow.status(*key, now))
+    }
+
+    /// The packets of all flows that wait for a link; `None` if the link is not admitted.
+    #[must_use]
+    pub fn link_queue(&self, link: LinkId) -> Option<LinkQueue> {
+        let state = self.links.get(&link)?;
+        let mut queue = LinkQueue {
+            end_to_end_queued: state.opaque.len() as u64,
+            demoted: state.demoted,
+            ..LinkQueue::default()
+        };
+        for outbound in self.flows.values().filter_map(|flow| flow.outbound.get(&link)) {
+            queue.flows += 1;
+            queue.queued += outbound.queued() as u64;
+            queue.bytes_held += outbound.bytes() as u64;
+        }
+        Some(queue)
+    }
+}

@@ -1,0 +1,253 @@
+//! Hop-by-hop feedback about one flow: the rank that the next node has of each batch.
+//!
+//! ```text
+//! destination (4 bytes), source (4), flow ID (4), space (0 S-batches, 1 R-batches),
+//! mark, queued, room, first BID, number of batches, ranks ...
+//! ```
+//!
+//! Integers are varints (RFC 9000, section 16) unless said otherwise. A rank byte of 0 to 15 is the
+//! rank of one batch. A byte of 128 + n stands for n + 1 batches of full rank.
+
+use super::coding::BATCH_SIZE;
+use super::flow::FlowKey;
+use super::varint::{Reader, Writer};
+
+/// Maximum number of batches in one report.
+pub const MAX_BATCHES: usize = 1_024;
+const FULL_RUN: u8 = 0x80;
+/// Room left in the packet for an acknowledgement.
+const ROOM_FOR_ACK: usize = 400;
+/// Maximum length in bytes of the fields before the ranks.
+const MAX_FIELDS_LEN: usize = 12 + 1 + 3 * 8 + 4 + 2;
+
+/// The two kinds of batches. Each has its own BID number space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Space {
+    /// S-batches: 16 consecutive source symbols.
+    Source = 0,
+    /// R-batches: repair columns over a window.
+    Repair = 1,
+}
+
+/// One report of batch ranks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BatchRank {
+    /// The flow that the report is about.
+    pub key: FlowKey,
+    /// The kind of batches.
+    pub space: Space,
+    /// Largest packet number received on the link. Packets sent later are not counted.
+    pub mark: u64,
+    /// Packets of the flow that are queued here for the next hop.
+    pub queued: u64,
+    /// Number of further packets of the flow that fit into the memory here.
+    pub room: u64,
+    /// Low 24 bits of the first BID. Earlier batches need no more packets.
+    pub first: u32,
+    /// Ranks of this batch and the following ones, 0 to 16.
+    pub ranks: Vec<u8>,
+}
+
+impl BatchRank {
+    /// Writes the report without its frame type. Omits batches that do not fit.
+    pub fn encode(&self, writer: &mut Writer<'_>) -> Option<()> {
+        self.key.encode(writer)?;
+        writer.u8(self.space as u8)?;
+        writer.varint(self.mark)?;
+        writer.varint(self.queued)?;
+        writer.varint(self.room)?;
+        writer.varint(u64::from(self.first & 0x00ff_ffff))?;
+        let mut bytes = Vec::new();
+        // Two bytes for the number of batches.
+        let reserved = if writer.remaining() > 2 * ROOM_FOR_ACK { ROOM_FOR_ACK + 2 } else { 2 };
+        let room = writer.remaining().saturating_sub(reserved);
+        let count = encode_ranks(&self.ranks, room, &mut bytes);
+        writer.varint(count as u64)?;
+        writer.bytes(&bytes)
+    }
+
+    /// Upper bound of the encoded length in bytes, frame type included.
+    #[inline]
+    pub fn bound(&self) -> usize {
+        self.ranks.len().saturating_add(MAX_FIELDS_LEN + 1)
+    }
+
+    /// Reads a report written by [`BatchRank::encode`]. Returns `None` if it is malformed.
+    pub fn decode(reader: &mut Reader<'_>) -> Option<Self> {
+        let key = FlowKey::decode(reader)?;
+        let space = match reader.u8()? {
+            0 => Space::Source,
+            1 => Space::Repair,
+            _ => return None,
+        };
+        let [mark, queued, room] = [reader.varint()?, reader.varint()?, reader.varint()?];
+        let first = u32::try_from(reader.varint()?).ok().filter(|&first| first < 1 << 24)?;
+        let count = usize::try_from(reader.varint()?).ok().filter(|&n| n <= MAX_BATCHES)?;
+        let mut ranks = Vec::new();
+        while ranks.len() < count {
+            match reader.u8()? {
+                rank if usize::from(rank) < BATCH_SIZE => ranks.push(rank),
+                run if run >= FULL_RUN => {
+                    let run = usize::from(run & !FULL_RUN).saturating_add(1);
+                    if run > count.saturating_sub(ranks.len()) {
+                        return None;
+                    }
+                    ranks.extend(core::iter::repeat_n(BATCH_SIZE as u8, run));
+                }
+                _ => return None,
+            }
+        }
+        Some(Self { key, space, mark, queued, room, first, ranks })
+    }
+}
+
+/// Encodes as many ranks as fit into `room` bytes. Returns how many.
+fn encode_ranks(ranks: &[u8], room: usize, bytes: &mut Vec<u8>) -> usize {
+    let mut done = 0_usize;
+    let ranks = ranks.get(..MAX_BATCHES).unwrap_or(ranks);
+    let mut groups =
+        ranks.chunk_by(|a, b| usize::from(*a) >= BATCH_SIZE && usize::from(*b) >= BATCH_SIZE);
+    while bytes.len() < room
+        && let Some(group) = groups.next()
+    {
+        if let &[rank] = group
+            && usize::from(rank) < BATCH_SIZE
+        {
+            bytes.push(rank);
+            done = done.saturating_add(1);
+            continue;
+        }
+        for run in group.chunks(128) {
+            if bytes.len() == room {
+                break;
+            }
+            bytes.push(FULL_RUN | run.len().saturating_sub(1) as u8);
+            done = done.saturating_add(run.len());
+        }
+    }
+    done
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::flow::NodeId;
+    use crate::varint::MAX_VARINT;
+
+    fn report(ranks: Vec<u8>) -> BatchRank {
+        let key = FlowKey { destination: NodeId(1), source: NodeId(2), flow: 3 };
+        BatchRank { key, space: Space::Repair, mark: 9, queued: 8, room: 7, first: 6, ranks }
+    }
+
+    fn written(report: &BatchRank, room: usize) -> Vec<u8> {
+        let mut bytes = vec![0; room];
+        let mut writer = Writer::new(&mut bytes);
+        report.encode(&mut writer).unwrap();
+        let len = writer.written();
+        bytes.truncate(len);
+        bytes
+    }
+
+    proptest! {
+        #[test]
+        fn decoding_inverts_encoding(ranks in prop::collection::vec(0_u8..=16, 0..300)) {
+            let report = report(ranks);
+            let bytes = written(&report, 1_400);
+            prop_assert!(bytes.len() <= report.bound());
+            prop_assert_eq!(BatchRank::decode(&mut Reader::new(&bytes)), Some(report));
+        }
+
+        #[test]
+        fn batches_that_do_not_fit_are_omitted(ranks in prop::collection::vec(0_u8..=16, 0..300),
+                                         room in 60_usize..300) {
+            let report = report(ranks);
+            let bytes = written(&report, room);
+            let read = BatchRank::decode(&mut Reader::new(&bytes)).unwrap();
+            prop_assert!(report.ranks.starts_with(&read.ranks));
+        }
+
+        /// One byte for each incomplete batch and one for up to 128 complete ones, as many as fit.
+        #[test]
+        fn ranks_are_truncated_at_byte_boundaries(
+            groups in prop::collection::vec((0_u8..=16, 1_usize..300), 0..12), room in 0_usize..300,
+        ) {
+            let ranks: Vec<u8> =
+                groups.iter().flat_map(|&(rank, len)| core::iter::repeat_n(rank, len)).collect();
+            let (mut expected, mut done, mut open) = (Vec::new(), 0, false);
+            for &rank in ranks.iter().take(MAX_BATCHES) {
+                let is_full = expected.len() == room;
+                match expected.last_mut() {
+                    Some(last) if open && rank == 16 && *last < u8::MAX => *last += 1,
+                    _ if is_full => break,
+                    _ => expected.push(if rank == 16 { FULL_RUN } else { rank }),
+                }
+                (done, open) = (done + 1, rank == 16);
+            }
+            let mut bytes = Vec::new();
+            prop_assert_eq!(encode_ranks(&ranks, room, &mut bytes), done);
+            prop_assert_eq!(bytes, expected);
+        }
+
+        #[test]
+        fn arbitrary_bytes_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = BatchRank::decode(&mut Reader::new(&bytes));
+        }
+    }
+
+    #[test]
+    fn runs_of_full_batches_are_compressed_and_bounded() {
+        let report = report(vec![16; MAX_BATCHES]);
+        let bytes = written(&report, 1_400);
+        assert_eq!(bytes.len(), 12 + 1 + 3 + 1 + 2 + 8);
+        assert_eq!(BatchRank::decode(&mut Reader::new(&bytes)), Some(report));
+        let mut more = bytes.clone();
+        // One batch more than `MAX_BATCHES`.
+        more[17..19].copy_from_slice(&[0x44, 0x01]);
+        more.push(0x80);
+        assert_eq!(BatchRank::decode(&mut Reader::new(&more)), None);
+        // A run longer than the number of batches, and a rank above 15.
+        for (last, ranks) in [(0x81, 1), (0x10, 1)] {
+            let mut bytes = bytes[..17].to_vec();
+            bytes.extend([ranks, last]);
+            assert_eq!(BatchRank::decode(&mut Reader::new(&bytes)), None);
+        }
+    }
+
+    /// The longest report fills the bound except for the frame type byte.
+    #[test]
+    fn length_bound_is_tight() {
+        let long = BatchRank { first: 0xff_ffff, ..report(vec![3; 64]) };
+        let long = BatchRank { mark: MAX_VARINT, queued: MAX_VARINT, room: MAX_VARINT, ..long };
+        assert_eq!(written(&long, 200).len() + 1, long.bound());
+    }
+
+    /// In a packet of usual length an acknowledgement fits behind the ranks.
+    #[test]
+    fn large_packets_keep_room_for_an_acknowledgement() {
+        let report = report(vec![3; MAX_BATCHES]);
+        // 17 bytes precede the number of batches, which takes two.
+        for (room, len) in [(817, 817), (818, 418), (1_400, 1_000)] {
+            assert_eq!(written(&report, room).len(), len);
+        }
+    }
+
+    #[test]
+    fn fields_are_decoded_up_to_their_limits() {
+        for (space, byte) in [(Space::Source, 0), (Space::Repair, 1)] {
+            let report = BatchRank { space, first: 0xff_ffff, ..report(vec![2]) };
+            let mut bytes = written(&report, 100);
+            assert_eq!(bytes[12], byte);
+            assert_eq!(BatchRank::decode(&mut Reader::new(&bytes)), Some(report));
+            // The first BID takes four bytes; 2^24 is out of range.
+            bytes[16..20].copy_from_slice(&[0x81, 0, 0, 0]);
+            assert_eq!(BatchRank::decode(&mut Reader::new(&bytes)), None);
+            bytes[12] = 2;
+            assert_eq!(BatchRank::decode(&mut Reader::new(&bytes)), None);
+        }
+        // Only the low 24 bits of a BID are written.
+        let bytes = written(&BatchRank { first: 0x0100_0005, ..report(vec![]) }, 100);
+        assert_eq!(bytes[16..], [5, 0]);
+    }
+}
