@@ -26,6 +26,8 @@ pub struct Messages {
     pub count: u64,
     /// Number of messages sent before the measurement, so that the path is known.
     pub warm_up: u64,
+    /// How many of these are sent at once at the beginning: the path limits them, not the interval.
+    pub burst: u64,
     /// Whether the server echoes the messages.
     pub echo: bool,
     /// Seed of all random choices.
@@ -63,6 +65,7 @@ impl Messages {
             interval: Duration::from_millis(10),
             count: 1,
             warm_up: 0,
+            burst: 0,
             echo: false,
             seed,
         }
@@ -137,7 +140,10 @@ impl Run<'_> {
                 }
             }
             if due.is_some_and(|due| due <= now) {
-                self.send(now);
+                let is_first = self.sent_at.is_empty();
+                for _ in 0..if is_first { self.messages.burst.max(1) } else { 1 } {
+                    self.send(now);
+                }
                 let more = (self.sent_at.len() as u64) < total;
                 due = more.then_some(now + self.messages.interval);
                 end = now + ARRIVAL_TIMEOUT;

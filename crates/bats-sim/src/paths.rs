@@ -198,12 +198,12 @@ impl Paths {
             .sum()
     }
 
-    /// The longest round trip of the remaining links, plus one sample interval: the resolution of a
-    /// gap.
+    /// The longest round trip of all links, plus one sample interval: the resolution of a gap. Delivery
+    /// in order waits for what was in flight on the link that is cut, and only its round trip shows
+    /// that it is lost.
     fn gap_bound(&self) -> Option<Duration> {
-        let cut = self.cut?;
-        let left = self.links.iter().enumerate().filter(|(index, _)| *index != cut.link);
-        let one_way = left.map(|(_, (_, _, link))| link.delay).max()?;
+        self.cut?;
+        let one_way = self.links.iter().map(|(_, _, link)| link.delay).max()?;
         Some(one_way * 2 + Hops::SAMPLE)
     }
 

@@ -11,7 +11,8 @@ A link of 100 Mbit/s with a one-way delay of 20 ms, measured for 30 s, from 10 s
 flow started. 'share': throughput share of the first flow, its redundancy included. 'Jain': \
 fairness index of the goodputs, 1 if all are equal. 'queue': mean queue as a fraction of its \
 length. TCP is a model: ACK clocking, selective acknowledgements, CUBIC (RFC 9438) or BBRv1. \
-The exit status is 1 if a bound is missed.";
+A goal at the end of a line is withdrawn: the bound is weaker (ADR 0024). The exit status is 1 if \
+a bound is missed.";
 
 #[derive(Parser)]
 pub(crate) struct Fairness {
@@ -37,8 +38,12 @@ fn line(verdict: &Verdict) -> String {
         (_, true) => "met",
         (_, false) => "MISSED",
     };
+    let goal = match verdict.withdrawn_goal.as_str() {
+        "" => String::new(),
+        goal => format!("  goal: {goal}"),
+    };
     format!(
-        "{:34} {:5.1} {:5.1} {:6.3} {:6.3} {:6.3} {:8.2} {:6.3}  {:18} {:6} {}",
+        "{:34} {:5.1} {:5.1} {:6.3} {:6.3} {:6.3} {:8.2} {:6.3}  {:18} {:6} {}{goal}",
         verdict.name,
         verdict.queue_bdp,
         verdict.loss_percent,

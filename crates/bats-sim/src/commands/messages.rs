@@ -104,6 +104,7 @@ impl MessagesCommand {
             interval: Duration::from_secs_f64(1.0 / per_second),
             count: self.count,
             warm_up: WARM_UP,
+            burst: 0,
             echo: true,
             seed: self.seed,
         };

@@ -15,7 +15,7 @@ or in the last third if a link is cut. 'of': the bound, the sum of (1 - p) C ove
 work in that time; C is in UDP payload of full frames, and a path of two links counts with the \
 smaller. 'share': goodput divided by the bound; the goal is at least 0.9. 'gap ms': longest time \
 without progress in the whole run, in steps of 10 ms; if a link is cut, the goal is one round \
-trip of the longest remaining path. 'ends repair': repairs sent by the source, per cent of its \
+trip of the longest path. 'ends repair': repairs sent by the source, per cent of its \
 symbols. 'non-innov.': coded packets that were not innovative for the destination. The exit \
 status is 1 if a bound is missed.";
 

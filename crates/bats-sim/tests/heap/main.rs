@@ -2,6 +2,7 @@
 
 mod allocations;
 mod channels;
+mod hostile_memory;
 mod idle_memory;
 mod relay_memory;
 mod scan;

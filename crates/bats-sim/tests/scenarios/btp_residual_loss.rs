@@ -29,6 +29,7 @@ fn run(mode: Mode, loss: f64) -> MessagesOutcome {
         size: SIZE,
         interval,
         warm_up: total / 5,
+        burst: 0,
         count: total - total / 5,
         echo: false,
         seed: 1,

@@ -47,3 +47,27 @@ fn two_per_cent_loss_in_bursts_of_three_costs_a_slow_link_little_more_than_the_l
         assert!(took <= 2.3, "seed {seed}: {took} s");
     }
 }
+
+/// The bursts are longer than the congestion window. A path that drops packets until a number of
+/// them was sent must not be left to the probes: these alone took up to 17 s for a burst.
+#[test]
+fn bursts_longer_than_the_window_do_not_stall_the_transfer() {
+    for seed in 1..=3 {
+        let link = LinkConfig { loss: Loss::bursts(0.03, 150.0), ..link(100, 3) };
+        let mut run = transfer(&link, 25);
+        run.seed = seed;
+        let outcome = run.run();
+        let efficiency = outcome.goodput(5.0, 25.0) / capacity(&link);
+        let mut last = (Duration::ZERO, 0);
+        let mut stall = Duration::ZERO;
+        for sample in &outcome.samples {
+            if sample.delivered > last.1 {
+                last = (sample.time, sample.delivered);
+            }
+            stall = stall.max(sample.time - last.0);
+        }
+        println!("seed {seed}: {efficiency:.3}, stall of {stall:?}");
+        assert!(efficiency >= 0.75, "seed {seed}: {efficiency}");
+        assert!(stall <= Duration::from_secs(2), "seed {seed}: stall of {stall:?}");
+    }
+}

@@ -42,6 +42,7 @@ fn media(mode: Mode, one_way: Duration, loss: Loss, deadline: Duration, seed: u6
         size: SIZE,
         interval,
         warm_up: total / 5,
+        burst: 0,
         count: total - total / 5,
         echo: false,
         seed,

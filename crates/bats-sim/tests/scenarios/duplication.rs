@@ -34,6 +34,7 @@ fn unreliable_messages_are_delivered_once() {
             size: 600,
             interval: Duration::from_millis(1),
             warm_up: 0,
+            burst: 0,
             count: 3_000,
             echo: false,
             seed: 1,

@@ -46,7 +46,7 @@ fn stall_after(outcome: &Outcome, change: f64) -> f64 {
 }
 
 #[test]
-fn a_falling_path_mtu_stops_the_transfer_for_at_most_eleven_probe_timeouts() {
+fn a_falling_path_mtu_stops_the_transfer_for_at_most_eight_probe_timeouts() {
     for loss in [0.0, 0.05] {
         let before = LinkConfig { loss: Loss::Iid(loss), ..link(100, 20) };
         let after = LinkConfig { mtu: Some(1_300), ..before.clone() };
@@ -57,13 +57,38 @@ fn a_falling_path_mtu_stops_the_transfer_for_at_most_eleven_probe_timeouts() {
         let efficiency = outcome.goodput(7.0, 12.0) / capacity(&after, found);
         assert!(found <= 1_300 && efficiency >= 0.85, "{found} bytes, loss {loss}: {efficiency}");
         let stall = stall_after(&outcome, outcome.since_connected(4.0));
-        // The goal is three probe time-outs, 0.2 s; measured are 0.31 s, and 0.66 s with loss. The first time-out
+        // The goal is three probe time-outs, 0.2 s; measured are 0.31 s, and 0.49 s with loss. The first time-out
         // sends only full-sized probes. The second one comes after twice the time, also sends a
         // small probe, and its answer takes a round trip. A small probe in the first time-out would
         // be answered before a blackout is detected: all losses would then count as congestion, and
         // recovery takes 0.75 s.
         let probe = outcome.at(3.9).sender.smoothed_rtt.as_secs_f64() + 0.025;
         println!("loss {loss}: stall of {stall:.3} s, probe time-out {probe:.3} s");
-        assert!(stall <= 11.0 * probe, "loss {loss}: stall of {stall} s, probe time-out {probe} s");
+        assert!(stall <= 8.0 * probe, "loss {loss}: stall of {stall} s, probe time-out {probe} s");
+    }
+}
+
+/// The MTU is below the size of coded packets for 10 s, while PING frames and acknowledgements pass. These
+/// must not reset the backoff: without it a path with a short round trip had 978 probe timeouts.
+#[test]
+fn probe_timeouts_back_off_while_only_small_packets_pass() {
+    for (delay, loss) in [(1, 0.0), (20, 0.0), (20, 0.05)] {
+        let before = LinkConfig { loss: Loss::Iid(loss), ..link(20, delay) };
+        let during = LinkConfig { mtu: Some(1_000), ..before.clone() };
+        let mut run = transfer(&before, 26);
+        let change = |at, link: &LinkConfig| (Duration::from_secs(at), link.clone(), link.clone());
+        run.changes = vec![change(4, &during), change(14, &before)];
+        let outcome = run.run();
+        let (begin, end) = (outcome.since_connected(4.0), outcome.since_connected(14.0));
+        let timeouts = |time| outcome.at(time).sender.probe_timeouts;
+        let expired = timeouts(end) - timeouts(begin);
+        // Some at first, until small probes are known to pass alone; then one in at least 64 times 5 ms.
+        assert!(expired <= 80, "{delay} ms, loss {loss}: {expired} probe timeouts");
+        let stalled = outcome.at(end).delivered;
+        let has_resumed = |s: &&Sample| s.time.as_secs_f64() > end && s.delivered > stalled;
+        let resumed = outcome.samples.iter().find(has_resumed).expect("the transfer resumes");
+        let probes = resumed.sender.probe_timeouts - timeouts(end);
+        println!("{delay} ms, loss {loss}: {expired} in the fault, {probes} until new data");
+        assert!(probes <= 3, "{delay} ms, loss {loss}: resumed after {probes} probe timeouts");
     }
 }

@@ -35,6 +35,7 @@ fn echoes(hops: usize, loss: f64, transport: TransportConfig, seed: u64) -> Mess
         interval: Duration::from_millis(10),
         count: 20,
         warm_up: 0,
+        burst: 0,
         echo: true,
         seed,
     };

@@ -27,6 +27,7 @@ fn messages(mode: Mode, hops: usize, loss: f64) -> Messages {
         size: 512,
         interval: Duration::from_millis(10),
         warm_up: 500,
+        burst: 0,
         count: 5_000,
         echo: true,
         seed: 1,
