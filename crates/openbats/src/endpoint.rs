@@ -101,9 +101,9 @@ impl Builder {
     }
 
     /// Bytes of received data that all connections of BATS's own modes together may hold, by
-    /// default 32 GiB: the limit of the sum of their receive budgets. When little is left, new
-    /// connections get less than [`TransportConfig::receive_budget`](crate::TransportConfig), down
-    /// to 2.75 MiB; below that, new connections are refused.
+    /// default 32 GiB. A connection is charged 256 KiB at its start and with use up to its
+    /// [`TransportConfig::receive_budget`](crate::TransportConfig). Data for which there is no memory
+    /// count as lost; if less than 2.75 MiB are free, new connections are refused.
     #[must_use]
     pub fn memory_budget(mut self, bytes: u64) -> Self {
         self.memory_budget = Some(bytes);

@@ -55,13 +55,14 @@ bats_error_t openbats_config_enable_quic_datagrams(bats_config_handle_t config, 
  * and datagrams of mode 12. */
 bats_error_t openbats_config_set_deadline(bats_config_handle_t config, int milliseconds);
 /* Memory in bytes for each connection: for data that the peer has not acknowledged (default 128 MiB),
- * and for received data that the program has not processed (default 192 MiB). At least 65536; a
- * connection uses what its coding needs, about 0.7 and 2.75 MiB, even if that is more. */
+ * and for received data that the program has not processed (default 192 MiB, of which 256 KiB are
+ * charged at the start and more with use). At least 65536; a connection uses what its coding needs,
+ * about 0.7 and 2.75 MiB, even if that is more. */
 bats_error_t openbats_config_set_send_budget(bats_config_handle_t config, uint64_t bytes);
 bats_error_t openbats_config_set_receive_budget(bats_config_handle_t config, uint64_t bytes);
-/* Limit of the sum of the receive budgets of the connections that share a socket: those of a listener,
- * or the client connections of a protocol object (default 32 GiB). As it fills, new connections get
- * less than the receive budget, so that there is room for 10,000 connections. */
+/* Limit of the received data of the connections that share a socket: those of a listener, or the client
+ * connections of a protocol object (default 32 GiB, enough for 10,000 connections). Data for which there
+ * is no memory count as lost; if less than 2.75 MiB are free, a new connection fails. */
 bats_error_t openbats_config_set_memory_budget(bats_config_handle_t config, uint64_t bytes);
 /* SHA-256 fingerprint of the certificate of a server with this configuration. */
 size_t openbats_config_fingerprint(bats_config_handle_t config, char* buffer, size_t size);

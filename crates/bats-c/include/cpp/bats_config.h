@@ -178,6 +178,7 @@ class BatsConfiguration {
 
   // Not in the original. Memory in bytes for each connection: for data that the peer has not
   // acknowledged, and for received data that the program has not processed. At least 65536.
+  // 256 KiB of the latter are charged at the start, and more with use.
   bool SetSendBudget(uint64_t bytes) {
     return openbats_config_set_send_budget(impl_->handle, bytes) == bats_error_none;
   }
@@ -186,8 +187,8 @@ class BatsConfiguration {
     return openbats_config_set_receive_budget(impl_->handle, bytes) == bats_error_none;
   }
 
-  // Not in the original. Limit of the sum of the receive budgets of the connections that share a
-  // socket. As it fills, new connections get less than the receive budget.
+  // Not in the original. Limit of the received data of the connections that share a socket. Data for
+  // which there is no memory count as lost; without 2.75 MiB of it a new connection fails.
   bool SetMemoryBudget(uint64_t bytes) {
     return openbats_config_set_memory_budget(impl_->handle, bytes) == bats_error_none;
   }

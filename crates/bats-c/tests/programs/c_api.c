@@ -112,12 +112,17 @@ int main(void) {
   CHECK(openbats_config_set_deadline(config, 0) == bats_error_invalid_param);
   CHECK(openbats_config_set_deadline(config, 500) == bats_error_none);
   CHECK(openbats_config_enable_quic_datagrams(config, 0) == bats_error_none);
+  CHECK(openbats_config_set_memory_budget(config, 1000) == bats_error_invalid_param);
+  CHECK(strstr(openbats_last_error(), "too small") != NULL);
+  CHECK(openbats_config_set_send_budget(config, 1 << 20) == bats_error_none);
+  CHECK(openbats_config_set_receive_budget(config, 1 << 20) == bats_error_none);
+  CHECK(openbats_config_set_memory_budget(config, 16 << 20) == bats_error_none);
   CHECK(openbats_config_set_preshared_key(config, "12") == bats_error_invalid_param);
   CHECK(strstr(openbats_last_error(), "64 hexadecimal digits") != NULL);
   CHECK(openbats_config_set_preshared_key_file(config, "/nowhere") == bats_error_invalid_param);
   CHECK(strstr(openbats_last_error(), "/nowhere") != NULL);
   bats_config_set_frame_type(config, bats_frame_header_v1);
-  char text[400];
+  char text[600];
   CHECK(openbats_config_describe(config, text, sizeof text) < sizeof text);
   CHECK(strstr(text, "Gcc") != NULL && strstr(text, "20000 ms") != NULL);
 

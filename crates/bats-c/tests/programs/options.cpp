@@ -221,6 +221,39 @@ static void PresharedKeyIsReadFromTextOrFile() {
   CHECK(text.str().find("aaaa") == std::string::npos);
 }
 
+// A connection is charged 256 KiB and needs 2.75 MiB free at its start, so 3 MiB are enough for two; a
+// long message is charged when it arrives.
+static void BudgetsLimitConnectionsAndGrowWithUse() {
+  for (int mode : {0, 1}) {
+    auto config = Config(mode);
+    CHECK(!config.SetSendBudget(1000) && !config.SetReceiveBudget(1000));
+    CHECK(!config.SetMemoryBudget(1000));
+    CHECK(openbats::LastError().find("budget of 1000 bytes is too small") != std::string::npos);
+    CHECK(config.SetSendBudget(16 << 20) && config.SetReceiveBudget(16 << 20));
+    CHECK(config.SetMemoryBudget(3 << 20));
+    CHECK(config.SetDeadline(60000));
+    std::ostringstream text;
+    text << config;
+    CHECK(text.str().find("receive budget 16777216 bytes") != std::string::npos);
+    CHECK(text.str().find("memory budget 3145728 bytes") != std::string::npos);
+
+    auto server_config = Config(mode);
+    CHECK(server_config.SetReceiveBudget(16 << 20) && server_config.SetDeadline(60000));
+    Pair pair(server_config, config);
+    CHECK(pair.AwaitWritable());
+    Recorder second, third;
+    pair.client->StartConnect("127.0.0.1", pair.server.Port(), second.Callback(), nullptr);
+    CHECK(second.Await(E::BATS_CONNECTION_WRITABLE));
+    pair.client->StartConnect("127.0.0.1", pair.server.Port(), third.Callback(), nullptr);
+    CHECK(third.Await(E::BATS_CONNECTION_FAILED));
+
+    const auto message = Content(4 << 20, 3);
+    CHECK(Send(pair.near.Connection(), message));
+    CHECK(Eventually([&] { return pair.far.MessageCount() == 1; }));
+    CHECK(pair.far.Messages()[0] == message);
+  }
+}
+
 struct Test {
   const char* name;
   void (*run)();
@@ -236,6 +269,7 @@ static const Test kTests[] = {
     TEST(QuicDatagramsMustBeEnabledAtBothEnds),
     TEST(PskModeConnectsOnlyHoldersOfTheKey),
     TEST(PresharedKeyIsReadFromTextOrFile),
+    TEST(BudgetsLimitConnectionsAndGrowWithUse),
 };
 
 int main(int argc, char** argv) {

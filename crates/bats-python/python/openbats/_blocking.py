@@ -175,8 +175,9 @@ def connect(
     without it, and a client with another key or none times out.
 
     ``send_budget`` and ``receive_budget`` are the memory in bytes for data of the connection that is
-    not acknowledged or not received by the application yet. ``memory_budget`` limits the sum of the
-    receive budgets of all connections of a listener."""
+    not acknowledged or not received by the application yet. ``memory_budget`` limits the
+    received data of all connections of a listener: each is charged 256 KiB at its start, and with use
+    up to its ``receive_budget``."""
     trusted = trust(fingerprint, authorities, insecure)
     chosen = options(
         mode, congestion, rate, goal, deadline, idle_timeout, keep_alive, max_message_size,

@@ -1,6 +1,15 @@
 //! The messages of a file transfer: a type byte, then big-endian fields.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use super::FileError;
 
@@ -31,7 +40,7 @@ pub(super) enum Message {
 
 /// Creates an empty `DATA` message with capacity for `bytes`, which the caller appends.
 pub(super) fn begin_data(bytes: usize) -> BytesMut {
-    let mut message = BytesMut::with_capacity(1 + bytes);
+    let mut message = BytesMut::with_capacity(bytes.saturating_add(1));
     message.put_u8(DATA);
     message
 }
@@ -70,16 +79,14 @@ impl Message {
 
     pub(super) fn decode(mut bytes: Bytes) -> Result<Self, FileError> {
         let violation = FileError::Protocol;
-        if bytes.is_empty() {
-            return Err(violation("empty message"));
-        }
-        let kind = bytes.split_to(1)[0];
+        let kind = bytes.try_get_u8().map_err(|_| violation("empty message"))?;
         Ok(match kind {
             BEGIN => {
-                if bytes.len() < 8 || bytes.len() > 8 + MAX_TEXT {
-                    return Err(violation("BEGIN has a wrong length"));
+                let wrong_length = || violation("BEGIN has a wrong length");
+                let size = bytes.try_get_u64().map_err(|_| wrong_length())?;
+                if bytes.len() > MAX_TEXT {
+                    return Err(wrong_length());
                 }
-                let size = bytes.split_to(8).iter().fold(0, |size, &x| size << 8 | u64::from(x));
                 let name =
                     std::str::from_utf8(&bytes).map_err(|_| violation("name is not UTF-8"))?;
                 Self::Begin { size, name: name.to_owned() }
@@ -89,9 +96,9 @@ impl Message {
                 hash: bytes.as_ref().try_into().map_err(|_| violation("END has a wrong length"))?,
             },
             ABORT => Self::Abort(text(&bytes)),
-            VERDICT => match bytes.first() {
-                Some(0) if bytes.len() == 1 => Self::Verdict(Ok(())),
-                Some(1) => Self::Verdict(Err(text(&bytes[1..]))),
+            VERDICT => match bytes.split_first() {
+                Some((0, [])) => Self::Verdict(Ok(())),
+                Some((1, why)) => Self::Verdict(Err(text(why))),
                 _ => return Err(violation("unknown VERDICT")),
             },
             _ => return Err(violation("unknown message")),
@@ -101,13 +108,13 @@ impl Message {
 
 /// Text from a peer, with control characters replaced so that it can be printed.
 pub(super) fn text(bytes: &[u8]) -> String {
-    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(MAX_TEXT)]).into_owned();
+    let text = String::from_utf8_lossy(bytes.get(..MAX_TEXT).unwrap_or(bytes)).into_owned();
     text.chars().map(|char| if char.is_control() { '?' } else { char }).collect()
 }
 
 pub(super) fn truncated(text: &str) -> &str {
-    let fits = |end: &usize| text.is_char_boundary(*end);
-    &text[..(0..=text.len().min(MAX_TEXT)).rev().find(fits).unwrap_or(0)]
+    let longest = text.len().min(MAX_TEXT);
+    (0..=longest).rev().find_map(|end| text.get(..end)).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -138,7 +138,7 @@ pub(crate) fn mtu_below_1280() {
 pub(crate) fn mtu_below_the_smallest() {
     let log = crate::host::Log::start();
     let far = hosts();
-    let transfer = Transfer::start(&far, FAR).with_small_packets();
+    let transfer = Transfer::start(&far, FAR);
     let path = Probe::new(&far, FAR, LARGE);
     let (lower, raise) = (|| ip("link set wire mtu 1000"), || ip("link set wire mtu 1500"));
     transfer.outage(&|| path.passes(), LONG, lower, raise);

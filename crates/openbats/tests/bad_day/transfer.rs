@@ -21,15 +21,16 @@ const PAUSE: Duration = Duration::from_millis(5);
 const SETTLING: Duration = Duration::from_secs(1);
 /// Probe timeouts within which a transfer resumes.
 const PROBE_TIMEOUTS: u64 = 3;
-/// As [`PROBE_TIMEOUTS`], if small packets pass in the fault. Their acknowledgements reset the backoff, so
-/// that a probe timeout takes about 5 ms instead of 250 ms: as many fit the time of three.
-const SHORT_PROBE_TIMEOUTS: u64 = 150;
+/// How often a transfer may need more. A busy host delays the threads of this test after the data
+/// arrived, and so adds timeouts now and then; a defect of the protocol adds them each time.
+const ATTEMPTS: usize = 3;
+/// Duration of a repeated fault.
+const REPEATED: Duration = Duration::from_secs(3);
 
 /// A transfer from the near host to a far one.
 pub(crate) struct Transfer {
     pub(crate) near: Connection,
     received: Arc<AtomicU64>,
-    most_timeouts: u64,
     is_stopping: Arc<AtomicBool>,
     sending: JoinHandle<[u8; 32]>,
     receiving: Option<JoinHandle<[u8; 32]>>,
@@ -102,13 +103,7 @@ impl Transfer {
             connection.finish().wait_for(LIMIT).expect("an end in time").expect("an end");
             hasher.finalize().into()
         });
-        let most_timeouts = PROBE_TIMEOUTS;
-        Self { near, received, most_timeouts, is_stopping, sending, receiving }
-    }
-
-    /// In the fault small packets pass.
-    pub(crate) fn with_small_packets(self) -> Self {
-        Self { most_timeouts: SHORT_PROBE_TIMEOUTS, ..self }
+        Self { near, received, is_stopping, sending, receiving }
     }
 
     /// Waits until more data arrives.
@@ -117,8 +112,8 @@ impl Transfer {
         wait_until("more data arrives", || self.received.load(Ordering::Relaxed) > before);
     }
 
-    /// Begins a fault that interrupts the path, so that `passes` is false, waits for `time`, ends the fault, and checks that the
-    /// transfer stops and resumes within 3 PTO of the path's return.
+    /// Begins a fault that interrupts the path, so that `passes` is false, waits for `time`, ends the
+    /// fault, and checks that the transfer stops and resumes within 3 PTO of the path's return.
     ///
     /// A clock would measure the load of the host. So the sender's own timers count: at most three of its
     /// probe timeouts (RFC 9002, section 6.2; with its own estimate and backoff) expire between the first
@@ -129,24 +124,55 @@ impl Transfer {
         &self,
         passes: &dyn Fn() -> bool,
         time: Duration,
-        begin: impl FnOnce(),
-        end: impl FnOnce(),
+        begin: impl Fn(),
+        end: impl Fn(),
     ) {
-        self.await_progress();
-        assert!(passes() || passes(), "the path is usable before the fault");
-        begin();
-        thread::sleep(SETTLING);
-        let during = self.received.load(Ordering::Relaxed);
-        thread::sleep(time.saturating_sub(SETTLING));
-        assert!(!passes(), "the fault interrupts the path");
-        assert_eq!(self.received.load(Ordering::Relaxed), during, "nothing arrives in the fault");
-        end();
-        wait_until("the path returns", passes);
-        self.resumes_within_three_probe_timeouts();
+        let mut time = time;
+        self.attempt(|| {
+            self.await_progress();
+            wait_until("the path is usable before the fault", passes);
+            begin();
+            let (during, settling) = self.await_stop();
+            thread::sleep(time.saturating_sub(settling));
+            assert!(!passes(), "the fault interrupts the path");
+            let received = self.received.load(Ordering::Relaxed);
+            assert_eq!(received, during, "nothing arrives in the fault");
+            end();
+            wait_until("the path returns", passes);
+            time = REPEATED;
+            self.probe_timeouts_until_progress()
+        });
     }
 
     /// As [`Self::outage`], from now on.
     pub(crate) fn resumes_within_three_probe_timeouts(&self) {
+        self.attempt(|| self.probe_timeouts_until_progress());
+    }
+
+    /// Checks that a fault costs at most [`PROBE_TIMEOUTS`] in one of a few attempts.
+    fn attempt(&self, mut fault: impl FnMut() -> u64) {
+        let fits = (0..ATTEMPTS).any(|_| fault() <= PROBE_TIMEOUTS);
+        assert!(fits, "more than {PROBE_TIMEOUTS} probe timeouts until the transfer resumed");
+        self.await_progress();
+    }
+
+    /// Waits until nothing arrives for [`SETTLING`]; returns the bytes received, and the time waited.
+    fn await_stop(&self) -> (u64, Duration) {
+        let mut waited = Duration::ZERO;
+        let mut received = self.received.load(Ordering::Relaxed);
+        loop {
+            thread::sleep(SETTLING);
+            waited += SETTLING;
+            let before = std::mem::replace(&mut received, self.received.load(Ordering::Relaxed));
+            if received == before {
+                return (received, waited);
+            }
+            assert!(waited < LIMIT, "the fault does not stop the transfer");
+        }
+    }
+
+    /// Probe timeouts that expire before more data arrives.
+    fn probe_timeouts_until_progress(&self) -> u64 {
         let before = self.near.stats();
         let received = self.received.load(Ordering::Relaxed);
         let mut last = before.probe_timeouts;
@@ -165,9 +191,7 @@ impl Transfer {
             std::env::var(crate::CASE).unwrap_or_default(),
             before.smoothed_rtt
         ));
-        let most = self.most_timeouts;
-        assert!(expired <= most, "{expired} probe timeouts until the transfer resumed, not {most}");
-        self.await_progress();
+        expired
     }
 
     /// Stops sending; returns the hash of all that was sent. All of it has arrived.

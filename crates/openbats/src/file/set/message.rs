@@ -1,6 +1,15 @@
 //! The messages of a transfer of many files: a type byte, a file number, then big-endian fields.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use super::tree::{MAX_PARTS, PartHash};
 use crate::file::FileError;
@@ -86,7 +95,7 @@ pub(super) enum Message {
 
 /// Creates a `DATA` message with capacity for `bytes`, which the caller appends.
 pub(super) fn begin_data(id: u32, part: u32, encoding: u8, bytes: usize) -> BytesMut {
-    let mut out = BytesMut::with_capacity(DATA_HEADER + bytes);
+    let mut out = BytesMut::with_capacity(bytes.saturating_add(DATA_HEADER));
     out.put_u8(DATA);
     out.put_u32(id);
     out.put_u32(part);
@@ -243,14 +252,14 @@ struct Fields(Bytes);
 
 impl Fields {
     fn array<const N: usize>(&mut self) -> Result<[u8; N], FileError> {
-        let field = self.0.first_chunk().copied();
-        let field = field.ok_or(FileError::Protocol("a message is too short"))?;
-        self.0 = self.0.slice(N..);
+        let mut field = [0; N];
+        let read = self.0.try_copy_to_slice(&mut field);
+        read.map_err(|_| FileError::Protocol("a message is too short"))?;
         Ok(field)
     }
 
     fn byte(&mut self) -> Result<u8, FileError> {
-        Ok(self.array::<1>()?[0])
+        self.array().map(u8::from_be_bytes)
     }
 
     fn number(&mut self) -> Result<u32, FileError> {
