@@ -74,6 +74,16 @@ impl Connection {
         })
     }
 
+    fn open_channel(&self) -> Operation {
+        let connection = self.inner.clone();
+        Operation::new(async move { Ok(Value::Channel(connection.open_channel().await?)) })
+    }
+
+    fn accept_channel(&self) -> Operation {
+        let connection = self.inner.clone();
+        Operation::new(async move { Ok(Value::Channel(connection.accept_channel().await?)) })
+    }
+
     fn close(&self, py: Python<'_>, code: u64, reason: &str) {
         py.detach(|| self.inner.close(code, reason));
     }

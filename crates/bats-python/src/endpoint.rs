@@ -45,6 +45,8 @@ pub(crate) struct Options {
     receive_budget: Option<usize>,
     #[pyo3(item)]
     memory_budget: Option<u64>,
+    #[pyo3(item)]
+    channels: Option<u32>,
 }
 
 pub(crate) fn seconds(name: &str, value: f64) -> PyResult<Duration> {
@@ -155,6 +157,7 @@ impl Options {
             max_message_size: self.max_message_size.unwrap_or(default.max_message_size),
             send_budget: self.send_budget.unwrap_or(default.send_budget),
             receive_budget: self.receive_budget.unwrap_or(default.receive_budget),
+            channels: self.channels,
             ..default
         };
         transport.check_psk_modes().map_err(|error| PyValueError::new_err(error.to_string()))?;

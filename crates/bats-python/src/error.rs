@@ -1,8 +1,9 @@
 //! Python exceptions, and failures that are converted to them.
 
 use openbats::file;
-use openbats::{RecvError, SendError};
+use openbats::{ChannelError as ChannelFailure, RecvError, SendError};
 use pyo3::exceptions::{PyException, PyValueError};
+use pyo3::prelude::*;
 use pyo3::{PyErr, create_exception};
 
 create_exception!(openbats, OpenBatsError, PyException, "Base class of this package's exceptions.");
@@ -13,6 +14,12 @@ create_exception!(
     "A connection or listener could not be created."
 );
 create_exception!(openbats, ConnectionClosed, OpenBatsError, "The connection is closed.");
+create_exception!(
+    openbats,
+    ChannelError,
+    OpenBatsError,
+    "A call on a channel failed. `code` is the code of the peer that stopped or reset it, else `None`."
+);
 create_exception!(openbats, FileError, OpenBatsError, "A file transfer failed.");
 create_exception!(openbats, UnsupportedMode, OpenBatsError, "The mode is not supported.");
 
@@ -23,6 +30,9 @@ pub(crate) enum Failure {
     Closed(String),
     Value(String),
     File(String),
+    Unsupported(String),
+    /// With the code of the peer's application, if it ended the channel.
+    Channel(String, Option<u64>),
 }
 
 impl From<Failure> for PyErr {
@@ -32,6 +42,14 @@ impl From<Failure> for PyErr {
             Failure::Closed(text) => ConnectionClosed::new_err(text),
             Failure::Value(text) => PyValueError::new_err(text),
             Failure::File(text) => FileError::new_err(text),
+            Failure::Unsupported(text) => UnsupportedMode::new_err(text),
+            Failure::Channel(text, code) => Python::attach(|py| {
+                let error = ChannelError::new_err(text);
+                match error.value(py).setattr("code", code) {
+                    Ok(()) => error,
+                    Err(other) => other,
+                }
+            }),
         }
     }
 }
@@ -48,6 +66,20 @@ impl From<SendError> for Failure {
 impl From<RecvError> for Failure {
     fn from(error: RecvError) -> Self {
         Self::Closed(error.to_string())
+    }
+}
+
+impl From<ChannelFailure> for Failure {
+    fn from(error: ChannelFailure) -> Self {
+        let text = error.to_string();
+        match error {
+            ChannelFailure::ConnectionClosed(_) => Self::Closed(text),
+            ChannelFailure::Unsupported => Self::Unsupported(text),
+            ChannelFailure::Stopped { code } | ChannelFailure::Reset { code } => {
+                Self::Channel(text, Some(code))
+            }
+            _ => Self::Channel(text, None),
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! The native part of the Python package `openbats`: thin wrappers of the Rust library. The public
 //! API is in `python/openbats`.
 
+mod channel;
 mod connection;
 mod endpoint;
 mod error;
@@ -18,8 +19,10 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("OpenBatsError", py.get_type::<error::OpenBatsError>())?;
     module.add("ConnectError", py.get_type::<error::ConnectError>())?;
     module.add("ConnectionClosed", py.get_type::<error::ConnectionClosed>())?;
+    module.add("ChannelError", py.get_type::<error::ChannelError>())?;
     module.add("FileError", py.get_type::<error::FileError>())?;
     module.add("UnsupportedMode", py.get_type::<error::UnsupportedMode>())?;
+    module.add_class::<channel::Channel>()?;
     module.add_class::<connection::Connection>()?;
     module.add_class::<endpoint::Endpoint>()?;
     module.add_class::<operation::Operation>()?;

@@ -14,6 +14,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::channel::Channel;
 use crate::connection::Connection;
 use crate::error::Failure;
 
@@ -24,6 +25,7 @@ const SIGNAL_INTERVAL: Duration = Duration::from_millis(100);
 pub(crate) enum Value {
     Nothing,
     Connection(openbats::Connection),
+    Channel(openbats::Channel),
     Message(Bytes),
     /// Path, size and hash of a file.
     File(Option<String>, u64, [u8; 32]),
@@ -36,6 +38,7 @@ fn to_python(py: Python<'_>, value: Value) -> PyResult<Py<PyAny>> {
     Ok(match value {
         Value::Nothing => py.None(),
         Value::Connection(connection) => Py::new(py, Connection::new(connection))?.into_any(),
+        Value::Channel(channel) => Py::new(py, Channel::new(channel))?.into_any(),
         Value::Message(message) => PyBytes::new(py, &message).into_any().unbind(),
         Value::File(path, size, hash) => {
             (path, size, PyBytes::new(py, &hash)).into_pyobject(py)?.into_any().unbind()

@@ -13,8 +13,9 @@ virtual time.
 """
 
 from . import aio, sim
-from ._blocking import Connection, Listener, connect, listen
+from ._blocking import Channel, Connection, Listener, connect, listen
 from ._native import (
+    ChannelError,
     ConnectError,
     ConnectionClosed,
     FileError,
@@ -26,6 +27,8 @@ from ._types import MODES, File, Stats
 
 __all__ = [
     "MODES",
+    "Channel",
+    "ChannelError",
     "ConnectError",
     "Connection",
     "ConnectionClosed",

@@ -8,6 +8,7 @@ from typing import Iterator, Optional, Tuple, Union
 from . import _native
 from ._types import (
     BytesLike,
+    ChannelBase,
     ConnectionBase,
     File,
     Mode,
@@ -21,6 +22,41 @@ from ._types import (
 
 #: Longest wait in seconds for unacknowledged data when a ``with`` block is left.
 LINGER = 10.0
+
+
+class Channel(ChannelBase):
+    """A stream of bytes in each direction within a connection. A channel that is not read, or that
+    waits for a lost packet, does not hold up the others. Usable from several threads.
+
+    Leaving a ``with`` block finishes the sending direction; iterating yields what arrives. A channel
+    without references is finished and stopped."""
+
+    def __init__(self, native: "_native.Channel", connection: Connection):
+        super().__init__(native)
+        #: The connection of the channel.
+        self.connection = connection
+
+    def read(self, limit: int = 65536, timeout: Optional[float] = None) -> bytes:
+        """Returns bytes that have arrived: at least one and at most ``limit`` or 2^20, or ``b""`` at
+        the end."""
+        return self._native.read(self._limit(limit)).wait(timeout)
+
+    def write(self, data: BytesLike, timeout: Optional[float] = None) -> None:
+        """Queues all bytes. After a ``TimeoutError`` a part of them may be queued."""
+        self._native.write(as_bytes(data)).wait(timeout)
+
+    def __iter__(self) -> Iterator[bytes]:
+        while True:
+            data = self.read()
+            if not data:
+                return
+            yield data
+
+    def __enter__(self) -> Channel:
+        return self
+
+    def __exit__(self, kind: object, value: object, traceback: object) -> None:
+        self._leave(kind is None)
 
 
 class Connection(ConnectionBase):
@@ -54,6 +90,16 @@ class Connection(ConnectionBase):
     def finish(self, timeout: Optional[float] = None) -> None:
         """Ends sending and waits until the peer has acknowledged everything."""
         self._native.finish().wait(timeout)
+
+    def open_channel(self, timeout: Optional[float] = None) -> Channel:
+        """Opens a channel, a stream of bytes with flow control and an end of its own. Both ends must
+        have been created with ``channels``, which limits how many the other may have open; while it
+        allows no more, this waits. The peer learns of the channel by its first byte or its end."""
+        return Channel(self._native.open_channel().wait(timeout), self)
+
+    def accept_channel(self, timeout: Optional[float] = None) -> Channel:
+        """Returns the next channel that the peer opens."""
+        return Channel(self._native.accept_channel().wait(timeout), self)
 
     def send_file(
         self, path: Union[str, "os.PathLike[str]"], timeout: Optional[float] = None
@@ -156,6 +202,7 @@ def connect(
     send_budget: Optional[int] = None,
     receive_budget: Optional[int] = None,
     memory_budget: Optional[int] = None,
+    channels: Optional[int] = None,
     local: Optional[Tuple[str, int]] = None,
     timeout: Optional[float] = None,
 ) -> Connection:
@@ -177,11 +224,15 @@ def connect(
     ``send_budget`` and ``receive_budget`` are the memory in bytes for data of the connection that is
     not acknowledged or not received by the application yet. ``memory_budget`` limits the
     received data of all connections of a listener: each is charged 256 KiB at its start, and with use
-    up to its ``receive_budget``."""
+    up to its ``receive_budget``.
+
+    ``channels`` is the number of channels, at most 2^20, that the peer may have open at once, in mode
+    brtp; see ``Connection.open_channel``."""
     trusted = trust(fingerprint, authorities, insecure)
     chosen = options(
         mode, congestion, rate, goal, deadline, idle_timeout, keep_alive, max_message_size,
         compression, quic_datagrams, closed_key, send_budget, receive_budget, memory_budget,
+        channels,
     )
     endpoint = _native.Endpoint.client(local, chosen)
     operation = endpoint.connect(host, port, trusted, chosen)
@@ -208,10 +259,12 @@ def listen(
     send_budget: Optional[int] = None,
     receive_budget: Optional[int] = None,
     memory_budget: Optional[int] = None,
+    channels: Optional[int] = None,
 ) -> Listener:
     """Listens for connections. Without ``cert`` and ``key`` it generates a certificate."""
     chosen = options(
         mode, congestion, rate, goal, deadline, idle_timeout, keep_alive, max_message_size,
         compression, quic_datagrams, closed_key, send_budget, receive_budget, memory_budget,
+        channels,
     )
     return Listener(_native.Endpoint.server((local_ip(host), port), identity(cert, key), chosen))

@@ -26,6 +26,15 @@ MODES = {
 #: The least budget in bytes.
 MIN_BUDGET = 64 << 10
 
+#: The most channels that a peer may have open.
+MAX_CHANNELS = 1 << 20
+
+#: Codes of channels are numbers of at most 62 bits.
+MAX_CODE = (1 << 62) - 1
+
+#: The most bytes of one read from a channel.
+MAX_READ = 1 << 20
+
 
 def mode_number(mode: Mode) -> int:
     """Returns the number of a mode given by name or number."""
@@ -53,6 +62,13 @@ def budget(name: str, size: Optional[int]) -> Optional[int]:
     return size
 
 
+def channel_limit(number: Optional[int]) -> Optional[int]:
+    """Checks a number of channels."""
+    if number is not None and not 0 <= operator.index(number) <= MAX_CHANNELS:
+        raise ValueError(f"channels must be 0 to {MAX_CHANNELS}, not {number}")
+    return number
+
+
 def options(
     mode: Mode,
     congestion: str,
@@ -68,6 +84,7 @@ def options(
     send_budget: Optional[int],
     receive_budget: Optional[int],
     memory_budget: Optional[int],
+    channels: Optional[int],
 ) -> Dict[str, Any]:
     return {
         "mode": mode_number(mode),
@@ -83,6 +100,7 @@ def options(
         "send_budget": budget("send_budget", send_budget),
         "receive_budget": budget("receive_budget", receive_budget),
         "memory_budget": budget("memory_budget", memory_budget),
+        "channels": channel_limit(channels),
         "closed_key": None if closed_key is None else bytes(memoryview(closed_key)),
     }
 
@@ -173,6 +191,64 @@ class File:
 
 def file_of(value: Optional[Tuple[Optional[str], int, bytes]]) -> Optional[File]:
     return None if value is None else File(*value)
+
+
+class ChannelBase:
+    """Methods of a channel that do not wait."""
+
+    def __init__(self, native: "_native.Channel"):
+        self._native = native
+
+    @property
+    def id(self) -> int:
+        """The number of the channel, which both ends know."""
+        return self._native.id()
+
+    def finish(self) -> None:
+        """Ends the sending direction: the peer gets the end after all bytes."""
+        self._native.finish()
+
+    def reset(self, code: int = 0) -> None:
+        """Gives up the sending direction: bytes that are not sent are dropped, and the peer gets the
+        code, less than 2^62."""
+        self._native.reset(self._code(code))
+
+    def stop(self, code: int = 0) -> None:
+        """Reads no more: what has arrived is dropped, and the peer gets the code, less than 2^62, when
+        it writes."""
+        self._native.stop(self._code(code))
+
+    def set_weight(self, weight: int) -> None:
+        """Sets the weight, 1 to 255, in proportion to which channels share the rate; 16 at first."""
+        if not 1 <= operator.index(weight) <= 255:
+            raise ValueError(f"weight must be 1 to 255, not {weight}")
+        self._native.set_weight(weight)
+
+    @staticmethod
+    def _limit(limit: int) -> int:
+        if operator.index(limit) < 1:
+            raise ValueError(f"limit must be at least 1, not {limit}")
+        return min(limit, MAX_READ)
+
+    @staticmethod
+    def _code(code: int) -> int:
+        if not 0 <= operator.index(code) <= MAX_CODE:
+            raise ValueError(f"code must be 0 to {MAX_CODE}, not {code}")
+        return code
+
+    def _leave(self, is_complete: bool) -> None:
+        """Ends the sending direction at the end of a block: incomplete data are given up."""
+        if not is_complete:
+            self._native.reset(0)
+            return
+        try:
+            self._native.finish()
+        except (_native.ChannelError, _native.ConnectionClosed):
+            # It was finished before, or the peer has gone.
+            pass
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__module__}.Channel {self.id}>"
 
 
 class ConnectionBase:

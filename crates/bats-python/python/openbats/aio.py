@@ -22,6 +22,7 @@ from . import _native
 from ._blocking import LINGER
 from ._types import (
     BytesLike,
+    ChannelBase,
     ConnectionBase,
     File,
     Mode,
@@ -33,7 +34,7 @@ from ._types import (
     trust,
 )
 
-__all__ = ["Connection", "Listener", "connect", "listen"]
+__all__ = ["Channel", "Connection", "Listener", "connect", "listen"]
 
 T = TypeVar("T")
 
@@ -122,6 +123,37 @@ def _on_own_thread(operation: "_native.Operation[T]") -> "asyncio.Future[T]":
     return ended
 
 
+class Channel(ChannelBase):
+    """A stream of bytes in each direction within a connection; see ``openbats.Channel``."""
+
+    def __init__(self, native: "_native.Channel", connection: Connection):
+        super().__init__(native)
+        #: The connection of the channel.
+        self.connection = connection
+
+    async def read(self, limit: int = 65536) -> bytes:
+        """Returns bytes that have arrived: at least one and at most ``limit`` or 2^20, or ``b""`` at
+        the end. A cancelled read loses none."""
+        return await _run(self._native.read(self._limit(limit)))
+
+    async def write(self, data: BytesLike) -> None:
+        """Queues all bytes. When it is cancelled, a part of them may be queued."""
+        await _run(self._native.write(as_bytes(data)))
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while True:
+            data = await self.read()
+            if not data:
+                return
+            yield data
+
+    async def __aenter__(self) -> Channel:
+        return self
+
+    async def __aexit__(self, kind: object, value: object, traceback: object) -> None:
+        self._leave(kind is None)
+
+
 class Connection(ConnectionBase):
     """A connection for messages to and from one peer.
 
@@ -146,6 +178,14 @@ class Connection(ConnectionBase):
     async def finish(self) -> None:
         """Ends sending and waits until the peer has acknowledged everything."""
         await _run(self._native.finish())
+
+    async def open_channel(self) -> Channel:
+        """Opens a channel; see ``openbats.Connection.open_channel``."""
+        return Channel(await _run(self._native.open_channel()), self)
+
+    async def accept_channel(self) -> Channel:
+        """Returns the next channel that the peer opens. Cancelling loses none."""
+        return Channel(await _run(self._native.accept_channel()), self)
 
     async def _on_thread(
         self, operation: "_native.Operation[Optional[_native.FileTuple]]"
@@ -281,6 +321,7 @@ def connect(
     send_budget: Optional[int] = None,
     receive_budget: Optional[int] = None,
     memory_budget: Optional[int] = None,
+    channels: Optional[int] = None,
     local: Optional[Tuple[str, int]] = None,
 ) -> "_Begun[Connection]":
     """Connects to a server; await it or use it with ``async with``. See ``openbats.connect``."""
@@ -288,6 +329,7 @@ def connect(
     chosen = options(
         mode, congestion, rate, goal, deadline, idle_timeout, keep_alive, max_message_size,
         compression, quic_datagrams, closed_key, send_budget, receive_budget, memory_budget,
+        channels,
     )
 
     async def make() -> Connection:
@@ -318,11 +360,13 @@ def listen(
     send_budget: Optional[int] = None,
     receive_budget: Optional[int] = None,
     memory_budget: Optional[int] = None,
+    channels: Optional[int] = None,
 ) -> "_Begun[Listener]":
     """Listens for connections; await it or use it with ``async with``. See ``openbats.listen``."""
     chosen = options(
         mode, congestion, rate, goal, deadline, idle_timeout, keep_alive, max_message_size,
         compression, quic_datagrams, closed_key, send_budget, receive_budget, memory_budget,
+        channels,
     )
     files = identity(cert, key)
 
