@@ -2,13 +2,17 @@
 
 use std::ffi::{c_int, c_void};
 
-use crate::event::{Event, ListenEvent};
+use crate::event::{ChannelEvent, Event, ListenEvent};
 use crate::handles::{Handle, to_handle};
 
 /// `bats_connection_callback_t`.
 pub type ConnectionFn = unsafe extern "C" fn(Handle, c_int, *const u8, c_int, *mut c_void) -> bool;
 /// `bats_listen_callback_t`.
 pub type ListenFn = unsafe extern "C" fn(Handle, c_int, *mut c_void);
+/// `openbats_channel_callback_t`.
+pub type ChannelFn = unsafe extern "C" fn(Handle, c_int, *const u8, usize, u64, *mut c_void);
+/// `openbats_channel_accept_callback_t`.
+pub type ChannelAcceptFn = unsafe extern "C" fn(Handle, Handle, *mut c_void);
 /// Called with the user's pointer when the library no longer needs it.
 pub type ReleaseFn = unsafe extern "C" fn(*mut c_void);
 
@@ -66,6 +70,32 @@ impl Callback<ListenFn> {
     pub(crate) fn call(&self, id: usize, event: ListenEvent) {
         // SAFETY: the user provided the function with the signature that the header declares.
         unsafe { (self.call)(to_handle(id), event as c_int, self.user.pointer) };
+    }
+}
+
+impl Callback<ChannelFn> {
+    /// Calls the function with an event. `data` is empty except for [`ChannelEvent::Data`].
+    pub(crate) fn call(&self, id: usize, event: ChannelEvent, data: &[u8], code: u64) {
+        let pointer = if data.is_empty() { std::ptr::null() } else { data.as_ptr() };
+        // SAFETY: the user provided the function with the signature that the header declares. The
+        // data live until it returns.
+        unsafe {
+            (self.call)(
+                to_handle(id),
+                event as c_int,
+                pointer,
+                data.len(),
+                code,
+                self.user.pointer,
+            );
+        }
+    }
+}
+
+impl Callback<ChannelAcceptFn> {
+    pub(crate) fn call(&self, connection: usize, channel: usize) {
+        // SAFETY: the user provided the function with the signature that the header declares.
+        unsafe { (self.call)(to_handle(connection), to_handle(channel), self.user.pointer) };
     }
 }
 

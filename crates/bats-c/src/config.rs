@@ -69,6 +69,8 @@ pub(crate) struct Config {
     pub(crate) receive_budget: Option<usize>,
     /// Bytes of received data of all connections of a socket; `None` for the default.
     pub(crate) memory_budget: Option<u64>,
+    /// Channels that the peer may have open; `None` for a connection without channels.
+    pub(crate) channels: Option<u32>,
     pub(crate) trust: TrustPolicy,
     /// PSK mode, for modes 0 to 3: the key that both ends need.
     pub(crate) psk: Option<PresharedKey>,
@@ -95,6 +97,7 @@ impl Default for Config {
             send_budget: None,
             receive_budget: None,
             memory_budget: None,
+            channels: None,
             trust: TrustPolicy::AnyCertificate,
             psk: None,
         }
@@ -147,6 +150,9 @@ impl fmt::Display for Config {
             if let Some(bytes) = budget {
                 write!(f, ", {name} budget {bytes} bytes")?;
             }
+        }
+        if let Some(channels) = self.channels {
+            write!(f, ", channels {channels}")?;
         }
         match self.deadline {
             Some(deadline) => write!(f, ", deadline {} ms", deadline.as_millis()),
@@ -256,6 +262,7 @@ impl Config {
             psk: self.psk.clone(),
             send_budget: self.send_budget.unwrap_or(default.send_budget),
             receive_budget: self.receive_budget.unwrap_or(default.receive_budget),
+            channels: self.channels,
             ..default
         }
     }

@@ -152,6 +152,14 @@ impl Connection {
         let _ = self.0.finish().await;
     }
 
+    pub(crate) async fn open_channel(&self) -> Result<openbats::Channel, openbats::ChannelError> {
+        self.0.open_channel().await
+    }
+
+    pub(crate) async fn accept_channel(&self) -> Result<openbats::Channel, openbats::ChannelError> {
+        self.0.accept_channel().await
+    }
+
     pub(crate) fn close(&self) {
         self.0.close(0, "");
     }

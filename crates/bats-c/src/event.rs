@@ -33,6 +33,18 @@ pub(crate) enum Event {
     AllDataAcked = 14,
 }
 
+/// Events of a channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
+pub(crate) enum ChannelEvent {
+    Opened = 1,
+    Data = 2,
+    End = 3,
+    Reset = 4,
+    Stopped = 5,
+    Writable = 6,
+}
+
 /// `bats_error_t`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]

@@ -9,6 +9,7 @@
 mod abi;
 mod callback;
 mod callback_queue;
+mod channel;
 mod config;
 mod connection;
 mod context;
@@ -24,7 +25,7 @@ mod signals;
 mod stats;
 
 pub use abi::*;
-pub use callback::{ConnectionFn, ListenFn, ReleaseFn};
+pub use callback::{ChannelAcceptFn, ChannelFn, ConnectionFn, ListenFn, ReleaseFn};
 pub use handles::Handle;
 pub use signals::{SignalFn, SignalWithUserFn};
 pub use stats::openbats_stats_t;

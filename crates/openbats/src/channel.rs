@@ -306,6 +306,20 @@ impl Channel {
         })
     }
 
+    /// Waits until there is room for at least one byte.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub async fn writable(&self) -> Result<(), ChannelError> {
+        let id = self.id;
+        poll_fn(|context| {
+            self.connection.poll_channels(context, Waiting::Writing(id), |endpoint, _, handle| {
+                endpoint.check_channel_room(handle, id)
+            })
+        })
+        .await
+    }
+
     /// Queues all bytes. Not cancel safe: some may be queued when the future is dropped.
     ///
     /// # Errors

@@ -97,12 +97,22 @@ fn messages_and_other_channels_pass_a_channel_that_is_not_read() {
     assert_eq!(read_all(&far_other).unwrap(), b"passes");
     let message = pair.far.recv().wait_for(LIMIT).unwrap().unwrap().unwrap();
     assert_eq!(&message[..], b"passes, too");
+    // There is room again when the peer reads.
+    assert!(stalled.writable().wait_for(Duration::from_millis(50)).is_err());
+    let mut part = vec![0; written];
+    while stalled.writable().wait_for(Duration::from_millis(50)).is_err() {
+        let read = far_stalled.read(&mut part).wait_for(LIMIT).unwrap().unwrap();
+        assert!(read > 0 && part[..read].iter().all(|&byte| byte == 1));
+    }
+    assert!(stalled.write(&[1]).wait_for(LIMIT).unwrap().unwrap() > 0);
     // The peer's application reads no more: the writer learns the code.
     far_stalled.stop(7);
     let mut refused = Ok(0);
     while refused.is_ok() {
         refused = stalled.write(&[1; 60_000]).wait_for(LIMIT).unwrap();
     }
+    assert_eq!(refused, Err(ChannelError::Stopped { code: 7 }));
+    let refused = stalled.writable().wait_for(LIMIT).unwrap();
     assert_eq!(refused, Err(ChannelError::Stopped { code: 7 }));
 }
 

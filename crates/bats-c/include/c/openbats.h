@@ -64,6 +64,9 @@ bats_error_t openbats_config_set_receive_budget(bats_config_handle_t config, uin
  * connections of a protocol object (default 32 GiB, enough for 10,000 connections). Data for which there
  * is no memory count as lost; if less than 2.75 MiB are free, a new connection fails. */
 bats_error_t openbats_config_set_memory_budget(bats_config_handle_t config, uint64_t bytes);
+/* Channels, 0 to 1048576, that the peer of a connection in mode 1 may have open at once. Neither end can
+ * open channels unless both set this. */
+bats_error_t openbats_config_set_channels(bats_config_handle_t config, uint32_t channels);
 /* SHA-256 fingerprint of the certificate of a server with this configuration. */
 size_t openbats_config_fingerprint(bats_config_handle_t config, char* buffer, size_t size);
 size_t openbats_config_describe(bats_config_handle_t config, char* buffer, size_t size);
@@ -107,6 +110,67 @@ uint16_t openbats_connection_remote_port(bats_connection_handle_t connection);
 uint16_t openbats_connection_local_port(bats_connection_handle_t connection);
 /* Why the connection failed or ended. */
 size_t openbats_connection_error(bats_connection_handle_t connection, char* buffer, size_t size);
+
+/* Channels: streams of bytes within a connection of mode 1, each with its own order, flow control and
+ * end. A channel that is not read, or that waits for a lost packet, does not delay the others.
+ *
+ * A handle is valid until openbats_channel_close or the end of the connection. The connection's last
+ * event is the last of its channels, too: their user_data is released, and no event follows. */
+typedef struct openbats_channel_t* openbats_channel_handle_t;
+
+typedef enum {
+  openbats_channel_event_opened = 1,   /* first event of a channel that this end opened */
+  openbats_channel_event_data = 2,     /* data and length: the next bytes of the stream */
+  openbats_channel_event_end = 3,      /* the peer has finished: all bytes have arrived */
+  openbats_channel_event_reset = 4,    /* the peer gave up sending, with this code */
+  openbats_channel_event_stopped = 5,  /* the peer reads no more, with this code. Instead of writable */
+  openbats_channel_event_writable = 6  /* after a write that queued less than it was given */
+} openbats_channel_event_t;
+
+/* data is valid only during the call. code is 0 except for reset and stopped. */
+typedef void (*openbats_channel_callback_t)(openbats_channel_handle_t channel,
+                                            openbats_channel_event_t event,
+                                            const unsigned char* data, size_t length,
+                                            uint64_t code, void* user_data);
+typedef void (*openbats_channel_accept_callback_t)(bats_connection_handle_t connection,
+                                                   openbats_channel_handle_t channel,
+                                                   void* user_data);
+
+/* Opens a channel, without a round trip: the peer learns of it by its first byte or its end. NULL on an
+ * error, for instance if the connection has no channels. While the peer allows no more open channels,
+ * the channel waits: it can be used from its opened event on. */
+openbats_channel_handle_t openbats_channel_open(bats_connection_handle_t connection,
+                                                openbats_channel_callback_t callback,
+                                                void* user_data, openbats_release_t release);
+/* Sets the callback for channels that the peer opens; they wait until then. It calls
+ * openbats_channel_set_callback, else the channel is closed when it returns. */
+bats_error_t openbats_connection_accept_channels(bats_connection_handle_t connection,
+                                                 openbats_channel_accept_callback_t callback,
+                                                 void* user_data, openbats_release_t release);
+bats_error_t openbats_channel_set_callback(openbats_channel_handle_t channel,
+                                           openbats_channel_callback_t callback, void* user_data,
+                                           openbats_release_t release);
+/* Queues bytes for sending and returns how many, or -1 on an error. If they are less than length (0 when
+ * the send buffer is full), writable follows. */
+ptrdiff_t openbats_channel_write(openbats_channel_handle_t channel, const unsigned char* data,
+                                 size_t length);
+/* Ends the sending direction: the peer gets the end after all bytes. */
+bats_error_t openbats_channel_finish(openbats_channel_handle_t channel);
+/* Gives up sending: bytes that are not sent are dropped, and the peer gets the code, less than 2^62. */
+bats_error_t openbats_channel_reset(openbats_channel_handle_t channel, uint64_t code);
+/* Reads no more: what has arrived is dropped, and the peer gets the code, less than 2^62. */
+bats_error_t openbats_channel_stop(openbats_channel_handle_t channel, uint64_t code);
+/* 1: no data, end and reset events until a call with 0; the peer can then send only as much as the
+ * receive budget allows. */
+bats_error_t openbats_channel_pause(openbats_channel_handle_t channel, int pause);
+/* Weight of 1 to 255, in proportion to which channels with data share the rate; 16 at first, as for the
+ * messages of the connection. */
+bats_error_t openbats_channel_set_weight(openbats_channel_handle_t channel, int weight);
+/* The number of the channel, which both ends know; 0 before it is open. */
+uint64_t openbats_channel_id(openbats_channel_handle_t channel);
+/* Finishes sending, stops reading and invalidates the handle. When it returns, no callback of the channel
+ * runs except one that the caller is in. */
+bats_error_t openbats_channel_close(openbats_channel_handle_t channel);
 
 /* Statistics of a connection. Set size before the call; the library sets it to the number of bytes
  * that it filled. */

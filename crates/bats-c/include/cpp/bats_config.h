@@ -187,6 +187,12 @@ class BatsConfiguration {
     return openbats_config_set_receive_budget(impl_->handle, bytes) == bats_error_none;
   }
 
+  // Not in the original. Channels, 0 to 1048576, that the peer of a connection in mode 1 may have open at
+  // once. Neither end can open channels unless both set this.
+  bool SetChannels(uint32_t channels) {
+    return openbats_config_set_channels(impl_->handle, channels) == bats_error_none;
+  }
+
   // Not in the original. Limit of the received data of the connections that share a socket. Data for
   // which there is no memory count as lost; without 2.75 MiB of it a new connection fails.
   bool SetMemoryBudget(uint64_t bytes) {

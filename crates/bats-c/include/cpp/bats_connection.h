@@ -3,6 +3,7 @@
 #ifndef OPENBATS_BATS_CONNECTION_H
 #define OPENBATS_BATS_CONNECTION_H
 
+#include <atomic>
 #include <cassert>
 #include <cstdint>
 #include <functional>
@@ -252,6 +253,118 @@ inline bool IsCompressed(const IBatsConnPtr& connection) {
 inline std::string GetError(const IBatsConnPtr& connection) {
   return detail::Text(openbats_connection_error, detail::HandleOf(connection));
 }
+
+enum class ChannelEvent {
+  kOpened = openbats_channel_event_opened,
+  kData = openbats_channel_event_data,
+  kEnd = openbats_channel_event_end,
+  kReset = openbats_channel_event_reset,
+  kStopped = openbats_channel_event_stopped,
+  kWritable = openbats_channel_event_writable
+};
+
+class Channel;
+// The channel is closed when its last copy is dropped: keep one while events are wanted.
+using ChannelPtr = std::shared_ptr<Channel>;
+
+// data is valid only during the call; code is 0 except for kReset and kStopped.
+using ChannelCallback = std::function<void(const ChannelPtr&, ChannelEvent, const octet* data,
+                                           size_t length, uint64_t code)>;
+
+// A stream of bytes in each direction within a connection of mode 1, with an order, flow control and an
+// end of its own. openbats.h describes its events and calls. Usable from several threads.
+class Channel : public std::enable_shared_from_this<Channel> {
+ public:
+  // Opens a channel; null on an error. Needs BatsConfiguration::SetChannels at both ends.
+  static ChannelPtr Open(const IBatsConnPtr& connection, ChannelCallback callback) {
+    ChannelPtr channel(new Channel(nullptr));
+    auto* holder = new Holder{channel, std::move(callback)};
+    detail::Release();
+    const auto handle = openbats_channel_open(detail::HandleOf(connection), OnEvent, holder, Drop);
+    channel->handle_ = handle;
+    return handle == nullptr ? nullptr : channel;
+  }
+
+  // Accepts the channels that the peer opens. The callback keeps a copy of each that it wants and calls
+  // SetCallback; channels without a callback are closed when it returns.
+  static bool Accept(const IBatsConnPtr& connection, std::function<void(const ChannelPtr&)> callback) {
+    auto* acceptor = new Acceptor(std::move(callback));
+    detail::Release();
+    return openbats_connection_accept_channels(
+               detail::HandleOf(connection),
+               [](bats_connection_handle_t, openbats_channel_handle_t handle, void* user) noexcept {
+                 detail::Ordered ordered;
+                 (*static_cast<Acceptor*>(user))(ChannelPtr(new Channel(handle)));
+               },
+               acceptor,
+               [](void* user) noexcept {
+                 detail::Acquire();
+                 delete static_cast<Acceptor*>(user);
+                 detail::Release();
+               }) == bats_error_none;
+  }
+
+  Channel(const Channel&) = delete;
+  Channel& operator=(const Channel&) = delete;
+  ~Channel() { Close(); }
+
+  bool SetCallback(ChannelCallback callback) {
+    auto* holder = new Holder{weak_from_this(), std::move(callback)};
+    detail::Release();
+    return openbats_channel_set_callback(handle_, OnEvent, holder, Drop) == bats_error_none;
+  }
+
+  // The number of bytes queued, or -1 on an error. If it is less than length, kWritable follows.
+  ptrdiff_t Write(const octet* data, size_t length) {
+    detail::Release();
+    return openbats_channel_write(handle_, data, length);
+  }
+
+  bool Finish() { return openbats_channel_finish(handle_) == bats_error_none; }
+  bool Reset(uint64_t code) { return openbats_channel_reset(handle_, code) == bats_error_none; }
+  bool Stop(uint64_t code) { return openbats_channel_stop(handle_, code) == bats_error_none; }
+  bool Pause(bool pause) { return openbats_channel_pause(handle_, pause) == bats_error_none; }
+  bool SetWeight(int weight) {
+    return openbats_channel_set_weight(handle_, weight) == bats_error_none;
+  }
+  uint64_t Id() const { return openbats_channel_id(handle_); }
+
+  // When this returns, no callback of the channel runs except one that the caller is in.
+  void Close() {
+    if (handle_ != nullptr) openbats_channel_close(handle_);
+  }
+
+ private:
+  using Acceptor = std::function<void(const ChannelPtr&)>;
+
+  struct Holder {
+    std::weak_ptr<Channel> channel;
+    ChannelCallback callback;
+  };
+
+  explicit Channel(openbats_channel_handle_t handle) : handle_(handle) {}
+
+  static void OnEvent(openbats_channel_handle_t handle, openbats_channel_event_t event,
+                      const unsigned char* data, size_t length, uint64_t code,
+                      void* user) noexcept {
+    detail::Ordered ordered;
+    const auto* holder = static_cast<Holder*>(user);
+    const auto channel = holder->channel.lock();
+    if (channel && holder->callback) {
+      channel->handle_ = handle;
+      holder->callback(channel, static_cast<ChannelEvent>(event), data, length, code);
+    }
+  }
+
+  static void Drop(void* user) noexcept {
+    detail::Acquire();
+    delete static_cast<Holder*>(user);
+    detail::Release();
+  }
+
+  // Events may come before Open returns.
+  std::atomic<openbats_channel_handle_t> handle_;
+};
 
 }  // namespace openbats
 

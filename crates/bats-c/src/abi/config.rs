@@ -9,6 +9,9 @@ use crate::event::Failure;
 use crate::handles::{Handle, Table, new_id, to_handle};
 use crate::last_error;
 
+/// Maximum number of channels that a peer may have open.
+const MAX_CHANNELS: u32 = 1 << 20;
+
 static CONFIGS: Table<Mutex<Config>> = Table::new();
 
 fn get(handle: Handle) -> Result<Arc<Mutex<Config>>, Failure> {
@@ -269,6 +272,21 @@ pub extern "C" fn openbats_config_set_receive_budget(config: Handle, bytes: u64)
 pub extern "C" fn openbats_config_set_memory_budget(config: Handle, bytes: u64) -> c_int {
     change(config, |config| {
         config.memory_budget = Some(budget(bytes)?);
+        Ok(())
+    })
+}
+
+/// Sets the number of channels, 0 to 2^20, that the peer of a connection in mode 1 may have open at
+/// once. Both ends must set it before either can open channels.
+#[unsafe(no_mangle)]
+pub extern "C" fn openbats_config_set_channels(config: Handle, channels: u32) -> c_int {
+    change(config, |config| {
+        if channels > MAX_CHANNELS {
+            return Err(Failure::invalid(format!(
+                "{channels} channels are more than {MAX_CHANNELS}"
+            )));
+        }
+        config.channels = Some(channels);
         Ok(())
     })
 }

@@ -1,5 +1,6 @@
 //! The functions of the C interface, a file for each kind of object.
 
+mod channel;
 mod config;
 mod connection;
 mod context;
@@ -10,6 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::LazyLock;
 use std::time::Duration;
 
+pub use channel::*;
 pub use config::*;
 pub use connection::*;
 pub use context::*;

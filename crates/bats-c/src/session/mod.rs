@@ -18,6 +18,7 @@ use openbats::Endpoint;
 use tokio::sync::Notify;
 
 use crate::callback::{ConnectionCallback, UserPointer};
+use crate::channel::ChannelSet;
 use crate::config::Config;
 use crate::connection::{Connection, Rejection};
 use crate::context::Context;
@@ -58,10 +59,11 @@ struct Details {
 pub(crate) struct Session {
     pub(crate) id: usize,
     pub(crate) is_accepted: bool,
-    context: Arc<Context>,
-    protocol: Weak<Protocol>,
+    pub(crate) context: Arc<Context>,
+    pub(crate) protocol: Weak<Protocol>,
     config: Arc<Config>,
     callback: Mutex<Option<Arc<ConnectionCallback>>>,
+    pub(crate) channels: ChannelSet,
     /// Object of the program that is attached to the connection until its end.
     attachment: Mutex<Option<UserPointer>>,
     connection: RwLock<Option<Connection>>,
@@ -105,6 +107,7 @@ impl Session {
             protocol: Arc::downgrade(protocol),
             config: config.clone(),
             callback: Mutex::new(callback.map(Arc::new)),
+            channels: ChannelSet::default(),
             attachment: Mutex::default(),
             connection: RwLock::default(),
             endpoint: Mutex::default(),
@@ -170,7 +173,7 @@ impl Session {
         lock(&self.endpoint).take()
     }
 
-    fn is_ended(&self) -> bool {
+    pub(crate) fn is_ended(&self) -> bool {
         self.state.load(Ordering::SeqCst) == ENDED
     }
 
@@ -325,6 +328,7 @@ impl Session {
         }
         let callback = lock(&self.callback).take();
         let attachment = lock(&self.attachment).take();
+        self.channels.end();
         drop(self.take_endpoint());
         if let Some(protocol) = self.protocol.upgrade() {
             protocol.remove_session(self.id);

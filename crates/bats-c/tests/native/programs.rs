@@ -70,6 +70,18 @@ fn tests_of_options_beyond_the_original_sdk_pass_plain_and_under_sanitizers() {
 }
 
 #[test]
+fn channels_work_in_c_and_cpp_plain_and_under_sanitizers() {
+    for (name, option) in [
+        ("channels", "-O2"),
+        ("channels-asan", "-fsanitize=address,undefined"),
+        ("channels-tsan", "-fsanitize=thread"),
+    ] {
+        let program = build("g++", "tests/programs/channels.cpp", name, &[option]);
+        assert!(run_program(&program, &[]).contains("7 tests of channels passed"), "{name}");
+    }
+}
+
+#[test]
 fn random_calls_from_eight_threads_cause_no_errors() {
     let seconds = if is_long() { "60" } else { "3" };
     for (name, option) in [

@@ -53,6 +53,11 @@ impl Connection {
         Ok(written)
     }
 
+    /// See [`crate::Endpoint::check_channel_room`].
+    pub(crate) fn check_channel_room(&mut self, id: ChannelId) -> Result<(), ChannelError> {
+        self.channels()?.check_room(id)
+    }
+
     /// See [`crate::Endpoint::read_channel`].
     pub(crate) fn read_channel(
         &mut self,

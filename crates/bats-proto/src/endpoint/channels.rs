@@ -61,6 +61,19 @@ impl Endpoint {
         self.with_channels(handle, |connection| connection.write_channel(id, data))
     }
 
+    /// Whether [`write_channel`](Self::write_channel) would queue at least a byte.
+    ///
+    /// # Errors
+    ///
+    /// As `write_channel`.
+    pub fn check_channel_room(
+        &mut self,
+        handle: ConnectionHandle,
+        id: ChannelId,
+    ) -> Result<(), ChannelError> {
+        self.with_channels(handle, |connection| connection.check_channel_room(id))
+    }
+
     /// Copies received bytes of a channel to `out` and returns their number; `None` at the end.
     ///
     /// # Errors

@@ -245,6 +245,20 @@ impl Channels {
         Ok(len)
     }
 
+    /// Whether [`write`](Self::write) would queue at least a byte; else a writable event follows.
+    pub fn check_room(&mut self, id: ChannelId) -> Result<(), ChannelError> {
+        let limit = self.limits.queue_limit(self.queued);
+        let channel = self.table.get_mut(&id.0).ok_or(ChannelError::Closed)?;
+        if let Some(refusal) = channel.send.refusal() {
+            return Err(refusal);
+        }
+        if channel.send.queued() >= limit {
+            channel.send.is_blocked = true;
+            return Err(ChannelError::Blocked);
+        }
+        Ok(())
+    }
+
     /// Ends the sending direction after the queued bytes.
     pub fn finish(&mut self, id: ChannelId) -> Result<(), ChannelError> {
         let channel = self.table.get_mut(&id.0).ok_or(ChannelError::Closed)?;
