@@ -206,7 +206,7 @@ impl Connection {
 /// others.
 ///
 /// Implements [`AsyncRead`] and [`AsyncWrite`], also for `&Channel`, so that two tasks can read and
-/// write. What is written is sent without a flush. The calls of this type are cancel safe unless stated
+/// write; with the feature `tokio` also tokio's traits. What is written is sent without a flush. The calls of this type are cancel safe unless stated
 /// otherwise. Dropping the channel finishes its sending direction and stops reading with code 0.
 ///
 /// The connection stays open as long as a channel of it is held.

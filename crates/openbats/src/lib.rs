@@ -114,6 +114,8 @@
 #![forbid(unsafe_code)]
 
 mod channel;
+#[cfg(feature = "tokio")]
+mod channel_tokio;
 mod clock;
 mod compress;
 mod connection;

@@ -4,7 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use openbats::Channel;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -51,14 +51,9 @@ pub(super) async fn carry(
     };
     let down = async {
         writer.write_all(&to_stream).await?;
-        let mut buffer = vec![0; BUFFER];
-        loop {
-            let length = channel.read(&mut buffer).await?;
-            match buffer.get(..length) {
-                None | Some([]) => return writer.shutdown().await,
-                Some(bytes) => writer.write_all(bytes).await?,
-            }
-        }
+        let mut reader = BufReader::with_capacity(BUFFER, &channel);
+        tokio::io::copy_buf(&mut reader, &mut writer).await?;
+        writer.shutdown().await
     };
     if tokio::try_join!(up, down).is_err() {
         channel.reset(RESET);
