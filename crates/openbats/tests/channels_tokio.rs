@@ -22,18 +22,20 @@ async fn tokio_copies_between_channels() {
     let channel = near.open_channel().await.unwrap();
     let echo = async {
         let channel = far.accept_channel().await.unwrap();
-        let copied = tokio::io::copy(&mut &channel, &mut &channel).await.unwrap();
-        (&channel).shutdown().await.unwrap();
+        let (mut reader, mut writer) = (&channel, &channel);
+        let copied = tokio::io::copy(&mut reader, &mut writer).await.unwrap();
+        writer.shutdown().await.unwrap();
         copied
     };
     let send = async {
-        (&channel).write_all(&data).await.unwrap();
-        (&channel).flush().await.unwrap();
-        (&channel).shutdown().await.unwrap();
+        let mut writer = &channel;
+        writer.write_all(&data).await.unwrap();
+        writer.flush().await.unwrap();
+        writer.shutdown().await.unwrap();
     };
     let receive = async {
-        let mut received = Vec::new();
-        (&channel).read_to_end(&mut received).await.unwrap();
+        let (mut received, mut reader) = (Vec::new(), &channel);
+        reader.read_to_end(&mut received).await.unwrap();
         received
     };
     let (copied, (), received) = tokio::join!(echo, send, receive);

@@ -235,7 +235,7 @@ static void BothEndsMustAllowChannels() {
   CHECK(openbats_channel_id(nullptr) == 0);
 }
 
-// Channels whose acceptor keeps nothing are closed; what they were is not delivered to anybody.
+// Channels whose acceptor keeps nothing are closed.
 static void UnwantedChannelsAreClosed() {
   std::atomic<int> offered{0};
   Pair pair(WithChannels(1), WithChannels(1));
