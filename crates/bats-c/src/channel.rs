@@ -51,15 +51,39 @@ fn failure(error: &ChannelError) -> Failure {
 /// The channels of a connection, and the callback for those that the peer opens.
 #[derive(Default)]
 pub(crate) struct ChannelSet {
-    channels: Mutex<HashMap<usize, Weak<Channel>>>,
+    /// `None` after the end.
+    channels: Mutex<Option<HashMap<usize, Weak<Channel>>>>,
     acceptor: Mutex<Option<Arc<AcceptCallback>>>,
     is_accepting: AtomicBool,
 }
 
 impl ChannelSet {
-    /// Ends all channels and releases all pointers of the program.
+    /// Lets channels be opened and accepted.
+    pub(crate) fn start(&self) {
+        *lock(&self.channels) = Some(HashMap::new());
+    }
+
+    fn is_started(&self) -> bool {
+        lock(&self.channels).is_some()
+    }
+
+    /// Adds a channel, unless the end has come.
+    fn insert(&self, channel: &Arc<Channel>) -> bool {
+        let mut channels = lock(&self.channels);
+        let Some(channels) = channels.as_mut() else { return false };
+        channels.insert(channel.id, Arc::downgrade(channel));
+        true
+    }
+
+    fn remove(&self, id: usize) {
+        if let Some(channels) = lock(&self.channels).as_mut() {
+            channels.remove(&id);
+        }
+    }
+
+    /// Ends all channels and releases all pointers of the program. Idempotent.
     pub(crate) fn end(&self) {
-        let channels = std::mem::take(&mut *lock(&self.channels));
+        let channels = lock(&self.channels).take().unwrap_or_default();
         for channel in channels.into_values().filter_map(|channel| channel.upgrade()) {
             channel.end();
         }
@@ -100,9 +124,7 @@ impl Channel {
             is_blocked: AtomicBool::new(false),
         });
         CHANNELS.insert(channel.id, channel.clone());
-        lock(&session.channels.channels).insert(channel.id, Arc::downgrade(&channel));
-        // The session may have ended its channels before this one was among them.
-        if session.is_ended() {
+        if !session.channels.insert(&channel) {
             channel.end();
         }
         channel
@@ -206,7 +228,7 @@ impl Channel {
     /// caller is in.
     pub(crate) fn close(&self) {
         if let Some(session) = self.session.upgrade() {
-            lock(&session.channels.channels).remove(&self.id);
+            session.channels.remove(self.id);
         }
         self.gate.close();
         self.end();
@@ -336,7 +358,7 @@ async fn read(channel: &openbats::Channel) -> Result<Bytes, ChannelError> {
 
 fn open_connection(session: &Session) -> Result<Connection, Failure> {
     let closed = || Failure::new(Code::ConnectionClosed, "the connection is not established");
-    session.connection().ok_or_else(closed)
+    session.connection().filter(|_| session.channels.is_started()).ok_or_else(closed)
 }
 
 impl Session {
@@ -363,7 +385,7 @@ impl Session {
         };
         self.context.spawn(self.clone().run_acceptor(connection, first));
         // The session may have released its pointers before this one was set.
-        if self.is_ended() {
+        if !self.channels.is_started() {
             let late = lock(&self.channels.acceptor).take();
             drop(late);
         }

@@ -114,8 +114,9 @@ size_t openbats_connection_error(bats_connection_handle_t connection, char* buff
 /* Channels: streams of bytes within a connection of mode 1, each with its own order, flow control and
  * end. A channel that is not read, or that waits for a lost packet, does not delay the others.
  *
- * A handle is valid until openbats_channel_close or the end of the connection. The connection's last
- * event is the last of its channels, too: their user_data is released, and no event follows. */
+ * A handle is valid until openbats_channel_close or the end of the connection, which also ends when the
+ * peer has finished its messages. Before the connection's last event the user_data of its channels are
+ * released, and no event of theirs follows. */
 typedef struct openbats_channel_t* openbats_channel_handle_t;
 
 typedef enum {

@@ -153,6 +153,7 @@ impl Session {
         self.set_addresses(Addresses { local: Some(local), remote: Some(connection.remote()) });
         self.ideal.store(connection.ideal_length(), Ordering::Relaxed);
         *self.connection.write().unwrap_or_else(PoisonError::into_inner) = Some(connection);
+        self.channels.start();
         let _ = self.state.compare_exchange(CONNECTING, OPEN, Ordering::SeqCst, Ordering::SeqCst);
     }
 
@@ -173,7 +174,7 @@ impl Session {
         lock(&self.endpoint).take()
     }
 
-    pub(crate) fn is_ended(&self) -> bool {
+    fn is_ended(&self) -> bool {
         self.state.load(Ordering::SeqCst) == ENDED
     }
 

@@ -59,6 +59,8 @@ impl Session {
         files.abort();
         // The last event says that nothing can be sent any more: that must be true in its callback, too.
         let _ = self.state.compare_exchange(OPEN, CLOSING, Ordering::SeqCst, Ordering::SeqCst);
+        // No event of a channel follows the last event of its connection.
+        self.channels.end();
         match end {
             End::Stopped => {
                 let linger = LINGER.min(self.config.timeout);

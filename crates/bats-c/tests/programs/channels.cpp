@@ -317,6 +317,46 @@ static void ClosingStopsEvents() {
   CHECK(Eventually([&] { return echoed > 0; }));
 }
 
+static void NoEventFollowsTheLastOfTheConnection() {
+  for (bool by_peer : {true, false}) {
+    std::atomic<bool> is_over{false};
+    std::atomic<size_t> received{0};
+    std::mutex mutex;
+    std::vector<ChannelPtr> kept;
+    Pair pair(WithChannels(4), WithChannels(4));
+    pair.far.OnEvent([&](const IBatsConnPtr&, E event, const octetVec&) {
+      if (event == E::BATS_CONNECTION_SHUTDOWN_BY_PEER || event == E::BATS_CONNECTION_CLOSED) {
+        is_over = true;
+      }
+    });
+    CHECK(Channel::Accept(pair.far.Connection(), [&](const ChannelPtr& channel) {
+      CHECK(channel->SetCallback(
+          [&](const ChannelPtr&, ChannelEvent, const octet*, size_t length, uint64_t) {
+            CHECK(!is_over);
+            received += length;
+          }));
+      const std::lock_guard<std::mutex> guard(mutex);
+      kept.push_back(channel);
+    }));
+    Log log;
+    const auto channel = Channel::Open(pair.near.Connection(), log.Callback());
+    CHECK(channel);
+    const auto data = Content(1 << 20, 1);
+    CHECK(Eventually([&] {
+      CHECK(channel->Write(data.data(), data.size()) >= 0);
+      return received > (4u << 20);
+    }));
+    const auto far = pair.far.Connection();
+    if (by_peer) {
+      pair.client.reset();
+    } else {
+      pair.server.Protocol().StopConnection(far);
+    }
+    CHECK(Eventually([&] { return is_over.load(); }));
+    CHECK(!Channel::Open(far, nullptr));
+  }
+}
+
 struct Test {
   const char* name;
   void (*run)();
@@ -331,6 +371,7 @@ static const Test kTests[] = {
     TEST(UnwantedChannelsAreClosed),
     TEST(PointersAreReleasedOnceWhenTheChannelOrConnectionEnds),
     TEST(ClosingStopsEvents),
+    TEST(NoEventFollowsTheLastOfTheConnection),
 };
 
 int main(int argc, char** argv) {
