@@ -1,6 +1,7 @@
 //! Processes identified by process ID and start time, so that a reused ID is not mistaken for the
 //! old process.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
@@ -56,17 +57,49 @@ impl Process {
     }
 }
 
+/// CPU time of these processes and their descendants so far, also of descendants that were waited
+/// for.
+pub(crate) fn processor_time_of_trees(roots: &[u32]) -> Duration {
+    let Ok(entries) = fs::read_dir("/proc") else { return Duration::ZERO };
+    let all: BTreeMap<u32, Stat> = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter_map(|pid| Some((pid, Stat::read(pid)?)))
+        .collect();
+    let is_below = |mut pid: u32| {
+        // Bounded, in case of a loop while processes come and go.
+        for _ in 0..64 {
+            if roots.contains(&pid) {
+                return true;
+            }
+            let Some(stat) = all.get(&pid) else { return false };
+            pid = stat.parent;
+        }
+        false
+    };
+    let below = all.iter().filter(|(pid, _)| is_below(**pid));
+    seconds(below.map(|(_, stat)| stat.cpu_ticks.saturating_add(stat.children_cpu_ticks)).sum())
+}
+
+fn seconds(ticks: u64) -> Duration {
+    match sysconf(SysconfVar::CLK_TCK) {
+        Ok(Some(per_second)) => Duration::from_secs_f64(ticks as f64 / per_second as f64),
+        _ => Duration::ZERO,
+    }
+}
+
 /// CPU time of a process that runs, or has ended and was not waited for.
 fn processor_time(pid: u32) -> Option<Duration> {
-    let ticks_per_second = sysconf(SysconfVar::CLK_TCK).ok()??;
-    let stat = Stat::read(pid)?;
-    Some(Duration::from_secs_f64(stat.cpu_ticks as f64 / ticks_per_second as f64))
+    Some(seconds(Stat::read(pid)?.cpu_ticks))
 }
 
 /// The fields of proc_pid_stat(5) that are used here.
 struct Stat {
     dead: bool,
+    parent: u32,
     cpu_ticks: u64,
+    /// Of children that were waited for.
+    children_cpu_ticks: u64,
     started: u64,
 }
 
@@ -81,6 +114,8 @@ impl Stat {
         let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
         Some(Self {
             dead: matches!(*fields.first()?, "Z" | "X"),
+            parent: fields.get(1)?.parse().ok()?,
+            children_cpu_ticks: number(13)?.saturating_add(number(14)?),
             cpu_ticks: number(11)?.saturating_add(number(12)?),
             started: number(19)?,
         })
@@ -141,6 +176,7 @@ mod tests {
         let line = "7 (a) b) S 1 7 7 0 -1 0 0 0 0 0 30 12 0 0 20 0 1 0 4711 0 0";
         let stat = Stat::parse(line).unwrap();
         assert_eq!((stat.dead, stat.cpu_ticks, stat.started), (false, 42, 4711));
+        assert_eq!((stat.parent, stat.children_cpu_ticks), (1, 0));
         assert!(Stat::parse("7 (a").is_none());
     }
 

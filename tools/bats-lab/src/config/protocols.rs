@@ -2,7 +2,7 @@
 
 use serde_saphyr::Spanned;
 
-use super::model::{PacketType, ProtocolFile, ProtocolSpec, ProtocolType};
+use super::model::{PacketType, ProtocolFile, ProtocolSpec, ProtocolType, Relays};
 use super::shipped;
 use super::source::{ConfigError, Source, unknown};
 use super::values::NameOr;
@@ -197,8 +197,11 @@ fn protocol(source: &Source, spec: &ProtocolSpec) -> Result<Protocol, ConfigErro
     let mode = if spec.protocols.is_empty() { mode(source, spec, name)? } else { None };
     let is_foreign = mode.is_some_and(|mode| FOREIGN_MODES.contains(&mode));
     let is_openbats = !is_foreign && (mode.is_some() || OPENBATS_PROTOCOLS.contains(&name_text));
-    if spec.relays.is_some() && !(is_openbats && spec.protocols.is_empty()) {
-        return Err(source.invalid(name, "`relays` is only for btp, brtp, brctp and transparent"));
+    let is_node = name_text == "node" || name_text.starts_with("node-");
+    if spec.relays.is_some() && !((is_openbats || is_node) && spec.protocols.is_empty()) {
+        return Err(
+            source.invalid(name, "`relays` is only for btp, brtp, brctp, transparent and node")
+        );
     }
     let bats = |mode: String| {
         let mut one = label(ProtocolKind::Bats { mode, relays: spec.relays });
@@ -227,6 +230,20 @@ fn protocol(source: &Source, spec: &ProtocolSpec) -> Result<Protocol, ConfigErro
             "udp" => return Ok(label(ProtocolKind::Udp)),
             _ if OPENBATS_PROTOCOLS.contains(&name_text) => return Ok(bats(name_text.to_owned())),
             _ => {}
+        }
+        if is_node {
+            if spec.relays == Some(Relays::Forward) {
+                return Err(source
+                    .invalid(name, "relays of the node recode: `relays` is `recode` or `none`"));
+            }
+            let congestion = congestion_of(source, name, version.unwrap_or("cubic"))?;
+            let relays = spec.relays != Some(Relays::None);
+            let route = if relays { "" } else { ", relays: none" };
+            return Ok(Protocol {
+                name: name_text.to_owned(),
+                label: format!("node, TCP {}{route}", congestion.to_uppercase()),
+                kind: ProtocolKind::Node { congestion: congestion.to_owned(), relays },
+            });
         }
         if name_text.starts_with("quic") {
             let congestion = version.unwrap_or("cubic");

@@ -49,7 +49,8 @@ pub(crate) fn tool(
                     &["packet_count", "packet_size", "packet_type", "under_load"],
                 )
             }
-            "ping" => {
+            // With arguments it is the program of that name.
+            "ping" if spec.args.is_none() => {
                 let count =
                     within(source, &spec.packet_count, intervals, 1, 10_000_000, "datagrams")?;
                 let size = within(source, &spec.packet_size, 56, 16, 1472, "bytes")?;

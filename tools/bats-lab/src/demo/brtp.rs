@@ -1,54 +1,16 @@
 //! BRTP through the program `bats_iperf`.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
 use super::DemoContext;
 use super::figures::{FileRun, Run, samples};
 use super::pair::{self, CommandLine};
 use crate::topology::{self, End};
 
-const PROGRAM: &str = "bats_iperf";
 const PORT: &str = "5201";
-
-/// Finds `bats_iperf` in the directory of this program; builds it in a cargo workspace.
-///
-/// # Errors
-/// If it is missing and cannot be built.
-pub(super) fn executable() -> Result<PathBuf> {
-    let own = std::env::current_exe().context("cannot find batslab itself")?;
-    let path = own.with_file_name(PROGRAM);
-    // Cargo decides whether it is up to date.
-    if let Some(profile) = cargo_profile(&own) {
-        eprintln!("building {PROGRAM} if it is not up to date");
-        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
-        cargo.args(["build", "--quiet", "-p", "bats-iperf"]);
-        if profile == "release" {
-            cargo.arg("--release");
-        }
-        let built = cargo.status().is_ok_and(|status| status.success());
-        if !built && !path.exists() {
-            bail!("cannot build {PROGRAM}: see the output of cargo above");
-        }
-    }
-    if !path.exists() {
-        bail!(
-            "{PROGRAM} is missing ({}): build it with cargo build --release -p bats-iperf",
-            path.display()
-        );
-    }
-    Ok(path)
-}
-
-/// The build profile of this program, if `cargo run` started it.
-fn cargo_profile(own: &Path) -> Option<String> {
-    std::env::var_os("CARGO_MANIFEST_DIR")?;
-    let profile = own.parent()?.file_name()?.to_str()?;
-    matches!(profile, "release" | "debug").then(|| profile.to_owned())
-}
 
 /// Sends without rate limit for the duration of the demo.
 pub(super) fn run(demo: &DemoContext, iperf: &Path) -> Result<Run> {

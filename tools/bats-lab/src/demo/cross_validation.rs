@@ -24,7 +24,7 @@ const TOLERANCE: f64 = 0.05;
 pub(crate) fn run(home: &Home, options: &CrossValidateOptions) -> Result<ExitCode> {
     lab::obtain_privileges(home)?;
     interrupt::watch()?;
-    let iperf = brtp::executable()?;
+    let iperf = super::bats_iperf()?;
     let mut rows = Vec::new();
     let mut differing = 0;
     for &loss in &options.loss {

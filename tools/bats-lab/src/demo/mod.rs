@@ -22,6 +22,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use crate::cli::{DemoOptions, Protocol};
 use crate::interrupt;
 use crate::lab::{self, LabConfig, ScopedLab};
+use crate::protocol::programs::executable;
 use crate::settings::Link;
 use crate::state::Home;
 use crate::units::megabits;
@@ -31,8 +32,8 @@ use figures::{Figures, FileRun};
 ///
 /// # Errors
 /// If it is missing and cannot be built.
-pub(crate) fn bats_iperf() -> Result<PathBuf> {
-    brtp::executable()
+fn bats_iperf() -> Result<PathBuf> {
+    executable("bats_iperf", "bats-iperf")
 }
 
 /// State shared by the runs of a demo.
@@ -104,7 +105,7 @@ fn check_writable(path: &Path) -> Result<()> {
 
 fn in_lab(home: &Home, options: &DemoOptions, link: Link) -> Result<Figures> {
     let wants_brtp = options.protocols.contains(&Protocol::Brtp) || options.file_mib > 0;
-    let iperf = if wants_brtp { Some(brtp::executable()?) } else { None };
+    let iperf = if wants_brtp { Some(bats_iperf()?) } else { None };
     let config = LabConfig::chain(format!("demo-{}", std::process::id()), 1, link.clone());
     let demo = DemoContext {
         lab_guard: ScopedLab::build(home, &config)?,

@@ -8,6 +8,7 @@ mod quick;
 pub(crate) use describe::{count, describe, time};
 
 use crate::config::model::{BackendName, PacketType, Relays};
+use crate::protocol::programs::NeededPrograms;
 use crate::settings::{Changes, Link};
 
 /// Fraction of a full Ethernet frame that is UDP payload.
@@ -89,6 +90,14 @@ impl Case {
     }
 
     /// Whether a measurement on hosts needs `bats_iperf`.
+    pub(crate) fn needed_programs(&self) -> NeededPrograms {
+        let flows = self.flows.iter().map(|flow| &flow.protocol);
+        let is_node = |one: &Protocol| matches!(one.kind, ProtocolKind::Node { .. });
+        let batsd = self.protocols.iter().chain(flows).any(is_node);
+        NeededPrograms { bats_iperf: self.needs_bats_iperf(), batsd }
+    }
+
+    /// Whether a measurement needs `bats_iperf`.
     pub(crate) fn needs_bats_iperf(&self) -> bool {
         let protocols =
             || self.protocols.iter().chain(self.flows.iter().map(|flow| &flow.protocol));
@@ -158,6 +167,9 @@ pub(crate) enum ProtocolKind {
     },
     /// A program on every node; tools use the hosts' addresses.
     Daemon { words: Vec<String> },
+    /// The node (`batsd`) on every node; tools use the addresses in the tunnel. TCP in the tunnel has
+    /// this congestion control.
+    Node { congestion: String, relays: bool },
     /// A known protocol that is not available.
     Missing { why: String },
 }

@@ -97,7 +97,10 @@ pub(crate) fn load(request: &LoadRequest<'_>) -> Result<Load> {
             tcp(request, "127.0.0.1", &port.to_string(), &seconds, None)
         }
         ProtocolKind::Daemon { .. } => tcp(request, request.to, &port, &seconds, None),
-        ProtocolKind::Tcp { congestion } => {
+        ProtocolKind::Node { .. } if request.packet_type == PacketType::Udp => {
+            udp(request, request.to, &port, &seconds)
+        }
+        ProtocolKind::Tcp { congestion } | ProtocolKind::Node { congestion, .. } => {
             tcp(request, request.to, &port, &seconds, Some(congestion))
         }
     }

@@ -1,7 +1,9 @@
 //! The protocols under test: the programs that run them and the transports of tools.
 
+pub(crate) mod commands;
 pub(crate) mod echo;
 pub(crate) mod load;
+pub(crate) mod node;
 pub(crate) mod perftest;
 pub(crate) mod programs;
 pub(crate) mod quic;

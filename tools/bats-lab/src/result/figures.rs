@@ -78,6 +78,7 @@ pub(crate) const FIGURES: &[FigureInfo] = &[
     info("fairness", "Jain's fairness index", "", Some(true)),
     info("sender_processors", "CPU: sender", "", Some(false)),
     info("receiver_processors", "CPU: receiver", "", Some(false)),
+    info("helper_processors", "CPU: daemons and tunnel programs", "", Some(false)),
     info("emulator_processors", "CPU: emulator", "", Some(false)),
     info("emulator_drops", "dropped by an overloaded emulator", "frames", Some(false)),
     info("emulator_late_percent", "delayed by an overloaded emulator", "%", Some(false)),
@@ -111,12 +112,12 @@ pub(crate) fn tool_has_figure(tool: &ToolKind, figure: &str) -> bool {
     match figure {
         "rtt_mean_ms" | "rtt_p50_ms" | "rtt_p90_ms" | "rtt_p99_ms" | "rtt_p99_9_ms"
         | "rtt_max_ms" | "unanswered_percent" => {
-            matches!(tool, ToolKind::Rtt { .. } | ToolKind::Ping { .. })
+            is_command || matches!(tool, ToolKind::Rtt { .. } | ToolKind::Ping { .. })
         }
         "connect_ms" => matches!(tool, ToolKind::Rtt { .. }),
         "first_rtt_ms" | "first_rtt_connect_ms" => matches!(tool, ToolKind::Rtt { count: 1, .. }),
-        "file_seconds" => matches!(tool, ToolKind::Scp { .. }),
-        // bats_perftest reports them.
+        "file_seconds" => is_command || matches!(tool, ToolKind::Scp { .. }),
+        // Commands may be ping, curl and bats_perftest.
         "exit_code" | "latency_p50_ms" | "latency_p99_ms" | "latency_p99_9_ms"
         | "samples_per_second" | "lost_samples" => is_command,
         // A command may print a report in the format of iperf3.

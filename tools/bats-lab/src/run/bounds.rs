@@ -2,7 +2,7 @@
 
 use crate::backend::sim;
 use crate::config::model::BackendName;
-use crate::plan::{Case, Network, Protocol, Tool, ToolKind};
+use crate::plan::{Case, Network, Protocol, ProtocolKind, Tool, ToolKind};
 use crate::result::figures::{mean, set, steady};
 use crate::result::measures::arrivals;
 use crate::result::{Measurement, Series};
@@ -24,8 +24,13 @@ pub(super) fn set_bounds(
     if !matches!(tool.kind, ToolKind::Throughput { .. }) {
         return;
     }
-    let has_recoding =
-        backend == BackendName::Sim && sim::recoding(case, network, protocol, tool) == Some(true);
+    let has_recoding = match protocol.kind {
+        ProtocolKind::Node { relays, .. } => relays,
+        _ => {
+            backend == BackendName::Sim
+                && sim::recoding(case, network, protocol, tool) == Some(true)
+        }
+    };
     let end_to_end = bound_series(case, network, tool, Network::bound);
     let relayed = bound_series(case, network, tool, Network::relayed_bound);
     let Some(bound) = (if has_recoding { relayed } else { end_to_end.clone() }) else { return };

@@ -19,9 +19,11 @@ use crate::backend::HostBackend;
 use crate::config::model::PacketType;
 use crate::interrupt;
 use crate::plan::{Case, Flow, Network, Protocol, ProtocolKind, Tool};
-use crate::process::{ChildGuard, Process};
+use crate::process::{ChildGuard, Process, processor_time_of_trees};
 use crate::protocol::incompatible;
 use crate::protocol::load::{Load, LoadRequest, load};
+use crate::protocol::node::{self, NodeFiles};
+use crate::protocol::programs::Programs;
 use crate::protocol::reading::{OutputFormat, Reading, throughput};
 use crate::result::Series;
 use crate::result::figures::{Figures, mean, set};
@@ -47,6 +49,7 @@ pub(crate) struct HostRun<'a> {
     pub(crate) times: &'a [Times],
     pub(crate) folder: &'a Path,
     pub(crate) progress: &'a Progress,
+    pub(crate) programs: &'a Programs,
     pub(crate) is_local: bool,
 }
 
@@ -141,7 +144,7 @@ impl HostRun<'_> {
     }
 
     fn try_once(&self, built_in: BuiltInLoads) -> Result<HostRunOutcome> {
-        let to = self.backend.address(self.tool.server);
+        let to = self.address(self.protocol, self.tool.server);
         let place = ToolContext {
             to: &to,
             without_iperf3: built_in.tool,
@@ -152,6 +155,9 @@ impl HostRun<'_> {
         let mut commands = Vec::new();
         let mut flows = self.flows(built_in.flows)?;
         let mut helpers = self.helpers(&flows, &mut commands)?;
+        // The folder of the nodes is removed after their daemons have ended.
+        let (_node_files, daemons) = self.nodes(&flows, &mut commands)?;
+        helpers.extend(daemons);
         let mut server = match &job.server {
             Some(words) => Some(self.start(self.tool.server, words, "server", &mut commands)?),
             None => None,
@@ -180,6 +186,9 @@ impl HostRun<'_> {
         let host_load_monitor = self
             .is_local
             .then(|| HostLoadMonitor::begin(self.backend.lab().and_then(|(_, lab)| lab.emulator)));
+        let helper_ids: Vec<u32> =
+            helpers.iter_mut().map(|helper| helper.guard.child_mut().id()).collect();
+        let helper_time = processor_time_of_trees(&helper_ids);
         let capture = if self.case.capture { Some(Capture::begin(self)?) } else { None };
         let (client_outcome, samples) = std::thread::scope(|scope| {
             let sampling = self
@@ -198,9 +207,14 @@ impl HostRun<'_> {
             capture.end()?;
         }
         let host_load = host_load_monitor.map(HostLoadMonitor::end);
+        let helper_time = processor_time_of_trees(&helper_ids).saturating_sub(helper_time);
         let client_outcome = client_outcome?;
         let (mut reading, mut warnings) =
             self.read(&job, &client_outcome, server.as_mut(), &mut flows, samples)?;
+        if self.is_local && !helper_ids.is_empty() {
+            let used = helper_time.as_secs_f64() / client_outcome.seconds.max(1e-3);
+            set(&mut reading.figures, "helper_processors", used);
+        }
         let mut machine_bound = !warnings.is_empty();
         let overload = self
             .backend
@@ -298,6 +312,54 @@ impl HostRun<'_> {
         Ok(helpers)
     }
 
+    /// The address that tools use for a host.
+    fn address(&self, protocol: &Protocol, host: u32) -> String {
+        match protocol.kind {
+            ProtocolKind::Node { .. } => node::address(host).to_string(),
+            _ => self.backend.address(host),
+        }
+    }
+
+    /// Starts the daemons of nodes, if the tool or a competing flow uses them, and waits for their
+    /// sessions.
+    fn nodes(
+        &self,
+        flows: &[CompetingFlow<'_>],
+        commands: &mut Vec<String>,
+    ) -> Result<(Option<NodeFiles>, Vec<Program>)> {
+        let of_flows =
+            flows.iter().map(|one| (&one.flow.protocol, one.flow.client, one.flow.server));
+        let main = (self.protocol, self.tool.client, self.tool.server);
+        let (mut ends, mut with_relays) = (Vec::new(), None);
+        for (protocol, client, server) in std::iter::once(main).chain(of_flows) {
+            let ProtocolKind::Node { relays, .. } = protocol.kind else { continue };
+            if *with_relays.get_or_insert(relays) != relays {
+                incompatible!("nodes with and without relays cannot run at the same time");
+            }
+            ends.extend([client, server]);
+        }
+        let Some(relays) = with_relays else { return Ok((None, Vec::new())) };
+        if !self.is_local {
+            incompatible!("{} runs in namespaces of this machine only", self.protocol.name);
+        }
+        ends.sort_unstable();
+        ends.dedup();
+        let files = NodeFiles::write(self.network, ends, relays, &self.programs.batsctl()?)?;
+        let mut daemons = Vec::new();
+        for (host, words) in files.commands() {
+            daemons.push(self.start(host, &words, &format!("batsd-{host}"), commands)?);
+        }
+        if let Err(error) = files.wait_until_open() {
+            for daemon in &mut daemons {
+                if let Some((status, _)) = daemon.guard.try_wait()? {
+                    bail!("{} ended ({status}): {}", daemon.name, daemon.last_error());
+                }
+            }
+            return Err(error);
+        }
+        Ok((Some(files), daemons))
+    }
+
     /// Interval of the rates of competing flows in seconds; that of round trips may be a millisecond.
     fn flow_interval(&self) -> f64 {
         match self.tool.kind {
@@ -314,7 +376,7 @@ impl HostRun<'_> {
         for (index, (flow, &times)) in self.case.flows.iter().zip(self.times).enumerate() {
             // Ports differ by two, because bats_iperf uses the port below for signalling.
             let port = 5301 + 2 * index as u16;
-            let to = self.backend.address(flow.server);
+            let to = self.address(&flow.protocol, flow.server);
             let request = LoadRequest {
                 protocol: &flow.protocol,
                 to: &to,
@@ -355,14 +417,16 @@ impl HostRun<'_> {
         let (home, lab) = self.backend.lab()?;
         let mut senders = Vec::new();
         // bats_iperf reports the state of its sockets itself.
-        let is_tcp =
-            matches!(self.protocol.kind, ProtocolKind::Tcp { .. } | ProtocolKind::Daemon { .. });
+        let is_tcp = matches!(
+            self.protocol.kind,
+            ProtocolKind::Tcp { .. } | ProtocolKind::Daemon { .. } | ProtocolKind::Node { .. }
+        );
         if is_tcp && job.port > 0 && matches!(job.read, OutputParser::Throughput { .. }) {
             senders.push((self.tool.client, job.port, self.protocol.label.clone()));
         }
-        for flow in
-            flows.iter().filter(|flow| matches!(flow.flow.protocol.kind, ProtocolKind::Tcp { .. }))
-        {
+        for flow in flows.iter().filter(|flow| {
+            matches!(flow.flow.protocol.kind, ProtocolKind::Tcp { .. } | ProtocolKind::Node { .. })
+        }) {
             senders.push((flow.flow.client, flow.port, flow.label.clone()));
         }
         Some(Sampler {

@@ -30,7 +30,7 @@ use crate::config::model::BackendName;
 use crate::interrupt;
 use crate::plan::{self, Case, Network, Protocol, ProtocolKind, Suite, Tool};
 use crate::protocol::Incompatible;
-use crate::protocol::programs::Programs;
+use crate::protocol::programs::{NeededPrograms, Programs};
 use crate::report;
 use crate::result::{
     CaseResult, FORMAT, Measurement, NetworkResult, PublishedResult, RunResult, Status, folder,
@@ -67,7 +67,7 @@ pub(crate) fn run(home: &Home, options: &RunOptions) -> Result<ExitCode> {
         set_up::rights(home, uses(BackendName::Netem))?;
     }
     interrupt::watch()?;
-    let programs = Programs::find(needs_bats_iperf(&suite, &backend))?;
+    let programs = Programs::find(needed_programs(&suite, &backend))?;
     let started = jiff::Timestamp::now().to_string();
     let directory = folder::create(options.out.as_deref(), &started, &suite.file)?;
     let total: f64 = suite.cases.iter().map(|case| set_up::case_seconds(case, backend(case))).sum();
@@ -147,10 +147,15 @@ pub(crate) fn run(home: &Home, options: &RunOptions) -> Result<ExitCode> {
     Ok(if result.passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Whether a measurement on hosts needs `bats_iperf`.
-fn needs_bats_iperf(suite: &Suite, backend: &impl Fn(&Case) -> BackendName) -> bool {
+/// The programs that measurements in namespaces need.
+fn needed_programs(suite: &Suite, backend: &impl Fn(&Case) -> BackendName) -> NeededPrograms {
     let local = |case: &&Case| matches!(backend(case), BackendName::Netns | BackendName::Netem);
-    suite.cases.iter().filter(local).any(Case::needs_bats_iperf)
+    let mut needed = NeededPrograms::default();
+    for of_case in suite.cases.iter().filter(local).map(Case::needed_programs) {
+        needed.bats_iperf |= of_case.bats_iperf;
+        needed.batsd |= of_case.batsd;
+    }
+    needed
 }
 
 /// State shared by all measurements of a run.
@@ -437,6 +442,7 @@ impl RunContext<'_> {
             times,
             folder: directory,
             progress: self.progress,
+            programs: self.programs,
             is_local: backend != BackendName::Ssh,
         };
         let measured = run.measure()?;

@@ -7,6 +7,7 @@ use anyhow::{Result, bail};
 use crate::config::model::{PacketType, Relays};
 use crate::config::suggest::nearest;
 use crate::plan::{Protocol, ProtocolKind, Tool, ToolKind};
+use crate::protocol::commands;
 use crate::protocol::incompatible;
 use crate::protocol::load::{LoadRequest, NO_RELAYS, load};
 use crate::protocol::perftest;
@@ -125,7 +126,9 @@ fn round_trips(
     size: u32,
 ) -> Result<Job> {
     let (transport, to, port, congestion) = match &protocol.kind {
-        ProtocolKind::Tcp { congestion } => ("tcp", context.to, PORT, Some(congestion.as_str())),
+        ProtocolKind::Tcp { congestion } | ProtocolKind::Node { congestion, .. } => {
+            ("tcp", context.to, PORT, Some(congestion.as_str()))
+        }
         ProtocolKind::Daemon { .. } => ("tcp", context.to, PORT, None),
         ProtocolKind::Udp => ("udp", context.to, PORT, None),
         ProtocolKind::Quic { congestion } => ("quic", context.to, PORT, Some(congestion.as_str())),
@@ -291,9 +294,12 @@ pub(crate) fn read(job: &Job, output: &ToolOutput<'_>, of: &str) -> Result<Readi
             // The command decides how long it sends.
             let length = f64::INFINITY;
             let (client, server) = (output.client, output.server);
-            let mut reading =
-                reading::throughput(OutputFormat::Iperf, 0.0, length, client, server, of)
-                    .unwrap_or_default();
+            let mut reading = match commands::ping(client, of)? {
+                Some(reading) => reading,
+                None => reading::throughput(OutputFormat::Iperf, 0.0, length, client, server, of)
+                    .unwrap_or_default(),
+            };
+            commands::curl(&mut reading.figures, client);
             perftest::read(&mut reading.figures, client, server);
             if let Some(code) = output.exit_code {
                 set(&mut reading.figures, "exit_code", f64::from(code));
