@@ -187,7 +187,11 @@ fn status(worker: &Worker) -> Value {
         "listen": worker.node.local_addrs().iter().map(ToString::to_string).collect::<Vec<_>>(),
         "tun": tun,
         "services": worker.services.status(),
-        "relay": { "forwarded": stats.forwarded, "refused": stats.refused, "unroutable": stats.unroutable },
+        "relay": {
+            "forwarded": stats.forwarded, "top_ups": stats.top_ups, "extras": stats.extras,
+            "delivered": stats.delivered, "non_innovative": stats.non_innovative,
+            "refused": stats.refused, "unroutable": stats.unroutable,
+        },
     })
 }
 
