@@ -38,6 +38,7 @@ const FILES: &[(&str, &str, &str)] = files![
     "cases" / "long-fat.yaml",
     "cases" / "message-delay.yaml",
     "cases" / "perftest-link.yaml",
+    "cases" / "node-figures.yaml",
     "cases" / "node-tun.yaml",
     "cases" / "perftest-lossy.yaml",
     "cases" / "smoke.yaml",
