@@ -25,14 +25,46 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// # Errors
 /// No batsd listens at the socket, or it refuses the call.
 pub fn call(socket: &Path, method: &str) -> anyhow::Result<Value> {
+    let mut reader = BufReader::new(begin(socket, method, false)?);
+    answer(socket, &mut reader)
+}
+
+/// Calls a method that answers again and again, for example `Events`, and hands each answer to `each` until
+/// that returns false.
+///
+/// # Errors
+/// No batsd listens at the socket, it refuses the call, or it ends.
+pub fn follow(
+    socket: &Path,
+    method: &str,
+    mut each: impl FnMut(Value) -> bool,
+) -> anyhow::Result<()> {
+    let stream = begin(socket, method, true)?;
+    // The next event may be long in coming.
+    stream.set_read_timeout(None)?;
+    let mut reader = BufReader::new(stream);
+    while each(answer(socket, &mut reader)?) {}
+    Ok(())
+}
+
+fn begin(socket: &Path, method: &str, more: bool) -> anyhow::Result<UnixStream> {
     let mut stream = UnixStream::connect(socket).with_context(|| {
         format!("cannot reach batsd at {}: is it running, and may you use it?", socket.display())
     })?;
     stream.set_read_timeout(Some(TIMEOUT))?;
-    let call = json!({ "method": format!("{INTERFACE}.{method}"), "parameters": {} });
+    let call = match more {
+        true => {
+            json!({ "method": format!("{INTERFACE}.{method}"), "parameters": {}, "more": true })
+        }
+        false => json!({ "method": format!("{INTERFACE}.{method}"), "parameters": {} }),
+    };
     stream.write_all(format!("{call}\0").as_bytes())?;
+    Ok(stream)
+}
+
+fn answer(socket: &Path, reader: &mut BufReader<UnixStream>) -> anyhow::Result<Value> {
     let mut answer = Vec::new();
-    BufReader::new(stream.take(MAX_ANSWER)).read_until(0, &mut answer)?;
+    reader.take(MAX_ANSWER).read_until(0, &mut answer)?;
     if answer.pop() != Some(0) {
         bail!("batsd at {} ended before it answered", socket.display());
     }

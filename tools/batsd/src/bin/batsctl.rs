@@ -1,8 +1,9 @@
 //! `batsctl`: queries and controls a running batsd, and makes the files of a new node.
 
-use std::io::Write as _;
-use std::path::PathBuf;
+use std::io::{IsTerminal as _, Write as _};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use batsd::{config, control, doctor, keeper};
 use clap::{Parser, Subcommand};
@@ -37,6 +38,21 @@ enum Command {
     Sessions,
     /// Routes to nodes, and the links in use; prefixes in the tunnel.
     Routes,
+    /// The latest events of links and sessions.
+    Events {
+        /// Print also each new one, until Ctrl-C.
+        #[arg(short, long)]
+        follow: bool,
+    },
+    /// Links and sessions with their present rates, until Ctrl-C.
+    Top {
+        /// Seconds between two looks.
+        #[arg(long, default_value_t = 1.0, value_parser = seconds)]
+        interval: f64,
+        /// End after this number of looks.
+        #[arg(long)]
+        count: Option<u64>,
+    },
     /// Metrics in Prometheus' text format.
     Metrics,
     /// Read the configuration again and apply the differences, or nothing if it is wrong.
@@ -57,6 +73,11 @@ enum Command {
         #[arg(long)]
         address: Option<String>,
     },
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let value: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
+    (0.1..=3600.0).contains(&value).then_some(value).ok_or("0.1 to 3600 seconds".to_owned())
 }
 
 fn text(value: &Value) -> String {
@@ -158,8 +179,113 @@ fn human(command: &Command, answer: &Value) -> String {
             routes + &table(&answer["prefixes"], &[("PREFIX", "/prefix"), ("NODE", "/node")])
         }
         Command::Metrics => text(&answer["text"]),
+        Command::Events { .. } => event_lines(answer),
         _ => String::new(),
     }
+}
+
+/// A line for each event.
+fn event_lines(answer: &Value) -> String {
+    let events = answer["events"].as_array().map_or(&[][..], Vec::as_slice);
+    let line = |event: &Value| {
+        let mut line =
+            format!("{:.3}  {}", event["time"].as_f64().unwrap_or(0.0), text(&event["event"]));
+        let fields = event.as_object().into_iter().flatten();
+        let others = fields
+            .filter(|(key, value)| !["time", "event"].contains(&key.as_str()) && !value.is_null());
+        for (key, value) in others {
+            line += &format!("  {key}={}", text(value));
+        }
+        line + "\n"
+    };
+    events.iter().map(line).collect()
+}
+
+/// Writes to standard output. False if nobody reads it (`| head`).
+fn print(text: &str) -> bool {
+    let mut output = std::io::stdout();
+    output.write_all(text.as_bytes()).and_then(|()| output.flush()).is_ok()
+}
+
+fn follow_events(socket: &Path, json: bool) -> anyhow::Result<()> {
+    control::follow(socket, "Events", |answer| match json {
+        // A line for each event.
+        true => answer["events"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .all(|event| print(&format!("{event}\n"))),
+        false => print(&event_lines(&answer)),
+    })
+}
+
+/// Bytes per second in Mbit/s between two looks at a counter.
+fn mbps(now: &Value, before: Option<&Value>, path: &str, seconds: f64) -> Value {
+    let value = |row: &Value| row.pointer(path).and_then(Value::as_u64);
+    match (value(now), before.and_then(value)) {
+        (Some(now), Some(before)) => json!(now.saturating_sub(before) as f64 * 8.0 / 1e6 / seconds),
+        _ => Value::Null,
+    }
+}
+
+/// The rows with their rates since `before`; `keys` identify a row.
+fn with_rates(rows: &Value, before: &Value, keys: &[&str], seconds: f64) -> Value {
+    let list = |rows: &Value| rows.as_array().cloned().unwrap_or_default();
+    let old = list(before);
+    let rated = list(rows).into_iter().map(|mut row| {
+        let is_same = |other: &&Value| keys.iter().all(|key| other[*key] == row[*key]);
+        let other = old.iter().find(is_same);
+        row["sent_mbps"] = mbps(&row, other, "/traffic/bytes_sent", seconds);
+        row["received_mbps"] = mbps(&row, other, "/traffic/bytes_received", seconds);
+        row
+    });
+    Value::Array(rated.collect())
+}
+
+fn top(socket: &Path, json: bool, interval: f64, count: Option<u64>) -> anyhow::Result<()> {
+    let look = || anyhow::Ok((control::call(socket, "Links")?, control::call(socket, "Sessions")?));
+    let (mut before, mut at) = (look()?, Instant::now());
+    let mut looks = 0;
+    while count.is_none_or(|count| looks < count) {
+        std::thread::sleep(Duration::from_secs_f64(interval));
+        let now = look()?;
+        let seconds = at.elapsed().as_secs_f64();
+        at = Instant::now();
+        let links = with_rates(&now.0["links"], &before.0["links"], &["name", "remote"], seconds);
+        let sessions = with_rates(
+            &now.1["sessions"],
+            &before.1["sessions"],
+            &["peer", "class", "direction"],
+            seconds,
+        );
+        before = now;
+        looks += 1;
+        let text = match json {
+            true => format!("{}\n", json!({ "links": links, "sessions": sessions })),
+            false => top_screen(&links, &sessions),
+        };
+        if !print(&text) {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn top_screen(links: &Value, sessions: &Value) -> String {
+    let rates = [("OUT Mbit/s", "/sent_mbps"), ("IN Mbit/s", "/received_mbps")];
+    let mut of_links = vec![("LINK", "/name"), ("REMOTE", "/remote"), ("STATE", "/state")];
+    of_links.extend(rates);
+    of_links.extend([("RTT ms", "/traffic/rtt_ms"), ("LOSS", "/traffic/loss")]);
+    let mut of_sessions = vec![("PEER", "/peer"), ("CLASS", "/class"), ("DIRECTION", "/direction")];
+    of_sessions.extend(rates);
+    of_sessions.extend([
+        ("RTT ms", "/traffic/rtt_ms"),
+        ("QUEUE", "/queue/packets"),
+        ("DELAY ms", "/queue/delay_ms"),
+    ]);
+    // A terminal shows the newest look at the same place.
+    let clear = if std::io::stdout().is_terminal() { "\x1b[2J\x1b[H" } else { "" };
+    format!("{clear}{}\n{}\n", table(links, &of_links), table(sessions, &of_sessions))
 }
 
 /// The findings, and whether all is good.
@@ -186,6 +312,8 @@ fn run(arguments: &Arguments) -> anyhow::Result<(String, bool)> {
         Command::Routes => "Routes",
         Command::Metrics => "Metrics",
         Command::Reload => "Reload",
+        Command::Events { .. } => "Events",
+        Command::Top { .. } => "Links",
         Command::Doctor => return Ok(examine(arguments)),
         Command::Check => {
             keeper::check(&arguments.config)?;
@@ -215,6 +343,17 @@ fn run(arguments: &Arguments) -> anyhow::Result<(String, bool)> {
         Some(socket) => socket.clone(),
         None => config::Config::read(&arguments.config)?.control,
     };
+    match arguments.command {
+        Command::Events { follow: true } => {
+            follow_events(&socket, arguments.json)?;
+            return done(String::new());
+        }
+        Command::Top { interval, count } => {
+            top(&socket, arguments.json, interval, count)?;
+            return done(String::new());
+        }
+        _ => {}
+    }
     let answer = control::call(&socket, method)?;
     done(match arguments.json {
         true => format!("{answer:#}\n"),

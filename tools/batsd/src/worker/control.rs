@@ -11,11 +11,13 @@ use openbats::node::LinkStatus;
 use openbats::{ConnectionStats, Fingerprint};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{Semaphore, oneshot};
 
-use super::Worker;
 use super::tunnel::{Lane, lock};
+use super::{Worker, events};
 use crate::channel::{self, ToKeeper};
 use crate::control::{DESCRIPTION, INTERFACE, MAX_CALL};
 
@@ -92,18 +94,55 @@ async fn serve_client(worker: &Worker, stream: UnixStream) -> std::io::Result<()
             return Ok(());
         }
         let is_whole = bytes.pop() == Some(0);
+        if is_whole && wants_events(&bytes) {
+            return send_events(worker, &mut reader, &mut writer).await;
+        }
         let answer = match is_whole {
             true => answer(worker, user, &bytes).await,
             false => {
                 invalid(format!("a call ends with a zero byte after at most {MAX_CALL} bytes"))
             }
         };
-        let text = format!("{answer}\0");
-        let written = tokio::time::timeout(TIMEOUT, writer.write_all(text.as_bytes())).await;
-        written.map_err(std::io::Error::other)??;
+        send(&mut writer, &answer).await?;
         if !is_whole {
             return Ok(());
         }
+    }
+}
+
+async fn send(writer: &mut OwnedWriteHalf, answer: &Value) -> std::io::Result<()> {
+    let text = format!("{answer}\0");
+    let written = tokio::time::timeout(TIMEOUT, writer.write_all(text.as_bytes())).await;
+    written.map_err(std::io::Error::other)?
+}
+
+/// Whether this call asks for events until the client closes.
+fn wants_events(bytes: &[u8]) -> bool {
+    serde_json::from_slice::<Value>(bytes).is_ok_and(|call| {
+        call["method"] == format!("{INTERFACE}.Events") && call["more"] == Value::Bool(true)
+    })
+}
+
+/// Sends the recent events, and new ones as they happen, until the client closes or sends something.
+async fn send_events(
+    worker: &Worker,
+    reader: &mut BufReader<OwnedReadHalf>,
+    writer: &mut OwnedWriteHalf,
+) -> std::io::Result<()> {
+    let (recent, mut new) = worker.events.follow();
+    let mut events = recent;
+    loop {
+        let answer = json!({ "parameters": { "events": events }, "continues": true });
+        send(writer, &answer).await?;
+        let event = tokio::select! {
+            event = new.recv() => event,
+            _ = reader.read_u8() => return Ok(()),
+        };
+        events = match event {
+            Ok(event) => vec![event],
+            Err(RecvError::Lagged(count)) => vec![events::missed(count)],
+            Err(RecvError::Closed) => return Ok(()),
+        };
     }
 }
 
@@ -135,6 +174,7 @@ async fn answer(worker: &Worker, user: u32, bytes: &[u8]) -> Value {
         (INTERFACE, "Peers") => json!({ "peers": peers(worker) }),
         (INTERFACE, "Sessions") => json!({ "sessions": sessions(worker) }),
         (INTERFACE, "Routes") => routes(worker),
+        (INTERFACE, "Events") => json!({ "events": worker.events.follow().0 }),
         (INTERFACE, "Metrics") => json!({ "text": metrics(worker) }),
         (INTERFACE, "Reload") => {
             if user != 0 && user != rustix::process::geteuid().as_raw() {

@@ -1,6 +1,7 @@
 //! The unprivileged process: links, sessions, the tunnel and the control socket.
 
 mod control;
+mod events;
 mod sandbox;
 mod services;
 mod tunnel;
@@ -14,7 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use bats_node::{Action, Hop, NodeId, Owners, Plan, State, reconcile};
 use bats_tun::Tun;
-use openbats::node::{LinkId, LinkOptions, LinkPolicy, LinkState, Node, RouteSet, Session};
+use openbats::node::{Event, LinkId, LinkOptions, LinkPolicy, LinkState, Node, RouteSet, Session};
 use openbats::{Fingerprint, Identity, Mode, TransportConfig, Trust};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
@@ -75,6 +76,7 @@ struct Worker {
     started: Instant,
     sandbox: Sandbox,
     reloads: control::Reloads,
+    events: events::EventLog,
     services: services::Services,
     listeners: Mutex<Vec<(Listener, AbortHandle)>>,
 }
@@ -134,6 +136,7 @@ async fn serve(
         started: Instant::now(),
         sandbox,
         reloads: control::Reloads::new(Arc::clone(&keeper)),
+        events: events::EventLog::default(),
         services: services::Services::default(),
         listeners: Mutex::default(),
         node,
@@ -163,14 +166,17 @@ async fn serve(
             message = messages.recv() => match message {
                 // The keeper ends.
                 None => break,
-                Some((ToWorker::Refused(reason), _)) => worker.reloads.done(Err(reason)),
+                Some((ToWorker::Refused(reason), _)) => worker.end_reload(Err(reason)),
                 Some((ToWorker::Setup, descriptors)) => {
                     let result = worker.reload(descriptors);
-                    worker.reloads.done(result.map_err(|error| format!("{error:#}")));
+                    worker.end_reload(result.map_err(|error| format!("{error:#}")));
                 }
             },
             event = events.next() => match event {
-                Some(_) => worker.reconcile(),
+                Some(event) => {
+                    worker.record(&event);
+                    worker.reconcile();
+                }
                 None => bail!("the I/O thread has ended"),
             },
             () = tokio::time::sleep(CHECK) => worker.reconcile(),
@@ -275,6 +281,27 @@ impl Worker {
         *self.services.allow.write().unwrap_or_else(PoisonError::into_inner) =
             Arc::new(config.exit.clone().unwrap_or_default());
         self.listen(config, sockets)
+    }
+
+    fn end_reload(&self, result: Result<(), String>) {
+        self.events.record(events::reloaded(&result));
+        self.reloads.done(result);
+    }
+
+    fn record(&self, event: &Event) {
+        // Links that neighbours opened have no name.
+        let name = |link: LinkId| {
+            let links = lock(&self.links);
+            let named = links.ids.iter().find(|(_, id)| **id == link);
+            let address = || {
+                let all = self.node.links().list();
+                all.iter().find(|one| one.id == link).map(|one| one.remote.to_string())
+            };
+            named.map(|(name, _)| name.clone()).or_else(address)
+        };
+        if let Some(event) = events::describe(event, name) {
+            self.events.record(event);
+        }
     }
 
     /// Ends listeners that are no longer configured, and starts new ones.

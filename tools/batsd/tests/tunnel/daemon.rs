@@ -32,10 +32,11 @@ impl Daemon {
         Self { child, config }
     }
 
-    /// Runs batsctl; the error is its output.
+    /// Runs batsctl with these words; the error is its output.
     pub(crate) fn ctl(&self, call: &str) -> Result<Value, String> {
         let mut command = Command::new(env!("CARGO_BIN_EXE_batsctl"));
-        let output = run(command.arg("--config").arg(&self.config).args(["--json", call]));
+        let output =
+            run(command.arg("--config").arg(&self.config).arg("--json").args(call.split(' ')));
         match output.status.success() {
             true => Ok(serde_json::from_slice(&output.stdout).unwrap()),
             false => Err(String::from_utf8(output.stderr).unwrap()),

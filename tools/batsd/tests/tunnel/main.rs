@@ -291,6 +291,42 @@ fn reload_applies_differences_or_nothing() {
 }
 
 #[test]
+fn events_tell_of_links_and_sessions_as_they_come_and_go() {
+    need!();
+    let mut tunnel = Tunnel::start(0.0);
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let socket = tunnel.folder.path().join("0.sock");
+    std::thread::spawn(move || {
+        let _ = batsd::control::follow(&socket, "Events", |answer| sender.send(answer).is_ok());
+    });
+    let next = |wanted: &[&str]| loop {
+        let answer = receiver.recv_timeout(Duration::from_secs(30)).expect("an event");
+        let events = answer["events"].as_array().unwrap().clone();
+        let is_wanted =
+            |event: &serde_json::Value| wanted.iter().any(|kind| event["event"] == *kind);
+        if let Some(event) = events.into_iter().find(is_wanted) {
+            return event;
+        }
+    };
+    // What happened before comes first.
+    assert_eq!(next(&["link_up"])["link"], "peer-10.255.0.2");
+    let text = tunnel.daemons[0].ctl("events").unwrap().to_string();
+    assert!(text.contains("session_opened") && text.contains("10.255.0.2"), "{text}");
+    tunnel.daemons[0].ctl("reload").unwrap();
+    assert_eq!(next(&["reloaded"])["error"], serde_json::Value::Null);
+    tunnel.daemons[1].child.kill().unwrap();
+    tunnel.daemons[1].child.wait().unwrap();
+    assert_eq!(next(&["link_silent", "link_down"])["link"], "peer-10.255.0.2");
+    let config = tunnel.daemons[1].config.clone();
+    tunnel.daemons[1] = Daemon::start(&tunnel.wan, 1, config);
+    assert_eq!(next(&["link_up"])["link"], "peer-10.255.0.2");
+    tunnel.wait_for_ping(0, Duration::from_secs(20));
+    let look = tunnel.daemons[0].ctl("top --interval 0.5 --count 1").unwrap();
+    assert!(look["links"][0]["sent_mbps"].as_f64().is_some_and(|rate| rate < 10.0), "{look}");
+    assert!(tunnel.daemons[0].ctl("top --interval 0").unwrap_err().contains("0.1 to 3600"));
+}
+
+#[test]
 fn sources_that_a_peer_does_not_own_are_dropped() {
     need!();
     let tunnel = Tunnel::start(0.0);

@@ -1,0 +1,133 @@
+//! What happened to links and sessions, for clients of the control socket.
+
+use std::collections::VecDeque;
+use std::sync::Mutex;
+use std::time::SystemTime;
+
+use openbats::Fingerprint;
+use openbats::node::{Event, LinkId, NodeId};
+use serde_json::{Value, json};
+use tokio::sync::broadcast;
+
+use super::tunnel::lock;
+
+/// Number of events that are kept for later clients.
+const RECENT: usize = 256;
+
+/// The latest events.
+pub(super) struct EventLog {
+    recent: Mutex<VecDeque<Value>>,
+    new: broadcast::Sender<Value>,
+}
+
+impl Default for EventLog {
+    fn default() -> Self {
+        Self { recent: Mutex::default(), new: broadcast::Sender::new(RECENT) }
+    }
+}
+
+impl EventLog {
+    pub(super) fn record(&self, event: Value) {
+        let mut recent = lock(&self.recent);
+        if recent.len() == RECENT {
+            recent.pop_front();
+        }
+        recent.push_back(event.clone());
+        // Without clients nobody receives it.
+        let _ = self.new.send(event);
+    }
+
+    /// The recent events, and a receiver of those that follow them.
+    pub(super) fn follow(&self) -> (Vec<Value>, broadcast::Receiver<Value>) {
+        let recent = lock(&self.recent);
+        (recent.iter().cloned().collect(), self.new.subscribe())
+    }
+}
+
+fn node(id: NodeId) -> String {
+    std::net::Ipv4Addr::from_bits(id.0).to_string()
+}
+
+fn print(fingerprint: Option<Fingerprint>) -> Option<String> {
+    fingerprint.map(|print| format!("sha256:{print}"))
+}
+
+/// An event as JSON; `name` gives the name of a link. `None` for kinds of events that this version does
+/// not know.
+pub(super) fn describe(event: &Event, name: impl Fn(LinkId) -> Option<String>) -> Option<Value> {
+    let mut value = match event {
+        Event::LinkUp { link, remote, fingerprint, .. } => json!({
+            "event": "link_up", "link": name(*link), "remote": remote.to_string(),
+            "fingerprint": print(*fingerprint),
+        }),
+        Event::LinkSilent { link, .. } => json!({ "event": "link_silent", "link": name(*link) }),
+        Event::LinkResponsive { link, .. } => {
+            json!({ "event": "link_responsive", "link": name(*link) })
+        }
+        Event::LinkDown { link, reason, .. } => {
+            json!({ "event": "link_down", "link": name(*link), "reason": reason.to_string() })
+        }
+        Event::LinkRefused { remote, fingerprint, reason, .. } => json!({
+            "event": "link_refused", "remote": remote.to_string(),
+            "fingerprint": print(*fingerprint), "reason": reason,
+        }),
+        Event::SessionOpened { node: id, .. } => {
+            json!({ "event": "session_opened", "node": node(*id) })
+        }
+        Event::SessionClosed { node: id, reason, .. } => json!({
+            "event": "session_closed", "node": node(*id), "reason": reason.to_string(),
+        }),
+        Event::SessionRefused { node: id, fingerprint, reason, .. } => json!({
+            "event": "session_refused", "node": node(*id), "fingerprint": print(*fingerprint),
+            "reason": reason,
+        }),
+        Event::NoRoute { destination, .. } => {
+            json!({ "event": "no_route", "node": node(*destination) })
+        }
+        Event::NonInnovativeNeighbour { link, .. } => {
+            json!({ "event": "non_innovative_neighbour", "link": name(*link) })
+        }
+        Event::PollutingPath { link, destination, .. } => json!({
+            "event": "polluting_path", "link": name(*link), "node": node(*destination),
+        }),
+        Event::Missed { count, .. } => json!({ "event": "missed", "count": count }),
+        _ => return None,
+    };
+    value["time"] = json!(now());
+    Some(value)
+}
+
+/// Seconds since 1970.
+fn now() -> f64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0.0, |time| time.as_millis() as f64 / 1e3)
+}
+
+/// Events that a client lost because it did not read in time.
+pub(super) fn missed(count: u64) -> Value {
+    json!({ "event": "missed", "count": count, "time": now() })
+}
+
+/// The configuration was applied, or why not.
+pub(super) fn reloaded(result: &Result<(), String>) -> Value {
+    json!({ "event": "reloaded", "error": result.as_ref().err(), "time": now() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn late_clients_get_the_latest_events_and_then_each_new_one_once() {
+        let log = EventLog::default();
+        for count in 0..300 {
+            log.record(missed(count));
+        }
+        let (recent, mut new) = log.follow();
+        let counts: Vec<_> = recent.iter().map(|event| event["count"].as_u64().unwrap()).collect();
+        assert_eq!(counts, (44..300).collect::<Vec<_>>());
+        log.record(missed(300));
+        assert_eq!(new.try_recv().unwrap()["count"], 300);
+        assert!(new.try_recv().is_err());
+    }
+}
