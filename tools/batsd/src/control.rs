@@ -25,7 +25,15 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// # Errors
 /// No batsd listens at the socket, or it refuses the call.
 pub fn call(socket: &Path, method: &str) -> anyhow::Result<Value> {
-    let mut reader = BufReader::new(begin(socket, method, false)?);
+    call_with(socket, method, &json!({}))
+}
+
+/// As [`call`], with parameters of the method.
+///
+/// # Errors
+/// As those of `call`.
+pub fn call_with(socket: &Path, method: &str, parameters: &Value) -> anyhow::Result<Value> {
+    let mut reader = BufReader::new(begin(socket, method, parameters, false)?);
     answer(socket, &mut reader)
 }
 
@@ -39,7 +47,7 @@ pub fn follow(
     method: &str,
     mut each: impl FnMut(Value) -> bool,
 ) -> anyhow::Result<()> {
-    let stream = begin(socket, method, true)?;
+    let stream = begin(socket, method, &json!({}), true)?;
     // The next event may be long in coming.
     stream.set_read_timeout(None)?;
     let mut reader = BufReader::new(stream);
@@ -47,16 +55,20 @@ pub fn follow(
     Ok(())
 }
 
-fn begin(socket: &Path, method: &str, more: bool) -> anyhow::Result<UnixStream> {
+fn begin(
+    socket: &Path,
+    method: &str,
+    parameters: &Value,
+    more: bool,
+) -> anyhow::Result<UnixStream> {
     let mut stream = UnixStream::connect(socket).with_context(|| {
         format!("cannot reach batsd at {}: is it running, and may you use it?", socket.display())
     })?;
     stream.set_read_timeout(Some(TIMEOUT))?;
+    let method = format!("{INTERFACE}.{method}");
     let call = match more {
-        true => {
-            json!({ "method": format!("{INTERFACE}.{method}"), "parameters": {}, "more": true })
-        }
-        false => json!({ "method": format!("{INTERFACE}.{method}"), "parameters": {} }),
+        true => json!({ "method": method, "parameters": parameters, "more": true }),
+        false => json!({ "method": method, "parameters": parameters }),
     };
     stream.write_all(format!("{call}\0").as_bytes())?;
     Ok(stream)

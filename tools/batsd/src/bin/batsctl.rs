@@ -44,6 +44,20 @@ enum Command {
         #[arg(short, long)]
         follow: bool,
     },
+    /// Echo requests to a peer, through the sessions of the tunnel; the exit code is 1 if none is answered.
+    Ping {
+        /// ID of the peer.
+        node: std::net::Ipv4Addr,
+        /// Number of requests.
+        #[arg(short, long, default_value_t = 4)]
+        count: u64,
+        /// Seconds between two requests.
+        #[arg(short, long, default_value_t = 1.0, value_parser = seconds)]
+        interval: f64,
+        /// Session: `datagram` (BTP) or `stream` (BRTP).
+        #[arg(long, default_value = "datagram", value_parser = ["datagram", "stream"])]
+        class: String,
+    },
     /// Links and sessions with their present rates, until Ctrl-C.
     Top {
         /// Seconds between two looks.
@@ -219,6 +233,60 @@ fn follow_events(socket: &Path, json: bool) -> anyhow::Result<()> {
     })
 }
 
+/// One request after another. Returns the summary, and whether there was an echo.
+fn ping(
+    socket: &Path,
+    json: bool,
+    parameters: &Value,
+    count: u64,
+    interval: f64,
+) -> anyhow::Result<(String, bool)> {
+    let mut times = Vec::new();
+    let mut errors = Vec::new();
+    for number in 1..=count {
+        if number > 1 {
+            std::thread::sleep(Duration::from_secs_f64(interval));
+        }
+        let line = match control::call_with(socket, "Ping", parameters) {
+            Ok(answer) => {
+                let time = answer["rtt_ms"].as_f64().unwrap_or(f64::NAN);
+                times.push(time);
+                format!("{number}: {time:.2} ms\n")
+            }
+            Err(error) => {
+                errors.push(format!("{error:#}"));
+                format!("{number}: {error:#}\n")
+            }
+        };
+        if !json && !print(&line) {
+            break;
+        }
+    }
+    let node = text(&parameters["node"]);
+    let (sent, answered) = (times.len() + errors.len(), times.len());
+    let summary = match json {
+        true => format!(
+            "{:#}\n",
+            json!({ "node": node, "sent": sent, "answered": answered, "rtt_ms": times, "errors": errors })
+        ),
+        false => {
+            times.sort_by(f64::total_cmp);
+            let at = |index: usize| times.get(index).copied().unwrap_or(f64::NAN);
+            let spread = match answered {
+                0 => String::new(),
+                _ => format!(
+                    "; minimum {:.2}, median {:.2}, maximum {:.2} ms",
+                    at(0),
+                    at(answered / 2),
+                    at(answered - 1)
+                ),
+            };
+            format!("{node}: {answered} of {sent} answered{spread}\n")
+        }
+    };
+    Ok((summary, answered > 0))
+}
+
 /// Bytes per second in Mbit/s between two looks at a counter.
 fn mbps(now: &Value, before: Option<&Value>, path: &str, seconds: f64) -> Value {
     let value = |row: &Value| row.pointer(path).and_then(Value::as_u64);
@@ -314,6 +382,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<(String, bool)> {
         Command::Reload => "Reload",
         Command::Events { .. } => "Events",
         Command::Top { .. } => "Links",
+        Command::Ping { .. } => "Ping",
         Command::Doctor => return Ok(examine(arguments)),
         Command::Check => {
             keeper::check(&arguments.config)?;
@@ -343,14 +412,18 @@ fn run(arguments: &Arguments) -> anyhow::Result<(String, bool)> {
         Some(socket) => socket.clone(),
         None => config::Config::read(&arguments.config)?.control,
     };
-    match arguments.command {
+    match &arguments.command {
         Command::Events { follow: true } => {
             follow_events(&socket, arguments.json)?;
             return done(String::new());
         }
         Command::Top { interval, count } => {
-            top(&socket, arguments.json, interval, count)?;
+            top(&socket, arguments.json, *interval, *count)?;
             return done(String::new());
+        }
+        Command::Ping { node, count, interval, class } => {
+            let parameters = json!({ "node": node.to_string(), "class": class });
+            return ping(&socket, arguments.json, &parameters, *count, *interval);
         }
         _ => {}
     }

@@ -1,12 +1,13 @@
 //! The control socket: Varlink calls of local programs.
 
 use std::fmt::Write as _;
+use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bats_node::Hop;
+use bats_node::{Hop, NodeId};
 use openbats::node::LinkStatus;
 use openbats::{ConnectionStats, Fingerprint};
 use serde_json::{Value, json};
@@ -174,6 +175,21 @@ async fn answer(worker: &Worker, user: u32, bytes: &[u8]) -> Value {
         (INTERFACE, "Peers") => json!({ "peers": peers(worker) }),
         (INTERFACE, "Sessions") => json!({ "sessions": sessions(worker) }),
         (INTERFACE, "Routes") => routes(worker),
+        (INTERFACE, "Ping") => {
+            let parameter = |name: &str| call["parameters"][name].as_str();
+            let Some(Ok(node)) = parameter("node").map(str::parse::<Ipv4Addr>) else {
+                return invalid("`node` is the ID of a node, written like an IPv4 address");
+            };
+            let is_stream = match parameter("class") {
+                Some("stream") => true,
+                None | Some("datagram") => false,
+                Some(_) => return invalid("`class` is `stream` or `datagram`"),
+            };
+            match worker.echoes.ping(worker, NodeId(node), is_stream).await {
+                Ok(time) => json!({ "rtt_ms": time.as_secs_f64() * 1e3 }),
+                Err(reason) => return error("Unanswered", reason),
+            }
+        }
         (INTERFACE, "Events") => json!({ "events": worker.events.follow().0 }),
         (INTERFACE, "Metrics") => json!({ "text": metrics(worker) }),
         (INTERFACE, "Reload") => {

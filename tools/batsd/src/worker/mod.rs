@@ -1,6 +1,7 @@
 //! The unprivileged process: links, sessions, the tunnel and the control socket.
 
 mod control;
+mod echo;
 mod events;
 mod sandbox;
 mod services;
@@ -40,6 +41,12 @@ struct Lanes {
     tasks: Vec<AbortHandle>,
 }
 
+impl Lanes {
+    fn of(&self, is_stream: bool) -> &Lane {
+        if is_stream { &self.stream } else { &self.datagram }
+    }
+}
+
 impl Drop for Lanes {
     fn drop(&mut self) {
         self.tasks.iter().for_each(AbortHandle::abort);
@@ -77,6 +84,7 @@ struct Worker {
     sandbox: Sandbox,
     reloads: control::Reloads,
     events: events::EventLog,
+    echoes: echo::Echoes,
     services: services::Services,
     listeners: Mutex<Vec<(Listener, AbortHandle)>>,
 }
@@ -137,6 +145,7 @@ async fn serve(
         sandbox,
         reloads: control::Reloads::new(Arc::clone(&keeper)),
         events: events::EventLog::default(),
+        echoes: echo::Echoes::default(),
         services: services::Services::default(),
         listeners: Mutex::default(),
         node,

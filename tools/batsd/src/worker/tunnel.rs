@@ -2,7 +2,7 @@
 //!
 //! A message is one byte of flags, two bytes of segment size (big endian) and a packet. With the flag
 //! [`HAS_LENGTH`] the length of the packet (four bytes, big endian) comes before it, and another packet of
-//! this form follows.
+//! this form follows. Echo requests of `batsctl ping` take the place of a packet.
 
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -17,6 +17,7 @@ use openbats::{ClientOptions, Fingerprint, Mode, TransportConfig, Trust};
 use rustc_hash::FxHasher;
 use tokio::sync::Notify;
 
+use super::echo::Echo;
 use super::{Table, Worker};
 use crate::config::{TunConfig, TunMode};
 
@@ -24,6 +25,11 @@ use crate::config::{TunConfig, TunMode};
 const PREFIX: usize = 3;
 const NEEDS_CHECKSUM: u8 = 1;
 const HAS_LENGTH: u8 = 2;
+/// In place of a packet: the number (8 bytes, big endian) of an echo request, or of the echo.
+const ECHO_REQUEST: u8 = 4;
+const ECHO_REPLY: u8 = 8;
+/// The flow of echoes in FQ-CoDel.
+const ECHO_FLOW: u64 = 4;
 /// Bytes of the length of a packet that another one follows.
 const LENGTH: usize = 4;
 /// A message of BRTP takes more packets that wait until it has this size. A symbol ends with the queue of
@@ -171,6 +177,13 @@ impl Lane {
         self.filled.notify_one();
     }
 
+    /// Queues an echo request or an echo, as a flow of its own.
+    pub(super) fn push_echo(&self, echo: Echo) {
+        let mut message = vec![if echo.is_reply { ECHO_REPLY } else { ECHO_REQUEST }, 0, 0];
+        message.extend(echo.number.to_be_bytes());
+        self.push(ECHO_FLOW, Waiting { message, deadline: DEADLINE });
+    }
+
     /// The next packet, if one waits.
     fn pop(&self) -> Option<Waiting> {
         let mark = |waiting: &mut Waiting| waiting.message.get_mut(PREFIX..).is_some_and(mark_ce);
@@ -279,19 +292,26 @@ fn join(messages: &[Vec<u8>]) -> Vec<u8> {
 
 /// Splits a message into flags, segment size and bytes of its packets; ends with `None` in place of a
 /// packet that is not whole.
-fn packets(mut rest: &[u8]) -> impl Iterator<Item = Option<(Offload, &[u8])>> {
+fn packets(mut rest: &[u8]) -> impl Iterator<Item = Option<Content<'_>>> {
     std::iter::from_fn(move || {
         if rest.is_empty() {
             return None;
         }
         let taken = take_packet(rest);
-        rest = taken.map_or(&[], |(_, _, left)| left);
-        Some(taken.map(|(offload, packet, _)| (offload, packet)))
+        rest = taken.map_or(&[], |(_, left)| left);
+        Some(taken.map(|(content, _)| content))
     })
 }
 
+/// What a message contains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Content<'a> {
+    Packet(Offload, &'a [u8]),
+    Echo(Echo),
+}
+
 /// Takes the first packet of a message that is not empty.
-fn take_packet(message: &[u8]) -> Option<(Offload, &[u8], &[u8])> {
+fn take_packet(message: &[u8]) -> Option<(Content<'_>, &[u8])> {
     let (&[flags, high, low], bytes) = message.split_first_chunk::<PREFIX>()?;
     let (packet, left) = match flags & HAS_LENGTH {
         0 => (bytes, &[][..]),
@@ -300,20 +320,42 @@ fn take_packet(message: &[u8]) -> Option<(Offload, &[u8], &[u8])> {
             bytes.split_at_checked(usize::try_from(u32::from_be_bytes(*length)).ok()?)?
         }
     };
-    let offload = Offload {
-        needs_checksum: flags & NEEDS_CHECKSUM != 0,
-        segment: u16::from_be_bytes([high, low]),
+    let content = match flags & !HAS_LENGTH {
+        ECHO_REQUEST | ECHO_REPLY => Content::Echo(Echo {
+            is_reply: flags & ECHO_REPLY != 0,
+            number: u64::from_be_bytes(packet.try_into().ok()?),
+        }),
+        0 | NEEDS_CHECKSUM => {
+            let needs_checksum = flags & NEEDS_CHECKSUM != 0;
+            let segment = u16::from_be_bytes([high, low]);
+            Content::Packet(Offload { needs_checksum, segment }, packet)
+        }
+        _ => return None,
     };
-    (flags & !(NEEDS_CHECKSUM | HAS_LENGTH) == 0).then_some((offload, packet, left))
+    Some((content, left))
 }
 
 /// Handles a message of a peer: the kernel gets those of its packets whose source addresses the peer owns.
-fn deliver(worker: &Worker, port: &Port, peer: NodeId, message: &[u8]) {
-    for packet in packets(message) {
-        let Some((offload, bytes)) = packet else {
-            port.counters.malformed.fetch_add(1, Relaxed);
-            return;
+fn deliver(worker: &Worker, peer: NodeId, is_stream: bool, message: &[u8]) {
+    for content in packets(message) {
+        let (offload, bytes) = match (content, &worker.port) {
+            (Some(Content::Packet(offload, bytes)), Some(_)) => (offload, bytes),
+            (Some(Content::Packet(..)), None) => continue,
+            (Some(Content::Echo(echo)), _) => {
+                let table = worker.table();
+                let lanes = table.lanes.get(&peer);
+                let lane = lanes.map(|lanes| lanes.of(is_stream));
+                worker.echoes.take(peer, lane, echo);
+                continue;
+            }
+            (None, port) => {
+                if let Some(port) = port {
+                    port.counters.malformed.fetch_add(1, Relaxed);
+                }
+                return;
+            }
         };
+        let Some(port) = &worker.port else { continue };
         let Some(packet) = Packet::parse(bytes) else {
             port.counters.malformed.fetch_add(1, Relaxed);
             continue;
@@ -412,10 +454,9 @@ async fn room(session: &Session) {
 
 /// Receives over a session that a peer has opened.
 pub(super) async fn receive_packets(worker: Arc<Worker>, peer: NodeId, session: Session) {
+    let is_stream = session.mode() == Mode::Brtp;
     while let Ok(Some(message)) = session.recv().await {
-        if let Some(port) = &worker.port {
-            deliver(&worker, port, peer, &message);
-        }
+        deliver(&worker, peer, is_stream, &message);
     }
 }
 
@@ -435,11 +476,10 @@ mod tests {
             let messages: Vec<_> = sizes.iter().map(|&size| message(size)).collect();
             let joined = join(&messages);
             let split: Vec<_> = packets(&joined).map(Option::unwrap).collect();
-            let wanted = messages.iter().map(|message| &message[PREFIX..]);
-            assert!(split.iter().map(|(_, packet)| *packet).eq(wanted));
-            for (offload, _) in split {
-                assert_eq!((offload.needs_checksum, offload.segment), (true, 1_448));
-            }
+            let offload = Offload { needs_checksum: true, segment: 1_448 };
+            let wanted =
+                messages.iter().map(|message| Content::Packet(offload, &message[PREFIX..]));
+            assert!(split.into_iter().eq(wanted));
         }
         assert_eq!(join(&[message(9)]), message(9), "one packet needs no length");
     }
@@ -453,7 +493,9 @@ mod tests {
         }
         let too_long = [HAS_LENGTH, 0, 0, 255, 255, 255, 255, 1];
         assert_eq!(packets(&too_long).collect::<Vec<_>>(), [None]);
-        assert_eq!(packets(&[4, 0, 0, 1, 2]).collect::<Vec<_>>(), [None], "unknown flag");
+        assert_eq!(packets(&[16, 0, 0, 1, 2]).collect::<Vec<_>>(), [None], "unknown flag");
+        assert_eq!(packets(&[4, 0, 0, 1, 2]).collect::<Vec<_>>(), [None], "not an echo's length");
+        assert_eq!(packets(&[5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]).collect::<Vec<_>>(), [None]);
         assert_eq!(packets(&[]).count(), 0);
     }
 

@@ -321,6 +321,15 @@ fn events_tell_of_links_and_sessions_as_they_come_and_go() {
     tunnel.daemons[1] = Daemon::start(&tunnel.wan, 1, config);
     assert_eq!(next(&["link_up"])["link"], "peer-10.255.0.2");
     tunnel.wait_for_ping(0, Duration::from_secs(20));
+    for class in ["datagram", "stream"] {
+        let call = format!("ping 10.255.0.2 -c 3 -i 0.1 --class {class}");
+        let echoes = tunnel.daemons[0].ctl(&call).unwrap();
+        assert_eq!(echoes["answered"], 3, "{echoes}");
+        // The link alone takes 10 ms.
+        let times = echoes["rtt_ms"].as_array().unwrap();
+        assert!(times.iter().all(|time| time.as_f64().unwrap() >= 10.0), "{echoes}");
+    }
+    assert!(tunnel.daemons[0].ctl("ping 10.255.0.77 -c 1").is_err(), "not a peer");
     let look = tunnel.daemons[0].ctl("top --interval 0.5 --count 1").unwrap();
     assert!(look["links"][0]["sent_mbps"].as_f64().is_some_and(|rate| rate < 10.0), "{look}");
     assert!(tunnel.daemons[0].ctl("top --interval 0").unwrap_err().contains("0.1 to 3600"));
