@@ -3,11 +3,13 @@
 //! front of a session ([`FqCodel`]). Time is an argument.
 #![deny(missing_docs)]
 
+mod change;
 mod fq_codel;
 mod owners;
 mod plan;
 mod reconcile;
 
+pub use change::{Change, ChangeError, MAX_HOPS, MAX_LINKS};
 pub use fq_codel::{Dequeued, FqCodel, QueueStats};
 pub use owners::{Owners, PrefixConflict};
 pub use plan::{Fingerprint, Hop, Link, NodeId, Peer, Plan, PlanError};

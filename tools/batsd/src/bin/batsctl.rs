@@ -36,6 +36,8 @@ enum Command {
     Peers,
     /// Sessions of the tunnel and their queues.
     Sessions,
+    /// Flows of sessions that this node sends, receives or relays.
+    Flows,
     /// Routes to nodes, and the links in use; prefixes in the tunnel.
     Routes,
     /// The latest events of links and sessions.
@@ -67,6 +69,12 @@ enum Command {
         #[arg(long)]
         count: Option<u64>,
     },
+    /// Open or close a link, until the next reload or the end of the worker.
+    #[command(subcommand)]
+    Link(LinkChange),
+    /// Change the route to a node, until the next reload or the end of the worker.
+    #[command(subcommand)]
+    Route(RouteChange),
     /// Metrics in Prometheus' text format.
     Metrics,
     /// Read the configuration again and apply the differences, or nothing if it is wrong.
@@ -87,6 +95,72 @@ enum Command {
         #[arg(long)]
         address: Option<String>,
     },
+}
+
+#[derive(Subcommand)]
+enum LinkChange {
+    /// Open a link.
+    Add {
+        /// A new name.
+        name: String,
+        /// Address of the neighbour, such as 192.0.2.7:4900.
+        #[arg(long)]
+        remote: String,
+        /// Its fingerprint, which `batsctl share` prints there.
+        #[arg(long)]
+        fingerprint: String,
+        /// Local address to leave from.
+        #[arg(long)]
+        local: Option<String>,
+        /// Forward the neighbour's packets to other nodes.
+        #[arg(long)]
+        transit: bool,
+    },
+    /// Close a link that this node opened.
+    Del {
+        /// Its name.
+        name: String,
+    },
+}
+
+#[derive(Subcommand)]
+enum RouteChange {
+    /// Use links for a node, in addition to those that it has.
+    Add {
+        /// ID of the node.
+        to: std::net::Ipv4Addr,
+        /// Names of links, each with ":" and a tier if that is not 0.
+        #[arg(required = true)]
+        via: Vec<String>,
+    },
+    /// Use links no more for a node.
+    Del {
+        /// ID of the node.
+        to: std::net::Ipv4Addr,
+        /// Names of links; without any, the route is removed.
+        via: Vec<String>,
+    },
+}
+
+/// Method and parameters of a change.
+fn change(command: &Command) -> Option<(&'static str, Value)> {
+    Some(match command {
+        Command::Link(LinkChange::Add { name, remote, fingerprint, local, transit }) => (
+            "LinkAdd",
+            json!({
+                "name": name, "remote": remote, "fingerprint": fingerprint, "local": local,
+                "transit": transit,
+            }),
+        ),
+        Command::Link(LinkChange::Del { name }) => ("LinkDel", json!({ "name": name })),
+        Command::Route(RouteChange::Add { to, via }) => {
+            ("RouteAdd", json!({ "to": to.to_string(), "via": via }))
+        }
+        Command::Route(RouteChange::Del { to, via }) => {
+            ("RouteDel", json!({ "to": to.to_string(), "via": via }))
+        }
+        _ => return None,
+    })
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
@@ -187,6 +261,19 @@ fn human(command: &Command, answer: &Value) -> String {
                 ("DROPPED", "/queue/dropped"),
             ],
         ),
+        Command::Flows => table(
+            &answer["flows"],
+            &[
+                ("SOURCE", "/source"),
+                ("DESTINATION", "/destination"),
+                ("FLOW", "/flow"),
+                ("RECEIVED", "/bytes_received"),
+                ("SENT", "/bytes_sent"),
+                ("QUEUED", "/queued"),
+                ("HELD", "/bytes_held"),
+                ("IDLE s", "/idle_seconds"),
+            ],
+        ),
         Command::Routes => {
             let routes =
                 table(&answer["routes"], &[("TO", "/to"), ("VIA", "/via"), ("IN USE", "/in_use")]);
@@ -215,7 +302,7 @@ fn event_lines(answer: &Value) -> String {
     events.iter().map(line).collect()
 }
 
-/// Writes to standard output. False if nobody reads it (`| head`).
+/// Writes to standard output. False if no program reads it (`| head`).
 fn print(text: &str) -> bool {
     let mut output = std::io::stdout();
     output.write_all(text.as_bytes()).and_then(|()| output.flush()).is_ok()
@@ -378,11 +465,14 @@ fn run(arguments: &Arguments) -> anyhow::Result<(String, bool)> {
         Command::Peers => "Peers",
         Command::Sessions => "Sessions",
         Command::Routes => "Routes",
+        Command::Flows => "Flows",
         Command::Metrics => "Metrics",
         Command::Reload => "Reload",
         Command::Events { .. } => "Events",
         Command::Top { .. } => "Links",
         Command::Ping { .. } => "Ping",
+        // Their methods have parameters.
+        Command::Link(_) | Command::Route(_) => "",
         Command::Doctor => return Ok(examine(arguments)),
         Command::Check => {
             keeper::check(&arguments.config)?;
@@ -412,6 +502,10 @@ fn run(arguments: &Arguments) -> anyhow::Result<(String, bool)> {
         Some(socket) => socket.clone(),
         None => config::Config::read(&arguments.config)?.control,
     };
+    if let Some((method, parameters)) = change(&arguments.command) {
+        let answer = control::call_with(&socket, method, &parameters)?;
+        return done(if arguments.json { format!("{answer:#}\n") } else { String::new() });
+    }
     match &arguments.command {
         Command::Events { follow: true } => {
             follow_events(&socket, arguments.json)?;

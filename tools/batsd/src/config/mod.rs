@@ -261,13 +261,17 @@ fn explain(message: &str) -> String {
     format!("{}{advice}", message.replace("unknown field", "unknown key"))
 }
 
+/// Whether this is a good name of a link.
+pub(crate) fn is_link_name(name: &str) -> bool {
+    (1..=32).contains(&name.len())
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+}
+
 fn links(source: &Source<'_>, file: &model::File, plan: &mut Plan) -> Result<(), ConfigError> {
     let mut names = std::collections::BTreeSet::new();
     for link in &file.link {
         let name = link.name.get_ref();
-        let is_good = (1..=32).contains(&name.len())
-            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
-        if !is_good {
+        if !is_link_name(name) {
             let text = format!(
                 "name = \"{name}\" is no name of a link: use 1 to 32 letters, digits, - _ ."
             );

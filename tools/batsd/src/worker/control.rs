@@ -18,7 +18,7 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{Semaphore, oneshot};
 
 use super::tunnel::{Lane, lock};
-use super::{Worker, events};
+use super::{Worker, changes, events};
 use crate::channel::{self, ToKeeper};
 use crate::control::{DESCRIPTION, INTERFACE, MAX_CALL};
 
@@ -174,6 +174,7 @@ async fn answer(worker: &Worker, user: u32, bytes: &[u8]) -> Value {
         (INTERFACE, "Links") => json!({ "links": links(worker) }),
         (INTERFACE, "Peers") => json!({ "peers": peers(worker) }),
         (INTERFACE, "Sessions") => json!({ "sessions": sessions(worker) }),
+        (INTERFACE, "Flows") => json!({ "flows": flows(worker) }),
         (INTERFACE, "Routes") => routes(worker),
         (INTERFACE, "Ping") => {
             let parameter = |name: &str| call["parameters"][name].as_str();
@@ -192,11 +193,19 @@ async fn answer(worker: &Worker, user: u32, bytes: &[u8]) -> Value {
         }
         (INTERFACE, "Events") => json!({ "events": worker.events.follow().0 }),
         (INTERFACE, "Metrics") => json!({ "text": metrics(worker) }),
-        (INTERFACE, "Reload") => {
-            if user != 0 && user != rustix::process::geteuid().as_raw() {
-                return error("Denied", "reload needs root or the user of batsd: use sudo");
-            }
-            match worker.reloads.request().await {
+        (INTERFACE, "Reload" | "LinkAdd" | "LinkDel" | "RouteAdd" | "RouteDel")
+            if user != 0 && user != rustix::process::geteuid().as_raw() =>
+        {
+            return error("Denied", "changes need root or the user of batsd: use sudo");
+        }
+        (INTERFACE, "Reload") => match worker.reloads.request().await {
+            Ok(()) => json!({}),
+            Err(reason) => return invalid(reason),
+        },
+        (INTERFACE, "LinkAdd" | "LinkDel" | "RouteAdd" | "RouteDel") => {
+            let changed = changes::parse(name, &call["parameters"], worker.relays)
+                .and_then(|change| worker.change(&change));
+            match changed {
                 Ok(()) => json!({}),
                 Err(reason) => return invalid(reason),
             }
@@ -341,6 +350,22 @@ fn sessions(worker: &Worker) -> Vec<Value> {
         }
     }
     list
+}
+
+/// The flows of sessions that this node sends, receives or relays.
+fn flows(worker: &Worker) -> Vec<Value> {
+    let node = |id: openbats::node::NodeId| Ipv4Addr::from_bits(id.0).to_string();
+    let describe = |flow: openbats::node::FlowStatus| {
+        json!({
+            "source": node(flow.key.source), "destination": node(flow.key.destination),
+            "flow": flow.key.flow,
+            "packets_received": flow.packets_received, "bytes_received": flow.bytes_received,
+            "packets_sent": flow.packets_sent, "bytes_sent": flow.bytes_sent,
+            "queued": flow.queued, "bytes_held": flow.bytes_held, "unreported": flow.unreported,
+            "idle_seconds": flow.idle.as_secs_f64(),
+        })
+    };
+    worker.node.flows().into_iter().map(describe).collect()
 }
 
 fn routes(worker: &Worker) -> Value {

@@ -33,7 +33,7 @@ impl EventLog {
             recent.pop_front();
         }
         recent.push_back(event.clone());
-        // Without clients nobody receives it.
+        // Without clients there is no receiver.
         let _ = self.new.send(event);
     }
 

@@ -1,5 +1,6 @@
 //! The unprivileged process: links, sessions, the tunnel and the control socket.
 
+mod changes;
 mod control;
 mod echo;
 mod events;
@@ -14,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use bats_node::{Action, Hop, NodeId, Owners, Plan, State, reconcile};
+use bats_node::{Action, Change, Hop, NodeId, Owners, Plan, State, reconcile};
 use bats_tun::Tun;
 use openbats::node::{Event, LinkId, LinkOptions, LinkPolicy, LinkState, Node, RouteSet, Session};
 use openbats::{Fingerprint, Identity, Mode, TransportConfig, Trust};
@@ -74,6 +75,8 @@ struct Links {
 
 struct Worker {
     node: Node,
+    /// Whether it forwards packets of neighbours.
+    relays: bool,
     port: Option<Arc<Port>>,
     table: RwLock<Arc<Table>>,
     plan: Mutex<Plan>,
@@ -136,6 +139,7 @@ async fn serve(
     let port = tun.map(|tun| Arc::new(Port::new(tun)));
     let table = Table { owners: Owners::default(), mode: TunMode::Auto, lanes: BTreeMap::new() };
     let worker = Arc::new(Worker {
+        relays: config.relay,
         port,
         table: RwLock::new(Arc::new(table)),
         plan: Mutex::new(Plan::new(config.plan.id, [0; 32])),
@@ -290,6 +294,16 @@ impl Worker {
         *self.services.allow.write().unwrap_or_else(PoisonError::into_inner) =
             Arc::new(config.exit.clone().unwrap_or_default());
         self.listen(config, sockets)
+    }
+
+    /// Changes links or routes until the next reload, or until this process ends.
+    fn change(&self, change: &Change) -> Result<(), String> {
+        {
+            let mut plan = lock(&self.plan);
+            *plan = plan.with(change).map_err(|error| error.to_string())?;
+        }
+        self.reconcile();
+        Ok(())
     }
 
     fn end_reload(&self, result: Result<(), String>) {

@@ -291,7 +291,7 @@ fn reload_applies_differences_or_nothing() {
 }
 
 #[test]
-fn events_tell_of_links_and_sessions_as_they_come_and_go() {
+fn events_report_links_and_sessions_as_they_come_and_go() {
     need!();
     let mut tunnel = Tunnel::start(0.0);
     let (sender, receiver) = std::sync::mpsc::channel();
@@ -330,9 +330,52 @@ fn events_tell_of_links_and_sessions_as_they_come_and_go() {
         assert!(times.iter().all(|time| time.as_f64().unwrap() >= 10.0), "{echoes}");
     }
     assert!(tunnel.daemons[0].ctl("ping 10.255.0.77 -c 1").is_err(), "not a peer");
+    let flows = tunnel.daemons[0].ctl("flows").unwrap();
+    let is_sent = |flow: &&serde_json::Value| {
+        flow["source"] == "10.255.0.1" && flow["destination"] == "10.255.0.2"
+    };
+    assert!(flows["flows"].as_array().unwrap().iter().filter(is_sent).count() >= 2, "{flows}");
     let look = tunnel.daemons[0].ctl("top --interval 0.5 --count 1").unwrap();
     assert!(look["links"][0]["sent_mbps"].as_f64().is_some_and(|rate| rate < 10.0), "{look}");
     assert!(tunnel.daemons[0].ctl("top --interval 0").unwrap_err().contains("0.1 to 3600"));
+}
+
+#[test]
+fn links_and_routes_change_at_run_time() {
+    need!();
+    let tunnel = Tunnel::start(0.0);
+    let daemon = &tunnel.daemons[0];
+    let links = daemon.ctl("links").unwrap();
+    let print = links["links"][0]["fingerprint"].as_str().unwrap().to_owned();
+    daemon.ctl("link del peer-10.255.0.2").unwrap();
+    let end = Instant::now() + Duration::from_secs(10);
+    while tunnel.answers(0) {
+        assert!(Instant::now() < end, "packets go on without a link");
+    }
+    assert_eq!(daemon.ctl("routes").unwrap()["routes"].as_array().unwrap().len(), 0);
+    let add = format!("link add again --remote 192.0.2.2:4900 --fingerprint {print}");
+    daemon.ctl(&add).unwrap();
+    daemon.ctl("route add 10.255.0.2 again").unwrap();
+    let time = tunnel.wait_for_ping(0, Duration::from_secs(20));
+    eprintln!("link and route added: ping answered after {:.2} s", time.as_secs_f64());
+    for (call, words) in [
+        (&*add, "of the name 'again'"),
+        ("link del peer-10.255.0.2", "no link of the name"),
+        ("route add 10.255.0.9 north", "no such link"),
+        ("route del 10.255.0.9", "no route to 10.255.0.9"),
+    ] {
+        let error = daemon.ctl(call).unwrap_err();
+        assert!(error.contains(words), "{call}: {error}");
+    }
+    // A reload leads back to the file.
+    daemon.ctl("reload").unwrap();
+    let end = Instant::now() + Duration::from_secs(10);
+    let has_link = |name: &str| daemon.ctl("links").unwrap().to_string().contains(name);
+    while has_link("again") || !has_link("peer-10.255.0.2") {
+        assert!(Instant::now() < end, "{}", daemon.ctl("links").unwrap());
+        sleep(Duration::from_millis(50));
+    }
+    tunnel.wait_for_ping(0, Duration::from_secs(20));
 }
 
 #[test]

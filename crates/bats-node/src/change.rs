@@ -1,0 +1,178 @@
+//! Changes of a plan at run time, in addition to the configuration.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use crate::plan::{Hop, Link, NodeId, Plan, PlanError};
+
+/// Maximum number of next hops of a route.
+pub const MAX_HOPS: usize = 16;
+/// Maximum number of links, so that changes cannot use unlimited memory.
+pub const MAX_LINKS: usize = 4_096;
+
+/// A change at run time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Open a link of a new name, and admit the neighbour, with transit or without.
+    AddLink(String, Link, bool),
+    /// Close a link that this node opens; no route leads over it any more. The neighbour stays admitted.
+    DeleteLink(String),
+    /// Use these links, by name and with their tiers, for packets to a node, too.
+    AddRoute(NodeId, BTreeMap<String, u8>),
+    /// Use these links no more for packets to a node; with none given, remove its route.
+    DeleteRoute(NodeId, BTreeSet<String>),
+}
+
+/// Why a change is not possible.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ChangeError {
+    /// There is a link of this name.
+    LinkExists(String),
+    /// There is no link of this name that this node opens.
+    NoLink(String),
+    /// The neighbour has another policy: whether its packets may go to other nodes.
+    Transit,
+    /// There is no route to this node, or it does not lead over this link.
+    NoRoute(NodeId, Option<String>),
+    /// There are too many of these.
+    TooMany(&'static str, usize),
+    /// The plan would not be consistent.
+    Plan(PlanError),
+}
+
+impl fmt::Display for ChangeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::LinkExists(name) => {
+                write!(f, "there is a link of the name '{name}': use another one, or delete it")
+            }
+            Self::NoLink(name) => write!(f, "this node opens no link of the name '{name}'"),
+            Self::Transit => write!(
+                f,
+                "another link with this neighbour disagrees about transit: a neighbour has one policy"
+            ),
+            Self::NoRoute(to, None) => write!(f, "there is no route to {to}"),
+            Self::NoRoute(to, Some(link)) => {
+                write!(f, "the route to {to} does not lead over '{link}'")
+            }
+            Self::TooMany(what, limit) => write!(f, "more than {limit} {what}"),
+            Self::Plan(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for ChangeError {}
+
+impl Plan {
+    /// The plan with a change.
+    ///
+    /// # Errors
+    /// The change is not possible; this plan stays as it is.
+    pub fn with(&self, change: &Change) -> Result<Self, ChangeError> {
+        let mut plan = self.clone();
+        match change {
+            Change::AddLink(name, link, transit) => {
+                if plan.links.contains_key(name) {
+                    return Err(ChangeError::LinkExists(name.clone()));
+                }
+                if plan.links.len() >= MAX_LINKS {
+                    return Err(ChangeError::TooMany("links", MAX_LINKS));
+                }
+                if *plan.neighbours.entry(link.fingerprint).or_insert(*transit) != *transit {
+                    return Err(ChangeError::Transit);
+                }
+                plan.links.insert(name.clone(), link.clone());
+            }
+            Change::DeleteLink(name) => {
+                plan.links.remove(name).ok_or(ChangeError::NoLink(name.clone()))?;
+                plan.routes.retain(|_, hops| {
+                    hops.remove(&Hop::Link(name.clone()));
+                    !hops.is_empty()
+                });
+            }
+            Change::AddRoute(to, links) => {
+                let hops = plan.routes.entry(*to).or_default();
+                hops.extend(links.iter().map(|(name, &tier)| (Hop::Link(name.clone()), tier)));
+                if hops.len() > MAX_HOPS {
+                    return Err(ChangeError::TooMany("links of a route", MAX_HOPS));
+                }
+                if hops.is_empty() {
+                    return Err(ChangeError::NoRoute(*to, None));
+                }
+            }
+            Change::DeleteRoute(to, links) => {
+                let mut hops = plan.routes.remove(to).ok_or(ChangeError::NoRoute(*to, None))?;
+                for name in links {
+                    if hops.remove(&Hop::Link(name.clone())).is_none() {
+                        return Err(ChangeError::NoRoute(*to, Some(name.clone())));
+                    }
+                }
+                if !links.is_empty() && !hops.is_empty() {
+                    plan.routes.insert(*to, hops);
+                }
+            }
+        }
+        plan.check().map_err(ChangeError::Plan)?;
+        Ok(plan)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OWN: NodeId = NodeId(std::net::Ipv4Addr::new(10, 255, 0, 1));
+    const FAR: NodeId = NodeId(std::net::Ipv4Addr::new(10, 255, 0, 9));
+
+    fn add(name: &str, print: u8, transit: bool) -> Change {
+        let remote = "192.0.2.7:4900".parse().unwrap();
+        let link = Link { remote, local: None, fingerprint: [print; 32] };
+        Change::AddLink(name.to_owned(), link, transit)
+    }
+
+    fn route(names: &[&str]) -> Change {
+        Change::AddRoute(FAR, names.iter().map(|name| ((*name).to_owned(), 0)).collect())
+    }
+
+    fn names(names: &[&str]) -> BTreeSet<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    #[test]
+    fn links_and_routes_come_and_go() {
+        let empty = Plan::new(OWN, [0; 32]);
+        let mut plan = empty.clone();
+        for change in [add("north", 7, false), add("south", 8, false), route(&["north", "south"])] {
+            plan = plan.with(&change).unwrap();
+        }
+        assert_eq!((plan.links.len(), plan.neighbours.len(), plan.routes[&FAR].len()), (2, 2, 2));
+        let fewer = plan.with(&Change::DeleteRoute(FAR, names(&["north"]))).unwrap();
+        assert_eq!(fewer.routes[&FAR].len(), 1);
+        // A link takes its routes with it.
+        let without = fewer.with(&Change::DeleteLink("south".to_owned())).unwrap();
+        assert!(without.routes.is_empty() && without.links.len() == 1);
+        assert!(plan.with(&Change::DeleteRoute(FAR, names(&[]))).unwrap().routes.is_empty());
+    }
+
+    #[test]
+    fn impossible_changes_are_refused_with_the_reason() {
+        let plan = Plan::new(OWN, [0; 32]).with(&add("north", 7, false)).unwrap();
+        for (change, words) in [
+            (add("north", 8, false), "of the name 'north'"),
+            (add("south", 7, true), "disagrees about transit"),
+            (route(&["west"]), "no such link"),
+            (route(&[]), "no route to 10.255.0.9"),
+            (Change::AddRoute(OWN, [("north".to_owned(), 0)].into()), "this node itself"),
+            (Change::DeleteLink("west".to_owned()), "no link of the name 'west'"),
+            (Change::DeleteRoute(FAR, names(&[])), "no route to 10.255.0.9"),
+        ] {
+            let error = plan.with(&change).unwrap_err().to_string();
+            assert!(error.contains(words), "{change:?}: {error}");
+        }
+        let many: Vec<String> = (0..=MAX_HOPS).map(|number| format!("l{number}")).collect();
+        let wide = many.iter().fold(plan, |plan, name| plan.with(&add(name, 7, false)).unwrap());
+        let hops = many.into_iter().map(|name| (name, 0)).collect();
+        let error = wide.with(&Change::AddRoute(FAR, hops)).unwrap_err();
+        assert_eq!(error, ChangeError::TooMany("links of a route", MAX_HOPS));
+    }
+}
