@@ -99,7 +99,7 @@ fn unused_links(
     }
     let (are, links) = if unused.len() == 1 { ("is", "link") } else { ("are", "links") };
     Some(format!(
-        "`{name}`: {links} {} {are} not used: routes are static with the fewest hops, and of several paths between two nodes packets take one, the first in the order of the links",
+        "`{name}`: {links} {} {are} not used: routes are static with the fewest hops, and of several paths between two nodes packets take one, the first in the order of the links; nodes (the protocol `node`) send over all of these paths at once",
         unused.join(", ")
     ))
 }

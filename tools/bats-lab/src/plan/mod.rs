@@ -308,6 +308,38 @@ impl Network {
         crate::topology::path(&self.edges, from, to)
     }
 
+    /// The links of a node with which a path with the fewest hops begins, by index.
+    pub(crate) fn first_links(&self, from: u32, to: u32) -> Vec<usize> {
+        let hops = |from: u32| self.path(from, to).map(|path| path.len());
+        let Some(all) = hops(from).filter(|&all| all > 0) else { return Vec::new() };
+        let begins = |&(_, &(left, right)): &(usize, &(u32, u32))| {
+            let next = if left == from {
+                right
+            } else if right == from {
+                left
+            } else {
+                return false;
+            };
+            hops(next).is_some_and(|rest| rest + 1 == all)
+        };
+        self.edges.iter().enumerate().filter(begins).map(|(index, _)| index).collect()
+    }
+
+    /// Whether there is one path with the fewest hops only.
+    pub(crate) fn has_single_path(&self, from: u32, to: u32) -> bool {
+        let mut at = from;
+        // A path visits each node at most once.
+        for _ in 0..self.nodes {
+            if at == to {
+                return true;
+            }
+            let &[link] = self.first_links(at, to).as_slice() else { return false };
+            let Some(&(left, right)) = self.edges.get(link) else { return false };
+            at = if left == at { right } else { left };
+        }
+        at == to
+    }
+
     /// Upper bound in bits per second of the UDP payload along the path in full frames between two
     /// times in seconds, without repair by relays.
     pub(crate) fn bound(&self, from: u32, to: u32, times: (f64, f64)) -> Option<f64> {
@@ -359,20 +391,31 @@ mod tests {
     use super::*;
     use crate::settings::{Direction, Loss};
 
+    fn network(nodes: u32, edges: Vec<(u32, u32)>, links: Vec<Link>) -> Network {
+        let (name, label) = (String::new(), String::new());
+        Network { name, label, nodes, edges, links, loss_percent: None, delay_ms: None }
+    }
+
+    #[test]
+    fn all_links_of_shortest_paths_are_found() {
+        // A diamond with a longer way around, and a node behind it.
+        let edges = vec![(0, 1), (1, 3), (0, 2), (3, 2), (0, 4), (4, 5), (5, 3), (3, 6)];
+        let network = network(7, edges, Vec::new());
+        assert_eq!(network.first_links(0, 3), [0, 2]);
+        assert_eq!(network.first_links(3, 0), [1, 3]);
+        assert_eq!(network.first_links(6, 0), [7]);
+        assert!(network.first_links(0, 0).is_empty());
+        assert!(!network.has_single_path(6, 0) && !network.has_single_path(0, 6));
+        assert!(network.has_single_path(0, 5) && network.has_single_path(1, 6));
+    }
+
     #[test]
     fn without_recoding_the_losses_of_all_hops_multiply() {
         let direction =
             |rate, loss| Direction { rate, loss: Loss::Independent(loss), ..Direction::default() };
         let of = |rate, loss| Link { forward: direction(rate, loss), backward: direction(1, 0.9) };
-        let network = Network {
-            name: String::new(),
-            label: String::new(),
-            nodes: 4,
-            edges: vec![(0, 1), (1, 2), (2, 3)],
-            links: vec![of(100_000_000, 0.1), of(0, 0.2), of(90_000_000, 0.0)],
-            loss_percent: None,
-            delay_ms: None,
-        };
+        let links = vec![of(100_000_000, 0.1), of(0, 0.2), of(90_000_000, 0.0)];
+        let network = network(4, vec![(0, 1), (1, 2), (2, 3)], links);
         let near =
             |bound: Option<f64>, rate: f64| (bound.unwrap() / PAYLOAD / rate - 1.0).abs() < 1e-9;
         assert!(near(network.bound(0, 3, (0.0, 1.0)), 90e6 * 0.72));

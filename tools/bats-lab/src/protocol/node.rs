@@ -44,7 +44,7 @@ pub(crate) struct NodeFiles {
 
 impl NodeFiles {
     /// Makes an identity and a configuration for each host. With `relays`, each link of the network is
-    /// a link of its two hosts, and packets are relayed on shortest paths; otherwise there is a link
+    /// a link of its two hosts, and packets are relayed on all shortest paths at once; otherwise there is a link
     /// between each pair of `ends`.
     ///
     /// # Errors
@@ -104,9 +104,10 @@ impl NodeFiles {
                     let _ = writeln!(peers, "remote = \"{to}:{PORT}\"");
                 }
             }
-            let path = network.path(host, other).filter(|_| relays);
-            if let Some(&(edge, _)) = path.as_ref().and_then(|path| path.first()) {
-                routes.push(format!("{{ to = \"{}\", via = [\"link{edge}\"] }}", id(other)));
+            let first = network.first_links(host, other);
+            if relays && !first.is_empty() {
+                let via: Vec<String> = first.iter().map(|edge| format!("\"link{edge}\"")).collect();
+                routes.push(format!("{{ to = \"{}\", via = [{}] }}", id(other), via.join(", ")));
             }
         }
         for (edge, &(left, right)) in network.edges.iter().enumerate().filter(|_| relays) {

@@ -25,6 +25,8 @@ pub(super) fn set_bounds(
         return;
     }
     let has_recoding = match protocol.kind {
+        // The bound of several paths at once is not computed.
+        ProtocolKind::Node { relays: true, .. } if !network.has_single_path(from, to) => return,
         ProtocolKind::Node { relays, .. } => relays,
         _ => {
             backend == BackendName::Sim
