@@ -1,4 +1,5 @@
 //! `batsctl`: queries and controls a running batsd, and makes the files of a new node.
+#![allow(clippy::disallowed_methods, reason = "rates are per second of the real clock")]
 
 use std::io::{IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
