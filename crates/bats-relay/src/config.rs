@@ -7,7 +7,8 @@ use bats_wire::flow::NodeId;
 /// Maximum number of flows (the goal is 10,000 through one relay). Packets of further flows are
 /// dropped.
 pub const MAX_FLOWS: usize = 16_384;
-/// Number of batches of a kind that a node tracks for a flow: 180 ms at 1 Gbit/s.
+/// Number of batches of a kind that a node tracks for a flow: eight round trips of 20 ms at 1
+/// Gbit/s.
 pub(super) const MAX_BATCHES: usize = 1_024;
 /// Maximum number of recoded packets of one batch. It covers a loss of half of the packets in
 /// bursts, and limits a neighbour that always reports missing rank.
@@ -51,15 +52,15 @@ pub struct RelayConfig {
 }
 
 impl RelayConfig {
-    /// Recoding enabled; at most 64 MiB for a flow (1 Gbit/s over a hop with a 200 ms round trip) and
-    /// 256 MiB in total; idle time-out 300 s; 64 hops.
+    /// Recoding enabled; at most 8 MiB for a flow (1 Gbit/s over a hop with a 25 ms round trip) and
+    /// 64 MiB in total; idle time-out 300 s; 64 hops.
     #[must_use]
     pub fn new(node: NodeId) -> Self {
         Self {
             node,
             recoding: true,
-            flow_bytes: 64 << 20,
-            total_bytes: 256 << 20,
+            flow_bytes: 8 << 20,
+            total_bytes: 64 << 20,
             idle_timeout: Duration::from_secs(300),
             hop_limit: 64,
         }

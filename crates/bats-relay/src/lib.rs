@@ -31,7 +31,6 @@ mod opaque;
 mod outbound;
 mod policy;
 mod routes;
-mod spare_rate;
 mod status;
 #[cfg(test)]
 mod status_tests;
@@ -58,7 +57,6 @@ use opaque::{DuplicateFilter, OpaqueQueue};
 use outbound::Outbound;
 pub use policy::LinkPolicy;
 pub use routes::{MAX_PATHS, PathSetStats};
-use spare_rate::SpareRate;
 use status::Traffic;
 pub use status::{FlowStatus, LinkQueue};
 pub use unroutable::MAX_UNROUTABLE;
@@ -144,7 +142,6 @@ struct Link {
     /// Flows that may have packets for the link, in round-robin order.
     active: VecDeque<FlowKey>,
     is_active: BTreeSet<FlowKey>,
-    spare: SpareRate,
     /// Flows whose packets wait for the next node's credit.
     blocked: BTreeSet<FlowKey>,
     /// Reports to be written.
@@ -286,7 +283,6 @@ impl Relay {
             coded_turn: false,
             active: VecDeque::new(),
             is_active: BTreeSet::new(),
-            spare: SpareRate::default(),
             blocked: BTreeSet::new(),
             reports: VecDeque::new(),
             reporting: BTreeSet::new(),
@@ -322,22 +318,6 @@ impl Relay {
         out: &mut Vec<u8>,
     ) -> Option<PacketKind> {
         self.set_view(now, link, view);
-        self.links.get_mut(&link)?.spare.end_idle_time(now, view);
-        let kind = self.pull_next(now, link, view, number, out);
-        if kind.is_none() && !self.has_backlog(link) {
-            self.links.get_mut(&link)?.spare.begin_idle_time(now);
-        }
-        kind
-    }
-
-    fn pull_next(
-        &mut self,
-        now: Timestamp,
-        link: LinkId,
-        view: &LinkView,
-        number: u64,
-        out: &mut Vec<u8>,
-    ) -> Option<PacketKind> {
         out.clear();
         out.resize(FLOW_HEADER_LEN, 0);
         // The two kinds alternate: handshakes and reports that fill a slow link would starve all
@@ -396,7 +376,7 @@ impl Relay {
                     self.stats.forwarded += 1;
                     Some((kind, hop_limit))
                 }
-                None => outbound.pull(now, number, view, &mut state.spare, out, &mut self.stats),
+                None => outbound.pull(now, number, view, out, &mut self.stats),
             };
             if let Some((kind, hop_limit)) = pulled {
                 flow.sent.add(out.len().saturating_sub(FLOW_HEADER_LEN));

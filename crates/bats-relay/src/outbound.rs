@@ -12,7 +12,6 @@ use super::LinkView;
 use super::adaptive::AdaptiveCounts;
 use super::config::{BATCH_RANK_INTERVAL, MAX_BATCHES, MAX_RECODED, QUEUE_PACKETS, RelayStats};
 use super::inbound::{batch_timeout, report_interval};
-use super::spare_rate::SpareRate;
 use bats_wire::batch_rank::{BatchRank, Space};
 use bats_wire::coding::{CodingHeader, MAX_CODING_HEADER_LEN, RepairHeader, SourceHeader, expand};
 use bats_wire::short_header::PacketKind;
@@ -23,22 +22,16 @@ const CLOSE_AFTER: Duration = Duration::from_millis(2);
 /// Reordering window: the last packets before the newest one in a report may still arrive, so they
 /// do not count as lost.
 const REORDERING_PACKETS: u64 = 3;
-/// Extra recoded packets of spare rate cover the expected loss of the packets before them plus this
-/// number of standard deviations. What they do not cover waits a round trip for a report, and with it
-/// all messages behind it. Chosen: at 5 % loss, two for a single packet.
-const SPARE_Z: f64 = 4.2;
-/// Packets of which fewer are lost on average need no extra packets of spare rate.
-const NEGLIGIBLE_LOSS: f64 = 0.005;
-/// Without spare rate, extra packets cover the expected loss of a batch plus this number of standard
-/// deviations: more would take rate from new packets.
-const BUSY_Z: f64 = 0.0;
-/// Then, up to this number of outstanding packets in a batch, recoded packets follow each packet of it
+/// Recoded packets in idle slots cover the expected loss of a batch plus this number of standard
+/// deviations.
+const EXTRA_Z: f64 = 0.0;
+/// Up to this number of outstanding packets in a batch, recoded packets follow each packet of it
 /// ([`recoded_per_packet`]).
 const FEW_PACKETS: usize = 4;
 /// Longest payload for which a batch has short rows. Longer payloads need rows of the maximum size.
 const COMMON_PAYLOAD: usize = 1_536;
-/// Number of batches searched for one idle slot, and for a slot that could have a new packet.
-const MAX_SEARCHED_BATCHES: (usize, usize) = (64, 3);
+/// Number of batches searched for one idle slot.
+const MAX_SEARCHED_BATCHES: usize = 64;
 
 /// A coded packet with its decoded header.
 #[derive(Clone, Copy, Debug)]
@@ -73,10 +66,8 @@ struct Batch {
     recoded_due: usize,
     is_queued: bool,
     recoded: u16,
-    /// Number of packets sent since recoded packets last covered all packets of the batch.
-    uncovered: usize,
-    /// Number of recoded packets sent since the last of these: they cover all of them.
-    covering: usize,
+    /// Number of recoded packets sent since the last packet was forwarded: they protect it.
+    covered: usize,
     closed: bool,
     /// Without reports: whether the number of recoded packets that follow the batch is decided.
     is_decided: bool,
@@ -242,8 +233,7 @@ impl Outbound {
                 recoded_due: 0,
                 is_queued: false,
                 recoded: 0,
-                uncovered: 0,
-                covering: 0,
+                covered: 0,
                 closed: false,
                 is_decided: false,
                 changed: now,
@@ -340,13 +330,12 @@ impl Outbound {
 
     /// Appends the next packet with its coding header to `out`: first recoded packets for rank that
     /// the next node lacks, then new packets, then recoded packets for rank that it may lack.
-    /// These come before new packets if the link has `spare` rate. `number` is the packet number.
+    /// `number` is the packet number.
     pub(super) fn pull(
         &mut self,
         now: Timestamp,
         number: u64,
         view: &LinkView,
-        spare: &mut SpareRate,
         out: &mut Vec<u8>,
         stats: &mut RelayStats,
     ) -> Option<(PacketKind, u8)> {
@@ -364,32 +353,16 @@ impl Outbound {
             }
             self.recoded_queue.pop_front();
         }
-        if self.feedback
-            && spare.has_packet()
-            && let Some((space, id)) = self.find_extra(now, MAX_SEARCHED_BATCHES.1, true)
-        {
-            spare.take_packet();
-            stats.extras += 1;
-            return self.send_recoded(now, number, space, id, out, stats);
-        }
         if self.may_forward() {
             while let Some((space, id)) = self.forwards.pop_front() {
                 if let Some(sent) = self.send_received(now, number, space, id, out) {
                     stats.forwarded += 1;
-                    if !self.forwards.is_empty() {
-                        // A busy relay has idle slots now and then, which are none to spare.
-                        spare.take_packet();
-                    }
                     return Some(sent);
                 }
             }
         }
         if self.feedback && self.forwards.is_empty() {
-            let has_spare = spare.has_packet();
-            let (space, id) = self.find_extra(now, MAX_SEARCHED_BATCHES.0, has_spare)?;
-            if has_spare {
-                spare.take_packet();
-            }
+            let (space, id) = self.find_extra(now)?;
             stats.extras += 1;
             return self.send_recoded(now, number, space, id, out, stats);
         }
@@ -415,8 +388,7 @@ impl Outbound {
         let kind = write_header(space, id, batch.window, vector, out)?;
         out.extend_from_slice(payload);
         batch.sent_rows += 1;
-        batch.uncovered += 1;
-        batch.covering = 0;
+        batch.covered = 0;
         if feedback {
             batch.in_flight.push_back((number, now));
             self.uncounted.push_back((number, now));
@@ -455,10 +427,7 @@ impl Outbound {
         out.copy_within(header..header + len, start + written);
         out.truncate(start + written + len);
         batch.recoded += 1;
-        batch.covering += 1;
-        if batch.covering >= extras_needed(batch.uncovered, SPARE_Z, &self.view) {
-            batch.uncovered = 0;
-        }
+        batch.covered += 1;
         stats.batches_capped += u64::from(batch.recoded == MAX_RECODED);
         if self.feedback {
             batch.in_flight.push_back((number, now));
@@ -469,36 +438,24 @@ impl Outbound {
         Some((PacketKind::Recoded, hop_limit))
     }
 
-    /// A closed batch, among the newest ones, with packets that recoded packets do not cover yet.
-    fn find_extra(
-        &mut self,
-        now: Timestamp,
-        searched: usize,
-        has_spare: bool,
-    ) -> Option<(Space, u64)> {
-        if self.view.loss <= 0.0 {
+    /// A closed batch whose expected losses are not covered by recoded packets yet.
+    fn find_extra(&mut self, now: Timestamp) -> Option<(Space, u64)> {
+        let (p, b) = (self.view.loss.min(0.9), self.view.burst_factor);
+        if p <= 0.0 {
             return None;
         }
         let mut wait = None;
         for (space, batches) in [Space::Source, Space::Repair].into_iter().zip(&self.batches) {
             let newest = batches.last_key_value().map_or(0, |(&id, _)| id);
-            for (&id, batch) in batches.iter().rev().take(searched) {
-                if batch.is_unsent() || batch.recoded >= MAX_RECODED {
-                    continue;
-                }
+            for (&id, batch) in batches.iter().rev().take(MAX_SEARCHED_BATCHES) {
                 let n = batch.outstanding();
-                if n == 0 || batch.rank() == 0 {
+                if n == 0 || batch.rank() == 0 || batch.recoded >= MAX_RECODED {
                     continue;
                 }
-                let is_covered = if has_spare {
-                    batch.covering >= extras_needed(batch.uncovered.min(n), SPARE_Z, &self.view)
-                } else {
-                    let expected = extras_needed(n, BUSY_Z, &self.view);
-                    let each = recoded_per_packet(self.view.loss);
-                    batch.in_flight.len() >= n + expected
-                        && (n > FEW_PACKETS || batch.covering >= each)
-                };
-                if is_covered {
+                let np = n as f64 * p;
+                let extra = ((np + EXTRA_Z * (np * b).sqrt()) / (1.0 - p)).ceil().max(0.0);
+                let to_cover = if n <= FEW_PACKETS { recoded_per_packet(p) } else { 0 };
+                if batch.in_flight.len() >= n + extra as usize && batch.covered >= to_cover {
                     continue;
                 }
                 if batch.is_closed(now, id + 1 >= newest) {
@@ -683,20 +640,9 @@ fn update_recoded_due(batch: &mut Batch) -> bool {
     queue
 }
 
-/// Number of recoded packets that cover `packets` packets sent before them: their expected loss plus `z`
-/// standard deviations.
-fn extras_needed(packets: usize, z: f64, view: &LinkView) -> usize {
-    let (n, p) = (packets as f64, view.loss.min(0.9));
-    if n * p < NEGLIGIBLE_LOSS {
-        return 0;
-    }
-    let deviation = (n * p * (1.0 - p) * view.burst_factor.max(1.0)).sqrt();
-    ((n * p + z * deviation) / (1.0 - p)).ceil() as usize
-}
-
-/// Number of recoded packets that follow each packet of a thin flow on a busy link, because a report
-/// takes a round trip. Two from 2 % loss on, as end to end: with one, over three hops at 5 %, one packet
-/// in 130 waits for a report and delays the messages behind it.
+/// Number of recoded packets that follow each packet of a thin flow, because a report takes a round
+/// trip. Two from 2 % loss on, as end to end: with one, over three hops at 5 %, one packet in 130
+/// waits for a report and delays the messages behind it.
 fn recoded_per_packet(loss: f64) -> usize {
     match loss {
         p if p < 0.005 => 0,

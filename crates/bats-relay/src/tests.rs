@@ -325,39 +325,6 @@ fn thin_flow_losses_delay_packets_by_milliseconds() {
     }
 }
 
-/// A flow with many packets in flight that leaves the links idle, at intervals or in bursts: extra
-/// packets repair its losses without a round trip.
-#[test]
-fn losses_of_a_flow_that_leaves_links_idle_are_repaired_at_once() {
-    // Symbols of a burst, and slots between two bursts.
-    for (burst, interval) in [(1, 10), (40, 400), (160, 1_600)] {
-        let mut line = line(2, 0.1, 100);
-        let (mut sent, mut delays, mut ranks) = (VecDeque::new(), Vec::new(), 0);
-        let mut waiting = 0;
-        for slot in 0..120_000_u64 {
-            if slot % interval == 0 && slot < 115_000 {
-                waiting += burst;
-            }
-            while waiting > 0 && line.send_symbol() {
-                waiting -= 1;
-                sent.push_back(slot / interval * interval);
-            }
-            line.step();
-            while ranks < line.rank() {
-                ranks += 1;
-                delays.push(slot - sent.pop_front().unwrap());
-            }
-        }
-        delays.sort_unstable();
-        let at = |quantile: f64| delays[(delays.len() as f64 * quantile) as usize];
-        println!("{burst} each {interval} slots: {} {} {} slots", at(0.5), at(0.99), at(0.998));
-        assert!(sent.is_empty(), "{} never arrived", sent.len());
-        // The links, the burst with its extra packets, and the time after which a batch is closed.
-        let bound = 200 + burst * 2 + 60;
-        assert!(at(0.99) < bound, "{} of {bound}", at(0.99));
-    }
-}
-
 pub(super) fn two_link_relay() -> Relay {
     let mut relay = Relay::new(RelayConfig::new(NodeId(50)), 1);
     relay.add_link(LINK_UP, true);
@@ -494,7 +461,7 @@ fn relay_memory_is_bounded_and_freed_when_idle() {
     // Ten thousand flows share the total budget.
     let flow = |flow: u64| FlowKey { flow: flow as u32, ..KEY };
     let total = relay.config.total_bytes;
-    for number in 0..10_000 * 18 {
+    for number in 0..10_000 * 5 {
         push(&mut relay, NOW, LINK_UP, &relayed(flow(number % 10_000), 5, number / 10_000, 1_408));
         assert!(relay.bytes <= total);
     }

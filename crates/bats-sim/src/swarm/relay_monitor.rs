@@ -287,12 +287,11 @@ mod tests {
         let fine = RelayStats { flows: 2, bytes_held: 9, bytes_peak: 9, ..Default::default() };
         check(&config, 1, 1, &fine).unwrap();
         let total = config.total_bytes as u64;
-        let held = 2 * config.flow_bytes as u64 + 1;
         for bad in [
             RelayStats { flows: 3, ..fine },
             RelayStats { bytes_peak: 8, ..fine },
             RelayStats { bytes_peak: total + 1, ..fine },
-            RelayStats { bytes_held: held, bytes_peak: held, ..fine },
+            RelayStats { bytes_held: 17 << 20, bytes_peak: 17 << 20, ..fine },
             RelayStats { state_bytes: total + 1, ..fine },
             RelayStats { looped: 1, ..fine },
         ] {
