@@ -130,8 +130,10 @@ async fn send_events(
     reader: &mut BufReader<OwnedReadHalf>,
     writer: &mut OwnedWriteHalf,
 ) -> std::io::Result<()> {
-    let (recent, mut new) = worker.events.follow();
-    let mut events = recent;
+    let Some((mut events, mut new)) = worker.events.follow() else {
+        let limit = events::MAX_FOLLOWERS;
+        return send(writer, &error("Busy", format!("{limit} clients wait for events"))).await;
+    };
     loop {
         let answer = json!({ "parameters": { "events": events }, "continues": true });
         send(writer, &answer).await?;
@@ -191,7 +193,7 @@ async fn answer(worker: &Worker, user: u32, bytes: &[u8]) -> Value {
                 Err(reason) => return error("Unanswered", reason),
             }
         }
-        (INTERFACE, "Events") => json!({ "events": worker.events.follow().0 }),
+        (INTERFACE, "Events") => json!({ "events": worker.events.recent() }),
         (INTERFACE, "Metrics") => json!({ "text": metrics(worker) }),
         (INTERFACE, "Reload" | "LinkAdd" | "LinkDel" | "RouteAdd" | "RouteDel")
             if user != 0 && user != rustix::process::geteuid().as_raw() =>

@@ -84,7 +84,7 @@ impl Echoes {
                 let _ = sender.send(());
             }
         } else if let Some(lane) = lane {
-            lane.push_echo(Echo { is_reply: true, ..echo });
+            lane.answer(Echo { is_reply: true, ..echo });
         }
     }
 }
@@ -112,5 +112,16 @@ mod tests {
         // Neither a second echo nor an echo without a request has an effect.
         echoes.take(asked, Some(&lane), reply);
         assert_eq!(lane.queue_stats().packets, 1);
+    }
+
+    /// A message of 64 KiB has 4,369 requests, and each answer is a packet of its own.
+    #[test]
+    fn many_requests_at_once_get_few_echoes() {
+        let (echoes, lane) = (Echoes::default(), Lane::new(Mode::Btp, false));
+        let peer = NodeId(std::net::Ipv4Addr::from_bits(1));
+        for number in 0..4_369 {
+            echoes.take(peer, Some(&lane), Echo { is_reply: false, number });
+        }
+        assert!((1..=50).contains(&lane.queue_stats().packets), "{:?}", lane.queue_stats());
     }
 }

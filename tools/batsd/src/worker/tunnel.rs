@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use bats_node::{FqCodel, NodeId, QueueStats};
 use bats_tun::{HEADER, MAX_PACKET, Offload, OffloadLevel, Packet, TCP, Tun, mark_ce};
-use bats_types::Timestamp;
+use bats_types::{ReportBudget, Timestamp};
 use openbats::node::Session;
 use openbats::{ClientOptions, Fingerprint, Mode, TransportConfig, Trust};
 use rustc_hash::FxHasher;
@@ -30,6 +30,9 @@ const ECHO_REQUEST: u8 = 4;
 const ECHO_REPLY: u8 = 8;
 /// The flow of echoes in FQ-CoDel.
 const ECHO_FLOW: u64 = 4;
+/// Mean interval at which the echo requests of a peer are answered. An answer takes five times the bytes of
+/// a request that shares a message with others.
+const ECHO_INTERVAL: Duration = Duration::from_millis(10);
 /// Bytes of the length of a packet that another one follows.
 const LENGTH: usize = 4;
 /// A message of BRTP takes more packets that wait until it has this size. A symbol ends with the queue of
@@ -150,6 +153,8 @@ pub(super) struct Lane {
     queue: Mutex<FqCodel<Waiting>>,
     filled: Notify,
     started: Instant,
+    /// Echo requests that the peer may have answered.
+    answers: Mutex<ReportBudget>,
     pub(super) session: Mutex<Option<Session>>,
     pub(super) last_error: Mutex<Option<String>>,
 }
@@ -162,6 +167,7 @@ impl Lane {
             queue: Mutex::new(FqCodel::new(QUEUE)),
             filled: Notify::new(),
             started: Instant::now(),
+            answers: Mutex::new(ReportBudget::new(ECHO_INTERVAL)),
             session: Mutex::new(None),
             last_error: Mutex::new(None),
         }
@@ -182,6 +188,13 @@ impl Lane {
         let mut message = vec![if echo.is_reply { ECHO_REPLY } else { ECHO_REQUEST }, 0, 0];
         message.extend(echo.number.to_be_bytes());
         self.push(ECHO_FLOW, Waiting { message, deadline: DEADLINE });
+    }
+
+    /// As [`push_echo`](Self::push_echo) for the answer to a request, unless there were too many.
+    pub(super) fn answer(&self, echo: Echo) {
+        if lock(&self.answers).take(self.now()) {
+            self.push_echo(echo);
+        }
     }
 
     /// The next packet, if one waits.
@@ -290,8 +303,7 @@ fn join(messages: &[Vec<u8>]) -> Vec<u8> {
     joined
 }
 
-/// Splits a message into flags, segment size and bytes of its packets; ends with `None` in place of a
-/// packet that is not whole.
+/// Splits a message into its packets and echoes; ends with `None` in place of what is not whole.
 fn packets(mut rest: &[u8]) -> impl Iterator<Item = Option<Content<'_>>> {
     std::iter::from_fn(move || {
         if rest.is_empty() {
@@ -303,14 +315,14 @@ fn packets(mut rest: &[u8]) -> impl Iterator<Item = Option<Content<'_>>> {
     })
 }
 
-/// What a message contains.
+/// A part of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Content<'a> {
     Packet(Offload, &'a [u8]),
     Echo(Echo),
 }
 
-/// Takes the first packet of a message that is not empty.
+/// Takes the first part of a message that is not empty. Returns it and what follows it.
 fn take_packet(message: &[u8]) -> Option<(Content<'_>, &[u8])> {
     let (&[flags, high, low], bytes) = message.split_first_chunk::<PREFIX>()?;
     let (packet, left) = match flags & HAS_LENGTH {
@@ -335,7 +347,8 @@ fn take_packet(message: &[u8]) -> Option<(Content<'_>, &[u8])> {
     Some((content, left))
 }
 
-/// Handles a message of a peer: the kernel gets those of its packets whose source addresses the peer owns.
+/// Handles a message of a peer: the kernel gets those of its packets whose source addresses the peer owns;
+/// echo requests are answered through the session of the same mode.
 fn deliver(worker: &Worker, peer: NodeId, is_stream: bool, message: &[u8]) {
     for content in packets(message) {
         let (offload, bytes) = match (content, &worker.port) {
