@@ -1,7 +1,7 @@
 //! Processes identified by process ID and start time, so that a reused ID is not mistaken for the
 //! old process.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
@@ -57,28 +57,50 @@ impl Process {
     }
 }
 
-/// CPU time of these processes and their descendants so far, also of descendants that were waited
-/// for.
-pub(crate) fn processor_time_of_trees(roots: &[u32]) -> Duration {
-    let Ok(entries) = fs::read_dir("/proc") else { return Duration::ZERO };
-    let all: BTreeMap<u32, Stat> = entries
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .filter_map(|pid| Some((pid, Stat::read(pid)?)))
-        .collect();
-    let is_below = |mut pid: u32| {
-        // Bounded, in case of a loop while processes come and go.
-        for _ in 0..64 {
-            if roots.contains(&pid) {
-                return true;
+/// All processes of the machine at a time.
+#[derive(Debug, Default)]
+pub(crate) struct ProcessTable {
+    stats: BTreeMap<u32, Stat>,
+}
+
+impl ProcessTable {
+    pub(crate) fn read() -> Self {
+        let Ok(entries) = fs::read_dir("/proc") else { return Self::default() };
+        let stats = entries.flatten().filter_map(|entry| {
+            let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
+            Some((pid, fs::read_to_string(entry.path().join("stat")).ok()?))
+        });
+        Self::parse(stats)
+    }
+
+    /// From the IDs of processes and their lines of proc_pid_stat(5).
+    pub(crate) fn parse(lines: impl IntoIterator<Item = (u32, String)>) -> Self {
+        let stats = lines.into_iter().filter_map(|(pid, line)| Some((pid, Stat::parse(&line)?)));
+        Self { stats: stats.collect() }
+    }
+
+    /// CPU time in clock ticks of these processes and their descendants, also of descendants that were
+    /// waited for.
+    pub(crate) fn ticks_below(&self, roots: &BTreeSet<u32>) -> u64 {
+        let is_below = |mut pid: u32| {
+            // Bounded, in case of a loop while processes come and go.
+            for _ in 0..64 {
+                if roots.contains(&pid) {
+                    return true;
+                }
+                let Some(stat) = self.stats.get(&pid) else { return false };
+                pid = stat.parent;
             }
-            let Some(stat) = all.get(&pid) else { return false };
-            pid = stat.parent;
-        }
-        false
-    };
-    let below = all.iter().filter(|(pid, _)| is_below(**pid));
-    seconds(below.map(|(_, stat)| stat.cpu_ticks.saturating_add(stat.children_cpu_ticks)).sum())
+            false
+        };
+        let below = self.stats.iter().filter(|(pid, _)| is_below(**pid));
+        below.map(|(_, stat)| stat.cpu_ticks.saturating_add(stat.children_cpu_ticks)).sum()
+    }
+
+    /// The same as a duration.
+    pub(crate) fn processor_time_below(&self, roots: &BTreeSet<u32>) -> Duration {
+        seconds(self.ticks_below(roots))
+    }
 }
 
 fn seconds(ticks: u64) -> Duration {
@@ -94,6 +116,7 @@ fn processor_time(pid: u32) -> Option<Duration> {
 }
 
 /// The fields of proc_pid_stat(5) that are used here.
+#[derive(Debug)]
 struct Stat {
     dead: bool,
     parent: u32,

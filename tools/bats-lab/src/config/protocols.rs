@@ -471,6 +471,9 @@ mod tests {
             ("{ name: brtp, bin: bats_iperf, args: [-m] }", "unknown mode ``"),
             ("{ name: brtp, bin: bats_iperf, args: [-m 1 -m 2] }", "only one mode"),
             ("{ name: own, bin: bats_iperf }", "use for example"),
+            ("{ name: node, relays: forward }", "relays of the node recode"),
+            ("{ name: node, version: 'a b' }", "not a valid congestion control"),
+            ("{ name: node, args: [-x] }", "takes no `args`"),
             ("{ name: own, bin: bats_iperf, args: [-m tcp], relays: none }", "`relays`"),
             ("{ name: own, bin: bats_iperf, args: [-m 10], version: reno }", "`tcp-cubic`"),
             ("{ name: brtp, args: [-m 2] }", "takes no `args`"),
@@ -496,6 +499,13 @@ mod tests {
         let by_sdk = ProtocolKind::Bats { mode: "10".to_owned(), relays: None };
         assert_eq!(kind("{ name: own, bin: bats_iperf, args: [-m 10] }"), by_sdk);
         assert_eq!(kind("tcp-next"), by_sdk);
+        let node = |congestion: &str, relays| {
+            let congestion = congestion.to_owned();
+            ProtocolKind::Node { congestion, relays }
+        };
+        assert_eq!(kind("node"), node("cubic", true));
+        assert_eq!(kind("node-direct"), node("cubic", false));
+        assert_eq!(kind("{ name: node-x, version: reno, relays: none }"), node("reno", false));
         let brctp = ProtocolKind::Bats { mode: "2".to_owned(), relays: None };
         assert_eq!(kind("{ name: own, bin: bats_iperf, args: [--mode=2] }"), brctp);
         let words = ["x", "-a", "--config=f"].map(str::to_owned).to_vec();

@@ -78,12 +78,16 @@ fn missing_programs(case: &Case) -> Vec<String> {
             }
         }
     }
-    let next_to = std::env::current_exe().map(|own| own.with_file_name("bats_iperf"));
-    if case.needs_bats_iperf() && !next_to.is_ok_and(|path| path.exists()) {
-        all.push(
-            "bats_iperf is not next to batslab: build it with cargo build --release -p bats-iperf"
-                .to_owned(),
-        );
+    let needed = case.needed_programs();
+    for (is_needed, program, package) in
+        [(needed.bats_iperf, "bats_iperf", "bats-iperf"), (needed.batsd, "batsd", "batsd")]
+    {
+        let next_to = std::env::current_exe().map(|own| own.with_file_name(program));
+        if is_needed && !next_to.is_ok_and(|path| path.exists()) {
+            all.push(format!(
+                "{program} is not next to batslab: build it with cargo build --release -p {package}"
+            ));
+        }
     }
     if case.tools.iter().any(|tool| matches!(tool.kind, ToolKind::Scp { .. })) {
         for program in ["scp", "sshd", "ssh-keygen"] {

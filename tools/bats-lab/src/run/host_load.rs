@@ -1,7 +1,7 @@
 //! Load of this machine while a tool runs: what other processes and other virtual machines used,
 //! and how late this program was scheduled. Either can limit a figure instead of the protocol.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use nix::unistd::{SysconfVar, sysconf};
 
-use crate::process::Process;
+use crate::process::{Process, ProcessTable};
 use crate::result::figures::{Figures, set};
 
 /// Interval of the probe of scheduling delay.
@@ -180,15 +180,10 @@ impl CpuTimes {
     fn read(emulator: Option<Process>) -> Option<Self> {
         let mut roots = BTreeSet::from([std::process::id()]);
         roots.extend(emulator.map(|process| process.pid));
-        let stats = fs::read_dir("/proc").ok()?.flatten().filter_map(|entry| {
-            let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
-            Some((pid, fs::read_to_string(entry.path().join("stat")).ok()?))
-        });
-        let stats: Vec<(u32, String)> = stats.collect();
-        Self::parse(&fs::read_to_string("/proc/stat").ok()?, &stats, &roots)
+        Self::parse(&fs::read_to_string("/proc/stat").ok()?, &ProcessTable::read(), roots)
     }
 
-    fn parse(stat: &str, processes: &[(u32, String)], roots: &BTreeSet<u32>) -> Option<Self> {
+    fn parse(stat: &str, processes: &ProcessTable, mut roots: BTreeSet<u32>) -> Option<Self> {
         let line = stat.lines().find(|line| line.starts_with("cpu "))?;
         let columns: Vec<u64> =
             line.split_ascii_whitespace().skip(1).filter_map(|word| word.parse().ok()).collect();
@@ -196,32 +191,9 @@ impl CpuTimes {
         else {
             return None;
         };
-        let all: BTreeMap<u32, (u32, u64)> = processes
-            .iter()
-            .filter_map(|(pid, text)| {
-                // The name in parentheses may contain spaces and parentheses.
-                let fields: Vec<&str> = text.rsplit_once(')')?.1.split_ascii_whitespace().collect();
-                let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
-                // Also that of children that were waited for.
-                let ticks = (11..=14).filter_map(number).sum();
-                Some((*pid, (u32::try_from(number(1)?).ok()?, ticks)))
-            })
-            .collect();
-        let is_own = |mut pid: u32| {
-            // Bounded, in case of a loop while processes come and go.
-            for _ in 0..64 {
-                // All threads of the kernel descend from process 2.
-                if pid == 2 || roots.contains(&pid) {
-                    return true;
-                }
-                match all.get(&pid) {
-                    Some((parent, _)) if *parent != 0 => pid = *parent,
-                    _ => return false,
-                }
-            }
-            false
-        };
-        let own = all.iter().filter(|(pid, _)| is_own(**pid)).map(|(_, (_, ticks))| ticks).sum();
+        // All threads of the kernel descend from process 2.
+        roots.insert(2);
+        let own = processes.ticks_below(&roots);
         Some(Self {
             total: user + nice + system + idle + iowait + irq + softirq + steal,
             idle: idle + iowait,
@@ -279,7 +251,7 @@ mod tests {
                 process(30, 1, ticks),
                 process(40, 1, 900),
             ];
-            CpuTimes::parse(stat, &processes, &roots).unwrap()
+            CpuTimes::parse(stat, &ProcessTable::parse(processes), roots.clone()).unwrap()
         };
         let before = read("cpu  100 0 100 1000 0 0 0 0 0 0\ncpu0 1 1\n", 0);
         // 20 ticks of each of three processes, 100 of others, 40 stolen.
@@ -288,7 +260,7 @@ mod tests {
         let shares = CpuShares::between(&before, &after);
         assert!((shares.others - 0.1).abs() < 1e-9, "{shares:?}");
         assert!((shares.steal - 0.04).abs() < 1e-9 && (shares.idle - 0.79).abs() < 1e-9);
-        assert_eq!(CpuTimes::parse("nonsense", &[], &roots), None);
+        assert_eq!(CpuTimes::parse("nonsense", &ProcessTable::default(), roots), None);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! One measurement on hosts: starts the programs in order, watches them, ends them, and reads their
 //! output.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,10 +20,9 @@ use crate::backend::HostBackend;
 use crate::config::model::PacketType;
 use crate::interrupt;
 use crate::plan::{Case, Flow, Network, Protocol, ProtocolKind, Tool};
-use crate::process::{ChildGuard, Process, processor_time_of_trees};
-use crate::protocol::incompatible;
+use crate::process::{ChildGuard, Process, ProcessTable};
 use crate::protocol::load::{Load, LoadRequest, load};
-use crate::protocol::node::{self, NodeFiles};
+use crate::protocol::node;
 use crate::protocol::programs::Programs;
 use crate::protocol::reading::{OutputFormat, Reading, throughput};
 use crate::result::Series;
@@ -54,9 +54,9 @@ pub(crate) struct HostRun<'a> {
 }
 
 /// A started program.
-struct Program {
-    guard: ChildGuard,
-    name: String,
+pub(super) struct Program {
+    pub(super) guard: ChildGuard,
+    pub(super) name: String,
     output: PathBuf,
     errors: PathBuf,
 }
@@ -67,7 +67,7 @@ impl Program {
     }
 
     /// The error of its JSON report, or its last line of output.
-    fn last_error(&self) -> String {
+    pub(super) fn last_error(&self) -> String {
         let all = text(&self.errors) + &self.stdout_text();
         let error = crate::protocol::reading::last_document(&self.stdout_text())
             .and_then(|document| document["error"].as_str().map(str::to_owned));
@@ -104,14 +104,14 @@ fn uses_default_congestion_control(protocol: &Protocol) -> bool {
 }
 
 /// A competing flow and its programs.
-struct CompetingFlow<'a> {
-    flow: &'a Flow,
+pub(super) struct CompetingFlow<'a> {
+    pub(super) flow: &'a Flow,
     times: Times,
     label: String,
     load: Load,
     server: Option<Program>,
     client: Option<Program>,
-    port: u16,
+    pub(super) port: u16,
 }
 
 impl HostRun<'_> {
@@ -186,9 +186,9 @@ impl HostRun<'_> {
         let host_load_monitor = self
             .is_local
             .then(|| HostLoadMonitor::begin(self.backend.lab().and_then(|(_, lab)| lab.emulator)));
-        let helper_ids: Vec<u32> =
+        let helper_ids: BTreeSet<u32> =
             helpers.iter_mut().map(|helper| helper.guard.child_mut().id()).collect();
-        let helper_time = processor_time_of_trees(&helper_ids);
+        let helper_time = ProcessTable::read().processor_time_below(&helper_ids);
         let capture = if self.case.capture { Some(Capture::begin(self)?) } else { None };
         let (client_outcome, samples) = std::thread::scope(|scope| {
             let sampling = self
@@ -207,7 +207,8 @@ impl HostRun<'_> {
             capture.end()?;
         }
         let host_load = host_load_monitor.map(HostLoadMonitor::end);
-        let helper_time = processor_time_of_trees(&helper_ids).saturating_sub(helper_time);
+        let helper_time =
+            ProcessTable::read().processor_time_below(&helper_ids).saturating_sub(helper_time);
         let client_outcome = client_outcome?;
         let (mut reading, mut warnings) =
             self.read(&job, &client_outcome, server.as_mut(), &mut flows, samples)?;
@@ -252,7 +253,7 @@ impl HostRun<'_> {
         Ok(HostRunOutcome { reading, commands, warnings, machine_bound })
     }
 
-    fn start(
+    pub(super) fn start(
         &self,
         node: u32,
         words: &[String],
@@ -269,95 +270,12 @@ impl HostRun<'_> {
         Ok(Program { guard, name: format!("the {name}"), output, errors })
     }
 
-    /// Starts the programs that the protocols of the tool and of the competing flows need.
-    fn helpers(
-        &self,
-        flows: &[CompetingFlow<'_>],
-        commands: &mut Vec<String>,
-    ) -> Result<Vec<Program>> {
-        let mut helpers = Vec::new();
-        for helper in helpers_of(self.protocol, self.tool, flows)? {
-            let to = self.backend.address(helper.server);
-            let name = &helper.name;
-            let expand_address = |words: &[String]| -> Result<Vec<String>> {
-                let words: Vec<String> = words.iter().map(|word| word.replace("%s", &to)).collect();
-                let program = words.first().map_or("", String::as_str);
-                if self.is_local && crate::protocol::programs::find(program).is_none() {
-                    bail!("the program `{program}` of {} is not installed", helper.protocol.name);
-                }
-                Ok(words)
-            };
-            match &helper.protocol.kind {
-                ProtocolKind::Tunnel { client, server, .. } => {
-                    let (client, server) = (expand_address(client)?, expand_address(server)?);
-                    let name_of = |end: &str| format!("{name}tunnel-{end}");
-                    let started =
-                        self.start(helper.server, &server, &name_of("server"), commands)?;
-                    helpers.push(started);
-                    wait(Duration::from_millis(300))?;
-                    let started =
-                        self.start(helper.client, &client, &name_of("client"), commands)?;
-                    helpers.push(started);
-                }
-                ProtocolKind::Daemon { words } => {
-                    let words = expand_address(words)?;
-                    for node in 0..self.network.nodes {
-                        let name = format!("{name}daemon-{node}");
-                        helpers.push(self.start(node, &words, &name, commands)?);
-                    }
-                }
-                _ => {}
-            }
-        }
-        Ok(helpers)
-    }
-
     /// The address that tools use for a host.
     fn address(&self, protocol: &Protocol, host: u32) -> String {
         match protocol.kind {
             ProtocolKind::Node { .. } => node::address(host).to_string(),
             _ => self.backend.address(host),
         }
-    }
-
-    /// Starts the daemons of nodes, if the tool or a competing flow uses them, and waits for their
-    /// sessions.
-    fn nodes(
-        &self,
-        flows: &[CompetingFlow<'_>],
-        commands: &mut Vec<String>,
-    ) -> Result<(Option<NodeFiles>, Vec<Program>)> {
-        let of_flows =
-            flows.iter().map(|one| (&one.flow.protocol, one.flow.client, one.flow.server));
-        let main = (self.protocol, self.tool.client, self.tool.server);
-        let (mut ends, mut with_relays) = (Vec::new(), None);
-        for (protocol, client, server) in std::iter::once(main).chain(of_flows) {
-            let ProtocolKind::Node { relays, .. } = protocol.kind else { continue };
-            if *with_relays.get_or_insert(relays) != relays {
-                incompatible!("nodes with and without relays cannot run at the same time");
-            }
-            ends.extend([client, server]);
-        }
-        let Some(relays) = with_relays else { return Ok((None, Vec::new())) };
-        if !self.is_local {
-            incompatible!("{} runs in namespaces of this machine only", self.protocol.name);
-        }
-        ends.sort_unstable();
-        ends.dedup();
-        let files = NodeFiles::write(self.network, ends, relays, &self.programs.batsctl()?)?;
-        let mut daemons = Vec::new();
-        for (host, words) in files.commands() {
-            daemons.push(self.start(host, &words, &format!("batsd-{host}"), commands)?);
-        }
-        if let Err(error) = files.wait_until_open() {
-            for daemon in &mut daemons {
-                if let Some((status, _)) = daemon.guard.try_wait()? {
-                    bail!("{} ended ({status}): {}", daemon.name, daemon.last_error());
-                }
-            }
-            return Err(error);
-        }
-        Ok((Some(files), daemons))
     }
 
     /// Interval of the rates of competing flows in seconds; that of round trips may be a millisecond.
@@ -662,60 +580,6 @@ fn span((of, from, to): (String, f64, f64), figures: Figures) -> FlowSpan {
     FlowSpan { of, from, to, figures }
 }
 
-/// Programs on the nodes that a protocol needs, and the ends between which they run.
-struct HelperPrograms<'a> {
-    protocol: &'a Protocol,
-    client: u32,
-    server: u32,
-    /// Prefix of the names of its log files.
-    name: String,
-}
-
-/// The helper programs of the tool and of the competing flows. A daemon of several flows runs once.
-fn helpers_of<'a>(
-    protocol: &'a Protocol,
-    tool: &Tool,
-    flows: &[CompetingFlow<'a>],
-) -> Result<Vec<HelperPrograms<'a>>> {
-    let name = String::new();
-    let main = HelperPrograms { protocol, client: tool.client, server: tool.server, name };
-    let of_flow = |set_competition_figures: &CompetingFlow<'a>| HelperPrograms {
-        protocol: &set_competition_figures.flow.protocol,
-        client: set_competition_figures.flow.client,
-        server: set_competition_figures.flow.server,
-        name: format!("flow-{}-", set_competition_figures.port),
-    };
-    let mut helpers: Vec<HelperPrograms<'a>> = Vec::new();
-    for one in std::iter::once(main).chain(flows.iter().map(of_flow)) {
-        match &one.protocol.kind {
-            ProtocolKind::Tunnel { .. } => {
-                // Its programs listen on fixed ports.
-                let nodes = [one.client, one.server];
-                let has_conflict = helpers.iter().any(|other| {
-                    other.protocol.kind == one.protocol.kind
-                        && (nodes.contains(&other.client) || nodes.contains(&other.server))
-                });
-                if has_conflict {
-                    incompatible!(
-                        "{} already has a client or server on node {} or {}, on the same ports",
-                        one.protocol.name,
-                        one.client,
-                        one.server
-                    );
-                }
-            }
-            ProtocolKind::Daemon { .. } => {
-                if helpers.iter().any(|other| other.protocol.kind == one.protocol.kind) {
-                    continue;
-                }
-            }
-            _ => continue,
-        }
-        helpers.push(one);
-    }
-    Ok(helpers)
-}
-
 struct ClientOutcome {
     client: String,
     exit_code: Option<i32>,
@@ -749,7 +613,7 @@ impl std::fmt::Display for Iperf3Failed {
 impl std::error::Error for Iperf3Failed {}
 
 /// Sleeps, unless the user interrupts.
-fn wait(time: Duration) -> Result<()> {
+pub(super) fn wait(time: Duration) -> Result<()> {
     let end = Instant::now() + time;
     while Instant::now() < end {
         interrupt::check()?;

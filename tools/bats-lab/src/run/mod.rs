@@ -3,6 +3,7 @@
 mod bounds;
 mod capture;
 mod cpu_usage;
+mod helpers;
 mod host_load;
 mod host_run;
 mod overload;

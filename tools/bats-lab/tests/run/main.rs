@@ -10,6 +10,7 @@ mod hops;
 mod hosts;
 mod local;
 mod mixed;
+mod node;
 mod page;
 mod programs;
 mod remote;

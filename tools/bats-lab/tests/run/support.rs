@@ -5,11 +5,11 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
-/// The `batslab` program. If the same command has built `bats_iperf`, that one is used as it is.
+/// The `batslab` program. If the same command has built `bats_iperf` and `batsd`, these are used as they are.
 pub(crate) fn batslab() -> Command {
     let program = Path::new(env!("CARGO_BIN_EXE_batslab"));
     let mut command = Command::new(program);
-    if program.with_file_name("bats_iperf").exists() {
+    if ["bats_iperf", "batsd"].iter().all(|name| program.with_file_name(name).exists()) {
         command.env_remove("CARGO_MANIFEST_DIR");
     }
     command
