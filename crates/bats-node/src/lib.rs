@@ -1,15 +1,18 @@
 //! The core of a node, without I/O: the wanted and the present state of the node, and the actions that
-//! lead from one to the other ([`reconcile`]); the owner of each address ([`Owners`]); and the queue in
+//! lead from one to the other ([`reconcile`]); the routes that follow from those of the kernel
+//! ([`KernelRoutes`]); the owner of each address ([`Owners`]); and the queue in
 //! front of a session ([`FqCodel`]). Time is an argument.
 #![deny(missing_docs)]
 
 mod change;
+mod fib;
 mod fq_codel;
 mod owners;
 mod plan;
 mod reconcile;
 
 pub use change::{Change, ChangeError, MAX_HOPS, MAX_LINKS};
+pub use fib::{Fib, FibHop, FibRoute, Ignored, KernelRoutes, MAX_HOSTS, NoRoute, wanted};
 pub use fq_codel::{Dequeued, FqCodel, QueueStats};
 pub use owners::{Owners, PrefixConflict};
 pub use plan::{Fingerprint, Hop, Link, NodeId, Peer, Plan, PlanError};

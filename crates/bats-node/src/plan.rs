@@ -34,6 +34,16 @@ pub struct Link {
     pub fingerprint: Fingerprint,
 }
 
+impl Link {
+    /// The interface of a link-local address of IPv6, otherwise 0.
+    pub(crate) fn scope(&self) -> u32 {
+        match self.remote {
+            SocketAddr::V6(remote) if remote.ip().is_unicast_link_local() => remote.scope_id(),
+            _ => 0,
+        }
+    }
+}
+
 /// Another node with which this one has sessions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
@@ -50,6 +60,8 @@ pub enum Hop {
     Link(String),
     /// All links with the neighbour that has this certificate.
     Neighbour(Fingerprint),
+    /// The link with this number, which the neighbour has opened.
+    Accepted(u64),
 }
 
 /// The wanted state of a node. [`check`](Self::check) says whether it is consistent.

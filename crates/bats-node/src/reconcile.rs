@@ -1,12 +1,20 @@
 //! The actions that change a node from its present state to the wanted state.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use crate::plan::{Fingerprint, Hop, Link, NodeId, Plan};
 
 /// A link that a neighbour has opened and that is up.
-pub type Accepted = (Fingerprint, IpAddr);
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Accepted {
+    /// The neighbour's certificate.
+    pub fingerprint: Fingerprint,
+    /// Its address.
+    pub address: IpAddr,
+    /// The interface of a link-local address of IPv6, otherwise 0.
+    pub scope: u32,
+}
 
 /// The present state of a node. It changes by [`State::apply`] for each action, and by events of links that
 /// neighbours open.
@@ -14,8 +22,8 @@ pub type Accepted = (Fingerprint, IpAddr);
 pub struct State {
     /// Links that this node has opened.
     pub links: BTreeMap<String, Link>,
-    /// Links that neighbours have opened and that are up.
-    pub accepted: BTreeSet<Accepted>,
+    /// Links that neighbours have opened and that are up, by number.
+    pub accepted: BTreeMap<u64, Accepted>,
     /// Admitted neighbours and whether they have transit.
     pub neighbours: BTreeMap<Fingerprint, bool>,
     /// Certificates of the nodes with which there may be sessions.
@@ -44,6 +52,19 @@ pub enum Action {
 }
 
 impl State {
+    /// Names of links for people: a link that a neighbour has opened has its address.
+    pub fn names<'a>(&self, hops: impl IntoIterator<Item = &'a Hop>) -> Vec<String> {
+        let name = |hop: &Hop| match hop {
+            Hop::Link(name) => name.clone(),
+            Hop::Neighbour(_) => "a neighbour".to_owned(),
+            Hop::Accepted(number) => match self.accepted.get(number) {
+                Some(link) => link.address.to_string(),
+                None => format!("link {number}"),
+            },
+        };
+        hops.into_iter().map(name).collect()
+    }
+
     /// Records an action that was carried out.
     pub fn apply(&mut self, action: &Action) {
         match action.clone() {
@@ -54,7 +75,7 @@ impl State {
             }
             Action::RefuseNeighbour(print) => {
                 self.neighbours.remove(&print);
-                self.accepted.retain(|(other, _)| *other != print);
+                self.accepted.retain(|_, link| link.fingerprint != print);
             }
             Action::OpenLink(name, link) => drop(self.links.insert(name, link)),
             Action::CloseLink(name) => drop(self.links.remove(&name)),
@@ -66,10 +87,14 @@ impl State {
 /// Whether this node lets its neighbour open a link. If both ends open one between the same hosts,
 /// the link of the smaller fingerprint stays. Two links would send over one path with two congestion
 /// controllers.
-fn is_left_to_the_neighbour(plan: &Plan, state: &State, link: &Link) -> bool {
+pub(crate) fn is_left_to_the_neighbour(plan: &Plan, state: &State, link: &Link) -> bool {
     plan.fingerprint > link.fingerprint
         && plan.neighbours.contains_key(&link.fingerprint)
-        && state.accepted.contains(&(link.fingerprint, link.remote.ip().to_canonical()))
+        && state.accepted.values().any(|accepted| {
+            let address = (accepted.address, accepted.scope);
+            accepted.fingerprint == link.fingerprint
+                && address == (link.remote.ip().to_canonical(), link.scope())
+        })
 }
 
 /// Returns the actions in this order: additions, then routes, then removals. So a destination that has a

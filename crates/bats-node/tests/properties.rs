@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use bats_node::{Action, FqCodel, Hop, Link, NodeId, Peer, Plan, State, reconcile};
+use bats_node::{Accepted, Action, FqCodel, Hop, Link, NodeId, Peer, Plan, State, reconcile};
 use bats_types::Timestamp;
 use ipnet::IpNet;
 use proptest::prelude::*;
@@ -15,6 +15,13 @@ fn node(number: u8) -> NodeId {
 
 fn address(number: u8) -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(192, 0, 2, number))
+}
+
+/// Links that neighbours have opened, by number.
+fn accepted(links: impl IntoIterator<Item = (u8, u8)>) -> BTreeMap<u64, Accepted> {
+    let link =
+        |(print, host)| Accepted { fingerprint: [print; 32], address: address(host), scope: 0 };
+    (0..).zip(links.into_iter().map(link)).collect()
 }
 
 /// Plans over few names, so that two of them have parts in common.
@@ -58,6 +65,7 @@ fn is_served(state: &State, hop: &Hop) -> bool {
             state.neighbours.contains_key(print)
                 || state.links.values().any(|link| link.fingerprint == *print)
         }
+        Hop::Accepted(number) => state.accepted.contains_key(number),
     }
 }
 
@@ -67,12 +75,12 @@ proptest! {
     #[test]
     fn any_state_reaches_any_consistent_plan_and_then_rests(
         plans in proptest::collection::vec(plan(), 1..4),
-        accepted in proptest::collection::btree_set((1u8..5, 1u8..4), 0..3),
+        opened in proptest::collection::btree_set((1u8..5, 1u8..4), 0..3),
     ) {
         let mut state = State::default();
         for plan in plans.iter().filter(|plan| plan.check().is_ok()) {
-            let events = accepted.iter().filter(|(print, _)| plan.neighbours.contains_key(&[*print; 32]));
-            state.accepted = events.map(|&(print, host)| ([print; 32], address(host))).collect();
+            let is_admitted = |(print, _): &(u8, u8)| plan.neighbours.contains_key(&[*print; 32]);
+            state.accepted = accepted(opened.iter().copied().filter(is_admitted));
             for action in reconcile(plan, &state) {
                 if let Action::OpenLink(name, _) = &action {
                     prop_assert!(!state.links.contains_key(name), "a name has one link");
@@ -157,7 +165,7 @@ fn if_both_hosts_open_a_link_the_smaller_fingerprints_link_stays() {
     let mut state = State::default();
     reconcile(&plan, &state).iter().for_each(|action| state.apply(action));
     assert_eq!(state.links.len(), 2);
-    state.accepted = [([1; 32], address(1)), ([9; 32], address(9))].into();
+    state.accepted = accepted([(1, 1), (9, 9)]);
     reconcile(&plan, &state).iter().for_each(|action| state.apply(action));
     assert_eq!(state.links.keys().collect::<Vec<_>>(), ["to 9"]);
     assert_eq!(state.routes[&node(2)], [(Hop::Neighbour([1; 32]), 0)].into());

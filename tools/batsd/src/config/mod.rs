@@ -81,6 +81,8 @@ pub struct Config {
     /// ID, links, neighbours, peers and routes. The fingerprint is that of the identity, once that
     /// is read.
     pub plan: Plan,
+    /// Whether routes of the kernel are routes of the node.
+    pub follows_kernel: bool,
     /// Listeners for programs: SOCKS5, HTTP CONNECT and forwards.
     pub listeners: Vec<Listener>,
     /// The destinations that this node serves as an exit, if it is one.
@@ -202,8 +204,9 @@ impl Config {
             .map_err(|error| source.error(error.span(), explain(error.message())))?;
         let id = source.id("id", &file.node.id)?;
         let mut plan = Plan::new(id, [0; 32]);
+        let follows_kernel = follows_kernel(&source, &file)?;
         links(&source, &file, &mut plan)?;
-        peers(&source, &file, &mut plan)?;
+        peers(&source, &file, &mut plan, follows_kernel)?;
         plan.check().map_err(|error| {
             let span = match &error {
                 PlanError::OwnId(id) | PlanError::SharedCertificate(_, id) => span_of(&file, *id),
@@ -239,6 +242,7 @@ impl Config {
             listeners: services::listeners(&source, &file, &plan)?,
             exit: file.exit.as_ref().map(|exit| services::exit(&source, exit)).transpose()?,
             plan,
+            follows_kernel,
         })
     }
 }
@@ -349,8 +353,38 @@ fn static_route(
     Ok(())
 }
 
-/// Peers. One with `remote`, or without a route, is a neighbour, too.
-fn peers(source: &Source<'_>, file: &model::File, plan: &mut Plan) -> Result<(), ConfigError> {
+/// Whether the sources of routes include the kernel. Static routes are always used.
+fn follows_kernel(source: &Source<'_>, file: &model::File) -> Result<bool, ConfigError> {
+    let mut follows = false;
+    for name in file.routes.source.iter().flatten() {
+        match name.get_ref().as_str() {
+            "static" => {}
+            "kernel" => follows = true,
+            other => {
+                let text = format!("source = \"{other}\" is not \"static\" or \"kernel\"");
+                return Err(source.error(Some(name.span()), text));
+            }
+        }
+    }
+    let names = || file.routes.source.iter().flatten().map(|name| name.get_ref().as_str());
+    let without_static = file.routes.source.is_some() && !names().any(|name| name == "static");
+    match file.routes.fixed.first().filter(|_| without_static) {
+        Some(route) => {
+            let text = "there is a static route, but \"static\" is not in source: add it, or remove the route";
+            Err(source.error(Some(route.span()), text))
+        }
+        None => Ok(follows),
+    }
+}
+
+/// Peers. One with `remote`, or without a static route, is a neighbour, too. The route to a neighbour is its
+/// link, unless the kernel gives the routes.
+fn peers(
+    source: &Source<'_>,
+    file: &model::File,
+    plan: &mut Plan,
+    follows_kernel: bool,
+) -> Result<(), ConfigError> {
     if file.peer.len() > MAX_PEERS {
         return Err(source.error(None, format!("more than {MAX_PEERS} peers")));
     }
@@ -384,7 +418,9 @@ fn peers(source: &Source<'_>, file: &model::File, plan: &mut Plan) -> Result<(),
             }
             None => Hop::Neighbour(fingerprint),
         };
-        plan.routes.insert(id, [(hop, 0)].into());
+        if !follows_kernel {
+            plan.routes.insert(id, [(hop, 0)].into());
+        }
     }
     Ok(())
 }

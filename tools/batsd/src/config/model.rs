@@ -100,6 +100,7 @@ pub(super) struct Peer {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Routes {
+    pub(super) source: Option<Vec<Spanned<String>>>,
     #[serde(rename = "static", default)]
     pub(super) fixed: Vec<Spanned<Route>>,
 }

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::io;
 
 use anyhow::{Context, bail};
+use bats_netlink::Netlink;
 use bats_node::Plan;
 use bats_tun::Tun;
 use ipnet::IpNet;
 
-use super::netlink::Netlink;
 use crate::config::TunConfig;
 
 /// Packets that the device itself queues. FQ-CoDel runs in user space; with its default of 500 the

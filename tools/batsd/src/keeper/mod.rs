@@ -3,7 +3,6 @@
 
 mod device;
 mod listeners;
-mod netlink;
 
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};

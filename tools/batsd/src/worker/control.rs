@@ -373,13 +373,19 @@ fn flows(worker: &Worker) -> Vec<Value> {
 fn routes(worker: &Worker) -> Value {
     let plan = lock(&worker.plan).clone();
     let names = named_links(worker);
-    let current = lock(&worker.links).state.routes.clone();
+    let state = lock(&worker.links).state.clone();
+    let (found, follows_kernel) = worker.kernel.found();
+    let names_of_interfaces = std::os::unix::net::UnixDatagram::unbound();
     let mut list = Vec::new();
-    for (to, hops) in &current {
+    for (to, hops) in &state.routes {
         let via = hops.iter().map(|(hop, tier)| match hop {
             Hop::Link(name) => json!({ "link": name, "tier": tier }),
             Hop::Neighbour(print) => {
                 json!({ "neighbour": format!("sha256:{}", Fingerprint(*print)), "tier": tier })
+            }
+            Hop::Accepted(number) => {
+                let from = state.accepted.get(number).map(|link| link.address);
+                json!({ "from": from, "tier": tier })
             }
         });
         let via: Vec<Value> = via.collect();
@@ -394,12 +400,36 @@ fn routes(worker: &Worker) -> Value {
                 None => id.to_string(),
             })
             .collect();
-        list.push(json!({ "to": to, "via": via, "in_use": in_use }));
+        let is_fixed = plan.routes.contains_key(to);
+        let source = if is_fixed { "static" } else { "kernel" };
+        list.push(json!({ "to": to, "source": source, "via": via, "in_use": in_use }));
+    }
+    let interface = |index: u32| {
+        let name = names_of_interfaces
+            .as_ref()
+            .ok()
+            .and_then(|socket| rustix::net::netdevice::index_to_name(socket, index).ok());
+        name.unwrap_or_else(|| format!("interface {index}"))
+    };
+    let mut ignored = Vec::new();
+    for (to, reasons) in found.ignored.iter().filter(|(to, _)| !plan.routes.contains_key(*to)) {
+        for reason in reasons {
+            let hop = reason.hop();
+            ignored.push(json!({
+                "to": to,
+                "gateway": hop.and_then(|hop| hop.gateway),
+                "interface": hop.map(|hop| interface(hop.interface)),
+                "reason": reason.to_string(),
+            }));
+        }
     }
     let prefixes = plan.peers.iter().flat_map(|(id, peer)| {
         peer.prefixes.iter().map(move |prefix| json!({ "prefix": prefix, "node": id }))
     });
-    json!({ "routes": list, "prefixes": prefixes.collect::<Vec<_>>() })
+    json!({
+        "routes": list, "kernel": follows_kernel, "ignored": ignored,
+        "prefixes": prefixes.collect::<Vec<_>>(),
+    })
 }
 
 /// Prometheus' text format. Labels name links and peers, never flows, so the configuration

@@ -111,6 +111,11 @@ fn now() -> f64 {
     since.map_or(0.0, |time| time.as_millis() as f64 / 1e3)
 }
 
+/// The links to which the kernel's route to a node leads now; none if there is no such route.
+pub(super) fn kernel_route(node: bats_node::NodeId, via: Vec<String>) -> Value {
+    json!({ "event": "kernel_route", "node": node, "via": via, "time": now() })
+}
+
 /// Events that a client lost because it did not read in time.
 pub(super) fn missed(count: u64) -> Value {
     json!({ "event": "missed", "count": count, "time": now() })

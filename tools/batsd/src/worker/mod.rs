@@ -4,18 +4,20 @@ mod changes;
 mod control;
 mod echo;
 mod events;
+mod kernel;
 mod sandbox;
 mod services;
 mod tunnel;
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use bats_node::{Action, Change, Hop, NodeId, Owners, Plan, State, reconcile};
+use bats_node::{Accepted, Action, Change, Hop, NodeId, Owners, Plan, State, reconcile};
 use bats_tun::Tun;
 use openbats::node::{Event, LinkId, LinkOptions, LinkPolicy, LinkState, Node, RouteSet, Session};
 use openbats::{Fingerprint, Identity, Mode, TransportConfig, Trust};
@@ -81,6 +83,7 @@ struct Worker {
     table: RwLock<Arc<Table>>,
     plan: Mutex<Plan>,
     links: Mutex<Links>,
+    kernel: kernel::Kernel,
     /// Sessions that peers have opened, by peer and mode: a new one replaces the old one.
     inbound: Mutex<BTreeMap<(NodeId, bool), (Session, AbortHandle)>>,
     started: Instant,
@@ -144,6 +147,7 @@ async fn serve(
         table: RwLock::new(Arc::new(table)),
         plan: Mutex::new(Plan::new(config.plan.id, [0; 32])),
         links: Mutex::default(),
+        kernel: kernel::Kernel::default(),
         inbound: Mutex::default(),
         started: Instant::now(),
         sandbox,
@@ -192,6 +196,7 @@ async fn serve(
                 }
                 None => bail!("the I/O thread has ended"),
             },
+            () = worker.kernel.changed.notified() => worker.reconcile(),
             () = tokio::time::sleep(CHECK) => worker.reconcile(),
         }
     }
@@ -276,6 +281,7 @@ impl Worker {
         if let (Some(port), Some(tun)) = (&self.port, &config.tun) {
             port.configure(tun).context("the TUN device takes no packets")?;
         }
+        self.kernel.follow(config.follows_kernel).context("cannot follow the kernel's routes")?;
         *lock(&self.plan) = plan.clone();
         self.reconcile();
         let old = self.table();
@@ -368,7 +374,7 @@ impl Worker {
 
     /// Carries out the actions of the node core.
     fn reconcile(&self) {
-        let plan = lock(&self.plan).clone();
+        let mut plan = lock(&self.plan).clone();
         let mut links = lock(&self.links);
         let accepted = self
             .node
@@ -377,8 +383,27 @@ impl Worker {
             .into_iter()
             .filter(|link| !link.is_opened_here && link.state == LinkState::Up);
         links.state.accepted = accepted
-            .filter_map(|link| Some((link.fingerprint?.0, link.remote.ip().to_canonical())))
+            .filter_map(|link| {
+                let scope = match link.remote {
+                    SocketAddr::V6(remote) if remote.ip().is_unicast_link_local() => {
+                        remote.scope_id()
+                    }
+                    _ => 0,
+                };
+                let address = link.remote.ip().to_canonical();
+                let accepted = Accepted { fingerprint: link.fingerprint?.0, address, scope };
+                Some((link.id.as_u64(), accepted))
+            })
             .collect();
+        let (found, changed) = self.kernel.routes(&plan, &links.state);
+        for to in changed {
+            let via = found.routes.get(&to).map(|hops| links.state.names(hops.keys()));
+            self.events.record(events::kernel_route(to, via.unwrap_or_default()));
+        }
+        for (to, hops) in found.routes {
+            // Static routes come first.
+            plan.routes.entry(to).or_insert(hops);
+        }
         for action in reconcile(&plan, &links.state) {
             match self.carry_out(&plan, &mut links.ids, &action) {
                 Ok(()) => links.state.apply(&action),
@@ -432,6 +457,8 @@ impl Worker {
             }
             Action::SetRoutes(routes) => {
                 let mut set = RouteSet::new();
+                let accepted: BTreeMap<u64, LinkId> =
+                    node.links().list().iter().map(|link| (link.id.as_u64(), link.id)).collect();
                 for (to, hops) in routes {
                     for (hop, &tier) in hops {
                         match hop {
@@ -442,6 +469,12 @@ impl Worker {
                             }
                             Hop::Neighbour(print) => {
                                 set.add(library_id(*to), Fingerprint(*print), tier);
+                            }
+                            Hop::Accepted(number) => {
+                                // One that has just ended is missing, and its event comes.
+                                if let Some(id) = accepted.get(number) {
+                                    set.add(library_id(*to), *id, tier);
+                                }
                             }
                         }
                     }

@@ -21,7 +21,11 @@ pub(crate) fn identity(path: &std::path::Path) -> String {
 
 impl Daemon {
     pub(crate) fn start(wan: &Wan, host: usize, config: PathBuf) -> Self {
-        let mut command = wan.command(host);
+        Self::start_by(wan.command(host), config)
+    }
+
+    /// Starts it by a command that runs its first argument.
+    pub(crate) fn start_by(mut command: Command, config: PathBuf) -> Self {
         command.arg(env!("CARGO_BIN_EXE_batsd")).arg("--config").arg(&config);
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();

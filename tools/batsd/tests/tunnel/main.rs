@@ -13,7 +13,10 @@ macro_rules! need {
 }
 
 mod daemon;
+mod kernel_routes;
+mod mesh;
 mod ping;
+mod routing_daemons;
 mod services;
 mod wan;
 

@@ -168,9 +168,23 @@ fn human(command: &Command, answer: &Value) -> String {
             ],
         ),
         Command::Routes => {
-            let routes =
-                table(&answer["routes"], &[("TO", "/to"), ("VIA", "/via"), ("IN USE", "/in_use")]);
-            routes + &table(&answer["prefixes"], &[("PREFIX", "/prefix"), ("NODE", "/node")])
+            let routes = table(
+                &answer["routes"],
+                &[("TO", "/to"), ("SOURCE", "/source"), ("VIA", "/via"), ("IN USE", "/in_use")],
+            );
+            let columns = [
+                ("TO", "/to"),
+                ("GATEWAY", "/gateway"),
+                ("INTERFACE", "/interface"),
+                ("NOT USED", "/reason"),
+            ];
+            let ignored = match answer["kernel"] == true {
+                true => table(&answer["ignored"], &columns),
+                false => String::new(),
+            };
+            routes
+                + &ignored
+                + &table(&answer["prefixes"], &[("PREFIX", "/prefix"), ("NODE", "/node")])
         }
         Command::Metrics => text(&answer["text"]),
         Command::Events { .. } => events::lines(answer),

@@ -1,0 +1,251 @@
+//! Routes of the kernel. A node's ID is an IPv4 address: the kernel's forwarding table (FIB) says which
+//! gateway leads to it, and a link to that gateway is the next hop.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr};
+
+use crate::change::MAX_HOPS;
+use crate::plan::{Fingerprint, Hop, NodeId, Plan};
+use crate::reconcile::{State, is_left_to_the_neighbour};
+
+/// Maximum number of host routes of the kernel that are looked at, in addition to those to peers: each costs
+/// a call at each change of the kernel's routes.
+pub const MAX_HOSTS: usize = 4_096;
+
+/// A next hop of a route of the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FibHop {
+    /// The gateway; `None` if the destination is on the link.
+    pub gateway: Option<IpAddr>,
+    /// Index of the interface.
+    pub interface: u32,
+    /// Whether the interface is up and not `linkdown`.
+    pub is_up: bool,
+}
+
+/// A route of the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FibRoute {
+    /// Length of its prefix: 32 for a host route of IPv4.
+    pub prefix_length: u8,
+    /// Its next hops: several with equal-cost multipath (ECMP).
+    pub hops: Vec<FibHop>,
+}
+
+/// Why the kernel has no route to an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoRoute {
+    /// No route has a prefix with the address.
+    Missing,
+    /// The type of the route is `unreachable`.
+    Unreachable,
+    /// The type of the route is `blackhole`.
+    Blackhole,
+    /// The type of the route is `prohibit`.
+    Prohibited,
+    /// It is an address of this host.
+    Local,
+    /// A route of another type, such as `broadcast`.
+    NotUnicast,
+}
+
+impl fmt::Display for NoRoute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Missing => "the kernel has no route",
+            Self::Unreachable => "the kernel's route is `unreachable`",
+            Self::Blackhole => "the kernel's route is `blackhole`",
+            Self::Prohibited => "the kernel's route is `prohibit`",
+            Self::Local => "it is an address of this host",
+            Self::NotUnicast => "the kernel's route is not `unicast`",
+        })
+    }
+}
+
+/// The parts of the kernel's forwarding table that a node needs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Fib {
+    /// The answers for the addresses of [`wanted`].
+    pub answers: BTreeMap<IpAddr, Result<FibRoute, NoRoute>>,
+    /// The host routes of IPv4 to other addresses: these may be nodes that are no peers of this one, and
+    /// to which it relays.
+    pub hosts: BTreeMap<Ipv4Addr, FibRoute>,
+}
+
+/// Why a route of the kernel, or one of its next hops, is not used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ignored {
+    /// There is no route.
+    NoRoute(NoRoute),
+    /// The interface is `linkdown`: its peer or cable is gone.
+    LinkDown(FibHop),
+    /// No link leads to the gateway, or, without a gateway, to the node over this interface.
+    NoLink(FibHop),
+    /// A route has more links than a node uses.
+    TooMany(FibHop),
+}
+
+impl Ignored {
+    /// The next hop, if the reason concerns one.
+    #[must_use]
+    pub fn hop(&self) -> Option<FibHop> {
+        match *self {
+            Self::NoRoute(_) => None,
+            Self::LinkDown(hop) | Self::NoLink(hop) | Self::TooMany(hop) => Some(hop),
+        }
+    }
+}
+
+impl fmt::Display for Ignored {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoRoute(reason) => reason.fmt(f),
+            Self::LinkDown(_) => f.write_str("the interface is `linkdown`"),
+            Self::NoLink(FibHop { gateway: Some(_), .. }) => {
+                f.write_str("no link has the gateway as its remote address")
+            }
+            Self::NoLink(_) => f.write_str("no link with this node leads over the interface"),
+            Self::TooMany(_) => write!(f, "a route has at most {MAX_HOPS} links"),
+        }
+    }
+}
+
+/// The routes that follow from those of the kernel.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KernelRoutes {
+    /// Next hops to nodes; all have tier 0.
+    pub routes: BTreeMap<NodeId, BTreeMap<Hop, u8>>,
+    /// What is not used of the routes to peers, and why.
+    pub ignored: BTreeMap<NodeId, Vec<Ignored>>,
+}
+
+/// An end of a link at a neighbour.
+struct End {
+    hop: Hop,
+    fingerprint: Fingerprint,
+    address: IpAddr,
+    scope: u32,
+}
+
+impl End {
+    fn is_at(&self, gateway: IpAddr, interface: u32) -> bool {
+        self.address == gateway && (!is_link_local(gateway) || self.scope == interface)
+    }
+
+    /// Whether the kernel reaches the neighbour over this interface.
+    fn is_over(&self, fib: &Fib, interface: u32) -> bool {
+        if is_link_local(self.address) {
+            return self.scope == interface;
+        }
+        let route = fib.answers.get(&self.address).and_then(|answer| answer.as_ref().ok());
+        route.is_some_and(|route| route.hops.iter().any(|hop| hop.interface == interface))
+    }
+}
+
+fn is_link_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
+}
+
+/// The ends of all links with neighbours.
+fn ends(plan: &Plan, state: &State) -> Vec<End> {
+    let opened = plan.links.iter().filter(|(_, link)| !is_left_to_the_neighbour(plan, state, link));
+    let opened = opened.map(|(name, link)| End {
+        hop: Hop::Link(name.clone()),
+        fingerprint: link.fingerprint,
+        address: link.remote.ip().to_canonical(),
+        scope: link.scope(),
+    });
+    let accepted = state.accepted.iter().map(|(&number, link)| End {
+        hop: Hop::Accepted(number),
+        fingerprint: link.fingerprint,
+        address: link.address,
+        scope: link.scope,
+    });
+    opened.chain(accepted).collect()
+}
+
+/// The addresses about which [`KernelRoutes::find`] needs to know: peers and ends of links. Link-local ones
+/// have no route of their own.
+#[must_use]
+pub fn wanted(plan: &Plan, state: &State) -> BTreeSet<IpAddr> {
+    let peers = plan.peers.keys().map(|id| IpAddr::V4(id.0));
+    let ends = ends(plan, state).into_iter().map(|end| end.address);
+    peers.chain(ends).filter(|address| !is_link_local(*address)).collect()
+}
+
+impl KernelRoutes {
+    /// The routes to the peers of a plan and to other nodes to which the kernel has host routes. `state` has
+    /// the links that neighbours have opened.
+    #[must_use]
+    pub fn find(plan: &Plan, state: &State, fib: &Fib) -> Self {
+        let ends = ends(plan, state);
+        let mut found = Self::default();
+        for &id in plan.peers.keys() {
+            match fib.answers.get(&IpAddr::V4(id.0)) {
+                Some(Ok(route)) => {
+                    let ignored = found.add(plan, fib, &ends, id, route);
+                    if !ignored.is_empty() {
+                        found.ignored.insert(id, ignored);
+                    }
+                }
+                Some(Err(reason)) => {
+                    found.ignored.insert(id, vec![Ignored::NoRoute(*reason)]);
+                }
+                // The kernel has not been asked yet.
+                None => {}
+            }
+        }
+        let others = fib.hosts.iter().map(|(&address, route)| (NodeId(address), route));
+        for (id, route) in others.take(MAX_HOSTS) {
+            if id != plan.id && !plan.peers.contains_key(&id) {
+                // Most host routes have nothing to do with nodes, so it is no news if one is not used.
+                found.add(plan, fib, &ends, id, route);
+            }
+        }
+        found
+    }
+
+    /// Adds the links of a route. Returns what is not used of it.
+    fn add(
+        &mut self,
+        plan: &Plan,
+        fib: &Fib,
+        ends: &[End],
+        to: NodeId,
+        route: &FibRoute,
+    ) -> Vec<Ignored> {
+        let print = plan.peers.get(&to).map(|peer| peer.fingerprint);
+        let mut over = BTreeMap::new();
+        let mut ignored = Vec::new();
+        for &hop in &route.hops {
+            if !hop.is_up {
+                ignored.push(Ignored::LinkDown(hop));
+                continue;
+            }
+            let leads = |end: &&End| match hop.gateway {
+                Some(gateway) => end.is_at(gateway.to_canonical(), hop.interface),
+                None => {
+                    (end.address == IpAddr::V4(to.0) || Some(end.fingerprint) == print)
+                        && end.is_over(fib, hop.interface)
+                }
+            };
+            let mut links = ends.iter().filter(leads).map(|end| end.hop.clone()).peekable();
+            if links.peek().is_none() {
+                ignored.push(Ignored::NoLink(hop));
+            }
+            for link in links {
+                if over.len() < MAX_HOPS {
+                    over.insert(link, 0);
+                } else if !over.contains_key(&link) {
+                    ignored.push(Ignored::TooMany(hop));
+                    break;
+                }
+            }
+        }
+        if !over.is_empty() {
+            self.routes.insert(to, over);
+        }
+        ignored
+    }
+}

@@ -1,0 +1,299 @@
+//! Follows the kernel's routes: a thread asks the forwarding table (FIB) for the routes to peers and
+//! neighbours, and again after each change that the kernel reports. Reading needs no privileges.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use bats_netlink::{Change, Monitor, Netlink};
+use bats_node::{Fib, FibRoute, KernelRoutes, MAX_HOSTS, NodeId, Plan, State, wanted};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use tokio::sync::{Notify, watch};
+
+use super::tunnel::lock;
+
+/// Time from a change to the look at the routes: daemons change several at once.
+const DEBOUNCE: Duration = Duration::from_millis(5);
+/// Time to a second look after a change of an interface: the kernel reports that it goes down before it
+/// removes the routes over it.
+const SECOND_LOOK: Duration = Duration::from_millis(50);
+/// Time to a look without a reported change, and to the next attempt after an error.
+const LOOK_ANYWAY: Duration = Duration::from_secs(10);
+const RETRY: Duration = Duration::from_secs(1);
+
+/// What the thread and the worker have in common.
+struct Shared {
+    wanted: Mutex<Wanted>,
+    /// Wakes the thread.
+    changed: OwnedFd,
+}
+
+#[derive(Default)]
+struct Wanted {
+    addresses: BTreeSet<IpAddr>,
+    is_over: bool,
+}
+
+/// Routes of the kernel, if the configuration has them as a source.
+#[derive(Default)]
+pub(super) struct Kernel {
+    feed: Mutex<Option<Feed>>,
+    /// Completes a wait when the kernel's routes have changed.
+    pub(super) changed: Arc<Notify>,
+    found: Mutex<KernelRoutes>,
+}
+
+impl Kernel {
+    /// Starts or ends to follow the kernel.
+    pub(super) fn follow(&self, follows: bool) -> io::Result<()> {
+        let mut feed = lock(&self.feed);
+        if !follows {
+            *feed = None;
+        } else if feed.is_none() {
+            let started = Feed::start()?;
+            let (mut fib, changed) = (started.fib.clone(), Arc::clone(&self.changed));
+            tokio::spawn(async move {
+                while fib.changed().await.is_ok() {
+                    changed.notify_one();
+                }
+            });
+            *feed = Some(started);
+        }
+        Ok(())
+    }
+
+    /// The routes that follow from the kernel's, and the nodes whose routes have changed.
+    pub(super) fn routes(&self, plan: &Plan, state: &State) -> (KernelRoutes, Vec<NodeId>) {
+        let found = match &*lock(&self.feed) {
+            Some(feed) => {
+                feed.want(wanted(plan, state));
+                KernelRoutes::find(plan, state, &feed.fib())
+            }
+            None => KernelRoutes::default(),
+        };
+        let old = std::mem::replace(&mut *lock(&self.found), found.clone());
+        let nodes: BTreeSet<_> = old.routes.keys().chain(found.routes.keys()).copied().collect();
+        let is_new = |node: &NodeId| old.routes.get(node) != found.routes.get(node);
+        let changed = nodes.into_iter().filter(is_new).collect();
+        (found, changed)
+    }
+
+    /// The routes of the last call of [`routes`](Self::routes), and whether the kernel is followed.
+    pub(super) fn found(&self) -> (KernelRoutes, bool) {
+        (lock(&self.found).clone(), lock(&self.feed).is_some())
+    }
+}
+
+/// The thread, and what it has seen. It ends when this is dropped.
+struct Feed {
+    shared: Arc<Shared>,
+    fib: watch::Receiver<Arc<Fib>>,
+}
+
+impl Feed {
+    fn start() -> io::Result<Self> {
+        let changed = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let shared = Arc::new(Shared { wanted: Mutex::default(), changed });
+        let (sender, fib) = watch::channel(Arc::default());
+        let thread = Arc::clone(&shared);
+        std::thread::Builder::new().name("routes".into()).spawn(move || {
+            let mut had_error = false;
+            while let Err(error) = Follower::new().and_then(|mut f| f.follow(&thread, &sender)) {
+                if !std::mem::replace(&mut had_error, true) {
+                    eprintln!("batsd: cannot read the kernel's routes: {error}; trying again");
+                }
+                std::thread::sleep(RETRY);
+                if lock(&thread.wanted).is_over {
+                    return;
+                }
+            }
+        })?;
+        Ok(Self { shared, fib })
+    }
+
+    /// Sets the addresses that are looked up.
+    fn want(&self, addresses: BTreeSet<IpAddr>) {
+        let mut wanted = lock(&self.shared.wanted);
+        if wanted.addresses != addresses {
+            wanted.addresses = addresses;
+            self.shared.wake();
+        }
+    }
+
+    /// The latest answers.
+    fn fib(&self) -> Arc<Fib> {
+        Arc::clone(&self.fib.borrow())
+    }
+}
+
+impl Drop for Feed {
+    fn drop(&mut self) {
+        lock(&self.shared.wanted).is_over = true;
+        self.shared.wake();
+    }
+}
+
+impl Shared {
+    fn wake(&self) {
+        // It fails only if the counter is full, and then the thread wakes up anyway.
+        let _ = rustix::io::write(&self.changed, &1u64.to_ne_bytes());
+    }
+}
+
+struct Follower {
+    monitor: Monitor,
+    netlink: Netlink,
+    /// Destinations of host routes.
+    hosts: BTreeSet<Ipv4Addr>,
+}
+
+/// When to look again.
+#[derive(Default)]
+struct Due {
+    first: Option<Instant>,
+    second: Option<Instant>,
+}
+
+impl Due {
+    fn soon(&mut self, now: Instant) {
+        self.first.get_or_insert(now + DEBOUNCE);
+    }
+
+    fn next(&self) -> Option<Instant> {
+        self.first.into_iter().chain(self.second).min()
+    }
+}
+
+impl Follower {
+    fn new() -> io::Result<Self> {
+        // The monitor first: what changes during the dump is reported.
+        let monitor = Monitor::open()?;
+        let mut netlink = Netlink::open()?;
+        let hosts = netlink.host_routes(MAX_HOSTS)?;
+        Ok(Self { monitor, netlink, hosts })
+    }
+
+    /// Ends without an error when the feed is dropped.
+    fn follow(&mut self, shared: &Shared, sender: &watch::Sender<Arc<Fib>>) -> io::Result<()> {
+        let mut due = Due::default();
+        loop {
+            let addresses = {
+                let wanted = lock(&shared.wanted);
+                if wanted.is_over {
+                    return Ok(());
+                }
+                wanted.addresses.clone()
+            };
+            let began = Instant::now();
+            let fib = self.look(&addresses)?;
+            sender.send_if_modified(|last| {
+                let is_new = **last != fib;
+                if is_new {
+                    *last = Arc::new(fib);
+                }
+                is_new
+            });
+            // However many changes the kernel reports, at least half of the time is not spent here.
+            std::thread::sleep(began.elapsed().min(RETRY));
+            due.first = None;
+            self.wait(shared, &addresses, &mut due)?;
+        }
+    }
+
+    /// Asks for all addresses.
+    fn look(&mut self, addresses: &BTreeSet<IpAddr>) -> io::Result<Fib> {
+        let mut fib = Fib::default();
+        for &address in addresses {
+            fib.answers.insert(address, self.netlink.route_to(address)?);
+        }
+        let mut hosts = BTreeMap::new();
+        for &host in self.hosts.iter().filter(|host| !addresses.contains(&IpAddr::V4(**host))) {
+            // A host route that is gone leaves a route of a shorter prefix, or none.
+            if let Ok(route @ FibRoute { prefix_length: 32, .. }) =
+                self.netlink.route_to(host.into())?
+            {
+                hosts.insert(host, route);
+            }
+        }
+        self.hosts
+            .retain(|host| hosts.contains_key(host) || addresses.contains(&IpAddr::V4(*host)));
+        fib.hosts = hosts;
+        Ok(fib)
+    }
+
+    /// Waits until it is time for another look.
+    fn wait(
+        &mut self,
+        shared: &Shared,
+        addresses: &BTreeSet<IpAddr>,
+        due: &mut Due,
+    ) -> io::Result<()> {
+        let anyway = Instant::now() + LOOK_ANYWAY;
+        loop {
+            let now = Instant::now();
+            if due.second.is_some_and(|at| at <= now) {
+                due.second = None;
+                return Ok(());
+            }
+            if due.first.is_some_and(|at| at <= now) || anyway <= now {
+                return Ok(());
+            }
+            let end = due.next().unwrap_or(anyway).min(anyway);
+            let timeout = Timespec::try_from(end - now).map_err(io::Error::other)?;
+            let mut ready = [
+                PollFd::from_borrowed_fd(self.monitor.as_fd(), PollFlags::IN),
+                PollFd::from_borrowed_fd(shared.changed.as_fd(), PollFlags::IN),
+            ];
+            match poll(&mut ready, Some(&timeout)) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            if !ready[1].revents().is_empty() {
+                let _ = rustix::io::read(&shared.changed, &mut [0; 8]);
+                return Ok(());
+            }
+            for change in self.monitor.read()? {
+                self.take(change, addresses, due)?;
+            }
+        }
+    }
+
+    /// Takes a change: most on a busy router concern other destinations.
+    fn take(
+        &mut self,
+        change: Change,
+        addresses: &BTreeSet<IpAddr>,
+        due: &mut Due,
+    ) -> io::Result<()> {
+        let now = Instant::now();
+        match change {
+            Change::HostRoute(host) => {
+                if self.hosts.len() < MAX_HOSTS {
+                    self.hosts.insert(host);
+                }
+                due.soon(now);
+            }
+            Change::Route(net) => {
+                let is_within = |address: &IpAddr| net.contains(address);
+                if addresses.iter().any(is_within)
+                    || self.hosts.iter().any(|&host| is_within(&host.into()))
+                {
+                    due.soon(now);
+                }
+            }
+            Change::Link => {
+                due.soon(now);
+                due.second = Some(now + SECOND_LOOK);
+            }
+            Change::Other => due.soon(now),
+            Change::Lost => {
+                self.hosts = self.netlink.host_routes(MAX_HOSTS)?;
+                due.soon(now);
+            }
+        }
+        Ok(())
+    }
+}
