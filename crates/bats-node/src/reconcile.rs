@@ -1,6 +1,6 @@
 //! The actions that change a node from its present state to the wanted state.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use crate::plan::{Fingerprint, Hop, Link, NodeId, Plan};
@@ -22,6 +22,8 @@ pub struct Accepted {
 pub struct State {
     /// Links that this node has opened.
     pub links: BTreeMap<String, Link>,
+    /// Links that this node has opened and has to open again.
+    pub stale: BTreeSet<String>,
     /// Links that neighbours have opened and that are up, by number.
     pub accepted: BTreeMap<u64, Accepted>,
     /// Admitted neighbours and whether they have transit.
@@ -78,7 +80,10 @@ impl State {
                 self.accepted.retain(|_, link| link.fingerprint != print);
             }
             Action::OpenLink(name, link) => drop(self.links.insert(name, link)),
-            Action::CloseLink(name) => drop(self.links.remove(&name)),
+            Action::CloseLink(name) => {
+                self.links.remove(&name);
+                self.stale.remove(&name);
+            }
             Action::SetRoutes(routes) => self.routes = routes,
         }
     }
@@ -100,7 +105,7 @@ pub(crate) fn is_left_to_the_neighbour(plan: &Plan, state: &State, link: &Link) 
 /// Returns the actions in this order: additions, then routes, then removals. So a destination that has a
 /// route before and after also has one in between.
 ///
-/// A link with other options under the same name is another link: it is closed and opened. Between
+/// A link with other options under the same name is another link: it is closed and opened, as a stale one is. Between
 /// the two, routes over it are missing unless they have another next hop.
 #[must_use]
 pub fn reconcile(plan: &Plan, state: &State) -> Vec<Action> {
@@ -126,7 +131,9 @@ pub fn reconcile(plan: &Plan, state: &State) -> Vec<Action> {
     let changed: Vec<&String> = state
         .links
         .iter()
-        .filter(|(name, link)| links.get(name).is_some_and(|wanted| wanted != link))
+        .filter(|(name, link)| {
+            links.get(name).is_some_and(|wanted| wanted != link || state.stale.contains(*name))
+        })
         .map(|(name, _)| name)
         .collect();
     let routes = routes_over(plan, &links);
@@ -143,7 +150,7 @@ pub fn reconcile(plan: &Plan, state: &State) -> Vec<Action> {
         actions.extend(changed.iter().map(|name| Action::CloseLink((*name).clone())));
     }
     for (&name, &link) in &links {
-        if state.links.get(name) != Some(link) {
+        if state.links.get(name) != Some(link) || state.stale.contains(name) {
             actions.push(Action::OpenLink(name.clone(), link.clone()));
         }
     }

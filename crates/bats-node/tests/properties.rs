@@ -176,6 +176,32 @@ fn if_both_hosts_open_a_link_the_smaller_fingerprints_link_stays() {
 }
 
 #[test]
+fn stale_links_are_opened_again_and_routes_leave_them_meanwhile() {
+    let mut plan = Plan::new(node(1), [3; 32]);
+    for name in ["a", "b"] {
+        let link =
+            Link { remote: SocketAddr::new(address(2), 4900), local: None, fingerprint: [9; 32] };
+        plan.links.insert(name.into(), link);
+        plan.routes.entry(node(2)).or_default().insert(Hop::Link(name.into()), 0);
+    }
+    plan.neighbours.insert([9; 32], false);
+    let mut state = State::default();
+    reconcile(&plan, &state).iter().for_each(|action| state.apply(action));
+    state.stale.insert("a".into());
+    let actions = reconcile(&plan, &state);
+    let over_b = [(node(2), [(Hop::Link("b".into()), 0)].into())].into();
+    let wanted = [
+        Action::SetRoutes(over_b),
+        Action::CloseLink("a".into()),
+        Action::OpenLink("a".into(), plan.links["a"].clone()),
+        Action::SetRoutes(plan.routes.clone()),
+    ];
+    assert_eq!(actions, wanted);
+    actions.iter().for_each(|action| state.apply(action));
+    assert_eq!(reconcile(&plan, &state), []);
+}
+
+#[test]
 fn thin_flow_does_not_wait_for_a_bulk_flow() {
     let mut queue = FqCodel::new(64 << 20);
     for _ in 0..500 {

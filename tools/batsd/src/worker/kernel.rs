@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bats_netlink::{Change, Monitor, Netlink};
-use bats_node::{Fib, FibRoute, KernelRoutes, MAX_HOSTS, NodeId, Plan, State, wanted};
+use bats_node::{Fib, FibRoute, KernelRoutes, MAX_HOSTS, NoRoute, NodeId, Plan, State, wanted};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use tokio::sync::{Notify, watch};
 
@@ -43,7 +43,16 @@ pub(super) struct Kernel {
     feed: Mutex<Option<Feed>>,
     /// Completes a wait when the kernel's routes have changed.
     pub(super) changed: Arc<Notify>,
-    found: Mutex<KernelRoutes>,
+    last: Mutex<(KernelRoutes, Arc<Fib>)>,
+}
+
+/// What follows from the kernel's routes.
+pub(super) struct Update {
+    pub(super) routes: KernelRoutes,
+    /// Nodes whose routes have changed.
+    pub(super) changed: Vec<NodeId>,
+    /// Addresses to which the kernel has another route than before.
+    pub(super) moved: BTreeSet<IpAddr>,
 }
 
 impl Kernel {
@@ -65,25 +74,34 @@ impl Kernel {
         Ok(())
     }
 
-    /// The routes that follow from the kernel's, and the nodes whose routes have changed.
-    pub(super) fn routes(&self, plan: &Plan, state: &State) -> (KernelRoutes, Vec<NodeId>) {
-        let found = match &*lock(&self.feed) {
+    /// The routes that follow from the kernel's.
+    pub(super) fn update(&self, plan: &Plan, state: &State) -> Update {
+        let (found, fib) = match &*lock(&self.feed) {
             Some(feed) => {
                 feed.want(wanted(plan, state));
-                KernelRoutes::find(plan, state, &feed.fib())
+                let fib = feed.fib();
+                (KernelRoutes::find(plan, state, &fib), fib)
             }
-            None => KernelRoutes::default(),
+            None => Default::default(),
         };
-        let old = std::mem::replace(&mut *lock(&self.found), found.clone());
+        let new = (found.clone(), Arc::clone(&fib));
+        let (old, old_fib) = std::mem::replace(&mut *lock(&self.last), new);
+        let leads = |route: &FibRoute| route.hops.iter().any(|hop| hop.is_up);
+        let is_moved = |address: &IpAddr, route: &Result<FibRoute, NoRoute>| {
+            let before = old_fib.answers.get(address);
+            before.is_some_and(|before| before != route) && route.as_ref().is_ok_and(leads)
+        };
+        let moved = fib.answers.iter().filter(|(address, route)| is_moved(address, route));
+        let moved = moved.map(|(&address, _)| address).collect();
         let nodes: BTreeSet<_> = old.routes.keys().chain(found.routes.keys()).copied().collect();
         let is_new = |node: &NodeId| old.routes.get(node) != found.routes.get(node);
         let changed = nodes.into_iter().filter(is_new).collect();
-        (found, changed)
+        Update { routes: found, changed, moved }
     }
 
-    /// The routes of the last call of [`routes`](Self::routes), and whether the kernel is followed.
+    /// The routes of the last call of [`update`](Self::update), and whether the kernel is followed.
     pub(super) fn found(&self) -> (KernelRoutes, bool) {
-        (lock(&self.found).clone(), lock(&self.feed).is_some())
+        (lock(&self.last).0.clone(), lock(&self.feed).is_some())
     }
 }
 

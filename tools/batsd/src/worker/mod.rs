@@ -9,8 +9,8 @@ mod sandbox;
 mod services;
 mod tunnel;
 
-use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -73,6 +73,8 @@ struct Table {
 struct Links {
     state: State,
     ids: BTreeMap<String, LinkId>,
+    /// When links were opened again because the kernel's route to their neighbours changed.
+    dialled: BTreeMap<String, Instant>,
 }
 
 struct Worker {
@@ -395,12 +397,13 @@ impl Worker {
                 Some((link.id.as_u64(), accepted))
             })
             .collect();
-        let (found, changed) = self.kernel.routes(&plan, &links.state);
-        for to in changed {
-            let via = found.routes.get(&to).map(|hops| links.state.names(hops.keys()));
+        let update = self.kernel.update(&plan, &links.state);
+        self.dial_again(&mut links, &update.moved);
+        for to in update.changed {
+            let via = update.routes.routes.get(&to).map(|hops| links.state.names(hops.keys()));
             self.events.record(events::kernel_route(to, via.unwrap_or_default()));
         }
-        for (to, hops) in found.routes {
+        for (to, hops) in update.routes.routes {
             // Static routes come first.
             plan.routes.entry(to).or_insert(hops);
         }
@@ -409,6 +412,24 @@ impl Worker {
                 Ok(()) => links.state.apply(&action),
                 // It is tried again at the next event, or after a second.
                 Err(error) => eprintln!("batsd: {error:#}"),
+            }
+        }
+    }
+
+    /// Opens links again that do not answer, if the kernel has another route to their neighbours now: their next
+    /// attempt may be seconds away.
+    fn dial_again(&self, links: &mut Links, moved: &BTreeSet<IpAddr>) {
+        let Links { state, ids, dialled } = links;
+        dialled.retain(|_, at| at.elapsed() < CHECK);
+        for (name, link) in &state.links {
+            let Some(&id) = ids.get(name).filter(|_| moved.contains(&link.remote.ip())) else {
+                continue;
+            };
+            let is_up =
+                self.node.links().status(id).is_some_and(|link| link.state == LinkState::Up);
+            if !is_up && !dialled.contains_key(name) {
+                state.stale.insert(name.clone());
+                dialled.insert(name.clone(), Instant::now());
             }
         }
     }

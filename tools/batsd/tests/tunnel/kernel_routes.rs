@@ -127,7 +127,7 @@ fn equal_cost_routes_use_several_links() {
     // The third link has link-local addresses of IPv6.
     let mut mesh = Mesh::new(2, &[(0, 1), (0, 1), (0, 1)]);
     for host in 0..2 {
-        mesh.must(host, &format!("ip addr flush dev v2"));
+        mesh.must(host, "ip addr flush dev v2");
         mesh.must(host, &format!("ip addr add fe80::{}/64 dev v2 nodad", host + 1));
     }
     mesh.start_nodes(|mesh, host, prints| {
