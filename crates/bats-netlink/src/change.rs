@@ -6,7 +6,9 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_REPLACE};
 use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
-use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
+use netlink_packet_route::link::{
+    AfSpecInet6, AfSpecUnspec, In6AddrGenMode, LinkAttribute, LinkFlags, LinkMessage,
+};
 use netlink_packet_route::route::{
     RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
 };
@@ -20,6 +22,18 @@ pub const PROTOCOL: RouteProtocol = RouteProtocol::Other(98);
 impl Netlink {
     fn change(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
         self.request(message, NLM_F_ACK | flags, |answer| answer.is_none().then_some(()))
+    }
+
+    /// Lets the kernel make no link-local address for an interface when it is brought up.
+    ///
+    /// # Errors
+    /// The error of the kernel, for example if it has no IPv6.
+    pub fn disable_link_local(&mut self, index: u32) -> io::Result<()> {
+        let mut message = LinkMessage::default();
+        message.header.index = index;
+        let mode = vec![AfSpecInet6::AddrGenMode(In6AddrGenMode::None)];
+        message.attributes = vec![LinkAttribute::AfSpecUnspec(vec![AfSpecUnspec::Inet6(mode)])];
+        self.change(RouteNetlinkMessage::SetLink(message), 0)
     }
 
     /// Sets the MTU and the length of the queue, and brings the interface up.

@@ -6,6 +6,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 
 use crate::change::MAX_HOPS;
+use crate::local::is_link_local;
 use crate::plan::{Fingerprint, Hop, NodeId, Plan};
 use crate::reconcile::{State, is_left_to_the_neighbour};
 
@@ -141,10 +142,6 @@ impl End {
         let route = fib.answers.get(&self.address).and_then(|answer| answer.as_ref().ok());
         route.is_some_and(|route| route.hops.iter().any(|hop| hop.interface == interface))
     }
-}
-
-fn is_link_local(address: IpAddr) -> bool {
-    matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
 }
 
 /// The ends of all links with neighbours.

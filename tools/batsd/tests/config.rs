@@ -82,11 +82,32 @@ fn errors_name_line_key_and_advice() {
         (service(&forward.replace(":22\"", "\"")), "node.toml:13: ", "needs a port"),
         (service(&format!("{forward}protocol = \"sctp\"")), "node.toml:14: ", "\"tcp\" or \"udp\""),
         (service("[exit]\nallow = [\"*\"]"), "node.toml:11: ", "is not HOST:PORTS"),
+        (service("[routes]\nsource = [\"ospf\"]"), "node.toml:11: ", "\"static\" or \"kernel\""),
+        (service("[routes]\nsource = []"), "node.toml: ", "names no source"),
+        (
+            relay.replace("static = ", "source = [\"kernel\"]\nstatic = "),
+            "node.toml:15: ",
+            "\"static\" is not in source",
+        ),
         (relay, "node.toml:14: ", "there is no such link: add a [[link]]"),
     ];
     for (text, place, advice) in cases {
         let error = error_of(&text);
         assert!(error.starts_with(place) && error.contains(advice), "{error}\n{text}");
+    }
+}
+
+#[test]
+fn with_the_kernel_as_a_source_it_alone_gives_the_routes_to_neighbours() {
+    for (source, follows, routes) in [
+        ("[\"static\"]", false, 1),
+        ("[\"kernel\"]", true, 0),
+        ("[\"static\", \"kernel\"]", true, 0),
+    ] {
+        let text = format!("{}[routes]\nsource = {source}\n", nine_lines());
+        let config = Config::parse(Path::new("node.toml"), &text).unwrap();
+        assert_eq!((config.follows_kernel, config.plan.routes.len()), (follows, routes));
+        assert_eq!((config.plan.links.len(), config.plan.neighbours.len()), (1, 1));
     }
 }
 

@@ -59,6 +59,8 @@ pub struct TunConfig {
     pub mode: TunMode,
     /// Whether the kernel may leave segmentation and checksums to the far end.
     pub offload: bool,
+    /// Whether neighbours exchange packets with link-local addresses.
+    pub link_local: bool,
 }
 
 /// A configuration that was checked.
@@ -355,6 +357,10 @@ fn static_route(
 
 /// Whether the sources of routes include the kernel. Static routes are always used.
 fn follows_kernel(source: &Source<'_>, file: &model::File) -> Result<bool, ConfigError> {
+    if file.routes.source.as_ref().is_some_and(Vec::is_empty) {
+        let text = "source = [] names no source: leave the key out or name one";
+        return Err(source.error(None, text));
+    }
     let mut follows = false;
     for name in file.routes.source.iter().flatten() {
         match name.get_ref().as_str() {
@@ -460,5 +466,7 @@ fn device(source: &Source<'_>, tun: &model::Tun) -> Result<TunConfig, ConfigErro
             return Err(source.error(tun.mode.as_ref().map(Spanned::span), text));
         }
     };
-    Ok(TunConfig { name, addresses, mtu, mode, offload: tun.offload.unwrap_or(true) })
+    let offload = tun.offload.unwrap_or(true);
+    let link_local = tun.link_local.unwrap_or(true);
+    Ok(TunConfig { name, addresses, mtu, mode, offload, link_local })
 }

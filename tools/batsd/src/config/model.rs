@@ -72,6 +72,7 @@ pub(super) struct Tun {
     pub(super) mtu: Option<Spanned<u32>>,
     pub(super) mode: Option<Spanned<String>>,
     pub(super) offload: Option<bool>,
+    pub(super) link_local: Option<bool>,
 }
 
 #[derive(Debug, Deserialize)]

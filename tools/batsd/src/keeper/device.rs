@@ -5,9 +5,9 @@ use std::io;
 
 use anyhow::{Context, bail};
 use bats_netlink::Netlink;
-use bats_node::Plan;
+use bats_node::{Plan, is_link_local, link_local};
 use bats_tun::Tun;
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv6Net};
 
 use crate::config::TunConfig;
 
@@ -23,6 +23,15 @@ pub(super) struct Device {
     netlink: Netlink,
     addresses: BTreeSet<IpNet>,
     routes: BTreeSet<IpNet>,
+}
+
+/// Length of the prefix of link-local addresses (RFC 4291 section 2.5.6).
+const LINK_LOCAL: u8 = 64;
+
+/// The addresses of the device.
+fn addresses_for(config: &TunConfig, plan: &Plan) -> BTreeSet<IpNet> {
+    let own = config.link_local.then(|| Ipv6Net::new_assert(link_local(plan.id), LINK_LOCAL));
+    config.addresses.iter().copied().chain(own.map(IpNet::from)).collect()
 }
 
 /// The prefixes that need a route: those that no address of the device covers already.
@@ -56,8 +65,12 @@ impl Device {
                     .with_context(|| format!("cannot find the index of {name}"))?
             }
         };
-        let netlink = Netlink::open().context("cannot open a netlink socket")?;
+        let mut netlink = Netlink::open().context("cannot open a netlink socket")?;
         let (addresses, routes) = (BTreeSet::new(), BTreeSet::new());
+        if config.link_local {
+            // A kernel without IPv6 makes no address either.
+            let _ = netlink.disable_link_local(index);
+        }
         let mut device = Self { tun, config: config.clone(), index, netlink, addresses, routes };
         device.apply(config, plan)?;
         Ok(device)
@@ -72,7 +85,7 @@ impl Device {
         self.netlink
             .set_link(index, config.mtu, QUEUE)
             .with_context(|| format!("cannot bring {} up with MTU {}", config.name, config.mtu))?;
-        let addresses: BTreeSet<IpNet> = config.addresses.iter().copied().collect();
+        let addresses = addresses_for(config, plan);
         let routes = routes_for(config, plan);
         for route in self.routes.difference(&routes).copied().collect::<Vec<_>>() {
             // The kernel may have removed it with an address.
@@ -84,9 +97,16 @@ impl Device {
             self.addresses.remove(&address);
         }
         for address in addresses.difference(&self.addresses).copied().collect::<Vec<_>>() {
-            self.netlink
-                .add_address(index, address)
-                .with_context(|| format!("cannot add the address {address} to {}", config.name))?;
+            match self.netlink.add_address(index, address) {
+                // A host without IPv6 has the rest of the tunnel.
+                Err(error) if is_link_local(address.addr()) => {
+                    eprintln!("batsd: no link-local address for {}: {error}", config.name);
+                    continue;
+                }
+                added => added.with_context(|| {
+                    format!("cannot add the address {address} to {}", config.name)
+                })?,
+            }
             self.addresses.insert(address);
         }
         for route in routes.difference(&self.routes).copied().collect::<Vec<_>>() {

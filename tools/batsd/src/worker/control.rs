@@ -321,6 +321,8 @@ fn peers(worker: &Worker) -> Vec<Value> {
             "id": id,
             "fingerprint": format!("sha256:{}", Fingerprint(peer.fingerprint)),
             "prefixes": peer.prefixes,
+            "link_local": table.has_link_local.then(|| bats_node::link_local(*id)),
+            "neighbour": table.neighbours.contains(id),
             "stream": lanes.map(|lanes| lane(&lanes.stream)),
             "datagram": lanes.map(|lanes| lane(&lanes.datagram)),
         })

@@ -19,7 +19,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use bats_node::{Accepted, Action, Change, Hop, NodeId, Owners, Plan, State, reconcile};
 use bats_tun::Tun;
-use openbats::node::{Event, LinkId, LinkOptions, LinkPolicy, LinkState, Node, RouteSet, Session};
+use openbats::node::{
+    Event, LinkId, LinkOptions, LinkPolicy, LinkState, LinkStatus, Node, RouteSet, Session,
+};
 use openbats::{Fingerprint, Identity, Mode, TransportConfig, Trust};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
@@ -66,6 +68,9 @@ struct Table {
     owners: Owners,
     mode: TunMode,
     lanes: BTreeMap<NodeId, Arc<Lanes>>,
+    /// Whether neighbours exchange packets with link-local addresses, and the peers that have a link.
+    has_link_local: bool,
+    neighbours: BTreeSet<NodeId>,
 }
 
 /// The present state of the node, with the IDs of the library.
@@ -142,7 +147,13 @@ async fn serve(
 ) -> anyhow::Result<()> {
     let node = start_node(&config, &setup)?;
     let port = tun.map(|tun| Arc::new(Port::new(tun)));
-    let table = Table { owners: Owners::default(), mode: TunMode::Auto, lanes: BTreeMap::new() };
+    let table = Table {
+        owners: Owners::default(),
+        mode: TunMode::Auto,
+        lanes: BTreeMap::new(),
+        has_link_local: false,
+        neighbours: BTreeSet::new(),
+    };
     let worker = Arc::new(Worker {
         relays: config.relay,
         port,
@@ -297,8 +308,11 @@ impl Worker {
             lanes.insert(id, known.cloned().unwrap_or_else(open));
         }
         let mode = config.tun.as_ref().map_or(TunMode::Auto, |tun| tun.mode);
-        let table = Arc::new(Table { owners, mode, lanes });
-        *self.table.write().unwrap_or_else(PoisonError::into_inner) = table;
+        let has_link_local = config.tun.as_ref().is_some_and(|tun| tun.link_local);
+        let neighbours = BTreeSet::new();
+        let table = Table { owners, mode, lanes, has_link_local, neighbours };
+        *self.table.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(table);
+        self.find_neighbours(&plan);
         *self.services.allow.write().unwrap_or_else(PoisonError::into_inner) =
             Arc::new(config.exit.clone().unwrap_or_default());
         self.listen(config, sockets)
@@ -374,9 +388,33 @@ impl Worker {
         Arc::new(Lanes { stream, datagram, fingerprint, has_channels, tasks: tasks.into() })
     }
 
+    /// Updates which peers are neighbours: those with an established link, whichever end opened it.
+    fn find_neighbours(&self, plan: &Plan) {
+        let established =
+            |link: &LinkStatus| matches!(link.state, LinkState::Up | LinkState::Silent);
+        let links = self.node.links().list();
+        let prints: BTreeSet<[u8; 32]> = links
+            .iter()
+            .filter(|link| established(link))
+            .filter_map(|link| Some(link.fingerprint?.0))
+            .collect();
+        let old = self.table();
+        let is_neighbour =
+            |peer: &bats_node::Peer| old.has_link_local && prints.contains(&peer.fingerprint);
+        let peers = plan.peers.iter().filter(|(_, peer)| is_neighbour(peer));
+        let neighbours: BTreeSet<NodeId> = peers.map(|(id, _)| *id).collect();
+        if neighbours != old.neighbours {
+            let (owners, lanes) = (old.owners.clone(), old.lanes.clone());
+            let (mode, has_link_local) = (old.mode, old.has_link_local);
+            let table = Table { owners, mode, lanes, has_link_local, neighbours };
+            *self.table.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(table);
+        }
+    }
+
     /// Carries out the actions of the node core.
     fn reconcile(&self) {
         let mut plan = lock(&self.plan).clone();
+        self.find_neighbours(&plan);
         let mut links = lock(&self.links);
         let accepted = self
             .node

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use bats_node::{FqCodel, NodeId, QueueStats};
+use bats_node::{FqCodel, Local, NodeId, QueueStats, is_link_local, local, may_pass};
 use bats_tun::{HEADER, MAX_PACKET, Offload, OffloadLevel, Packet, TCP, Tun, mark_ce};
 use bats_types::{ReportBudget, Timestamp};
 use openbats::node::Session;
@@ -18,7 +18,7 @@ use rustc_hash::FxHasher;
 use tokio::sync::Notify;
 
 use super::echo::Echo;
-use super::{Table, Worker};
+use super::{Lanes, Table, Worker};
 use crate::config::{TunConfig, TunMode};
 
 /// Length of the prefix of a message.
@@ -262,11 +262,46 @@ fn queue_packet(table: &Table, port: &Port, offload: Offload, bytes: &[u8]) {
         port.counters.malformed.fetch_add(1, Relaxed);
         return;
     };
-    let owner = table.owners.owner(packet.destination);
-    let Some(lanes) = owner.and_then(|node| table.lanes.get(&node)) else {
-        port.counters.no_owner.fetch_add(1, Relaxed);
-        return;
+    let lanes_of = |node: &NodeId| table.lanes.get(node);
+    let neighbour = |node: &NodeId| lanes_of(node).filter(|_| table.neighbours.contains(node));
+    let lanes = match local(packet.destination) {
+        None => table.owners.owner(packet.destination).and_then(|node| lanes_of(&node)),
+        Some(_) if !may_pass_locally(&packet, bytes) => None,
+        Some(Local::Neighbour(node)) => neighbour(&node),
+        Some(Local::Neighbours) if !table.neighbours.is_empty() => {
+            for lanes in table.neighbours.iter().filter_map(lanes_of) {
+                push_packet(table, lanes, &packet, offload, bytes);
+            }
+            return;
+        }
+        Some(Local::Neighbours | Local::NoNode) => None,
     };
+    match lanes {
+        Some(lanes) => push_packet(table, lanes, &packet, offload, bytes),
+        None => drop(port.counters.no_owner.fetch_add(1, Relaxed)),
+    }
+}
+
+/// Whether a packet with a link-local address or group may pass, in either direction.
+fn may_pass_locally(packet: &Packet, bytes: &[u8]) -> bool {
+    let first = bytes.get(packet.payload).copied();
+    may_pass(packet.source, packet.protocol, packet.is_fragment, first)
+}
+
+/// Whether a packet of a peer may be written to the device: the peer owns its source. Link-local packets
+/// come from neighbours only.
+fn may_deliver(table: &Table, peer: NodeId, packet: &Packet, bytes: &[u8]) -> bool {
+    let (source, has_local_source) = (packet.source, is_link_local(packet.source));
+    let is_own = match has_local_source {
+        true => local(source) == Some(Local::Neighbour(peer)),
+        false => table.owners.may_send(peer, source),
+    };
+    let is_local = has_local_source || local(packet.destination).is_some();
+    let is_allowed = || table.neighbours.contains(&peer) && may_pass_locally(packet, bytes);
+    is_own && (!is_local || is_allowed())
+}
+
+fn push_packet(table: &Table, lanes: &Lanes, packet: &Packet, offload: Offload, bytes: &[u8]) {
     let is_stream = match table.mode {
         TunMode::Auto => packet.protocol == TCP && !packet.is_fragment,
         TunMode::Brtp => true,
@@ -373,7 +408,7 @@ fn deliver(worker: &Worker, peer: NodeId, is_stream: bool, message: &[u8]) {
             port.counters.malformed.fetch_add(1, Relaxed);
             continue;
         };
-        if !worker.table().owners.may_send(peer, packet.source) {
+        if !may_deliver(&worker.table(), peer, &packet, bytes) {
             port.counters.foreign_source.fetch_add(1, Relaxed);
             continue;
         }

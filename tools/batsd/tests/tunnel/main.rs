@@ -14,6 +14,7 @@ macro_rules! need {
 
 mod daemon;
 mod kernel_routes;
+mod link_local;
 mod mesh;
 mod ping;
 mod routing_daemons;

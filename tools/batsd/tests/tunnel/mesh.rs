@@ -154,7 +154,8 @@ impl Mesh {
         command
     }
 
-    fn namespace(&self, host: usize) -> File {
+    /// The network namespace of a host.
+    pub(crate) fn namespace(&self, host: usize) -> File {
         File::open(format!("/run/netns/{}", self.hosts[host])).unwrap()
     }
 

@@ -1,8 +1,8 @@
 //! Echo requests of ICMP and ICMPv6.
 
+use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::Read;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
@@ -21,11 +21,12 @@ pub(crate) struct Ping {
     from: Option<IpAddr>,
     times: u16,
     size: usize,
+    interface: Option<&'static str>,
 }
 
 impl Ping {
     pub(crate) fn new(to: &str) -> Self {
-        Self { to: to.parse().unwrap(), from: None, times: 1, size: 56 }
+        Self { to: to.parse().unwrap(), from: None, times: 1, size: 56, interface: None }
     }
 
     pub(crate) fn times(self, times: u16) -> Self {
@@ -40,47 +41,67 @@ impl Ping {
         Self { from: Some(from.parse().unwrap()), ..self }
     }
 
-    /// Sends the requests in a namespace and returns the number of answers.
-    pub(crate) fn count(self, namespace: File) -> usize {
-        let count = move || {
-            rustix::thread::move_into_link_name_space(namespace.as_fd(), None).unwrap();
-            self.count_here()
-        };
-        thread::spawn(count).join().unwrap()
+    /// Over this interface: link-local addresses and groups need it.
+    pub(crate) fn over(self, interface: &'static str) -> Self {
+        Self { interface: Some(interface), ..self }
     }
 
-    fn count_here(&self) -> usize {
+    /// Sends the requests in a namespace and returns the number of those that are answered.
+    pub(crate) fn count(self, namespace: File) -> usize {
+        let numbers: BTreeSet<u16> = self.run(namespace).into_iter().map(|(_, n)| n).collect();
+        numbers.len()
+    }
+
+    /// Sends the requests in a namespace and returns the addresses that answered.
+    pub(crate) fn answering(self, namespace: File) -> BTreeSet<IpAddr> {
+        self.run(namespace).into_iter().map(|(address, _)| address).collect()
+    }
+
+    fn run(self, namespace: File) -> BTreeSet<(IpAddr, u16)> {
+        let run = move || {
+            rustix::thread::move_into_link_name_space(namespace.as_fd(), None).unwrap();
+            self.run_here()
+        };
+        thread::spawn(run).join().unwrap()
+    }
+
+    /// The addresses that answered, each with the numbers of the requests.
+    fn run_here(&self) -> BTreeSet<(IpAddr, u16)> {
         let (domain, protocol) = match self.to {
             IpAddr::V4(_) => (Domain::IPV4, Protocol::ICMPV4),
             IpAddr::V6(_) => (Domain::IPV6, Protocol::ICMPV6),
         };
         let socket = Socket::new(domain, Type::RAW, Some(protocol)).unwrap();
+        socket.bind_device(self.interface.map(str::as_bytes)).unwrap();
         if let Some(from) = self.from {
             socket.bind(&SocketAddr::new(from, 0).into()).unwrap();
         }
         let identifier = IDENTIFIER.fetch_add(1, Ordering::Relaxed);
-        let mut answered = std::collections::BTreeSet::new();
+        // Only for its calls with addresses of the standard library.
+        let socket = UdpSocket::from(socket);
+        let mut answered = BTreeSet::new();
+        let has_several = self.to.is_multicast();
         for number in 0..self.times {
-            let _ = socket
-                .send_to(&self.request(identifier, number), &SocketAddr::new(self.to, 0).into());
+            let _ = socket.send_to(&self.request(identifier, number), SocketAddr::new(self.to, 0));
             let is_last = number + 1 == self.times;
             let end = Instant::now() + if is_last { LAST_ANSWER } else { INTERVAL };
-            while Instant::now() < end && answered.len() < usize::from(self.times) {
+            let is_done = |answers: usize| !has_several && answers >= usize::from(self.times);
+            while Instant::now() < end && !is_done(answered.len()) {
                 let left =
                     end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
                 socket.set_read_timeout(Some(left)).unwrap();
                 let mut bytes = [0; 256];
                 // A longer answer is truncated; its beginning suffices.
-                let Ok(length) = (&socket).read(&mut bytes) else { continue };
+                let Ok((length, from)) = socket.recv_from(&mut bytes) else { continue };
                 let bytes = &bytes[..length];
                 let (header, reply) = if self.to.is_ipv4() { (20, 0) } else { (0, 129) };
                 let Some(answer) = bytes.get(header..header + 8) else { continue };
                 if answer[0] == reply && answer[4..6] == identifier.to_be_bytes() {
-                    answered.insert([answer[6], answer[7]]);
+                    answered.insert((from.ip(), u16::from_be_bytes([answer[6], answer[7]])));
                 }
             }
         }
-        answered.len()
+        answered
     }
 
     fn request(&self, identifier: u16, number: u16) -> Vec<u8> {
