@@ -122,6 +122,7 @@ pub struct KernelRoutes {
 }
 
 /// An end of a link at a neighbour.
+#[derive(Clone)]
 struct End {
     hop: Hop,
     fingerprint: Fingerprint,
@@ -141,6 +142,32 @@ impl End {
         }
         let route = fib.answers.get(&self.address).and_then(|answer| answer.as_ref().ok());
         route.is_some_and(|route| route.hops.iter().any(|hop| hop.interface == interface))
+    }
+}
+
+/// The ends by address and by neighbour: there may be thousands of routes and of links.
+#[derive(Default)]
+struct Ends {
+    by_address: BTreeMap<IpAddr, Vec<End>>,
+    by_neighbour: BTreeMap<Fingerprint, Vec<End>>,
+}
+
+impl Ends {
+    fn new(all: Vec<End>) -> Self {
+        let mut ends = Self::default();
+        for end in all {
+            ends.by_neighbour.entry(end.fingerprint).or_default().push(end.clone());
+            ends.by_address.entry(end.address).or_default().push(end);
+        }
+        ends
+    }
+
+    fn at(&self, address: IpAddr) -> impl Iterator<Item = &End> {
+        self.by_address.get(&address).into_iter().flatten()
+    }
+
+    fn of(&self, neighbour: Option<Fingerprint>) -> impl Iterator<Item = &End> {
+        neighbour.and_then(|print| self.by_neighbour.get(&print)).into_iter().flatten()
     }
 }
 
@@ -176,7 +203,7 @@ impl KernelRoutes {
     /// the links that neighbours have opened.
     #[must_use]
     pub fn find(plan: &Plan, state: &State, fib: &Fib) -> Self {
-        let ends = ends(plan, state);
+        let ends = Ends::new(ends(plan, state));
         let mut found = Self::default();
         for &id in plan.peers.keys() {
             match fib.answers.get(&IpAddr::V4(id.0)) {
@@ -208,7 +235,7 @@ impl KernelRoutes {
         &mut self,
         plan: &Plan,
         fib: &Fib,
-        ends: &[End],
+        ends: &Ends,
         to: NodeId,
         route: &FibRoute,
     ) -> Vec<Ignored> {
@@ -220,15 +247,18 @@ impl KernelRoutes {
                 ignored.push(Ignored::LinkDown(hop));
                 continue;
             }
-            let leads = |end: &&End| match hop.gateway {
-                Some(gateway) => end.is_at(gateway.to_canonical(), hop.interface),
+            let links: BTreeSet<Hop> = match hop.gateway.map(|gateway| gateway.to_canonical()) {
+                Some(gateway) => {
+                    let at = ends.at(gateway).filter(|end| end.is_at(gateway, hop.interface));
+                    at.map(|end| end.hop.clone()).collect()
+                }
                 None => {
-                    (end.address == IpAddr::V4(to.0) || Some(end.fingerprint) == print)
-                        && end.is_over(fib, hop.interface)
+                    let own = ends.at(IpAddr::V4(to.0)).chain(ends.of(print));
+                    let over = own.filter(|end| end.is_over(fib, hop.interface));
+                    over.map(|end| end.hop.clone()).collect()
                 }
             };
-            let mut links = ends.iter().filter(leads).map(|end| end.hop.clone()).peekable();
-            if links.peek().is_none() {
+            if links.is_empty() {
                 ignored.push(Ignored::NoLink(hop));
             }
             for link in links {

@@ -277,6 +277,7 @@ impl Keeper {
     fn reload(&mut self, worker: Option<&Worker>) -> anyhow::Result<()> {
         let new = load(&self.path)?;
         let old = &self.loaded;
+        let link_local = |loaded: &Loaded| loaded.config.tun.as_ref().map(|tun| tun.link_local);
         let needs_restart = |key: &str| bail!("{key} can change only by a restart of batsd");
         match () {
             () if new.config.plan.id != old.config.plan.id => return needs_restart("id"),
@@ -291,6 +292,8 @@ impl Keeper {
             () if new.config.tun.is_some() != old.config.tun.is_some() => {
                 return needs_restart("[tun]");
             }
+            // The kernel may have made an address of its own.
+            () if link_local(&new) != link_local(old) => return needs_restart("tun.link_local"),
             // The sandbox of the worker and the channels of its sessions depend on it.
             () if new.config.exit.is_some() != old.config.exit.is_some() => {
                 return needs_restart("[exit]");

@@ -295,10 +295,14 @@ impl Follower {
                 due.soon(now);
             }
             Change::Route(net) => {
-                let is_within = |address: &IpAddr| net.contains(address);
-                if addresses.iter().any(is_within)
-                    || self.hosts.iter().any(|&host| is_within(&host.into()))
-                {
+                let within = net.network()..=net.broadcast();
+                let is_host = match (net.network(), net.broadcast()) {
+                    (IpAddr::V4(first), IpAddr::V4(last)) => {
+                        self.hosts.range(first..=last).next().is_some()
+                    }
+                    _ => false,
+                };
+                if is_host || addresses.range(within).next().is_some() {
                     due.soon(now);
                 }
             }

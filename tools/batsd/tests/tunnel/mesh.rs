@@ -17,7 +17,7 @@ use crate::wan::run;
 
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 /// Time for links and sessions to be established, and for routing daemons to find each other.
-pub(crate) const START: Duration = Duration::from_secs(60);
+pub(crate) const START: Duration = Duration::from_secs(120);
 
 /// Hosts 0, 1, ... have the IDs 10.255.0.1, 10.255.0.2, ... on their loopback interfaces. Pair number N of hosts
 /// is connected by the interfaces "vN" with the addresses 10.1.N.(host + 1), and by a link of that name, which
