@@ -20,7 +20,7 @@ use openbats::Identity;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::channel::{self, Setup, ToKeeper, ToWorker};
-use crate::config::Config;
+use crate::config::{Config, SERVICE_USER, find_user};
 use device::Device;
 use listeners::Listeners;
 
@@ -87,14 +87,8 @@ fn worker_user(config: &Config) -> anyhow::Result<Option<(u32, u32)>> {
     if !rustix::process::geteuid().is_root() {
         return Ok(None);
     }
-    let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
-    let find = |name: &str| {
-        let mut lines = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>());
-        let fields = lines.find(|fields| fields.first() == Some(&name))?;
-        Some((fields.get(2)?.parse().ok()?, fields.get(3)?.parse().ok()?))
-    };
     match &config.user {
-        Some(name) => match find(name) {
+        Some(name) => match find_user(name) {
             Some((0, _)) => {
                 bail!("user = \"{name}\" is root: the worker needs an unprivileged user")
             }
@@ -103,7 +97,9 @@ fn worker_user(config: &Config) -> anyhow::Result<Option<(u32, u32)>> {
                 bail!("user = \"{name}\" is not in /etc/passwd: `useradd --system {name}` makes it")
             }
         },
-        None => Ok(find("bats").or_else(|| find("nobody")).or(Some((65_534, 65_534)))),
+        None => {
+            Ok(find_user(SERVICE_USER).or_else(|| find_user("nobody")).or(Some((65_534, 65_534))))
+        }
     }
 }
 
@@ -150,6 +146,8 @@ struct Keeper {
     user: Option<(u32, u32)>,
     events: (Sender<Event>, Receiver<Event>),
     generation: u64,
+    /// No new connections: the node ends when those of programs have ended.
+    is_draining: bool,
 }
 
 /// Runs until a signal ends it.
@@ -177,8 +175,17 @@ pub fn run(path: &Path) -> anyhow::Result<()> {
     })?;
     let path = path.to_owned();
     let control_path = loaded.config.control.clone();
-    let mut keeper =
-        Keeper { path, loaded, device, listeners, control, user, events, generation: 0 };
+    let mut keeper = Keeper {
+        path,
+        loaded,
+        device,
+        listeners,
+        control,
+        user,
+        events,
+        generation: 0,
+        is_draining: false,
+    };
     let result = keeper.serve();
     let _ = std::fs::remove_file(control_path);
     result
@@ -245,11 +252,22 @@ impl Keeper {
                             let _ = channel::send(worker.channel.as_fd(), &refused, &[]);
                         }
                     }
+                    Event::Worker(_, Some(ToKeeper::Drain)) => {
+                        self.is_draining = true;
+                        self.listeners = Listeners::default();
+                    }
+                    Event::Worker(_, Some(ToKeeper::Stop)) => {
+                        self.stop(worker);
+                        return Ok(());
+                    }
                     Event::Worker(_, None) => break,
                 }
             }
             let _ = worker.child.kill();
             let status = worker.child.wait()?;
+            if self.is_draining {
+                return Ok(());
+            }
             if !was_ready {
                 bail!("the worker ended before it was ready ({status}); its error is above");
             }
@@ -276,6 +294,9 @@ impl Keeper {
 
     /// Reads the configuration again and applies the differences, or nothing if it is wrong.
     fn reload(&mut self, worker: Option<&Worker>) -> anyhow::Result<()> {
+        if self.is_draining {
+            bail!("the node drains, and ends then");
+        }
         let new = load(&self.path)?;
         let old = &self.loaded;
         let needs_restart = |key: &str| bail!("{key} can change only by a restart of batsd");
