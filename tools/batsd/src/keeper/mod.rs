@@ -4,12 +4,13 @@
 mod device;
 mod listeners;
 mod netlink;
+mod source;
 
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -23,6 +24,7 @@ use crate::channel::{self, Setup, ToKeeper, ToWorker};
 use crate::config::{Config, SERVICE_USER, find_user};
 use device::Device;
 use listeners::Listeners;
+pub use source::Source;
 
 /// Time before the worker is started again: nearly none at first, and more if it ends again and
 /// again, so that a fault does not load the host.
@@ -48,18 +50,14 @@ struct Loaded {
     setup: Setup,
 }
 
-fn load(path: &Path) -> anyhow::Result<Loaded> {
+fn load(source: &Source) -> anyhow::Result<Loaded> {
     // The worker gets the text that was checked here.
-    let text = Config::read_text(path)?;
-    let config = Config::parse(path, &text)?;
-    let identity = std::fs::read_to_string(&config.identity).map_err(|error| {
-        let identity = config.identity.display();
-        let advice = match error.kind() {
-            ErrorKind::NotFound => format!(": `batsctl keygen {identity}` makes it"),
-            _ => String::new(),
-        };
-        anyhow::anyhow!("cannot read the identity {identity}: {error}{advice}")
-    })?;
+    let read = source.read()?;
+    let config = Config::parse(source.path(), &read.text)?;
+    let identity = match read.identity {
+        Some(identity) => identity,
+        None => read_identity(&config.identity)?,
+    };
     Identity::from_pem(&config.identity.display().to_string(), identity.as_bytes())?;
     let preshared_key = match &config.preshared_key {
         Some(path) => {
@@ -68,8 +66,20 @@ fn load(path: &Path) -> anyhow::Result<Loaded> {
         }
         None => None,
     };
-    let setup = Setup { path: path.to_owned(), text, identity, preshared_key };
+    let path = source.path().to_owned();
+    let setup = Setup { path, text: read.text, identity, preshared_key };
     Ok(Loaded { config, setup })
+}
+
+fn read_identity(path: &Path) -> anyhow::Result<String> {
+    std::fs::read_to_string(path).map_err(|error| {
+        let path = path.display();
+        let advice = match error.kind() {
+            ErrorKind::NotFound => format!(": `batsctl keygen {path}` makes it"),
+            _ => String::new(),
+        };
+        anyhow::anyhow!("cannot read the identity {path}: {error}{advice}")
+    })
 }
 
 /// Checks the configuration and the files that it names, as a start does.
@@ -77,7 +87,15 @@ fn load(path: &Path) -> anyhow::Result<Loaded> {
 /// # Errors
 /// The errors of a start that can be detected without starting.
 pub fn check(path: &Path) -> anyhow::Result<(Config, Identity)> {
-    let loaded = load(path)?;
+    check_source(&Source::of(path))
+}
+
+/// As [`check`], for any source.
+///
+/// # Errors
+/// As those of `check`.
+pub fn check_source(source: &Source) -> anyhow::Result<(Config, Identity)> {
+    let loaded = load(source)?;
     let identity = Identity::from_pem("identity", loaded.setup.identity.as_bytes())?;
     Ok((loaded.config, identity))
 }
@@ -138,7 +156,7 @@ struct Worker {
 }
 
 struct Keeper {
-    path: PathBuf,
+    source: Source,
     loaded: Loaded,
     device: Option<Device>,
     listeners: Listeners,
@@ -154,8 +172,8 @@ struct Keeper {
 ///
 /// # Errors
 /// The configuration is wrong, or a resource that it needs is not available.
-pub fn run(path: &Path) -> anyhow::Result<()> {
-    let loaded = load(path)?;
+pub fn run(source: Source) -> anyhow::Result<()> {
+    let loaded = load(&source)?;
     let user = worker_user(&loaded.config)?;
     let control = listen(&loaded.config.control, user)?;
     let device = match &loaded.config.tun {
@@ -173,10 +191,9 @@ pub fn run(path: &Path) -> anyhow::Result<()> {
             }
         }
     })?;
-    let path = path.to_owned();
     let control_path = loaded.config.control.clone();
     let mut keeper = Keeper {
-        path,
+        source,
         loaded,
         device,
         listeners,
@@ -297,7 +314,7 @@ impl Keeper {
         if self.is_draining {
             bail!("the node drains, and ends then");
         }
-        let new = load(&self.path)?;
+        let new = load(&self.source)?;
         let old = &self.loaded;
         let needs_restart = |key: &str| bail!("{key} can change only by a restart of batsd");
         match () {

@@ -2,4 +2,5 @@
 #![allow(clippy::disallowed_methods, reason = "real daemons have real clocks")]
 
 mod node;
+mod quick;
 mod verbs;
