@@ -308,9 +308,9 @@ fn messages_on_links_reach_nodes_that_accept_them_up_to_a_rate_and_a_length() {
     node.links().send(back, "answer").unwrap();
     let answers = near.events();
     let answer = loop {
-        match answers.next().wait_for(LIMIT).unwrap().unwrap() {
-            Event::LinkMessage { message, .. } => break message,
-            _ => {}
+        let event = answers.next().wait_for(LIMIT).unwrap().unwrap();
+        if let Event::LinkMessage { message, .. } = event {
+            break message;
         }
     };
     assert_eq!(&answer[..], b"answer");

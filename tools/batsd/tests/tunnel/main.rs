@@ -232,7 +232,7 @@ fn an_ordinary_user_with_cap_net_admin_has_a_tunnel_and_the_worker_no_capability
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
         let lines = status.lines().filter(|line| line.starts_with("Cap"));
         let sets = lines.filter(|line| !line.starts_with("CapBnd"));
-        sets.map(|line| u64::from_str_radix(&line[7..].trim(), 16).unwrap()).max().unwrap()
+        sets.map(|line| u64::from_str_radix(line[7..].trim(), 16).unwrap()).max().unwrap()
     };
     let worker = tunnel.daemons[1].ctl("status").unwrap()["status"]["worker_pid"].as_i64();
     assert_eq!(capabilities(worker.unwrap()), 0);
