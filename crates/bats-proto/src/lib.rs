@@ -47,5 +47,5 @@ pub use crypto::{KeyLog, SessionStore};
 pub use endpoint::{ConnectionHandle, Endpoint, Input, Output, Received, Transmit};
 pub use error::{CloseReason, ConnectError, SendError};
 pub use event::Event;
-pub use session::channel::{ChannelError, ChannelId};
+pub use session::channel::{ChannelError, ChannelId, ChannelStats};
 pub use stats::{ConnectionStats, EndpointStats};

@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 
-use bats_proto::{ChannelId, CloseReason, ConnectionHandle, Event, Timestamp};
+use bats_proto::{ChannelId, ChannelStats, CloseReason, ConnectionHandle, Event, Timestamp};
 use futures_io::{AsyncRead, AsyncWrite};
 
 use crate::connection::Connection;
@@ -256,6 +256,18 @@ impl Channel {
     #[must_use]
     pub fn connection(&self) -> &Connection {
         &self.connection
+    }
+
+    /// Counters and credit.
+    ///
+    /// # Errors
+    /// Both directions or the connection have ended.
+    pub fn stats(&self) -> Result<ChannelStats, ChannelError> {
+        let id = self.id;
+        let stats = self.connection.on_channels(|core, _, handle| {
+            translate(core.endpoint.packets().channel_stats(handle, id))
+        })?;
+        stats.unwrap_or(Err(ChannelError::Closed))
     }
 
     /// Reads bytes that have arrived and returns their number, 0 at the end.

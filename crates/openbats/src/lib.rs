@@ -136,8 +136,8 @@ mod transport;
 mod wait;
 
 pub use bats_proto::{
-    CloseReason, CongestionAlgorithm, ConnectionStats, EndpointStats, Goal, Mode, PresharedKey,
-    PresharedKeyError, SessionStore, TransportConfig,
+    ChannelStats, CloseReason, CongestionAlgorithm, ConnectionStats, EndpointStats, Goal, Mode,
+    PresharedKey, PresharedKeyError, SessionStore, TransportConfig,
 };
 pub use channel::{Channel, ChannelError};
 pub use connection::Connection;

@@ -86,6 +86,9 @@ fn messages_and_other_channels_pass_a_channel_that_is_not_read() {
         written += len.unwrap();
     }
     assert!(written > 1_000_000, "{written} bytes until the writer waits");
+    let stats = stalled.stats().unwrap();
+    assert_eq!(stats.bytes_sent + stats.bytes_queued, written as u64, "{stats:?}");
+    assert!(stats.bytes_queued > 0 && stats.credit == 0, "{stats:?}");
     let other = pair.near.open_channel().wait().unwrap();
     other.set_weight(200).unwrap();
     other.write_all(b"passes").wait_for(LIMIT).unwrap().unwrap();
@@ -97,6 +100,11 @@ fn messages_and_other_channels_pass_a_channel_that_is_not_read() {
     assert_eq!(read_all(&far_other).unwrap(), b"passes");
     let message = pair.far.recv().wait_for(LIMIT).unwrap().unwrap().unwrap();
     assert_eq!(&message[..], b"passes, too");
+    let far_stats = far_stalled.stats().unwrap();
+    assert_eq!(
+        (far_stats.bytes_received, far_stats.bytes_unread),
+        (stats.bytes_sent, stats.bytes_sent)
+    );
     // There is room again when the peer reads.
     assert!(stalled.writable().wait_for(Duration::from_millis(50)).is_err());
     let mut part = vec![0; written];

@@ -38,6 +38,10 @@ pub(crate) enum ToKeeper {
     Ready,
     /// Read the configuration again.
     Reload,
+    /// Close the sockets of listeners, and do not start another worker.
+    Drain,
+    /// End, as after a signal.
+    Stop,
 }
 
 /// The files that the worker cannot read itself.

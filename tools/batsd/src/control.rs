@@ -33,8 +33,22 @@ pub fn call(socket: &Path, method: &str) -> anyhow::Result<Value> {
 /// # Errors
 /// As those of `call`.
 pub fn call_with(socket: &Path, method: &str, parameters: &Value) -> anyhow::Result<Value> {
-    let mut reader = BufReader::new(begin(socket, method, parameters, false)?);
-    answer(socket, &mut reader)
+    call_within(socket, method, parameters, Duration::ZERO)
+}
+
+/// As [`call_with`], for a method that takes `longer` than others.
+///
+/// # Errors
+/// As those of `call`.
+pub fn call_within(
+    socket: &Path,
+    method: &str,
+    parameters: &Value,
+    longer: Duration,
+) -> anyhow::Result<Value> {
+    let stream = begin(socket, method, parameters, false)?;
+    stream.set_read_timeout(Some(TIMEOUT + longer))?;
+    answer(socket, &mut BufReader::new(stream))
 }
 
 /// Calls a method that answers again and again, for example `Events`, and hands each answer to `each` until
@@ -76,7 +90,10 @@ fn begin(
 
 fn answer(socket: &Path, reader: &mut BufReader<UnixStream>) -> anyhow::Result<Value> {
     let mut answer = Vec::new();
-    reader.take(MAX_ANSWER).read_until(0, &mut answer)?;
+    reader
+        .take(MAX_ANSWER)
+        .read_until(0, &mut answer)
+        .with_context(|| format!("no answer of batsd at {}", socket.display()))?;
     if answer.pop() != Some(0) {
         bail!("batsd at {} ended before it answered", socket.display());
     }

@@ -6,5 +6,8 @@ pub mod config;
 pub mod control;
 pub mod doctor;
 pub mod keeper;
+pub mod original;
+pub mod program;
 pub mod proxy;
+pub mod quick;
 pub mod worker;

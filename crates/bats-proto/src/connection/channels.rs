@@ -3,7 +3,9 @@
 use super::{Connection, Role};
 use crate::config::{Mode, TransportConfig};
 use crate::event::Event;
-use crate::session::channel::{ChannelError, ChannelEvent, ChannelId, ChannelLimits, Channels};
+use crate::session::channel::{
+    ChannelError, ChannelEvent, ChannelId, ChannelLimits, ChannelStats, Channels,
+};
 use crate::wire::parameters::TransportParameters;
 
 /// The limits of a connection with channels.
@@ -95,6 +97,11 @@ impl Connection {
         weight: u8,
     ) -> Result<(), ChannelError> {
         self.channels()?.set_weight(id, weight)
+    }
+
+    /// See [`crate::Endpoint::channel_stats`].
+    pub(crate) fn channel_stats(&mut self, id: ChannelId) -> Result<ChannelStats, ChannelError> {
+        self.channels()?.stats(id)
     }
 
     /// The next event of a channel, while the connection is open.

@@ -4,7 +4,7 @@ use bats_types::Timestamp;
 
 use super::{ConnectionHandle, Endpoint};
 use crate::connection::Connection;
-use crate::session::channel::{ChannelError, ChannelId};
+use crate::session::channel::{ChannelError, ChannelId, ChannelStats};
 
 impl Endpoint {
     fn with_channels<T>(
@@ -136,5 +136,19 @@ impl Endpoint {
         weight: u8,
     ) -> Result<(), ChannelError> {
         self.with_channels(handle, |connection| connection.set_channel_weight(id, weight))
+    }
+
+    /// Counters and credit of a channel.
+    ///
+    /// # Errors
+    ///
+    /// The channel is closed.
+    pub fn channel_stats(
+        &mut self,
+        handle: ConnectionHandle,
+        id: ChannelId,
+    ) -> Result<ChannelStats, ChannelError> {
+        let connection = self.connections.get_mut(&handle).ok_or(ChannelError::Closed)?;
+        connection.channel_stats(id)
     }
 }

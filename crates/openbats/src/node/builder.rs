@@ -43,6 +43,7 @@ impl NodeBuilder {
                 any_neighbour: None,
                 peers: BTreeMap::new(),
                 any_peer: false,
+                link_messages: false,
             },
             relay: RelayConfig::new(id),
             addresses: Vec::new(),
@@ -101,6 +102,15 @@ impl NodeBuilder {
     #[must_use]
     pub fn any_peer(mut self) -> Self {
         self.setup.any_peer = true;
+        self
+    }
+
+    /// Whether neighbours may send short messages to this node: [`Links::send`](super::Links::send) and
+    /// [`Event::LinkMessage`](super::Event::LinkMessage). By default a link on which a message arrives is
+    /// closed.
+    #[must_use]
+    pub fn link_messages(mut self, accepts: bool) -> Self {
+        self.setup.link_messages = accepts;
         self
     }
 

@@ -8,6 +8,7 @@ use std::task::{Poll, Waker};
 use std::thread;
 
 use bats_proto::CloseReason;
+use bytes::Bytes;
 
 use super::{LinkId, NodeId};
 use crate::identity::Fingerprint;
@@ -107,6 +108,16 @@ pub enum Event {
         link: LinkId,
         /// The destination.
         destination: NodeId,
+    },
+    /// A neighbour sent a message on a link, and the node
+    /// [accepts them](super::NodeBuilder::link_messages). A neighbour gets through 100 messages a second on
+    /// average; more are dropped.
+    #[non_exhaustive]
+    LinkMessage {
+        /// The link.
+        link: LinkId,
+        /// The message, of at most 1,024 bytes.
+        message: Bytes,
     },
     /// The application has not taken its events in time, so events were dropped.
     #[non_exhaustive]

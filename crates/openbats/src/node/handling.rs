@@ -9,7 +9,7 @@ use bats_proto::{CloseReason, ConnectionHandle, Endpoint, Event as Happened, Tim
 
 use super::event::Event;
 use super::link::LinkId;
-use super::link_table::{Entry, MAX_LINKS, MAX_LINKS_PER_NEIGHBOUR};
+use super::link_table::{Entry, MAX_LINK_MESSAGE, MAX_LINKS, MAX_LINKS_PER_NEIGHBOUR};
 use super::state::NodeState;
 use super::{NodeId, codes};
 use crate::identity::Fingerprint;
@@ -180,6 +180,9 @@ impl NodeState {
                     self.establish(now, packets, (id, connection), due);
                 }
             }
+            Happened::Readable if self.setup.link_messages => {
+                self.take_messages(now, packets, connection, due);
+            }
             Happened::Readable => {
                 // A link transports only packets of sessions; its own messages would only use
                 // memory.
@@ -187,6 +190,27 @@ impl NodeState {
             }
             Happened::Closed(reason) => self.on_link_closed(now, packets, connection, reason, due),
             _ => {}
+        }
+    }
+
+    /// Takes messages of a neighbour. They wait nowhere, so that they use no memory.
+    fn take_messages(
+        &mut self,
+        now: Timestamp,
+        packets: &mut Endpoint,
+        connection: ConnectionHandle,
+        due: &mut Vec<Waker>,
+    ) {
+        let Some(link) = self.links.of(connection) else { return };
+        while let Some(message) = packets.recv(now, connection) {
+            if message.len() > MAX_LINK_MESSAGE {
+                let reason = "a message on a link has at most 1024 bytes";
+                return packets.close(now, connection, codes::MESSAGE, reason);
+            }
+            let is_due = self.links.get_mut(link).is_some_and(|entry| entry.messages.take(now));
+            if is_due {
+                self.events.push(Event::LinkMessage { link, message }, due);
+            }
         }
     }
 

@@ -10,8 +10,10 @@ use std::time::Duration;
 
 use bats_proto::relay::{self, LinkQueue};
 use bats_proto::{CloseReason, ConnectionStats, TransportConfig};
+use bytes::Bytes;
 
 use super::NodeId;
+use super::link_table::MAX_LINK_MESSAGE;
 use crate::driver::canonical;
 use crate::identity::Fingerprint;
 use crate::options::Trust;
@@ -21,7 +23,7 @@ use crate::shared::Shared;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval of keep-alives on links, so that the failure of an idle one is noticed.
 const KEEP_ALIVE: Duration = Duration::from_secs(1);
-/// A link has no messages of its own, so the minimum receive budget suffices.
+/// A link has only few short messages of its own, so the minimum receive budget suffices.
 const RECEIVE_BUDGET: usize = 3 << 20;
 
 /// Identifies a link of a node; never reused.
@@ -225,6 +227,9 @@ pub enum LinkError {
     /// The link was closed.
     #[error("the link is closed")]
     Closed,
+    /// The link takes no message now, or none of this length.
+    #[error("the message was not sent: {0}")]
+    Message(String),
     /// The node was shut down.
     #[error("the node is shut down")]
     NodeClosed,
@@ -347,6 +352,27 @@ impl Links {
         let core = &mut *core;
         let connection = core.node.as_ref()?.links.get(id)?.connection?;
         core.endpoint.packets().relay_link_queue(connection)
+    }
+
+    /// Sends a message of at most 1,024 bytes to the neighbour on a link, for the management of nodes. It is
+    /// authenticated and reliable as long as the link lasts. The neighbour must
+    /// [accept messages](super::NodeBuilder::link_messages); otherwise it closes the link.
+    ///
+    /// # Errors
+    /// The link is not established, or takes no such message now.
+    pub fn send(&self, id: LinkId, message: impl Into<Bytes>) -> Result<(), LinkError> {
+        let message = message.into();
+        if message.len() > MAX_LINK_MESSAGE {
+            let text = format!("{} bytes are more than {MAX_LINK_MESSAGE}", message.len());
+            return Err(LinkError::Message(text));
+        }
+        self.shared.call(|core, clock| {
+            let links = core.node.as_ref().map(|node| &node.links).ok_or(LinkError::NodeClosed)?;
+            let connection = links.get(id).and_then(|entry| entry.connection);
+            let connection = connection.ok_or(LinkError::Closed)?;
+            let sent = core.endpoint.packets().send(clock.now(), connection, message);
+            sent.map_err(|error| LinkError::Message(error.to_string()))
+        })
     }
 
     /// Closes a link permanently. Does nothing if there is no such link.

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use bats_proto::{CloseReason, ConnectionHandle, Timestamp};
+use bats_types::ReportBudget;
 
 use super::link::{LinkId, LinkOptions, LinkState};
 use crate::identity::Fingerprint;
@@ -14,6 +15,10 @@ use crate::shared::Wakers;
 pub(crate) const MAX_LINKS: usize = 4_096;
 /// Maximum number of links that one neighbour may open: as many as a route uses at once.
 pub(crate) const MAX_LINKS_PER_NEIGHBOUR: usize = bats_proto::relay::MAX_PATHS;
+/// Longest message on a link: messages are for the management of nodes, and each is an event.
+pub(crate) const MAX_LINK_MESSAGE: usize = 1_024;
+/// Mean interval of the messages that a neighbour may send on a link.
+const MESSAGE_INTERVAL: Duration = Duration::from_millis(10);
 /// Time before the second attempt; it doubles with each failure.
 const FIRST_DELAY: Duration = Duration::from_millis(200);
 /// Longest time between two attempts.
@@ -45,6 +50,8 @@ pub(crate) struct Entry {
     pub(crate) silent_since: Option<Timestamp>,
     pub(crate) last_end: Option<CloseReason>,
     pub(crate) waiting: Wakers,
+    /// Messages that the neighbour may send.
+    pub(crate) messages: ReportBudget,
 }
 
 impl Entry {
@@ -64,6 +71,7 @@ impl Entry {
             silent_since: None,
             last_end: None,
             waiting: Wakers::default(),
+            messages: ReportBudget::new(MESSAGE_INTERVAL),
         }
     }
 

@@ -40,6 +40,8 @@ pub(crate) struct NodeSetup {
     pub(crate) peers: BTreeMap<NodeId, Vec<Fingerprint>>,
     /// Whether nodes that are not listed may have sessions, too.
     pub(crate) any_peer: bool,
+    /// Whether neighbours may send messages on links.
+    pub(crate) link_messages: bool,
 }
 
 #[derive(Debug)]

@@ -284,3 +284,47 @@ fn neighbour_opens_a_limited_number_of_links() {
     eventually("all links", || node.links().list().len() == 16);
     assert_eq!(next.close_reason(), None);
 }
+
+#[test]
+fn messages_on_links_reach_nodes_that_accept_them_up_to_a_rate_and_a_length() {
+    let world = World::new(2);
+    let node = world.node(0).neighbour(world.print(1), LinkPolicy::end()).link_messages(true);
+    let node = node.start().unwrap();
+    let events = node.events();
+    let near = world.node(1).link_messages(true).start().unwrap();
+    let options = LinkOptions::new(node.local_addrs()[0], world.trust(0));
+    let link = near.links().open(options).unwrap();
+    link.established().wait_for(LIMIT).unwrap().unwrap();
+    let next = || loop {
+        let event = events.next().wait_for(Duration::from_millis(500)).ok()??;
+        if let Event::LinkMessage { link, message, .. } = event {
+            return Some((link, message));
+        }
+    };
+    near.links().send(link.id(), "question").unwrap();
+    let (back, message) = next().expect("the message");
+    assert_eq!(&message[..], b"question");
+    // The answer goes over the same link.
+    node.links().send(back, "answer").unwrap();
+    let answers = near.events();
+    let answer = loop {
+        let event = answers.next().wait_for(LIMIT).unwrap().unwrap();
+        if let Event::LinkMessage { message, .. } = event {
+            break message;
+        }
+    };
+    assert_eq!(&answer[..], b"answer");
+    for _ in 0..1_000 {
+        near.links().send(link.id(), vec![7; 100]).unwrap();
+    }
+    let arrived = std::iter::from_fn(next).count();
+    assert!((1..500).contains(&arrived), "{arrived} of 1000 messages in a burst");
+    assert!(near.links().send(link.id(), vec![0; 1_025]).is_err());
+    near.links().close(link.id());
+    assert!(near.links().send(link.id(), "closed").is_err());
+    // Another program does not keep to the length.
+    let connection = connect_directly(&world, &node).unwrap();
+    connection.send(vec![0; 1_025]).wait_for(LIMIT).unwrap().unwrap();
+    let reason = "a message on a link has at most 1024 bytes".to_owned();
+    assert_eq!(end_of(&connection), CloseReason::Peer { code: codes::MESSAGE, reason });
+}

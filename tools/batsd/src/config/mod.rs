@@ -4,6 +4,7 @@ mod model;
 mod services;
 mod share;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -19,6 +20,7 @@ use toml::Spanned;
 use crate::proxy::allow::AllowList;
 
 pub use services::{Listener, MAX_LISTENERS, Service};
+pub(crate) use share::SERVICE_USER;
 pub use share::{generate_identity, share};
 
 /// Default path of the configuration (`--config`).
@@ -63,6 +65,22 @@ pub struct TunConfig {
     pub link_local: bool,
 }
 
+/// User and group of this name in /etc/passwd.
+pub(crate) fn find_user(name: &str) -> Option<(u32, u32)> {
+    let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let mut lines = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>());
+    let fields = lines.find(|fields| fields.first() == Some(&name))?;
+    Some((fields.get(2)?.parse().ok()?, fields.get(3)?.parse().ok()?))
+}
+
+/// The control socket of a daemon whose configuration names none.
+#[must_use]
+pub fn default_control() -> PathBuf {
+    let is_root = rustix::process::geteuid().is_root();
+    let run = std::env::var_os("XDG_RUNTIME_DIR").filter(|_| !is_root);
+    run.map_or("/run".into(), PathBuf::from).join("bats/control")
+}
+
 /// A configuration that was checked.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -85,6 +103,8 @@ pub struct Config {
     pub plan: Plan,
     /// Whether routes of the kernel are routes of the node.
     pub follows_kernel: bool,
+    /// Peers that may ask this node for speed tests.
+    pub speedtest: BTreeSet<NodeId>,
     /// Listeners for programs: SOCKS5, HTTP CONNECT and forwards.
     pub listeners: Vec<Listener>,
     /// The destinations that this node serves as an exit, if it is one.
@@ -218,9 +238,6 @@ impl Config {
             source.error(span, error)
         })?;
         let own = Path::new;
-        let is_root = rustix::process::geteuid().is_root();
-        let run = std::env::var_os("XDG_RUNTIME_DIR").filter(|_| !is_root);
-        let control = run.map_or("/run".into(), PathBuf::from).join("bats/control");
         let mut listen = Vec::new();
         for address in file.node.listen.iter().flatten() {
             listen.push(source.socket("listen", address)?);
@@ -238,9 +255,15 @@ impl Config {
             preshared_key: file.node.preshared_key.as_deref().map(|path| own(path).to_owned()),
             listen,
             relay: file.node.relay,
-            control: file.node.control.as_ref().map_or(control, PathBuf::from),
+            control: file.node.control.as_ref().map_or_else(default_control, PathBuf::from),
             user: file.node.user.as_ref().map(|user| user.get_ref().clone()),
             tun: file.tun.as_ref().map(|tun| device(&source, tun)).transpose()?,
+            speedtest: file
+                .peer
+                .iter()
+                .filter(|peer| peer.speedtest)
+                .map(|peer| source.id("id", &peer.id))
+                .collect::<Result<_, _>>()?,
             listeners: services::listeners(&source, &file, &plan)?,
             exit: file.exit.as_ref().map(|exit| services::exit(&source, exit)).transpose()?,
             plan,
@@ -274,7 +297,7 @@ pub(crate) fn is_link_name(name: &str) -> bool {
 }
 
 fn links(source: &Source<'_>, file: &model::File, plan: &mut Plan) -> Result<(), ConfigError> {
-    let mut names = std::collections::BTreeSet::new();
+    let mut names = BTreeSet::new();
     for link in &file.link {
         let name = link.name.get_ref();
         if !is_link_name(name) {
@@ -397,7 +420,7 @@ fn peers(
     for peer in &file.peer {
         let id = source.id("id", &peer.id)?;
         let fingerprint = source.fingerprint(&peer.fingerprint)?;
-        let mut prefixes = std::collections::BTreeSet::new();
+        let mut prefixes = BTreeSet::new();
         for prefix in &peer.prefixes {
             prefixes.insert(network(source, "prefixes", prefix)?.trunc());
         }

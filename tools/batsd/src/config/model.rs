@@ -96,6 +96,8 @@ pub(super) struct Peer {
     pub(super) remote: Option<Spanned<String>>,
     #[serde(default)]
     pub(super) prefixes: Vec<Spanned<String>>,
+    #[serde(default)]
+    pub(super) speedtest: bool,
 }
 
 #[derive(Debug, Default, Deserialize)]

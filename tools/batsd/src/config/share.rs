@@ -11,6 +11,9 @@ use openbats::{Fingerprint, Identity};
 
 use super::Config;
 
+/// User of the systemd unit, and of the worker of a keeper that runs as root.
+pub(crate) const SERVICE_USER: &str = "bats";
+
 /// Writes a new certificate and key to a file that only its owner may read. Does not replace a file.
 ///
 /// # Errors
@@ -36,7 +39,23 @@ pub fn generate_identity(path: &Path) -> anyhow::Result<Fingerprint> {
         opened => opened.and_then(|mut file| file.write_all(text.as_bytes())),
     }
     .with_context(|| format!("cannot write {}", path.display()))?;
+    give_to_service(path);
     Ok(identity.fingerprint())
+}
+
+/// Lets the user of the systemd unit read a file that root made, if there is that user.
+fn give_to_service(path: &Path) {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let Some((_, group)) = super::find_user(SERVICE_USER) else { return };
+    let given = std::os::unix::fs::chown(path, None, Some(group)).and_then(|()| {
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o640);
+        std::fs::set_permissions(path, mode)
+    });
+    if let Err(error) = given {
+        eprintln!("the user {SERVICE_USER} cannot read {}: {error}", path.display());
+    }
 }
 
 /// The `[[peer]]` lines with which another node can reach this one. `address` is the address of this

@@ -3,12 +3,13 @@
 
 mod device;
 mod listeners;
+mod source;
 
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -19,9 +20,10 @@ use openbats::Identity;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::channel::{self, Setup, ToKeeper, ToWorker};
-use crate::config::Config;
+use crate::config::{Config, SERVICE_USER, find_user};
 use device::Device;
 use listeners::Listeners;
+pub use source::Source;
 
 /// Time before the worker is started again: nearly none at first, and more if it ends again and
 /// again, so that a fault does not load the host.
@@ -47,18 +49,14 @@ struct Loaded {
     setup: Setup,
 }
 
-fn load(path: &Path) -> anyhow::Result<Loaded> {
+fn load(source: &Source) -> anyhow::Result<Loaded> {
     // The worker gets the text that was checked here.
-    let text = Config::read_text(path)?;
-    let config = Config::parse(path, &text)?;
-    let identity = std::fs::read_to_string(&config.identity).map_err(|error| {
-        let identity = config.identity.display();
-        let advice = match error.kind() {
-            ErrorKind::NotFound => format!(": `batsctl keygen {identity}` makes it"),
-            _ => String::new(),
-        };
-        anyhow::anyhow!("cannot read the identity {identity}: {error}{advice}")
-    })?;
+    let read = source.read()?;
+    let config = Config::parse(source.path(), &read.text)?;
+    let identity = match read.identity {
+        Some(identity) => identity,
+        None => read_identity(&config.identity)?,
+    };
     Identity::from_pem(&config.identity.display().to_string(), identity.as_bytes())?;
     let preshared_key = match &config.preshared_key {
         Some(path) => {
@@ -67,8 +65,20 @@ fn load(path: &Path) -> anyhow::Result<Loaded> {
         }
         None => None,
     };
-    let setup = Setup { path: path.to_owned(), text, identity, preshared_key };
+    let path = source.path().to_owned();
+    let setup = Setup { path, text: read.text, identity, preshared_key };
     Ok(Loaded { config, setup })
+}
+
+fn read_identity(path: &Path) -> anyhow::Result<String> {
+    std::fs::read_to_string(path).map_err(|error| {
+        let path = path.display();
+        let advice = match error.kind() {
+            ErrorKind::NotFound => format!(": `batsctl keygen {path}` makes it"),
+            _ => String::new(),
+        };
+        anyhow::anyhow!("cannot read the identity {path}: {error}{advice}")
+    })
 }
 
 /// Checks the configuration and the files that it names, as a start does.
@@ -76,7 +86,15 @@ fn load(path: &Path) -> anyhow::Result<Loaded> {
 /// # Errors
 /// The errors of a start that can be detected without starting.
 pub fn check(path: &Path) -> anyhow::Result<(Config, Identity)> {
-    let loaded = load(path)?;
+    check_source(&Source::of(path))
+}
+
+/// As [`check`], for any source.
+///
+/// # Errors
+/// As those of `check`.
+pub fn check_source(source: &Source) -> anyhow::Result<(Config, Identity)> {
+    let loaded = load(source)?;
     let identity = Identity::from_pem("identity", loaded.setup.identity.as_bytes())?;
     Ok((loaded.config, identity))
 }
@@ -86,14 +104,8 @@ fn worker_user(config: &Config) -> anyhow::Result<Option<(u32, u32)>> {
     if !rustix::process::geteuid().is_root() {
         return Ok(None);
     }
-    let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
-    let find = |name: &str| {
-        let mut lines = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>());
-        let fields = lines.find(|fields| fields.first() == Some(&name))?;
-        Some((fields.get(2)?.parse().ok()?, fields.get(3)?.parse().ok()?))
-    };
     match &config.user {
-        Some(name) => match find(name) {
+        Some(name) => match find_user(name) {
             Some((0, _)) => {
                 bail!("user = \"{name}\" is root: the worker needs an unprivileged user")
             }
@@ -102,7 +114,9 @@ fn worker_user(config: &Config) -> anyhow::Result<Option<(u32, u32)>> {
                 bail!("user = \"{name}\" is not in /etc/passwd: `useradd --system {name}` makes it")
             }
         },
-        None => Ok(find("bats").or_else(|| find("nobody")).or(Some((65_534, 65_534)))),
+        None => {
+            Ok(find_user(SERVICE_USER).or_else(|| find_user("nobody")).or(Some((65_534, 65_534))))
+        }
     }
 }
 
@@ -141,7 +155,7 @@ struct Worker {
 }
 
 struct Keeper {
-    path: PathBuf,
+    source: Source,
     loaded: Loaded,
     device: Option<Device>,
     listeners: Listeners,
@@ -149,14 +163,16 @@ struct Keeper {
     user: Option<(u32, u32)>,
     events: (Sender<Event>, Receiver<Event>),
     generation: u64,
+    /// No new connections: the node ends when those of programs have ended.
+    is_draining: bool,
 }
 
 /// Runs until a signal ends it.
 ///
 /// # Errors
 /// The configuration is wrong, or a resource that it needs is not available.
-pub fn run(path: &Path) -> anyhow::Result<()> {
-    let loaded = load(path)?;
+pub fn run(source: Source) -> anyhow::Result<()> {
+    let loaded = load(&source)?;
     let user = worker_user(&loaded.config)?;
     let control = listen(&loaded.config.control, user)?;
     let device = match &loaded.config.tun {
@@ -174,10 +190,18 @@ pub fn run(path: &Path) -> anyhow::Result<()> {
             }
         }
     })?;
-    let path = path.to_owned();
     let control_path = loaded.config.control.clone();
-    let mut keeper =
-        Keeper { path, loaded, device, listeners, control, user, events, generation: 0 };
+    let mut keeper = Keeper {
+        source,
+        loaded,
+        device,
+        listeners,
+        control,
+        user,
+        events,
+        generation: 0,
+        is_draining: false,
+    };
     let result = keeper.serve();
     let _ = std::fs::remove_file(control_path);
     result
@@ -244,11 +268,22 @@ impl Keeper {
                             let _ = channel::send(worker.channel.as_fd(), &refused, &[]);
                         }
                     }
+                    Event::Worker(_, Some(ToKeeper::Drain)) => {
+                        self.is_draining = true;
+                        self.listeners = Listeners::default();
+                    }
+                    Event::Worker(_, Some(ToKeeper::Stop)) => {
+                        self.stop(worker);
+                        return Ok(());
+                    }
                     Event::Worker(_, None) => break,
                 }
             }
             let _ = worker.child.kill();
             let status = worker.child.wait()?;
+            if self.is_draining {
+                return Ok(());
+            }
             if !was_ready {
                 bail!("the worker ended before it was ready ({status}); its error is above");
             }
@@ -275,7 +310,10 @@ impl Keeper {
 
     /// Reads the configuration again and applies the differences, or nothing if it is wrong.
     fn reload(&mut self, worker: Option<&Worker>) -> anyhow::Result<()> {
-        let new = load(&self.path)?;
+        if self.is_draining {
+            bail!("the node drains, and ends then");
+        }
+        let new = load(&self.source)?;
         let old = &self.loaded;
         let link_local = |loaded: &Loaded| loaded.config.tun.as_ref().map(|tun| tun.link_local);
         let needs_restart = |key: &str| bail!("{key} can change only by a restart of batsd");

@@ -18,7 +18,7 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{Semaphore, oneshot};
 
 use super::tunnel::{Lane, lock};
-use super::{Worker, changes, events};
+use super::{Worker, changes, drain, events, speedtest};
 use crate::channel::{self, ToKeeper};
 use crate::control::{DESCRIPTION, INTERFACE, MAX_CALL};
 
@@ -36,6 +36,11 @@ pub(super) struct Reloads {
 impl Reloads {
     pub(super) fn new(keeper: Arc<OwnedFd>) -> Self {
         Self { keeper, waiting: Mutex::default() }
+    }
+
+    /// The channel to the keeper.
+    pub(super) fn keeper(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.keeper)
     }
 
     async fn request(&self) -> Result<(), String> {
@@ -83,7 +88,7 @@ pub(super) fn serve(
     })
 }
 
-async fn serve_client(worker: &Worker, stream: UnixStream) -> std::io::Result<()> {
+async fn serve_client(worker: &Arc<Worker>, stream: UnixStream) -> std::io::Result<()> {
     let user = stream.peer_cred()?.uid();
     let (reader, mut writer) = stream.into_split();
     let mut reader = BufReader::new(reader);
@@ -157,7 +162,7 @@ fn invalid(reason: impl Into<String>) -> Value {
     error("Invalid", reason)
 }
 
-async fn answer(worker: &Worker, user: u32, bytes: &[u8]) -> Value {
+async fn answer(worker: &Arc<Worker>, user: u32, bytes: &[u8]) -> Value {
     let call: Value = match serde_json::from_slice(bytes) {
         Ok(call) => call,
         Err(error) => return invalid(format!("not JSON: {error}")),
@@ -178,6 +183,7 @@ async fn answer(worker: &Worker, user: u32, bytes: &[u8]) -> Value {
         (INTERFACE, "Sessions") => json!({ "sessions": sessions(worker) }),
         (INTERFACE, "Flows") => json!({ "flows": flows(worker) }),
         (INTERFACE, "Routes") => routes(worker),
+        (INTERFACE, "Channels") => json!({ "channels": worker.services.channels() }),
         (INTERFACE, "Ping") => {
             let parameter = |name: &str| call["parameters"][name].as_str();
             let Some(Ok(node)) = parameter("node").map(str::parse::<Ipv4Addr>) else {
@@ -193,17 +199,46 @@ async fn answer(worker: &Worker, user: u32, bytes: &[u8]) -> Value {
                 Err(reason) => return error("Unanswered", reason),
             }
         }
+        (INTERFACE, "Trace") => {
+            let node = call["parameters"]["node"].as_str().map(str::parse::<Ipv4Addr>);
+            let Some(Ok(node)) = node else {
+                return invalid("`node` is the ID of a node, written like an IPv4 address");
+            };
+            match worker.traces.run(worker, NodeId(node)).await {
+                Ok(result) => result,
+                Err(reason) => return error("Unanswered", reason),
+            }
+        }
         (INTERFACE, "Events") => json!({ "events": worker.events.recent() }),
         (INTERFACE, "Metrics") => json!({ "text": metrics(worker) }),
-        (INTERFACE, "Reload" | "LinkAdd" | "LinkDel" | "RouteAdd" | "RouteDel")
-            if user != 0 && user != rustix::process::geteuid().as_raw() =>
-        {
+        (
+            INTERFACE,
+            "Reload" | "LinkAdd" | "LinkDel" | "RouteAdd" | "RouteDel" | "Speedtest" | "Drain",
+        ) if user != 0 && user != rustix::process::geteuid().as_raw() => {
             return error("Denied", "changes need root or the user of batsd: use sudo");
         }
         (INTERFACE, "Reload") => match worker.reloads.request().await {
             Ok(()) => json!({}),
             Err(reason) => return invalid(reason),
         },
+        (INTERFACE, "Speedtest") => match speedtest(worker, &call["parameters"]).await {
+            Ok(result) => result,
+            Err(answer) => return answer,
+        },
+        (INTERFACE, "Drain") => {
+            let seconds = call["parameters"]["seconds"].as_f64().unwrap_or(-1.0);
+            if !(0.0..=drain::MAX_SECONDS).contains(&seconds) {
+                let most = drain::MAX_SECONDS;
+                return invalid(format!("`seconds` is a number from 0 to {most}"));
+            }
+            match drain::begin(worker, Duration::from_secs_f64(seconds)) {
+                Ok(result) => match result.await {
+                    Ok(result) => result,
+                    Err(_) => return error("Busy", "the node ends"),
+                },
+                Err(reason) => return error("Busy", reason),
+            }
+        }
         (INTERFACE, "LinkAdd" | "LinkDel" | "RouteAdd" | "RouteDel") => {
             let changed = changes::parse(name, &call["parameters"], worker.relays)
                 .and_then(|change| worker.change(&change));
@@ -220,6 +255,25 @@ async fn answer(worker: &Worker, user: u32, bytes: &[u8]) -> Value {
         }
     };
     json!({ "parameters": parameters })
+}
+
+async fn speedtest(worker: &Worker, parameters: &Value) -> Result<Value, Value> {
+    let Some(Ok(node)) = parameters["node"].as_str().map(str::parse::<Ipv4Addr>) else {
+        return Err(invalid("`node` is the ID of a node, written like an IPv4 address"));
+    };
+    let sends = match parameters["direction"].as_str() {
+        Some("out") => true,
+        Some("in") => false,
+        _ => return Err(invalid("`direction` is `out` or `in`")),
+    };
+    let most = speedtest::MAX_SECONDS;
+    let seconds = parameters["seconds"].as_u64().filter(|seconds| (1..=most).contains(seconds));
+    let Some(seconds) = seconds else {
+        return Err(invalid(format!("`seconds` is a whole number from 1 to {most}")));
+    };
+    let duration = Duration::from_secs(seconds);
+    let run = worker.speedtests.run(worker, NodeId(node), sends, duration).await;
+    run.map_err(|reason| error("Unanswered", reason))
 }
 
 fn status(worker: &Worker) -> Value {
@@ -241,7 +295,7 @@ fn status(worker: &Worker) -> Value {
         })
     });
     json!({
-        "state": "started",
+        "state": if worker.services.is_draining() { "draining" } else { "started" },
         "id": lock(&worker.plan).id,
         "fingerprint": worker.node.fingerprint().map(|print| format!("sha256:{print}")),
         "version": env!("CARGO_PKG_VERSION"),
@@ -485,6 +539,25 @@ fn metrics(worker: &Worker) -> String {
         (labels, f64::from(u8::from(lock(&lane.session).is_some())))
     };
     family("session_up", "gauge", "Whether the session is open.", lanes().map(open).collect());
+    let code_rate = lanes().filter_map(|(labels, lane)| {
+        let session = lock(&lane.session).clone()?;
+        Some((labels, session.stats().code_rate))
+    });
+    let help = "Source symbols per coded packet sent.";
+    family("session_code_rate", "gauge", help, code_rate.collect());
+    let stats = worker.node.relay_stats();
+    let relayed = [
+        ("forwarded", stats.forwarded),
+        ("top_up", stats.top_ups),
+        ("extra", stats.extras),
+        ("delivered", stats.delivered),
+        ("non_innovative", stats.non_innovative),
+        ("refused", stats.refused),
+        ("unroutable", stats.unroutable),
+    ];
+    let sample = |(fate, value): (&str, u64)| (format!("fate=\"{fate}\""), value as f64);
+    let help = "Packets of the relay.";
+    family("relay_packets_total", "counter", help, relayed.map(sample).into());
     let queue = |value: fn(bats_node::QueueStats) -> f64| {
         lanes().map(|(labels, lane)| (labels, value(lane.queue_stats()))).collect::<Vec<_>>()
     };

@@ -2,11 +2,14 @@
 
 mod changes;
 mod control;
+mod drain;
 mod echo;
 mod events;
 mod kernel;
 mod sandbox;
 mod services;
+mod speedtest;
+mod trace;
 mod tunnel;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -98,6 +101,8 @@ struct Worker {
     reloads: control::Reloads,
     events: events::EventLog,
     echoes: echo::Echoes,
+    speedtests: speedtest::Speedtests,
+    traces: trace::Traces,
     services: services::Services,
     listeners: Mutex<Vec<(Listener, AbortHandle)>>,
 }
@@ -167,6 +172,8 @@ async fn serve(
         reloads: control::Reloads::new(Arc::clone(&keeper)),
         events: events::EventLog::default(),
         echoes: echo::Echoes::default(),
+        speedtests: speedtest::Speedtests::default(),
+        traces: trace::Traces::default(),
         services: services::Services::default(),
         listeners: Mutex::default(),
         node,
@@ -203,6 +210,9 @@ async fn serve(
                 }
             },
             event = events.next() => match event {
+                Some(Event::LinkMessage { link, message, .. }) => {
+                    worker.traces.take(&worker, link, &message);
+                }
                 Some(event) => {
                     worker.record(&event);
                     worker.reconcile();
@@ -219,7 +229,9 @@ async fn serve(
 
 fn start_node(config: &Config, setup: &Setup) -> anyhow::Result<Node> {
     let identity = Identity::from_pem("identity", setup.identity.as_bytes())?;
-    let mut builder = Node::builder(library_id(config.plan.id), identity).relaying(config.relay);
+    let mut builder = Node::builder(library_id(config.plan.id), identity)
+        .relaying(config.relay)
+        .link_messages(true);
     if config.exit.is_some() {
         let channels = Some(services::MAX_CHANNELS);
         builder = builder.transport(TransportConfig { channels, ..TransportConfig::default() });
@@ -313,6 +325,8 @@ impl Worker {
         let table = Table { owners, mode, lanes, has_link_local, neighbours };
         *self.table.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(table);
         self.find_neighbours(&plan);
+        *self.speedtests.allowed.write().unwrap_or_else(PoisonError::into_inner) =
+            Arc::new(config.speedtest.clone());
         *self.services.allow.write().unwrap_or_else(PoisonError::into_inner) =
             Arc::new(config.exit.clone().unwrap_or_default());
         self.listen(config, sockets)
@@ -347,6 +361,14 @@ impl Worker {
         if let Some(event) = events::describe(event, name) {
             self.events.record(event);
         }
+    }
+
+    /// Whether this node forwards packets of the neighbour on a link.
+    fn has_transit(&self, link: LinkId) -> bool {
+        let status = self.node.links().status(link);
+        let print = status.and_then(|link| link.fingerprint).map(|print| print.0);
+        let policies = &lock(&self.plan).neighbours;
+        self.relays && print.is_some_and(|print| policies.get(&print) == Some(&true))
     }
 
     /// Ends listeners that are no longer configured, and starts new ones.

@@ -1,6 +1,6 @@
-//! Restrictions of the worker before it reads anything from the network. Its user has no capabilities;
-//! this module removes access to files (Landlock) and to system calls that affect other processes and the
-//! host (seccomp).
+//! Restrictions of the worker before it reads anything from the network. This module removes capabilities that
+//! it has from a keeper that is not root, access to files (Landlock), and system calls that affect other
+//! processes and the host (seccomp).
 
 use std::collections::BTreeMap;
 
@@ -9,6 +9,7 @@ use landlock::{
     ABI, Access, AccessFs, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetStatus,
     path_beneath_rules,
 };
+use rustix::thread::{CapabilitySet, CapabilitySets};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, apply_filter};
 
 /// The restrictions in force, for `batsctl status`.
@@ -93,6 +94,10 @@ const RESOLVER: &[&str] = &[
 
 /// Restricts the calling thread and those that it starts. An exit resolves names.
 pub(super) fn enter(is_exit: bool) -> anyhow::Result<Sandbox> {
+    // Ambient capabilities go with the inheritable ones.
+    let none = CapabilitySet::empty();
+    let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
+    rustix::thread::set_capabilities(None, sets).context("cannot give up capabilities")?;
     rustix::thread::set_no_new_privs(true).context("cannot give up new privileges")?;
     let status = Ruleset::default()
         .handle_access(AccessFs::from_all(ABI::V5))

@@ -30,7 +30,11 @@ const ECHO_REQUEST: u8 = 4;
 const ECHO_REPLY: u8 = 8;
 /// The flow of echoes in FQ-CoDel.
 const ECHO_FLOW: u64 = 4;
-/// Mean interval at which the echo requests of a peer are answered. An answer takes five times the bytes of
+/// In place of a packet: a message of a speed test.
+const SPEEDTEST: u8 = 16;
+/// The flow of speed tests in FQ-CoDel.
+const SPEEDTEST_FLOW: u64 = 5;
+/// Mean interval at which requests of a peer are answered. An answer takes five times the bytes of
 /// a request that shares a message with others.
 const ECHO_INTERVAL: Duration = Duration::from_millis(10);
 /// Bytes of the length of a packet that another one follows.
@@ -190,11 +194,23 @@ impl Lane {
         self.push(ECHO_FLOW, Waiting { message, deadline: DEADLINE });
     }
 
+    /// Queues a message of a speed test, as a flow of its own.
+    pub(super) fn push_speedtest(&self, content: &[u8]) {
+        let mut message = vec![SPEEDTEST, 0, 0];
+        message.extend(content);
+        self.push(SPEEDTEST_FLOW, Waiting { message, deadline: DEADLINE });
+    }
+
     /// As [`push_echo`](Self::push_echo) for the answer to a request, unless there were too many.
     pub(super) fn answer(&self, echo: Echo) {
-        if lock(&self.answers).take(self.now()) {
+        if self.may_answer() {
             self.push_echo(echo);
         }
+    }
+
+    /// Whether one more request may be answered now.
+    pub(super) fn may_answer(&self) -> bool {
+        lock(&self.answers).take(self.now())
     }
 
     /// The next packet, if one waits.
@@ -355,6 +371,7 @@ fn packets(mut rest: &[u8]) -> impl Iterator<Item = Option<Content<'_>>> {
 enum Content<'a> {
     Packet(Offload, &'a [u8]),
     Echo(Echo),
+    Speedtest(&'a [u8]),
 }
 
 /// Takes the first part of a message that is not empty. Returns it and what follows it.
@@ -372,6 +389,7 @@ fn take_packet(message: &[u8]) -> Option<(Content<'_>, &[u8])> {
             is_reply: flags & ECHO_REPLY != 0,
             number: u64::from_be_bytes(packet.try_into().ok()?),
         }),
+        SPEEDTEST => Content::Speedtest(packet),
         0 | NEEDS_CHECKSUM => {
             let needs_checksum = flags & NEEDS_CHECKSUM != 0;
             let segment = u16::from_be_bytes([high, low]);
@@ -394,6 +412,12 @@ fn deliver(worker: &Worker, peer: NodeId, is_stream: bool, message: &[u8]) {
                 let lanes = table.lanes.get(&peer);
                 let lane = lanes.map(|lanes| lanes.of(is_stream));
                 worker.echoes.take(peer, lane, echo);
+                continue;
+            }
+            (Some(Content::Speedtest(message)), _) => {
+                let table = worker.table();
+                let lane = table.lanes.get(&peer).map(|lanes| &lanes.stream);
+                worker.speedtests.take(peer, lane, message);
                 continue;
             }
             (None, port) => {
@@ -541,7 +565,7 @@ mod tests {
         }
         let too_long = [HAS_LENGTH, 0, 0, 255, 255, 255, 255, 1];
         assert_eq!(packets(&too_long).collect::<Vec<_>>(), [None]);
-        assert_eq!(packets(&[16, 0, 0, 1, 2]).collect::<Vec<_>>(), [None], "unknown flag");
+        assert_eq!(packets(&[32, 0, 0, 1, 2]).collect::<Vec<_>>(), [None], "unknown flag");
         assert_eq!(packets(&[4, 0, 0, 1, 2]).collect::<Vec<_>>(), [None], "not an echo's length");
         assert_eq!(packets(&[5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]).collect::<Vec<_>>(), [None]);
         assert_eq!(packets(&[]).count(), 0);

@@ -21,12 +21,12 @@ pub(crate) fn identity(path: &std::path::Path) -> String {
 
 impl Daemon {
     pub(crate) fn start(wan: &Wan, host: usize, config: PathBuf) -> Self {
-        Self::start_by(wan.command(host), config)
+        Self::start_by(wan.command(host), config, &[env!("CARGO_BIN_EXE_batsd")])
     }
 
-    /// Starts it by a command that runs its first argument.
-    pub(crate) fn start_by(mut command: Command, config: PathBuf) -> Self {
-        command.arg(env!("CARGO_BIN_EXE_batsd")).arg("--config").arg(&config);
+    /// Starts the daemon by another program, whose last argument it is.
+    pub(crate) fn start_by(mut command: Command, config: PathBuf, program: &[&str]) -> Self {
+        command.args(program).arg("--config").arg(&config);
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let first = lines.next().and_then(Result::ok).unwrap_or_default();

@@ -16,6 +16,7 @@ mod daemon;
 mod kernel_routes;
 mod link_local;
 mod mesh;
+mod original;
 mod ping;
 mod routing_daemons;
 mod services;
@@ -202,6 +203,44 @@ fn killed_workers_come_back_and_killed_keepers_leave_nothing() {
     let config = tunnel.daemons[0].config.clone();
     tunnel.daemons[0] = Daemon::start(&tunnel.wan, 0, config);
     tunnel.wait_for_ping(0, Duration::from_secs(20));
+}
+
+/// As the systemd unit starts it.
+#[test]
+fn an_ordinary_user_with_cap_net_admin_has_a_tunnel_and_the_worker_no_capability() {
+    need!();
+    let mut tunnel = Tunnel::start(0.0);
+    let folder = tunnel.folder.path().to_owned();
+    tunnel.daemons[1].child.kill().unwrap();
+    tunnel.daemons[1].child.wait().unwrap();
+    // Folders of the build may be closed to the user.
+    let program = folder.join("batsd");
+    std::fs::copy(env!("CARGO_BIN_EXE_batsd"), &program).unwrap();
+    let user = 65_534;
+    for path in std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()) {
+        std::os::unix::fs::chown(path, Some(user), Some(user)).unwrap();
+    }
+    std::os::unix::fs::chown(&folder, Some(user), Some(user)).unwrap();
+    let config = tunnel.daemons[1].config.clone();
+    // udev opens the device to all users; not every container has udev.
+    let script = "mount -t tmpfs none /dev/net && mknod -m 666 /dev/net/tun c 10 200 && exec setpriv \
+                  --reuid=65534 --regid=65534 --clear-groups --inh-caps=-all,+net_admin \
+                  --ambient-caps=-all,+net_admin --bounding-set=-all,+net_admin \"$@\"";
+    let program = program.to_str().unwrap();
+    let by = ["unshare", "-m", "sh", "-c", script, "sh", program];
+    tunnel.daemons[1] = Daemon::start_by(tunnel.wan.command(1), config, &by);
+    for host in [0, 1] {
+        tunnel.wait_for_ping(host, Duration::from_secs(20));
+    }
+    let capabilities = |pid: i64| {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let lines = status.lines().filter(|line| line.starts_with("Cap"));
+        let sets = lines.filter(|line| !line.starts_with("CapBnd"));
+        sets.map(|line| u64::from_str_radix(line[7..].trim(), 16).unwrap()).max().unwrap()
+    };
+    let worker = tunnel.daemons[1].ctl("status").unwrap()["status"]["worker_pid"].as_i64();
+    assert_eq!(capabilities(worker.unwrap()), 0);
+    assert_ne!(capabilities(tunnel.daemons[1].child.id().into()), 0, "the keeper has it");
 }
 
 #[test]

@@ -121,7 +121,11 @@ impl Mesh {
             text += "[routes]\nsource = [\"static\", \"kernel\"]\n";
             text += &more(self, host, &prints);
             std::fs::write(path(host, "toml"), text).unwrap();
-            daemons.push(Daemon::start_by(self.command(host), path(host, "toml")));
+            daemons.push(Daemon::start_by(
+                self.command(host),
+                path(host, "toml"),
+                &[env!("CARGO_BIN_EXE_batsd")],
+            ));
         }
         self.daemons = daemons;
         for host in hosts {

@@ -50,6 +50,22 @@ impl ChannelId {
     }
 }
 
+/// Counters and credit of a channel at a moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ChannelStats {
+    /// Bytes sent, without repetitions.
+    pub bytes_sent: u64,
+    /// Bytes written that are not sent yet.
+    pub bytes_queued: u64,
+    /// Bytes that the peer allows to be sent now.
+    pub credit: u64,
+    /// Bytes that have arrived in order.
+    pub bytes_received: u64,
+    /// Those of them that the application has not read.
+    pub bytes_unread: u64,
+}
+
 impl From<u64> for ChannelId {
     fn from(number: u64) -> Self {
         Self(number)
@@ -295,6 +311,18 @@ impl Channels {
     pub fn set_weight(&mut self, id: ChannelId, weight: u8) -> Result<(), ChannelError> {
         self.table.get_mut(&id.0).ok_or(ChannelError::Closed)?.send.weight = weight.max(1);
         Ok(())
+    }
+
+    /// Counters and credit of a channel.
+    pub fn stats(&self, id: ChannelId) -> Result<ChannelStats, ChannelError> {
+        let channel = self.table.get(&id.0).ok_or(ChannelError::Closed)?;
+        Ok(ChannelStats {
+            bytes_sent: channel.send.sent(),
+            bytes_queued: channel.send.queued() as u64,
+            credit: channel.send.credit_left(),
+            bytes_received: channel.receive.received(),
+            bytes_unread: channel.receive.unread(),
+        })
     }
 
     /// Copies received bytes to `out`; `None` at the end.

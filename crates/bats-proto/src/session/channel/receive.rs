@@ -78,6 +78,16 @@ impl ReceiveHalf {
         self.state
     }
 
+    /// Bytes that have arrived in order, read or not.
+    pub(super) fn received(&self) -> u64 {
+        self.read + self.unread()
+    }
+
+    /// Bytes that have arrived in order and were not read.
+    pub(super) fn unread(&self) -> u64 {
+        self.ready() as u64
+    }
+
     fn ready(&self) -> usize {
         self.buffer.as_ref().map_or(0, |buffer| buffer.ready.len())
     }

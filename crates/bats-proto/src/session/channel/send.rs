@@ -86,6 +86,11 @@ impl SendHalf {
         self.sent
     }
 
+    /// Bytes for which the peer's credit is left.
+    pub(super) fn credit_left(&self) -> u64 {
+        self.credit.saturating_sub(self.sent)
+    }
+
     pub(super) fn queued(&self) -> usize {
         self.buffer.as_ref().map_or(0, |buffer| buffer.bytes.len())
     }

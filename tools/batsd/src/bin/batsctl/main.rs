@@ -5,10 +5,14 @@ mod changes;
 mod events;
 mod output;
 mod ping;
+mod schema;
+mod speedtest;
 mod top;
+mod trace;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use batsd::{config, control, doctor, keeper};
 use changes::{LinkChange, RouteChange};
@@ -47,6 +51,37 @@ enum Command {
     Flows,
     /// Routes to nodes, and the links in use; prefixes in the tunnel.
     Routes,
+    /// Open channels of sessions: connections of programs, and those made for peers.
+    Channels,
+    /// Nodes on the path to another one, with the round-trip times to each; the exit code is 1 if it is not
+    /// reached.
+    Trace {
+        /// ID of the node.
+        node: std::net::Ipv4Addr,
+    },
+    /// Throughput to a peer and back, over the reliable session; the peer must allow it.
+    Speedtest {
+        /// ID of the peer.
+        node: std::net::Ipv4Addr,
+        /// Seconds for each direction.
+        #[arg(short, long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=10))]
+        seconds: u64,
+        /// `out` (to the peer), `in` (from it), or both one after the other.
+        #[arg(long, default_value = "both", value_parser = ["out", "in", "both"])]
+        direction: String,
+    },
+    /// Take nothing new, wait for open connections of programs and peers, and end the daemon; the exit code is
+    /// 1 if connections were cut.
+    Drain {
+        /// Longest time to wait, in seconds.
+        #[arg(long, default_value_t = 60.0, value_parser = limit)]
+        limit: f64,
+    },
+    /// JSON Schema of what the verbs print with --json.
+    Schema {
+        /// A verb, such as `links` or `link-add`; without it, the definitions of all.
+        verb: Option<String>,
+    },
     /// The latest events of links and sessions.
     Events {
         /// Print also each new one, until Ctrl-C.
@@ -107,6 +142,11 @@ enum Command {
 fn seconds(text: &str) -> Result<f64, String> {
     let value: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
     (0.1..=3600.0).contains(&value).then_some(value).ok_or("0.1 to 3600 seconds".to_owned())
+}
+
+fn limit(text: &str) -> Result<f64, String> {
+    let value: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
+    (0.0..=86_400.0).contains(&value).then_some(value).ok_or("0 to 86400 seconds".to_owned())
 }
 
 /// The answer of the daemon for people.
@@ -186,6 +226,22 @@ fn human(command: &Command, answer: &Value) -> String {
                 + &ignored
                 + &table(&answer["prefixes"], &[("PREFIX", "/prefix"), ("NODE", "/node")])
         }
+        Command::Channels => table(
+            &answer["channels"],
+            &[
+                ("PEER", "/peer"),
+                ("ID", "/id"),
+                ("OPENED HERE", "/opened_here"),
+                ("KIND", "/kind"),
+                ("TO", "/to"),
+                ("SENT", "/bytes_sent"),
+                ("QUEUED", "/bytes_queued"),
+                ("CREDIT", "/credit"),
+                ("RECEIVED", "/bytes_received"),
+                ("UNREAD", "/bytes_unread"),
+                ("WAITS FOR", "/waits_for"),
+            ],
+        ),
         Command::Metrics => text(&answer["text"]),
         Command::Events { .. } => events::lines(answer),
         _ => String::new(),
@@ -210,6 +266,13 @@ fn run(arguments: &Arguments) -> anyhow::Result<(String, bool)> {
     let done = |text| Ok((text, true));
     let socket = || match &arguments.socket {
         Some(socket) => Ok(socket.clone()),
+        // A daemon without a file, or with the original's, has the socket at the usual place.
+        None if arguments.config.extension().is_some_and(|extension| extension == "ini")
+            || (arguments.config == Path::new(config::DEFAULT_PATH)
+                && !arguments.config.exists()) =>
+        {
+            Ok(config::default_control())
+        }
         None => config::Config::read(&arguments.config).map(|config| config.control),
     };
     let call = |method: &str, parameters: &Value| -> anyhow::Result<(String, bool)> {
@@ -228,7 +291,27 @@ fn run(arguments: &Arguments) -> anyhow::Result<(String, bool)> {
         Command::Sessions => query("Sessions"),
         Command::Flows => query("Flows"),
         Command::Routes => query("Routes"),
+        Command::Channels => query("Channels"),
         Command::Metrics => query("Metrics"),
+        Command::Speedtest { node, seconds, direction } => {
+            speedtest::speedtest(&socket()?, arguments.json, &node.to_string(), *seconds, direction)
+        }
+        Command::Trace { node } => trace::trace(&socket()?, arguments.json, &node.to_string()),
+        Command::Drain { limit } => {
+            let longer = Duration::from_secs_f64(*limit);
+            let parameters = json!({ "seconds": limit });
+            let answer = control::call_within(&socket()?, "Drain", &parameters, longer)?;
+            let text = match arguments.json {
+                true => format!("{answer:#}\n"),
+                false => format!(
+                    "drained after {} s, {} connections cut\n",
+                    text(&answer["seconds"]),
+                    text(&answer["cut"])
+                ),
+            };
+            Ok((text, answer["cut"] == 0))
+        }
+        Command::Schema { verb } => done(schema::schema(verb.as_deref())?),
         Command::Reload => query("Reload"),
         Command::Events { follow: false } => query("Events"),
         Command::Events { follow: true } => {

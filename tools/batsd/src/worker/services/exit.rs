@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use bats_node::NodeId;
 use openbats::Channel;
 use openbats::node::Session;
 use tokio::net::{TcpStream, UdpSocket};
@@ -27,14 +28,16 @@ const MAX_DESTINATIONS: usize = 64;
 
 /// Serves the channels that a peer opens. They end with the session.
 pub(in super::super) async fn serve(worker: Arc<Worker>, session: Session) {
+    let peer = NodeId(session.remote_node().0.into());
     while let Ok(channel) = session.accept_channel().await {
-        let Ok(permit) = Arc::clone(&worker.services.exits).try_acquire_owned() else {
+        let permit = Arc::clone(&worker.services.exits).try_acquire_owned();
+        let Some(permit) = permit.ok().filter(|_| !worker.services.is_draining()) else {
             tokio::spawn(async move { answer(&channel, Reply::Failed).await });
             continue;
         };
         let worker = Arc::clone(&worker);
         tokio::spawn(async move {
-            serve_channel(&worker, channel).await;
+            serve_channel(&worker, peer, channel).await;
             drop(permit);
         });
     }
@@ -44,30 +47,34 @@ async fn answer(channel: &Channel, reply: Reply) -> Option<()> {
     timeout(NEGOTIATION, channel.write_all(&[reply as u8])).await.ok()?.ok()
 }
 
-async fn serve_channel(worker: &Worker, channel: Channel) -> Option<()> {
+async fn serve_channel(worker: &Worker, peer: NodeId, channel: Channel) -> Option<()> {
     let Ok(request) = timeout(NEGOTIATION, read_request(&channel)).await else {
         channel.reset(RESET);
         return None;
     };
-    let refused = match request? {
-        Ok((Request::Tcp(target), rest)) => match connect(worker, &target).await {
+    let (request, rest) = match request? {
+        Ok(request) => request,
+        Err(reply) => return answer(&channel, reply).await,
+    };
+    let channel = worker.services.channels.list(peer, false, request.clone(), channel);
+    let refused = match (request, rest) {
+        (Request::Tcp(target), rest) => match connect(worker, &target).await {
             Ok(stream) => {
                 answer(&channel, Reply::Succeeded).await?;
                 worker.services.counters.served.fetch_add(1, Relaxed);
-                carry(stream, channel, rest, Vec::new()).await;
+                carry(stream, &channel, rest, Vec::new()).await;
                 return Some(());
             }
             Err(reply) => reply,
         },
-        Ok((Request::Udp, rest)) if rest.is_empty() => {
+        (Request::Udp, rest) if rest.is_empty() => {
             answer(&channel, Reply::Succeeded).await?;
             worker.services.counters.served.fetch_add(1, Relaxed);
             let _ = carry_datagrams(worker, &channel).await;
             return Some(());
         }
         // Datagrams follow the answer.
-        Ok((Request::Udp, _)) => Reply::Failed,
-        Err(reply) => reply,
+        (Request::Udp, _) => Reply::Failed,
     };
     if refused == Reply::NotAllowed {
         worker.services.counters.denied.fetch_add(1, Relaxed);

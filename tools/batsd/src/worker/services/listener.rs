@@ -75,7 +75,7 @@ async fn serve(
         Service::Tcp(target) if !is_over_limit => {
             let request = Request::Tcp(target.clone());
             match super::open(worker, listener.exit, &request).await {
-                Ok(channel) => carry(stream, channel, Vec::new(), Vec::new()).await,
+                Ok(channel) => carry(stream, &channel, Vec::new(), Vec::new()).await,
                 // There is no protocol to say why in.
                 Err(_) => reset_on_drop(&stream),
             }

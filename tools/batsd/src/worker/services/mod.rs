@@ -1,17 +1,18 @@
 //! Connections of programs in channels: listeners on this node, and the exit on the other one.
 
+mod channels;
 pub(super) mod exit;
 mod forward;
 pub(super) mod listener;
 mod proxy;
 mod relay;
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use bats_node::NodeId;
-use openbats::{Channel, ChannelError};
+use openbats::ChannelError;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -20,6 +21,7 @@ use super::Worker;
 use super::tunnel::lock;
 use crate::proxy::allow::AllowList;
 use crate::proxy::request::{Reply, Request};
+use channels::{Channels, Listed};
 
 /// Channels that a peer may have open. Twice the connections of a node: the credit for channels is
 /// raised in steps, so that a peer at the limit would wait until many of its channels are closed.
@@ -62,6 +64,9 @@ pub(super) struct Services {
     resolutions: Arc<Semaphore>,
     pub(super) allow: RwLock<Arc<AllowList>>,
     counters: Counters,
+    channels: Channels,
+    /// The node drains: it takes no connections of programs and no channels of peers any more.
+    is_draining: AtomicBool,
 }
 
 impl Default for Services {
@@ -73,11 +78,33 @@ impl Default for Services {
             resolutions: Arc::new(Semaphore::new(MAX_RESOLUTIONS)),
             allow: RwLock::default(),
             counters: Counters::default(),
+            channels: Channels::default(),
+            is_draining: AtomicBool::new(false),
         }
     }
 }
 
 impl Services {
+    /// Takes nothing new from now on. Returns false if that was so before.
+    pub(super) fn begin_draining(&self) -> bool {
+        !self.is_draining.swap(true, Relaxed)
+    }
+
+    pub(super) fn is_draining(&self) -> bool {
+        self.is_draining.load(Relaxed)
+    }
+
+    /// Open connections: those of programs, and those made for peers.
+    pub(super) fn open_connections(&self) -> usize {
+        let open = |limit: usize, permits: &Semaphore| limit - permits.available_permits();
+        open(MAX_CONNECTIONS, &self.connections) + open(MAX_EXITS, &self.exits)
+    }
+
+    /// The open channels, as JSON.
+    pub(super) fn channels(&self) -> Vec<Value> {
+        self.channels.describe()
+    }
+
     pub(super) fn status(&self) -> Value {
         let value = |counter: &AtomicU64| counter.load(Relaxed);
         json!({
@@ -99,7 +126,11 @@ impl Services {
 }
 
 /// Opens a channel to an exit and waits for its answer.
-async fn open(worker: &Worker, exit: NodeId, request: &Request) -> Result<Channel, Reply> {
+async fn open<'a>(
+    worker: &'a Worker,
+    exit: NodeId,
+    request: &Request,
+) -> Result<Listed<'a>, Reply> {
     let result = try_open(worker, exit, request).await;
     if result.is_err() {
         worker.services.counters.failed.fetch_add(1, Relaxed);
@@ -107,7 +138,11 @@ async fn open(worker: &Worker, exit: NodeId, request: &Request) -> Result<Channe
     result
 }
 
-async fn try_open(worker: &Worker, exit: NodeId, request: &Request) -> Result<Channel, Reply> {
+async fn try_open<'a>(
+    worker: &'a Worker,
+    exit: NodeId,
+    request: &Request,
+) -> Result<Listed<'a>, Reply> {
     let opens = async {
         loop {
             let session = match worker.table().lanes.get(&exit) {
@@ -126,6 +161,7 @@ async fn try_open(worker: &Worker, exit: NodeId, request: &Request) -> Result<Ch
         }
     };
     let channel = timeout(SESSION, opens).await.unwrap_or(Err(Reply::Failed))?;
+    let channel = worker.services.channels.list(exit, true, request.clone(), channel);
     let asks = async {
         channel.write_all(&request.encode()).await?;
         let mut answer = [0];

@@ -132,7 +132,7 @@ async fn http(
     match opened {
         Ok(channel) => {
             program.write(http_connect::ESTABLISHED).await?;
-            carry(program.stream, channel, Vec::new(), program.bytes).await;
+            carry(program.stream, &channel, Vec::new(), program.bytes).await;
         }
         Err(refusal) => program.refuse(http_connect::refuse(refusal).as_bytes()).await,
     }
@@ -176,7 +176,7 @@ async fn socks(
             match super::open(worker, exit, &Request::Tcp(target)).await {
                 Ok(channel) => {
                     program.write(&socks5::reply(Reply::Succeeded, None)).await?;
-                    carry(program.stream, channel, Vec::new(), program.bytes).await;
+                    carry(program.stream, &channel, Vec::new(), program.bytes).await;
                     return Some(());
                 }
                 Err(reply) => reply,

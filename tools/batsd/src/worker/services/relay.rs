@@ -25,7 +25,7 @@ pub(super) fn reset_on_drop(stream: &TcpStream) {
 /// `first` has come over the channel (or the connection) before, and goes first.
 pub(super) async fn carry(
     mut stream: TcpStream,
-    channel: Channel,
+    channel: &Channel,
     to_stream: Vec<u8>,
     to_channel: Vec<u8>,
 ) {
@@ -51,7 +51,7 @@ pub(super) async fn carry(
     };
     let down = async {
         writer.write_all(&to_stream).await?;
-        let mut reader = BufReader::with_capacity(BUFFER, &channel);
+        let mut reader = BufReader::with_capacity(BUFFER, channel);
         tokio::io::copy_buf(&mut reader, &mut writer).await?;
         writer.shutdown().await
     };

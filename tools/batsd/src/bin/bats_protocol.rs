@@ -1,0 +1,5 @@
+//! `bats_protocol`: `batsd` with the name, the flags and the file of the original.
+
+fn main() -> std::process::ExitCode {
+    batsd::program::bats_protocol()
+}

@@ -1,0 +1,58 @@
+//! Where the configuration comes from.
+
+use std::path::{Path, PathBuf};
+
+use crate::config::{Config, ConfigError};
+use crate::original::{self, Flags};
+
+/// Where the configuration comes from.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// A file, which a reload reads again.
+    File(PathBuf),
+    /// The command line, as the text of a file.
+    CommandLine(String),
+    /// A file in the format of the original, with its flags.
+    Original(PathBuf, Flags),
+}
+
+/// The text of a configuration, and the identity if it is not in a file that the text names.
+pub(super) struct Read {
+    pub(super) text: String,
+    pub(super) identity: Option<String>,
+}
+
+impl Source {
+    /// A file in the format that its name says.
+    #[must_use]
+    pub fn of(path: &Path) -> Self {
+        match path.extension().is_some_and(|extension| extension == "ini") {
+            true => Self::Original(path.to_owned(), Flags::default()),
+            false => Self::File(path.to_owned()),
+        }
+    }
+
+    /// The name for errors.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::File(path) | Self::Original(path, _) => path,
+            Self::CommandLine(_) => Path::new("command line"),
+        }
+    }
+
+    pub(super) fn read(&self) -> anyhow::Result<Read> {
+        Ok(match self {
+            Self::File(path) => Read { text: read(path)?, identity: None },
+            Self::CommandLine(text) => Read { text: text.clone(), identity: None },
+            Self::Original(path, flags) => {
+                let translated = original::translate(path, &read(path)?, flags)?;
+                Read { text: translated.text, identity: Some(translated.identity) }
+            }
+        })
+    }
+}
+
+fn read(path: &Path) -> Result<String, ConfigError> {
+    Config::read_text(path)
+}

@@ -1,0 +1,172 @@
+//! A node that the command line describes: a SOCKS5 proxy and its exit, without a file, root and a TUN device.
+
+use std::fmt::Write as _;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use clap::Args;
+use openbats::{Fingerprint, Identity};
+
+use crate::config::{self, DEFAULT_PORT};
+
+/// Options of a node without a file.
+#[derive(Args, Debug, Default)]
+pub struct Options {
+    /// Serve SOCKS5 and HTTP CONNECT at this address, such as 127.0.0.1:1080; --peer connects out.
+    #[arg(long, value_name = "ADDRESS", requires = "peer")]
+    pub socks: Option<SocketAddr>,
+    /// Address of the exit, such as 192.0.2.7:4900.
+    #[arg(long, value_name = "ADDRESS", requires = "socks", conflicts_with = "listen")]
+    pub peer: Option<String>,
+    /// Be an exit: take links of --fingerprint at this address, such as :4900.
+    #[arg(long, value_name = "ADDRESS", requires = "allow")]
+    pub listen: Option<String>,
+    /// A destination that the exit connects to: HOST:PORTS as in `exit.allow`, such as *.example.org:443.
+    #[arg(long, value_name = "HOST:PORTS", requires = "listen")]
+    pub allow: Vec<String>,
+    /// Certificate of --peer, or with --listen of each client. batsd prints its own at the start.
+    #[arg(long, value_name = "SHA256")]
+    pub fingerprint: Vec<String>,
+    /// PEM file with certificate and key; made if it does not exist.
+    #[arg(long, value_name = "FILE")]
+    pub identity: Option<PathBuf>,
+    /// Path of the control socket, for batsctl --socket.
+    #[arg(long, value_name = "PATH")]
+    pub control: Option<PathBuf>,
+}
+
+/// A configuration that the options are equal to.
+#[derive(Debug)]
+pub struct Quick {
+    /// Its text, in the format of the file.
+    pub text: String,
+    /// Certificate of this node.
+    pub fingerprint: Fingerprint,
+}
+
+/// The ID of a node that has none in a file: 28 bits of its fingerprint in 240.0.0.0/4, which networks do not
+/// use for routers.
+#[must_use]
+pub fn id_of(fingerprint: Fingerprint) -> Ipv4Addr {
+    let [a, b, c, d, ..] = fingerprint.0;
+    Ipv4Addr::new(0xf0 | (a & 0x0f), b, c, d)
+}
+
+fn parse_fingerprint(text: &str) -> anyhow::Result<Fingerprint> {
+    let digits = text.strip_prefix("sha256:").unwrap_or(text);
+    digits.parse().map_err(|_| {
+        anyhow::anyhow!(
+            "--fingerprint {text} is not 64 hexadecimal digits after \"sha256:\"; batsd prints it there"
+        )
+    })
+}
+
+/// An address whose port, and with `has_any_host` whose host, may be left out.
+fn address(option: &str, text: &str, has_any_host: bool) -> anyhow::Result<SocketAddr> {
+    if let Ok(address) = text.parse() {
+        return Ok(address);
+    }
+    if let Ok(ip) = text.parse::<IpAddr>() {
+        return Ok(SocketAddr::new(ip, DEFAULT_PORT));
+    }
+    match text.strip_prefix(':').filter(|_| has_any_host).map(str::parse) {
+        Some(Ok(port)) => {
+            // Both families, unless this host has no IPv6.
+            let ipv6 = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).is_ok();
+            let any =
+                if ipv6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
+            Ok(SocketAddr::new(any, port))
+        }
+        _ => bail!("{option} {text} is not an IP address with a port, such as 192.0.2.7:4900"),
+    }
+}
+
+/// A TOML string.
+fn quoted(text: &str) -> anyhow::Result<String> {
+    if text.chars().any(|c| c.is_control() || c == '\'') {
+        bail!("{text:?} has a quote or a control character");
+    }
+    Ok(format!("'{text}'"))
+}
+
+fn quoted_path(path: &Path) -> anyhow::Result<String> {
+    quoted(path.to_str().with_context(|| format!("{} is not UTF-8", path.display()))?)
+}
+
+/// The folder for the files of a user who is not root.
+fn user_folder() -> anyhow::Result<PathBuf> {
+    let absolute =
+        |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let folder = absolute("XDG_CONFIG_HOME").or_else(|| Some(absolute("HOME")?.join(".config")));
+    let folder = folder.context("HOME is not set: name files by --identity and --control")?;
+    Ok(folder.join("bats"))
+}
+
+impl Options {
+    /// Whether the options describe a node, so that there is no file.
+    #[must_use]
+    pub fn is_used(&self) -> bool {
+        self.socks.is_some() || self.listen.is_some()
+    }
+
+    /// Makes the identity if there is none, and the configuration.
+    ///
+    /// # Errors
+    /// An option is missing or wrong, or the identity cannot be read or made.
+    pub fn configure(&self) -> anyhow::Result<Quick> {
+        let is_root = rustix::process::geteuid().is_root();
+        let identity = match &self.identity {
+            Some(path) => path.clone(),
+            None if is_root => config::DEFAULT_IDENTITY.into(),
+            None => user_folder()?.join("node.pem"),
+        };
+        if !identity.exists() {
+            config::generate_identity(&identity)?;
+        }
+        let pem = std::fs::read(&identity)
+            .with_context(|| format!("cannot read the identity {}", identity.display()))?;
+        let fingerprint = Identity::from_pem(&identity.display().to_string(), &pem)?.fingerprint();
+        let prints = self.fingerprint.iter().map(|text| parse_fingerprint(text));
+        let prints = prints.collect::<anyhow::Result<Vec<_>>>()?;
+        let mut text = format!("[node]\nid = \"{}\"\n", id_of(fingerprint));
+        let _ = writeln!(text, "identity = {}", quoted_path(&identity)?);
+        // /run is root's.
+        let has_runtime = is_root || std::env::var_os("XDG_RUNTIME_DIR").is_some();
+        match &self.control {
+            Some(path) => _ = writeln!(text, "control = {}", quoted_path(path)?),
+            None if has_runtime => {}
+            None => {
+                let path = user_folder()?.join("control");
+                let _ = writeln!(text, "control = {}", quoted_path(&path)?);
+            }
+        }
+        let entry = |print: &Fingerprint| {
+            format!("[[peer]]\nid = \"{}\"\nfingerprint = \"sha256:{print}\"\n", id_of(*print))
+        };
+        if let (Some(socks), Some(peer)) = (self.socks, &self.peer) {
+            let remote = address("--peer", peer, false)?;
+            let [print] = &*prints else {
+                bail!("--peer needs one --fingerprint: the batsd there prints it at its start");
+            };
+            let any = if remote.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+            let _ = writeln!(text, "listen = [\"{any}\"]\n{}remote = \"{remote}\"", entry(print));
+            let _ = writeln!(text, "[[proxy]]\nlisten = \"{socks}\"\nexit = \"{}\"", id_of(*print));
+        } else if let Some(listen) = &self.listen {
+            let listen = address("--listen", listen, true)?;
+            if prints.is_empty() {
+                bail!(
+                    "--listen needs the --fingerprint of each client: `batsctl keygen FILE` there makes an \
+                     identity and prints it, and so does the client at its start. (That of this node is \
+                     sha256:{fingerprint}.)"
+                );
+            }
+            let _ = writeln!(text, "listen = [\"{listen}\"]");
+            prints.iter().for_each(|print| text += &entry(print));
+            let rules = self.allow.iter().map(|rule| quoted(rule));
+            let rules = rules.collect::<anyhow::Result<Vec<_>>>()?;
+            let _ = writeln!(text, "[exit]\nallow = [{}]", rules.join(", "));
+        }
+        Ok(Quick { text, fingerprint })
+    }
+}
