@@ -43,6 +43,13 @@ impl Reloads {
         Arc::clone(&self.keeper)
     }
 
+    /// Whether a user may change the node: root, and the user of the keeper. That of the worker may not: with a
+    /// keeper of root, other programs may have the same user.
+    fn may_change(&self, user: u32) -> bool {
+        let keeper = rustix::net::sockopt::socket_peercred(&*self.keeper);
+        user == 0 || keeper.is_ok_and(|keeper| keeper.uid.as_raw() == user)
+    }
+
     async fn request(&self) -> Result<(), String> {
         let (sender, receiver) = oneshot::channel();
         {
@@ -214,7 +221,7 @@ async fn answer(worker: &Arc<Worker>, user: u32, bytes: &[u8]) -> Value {
         (
             INTERFACE,
             "Reload" | "LinkAdd" | "LinkDel" | "RouteAdd" | "RouteDel" | "Speedtest" | "Drain",
-        ) if user != 0 && user != rustix::process::geteuid().as_raw() => {
+        ) if !worker.reloads.may_change(user) => {
             return error("Denied", "changes need root or the user of batsd: use sudo");
         }
         (INTERFACE, "Reload") => match worker.reloads.request().await {
