@@ -27,7 +27,7 @@ pub(super) fn begin(
         return Err("the node drains already".to_owned());
     }
     let keeper = worker.reloads.keeper();
-    tell(&keeper, &ToKeeper::Drain)?;
+    notify(&keeper, &ToKeeper::Drain)?;
     for (_, task) in lock(&worker.listeners).drain(..) {
         task.abort();
     }
@@ -43,12 +43,12 @@ pub(super) fn begin(
         // The client may have gone.
         let _ = sender.send(json!({ "seconds": start.elapsed().as_secs_f64(), "cut": open }));
         tokio::time::sleep(ANSWER).await;
-        let _ = tell(&keeper, &ToKeeper::Stop);
+        let _ = notify(&keeper, &ToKeeper::Stop);
     });
     Ok(receiver)
 }
 
-fn tell(keeper: &OwnedFd, message: &ToKeeper) -> Result<(), String> {
+fn notify(keeper: &OwnedFd, message: &ToKeeper) -> Result<(), String> {
     channel::send(keeper.as_fd(), message, &[])
         .map_err(|error| format!("cannot reach the keeper: {error}"))
 }

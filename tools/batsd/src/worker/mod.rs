@@ -377,6 +377,10 @@ impl Worker {
         config: &Config,
         sockets: impl Iterator<Item = OwnedFd>,
     ) -> anyhow::Result<()> {
+        // The keeper may have answered a request to reload before it got the one to drain.
+        if self.services.is_draining() {
+            return Ok(());
+        }
         let mut listeners = lock(&self.listeners);
         listeners.retain(|(listener, task)| {
             let is_kept = config.listeners.contains(listener);

@@ -75,6 +75,12 @@ impl Daemon {
         Ok(output)
     }
 
+    /// Sends a signal to the keeper.
+    pub(crate) fn signal(&self, signal: rustix::process::Signal) {
+        rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal)
+            .unwrap();
+    }
+
     pub(crate) fn status(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().unwrap()
     }

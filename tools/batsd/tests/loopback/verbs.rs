@@ -2,6 +2,9 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -223,6 +226,63 @@ fn drain_of_an_exit_refuses_new_channels_and_has_a_time_limit() {
     wait_for("the daemon has ended", || test.daemons[1].status().is_some());
     assert!(!matches!(program.read(&mut [0; 1]), Ok(1)));
     drop(server);
+}
+
+#[test]
+fn a_reload_that_is_under_way_opens_no_listeners_of_a_node_that_drains() {
+    let test = forwarded();
+    let [program, server] = test.connect();
+    let batsctl = |words: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_batsctl"));
+        command.arg("--config").arg(&test.daemons[0].config).args(words.split(' '));
+        command.stdout(Stdio::null()).spawn().unwrap()
+    };
+    let near = &test.daemons[0];
+    // The keeper answers only after the worker drains.
+    near.signal(rustix::process::Signal::STOP);
+    let mut reload = batsctl("reload");
+    std::thread::sleep(Duration::from_millis(500));
+    let mut drain = batsctl("drain --limit 60");
+    wait_for("it drains", || near.ctl("status").unwrap()["status"]["state"] == "draining");
+    near.signal(rustix::process::Signal::CONT);
+    assert!(reload.wait().unwrap().success());
+    wait_for("new connections are refused", || {
+        TcpStream::connect(("127.0.0.1", test.port)).is_err()
+    });
+    drop((program, server));
+    assert!(drain.wait().unwrap().success());
+}
+
+#[test]
+fn the_user_of_a_worker_of_root_may_read_and_change_nothing() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: the keeper is not root's");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let open = |path: &Path| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    open(folder.path());
+    identity(&folder.path().join("0.pem"));
+    let text = node(folder.path(), 0, free_udp_port(), "user = \"nobody\"\n");
+    let mut daemon = crate::node::start(folder.path(), 0, &text);
+    // The folder of the build may be closed to the user.
+    let program = folder.path().join("batsctl");
+    std::fs::copy(env!("CARGO_BIN_EXE_batsctl"), &program).unwrap();
+    open(&program);
+    let batsctl = |words: &str| {
+        let mut command = Command::new(&program);
+        command.arg("--socket").arg(folder.path().join("0.sock")).args(words.split(' '));
+        command.uid(65_534).gid(65_534).current_dir("/").output().unwrap()
+    };
+    let output = batsctl("status");
+    assert!(output.status.success(), "{output:?}");
+    for words in ["reload", "drain", "speedtest 10.255.0.2", "link del north"] {
+        let error = String::from_utf8(batsctl(words).stderr).unwrap();
+        assert!(error.contains("changes need root"), "{words}: {error}");
+    }
+    assert!(daemon.status().is_none());
 }
 
 /// The links of a node: neighbour, the port to open a link to, and whether its packets are forwarded.
