@@ -16,6 +16,8 @@ use super::tunnel::{Lane, lock};
 
 /// Longest test of a direction.
 pub(super) const MAX_SECONDS: u64 = 10;
+/// Shortest one that counts: a peer cannot occupy this node with tests of no length.
+const MIN_SECONDS: u64 = 1;
 /// Time for an answer, and for the end of what is in transit.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Seconds of tests that a peer gets at once; after that it gets half of the time.
@@ -178,7 +180,7 @@ impl Speedtests {
             Some((Kind::Answer, code)) if code == [Answer::Accepted as u8] => {}
             Some((Kind::Answer, code)) if code == [Answer::Busy as u8] => {
                 return Err(format!(
-                    "{peer} refuses: another test runs there, or this node had its share; try again \
+                    "{peer} refuses: another test runs there, or this node has used up its time; try again \
                      in a minute"
                 ));
             }
@@ -253,7 +255,8 @@ impl Speedtests {
                     return;
                 }
                 let duration = Duration::from_millis(u16::from_be_bytes([high, low]).into());
-                let duration = duration.min(Duration::from_secs(MAX_SECONDS));
+                let [least, most] = [MIN_SECONDS, MAX_SECONDS].map(Duration::from_secs);
+                let duration = duration.clamp(least, most);
                 let answer = self.admit(peer, served.as_ref(), duration, now);
                 if answer == Answer::Accepted {
                     // The end of what this node receives says when the test is over.
@@ -352,6 +355,21 @@ mod tests {
         let later = until + Duration::from_secs(20);
         assert_eq!(tests.admit(allowed, None, ten, later), Answer::Accepted);
         assert_eq!(tests.admit(allowed, None, ten, later), Answer::Busy);
+    }
+
+    #[test]
+    fn requests_for_tests_of_no_length_use_up_the_time_of_a_peer() {
+        let [peer, _] = peers();
+        let tests = Speedtests::default();
+        *tests.allowed.write().unwrap() = Arc::new([peer].into());
+        let served = || lock(&tests.served).as_ref().map(|test| test.number);
+        for number in 0..60 {
+            // Each has a lane of its own, which limits answers.
+            let lane = Arc::new(Lane::new(Mode::Brtp, false));
+            tests.take(peer, Some(&lane), &message(Kind::Request, number, &[0, 0, 0]));
+            tests.take(peer, Some(&lane), &message(Kind::End, number, &[]));
+        }
+        assert!(served().is_some_and(|number| (39..50).contains(&number)), "{:?}", served());
     }
 
     #[test]

@@ -26,6 +26,8 @@ const PROBES: usize = 3;
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// Requests of this node and of neighbours that wait for an answer; more are not answered.
 const MAX_WAITING: usize = 256;
+/// Those of neighbours: the others are left for the clients of this node.
+const MAX_OF_NEIGHBOURS: usize = 192;
 
 const REQUEST: u8 = 1;
 const ANSWER: u8 = 2;
@@ -122,7 +124,11 @@ impl Traces {
     fn add(&self, asking: Asking, asked: LinkId) -> Option<u64> {
         let mut waiting = lock(&self.waiting);
         waiting.retain(|_, one| one.since.elapsed() < 2 * TIMEOUT);
-        if waiting.len() >= MAX_WAITING {
+        let limit = match asking {
+            Asking::Here(_) => MAX_WAITING,
+            Asking::Neighbour(..) => MAX_OF_NEIGHBOURS,
+        };
+        if waiting.len() >= limit {
             return None;
         }
         let number = self.number.fetch_add(1, Relaxed);

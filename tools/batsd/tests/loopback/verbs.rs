@@ -11,6 +11,8 @@ use std::time::Duration;
 use crate::node::{
     Daemon, LIMIT, check, free_tcp_port, free_udp_port, identity, node, pair, wait_for,
 };
+use openbats::node::{LinkOptions, LinkPolicy, Node};
+use openbats::{Identity, Trust, Wait};
 use serde_json::Value;
 
 /// A forward of the first host to a listener of the test, at the second one.
@@ -349,6 +351,50 @@ fn trace_names_the_relays_on_the_path_and_where_it_ends() {
     // The far node forwards nothing.
     let trace = near.ctl("trace 10.255.0.3").unwrap();
     assert_eq!(nodes(&trace), ["10.255.0.2", "10.255.0.3"]);
+}
+
+#[test]
+fn requests_of_a_neighbour_leave_room_for_traces_of_this_node() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |host: usize| folder.path().join(format!("{host}.pem"));
+    let prints = [0, 1, 2].map(|host| identity(&path(host)));
+    let print = |host: usize| prints[host].trim_start_matches("sha256:").parse().unwrap();
+    let builder = |host: usize| {
+        let pem = std::fs::read(path(host)).unwrap();
+        let id = openbats::node::NodeId(u32::from_be_bytes([10, 255, 0, host as u8 + 1]));
+        Node::builder(id, Identity::from_pem("test", &pem).unwrap()).link_messages(true)
+    };
+    // It never answers.
+    let far = builder(2).listen("127.0.0.1:0".parse().unwrap());
+    let far = far.neighbour(print(1), LinkPolicy::end()).start().unwrap();
+    let port = free_udp_port();
+    let text = node(folder.path(), 1, port, "relay = true\n")
+        + &format!(
+            "[[link]]\nname = \"near\"\nfingerprint = \"{}\"\ntransit = true\n\
+             [[link]]\nname = \"far\"\nfingerprint = \"{}\"\nremote = \"{}\"\n\
+             [routes]\nstatic = [{{ to = \"10.255.0.9\", via = [\"far\"] }}]\n",
+            prints[0],
+            prints[2],
+            far.local_addrs()[0],
+        );
+    let daemon = crate::node::start(folder.path(), 1, &text);
+    let near = builder(0).start().unwrap();
+    let to = ([127, 0, 0, 1], port).into();
+    let link = near.links().open(LinkOptions::new(to, Trust::fingerprint(print(1)))).unwrap();
+    link.established().wait_for(LIMIT).unwrap().unwrap();
+    wait_for("the link to the far node", || {
+        let links = daemon.ctl("links").unwrap();
+        let links = links["links"].as_array().unwrap();
+        links.iter().filter(|link| link["state"] == "up").count() == 2
+    });
+    // They wait for four seconds; a neighbour gets through 100 a second.
+    for number in 0..400u64 {
+        let request = [&[1][..], &number.to_be_bytes(), &[10, 255, 0, 9], &[5]].concat();
+        near.links().send(link.id(), request).unwrap();
+        std::thread::sleep(Duration::from_millis(8));
+    }
+    let trace = daemon.ctl("trace 10.255.0.9").unwrap();
+    assert_eq!(trace["reason"], "no answer at hop 1", "{trace}");
 }
 
 #[test]
