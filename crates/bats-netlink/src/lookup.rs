@@ -62,7 +62,7 @@ fn hops(message: &RouteMessage) -> Vec<FibHop> {
     one.into_iter().chain(several).take(MAX_NEXT_HOPS).collect()
 }
 
-/// What a route message of the kernel says about the way to an address.
+/// What a route message of the kernel says about the route to an address.
 fn answer(message: &RouteMessage) -> Result<FibRoute, NoRoute> {
     match message.header.kind {
         RouteType::Unicast => {
@@ -102,7 +102,10 @@ impl Netlink {
             });
         // The kernel answers with the error that a packet to the address would get.
         match looked_up.as_ref().err().and_then(Errno::from_io_error) {
-            Some(Errno::NETUNREACH) => Ok(Err(NoRoute::Missing)),
+            // The kernel has no routes of this address family, as without IPv6.
+            Some(Errno::NETUNREACH | Errno::OPNOTSUPP | Errno::AFNOSUPPORT) => {
+                Ok(Err(NoRoute::Missing))
+            }
             Some(Errno::HOSTUNREACH) => Ok(Err(NoRoute::Unreachable)),
             Some(Errno::ACCESS) => Ok(Err(NoRoute::Prohibited)),
             Some(Errno::INVAL) => Ok(Err(NoRoute::Blackhole)),

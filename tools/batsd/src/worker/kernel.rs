@@ -17,8 +17,8 @@ use super::tunnel::lock;
 
 /// Time from a change to the look at the routes: daemons change several at once.
 const DEBOUNCE: Duration = Duration::from_millis(5);
-/// Time to a second look after a change of an interface: the kernel reports that it goes down before it
-/// removes the routes over it.
+/// Time to a second look after a change other than of a route: the kernel reports that an interface goes down
+/// before it removes the routes over it. The second look lists the host routes again.
 const SECOND_LOOK: Duration = Duration::from_millis(50);
 /// Time to a look without a reported change, and to the next attempt after an error.
 const LOOK_ANYWAY: Duration = Duration::from_secs(10);
@@ -173,6 +173,8 @@ struct Follower {
 struct Due {
     first: Option<Instant>,
     second: Option<Instant>,
+    /// Whether host routes are listed again: the kernel reports none that a link or a rule brings back.
+    lists: bool,
 }
 
 impl Due {
@@ -206,6 +208,9 @@ impl Follower {
                 wanted.addresses.clone()
             };
             let began = Instant::now();
+            if std::mem::take(&mut due.lists) {
+                self.hosts = self.netlink.host_routes(MAX_HOSTS)?;
+            }
             let fib = self.look(&addresses)?;
             sender.send_if_modified(|last| {
                 let is_new = **last != fib;
@@ -254,6 +259,7 @@ impl Follower {
             let now = Instant::now();
             if due.second.is_some_and(|at| at <= now) {
                 due.second = None;
+                due.lists = true;
                 return Ok(());
             }
             if due.first.is_some_and(|at| at <= now) || anyway <= now {
@@ -274,18 +280,13 @@ impl Follower {
                 return Ok(());
             }
             for change in self.monitor.read()? {
-                self.take(change, addresses, due)?;
+                self.take(change, addresses, due);
             }
         }
     }
 
     /// Takes a change: most on a busy router concern other destinations.
-    fn take(
-        &mut self,
-        change: Change,
-        addresses: &BTreeSet<IpAddr>,
-        due: &mut Due,
-    ) -> io::Result<()> {
+    fn take(&mut self, change: Change, addresses: &BTreeSet<IpAddr>, due: &mut Due) {
         let now = Instant::now();
         match change {
             Change::HostRoute(host) => {
@@ -306,16 +307,14 @@ impl Follower {
                     due.soon(now);
                 }
             }
-            Change::Link => {
+            Change::Link | Change::Other => {
                 due.soon(now);
                 due.second = Some(now + SECOND_LOOK);
             }
-            Change::Other => due.soon(now),
             Change::Lost => {
-                self.hosts = self.netlink.host_routes(MAX_HOSTS)?;
+                due.lists = true;
                 due.soon(now);
             }
         }
-        Ok(())
     }
 }

@@ -122,6 +122,27 @@ fn what_is_no_route_to_a_neighbour_is_not_used_and_reported() {
 }
 
 #[test]
+fn host_routes_to_other_nodes_come_back_with_a_rule() {
+    need!();
+    let mut mesh = Mesh::new(2, &[(0, 1)]);
+    mesh.start_nodes(|_, _, _| String::new());
+    mesh.must(0, &format!("ip route add {}/32 via {}", id(1), address(0, 1)));
+    mesh.wait_for_links(0, 1, &["v0"]);
+    let has_route = || {
+        let routes = mesh.routes(0)["routes"].as_array().unwrap().clone();
+        routes.iter().any(|route| route["to"] == "10.255.0.99")
+    };
+    mesh.must(0, &format!("ip route add 10.255.0.99/32 via {} table 77", address(0, 1)));
+    // The node looks at it, and no packet would use it.
+    sleep(Duration::from_millis(500));
+    assert!(!has_route());
+    mesh.must(0, "ip rule add to 10.255.0.99/32 lookup 77 priority 77");
+    wait_for("the route of the rule", START, has_route);
+    mesh.must(0, "ip rule del priority 77");
+    wait_for("no route", START, || !has_route());
+}
+
+#[test]
 fn equal_cost_routes_use_several_links() {
     need!();
     // The third link has link-local addresses of IPv6.
