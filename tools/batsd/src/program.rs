@@ -16,7 +16,7 @@ use crate::{config, keeper, worker};
 #[command(name = "batsd", version, args_conflicts_with_subcommands = true)]
 struct Arguments {
     /// Configuration file; one that ends with .ini has the original's format.
-    #[arg(long, default_value = config::DEFAULT_PATH)]
+    #[arg(long, default_value = config::DEFAULT_PATH, conflicts_with = "node")]
     config: PathBuf,
     /// Check the configuration and the files that it names, and exit.
     #[arg(long)]

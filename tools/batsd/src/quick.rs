@@ -14,25 +14,25 @@ use crate::config::{self, DEFAULT_PORT};
 #[derive(Args, Debug, Default)]
 pub struct Options {
     /// Serve SOCKS5 and HTTP CONNECT at this address, such as 127.0.0.1:1080; --peer connects out.
-    #[arg(long, value_name = "ADDRESS", requires = "peer")]
+    #[arg(long, value_name = "ADDRESS", requires = "peer", group = "node")]
     pub socks: Option<SocketAddr>,
     /// Address of the exit, such as 192.0.2.7:4900.
     #[arg(long, value_name = "ADDRESS", requires = "socks", conflicts_with = "listen")]
     pub peer: Option<String>,
     /// Be an exit: take links of --fingerprint at this address, such as :4900.
-    #[arg(long, value_name = "ADDRESS", requires = "allow")]
+    #[arg(long, value_name = "ADDRESS", requires = "allow", group = "node")]
     pub listen: Option<String>,
     /// A destination that the exit connects to: HOST:PORTS as in `exit.allow`, such as *.example.org:443.
     #[arg(long, value_name = "HOST:PORTS", requires = "listen")]
     pub allow: Vec<String>,
     /// Certificate of --peer, or with --listen of each client. batsd prints its own at the start.
-    #[arg(long, value_name = "SHA256")]
+    #[arg(long, value_name = "SHA256", requires = "node")]
     pub fingerprint: Vec<String>,
     /// PEM file with certificate and key; made if it does not exist.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", requires = "node")]
     pub identity: Option<PathBuf>,
     /// Path of the control socket, for batsctl --socket.
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", requires = "node")]
     pub control: Option<PathBuf>,
 }
 

@@ -140,6 +140,20 @@ fn web(folder: &Path) -> (Process, u16) {
 }
 
 #[test]
+fn options_that_would_be_ignored_are_errors() {
+    for words in [
+        "--fingerprint 00",
+        "--identity /nonexistent/node.pem",
+        "--control /nonexistent/control",
+        "--config /nonexistent/batsd.toml --socks 127.0.0.1:1 --peer 127.0.0.1:2",
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_batsd")).args(words.split(' ')).output();
+        let output = output.unwrap();
+        assert_eq!(output.status.code(), Some(2), "{words}: {output:?}");
+    }
+}
+
+#[test]
 fn curl_goes_through_two_command_lines() {
     if !has(&["curl", "python3"]) {
         return;
