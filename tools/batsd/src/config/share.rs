@@ -36,23 +36,25 @@ pub fn generate_identity(path: &Path) -> anyhow::Result<Fingerprint> {
             "{} exists: the node would lose its identity; remove it first if that is intended",
             path.display()
         ),
-        opened => opened.and_then(|mut file| file.write_all(text.as_bytes())),
+        opened => opened.and_then(|mut file| {
+            file.write_all(text.as_bytes())?;
+            give_to_service(path, &file);
+            Ok(())
+        }),
     }
     .with_context(|| format!("cannot write {}", path.display()))?;
-    give_to_service(path);
     Ok(identity.fingerprint())
 }
 
-/// Lets the user of the systemd unit read a file that root made, if there is that user.
-fn give_to_service(path: &Path) {
+/// Lets the user of the systemd unit read a file that root made, if there is that user. It changes the open
+/// file: the owner of its folder may have put another file, or a symbolic link, in its place.
+fn give_to_service(path: &Path, file: &std::fs::File) {
     if !rustix::process::geteuid().is_root() {
         return;
     }
     let Some((_, group)) = super::find_user(SERVICE_USER) else { return };
-    let given = std::os::unix::fs::chown(path, None, Some(group)).and_then(|()| {
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o640);
-        std::fs::set_permissions(path, mode)
-    });
+    let given = std::os::unix::fs::fchown(file, None, Some(group))
+        .and_then(|()| file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o640)));
     if let Err(error) = given {
         eprintln!("the user {SERVICE_USER} cannot read {}: {error}", path.display());
     }
