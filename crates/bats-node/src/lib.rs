@@ -12,5 +12,5 @@ mod reconcile;
 pub use change::{Change, ChangeError, MAX_HOPS, MAX_LINKS};
 pub use fq_codel::{Dequeued, FqCodel, QueueStats};
 pub use owners::{Owners, PrefixConflict};
-pub use plan::{Fingerprint, Hop, Link, NodeId, Peer, Plan, PlanError};
+pub use plan::{Fingerprint, Hop, Link, NeighbourPolicy, NodeId, Peer, Plan, PlanError};
 pub use reconcile::{Accepted, Action, State, reconcile};

@@ -395,9 +395,13 @@ impl Worker {
         action: &Action,
     ) -> anyhow::Result<()> {
         let node = &self.node;
-        let policy = |print: &[u8; 32]| match plan.neighbours.get(print) {
-            Some(true) => LinkPolicy::transit(),
-            _ => LinkPolicy::end(),
+        let policy = |print: &[u8; 32]| {
+            let wanted = plan.neighbours.get(print).copied().unwrap_or_default();
+            let policy = if wanted.transit { LinkPolicy::transit() } else { LinkPolicy::end() };
+            match wanted.rate {
+                Some(bits_per_second) => policy.rate(bits_per_second),
+                None => policy,
+            }
         };
         match action {
             Action::AdmitPeer(id, print) => node.set_peer(library_id(*id), [Fingerprint(*print)]),
