@@ -20,6 +20,8 @@ pub fn describe_tls_error(error: &Error, is_client: bool) -> String {
                 CertificateError::UnknownIssuer => {
                     "none of the accepted authorities has issued it".to_owned()
                 }
+                CertificateError::Expired => "it has expired".to_owned(),
+                CertificateError::NotValidYet => "it is not valid yet".to_owned(),
                 CertificateError::BadSignature => "a signature is wrong".to_owned(),
                 other => other.to_string(),
             };
@@ -48,10 +50,10 @@ pub fn describe_alert(alert: u8, is_client: bool) -> Option<String> {
         }
         // Also of a certificate with the name of an accepted authority, which has not signed it.
         AlertDescription::DecryptError => Some(format!("{untrusted}: a signature is wrong")),
+        AlertDescription::CertificateExpired => Some(format!("{untrusted}: it has expired")),
         alert @ (AlertDescription::BadCertificate
         | AlertDescription::UnsupportedCertificate
         | AlertDescription::CertificateRevoked
-        | AlertDescription::CertificateExpired
         | AlertDescription::CertificateUnknown) => Some(format!("{untrusted}: {alert:?}")),
         _ => None,
     }
