@@ -28,7 +28,10 @@ pub(crate) fn main() -> anyhow::Result<()> {
         let channel = connection.accept_channel().wait()?;
         let (sink, stream) = channel.into_messages(LIMIT).split();
         let doubled = stream.map_ok(|message| text(2 * number(&message)));
-        Ok(doubled.forward(sink).wait()?)
+        doubled.forward(sink).wait()?;
+        // Unread bytes of channels end with the connection: the client ends it.
+        anyhow::ensure!(connection.recv().wait()?.is_none(), "the client sends no messages");
+        Ok(())
     });
 
     let client = Endpoint::builder().start()?;
@@ -43,6 +46,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
     let ((), sum) = try_join(numbers, sum).wait().map_err(|error: MessageError| error)?;
     println!("the sum of the doubled numbers is {sum}");
     anyhow::ensure!(sum == 1_001_000, "the server doubled other numbers");
+    connection.finish().wait()?;
     doubling.join().expect("the server does not panic")
 }
 
