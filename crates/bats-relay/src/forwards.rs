@@ -7,13 +7,16 @@ use bats_wire::batch_rank::Space;
 
 use super::rate_limit::{FlowLimits, LimitGroup};
 
+/// The batches of the packets of a group.
+type Queue = (Option<LimitGroup>, VecDeque<(Space, u64)>);
+
 /// The batches of the packets to forward, in order of arrival; a queue for each group of links whose rate
 /// is limited, because those of one may have to wait while those of another may not.
 #[derive(Debug, Default)]
 pub(super) struct Forwards {
     /// The queue that is served next is the first. There is rarely more than one: a flow seldom arrives
     /// over several neighbours.
-    queues: VecDeque<(Option<LimitGroup>, VecDeque<(Space, u64)>)>,
+    queues: VecDeque<Queue>,
 }
 
 impl Forwards {
