@@ -42,6 +42,16 @@ pub(crate) enum TrustPolicy {
     Authorities(String),
 }
 
+/// Client certificates that a server accepts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ClientTrust {
+    /// Clients need no certificate.
+    AnyClient,
+    Fingerprints(Vec<Fingerprint>),
+    /// A PEM file of certificate authorities.
+    Authorities(String),
+}
+
 /// All settings. Invalid values are stored and rejected by the call that uses them.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
@@ -72,6 +82,7 @@ pub(crate) struct Config {
     /// Channels that the peer may have open; `None` for a connection without channels.
     pub(crate) channels: Option<u32>,
     pub(crate) trust: TrustPolicy,
+    pub(crate) client_trust: ClientTrust,
     /// PSK mode, for modes 0 to 3: the key that both ends need.
     pub(crate) psk: Option<PresharedKey>,
 }
@@ -99,6 +110,7 @@ impl Default for Config {
             memory_budget: None,
             channels: None,
             trust: TrustPolicy::AnyCertificate,
+            client_trust: ClientTrust::AnyClient,
             psk: None,
         }
     }
@@ -277,7 +289,26 @@ impl Config {
         let options = ClientOptions::new(trust)
             .transport(TransportConfig { handshake_timeout: self.timeout, ..self.transport() })
             .quic_datagrams(self.quic_datagrams && self.mode == QUIC);
+        let options = match self.client_identity() {
+            Some(identity) => options.identity(identity),
+            None => options,
+        };
         Ok(if self.compresses() { options.compression(COMPRESSION_LEVEL) } else { options })
+    }
+
+    /// The certificate that a client presents to a server that asks for one.
+    fn client_identity(&self) -> Option<Identity> {
+        if self.cert_file.is_empty() && self.key_file.is_empty() {
+            return None;
+        }
+        match Identity::from_pem_files(&self.cert_file, &self.key_file) {
+            Ok(identity) => Some(identity),
+            // Programs of the original SDK may set files that clients never read there.
+            Err(error) => {
+                tracing::warn!(%error, "the client presents no certificate");
+                None
+            }
+        }
     }
 
     /// Whether clients accept any server certificate, as those of the original SDK do. Mode 11 has
@@ -303,6 +334,17 @@ impl Config {
         let options = ServerOptions::new(self.identity()?)
             .transport(self.transport())
             .quic_datagrams(self.quic_datagrams && self.mode == QUIC);
+        let options = match &self.client_trust {
+            ClientTrust::AnyClient => options,
+            ClientTrust::Fingerprints(accepted) => {
+                options.client_trust(Trust::fingerprints(accepted.iter().copied()))
+            }
+            ClientTrust::Authorities(path) => {
+                let trust = Trust::authorities(path)
+                    .map_err(|error| Failure::new(Code::ListenFailed, error.to_string()))?;
+                options.client_trust(trust)
+            }
+        };
         Ok(if self.compresses() { options.compression(COMPRESSION_LEVEL) } else { options })
     }
 

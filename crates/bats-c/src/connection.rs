@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
-use openbats::{CloseReason, ConnectionStats, Mode, RecvError, SendError};
+use openbats::{CloseReason, ConnectionStats, Fingerprint, Mode, RecvError, SendError};
 
 use crate::event::{Code, Failure};
 
@@ -114,6 +114,10 @@ impl Connection {
     /// Whether the mode is reliable and reports acknowledgements.
     pub(crate) fn is_reliable(&self) -> bool {
         self.0.is_reliable()
+    }
+
+    pub(crate) fn peer_fingerprint(&self) -> Option<Fingerprint> {
+        self.0.peer_fingerprint()
     }
 
     pub(crate) fn is_compressed(&self) -> bool {

@@ -78,7 +78,8 @@ impl Plan {
                 if plan.links.len() >= MAX_LINKS {
                     return Err(ChangeError::TooMany("links", MAX_LINKS));
                 }
-                if *plan.neighbours.entry(link.fingerprint).or_insert(*transit) != *transit {
+                let policy = plan.neighbours.entry(link.fingerprint);
+                if policy.or_insert((*transit).into()).transit != *transit {
                     return Err(ChangeError::Transit);
                 }
                 plan.links.insert(name.clone(), link.clone());

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::num::NonZeroU64;
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
@@ -44,6 +45,22 @@ impl Link {
     }
 }
 
+/// What a node forwards for a neighbour.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NeighbourPolicy {
+    /// Whether its packets may go on to other nodes.
+    pub transit: bool,
+    /// Payload bits per second of these packets, over all links with the neighbour; `None` for all.
+    pub rate: Option<NonZeroU64>,
+}
+
+impl From<bool> for NeighbourPolicy {
+    /// With transit or without, at any rate.
+    fn from(transit: bool) -> Self {
+        Self { transit, rate: None }
+    }
+}
+
 /// Another node with which this one has sessions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
@@ -73,8 +90,8 @@ pub struct Plan {
     pub fingerprint: Fingerprint,
     /// The links that it opens, by name.
     pub links: BTreeMap<String, Link>,
-    /// The neighbours whose links it accepts, and whether it forwards their packets to other nodes.
-    pub neighbours: BTreeMap<Fingerprint, bool>,
+    /// The neighbours whose links it accepts, and what it forwards for them.
+    pub neighbours: BTreeMap<Fingerprint, NeighbourPolicy>,
     /// The nodes with which it has sessions.
     pub peers: BTreeMap<NodeId, Peer>,
     /// Next hops to nodes, with their tiers.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use crate::plan::{Fingerprint, Hop, Link, NodeId, Plan};
+use crate::plan::{Fingerprint, Hop, Link, NeighbourPolicy, NodeId, Plan};
 
 /// A link that a neighbour has opened and that is up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,8 +26,8 @@ pub struct State {
     pub stale: BTreeSet<String>,
     /// Links that neighbours have opened and that are up, by number.
     pub accepted: BTreeMap<u64, Accepted>,
-    /// Admitted neighbours and whether they have transit.
-    pub neighbours: BTreeMap<Fingerprint, bool>,
+    /// Admitted neighbours and their policies.
+    pub neighbours: BTreeMap<Fingerprint, NeighbourPolicy>,
     /// Certificates of the nodes with which there may be sessions.
     pub peers: BTreeMap<NodeId, Fingerprint>,
     /// Routes.
@@ -41,8 +41,8 @@ pub enum Action {
     AdmitPeer(NodeId, Fingerprint),
     /// Allow no more sessions with this node, and end its open sessions.
     DismissPeer(NodeId),
-    /// Accept links of this neighbour, with transit or without.
-    AdmitNeighbour(Fingerprint, bool),
+    /// Accept links of this neighbour, under this policy.
+    AdmitNeighbour(Fingerprint, NeighbourPolicy),
     /// Accept no more links of this neighbour, and close those that it has opened.
     RefuseNeighbour(Fingerprint),
     /// Open a link.
@@ -72,8 +72,8 @@ impl State {
         match action.clone() {
             Action::AdmitPeer(node, print) => drop(self.peers.insert(node, print)),
             Action::DismissPeer(node) => drop(self.peers.remove(&node)),
-            Action::AdmitNeighbour(print, transit) => {
-                self.neighbours.insert(print, transit);
+            Action::AdmitNeighbour(print, policy) => {
+                self.neighbours.insert(print, policy);
             }
             Action::RefuseNeighbour(print) => {
                 self.neighbours.remove(&print);
@@ -118,9 +118,9 @@ pub fn reconcile(plan: &Plan, state: &State) -> Vec<Action> {
             actions.push(Action::AdmitPeer(node, peer.fingerprint));
         }
     }
-    for (&print, &transit) in &plan.neighbours {
-        if state.neighbours.get(&print) != Some(&transit) {
-            actions.push(Action::AdmitNeighbour(print, transit));
+    for (&print, &policy) in &plan.neighbours {
+        if state.neighbours.get(&print) != Some(&policy) {
+            actions.push(Action::AdmitNeighbour(print, policy));
         }
     }
     let links: BTreeMap<&String, &Link> = plan

@@ -35,7 +35,7 @@ fn plan() -> Plan {
         ("three-6", "[fe80::3%7]:4900", 3),
     ] {
         plan.links.insert(name.into(), link(remote, print));
-        plan.neighbours.insert([print; 32], false);
+        plan.neighbours.insert([print; 32], false.into());
     }
     for number in 2..5 {
         plan.peers.insert(node(number), Peer { fingerprint: [number; 32], prefixes: [].into() });
@@ -203,7 +203,7 @@ proptest! {
         for (name, (print, host)) in links {
             let remote = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, host)), 4900);
             plan.links.insert(format!("link{name}"), Link { remote, local: None, fingerprint: [print; 32] });
-            plan.neighbours.insert([print; 32], true);
+            plan.neighbours.insert([print; 32], true.into());
         }
         for number in 2..6 {
             plan.peers.insert(node(number), Peer { fingerprint: [number; 32], prefixes: [].into() });

@@ -2,9 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::num::NonZeroU64;
 use std::time::Duration;
 
-use bats_node::{Accepted, Action, FqCodel, Hop, Link, NodeId, Peer, Plan, State, reconcile};
+use bats_node::{
+    Accepted, Action, FqCodel, Hop, Link, NeighbourPolicy, NodeId, Peer, Plan, State, reconcile,
+};
 use bats_types::Timestamp;
 use ipnet::IpNet;
 use proptest::prelude::*;
@@ -24,13 +27,18 @@ fn accepted(links: impl IntoIterator<Item = (u8, u8)>) -> BTreeMap<u64, Accepted
     (0..).zip(links.into_iter().map(link)).collect()
 }
 
+/// One of four policies.
+fn policy(number: u64) -> NeighbourPolicy {
+    NeighbourPolicy { transit: number > 0, rate: NonZeroU64::new(number / 2) }
+}
+
 /// Plans over few names, so that two of them have parts in common.
 fn plan() -> impl Strategy<Value = Plan> {
     let link = (0u8..4, 1u8..5, 1u8..4);
     let route = (2u8..7, 0u8..4, 0u8..3, any::<bool>());
     (
         proptest::collection::vec(link, 0..4),
-        proptest::collection::btree_map(1u8..5, any::<bool>(), 0..4),
+        proptest::collection::btree_map(1u8..5, 0u64..4, 0..4),
         proptest::collection::btree_map(2u8..7, (1u8..9, 0u8..200, 8u8..=32), 0..5),
         proptest::collection::vec(route, 0..6),
     )
@@ -41,7 +49,7 @@ fn plan() -> impl Strategy<Value = Plan> {
                 let link = Link { remote, local: None, fingerprint: [print; 32] };
                 plan.links.insert(format!("link{name}"), link);
             }
-            plan.neighbours = neighbours.into_iter().map(|(n, t)| ([n; 32], t)).collect();
+            plan.neighbours = neighbours.into_iter().map(|(n, t)| ([n; 32], policy(t))).collect();
             for (id, (print, host, length)) in peers {
                 let prefix = IpNet::new(address(host), length).unwrap();
                 let peer = Peer { fingerprint: [print; 32], prefixes: [prefix].into() };
@@ -159,7 +167,7 @@ fn if_both_hosts_open_a_link_the_smaller_fingerprints_link_stays() {
         let remote = SocketAddr::new(address(print), 4900);
         plan.links
             .insert(format!("to {print}"), Link { remote, local: None, fingerprint: [print; 32] });
-        plan.neighbours.insert([print; 32], false);
+        plan.neighbours.insert([print; 32], policy(0));
         plan.routes.insert(node(print + 1), [(Hop::Link(format!("to {print}")), 0)].into());
     }
     let mut state = State::default();
@@ -184,7 +192,7 @@ fn stale_links_are_opened_again_and_routes_leave_them_meanwhile() {
         plan.links.insert(name.into(), link);
         plan.routes.entry(node(2)).or_default().insert(Hop::Link(name.into()), 0);
     }
-    plan.neighbours.insert([9; 32], false);
+    plan.neighbours.insert([9; 32], false.into());
     let mut state = State::default();
     reconcile(&plan, &state).iter().for_each(|action| state.apply(action));
     state.stale.insert("a".into());

@@ -9,7 +9,8 @@ use crate::session::channel::ChannelId;
 pub enum Event {
     /// A connection was accepted and is established (server side); the handle is new.
     Accepted,
-    /// The connection is established (client side).
+    /// The connection is established (client side). If the server asked for this end's certificate, it
+    /// has accepted it, which takes a round trip more.
     Connected,
     /// [`Endpoint::recv`](crate::Endpoint::recv) has at least one message, or the end of the
     /// peer's messages.

@@ -368,6 +368,8 @@ fn server_accepts_only_clients_that_it_trusts() {
         let (mut pair, client) = connect_identified(trust, presented);
         let accepted = pair.handle_of_event(SERVER, &Event::Accepted);
         assert_eq!(accepted.is_some(), is_accepted, "case {number}");
+        let connected = pair.handle_of_event(CLIENT, &Event::Connected);
+        assert_eq!(connected.is_some(), is_accepted, "case {number}: {:?}", pair.events);
         if let Some(accepted) = accepted {
             let expected = presented.filter(|_| asks).map(|i| fingerprint(&i.certificate_chain[0]));
             assert_eq!(pair.endpoints[SERVER].peer_fingerprint(accepted), expected, "{number}");

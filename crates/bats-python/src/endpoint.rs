@@ -165,6 +165,20 @@ impl Options {
     }
 }
 
+/// Whom to trust: `fingerprint` and the accepted ones, `authorities` and a PEM file, or `insecure`.
+fn trust(kind: &str, values: &[String]) -> PyResult<Trust> {
+    let wrong = |error: openbats::IdentityError| PyValueError::new_err(error.to_string());
+    match (kind, values) {
+        ("fingerprint", values) => {
+            let parsed: Result<Vec<_>, _> = values.iter().map(|value| value.parse()).collect();
+            Ok(Trust::fingerprints(parsed.map_err(wrong)?))
+        }
+        ("authorities", [path]) => Trust::authorities(path).map_err(wrong),
+        ("insecure", []) => Ok(Trust::dangerous_any()),
+        (other, _) => Err(PyValueError::new_err(format!("unknown kind of trust: {other}"))),
+    }
+}
+
 fn ip(text: &str) -> PyResult<IpAddr> {
     text.parse().map_err(|_| PyValueError::new_err(format!("'{text}' is not an IP address")))
 }
@@ -200,8 +214,10 @@ impl Endpoint {
         py: Python<'_>,
         local: (String, u16),
         identity: Option<(PathBuf, PathBuf)>,
+        client_trust: Option<(String, Vec<String>)>,
         options: Options,
     ) -> PyResult<Self> {
+        let client_trust = client_trust.map(|(kind, values)| trust(&kind, &values)).transpose()?;
         let builder = options.endpoint_builder();
         let transport = options.transport()?;
         let address = SocketAddr::new(ip(&local.0)?, local.1);
@@ -214,6 +230,9 @@ impl Endpoint {
         let mut server = ServerOptions::new(identity)
             .transport(transport)
             .quic_datagrams(options.quic_datagrams);
+        if let Some(trust) = client_trust {
+            server = server.client_trust(trust);
+        }
         if let Some(level) = options.compression()? {
             server = server.compression(level);
         }
@@ -231,26 +250,25 @@ impl Endpoint {
         self.fingerprint.clone()
     }
 
-    /// Connects to `host`, a name or an address; all addresses of a name are tried in turn. `trust`
-    /// is a kind (`fingerprint`, `authorities` or `insecure`) and its value.
+    /// Connects to `host`, a name or an address; all addresses of a name are tried in turn. `server`
+    /// is a kind of [`trust`] and its values; `identity` are files of a certificate and its key.
     fn connect(
         &self,
         host: String,
         port: u16,
-        trust: (String, String),
+        server: (String, Vec<String>),
+        identity: Option<(PathBuf, PathBuf)>,
         options: Options,
     ) -> PyResult<Operation> {
-        let wrong = |error: openbats::IdentityError| PyValueError::new_err(error.to_string());
-        let trust = match trust.0.as_str() {
-            "fingerprint" => Trust::fingerprint(trust.1.parse().map_err(wrong)?),
-            "authorities" => Trust::authorities(&trust.1).map_err(wrong)?,
-            "insecure" => Trust::dangerous_any(),
-            other => return Err(PyValueError::new_err(format!("unknown kind of trust: {other}"))),
-        };
         let level = options.compression()?;
-        let mut options = ClientOptions::new(trust)
+        let mut options = ClientOptions::new(trust(&server.0, &server.1)?)
             .transport(options.transport()?)
             .quic_datagrams(options.quic_datagrams);
+        if let Some((certificate, key)) = identity {
+            let identity = Identity::from_pem_files(certificate, key);
+            let identity = identity.map_err(|error| ConnectError::new_err(error.to_string()))?;
+            options = options.identity(identity);
+        }
         if let Some(level) = level {
             options = options.compression(level);
         }

@@ -23,6 +23,14 @@ def pair():
         near.close()
 
 
+@pytest.fixture
+def identities():
+    """Two PEM files, each with a certificate and its key, which `wheel.rs` makes."""
+    if "OPENBATS_TEST_IDENTITIES" not in os.environ:
+        pytest.skip("OPENBATS_TEST_IDENTITIES names no files")
+    return os.environ["OPENBATS_TEST_IDENTITIES"].split(os.pathsep)
+
+
 def content(size, seed):
     return bytes((x * 31 + x // 251 + seed * 7) & 255 for x in range(size))
 
@@ -161,6 +169,44 @@ def test_trust_must_be_chosen_and_is_enforced():
             *listener.address, fingerprint=listener.fingerprint, timeout=LIMIT
         )
         assert near.peer_fingerprint == listener.fingerprint
+
+
+@pytest.mark.parametrize("mode", ["brtp", "btp", "brctp", "transparent", "tcp", "quic"])
+def test_servers_accept_only_the_clients_that_they_trust(mode, identities):
+    known, other = identities
+    with openbats.listen("127.0.0.1", cert=known, key=known) as listener:
+        known_fingerprint = listener.fingerprint
+    for accepted in (
+        {"client_fingerprints": ["00" * 32, known_fingerprint]},
+        {"client_authorities": known},
+    ):
+        with openbats.listen("127.0.0.1", mode=mode, **accepted) as listener:
+            chosen = {"fingerprint": listener.fingerprint, "mode": mode, "timeout": LIMIT}
+            near = openbats.connect(*listener.address, cert=known, key=known, **chosen)
+            far = listener.accept(LIMIT)
+            assert near.peer_fingerprint == listener.fingerprint
+            assert far.peer_fingerprint == known_fingerprint
+            with pytest.raises(openbats.ConnectError, match="does not trust the certificate"):
+                openbats.connect(*listener.address, cert=other, key=other, **chosen)
+            with pytest.raises(openbats.ConnectError, match="requires a certificate"):
+                openbats.connect(*listener.address, **chosen)
+
+
+def test_whom_a_server_trusts_is_checked(identities):
+    known, _ = identities
+    with pytest.raises(ValueError, match="either"):
+        openbats.listen("127.0.0.1", client_fingerprints=["00" * 32], client_authorities=known)
+    with pytest.raises(TypeError, match="a list"):
+        openbats.listen("127.0.0.1", client_fingerprints="00" * 32)
+    with pytest.raises(ValueError, match="hexadecimal"):
+        openbats.listen("127.0.0.1", client_fingerprints=["12"])
+    with pytest.raises(ValueError, match="nowhere.pem"):
+        openbats.listen("127.0.0.1", client_authorities="/nowhere.pem")
+    with pytest.raises(openbats.ConnectError, match="mode 11"):
+        openbats.listen("127.0.0.1", mode="udp", client_fingerprints=["00" * 32])
+    with pytest.raises(openbats.ConnectError, match="nowhere.pem"):
+        cert = {"cert": "/nowhere.pem", "key": "/nowhere.pem"}
+        openbats.connect("127.0.0.1", 9, insecure=True, timeout=LIMIT, **cert)
 
 
 @pytest.mark.parametrize("mode", [4, 200])

@@ -111,11 +111,16 @@ fn wheel_works_in_a_fresh_environment() {
         .arg(&wheel));
     // Run outside the source tree, so that the installed package is imported.
     let elsewhere = wheels.clone();
+    let identities = ["known.pem", "other.pem"].map(|name| elsewhere.join(name));
+    for path in &identities {
+        openbats::Identity::load_or_generate(path, &["client"]).unwrap();
+    }
     let tested = run(Command::new(&python)
         .args(["-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir"])
         .arg(here())
         .arg(here().join("tests"))
         .env("PYTHONDONTWRITEBYTECODE", "1")
+        .env("OPENBATS_TEST_IDENTITIES", std::env::join_paths(&identities).unwrap())
         .current_dir(&elsewhere));
     let said = String::from_utf8_lossy(&tested.stdout).into_owned();
     assert!(said.contains(" passed") && !said.contains("skipped"), "{said}");

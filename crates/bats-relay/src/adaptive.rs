@@ -4,7 +4,7 @@
 use bats_code::BATCH_SIZE;
 use bats_code::adaptive::{HopLoss, RecodingPlan};
 
-use super::LinkView;
+use super::link_view::LinkView;
 
 /// Number of batches after which the plan is recomputed.
 const BATCHES_PER_PLAN: u32 = 64;

@@ -1,5 +1,6 @@
 //! Link policies of neighbours at a relay, and sets of routes with tiers.
 
+use core::time::Duration;
 use std::collections::BTreeSet;
 
 use super::tests::{KEY, LINK_DOWN, LINK_UP, symbol, view};

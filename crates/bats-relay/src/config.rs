@@ -98,6 +98,9 @@ pub struct RelayStats {
     pub looped: u64,
     /// Dropped: the policy of the link that they came over does not allow them.
     pub refused: u64,
+    /// Dropped: end-to-end packets beyond the rate of the link that they came over. Other packets are held
+    /// back instead.
+    pub rate_limited: u64,
     /// Dropped: hop limit reached.
     pub hop_limit: u64,
     /// Dropped: repeated end-to-end packets.

@@ -7,8 +7,8 @@ use bats_code::BATCH_SIZE;
 use bats_code::recode::{Basis, CoefficientVector};
 use bats_types::Timestamp;
 
-use super::LinkView;
 use super::config::MAX_BATCHES;
+use super::link_view::LinkView;
 use bats_wire::batch_rank::{BatchRank, Space};
 use bats_wire::coding::expand;
 use bats_wire::flow::FlowKey;

@@ -10,10 +10,12 @@ use super::config::{
     MAX_FLOWS, MAX_NON_INNOVATIVE, MIN_FLOW_BYTES, NON_INNOVATIVE_WINDOW as WINDOW, RelayConfig,
 };
 use super::inbound::{Arrival, OverAllLinks, batch_timeout};
+use super::link_view::{LinkId, LinkView};
 use super::opaque::DuplicateFilter;
 use super::outbound::{Coded, Outbound};
+use super::rate_limit::LimitGroup;
 use super::status::Traffic;
-use super::{Delivery, Flow, LinkId, LinkView, Relay, RelayEvent, allowance};
+use super::{Delivery, Flow, Relay, RelayEvent, Unrecoded, allowance};
 use bats_wire::batch_rank::Space;
 use bats_wire::coding::{CodingHeader, expand};
 use bats_wire::flow::{FlowHeader, FlowKey};
@@ -73,7 +75,7 @@ impl Relay {
         }
         let hop_limit = header.hop_limit.saturating_sub(1);
         let delivery = if kind == PacketKind::Control {
-            self.on_opaque(now, FlowHeader { key, hop_limit }, payload, here)
+            self.on_opaque(now, link, FlowHeader { key, hop_limit }, payload, here)
         } else {
             self.on_coded(now, link, key, (kind, hop_limit), payload, here)
         };
@@ -130,10 +132,16 @@ impl Relay {
         }
     }
 
+    /// The limit of the packets that come over a link.
+    fn limit_of(&self, link: LinkId) -> Option<LimitGroup> {
+        Some(self.links.get(&link)?.policy.rate?.group)
+    }
+
     /// Returns whether to deliver the packet at this node.
     fn on_opaque(
         &mut self,
         now: Timestamp,
+        link: LinkId,
         header: FlowHeader,
         payload: &[u8],
         here: bool,
@@ -144,6 +152,11 @@ impl Relay {
             return false;
         }
         if !here {
+            let limit = self.limit_of(link);
+            if !self.limits.accepts(now, limit, payload.len()) {
+                self.stats.rate_limited += 1;
+                return false;
+            }
             let next = self.route(header.key.destination);
             self.push_opaque(now, next, header, payload);
         }
@@ -188,7 +201,7 @@ impl Relay {
             if here {
                 self.stats.delivered += 1;
             } else if self.is_new_over_all_links(now, link, key, &parts(&header)) {
-                self.forward_unrecoded(key, kind, hop_limit, payload);
+                self.forward_unrecoded(key, (kind, hop_limit), self.limit_of(link), payload);
             }
             return here;
         }
@@ -250,7 +263,8 @@ impl Relay {
         if !is_over_one_link && !self.is_new_over_all_links(now, link, key, &parts) {
             return false;
         }
-        let coded = Coded { space, batch, window, vector, payload: symbol, hop_limit };
+        let limit = self.limit_of(link);
+        let coded = Coded { space, batch, window, vector, payload: symbol, hop_limit, limit };
         if let Some(next) = self.choose_link(key, space, batch, link) {
             self.add(now, key, next, &coded);
         }
@@ -275,18 +289,24 @@ impl Relay {
         is_new
     }
 
-    fn forward_unrecoded(&mut self, key: FlowKey, kind: PacketKind, hop_limit: u8, payload: &[u8]) {
+    fn forward_unrecoded(
+        &mut self,
+        key: FlowKey,
+        (kind, hop_limit): (PacketKind, u8),
+        limit: Option<LimitGroup>,
+        payload: &[u8],
+    ) {
         let Some(flow) = self.flows.get_mut(&key) else { return };
         let needs: u64 = flow.outbound.values().map(|outbound| outbound.needs()).sum();
         let most = self.config.flow_bytes.max(MIN_FLOW_BYTES) as u64;
-        let limit = needs.clamp(MIN_FLOW_BYTES as u64, most);
-        let held: usize = flow.unrecoded.iter().map(|(_, _, bytes)| bytes.len()).sum();
+        let allowed = needs.clamp(MIN_FLOW_BYTES as u64, most);
+        let held: usize = flow.unrecoded.iter().map(|packet| packet.bytes.len()).sum();
         let bytes = held + payload.len();
-        if bytes as u64 > limit || self.bytes + payload.len() > self.config.total_bytes {
+        if bytes as u64 > allowed || self.bytes + payload.len() > self.config.total_bytes {
             self.stats.overflowed += 1;
             return;
         }
-        flow.unrecoded.push_back((kind, hop_limit, payload.to_vec()));
+        flow.unrecoded.push_back(Unrecoded { kind, hop_limit, limit, bytes: payload.to_vec() });
         self.bytes += payload.len();
         self.stats.bytes_peak = self.stats.bytes_peak.max(self.bytes as u64);
         self.activate(key);
@@ -360,14 +380,15 @@ impl Relay {
         }
         let hop_limit = self.config.hop_limit.saturating_sub(1);
         if !self.config.recoding {
-            return self.forward_unrecoded(key, kind, hop_limit, packet);
+            return self.forward_unrecoded(key, (kind, hop_limit), None, packet);
         }
         let Some(flow) = self.flows.get_mut(&key) else { return };
         let (space, batch, window, vector) = parts(&header);
         let newest = &mut flow.newest[space as usize];
         let batch = expand(u64::from(batch), 24, *newest);
         *newest = batch.max(*newest);
-        let coded = Coded { space, batch, window, vector, payload: symbol, hop_limit };
+        let limit = None;
+        let coded = Coded { space, batch, window, vector, payload: symbol, hop_limit, limit };
         self.add(now, key, link, &coded);
         self.arm(key);
     }

@@ -16,11 +16,14 @@
 mod adaptive;
 #[cfg(test)]
 mod admission_tests;
+mod coding;
 mod config;
+mod forwards;
 mod inbound;
 mod ingress;
 #[cfg(test)]
 mod limit_tests;
+mod link_view;
 #[cfg(test)]
 mod loop_tests;
 #[cfg(test)]
@@ -30,6 +33,9 @@ mod no_route_tests;
 mod opaque;
 mod outbound;
 mod policy;
+mod rate_limit;
+#[cfg(test)]
+mod rate_limit_tests;
 mod routes;
 mod status;
 #[cfg(test)]
@@ -38,7 +44,6 @@ mod status_tests;
 mod tests;
 mod unroutable;
 
-use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bats_types::Timestamp;
@@ -52,56 +57,18 @@ pub use config::{
     MAX_FLOWS, MAX_NON_INNOVATIVE, MAX_OPAQUE, MAX_RECODED, MIN_FLOW_BYTES, NON_INNOVATIVE_WINDOW,
     RelayConfig, RelayStats,
 };
-use inbound::{Inbound, OverAllLinks};
+use inbound::{Inbound, OverAllLinks, report_interval};
+pub use link_view::{LinkId, LinkView};
 use opaque::{DuplicateFilter, OpaqueQueue};
 use outbound::Outbound;
 pub use policy::LinkPolicy;
+use rate_limit::{FlowLimits, RateLimits};
+pub use rate_limit::{LimitGroup, RateLimit};
 pub use routes::{MAX_PATHS, PathSetStats};
 use status::Traffic;
 pub use status::{FlowStatus, LinkQueue};
 pub use unroutable::MAX_UNROUTABLE;
 use unroutable::UnroutableLimit;
-
-/// Identifies a link of a node; IDs are never reused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct LinkId(pub u64);
-
-/// Measurements of a link.
-#[derive(Clone, Copy, Debug)]
-pub struct LinkView {
-    /// Rate before loss, in bytes per second.
-    pub rate: u64,
-    /// Smoothed round-trip time.
-    pub smoothed_rtt: Duration,
-    /// Least round-trip time.
-    pub min_rtt: Duration,
-    /// Fraction of packets lost.
-    pub loss: f64,
-    /// Variance of the losses relative to independent losses, at least 1.
-    pub burst_factor: f64,
-    /// Bytes of a full packet.
-    pub packet: u64,
-    /// Whether the other end is responsive.
-    pub alive: bool,
-    /// Whether several answers are overdue. Such a link is potentially failed (RFC 7829): it is not
-    /// used while another link leads to the same node.
-    pub potentially_failed: bool,
-}
-
-impl Default for LinkView {
-    fn default() -> Self {
-        Self {
-            rate: 0,
-            smoothed_rtt: Duration::from_millis(100),
-            min_rtt: Duration::from_millis(100),
-            loss: 0.0,
-            burst_factor: 1.0,
-            packet: 1_200,
-            alive: true,
-            potentially_failed: false,
-        }
-    }
-}
 
 /// A packet for this node itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,14 +145,42 @@ struct Flow {
     /// Bytes of batch state at the last update.
     state: usize,
     /// Packets forwarded without recoding.
-    unrecoded: VecDeque<(PacketKind, u8, Vec<u8>)>,
+    unrecoded: VecDeque<Unrecoded>,
+}
+
+/// A packet that is forwarded without recoding.
+#[derive(Debug)]
+struct Unrecoded {
+    kind: PacketKind,
+    hop_limit: u8,
+    /// The limit of the neighbour that it came from.
+    limit: Option<LimitGroup>,
+    bytes: Vec<u8>,
 }
 
 impl Flow {
-    /// Whether an unrecoded packet is queued and no link in `alternatives` can send it.
-    fn has_unrecoded_for(&self, alternatives: &[LinkId]) -> bool {
-        !self.unrecoded.is_empty()
+    /// Whether an unrecoded packet may be sent, and no link in `alternatives` can send it.
+    fn has_unrecoded_for(
+        &self,
+        now: Timestamp,
+        limits: FlowLimits<'_>,
+        alternatives: &[LinkId],
+    ) -> bool {
+        self.unrecoded.front().is_some_and(|first| limits.is_open(now, first.limit))
             && !alternatives.iter().any(|link| self.outbound.contains_key(link))
+    }
+
+    /// The groups whose rates hold back packets for a link.
+    fn held_by(
+        &self,
+        now: Timestamp,
+        limits: FlowLimits<'_>,
+        link: LinkId,
+    ) -> BTreeSet<LimitGroup> {
+        let outbound = self.outbound.get(&link);
+        let held = outbound.into_iter().flat_map(|outbound| outbound.held_by(now, limits));
+        let first = self.unrecoded.front().and_then(|first| first.limit);
+        held.chain(first.filter(|group| !limits.is_open(now, Some(*group)))).collect()
     }
 }
 
@@ -210,6 +205,7 @@ pub struct Relay {
     /// Links that became unresponsive or were removed.
     lost: BTreeSet<LinkId>,
     events: VecDeque<RelayEvent>,
+    limits: RateLimits,
     bytes: usize,
     /// Bytes of batch state of all flows.
     state: usize,
@@ -235,6 +231,7 @@ impl Relay {
             ready: BTreeSet::new(),
             lost: BTreeSet::new(),
             events: VecDeque::new(),
+            limits: RateLimits::default(),
             bytes: 0,
             state: 0,
             stats: RelayStats::default(),
@@ -295,8 +292,19 @@ impl Relay {
 
     /// Sets what the packets of an admitted link may do. By default they may do everything.
     pub fn set_policy(&mut self, link: LinkId, policy: LinkPolicy) {
-        if let Some(state) = self.links.get_mut(&link) {
-            state.policy = policy;
+        let Some(state) = self.links.get_mut(&link) else { return };
+        if let Some(limit) = policy.rate {
+            self.limits.set(limit);
+        }
+        state.policy = policy;
+        self.drop_unused_limits();
+    }
+
+    /// Drops the limits that no link has any more.
+    fn drop_unused_limits(&mut self) {
+        let used = self.links.values().filter_map(|link| Some(link.policy.rate?.group));
+        for key in self.limits.retain(&used.collect()) {
+            self.activate(key);
         }
     }
 
@@ -367,16 +375,20 @@ impl Relay {
                 state.is_active.remove(&key);
                 continue;
             };
-            let sends_unrecoded = flow.has_unrecoded_for(&alternatives);
+            let sends_unrecoded = flow.has_unrecoded_for(now, self.limits.of(key), &alternatives);
             let Some(outbound) = flow.outbound.get_mut(&link) else { continue };
             let pulled = match sends_unrecoded.then(|| flow.unrecoded.pop_front()).flatten() {
-                Some((kind, hop_limit, bytes)) => {
+                Some(Unrecoded { kind, hop_limit, limit, bytes }) => {
                     out.extend_from_slice(&bytes);
                     self.bytes -= bytes.len();
                     self.stats.forwarded += 1;
+                    self.limits.charge(now, limit, bytes.len());
                     Some((kind, hop_limit))
                 }
-                None => outbound.pull(now, number, view, out, &mut self.stats),
+                None => {
+                    let limits = (key, &mut self.limits);
+                    outbound.pull(now, number, view, out, &mut self.stats, limits)
+                }
             };
             if let Some((kind, hop_limit)) = pulled {
                 flow.sent.add(out.len().saturating_sub(FLOW_HEADER_LEN));
@@ -390,10 +402,15 @@ impl Relay {
             }
             state.active.pop_front();
             state.is_active.remove(&key);
-            if outbound.queued() > 0 {
+            let check_at = outbound.check_at();
+            // A neighbour's rate is no lack of credit: the link is idle.
+            if outbound.queued() > 0 && !outbound.is_held_back(now, self.limits.of(key)) {
                 state.blocked.insert(key);
             }
-            if let Some(at) = outbound.check_at() {
+            for group in flow.held_by(now, self.limits.of(key), link) {
+                self.limits.wait(group, key);
+            }
+            if let Some(at) = check_at {
                 arm(&mut self.timers, key, flow, at);
             }
         }
@@ -410,7 +427,8 @@ impl Relay {
                     self.flows.get(key).is_some_and(|flow| {
                         let outbound = flow.outbound.get(&link);
                         outbound.is_some_and(|outbound| {
-                            flow.has_unrecoded_for(&alternatives) || outbound.wants()
+                            flow.has_unrecoded_for(now, self.limits.of(*key), &alternatives)
+                                || outbound.wants(now, self.limits.of(*key))
                         })
                     })
                 })
@@ -461,7 +479,11 @@ impl Relay {
                     .min(self.config.total_bytes.saturating_sub(self.bytes - held))
                     .saturating_sub(held);
                 let queued: usize = flow.outbound.values().map(|outbound| outbound.queued()).sum();
-                (queued as u64, room as u64 / view.packet.max(1))
+                let queued = queued as u64;
+                let room = room as u64 / view.packet.max(1);
+                let limit = state.policy.rate.map(|limit| limit.group);
+                let allowed = self.limits.room(limit, report_interval(&view), &view);
+                (queued, allowed.map_or(room, |allowed| room.min(allowed.saturating_sub(queued))))
             };
             let Some(inbound) = flow.inbound.get_mut(&link) else { continue };
             let reports = inbound.reports(now, key, mark, queue, &view);
@@ -510,7 +532,7 @@ impl Relay {
     #[must_use]
     pub fn next_timeout(&self) -> Option<Timestamp> {
         let opaque = self.links.values().filter_map(|link| link.opaque.next_at());
-        opaque.chain(self.timers.first().map(|&(at, _)| at)).min()
+        opaque.chain(self.limits.next_timeout()).chain(self.timers.first().map(|&(at, _)| at)).min()
     }
 
     /// Handles all timers that are due.
@@ -519,6 +541,9 @@ impl Relay {
             if link.opaque.notify(now) {
                 self.ready.insert(id);
             }
+        }
+        for key in self.limits.due(now) {
+            self.activate(key);
         }
         while let Some(&(at, key)) = self.timers.first()
             && at <= now
@@ -563,12 +588,13 @@ impl Relay {
 
     fn forget(&mut self, key: FlowKey) {
         if let Some(flow) = self.flows.remove(&key) {
-            let unrecoded: usize = flow.unrecoded.iter().map(|(_, _, bytes)| bytes.len()).sum();
+            let unrecoded: usize = flow.unrecoded.iter().map(|packet| packet.bytes.len()).sum();
             let held =
                 flow.outbound.values().chain(&flow.unrouted).map(|outbound| outbound.bytes());
             self.bytes -= held.sum::<usize>() + unrecoded;
             self.state -= flow.state;
         }
+        self.limits.forget(key);
         for link in self.links.values_mut() {
             link.opaque.forget(key);
             link.reporting.remove(&key);

@@ -1,6 +1,8 @@
 //! A routing loop: while routes change, three relays may send the packets of a flow in a circle.
 //! Each relay must forward a packet once, whichever link it comes over.
 
+use core::time::Duration;
+
 use super::tests::{KEY, symbol, view};
 use super::*;
 use bats_wire::coding::SourceHeader;

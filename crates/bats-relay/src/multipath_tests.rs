@@ -1,6 +1,8 @@
 //! Multipath: several links to a node, the choice of a link, and the move of packets to another
 //! link.
 
+use core::time::Duration;
+
 use super::tests::{KEY, LINK_DOWN, LINK_UP, symbol, view};
 use super::*;
 use bats_wire::coding::SourceHeader;

@@ -1,5 +1,7 @@
 //! Packets for nodes to which a relay has no route: the NO_ROUTE packet to their source.
 
+use core::time::Duration;
+
 use super::tests::{KEY, LINK_UP};
 use super::*;
 use bats_wire::no_route::NoRoute;

@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 use bats_types::Timestamp;
 use rustc_hash::FxHasher;
 
-use super::LinkView;
 use super::config::MAX_OPAQUE;
+use super::link_view::LinkView;
 use bats_wire::flow::{FlowHeader, FlowKey};
 
 /// Loss rate left for the ends to repair.

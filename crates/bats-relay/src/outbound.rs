@@ -8,12 +8,16 @@ use bats_code::recode::{CoefficientVector, Recoder};
 use bats_code::rows::{ALIGNMENT, padded_length};
 use bats_types::{ReportBudget, Timestamp};
 
-use super::LinkView;
 use super::adaptive::AdaptiveCounts;
+use super::coding::{recoded_header, write_header};
 use super::config::{BATCH_RANK_INTERVAL, MAX_BATCHES, MAX_RECODED, QUEUE_PACKETS, RelayStats};
+use super::forwards::Forwards;
 use super::inbound::{batch_timeout, report_interval};
+use super::link_view::LinkView;
+use super::rate_limit::{FlowLimits, LimitGroup, RateLimits};
 use bats_wire::batch_rank::{BatchRank, Space};
-use bats_wire::coding::{CodingHeader, MAX_CODING_HEADER_LEN, RepairHeader, SourceHeader, expand};
+use bats_wire::coding::{MAX_CODING_HEADER_LEN, expand};
+use bats_wire::flow::FlowKey;
 use bats_wire::short_header::PacketKind;
 use bats_wire::varint::Writer;
 
@@ -45,12 +49,15 @@ pub(super) struct Coded<'a> {
     pub(super) payload: &'a [u8],
     /// Number of links that the packet may still cross.
     pub(super) hop_limit: u8,
+    /// The limit of the neighbour that it came from.
+    pub(super) limit: Option<LimitGroup>,
 }
 
 #[derive(Debug)]
 struct Batch {
     window: (u32, u16),
     hop_limit: u8,
+    limit: Option<LimitGroup>,
     /// Packets held; `None` once the next node has them.
     recoder: Option<Recoder>,
     row_bytes: usize,
@@ -112,8 +119,7 @@ pub(super) struct Outbound {
     feedback: bool,
     /// Boxed: a B-tree node has space for eleven values.
     batches: [BTreeMap<u64, Box<Batch>>; 2],
-    /// The batch of each packet to forward, in order of arrival.
-    forwards: VecDeque<(Space, u64)>,
+    forwards: Forwards,
     /// Batches with recoded packets to send.
     recoded_queue: VecDeque<(Space, u64)>,
     /// Forwarded packets that no report has counted yet.
@@ -136,7 +142,7 @@ impl Outbound {
             seed,
             feedback,
             batches: Default::default(),
-            forwards: VecDeque::new(),
+            forwards: Forwards::default(),
             recoded_queue: VecDeque::new(),
             uncounted: VecDeque::new(),
             next_queue: 0,
@@ -224,6 +230,7 @@ impl Outbound {
             Box::new(Batch {
                 window: coded.window,
                 hop_limit: coded.hop_limit,
+                limit: coded.limit,
                 recoder: None,
                 row_bytes: 0,
                 freed_rank: 0,
@@ -250,13 +257,14 @@ impl Outbound {
         }
         batch.changed = now;
         batch.hop_limit = batch.hop_limit.min(coded.hop_limit);
+        batch.limit = coded.limit;
         // Without reports every packet of a batch counts, recoded ones included.
         let last = self.feedback && coded.vector[BATCH_SIZE - 1] != 0;
         batch.closed |= last || recoder.rank() == BATCH_SIZE;
         let row = row_bytes(coded.payload.len());
         batch.row_bytes += row;
         self.bytes += row;
-        self.forwards.push_back((coded.space, coded.batch));
+        self.forwards.push(coded.limit, coded.space, coded.batch);
         while self.batches[coded.space as usize].len() > MAX_BATCHES {
             if let Some((_, mut oldest)) = self.batches[coded.space as usize].pop_first() {
                 stats.batches_dropped += u64::from(oldest.is_unsent());
@@ -286,9 +294,10 @@ impl Outbound {
                     continue;
                 }
                 for (vector, payload) in recoder.received() {
-                    let (window, hop_limit) = (batch.window, batch.hop_limit);
+                    let (window, hop_limit, limit) = (batch.window, batch.hop_limit, batch.limit);
                     let vector = *vector;
-                    let coded = Coded { space, batch: id, window, vector, payload, hop_limit };
+                    let coded =
+                        Coded { space, batch: id, window, vector, payload, hop_limit, limit };
                     // Packets that are held already are ignored.
                     self.add(now, &coded, stats);
                 }
@@ -338,7 +347,24 @@ impl Outbound {
         view: &LinkView,
         out: &mut Vec<u8>,
         stats: &mut RelayStats,
+        (key, limits): (FlowKey, &mut RateLimits),
     ) -> Option<(PacketKind, u8)> {
+        let before = out.len();
+        let (limit, sent) = self.pull_next(now, number, view, out, stats, limits.of(key))?;
+        limits.charge(now, limit, out.len() - before);
+        Some(sent)
+    }
+
+    /// As [`Outbound::pull`]; also returns the limit that the packet counts against.
+    fn pull_next(
+        &mut self,
+        now: Timestamp,
+        number: u64,
+        view: &LinkView,
+        out: &mut Vec<u8>,
+        stats: &mut RelayStats,
+        limits: FlowLimits<'_>,
+    ) -> Option<(Option<LimitGroup>, (PacketKind, u8))> {
         self.view = *view;
         while let Some(&(space, id)) = self.recoded_queue.front() {
             if let Some(batch) = self.batches[space as usize].get_mut(&id) {
@@ -346,7 +372,9 @@ impl Outbound {
                     batch.recoded_due -= 1;
                     stats.top_ups += u64::from(self.feedback);
                     stats.extras += u64::from(!self.feedback);
-                    return self.send_recoded(now, number, space, id, out, stats);
+                    let limit = batch.limit;
+                    let sent = self.send_recoded(now, number, space, id, out, stats)?;
+                    return Some((limit, sent));
                 }
                 batch.recoded_due = 0;
                 batch.is_queued = false;
@@ -354,24 +382,40 @@ impl Outbound {
             self.recoded_queue.pop_front();
         }
         if self.may_forward() {
-            while let Some((space, id)) = self.forwards.pop_front() {
+            while let Some((limit, space, id)) = self.forwards.pop(now, limits) {
                 if let Some(sent) = self.send_received(now, number, space, id, out) {
                     stats.forwarded += 1;
-                    return Some(sent);
+                    return Some((limit, sent));
                 }
             }
         }
         if self.feedback && self.forwards.is_empty() {
             let (space, id) = self.find_extra(now)?;
             stats.extras += 1;
-            return self.send_recoded(now, number, space, id, out, stats);
+            let limit = self.batches[space as usize].get(&id)?.limit;
+            return Some((limit, self.send_recoded(now, number, space, id, out, stats)?));
         }
         None
     }
 
     /// Whether [`Outbound::pull`] may return a packet now.
-    pub(super) fn wants(&self) -> bool {
-        !self.recoded_queue.is_empty() || !self.forwards.is_empty() && self.may_forward()
+    pub(super) fn wants(&self, now: Timestamp, limits: FlowLimits<'_>) -> bool {
+        !self.recoded_queue.is_empty()
+            || self.may_forward() && self.forwards.is_sendable(now, limits)
+    }
+
+    /// Whether only the rates of neighbours hold packets back.
+    pub(super) fn is_held_back(&self, now: Timestamp, limits: FlowLimits<'_>) -> bool {
+        self.may_forward() && !self.forwards.is_empty() && !self.forwards.is_sendable(now, limits)
+    }
+
+    /// The groups whose rates hold packets back.
+    pub(super) fn held_by<'a>(
+        &'a self,
+        now: Timestamp,
+        limits: FlowLimits<'a>,
+    ) -> impl Iterator<Item = LimitGroup> + 'a {
+        self.forwards.held_by(now, limits)
     }
 
     fn send_received(
@@ -655,59 +699,4 @@ fn recoded_per_packet(loss: f64) -> usize {
 /// Memory of a row in bytes.
 fn row_bytes(len: usize) -> usize {
     padded_length(len) + 2 * ALIGNMENT
-}
-
-fn recoded_header(
-    space: Space,
-    id: u64,
-    (first, count): (u32, u16),
-    vector: CoefficientVector,
-) -> CodingHeader {
-    let batch = (id & 0x00ff_ffff) as u32;
-    match space {
-        Space::Source => CodingHeader::RecodedSource { batch, vector },
-        Space::Repair => {
-            let header = RepairHeader { batch, column: 0, first, count };
-            CodingHeader::RecodedRepair { header, vector }
-        }
-    }
-}
-
-/// Appends the header of a packet with this vector, in the short form for packets of the source.
-fn write_header(
-    space: Space,
-    id: u64,
-    window: (u32, u16),
-    vector: &CoefficientVector,
-    out: &mut Vec<u8>,
-) -> Option<PacketKind> {
-    let header = match unit_index(vector) {
-        Some(index) => {
-            let (batch, column) = ((id & 0x00ff_ffff) as u32, index as u8);
-            match space {
-                Space::Source => {
-                    let symbol = batch * BATCH_SIZE as u32 + u32::from(column);
-                    CodingHeader::Source(SourceHeader { symbol })
-                }
-                Space::Repair => {
-                    let (first, count) = window;
-                    CodingHeader::Repair(RepairHeader { batch, column, first, count })
-                }
-            }
-        }
-        None => recoded_header(space, id, window, *vector),
-    };
-    let start = out.len();
-    out.resize(start + MAX_CODING_HEADER_LEN, 0);
-    let mut writer = Writer::new(&mut out[start..]);
-    header.encode(&mut writer)?;
-    let written = writer.written();
-    out.truncate(start + written);
-    Some(header.kind())
-}
-
-/// The column of a unit vector; `None` for other vectors.
-fn unit_index(vector: &CoefficientVector) -> Option<usize> {
-    let index = vector.iter().position(|&x| x != 0)?;
-    (vector[index] == 1 && vector[index + 1..].iter().all(|&x| x == 0)).then_some(index)
 }

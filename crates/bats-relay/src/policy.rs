@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 
 use bats_wire::flow::{FlowKey, NodeId};
 
+use super::rate_limit::RateLimit;
+
 /// The packets that a relay accepts from a link. The default accepts all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -15,11 +17,14 @@ pub struct LinkPolicy {
     pub sources: Option<BTreeSet<NodeId>>,
     /// Nodes that packets may go to, this one included; `None` for all.
     pub destinations: Option<BTreeSet<NodeId>>,
+    /// How much is forwarded of what the neighbour sends; `None` for all. What is beyond it waits here,
+    /// and the neighbour's credit for the flows shrinks.
+    pub rate: Option<RateLimit>,
 }
 
 impl Default for LinkPolicy {
     fn default() -> Self {
-        Self { transit: true, sources: None, destinations: None }
+        Self { transit: true, sources: None, destinations: None, rate: None }
     }
 }
 

@@ -11,8 +11,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use bats_types::Timestamp;
 
 use super::inbound::OverAllLinks;
+use super::link_view::{LinkId, LinkView};
 use super::outbound::Outbound;
-use super::{LinkId, LinkView, Relay, RelayEvent};
+use super::{Relay, RelayEvent};
 use bats_wire::batch_rank::Space;
 use bats_wire::flow::{FlowKey, NodeId};
 
@@ -93,6 +94,7 @@ impl Relay {
     /// Removes a link and the routes over it. Its packets take another route or wait for one.
     pub fn remove_link(&mut self, now: Timestamp, link: LinkId) {
         let orphaned = self.links.remove(&link).map(|mut state| state.opaque.take());
+        self.drop_unused_limits();
         self.ready.remove(&link);
         if orphaned.is_some() {
             self.lost.insert(link);

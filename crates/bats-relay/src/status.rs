@@ -4,7 +4,8 @@ use core::time::Duration;
 
 use bats_types::Timestamp;
 
-use super::{Flow, LinkId, Relay};
+use super::link_view::LinkId;
+use super::{Flow, Relay};
 use bats_wire::flow::FlowKey;
 
 /// Packets and bytes behind the flow header.
@@ -64,7 +65,7 @@ pub struct LinkQueue {
 impl Flow {
     fn status(&self, key: FlowKey, now: Timestamp) -> FlowStatus {
         let outbound = || self.outbound.values().chain(&self.unrouted);
-        let unrecoded_bytes: usize = self.unrecoded.iter().map(|(_, _, bytes)| bytes.len()).sum();
+        let unrecoded_bytes: usize = self.unrecoded.iter().map(|packet| packet.bytes.len()).sum();
         let queued: usize = outbound().map(|outbound| outbound.queued()).sum();
         let bytes: usize = outbound().map(|outbound| outbound.bytes()).sum();
         FlowStatus {

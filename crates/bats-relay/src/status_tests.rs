@@ -1,5 +1,7 @@
 //! Statistics of the packets that a relay holds and has sent.
 
+use core::time::Duration;
+
 use super::tests::{KEY, LINK_DOWN, LINK_UP, relayed, two_link_relay, view};
 use super::*;
 

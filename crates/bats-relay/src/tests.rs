@@ -1,6 +1,7 @@
 //! Lines of relays in slots. Each link takes one packet in a slot, loses some, and delivers after a
 //! fixed number of slots. Tests the code alone, without congestion control.
 
+use core::time::Duration;
 use std::collections::VecDeque;
 
 use proptest::prelude::{any, prop, proptest};
@@ -22,8 +23,8 @@ pub(super) const LINK_DOWN: LinkId = LinkId(2);
 /// A packet in flight: arrival slot, number, kind, payload.
 type InFlight = (u64, u64, PacketKind, Vec<u8>);
 
-struct Line {
-    nodes: Vec<Relay>,
+pub(super) struct Line {
+    pub(super) nodes: Vec<Relay>,
     forward: Vec<VecDeque<InFlight>>,
     backward: Vec<VecDeque<(u64, BatchRank)>>,
     numbers: Vec<u64>,
@@ -33,9 +34,9 @@ struct Line {
     loss: f64,
     slot: u64,
     rng: ChaCha8Rng,
-    next: u64,
+    pub(super) next: u64,
     received: BTreeMap<u64, usize>,
-    payload_errors: usize,
+    pub(super) payload_errors: usize,
     /// Fraction of the reports that are lost.
     report_loss: f64,
 }
@@ -163,13 +164,13 @@ impl Line {
         *self.received.entry(u64::from(batch)).or_default() += 1;
     }
 
-    fn rank(&self) -> usize {
+    pub(super) fn rank(&self) -> usize {
         self.received.values().sum()
     }
 
     /// Runs with a source load of `load` symbols per slot. Returns the symbols delivered per slot,
     /// measured after the first third.
-    fn run(&mut self, slots: u64, load: f64) -> f64 {
+    pub(super) fn run(&mut self, slots: u64, load: f64) -> f64 {
         let (mut due, mut before) = (0.0, 0);
         for slot in 0..slots {
             due = f64::min(due + load, 50.0);
@@ -185,7 +186,7 @@ impl Line {
     }
 
     /// Runs until everything that can still arrive has arrived.
-    fn drain(&mut self) {
+    pub(super) fn drain(&mut self) {
         for _ in 0..20_000 {
             if self.rank() as u64 == self.next {
                 break;
@@ -199,7 +200,7 @@ fn recoding(node: usize) -> RelayConfig {
     RelayConfig::new(NodeId(if node == 0 { 0 } else { 50 + node as u32 }))
 }
 
-fn line(hops: usize, loss: f64, delay: u64) -> Line {
+pub(super) fn line(hops: usize, loss: f64, delay: u64) -> Line {
     Line::new(hops, loss, delay, |i| {
         let config = recoding(i);
         if i == hops { RelayConfig { node: KEY.destination, ..config } } else { config }

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bats_netem::{Link, LinkConfig, LinkStats, Output as LinkOutput};
-use bats_proto::relay::{RelayConfig, RelayStats};
+use bats_proto::relay::{LinkPolicy, RelayConfig, RelayStats};
 use bats_proto::wire::flow::NodeId;
 use bats_proto::{
     ConnectionHandle, Endpoint, EndpointConfig, Event, Input, Mode, Output, Received, ServerConfig,
@@ -392,6 +392,18 @@ impl RelayNetwork {
     /// `n` to node `n + 1`.
     pub fn link_connection(&self, link: usize) -> Option<ConnectionHandle> {
         self.connections[link][0]
+    }
+
+    /// Sets what the packets of the first node of a link may do at the second.
+    ///
+    /// # Panics
+    ///
+    /// If the link is not established.
+    pub fn set_policy(&mut self, link: usize, policy: LinkPolicy) {
+        let (node, handle) = (self.edges[link].1, self.connections[link][1]);
+        let handle = handle.expect("a connection");
+        assert!(self.nodes[node].admit_with(handle, policy), "an established link");
+        self.wake(node);
     }
 
     /// The link to which this connection of its first node belongs.

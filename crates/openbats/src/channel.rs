@@ -206,8 +206,9 @@ impl Connection {
 /// others.
 ///
 /// Implements [`AsyncRead`] and [`AsyncWrite`], also for `&Channel`, so that two tasks can read and
-/// write; with the feature `tokio` also tokio's traits. What is written is sent without a flush. The calls of this type are cancel safe unless stated
-/// otherwise. Dropping the channel finishes its sending direction and stops reading with code 0.
+/// write; with the feature `tokio` also tokio's traits. [`into_messages`](Self::into_messages) sends and
+/// receives messages instead. What is written is sent without a flush. The calls of this type are cancel
+/// safe unless stated otherwise. Dropping the channel finishes its sending direction and stops reading with code 0.
 ///
 /// The connection stays open as long as a channel of it is held.
 pub struct Channel {
@@ -278,7 +279,7 @@ impl Channel {
         poll_fn(|context| self.poll_read_bytes(context, buffer)).await
     }
 
-    fn poll_read_bytes(
+    pub(crate) fn poll_read_bytes(
         &self,
         context: &mut Context<'_>,
         buffer: &mut [u8],
@@ -306,7 +307,7 @@ impl Channel {
         poll_fn(|context| self.poll_write_bytes(context, data)).await
     }
 
-    fn poll_write_bytes(
+    pub(crate) fn poll_write_bytes(
         &self,
         context: &mut Context<'_>,
         data: &[u8],

@@ -4,7 +4,7 @@ use std::fmt;
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bats_proto::{CloseReason, ConnectionHandle, ConnectionStats, Mode, Timestamp};
@@ -129,29 +129,48 @@ impl Connection {
     }
 
     async fn push(&self, message: Bytes, deadline: Option<Duration>) -> Result<(), SendError> {
-        let size = message.len();
-        let mut waiting = Some(self.encode(&message)?);
-        drop(message);
-        poll_fn(|context| {
-            let Some(message) = waiting.take() else { return Poll::Ready(Ok(())) };
-            self.inner.shared.call_inline(|core, clock| {
-                match self.try_push(core, clock, message, deadline) {
-                    Err(SendError::Blocked(message)) => {
-                        waiting = Some(message);
-                        if let Some(slot) = core.slots.get_mut(&self.inner.handle) {
-                            slot.writing.register(context.waker());
-                            core.custody.disturb_leader();
-                        }
-                        (Poll::Pending, self.after_send())
+        let mut waiting = self.waiting(message, deadline)?;
+        poll_fn(|context| self.poll_push(context, &mut waiting)).await
+    }
+
+    fn waiting(&self, message: Bytes, deadline: Option<Duration>) -> Result<Waiting, SendError> {
+        Ok(Waiting { size: message.len(), encoded: Some(self.encode(&message)?), deadline })
+    }
+
+    /// Queues a message. If the send buffer has no room for it, it stays in `waiting`, and the task of
+    /// `context` waits.
+    pub(crate) fn poll_push(
+        &self,
+        context: &mut Context<'_>,
+        waiting: &mut Waiting,
+    ) -> Poll<Result<(), SendError>> {
+        let Some(message) = waiting.encoded.take() else { return Poll::Ready(Ok(())) };
+        self.inner.shared.call_inline(|core, clock| {
+            match self.try_push(core, clock, message, waiting.deadline) {
+                Err(SendError::Blocked(message)) => {
+                    waiting.encoded = Some(message);
+                    if let Some(slot) = core.slots.get_mut(&self.inner.handle) {
+                        slot.writing.register(context.waker());
+                        core.custody.disturb_leader();
                     }
-                    other => {
-                        let error = |error| self.with_uncompressed_sizes(error, size);
-                        (Poll::Ready(other.map_err(error)), self.after_send())
-                    }
+                    (Poll::Pending, self.after_send())
                 }
-            })
+                other => {
+                    let error = |error| self.with_uncompressed_sizes(error, waiting.size);
+                    (Poll::Ready(other.map_err(error)), self.after_send())
+                }
+            }
         })
-        .await
+    }
+
+    /// Queues a message, or returns it if the send buffer has no room for it now.
+    pub(crate) fn push_or_wait(&self, message: Bytes) -> Result<Option<Waiting>, SendError> {
+        let mut waiting = self.waiting(message, None)?;
+        let mut context = Context::from_waker(Waker::noop());
+        match self.poll_push(&mut context, &mut waiting) {
+            Poll::Pending => Ok(Some(waiting)),
+            Poll::Ready(sent) => sent.map(|()| None),
+        }
     }
 
     /// Encodes a message for the peer.
@@ -279,13 +298,19 @@ impl Connection {
     /// The connection ended before the peer finished. Messages that arrived before that are
     /// returned first.
     pub async fn recv(&self) -> Result<Option<Bytes>, RecvError> {
-        poll_fn(|context| match self.take(Some(context)) {
+        poll_fn(|context| self.poll_recv(context)).await
+    }
+
+    pub(crate) fn poll_recv(
+        &self,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Option<Bytes>, RecvError>> {
+        match self.take(Some(context)) {
             Taken::Nothing => Poll::Pending,
             Taken::Message(message) => Poll::Ready(Ok(Some(message))),
             Taken::Finished => Poll::Ready(Ok(None)),
             Taken::Closed(reason) => Poll::Ready(Err(reason.into())),
-        })
-        .await
+        }
     }
 
     /// Returns the next message if there is one now; otherwise `None`, also after the last one.
@@ -381,6 +406,12 @@ impl Connection {
     /// # Errors
     /// The connection ended before everything was acknowledged.
     pub async fn finish(&self) -> Result<(), SendError> {
+        self.begin_finish()?;
+        self.flush().await
+    }
+
+    /// Sends the end of the messages.
+    pub(crate) fn begin_finish(&self) -> Result<(), SendError> {
         self.inner.shared.call(|core, clock| match self.end(core) {
             // If `finish` was called before the connection ended, everything may have arrived.
             Some(_) if core.slots.get(&self.inner.handle).is_some_and(|slot| slot.is_finished) => {
@@ -396,8 +427,7 @@ impl Connection {
                 }
                 Err(error) => Err(translate(error)),
             },
-        })?;
-        self.flush().await
+        })
     }
 
     /// Waits until the peer has acknowledged all messages sent so far. In BTP and TRANSPARENT,
@@ -406,26 +436,27 @@ impl Connection {
     /// # Errors
     /// The connection ended before everything was acknowledged.
     pub async fn flush(&self) -> Result<(), SendError> {
+        poll_fn(|context| self.poll_flushed(context)).await
+    }
+
+    pub(crate) fn poll_flushed(&self, context: &mut Context<'_>) -> Poll<Result<(), SendError>> {
         let handle = self.inner.handle;
-        poll_fn(|context| {
-            let mut core = self.inner.shared.lock();
-            let done = match core.slots.get(&handle).and_then(|slot| slot.end.as_ref()) {
-                Some(end) => end.all_acknowledged,
-                None => core.endpoint.is_all_acknowledged(handle),
-            };
-            if done {
-                return Poll::Ready(Ok(()));
-            }
-            if let Some(reason) = self.end(&core) {
-                return Poll::Ready(Err(reason.into()));
-            }
-            if let Some(slot) = core.slots.get_mut(&handle) {
-                slot.finishing.register(context.waker());
-                core.custody.disturb_leader();
-            }
-            Poll::Pending
-        })
-        .await
+        let mut core = self.inner.shared.lock();
+        let done = match core.slots.get(&handle).and_then(|slot| slot.end.as_ref()) {
+            Some(end) => end.all_acknowledged,
+            None => core.endpoint.is_all_acknowledged(handle),
+        };
+        if done {
+            return Poll::Ready(Ok(()));
+        }
+        if let Some(reason) = self.end(&core) {
+            return Poll::Ready(Err(reason.into()));
+        }
+        if let Some(slot) = core.slots.get_mut(&handle) {
+            slot.finishing.register(context.waker());
+            core.custody.disturb_leader();
+        }
+        Poll::Pending
     }
 
     /// Closes the connection at once, with an application's code and text for the peer. Messages
@@ -518,6 +549,16 @@ impl Connection {
     pub fn peer_fingerprint(&self) -> Option<Fingerprint> {
         self.inner.shared.lock().endpoint.peer_fingerprint(self.inner.handle).map(Fingerprint)
     }
+}
+
+/// A message for which the send buffer may have no room yet.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    /// `None` once it is queued.
+    encoded: Option<Bytes>,
+    /// Bytes before compression.
+    size: usize,
+    deadline: Option<Duration>,
 }
 
 enum Taken {

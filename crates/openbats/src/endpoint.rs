@@ -138,6 +138,9 @@ impl Builder {
             let text = format!("{} is not a DSCP: use 0 to {MAX_DSCP}", self.socket.dscp);
             return Err(StartError::Configuration(text));
         }
+        if let Some(problem) = self.server.as_ref().and_then(ServerOptions::client_trust_problem) {
+            return Err(StartError::Configuration(problem.to_owned()));
+        }
         let untrusted_peer_budget = self.server.as_ref().and_then(ServerOptions::untrusted_budget);
         let (server, extras) = self.server.map(ServerOptions::into_config).unzip();
         let Extras { compression_offer, has_datagrams } = extras.unwrap_or_default();

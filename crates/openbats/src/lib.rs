@@ -111,9 +111,13 @@
 //! Every call that may take time is a future that runs on any executor; [`Wait::wait`] blocks
 //! instead. Each endpoint has one socket and one I/O thread, which sends and receives independently
 //! of the application.
+//!
+//! [`Connection::messages`] and [`Channel::into_messages`] give `Stream` and `Sink` of the crates
+//! `futures`.
 #![forbid(unsafe_code)]
 
 mod channel;
+mod channel_messages;
 #[cfg(feature = "tokio")]
 mod channel_tokio;
 mod clock;
@@ -128,6 +132,7 @@ mod identity_file;
 mod key_log;
 mod known_hosts;
 mod log_limit;
+mod messages;
 pub mod node;
 mod options;
 mod resolver;
@@ -140,12 +145,14 @@ pub use bats_proto::{
     PresharedKey, PresharedKeyError, SessionStore, TransportConfig,
 };
 pub use channel::{Channel, ChannelError};
+pub use channel_messages::{ChannelMessages, MessageError};
 pub use connection::Connection;
 pub use driver::IoThreads;
 pub use endpoint::{Builder, Endpoint};
 pub use error::{ConnectError, IdentityError, RecvError, SendError, StartError, TrustError};
 pub use identity::{Fingerprint, Identity, read_preshared_key};
 pub use known_hosts::KnownHosts;
+pub use messages::Messages;
 pub use options::{ClientOptions, ServerOptions, Trust};
 pub use resolver::{attempt_timeout, resolve_host};
 pub use wait::{Elapsed, Wait};

@@ -353,13 +353,32 @@ impl ServerOptions {
     /// Accepts only clients whose certificate this trusts ([`ClientOptions::identity`]). With
     /// [`Trust::dangerous_any`] clients may present any certificate or none. In each case
     /// [`Connection::peer_fingerprint`] says which one it is. The default asks clients for none.
-    /// Modes BTP, BRTP, BRCTP, TRANSPARENT, TCP and QUIC.
+    /// A client that is not accepted fails to connect, with an error that says so. Trust on first use
+    /// ([`Trust::known_hosts`]) is for servers only. Modes BTP, BRTP, BRCTP, TRANSPARENT, TCP and QUIC.
     ///
     /// [`Connection::peer_fingerprint`]: crate::Connection::peer_fingerprint
     #[must_use]
     pub fn client_trust(mut self, trust: Trust) -> Self {
         self.client_trust = Some(trust);
         self
+    }
+
+    /// Why clients cannot be authenticated as requested.
+    pub(crate) fn client_trust_problem(&self) -> Option<&'static str> {
+        if self.client_trust.as_ref()?.is_known_hosts() {
+            return Some(
+                "a file of known servers says nothing about clients: trust them by fingerprints or \
+                 by authorities",
+            );
+        }
+        let mode = self.modes.first().copied().unwrap_or(self.transport.mode);
+        let others = match self.modes.is_empty() {
+            true => &self.transport.also_accepted,
+            false => &self.modes,
+        };
+        (mode == Mode::Udp || others.contains(&Mode::Udp)).then_some(
+            "mode 11 (UDP) has no handshake, so that a server cannot authenticate its clients",
+        )
     }
 
     /// The modes that clients may request. Overrides those in [`transport`](Self::transport). The

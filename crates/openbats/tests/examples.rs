@@ -11,6 +11,8 @@ mod hello;
 mod lab;
 #[path = "../examples/latency.rs"]
 mod latency;
+#[path = "../examples/message_streams.rs"]
+mod message_streams;
 #[path = "../examples/multipath.rs"]
 mod multipath;
 #[path = "../examples/relays.rs"]
@@ -24,6 +26,11 @@ mod throughput;
 #[test]
 fn echo_returns_every_message() {
     echo::main().unwrap();
+}
+
+#[test]
+fn messages_of_a_channel_go_through_combinators() {
+    message_streams::main().unwrap();
 }
 
 #[test]

@@ -44,6 +44,38 @@ pub(crate) fn identity(options: &Options, console: &Console) -> Result<Identity>
     Ok(Identity::generate(&names)?)
 }
 
+/// Whom a server accepts; `None` for any client.
+///
+/// # Errors
+/// The file of authorities cannot be read.
+pub(crate) fn client_trust(options: &Options) -> Result<Option<Trust>> {
+    if let Some(path) = &options.client_authorities {
+        return Ok(Some(Trust::authorities(path)?));
+    }
+    let accepted = &options.client_fingerprint;
+    Ok((!accepted.is_empty()).then(|| Trust::fingerprints(accepted.iter().copied())))
+}
+
+/// The identity that a client presents, if any.
+///
+/// # Errors
+/// A certificate or key cannot be read or written.
+pub(crate) fn client_identity(options: &Options, console: &Console) -> Result<Option<Identity>> {
+    if let (Some(certificate), Some(key)) = (&options.certificate, &options.key) {
+        return Ok(Some(Identity::from_pem_files(certificate, key)?));
+    }
+    if !options.identify {
+        return Ok(None);
+    }
+    let Some(path) = path("identity.pem") else {
+        bail!("there is no home directory for --identify: use --certificate and --key");
+    };
+    let identity = Identity::load_or_generate(path, &["localhost"])?;
+    console
+        .note(&format!("note: the client's certificate fingerprint: {}", identity.fingerprint()));
+    Ok(Some(identity))
+}
+
 /// How a client recognizes its server.
 pub(crate) struct ServerTrust {
     pub(crate) trust: Trust,

@@ -38,8 +38,30 @@ fn nine_lines_are_a_tunnel() {
 }
 
 #[test]
+fn links_limit_the_rate_of_a_neighbour() {
+    let print = [1; 32];
+    let rate_of = |rate: &str| {
+        let link = format!(
+            "[[link]]\nname = \"north\"\nfingerprint = \"{PRINT}\"\ntransit = true\nrate = \"{rate}\"\n"
+        );
+        let text = nine_lines().replace("[node]", "[node]\nrelay = true") + &link;
+        let config = Config::parse(Path::new("node.toml"), &text).unwrap();
+        config.plan.neighbours[&print].rate.unwrap().get()
+    };
+    assert_eq!(rate_of("20 Mbit/s"), 20_000_000);
+    assert_eq!(rate_of("1.5Gbit/s"), 1_500_000_000);
+    assert_eq!(rate_of("64 kbit/s"), 64_000);
+    assert_eq!(rate_of("9 bit/s"), 9);
+}
+
+#[test]
 fn errors_name_line_key_and_advice() {
     let good = nine_lines();
+    let limited = |rate: &str, transit: bool| {
+        let transit = format!("transit = {transit}\nrate = \"{rate}\"");
+        let link = format!("[[link]]\nname = \"north\"\nfingerprint = \"{PRINT}\"\n{transit}\n");
+        good.replace("[node]", "[node]\nrelay = true") + &link
+    };
     let relay = format!(
         "{good}[[link]]\nname = \"north\"\nfingerprint = \"{PRINT}\"\n[routes]\n\
          static = [{{ to = \"10.255.0.9\", via = [\"nord\"] }}]\n"
@@ -47,6 +69,10 @@ fn errors_name_line_key_and_advice() {
     let service = |lines: &str| format!("{good}{lines}\n");
     let forward = "[[forward]]\nlisten = \"127.0.0.1:22\"\nexit = \"10.255.0.2\"\nto = \"a:22\"\n";
     let cases = [
+        (limited("20 Mbit", true), "node.toml:15: ", "\"20 Mbit/s\""),
+        (limited("0 bit/s", true), "node.toml:15: ", "no rate above 0"),
+        (limited("-1 kbit/s", true), "node.toml:15: ", "no rate above 0"),
+        (limited("1 kbit/s", false), "node.toml:15: ", "needs transit = true"),
         (good.replace("prefixes", "prefixs"), "node.toml:9: ", "did you mean `prefixes`?"),
         (good.replace("[tun]", "[tnu]"), "node.toml:3: ", "did you mean `tun`?"),
         (

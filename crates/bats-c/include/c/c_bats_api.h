@@ -37,7 +37,8 @@ void bats_config_set_local_port(bats_config_handle_t config, int local_port);
 void bats_config_set_remote_addr(bats_config_handle_t config, const char* remote_addr);
 void bats_config_set_remote_port(bats_config_handle_t config, int remote_port);
 void bats_config_set_cc(bats_config_handle_t config, bats_congestion_control_t congestion);
-/* PEM files. A server without valid ones uses a certificate generated for the process. */
+/* PEM files. A server without valid ones uses a certificate generated for the process. A client
+ * presents them to a server that asks for a certificate. */
 void bats_config_cert_file(bats_config_handle_t config, const char* cert_file);
 void bats_config_key_file(bats_config_handle_t config, const char* key_file);
 /* Zstandard compression of each message, off by default. Both ends must enable it; otherwise messages

@@ -43,6 +43,14 @@ bats_error_t openbats_config_set_trusted_fingerprint(bats_config_handle_t config
                                                      const char* sha256);
 bats_error_t openbats_config_set_trusted_authorities(bats_config_handle_t config,
                                                      const char* pem_file);
+/* Clients that a server accepts: those whose certificate has one of the added fingerprints, or was issued
+ * by the authorities; the later kind of call counts. A client presents the certificate of
+ * bats_config_cert_file and bats_config_key_file. Without these calls a server accepts any client. Not
+ * in mode 11. */
+bats_error_t openbats_config_add_client_fingerprint(bats_config_handle_t config,
+                                                    const char* sha256);
+bats_error_t openbats_config_set_client_authorities(bats_config_handle_t config,
+                                                    const char* pem_file);
 /* Pre-shared-key (PSK) mode, for modes 0 to 3: both ends need this key in addition to certificates, as
  * 64 hexadecimal digits (`openssl rand -hex 32`) or in a file. A server does not answer clients
  * without the key, so they time out. Other modes refuse a key. */
@@ -108,6 +116,9 @@ size_t openbats_connection_local_address(bats_connection_handle_t connection, ch
                                          size_t size);
 uint16_t openbats_connection_remote_port(bats_connection_handle_t connection);
 uint16_t openbats_connection_local_port(bats_connection_handle_t connection);
+/* SHA-256 fingerprint of the peer's certificate; its length is 0 if the peer presented none. */
+size_t openbats_connection_peer_fingerprint(bats_connection_handle_t connection, char* buffer,
+                                            size_t size);
 /* Why the connection failed or ended. */
 size_t openbats_connection_error(bats_connection_handle_t connection, char* buffer, size_t size);
 

@@ -147,7 +147,8 @@ class BatsConfiguration {
 
   void SetRemotePort(int port) { bats_config_set_remote_port(impl_->handle, port); }
 
-  // PEM files. A server without valid ones uses a certificate generated for the process.
+  // PEM files. A server without valid ones uses a certificate generated for the process. A client
+  // presents them to a server that asks for a certificate.
   void SetCertFile(const std::string& path) { bats_config_cert_file(impl_->handle, path.c_str()); }
 
   void SetKeyFile(const std::string& path) { bats_config_key_file(impl_->handle, path.c_str()); }
@@ -208,6 +209,19 @@ class BatsConfiguration {
 
   bool SetTrustedAuthorities(const std::string& pem_file) {
     return openbats_config_set_trusted_authorities(impl_->handle, pem_file.c_str()) ==
+           bats_error_none;
+  }
+
+  // Not in the original. Clients that a server accepts: those whose certificate has one of the added
+  // fingerprints, or was issued by the authorities; the later kind of call counts. Without these calls
+  // it accepts any client. Not in mode 11.
+  bool AddClientFingerprint(const std::string& sha256) {
+    return openbats_config_add_client_fingerprint(impl_->handle, sha256.c_str()) ==
+           bats_error_none;
+  }
+
+  bool SetClientAuthorities(const std::string& pem_file) {
+    return openbats_config_set_client_authorities(impl_->handle, pem_file.c_str()) ==
            bats_error_none;
   }
 

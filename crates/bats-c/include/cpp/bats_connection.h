@@ -249,6 +249,11 @@ inline bool IsCompressed(const IBatsConnPtr& connection) {
   return openbats_connection_is_compressed(detail::HandleOf(connection)) != 0;
 }
 
+// The SHA-256 fingerprint of the peer's certificate; empty if the peer presented none.
+inline std::string GetPeerFingerprint(const IBatsConnPtr& connection) {
+  return detail::Text(openbats_connection_peer_fingerprint, detail::HandleOf(connection));
+}
+
 // The reason why a connection failed or ended.
 inline std::string GetError(const IBatsConnPtr& connection) {
   return detail::Text(openbats_connection_error, detail::HandleOf(connection));

@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{copy_out, deadline, guard, guard_code, guard_quiet, text};
-use crate::config::{Config, Congestion, TrustPolicy};
+use crate::config::{ClientTrust, Config, Congestion, TrustPolicy};
 use crate::event::Failure;
 use crate::handles::{Handle, Table, new_id, to_handle};
 use crate::last_error;
@@ -343,6 +343,47 @@ pub unsafe extern "C" fn openbats_config_set_trusted_authorities(
         openbats::Trust::authorities(&value)
             .map_err(|error| Failure::invalid(error.to_string()))?;
         config.trust = TrustPolicy::Authorities(value);
+        Ok(())
+    };
+    // SAFETY: guaranteed by the caller.
+    unsafe { change_text(config, path, set) }
+}
+
+/// Makes a server accept clients whose certificate has this SHA-256 (64 hexadecimal digits), in addition
+/// to those of earlier calls, and no others.
+///
+/// # Safety
+/// `fingerprint` is null or a C string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn openbats_config_add_client_fingerprint(
+    config: Handle,
+    fingerprint: *const c_char,
+) -> c_int {
+    let set = |config: &mut Config, value: String| {
+        let fingerprint = value.parse().map_err(|error| Failure::invalid(format!("{error}")))?;
+        match &mut config.client_trust {
+            ClientTrust::Fingerprints(accepted) => accepted.push(fingerprint),
+            other => *other = ClientTrust::Fingerprints(vec![fingerprint]),
+        }
+        Ok(())
+    };
+    // SAFETY: guaranteed by the caller.
+    unsafe { change_text(config, fingerprint, set) }
+}
+
+/// Makes a server accept only clients with certificates of the authorities in this PEM file.
+///
+/// # Safety
+/// `path` is null or a C string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn openbats_config_set_client_authorities(
+    config: Handle,
+    path: *const c_char,
+) -> c_int {
+    let set = |config: &mut Config, value: String| {
+        openbats::Trust::authorities(&value)
+            .map_err(|error| Failure::invalid(error.to_string()))?;
+        config.client_trust = ClientTrust::Authorities(value);
         Ok(())
     };
     // SAFETY: guaranteed by the caller.

@@ -262,6 +262,25 @@ pub unsafe extern "C" fn openbats_connection_error(
     })
 }
 
+/// Copies the SHA-256 fingerprint of the peer's certificate. Returns its length, 0 if the peer presented
+/// none.
+///
+/// # Safety
+/// `buffer` is null or has room for `size` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn openbats_connection_peer_fingerprint(
+    connection: Handle,
+    buffer: *mut c_char,
+    size: usize,
+) -> usize {
+    guard(0, || {
+        let fingerprint = get(connection).ok().and_then(|session| session.peer_fingerprint());
+        let text = fingerprint.map(|fingerprint| fingerprint.to_string()).unwrap_or_default();
+        // SAFETY: guaranteed by the caller.
+        unsafe { copy_out(&text, buffer, size) }
+    })
+}
+
 /// Reads the statistics; after the end, the last ones. The caller sets `stats->size` to the size of
 /// its struct, and the function sets it to the number of bytes written.
 ///

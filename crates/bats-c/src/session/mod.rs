@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use openbats::Endpoint;
+use openbats::{Endpoint, Fingerprint};
 use tokio::sync::Notify;
 
 use crate::callback::{ConnectionCallback, UserPointer};
@@ -272,6 +272,10 @@ impl Session {
 
     pub(crate) fn is_writable(&self) -> bool {
         self.state.load(Ordering::SeqCst) == OPEN && !self.is_blocked.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn peer_fingerprint(&self) -> Option<Fingerprint> {
+        self.connection().and_then(|connection| connection.peer_fingerprint())
     }
 
     pub(crate) fn is_compressed(&self) -> bool {

@@ -105,5 +105,11 @@ pub(crate) fn run_program(program: &Path, arguments: &[&str]) -> String {
     command.args(arguments);
     // The library is not instrumented, so only errors of the program and the headers count.
     command.env("TSAN_OPTIONS", "ignore_noninstrumented_modules=1:exitcode=66");
+    // Certificates of clients.
+    for name in ["OPENBATS_TEST_IDENTITY", "OPENBATS_TEST_OTHER_IDENTITY"] {
+        let path = scratch().join(format!("{name}.pem"));
+        openbats::Identity::load_or_generate(&path, &["client"]).unwrap();
+        command.env(name, path);
+    }
     text(&run(&mut command))
 }

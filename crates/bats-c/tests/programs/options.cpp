@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <sstream>
 #include <string>
 
@@ -254,6 +255,59 @@ static void BudgetsLimitConnectionsAndGrowWithUse() {
   }
 }
 
+// A configuration with one of the identities that the environment names: a certificate and its key in
+// one PEM file.
+static BatsConfiguration WithIdentity(int mode, const char* variable) {
+  const char* path = std::getenv(variable);
+  CHECK(path != nullptr);
+  auto config = Config(mode);
+  config.SetCertFile(path);
+  config.SetKeyFile(path);
+  return config;
+}
+
+// A server accepts clients by the fingerprint of their certificate or by its authority, and both ends
+// know the certificate of the other.
+static void OnlyClientsWithAnAcceptedCertificateConnect() {
+  const char *accepted = "OPENBATS_TEST_IDENTITY", *other = "OPENBATS_TEST_OTHER_IDENTITY";
+  for (int mode : {0, 1, 2, 3, 10, 12}) {
+    const auto client = WithIdentity(mode, accepted);
+    CHECK(client.GetFingerprint() != Config(mode).GetFingerprint());
+    for (bool by_authority : {false, true}) {
+      auto server = Config(mode);
+      CHECK(!server.AddClientFingerprint("12"));
+      CHECK(!server.SetClientAuthorities("/nowhere.pem"));
+      if (by_authority) {
+        CHECK(server.SetClientAuthorities(std::getenv(accepted)));
+      } else {
+        CHECK(server.AddClientFingerprint(std::string(64, '0')));
+        CHECK(server.AddClientFingerprint(client.GetFingerprint()));
+      }
+      Pair pair(server, client);
+      CHECK(pair.AwaitWritable());
+      CHECK(openbats::GetPeerFingerprint(pair.near.Connection()) == server.GetFingerprint());
+      CHECK(openbats::GetPeerFingerprint(pair.far.Connection()) == client.GetFingerprint());
+
+      Recorder untrusted, anonymous;
+      const auto is_refused = [&](const BatsConfiguration& config, Recorder& near,
+                                  const char* words) {
+        pair.client->LoadConfig(config);
+        pair.client->StartConnect("127.0.0.1", pair.server.Port(), near.Callback(), nullptr);
+        CHECK(near.Await(E::BATS_CONNECTION_FAILED));
+        const auto error = openbats::GetError(near.Connection());
+        std::printf("%s\n", error.c_str());
+        CHECK(error.find(words) != std::string::npos);
+      };
+      is_refused(WithIdentity(mode, other), untrusted, "does not trust the certificate");
+      is_refused(Config(mode), anonymous, "requires a certificate");
+    }
+    // A server that asks for no certificate learns none.
+    Pair pair(Config(mode), client);
+    CHECK(pair.AwaitWritable());
+    CHECK(openbats::GetPeerFingerprint(pair.far.Connection()).empty());
+  }
+}
+
 struct Test {
   const char* name;
   void (*run)();
@@ -270,6 +324,7 @@ static const Test kTests[] = {
     TEST(PskModeConnectsOnlyHoldersOfTheKey),
     TEST(PresharedKeyIsReadFromTextOrFile),
     TEST(BudgetsLimitConnectionsAndGrowWithUse),
+    TEST(OnlyClientsWithAnAcceptedCertificateConnect),
 };
 
 int main(int argc, char** argv) {

@@ -11,7 +11,9 @@ use super::{Connection, MAX_ACK_DELAY, Role};
 use crate::congestion::AckSample;
 use crate::endpoint::Received;
 use crate::error::CloseReason;
+use crate::event::Event;
 use crate::flow::FlowError;
+use crate::handshake::HandshakeError;
 use crate::link::sent::{Contents, LossOutcome};
 use crate::wire::frame::{self, AckHeader, Frame, FrameCount, ReadLimits};
 use crate::wire::short_header::{self, PacketKind, SHORT_HEADER_LEN, SHORT_OVERHEAD};
@@ -347,7 +349,11 @@ impl Connection {
             Frame::HandshakeDone => {
                 self.schedule_ack(now);
                 if self.role == Role::Client {
+                    let is_accepted_now = self.handshake.awaits_acceptance();
                     self.handshake.confirm();
+                    if is_accepted_now && self.state.is_established() {
+                        self.events.push_back(Event::Connected);
+                    }
                 } else {
                     self.on_protocol_violation(now, "a client confirmed the handshake");
                 }
@@ -359,6 +365,8 @@ impl Connection {
             Frame::Close { application, code, reason } => {
                 let reason = if application {
                     CloseReason::Peer { code, reason: reason.to_owned() }
+                } else if self.handshake.awaits_acceptance() {
+                    HandshakeError::ByPeer(reason.to_owned()).into()
                 } else {
                     CloseReason::ReportedByPeer(reason.to_owned())
                 };

@@ -445,7 +445,9 @@ impl Connection {
             // Shows the server at once that the client has 1-RTT keys, even if the Finished is
             // lost.
             self.control.ping = true;
-            self.events.push_back(Event::Connected);
+            if !self.handshake.awaits_acceptance() {
+                self.events.push_back(Event::Connected);
+            }
         }
         self.establish_end_to_end(now);
         self.handle_early(now);

@@ -12,6 +12,7 @@ mod session_tests;
 mod store;
 mod symbol;
 mod tickets;
+mod tls_errors;
 mod trust;
 mod verifier;
 
@@ -25,6 +26,7 @@ pub use session::{
 pub(crate) use session::{InitialSecrets, NewKeys, initial_keys, plain_keys};
 pub use store::SessionStore;
 pub(crate) use symbol::{SymbolKey, SymbolKeys};
+pub use tls_errors::{describe_alert, describe_tls_error};
 
 /// Length of an authentication tag in bytes.
 pub const TAG_LEN: usize = 16;

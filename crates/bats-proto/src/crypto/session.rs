@@ -17,6 +17,7 @@ use super::psk::PskSecrets;
 use super::store::ConnectionSessionStore;
 use super::symbol::{EXPORTER_LABEL, SECRET_LEN, SymbolKeys};
 use super::tickets::ServerSessions;
+use super::tls_errors::describe_tls_error;
 use super::trust::{
     Template, TrustIdentity, certificate_and_key, client_verifier, config_error, verification_time,
 };
@@ -30,6 +31,8 @@ const ALPN: &[u8] = b"openbats/1";
 /// Session tickets that a client requests per connection: one for the next connection and one
 /// spare, because each is used once and a connection may end before new tickets arrive.
 const TICKETS: u8 = 2;
+/// Type of a TLS message by which a server asks for the client's certificate (RFC 8446 section 4).
+const CERTIFICATE_REQUEST: u8 = 13;
 
 /// The TLS session failed; the text says why.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -379,6 +382,7 @@ struct TlsSession {
     clock: Arc<ExternalClock>,
     /// The session store of a client.
     store: Option<Arc<ConnectionSessionStore>>,
+    is_certificate_requested: bool,
 }
 
 impl core::fmt::Debug for Session {
@@ -393,7 +397,13 @@ impl Session {
         clock: Arc<ExternalClock>,
         store: Option<Arc<ConnectionSessionStore>>,
     ) -> Self {
-        Self(Inner::Tls(Box::new(TlsSession { connection, secrets: None, clock, store })))
+        Self(Inner::Tls(Box::new(TlsSession {
+            connection,
+            secrets: None,
+            clock,
+            store,
+            is_certificate_requested: false,
+        })))
     }
 
     fn plain(side: Side, parameters: Vec<u8>) -> Self {
@@ -408,7 +418,13 @@ impl Session {
         }))
     }
 
-    /// Takes handshake data that arrived in order.
+    /// Client: whether the server has asked for a certificate. It may still refuse the one that this
+    /// end presents when the handshake is complete here (RFC 8446 section 4.4.2.4).
+    pub(crate) fn is_certificate_requested(&self) -> bool {
+        matches!(&self.0, Inner::Tls(tls) if tls.is_certificate_requested)
+    }
+
+    /// Takes whole messages of the handshake that arrived in order.
     pub(crate) fn read(&mut self, now: Timestamp, data: &[u8]) -> Result<(), CryptoError> {
         match &mut self.0 {
             Inner::Tls(tls) => {
@@ -419,7 +435,12 @@ impl Session {
                 {
                     store.set_chain(chain);
                 }
-                tls.connection.read_hs(data).map_err(|error| CryptoError(error.to_string()))
+                let is_client = matches!(tls.connection, quic::Connection::Client(_));
+                tls.is_certificate_requested |=
+                    is_client && data.first() == Some(&CERTIFICATE_REQUEST);
+                tls.connection
+                    .read_hs(data)
+                    .map_err(|error| CryptoError(describe_tls_error(&error, is_client)))
             }
             Inner::Plain(plain) => plain.read(data),
         }

@@ -8,7 +8,7 @@ use rustls::{AlertDescription, ClientConnection, Connection, Error, ServerConnec
 
 use super::Session;
 use crate::config::{ClientConfig, ServerConfig, TransportConfig};
-use crate::crypto::{fingerprint, tls_client, tls_server};
+use crate::crypto::{describe_tls_error, fingerprint, tls_client, tls_server};
 use crate::error::{CloseReason, ConnectError};
 use crate::event::Event;
 
@@ -142,7 +142,10 @@ impl TlsStream {
             | Error::NoApplicationProtocol => CloseReason::Handshake(
                 "the peer uses TLS, but not OpenBATS over TCP (mode 10)".to_owned(),
             ),
-            _ => CloseReason::Handshake(error.to_string()),
+            _ => {
+                let is_client = matches!(self.tls, Connection::Client(_));
+                CloseReason::Handshake(describe_tls_error(error, is_client))
+            }
         };
         self.session.end(reason);
     }

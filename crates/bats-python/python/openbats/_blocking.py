@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Iterator, Optional, Tuple, Union
+from typing import Iterable, Iterator, Optional, Tuple, Union
 
 from . import _native
 from ._types import (
@@ -13,6 +13,7 @@ from ._types import (
     File,
     Mode,
     as_bytes,
+    client_trust,
     file_of,
     identity,
     local_ip,
@@ -188,6 +189,8 @@ def connect(
     fingerprint: Optional[str] = None,
     authorities: Optional[Union[str, "os.PathLike[str]"]] = None,
     insecure: bool = False,
+    cert: Optional[Union[str, "os.PathLike[str]"]] = None,
+    key: Optional[Union[str, "os.PathLike[str]"]] = None,
     mode: Mode = "brtp",
     congestion: str = "ltcc",
     rate: Optional[int] = None,
@@ -213,6 +216,9 @@ def connect(
     in modes btp, brtp and brctp. Mode quic supports ``bbr`` and ``cubic``; tcp uses the kernel's
     congestion control; transparent and udp have none. Others raise ``ValueError``.
 
+    ``cert`` and ``key`` are PEM files with the certificate of this client, for servers that ask for
+    one (``client_fingerprints`` of ``listen``).
+
     ``compression`` is the Zstandard level, 1 to 19, for each message; messages are compressed only
     if both ends enable it (see ``Connection.is_compressed``). ``quic_datagrams`` sends the messages
     of mode quic as datagrams, each at most once; if only one end enables it, the connection fails.
@@ -229,13 +235,14 @@ def connect(
     ``channels`` is the number of channels, at most 2^20, that the peer may have open at once, in mode
     brtp; see ``Connection.open_channel``."""
     trusted = trust(fingerprint, authorities, insecure)
+    files = identity(cert, key)
     chosen = options(
         mode, congestion, rate, goal, deadline, idle_timeout, keep_alive, max_message_size,
         compression, quic_datagrams, closed_key, send_budget, receive_budget, memory_budget,
         channels,
     )
     endpoint = _native.Endpoint.client(local, chosen)
-    operation = endpoint.connect(host, port, trusted, chosen)
+    operation = endpoint.connect(host, port, trusted, files, chosen)
     return Connection(operation.wait(timeout), endpoint)
 
 
@@ -245,6 +252,8 @@ def listen(
     *,
     cert: Optional[Union[str, "os.PathLike[str]"]] = None,
     key: Optional[Union[str, "os.PathLike[str]"]] = None,
+    client_fingerprints: Optional[Iterable[str]] = None,
+    client_authorities: Optional[Union[str, "os.PathLike[str]"]] = None,
     mode: Mode = "brtp",
     congestion: str = "ltcc",
     rate: Optional[int] = None,
@@ -261,10 +270,16 @@ def listen(
     memory_budget: Optional[int] = None,
     channels: Optional[int] = None,
 ) -> Listener:
-    """Listens for connections. Without ``cert`` and ``key`` it generates a certificate."""
+    """Listens for connections. Without ``cert`` and ``key`` it generates a certificate.
+
+    It accepts any client, or only those whose certificate has one of ``client_fingerprints`` or was
+    issued by an authority in the PEM file ``client_authorities``; others fail to connect. See
+    ``Connection.peer_fingerprint``. Not in mode udp."""
+    accepted = client_trust(client_fingerprints, client_authorities)
     chosen = options(
         mode, congestion, rate, goal, deadline, idle_timeout, keep_alive, max_message_size,
         compression, quic_datagrams, closed_key, send_budget, receive_budget, memory_budget,
         channels,
     )
-    return Listener(_native.Endpoint.server((local_ip(host), port), identity(cert, key), chosen))
+    files = identity(cert, key)
+    return Listener(_native.Endpoint.server((local_ip(host), port), files, accepted, chosen))

@@ -3,6 +3,8 @@ from typing import Any, Dict, Generic, List, Optional, Tuple, TypeVar
 _T = TypeVar("_T", covariant=True)
 # Path, size and hash.
 FileTuple = Tuple[Optional[str], int, bytes]
+# Kind and values.
+TrustTuple = Tuple[str, List[str]]
 
 __version__: str
 
@@ -64,7 +66,10 @@ class Endpoint:
     def client(local: Optional[Tuple[str, int]], options: Dict[str, Any]) -> Endpoint: ...
     @staticmethod
     def server(
-        local: Tuple[str, int], identity: Optional[Tuple[str, str]], options: Dict[str, Any]
+        local: Tuple[str, int],
+        identity: Optional[Tuple[str, str]],
+        client_trust: Optional[TrustTuple],
+        options: Dict[str, Any],
     ) -> Endpoint: ...
     def address(self) -> Tuple[str, int]: ...
     def fingerprint(self) -> Optional[str]: ...
@@ -72,7 +77,8 @@ class Endpoint:
         self,
         host: str,
         port: int,
-        trust: Tuple[str, str],
+        server: TrustTuple,
+        identity: Optional[Tuple[str, str]],
         options: Dict[str, Any],
     ) -> Operation[Connection]: ...
     def accept(self) -> Operation[Connection]: ...

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import operator
 import os
-from typing import Any, Dict, Optional, Tuple, Union
+from typing import Any, Dict, Iterable, List, Optional, Tuple, Union
 
 from . import _native
 
 BytesLike = Union[bytes, bytearray, memoryview]
 Mode = Union[int, str]
+#: Whom to trust: the kind and its values.
+TrustTuple = Tuple[str, List[str]]
 
 MODES = {
     "btp": 0,
@@ -109,18 +111,34 @@ def trust(
     fingerprint: Optional[str],
     authorities: Optional[Union[str, "os.PathLike[str]"]],
     insecure: bool,
-) -> Tuple[str, str]:
-    """The kind of trust and its value; exactly one of the three must be given."""
+) -> TrustTuple:
+    """The kind of trust and its values; exactly one of the three must be given."""
     chosen = (fingerprint is not None) + (authorities is not None) + bool(insecure)
     if chosen != 1:
         raise ValueError(
             "choose whom to trust: fingerprint='...', authorities='file.pem' or insecure=True"
         )
     if fingerprint is not None:
-        return ("fingerprint", fingerprint)
+        return ("fingerprint", [fingerprint])
     if authorities is not None:
-        return ("authorities", os.fspath(authorities))
-    return ("insecure", "")
+        return ("authorities", [os.fspath(authorities)])
+    return ("insecure", [])
+
+
+def client_trust(
+    fingerprints: Optional[Iterable[str]],
+    authorities: Optional[Union[str, "os.PathLike[str]"]],
+) -> Optional[TrustTuple]:
+    """Whom a server accepts; ``None`` for any client."""
+    if fingerprints is not None and authorities is not None:
+        raise ValueError("choose either client_fingerprints or client_authorities")
+    if authorities is not None:
+        return ("authorities", [os.fspath(authorities)])
+    if fingerprints is None:
+        return None
+    if isinstance(fingerprints, str):
+        raise TypeError("client_fingerprints is a list of fingerprints, not one")
+    return ("fingerprint", list(fingerprints))
 
 
 def identity(

@@ -15,8 +15,8 @@ import itertools
 import os
 import threading
 import weakref
-from typing import Any, AsyncIterator, Awaitable, Dict, Generator, Generic, Optional, Tuple
-from typing import TypeVar, Union
+from typing import Any, AsyncIterator, Awaitable, Dict, Generator, Generic, Iterable, Optional
+from typing import Tuple, TypeVar, Union
 
 from . import _native
 from ._blocking import LINGER
@@ -27,6 +27,7 @@ from ._types import (
     File,
     Mode,
     as_bytes,
+    client_trust,
     file_of,
     identity,
     local_ip,
@@ -307,6 +308,8 @@ def connect(
     fingerprint: Optional[str] = None,
     authorities: Optional[Union[str, "os.PathLike[str]"]] = None,
     insecure: bool = False,
+    cert: Optional[Union[str, "os.PathLike[str]"]] = None,
+    key: Optional[Union[str, "os.PathLike[str]"]] = None,
     mode: Mode = "brtp",
     congestion: str = "ltcc",
     rate: Optional[int] = None,
@@ -326,6 +329,7 @@ def connect(
 ) -> "_Begun[Connection]":
     """Connects to a server; await it or use it with ``async with``. See ``openbats.connect``."""
     trusted = trust(fingerprint, authorities, insecure)
+    files = identity(cert, key)
     chosen = options(
         mode, congestion, rate, goal, deadline, idle_timeout, keep_alive, max_message_size,
         compression, quic_datagrams, closed_key, send_budget, receive_budget, memory_budget,
@@ -334,7 +338,7 @@ def connect(
 
     async def make() -> Connection:
         endpoint = _native.Endpoint.client(local, chosen)
-        operation = endpoint.connect(host, port, trusted, chosen)
+        operation = endpoint.connect(host, port, trusted, files, chosen)
         return Connection(await _run(operation), endpoint)
 
     return _Begun(make())
@@ -346,6 +350,8 @@ def listen(
     *,
     cert: Optional[Union[str, "os.PathLike[str]"]] = None,
     key: Optional[Union[str, "os.PathLike[str]"]] = None,
+    client_fingerprints: Optional[Iterable[str]] = None,
+    client_authorities: Optional[Union[str, "os.PathLike[str]"]] = None,
     mode: Mode = "brtp",
     congestion: str = "ltcc",
     rate: Optional[int] = None,
@@ -363,6 +369,7 @@ def listen(
     channels: Optional[int] = None,
 ) -> "_Begun[Listener]":
     """Listens for connections; await it or use it with ``async with``. See ``openbats.listen``."""
+    accepted = client_trust(client_fingerprints, client_authorities)
     chosen = options(
         mode, congestion, rate, goal, deadline, idle_timeout, keep_alive, max_message_size,
         compression, quic_datagrams, closed_key, send_budget, receive_budget, memory_budget,
@@ -371,6 +378,6 @@ def listen(
     files = identity(cert, key)
 
     async def make() -> Listener:
-        return Listener(_native.Endpoint.server((local_ip(host), port), files, chosen))
+        return Listener(_native.Endpoint.server((local_ip(host), port), files, accepted, chosen))
 
     return _Begun(make())

@@ -35,6 +35,7 @@ mod key_update;
 mod link_utilisation;
 mod low_rate;
 mod min_rtt;
+mod neighbour_rate;
 mod path_mtu;
 mod paths;
 mod psk_mode;

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::future::poll_fn;
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -51,6 +52,7 @@ pub struct LinkPolicy {
     transit: bool,
     sources: Option<BTreeSet<NodeId>>,
     destinations: Option<BTreeSet<NodeId>>,
+    rate: Option<NonZeroU64>,
 }
 
 impl LinkPolicy {
@@ -82,12 +84,26 @@ impl LinkPolicy {
         self
     }
 
-    /// As the protocol core enforces it, at a node that relays or not.
-    pub(crate) fn enforced(&self, relaying: bool) -> relay::LinkPolicy {
+    /// Forwards at most this many payload bits per second for the neighbour, over all links with it
+    /// together; repairs of the losses behind this node count, too. What is beyond the rate waits at
+    /// this node, within the memory of its flow, and the nodes before it send less. End-to-end packets, as
+    /// of handshakes, do not wait: those beyond the rate are dropped
+    /// ([`RelayStats::rate_limited`](crate::node::RelayStats::rate_limited)).
+    #[must_use]
+    pub fn rate(mut self, bits_per_second: NonZeroU64) -> Self {
+        self.rate = Some(bits_per_second);
+        self
+    }
+
+    /// As the protocol core enforces it for the links with this neighbour, at a node that relays or not.
+    pub(crate) fn enforced(&self, relaying: bool, neighbour: Fingerprint) -> relay::LinkPolicy {
         let mut policy = relay::LinkPolicy::default();
         policy.transit = relaying && self.transit;
         policy.sources.clone_from(&self.sources);
         policy.destinations.clone_from(&self.destinations);
+        let (first, _) = neighbour.0.split_first_chunk().unwrap_or((&[0; 8], &[]));
+        let group = relay::LimitGroup(u64::from_be_bytes(*first));
+        policy.rate = self.rate.map(|bits_per_second| relay::RateLimit { bits_per_second, group });
         policy
     }
 }

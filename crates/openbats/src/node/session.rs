@@ -12,6 +12,7 @@ use crate::channel::{Channel, ChannelError};
 use crate::connection::Connection;
 use crate::error::{RecvError, SendError};
 use crate::identity::Fingerprint;
+use crate::messages::Messages;
 use crate::wait::Wait;
 
 /// A session with another node. It has its own handshake and keys, which relays do not know, and
@@ -99,6 +100,12 @@ impl Session {
     /// first.
     pub async fn recv(&self) -> Result<Option<Bytes>, RecvError> {
         self.connection.recv().await
+    }
+
+    /// The messages of this session as `Stream` and `Sink`; see [`Connection::messages`].
+    #[must_use]
+    pub fn messages(&self) -> Messages {
+        self.connection.messages()
     }
 
     /// Opens a channel; see [`Connection::open_channel`].

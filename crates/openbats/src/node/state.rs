@@ -92,7 +92,7 @@ impl NodeState {
             Some(options) => &options.policy,
             None => self.policy_of(entry.fingerprint)?,
         };
-        Some(policy.enforced(self.setup.relaying))
+        Some(policy.enforced(self.setup.relaying, entry.fingerprint?))
     }
 
     pub(crate) fn admit_neighbour(

@@ -1,5 +1,6 @@
 //! Who may open links and sessions, and what neighbours may send.
 
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use openbats::node::{Event, LinkError, LinkOptions, LinkPolicy, Node, NodeId, RouteSet, codes};
@@ -50,6 +51,29 @@ fn neighbour_without_transit_reaches_the_relay_and_no_other_node() {
     relay.links().admit(world.print(0), LinkPolicy::transit().destinations([id(1)]));
     is_cut_off(&world, &near, &relay);
     relay.links().admit(world.print(0), LinkPolicy::transit().destinations([id(2)]));
+    let (from, to) = world.session(&near, &far, Mode::Brtp);
+    transfer(from, to, 3, 10_000);
+}
+
+/// A bound from below on the time: no host is so fast that more than the rate passes.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "the rate is one of real time")]
+fn relay_forwards_no_more_than_the_rate_of_a_neighbour() {
+    let (messages, bytes, bits_per_second) = (20, 10_000, 800_000);
+    let world = World::new(3);
+    let rate = NonZeroU64::new(bits_per_second).unwrap();
+    let [near, relay, far] = line(&world, true, LinkPolicy::transit().rate(rate));
+    let (from, to) = world.session(&near, &far, Mode::Brtp);
+    let start = std::time::Instant::now();
+    transfer(from, to, messages, bytes);
+    let bits = (messages * bytes * 8) as f64;
+    let least = bits / bits_per_second as f64 - 0.2;
+    assert!(start.elapsed().as_secs_f64() >= least, "{:?}, {least} s", start.elapsed());
+    assert_eq!(relay.relay_stats().batches_dropped, 0, "what is beyond the rate waits");
+    // To the relay itself there is no limit, and a new policy applies at once.
+    let (from, to) = world.session(&near, &relay, Mode::Brtp);
+    transfer(from, to, 3, 10_000);
+    relay.links().admit(world.print(0), LinkPolicy::transit());
     let (from, to) = world.session(&near, &far, Mode::Brtp);
     transfer(from, to, 3, 10_000);
 }

@@ -2,6 +2,9 @@
 
 use std::sync::mpsc;
 
+use bytes::Bytes;
+use futures_util::future::join;
+use futures_util::{SinkExt, StreamExt, TryStreamExt, stream};
 use openbats::node::{Event, LinkPolicy, Node, RouteSet};
 use openbats::{CloseReason, ConnectError, Mode, RecvError, Wait};
 
@@ -89,4 +92,21 @@ fn callbacks_get_messages_and_events() {
     }
     let opened = |event: Event| matches!(event, Event::SessionOpened { node, .. } if node == id(0));
     assert!(events.iter().any(opened));
+}
+
+#[test]
+fn messages_of_a_session_are_a_stream_and_a_sink() {
+    let world = World::new(2);
+    let (near, far) = pair(&world);
+    let (from, to) = world.session(&near, &far, Mode::Brtp);
+    let sent = ["one", "two"].map(Bytes::from);
+    let mut sink = from.messages();
+    let mut all = stream::iter(sent.clone()).map(Ok);
+    let send = async {
+        sink.send_all(&mut all).await?;
+        sink.close().await
+    };
+    let receive = to.messages().try_collect::<Vec<_>>();
+    let (closed, received) = join(send, receive).wait_for(LIMIT).unwrap();
+    assert_eq!((closed, received.unwrap()), (Ok(()), sent.to_vec()));
 }

@@ -28,7 +28,7 @@ pub(crate) enum Role {
 }
 
 /// Options that a server rejects.
-const CLIENT_ONLY: [&str; 19] = [
+const CLIENT_ONLY: [&str; 20] = [
     "bytes",
     "blockcount",
     "omit",
@@ -48,6 +48,7 @@ const CLIENT_ONLY: [&str; 19] = [
     "known_hosts",
     "require_known_host",
     "no_known_hosts",
+    "identify",
 ];
 /// Options that a server ignores, as the original does: existing scripts may pass them.
 const IGNORED_BY_SERVER: [&str; 7] =
@@ -67,8 +68,8 @@ const SERVER_ONLY: [&str; 15] = [
     "idle_timeout",
     "server_bitrate_limit",
     "server_max_duration",
-    "certificate",
-    "key",
+    "client_fingerprint",
+    "client_authorities",
 ];
 /// Options that a file transfer rejects.
 const EXCLUDED_WITH_FILES: [&str; 4] = ["bytes", "blockcount", "omit", "length"];
@@ -393,6 +394,7 @@ impl Options {
             &mut self.protocol_log,
             &mut self.pidfile,
             &mut self.certificate,
+            &mut self.client_authorities,
             &mut self.key,
             &mut self.closed_key,
         ]
@@ -566,6 +568,9 @@ mod tests {
             "-s --only-mode tcp --congestion bbr",
             "-s --only-mode quic --goal latency",
             "-s --certificate c",
+            "-s --identify",
+            "-s --client-fingerprint 00",
+            "-c host --client-authorities f",
             "--unknown",
             "-c host -r --bidir",
             "-c host -n 0",

@@ -321,6 +321,11 @@ pub(crate) struct Options {
           "require_known_host"], help_heading = CLIENT)]
     pub(crate) no_known_hosts: bool,
 
+    /// Present the certificate in ~/.local/state/openbats/identity.pem to a server that asks for one
+    /// (--client-fingerprint). It is generated if it does not exist. --certificate presents another.
+    #[arg(long, conflicts_with = "certificate", help_heading = CLIENT)]
+    pub(crate) identify: bool,
+
     /// Send these files and directories. The server verifies each (BLAKE3) before it appears under
     /// its final name. Interrupted transfers resume. If FILE.sha256sum exists next to FILE, it is
     /// sent too and the content is checked against it.
@@ -401,14 +406,25 @@ pub(crate) struct Options {
     #[arg(long, value_name = "SECONDS", value_parser = parse_duration, help_heading = SERVER)]
     pub(crate) server_max_duration: Option<Duration>,
 
-    /// Certificate chain in PEM. By default the server uses the identity in
+    /// Accept only clients whose certificate has this SHA-256 fingerprint, or that of another such
+    /// option. Streams of mode 11 and baselines are not authenticated themselves, but need such a
+    /// client.
+    #[arg(long, value_name = "HEX", action = ArgAction::Append,
+          conflicts_with = "client_authorities", help_heading = SERVER)]
+    pub(crate) client_fingerprint: Vec<Fingerprint>,
+
+    /// Accept only clients whose certificate was issued by an authority in this PEM file.
+    #[arg(long, value_name = "FILE", help_heading = SERVER)]
+    pub(crate) client_authorities: Option<PathBuf>,
+
+    /// Certificate chain in PEM. By default a server uses the identity in
     /// ~/.local/state/openbats/identity.pem, which the first server generates, and prints its
-    /// fingerprint.
-    #[arg(long, value_name = "FILE", requires = "key", help_heading = SERVER)]
+    /// fingerprint. A client presents it to a server that asks for one.
+    #[arg(long, value_name = "FILE", requires = "key")]
     pub(crate) certificate: Option<PathBuf>,
 
-    /// Private key in PEM.
-    #[arg(long, value_name = "FILE", requires = "certificate", help_heading = SERVER)]
+    /// Private key of --certificate in PEM.
+    #[arg(long, value_name = "FILE", requires = "certificate")]
     pub(crate) key: Option<PathBuf>,
 
     /// Whether the interval was given on the command line.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use openbats::{Endpoint, PresharedKey, Wait};
+use openbats::{Endpoint, Identity, PresharedKey, Wait};
 
 use crate::cli::Options;
 use crate::console::{Console, Output};
@@ -19,7 +19,7 @@ use crate::pidfile::PidFile;
 use crate::report::text;
 use crate::state_files::ServerTrust;
 use crate::stream::{Local, with_port};
-use crate::{files, signals};
+use crate::{files, signals, state_files};
 
 pub(crate) use session::receive_summary;
 pub(crate) use throughput::params;
@@ -38,6 +38,8 @@ struct Client<'a> {
     remote: SocketAddr,
     trust: ServerTrust,
     psk: Option<PresharedKey>,
+    /// For servers that authenticate their clients.
+    identity: Option<Identity>,
 }
 
 /// Runs the client.
@@ -73,7 +75,8 @@ pub(crate) fn run(options: &Options, console: &Arc<Console>, host: &str) -> Resu
     signals::watch(vec![endpoint.clone()], console.clone())?;
     let _pidfile = options.pidfile.as_deref().map(PidFile::write).transpose()?;
     let (trust, psk) = (ServerTrust::new(options, host, console)?, options.read_preshared_key()?);
-    let client = Client { options, console, endpoint, host, local, remote, trust, psk };
+    let identity = state_files::client_identity(options, console)?;
+    let client = Client { options, console, endpoint, host, local, remote, trust, psk, identity };
     let output = Output::new(console.clone());
     text::banner().iter().for_each(|line| output.line(line));
     output.line(&format!("Connecting to host {host}, port {}", options.port - 1));

@@ -114,7 +114,10 @@ impl Client<'_> {
         // Later than the wait below, whose error says more.
         let handshake_timeout = limit.saturating_add(HANDSHAKE_MARGIN);
         let transport = TransportConfig { psk, handshake_timeout, ..transport };
-        let options = ClientOptions::new(self.trust.trust.clone()).transport(transport);
+        let mut options = ClientOptions::new(self.trust.trust.clone()).transport(transport);
+        if let Some(identity) = &self.identity {
+            options = options.identity(identity.clone());
+        }
         let no_answer = || {
             let with_key = if has_psk { ", with the same --closed-key" } else { "" };
             format!(

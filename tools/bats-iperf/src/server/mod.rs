@@ -15,7 +15,9 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use openbats::{Connection, Endpoint, Identity, ServerOptions, StartError, TransportConfig, Wait};
+use openbats::{
+    Connection, Endpoint, Identity, ServerOptions, StartError, TransportConfig, Trust, Wait,
+};
 
 use crate::cli::{Options, TransportMode};
 use crate::clock::Clock;
@@ -50,6 +52,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// A port is in use, or the certificate is invalid.
 pub(crate) fn run(options: &Options, console: &Arc<Console>) -> Result<ExitCode> {
     let identity = state_files::identity(options, console)?;
+    let certificates = (&identity, state_files::client_trust(options)?);
     if let Some(directory) = options.directory.as_ref().filter(|directory| !directory.is_dir()) {
         bail!("--directory {}: no such directory", directory.display());
     }
@@ -58,7 +61,8 @@ pub(crate) fn run(options: &Options, console: &Arc<Console>) -> Result<ExitCode>
     let max_connections = MAX_SESSIONS + SPARE;
     let psk = options.read_preshared_key()?;
     let transport = TransportConfig { psk: psk.clone(), ..control::transport_config() };
-    let signalling = listen(options, ip, port, &identity, (transport, &reliable, max_connections))?;
+    let signalling =
+        listen(options, ip, port, &certificates, (transport, &reliable, max_connections))?;
     let modes = match &options.only_mode {
         // The other modes do not support the key.
         None if psk.is_some() => TransportMode::PSK_CAPABLE,
@@ -71,7 +75,7 @@ pub(crate) fn run(options: &Options, console: &Arc<Console>) -> Result<ExitCode>
         options,
         ip,
         options.port,
-        &identity,
+        &certificates,
         (TransportConfig { psk, ..options.transport_config() }, modes, MAX_CONNECTIONS),
     )?;
     signals::watch(vec![signalling.clone(), data.clone()], console.clone())?;
@@ -111,15 +115,18 @@ fn listen(
     options: &Options,
     ip: Option<SocketAddr>,
     port: u16,
-    identity: &Identity,
+    (identity, client_trust): &(&Identity, Option<Trust>),
     (transport, modes, max_connections): (TransportConfig, &[TransportMode], usize),
 ) -> Result<Endpoint> {
     let start = |address: SocketAddr| {
-        let server = ServerOptions::new(identity.clone())
+        let mut server = ServerOptions::new((*identity).clone())
             .transport(transport.clone())
             .modes(modes.iter().map(|mode| mode.to_library()))
             .untrusted_peer_budget(UNIDENTIFIED_BUDGET)
             .max_connections(max_connections);
+        if let Some(trust) = client_trust {
+            server = server.client_trust(trust.clone());
+        }
         let builder = Endpoint::builder().dscp(options.code_point());
         let builder = builder.bind(address).server(server);
         match &options.bind_dev {

@@ -8,10 +8,11 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::num::NonZeroU64;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use bats_node::{Hop, Link, NodeId, Peer, Plan, PlanError};
+use bats_node::{Hop, Link, NeighbourPolicy, NodeId, Peer, Plan, PlanError};
 use ipnet::IpNet;
 use openbats::Fingerprint;
 use serde::{Deserialize, Serialize};
@@ -169,6 +170,20 @@ impl Source<'_> {
         })
     }
 
+    /// Bits per second.
+    fn rate(&self, value: &Spanned<String>) -> Result<NonZeroU64, ConfigError> {
+        let text = value.get_ref();
+        let units = [("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3), ("bit/s", 1.0)];
+        let bits = units.iter().find_map(|(unit, factor)| {
+            let number = text.strip_suffix(unit)?.trim_end().parse::<f64>().ok()?;
+            (number.is_finite() && number >= 0.0).then_some(number * factor)
+        });
+        bits.and_then(|bits| NonZeroU64::new(bits as u64)).ok_or_else(|| {
+            let advice = "is no rate above 0, such as \"20 Mbit/s\" or \"500 kbit/s\"";
+            self.error(Some(value.span()), format!("rate = \"{text}\" {advice}"))
+        })
+    }
+
     fn socket(&self, key: &str, value: &Spanned<String>) -> Result<SocketAddr, ConfigError> {
         self.parse(
             key,
@@ -311,10 +326,15 @@ fn links(source: &Source<'_>, file: &model::File, plan: &mut Plan) -> Result<(),
             return Err(source.error(Some(link.name.span()), text));
         }
         let fingerprint = source.fingerprint(&link.fingerprint)?;
-        let transit = plan.neighbours.entry(fingerprint).or_insert(link.transit);
-        if *transit != link.transit {
-            let text =
-                "two links with this neighbour disagree about transit: a neighbour has one policy";
+        let rate = link.rate.as_ref().map(|rate| source.rate(rate)).transpose()?;
+        if let Some(rate) = link.rate.as_ref().filter(|_| !link.transit) {
+            let text = "rate limits what is forwarded for the neighbour: it needs transit = true";
+            return Err(source.error(Some(rate.span()), text));
+        }
+        let wanted = NeighbourPolicy { transit: link.transit, rate };
+        if *plan.neighbours.entry(fingerprint).or_insert(wanted) != wanted {
+            let text = "two links with this neighbour disagree about transit or rate: a neighbour \
+                        has one policy";
             return Err(source.error(Some(link.fingerprint.span()), text));
         }
         if link.transit && !file.node.relay {
@@ -437,7 +457,7 @@ fn peers(
             }
             continue;
         }
-        plan.neighbours.entry(fingerprint).or_insert(false);
+        plan.neighbours.entry(fingerprint).or_insert(false.into());
         let hop = match &peer.remote {
             Some(remote) => {
                 let remote = source.socket("remote", remote)?;

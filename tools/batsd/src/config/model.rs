@@ -86,6 +86,7 @@ pub(super) struct Link {
     pub(super) tier: u8,
     #[serde(default)]
     pub(super) transit: bool,
+    pub(super) rate: Option<Spanned<String>>,
 }
 
 #[derive(Debug, Deserialize)]

@@ -368,7 +368,8 @@ impl Worker {
         let status = self.node.links().status(link);
         let print = status.and_then(|link| link.fingerprint).map(|print| print.0);
         let policies = &lock(&self.plan).neighbours;
-        self.relays && print.is_some_and(|print| policies.get(&print) == Some(&true))
+        self.relays
+            && print.is_some_and(|print| policies.get(&print).is_some_and(|policy| policy.transit))
     }
 
     /// Ends listeners that are no longer configured, and starts new ones.
@@ -505,9 +506,13 @@ impl Worker {
         action: &Action,
     ) -> anyhow::Result<()> {
         let node = &self.node;
-        let policy = |print: &[u8; 32]| match plan.neighbours.get(print) {
-            Some(true) => LinkPolicy::transit(),
-            _ => LinkPolicy::end(),
+        let policy = |print: &[u8; 32]| {
+            let wanted = plan.neighbours.get(print).copied().unwrap_or_default();
+            let policy = if wanted.transit { LinkPolicy::transit() } else { LinkPolicy::end() };
+            match wanted.rate {
+                Some(bits_per_second) => policy.rate(bits_per_second),
+                None => policy,
+            }
         };
         match action {
             Action::AdmitPeer(id, print) => node.set_peer(library_id(*id), [Fingerprint(*print)]),

@@ -70,6 +70,11 @@ impl Bounds {
         self.inflight_latest = 0;
     }
 
+    /// Whether congestion has bounded the bytes in flight since the last probe.
+    pub(super) fn has_short_term_bound(&self) -> bool {
+        self.inflight_shortterm != INFINITY
+    }
+
     /// ResetShortTermModel.
     pub(super) fn reset_short_term_model(&mut self) {
         self.bw_shortterm = INFINITY;

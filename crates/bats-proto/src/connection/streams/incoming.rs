@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use bats_types::Timestamp;
 use bytes::Bytes;
 
-use super::Totals;
+use super::totals::Totals;
 use crate::crypto::SymbolKey;
 use crate::flow::{
     FlowError, FlowReceiver, RatelessReceiver, ReceiverCounters, ResidualStats, TimelyReceiver,

@@ -2,11 +2,13 @@
 
 mod incoming;
 mod outgoing;
+mod totals;
 
 use bats_types::Timestamp;
 
 pub(super) use incoming::{HandedUp, Incoming, TimelyIncoming};
 pub(super) use outgoing::Outgoing;
+pub(super) use totals::Totals;
 
 use crate::crypto::SymbolKey;
 use crate::flow::PathView;
@@ -72,11 +74,4 @@ impl Streams {
         }
         Ok(taken)
     }
-}
-
-/// Totals of a finished flow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Totals {
-    pub(super) symbols: u64,
-    pub(super) messages: u64,
 }

@@ -5,7 +5,7 @@ use core::time::Duration;
 use bats_types::Timestamp;
 use bytes::Bytes;
 
-use super::Totals;
+use super::totals::Totals;
 use crate::crypto::SymbolKey;
 use crate::flow::{FlowError, FlowSender, PathView, RatelessSender, SenderCounters, TimelySender};
 use crate::session::channel::Channels;

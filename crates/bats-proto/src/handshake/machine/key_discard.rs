@@ -24,6 +24,12 @@ impl Handshake {
         }
     }
 
+    /// Client: whether the server has yet to say that it accepts this end's certificate, or that it
+    /// does without one.
+    pub fn awaits_acceptance(&self) -> bool {
+        !self.confirmed && self.session.is_certificate_requested()
+    }
+
     /// Whether the handshake is confirmed, so that packets with long headers are ignored.
     pub fn is_confirmed(&self) -> bool {
         self.confirmed

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use bats_proto::crypto::describe_alert;
 use bats_proto::stream::Session;
 use bats_proto::{CloseReason, ConnectionStats, SendError, Timestamp};
 use bytes::Bytes;
@@ -21,9 +22,18 @@ const FRAME_BATCH: usize = 64 << 10;
 /// The close code for protocol violations; codes of applications are smaller.
 const VIOLATION: VarInt = VarInt::MAX;
 
+/// QUIC's codes of TLS alerts start here (RFC 9000 section 20.1).
+const CRYPTO_ERROR: u64 = 0x100;
+
 /// The error at both ends if only one of them enables datagrams.
 const DATAGRAM_MISMATCH: &str =
     "only one side has QUIC datagrams enabled: enable them on both or on neither";
+
+/// The text for a TLS alert about the certificate of the end that receives it (RFC 9001 section 4.8).
+fn alert_text(code: quinn_proto::TransportErrorCode, is_client: bool) -> Option<String> {
+    let alert = u64::from(code).checked_sub(CRYPTO_ERROR)?;
+    describe_alert(u8::try_from(alert).ok()?, is_client)
+}
 
 pub(super) struct Connection {
     pub(super) handle: ConnectionHandle,
@@ -183,6 +193,15 @@ impl Connection {
             }
             ConnectionError::LocallyClosed => CloseReason::Local,
             other if self.session.is_open() => CloseReason::Lost(other.to_string()),
+            ConnectionError::ConnectionClosed(close) => {
+                let alert = alert_text(close.error_code, !self.is_server);
+                CloseReason::Handshake(alert.unwrap_or_else(|| close.to_string()))
+            }
+            // The alert that this end sends, as the peer reads it.
+            ConnectionError::TransportError(error) => {
+                let alert = alert_text(error.code, self.is_server);
+                CloseReason::Handshake(alert.unwrap_or_else(|| error.to_string()))
+            }
             other => CloseReason::Handshake(other.to_string()),
         }
     }

@@ -1,0 +1,89 @@
+//! Errors of TLS that concern certificates, in words that say which end wants what.
+
+use rustls::{AlertDescription, CertificateError, Error};
+
+const CLIENT_NEEDS_CERTIFICATE: &str =
+    "the server requires a certificate of its clients, and this client presented none";
+const CLIENT_IS_NOT_TRUSTED: &str = "the server does not trust the certificate of this client";
+const SERVER_IS_NOT_TRUSTED: &str = "the client does not trust the certificate of this server";
+
+/// Describes an error of this end's TLS. The peer gets the same text.
+pub fn describe_tls_error(error: &Error, is_client: bool) -> String {
+    match error {
+        Error::NoCertificatesPresented if !is_client => CLIENT_NEEDS_CERTIFICATE.to_owned(),
+        Error::InvalidCertificate(problem) => {
+            let untrusted = if is_client { SERVER_IS_NOT_TRUSTED } else { CLIENT_IS_NOT_TRUSTED };
+            let problem = match problem {
+                CertificateError::ApplicationVerificationFailure => {
+                    "its fingerprint is not one of those that are accepted".to_owned()
+                }
+                CertificateError::UnknownIssuer => {
+                    "none of the accepted authorities has issued it".to_owned()
+                }
+                CertificateError::Expired => "it has expired".to_owned(),
+                CertificateError::NotValidYet => "it is not valid yet".to_owned(),
+                CertificateError::BadSignature => "a signature is wrong".to_owned(),
+                other => other.to_string(),
+            };
+            format!("{untrusted}: {problem}")
+        }
+        Error::AlertReceived(alert) => {
+            describe_alert((*alert).into(), is_client).unwrap_or_else(|| error.to_string())
+        }
+        other => other.to_string(),
+    }
+}
+
+/// Describes an alert of the peer (RFC 8446 section 6.2), if it is about this end's certificate.
+#[must_use]
+pub fn describe_alert(alert: u8, is_client: bool) -> Option<String> {
+    let untrusted = if is_client { CLIENT_IS_NOT_TRUSTED } else { SERVER_IS_NOT_TRUSTED };
+    match AlertDescription::from(alert) {
+        AlertDescription::CertificateRequired if is_client => {
+            Some(CLIENT_NEEDS_CERTIFICATE.to_owned())
+        }
+        AlertDescription::AccessDenied => {
+            Some(format!("{untrusted}: its fingerprint is not one of those that are accepted"))
+        }
+        AlertDescription::UnknownCA => {
+            Some(format!("{untrusted}: none of the accepted authorities has issued it"))
+        }
+        // Also of a certificate with the name of an accepted authority, which has not signed it.
+        AlertDescription::DecryptError => Some(format!("{untrusted}: a signature is wrong")),
+        AlertDescription::CertificateExpired => Some(format!("{untrusted}: it has expired")),
+        alert @ (AlertDescription::BadCertificate
+        | AlertDescription::UnsupportedCertificate
+        | AlertDescription::CertificateRevoked
+        | AlertDescription::CertificateUnknown) => Some(format!("{untrusted}: {alert:?}")),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_about_certificates_name_the_end_that_refuses() {
+        let text = describe_tls_error(&Error::NoCertificatesPresented, false);
+        assert!(text.contains("requires a certificate of its clients"), "{text}");
+        let untrusted = CertificateError::ApplicationVerificationFailure;
+        let by = |is_client| {
+            describe_tls_error(&Error::InvalidCertificate(untrusted.clone()), is_client)
+        };
+        assert!(by(false).starts_with(CLIENT_IS_NOT_TRUSTED), "{}", by(false));
+        assert!(by(true).starts_with(SERVER_IS_NOT_TRUSTED), "{}", by(true));
+        let expired = Error::InvalidCertificate(CertificateError::Expired);
+        let text = describe_tls_error(&expired, true);
+        assert!(text.contains("expired"), "{text}");
+        // The peer's alert gives the same text as its error.
+        let alert = |alert| describe_tls_error(&Error::AlertReceived(alert), true);
+        assert_eq!(alert(AlertDescription::AccessDenied), by(false));
+        assert_eq!(alert(AlertDescription::CertificateRequired), CLIENT_NEEDS_CERTIFICATE);
+        let text = describe_tls_error(&Error::AlertReceived(AlertDescription::UnknownCA), false);
+        assert!(text.starts_with(SERVER_IS_NOT_TRUSTED), "{text}");
+        // Other errors keep their text.
+        let other = Error::AlertReceived(AlertDescription::HandshakeFailure);
+        assert_eq!(describe_tls_error(&other, true), other.to_string());
+    }
+}
