@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use crate::change::MAX_HOPS;
 use crate::local::is_link_local;
 use crate::plan::{Fingerprint, Hop, NodeId, Plan};
-use crate::reconcile::{State, is_left_to_the_neighbour};
+use crate::reconcile::{LeftToNeighbours, State};
 
 /// Maximum number of host routes of the kernel that are looked at, in addition to those to peers: each costs
 /// a call at each change of the kernel's routes.
@@ -173,7 +173,8 @@ impl Ends {
 
 /// The ends of all links with neighbours.
 fn ends(plan: &Plan, state: &State) -> Vec<End> {
-    let opened = plan.links.iter().filter(|(_, link)| !is_left_to_the_neighbour(plan, state, link));
+    let left = LeftToNeighbours::new(plan, state);
+    let opened = plan.links.iter().filter(|(_, link)| !left.contains(link));
     let opened = opened.map(|(name, link)| End {
         hop: Hop::Link(name.clone()),
         fingerprint: link.fingerprint,

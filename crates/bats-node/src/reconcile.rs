@@ -89,17 +89,27 @@ impl State {
     }
 }
 
-/// Whether this node lets its neighbour open a link. If both ends open one between the same hosts,
+/// The links of a plan that this node lets its neighbours open. If both ends open one between the same hosts,
 /// the link of the smaller fingerprint stays. Two links would send over one path with two congestion
 /// controllers.
-pub(crate) fn is_left_to_the_neighbour(plan: &Plan, state: &State, link: &Link) -> bool {
-    plan.fingerprint > link.fingerprint
-        && plan.neighbours.contains_key(&link.fingerprint)
-        && state.accepted.values().any(|accepted| {
-            let address = (accepted.address, accepted.scope);
-            accepted.fingerprint == link.fingerprint
-                && address == (link.remote.ip().to_canonical(), link.scope())
-        })
+pub(crate) struct LeftToNeighbours<'a> {
+    plan: &'a Plan,
+    /// Neighbour, address and scope of each accepted link: there may be thousands of both kinds of links.
+    accepted: BTreeSet<(Fingerprint, IpAddr, u32)>,
+}
+
+impl<'a> LeftToNeighbours<'a> {
+    pub(crate) fn new(plan: &'a Plan, state: &State) -> Self {
+        let ends = state.accepted.values().map(|link| (link.fingerprint, link.address, link.scope));
+        Self { plan, accepted: ends.collect() }
+    }
+
+    pub(crate) fn contains(&self, link: &Link) -> bool {
+        let end = (link.fingerprint, link.remote.ip().to_canonical(), link.scope());
+        self.plan.fingerprint > link.fingerprint
+            && self.plan.neighbours.contains_key(&link.fingerprint)
+            && self.accepted.contains(&end)
+    }
 }
 
 /// Returns the actions in this order: additions, then routes, then removals. So a destination that has a
@@ -123,12 +133,10 @@ pub fn reconcile(plan: &Plan, state: &State) -> Vec<Action> {
             actions.push(Action::AdmitNeighbour(print, policy));
         }
     }
-    let links: BTreeMap<&String, &Link> = plan
-        .links
-        .iter()
-        .filter(|(_, link)| !is_left_to_the_neighbour(plan, state, link))
-        .collect();
-    let changed: Vec<&String> = state
+    let left = LeftToNeighbours::new(plan, state);
+    let links: BTreeMap<&String, &Link> =
+        plan.links.iter().filter(|(_, link)| !left.contains(link)).collect();
+    let changed: BTreeSet<&String> = state
         .links
         .iter()
         .filter(|(name, link)| {
@@ -141,7 +149,7 @@ pub fn reconcile(plan: &Plan, state: &State) -> Vec<Action> {
         // Routes over a changed link end before the link does.
         let mut without = state.routes.clone();
         for hops in without.values_mut() {
-            hops.retain(|hop, _| !matches!(hop, Hop::Link(name) if changed.contains(&name)));
+            hops.retain(|hop, _| !matches!(hop, Hop::Link(name) if changed.contains(name)));
         }
         without.retain(|_, hops| !hops.is_empty());
         if without != state.routes {
