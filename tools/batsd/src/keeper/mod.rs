@@ -12,7 +12,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -37,6 +37,9 @@ const DELAYS: [Duration; 4] = [
 const STABLE: Duration = Duration::from_secs(10);
 /// Time for the worker to close its links.
 const CLOSING: Duration = Duration::from_secs(2);
+
+/// Events that wait for the keeper. A worker that sends more waits, and the kernel limits what its socket holds.
+const MAX_EVENTS: usize = 16;
 
 enum Event {
     Worker(u64, Option<ToKeeper>),
@@ -154,6 +157,16 @@ struct Worker {
     generation: u64,
 }
 
+/// Passes the messages of a worker on until it ends. An invalid message also ends the worker.
+fn forward(channel: &OwnedFd, events: &SyncSender<Event>, generation: u64) {
+    while let Ok(Some((message, _))) = channel::receive::<ToKeeper>(channel) {
+        if events.send(Event::Worker(generation, Some(message))).is_err() {
+            return;
+        }
+    }
+    let _ = events.send(Event::Worker(generation, None));
+}
+
 struct Keeper {
     source: Source,
     loaded: Loaded,
@@ -161,7 +174,7 @@ struct Keeper {
     listeners: Listeners,
     control: UnixListener,
     user: Option<(u32, u32)>,
-    events: (Sender<Event>, Receiver<Event>),
+    events: (SyncSender<Event>, Receiver<Event>),
     generation: u64,
     /// No new connections: the node ends when those of programs have ended.
     is_draining: bool,
@@ -180,9 +193,9 @@ pub fn run(source: Source) -> anyhow::Result<()> {
         None => None,
     };
     let listeners = Listeners::default().opened_for(&loaded.config)?;
-    let events = channel();
+    let events = sync_channel(MAX_EVENTS);
     let mut signals = signal_hook::iterator::Signals::new([SIGHUP, SIGINT, SIGTERM])?;
-    let sender: Sender<Event> = events.0.clone();
+    let sender: SyncSender<Event> = events.0.clone();
     std::thread::Builder::new().name("signals".into()).spawn(move || {
         for signal in signals.forever() {
             if sender.send(Event::Signal(signal)).is_err() {
@@ -228,13 +241,7 @@ impl Keeper {
         let (reader, sender, generation) =
             (Arc::clone(&channel), self.events.0.clone(), self.generation);
         std::thread::Builder::new().name("worker".into()).spawn(move || {
-            // An invalid message also ends the worker.
-            while let Ok(Some((message, _))) = channel::receive::<ToKeeper>(&*reader) {
-                if sender.send(Event::Worker(generation, Some(message))).is_err() {
-                    return;
-                }
-            }
-            let _ = sender.send(Event::Worker(generation, None));
+            forward(&reader, &sender, generation);
         })?;
         Ok(Worker { child, channel, since: Instant::now(), generation })
     }
