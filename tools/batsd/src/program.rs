@@ -44,9 +44,11 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
         return worker::run();
     }
     let source = if arguments.quick.is_used() {
-        let quick = arguments.quick.configure()?;
-        println!("fingerprint: sha256:{}", quick.fingerprint);
-        Source::CommandLine(quick.text)
+        let quick = arguments.quick.configure(arguments.check)?;
+        if quick.identity.is_none() {
+            println!("fingerprint: sha256:{}", quick.fingerprint);
+        }
+        Source::CommandLine(quick.text, quick.identity)
     } else {
         Source::of(&arguments.config)
     };

@@ -43,6 +43,8 @@ pub struct Quick {
     pub text: String,
     /// Certificate of this node.
     pub fingerprint: Fingerprint,
+    /// Certificate and key, PEM, for a check without the file that a start makes.
+    pub identity: Option<String>,
 }
 
 /// The ID of a node that has none in a file: 28 bits of its fingerprint in 240.0.0.0/4, which networks do not
@@ -110,23 +112,31 @@ impl Options {
         self.socks.is_some() || self.listen.is_some()
     }
 
-    /// Makes the identity if there is none, and the configuration.
+    /// Makes the identity if there is none, and the configuration. A check makes no file: its identity exists only
+    /// for the check.
     ///
     /// # Errors
     /// An option is missing or wrong, or the identity cannot be read or made.
-    pub fn configure(&self) -> anyhow::Result<Quick> {
+    pub fn configure(&self, is_check: bool) -> anyhow::Result<Quick> {
         let is_root = rustix::process::geteuid().is_root();
         let identity = match &self.identity {
             Some(path) => path.clone(),
             None if is_root => config::DEFAULT_IDENTITY.into(),
             None => user_folder()?.join("node.pem"),
         };
-        if !identity.exists() {
-            config::generate_identity(&identity)?;
-        }
-        let pem = std::fs::read(&identity)
-            .with_context(|| format!("cannot read the identity {}", identity.display()))?;
-        let fingerprint = Identity::from_pem(&identity.display().to_string(), &pem)?.fingerprint();
+        let mut temporary = None;
+        let fingerprint = if is_check && !identity.exists() {
+            let (new, pem) = config::new_identity()?;
+            temporary = Some(pem);
+            new.fingerprint()
+        } else {
+            if !identity.exists() {
+                config::generate_identity(&identity)?;
+            }
+            let pem = std::fs::read(&identity)
+                .with_context(|| format!("cannot read the identity {}", identity.display()))?;
+            Identity::from_pem(&identity.display().to_string(), &pem)?.fingerprint()
+        };
         let prints = self.fingerprint.iter().map(|text| parse_fingerprint(text));
         let prints = prints.collect::<anyhow::Result<Vec<_>>>()?;
         let mut text = format!("[node]\nid = \"{}\"\n", id_of(fingerprint));
@@ -167,6 +177,46 @@ impl Options {
             let rules = rules.collect::<anyhow::Result<Vec<_>>>()?;
             let _ = writeln!(text, "[exit]\nallow = [{}]", rules.join(", "));
         }
-        Ok(Quick { text, fingerprint })
+        Ok(Quick { text, fingerprint, identity: temporary })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::keeper::{Source, check_source};
+
+    #[test]
+    fn a_check_makes_no_identity() {
+        let folder = tempfile::tempdir().unwrap();
+        let identity = folder.path().join("node.pem");
+        let own = Options {
+            identity: Some(identity.clone()),
+            control: Some(folder.path().join("control")),
+            fingerprint: vec!["ab".repeat(32)],
+            ..Options::default()
+        };
+        let proxy = Options {
+            socks: Some("127.0.0.1:1080".parse().unwrap()),
+            peer: Some("192.0.2.7".to_owned()),
+            identity: own.identity.clone(),
+            control: own.control.clone(),
+            fingerprint: own.fingerprint.clone(),
+            ..Options::default()
+        };
+        let exit =
+            Options { listen: Some(":4900".to_owned()), allow: vec!["*:443".to_owned()], ..own };
+        for options in [&proxy, &exit] {
+            let quick = options.configure(true).unwrap();
+            let (_, checked) =
+                check_source(&Source::CommandLine(quick.text, quick.identity)).unwrap();
+            assert_eq!(checked.fingerprint(), quick.fingerprint);
+        }
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+        // A start makes it, and a check after it takes it.
+        let made = proxy.configure(false).unwrap().fingerprint;
+        assert!(identity.exists());
+        let checked = proxy.configure(true).unwrap();
+        assert_eq!((checked.fingerprint, checked.identity), (made, None));
     }
 }

@@ -22,6 +22,7 @@ use crate::proxy::allow::AllowList;
 
 pub use services::{Listener, MAX_LISTENERS, Service};
 pub(crate) use share::SERVICE_USER;
+pub(crate) use share::new_identity;
 pub use share::{generate_identity, share};
 
 /// Default path of the configuration (`--config`).

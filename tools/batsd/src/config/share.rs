@@ -19,12 +19,7 @@ pub(crate) const SERVICE_USER: &str = "bats";
 /// # Errors
 /// The file exists or cannot be written.
 pub fn generate_identity(path: &Path) -> anyhow::Result<Fingerprint> {
-    let identity = Identity::generate(&["openbats-node"])?;
-    let mut text = String::new();
-    for certificate in identity.certificates() {
-        text += &pem::encode(&pem::Pem::new("CERTIFICATE", certificate.clone()));
-    }
-    text += &pem::encode(&pem::Pem::new("PRIVATE KEY", identity.private_key().to_vec()));
+    let (identity, text) = new_identity()?;
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         std::fs::create_dir_all(folder)
             .with_context(|| format!("cannot make {}", folder.display()))?;
@@ -44,6 +39,17 @@ pub fn generate_identity(path: &Path) -> anyhow::Result<Fingerprint> {
     }
     .with_context(|| format!("cannot write {}", path.display()))?;
     Ok(identity.fingerprint())
+}
+
+/// A new identity, and its certificate and key in PEM.
+pub(crate) fn new_identity() -> anyhow::Result<(Identity, String)> {
+    let identity = Identity::generate(&["openbats-node"])?;
+    let mut text = String::new();
+    for certificate in identity.certificates() {
+        text += &pem::encode(&pem::Pem::new("CERTIFICATE", certificate.clone()));
+    }
+    text += &pem::encode(&pem::Pem::new("PRIVATE KEY", identity.private_key().to_vec()));
+    Ok((identity, text))
 }
 
 /// Lets the user of the systemd unit read a file that root made, if there is that user. It changes the open

@@ -10,8 +10,8 @@ use crate::original::{self, Flags};
 pub enum Source {
     /// A file, which a reload reads again.
     File(PathBuf),
-    /// The command line, as the text of a file.
-    CommandLine(String),
+    /// The command line, as the text of a file, and the identity if it is in no file.
+    CommandLine(String, Option<String>),
     /// A file in the format of the original, with its flags.
     Original(PathBuf, Flags),
 }
@@ -37,14 +37,16 @@ impl Source {
     pub fn path(&self) -> &Path {
         match self {
             Self::File(path) | Self::Original(path, _) => path,
-            Self::CommandLine(_) => Path::new("command line"),
+            Self::CommandLine(..) => Path::new("command line"),
         }
     }
 
     pub(super) fn read(&self) -> anyhow::Result<Read> {
         Ok(match self {
             Self::File(path) => Read { text: read(path)?, identity: None },
-            Self::CommandLine(text) => Read { text: text.clone(), identity: None },
+            Self::CommandLine(text, identity) => {
+                Read { text: text.clone(), identity: identity.clone() }
+            }
             Self::Original(path, flags) => {
                 let translated = original::translate(path, &read(path)?, flags)?;
                 Read { text: translated.text, identity: Some(translated.identity) }
