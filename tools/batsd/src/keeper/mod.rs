@@ -186,6 +186,9 @@ struct Keeper {
 /// The configuration is wrong, or a resource that it needs is not available.
 pub fn run(source: Source) -> anyhow::Result<()> {
     let loaded = load(&source)?;
+    if let Some(warning) = source.warning() {
+        eprintln!("batsd: {warning}");
+    }
     let user = worker_user(&loaded.config)?;
     let control = listen(&loaded.config.control, user)?;
     let device = match &loaded.config.tun {

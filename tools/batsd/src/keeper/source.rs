@@ -41,6 +41,14 @@ impl Source {
         }
     }
 
+    /// What the owner of the node must know at each start.
+    pub(super) fn warning(&self) -> Option<String> {
+        match self {
+            Self::File(_) | Self::CommandLine(..) => None,
+            Self::Original(path, _) => Some(original::warning(path)),
+        }
+    }
+
     pub(super) fn read(&self) -> anyhow::Result<Read> {
         Ok(match self {
             Self::File(path) => Read { text: read(path)?, identity: None },
@@ -57,4 +65,17 @@ impl Source {
 
 fn read(path: &Path) -> Result<String, ConfigError> {
     Config::read_text(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_the_original_warns_of_the_shared_secret() {
+        let warning = Source::of(Path::new("/etc/x/y.ini")).warning().unwrap();
+        assert!(warning.contains("share the secret /etc/x/server.key"), "{warning}");
+        assert_eq!(warning.lines().count(), 1);
+        assert_eq!(Source::of(Path::new("/etc/x/y.toml")).warning(), None);
+    }
 }

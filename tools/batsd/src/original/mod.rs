@@ -49,6 +49,20 @@ pub fn control() -> PathBuf {
     crate::config::default_control()
 }
 
+/// The path of the network's key: it is in the folder of the file.
+fn key(file: &Path) -> PathBuf {
+    file.with_file_name(KEY)
+}
+
+/// What the owner of a node with this file must know at each start.
+pub(crate) fn warning(file: &Path) -> String {
+    format!(
+        "WARNING: all nodes share the secret {}: its holder can act as any node, read and change the traffic of \
+         all nodes, and reach all ports of their hosts; if a copy is stolen, all nodes need a new one",
+        key(file).display()
+    )
+}
+
 /// Parses `--name=value`, `--name value` for `--config`, and `--name`. Returns the path of the file, too.
 ///
 /// # Errors

@@ -7,9 +7,9 @@ use std::path::Path;
 
 use anyhow::Context;
 
+use super::Flags;
 use super::identity::NetworkKey;
 use super::ini::{Ini, IniError};
-use super::{Flags, KEY};
 use crate::config::DEFAULT_PORT;
 use crate::proxy::target::Target;
 
@@ -150,15 +150,7 @@ fn forwards(ini: &Ini<'_>, nodes: &Nodes, text: &mut String) -> Result<(), IniEr
 /// # Errors
 /// The file has a wrong value, or the key cannot be read.
 pub fn translate(path: &Path, text: &str, flags: &Flags) -> anyhow::Result<Translated> {
-    let key = path.with_file_name(KEY);
-    let pem = std::fs::read_to_string(&key).with_context(|| {
-        format!(
-            "cannot read the network's key {}, which is the same file on all nodes; `batsctl keygen {0}` makes \
-             it on one of them",
-            key.display()
-        )
-    })?;
-    let network = NetworkKey::from_pem(&pem).with_context(|| format!("{}", key.display()))?;
+    let network = NetworkKey::read(&super::key(path))?;
     let (text, own) = configuration(path, text, flags, &network)?;
     Ok(Translated { text, identity: network.identity(own)?.pem })
 }
@@ -305,7 +297,8 @@ port_forward.proxy.item0.forward_protocol = tcp,udp
 ";
 
     fn network() -> NetworkKey {
-        NetworkKey::from_pem(&pem::encode(&pem::Pem::new("PRIVATE KEY", vec![7; 40]))).unwrap()
+        let key = pem::encode(&pem::Pem::new("PRIVATE KEY", vec![7; 40]));
+        NetworkKey::from_pem(key.as_bytes()).unwrap()
     }
 
     fn configured(text: &str, flags: &Flags) -> anyhow::Result<Config> {
