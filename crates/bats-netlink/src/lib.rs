@@ -8,5 +8,6 @@ mod monitor;
 mod socket;
 
 pub use change::PROTOCOL;
+pub use lookup::HostRoutes;
 pub use monitor::{Change, Monitor};
 pub use socket::Netlink;

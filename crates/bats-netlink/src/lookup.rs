@@ -88,6 +88,41 @@ pub(crate) fn host_route(message: &RouteMessage) -> Option<Ipv4Addr> {
     to.filter(|_| is_host)
 }
 
+/// Destinations of IPv4 host routes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HostRoutes {
+    /// The destinations.
+    pub addresses: BTreeSet<Ipv4Addr>,
+    /// Routes that were left out because of the limit.
+    pub left_out: usize,
+    /// Those of the addresses that count against the limit.
+    others: usize,
+}
+
+impl HostRoutes {
+    fn add(&mut self, host: Ipv4Addr, limit: usize, is_known: bool) {
+        if self.addresses.contains(&host) {
+            return;
+        }
+        if !is_known && self.others >= limit {
+            self.left_out += 1;
+            return;
+        }
+        self.others += usize::from(!is_known);
+        self.addresses.insert(host);
+    }
+}
+
+/// An answer that cannot be read concerns one destination: it has no route, and the others have theirs.
+fn unreadable_is_no_route(
+    looked_up: io::Result<Result<FibRoute, NoRoute>>,
+) -> io::Result<Result<FibRoute, NoRoute>> {
+    match looked_up {
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => Ok(Err(NoRoute::Unreadable)),
+        looked_up => looked_up,
+    }
+}
+
 impl Netlink {
     fn look_up(&mut self, to: IpAddr, flags: RouteFlags) -> io::Result<Result<FibRoute, NoRoute>> {
         let mut message = RouteMessage::default();
@@ -109,7 +144,7 @@ impl Netlink {
             Some(Errno::HOSTUNREACH) => Ok(Err(NoRoute::Unreachable)),
             Some(Errno::ACCESS) => Ok(Err(NoRoute::Prohibited)),
             Some(Errno::INVAL) => Ok(Err(NoRoute::Blackhole)),
-            _ => looked_up,
+            _ => unreadable_is_no_route(looked_up),
         }
     }
 
@@ -131,20 +166,24 @@ impl Netlink {
         }
     }
 
-    /// The destinations of IPv4 host routes in all tables, at most so many.
+    /// The destinations of IPv4 host routes in all tables: the known ones, and at most so many others.
     ///
     /// # Errors
     /// The kernel does not answer.
-    pub fn host_routes(&mut self, limit: usize) -> io::Result<BTreeSet<Ipv4Addr>> {
+    pub fn host_routes(
+        &mut self,
+        limit: usize,
+        is_known: impl Fn(Ipv4Addr) -> bool,
+    ) -> io::Result<HostRoutes> {
         let mut message = RouteMessage::default();
         message.header.address_family = family(Ipv4Addr::UNSPECIFIED.into());
-        let mut hosts = BTreeSet::new();
+        let mut hosts = HostRoutes::default();
         self.request(RouteNetlinkMessage::GetRoute(message), NLM_F_DUMP, |message| {
             let Some(message) = message else { return Some(()) };
             if let RouteNetlinkMessage::NewRoute(message) = message
-                && hosts.len() < limit
+                && let Some(host) = host_route(&message)
             {
-                hosts.extend(host_route(&message));
+                hosts.add(host, limit, is_known(host));
             }
             None
         })?;
@@ -162,7 +201,24 @@ mod tests {
         assert_eq!(netlink.route_to([127, 0, 0, 1].into()).unwrap(), Err(NoRoute::Local));
         let broadcast = netlink.route_to([255, 255, 255, 255].into()).unwrap();
         assert!(broadcast.is_err() || broadcast.is_ok_and(|route| !route.hops.is_empty()));
-        assert!(netlink.host_routes(0).unwrap().is_empty());
-        assert!(netlink.host_routes(7).unwrap().len() <= 7);
+        assert!(netlink.host_routes(0, |_| false).unwrap().addresses.is_empty());
+        assert!(netlink.host_routes(7, |_| false).unwrap().addresses.len() <= 7);
+    }
+
+    #[test]
+    fn known_host_routes_do_not_count_against_the_limit() {
+        let mut hosts = HostRoutes::default();
+        for last in [1, 2, 3, 4, 1, 9] {
+            hosts.add(Ipv4Addr::new(10, 0, 0, last), 2, last == 9);
+        }
+        let last = hosts.addresses.iter().map(|address| address.octets()[3]).collect::<Vec<_>>();
+        assert_eq!((last, hosts.left_out), (vec![1, 2, 9], 2));
+    }
+
+    #[test]
+    fn an_answer_that_cannot_be_read_is_no_route() {
+        let error = |kind: io::ErrorKind| unreadable_is_no_route(Err(kind.into()));
+        assert_eq!(error(io::ErrorKind::InvalidData).unwrap(), Err(NoRoute::Unreadable));
+        assert!(error(io::ErrorKind::TimedOut).is_err());
     }
 }

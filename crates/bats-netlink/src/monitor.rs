@@ -12,7 +12,7 @@ use netlink_sys::Socket;
 use rustix::io::Errno;
 
 use crate::lookup::{address, host_route};
-use crate::socket::{MAX_DATAGRAM, connect, messages};
+use crate::socket::{MAX_DATAGRAM, TRUNC, connect, messages};
 
 // linux/rtnetlink.h
 const RTM_NEWLINK: u16 = 16;
@@ -73,7 +73,6 @@ impl Monitor {
         let mut changes = Vec::new();
         for _ in 0..MAX_DATAGRAMS {
             self.buffer.clear();
-            // With MSG_TRUNC the length is that of the datagram.
             match self.socket.recv(&mut self.buffer, TRUNC) {
                 Ok(length) if length > self.buffer.len() => changes.push(Change::Lost),
                 Ok(_) => {
@@ -90,9 +89,6 @@ impl Monitor {
         Ok(changes)
     }
 }
-
-/// MSG_TRUNC of linux/socket.h.
-const TRUNC: i32 = 0x20;
 
 impl AsFd for Monitor {
     fn as_fd(&self) -> BorrowedFd<'_> {

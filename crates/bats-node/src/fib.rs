@@ -49,6 +49,8 @@ pub enum NoRoute {
     Local,
     /// A route of another type, such as `broadcast`.
     NotUnicast,
+    /// The parser cannot read the kernel's answer.
+    Unreadable,
 }
 
 impl fmt::Display for NoRoute {
@@ -60,6 +62,7 @@ impl fmt::Display for NoRoute {
             Self::Prohibited => "the kernel's route is `prohibit`",
             Self::Local => "it is an address of this host",
             Self::NotUnicast => "the kernel's route is not `unicast`",
+            Self::Unreadable => "the kernel's answer cannot be read",
         })
     }
 }
@@ -72,6 +75,10 @@ pub struct Fib {
     /// The host routes of IPv4 to other addresses: these may be nodes that are no peers of this one, and
     /// to which it relays.
     pub hosts: BTreeMap<Ipv4Addr, FibRoute>,
+    /// Host routes that are not looked at, because there are more than [`MAX_HOSTS`].
+    pub left_out: usize,
+    /// Addresses for which the answer cannot be read.
+    pub unreadable: usize,
 }
 
 /// Why a route of the kernel, or one of its next hops, is not used.

@@ -437,7 +437,7 @@ fn routes(worker: &Worker) -> Value {
     let plan = lock(&worker.plan).clone();
     let names = named_links(worker);
     let state = lock(&worker.links).state.clone();
-    let (found, follows_kernel) = worker.kernel.found();
+    let (found, fib, follows_kernel) = worker.kernel.found();
     let names_of_interfaces = std::os::unix::net::UnixDatagram::unbound();
     let mut list = Vec::new();
     for (to, hops) in &state.routes {
@@ -491,6 +491,7 @@ fn routes(worker: &Worker) -> Value {
     });
     json!({
         "routes": list, "kernel": follows_kernel, "ignored": ignored,
+        "left_out": fib.left_out, "unreadable": fib.unreadable,
         "prefixes": prefixes.collect::<Vec<_>>(),
     })
 }

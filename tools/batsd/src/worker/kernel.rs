@@ -99,9 +99,11 @@ impl Kernel {
         Update { routes: found, changed, moved }
     }
 
-    /// The routes of the last call of [`update`](Self::update), and whether the kernel is followed.
-    pub(super) fn found(&self) -> (KernelRoutes, bool) {
-        (lock(&self.last).0.clone(), lock(&self.feed).is_some())
+    /// The routes of the last call of [`update`](Self::update), what they follow from, and whether the kernel
+    /// is followed.
+    pub(super) fn found(&self) -> (KernelRoutes, Arc<Fib>, bool) {
+        let (routes, fib) = lock(&self.last).clone();
+        (routes, fib, lock(&self.feed).is_some())
     }
 }
 
@@ -119,7 +121,10 @@ impl Feed {
         let thread = Arc::clone(&shared);
         std::thread::Builder::new().name("routes".into()).spawn(move || {
             let mut had_error = false;
-            while let Err(error) = Follower::new().and_then(|mut f| f.follow(&thread, &sender)) {
+            let mut logged = Logged::default();
+            while let Err(error) =
+                Follower::new().and_then(|mut f| f.follow(&thread, &sender, &mut logged))
+            {
                 if !std::mem::replace(&mut had_error, true) {
                     eprintln!("batsd: cannot read the kernel's routes: {error}; trying again");
                 }
@@ -161,11 +166,38 @@ impl Shared {
     }
 }
 
+/// Which defects of a forwarding table have been logged: each is logged once.
+#[derive(Default)]
+struct Logged {
+    left_out: bool,
+    unreadable: bool,
+}
+
+impl Logged {
+    fn log(&mut self, fib: &Fib) {
+        if fib.left_out > 0 && !std::mem::replace(&mut self.left_out, true) {
+            eprintln!(
+                "batsd: the kernel has more than {MAX_HOSTS} host routes to addresses that are no peers: the others \
+                 are left out, so this node relays to those only by static routes"
+            );
+        }
+        if fib.unreadable > 0 && !std::mem::replace(&mut self.unreadable, true) {
+            eprintln!(
+                "batsd: the kernel's answers about the routes to {} addresses cannot be read: these have no route \
+                 of the kernel; `batsctl routes` names those of peers",
+                fib.unreadable
+            );
+        }
+    }
+}
+
 struct Follower {
     monitor: Monitor,
     netlink: Netlink,
     /// Destinations of host routes.
     hosts: BTreeSet<Ipv4Addr>,
+    /// Host routes beyond the limit.
+    left_out: usize,
 }
 
 /// When to look again.
@@ -191,14 +223,26 @@ impl Follower {
     fn new() -> io::Result<Self> {
         // The monitor first: what changes during the dump is reported.
         let monitor = Monitor::open()?;
-        let mut netlink = Netlink::open()?;
-        let hosts = netlink.host_routes(MAX_HOSTS)?;
-        Ok(Self { monitor, netlink, hosts })
+        let netlink = Netlink::open()?;
+        Ok(Self { monitor, netlink, hosts: BTreeSet::new(), left_out: 0 })
+    }
+
+    /// Lists the host routes. Those to peers are looked up anyway.
+    fn list(&mut self, addresses: &BTreeSet<IpAddr>) -> io::Result<()> {
+        let is_known = |host| addresses.contains(&IpAddr::V4(host));
+        let listed = self.netlink.host_routes(MAX_HOSTS, is_known)?;
+        (self.hosts, self.left_out) = (listed.addresses, listed.left_out);
+        Ok(())
     }
 
     /// Ends without an error when the feed is dropped.
-    fn follow(&mut self, shared: &Shared, sender: &watch::Sender<Arc<Fib>>) -> io::Result<()> {
-        let mut due = Due::default();
+    fn follow(
+        &mut self,
+        shared: &Shared,
+        sender: &watch::Sender<Arc<Fib>>,
+        logged: &mut Logged,
+    ) -> io::Result<()> {
+        let mut due = Due { lists: true, ..Due::default() };
         loop {
             let addresses = {
                 let wanted = lock(&shared.wanted);
@@ -209,9 +253,13 @@ impl Follower {
             };
             let began = Instant::now();
             if std::mem::take(&mut due.lists) {
-                self.hosts = self.netlink.host_routes(MAX_HOSTS)?;
+                self.list(&addresses)?;
             }
             let fib = self.look(&addresses)?;
+            // Without an address the peers are not known yet.
+            if !addresses.is_empty() {
+                logged.log(&fib);
+            }
             sender.send_if_modified(|last| {
                 let is_new = **last != fib;
                 if is_new {
@@ -228,21 +276,32 @@ impl Follower {
 
     /// Asks for all addresses.
     fn look(&mut self, addresses: &BTreeSet<IpAddr>) -> io::Result<Fib> {
-        let mut fib = Fib::default();
+        let mut fib = Fib { left_out: self.left_out, ..Fib::default() };
         for &address in addresses {
-            fib.answers.insert(address, self.netlink.route_to(address)?);
+            let answer = self.netlink.route_to(address)?;
+            fib.unreadable += usize::from(answer == Err(NoRoute::Unreadable));
+            fib.answers.insert(address, answer);
         }
         let mut hosts = BTreeMap::new();
+        let mut unreadable = BTreeSet::new();
         for &host in self.hosts.iter().filter(|host| !addresses.contains(&IpAddr::V4(**host))) {
             // A host route that is gone leaves a route of a shorter prefix, or none.
-            if let Ok(route @ FibRoute { prefix_length: 32, .. }) =
-                self.netlink.route_to(host.into())?
-            {
-                hosts.insert(host, route);
+            match self.netlink.route_to(host.into())? {
+                Ok(route @ FibRoute { prefix_length: 32, .. }) => {
+                    hosts.insert(host, route);
+                }
+                Err(NoRoute::Unreadable) => {
+                    unreadable.insert(host);
+                }
+                _ => {}
             }
         }
-        self.hosts
-            .retain(|host| hosts.contains_key(host) || addresses.contains(&IpAddr::V4(*host)));
+        self.hosts.retain(|host| {
+            hosts.contains_key(host)
+                || unreadable.contains(host)
+                || addresses.contains(&IpAddr::V4(*host))
+        });
+        fib.unreadable += unreadable.len();
         fib.hosts = hosts;
         Ok(fib)
     }
@@ -262,7 +321,12 @@ impl Follower {
                 due.lists = true;
                 return Ok(());
             }
-            if due.first.is_some_and(|at| at <= now) || anyway <= now {
+            if anyway <= now {
+                // Some that were left out may have room now.
+                due.lists |= self.left_out > 0;
+                return Ok(());
+            }
+            if due.first.is_some_and(|at| at <= now) {
                 return Ok(());
             }
             let end = due.next().unwrap_or(anyway).min(anyway);
@@ -277,6 +341,7 @@ impl Follower {
             }
             if !ready[1].revents().is_empty() {
                 let _ = rustix::io::read(&shared.changed, &mut [0; 8]);
+                due.lists |= self.left_out > 0;
                 return Ok(());
             }
             for change in self.monitor.read()? {
@@ -290,8 +355,11 @@ impl Follower {
         let now = Instant::now();
         match change {
             Change::HostRoute(host) => {
-                if self.hosts.len() < MAX_HOSTS {
+                // At most as many as a listing has, which also counts those that are left out.
+                if self.hosts.len() < MAX_HOSTS + addresses.len() {
                     self.hosts.insert(host);
+                } else if !self.hosts.contains(&host) {
+                    self.left_out = self.left_out.max(1);
                 }
                 due.soon(now);
             }

@@ -222,8 +222,22 @@ fn human(command: &Command, answer: &Value) -> String {
                 true => table(&answer["ignored"], &columns),
                 false => String::new(),
             };
+            let counts = [
+                ("left_out", "host routes of the kernel are left out: there are too many"),
+                (
+                    "unreadable",
+                    "answers of the kernel cannot be read: these addresses have no route",
+                ),
+            ];
+            let counts: String = counts
+                .iter()
+                .map(|(key, text)| (answer[key].as_u64().unwrap_or(0), text))
+                .filter(|(count, _)| *count > 0)
+                .map(|(count, text)| format!("{count} {text}\n"))
+                .collect();
             routes
                 + &ignored
+                + &counts
                 + &table(&answer["prefixes"], &[("PREFIX", "/prefix"), ("NODE", "/node")])
         }
         Command::Channels => table(
