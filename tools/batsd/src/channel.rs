@@ -78,10 +78,30 @@ pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
 }
 
+/// Sends a message, and waits if the other end has many to read.
 pub(crate) fn send(
     socket: BorrowedFd<'_>,
     message: &impl Serialize,
     descriptors: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    send_with(socket, message, descriptors, SendFlags::NOSIGNAL)
+}
+
+/// Sends a message, or returns an error if the other end has many to read: the keeper waits for no worker, which
+/// could be compromised.
+pub(crate) fn send_now(
+    socket: BorrowedFd<'_>,
+    message: &impl Serialize,
+    descriptors: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    send_with(socket, message, descriptors, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
+}
+
+fn send_with(
+    socket: BorrowedFd<'_>,
+    message: &impl Serialize,
+    descriptors: &[BorrowedFd<'_>],
+    flags: SendFlags,
 ) -> io::Result<()> {
     let bytes = serde_json::to_vec(message)?;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
@@ -89,7 +109,7 @@ pub(crate) fn send(
     if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
         return Err(io::Error::other("too many descriptors for a message"));
     }
-    sendmsg(socket, &[IoSlice::new(&bytes)], &mut ancillary, SendFlags::NOSIGNAL)?;
+    sendmsg(socket, &[IoSlice::new(&bytes)], &mut ancillary, flags)?;
     Ok(())
 }
 
@@ -142,5 +162,13 @@ mod tests {
         }
         drop(other);
         assert!(receive::<ToKeeper>(&one).unwrap().is_none());
+    }
+
+    #[test]
+    fn the_keeper_waits_for_no_worker_that_does_not_read() {
+        let (keeper, _worker) = pair().unwrap();
+        let refused = ToWorker::Refused("x".repeat(1_000));
+        let error = (0..100_000).find_map(|_| send_now(keeper.as_fd(), &refused, &[]).err());
+        assert_eq!(error.unwrap().kind(), io::ErrorKind::WouldBlock);
     }
 }

@@ -240,7 +240,7 @@ impl Keeper {
         descriptors.extend(self.device.as_ref().map(|device| device.tun.as_fd()));
         descriptors.extend(self.listeners.in_order(&self.loaded.config));
         // A worker that ended at once is detected below.
-        let _ = channel::send(channel.as_fd(), &ToWorker::Setup, &descriptors);
+        let _ = channel::send_now(channel.as_fd(), &ToWorker::Setup, &descriptors);
         let (reader, sender, generation) =
             (Arc::clone(&channel), self.events.0.clone(), self.generation);
         std::thread::Builder::new().name("worker".into()).spawn(move || {
@@ -275,7 +275,7 @@ impl Keeper {
                             // Fits a message of the channel with all characters escaped.
                             let text = format!("{error:#}").chars().take(1_000).collect();
                             let refused = ToWorker::Refused(text);
-                            let _ = channel::send(worker.channel.as_fd(), &refused, &[]);
+                            let _ = channel::send_now(worker.channel.as_fd(), &refused, &[]);
                         }
                     }
                     Event::Worker(_, Some(ToKeeper::Drain)) => {
@@ -363,7 +363,8 @@ impl Keeper {
             let setup = self.loaded.setup.to_file()?;
             let mut descriptors = vec![setup.as_fd()];
             descriptors.extend(self.listeners.in_order(&self.loaded.config));
-            channel::send(worker.channel.as_fd(), &ToWorker::Setup, &descriptors)?;
+            channel::send_now(worker.channel.as_fd(), &ToWorker::Setup, &descriptors)
+                .context("the worker does not take the configuration")?;
         }
         Ok(())
     }
