@@ -48,10 +48,9 @@ fn debian_packages_contain_library_headers_tools_and_licences() {
     let mut packages: Vec<_> =
         std::fs::read_dir(&output).unwrap().map(|entry| entry.unwrap().path()).collect();
     packages.sort();
-    assert_eq!(packages.len(), 3, "{packages:?}");
-    for (package, name) in
-        packages.iter().zip(["libopenbats-dev", "libopenbats0", "openbats-tools"])
-    {
+    let names = ["batsd", "libopenbats-dev", "libopenbats0", "openbats-tools"];
+    assert_eq!(packages.len(), names.len(), "{packages:?}");
+    for (package, name) in packages.iter().zip(names) {
         let field = run(Command::new("dpkg-deb").arg("-f").arg(package).arg("Package"));
         assert_eq!(text(&field).trim(), name);
         run(Command::new("dpkg-deb").arg("-x").arg(package).arg(&root));

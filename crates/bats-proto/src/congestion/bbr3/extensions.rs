@@ -19,8 +19,7 @@ use super::{AckSample, Bbr3, RateSample, State};
 /// Bounds of the queueing delay that counts as a queue: RFC 9406 section 4.2.
 const MIN_QUEUE_THRESHOLD: Duration = Duration::from_millis(4);
 const MAX_QUEUE_THRESHOLD: Duration = Duration::from_millis(16);
-/// Window of a flow that shares a congested bottleneck with more flows than packets fit (RFC 9002
-/// section 7.2).
+/// Window of a flow that shares its bottleneck with more flows than packets fit (RFC 9002 section 7.2).
 const SMALL_PIPE_PACKETS: u64 = 2;
 
 /// State of the mechanisms.
@@ -102,10 +101,7 @@ impl Bbr3 {
 
     /// MinPipeCwnd, section 2.8, in bytes.
     pub(super) fn min_pipe_cwnd(&self) -> u64 {
-        // Without congestion it is that of the draft: with less the repairs of a thin flow's message
-        // wait for the acknowledgement of the message before.
-        let is_congested = self.ext.standing_rounds > 0 || self.bounds.has_short_term_bound();
-        let is_small = self.ext.has(Mechanism::SmallPipe) && is_congested;
+        let is_small = self.ext.has(Mechanism::SmallPipe);
         let packets = if is_small { SMALL_PIPE_PACKETS } else { MIN_PIPE_PACKETS };
         // So many must arrive.
         (packets as f64 / (1.0 - self.ext.own_loss()) * self.packet as f64) as u64
