@@ -594,13 +594,18 @@ impl Outbound {
             return;
         }
         let horizon = self.horizon();
+        let before = self.uncounted.len();
         while self.uncounted.front().is_some_and(|&(_, at)| at + horizon <= now) {
             self.uncounted.pop_front();
         }
+        // Packets that no report counted may have arrived, so they may have taken room.
+        let expired = (before - self.uncounted.len()) as u64;
+        self.next_room = self.next_room.map(|room| room.saturating_sub(expired));
         if self.reported_at + horizon <= now {
-            // The report of new room was lost. Waiting for it would stall the flow forever.
+            // The report of new room may be lost. Without a packet from time to time that asks for
+            // another, the flow would stall forever. One, since a full node drops what it cannot hold.
             self.next_queue /= 2;
-            self.next_room = None;
+            self.next_room = self.next_room.map(|room| room.max(1));
         }
         let mut next = None;
         let mut added = Vec::new();

@@ -619,6 +619,40 @@ fn neighbour_without_room_is_retried() {
     assert!(relay.has_room(end, KEY, LINK_DOWN));
 }
 
+/// A full node drops what it cannot hold, so packets that it has not counted may still fill its room.
+#[test]
+fn neighbour_that_does_not_report_gets_its_room_and_then_single_packets() {
+    const ROOM: u64 = 4;
+    let mut relay = two_link_relay();
+    let (mut now, seen) = (NOW, view(1_000_000, 100));
+    for number in 0..200 {
+        let mut packet = vec![0; 4];
+        SourceHeader::new(number).encode(&mut Writer::new(&mut packet)).unwrap();
+        packet.extend(symbol(number));
+        relay.send_coded(now, KEY, LINK_DOWN, PacketKind::Source, &packet);
+    }
+    relay.on_report(now, LINK_DOWN, &seen, &report(0, ROOM));
+    // New packets at each instant; recoded ones for those that may be lost do not need room.
+    let mut bursts = Vec::new();
+    let end = now + Duration::from_secs(3);
+    let mut number = 0;
+    loop {
+        let before = relay.stats().forwarded;
+        while pull(&mut relay, now, &seen, number).is_some() {
+            number += 1;
+        }
+        bursts.push(relay.stats().forwarded - before);
+        let Some(at) = relay.next_timeout().filter(|&at| at < end) else { break };
+        now = at.max(now);
+        relay.handle_timeout(now);
+    }
+    bursts.retain(|&burst| burst > 0);
+    assert_eq!(bursts[0], ROOM);
+    assert!(bursts[1..].iter().all(|&burst| burst == 1), "{bursts:?}");
+    // It is asked again and again.
+    assert!((5..=30).contains(&bursts.len()), "{bursts:?}");
+}
+
 #[test]
 fn packets_queued_at_the_next_node_count_against_the_limit() {
     let mut relay = two_link_relay();
