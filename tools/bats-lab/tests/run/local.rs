@@ -173,9 +173,16 @@ tests:
 }
 
 /// Cross-validation of simulator and laboratory: within 5 % in three cases.
+///
+/// Other work on the machine can only reduce the figures in real time, so one attempt that agrees is
+/// enough. Where none agrees, only attempts that the machine left alone contradict the simulator.
 #[test]
 fn simulator_and_laboratory_agree() {
-    if !allowed("simulator_and_laboratory_agree") {
+    const NAME: &str = "simulator_and_laboratory_agree";
+    const ATTEMPTS: usize = 6;
+    /// The emulator's queue of the slowest case hides a delay as long as this.
+    const HARMLESS_DELAY_MS: f64 = 3.0;
+    if !allowed(NAME) {
         return;
     }
     let _alone = lock_machine();
@@ -191,20 +198,30 @@ tests:
     verify: false
 "
         );
-        let steady = |backend: &str| {
+        let measure = |backend: &str| {
             let (output, result) = Case::new(&yaml).run(&["--backend", backend]);
             assert!(output.status.success(), "{}{}", stdout_of(&output), stderr_of(&output));
-            figure(&result, "brtp", "iperf", "steady_mbps")
+            result
         };
-        let computed = steady("sim");
-        // Other work on the machine can only reduce the figures in real time: one of three attempts
-        // must agree.
+        let steady = |result: &_| figure(result, "brtp", "iperf", "steady_mbps");
+        let computed = steady(&measure("sim"));
         let mut attempts = Vec::new();
-        let agrees = (0..3).any(|_| {
-            attempts.push(steady("netns"));
-            attempts.last().is_some_and(|seen| (0.95..=1.05).contains(&(seen / computed)))
+        let agrees = (0..ATTEMPTS).any(|_| {
+            let result = measure("netns");
+            let seen = steady(&result);
+            let delay_ms = figure(&result, "brtp", "iperf", "scheduling_delay_max_ms");
+            let is_disturbed = measurement(&result, "brtp", "iperf")["machine_bound"] == true
+                || delay_ms > HARMLESS_DELAY_MS;
+            attempts.push((seen, is_disturbed));
+            (0.95..=1.05).contains(&(seen / computed))
         });
-        assert!(agrees, "{rate} {delay} {loss}: {computed} and {attempts:?}");
+        let seen =
+            format!("{rate} {delay} {loss}: {computed} and (Mbit/s, disturbed) {attempts:?}");
+        if !agrees && attempts.iter().all(|&(_, is_disturbed)| is_disturbed) {
+            skipped(NAME, &format!("other work disturbed each attempt: {seen}"));
+        } else {
+            assert!(agrees, "{seen}");
+        }
     }
 }
 
