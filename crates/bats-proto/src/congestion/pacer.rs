@@ -10,6 +10,9 @@ const MIN_BURST: u64 = 2 * 1_472;
 const MAX_BURST: u64 = 64 << 10;
 /// Maximum delay of a timer that is compensated by sending more.
 const CATCH_UP: Duration = Duration::from_millis(2);
+/// Minimum rate in bytes per second: a packet in a second, as Linux's fq waits at most. A rate may follow
+/// from a few small packets, and what was sent at it would hold packets back long after it has risen.
+const MIN_RATE: u64 = 1_472;
 
 /// Paces packets at a rate, in small bursts.
 #[derive(Debug)]
@@ -27,7 +30,7 @@ impl Pacer {
 
     /// Changes the rate from now on.
     pub fn set_rate(&mut self, rate: u64) {
-        self.rate = rate.max(1);
+        self.rate = rate.max(MIN_RATE);
     }
 
     /// Lets the next packet leave now: what was sent at the rate of a blackout does not delay packets
@@ -155,6 +158,19 @@ mod tests {
     }
 
     #[test]
+    fn packets_sent_at_the_lowest_rate_do_not_delay_others_for_more_than_seconds() {
+        let mut pacer = Pacer::new(1_000_000);
+        let now = Timestamp::from_millis(1_000);
+        pacer.set_rate(28);
+        while pacer.next_send_time(now, 1_180).is_none() {
+            pacer.on_sent(now, 1_180);
+        }
+        pacer.set_rate(4_480);
+        let at = pacer.next_send_time(now, 1_180).unwrap();
+        assert!(at <= now + Duration::from_secs(2), "{at:?}");
+    }
+
+    #[test]
     fn rates_have_their_ends() {
         let now = Timestamp::from_millis(1_000);
         let mut pacer = Pacer::new(u64::MAX);
@@ -162,6 +178,6 @@ mod tests {
         assert_eq!(pacer.next_send_time(now, u64::MAX), None);
         pacer.set_rate(0);
         pacer.on_sent(now, 2_944);
-        assert_eq!(pacer.next_send_time(now, 1), Some(now + Duration::from_secs(2_944)));
+        assert_eq!(pacer.next_send_time(now, 1), Some(now + Duration::from_secs(2)));
     }
 }
