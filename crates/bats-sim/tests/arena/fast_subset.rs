@@ -22,7 +22,7 @@ const FLOORS: &[Row] = &[
     ("F3", 1, &[(Efficiency, AtLeast(0.96)), (Queue, AtMost(0.32)), (Drops, AtMost(0.001))], &[]),
     ("L2", 1, &[(Efficiency, AtLeast(0.92)), (Drops, AtMost(0.005))], &["E"]),
     ("B2", 1, &[(Efficiency, AtLeast(0.75))], &["E"]),
-    ("V3", 1, &[(Efficiency, AtLeast(0.8)), (Drops, AtMost(0.06))], &["of best peer", "queue over peer's (BDP)"]),
+    ("V3", 1, &[(Efficiency, AtLeast(0.86)), (Drops, AtMost(0.06))], &["queue over peer's (BDP)"]),
     ("P3", 1, &[(Efficiency, AtLeast(0.93)), (Drops, AtMost(0.05))], &[]),
     ("J2", 1, &[(Efficiency, AtLeast(0.87))], &[]),
     ("S2", 1, &[(Efficiency, AtLeast(0.86)), (Drops, AtMost(0.01))], &["of CUBIC", "start-up drops"]),

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bats_proto::relay::RelayConfig;
 use bats_proto::{Event, Timestamp, TransportConfig};
+use bats_sim::arena::jobs::parallel;
 use bats_sim::matrix::Cell;
 use bats_sim::relay_network::{RelayNetwork, RelayNetworkConfig, node_id};
 use bytes::Bytes;
@@ -15,8 +16,8 @@ const INTERVAL: Duration = Duration::from_millis(10);
 const MESSAGES: u64 = 2_000;
 
 /// Sorted one-way delays of messages of 512 bytes.
-fn delays(loss: f64, mode: bats_proto::Mode) -> Vec<Duration> {
-    let cell = Cell { seed: 4, delay: DELAY, ..Cell::over(100, 0, loss, 1) };
+fn delays(loss: f64, mode: bats_proto::Mode, seed: u64) -> Vec<Duration> {
+    let cell = Cell { seed, delay: DELAY, ..Cell::over(100, 0, loss, 1) };
     let mut network = RelayNetwork::new(RelayNetworkConfig {
         links: vec![cell.link(); HOPS],
         relay: RelayConfig::new(node_id(0)),
@@ -24,7 +25,7 @@ fn delays(loss: f64, mode: bats_proto::Mode) -> Vec<Duration> {
             also_accepted: vec![mode, bats_proto::Mode::Brtp],
             ..TransportConfig::default()
         },
-        seed: 4,
+        seed,
     });
     // Messages before the measurement, so that the links have a loss estimate.
     let mut warm_up = 200;
@@ -75,17 +76,33 @@ fn percentile(delays: &[Duration], share: f64) -> Duration {
     delays[((delays.len() as f64 * share) as usize).min(delays.len() - 1)]
 }
 
+/// With one seed in ten more than one message in a hundred of BTP waits for a repair of the ends. What is
+/// measured at most, and 5 %: a p99 of 54.6 ms in 24 seeds, a p99.9 of 77.2 ms in the seeds below.
+const WORST: [Duration; 2] = [Duration::from_millis(58), Duration::from_millis(81)];
+
 #[test]
 fn p99_delay_over_three_lossy_hops_is_at_most_1_6_one_way_delays() {
     let base = DELAY * HOPS as u32;
+    // At most 0.3 round trips of excess delay at p99, and half a round trip at p99.9.
+    let goals = [base + base * 2 * 3 / 10, base * 2];
     for mode in [bats_proto::Mode::Brtp, bats_proto::Mode::Btp] {
-        let delays = delays(0.05, mode);
-        let [p50, p99, p999] = [0.5, 0.99, 0.999].map(|share| percentile(&delays, share));
-        println!("{mode:?}: {} of {MESSAGES}, {p50:?} {p99:?} {p999:?}", delays.len());
-        assert!(delays.len() as f64 >= 0.999 * MESSAGES as f64);
-        assert!(p50 < base + Duration::from_millis(1), "{p50:?}");
-        // At most 0.3 round trips of excess delay at p99, and half a round trip at p99.9.
-        assert!(p99 <= base + base * 2 * 3 / 10, "{p99:?}");
-        assert!(p999 <= base * 2, "{p999:?}");
+        let seeds = [1, 2, 3, 4, 5, 6, 7];
+        let of_seeds = parallel(&seeds, 0, |&seed| {
+            let delays = delays(0.05, mode, seed);
+            assert!(
+                delays.len() as f64 >= 0.999 * MESSAGES as f64,
+                "seed {seed}: {}",
+                delays.len()
+            );
+            [0.5, 0.99, 0.999].map(|share| percentile(&delays, share))
+        });
+        println!("{mode:?}: {of_seeds:?}");
+        assert!(of_seeds.iter().all(|&[p50, ..]| p50 < base + Duration::from_millis(1)));
+        for (index, (goal, worst)) in goals.into_iter().zip(WORST).enumerate() {
+            let mut sorted: Vec<_> = of_seeds.iter().map(|of_seed| of_seed[index + 1]).collect();
+            sorted.sort_unstable();
+            assert!(sorted[seeds.len() / 2] <= goal, "{mode:?}, median: {sorted:?}");
+            assert!(sorted[seeds.len() - 1] <= worst, "{mode:?}, worst: {sorted:?}");
+        }
     }
 }

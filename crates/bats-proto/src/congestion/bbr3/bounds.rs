@@ -23,6 +23,8 @@ pub(super) struct Bounds {
     loss_round_delivered: u64,
     pub(super) loss_round_start: bool,
     pub(super) is_loss_in_round: bool,
+    /// A packet was marked in the round: congestion, whatever was lost.
+    pub(super) is_mark_in_round: bool,
     /// The last loss round lost more than chance and the path's own loss explain.
     pub(super) had_congestion: bool,
 }
@@ -38,6 +40,7 @@ impl Default for Bounds {
             loss_round_delivered: 0,
             loss_round_start: false,
             is_loss_in_round: false,
+            is_mark_in_round: false,
             had_congestion: false,
         }
     }
@@ -66,6 +69,7 @@ impl Bounds {
     /// ResetCongestionSignals.
     pub(super) fn reset_congestion_signals(&mut self) {
         self.is_loss_in_round = false;
+        self.is_mark_in_round = false;
         self.bw_latest = 0;
         self.inflight_latest = 0;
     }
@@ -109,14 +113,16 @@ impl Bbr3 {
         }
         let lost = core::mem::take(&mut self.ext.round_lost);
         let acked = core::mem::take(&mut self.ext.round_acked);
+        let is_random = self.is_random(lost, acked) || self.ext.trial.is_on();
         self.bounds.had_congestion =
-            self.bounds.is_loss_in_round && !self.is_random(lost, acked) && !self.ext.trial.is_on();
+            self.bounds.is_loss_in_round && (self.bounds.is_mark_in_round || !is_random);
         if !self.bounds.had_congestion {
             self.raise_lower_bounds();
         } else if !self.is_probing_bw() {
             self.bounds.adapt_lower_bounds(self.max_bw.get(), self.cwnd);
         }
         self.bounds.is_loss_in_round = false;
+        self.bounds.is_mark_in_round = false;
     }
 
     /// IsInflightTooHigh: `lost` of what was in flight, in bytes. See [`Self::judged_inflight`].

@@ -75,6 +75,9 @@ impl Bbr3 {
     /// BoundCwndForModel, section 5.6.4.7.
     fn bound_cwnd_for_model(&mut self) {
         let cap = match self.state {
+            State::ProbeBw(Phase::Cruise) if self.ext.light.is_on() => {
+                self.inflight_with_headroom().max(self.light_probe_inflight())
+            }
             State::ProbeRtt | State::ProbeBw(Phase::Cruise) => self.inflight_with_headroom(),
             State::ProbeBw(_) => self.bounds.inflight_longterm,
             State::Startup | State::Drain => INFINITY,

@@ -183,6 +183,7 @@ impl Bbr3 {
     /// A mark is treated as a round with too much loss (section 3.7), once per round.
     fn on_ce(&mut self, now: Timestamp, rs: &RateSample) {
         self.note_loss();
+        self.bounds.is_mark_in_round = true;
         if self.probe_bw.is_bw_probe_sample {
             self.handle_inflight_too_high(now, rs.tx_in_flight, rs.is_app_limited);
         } else if self.state == State::Startup && !self.full_pipe.is_reached {
