@@ -180,7 +180,7 @@ tests:
 fn simulator_and_laboratory_agree() {
     const NAME: &str = "simulator_and_laboratory_agree";
     const ATTEMPTS: usize = 6;
-    /// The emulator's queue of the slowest case hides a delay as long as this.
+    /// Largest scheduling delay of an attempt that counts: chosen, not measured.
     const HARMLESS_DELAY_MS: f64 = 3.0;
     if !allowed(NAME) {
         return;
