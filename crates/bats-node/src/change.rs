@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use crate::plan::{Hop, Link, NodeId, Plan, PlanError};
+use crate::plan::{Fingerprint, Hop, HostLink, Link, NodeId, Plan, PlanError};
 
 /// Maximum number of next hops of a route.
 pub const MAX_HOPS: usize = 16;
@@ -15,6 +15,8 @@ pub const MAX_LINKS: usize = 4_096;
 pub enum Change {
     /// Open a link of a new name, and admit the neighbour, with transit or without.
     AddLink(String, Link, bool),
+    /// The same to a neighbour whose address is looked up.
+    AddHost(String, HostLink, bool),
     /// Close a link that this node opens; no route leads over it any more. The neighbour stays admitted.
     DeleteLink(String),
     /// Use these links, by name and with their tiers, for packets to a node, too.
@@ -72,20 +74,17 @@ impl Plan {
         let mut plan = self.clone();
         match change {
             Change::AddLink(name, link, transit) => {
-                if plan.links.contains_key(name) {
-                    return Err(ChangeError::LinkExists(name.clone()));
-                }
-                if plan.links.len() >= MAX_LINKS {
-                    return Err(ChangeError::TooMany("links", MAX_LINKS));
-                }
-                let policy = plan.neighbours.entry(link.fingerprint);
-                if policy.or_insert((*transit).into()).transit != *transit {
-                    return Err(ChangeError::Transit);
-                }
+                plan.admit(name, link.fingerprint, *transit)?;
                 plan.links.insert(name.clone(), link.clone());
             }
+            Change::AddHost(name, link, transit) => {
+                plan.admit(name, link.fingerprint, *transit)?;
+                plan.hosts.insert(name.clone(), link.clone());
+            }
             Change::DeleteLink(name) => {
-                plan.links.remove(name).ok_or(ChangeError::NoLink(name.clone()))?;
+                if plan.links.remove(name).is_none() && plan.hosts.remove(name).is_none() {
+                    return Err(ChangeError::NoLink(name.clone()));
+                }
                 plan.routes.retain(|_, hops| {
                     hops.remove(&Hop::Link(name.clone()));
                     !hops.is_empty()
@@ -116,11 +115,32 @@ impl Plan {
         plan.check().map_err(ChangeError::Plan)?;
         Ok(plan)
     }
+
+    /// Admits the neighbour of a new link.
+    fn admit(
+        &mut self,
+        name: &str,
+        neighbour: Fingerprint,
+        transit: bool,
+    ) -> Result<(), ChangeError> {
+        if self.opens(name) {
+            return Err(ChangeError::LinkExists(name.to_owned()));
+        }
+        if self.links.len() + self.hosts.len() >= MAX_LINKS {
+            return Err(ChangeError::TooMany("links", MAX_LINKS));
+        }
+        let policy = self.neighbours.entry(neighbour);
+        match policy.or_insert(transit.into()).transit == transit {
+            true => Ok(()),
+            false => Err(ChangeError::Transit),
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::reconcile::{State, reconcile};
 
     const OWN: NodeId = NodeId(std::net::Ipv4Addr::new(10, 255, 0, 1));
     const FAR: NodeId = NodeId(std::net::Ipv4Addr::new(10, 255, 0, 9));
@@ -153,6 +173,44 @@ mod tests {
         let without = fewer.with(&Change::DeleteLink("south".to_owned())).unwrap();
         assert!(without.routes.is_empty() && without.links.len() == 1);
         assert!(plan.with(&Change::DeleteRoute(FAR, names(&[]))).unwrap().routes.is_empty());
+    }
+
+    #[test]
+    fn links_to_hosts_are_opened_once_their_addresses_are_known() {
+        let empty = Plan::new(OWN, [0; 32]);
+        let host = HostLink {
+            host: "node.example.org".to_owned(),
+            port: 4_900,
+            local: None,
+            fingerprint: [7; 32],
+        };
+        let plan = empty.with(&Change::AddHost("north".to_owned(), host, false)).unwrap();
+        let plan = plan.with(&route(&["north"])).unwrap();
+        assert_eq!(
+            plan.with(&add("north", 7, false)),
+            Err(ChangeError::LinkExists("north".to_owned()))
+        );
+        // Without an address there is a neighbour, and neither link nor route.
+        let mut state = State::default();
+        let follow = |state: &mut State, address: Option<&str>| {
+            let address = address.map(|address| address.parse().unwrap());
+            let plan = plan.with_addresses(|_| address);
+            plan.check().unwrap();
+            let actions = reconcile(&plan, state);
+            actions.iter().for_each(|action| state.apply(action));
+            assert_eq!(reconcile(&plan, state), []);
+        };
+        follow(&mut state, None);
+        assert_eq!((state.links.len(), state.neighbours.len(), state.routes.len()), (0, 1, 0));
+        for address in ["192.0.2.7:4900", "[2001:db8::7]:4900"] {
+            follow(&mut state, Some(address));
+            assert_eq!(state.links["north"].remote, address.parse().unwrap());
+            assert_eq!(state.routes[&FAR].len(), 1);
+        }
+        follow(&mut state, None);
+        assert_eq!((state.links.len(), state.routes.len()), (0, 0));
+        let without = plan.with(&Change::DeleteLink("north".to_owned())).unwrap();
+        assert!(without.hosts.is_empty() && without.routes.is_empty());
     }
 
     #[test]

@@ -18,5 +18,5 @@ pub use fib::{Fib, FibHop, FibRoute, Ignored, KernelRoutes, MAX_HOSTS, NoRoute, 
 pub use fq_codel::{Dequeued, FqCodel, QueueStats};
 pub use local::{Local, is_link_local, link_local, local, may_pass};
 pub use owners::{Owners, PrefixConflict};
-pub use plan::{Fingerprint, Hop, Link, NeighbourPolicy, NodeId, Peer, Plan, PlanError};
+pub use plan::{Fingerprint, Hop, HostLink, Link, NeighbourPolicy, NodeId, Peer, Plan, PlanError};
 pub use reconcile::{Accepted, Action, State, reconcile};

@@ -45,6 +45,36 @@ impl Link {
     }
 }
 
+/// A link that this node opens to a neighbour whose address is looked up by a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostLink {
+    /// Name of the neighbour's host, or a link-local address of IPv6 with the name of the interface (`fe80::2%eth0`).
+    pub host: String,
+    /// UDP port of the neighbour.
+    pub port: u16,
+    /// Local address of the link, if the system does not choose it.
+    pub local: Option<IpAddr>,
+    /// The neighbour's certificate.
+    pub fingerprint: Fingerprint,
+}
+
+impl HostLink {
+    /// The link to this address of the host.
+    #[must_use]
+    pub fn at(&self, remote: SocketAddr) -> Link {
+        Link { remote, local: self.local, fingerprint: self.fingerprint }
+    }
+}
+
+impl fmt::Display for HostLink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.host.contains(':') {
+            true => write!(f, "[{}]:{}", self.host, self.port),
+            false => write!(f, "{}:{}", self.host, self.port),
+        }
+    }
+}
+
 /// What a node forwards for a neighbour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NeighbourPolicy {
@@ -90,6 +120,8 @@ pub struct Plan {
     pub fingerprint: Fingerprint,
     /// The links that it opens, by name.
     pub links: BTreeMap<String, Link>,
+    /// The links that it opens once the address of the neighbour's host is known, by name: no name is in both maps.
+    pub hosts: BTreeMap<String, HostLink>,
     /// The neighbours whose links it accepts, and what it forwards for them.
     pub neighbours: BTreeMap<Fingerprint, NeighbourPolicy>,
     /// The nodes with which it has sessions.
@@ -146,10 +178,29 @@ impl Plan {
             id,
             fingerprint,
             links: BTreeMap::new(),
+            hosts: BTreeMap::new(),
             neighbours: BTreeMap::new(),
             peers: BTreeMap::new(),
             routes: BTreeMap::new(),
         }
+    }
+
+    /// Whether this node opens a link of this name.
+    #[must_use]
+    pub fn opens(&self, link: &str) -> bool {
+        self.links.contains_key(link) || self.hosts.contains_key(link)
+    }
+
+    /// The plan in which the links to hosts whose addresses are known have these; `address` gets the name of the
+    /// link. There are no routes over the others.
+    #[must_use]
+    pub fn with_addresses(&self, address: impl Fn(&str) -> Option<SocketAddr>) -> Self {
+        let mut plan = self.clone();
+        let known =
+            self.hosts.iter().filter_map(|(name, link)| Some((name, link.at(address(name)?))));
+        plan.links.extend(known.map(|(name, link)| (name.clone(), link)));
+        plan.hosts.retain(|name, _| !plan.links.contains_key(name));
+        plan
     }
 
     /// Checks that no two nodes own an ID, a certificate or a prefix, and that routes lead over
@@ -177,7 +228,7 @@ impl Plan {
         for (&to, hops) in &self.routes {
             for hop in hops.keys() {
                 match hop {
-                    Hop::Link(name) if !self.links.contains_key(name) => {
+                    Hop::Link(name) if !self.opens(name) => {
                         return Err(PlanError::UnknownLink(to, name.clone()));
                     }
                     Hop::Neighbour(print) if !self.neighbours.contains_key(print) => {

@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use openbats::{Fingerprint, Identity};
 
-use crate::config::{self, DEFAULT_PORT};
+use crate::config::{self, DEFAULT_PORT, Remote};
 
 /// Options of a node without a file.
 #[derive(Args, Debug, Default)]
@@ -16,7 +16,7 @@ pub struct Options {
     /// Serve SOCKS5 and HTTP CONNECT at this address, such as 127.0.0.1:1080; --peer connects out.
     #[arg(long, value_name = "ADDRESS", requires = "peer", group = "node")]
     pub socks: Option<SocketAddr>,
-    /// Address of the exit, such as 192.0.2.7:4900.
+    /// Address or host name of the exit, such as 192.0.2.7:4900.
     #[arg(long, value_name = "ADDRESS", requires = "socks", conflicts_with = "listen")]
     pub peer: Option<String>,
     /// Be an exit: take links of --fingerprint at this address, such as :4900.
@@ -64,23 +64,39 @@ fn parse_fingerprint(text: &str) -> anyhow::Result<Fingerprint> {
     })
 }
 
-/// An address whose port, and with `has_any_host` whose host, may be left out.
-fn address(option: &str, text: &str, has_any_host: bool) -> anyhow::Result<SocketAddr> {
+/// The address of all hosts of both families, or of IPv4 if this host has no IPv6.
+fn any_host() -> IpAddr {
+    match UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)) {
+        Ok(_) => Ipv6Addr::UNSPECIFIED.into(),
+        Err(_) => Ipv4Addr::UNSPECIFIED.into(),
+    }
+}
+
+/// An address of this host, whose host or port may be left out.
+fn own_address(text: &str) -> anyhow::Result<SocketAddr> {
     if let Ok(address) = text.parse() {
         return Ok(address);
     }
     if let Ok(ip) = text.parse::<IpAddr>() {
         return Ok(SocketAddr::new(ip, DEFAULT_PORT));
     }
-    match text.strip_prefix(':').filter(|_| has_any_host).map(str::parse) {
-        Some(Ok(port)) => {
-            // Both families, unless this host has no IPv6.
-            let ipv6 = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).is_ok();
-            let any =
-                if ipv6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
-            Ok(SocketAddr::new(any, port))
-        }
-        _ => bail!("{option} {text} is not an IP address with a port, such as 192.0.2.7:4900"),
+    match text.strip_prefix(':').map(str::parse) {
+        Some(Ok(port)) => Ok(SocketAddr::new(any_host(), port)),
+        _ => bail!("--listen {text} is not an IP address with a port, such as 192.0.2.7:4900"),
+    }
+}
+
+/// The address or name of the exit, with its port, which may be left out.
+fn exit(text: &str) -> anyhow::Result<String> {
+    if let Ok(ip) = text.parse::<IpAddr>() {
+        return Ok(SocketAddr::new(ip, DEFAULT_PORT).to_string());
+    }
+    if config::host_name(text).is_some() {
+        return Ok(format!("{text}:{DEFAULT_PORT}"));
+    }
+    match text.parse::<Remote>() {
+        Ok(_) => Ok(text.to_owned()),
+        Err(()) => bail!("--peer {text} is not {}", config::WANTED_REMOTE),
     }
 }
 
@@ -155,15 +171,20 @@ impl Options {
             format!("[[peer]]\nid = \"{}\"\nfingerprint = \"sha256:{print}\"\n", id_of(*print))
         };
         if let (Some(socks), Some(peer)) = (self.socks, &self.peer) {
-            let remote = address("--peer", peer, false)?;
+            let remote = exit(peer)?;
             let [print] = &*prints else {
                 bail!("--peer needs one --fingerprint: the batsd there prints it at its start");
             };
-            let any = if remote.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+            let any = match remote.parse::<SocketAddr>() {
+                Ok(remote) if remote.is_ipv4() => Ipv4Addr::UNSPECIFIED.into(),
+                Ok(_) => Ipv6Addr::UNSPECIFIED.into(),
+                Err(_) => any_host(),
+            };
+            let any = SocketAddr::new(any, 0);
             let _ = writeln!(text, "listen = [\"{any}\"]\n{}remote = \"{remote}\"", entry(print));
             let _ = writeln!(text, "[[proxy]]\nlisten = \"{socks}\"\nexit = \"{}\"", id_of(*print));
         } else if let Some(listen) = &self.listen {
-            let listen = address("--listen", listen, true)?;
+            let listen = own_address(listen)?;
             if prints.is_empty() {
                 bail!(
                     "--listen needs the --fingerprint of each client: `batsctl keygen FILE` there makes an \
@@ -185,6 +206,23 @@ impl Options {
 mod tests {
     use super::*;
     use crate::keeper::{Source, check_source};
+
+    #[test]
+    fn the_exit_has_an_address_or_a_name() {
+        for (text, remote) in [
+            ("192.0.2.7", "192.0.2.7:4900"),
+            ("192.0.2.7:7", "192.0.2.7:7"),
+            ("2001:db8::7", "[2001:db8::7]:4900"),
+            ("node.example.org", "node.example.org:4900"),
+            ("node.example.org:7", "node.example.org:7"),
+        ] {
+            assert_eq!(exit(text).unwrap(), remote);
+        }
+        for text in ["", ":4900", "192.0.2", "a b", "node.example.org:x"] {
+            let error = exit(text).unwrap_err().to_string();
+            assert!(error.contains("or a host name with a port"), "{error}");
+        }
+    }
 
     #[test]
     fn a_check_makes_no_identity() {

@@ -82,7 +82,11 @@ fn errors_name_line_key_and_advice() {
         ),
         (good.replace("10.255.0.2", "10.255.0.1"), "node.toml:6: ", "is the ID of this node"),
         (good.replace("sha256:01", "sha256:"), "node.toml:7: ", "`batsd share`"),
-        (good.replace("192.0.2.7:4900", "192.0.2.7"), "node.toml:8: ", "an IP address with a port"),
+        (
+            good.replace("192.0.2.7:4900", "192.0.2.7"),
+            "node.toml:8: ",
+            "an IP address or a host name with a port",
+        ),
         (
             good.replace("10.66.0.1/24", "10.66.0.1/33"),
             "node.toml:4: ",

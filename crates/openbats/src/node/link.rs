@@ -220,6 +220,8 @@ pub struct LinkStatus {
     pub fingerprint: Option<Fingerprint>,
     /// Number of times that it was established.
     pub established: u64,
+    /// Number of attempts and established connections that have ended.
+    pub failures: u64,
     /// Why it or the last attempt ended.
     pub last_end: Option<CloseReason>,
     /// Statistics since it was last established. Bytes and packets include those of all sessions that use

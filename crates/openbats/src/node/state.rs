@@ -212,6 +212,7 @@ impl NodeState {
             local_ip: entry.local_ip,
             fingerprint: entry.fingerprint,
             established: entry.established,
+            failures: entry.failures,
             last_end: entry.last_end.clone(),
             stats: entry.connection.and_then(|connection| packets.stats(now, connection)),
         })

@@ -1,6 +1,7 @@
 //! The configuration file: parsed strictly, with errors that name the line, the key and what to do.
 
 mod model;
+mod remote;
 mod services;
 mod share;
 
@@ -12,7 +13,7 @@ use std::num::NonZeroU64;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use bats_node::{Hop, Link, NeighbourPolicy, NodeId, Peer, Plan, PlanError};
+use bats_node::{Hop, NeighbourPolicy, NodeId, Peer, Plan, PlanError};
 use ipnet::IpNet;
 use openbats::Fingerprint;
 use serde::{Deserialize, Serialize};
@@ -20,6 +21,7 @@ use toml::Spanned;
 
 use crate::proxy::allow::AllowList;
 
+pub(crate) use remote::{Remote, WANTED as WANTED_REMOTE, host_name};
 pub use services::{Listener, MAX_LISTENERS, Service};
 pub(crate) use share::SERVICE_USER;
 pub(crate) use share::new_identity;
@@ -193,6 +195,10 @@ impl Source<'_> {
         )
     }
 
+    fn remote(&self, value: &Spanned<String>) -> Result<Remote, ConfigError> {
+        self.parse("remote", value, WANTED_REMOTE)
+    }
+
     fn id(&self, key: &str, value: &Spanned<String>) -> Result<NodeId, ConfigError> {
         let wanted =
             "an IPv4 address, such as \"10.255.0.1\": node IDs are written like router IDs";
@@ -205,6 +211,11 @@ impl Source<'_> {
 }
 
 impl Config {
+    /// Whether the worker looks up names: as an exit, or those of neighbours.
+    pub(crate) fn has_names(&self) -> bool {
+        self.exit.is_some() || !self.plan.hosts.is_empty()
+    }
+
     /// Reads and checks a file.
     ///
     /// # Errors
@@ -349,8 +360,7 @@ fn links(source: &Source<'_>, file: &model::File, plan: &mut Plan) -> Result<(),
         let local = local.transpose()?;
         match &link.remote {
             Some(remote) => {
-                let remote = source.socket("remote", remote)?;
-                plan.links.insert(name.clone(), Link { remote, local, fingerprint });
+                source.remote(remote)?.add_link(plan, name.clone(), local, fingerprint);
             }
             None if local.is_some() => {
                 let text = "local has a meaning only for a link with remote, which this node opens";
@@ -384,7 +394,7 @@ fn static_route(
             let error = PlanError::UnknownLink(to, name.clone());
             return Err(source.error(Some(via.span()), format!("{error}: add a [[link]]")));
         };
-        let hop = match plan.links.contains_key(name) {
+        let hop = match plan.opens(name) {
             true => Hop::Link(name.clone()),
             false => Hop::Neighbour(source.fingerprint(&link.fingerprint)?),
         };
@@ -461,9 +471,8 @@ fn peers(
         plan.neighbours.entry(fingerprint).or_insert(false.into());
         let hop = match &peer.remote {
             Some(remote) => {
-                let remote = source.socket("remote", remote)?;
                 let name = format!("peer-{id}");
-                plan.links.insert(name.clone(), Link { remote, local: None, fingerprint });
+                source.remote(remote)?.add_link(plan, name.clone(), None, fingerprint);
                 Hop::Link(name)
             }
             None => Hop::Neighbour(fingerprint),

@@ -79,6 +79,7 @@ pub fn share(config: &Config, fingerprint: Fingerprint, address: Option<&str>) -
         (Some(address), _) => {
             let remote = match address.parse::<IpAddr>() {
                 Ok(ip) => std::net::SocketAddr::new(ip, port).to_string(),
+                Err(_) if super::host_name(address).is_some() => format!("{address}:{port}"),
                 Err(_) => address.to_owned(),
             };
             let _ = writeln!(text, "remote = \"{remote}\"");

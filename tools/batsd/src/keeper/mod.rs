@@ -346,6 +346,12 @@ impl Keeper {
             () if new.config.exit.is_some() != old.config.exit.is_some() => {
                 return needs_restart("[exit]");
             }
+            () if new.config.has_names() && !old.config.has_names() => {
+                bail!(
+                    "the first host name in a `remote` needs a restart of batsd: the worker may not read the \
+                     files of the resolver"
+                );
+            }
             () => {}
         }
         let listeners = self.listeners.opened_for(&new.config)?;

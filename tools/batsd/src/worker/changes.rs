@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
-use bats_node::{Change, Link, NodeId};
+use bats_node::{Change, HostLink, Link, NodeId};
 use openbats::Fingerprint;
 use serde_json::Value;
 
-use crate::config::is_link_name;
+use crate::config::{Remote, WANTED_REMOTE, is_link_name};
 
 // The node core has no library of its own to ask.
 const _: () = assert!(bats_node::MAX_HOPS == openbats::node::MAX_PATHS);
@@ -43,9 +43,8 @@ fn link(parameters: &Value, relays: bool) -> Result<Change, String> {
         return Err(format!("'{name}' is no name of a link: use 1 to 32 letters, digits, - _ ."));
     }
     let remote = required(parameters, "remote")?;
-    let remote = remote.parse().map_err(|_| {
-        format!("'{remote}' is not an IP address with a port, such as 192.0.2.7:4900")
-    })?;
+    let remote: Remote =
+        remote.parse().map_err(|()| format!("'{remote}' is not {WANTED_REMOTE}"))?;
     let local = given(parameters, "local")?
         .map(|local| local.parse().map_err(|_| format!("'{local}' is not an IP address")))
         .transpose()?;
@@ -58,8 +57,15 @@ fn link(parameters: &Value, relays: bool) -> Result<Change, String> {
     if transit && !relays {
         return Err("transit needs relay = true in [node]".to_owned());
     }
-    let link = Link { remote, local, fingerprint: fingerprint.0 };
-    Ok(Change::AddLink(name.to_owned(), link, transit))
+    let (name, fingerprint) = (name.to_owned(), fingerprint.0);
+    Ok(match remote {
+        Remote::Address(remote) => {
+            Change::AddLink(name, Link { remote, local, fingerprint }, transit)
+        }
+        Remote::Host(host, port) => {
+            Change::AddHost(name, HostLink { host, port, local, fingerprint }, transit)
+        }
+    })
 }
 
 fn node(parameters: &Value) -> Result<NodeId, String> {
@@ -106,6 +112,8 @@ mod tests {
             link
         };
         assert!(matches!(parse("LinkAdd", &link, false), Ok(Change::AddLink(..))));
+        let named = with("remote", json!("node.example.org:4900"));
+        assert!(matches!(parse("LinkAdd", &named, false), Ok(Change::AddHost(..))));
         for (parameters, words) in [
             (with("name", json!("a b")), "no name of a link"),
             (with("name", json!(7)), "must be a string"),

@@ -366,7 +366,21 @@ fn links(worker: &Worker) -> Vec<Value> {
             "traffic": link.stats.as_ref().map(traffic),
         })
     };
-    named_links(worker).into_iter().map(describe).collect()
+    let unknown = worker.names.unknown().into_iter().map(|unknown| {
+        let error =
+            unknown.error.map(|error| format!("cannot look up {}: {error}", unknown.host.host));
+        json!({
+            "name": unknown.link,
+            "state": "waiting",
+            "opened_here": true,
+            "remote": unknown.host.to_string(),
+            "fingerprint": format!("sha256:{}", Fingerprint(unknown.host.fingerprint)),
+            "established": 0,
+            "last_end": error,
+            "traffic": null,
+        })
+    });
+    named_links(worker).into_iter().map(describe).chain(unknown).collect()
 }
 
 fn peers(worker: &Worker) -> Vec<Value> {

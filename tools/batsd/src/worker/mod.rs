@@ -6,6 +6,7 @@ mod drain;
 mod echo;
 mod events;
 mod kernel;
+mod names;
 mod sandbox;
 mod services;
 mod speedtest;
@@ -31,6 +32,7 @@ use tokio::task::AbortHandle;
 
 use crate::channel::{self, Setup, ToKeeper, ToWorker};
 use crate::config::{Config, Listener, TunMode};
+use names::{Names, Progress};
 use sandbox::Sandbox;
 use tunnel::{Lane, Port, lock};
 
@@ -94,6 +96,7 @@ struct Worker {
     plan: Mutex<Plan>,
     links: Mutex<Links>,
     kernel: kernel::Kernel,
+    names: Arc<Names>,
     /// Sessions that peers have opened, by peer and mode: a new one replaces the old one.
     inbound: Mutex<BTreeMap<(NodeId, bool), (Session, AbortHandle)>>,
     started: Instant,
@@ -127,9 +130,13 @@ pub fn run() -> anyhow::Result<()> {
     let config = Config::parse(&setup.path, &setup.text)?;
     let tun = config.tun.as_ref().map(|_| next()).transpose()?.map(Tun::from_fd);
     raise_descriptor_limit();
-    let sandbox = sandbox::enter(config.exit.is_some())?;
+    let sandbox = sandbox::enter(config.has_names())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(serve(keeper.into(), setup, config, descriptors, control, tun, sandbox))
+    let ended =
+        runtime.block_on(serve(keeper.into(), setup, config, descriptors, control, tun, sandbox));
+    // A resolver without an answer must not hold up the end.
+    runtime.shutdown_background();
+    ended
 }
 
 /// Connections of programs need more than the 1,024 descriptors of a usual soft limit.
@@ -166,6 +173,7 @@ async fn serve(
         plan: Mutex::new(Plan::new(config.plan.id, [0; 32])),
         links: Mutex::default(),
         kernel: kernel::Kernel::default(),
+        names: Arc::new(Names::new(config.has_names(), &config.listen)),
         inbound: Mutex::default(),
         started: Instant::now(),
         sandbox,
@@ -220,6 +228,7 @@ async fn serve(
                 None => bail!("the I/O thread has ended"),
             },
             () = worker.kernel.changed.notified() => worker.reconcile(),
+            () = worker.names.changed.notified() => worker.reconcile(),
             () = tokio::time::sleep(CHECK) => worker.reconcile(),
         }
     }
@@ -334,6 +343,11 @@ impl Worker {
 
     /// Changes links or routes until the next reload, or until this process ends.
     fn change(&self, change: &Change) -> Result<(), String> {
+        if matches!(change, Change::AddHost(..)) && !self.names.can_look_up {
+            return Err("no `remote` of the file has a host name, so this process may not look up names: add \
+                        the link to the file and restart batsd, or give an address"
+                .to_owned());
+        }
         {
             let mut plan = lock(&self.plan);
             *plan = plan.with(change).map_err(|error| error.to_string())?;
@@ -440,8 +454,8 @@ impl Worker {
 
     /// Carries out the actions of the node core.
     fn reconcile(&self) {
-        let mut plan = lock(&self.plan).clone();
-        self.find_neighbours(&plan);
+        let wanted = lock(&self.plan).clone();
+        self.find_neighbours(&wanted);
         let mut links = lock(&self.links);
         let accepted = self
             .node
@@ -462,6 +476,8 @@ impl Worker {
                 Some((link.id.as_u64(), accepted))
             })
             .collect();
+        self.find_addresses(&wanted, &links);
+        let mut plan = wanted.with_addresses(|name| self.names.address(name));
         let update = self.kernel.update(&plan, &links.state);
         self.dial_again(&mut links, &update.moved);
         for to in update.changed {
@@ -479,6 +495,22 @@ impl Worker {
                 Err(error) => eprintln!("batsd: {error:#}"),
             }
         }
+    }
+
+    /// Looks up the hosts of links whose neighbours do not answer.
+    fn find_addresses(&self, plan: &Plan, links: &Links) {
+        let has_neighbour =
+            |print| links.state.accepted.values().any(|link| link.fingerprint == print);
+        self.names.update(plan, |name, link| {
+            let status = links.ids.get(name).and_then(|&id| self.node.links().status(id));
+            match status.map(|link| (link.state, link.failures)) {
+                None if has_neighbour(link.fingerprint) => Progress::Left,
+                None => Progress::NotOpened,
+                Some((LinkState::Up, _)) => Progress::Up,
+                Some((LinkState::Silent, _)) => Progress::Silent,
+                Some((_, failures)) => Progress::Dialling { failures },
+            }
+        });
     }
 
     /// Opens links again that do not answer, if the kernel has another route to their neighbours now: their next

@@ -92,8 +92,8 @@ const RESOLVER: &[&str] = &[
     "/usr/lib64",
 ];
 
-/// Restricts the calling thread and those that it starts. An exit resolves names.
-pub(super) fn enter(is_exit: bool) -> anyhow::Result<Sandbox> {
+/// Restricts the calling thread and those that it starts. `has_names`: whether it looks up names.
+pub(super) fn enter(has_names: bool) -> anyhow::Result<Sandbox> {
     // Ambient capabilities go with the inheritable ones.
     let none = CapabilitySet::empty();
     let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
@@ -103,13 +103,13 @@ pub(super) fn enter(is_exit: bool) -> anyhow::Result<Sandbox> {
         .handle_access(AccessFs::from_all(ABI::V5))
         .and_then(Ruleset::create)
         .and_then(|ruleset| {
-            let readable = if is_exit { RESOLVER } else { &[] };
+            let readable = if has_names { RESOLVER } else { &[] };
             ruleset.add_rules(path_beneath_rules(readable, AccessFs::from_read(ABI::V5)))
         })
         .and_then(landlock::RulesetCreated::restrict_self)
         .context("Landlock failed")?;
     let file_system = match status.ruleset {
-        RulesetStatus::FullyEnforced if is_exit => "reads files of the resolver (Landlock)",
+        RulesetStatus::FullyEnforced if has_names => "reads files of the resolver (Landlock)",
         RulesetStatus::FullyEnforced => "no access (Landlock)",
         RulesetStatus::PartiallyEnforced => "restricted as far as this kernel's Landlock can",
         RulesetStatus::NotEnforced => "access of its user: this kernel has no Landlock",

@@ -126,9 +126,13 @@ pub(crate) fn node(folder: &Path, host: usize, port: u16, more: &str) -> String 
 
 /// Starts a daemon with this configuration.
 pub(crate) fn start(folder: &Path, host: usize, text: &str) -> Daemon {
+    start_by(Command::new(env!("CARGO_BIN_EXE_batsd")), folder, host, text)
+}
+
+/// Starts a daemon by a command that needs nothing but the configuration.
+pub(crate) fn start_by(mut command: Command, folder: &Path, host: usize, text: &str) -> Daemon {
     let config = folder.join(format!("{host}.toml"));
     std::fs::write(&config, text).unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_batsd"));
     let mut child = command.arg("--config").arg(&config).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let first = lines.next().and_then(Result::ok).unwrap_or_default();

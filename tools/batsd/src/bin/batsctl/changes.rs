@@ -11,7 +11,7 @@ pub(crate) enum LinkChange {
     Add {
         /// A new name.
         name: String,
-        /// Address of the neighbour, such as 192.0.2.7:4900.
+        /// Address or host name of the neighbour with its port, such as 192.0.2.7:4900.
         #[arg(long)]
         remote: String,
         /// Its fingerprint, which `batsctl share` prints there.
