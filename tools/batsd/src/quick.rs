@@ -181,7 +181,8 @@ impl Options {
                 Err(_) => any_host(),
             };
             let any = SocketAddr::new(any, 0);
-            let _ = writeln!(text, "listen = [\"{any}\"]\n{}remote = \"{remote}\"", entry(print));
+            let remote = quoted(&remote)?;
+            let _ = writeln!(text, "listen = [\"{any}\"]\n{}remote = {remote}", entry(print));
             let _ = writeln!(text, "[[proxy]]\nlisten = \"{socks}\"\nexit = \"{}\"", id_of(*print));
         } else if let Some(listen) = &self.listen {
             let listen = own_address(listen)?;
@@ -217,6 +218,25 @@ mod tests {
             ("node.example.org:7", "node.example.org:7"),
         ] {
             assert_eq!(exit(text).unwrap(), remote);
+        }
+        // The name of an interface may have quotes.
+        for (interface, is_taken) in [("a\"b", true), ("a'b", false)] {
+            let options = Options {
+                socks: Some("127.0.0.1:1080".parse().unwrap()),
+                peer: Some(format!("[fe80::2%{interface}]:4900")),
+                fingerprint: vec!["ab".repeat(32)],
+                identity: Some("no-such-folder/node.pem".into()),
+                ..Options::default()
+            };
+            let made = options.configure(true).map_err(|error| error.to_string());
+            match made {
+                Ok(quick) => {
+                    let config = config::Config::parse(Path::new("quick"), &quick.text).unwrap();
+                    let hosts: Vec<_> = config.plan.hosts.values().collect();
+                    assert!(is_taken && hosts[0].host == format!("fe80::2%{interface}"));
+                }
+                Err(error) => assert!(!is_taken && error.contains("has a quote"), "{error}"),
+            }
         }
         for text in ["", ":4900", "192.0.2", "a b", "node.example.org:x"] {
             let error = exit(text).unwrap_err().to_string();
