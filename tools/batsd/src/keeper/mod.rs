@@ -155,6 +155,8 @@ struct Worker {
     channel: Arc<OwnedFd>,
     since: Instant,
     generation: u64,
+    /// Whether its sandbox lets it resolve names.
+    can_resolve: bool,
 }
 
 /// Passes the messages of a worker on until it ends. An invalid message also ends the worker.
@@ -246,7 +248,8 @@ impl Keeper {
         std::thread::Builder::new().name("worker".into()).spawn(move || {
             forward(&reader, &sender, generation);
         })?;
-        Ok(Worker { child, channel, since: Instant::now(), generation })
+        let can_resolve = self.loaded.config.has_names();
+        Ok(Worker { child, channel, since: Instant::now(), generation, can_resolve })
     }
 
     fn serve(&mut self) -> anyhow::Result<()> {
@@ -346,7 +349,7 @@ impl Keeper {
             () if new.config.exit.is_some() != old.config.exit.is_some() => {
                 return needs_restart("[exit]");
             }
-            () if new.config.has_names() && !old.config.has_names() => {
+            () if new.config.has_names() && worker.is_some_and(|worker| !worker.can_resolve) => {
                 bail!(
                     "the first host name in a `remote` needs a restart of batsd: the worker may not read the \
                      files of the resolver"
