@@ -140,6 +140,7 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::HostName;
     use crate::reconcile::{State, reconcile};
 
     const OWN: NodeId = NodeId(std::net::Ipv4Addr::new(10, 255, 0, 1));
@@ -179,8 +180,7 @@ mod tests {
     fn links_to_hosts_are_opened_once_their_addresses_are_known() {
         let empty = Plan::new(OWN, [0; 32]);
         let host = HostLink {
-            host: "node.example.org".to_owned(),
-            port: 4_900,
+            host: HostName { name: "node.example.org".to_owned(), port: 4_900 },
             local: None,
             fingerprint: [7; 32],
         };
@@ -190,7 +190,8 @@ mod tests {
             plan.with(&add("north", 7, false)),
             Err(ChangeError::LinkExists("north".to_owned()))
         );
-        // Without an address there is a neighbour, and neither link nor route.
+        // Without an address there is no link. If the neighbour opens one, the route leads over that.
+        let neighbour: BTreeMap<Hop, u8> = [(Hop::Neighbour([7; 32]), 0)].into();
         let mut state = State::default();
         let follow = |state: &mut State, address: Option<&str>| {
             let address = address.map(|address| address.parse().unwrap());
@@ -201,14 +202,15 @@ mod tests {
             assert_eq!(reconcile(&plan, state), []);
         };
         follow(&mut state, None);
-        assert_eq!((state.links.len(), state.neighbours.len(), state.routes.len()), (0, 1, 0));
+        assert_eq!((state.links.len(), state.neighbours.len()), (0, 1));
+        assert_eq!(state.routes[&FAR], neighbour);
         for address in ["192.0.2.7:4900", "[2001:db8::7]:4900"] {
             follow(&mut state, Some(address));
             assert_eq!(state.links["north"].remote, address.parse().unwrap());
-            assert_eq!(state.routes[&FAR].len(), 1);
+            assert_eq!(state.routes[&FAR], [(Hop::Link("north".to_owned()), 0)].into());
         }
         follow(&mut state, None);
-        assert_eq!((state.links.len(), state.routes.len()), (0, 0));
+        assert_eq!((state.links.len(), &state.routes[&FAR]), (0, &neighbour));
         let without = plan.with(&Change::DeleteLink("north".to_owned())).unwrap();
         assert!(without.hosts.is_empty() && without.routes.is_empty());
     }

@@ -1,13 +1,14 @@
 //! The core of a node, without I/O: the wanted and the present state of the node, and the actions that
 //! lead from one to the other ([`reconcile`]); the routes that follow from those of the kernel
 //! ([`KernelRoutes`]); the owner of each address ([`Owners`]), and who gets
-//! packets with link-local ones ([`local()`]); and the queue in
-//! front of a session ([`FqCodel`]). Time is an argument.
+//! packets with link-local ones ([`local()`]); the address of a
+//! neighbour that has a host name ([`HostAddress`]); and the queue in front of a session ([`FqCodel`]). Time is an argument.
 #![deny(missing_docs)]
 
 mod change;
 mod fib;
 mod fq_codel;
+mod host;
 mod local;
 mod owners;
 mod plan;
@@ -16,7 +17,10 @@ mod reconcile;
 pub use change::{Change, ChangeError, MAX_HOPS, MAX_LINKS};
 pub use fib::{Fib, FibHop, FibRoute, Ignored, KernelRoutes, MAX_HOSTS, NoRoute, wanted};
 pub use fq_codel::{Dequeued, FqCodel, QueueStats};
+pub use host::{HostAddress, HostLinkStatus, Progress};
 pub use local::{Local, is_link_local, link_local, local, may_pass};
 pub use owners::{Owners, PrefixConflict};
-pub use plan::{Fingerprint, Hop, HostLink, Link, NeighbourPolicy, NodeId, Peer, Plan, PlanError};
+pub use plan::{
+    Fingerprint, Hop, HostLink, HostName, Link, NeighbourPolicy, NodeId, Peer, Plan, PlanError,
+};
 pub use reconcile::{Accepted, Action, State, reconcile};

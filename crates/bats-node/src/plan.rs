@@ -45,13 +45,29 @@ impl Link {
     }
 }
 
-/// A link that this node opens to a neighbour whose address is looked up by a name.
+/// A host by its name, and a port. Displayed as `NAME:PORT`, with brackets around an address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostName {
+    /// A host name, or a link-local address of IPv6 with the name of the interface (`fe80::2%eth0`).
+    pub name: String,
+    /// UDP port.
+    pub port: u16,
+}
+
+impl fmt::Display for HostName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name.contains(':') {
+            true => write!(f, "[{}]:{}", self.name, self.port),
+            false => write!(f, "{}:{}", self.name, self.port),
+        }
+    }
+}
+
+/// A link that this node opens to a neighbour whose name has to be resolved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostLink {
-    /// Name of the neighbour's host, or a link-local address of IPv6 with the name of the interface (`fe80::2%eth0`).
-    pub host: String,
-    /// UDP port of the neighbour.
-    pub port: u16,
+    /// The neighbour's host.
+    pub host: HostName,
     /// Local address of the link, if the system does not choose it.
     pub local: Option<IpAddr>,
     /// The neighbour's certificate.
@@ -63,15 +79,6 @@ impl HostLink {
     #[must_use]
     pub fn at(&self, remote: SocketAddr) -> Link {
         Link { remote, local: self.local, fingerprint: self.fingerprint }
-    }
-}
-
-impl fmt::Display for HostLink {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.host.contains(':') {
-            true => write!(f, "[{}]:{}", self.host, self.port),
-            false => write!(f, "{}:{}", self.host, self.port),
-        }
     }
 }
 
@@ -191,8 +198,8 @@ impl Plan {
         self.links.contains_key(link) || self.hosts.contains_key(link)
     }
 
-    /// The plan in which the links to hosts whose addresses are known have these; `address` gets the name of the
-    /// link. There are no routes over the others.
+    /// The plan with the links to the hosts whose addresses are known; `address` gets the name of the link. Routes over
+    /// the other hosts lead over the links that these open themselves.
     #[must_use]
     pub fn with_addresses(&self, address: impl Fn(&str) -> Option<SocketAddr>) -> Self {
         let mut plan = self.clone();

@@ -181,15 +181,17 @@ pub fn reconcile(plan: &Plan, state: &State) -> Vec<Action> {
     actions
 }
 
-/// The routes of the plan. Those over a link that the neighbour opens instead lead over the
-/// neighbour.
+/// The routes of the plan. Those over a link that the neighbour opens instead, or to a host whose address is not
+/// known, lead over the neighbour.
 fn routes_over(
     plan: &Plan,
     links: &BTreeMap<&String, &Link>,
 ) -> BTreeMap<NodeId, BTreeMap<Hop, u8>> {
     let hop_over = |hop: &Hop| match hop {
         Hop::Link(name) if !links.contains_key(name) => {
-            plan.links.get(name).map(|link| Hop::Neighbour(link.fingerprint))
+            let link = plan.links.get(name).map(|link| link.fingerprint);
+            let host = || plan.hosts.get(name).map(|host| host.fingerprint);
+            link.or_else(host).map(Hop::Neighbour)
         }
         hop => Some(hop.clone()),
     };

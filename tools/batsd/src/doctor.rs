@@ -91,8 +91,8 @@ fn links(answer: &Value, findings: &mut Vec<Finding>) {
         let (state, remote) = (text(&link["state"]), text(&link["remote"]));
         let problem = (state != "up").then(|| {
             format!(
-                "it is {state}, last end: {}; check the address, that UDP passes firewalls, that \
-                 batsd runs there, and both fingerprints",
+                "it is {state}, last end: {}; check the address or host name, that UDP passes firewalls, \
+                 that batsd runs there, and both fingerprints",
                 text(&link["last_end"])
             )
         });

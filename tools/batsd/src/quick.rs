@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use openbats::{Fingerprint, Identity};
 
-use crate::config::{self, DEFAULT_PORT, Remote};
+use crate::config::{self, DEFAULT_PORT, Remote, quoted};
 
 /// Options of a node without a file.
 #[derive(Args, Debug, Default)]
@@ -86,28 +86,6 @@ fn own_address(text: &str) -> anyhow::Result<SocketAddr> {
     }
 }
 
-/// The address or name of the exit, with its port, which may be left out.
-fn exit(text: &str) -> anyhow::Result<String> {
-    if let Ok(ip) = text.parse::<IpAddr>() {
-        return Ok(SocketAddr::new(ip, DEFAULT_PORT).to_string());
-    }
-    if config::host_name(text).is_some() {
-        return Ok(format!("{text}:{DEFAULT_PORT}"));
-    }
-    match text.parse::<Remote>() {
-        Ok(_) => Ok(text.to_owned()),
-        Err(()) => bail!("--peer {text} is not {}", config::WANTED_REMOTE),
-    }
-}
-
-/// A TOML string.
-fn quoted(text: &str) -> anyhow::Result<String> {
-    if text.chars().any(|c| c.is_control() || c == '\'') {
-        bail!("{text:?} has a quote or a control character");
-    }
-    Ok(format!("'{text}'"))
-}
-
 fn quoted_path(path: &Path) -> anyhow::Result<String> {
     quoted(path.to_str().with_context(|| format!("{} is not UTF-8", path.display()))?)
 }
@@ -171,17 +149,19 @@ impl Options {
             format!("[[peer]]\nid = \"{}\"\nfingerprint = \"sha256:{print}\"\n", id_of(*print))
         };
         if let (Some(socks), Some(peer)) = (self.socks, &self.peer) {
-            let remote = exit(peer)?;
+            let Ok(remote) = Remote::with_port(peer, DEFAULT_PORT) else {
+                bail!("--peer {peer} is not {}", config::WANTED_REMOTE);
+            };
             let [print] = &*prints else {
                 bail!("--peer needs one --fingerprint: the batsd there prints it at its start");
             };
-            let any = match remote.parse::<SocketAddr>() {
-                Ok(remote) if remote.is_ipv4() => Ipv4Addr::UNSPECIFIED.into(),
-                Ok(_) => Ipv6Addr::UNSPECIFIED.into(),
-                Err(_) => any_host(),
+            let any = match &remote {
+                Remote::Address(remote) if remote.is_ipv4() => Ipv4Addr::UNSPECIFIED.into(),
+                Remote::Address(_) => Ipv6Addr::UNSPECIFIED.into(),
+                Remote::Host(_) => any_host(),
             };
             let any = SocketAddr::new(any, 0);
-            let remote = quoted(&remote)?;
+            let remote = quoted(&remote.to_string())?;
             let _ = writeln!(text, "listen = [\"{any}\"]\n{}remote = {remote}", entry(print));
             let _ = writeln!(text, "[[proxy]]\nlisten = \"{socks}\"\nexit = \"{}\"", id_of(*print));
         } else if let Some(listen) = &self.listen {
@@ -210,37 +190,36 @@ mod tests {
 
     #[test]
     fn the_exit_has_an_address_or_a_name() {
-        for (text, remote) in [
-            ("192.0.2.7", "192.0.2.7:4900"),
-            ("192.0.2.7:7", "192.0.2.7:7"),
-            ("2001:db8::7", "[2001:db8::7]:4900"),
-            ("node.example.org", "node.example.org:4900"),
-            ("node.example.org:7", "node.example.org:7"),
-        ] {
-            assert_eq!(exit(text).unwrap(), remote);
-        }
-        // The name of an interface may have quotes.
-        for (interface, is_taken) in [("a\"b", true), ("a'b", false)] {
+        let folder = tempfile::tempdir().unwrap();
+        let configure = |peer: &str| {
             let options = Options {
                 socks: Some("127.0.0.1:1080".parse().unwrap()),
-                peer: Some(format!("[fe80::2%{interface}]:4900")),
+                peer: Some(peer.to_owned()),
                 fingerprint: vec!["ab".repeat(32)],
-                identity: Some("no-such-folder/node.pem".into()),
+                identity: Some(folder.path().join("node.pem")),
+                control: Some(folder.path().join("control")),
                 ..Options::default()
             };
-            let made = options.configure(true).map_err(|error| error.to_string());
-            match made {
-                Ok(quick) => {
-                    let config = config::Config::parse(Path::new("quick"), &quick.text).unwrap();
-                    let hosts: Vec<_> = config.plan.hosts.values().collect();
-                    assert!(is_taken && hosts[0].host == format!("fe80::2%{interface}"));
-                }
-                Err(error) => assert!(!is_taken && error.contains("has a quote"), "{error}"),
-            }
+            let quick = options.configure(true).map_err(|error| error.to_string())?;
+            Ok::<_, String>(config::Config::parse(Path::new("quick"), &quick.text).unwrap())
+        };
+        let plan = configure("192.0.2.7").unwrap().plan;
+        let link = plan.links.into_values().next().unwrap();
+        assert_eq!(link.remote, "192.0.2.7:4900".parse().unwrap());
+        // The name of an interface may have quotes.
+        for (peer, expected) in [
+            ("node.example.org", "node.example.org:4900"),
+            ("[fe80::2%a\"b]:7", "[fe80::2%a\"b]:7"),
+        ] {
+            let plan = configure(peer).unwrap().plan;
+            let link = plan.hosts.into_values().next().unwrap();
+            assert_eq!(link.host.to_string(), expected);
         }
-        for text in ["", ":4900", "192.0.2", "a b", "node.example.org:x"] {
-            let error = exit(text).unwrap_err().to_string();
-            assert!(error.contains("or a host name with a port"), "{error}");
+        for (peer, words) in
+            [("192.0.2", "or a host name with a port"), ("fe80::2%a'b", "has a quote")]
+        {
+            let error = configure(peer).unwrap_err();
+            assert!(error.contains(words), "{error}");
         }
     }
 

@@ -185,6 +185,13 @@ fn keygen_and_share_print_configuration_lines_for_the_other_host() {
     assert_eq!(link.remote, "198.51.100.4:4900".parse().unwrap());
     assert!(lines.contains(print.trim()), "{lines}");
     assert!(lines.contains(r#"prefixes = ["10.66.0.1/32", "fd66::1/128"]"#), "{lines}");
+    let (_, lines, _) = run(&["share", "--address", "node.example.org"]);
+    let other = format!("[node]\nid = \"10.255.0.2\"\n{lines}");
+    let config = Config::parse(Path::new("other.toml"), &other).unwrap();
+    let link = config.plan.hosts.values().next().unwrap();
+    assert_eq!(link.host.to_string(), "node.example.org:4900");
+    let (good, _, error) = run(&["share", "--address", "192.0.2"]);
+    assert!(!good && error.contains("192.0.2 is not an IP address or a host name"), "{error}");
 }
 
 /// The size of a device is not known before it is read.

@@ -21,7 +21,7 @@ use toml::Spanned;
 
 use crate::proxy::allow::AllowList;
 
-pub(crate) use remote::{Remote, WANTED as WANTED_REMOTE, host_name};
+pub(crate) use remote::{Remote, WANTED as WANTED_REMOTE};
 pub use services::{Listener, MAX_LISTENERS, Service};
 pub(crate) use share::SERVICE_USER;
 pub(crate) use share::new_identity;
@@ -211,7 +211,7 @@ impl Source<'_> {
 }
 
 impl Config {
-    /// Whether the worker looks up names: as an exit, or those of neighbours.
+    /// Whether the worker resolves names: as an exit, or those of neighbours.
     pub(crate) fn has_names(&self) -> bool {
         self.exit.is_some() || !self.plan.hosts.is_empty()
     }
@@ -303,6 +303,17 @@ impl Config {
 fn span_of(file: &model::File, id: NodeId) -> Option<Range<usize>> {
     let text = id.to_string();
     file.peer.iter().find(|peer| *peer.id.get_ref() == text).map(|peer| peer.id.span())
+}
+
+/// A TOML string in single quotes, which has no escapes.
+///
+/// # Errors
+/// The text cannot be written as one.
+pub(crate) fn quoted(text: &str) -> anyhow::Result<String> {
+    if text.chars().any(|c| c.is_control() || c == '\'') {
+        anyhow::bail!("{text:?} has a quote or a control character");
+    }
+    Ok(format!("'{text}'"))
 }
 
 /// Adds "did you mean" to the parser's message on an unknown key.

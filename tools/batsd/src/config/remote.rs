@@ -1,10 +1,11 @@
 //! Addresses of neighbours: an IP address or a name, with a port.
 
-use std::net::{Ipv6Addr, SocketAddr};
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
 
-use bats_node::{Fingerprint, HostLink, Link, Plan};
+use bats_node::{Fingerprint, HostLink, HostName, Link, Plan};
 
-use crate::proxy::target::Host;
+use crate::proxy::target::{Host, Target};
 
 /// What a `remote` has to be, for errors.
 pub(crate) const WANTED: &str = "an IP address or a host name with a port, such as \"192.0.2.7:4900\", \
@@ -17,8 +18,17 @@ const MAX_INTERFACE: usize = 15;
 pub(crate) enum Remote {
     /// An IP address.
     Address(SocketAddr),
-    /// A name, which has to be looked up, and a port.
-    Host(String, u16),
+    /// A name, which has to be resolved.
+    Host(HostName),
+}
+
+impl fmt::Display for Remote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(address) => address.fmt(f),
+            Self::Host(host) => host.fmt(f),
+        }
+    }
 }
 
 impl std::str::FromStr for Remote {
@@ -28,50 +38,66 @@ impl std::str::FromStr for Remote {
         if let Ok(address) = text.parse() {
             return Ok(Self::Address(address));
         }
-        let (host, port) = text.rsplit_once(':').ok_or(())?;
-        let digits = port.bytes().all(|byte| byte.is_ascii_digit());
-        let port = port.parse().ok().filter(|&port: &u16| port != 0 && digits).ok_or(())?;
-        match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
-            Some(host) => is_scoped(host).then(|| Self::Host(host.to_owned(), port)).ok_or(()),
-            None => host_name(host).map(|name| Self::Host(name, port)).ok_or(()),
-        }
+        let host = match text.contains('%') {
+            true => scoped(text),
+            false => match text.parse::<Target>() {
+                Ok(Target { host: Host::Name(name), port }) if is_name(&name) => {
+                    Some(HostName { name, port })
+                }
+                _ => None,
+            },
+        };
+        host.map(Self::Host).ok_or(())
     }
 }
 
-/// A host name in lower case. The C library would read `192.0.2` and `192.0.2.300` as addresses of another form, or
-/// ask for them, so a name whose last part is a number is none.
-pub(crate) fn host_name(text: &str) -> Option<String> {
-    let Ok(Host::Name(name)) = Host::parse(text) else { return None };
+/// Whether this is a host name. The C library reads `192.0.2` and `0x7f000001` as addresses of another form, and
+/// `192.0.2.300` is a mistake, so a name whose last part is a number is none.
+fn is_name(name: &str) -> bool {
     let last = name.trim_end_matches('.').rsplit('.').next().unwrap_or_default();
-    let is_number = last.bytes().all(|byte| byte.is_ascii_digit()) || last.starts_with("0x");
-    (!is_number).then_some(name)
+    !last.bytes().all(|byte| byte.is_ascii_digit()) && !last.starts_with("0x")
 }
 
-/// Whether this is a link-local address of IPv6 with the name of an interface.
-fn is_scoped(text: &str) -> bool {
-    text.split_once('%').is_some_and(|(address, interface)| {
-        let is_good = |byte: u8| byte.is_ascii_graphic() && byte != b'/' && byte != b'%';
-        address.parse::<Ipv6Addr>().is_ok_and(|address| address.is_unicast_link_local())
-            && (1..=MAX_INTERFACE).contains(&interface.len())
-            && interface.bytes().all(is_good)
-    })
+/// A link-local address of IPv6 with the name of an interface, and a port.
+fn scoped(text: &str) -> Option<HostName> {
+    let (address, rest) = text.split_once('%')?;
+    let (interface, port) = rest.split_once("]:")?;
+    let target: Target = format!("{address}]:{port}").parse().ok()?;
+    let Host::Ip(IpAddr::V6(ip)) = target.host else { return None };
+    let is_good = |byte: u8| byte.is_ascii_graphic() && byte != b'/' && byte != b'%';
+    let is_interface =
+        (1..=MAX_INTERFACE).contains(&interface.len()) && interface.bytes().all(is_good);
+    (ip.is_unicast_link_local() && is_interface)
+        .then(|| HostName { name: format!("{ip}%{interface}"), port: target.port })
 }
 
 impl Remote {
+    /// Reads an address or a name whose port may be left out.
+    ///
+    /// # Errors
+    /// It is none.
+    pub(crate) fn with_port(text: &str, port: u16) -> Result<Self, ()> {
+        let bare = match text.contains(':') && !text.contains('[') {
+            true => format!("[{text}]:{port}"),
+            false => format!("{text}:{port}"),
+        };
+        text.parse().or_else(|()| bare.parse())
+    }
+
     /// Adds the link to this neighbour to a plan.
     pub(super) fn add_link(
         self,
         plan: &mut Plan,
         name: String,
-        local: Option<std::net::IpAddr>,
+        local: Option<IpAddr>,
         fingerprint: Fingerprint,
     ) {
         match self {
             Self::Address(remote) => {
                 plan.links.insert(name, Link { remote, local, fingerprint });
             }
-            Self::Host(host, port) => {
-                plan.hosts.insert(name, HostLink { host, port, local, fingerprint });
+            Self::Host(host) => {
+                plan.hosts.insert(name, HostLink { host, local, fingerprint });
             }
         }
     }
@@ -94,7 +120,11 @@ mod tests {
             ("[fe80::2%eth0]:4900", "fe80::2%eth0"),
             ("[fe80::2%br-lan.7@x]:4900", "fe80::2%br-lan.7@x"),
         ] {
-            assert_eq!(parse(text), Ok(Remote::Host(host.to_owned(), 4_900)), "{text}");
+            assert_eq!(
+                parse(text),
+                Ok(Remote::Host(HostName { name: host.to_owned(), port: 4_900 })),
+                "{text}"
+            );
         }
         for text in [
             "",
@@ -117,6 +147,26 @@ mod tests {
             "node.example.org\0:4900",
         ] {
             assert_eq!(parse(text), Err(()), "{text}");
+        }
+    }
+    #[test]
+    fn a_port_may_be_left_out_where_there_is_a_default() {
+        for (text, expected) in [
+            ("192.0.2.7", "192.0.2.7:4900"),
+            ("192.0.2.7:7", "192.0.2.7:7"),
+            ("2001:db8::7", "[2001:db8::7]:4900"),
+            ("[2001:db8::7]", "[2001:db8::7]:4900"),
+            ("[2001:db8::7]:7", "[2001:db8::7]:7"),
+            ("node.example.org", "node.example.org:4900"),
+            ("node.example.org:7", "node.example.org:7"),
+            ("fe80::2%eth0", "[fe80::2%eth0]:4900"),
+            ("[fe80::2%eth0]:7", "[fe80::2%eth0]:7"),
+        ] {
+            let remote = Remote::with_port(text, 4_900).map(|remote| remote.to_string());
+            assert_eq!(remote.as_deref(), Ok(expected), "{text}");
+        }
+        for text in ["", ":4900", "192.0.2", "a b", "node.example.org:x", "a:b:c"] {
+            assert_eq!(Remote::with_port(text, 4_900), Err(()), "{text}");
         }
     }
 }

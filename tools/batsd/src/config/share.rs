@@ -2,7 +2,6 @@
 
 use std::fmt::Write as _;
 use std::io::Write as _;
-use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
@@ -66,10 +65,16 @@ fn give_to_service(path: &Path, file: &std::fs::File) {
     }
 }
 
-/// The `[[peer]]` lines with which another node can reach this one. `address` is the address of this
+/// The `[[peer]]` lines with which another node can reach this one. `address` is the address or host name of this
 /// node if the configuration does not name exactly one.
-#[must_use]
-pub fn share(config: &Config, fingerprint: Fingerprint, address: Option<&str>) -> String {
+///
+/// # Errors
+/// `address` is neither.
+pub fn share(
+    config: &Config,
+    fingerprint: Fingerprint,
+    address: Option<&str>,
+) -> anyhow::Result<String> {
     let mut text = String::from("[[peer]]\n");
     let _ = writeln!(text, "id = \"{}\"", config.plan.id);
     let _ = writeln!(text, "fingerprint = \"sha256:{fingerprint}\"");
@@ -77,12 +82,11 @@ pub fn share(config: &Config, fingerprint: Fingerprint, address: Option<&str>) -
     let listened = config.listen.iter().find(|listen| !listen.ip().is_unspecified());
     match (address, listened) {
         (Some(address), _) => {
-            let remote = match address.parse::<IpAddr>() {
-                Ok(ip) => std::net::SocketAddr::new(ip, port).to_string(),
-                Err(_) if super::host_name(address).is_some() => format!("{address}:{port}"),
-                Err(_) => address.to_owned(),
+            let Ok(remote) = super::Remote::with_port(address, port) else {
+                anyhow::bail!("{address} is not {}", super::WANTED_REMOTE);
             };
-            let _ = writeln!(text, "remote = \"{remote}\"");
+            let remote = super::quoted(&remote.to_string())?;
+            let _ = writeln!(text, "remote = {remote}");
         }
         (None, Some(listen)) => {
             let _ = writeln!(text, "remote = \"{listen}\"");
@@ -96,5 +100,5 @@ pub fn share(config: &Config, fingerprint: Fingerprint, address: Option<&str>) -
     let prefixes: Vec<String> =
         addresses.map(|net| format!("\"{}\"", ipnet::IpNet::from(net.addr()))).collect();
     let _ = writeln!(text, "prefixes = [{}]", prefixes.join(", "));
-    text
+    Ok(text)
 }

@@ -62,9 +62,7 @@ fn link(parameters: &Value, relays: bool) -> Result<Change, String> {
         Remote::Address(remote) => {
             Change::AddLink(name, Link { remote, local, fingerprint }, transit)
         }
-        Remote::Host(host, port) => {
-            Change::AddHost(name, HostLink { host, port, local, fingerprint }, transit)
-        }
+        Remote::Host(host) => Change::AddHost(name, HostLink { host, local, fingerprint }, transit),
     })
 }
 

@@ -354,7 +354,11 @@ fn named_links(worker: &Worker) -> Vec<(Option<String>, LinkStatus)> {
 }
 
 fn links(worker: &Worker) -> Vec<Value> {
+    let hosts = worker.names.list();
     let describe = |(name, link): (Option<String>, LinkStatus)| {
+        let ended = link.last_end.map(|reason| reason.to_string());
+        let unresolved = name.as_ref().and_then(|name| hosts.get(name)?.error.clone());
+        let ends: Vec<String> = ended.into_iter().chain(unresolved).collect();
         json!({
             "name": name,
             "state": format!("{:?}", link.state).to_lowercase(),
@@ -362,25 +366,24 @@ fn links(worker: &Worker) -> Vec<Value> {
             "remote": link.remote.to_string(),
             "fingerprint": link.fingerprint.map(|print| format!("sha256:{print}")),
             "established": link.established,
-            "last_end": link.last_end.map(|reason| reason.to_string()),
+            "last_end": (!ends.is_empty()).then(|| ends.join("; ")),
             "traffic": link.stats.as_ref().map(traffic),
         })
     };
-    let unknown = worker.names.unknown().into_iter().map(|unknown| {
-        let error =
-            unknown.error.map(|error| format!("cannot look up {}: {error}", unknown.host.host));
+    let without_address = hosts.iter().filter(|(_, host)| host.address.is_none());
+    let waiting = without_address.map(|(name, host)| {
         json!({
-            "name": unknown.link,
+            "name": name,
             "state": "waiting",
             "opened_here": true,
-            "remote": unknown.host.to_string(),
-            "fingerprint": format!("sha256:{}", Fingerprint(unknown.host.fingerprint)),
+            "remote": host.link.host.to_string(),
+            "fingerprint": format!("sha256:{}", Fingerprint(host.link.fingerprint)),
             "established": 0,
-            "last_end": error,
+            "last_end": host.error,
             "traffic": null,
         })
     });
-    named_links(worker).into_iter().map(describe).chain(unknown).collect()
+    named_links(worker).into_iter().map(describe).chain(waiting).collect()
 }
 
 fn peers(worker: &Worker) -> Vec<Value> {

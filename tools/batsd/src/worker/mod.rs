@@ -21,7 +21,10 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use bats_node::{Accepted, Action, Change, Hop, NodeId, Owners, Plan, State, reconcile};
+use bats_node::{
+    Accepted, Action, Change, Hop, HostLink, HostLinkStatus, NodeId, Owners, Plan, Progress, State,
+    reconcile,
+};
 use bats_tun::Tun;
 use openbats::node::{
     Event, LinkId, LinkOptions, LinkPolicy, LinkState, LinkStatus, Node, RouteSet, Session,
@@ -32,7 +35,7 @@ use tokio::task::AbortHandle;
 
 use crate::channel::{self, Setup, ToKeeper, ToWorker};
 use crate::config::{Config, Listener, TunMode};
-use names::{Names, Progress};
+use names::Names;
 use sandbox::Sandbox;
 use tunnel::{Lane, Port, lock};
 
@@ -206,6 +209,9 @@ async fn serve(
     })?;
     channel::send(std::os::fd::AsFd::as_fd(&*keeper), &ToKeeper::Ready, &[])?;
     let events = worker.node.events();
+    // Events that reconcile nothing must not put it off.
+    let mut check = tokio::time::interval(CHECK);
+    check.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             message = messages.recv() => match message {
@@ -228,8 +234,8 @@ async fn serve(
                 None => bail!("the I/O thread has ended"),
             },
             () = worker.kernel.changed.notified() => worker.reconcile(),
-            () = worker.names.changed.notified() => worker.reconcile(),
-            () = tokio::time::sleep(CHECK) => worker.reconcile(),
+            () = worker.names.answered.notified() => worker.reconcile(),
+            _ = check.tick() => worker.reconcile(),
         }
     }
     let _ = tokio::time::timeout(CLOSING, worker.node.terminate(0, "the node ends")).await;
@@ -343,8 +349,8 @@ impl Worker {
 
     /// Changes links or routes until the next reload, or until this process ends.
     fn change(&self, change: &Change) -> Result<(), String> {
-        if matches!(change, Change::AddHost(..)) && !self.names.can_look_up {
-            return Err("no `remote` of the file has a host name, so this process may not look up names: add \
+        if matches!(change, Change::AddHost(..)) && !self.names.can_resolve {
+            return Err("no `remote` of the file has a host name, so this process may not resolve names: add \
                         the link to the file and restart batsd, or give an address"
                 .to_owned());
         }
@@ -497,20 +503,23 @@ impl Worker {
         }
     }
 
-    /// Looks up the hosts of links whose neighbours do not answer.
+    /// Chooses the addresses of neighbours that have host names, and resolves names.
     fn find_addresses(&self, plan: &Plan, links: &Links) {
-        let has_neighbour =
-            |print| links.state.accepted.values().any(|link| link.fingerprint == print);
-        self.names.update(plan, |name, link| {
-            let status = links.ids.get(name).and_then(|&id| self.node.links().status(id));
-            match status.map(|link| (link.state, link.failures)) {
-                None if has_neighbour(link.fingerprint) => Progress::Left,
-                None => Progress::NotOpened,
-                Some((LinkState::Up, _)) => Progress::Up,
-                Some((LinkState::Silent, _)) => Progress::Silent,
-                Some((_, failures)) => Progress::Dialling { failures },
-            }
-        });
+        let present = |name: &str, host: &HostLink| {
+            let link = links.state.links.get(name)?;
+            (*link == host.at(link.remote)).then_some(link.remote)
+        };
+        let status = |name: &str| {
+            let link = self.node.links().status(*links.ids.get(name)?)?;
+            let progress = match link.state {
+                LinkState::Up => Progress::Up,
+                LinkState::Silent => Progress::Silent,
+                _ => Progress::Dialling,
+            };
+            let (number, failures) = (link.id.as_u64(), link.failures);
+            Some(HostLinkStatus { number, failures, progress })
+        };
+        self.names.update(plan, present, status);
     }
 
     /// Opens links again that do not answer, if the kernel has another route to their neighbours now: their next

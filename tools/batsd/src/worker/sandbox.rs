@@ -92,7 +92,7 @@ const RESOLVER: &[&str] = &[
     "/usr/lib64",
 ];
 
-/// Restricts the calling thread and those that it starts. `has_names`: whether it looks up names.
+/// Restricts the calling thread and those that it starts. `has_names`: whether it resolves names.
 pub(super) fn enter(has_names: bool) -> anyhow::Result<Sandbox> {
     // Ambient capabilities go with the inheritable ones.
     let none = CapabilitySet::empty();

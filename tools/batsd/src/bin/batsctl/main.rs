@@ -366,7 +366,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<(String, bool)> {
         }
         Command::Share { address } => {
             let (config, identity) = keeper::check(&arguments.config)?;
-            let lines = config::share(&config, identity.fingerprint(), address.as_deref());
+            let lines = config::share(&config, identity.fingerprint(), address.as_deref())?;
             done(match arguments.json {
                 true => format!("{}\n", json!({ "toml": lines })),
                 false => lines,
