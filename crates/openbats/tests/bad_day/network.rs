@@ -2,6 +2,7 @@
 
 use std::net::UdpSocket;
 use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -78,6 +79,8 @@ pub(crate) struct Probe {
     from: UdpSocket,
     to: UdpSocket,
     size: usize,
+    /// The datagrams sent, the last of which has this number.
+    sent: AtomicU64,
 }
 
 impl Probe {
@@ -87,14 +90,22 @@ impl Probe {
         to.set_read_timeout(Some(Duration::from_millis(2))).unwrap();
         let from = UdpSocket::bind("0.0.0.0:0").unwrap();
         set_ip_mtu_discover(&from, Ipv4PathMtuDiscovery::PROBE).unwrap();
-        Self { from, to, size }
+        Self { from, to, size, sent: AtomicU64::new(0) }
     }
 
-    /// Whether a datagram passes.
+    /// Whether a datagram that is sent now passes. One that was sent before, and arrived after the wait for
+    /// it had ended on a busy host, says nothing of the path as it is.
     pub(crate) fn passes(&self) -> bool {
+        let number = (self.sent.fetch_add(1, Ordering::Relaxed) + 1).to_be_bytes();
         let mut bytes = [0; 2_000];
+        bytes[..number.len()].copy_from_slice(&number);
         // Errors are what the fault makes of sending.
         let _ = self.from.send_to(&bytes[..self.size], self.to.local_addr().unwrap());
-        self.to.recv(&mut bytes).is_ok()
+        while self.to.recv(&mut bytes).is_ok() {
+            if bytes.starts_with(&number) {
+                return true;
+            }
+        }
+        false
     }
 }
