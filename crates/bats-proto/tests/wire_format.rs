@@ -460,11 +460,11 @@ fn documented_limits_match_the_code() {
         format!("at most {} octets", frame::MAX_CLOSE_TEXT),
         format!("at most {} ranges", frame::MAX_ACK_RANGES),
         format!("at most {} frames", frame::MAX_FRAMES),
-        "batches reported, at most 1,024".to_owned(),
+        "batches reported, at most 4,096".to_owned(),
     ] {
         assert!(DOCUMENT.contains(&phrase), "{phrase}");
     }
-    assert_eq!(MAX_BATCHES, 1_024);
+    assert_eq!(MAX_BATCHES, 4_096);
 }
 
 #[test]

@@ -7,9 +7,6 @@ use bats_wire::flow::NodeId;
 /// Maximum number of flows (the goal is 10,000 through one relay). Packets of further flows are
 /// dropped.
 pub const MAX_FLOWS: usize = 16_384;
-/// Number of batches of a kind that a node tracks for a flow: eight round trips of 20 ms at 1
-/// Gbit/s.
-pub(super) const MAX_BATCHES: usize = 1_024;
 /// Maximum number of recoded packets of one batch. It covers a loss of half of the packets in
 /// bursts, and limits a neighbour that always reports missing rank.
 pub const MAX_RECODED: u16 = 64;
@@ -19,7 +16,7 @@ pub(super) const QUEUE_PACKETS: u64 = 128;
 /// Interval at which a further BATCH_RANK of a flow is allowed. Relays report at most once in a
 /// millisecond for source symbols and repairs each.
 pub(super) const BATCH_RANK_INTERVAL: Duration = Duration::from_micros(450);
-/// Minimum memory in bytes that a flow may use, whatever the round trip is.
+/// Memory in bytes that a flow may use as long as there is any, also if others take most of it.
 pub const MIN_FLOW_BYTES: usize = 1 << 20;
 /// Maximum number of end-to-end packets queued for a link. Further packets are dropped.
 pub const MAX_OPAQUE: usize = 256;
@@ -39,11 +36,8 @@ pub struct RelayConfig {
     /// Whether flows are recoded and repaired hop by hop. If not, packets are forwarded unchanged
     /// and the ends repair losses.
     pub recoding: bool,
-    /// Upper limit of the bytes that the payloads of one flow may take, at least 1 MiB. Below it, a
-    /// flow gets what a round trip of the next hop and its repairs need.
-    pub flow_bytes: usize,
-    /// Maximum number of bytes of the payloads of all flows. The state of their batches may take as
-    /// many bytes again.
+    /// Maximum number of bytes of the payloads of all flows. One flow may take half of what the
+    /// others leave, at least 1 MiB. The state of the batches may take as many bytes again.
     pub total_bytes: usize,
     /// Idle time after which a flow is removed.
     pub idle_timeout: Duration,
@@ -52,15 +46,13 @@ pub struct RelayConfig {
 }
 
 impl RelayConfig {
-    /// Recoding enabled; at most 8 MiB for a flow (1 Gbit/s over a hop with a 25 ms round trip) and
-    /// 64 MiB in total; idle time-out 300 s; 64 hops.
+    /// Recoding enabled; 256 MiB, so 128 MiB for a flow by itself; idle time-out 300 s; 64 hops.
     #[must_use]
     pub fn new(node: NodeId) -> Self {
         Self {
             node,
             recoding: true,
-            flow_bytes: 8 << 20,
-            total_bytes: 64 << 20,
+            total_bytes: 256 << 20,
             idle_timeout: Duration::from_secs(300),
             hop_limit: 64,
         }

@@ -7,9 +7,8 @@ use bats_code::BATCH_SIZE;
 use bats_code::recode::{Basis, CoefficientVector};
 use bats_types::Timestamp;
 
-use super::config::MAX_BATCHES;
 use super::link_view::LinkView;
-use bats_wire::batch_rank::{BatchRank, Space};
+use bats_wire::batch_rank::{BatchRank, MAX_BATCHES, Space};
 use bats_wire::coding::expand;
 use bats_wire::flow::FlowKey;
 
@@ -39,7 +38,7 @@ pub(super) enum Arrival {
 
 /// Ranks of the batches of one kind.
 ///
-/// A packet may jump over a thousand batches, which may all be in flight. So what each of them takes
+/// A packet may jump over thousands of batches, which may all be in flight. So what each of them takes
 /// is plain numbers, which are cheap to add and to drop; vectors are only kept of batches that have
 /// packets.
 #[derive(Clone, Debug, Default)]
@@ -93,7 +92,7 @@ impl Ranks {
         }
         let index = (number - self.floor) as usize;
         if self.ranks.len() <= index {
-            // A jump adds up to a thousand: the batches between may be in flight.
+            // A jump adds up to four thousand: the batches between may be in flight.
             self.ranks.resize(index + 1, 0);
             self.changed.resize(index + 1, now);
         }

@@ -7,15 +7,16 @@ use bats_code::recode::{CoefficientVector, unit_vector};
 use bats_types::Timestamp;
 
 use super::config::{
-    MAX_FLOWS, MAX_NON_INNOVATIVE, MIN_FLOW_BYTES, NON_INNOVATIVE_WINDOW as WINDOW, RelayConfig,
+    MAX_FLOWS, MAX_NON_INNOVATIVE, MIN_FLOW_BYTES, NON_INNOVATIVE_WINDOW as WINDOW,
 };
 use super::inbound::{Arrival, OverAllLinks, batch_timeout};
 use super::link_view::{LinkId, LinkView};
 use super::opaque::DuplicateFilter;
 use super::outbound::{Coded, Outbound};
 use super::rate_limit::LimitGroup;
+use super::room::memory_limit;
 use super::status::Traffic;
-use super::{Delivery, Flow, Relay, RelayEvent, Unrecoded, allowance};
+use super::{Delivery, Flow, Relay, RelayEvent, Unrecoded};
 use bats_wire::batch_rank::Space;
 use bats_wire::coding::{CodingHeader, expand};
 use bats_wire::flow::{FlowHeader, FlowKey};
@@ -297,12 +298,12 @@ impl Relay {
         payload: &[u8],
     ) {
         let Some(flow) = self.flows.get_mut(&key) else { return };
-        let needs: u64 = flow.outbound.values().map(|outbound| outbound.needs()).sum();
-        let most = self.config.flow_bytes.max(MIN_FLOW_BYTES) as u64;
-        let allowed = needs.clamp(MIN_FLOW_BYTES as u64, most);
         let held: usize = flow.unrecoded.iter().map(|packet| packet.bytes.len()).sum();
-        let bytes = held + payload.len();
-        if bytes as u64 > allowed || self.bytes + payload.len() > self.config.total_bytes {
+        // No reports hold the previous nodes back, so the queue is limited to a round trip.
+        let queues = flow.outbound.values().map(|outbound| outbound.round_trip_bytes());
+        let most = usize::try_from(queues.sum::<u64>()).unwrap_or(usize::MAX).max(MIN_FLOW_BYTES);
+        let most = memory_limit(self.config.total_bytes, self.bytes - held).min(most);
+        if held + payload.len() > most {
             self.stats.overflowed += 1;
             return;
         }
@@ -315,14 +316,12 @@ impl Relay {
     /// Adds a packet to the buffers of its flow for a link, within the memory limits.
     fn add(&mut self, now: Timestamp, key: FlowKey, link: LinkId, coded: &Coded<'_>) {
         let Some(flow) = self.flows.get_mut(&key) else { return };
-        let links = flow.outbound.len().max(1);
         let Some(outbound) = flow.outbound.get_mut(&link) else { return };
         let others = self.bytes - outbound.bytes();
         if !outbound.add(now, coded, &mut self.stats) {
             self.stats.non_innovative += 1;
         }
-        let limit = limit(&self.config, outbound, links, others);
-        outbound.shed(limit, &mut self.stats);
+        outbound.shed(memory_limit(self.config.total_bytes, others), &mut self.stats);
         self.bytes = others + outbound.bytes();
         self.stats.bytes_peak = self.stats.bytes_peak.max(self.bytes as u64);
         self.activate(key);
@@ -331,11 +330,9 @@ impl Relay {
     /// Frees packets of a flow for a link until the flow is within its limits.
     pub(super) fn shed(&mut self, key: FlowKey, link: LinkId) {
         let Some(flow) = self.flows.get_mut(&key) else { return };
-        let links = flow.outbound.len().max(1);
         let Some(outbound) = flow.outbound.get_mut(&link) else { return };
         let others = self.bytes - outbound.bytes();
-        let limit = limit(&self.config, outbound, links, others);
-        outbound.shed(limit, &mut self.stats);
+        outbound.shed(memory_limit(self.config.total_bytes, others), &mut self.stats);
         self.bytes = others + outbound.bytes();
     }
 
@@ -357,9 +354,11 @@ impl Relay {
             return false;
         }
         self.arm(key);
-        self.flows.get(&key).is_some_and(|flow| {
-            flow.unrecoded.is_empty()
-                && flow.outbound.get(&link).is_some_and(|outbound| outbound.has_room())
+        let Some(flow) = self.flows.get(&key).filter(|flow| flow.unrecoded.is_empty()) else {
+            return false;
+        };
+        flow.outbound.get(&link).is_some_and(|outbound| {
+            outbound.has_room(memory_limit(self.config.total_bytes, self.bytes - outbound.bytes()))
         })
     }
 
@@ -392,12 +391,6 @@ impl Relay {
         self.add(now, key, link, &coded);
         self.arm(key);
     }
-}
-
-/// Maximum number of bytes that a flow may hold for one of its `links` next links, while `others` hold
-/// so many.
-fn limit(config: &RelayConfig, outbound: &Outbound, links: usize, others: usize) -> usize {
-    allowance(config, outbound, links).min(config.total_bytes.saturating_sub(others))
 }
 
 /// Kind and number of the batch, its window, and the coefficient vector of a packet with this

@@ -36,6 +36,7 @@ mod policy;
 mod rate_limit;
 #[cfg(test)]
 mod rate_limit_tests;
+mod room;
 mod routes;
 mod status;
 #[cfg(test)]
@@ -64,6 +65,7 @@ use outbound::Outbound;
 pub use policy::LinkPolicy;
 use rate_limit::{FlowLimits, RateLimits};
 pub use rate_limit::{LimitGroup, RateLimit};
+use room::{memory_limit, window_packets};
 pub use routes::{MAX_PATHS, PathSetStats};
 use status::Traffic;
 pub use status::{FlowStatus, LinkQueue};
@@ -120,6 +122,13 @@ struct Link {
     event_sent: bool,
     /// Whether most packets from the link are non-innovative.
     demoted: bool,
+}
+
+impl Link {
+    /// Number of flows that wait for the link or for the next node's credit.
+    fn waiting_flows(&self) -> usize {
+        self.active.len() + self.blocked.len()
+    }
 }
 
 #[derive(Debug)]
@@ -466,24 +475,27 @@ impl Relay {
             }
             let key = state.reporting.pop_first()?;
             let view = state.view;
+            let limit = state.policy.rate.map(|limit| limit.group);
             let Some(flow) = self.flows.get_mut(&key) else { continue };
             let queue = if key.destination == self.config.node {
                 (0, u64::from(u32::MAX))
             } else {
                 let held: usize = flow.outbound.values().map(|outbound| outbound.bytes()).sum();
-                let links = flow.outbound.len().max(1);
-                let allowed =
-                    flow.outbound.values().map(|outbound| allowance(&self.config, outbound, links));
-                let room = allowed
-                    .sum::<usize>()
-                    .min(self.config.total_bytes.saturating_sub(self.bytes - held))
-                    .saturating_sub(held);
+                let free =
+                    memory_limit(self.config.total_bytes, self.bytes - held).saturating_sub(held);
                 let queued: usize = flow.outbound.values().map(|outbound| outbound.queued()).sum();
                 let queued = queued as u64;
-                let room = room as u64 / view.packet.max(1);
-                let limit = state.policy.rate.map(|limit| limit.group);
+                let rates = flow.outbound.iter().map(|(link, outbound)| {
+                    let waiting =
+                        self.links.get(link).map_or(1, |link| link.waiting_flows().max(1));
+                    outbound.rate() / waiting as u64
+                });
+                let room = window_packets(rates.sum(), queued, &view)
+                    .saturating_sub(queued)
+                    .min(free as u64 / view.packet.max(1));
                 let allowed = self.limits.room(limit, report_interval(&view), &view);
-                (queued, allowed.map_or(room, |allowed| room.min(allowed.saturating_sub(queued))))
+                let room = allowed.map_or(room, |allowed| room.min(allowed.saturating_sub(queued)));
+                (queued, room)
             };
             let Some(inbound) = flow.inbound.get_mut(&link) else { continue };
             let reports = inbound.reports(now, key, mark, queue, &view);
@@ -601,13 +613,6 @@ impl Relay {
             link.blocked.remove(&key);
         }
     }
-}
-
-/// Maximum number of bytes that a flow may hold for one of its `links` next links.
-fn allowance(config: &RelayConfig, outbound: &Outbound, links: usize) -> usize {
-    let most = config.flow_bytes.max(MIN_FLOW_BYTES);
-    let least = MIN_FLOW_BYTES / links;
-    usize::try_from(outbound.needs()).unwrap_or(most).clamp(least, (most / links).max(least))
 }
 
 /// Arms the timer of a flow for `at` or earlier. Early timers are harmless.

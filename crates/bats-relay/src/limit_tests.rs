@@ -116,7 +116,7 @@ fn batch_state_is_bounded_and_freed() {
     relay.config.total_bytes = 1 << 20;
     for number in 0..10_000 {
         let key = FlowKey { flow: number, ..KEY };
-        for batch in [0, 900] {
+        for batch in [0, 3_900] {
             push(&mut relay, UP, key, batch * 16);
             let state: usize = relay.flows.values().map(|flow| flow.state).sum();
             assert_eq!(state, relay.state);

@@ -16,6 +16,8 @@ pub(crate) const NAMES: &[&str] =
 const UP: LinkId = LinkId(1);
 const DOWN: LinkId = LinkId(2);
 const PACKETS: u64 = 2_000;
+/// Batches between two packets: nearly as many as a node tracks.
+const JUMP: u64 = MAX_BATCHES as u64 - 124;
 
 struct Node {
     relay: Relay,
@@ -87,8 +89,8 @@ pub(crate) fn run(case: &str, is_hostile: bool) -> Option<(u64, bool)> {
         return Some((PACKETS, false));
     }
     match case {
-        "relay-distant-batches" => (0..PACKETS).for_each(|number| node.push(7, number * 16 * 900)),
-        "relay-many-flows" => (0..PACKETS).for_each(|number| node.push(number as u32, 900 * 16)),
+        "relay-distant-batches" => (0..PACKETS).for_each(|number| node.push(7, number * 16 * JUMP)),
+        "relay-many-flows" => (0..PACKETS).for_each(|number| node.push(number as u32, JUMP * 16)),
         "relay-duplicates" => (0..PACKETS).for_each(|number| node.push(7, number % 4)),
         _ => {
             // Only the reports are measured. There are as many packets before them as in the honest

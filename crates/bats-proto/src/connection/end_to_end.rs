@@ -50,6 +50,9 @@ const LOSS_GAIN: f64 = 0.25;
 /// it every 16th: modes without feedback have no other evidence that the peer is alive.
 const PROBE_PEER_AFTER: u32 = 4;
 const PROBE_PEER_EVERY: u32 = 16;
+/// While coded packets are sent, a PING measures the round trip this often. Links acknowledge these packets,
+/// so nothing else would: the handshake may have given no sample, and routes change.
+const RTT_PING_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Where a link gets the packets that it transports for the relay.
 pub(crate) trait PacketSource {
@@ -118,6 +121,8 @@ pub(super) struct EndToEndSession {
     loss: EndToEndLoss,
     /// When the last PING was sent to probe whether the peer is alive.
     peer_probed_at: Timestamp,
+    /// When the last PING was sent to measure the round trip.
+    rtt_measured_at: Option<Timestamp>,
     /// Polluted symbols, blocks or packets since the last authentic one.
     pub(super) polluted_in_a_row: u64,
     pub(super) first_links: FirstLinkLog,
@@ -176,6 +181,7 @@ impl EndToEndSession {
             recoded,
             loss: EndToEndLoss::default(),
             peer_probed_at: Timestamp::ZERO,
+            rtt_measured_at: None,
             polluted_in_a_row: 0,
             first_links: FirstLinkLog::default(),
             polluting_link: None,
@@ -373,6 +379,10 @@ impl Connection {
         {
             // Check whether a peer that sends nothing is alive.
             end_to_end.peer_probed_at = now;
+            self.control.ping = true;
+        }
+        if end_to_end.rtt_measured_at.is_none_or(|at| at + RTT_PING_INTERVAL <= now) {
+            end_to_end.rtt_measured_at = Some(now);
             self.control.ping = true;
         }
         end_to_end.loss.sent += 1;

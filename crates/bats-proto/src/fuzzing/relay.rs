@@ -53,12 +53,8 @@ struct Run {
 pub fn relay_run(data: &[u8]) -> RelayReport {
     let mut script = Script::new(data);
     let first = script.u8();
-    let config = RelayConfig {
-        recoding: first & 7 != 7,
-        flow_bytes: MIN_FLOW_BYTES,
-        total_bytes: TOTAL,
-        ..RelayConfig::new(HERE)
-    };
+    let config =
+        RelayConfig { recoding: first & 7 != 7, total_bytes: TOTAL, ..RelayConfig::new(HERE) };
     let mut run = Run {
         relay: Relay::new(config, u64::from(first)),
         now: Timestamp::from_millis(1_000),

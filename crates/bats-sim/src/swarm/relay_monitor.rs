@@ -180,15 +180,17 @@ pub(super) fn check(
 ) -> Result<(), String> {
     let wrong = |what: &str| Err(format!("{what}: {stats:?}"));
     let total = config.total_bytes as u64;
-    let flow = config.flow_bytes.max(MIN_FLOW_BYTES) as u64;
     if stats.flows > 2 * sessions as u64 {
         return wrong("there are more flows than the sessions can have");
     }
     if stats.bytes_held > stats.bytes_peak || stats.bytes_peak > total {
         return wrong("the payload memory exceeds the limit of the relay");
     }
-    if stats.bytes_held > stats.flows * flow * links as u64 {
-        return wrong("the payload memory exceeds the limits of the flows");
+    // Each flow takes at most half of what the others leave for a link, or the minimum.
+    let queues = stats.flows * links as u64;
+    let left = total.checked_shr(queues as u32).unwrap_or(0);
+    if stats.bytes_held > total - left + queues * MIN_FLOW_BYTES as u64 {
+        return wrong("the payload memory exceeds the shares of the flows");
     }
     if stats.state_bytes > total {
         return wrong("the batch state exceeds the limit of the relay");
@@ -291,7 +293,7 @@ mod tests {
             RelayStats { flows: 3, ..fine },
             RelayStats { bytes_peak: 8, ..fine },
             RelayStats { bytes_peak: total + 1, ..fine },
-            RelayStats { bytes_held: 17 << 20, bytes_peak: 17 << 20, ..fine },
+            RelayStats { bytes_held: 195 << 20, bytes_peak: 195 << 20, ..fine },
             RelayStats { state_bytes: total + 1, ..fine },
             RelayStats { looped: 1, ..fine },
         ] {

@@ -109,7 +109,6 @@ pub(super) fn nodes(rng: &mut SeededRng) -> ([Vec<LinkConfig>; 2], Nodes) {
     }
     let relay = RelayConfig {
         recoding: rng.chance(0.8),
-        flow_bytes: rng.pick(&[8 << 20, 1 << 20]),
         total_bytes: rng.pick(&[64 << 20, 8 << 20, 2 << 20]),
         idle_timeout: Duration::from_secs(rng.pick(&[5, 10, 30])),
         ..RelayConfig::new(node_id(0))

@@ -13,8 +13,9 @@ const UP: LinkId = LinkId(1);
 const DOWN: LinkId = LinkId(2);
 const NOW: Timestamp = Timestamp::from_millis(1_000);
 
-fn relay() -> Relay {
-    let mut relay = Relay::new(RelayConfig::new(NodeId(2)), 1);
+fn relay(total_bytes: usize) -> Relay {
+    let config = RelayConfig { total_bytes, ..RelayConfig::new(NodeId(2)) };
+    let mut relay = Relay::new(config, 1);
     relay.add_link(UP, true);
     relay.add_link(DOWN, true);
     relay.set_route(NOW, NodeId(3), DOWN);
@@ -38,9 +39,9 @@ fn kept(work: impl FnOnce()) -> usize {
 #[test]
 fn ten_thousand_flows_stay_within_the_memory_limit_of_the_relay() {
     const FLOWS: u32 = 10_000;
-    let mut relay = relay();
-    let mut packet = vec![5; FLOW_HEADER_LEN + 4 + 1_408];
     let total = RelayConfig::new(NodeId(2)).total_bytes;
+    let mut relay = relay(total);
+    let mut packet = vec![5; FLOW_HEADER_LEN + 4 + 1_408];
     let bytes = kept(|| {
         for number in 0..24 {
             for flow in 0..FLOWS {
@@ -66,20 +67,21 @@ fn ten_thousand_flows_stay_within_the_memory_limit_of_the_relay() {
 /// The limit holds for batch numbers with gaps and for a flow that the next hop does not drain.
 #[test]
 fn a_single_flow_stays_within_its_memory_limit() {
+    const LIMIT: usize = 4 << 20;
     let jumps = |number: u64| number * 16 * 5;
     let full = |number: u64| number;
     for (name, step) in [("jumps", jumps as fn(u64) -> u64), ("full", full)] {
-        let mut relay = relay();
+        let mut relay = relay(2 * LIMIT);
         let mut packet = vec![5; FLOW_HEADER_LEN + 4 + 1_408];
         let bytes = kept(|| {
-            for number in 0..4_000 {
+            for number in 0..16_000 {
                 push(&mut relay, &mut packet, 7, step(number));
             }
         });
         println!("{name}: {bytes} bytes, {:?}", relay.stats());
-        // At most 1 MiB of payload waits for a slow hop. The state of 1,024 batches is in addition.
-        assert!(relay.stats().bytes_held as usize <= MIN_FLOW_BYTES);
-        assert!(relay.stats().state_bytes as usize <= MIN_FLOW_BYTES, "{:?}", relay.stats());
-        assert!(bytes <= 5 * MIN_FLOW_BYTES / 2, "{name}: {bytes}");
+        // Half of the memory for payloads. The state of 4,096 batches is in addition.
+        assert!(relay.stats().bytes_held as usize <= LIMIT);
+        assert!(relay.stats().state_bytes as usize <= LIMIT, "{:?}", relay.stats());
+        assert!(bytes <= 5 * LIMIT / 2, "{name}: {bytes}");
     }
 }

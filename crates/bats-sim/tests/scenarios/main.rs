@@ -33,6 +33,7 @@ mod idle_timeout;
 mod keep_alive;
 mod key_update;
 mod link_utilisation;
+mod long_hops;
 mod low_rate;
 mod min_rtt;
 mod neighbour_rate;

@@ -130,8 +130,9 @@ impl NodeBuilder {
         self
     }
 
-    /// Bytes of payloads that the relay may hold for all flows together, by default 64 MiB. The
-    /// state of the flows may take as many again.
+    /// Bytes of payloads that the node may hold for all flows together, by default 256 MiB; its own
+    /// sessions are flows, too. One flow may take half of what the others leave: about two and a half
+    /// BDP of the next link at 10 % loss. The state of the flows may take as many bytes again.
     #[must_use]
     pub fn relay_memory(mut self, bytes: usize) -> Self {
         self.relay.total_bytes = bytes;

@@ -192,7 +192,7 @@ def batch_rank(reader):
     key = tuple(reader.uint(4) for _ in range(3))
     space = reader.uint(1)
     mark, queued, room, first, count = (reader.varint() for _ in range(5))
-    if space > 1 or first >> 24 or count > 1024:
+    if space > 1 or first >> 24 or count > 4096:
         raise Malformed("batch ranks")
     ranks = bytearray()
     while len(ranks) < count:
