@@ -1,5 +1,5 @@
 //! How many packets of a flow a relay accepts from the previous node: as many as it can forward while
-//! they are on their way, and as the memory allows.
+//! they are in transit, and as the memory allows.
 
 use super::config::{MIN_FLOW_BYTES, QUEUE_PACKETS};
 use super::inbound::report_interval;
