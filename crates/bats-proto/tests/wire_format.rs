@@ -391,7 +391,7 @@ fn frames_match_the_examples() {
     let key = FlowKey { destination: NodeId(2), source: NodeId(1), flow: 7 };
     let ranks = vec![16, 14, 16, 16, 3];
     let batch_rank =
-        BatchRank { key, space: Space::Source, mark: 300, queued: 5, room: 600, first: 20, ranks };
+        BatchRank { key, space: Space::Source, mark: 300, room: 600, first: 20, ranks };
     let batch_rank = Frame::BatchRank(batch_rank);
     let close = Frame::Close { application: true, code: 7, reason: "bye" };
 

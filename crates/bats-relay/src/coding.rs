@@ -1,11 +1,28 @@
-//! Coding headers of the packets that a relay sends.
+//! Coded packets in a relay: what it reads from their coding headers, and the headers that it writes.
 
+use super::rate_limit::LimitGroup;
 use bats_code::BATCH_SIZE;
 use bats_code::recode::CoefficientVector;
 use bats_wire::batch_rank::Space;
 use bats_wire::coding::{CodingHeader, MAX_CODING_HEADER_LEN, RepairHeader, SourceHeader};
 use bats_wire::short_header::PacketKind;
 use bats_wire::varint::Writer;
+
+/// A coded packet with its decoded header.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Coded<'a> {
+    pub(super) space: Space,
+    /// Full batch number.
+    pub(super) batch: u64,
+    /// First symbol and number of symbols of the window, for R-batches.
+    pub(super) window: (u32, u16),
+    pub(super) vector: CoefficientVector,
+    pub(super) payload: &'a [u8],
+    /// Number of links that the packet may still cross.
+    pub(super) hop_limit: u8,
+    /// The limit of the neighbour that it came from.
+    pub(super) limit: Option<LimitGroup>,
+}
 
 pub(super) fn recoded_header(
     space: Space,

@@ -257,7 +257,6 @@ impl Inbound {
                 key,
                 space,
                 mark,
-                queued,
                 room,
                 first: (ranks.floor & 0x00ff_ffff) as u32,
                 ranks: ranks.ranks.iter().copied().collect(),

@@ -6,13 +6,14 @@ use std::collections::{BTreeMap, VecDeque};
 use bats_code::recode::{CoefficientVector, unit_vector};
 use bats_types::Timestamp;
 
+use super::coding::Coded;
 use super::config::{
     MAX_FLOWS, MAX_NON_INNOVATIVE, MIN_FLOW_BYTES, NON_INNOVATIVE_WINDOW as WINDOW,
 };
 use super::inbound::{Arrival, OverAllLinks, batch_timeout};
 use super::link_view::{LinkId, LinkView};
 use super::opaque::DuplicateFilter;
-use super::outbound::{Coded, Outbound};
+use super::outbound::Outbound;
 use super::rate_limit::LimitGroup;
 use super::room::memory_limit;
 use super::status::Traffic;

@@ -16,6 +16,7 @@
 mod adaptive;
 #[cfg(test)]
 mod admission_tests;
+mod batch;
 mod coding;
 mod config;
 mod forwards;
@@ -37,6 +38,8 @@ mod rate_limit;
 #[cfg(test)]
 mod rate_limit_tests;
 mod room;
+#[cfg(test)]
+mod room_tests;
 mod routes;
 mod status;
 #[cfg(test)]

@@ -4,12 +4,12 @@ use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 
 use bats_code::BATCH_SIZE;
-use bats_code::recode::{CoefficientVector, Recoder};
-use bats_code::rows::{ALIGNMENT, padded_length};
+use bats_code::recode::Recoder;
 use bats_types::{ReportBudget, Timestamp};
 
 use super::adaptive::AdaptiveCounts;
-use super::coding::{recoded_header, write_header};
+use super::batch::{Batch, CLOSE_AFTER, row_bytes};
+use super::coding::{Coded, recoded_header, write_header};
 use super::config::{BATCH_RANK_INTERVAL, MAX_RECODED, QUEUE_PACKETS, RelayStats};
 use super::forwards::Forwards;
 use super::inbound::{batch_timeout, report_interval};
@@ -22,8 +22,6 @@ use bats_wire::flow::FlowKey;
 use bats_wire::short_header::PacketKind;
 use bats_wire::varint::Writer;
 
-/// A batch is closed if none of its packets arrived for this long. Then its losses may be repaired.
-const CLOSE_AFTER: Duration = Duration::from_millis(2);
 /// Reordering window: the last packets before the newest one in a report may still arrive, so they
 /// do not count as lost.
 const REORDERING_PACKETS: u64 = 3;
@@ -36,85 +34,8 @@ const EXTRA_Z: f64 = 3.0;
 const FEW_PACKETS: usize = 4;
 /// Longest payload for which a batch has short rows. Longer payloads need rows of the maximum size.
 const COMMON_PAYLOAD: usize = 1_536;
-/// A report of this many batches may have had no space for others: next to an acknowledgement and
-/// another report, a packet has space for about 400.
-const LONG_REPORT: usize = 384;
 /// Number of batches searched for one idle slot.
 const MAX_SEARCHED_BATCHES: usize = 64;
-
-/// A coded packet with its decoded header.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Coded<'a> {
-    pub(super) space: Space,
-    /// Full batch number.
-    pub(super) batch: u64,
-    /// First symbol and number of symbols of the window, for R-batches.
-    pub(super) window: (u32, u16),
-    pub(super) vector: CoefficientVector,
-    pub(super) payload: &'a [u8],
-    /// Number of links that the packet may still cross.
-    pub(super) hop_limit: u8,
-    /// The limit of the neighbour that it came from.
-    pub(super) limit: Option<LimitGroup>,
-}
-
-#[derive(Debug)]
-struct Batch {
-    window: (u32, u16),
-    hop_limit: u8,
-    limit: Option<LimitGroup>,
-    /// Packets held; `None` once the next node has them.
-    recoder: Option<Recoder>,
-    row_bytes: usize,
-    /// Rank sent by packets that are no longer held.
-    freed_rank: usize,
-    /// Number of packets of the recoder that were sent.
-    sent_rows: usize,
-    /// Rank that the next node reported.
-    reported: usize,
-    /// Packet number and send time of packets that no report has counted yet.
-    in_flight: VecDeque<(u64, Timestamp)>,
-    /// Number of recoded packets to send before new data.
-    recoded_due: usize,
-    is_queued: bool,
-    recoded: u16,
-    /// Number of recoded packets sent since the last packet was forwarded: they protect it.
-    covered: usize,
-    closed: bool,
-    /// Without reports: whether the number of recoded packets that follow the batch is decided.
-    is_decided: bool,
-    /// When the batch last made progress.
-    changed: Timestamp,
-}
-
-impl Batch {
-    fn rank(&self) -> usize {
-        self.recoder.as_ref().map_or(0, Recoder::rank)
-    }
-
-    /// Rank that was sent and that the next node has not reported.
-    fn outstanding(&self) -> usize {
-        (self.freed_rank + self.sent_rows).saturating_sub(self.reported)
-    }
-
-    fn is_unsent(&self) -> bool {
-        self.sent_rows < self.rank()
-    }
-
-    fn is_closed(&self, now: Timestamp, newest: bool) -> bool {
-        self.closed || !newest || self.changed + CLOSE_AFTER <= now
-    }
-
-    /// Frees the packets. The rank sent so far stays recorded. Returns the number of bytes freed.
-    fn free(&mut self) -> usize {
-        self.freed_rank += self.rank();
-        self.sent_rows = 0;
-        self.recoded_due = 0;
-        self.is_decided = false;
-        self.recoder = None;
-        core::mem::take(&mut self.row_bytes)
-    }
-}
 
 /// The sending side of a hop.
 #[derive(Debug)]
@@ -235,26 +156,7 @@ impl Outbound {
         stats: &mut RelayStats,
     ) -> bool {
         let batches = &mut self.batches[coded.space as usize];
-        let batch = batches.entry(coded.batch).or_insert_with(|| {
-            Box::new(Batch {
-                window: coded.window,
-                hop_limit: coded.hop_limit,
-                limit: coded.limit,
-                recoder: None,
-                row_bytes: 0,
-                freed_rank: 0,
-                sent_rows: 0,
-                reported: 0,
-                in_flight: VecDeque::new(),
-                recoded_due: 0,
-                is_queued: false,
-                recoded: 0,
-                covered: 0,
-                closed: false,
-                is_decided: false,
-                changed: now,
-            })
-        });
+        let batch = batches.entry(coded.batch).or_insert_with(|| Box::new(Batch::new(now, coded)));
         let largest = if coded.payload.len() <= COMMON_PAYLOAD {
             COMMON_PAYLOAD
         } else {
@@ -564,13 +466,9 @@ impl Outbound {
             self.bytes -= done.free();
         }
         let mut added = Vec::new();
-        // Nothing has arrived of the batches behind those in the report, unless it had no space for them.
-        let may_be_cut = report.ranks.len() >= LONG_REPORT;
         for (&id, batch) in batches.iter_mut() {
+            // Nothing has arrived of the batches behind those in the report, unless it had no space for them.
             let rank = usize::try_from(id - first).ok().and_then(|index| report.ranks.get(index));
-            if rank.is_none() && may_be_cut {
-                break;
-            }
             let rank = usize::from(rank.copied().unwrap_or(0));
             if rank > batch.reported {
                 batch.changed = now;
@@ -583,7 +481,7 @@ impl Outbound {
                 self.bytes -= batch.free();
                 continue;
             }
-            if update_recoded_due(batch) {
+            if batch.update_recoded_due() {
                 added.push((report.space, id));
             }
         }
@@ -627,7 +525,7 @@ impl Outbound {
                 if batch.rank() == 0 || batch.outstanding() == 0 {
                     continue;
                 }
-                if update_recoded_due(batch) {
+                if batch.update_recoded_due() {
                     added.push((space, id));
                 }
                 let at = batch.in_flight.front().map_or(now, |&(_, at)| at) + horizon;
@@ -691,15 +589,6 @@ impl Outbound {
     }
 }
 
-/// Updates the number of recoded packets due. Returns whether to queue the batch for them.
-fn update_recoded_due(batch: &mut Batch) -> bool {
-    let missing = batch.outstanding().saturating_sub(batch.in_flight.len());
-    batch.recoded_due = missing.min(batch.rank());
-    let queue = batch.recoded_due > 0 && !batch.is_queued;
-    batch.is_queued |= queue;
-    queue
-}
-
 /// Number of recoded packets that follow each packet of a thin flow, because a report takes a round
 /// trip. Two from 2 % loss on, as end to end: with one, over three hops at 5 %, one packet in 130
 /// waits for a report and delays the messages behind it.
@@ -710,9 +599,4 @@ fn recoded_per_packet(loss: f64) -> usize {
         p if p <= 0.2 => 2,
         _ => 3,
     }
-}
-
-/// Memory of a row in bytes.
-fn row_bytes(len: usize) -> usize {
-    padded_length(len) + 2 * ALIGNMENT
 }

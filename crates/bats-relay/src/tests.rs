@@ -9,6 +9,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::ingress::parts;
+use super::room_tests::report;
 use super::*;
 use bats_wire::batch_rank::Space;
 use bats_wire::coding::{CodingHeader, SourceHeader};
@@ -343,14 +344,19 @@ pub(super) fn relayed(key: FlowKey, hop_limit: u8, number: u64, len: usize) -> V
     packet
 }
 
-fn pull(relay: &mut Relay, now: Timestamp, view: &LinkView, number: u64) -> Option<Vec<u8>> {
+pub(super) fn pull(
+    relay: &mut Relay,
+    now: Timestamp,
+    view: &LinkView,
+    number: u64,
+) -> Option<Vec<u8>> {
     let mut out = Vec::new();
     relay.pull(now, LINK_DOWN, view, number, &mut out).map(|_| out)
 }
 
-const NOW: Timestamp = Timestamp::from_millis(1_000);
+pub(super) const NOW: Timestamp = Timestamp::from_millis(1_000);
 
-fn push(relay: &mut Relay, now: Timestamp, link: LinkId, payload: &[u8]) -> bool {
+pub(super) fn push(relay: &mut Relay, now: Timestamp, link: LinkId, payload: &[u8]) -> bool {
     relay.on_packet(now, link, &LinkView::default(), PacketKind::Source, payload).is_some()
 }
 
@@ -416,7 +422,6 @@ fn recoded_packets_of_a_batch_are_limited() {
             key: KEY,
             space: Space::Source,
             mark: sent + 10,
-            queued: 0,
             room: 1_000,
             first: 0,
             ranks: vec![round as u8 % 2],
@@ -527,7 +532,7 @@ fn a_source_waits_for_memory() {
     let stats = relay.stats();
     assert_eq!((stats.batches_unrepaired, stats.batches_dropped), (0, 0));
     let first = (sent / 16) as u32;
-    let complete = BatchRank { first, mark: sent, ranks: Vec::new(), ..report(0, 100_000) };
+    let complete = BatchRank { first, mark: sent, ranks: Vec::new(), ..report(100_000) };
     while relay.pop_ready().is_some() {}
     relay.on_report(NOW, LINK_DOWN, &seen, &complete);
     assert_eq!(relay.pop_ready(), Some(LINK_DOWN), "the link asks its sessions again");
@@ -588,6 +593,8 @@ proptest! {
             (any::<u8>(), prop::collection::vec(any::<u8>(), 0..80)), 0..60),
     ) {
         let mut relay = two_link_relay();
+        // About 20 packets of this length.
+        relay.config.total_bytes = 4 << 10;
         let (mut now, view) = (NOW, LinkView { loss: 0.3, ..LinkView::default() });
         for (number, (choice, bytes)) in (1..).zip(inputs) {
             let link = if choice & 1 == 0 { LINK_UP } else { LINK_DOWN };
@@ -623,156 +630,4 @@ proptest! {
 pub(super) fn view(rate: u64, rtt: u64) -> LinkView {
     let rtt = Duration::from_millis(rtt);
     LinkView { rate, smoothed_rtt: rtt, min_rtt: rtt, ..LinkView::default() }
-}
-
-fn report(queued: u64, room: u64) -> BatchRank {
-    let ranks = vec![1];
-    BatchRank { key: KEY, space: Space::Source, mark: 9, queued, room, first: 0, ranks }
-}
-
-/// Regression test for sessions that never sent again, found by the swarm: the next node had no
-/// room for a moment, and the report of new room was lost.
-#[test]
-fn neighbour_without_room_is_retried() {
-    let mut relay = two_link_relay();
-    let (mut now, seen) = (NOW, view(1_000_000, 100));
-    let mut packet = vec![0; 4];
-    SourceHeader::new(0).encode(&mut Writer::new(&mut packet)).unwrap();
-    packet.extend(symbol(0));
-    relay.send_coded(now, KEY, LINK_DOWN, PacketKind::Source, &packet);
-    assert!(pull(&mut relay, now, &seen, 1).is_some());
-    relay.on_report(now, LINK_DOWN, &seen, &report(0, 0));
-    assert!(!relay.has_room(now, KEY, LINK_DOWN));
-    let end = now + Duration::from_secs(1);
-    while let Some(at) = relay.next_timeout().filter(|&at| at < end) {
-        now = at.max(now);
-        relay.handle_timeout(now);
-    }
-    assert!(relay.has_room(end, KEY, LINK_DOWN));
-}
-
-/// A full node drops what it cannot hold, so packets that it has not counted may still fill its room.
-#[test]
-fn neighbour_that_does_not_report_gets_its_room_and_then_single_packets() {
-    const ROOM: u64 = 4;
-    let mut relay = two_link_relay();
-    let (mut now, seen) = (NOW, view(1_000_000, 100));
-    for number in 0..200 {
-        let mut packet = vec![0; 4];
-        SourceHeader::new(number).encode(&mut Writer::new(&mut packet)).unwrap();
-        packet.extend(symbol(number));
-        relay.send_coded(now, KEY, LINK_DOWN, PacketKind::Source, &packet);
-    }
-    relay.on_report(now, LINK_DOWN, &seen, &report(0, ROOM));
-    // New packets at each instant; recoded ones for those that may be lost do not need room.
-    let mut bursts = Vec::new();
-    let end = now + Duration::from_secs(3);
-    let mut number = 0;
-    loop {
-        let before = relay.stats().forwarded;
-        while pull(&mut relay, now, &seen, number).is_some() {
-            number += 1;
-        }
-        bursts.push(relay.stats().forwarded - before);
-        let Some(at) = relay.next_timeout().filter(|&at| at < end) else { break };
-        now = at.max(now);
-        relay.handle_timeout(now);
-    }
-    bursts.retain(|&burst| burst > 0);
-    assert_eq!(bursts[0], ROOM);
-    assert!(bursts[1..].iter().all(|&burst| burst == 1), "{bursts:?}");
-    // It is asked again and again.
-    assert!((5..=30).contains(&bursts.len()), "{bursts:?}");
-}
-
-/// The room that a relay reports: a round trip of the link behind it less what is queued, and twice as
-/// much while hardly anything is queued. Flows that wait for that link share it.
-#[test]
-fn room_follows_the_next_link_the_queue_and_the_other_flows() {
-    let mut relay = two_link_relay();
-    let (behind, before) = (view(10_000_000, 20), view(100_000_000, 100));
-    let mut now = NOW;
-    let mut room = |relay: &mut Relay, key, number| {
-        now += Duration::from_millis(10);
-        relay.on_packet(now, LINK_UP, &before, PacketKind::Source, &relayed(key, 5, number, 40));
-        relay.handle_timeout(now);
-        let reports = core::iter::from_fn(|| relay.next_report(now, LINK_UP, number));
-        reports.filter(|report| report.key == key).last().map(|report| (report.queued, report.room))
-    };
-    assert_eq!(room(&mut relay, KEY, 0), Some((1, 127)), "the rate is not known yet");
-    assert!(pull(&mut relay, NOW, &behind, 1).is_some());
-    // 112.5 ms at 10 MB/s in packets of 1,200 bytes are 937.
-    assert_eq!(room(&mut relay, KEY, 1), Some((1, 2 * 937 + 128 - 1)));
-    for number in 2..64 {
-        push(&mut relay, NOW, LINK_UP, &relayed(KEY, 5, number, 40));
-    }
-    assert_eq!(room(&mut relay, KEY, 64), Some((64, 937 + 128 - 64)));
-    for number in 65..2_000 {
-        push(&mut relay, NOW, LINK_UP, &relayed(KEY, 5, number, 40));
-    }
-    assert_eq!(room(&mut relay, KEY, 2_000), Some((2_000, 0)));
-    let other = FlowKey { flow: 8, ..KEY };
-    assert!(room(&mut relay, other, 0).is_some());
-    assert!(
-        pull(&mut relay, NOW, &behind, 2).is_some() && pull(&mut relay, NOW, &behind, 3).is_some()
-    );
-    assert_eq!(room(&mut relay, other, 1), Some((1, 2 * 468 + 128 - 1)), "twice the half");
-}
-
-/// Reports of many batches may have been cut, so batches behind them are not repaired before they are
-/// overdue.
-#[test]
-fn batches_behind_a_long_report_are_not_taken_as_missing() {
-    for (listed, repairs) in [(383, true), (384, false), (2_000, false)] {
-        let mut relay = two_link_relay();
-        let seen = view(100_000_000, 100);
-        let mut number = 0;
-        for batch in 0..=listed {
-            let mut packet = vec![0; 4];
-            SourceHeader::new(batch * 16).encode(&mut Writer::new(&mut packet)).unwrap();
-            packet.extend(symbol(batch));
-            relay.send_coded(NOW, KEY, LINK_DOWN, PacketKind::Source, &packet);
-            number += 1;
-            assert!(pull(&mut relay, NOW, &seen, number).is_some());
-        }
-        let ranks = vec![1; listed as usize];
-        relay.on_report(
-            NOW,
-            LINK_DOWN,
-            &seen,
-            &BatchRank { mark: number + 9, ranks, ..report(0, 9_999) },
-        );
-        while pull(&mut relay, NOW, &seen, number + 1).is_some() {
-            number += 1;
-        }
-        assert_eq!(relay.stats().top_ups > 0, repairs, "{listed} batches");
-    }
-}
-
-/// The next node may have lost its state.
-#[test]
-fn rank_that_falls_is_sent_again() {
-    let mut relay = two_link_relay();
-    let seen = view(1_000_000, 100);
-    for number in 0..8 {
-        let mut packet = vec![0; 4];
-        SourceHeader::new(number).encode(&mut Writer::new(&mut packet)).unwrap();
-        packet.extend(symbol(number));
-        relay.send_coded(NOW, KEY, LINK_DOWN, PacketKind::Source, &packet);
-    }
-    let mut sent = 0;
-    let mut pull_all = |relay: &mut Relay| {
-        let before = sent;
-        while pull(relay, NOW, &seen, sent + 1).is_some() {
-            sent += 1;
-        }
-        sent - before
-    };
-    assert_eq!(pull_all(&mut relay), 8);
-    let ranked = |rank, mark| BatchRank { mark, ranks: vec![rank], ..report(0, 1_000) };
-    relay.on_report(NOW, LINK_DOWN, &seen, &ranked(7, 1_000));
-    let for_one = pull_all(&mut relay);
-    relay.on_report(NOW, LINK_DOWN, &seen, &ranked(2, 2_000));
-    let for_six = pull_all(&mut relay);
-    assert!(for_one >= 1 && for_six >= 6, "{for_one} and {for_six}");
 }

@@ -2,11 +2,12 @@
 //!
 //! ```text
 //! destination (4 bytes), source (4), flow ID (4), space (0 S-batches, 1 R-batches),
-//! mark, queued, room, first BID, number of batches, ranks ...
+//! mark, room, first BID, number of batches, ranks ...
 //! ```
 //!
 //! Integers are varints (RFC 9000, section 16) unless said otherwise. A rank byte of 0 to 15 is the
-//! rank of one batch. A byte of 128 + n stands for n + 1 batches of full rank.
+//! rank of one batch. A byte of 16 + 10 a + b, a and b from 0 to 9, stands for two batches of the ranks
+//! 16 - a and 16 - b. A byte of 128 + n stands for n + 1 batches of full rank.
 
 use super::coding::BATCH_SIZE;
 use super::flow::FlowKey;
@@ -16,10 +17,17 @@ use super::varint::{Reader, Writer};
 /// 1 Gbit/s.
 pub const MAX_BATCHES: usize = 4_096;
 const FULL_RUN: u8 = 0x80;
+const LONGEST_RUN: usize = 128;
+/// Rank of a complete batch.
+const FULL: u8 = BATCH_SIZE as u8;
+/// First byte that stands for two batches.
+const PAIRS: u8 = FULL;
+/// Two batches share a byte if fewer packets than this are missing from each.
+const PAIR_BASE: u8 = 10;
 /// Room left in the packet for an acknowledgement.
 const ROOM_FOR_ACK: usize = 400;
 /// Maximum length in bytes of the fields before the ranks.
-const MAX_FIELDS_LEN: usize = 12 + 1 + 3 * 8 + 4 + 2;
+const MAX_FIELDS_LEN: usize = 12 + 1 + 2 * 8 + 4 + 2;
 
 /// The two kinds of batches. Each has its own BID number space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,8 +47,6 @@ pub struct BatchRank {
     pub space: Space,
     /// Largest packet number received on the link. Packets sent later are not counted.
     pub mark: u64,
-    /// Packets of the flow that are queued here for the next hop.
-    pub queued: u64,
     /// Number of further packets of the flow that this node accepts.
     pub room: u64,
     /// Low 24 bits of the first BID. Earlier batches need no more packets.
@@ -55,14 +61,14 @@ impl BatchRank {
         self.key.encode(writer)?;
         writer.u8(self.space as u8)?;
         writer.varint(self.mark)?;
-        writer.varint(self.queued)?;
         writer.varint(self.room)?;
         writer.varint(u64::from(self.first & 0x00ff_ffff))?;
         let mut bytes = Vec::new();
         // Two bytes for the number of batches.
         let reserved = if writer.remaining() > 2 * ROOM_FOR_ACK { ROOM_FOR_ACK + 2 } else { 2 };
         let room = writer.remaining().saturating_sub(reserved);
-        let count = encode_ranks(&self.ranks, room, &mut bytes);
+        let ranks = self.ranks.get(..MAX_BATCHES).unwrap_or(&self.ranks);
+        let count = encode_ranks(ranks, room, &mut bytes);
         writer.varint(count as u64)?;
         writer.bytes(&bytes)
     }
@@ -81,52 +87,57 @@ impl BatchRank {
             1 => Space::Repair,
             _ => return None,
         };
-        let [mark, queued, room] = [reader.varint()?, reader.varint()?, reader.varint()?];
+        let [mark, room] = [reader.varint()?, reader.varint()?];
         let first = u32::try_from(reader.varint()?).ok().filter(|&first| first < 1 << 24)?;
         let count = usize::try_from(reader.varint()?).ok().filter(|&n| n <= MAX_BATCHES)?;
         let mut ranks = Vec::new();
         while ranks.len() < count {
             match reader.u8()? {
-                rank if usize::from(rank) < BATCH_SIZE => ranks.push(rank),
+                rank if rank < FULL => ranks.push(rank),
                 run if run >= FULL_RUN => {
                     let run = usize::from(run & !FULL_RUN).saturating_add(1);
                     if run > count.saturating_sub(ranks.len()) {
                         return None;
                     }
-                    ranks.extend(core::iter::repeat_n(BATCH_SIZE as u8, run));
+                    ranks.extend(core::iter::repeat_n(FULL, run));
                 }
-                _ => return None,
+                pair => {
+                    let pair = pair.checked_sub(PAIRS)?;
+                    let (a, b) = (pair / PAIR_BASE, pair % PAIR_BASE);
+                    if a >= PAIR_BASE || count.saturating_sub(ranks.len()) < 2 {
+                        return None;
+                    }
+                    ranks.extend([a, b].map(missing));
+                }
             }
         }
-        Some(Self { key, space, mark, queued, room, first, ranks })
+        Some(Self { key, space, mark, room, first, ranks })
     }
 }
 
 /// Encodes as many ranks as fit into `room` bytes. Returns how many.
 fn encode_ranks(ranks: &[u8], room: usize, bytes: &mut Vec<u8>) -> usize {
-    let mut done = 0_usize;
-    let ranks = ranks.get(..MAX_BATCHES).unwrap_or(ranks);
-    let mut groups =
-        ranks.chunk_by(|a, b| usize::from(*a) >= BATCH_SIZE && usize::from(*b) >= BATCH_SIZE);
-    while bytes.len() < room
-        && let Some(group) = groups.next()
-    {
-        if let &[rank] = group
-            && usize::from(rank) < BATCH_SIZE
-        {
-            bytes.push(rank);
-            done = done.saturating_add(1);
-            continue;
-        }
-        for run in group.chunks(128) {
-            if bytes.len() == room {
-                break;
+    let mut rest = ranks;
+    while bytes.len() < room && !rest.is_empty() {
+        let full = rest.iter().take(LONGEST_RUN).take_while(|&&rank| rank >= FULL).count();
+        let (byte, len) = match rest {
+            &[a, b, ..] if full < 2 && missing(a).max(missing(b)) < PAIR_BASE => {
+                let pair = missing(a).saturating_mul(PAIR_BASE).saturating_add(missing(b));
+                (PAIRS.saturating_add(pair), 2)
             }
-            bytes.push(FULL_RUN | run.len().saturating_sub(1) as u8);
-            done = done.saturating_add(run.len());
-        }
+            _ if full > 0 => (FULL_RUN | full.saturating_sub(1) as u8, full),
+            &[rank, ..] => (rank, 1),
+            [] => break,
+        };
+        bytes.push(byte);
+        rest = rest.get(len..).unwrap_or_default();
     }
-    done
+    ranks.len().saturating_sub(rest.len())
+}
+
+/// Number of packets that a batch of this rank lacks.
+fn missing(rank: u8) -> u8 {
+    FULL.saturating_sub(rank)
 }
 
 #[cfg(test)]
@@ -139,7 +150,7 @@ mod tests {
 
     fn report(ranks: Vec<u8>) -> BatchRank {
         let key = FlowKey { destination: NodeId(1), source: NodeId(2), flow: 3 };
-        BatchRank { key, space: Space::Repair, mark: 9, queued: 8, room: 7, first: 6, ranks }
+        BatchRank { key, space: Space::Repair, mark: 9, room: 7, first: 6, ranks }
     }
 
     fn written(report: &BatchRank, room: usize) -> Vec<u8> {
@@ -169,26 +180,18 @@ mod tests {
             prop_assert!(report.ranks.starts_with(&read.ranks));
         }
 
-        /// One byte for each incomplete batch and one for up to 128 complete ones, as many as fit.
+        /// A byte has two batches or a run of complete ones, unless many packets are missing. None is
+        /// omitted while a byte is left.
         #[test]
-        fn ranks_are_truncated_at_byte_boundaries(
-            groups in prop::collection::vec((0_u8..=16, 1_usize..300), 0..12), room in 0_usize..300,
+        fn ranks_take_half_a_byte_each(
+            groups in prop::collection::vec((7_u8..=16, 1_usize..300), 0..12), room in 0_usize..300,
         ) {
             let ranks: Vec<u8> =
                 groups.iter().flat_map(|&(rank, len)| core::iter::repeat_n(rank, len)).collect();
-            let (mut expected, mut done, mut open) = (Vec::new(), 0, false);
-            for &rank in ranks.iter().take(MAX_BATCHES) {
-                let is_full = expected.len() == room;
-                match expected.last_mut() {
-                    Some(last) if open && rank == 16 && *last < u8::MAX => *last += 1,
-                    _ if is_full => break,
-                    _ => expected.push(if rank == 16 { FULL_RUN } else { rank }),
-                }
-                (done, open) = (done + 1, rank == 16);
-            }
             let mut bytes = Vec::new();
-            prop_assert_eq!(encode_ranks(&ranks, room, &mut bytes), done);
-            prop_assert_eq!(bytes, expected);
+            let done = encode_ranks(&ranks, room, &mut bytes);
+            prop_assert!(bytes.len() <= done.div_ceil(2));
+            prop_assert!(done == ranks.len() || bytes.len() == room);
         }
 
         #[test]
@@ -201,18 +204,34 @@ mod tests {
     fn runs_of_full_batches_are_compressed_and_bounded() {
         let report = report(vec![16; MAX_BATCHES]);
         let bytes = written(&report, 1_400);
-        assert_eq!(bytes.len(), 12 + 1 + 3 + 1 + 2 + MAX_BATCHES / 128);
+        assert_eq!(bytes.len(), 12 + 1 + 3 + 2 + MAX_BATCHES / 128);
         assert_eq!(BatchRank::decode(&mut Reader::new(&bytes)), Some(report));
         let mut more = bytes.clone();
         // One batch more than `MAX_BATCHES`.
-        more[17..19].copy_from_slice(&[0x50, 0x01]);
+        more[16..18].copy_from_slice(&[0x50, 0x01]);
         more.push(0x80);
         assert_eq!(BatchRank::decode(&mut Reader::new(&more)), None);
-        // A run longer than the number of batches, and a rank above 15.
-        for (last, ranks) in [(0x81, 1), (0x10, 1)] {
-            let mut bytes = bytes[..17].to_vec();
-            bytes.extend([ranks, last]);
-            assert_eq!(BatchRank::decode(&mut Reader::new(&bytes)), None);
+        // A run or pair longer than the number of batches, and bytes without meaning.
+        for last in [0x81, 16, 25, 115, 116, 127] {
+            let mut bytes = bytes[..16].to_vec();
+            bytes.extend([1, last]);
+            assert_eq!(BatchRank::decode(&mut Reader::new(&bytes)), None, "{last}");
+        }
+    }
+
+    /// The bytes of section "Batch ranks" of docs/spec/relaying.md.
+    #[test]
+    fn each_byte_has_one_meaning() {
+        for (ranks, expected) in [
+            (&[0, 15][..], &[0, 15][..]),
+            (&[7, 16], &[16 + 90]),
+            (&[16, 7, 6], &[16 + 9, 6]),
+            (&[7, 7, 16], &[115, 0x80]),
+            (&[16, 16, 14], &[0x81, 14]),
+        ] {
+            let mut bytes = Vec::new();
+            let done = encode_ranks(ranks, 9, &mut bytes);
+            assert_eq!((done, &bytes[..]), (ranks.len(), expected), "{ranks:?}");
         }
     }
 
@@ -220,7 +239,7 @@ mod tests {
     #[test]
     fn length_bound_is_tight() {
         let long = BatchRank { first: 0xff_ffff, ..report(vec![3; 64]) };
-        let long = BatchRank { mark: MAX_VARINT, queued: MAX_VARINT, room: MAX_VARINT, ..long };
+        let long = BatchRank { mark: MAX_VARINT, room: MAX_VARINT, ..long };
         assert_eq!(written(&long, 200).len() + 1, long.bound());
     }
 
@@ -228,8 +247,8 @@ mod tests {
     #[test]
     fn large_packets_keep_room_for_an_acknowledgement() {
         let report = report(vec![3; MAX_BATCHES]);
-        // 17 bytes precede the number of batches, which takes two.
-        for (room, len) in [(817, 817), (818, 418), (1_400, 1_000)] {
+        // 16 bytes precede the number of batches, which takes two.
+        for (room, len) in [(816, 816), (817, 417), (1_400, 1_000)] {
             assert_eq!(written(&report, room).len(), len);
         }
     }
@@ -242,13 +261,13 @@ mod tests {
             assert_eq!(bytes[12], byte);
             assert_eq!(BatchRank::decode(&mut Reader::new(&bytes)), Some(report));
             // The first BID takes four bytes; 2^24 is out of range.
-            bytes[16..20].copy_from_slice(&[0x81, 0, 0, 0]);
+            bytes[15..19].copy_from_slice(&[0x81, 0, 0, 0]);
             assert_eq!(BatchRank::decode(&mut Reader::new(&bytes)), None);
             bytes[12] = 2;
             assert_eq!(BatchRank::decode(&mut Reader::new(&bytes)), None);
         }
         // Only the low 24 bits of a BID are written.
         let bytes = written(&BatchRank { first: 0x0100_0005, ..report(vec![]) }, 100);
-        assert_eq!(bytes[16..], [5, 0]);
+        assert_eq!(bytes[15..], [5, 0]);
     }
 }

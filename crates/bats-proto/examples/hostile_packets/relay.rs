@@ -102,7 +102,6 @@ pub(crate) fn run(case: &str, is_hostile: bool) -> Option<(u64, bool)> {
                     key,
                     space: Space::Source,
                     mark,
-                    queued: 0,
                     room: 1_000,
                     first: 0,
                     ranks: vec![0; MAX_BATCHES],

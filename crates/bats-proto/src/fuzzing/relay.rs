@@ -181,7 +181,6 @@ impl Run {
             key,
             space: if c & 1 == 0 { Space::Source } else { Space::Repair },
             mark: script.number(self.numbers[link.0 as usize]),
-            queued: script.number(0),
             room: script.number(100),
             first: (script.number(0) & 0x00ff_ffff) as u32,
             ranks: script.bytes().iter().map(|rank| rank % 17).collect(),

@@ -238,7 +238,7 @@ impl Line {
             Frame::BatchRank(report) => {
                 let key = report.key;
                 self.all(&[&"batch-rank", &key.destination.0, &key.source.0, &key.flow]);
-                self.all(&[&(report.space as u8), &report.mark, &report.queued, &report.room]);
+                self.all(&[&(report.space as u8), &report.mark, &report.room]);
                 self.all(&[&report.first, &hex(&report.ranks)]);
             }
             Frame::Credit(symbols) => self.all(&[&"credit", symbols]),

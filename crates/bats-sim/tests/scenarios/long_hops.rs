@@ -10,8 +10,7 @@ use bats_sim::relay_network::RelayNetwork;
 
 /// A relay holds what is in flight on the next link, and accepts as much again. With less memory or
 /// room, or room that follows a rate which the lack of room itself limits, three such hops had 0.31 to
-/// 0.66 of the bound. The goal is that of short hops, 0.95; another seed has 0.93 so soon after the
-/// start. Regression test for sessions that never measured their round trip (seed 2 of the second row).
+/// 0.66 of the bound. The goal is that of short hops. Regression test for sessions that never measured their round trip (seed 2 of the second row).
 #[test]
 fn long_round_trips_do_not_limit_the_rate_over_relays() {
     for (mbps, delay, loss) in [(300, 75, 0.01), (60, 300, 0.05)] {
@@ -25,7 +24,7 @@ fn long_round_trips_do_not_limit_the_rate_over_relays() {
             let outcome = run.run();
             let figures = run.figures(&outcome, lossless);
             println!("{mbps} Mbit/s, {delay} ms, seed {seed}: {figures:?}");
-            assert!(figures.share >= 0.89, "{} of the bound, seed {seed}", figures.share);
+            assert!(figures.share >= 0.95, "{} of the bound, seed {seed}", figures.share);
             assert_eq!(figures.batches_lost, 0, "seed {seed}");
         }
     }
@@ -129,25 +128,29 @@ fn steady_messages(hops: usize, cell: Cell, load: f64, size: usize) -> Delays {
 
 /// In a flow that leaves slots of its link unused, hardly a message waits for the repair of a loss, as
 /// TCP in a tunnel needs: each wait holds up all that follows for a round trip. Without more
-/// recoded packets than the mean loss requires, the median at 10 % was 76 ms instead of 27.
+/// recoded packets than the mean loss requires, the median at 10 % was 76 ms instead of 27. At 80 % of the
+/// rate the repairs need the slots of the next packets, and the queue delays them: this bound is no goal.
 #[test]
 fn losses_hardly_delay_a_flow_that_leaves_slots_unused() {
-    for (hops, mbps, delay, loss, size, median, p90, most) in [
-        (1, 200, 25, 0.01, 16_384, 1.05, 1.1, 1.25),
-        (1, 200, 25, 0.1, 16_384, 1.15, 1.25, 1.6),
-        (3, 100, 10, 0.05, 8_192, 1.25, 1.8, 1.45),
-        (1, 20, 20, 0.05, 4_096, 1.3, 2.8, 1.6),
+    for (hops, mbps, delay, loss, load, size, median, p90, most) in [
+        (1, 200, 25, 0.01, 0.5, 16_384, 1.05, 1.1, 1.25),
+        (1, 200, 25, 0.1, 0.5, 16_384, 1.15, 1.25, 1.6),
+        (1, 200, 25, 0.1, 0.8, 16_384, 7.2, 9.5, 1.3),
+        (3, 100, 10, 0.05, 0.5, 8_192, 1.25, 1.8, 1.45),
+        (1, 20, 20, 0.05, 0.5, 4_096, 1.3, 2.8, 1.6),
     ] {
         for seed in 1..=3 {
             let cell = Cell { seed, ..Cell::over(mbps, delay, loss, 8) };
-            let found = steady_messages(hops, cell, 0.5, size);
+            let found = steady_messages(hops, cell, load, size);
             let base = (Duration::from_millis(delay) * hops as u32).as_secs_f64();
             let at = |part: f64| {
                 found.sorted[(found.sorted.len() as f64 * part) as usize].as_secs_f64() / base
             };
+            let sum: Duration = found.sorted.iter().sum();
             println!(
-                "{hops} hops, {mbps} Mbit/s, {delay} ms, loss {loss}, seed {seed}: median {:.2}, p90 {:.2}, p99 {:.2} \
-                 of the delay, {:.2} bytes for a byte",
+                "{hops} hops, {mbps} Mbit/s, {delay} ms, loss {loss}, load {load}, seed {seed}: mean {:.2}, median {:.2}, \
+                 p90 {:.2}, p99 {:.2} of the delay, {:.2} bytes for a byte",
+                sum.as_secs_f64() / found.sorted.len() as f64 / base,
                 at(0.5),
                 at(0.9),
                 at(0.99),

@@ -113,18 +113,18 @@ crate::harnesses! {
         assert_eq!(RankFeedback::decode(&mut Reader::new(&buffer[..len])), Some(feedback));
     }
 
-    batch_ranks_of_any_bytes_are_bounded unwind 20 (fields: [u8; 5], ranks: [u8; 12]) {
-        // The key, then five short integers and the ranks.
-        let mut bytes = [0; 30];
+    batch_ranks_of_any_bytes_are_bounded unwind 20 (fields: [u8; 4], ranks: [u8; 12]) {
+        // The key, then four short integers and the ranks.
+        let mut bytes = [0; 29];
         bytes[12] = fields[0] % 4;
-        for (byte, field) in bytes[13..17].iter_mut().zip(&fields[1..]) {
+        for (byte, field) in bytes[13..16].iter_mut().zip(&fields[1..]) {
             *byte = field % 64;
         }
-        bytes[17] = ranks[0] % 64;
-        bytes[18..].copy_from_slice(&ranks);
+        bytes[16] = ranks[0] % 64;
+        bytes[17..].copy_from_slice(&ranks);
         let Some(report) = BatchRank::decode(&mut Reader::new(&bytes)) else { return };
         assert!(report.ranks.len() <= MAX_BATCHES);
-        assert_eq!(report.ranks.len(), usize::from(bytes[17]));
+        assert_eq!(report.ranks.len(), usize::from(bytes[16]));
         assert!(report.ranks.iter().all(|&rank| rank <= 16));
         let mut buffer = [0; 128];
         let mut writer = Writer::new(&mut buffer);

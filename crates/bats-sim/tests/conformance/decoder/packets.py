@@ -2,7 +2,7 @@
 
 from wire import Malformed, Reader
 
-VERSION = 0xBA750002
+VERSION = 0xBA750003
 TAG = 16
 SHORT_HEADER = 9
 CONTROL, SOURCE, REPAIR, RECODED = range(4)
@@ -191,7 +191,7 @@ def rank(v):
 def batch_rank(reader):
     key = tuple(reader.uint(4) for _ in range(3))
     space = reader.uint(1)
-    mark, queued, room, first, count = (reader.varint() for _ in range(5))
+    mark, room, first, count = (reader.varint() for _ in range(4))
     if space > 1 or first >> 24 or count > 4096:
         raise Malformed("batch ranks")
     ranks = bytearray()
@@ -201,11 +201,13 @@ def batch_rank(reader):
             ranks.append(byte)
         elif byte >= 128:
             ranks.extend([16] * (byte - 127))
+        elif byte < 116:
+            ranks.extend(16 - missing for missing in divmod(byte - 16, 10))
         else:
             raise Malformed("batch ranks")
     if len(ranks) > count:
         raise Malformed("batch ranks")
-    return "batch-rank", *key, space, mark, queued, room, first, bytes(ranks)
+    return "batch-rank", *key, space, mark, room, first, bytes(ranks)
 
 
 def message_frames(data):
