@@ -467,7 +467,8 @@ impl Outbound {
         }
         let mut added = Vec::new();
         for (&id, batch) in batches.iter_mut() {
-            // Nothing has arrived of the batches behind those in the report, unless it had no space for them.
+            // Nothing has arrived of the batches behind those in the report. If it had no space for some,
+            // these get packets that they do not need.
             let rank = usize::try_from(id - first).ok().and_then(|index| report.ranks.get(index));
             let rank = usize::from(rank.copied().unwrap_or(0));
             if rank > batch.reported {

@@ -3,10 +3,10 @@
 use core::time::Duration;
 
 use super::tests::{
-    KEY, LINK_DOWN, LINK_UP, NOW, pull, push, relayed, symbol, two_link_relay, view,
+    KEY, LINK_DOWN, LINK_UP, NOW, pull, push, relayed, report, symbol, two_link_relay, view,
 };
 use super::*;
-use bats_wire::batch_rank::{BatchRank, Space};
+use bats_wire::batch_rank::BatchRank;
 use bats_wire::coding::SourceHeader;
 use bats_wire::flow::FlowKey;
 
@@ -16,10 +16,6 @@ fn send(relay: &mut Relay, number: u64) {
     SourceHeader::new(number).encode(&mut Writer::new(&mut packet)).unwrap();
     packet.extend(symbol(number));
     relay.send_coded(NOW, KEY, LINK_DOWN, PacketKind::Source, &packet);
-}
-
-pub(super) fn report(room: u64) -> BatchRank {
-    BatchRank { key: KEY, space: Space::Source, mark: 9, room, first: 0, ranks: vec![1] }
 }
 
 /// Regression test for sessions that never sent again, found by the swarm: the next node had no

@@ -9,7 +9,6 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::ingress::parts;
-use super::room_tests::report;
 use super::*;
 use bats_wire::batch_rank::Space;
 use bats_wire::coding::{CodingHeader, SourceHeader};
@@ -418,14 +417,8 @@ fn recoded_packets_of_a_batch_are_limited() {
         while pull(&mut relay, now, &view, sent + 1).is_some() {
             sent += 1;
         }
-        let report = BatchRank {
-            key: KEY,
-            space: Space::Source,
-            mark: sent + 10,
-            room: 1_000,
-            first: 0,
-            ranks: vec![round as u8 % 2],
-        };
+        let ranks = vec![round as u8 % 2];
+        let report = BatchRank { mark: sent + 10, ranks, ..report(1_000) };
         relay.on_report(now, LINK_DOWN, &view, &report);
     }
     assert_eq!(sent, 16 + u64::from(MAX_RECODED));
@@ -630,4 +623,8 @@ proptest! {
 pub(super) fn view(rate: u64, rtt: u64) -> LinkView {
     let rtt = Duration::from_millis(rtt);
     LinkView { rate, smoothed_rtt: rtt, min_rtt: rtt, ..LinkView::default() }
+}
+
+pub(super) fn report(room: u64) -> BatchRank {
+    BatchRank { key: KEY, space: Space::Source, mark: 9, room, first: 0, ranks: vec![1] }
 }
