@@ -123,6 +123,8 @@ fn batch_state_is_bounded_and_freed() {
             assert!(relay.state <= (1 << 20) + (64 << 10), "{} bytes", relay.state);
         }
     }
+    // Each batch takes plain numbers, one with packets a matrix of 16 times 16 coefficients, too.
+    assert!(relay.state / relay.flows.len() > 3_900 * 9 + 2 * 256, "{} bytes", relay.state);
     let stats = relay.stats();
     assert!(stats.overflowed > 5_000 && stats.state_bytes >= 1 << 20, "{stats:?}");
     // Known flows continue with the batches that they have.

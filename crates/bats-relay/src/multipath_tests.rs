@@ -167,3 +167,34 @@ fn undelivered_packets_of_a_failed_link_move_to_another() {
         assert_eq!(relay.stats().bytes_held, 0);
     }
 }
+
+/// End-to-end packets that a failed or removed link has not sent go over the other one.
+#[test]
+fn end_to_end_packets_of_a_failed_link_move_to_another() {
+    for is_removed in [false, true] {
+        let now = Timestamp::from_millis(1);
+        let mut relay = Relay::new(RelayConfig::new(NodeId(0)), 1);
+        for link in [LINK_UP, LINK_DOWN] {
+            relay.add_link(link, true);
+            relay.set_view(now, link, &view(10_000_000, 20));
+        }
+        assert!(relay.add_route(now, KEY.destination, LINK_UP));
+        for number in 0..3 {
+            relay.send_opaque(now, KEY, &[number; 40]);
+        }
+        assert!(relay.add_route(now, KEY.destination, LINK_DOWN));
+        if is_removed {
+            relay.remove_link(now, LINK_UP);
+        } else {
+            relay.set_view(now, LINK_UP, &LinkView { alive: false, ..view(10_000_000, 20) });
+        }
+        let mut numbers = Vec::new();
+        let mut out = Vec::new();
+        while let Some(kind) = relay.pull(now, LINK_DOWN, &view(10_000_000, 20), 1, &mut out) {
+            assert_eq!((kind, out.len()), (PacketKind::Control, FLOW_HEADER_LEN + 40));
+            numbers.push(out[FLOW_HEADER_LEN]);
+            out.clear();
+        }
+        assert_eq!(numbers, [0, 1, 2]);
+    }
+}

@@ -155,6 +155,25 @@ fn end_to_end_packets_beyond_the_rate_are_dropped_and_counted() {
     assert!(relay.on_packet(NOW, LINK_UP, &view(1_000_000, 20), kind, &packet).is_some());
 }
 
+/// A flow that ends while it waits for its turn leaves nothing behind.
+#[test]
+fn flows_that_end_give_up_their_turn() {
+    let mut relay = relay();
+    relay.set_policy(LINK_UP, limited(8_000, 1));
+    for number in 0..100 {
+        receive(&mut relay, NOW, LINK_UP, KEY, number);
+    }
+    let mut sent = BTreeMap::new();
+    send(&mut relay, NOW, &mut sent);
+    assert!(relay.next_timeout().is_some_and(|at| at < NOW + Duration::from_secs(60)), "it waits");
+    relay.handle_timeout(NOW + relay.config.idle_timeout);
+    assert_eq!((relay.flows.len(), relay.next_timeout()), (0, None));
+    let end = NOW + relay.config.idle_timeout;
+    receive(&mut relay, end, LINK_UP, from(9), 1);
+    send(&mut relay, end, &mut sent);
+    assert_eq!(sent[&NodeId(9)], PACKET, "no other flow is before it");
+}
+
 #[test]
 fn limits_without_a_link_are_dropped() {
     let mut relay = relay();

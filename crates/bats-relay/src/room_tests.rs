@@ -2,6 +2,8 @@
 
 use core::time::Duration;
 
+use super::config::QUEUE_PACKETS;
+use super::room::round_trip_packets;
 use super::tests::{
     KEY, LINK_DOWN, LINK_UP, NOW, pull, push, relayed, report, symbol, two_link_relay, view,
 };
@@ -124,4 +126,63 @@ fn rank_that_falls_is_sent_again() {
     relay.on_report(NOW, LINK_DOWN, &seen, &ranked(2, 2_000));
     let for_six = pull_all(&mut relay);
     assert!(for_one >= 1 && for_six >= 6, "{for_one} and {for_six}");
+}
+
+/// Reports go only to neighbours that read them.
+#[test]
+fn reports_go_to_neighbours_that_accept_them() {
+    for accepts in [true, false] {
+        let mut relay = Relay::new(RelayConfig::new(NodeId(50)), 1);
+        relay.add_link(LINK_UP, accepts);
+        relay.add_link(LINK_DOWN, true);
+        relay.set_route(NOW, KEY.destination, LINK_DOWN);
+        let (mut now, mut reports) = (NOW, 0);
+        for number in 0..200 {
+            push(&mut relay, now, LINK_UP, &relayed(KEY, 5, number, 40));
+            now += Duration::from_millis(1);
+            while relay.next_report(now, LINK_UP, number).is_some() {
+                reports += 1;
+            }
+        }
+        // Packets trigger reports, without timers.
+        assert_eq!(reports > 5, accepts, "{reports}");
+        while let Some(at) = relay.next_timeout().filter(|&at| at < now + Duration::from_secs(2)) {
+            relay.handle_timeout(at);
+            reports += u64::from(relay.next_report(at, LINK_UP, 200).is_some());
+        }
+        assert_eq!(reports > 0, accepts, "{reports}");
+    }
+}
+
+/// Without recoding, what arrives waits as far as the next link sends it in a round trip, or the least
+/// memory of a flow holds it.
+#[test]
+fn packets_that_are_not_recoded_wait_up_to_a_round_trip() {
+    const LEN: usize = 1_000;
+    // 10 MB/s for 100 ms and two intervals between reports.
+    let seen = view(10_000_000, 100);
+    let round_trip = (round_trip_packets(10_000_000, &seen) + QUEUE_PACKETS) * seen.packet;
+    assert!((1_000_000..2_000_000).contains(&round_trip), "{round_trip}");
+    for (fits, total) in [(round_trip as usize, 256 << 20), (MIN_FLOW_BYTES, 1 << 20)] {
+        let mut config = RelayConfig::new(NodeId(50));
+        (config.recoding, config.total_bytes) = (false, total);
+        let mut relay = Relay::new(config, 1);
+        relay.add_link(LINK_UP, true);
+        relay.add_link(LINK_DOWN, true);
+        relay.set_view(NOW, LINK_DOWN, &seen);
+        relay.set_route(NOW, KEY.destination, LINK_DOWN);
+        // A link that asks for more than there is shows the flow how fast it is.
+        push(&mut relay, NOW, LINK_UP, &relayed(KEY, 5, 0, LEN - 4));
+        assert!(pull(&mut relay, NOW, &seen, 1).is_some());
+        assert!(pull(&mut relay, NOW, &seen, 2).is_none());
+        let packets = fits / LEN;
+        for number in 1..=2 * packets as u64 {
+            push(&mut relay, NOW, LINK_UP, &relayed(KEY, 5, number, LEN - 4));
+        }
+        let stats = relay.stats();
+        assert_eq!(stats.bytes_held, (packets * LEN) as u64, "of {fits} bytes");
+        assert_eq!(stats.overflowed, packets as u64);
+        let sent = (2..).take_while(|&n| pull(&mut relay, NOW, &seen, n).is_some()).count();
+        assert_eq!((sent, relay.stats().bytes_held), (packets, 0));
+    }
 }

@@ -406,23 +406,26 @@ fn idle_relay_forwards_at_once_and_repairs_after_two_milliseconds() {
 /// batch.
 #[test]
 fn recoded_packets_of_a_batch_are_limited() {
-    let mut relay = two_link_relay();
-    for number in 0..16 {
-        push(&mut relay, NOW, LINK_UP, &relayed(KEY, 5, number, 40));
-    }
-    let (mut sent, view) = (0, LinkView::default());
-    let mut now = NOW;
-    for round in 0..100 {
-        now += Duration::from_millis(10);
-        while pull(&mut relay, now, &view, sent + 1).is_some() {
-            sent += 1;
+    // With losses, those before a report count, too.
+    for loss in [0.0, 0.5] {
+        let mut relay = two_link_relay();
+        for number in 0..16 {
+            push(&mut relay, NOW, LINK_UP, &relayed(KEY, 5, number, 40));
         }
-        let ranks = vec![round as u8 % 2];
-        let report = BatchRank { mark: sent + 10, ranks, ..report(1_000) };
-        relay.on_report(now, LINK_DOWN, &view, &report);
+        let (mut sent, view) = (0, LinkView { loss, ..LinkView::default() });
+        let mut now = NOW;
+        for round in 0..100 {
+            now += Duration::from_millis(10);
+            while pull(&mut relay, now, &view, sent + 1).is_some() {
+                sent += 1;
+            }
+            let ranks = vec![round as u8 % 2];
+            let report = BatchRank { mark: sent + 10, ranks, ..report(1_000) };
+            relay.on_report(now, LINK_DOWN, &view, &report);
+        }
+        assert_eq!(sent, 16 + u64::from(MAX_RECODED));
+        assert_eq!(relay.stats().batches_capped, 1);
     }
-    assert_eq!(sent, 16 + u64::from(MAX_RECODED));
-    assert_eq!(relay.stats().batches_capped, 1);
 }
 
 #[test]
