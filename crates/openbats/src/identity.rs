@@ -1,6 +1,7 @@
 //! Certificates and keys of an endpoint, and certificate fingerprints for pinning.
 
 use std::fmt;
+use std::io::Read;
 use std::path::Path;
 use std::str::FromStr;
 
@@ -9,6 +10,9 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::error::IdentityError;
+
+/// Longest file of certificates or keys: a chain of certificates in PEM has some KiB.
+const MAX_FILE: u64 = 1 << 20;
 
 /// SHA-256 of a certificate (DER), which clients can pin.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -153,9 +157,16 @@ pub fn read_preshared_key(path: impl AsRef<Path>) -> Result<PresharedKey, Identi
     text.trim().parse().map_err(|error| content(path, format!("{error}")))
 }
 
+/// Reads a file. Devices and pipes have no size, so the limit counts what is read.
 fn read(path: &Path) -> Result<Vec<u8>, IdentityError> {
-    std::fs::read(path)
-        .map_err(|source| IdentityError::Read { path: path.display().to_string(), source })
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)
+        .and_then(|file| file.take(MAX_FILE + 1).read_to_end(&mut bytes))
+        .map_err(|source| IdentityError::Read { path: path.display().to_string(), source })?;
+    match bytes.len() as u64 {
+        0..=MAX_FILE => Ok(bytes),
+        _ => Err(content(path, format!("it is longer than {MAX_FILE} bytes"))),
+    }
 }
 
 fn content(path: &Path, problem: String) -> IdentityError {
@@ -187,6 +198,9 @@ mod tests {
         assert!(missing.to_string().contains("/nowhere/c.pem"), "{missing}");
         let empty = Identity::from_pem_files("/dev/null", "/dev/null").unwrap_err();
         assert!(empty.to_string().contains("no certificate"), "{empty}");
+        // A device without an end.
+        let endless = Identity::from_pem_files("/dev/zero", "/dev/zero").unwrap_err();
+        assert!(endless.to_string().contains("longer than 1048576 bytes"), "{endless}");
     }
 
     #[test]

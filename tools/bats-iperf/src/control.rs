@@ -281,7 +281,12 @@ pub(crate) fn receive(connection: &Connection, timeout: Duration) -> Result<Mess
 
 fn decode_message(message: Option<Bytes>) -> Result<Message> {
     let Some(message) = message else { bail!("the peer has closed the signalling connection") };
-    serde_json::from_slice(&message).context("the peer sent an invalid signalling message")
+    parse(&message)
+}
+
+/// Parses a message of the peer.
+pub(crate) fn parse(message: &[u8]) -> Result<Message> {
+    serde_json::from_slice(message).context("the peer sent an invalid signalling message")
 }
 
 /// Like [`receive`], but calls `again` every `every` until the message arrives.

@@ -5,6 +5,8 @@ mod channel;
 pub mod config;
 pub mod control;
 pub mod doctor;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod keeper;
 pub mod original;
 pub mod program;

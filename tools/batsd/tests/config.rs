@@ -75,6 +75,15 @@ fn errors_name_line_key_and_advice() {
         (limited("1 kbit/s", false), "node.toml:15: ", "needs transit = true"),
         (good.replace("prefixes", "prefixs"), "node.toml:9: ", "did you mean `prefixes`?"),
         (good.replace("[tun]", "[tnu]"), "node.toml:3: ", "did you mean `tun`?"),
+        (good.replace("[tun]", &format!("[{}]", "tun".repeat(300_000))), "node.toml:3: ", "expected"),
+        (
+            good.replace(
+                "[tun]",
+                &format!("[[link]]\nname = \"peer-10.255.0.2\"\nremote = \"a.example:1\"\nfingerprint = \"{PRINT}\"\n[tun]"),
+            ),
+            "node.toml:12: ",
+            "the name \"peer-10.255.0.2\", which a [[link]] has",
+        ),
         (
             good.replace("10.255.0.1", "one"),
             "node.toml:2: ",

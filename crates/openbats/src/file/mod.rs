@@ -9,6 +9,8 @@
 //! thread while the disk processes a chunk. Where that matters, run them with [`Wait`](crate::Wait)
 //! on a thread of their own.
 
+#[doc(hidden)]
+pub mod fuzzing;
 mod message;
 mod name;
 mod receive;

@@ -21,7 +21,7 @@ use crate::state_files::ServerTrust;
 use crate::stream::{Local, with_port};
 use crate::{files, signals, state_files};
 
-pub(crate) use session::receive_summary;
+pub(crate) use session::{checked_summary, receive_summary};
 pub(crate) use throughput::params;
 
 /// How long closing the endpoint may take.

@@ -27,6 +27,8 @@ use crate::stream::{DataStream, Local, tcp, udp, with_port};
 const FILES_BUDGET: usize = 32 << 20;
 /// How much later than `--connect-timeout` the library gives up.
 const HANDSHAKE_MARGIN: Duration = Duration::from_secs(1);
+/// Longest time in a summary of the peer in seconds: a year, as long as no test runs.
+const MAX_SECONDS: f64 = 365.0 * 86_400.0;
 /// How often to check whether the port is closed while a connection is set up.
 const PROBE_INTERVAL: Duration = Duration::from_millis(50);
 /// Number of exchanges to compare the clocks.
@@ -324,14 +326,42 @@ fn server_name(host: &str) -> &str {
 /// Receives the peer's summary.
 pub(crate) fn receive_summary(control: &Connection, timeout: Duration) -> Result<Summary> {
     match control::receive(control, timeout)? {
-        Message::Summary(mut summary) => {
+        Message::Summary(summary) => {
             tracing::debug!(streams = summary.streams.len(), "received the peer's summary");
-            for totals in &mut summary.streams {
-                totals.error = totals.error.as_deref().map(control::printable);
-            }
-            summary.sending = summary.sending.as_ref().map(SenderSettings::printable);
-            Ok(*summary)
+            Ok(checked_summary(*summary))
         }
         _ => bail!("the peer sent an unexpected message"),
+    }
+}
+
+/// Makes the texts of a peer's summary safe to print, and limits its times: sums of larger ones are infinite, and
+/// JSON has no such number.
+pub(crate) fn checked_summary(mut summary: Summary) -> Summary {
+    for totals in &mut summary.streams {
+        totals.seconds = totals.seconds.clamp(0.0, MAX_SECONDS);
+        totals.jitter_ms = totals.jitter_ms.clamp(0.0, MAX_SECONDS * 1e3);
+        totals.error = totals.error.as_deref().map(control::printable);
+    }
+    summary.sending = summary.sending.as_ref().map(SenderSettings::printable);
+    summary
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::Totals;
+
+    #[test]
+    fn times_of_a_summary_are_limited_and_its_texts_are_printable() {
+        let totals = Totals {
+            seconds: -1.0,
+            jitter_ms: f64::MAX,
+            error: Some("\x1b[31m".to_owned()),
+            ..Totals::default()
+        };
+        let summary = checked_summary(Summary { streams: vec![totals; 2], ..Summary::default() });
+        let totals = &summary.streams[1];
+        assert_eq!((totals.seconds, totals.error.as_deref()), (0.0, Some("?[31m")));
+        assert!((2.0 * totals.jitter_ms).is_finite());
     }
 }

@@ -12,7 +12,7 @@ const MAX_FILES: u64 = 1_000_000;
 
 /// # Errors
 /// The reason for the client.
-pub(super) fn check(request: &Request, options: &Options) -> Result<(), String> {
+pub(crate) fn check(request: &Request, options: &Options) -> Result<(), String> {
     if request.version != control::VERSION {
         let own = control::VERSION;
         return Err(format!("this server uses protocol version {own}, not {}", request.version));

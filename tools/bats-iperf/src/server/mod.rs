@@ -1,6 +1,6 @@
 //! The server: accepts tests, accepts their streams and runs its side.
 
-mod check;
+pub(crate) mod check;
 pub(crate) mod daemon;
 mod intake;
 mod registry;

@@ -194,6 +194,16 @@ impl Incoming {
     }
 }
 
+/// The messages in the bytes of a stream.
+///
+/// # Errors
+/// A message is longer than allowed.
+pub(crate) fn split(bytes: &[u8]) -> Result<Vec<Bytes>> {
+    let mut incoming =
+        Incoming { bytes: BytesMut::from(bytes), buffer: Vec::new(), has_ended: true };
+    std::iter::from_fn(|| incoming.next().transpose()).collect()
+}
+
 /// Opens a stream.
 pub(crate) fn connect(
     local: &Local,

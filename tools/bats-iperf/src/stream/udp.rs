@@ -168,7 +168,7 @@ impl DataStream {
 }
 
 /// The count in an end message.
-fn end_of(datagram: &[u8]) -> Option<u64> {
+pub(crate) fn end_of(datagram: &[u8]) -> Option<u64> {
     let count = datagram.strip_prefix(END)?;
     Some(u64::from_be_bytes(count.try_into().ok()?))
 }

@@ -1,6 +1,6 @@
 //! Expands a test file: resolves all names and combinations.
 
-use serde_saphyr::Spanned;
+use serde_saphyr::{Location, Spanned};
 
 use super::model::{
     AssertionSpec, BackendName, EventSpec, ExecutionMode, FlowSpec, PublishedSpec, RouteName,
@@ -10,15 +10,34 @@ use super::network;
 use super::protocols::ProtocolRegistry;
 use super::source::{ConfigError, ConfigErrors, Source};
 use super::tools;
-use crate::plan::{Assertion, Case, Event, Flow, Host, Network, Published, Suite, Tool};
+use crate::plan::{
+    Assertion, Case, Event, Flow, Host, MAX_MEASUREMENTS, Network, Published, Suite, Tool,
+};
 use crate::result::figures;
 
 /// Maximum number of protocols that run at once.
 const MAX_PARALLEL: usize = 13;
+/// Maximum number of tests, of topologies and of protocols in a file: each is compared with all others.
+const MAX_DEFINITIONS: usize = 1_000;
+/// Maximum number of tools, of protocols and of competing flows in a test.
+const MAX_PARTS: usize = 100;
+/// Maximum number of paths in all states of a test's networks: each event makes a state of each network, in which the
+/// path of each tool and flow is a candidate for the verification.
+const MAX_PATHS: usize = 20_000;
 
 /// Expands all tests of a file.
 pub(crate) fn suite(source: &Source, file: &TestFile) -> Result<Suite, ConfigErrors> {
     let mut errors = ConfigErrors::default();
+    for (what, count) in [
+        ("tests", file.tests.0.len()),
+        ("topologies", file.topologies.len()),
+        ("protocols", file.protocols.len()),
+    ] {
+        if count > MAX_DEFINITIONS {
+            let text = format!("{count} {what}: a file can have at most {MAX_DEFINITIONS}");
+            return Err(source.error_at(Location::UNKNOWN, text).into());
+        }
+    }
     let registry = ProtocolRegistry::new(source, &file.protocols)?;
     let mut notes = registry.notes();
     errors.keep(unique_topologies(source, file));
@@ -43,6 +62,7 @@ pub(crate) fn suite(source: &Source, file: &TestFile) -> Result<Suite, ConfigErr
         testbeds.push((name.value.clone(), hosts.collect()));
     }
     let mut cases: Vec<Case> = Vec::new();
+    let mut measurements = 0_usize;
     for (name, test) in &file.tests.0 {
         if cases.iter().any(|case| file_name(&case.name) == file_name(&name.value)) {
             errors.keep::<()>(Err(source.invalid(name, "duplicate test name")));
@@ -54,6 +74,15 @@ pub(crate) fn suite(source: &Source, file: &TestFile) -> Result<Suite, ConfigErr
             )));
         }
         if let Some(case) = errors.keep_all(case(source, file, &registry, name, test, &mut notes)) {
+            measurements = measurements.saturating_add(case.measurements());
+            if measurements > MAX_MEASUREMENTS {
+                let text = format!(
+                    "with this test the file has {measurements} measurements (networks x protocols x tools x \
+                     repetitions); at most {MAX_MEASUREMENTS} are allowed"
+                );
+                errors.keep::<()>(Err(source.invalid(name, text)));
+                return Err(errors);
+            }
             cases.push(case);
         }
     }
@@ -120,6 +149,16 @@ fn case(
     notes: &mut Vec<String>,
 ) -> Result<Case, ConfigErrors> {
     let mut errors = ConfigErrors::default();
+    for (what, count) in [
+        ("tools", test.test_tools.0.len()),
+        ("protocols", test.target_protocols.len()),
+        ("competing flows", test.competition_flows.len()),
+    ] {
+        if count > MAX_PARTS {
+            let text = format!("{count} {what}: a test can have at most {MAX_PARTS}");
+            return Err(source.invalid(name, text).into());
+        }
+    }
     let networks = errors
         .keep(network::networks(source, &test.topology, &file.topologies))
         .unwrap_or_default();
@@ -197,6 +236,16 @@ fn case(
     };
     let published =
         test.published.iter().filter_map(|one| errors.keep(published(source, one))).collect();
+    let ends = all_tools.len() + test.competition_flows.len();
+    let paths = networks.len().saturating_mul(test.events.len() + 1).saturating_mul(ends);
+    if paths > MAX_PATHS {
+        let text = format!(
+            "{} networks with {} events and {ends} tools and flows have {paths} paths; at most {MAX_PATHS} are allowed",
+            networks.len(),
+            test.events.len()
+        );
+        errors.keep::<()>(Err(source.invalid(name, text)));
+    }
     // Errors of flows, events and assertions may follow from wrong networks, protocols or tools.
     if !errors.0.is_empty() {
         return Err(errors);
@@ -339,6 +388,9 @@ fn assertion(
     if spec.at_least.is_none() && spec.at_most.is_none() {
         return Err(source.invalid(&spec.figure, "an assertion needs `at_least` or `at_most`"));
     }
+    if [spec.at_least, spec.at_most].into_iter().flatten().any(|bound| !bound.is_finite()) {
+        return Err(source.invalid(&spec.figure, "`at_least` and `at_most` must be finite numbers"));
+    }
     let tool = match &spec.tool {
         Some(tool) if !tools.iter().any(|known| known.name == tool.value) => {
             let names = tools.iter().map(|tool| tool.name.as_str());
@@ -404,6 +456,10 @@ fn published(source: &Source, spec: &PublishedSpec) -> Result<Published, ConfigE
             &spec.figure,
             "published figures need a `value`, or `values` with `loss` and `delay`",
         ));
+    }
+    let of_cells = cells.iter().flat_map(|&(loss, delay, value)| [loss, delay, value]);
+    if of_cells.chain(spec.value).any(|number| !number.is_finite()) {
+        return Err(source.invalid(&spec.figure, "published figures must be finite numbers"));
     }
     Ok(Published {
         source: spec.source.clone(),

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 use serde_saphyr::{Location, Spanned};
@@ -11,6 +12,8 @@ use super::suggest::nearest;
 
 /// Maximum size of a file in bytes.
 const MAX_FILE_BYTES: u64 = 16 << 20;
+/// Maximum number of errors that are kept: each is compared with all others.
+const MAX_ERRORS: usize = 1_000;
 
 /// An error at a position in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,7 +59,7 @@ impl ConfigErrors {
         match result {
             Ok(value) => Some(value),
             Err(error) => {
-                if !self.0.contains(&error) {
+                if self.0.len() < MAX_ERRORS && !self.0.contains(&error) {
                     self.0.push(error);
                 }
                 None
@@ -98,7 +101,8 @@ impl From<ConfigError> for ConfigErrors {
 pub(crate) struct Source {
     /// Its name in error messages.
     pub(crate) name: String,
-    text: String,
+    /// Shared: every protocol of a file has a copy of its source.
+    text: Arc<str>,
     /// The directory in which files that it names are searched.
     folder: Option<PathBuf>,
 }
@@ -117,7 +121,7 @@ impl Source {
             return Err(fault(format!("is larger than {} MiB", MAX_FILE_BYTES >> 20)));
         }
         let folder = path.parent().map(Path::to_owned);
-        Ok(Self { name, text, folder })
+        Ok(Self { name, text: text.into(), folder })
     }
 
     /// Its content as text.
@@ -135,7 +139,7 @@ impl Source {
 
     /// An embedded file.
     pub(crate) fn shipped(name: &str, text: &str) -> Self {
-        Self { name: name.to_owned(), text: text.to_owned(), folder: None }
+        Self { name: name.to_owned(), text: text.into(), folder: None }
     }
 
     /// A file that this one names: in the same directory, or embedded.
@@ -197,7 +201,7 @@ impl Source {
 
     /// The same file with another content.
     pub(super) fn with_text(&self, text: String) -> Self {
-        Self { text, ..self.clone() }
+        Self { text: text.into(), ..self.clone() }
     }
 
     /// Parses the content.
@@ -253,13 +257,18 @@ impl Source {
     }
 }
 
+/// Maximum number of characters of an unknown word in its message.
+const MAX_WORD: usize = 100;
+
 /// The message for an unknown word, with a suggestion or all known words.
 pub(super) fn unknown<'a>(
     what: &str,
     word: &str,
     known: impl Iterator<Item = &'a str> + Clone,
 ) -> String {
-    match nearest(word, known.clone()) {
+    let near = nearest(word, known.clone());
+    let word: String = word.chars().take(MAX_WORD).collect();
+    match near {
         Some(near) => format!("unknown {what} `{word}`; did you mean `{near}`?"),
         None => {
             let known: Vec<&str> = known.collect();

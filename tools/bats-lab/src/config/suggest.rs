@@ -5,9 +5,12 @@ pub(crate) fn nearest<'a>(
     word: &str,
     candidates: impl IntoIterator<Item = &'a str>,
 ) -> Option<&'a str> {
-    let limit = (word.chars().count() / 3).max(2);
+    let length = word.chars().count();
+    let limit = (length / 3).max(2);
     candidates
         .into_iter()
+        // Each character of difference in length is an edit. A word may have the size of a file.
+        .filter(|candidate| candidate.chars().count().abs_diff(length) <= limit)
         .map(|candidate| (distance(word, candidate), candidate))
         .filter(|&(distance, _)| distance <= limit)
         .min_by_key(|&(distance, _)| distance)
@@ -66,5 +69,6 @@ mod tests {
         assert_eq!(nearest("topologie", keys), Some("topology"));
         assert_eq!(nearest("testtools", keys), Some("test_tools"));
         assert_eq!(nearest("colour", keys), None);
+        assert_eq!(nearest(&"topology".repeat(1 << 20), keys), None);
     }
 }

@@ -6,6 +6,9 @@ use crate::settings::{Direction, Link};
 
 /// Maximum number of distinct paths that are all verified; of more only the corners.
 const MAX_CHECKS: usize = 4;
+/// Number of paths up to which equal ones are found. Beyond, the corners are chosen anyway, and of equal paths the
+/// first one, so that equal ones among them change nothing.
+const MAX_COMPARED: usize = 1_000;
 
 /// A path to verify.
 #[derive(Clone, Debug, PartialEq)]
@@ -74,7 +77,8 @@ impl Case {
                         .all(|link| link.forward.is_steady() && link.backward.is_steady());
                     if is_steady
                         && !is_cut
-                        && checks.iter().all(|check| check.path_links != path_links)
+                        && (checks.len() >= MAX_COMPARED
+                            || checks.iter().all(|check| check.path_links != path_links))
                     {
                         let links = links.clone();
                         checks.push(Check { network: index, from, to, links, path_links, at });

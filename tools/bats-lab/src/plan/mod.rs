@@ -14,6 +14,10 @@ use crate::settings::{Changes, Link};
 /// Fraction of a full Ethernet frame that is UDP payload.
 const PAYLOAD: f64 = 1472.0 / 1514.0;
 
+/// Maximum number of measurements of a file: one takes a second and a half at least, so these take two days. Results
+/// are in memory until the end.
+pub(crate) const MAX_MEASUREMENTS: usize = 100_000;
+
 /// All tests of a file.
 #[derive(Clone, Debug)]
 pub(crate) struct Suite {

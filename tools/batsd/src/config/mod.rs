@@ -243,6 +243,15 @@ impl Config {
         Ok(text)
     }
 
+    /// As [`parse`](Self::parse), for a text that was made from options or from a file of the original: the lines of
+    /// this text are in no file, so errors have none.
+    ///
+    /// # Errors
+    /// It is not a valid configuration.
+    pub(crate) fn parse_translated(path: &Path, text: &str) -> Result<Self, ConfigError> {
+        Self::parse(path, text).map_err(|error| ConfigError { line: None, ..error })
+    }
+
     /// Checks the text of a file.
     ///
     /// # Errors
@@ -323,7 +332,10 @@ fn explain(message: &str) -> String {
         return message.to_owned();
     };
     let distance = |known: &&str| strsim::damerau_levenshtein(unknown, known);
-    let nearest = quoted.min_by_key(distance).filter(|known| distance(known) <= 2);
+    // Two edits change the length by two characters at most. A key may have the size of a file, and
+    // the distance takes time and memory for each pair of their characters.
+    let is_near = |known: &&str| known.chars().count().abs_diff(unknown.chars().count()) <= 2;
+    let nearest = quoted.filter(is_near).min_by_key(distance).filter(|known| distance(known) <= 2);
     let advice = nearest.map_or(String::new(), |known| format!("; did you mean `{known}`?"));
     format!("{}{advice}", message.replace("unknown field", "unknown key"))
 }
@@ -331,6 +343,12 @@ fn explain(message: &str) -> String {
 /// Whether this is a good name of a link.
 pub(crate) fn is_link_name(name: &str) -> bool {
     (1..=32).contains(&name.len())
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+}
+
+/// Whether this is a good name of an interface (IFNAMSIZ without the final zero).
+pub(crate) fn is_interface_name(name: &str) -> bool {
+    (1..=15).contains(&name.len())
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
 }
 
@@ -483,6 +501,13 @@ fn peers(
         let hop = match &peer.remote {
             Some(remote) => {
                 let name = format!("peer-{id}");
+                if plan.opens(&name) {
+                    let text = format!(
+                        "the link to {remote} gets the name \"{name}\", which a [[link]] has: rename that one",
+                        remote = remote.get_ref()
+                    );
+                    return Err(source.error(Some(remote.span()), text));
+                }
                 source.remote(remote)?.add_link(plan, name.clone(), None, fingerprint);
                 Hop::Link(name)
             }
@@ -505,9 +530,7 @@ fn network(source: &Source<'_>, key: &str, value: &Spanned<String>) -> Result<Ip
 
 fn device(source: &Source<'_>, tun: &model::Tun) -> Result<TunConfig, ConfigError> {
     let name = tun.name.as_ref().map_or("bats0", |name| name.get_ref()).to_owned();
-    let is_good = (1..=15).contains(&name.len())
-        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
-    if !is_good {
+    if !is_interface_name(&name) {
         let text =
             format!("name = \"{name}\" is no interface name: use 1 to 15 letters, digits, - _ .");
         return Err(source.error(tun.name.as_ref().map(Spanned::span), text));

@@ -5,7 +5,7 @@ mod device;
 mod listeners;
 mod source;
 
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
@@ -38,6 +38,8 @@ const STABLE: Duration = Duration::from_secs(10);
 /// Time for the worker to close its links.
 const CLOSING: Duration = Duration::from_secs(2);
 
+/// Longest identity or pre-shared key: a chain of certificates in PEM has some KiB.
+const MAX_IDENTITY: u64 = 1 << 20;
 /// Events that wait for the keeper. A worker that sends more waits, and the kernel limits what its socket holds.
 const MAX_EVENTS: usize = 16;
 
@@ -55,7 +57,10 @@ struct Loaded {
 fn load(source: &Source) -> anyhow::Result<Loaded> {
     // The worker gets the text that was checked here.
     let read = source.read()?;
-    let config = Config::parse(source.path(), &read.text)?;
+    let config = match source {
+        Source::File(path) => Config::parse(path, &read.text)?,
+        _ => Config::parse_translated(source.path(), &read.text)?,
+    };
     let identity = match read.identity {
         Some(identity) => identity,
         None => read_identity(&config.identity)?,
@@ -64,7 +69,7 @@ fn load(source: &Source) -> anyhow::Result<Loaded> {
     let preshared_key = match &config.preshared_key {
         Some(path) => {
             openbats::read_preshared_key(path)?;
-            Some(std::fs::read_to_string(path)?)
+            Some(read_text(path)?)
         }
         None => None,
     };
@@ -73,8 +78,18 @@ fn load(source: &Source) -> anyhow::Result<Loaded> {
     Ok(Loaded { config, setup })
 }
 
+/// Reads a file that the configuration names. Devices and pipes have no size, so the limit counts what is read.
+fn read_text(path: &Path) -> std::io::Result<String> {
+    let mut text = String::new();
+    std::fs::File::open(path)?.take(MAX_IDENTITY + 1).read_to_string(&mut text)?;
+    match text.len() as u64 {
+        0..=MAX_IDENTITY => Ok(text),
+        _ => Err(std::io::Error::other(format!("it is longer than {MAX_IDENTITY} bytes"))),
+    }
+}
+
 fn read_identity(path: &Path) -> anyhow::Result<String> {
-    std::fs::read_to_string(path).map_err(|error| {
+    read_text(path).map_err(|error| {
         let path = path.display();
         let advice = match error.kind() {
             ErrorKind::NotFound => format!(": `batsctl keygen {path}` makes it"),
@@ -390,5 +405,18 @@ impl Keeper {
         }
         let _ = worker.child.kill();
         let _ = worker.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identities_without_an_end_are_refused() {
+        let error = read_identity(Path::new("/dev/zero")).unwrap_err().to_string();
+        assert!(error.contains("longer than 1048576 bytes"), "{error}");
+        let error = read_identity(Path::new("/nonexistent/node.pem")).unwrap_err().to_string();
+        assert!(error.contains("`batsctl keygen"), "{error}");
     }
 }

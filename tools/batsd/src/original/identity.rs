@@ -25,7 +25,7 @@ const MAX_FILE: u64 = 64 << 10;
 const OTHERS: u32 = 0o007;
 
 /// The key of a network.
-pub(super) struct NetworkKey(Vec<u8>);
+pub(crate) struct NetworkKey(Vec<u8>);
 
 impl NetworkKey {
     /// Reads a key file.
@@ -60,7 +60,7 @@ impl NetworkKey {
     }
 
     /// Takes the private key of a PEM text.
-    pub(super) fn from_pem(text: &[u8]) -> anyhow::Result<Self> {
+    pub(crate) fn from_pem(text: &[u8]) -> anyhow::Result<Self> {
         let blocks = pem::parse_many(text).map_err(|error| anyhow!("not PEM: {error}"))?;
         let key = blocks.into_iter().find(|block| block.tag().ends_with("PRIVATE KEY"));
         let key = key.context("it has no private key")?;
@@ -80,7 +80,7 @@ impl NetworkKey {
     }
 
     /// Key and certificate of a node, the same at each call and on each host.
-    pub(super) fn identity(&self, node: Ipv4Addr) -> anyhow::Result<Derived> {
+    pub(crate) fn identity(&self, node: Ipv4Addr) -> anyhow::Result<Derived> {
         let secret = Salt::new(HKDF_SHA256, b"bats-protocol node").extract(&self.0);
         let mut seed = [0; 32];
         secret
@@ -102,9 +102,9 @@ impl NetworkKey {
 }
 
 /// A derived identity.
-pub(super) struct Derived {
-    pub(super) pem: String,
-    pub(super) fingerprint: Fingerprint,
+pub(crate) struct Derived {
+    pub(crate) pem: String,
+    pub(crate) fingerprint: Fingerprint,
 }
 
 #[cfg(test)]

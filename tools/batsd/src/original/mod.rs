@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 
+pub(crate) use identity::NetworkKey;
+pub(crate) use translate::configuration;
 pub use translate::{Translated, translate};
 
 /// Default path of the file.

@@ -10,7 +10,7 @@ use anyhow::Context;
 use super::Flags;
 use super::identity::NetworkKey;
 use super::ini::{Ini, IniError};
-use crate::config::DEFAULT_PORT;
+use crate::config::{DEFAULT_PORT, is_interface_name};
 use crate::proxy::target::Target;
 
 /// A configuration, and the identity of the node.
@@ -151,17 +151,18 @@ fn forwards(ini: &Ini<'_>, nodes: &Nodes, text: &mut String) -> Result<(), IniEr
 /// The file has a wrong value, or the key cannot be read.
 pub fn translate(path: &Path, text: &str, flags: &Flags) -> anyhow::Result<Translated> {
     let network = NetworkKey::read(&super::key(path))?;
-    let (text, own) = configuration(path, text, flags, &network)?;
+    let (text, own, notes) = configuration(path, text, flags, &network)?;
+    notes.iter().for_each(|note| eprintln!("batsd: {note}"));
     Ok(Translated { text, identity: network.identity(own)?.pem })
 }
 
-/// The text of the configuration, and the ID of the node.
-fn configuration(
+/// The text of the configuration, the ID of the node, and what the user should know.
+pub(crate) fn configuration(
     path: &Path,
     text: &str,
     flags: &Flags,
     network: &NetworkKey,
-) -> anyhow::Result<(String, Ipv4Addr)> {
+) -> anyhow::Result<(String, Ipv4Addr, Vec<String>)> {
     let ini = Ini::parse(path, text)?;
     let own = ini.get("tun.ip").with_context(|| {
         format!(
@@ -186,8 +187,9 @@ fn configuration(
         let _ = writeln!(output, "listen = [{}]", listen.join(", "));
     }
     let name = match ini.get("tun.name") {
-        Some(name) if name.text.contains(['"', '\\']) => {
-            return Err(ini.error(name, "is no name of an interface").into());
+        Some(name) if !is_interface_name(name.text) => {
+            let text = "is no name of an interface: use 1 to 15 letters, digits, - _ .";
+            return Err(ini.error(name, text).into());
         }
         name => name.map_or("tun_session", |name| name.text),
     };
@@ -230,24 +232,34 @@ fn configuration(
         .map(|ip| if ip.is_ipv6() { format!("\"[{ip}]:*\"") } else { format!("\"{ip}:*\"") })
         .collect();
     let _ = writeln!(output, "[exit]\nallow = [{}]", allow.join(", "));
-    report(path, &ini, flags, &unreachable);
-    Ok((output, own))
+    Ok((output, own, notes(path, &ini, flags, &unreachable)))
 }
 
 /// Names once what has no meaning here.
-fn report(path: &Path, ini: &Ini<'_>, flags: &Flags, unreachable: &BTreeSet<Ipv4Addr>) {
+fn notes(
+    path: &Path,
+    ini: &Ini<'_>,
+    flags: &Flags,
+    unreachable: &BTreeSet<Ipv4Addr>,
+) -> Vec<String> {
     let path = path.display();
+    let mut notes = Vec::new();
     if !ini.ignored.is_empty() {
-        let keys: Vec<&str> = ini.ignored.iter().map(String::as_str).collect();
-        eprintln!("batsd: {path}: without a meaning here: {}", keys.join(", "));
+        // A key is any text of the file.
+        let keys: Vec<String> =
+            ini.ignored.iter().map(|key| key.escape_debug().to_string()).collect();
+        notes.push(format!("{path}: without a meaning here: {}", keys.join(", ")));
     }
     if !flags.ignored.is_empty() {
         let flags = flags.ignored.join(" ");
-        eprintln!("batsd: without a meaning here: {flags}: links and routes are those of the file");
+        notes.push(format!(
+            "without a meaning here: {flags}: links and routes are those of the file"
+        ));
     }
     for node in unreachable {
-        eprintln!("batsd: {path}: no link or route leads to the node {node} of tun.mapping");
+        notes.push(format!("{path}: no link or route leads to the node {node} of tun.mapping"));
     }
+    notes
 }
 
 #[cfg(test)]
@@ -303,8 +315,8 @@ port_forward.proxy.item0.forward_protocol = tcp,udp
 
     fn configured(text: &str, flags: &Flags) -> anyhow::Result<Config> {
         let path = Path::new("x.ini");
-        let (text, _) = configuration(path, text, flags, &network())?;
-        Ok(Config::parse(path, &text)?)
+        let (text, ..) = configuration(path, text, flags, &network())?;
+        Ok(Config::parse_translated(path, &text)?)
     }
 
     #[test]
@@ -329,6 +341,13 @@ port_forward.proxy.item0.forward_protocol = tcp,udp
 
     #[test]
     fn keys_without_a_meaning_are_known() {
+        let text = CHAIN.replace("core.link_seq_set_num_bit", "\x1b[31m");
+        let notes = configuration(Path::new("x.ini"), &text, &Flags::default(), &network());
+        let notes = notes.unwrap().2.join("\n");
+        assert!(
+            notes.contains("\\u{1b}[31m, core.relay_flow") && !notes.contains('\x1b'),
+            "{notes}"
+        );
         let ini = Ini::parse(Path::new("x.ini"), CHAIN).unwrap();
         let ignored: Vec<&str> = ini.ignored.iter().map(String::as_str).collect();
         assert_eq!(
@@ -357,11 +376,15 @@ port_forward.proxy.item0.forward_protocol = tcp,udp
             ("link.cnt = 1", "link.cnt = 5000", "is more than 1024"),
             ("item2.net_ip = 10.0.1.2", "item2.net_ip = 10.0.0.2", "belongs to another tun_ip"),
             ("tcp,udp", "sctp", "is not tcp, udp"),
+            // Its line in the translation is none of the file.
+            ("tcp,udp", "tcp,tcp", "x.ini: two listeners have the address 0.0.0.0:5201"),
             ("svr_addr_port = 10.0.1.2:5201", "svr_addr_port = 10.0.1.2", "is not HOST:PORT"),
             ("bats_svr_addr = 10.0.1.2", "bats_svr_addr = 10.0.7.7", "is the net_ip of no"),
             ("[tun]", "[tun", "is no section"),
             ("name = tun_session", "name", "is not KEY = VALUE"),
             ("name = tun_session", "name = a\"b", "is no name of an interface"),
+            ("name = tun_session", "name = a\tb", "x.ini:17: tun.name = a\tb is no name of"),
+            ("name = tun_session", "name = longer_than_it_may_be", "is no name of an interface"),
             ("ip = 1.0.0.1", "ip = 1.0.0.1\nip = 1.0.0.2", "stands there twice"),
         ] {
             assert!(CHAIN.contains(from), "{from}");

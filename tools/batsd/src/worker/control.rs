@@ -130,7 +130,7 @@ async fn send(writer: &mut OwnedWriteHalf, answer: &Value) -> std::io::Result<()
 }
 
 /// Whether this call asks for events until the client closes.
-fn wants_events(bytes: &[u8]) -> bool {
+pub(super) fn wants_events(bytes: &[u8]) -> bool {
     serde_json::from_slice::<Value>(bytes).is_ok_and(|call| {
         call["method"] == format!("{INTERFACE}.Events") && call["more"] == Value::Bool(true)
     })
@@ -170,14 +170,11 @@ fn invalid(reason: impl Into<String>) -> Value {
 }
 
 async fn answer(worker: &Arc<Worker>, user: u32, bytes: &[u8]) -> Value {
-    let call: Value = match serde_json::from_slice(bytes) {
+    let (method, call_parameters) = match parse(bytes) {
         Ok(call) => call,
-        Err(error) => return invalid(format!("not JSON: {error}")),
+        Err(answer) => return answer,
     };
-    let Some(method) = call.get("method").and_then(Value::as_str) else {
-        return invalid("a call is {\"method\": NAME, \"parameters\": {}}");
-    };
-    let (interface, name) = method.rsplit_once('.').unwrap_or(("", method));
+    let (interface, name) = method.rsplit_once('.').unwrap_or(("", &method));
     let parameters = match (interface, name) {
         ("org.varlink.service", "GetInfo") => json!({
             "vendor": "OpenBATS", "product": "batsd", "version": env!("CARGO_PKG_VERSION"),
@@ -192,26 +189,21 @@ async fn answer(worker: &Arc<Worker>, user: u32, bytes: &[u8]) -> Value {
         (INTERFACE, "Routes") => routes(worker),
         (INTERFACE, "Channels") => json!({ "channels": worker.services.channels() }),
         (INTERFACE, "Ping") => {
-            let parameter = |name: &str| call["parameters"][name].as_str();
-            let Some(Ok(node)) = parameter("node").map(str::parse::<Ipv4Addr>) else {
-                return invalid("`node` is the ID of a node, written like an IPv4 address");
+            let (node, is_stream) = match ping_parameters(&call_parameters) {
+                Ok(parameters) => parameters,
+                Err(answer) => return answer,
             };
-            let is_stream = match parameter("class") {
-                Some("stream") => true,
-                None | Some("datagram") => false,
-                Some(_) => return invalid("`class` is `stream` or `datagram`"),
-            };
-            match worker.echoes.ping(worker, NodeId(node), is_stream).await {
+            match worker.echoes.ping(worker, node, is_stream).await {
                 Ok(time) => json!({ "rtt_ms": time.as_secs_f64() * 1e3 }),
                 Err(reason) => return error("Unanswered", reason),
             }
         }
         (INTERFACE, "Trace") => {
-            let node = call["parameters"]["node"].as_str().map(str::parse::<Ipv4Addr>);
-            let Some(Ok(node)) = node else {
-                return invalid("`node` is the ID of a node, written like an IPv4 address");
+            let node = match node_of(&call_parameters) {
+                Ok(node) => node,
+                Err(answer) => return answer,
             };
-            match worker.traces.run(worker, NodeId(node)).await {
+            match worker.traces.run(worker, node).await {
                 Ok(result) => result,
                 Err(reason) => return error("Unanswered", reason),
             }
@@ -228,17 +220,16 @@ async fn answer(worker: &Arc<Worker>, user: u32, bytes: &[u8]) -> Value {
             Ok(()) => json!({}),
             Err(reason) => return invalid(reason),
         },
-        (INTERFACE, "Speedtest") => match speedtest(worker, &call["parameters"]).await {
+        (INTERFACE, "Speedtest") => match speedtest(worker, &call_parameters).await {
             Ok(result) => result,
             Err(answer) => return answer,
         },
         (INTERFACE, "Drain") => {
-            let seconds = call["parameters"]["seconds"].as_f64().unwrap_or(-1.0);
-            if !(0.0..=drain::MAX_SECONDS).contains(&seconds) {
-                let most = drain::MAX_SECONDS;
-                return invalid(format!("`seconds` is a number from 0 to {most}"));
-            }
-            match drain::begin(worker, Duration::from_secs_f64(seconds)) {
+            let time = match drain_time(&call_parameters) {
+                Ok(time) => time,
+                Err(answer) => return answer,
+            };
+            match drain::begin(worker, time) {
                 Ok(result) => match result.await {
                     Ok(result) => result,
                     Err(_) => return error("Busy", "the node ends"),
@@ -247,7 +238,7 @@ async fn answer(worker: &Arc<Worker>, user: u32, bytes: &[u8]) -> Value {
             }
         }
         (INTERFACE, "LinkAdd" | "LinkDel" | "RouteAdd" | "RouteDel") => {
-            let changed = changes::parse(name, &call["parameters"], worker.relays)
+            let changed = changes::parse(name, &call_parameters, worker.relays)
                 .and_then(|change| worker.change(&change));
             match changed {
                 Ok(()) => json!({}),
@@ -264,10 +255,44 @@ async fn answer(worker: &Arc<Worker>, user: u32, bytes: &[u8]) -> Value {
     json!({ "parameters": parameters })
 }
 
-async fn speedtest(worker: &Worker, parameters: &Value) -> Result<Value, Value> {
-    let Some(Ok(node)) = parameters["node"].as_str().map(str::parse::<Ipv4Addr>) else {
-        return Err(invalid("`node` is the ID of a node, written like an IPv4 address"));
+/// The method and the parameters of a call, or the answer to what is none.
+pub(super) fn parse(bytes: &[u8]) -> Result<(String, Value), Value> {
+    let mut call: Value =
+        serde_json::from_slice(bytes).map_err(|error| invalid(format!("not JSON: {error}")))?;
+    let Some(method) = call.get("method").and_then(Value::as_str).map(str::to_owned) else {
+        return Err(invalid("a call is {\"method\": NAME, \"parameters\": {}}"));
     };
+    Ok((method, call["parameters"].take()))
+}
+
+fn node_of(parameters: &Value) -> Result<NodeId, Value> {
+    match parameters["node"].as_str().map(str::parse::<Ipv4Addr>) {
+        Some(Ok(node)) => Ok(NodeId(node)),
+        _ => Err(invalid("`node` is the ID of a node, written like an IPv4 address")),
+    }
+}
+
+/// The node, and whether the reliable session is meant.
+fn ping_parameters(parameters: &Value) -> Result<(NodeId, bool), Value> {
+    let node = node_of(parameters)?;
+    match parameters["class"].as_str() {
+        Some("stream") => Ok((node, true)),
+        None | Some("datagram") => Ok((node, false)),
+        Some(_) => Err(invalid("`class` is `stream` or `datagram`")),
+    }
+}
+
+fn drain_time(parameters: &Value) -> Result<Duration, Value> {
+    let (seconds, most) = (parameters["seconds"].as_f64().unwrap_or(-1.0), drain::MAX_SECONDS);
+    match (0.0..=most).contains(&seconds) {
+        true => Ok(Duration::from_secs_f64(seconds)),
+        false => Err(invalid(format!("`seconds` is a number from 0 to {most}"))),
+    }
+}
+
+/// The node, whether this one sends, and for how long.
+fn speedtest_parameters(parameters: &Value) -> Result<(NodeId, bool, Duration), Value> {
+    let node = node_of(parameters)?;
     let sends = match parameters["direction"].as_str() {
         Some("out") => true,
         Some("in") => false,
@@ -278,8 +303,23 @@ async fn speedtest(worker: &Worker, parameters: &Value) -> Result<Value, Value> 
     let Some(seconds) = seconds else {
         return Err(invalid(format!("`seconds` is a whole number from 1 to {most}")));
     };
-    let duration = Duration::from_secs(seconds);
-    let run = worker.speedtests.run(worker, NodeId(node), sends, duration).await;
+    Ok((node, sends, Duration::from_secs(seconds)))
+}
+
+/// Whether the parameters of a call of a method of the node other than changes are valid.
+pub(super) fn check_parameters(name: &str, parameters: &Value) -> Result<(), Value> {
+    match name {
+        "Ping" => ping_parameters(parameters).map(drop),
+        "Trace" => node_of(parameters).map(drop),
+        "Drain" => drain_time(parameters).map(drop),
+        "Speedtest" => speedtest_parameters(parameters).map(drop),
+        _ => Ok(()),
+    }
+}
+
+async fn speedtest(worker: &Worker, parameters: &Value) -> Result<Value, Value> {
+    let (node, sends, duration) = speedtest_parameters(parameters)?;
+    let run = worker.speedtests.run(worker, node, sends, duration).await;
     run.map_err(|reason| error("Unanswered", reason))
 }
 

@@ -5,6 +5,8 @@ mod control;
 mod drain;
 mod echo;
 mod events;
+#[doc(hidden)]
+pub mod fuzzing;
 mod kernel;
 mod names;
 mod sandbox;

@@ -34,7 +34,7 @@ const ANSWER: u8 = 2;
 
 /// A message on a link: kind, number (8 bytes), node (4 bytes), and hops or status; big endian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Message {
+pub(super) enum Message {
     /// Ask the node that is so many hops behind the receiver on the path to the destination.
     Request { number: u64, destination: Ipv4Addr, hops: u8 },
     /// The node that was asked, or the one that did not ask on.
@@ -43,7 +43,7 @@ enum Message {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-enum Status {
+pub(super) enum Status {
     /// The node is on the path.
     OnPath = 0,
     Destination = 1,
@@ -52,7 +52,7 @@ enum Status {
 }
 
 impl Message {
-    fn encode(self) -> Bytes {
+    pub(super) fn encode(self) -> Bytes {
         let (kind, number, node, last) = match self {
             Self::Request { number, destination, hops } => (REQUEST, number, destination, hops),
             Self::Answer { number, node, status } => (ANSWER, number, node, status as u8),
@@ -65,7 +65,7 @@ impl Message {
         bytes.freeze()
     }
 
-    fn decode(bytes: &[u8]) -> Option<Self> {
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let &[kind, ref rest @ ..] = bytes else { return None };
         let (number, rest) = rest.split_first_chunk::<8>()?;
         let (&[a, b, c, d], &[last]) = rest.split_first_chunk::<4>()? else { return None };

@@ -336,7 +336,7 @@ fn push_packet(table: &Table, lanes: &Lanes, packet: &Packet, offload: Offload, 
 }
 
 /// Puts messages of one packet each into one: all packets but the last get their length.
-fn join(messages: &[Vec<u8>]) -> Vec<u8> {
+pub(super) fn join(messages: &[Vec<u8>]) -> Vec<u8> {
     let length = messages.iter().map(|message| message.len() + LENGTH).sum();
     let mut joined = Vec::with_capacity(length);
     for (index, message) in messages.iter().enumerate() {
@@ -355,7 +355,7 @@ fn join(messages: &[Vec<u8>]) -> Vec<u8> {
 }
 
 /// Splits a message into its packets and echoes; ends with `None` in place of what is not whole.
-fn packets(mut rest: &[u8]) -> impl Iterator<Item = Option<Content<'_>>> {
+pub(super) fn packets(mut rest: &[u8]) -> impl Iterator<Item = Option<Content<'_>>> {
     std::iter::from_fn(move || {
         if rest.is_empty() {
             return None;
@@ -368,7 +368,7 @@ fn packets(mut rest: &[u8]) -> impl Iterator<Item = Option<Content<'_>>> {
 
 /// A part of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Content<'a> {
+pub(super) enum Content<'a> {
     Packet(Offload, &'a [u8]),
     Echo(Echo),
     Speedtest(&'a [u8]),

@@ -24,6 +24,22 @@ pub(super) struct Directories {
     created: Mutex<BTreeSet<PathBuf>>,
 }
 
+/// Refuses names that leave the directory or whose components are not allowed.
+pub(in crate::file) fn check(name: &str) -> Result<(), FileError> {
+    for (depth, component) in name.split('/').enumerate() {
+        // Hidden names are allowed within a transferred directory, but not at the top level.
+        match depth {
+            0 => name::check(component)?,
+            MAX_DEPTH.. => {
+                let name = name.escape_debug().to_string();
+                return Err(FileError::Name { name, problem: "it has too many components" });
+            }
+            _ => name::check_nested(component)?,
+        }
+    }
+    Ok(())
+}
+
 impl Directories {
     pub(super) fn new(root: PathBuf, limit: usize) -> Self {
         Self { root, merges: false, limit, created: Mutex::default() }
@@ -36,16 +52,8 @@ impl Directories {
         name: &str,
         budget: Option<&StorageBudget>,
     ) -> Result<PathBuf, FileError> {
-        let wrong = |problem| FileError::Name { name: name.escape_debug().to_string(), problem };
         // Check the whole name before anything is created for it.
-        for (depth, component) in name.split('/').enumerate() {
-            // Hidden names are allowed within a transferred directory, but not at the top level.
-            match depth {
-                0 => name::check(component)?,
-                MAX_DEPTH.. => return Err(wrong("it has too many components")),
-                _ => name::check_nested(component)?,
-            }
-        }
+        check(name)?;
         let mut path = self.root.clone();
         let mut components = name.split('/').peekable();
         while let Some(component) = components.next() {

@@ -26,7 +26,7 @@ const VERDICT: u8 = 33;
 const CHECKING: u8 = 48;
 
 /// Longest name in bytes.
-pub(super) const MAX_NAME: usize = 1_024;
+pub(in crate::file) const MAX_NAME: usize = 1_024;
 /// Bytes before the content of `DATA`.
 const DATA_HEADER: usize = 1 + 4 + 4 + 1;
 
@@ -36,18 +36,18 @@ const HAS_SHA256: u8 = 4;
 
 /// A file that the sender offers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Offer {
-    pub(super) size: u64,
-    pub(super) name: String,
-    pub(super) is_directory: bool,
+pub(in crate::file) struct Offer {
+    pub(in crate::file) size: u64,
+    pub(in crate::file) name: String,
+    pub(in crate::file) is_directory: bool,
     /// The content follows without waiting for a reply.
-    pub(super) is_immediate: bool,
-    pub(super) sha256: Option<[u8; 32]>,
+    pub(in crate::file) is_immediate: bool,
+    pub(in crate::file) sha256: Option<[u8; 32]>,
 }
 
 /// The parts of a file that the receiver has.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum OfferReply {
+pub(in crate::file) enum OfferReply {
     Nothing,
     /// A temporary file of an interrupted transfer: the hashes of its parts.
     Partial(Vec<PartHash>),
@@ -57,7 +57,7 @@ pub(super) enum OfferReply {
 
 /// The outcome of a file at the receiver.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(in crate::file) enum Verdict {
     Stored,
     Unchanged,
     Renamed(String),
@@ -65,7 +65,7 @@ pub(super) enum Verdict {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Message {
+pub(in crate::file) enum Message {
     Offer(Offer),
     /// The next bytes of a part.
     Data {
@@ -94,7 +94,7 @@ pub(super) enum Message {
 }
 
 /// Creates a `DATA` message with capacity for `bytes`, which the caller appends.
-pub(super) fn begin_data(id: u32, part: u32, encoding: u8, bytes: usize) -> BytesMut {
+pub(in crate::file) fn begin_data(id: u32, part: u32, encoding: u8, bytes: usize) -> BytesMut {
     let mut out = BytesMut::with_capacity(bytes.saturating_add(DATA_HEADER));
     out.put_u8(DATA);
     out.put_u32(id);
@@ -104,7 +104,7 @@ pub(super) fn begin_data(id: u32, part: u32, encoding: u8, bytes: usize) -> Byte
 }
 
 impl Message {
-    pub(super) fn encode(&self, id: u32) -> Bytes {
+    pub(in crate::file) fn encode(&self, id: u32) -> Bytes {
         let mut out = BytesMut::new();
         let mut begin = |kind: u8| {
             out.put_u8(kind);
@@ -174,7 +174,7 @@ impl Message {
     }
 
     /// Returns the file number and the message.
-    pub(super) fn decode(bytes: Bytes) -> Result<(u32, Self), FileError> {
+    pub(in crate::file) fn decode(bytes: Bytes) -> Result<(u32, Self), FileError> {
         let mut fields = Fields(bytes);
         let kind = fields.byte()?;
         let id = fields.number()?;

@@ -13,9 +13,9 @@
 mod budget;
 mod collect;
 mod compress;
-mod directories;
+pub(super) mod directories;
 mod incoming;
-mod message;
+pub(super) mod message;
 mod receiver;
 mod sender;
 mod sha256sum;

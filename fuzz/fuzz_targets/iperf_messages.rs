@@ -1,0 +1,5 @@
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    bats_iperf::fuzzing::iperf_messages_run(data);
+});
