@@ -7,6 +7,18 @@ use super::tests::{KEY, LINK_DOWN, LINK_UP, symbol, view};
 use super::*;
 use bats_wire::coding::SourceHeader;
 
+const NOW: Timestamp = Timestamp::from_millis(1);
+
+/// A relay with two links of 80 Mbit/s and 20 ms, and no routes.
+fn with_equal_links() -> Relay {
+    let mut relay = Relay::new(RelayConfig::new(NodeId(0)), 1);
+    for link in [LINK_UP, LINK_DOWN] {
+        relay.add_link(link, true);
+        relay.set_view(NOW, link, &view(10_000_000, 20));
+    }
+    relay
+}
+
 #[test]
 fn slow_link_is_worthwhile_only_with_a_long_backlog() {
     let now = Timestamp::from_millis(1);
@@ -134,11 +146,8 @@ fn number_of_links_to_a_node_is_limited() {
 #[test]
 fn undelivered_packets_of_a_failed_link_move_to_another() {
     for is_removed in [false, true] {
-        let now = Timestamp::from_millis(1);
-        let mut relay = Relay::new(RelayConfig::new(NodeId(0)), 1);
+        let (mut relay, now) = (with_equal_links(), NOW);
         for link in [LINK_UP, LINK_DOWN] {
-            relay.add_link(link, true);
-            relay.set_view(now, link, &view(10_000_000, 20));
             assert!(relay.add_route(now, KEY.destination, link));
         }
         for number in 0..5 {
@@ -172,12 +181,7 @@ fn undelivered_packets_of_a_failed_link_move_to_another() {
 #[test]
 fn end_to_end_packets_of_a_failed_link_move_to_another() {
     for is_removed in [false, true] {
-        let now = Timestamp::from_millis(1);
-        let mut relay = Relay::new(RelayConfig::new(NodeId(0)), 1);
-        for link in [LINK_UP, LINK_DOWN] {
-            relay.add_link(link, true);
-            relay.set_view(now, link, &view(10_000_000, 20));
-        }
+        let (mut relay, now) = (with_equal_links(), NOW);
         assert!(relay.add_route(now, KEY.destination, LINK_UP));
         for number in 0..3 {
             relay.send_opaque(now, KEY, &[number; 40]);
