@@ -8,6 +8,7 @@ pub mod doctor;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod keeper;
+mod limited_file;
 pub mod original;
 pub mod program;
 pub mod proxy;

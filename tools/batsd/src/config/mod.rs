@@ -7,7 +7,6 @@ mod share;
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU64;
 use std::ops::Range;
@@ -19,6 +18,7 @@ use openbats::Fingerprint;
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
+use crate::limited_file;
 use crate::proxy::allow::AllowList;
 
 pub(crate) use remote::{Remote, WANTED as WANTED_REMOTE};
@@ -227,20 +227,14 @@ impl Config {
     /// Reads the text of a file for [`parse`](Self::parse).
     ///
     /// # Errors
-    /// The file cannot be read, or is longer than 1 MiB. Devices and pipes have no size, so the
-    /// limit counts what is read.
+    /// The file cannot be read, or is longer than 1 MiB.
     pub(crate) fn read_text(path: &Path) -> Result<String, ConfigError> {
         let error = |text: String| ConfigError { path: path.to_owned(), line: None, text };
-        let mut text = String::new();
-        std::fs::File::open(path)
-            .and_then(|file| file.take(MAX_FILE + 1).read_to_string(&mut text))
-            .map_err(|cause| error(format!("cannot read it: {cause}")))?;
-        if text.len() as u64 > MAX_FILE {
-            return Err(error(format!(
-                "it is longer than the {MAX_FILE} bytes of a configuration"
-            )));
-        }
-        Ok(text)
+        limited_file::read_text(path, MAX_FILE)
+            .map_err(|cause| error(format!("cannot read it: {cause}")))?
+            .ok_or_else(|| {
+                error(format!("it is longer than the {MAX_FILE} bytes of a configuration"))
+            })
     }
 
     /// As [`parse`](Self::parse), for a text that was made from options or from a file of the original: the lines of

@@ -5,7 +5,7 @@ mod device;
 mod listeners;
 mod source;
 
-use std::io::{ErrorKind, Read};
+use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
@@ -21,6 +21,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::channel::{self, Setup, ToKeeper, ToWorker};
 use crate::config::{Config, SERVICE_USER, find_user};
+use crate::limited_file;
 use device::Device;
 use listeners::Listeners;
 pub use source::Source;
@@ -78,14 +79,10 @@ fn load(source: &Source) -> anyhow::Result<Loaded> {
     Ok(Loaded { config, setup })
 }
 
-/// Reads a file that the configuration names. Devices and pipes have no size, so the limit counts what is read.
+/// Reads a file that the configuration names.
 fn read_text(path: &Path) -> std::io::Result<String> {
-    let mut text = String::new();
-    std::fs::File::open(path)?.take(MAX_IDENTITY + 1).read_to_string(&mut text)?;
-    match text.len() as u64 {
-        0..=MAX_IDENTITY => Ok(text),
-        _ => Err(std::io::Error::other(format!("it is longer than {MAX_IDENTITY} bytes"))),
-    }
+    limited_file::read_text(path, MAX_IDENTITY)?
+        .ok_or_else(|| std::io::Error::other(format!("it is longer than {MAX_IDENTITY} bytes")))
 }
 
 fn read_identity(path: &Path) -> anyhow::Result<String> {

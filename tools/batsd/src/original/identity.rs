@@ -3,7 +3,6 @@
 //! node has a fingerprint, as all nodes of `batsd` have, without a list of them in the file.
 
 use std::fs::File;
-use std::io::Read;
 use std::net::Ipv4Addr;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -12,6 +11,8 @@ use anyhow::{Context, anyhow, bail};
 use aws_lc_rs::hkdf::{HKDF_SHA256, Salt};
 use openbats::Fingerprint;
 use rcgen::{CertificateParams, KeyPair};
+
+use crate::limited_file;
 
 /// PKCS #8 of an Ed25519 key (RFC 8410 section 7), without the 32 bytes of the key that follow.
 const PKCS8: [u8; 16] = [
@@ -46,16 +47,13 @@ impl NetworkKey {
                 mode & 0o7777
             );
         }
-        let mut text = Vec::new();
-        // Devices and pipes have no size, so the limit counts what is read.
-        file.take(MAX_FILE + 1)
-            .read_to_end(&mut text)
-            .with_context(|| format!("cannot read {path}"))?;
-        if text.len() as u64 > MAX_FILE {
-            bail!(
-                "{path} is longer than the {MAX_FILE} bytes of a key: it must be one private key in PEM"
-            );
-        }
+        let text = limited_file::read(file, MAX_FILE)
+            .with_context(|| format!("cannot read {path}"))?
+            .with_context(|| {
+                format!(
+                    "{path} is longer than the {MAX_FILE} bytes of a key: it must be one private key in PEM"
+                )
+            })?;
         Self::from_pem(&text).with_context(|| format!("{path}"))
     }
 
