@@ -25,19 +25,28 @@ const MAX_PARTS: usize = 100;
 /// path of each tool and flow is a candidate for the verification.
 const MAX_PATHS: usize = 20_000;
 
+/// Returns the error of the first part of which there are more than `most`.
+fn check_counts<const N: usize>(
+    whole: &str,
+    parts: [(&str, usize); N],
+    most: usize,
+) -> Result<(), String> {
+    match parts.iter().find(|(_, count)| *count > most) {
+        Some((what, count)) => Err(format!("{count} {what}: {whole} can have at most {most}")),
+        None => Ok(()),
+    }
+}
+
 /// Expands all tests of a file.
 pub(crate) fn suite(source: &Source, file: &TestFile) -> Result<Suite, ConfigErrors> {
     let mut errors = ConfigErrors::default();
-    for (what, count) in [
+    let definitions = [
         ("tests", file.tests.0.len()),
         ("topologies", file.topologies.len()),
         ("protocols", file.protocols.len()),
-    ] {
-        if count > MAX_DEFINITIONS {
-            let text = format!("{count} {what}: a file can have at most {MAX_DEFINITIONS}");
-            return Err(source.error_at(Location::UNKNOWN, text).into());
-        }
-    }
+    ];
+    check_counts("a file", definitions, MAX_DEFINITIONS)
+        .map_err(|text| source.error_at(Location::UNKNOWN, text))?;
     let registry = ProtocolRegistry::new(source, &file.protocols)?;
     let mut notes = registry.notes();
     errors.keep(unique_topologies(source, file));
@@ -149,16 +158,12 @@ fn case(
     notes: &mut Vec<String>,
 ) -> Result<Case, ConfigErrors> {
     let mut errors = ConfigErrors::default();
-    for (what, count) in [
+    let parts = [
         ("tools", test.test_tools.0.len()),
         ("protocols", test.target_protocols.len()),
         ("competing flows", test.competition_flows.len()),
-    ] {
-        if count > MAX_PARTS {
-            let text = format!("{count} {what}: a test can have at most {MAX_PARTS}");
-            return Err(source.invalid(name, text).into());
-        }
-    }
+    ];
+    check_counts("a test", parts, MAX_PARTS).map_err(|text| source.invalid(name, text))?;
     let networks = errors
         .keep(network::networks(source, &test.topology, &file.topologies))
         .unwrap_or_default();
