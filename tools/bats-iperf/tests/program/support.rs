@@ -58,8 +58,12 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn start(port: u16, options: &[&str]) -> Self {
-        let own: &[&str] = if options.contains(&"-I") { &[] } else { &["-I", "lo"] };
-        Self::start_anywhere(port, &[own, options].concat())
+        let has = |option| options.contains(&option);
+        let own: &[&str] = if has("-I") { &[] } else { &["-I", "lo"] };
+        // The reserve of 5 % may be more than this machine has free.
+        let reserve: &[&str] =
+            if has("--directory") && !has("--reserve") { &["--reserve", "0"] } else { &[] };
+        Self::start_anywhere(port, &[own, reserve, options].concat())
     }
 
     /// Listens on all addresses unless the options name one.
