@@ -4,6 +4,7 @@
 //! defined here.
 #![deny(missing_docs)]
 
+mod checksum;
 mod offload;
 mod packet;
 

@@ -4,7 +4,10 @@
 //! Headers for the kernel are built only from the parsed packet, so bytes of a peer never reach the
 //! kernel's parser of virtio headers.
 
-use crate::packet::{Packet, TCP, fold, pseudo_sum, sum, write_ipv4_checksum};
+use std::net::IpAddr;
+
+use crate::checksum::{fold, sum, write_ipv4_checksum};
+use crate::packet::{Packet, TCP};
 
 /// Length of the virtio header in front of each packet of a TUN device.
 pub const HEADER: usize = 10;
@@ -165,6 +168,23 @@ fn complete(packet: &Packet, offset: usize, bytes: &mut [u8]) {
         checksum = 0xffff;
     }
     bytes[at..at + 2].copy_from_slice(&checksum.to_be_bytes());
+}
+
+/// Sum of the pseudo-header of TCP and UDP.
+fn pseudo_sum(packet: &Packet, length: usize) -> u64 {
+    let addresses = match (packet.source, packet.destination) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            sum(sum(0, &source.octets()), &destination.octets())
+        }
+        (source, destination) => {
+            let octets = |address: IpAddr| match address {
+                IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+                IpAddr::V6(address) => address.octets(),
+            };
+            sum(sum(0, &octets(source)), &octets(destination))
+        }
+    };
+    addresses + u64::from(packet.protocol) + length as u64
 }
 
 #[cfg(test)]

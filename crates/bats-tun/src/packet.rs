@@ -1,6 +1,17 @@
 //! Parses the parts of IP packets that the tunnel needs: addresses, ports, and the position of the checksum.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::checksum::write_ipv4_checksum;
 
 /// Protocol number of TCP.
 pub const TCP: u8 = 6;
@@ -30,8 +41,13 @@ pub struct Packet {
     pub dscp: u8,
 }
 
+/// The bytes from `at` on.
+fn array_at<const LENGTH: usize>(bytes: &[u8], at: usize) -> Option<[u8; LENGTH]> {
+    bytes.get(at..)?.first_chunk().copied()
+}
+
 fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_be_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
+    array_at(bytes, at).map(u16::from_be_bytes)
 }
 
 impl Packet {
@@ -46,53 +62,50 @@ impl Packet {
     }
 
     fn parse_v4(bytes: &[u8]) -> Option<Self> {
-        let header: &[u8; 20] = bytes.get(..20)?.try_into().ok()?;
-        let payload = usize::from(header[0] & 0xf) * 4;
+        let &[first, class, _, _, _, _, _, _, _, protocol] = bytes.first_chunk()?;
+        let payload = usize::from(first & 0xf).saturating_mul(4);
         let total = usize::from(u16_at(bytes, 2)?);
         if payload < 20 || total != bytes.len() || total < payload {
             return None;
         }
-        let address = |at: usize| {
-            Ipv4Addr::from(<[u8; 4]>::try_from(&header[at..at + 4]).unwrap_or_default())
-        };
         // More fragments, or an offset.
         let is_fragment = u16_at(bytes, 6)? & 0x3fff != 0;
         let packet = Self {
-            source: address(12).into(),
-            destination: address(16).into(),
-            protocol: header[9],
+            source: Ipv4Addr::from(array_at::<4>(bytes, 12)?).into(),
+            destination: Ipv4Addr::from(array_at::<4>(bytes, 16)?).into(),
+            protocol,
             payload,
             is_fragment,
             ports: (0, 0),
-            ecn: header[1] & 3,
-            dscp: header[1] >> 2,
+            ecn: class & 3,
+            dscp: class >> 2,
         };
         Some(packet.with_ports(bytes))
     }
 
     fn parse_v6(bytes: &[u8]) -> Option<Self> {
-        let header: &[u8; 40] = bytes.get(..40)?.try_into().ok()?;
+        let &[first, second, _, _, _, _, next_header] = bytes.first_chunk()?;
         // Jumbograms (length 0) do not fit a TUN packet.
-        if usize::from(u16_at(bytes, 4)?) + 40 != bytes.len() {
+        if usize::from(u16_at(bytes, 4)?).checked_add(40)? != bytes.len() {
             return None;
         }
-        let address = |at: usize| {
-            Ipv6Addr::from(<[u8; 16]>::try_from(&header[at..at + 16]).unwrap_or_default())
-        };
-        let class = (header[0] << 4) | (header[1] >> 4);
-        let (mut protocol, mut payload, mut is_fragment) = (header[6], 40, false);
+        let class = (first << 4) | (second >> 4);
+        let (mut protocol, mut payload, mut is_fragment) = (next_header, 40_usize, false);
         for _ in 0..MAX_EXTENSIONS {
-            let next = match protocol {
+            let length = match protocol {
                 // Hop-by-hop options, routing, destination options.
-                0 | 43 | 60 => payload + (usize::from(*bytes.get(payload + 1)?) + 1) * 8,
+                0 | 43 | 60 => {
+                    let units = *bytes.get(payload.checked_add(1)?)?;
+                    usize::from(units).checked_add(1)?.checked_mul(8)?
+                }
                 44 => {
                     is_fragment = true;
-                    payload + 8
+                    8
                 }
                 _ => break,
             };
             protocol = *bytes.get(payload)?;
-            payload = next;
+            payload = payload.checked_add(length)?;
             if payload > bytes.len() {
                 return None;
             }
@@ -101,8 +114,8 @@ impl Packet {
             }
         }
         let packet = Self {
-            source: address(8).into(),
-            destination: address(24).into(),
+            source: Ipv6Addr::from(array_at::<16>(bytes, 8)?).into(),
+            destination: Ipv6Addr::from(array_at::<16>(bytes, 24)?).into(),
             protocol,
             payload,
             is_fragment,
@@ -115,8 +128,8 @@ impl Packet {
 
     fn with_ports(mut self, bytes: &[u8]) -> Self {
         if !self.is_fragment && matches!(self.protocol, TCP | UDP) {
-            let ports = u16_at(bytes, self.payload).zip(u16_at(bytes, self.payload + 2));
-            self.ports = ports.unwrap_or_default();
+            let [a, b, c, d] = array_at(bytes, self.payload).unwrap_or_default();
+            self.ports = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
         }
         self
     }
@@ -129,7 +142,8 @@ impl Packet {
             UDP => (6, 8),
             _ => return None,
         };
-        (!self.is_fragment && bytes.len() >= self.payload + header).then_some(offset)
+        let room = bytes.len().saturating_sub(self.payload);
+        (!self.is_fragment && room >= header).then_some(offset)
     }
 }
 
@@ -140,51 +154,12 @@ pub fn mark_ce(bytes: &mut [u8]) -> bool {
     if packet.ecn == 0 {
         return false;
     }
-    if packet.source.is_ipv4() {
-        bytes[1] |= 3;
+    let is_ipv4 = packet.source.is_ipv4();
+    if let Some(class) = bytes.get_mut(1) {
+        *class |= if is_ipv4 { 3 } else { 0x30 };
+    }
+    if is_ipv4 {
         write_ipv4_checksum(bytes);
-    } else {
-        bytes[1] |= 0x30;
     }
     true
-}
-
-/// Writes the checksum of the IPv4 header of a parsed packet.
-pub(crate) fn write_ipv4_checksum(bytes: &mut [u8]) {
-    let length = usize::from(bytes[0] & 0xf) * 4;
-    bytes[10..12].fill(0);
-    let checksum = !fold(sum(0, &bytes[..length]));
-    bytes[10..12].copy_from_slice(&checksum.to_be_bytes());
-}
-
-/// Adds 16-bit words in network byte order (RFC 1071).
-pub(crate) fn sum(start: u64, bytes: &[u8]) -> u64 {
-    let words = bytes.chunks(2);
-    words.fold(start, |total, word| {
-        total + u64::from(u16::from_be_bytes([word[0], word.get(1).copied().unwrap_or(0)]))
-    })
-}
-
-pub(crate) fn fold(mut sum: u64) -> u16 {
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    sum as u16
-}
-
-/// Sum of the pseudo-header of TCP and UDP.
-pub(crate) fn pseudo_sum(packet: &Packet, length: usize) -> u64 {
-    let addresses = match (packet.source, packet.destination) {
-        (IpAddr::V4(source), IpAddr::V4(destination)) => {
-            sum(sum(0, &source.octets()), &destination.octets())
-        }
-        (source, destination) => {
-            let octets = |address: IpAddr| match address {
-                IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
-                IpAddr::V6(address) => address.octets(),
-            };
-            sum(sum(0, &octets(source)), &octets(destination))
-        }
-    };
-    addresses + u64::from(packet.protocol) + length as u64
 }

@@ -1,4 +1,13 @@
 //! Certificates and keys of an endpoint, and certificate fingerprints for pinning.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use std::fmt;
 use std::io::Read;
@@ -6,6 +15,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 use bats_proto::{PresharedKey, crypto};
+use data_encoding::HEXLOWER_PERMISSIVE;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
@@ -48,16 +58,8 @@ impl FromStr for Fingerprint {
             problem: format!("'{text}' is not 64 hexadecimal digits"),
         };
         let digits: Vec<u8> = text.bytes().filter(|&byte| byte != b':').collect();
-        let mut bytes = [0; 32];
-        if digits.len() != 2 * bytes.len() {
-            return Err(wrong());
-        }
-        for (byte, pair) in bytes.iter_mut().zip(digits.chunks(2)) {
-            let value = |digit: u8| char::from(digit).to_digit(16);
-            let (high, low) = value(pair[0]).zip(value(pair[1])).ok_or_else(wrong)?;
-            *byte = (high * 16 + low) as u8;
-        }
-        Ok(Self(bytes))
+        let bytes = HEXLOWER_PERMISSIVE.decode(&digits).map_err(|_| wrong())?;
+        bytes.try_into().map(Self).map_err(|_| wrong())
     }
 }
 

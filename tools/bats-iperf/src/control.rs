@@ -1,4 +1,13 @@
 //! Signalling: JSON messages over a BRTP connection to the port below the data port.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use std::time::Duration;
 
@@ -240,7 +249,7 @@ impl ConnectTimeout {
     }
 
     fn left_at(each: Duration, last: Duration, now: Duration) -> Duration {
-        (last + each).min(TOTAL_CONNECT_TIMEOUT).saturating_sub(now)
+        last.saturating_add(each).min(TOTAL_CONNECT_TIMEOUT).saturating_sub(now)
     }
 }
 

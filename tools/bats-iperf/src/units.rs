@@ -72,14 +72,10 @@ fn scaled(value: f64, units: &[&str; 5], power: Option<usize>) -> String {
 
 /// Parses a number with a decimal unit; without a unit it is multiplied by `plain`.
 fn with_unit(text: &str, plain: f64) -> Option<f64> {
-    let factor = match text.chars().last()? {
-        'k' | 'K' => 1e3,
-        'm' | 'M' => 1e6,
-        'g' | 'G' => 1e9,
-        't' | 'T' => 1e12,
-        _ => return text.parse::<f64>().ok().map(|number| number * plain),
-    };
-    text[..text.len() - 1].parse::<f64>().ok().map(|number| number * factor)
+    let units = [(['k', 'K'], 1e3), (['m', 'M'], 1e6), (['g', 'G'], 1e9), (['t', 'T'], 1e12)];
+    let scaled = units.iter().find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, *factor)));
+    let (number, factor) = scaled.unwrap_or((text, plain));
+    number.parse::<f64>().ok().map(|number| number * factor)
 }
 
 /// Parses a rate such as `200` (Mbit/s), `1.5G`, `800M` or `64k`, in bits per second.

@@ -1,4 +1,13 @@
 //! Self-signed certificates and fingerprints.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use aws_lc_rs::digest;
 

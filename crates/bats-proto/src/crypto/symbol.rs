@@ -137,15 +137,24 @@ impl SymbolKey {
     }
 
     /// Opens a symbol, which may be padded, into `content`; false if it is not authentic.
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     pub(crate) fn open(&mut self, number: u64, symbol: &[u8], content: &mut Vec<u8>) -> bool {
         content.clear();
         let Some((length, rest)) = symbol.split_first_chunk::<LENGTH_LEN>() else { return false };
         let len = usize::from(u16::from_be_bytes(*length));
+        let sealed = len.saturating_add(TAG_LEN);
+        content.extend_from_slice(rest.get(..sealed).unwrap_or(rest));
         // Trailing zeros may be omitted.
-        content.extend_from_slice(&rest[..rest.len().min(len + TAG_LEN)]);
-        content.resize(len + TAG_LEN, 0);
+        content.resize(sealed, 0);
         let authentic = match &self.secret {
-            Secret::Plain(key) => key.tag(number, length, &content[..len]) == content[len..],
+            Secret::Plain(key) => content
+                .split_at_checked(len)
+                .is_some_and(|(content, tag)| key.tag(number, length, content) == tag),
             Secret::Tls(_) => self.key(number).is_some_and(|key| {
                 key.open_in_place(nonce(number), Aad::from(*length), content).is_ok()
             }),
@@ -188,6 +197,12 @@ impl SymbolKey {
     }
 
     /// Opens a block in place; false if it is not authentic.
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     pub(crate) fn open_block(&mut self, block: u64, bytes: &mut Vec<u8>) -> bool {
         let mut content = Vec::with_capacity(bytes.len());
         let (mut rest, mut part) = (bytes.as_slice(), Vec::new());
@@ -197,9 +212,10 @@ impl SymbolKey {
                 return false;
             }
             content.extend_from_slice(&part);
-            let Some(behind) = rest.get(part.len() + SYMBOL_OVERHEAD..) else { return false };
+            let opened = part.len().saturating_add(SYMBOL_OVERHEAD);
+            let Some(behind) = rest.get(opened..) else { return false };
             rest = behind;
-            parts += 1;
+            parts = parts.saturating_add(1);
         }
         let is_whole = rest.len() == LAST_LEN
             && self.open(block << PART_BITS | LAST_PART, rest, &mut part)

@@ -1,4 +1,13 @@
 //! Certificate verification by fingerprint, without certificate authorities.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use std::sync::Arc;
 

@@ -1,4 +1,13 @@
 //! Parses DSCP values, by name or number.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 /// The largest DSCP (RFC 2474).
 const MAX_DSCP: u32 = 63;
@@ -19,11 +28,12 @@ fn number(text: &str) -> Option<u32> {
 fn class_dscp(name: &str) -> Option<u8> {
     let digit = |text: &str, max: u8| text.parse::<u8>().ok().filter(|digit| *digit <= max);
     if let Some(class) = name.strip_prefix("cs") {
-        return Some(8 * digit(class, 7)?);
+        return digit(class, 7)?.checked_mul(8);
     }
     let (class, precedence) = name.strip_prefix("af")?.split_at_checked(1)?;
     let (class, precedence) = (digit(class, 4)?, digit(precedence, 3)?);
-    (class > 0 && precedence > 0).then_some(8 * class + 2 * precedence)
+    let is_class = class > 0 && precedence > 0;
+    is_class.then_some(class << 3 | precedence << 1)
 }
 
 /// Parses a DSCP by name or number.

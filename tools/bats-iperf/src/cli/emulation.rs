@@ -1,4 +1,13 @@
 //! Parses the emulated link of `--emulate`: `loss=5%,delay=50ms,rate=100M`.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use std::time::Duration;
 
@@ -88,7 +97,7 @@ pub(super) fn parse(text: &str) -> Result<Emulation, String> {
     };
     if link.queue_bytes.is_none() {
         // One bandwidth-delay product (BDP), as routers are sized.
-        let bdp = |rate| LinkConfig::queue_for(rate, 2 * link.delay, 1.0);
+        let bdp = |rate| LinkConfig::queue_for(rate, link.delay.saturating_mul(2), 1.0);
         link.queue_bytes = link.rate_bps.map(|rate| bdp(rate).clamp(MIN_QUEUE, MAX_QUEUE));
     }
     Ok(Emulation { link, seed, text: text.to_owned() })

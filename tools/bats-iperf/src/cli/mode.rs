@@ -1,4 +1,13 @@
 //! Names of modes, congestion controllers, baselines and compression methods.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use openbats::{CongestionAlgorithm, Mode};
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,13 @@
 //! Quantities of test files with their units: read as text, written as text that is read back.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use std::fmt;
 use std::time::Duration;

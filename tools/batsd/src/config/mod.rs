@@ -1,4 +1,13 @@
 //! The configuration file: parsed strictly, with errors that name the line, the key and what to do.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 mod model;
 mod remote;
@@ -146,7 +155,7 @@ impl Source<'_> {
         let before = span.and_then(|span| self.text.get(..span.start));
         ConfigError {
             path: self.path.to_owned(),
-            line: before.map(|text| text.matches('\n').count() + 1),
+            line: before.map(|text| text.split('\n').count()),
             text: text.to_string(),
         }
     }

@@ -1,4 +1,13 @@
 //! The original's file: sections, and keys with dots such as `link.item0.remote`.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -74,9 +83,9 @@ impl<'a> Ini<'a> {
     pub(super) fn parse(path: &'a Path, text: &'a str) -> Result<Self, IniError> {
         let mut ini = Self { path, values: BTreeMap::new(), ignored: BTreeSet::new() };
         let mut section = "";
-        for (index, line) in text.lines().enumerate() {
+        for (line, number) in text.lines().zip(1..) {
             let line = line.trim();
-            let error = |text: String| IniError { path: path.to_owned(), line: index + 1, text };
+            let error = |text: String| IniError { path: path.to_owned(), line: number, text };
             if line.is_empty() || line.starts_with(['#', ';']) {
                 continue;
             }
@@ -97,7 +106,7 @@ impl<'a> Ini<'a> {
                 ini.ignored.insert(with_star(key));
                 continue;
             };
-            let value = Value { key: known.clone(), text, line: index + 1 };
+            let value = Value { key: known.clone(), text, line: number };
             if ini.values.insert(known.clone(), value).is_some() {
                 return Err(error(format!("{known} stands there twice: remove one")));
             }

@@ -1,5 +1,14 @@
 //! The names, flags and file of the original: `bats_protocol`, `bats_cli` and
 //! `/etc/bats-protocol/bats-protocol-settings.ini`. They are translated into a configuration of `batsd`.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 mod identity;
 mod ini;

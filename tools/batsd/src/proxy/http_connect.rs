@@ -1,4 +1,13 @@
 //! HTTP CONNECT (RFC 9110 section 9.3.6) in HTTP/1.1, the server's side.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -66,8 +75,8 @@ fn basic(value: &str) -> Option<(Vec<u8>, Vec<u8>)> {
     let (scheme, text) = value.split_once(' ')?;
     let bytes =
         STANDARD.decode(text.trim()).ok().filter(|_| scheme.eq_ignore_ascii_case("basic"))?;
-    let colon = bytes.iter().position(|&byte| byte == b':')?;
-    Some((bytes.get(..colon)?.to_vec(), bytes.get(colon + 1..)?.to_vec()))
+    let mut parts = bytes.splitn(2, |&byte| byte == b':');
+    Some((parts.next()?.to_vec(), parts.next()?.to_vec()))
 }
 
 /// The answer to a request that is served.
@@ -99,7 +108,8 @@ pub fn refuse(refusal: Refusal) -> String {
             (status, "", reply.text())
         }
     };
-    let length = reason.len() + 1;
+    // With the line break.
+    let length = reason.len().saturating_add(1);
     format!(
         "HTTP/1.1 {status}\r\n{header}Connection: close\r\nContent-Type: text/plain\r\n\
          Content-Length: {length}\r\n\r\n{reason}\n"

@@ -1,4 +1,13 @@
 //! The first bytes of a channel from a listener to an exit, and the frames of datagrams.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use super::Parsed;
 use super::target::{self, Target, TargetError};
@@ -101,7 +110,7 @@ impl Request {
         match kind {
             TCP => match Target::decode(rest) {
                 Ok(Parsed::Complete(target, length)) => {
-                    Ok(Parsed::Complete(Self::Tcp(target), 1 + length))
+                    Ok(Parsed::Complete(Self::Tcp(target), length.saturating_add(1)))
                 }
                 Ok(Parsed::Incomplete) => Ok(Parsed::Incomplete),
                 Err(_) => Err(Reply::AddressUnsupported),
@@ -118,7 +127,7 @@ pub fn encode_datagram(target: &Target, payload: &[u8]) -> Option<Vec<u8>> {
     let mut bytes = vec![0; 2];
     target.encode(&mut bytes);
     bytes.extend(payload);
-    let length = u16::try_from(bytes.len() - 2).ok()?;
+    let length = u16::try_from(bytes.len().saturating_sub(2)).ok()?;
     bytes.first_chunk_mut::<2>()?.copy_from_slice(&length.to_be_bytes());
     Some(bytes)
 }
@@ -136,7 +145,7 @@ pub fn decode_datagram(bytes: &[u8]) -> Result<Parsed<(Target, Vec<u8>)>, Target
     match Target::decode(frame)? {
         Parsed::Complete(target, used) => {
             let payload = frame.get(used..).unwrap_or_default().to_vec();
-            Ok(Parsed::Complete((target, payload), 2 + length))
+            Ok(Parsed::Complete((target, payload), length.saturating_add(2)))
         }
         // The frame ends within its address.
         Parsed::Incomplete => Err(TargetError::Name),

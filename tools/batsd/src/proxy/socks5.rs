@@ -1,4 +1,13 @@
 //! SOCKS5 (RFC 1928) with user and password (RFC 1929), the server's side.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -62,8 +71,9 @@ pub fn credentials(bytes: &[u8]) -> Result<Parsed<Credentials>, NotSocks> {
         Some(_) => return Err(NotSocks),
     }
     let field = |from: usize| {
-        let length = usize::from(*bytes.get(from)?);
-        Some((bytes.get(from + 1..from + 1 + length)?.to_vec(), from + 1 + length))
+        let start = from.checked_add(1)?;
+        let end = start.checked_add(usize::from(*bytes.get(from)?))?;
+        Some((bytes.get(start..end)?.to_vec(), end))
     };
     let both = field(1).and_then(|(user, next)| {
         let (password, end) = field(next)?;
@@ -92,11 +102,11 @@ pub fn command(bytes: &[u8]) -> Result<Parsed<Command>, Reply> {
         Parsed::Incomplete => Ok(Parsed::Incomplete),
         // The address names the client's socket, or is zero; the relay takes the first source.
         Parsed::Complete(_, length) if command == UDP_ASSOCIATE => {
-            Ok(Parsed::Complete(Command::UdpAssociate, 3 + length))
+            Ok(Parsed::Complete(Command::UdpAssociate, length.saturating_add(3)))
         }
         Parsed::Complete(target, _) if target.port == 0 => Err(Reply::AddressUnsupported),
         Parsed::Complete(target, length) => {
-            Ok(Parsed::Complete(Command::Connect(target), 3 + length))
+            Ok(Parsed::Complete(Command::Connect(target), length.saturating_add(3)))
         }
     }
 }

@@ -1,4 +1,13 @@
 //! A destination: an address or a name, and a port, in the format of SOCKS5 (RFC 1928 section 5).
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -155,12 +164,8 @@ pub fn decode_any(bytes: &[u8]) -> Result<Parsed<Target>, TargetError> {
         },
         other => return Err(TargetError::Type(other)),
     };
-    let (Some(host), Some(&[high, low])) = (
-        bytes.get(skipped..skipped + length),
-        bytes.get(skipped + length..).and_then(|rest| rest.first_chunk::<2>()),
-    ) else {
-        return Ok(Parsed::Incomplete);
-    };
+    let parts = bytes.get(skipped..).and_then(|rest| rest.split_at_checked(length));
+    let Some((host, &[high, low, ..])) = parts else { return Ok(Parsed::Incomplete) };
     let host = if let Ok(array) = <[u8; 4]>::try_from(host)
         && kind == IPV4
     {
@@ -173,5 +178,6 @@ pub fn decode_any(bytes: &[u8]) -> Result<Parsed<Target>, TargetError> {
         Host::parse(std::str::from_utf8(host).map_err(|_| TargetError::Name)?)?
     };
     let target = Target { host, port: u16::from_be_bytes([high, low]) };
-    Ok(Parsed::Complete(target, skipped + length + 2))
+    let used = length.saturating_add(skipped).saturating_add(2);
+    Ok(Parsed::Complete(target, used))
 }

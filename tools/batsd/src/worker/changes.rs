@@ -1,4 +1,13 @@
 //! Changes of links and routes at run time, from the parameters of a call.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;

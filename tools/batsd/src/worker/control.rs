@@ -1,4 +1,13 @@
 //! The control socket: Varlink calls of local programs.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
@@ -101,7 +110,7 @@ async fn serve_client(worker: &Arc<Worker>, stream: UnixStream) -> std::io::Resu
     let mut reader = BufReader::new(reader);
     loop {
         let mut bytes = Vec::new();
-        let mut limited = (&mut reader).take(MAX_CALL as u64 + 1);
+        let mut limited = (&mut reader).take((MAX_CALL as u64).saturating_add(1));
         let read = tokio::time::timeout(TIMEOUT, limited.read_until(0, &mut bytes)).await;
         if read.map_err(std::io::Error::other)?? == 0 {
             return Ok(());
@@ -132,7 +141,9 @@ async fn send(writer: &mut OwnedWriteHalf, answer: &Value) -> std::io::Result<()
 /// Whether this call asks for events until the client closes.
 pub(super) fn wants_events(bytes: &[u8]) -> bool {
     serde_json::from_slice::<Value>(bytes).is_ok_and(|call| {
-        call["method"] == format!("{INTERFACE}.Events") && call["more"] == Value::Bool(true)
+        let method = call.get("method").and_then(Value::as_str);
+        let is_stream = call.get("more") == Some(&Value::Bool(true));
+        is_stream && method.and_then(|name| name.strip_prefix(INTERFACE)) == Some(".Events")
     })
 }
 
@@ -262,7 +273,8 @@ pub(super) fn parse(bytes: &[u8]) -> Result<(String, Value), Value> {
     let Some(method) = call.get("method").and_then(Value::as_str).map(str::to_owned) else {
         return Err(invalid("a call is {\"method\": NAME, \"parameters\": {}}"));
     };
-    Ok((method, call["parameters"].take()))
+    let parameters = call.get_mut("parameters").map(Value::take).unwrap_or_default();
+    Ok((method, parameters))
 }
 
 fn node_of(parameters: &Value) -> Result<NodeId, Value> {
@@ -628,7 +640,7 @@ fn metrics(worker: &Worker) -> String {
     };
     let delay = queue(|queue| queue.delay.as_secs_f64());
     family("queue_delay_seconds", "gauge", "Time that the last packet has waited.", delay);
-    let dropped = queue(|queue| (queue.dropped + queue.overflowed) as f64);
+    let dropped = queue(|queue| queue.dropped.saturating_add(queue.overflowed) as f64);
     family("queue_dropped_packets_total", "counter", "Packets dropped by the queue.", dropped);
     let marked = queue(|queue| queue.marked as f64);
     family("queue_marked_packets_total", "counter", "Packets marked with CE by the queue.", marked);

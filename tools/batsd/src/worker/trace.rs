@@ -1,6 +1,15 @@
 //! `batsctl trace`: the nodes on the path to another one. Each node asks its neighbour on the link to the
 //! destination, by a message on that link, which the link authenticates; relays need no session with the
 //! asking node. A node asks on only for neighbours with transit.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -123,7 +132,7 @@ impl Traces {
     /// Takes a number for a request, unless too many wait.
     fn add(&self, asking: Asking, asked: LinkId) -> Option<u64> {
         let mut waiting = lock(&self.waiting);
-        waiting.retain(|_, one| one.since.elapsed() < 2 * TIMEOUT);
+        waiting.retain(|_, one| one.since.elapsed() < TIMEOUT.saturating_mul(2));
         let limit = match asking {
             Asking::Here(_) => MAX_WAITING,
             Asking::Neighbour(..) => MAX_OF_NEIGHBOURS,
@@ -144,7 +153,7 @@ impl Traces {
         let mut nodes = Vec::new();
         let mut reason = format!("{to} is more than {MAX_HOPS} hops away");
         let mut reached = false;
-        'hops: for hops in 0..MAX_HOPS {
+        'hops: for (hops, hop) in (0..MAX_HOPS).zip(1_u8..) {
             let (mut times, mut answer) = (Vec::new(), None);
             for _ in 0..PROBES {
                 if let Some((from, time)) = self.ask(worker, to, hops).await? {
@@ -162,7 +171,7 @@ impl Traces {
                     reason =
                         format!("{name} does not forward packets of its neighbour on the path");
                 }
-                _ => nodes.push(json!({ "hop": hops + 1, "node": node, "rtt_ms": times })),
+                _ => nodes.push(json!({ "hop": hop, "node": node, "rtt_ms": times })),
             }
             match status {
                 Some(Status::OnPath) => {}
@@ -172,7 +181,7 @@ impl Traces {
                 }
                 Some(Status::NoRoute | Status::NoTransit) => break 'hops,
                 None => {
-                    reason = format!("no answer at hop {}", hops + 1);
+                    reason = format!("no answer at hop {hop}");
                     break 'hops;
                 }
             }
@@ -217,7 +226,7 @@ impl Traces {
                         None => Status::NoRoute,
                         Some(next) => {
                             if let Some(number) = self.add(Asking::Neighbour(link, number), next) {
-                                let hops = hops.min(MAX_HOPS) - 1;
+                                let hops = hops.min(MAX_HOPS).saturating_sub(1);
                                 let request = Message::Request { number, destination, hops };
                                 let _ = worker.node.links().send(next, request.encode());
                             }

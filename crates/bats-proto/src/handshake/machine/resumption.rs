@@ -1,4 +1,13 @@
 //! TLS session resumption and early data within a handshake.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use bats_types::Timestamp;
 use bytes::Bytes;

@@ -1,4 +1,13 @@
 //! Retry: address validation by a token (RFC 9000, section 8.1.2).
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use bats_types::Timestamp;
 

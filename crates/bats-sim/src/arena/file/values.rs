@@ -1,4 +1,13 @@
 //! Quantities in files of cells: `20M`, `50ms`, `2%`, `1bdp`, `ge:1%,9%`.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use core::fmt;
 use core::marker::PhantomData;
@@ -58,12 +67,10 @@ fn number(text: &str) -> Option<f64> {
 }
 
 fn scaled(text: &str) -> Option<f64> {
-    let (number_text, factor) = match text.trim().as_bytes().last()? {
-        b'k' | b'K' => (text.trim().split_at(text.trim().len() - 1).0, 1e3),
-        b'M' | b'm' => (text.trim().split_at(text.trim().len() - 1).0, 1e6),
-        b'G' | b'g' => (text.trim().split_at(text.trim().len() - 1).0, 1e9),
-        _ => (text, 1.0),
-    };
+    let text = text.trim();
+    let units = [(['k', 'K'], 1e3), (['m', 'M'], 1e6), (['g', 'G'], 1e9)];
+    let scaled = units.iter().find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, *factor)));
+    let (number_text, factor) = scaled.unwrap_or((text, 1.0));
     number(number_text).map(|number| number * factor)
 }
 

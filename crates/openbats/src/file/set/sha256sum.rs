@@ -1,4 +1,13 @@
 //! SHA-256 hash files next to files: `FILE.sha256sum`, in the format of `sha256sum -c`.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -6,6 +15,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use aws_lc_rs::digest::{Context, SHA256};
+use data_encoding::HEXLOWER_PERMISSIVE;
 use rustix::fs::OFlags;
 
 use super::tree::ReadProgress;
@@ -57,12 +67,7 @@ fn parse(line: &str, name: &str) -> Option<[u8; 32]> {
     if !(named.is_empty() || Path::new(named).file_name()? == name) {
         return None;
     }
-    let mut hash = [0; 32];
-    for (byte, pair) in hash.iter_mut().zip(digits.as_bytes().chunks(2)) {
-        let value = |digit: u8| char::from(digit).to_digit(16);
-        *byte = (value(pair[0])? * 16 + value(pair[1])?) as u8;
-    }
-    Some(hash)
+    HEXLOWER_PERMISSIVE.decode(digits.as_bytes()).ok()?.try_into().ok()
 }
 
 /// Computes the hash of a file's content.
@@ -75,8 +80,8 @@ pub(super) fn hash(file: &File, progress: &mut ReadProgress<'_>) -> io::Result<[
         match file.read_at(&mut buffer, at)? {
             0 => break,
             count => {
-                context.update(&buffer[..count]);
-                at += count as u64;
+                context.update(buffer.get(..count).unwrap_or(&buffer));
+                at = at.saturating_add(count as u64);
                 progress.add(count as u64);
             }
         }
