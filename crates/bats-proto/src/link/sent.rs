@@ -71,10 +71,30 @@ struct SentPacket {
     state: SendState,
 }
 
-impl SentPacket {
-    /// Size in bytes, 0 for an MTU probe.
-    fn data_bytes(&self) -> u64 {
-        if self.contents.mtu_probe { 0 } else { u64::from(self.size) }
+/// Bytes of ack-eliciting packets in flight.
+#[derive(Debug, Default)]
+struct InFlight {
+    bytes: u64,
+    /// Without MTU probes.
+    data_bytes: u64,
+}
+
+impl InFlight {
+    fn add(&mut self, packet: &SentPacket) {
+        let (bytes, data_bytes) = Self::share(packet);
+        self.bytes += bytes;
+        self.data_bytes += data_bytes;
+    }
+
+    fn remove(&mut self, packet: &SentPacket) {
+        let (bytes, data_bytes) = Self::share(packet);
+        self.bytes -= bytes;
+        self.data_bytes -= data_bytes;
+    }
+
+    fn share(packet: &SentPacket) -> (u64, u64) {
+        let bytes = if packet.ack_eliciting { u64::from(packet.size) } else { 0 };
+        (bytes, if packet.contents.mtu_probe { 0 } else { bytes })
     }
 }
 
@@ -168,10 +188,7 @@ pub struct SentPackets {
     /// When the newest acknowledged packet above the base size was sent.
     large_acked_sent_at: Timestamp,
     cumulative_bytes: u64,
-    in_flight: u64,
-    /// Bytes of `in_flight` without MTU probes.
-    data_in_flight: u64,
-    eliciting_in_flight: u64,
+    in_flight: InFlight,
     reordering: Duration,
     next_skip: u64,
     skip_interval: u16,
@@ -203,9 +220,7 @@ impl SentPackets {
             largest_acked_sent_at: Timestamp::ZERO,
             large_acked_sent_at: Timestamp::ZERO,
             cumulative_bytes: 0,
-            in_flight: 0,
-            data_in_flight: 0,
-            eliciting_in_flight: 0,
+            in_flight: InFlight::default(),
             reordering: MIN_REORDERING_WINDOW,
             next_skip: 8 + skip_phase % INITIAL_SKIP_INTERVAL,
             skip_interval: INITIAL_SKIP_INTERVAL as u16,
@@ -256,22 +271,8 @@ impl SentPackets {
         contents: Contents,
     ) {
         self.cumulative_bytes += size as u64;
-        let is_idle = self.in_flight == 0;
-        if ack_eliciting {
-            self.in_flight += size as u64;
-            self.eliciting_in_flight += 1;
-            // A probe that exceeds the path MTU says nothing about the path's liveness.
-            if !contents.mtu_probe {
-                self.last_eliciting_at = now;
-                self.data_in_flight += size as u64;
-            }
-        }
-        let state = self.sampler.on_sent(now, self.in_flight, is_idle);
-        if app_limited {
-            self.sampler.mark_app_limited(self.in_flight);
-        }
-
-        self.packets.push_back(SentPacket {
+        let is_idle = self.in_flight.bytes == 0;
+        let mut packet = SentPacket {
             sent_at: now,
             cumulative: self.cumulative_bytes,
             size: size as u16,
@@ -279,8 +280,18 @@ impl SentPackets {
             ack_eliciting,
             app_limited,
             contents,
-            state,
-        });
+            state: SendState::default(),
+        };
+        self.in_flight.add(&packet);
+        // A probe that exceeds the path MTU says nothing about the path's liveness.
+        if ack_eliciting && !contents.mtu_probe {
+            self.last_eliciting_at = now;
+        }
+        packet.state = self.sampler.on_sent(now, self.in_flight.bytes, is_idle);
+        if app_limited {
+            self.sampler.mark_app_limited(self.in_flight.bytes);
+        }
+        self.packets.push_back(packet);
         while self.packets.len() > MAX_TRACKED {
             self.drop_oldest();
         }
@@ -289,10 +300,8 @@ impl SentPackets {
     fn drop_oldest(&mut self) {
         let Some(packet) = self.packets.pop_front() else { return };
         self.base += 1;
-        if packet.fate == Fate::InFlight && packet.ack_eliciting {
-            self.in_flight -= u64::from(packet.size);
-            self.data_in_flight -= packet.data_bytes();
-            self.eliciting_in_flight -= 1;
+        if packet.fate == Fate::InFlight {
+            self.in_flight.remove(&packet);
         }
     }
 
@@ -313,7 +322,7 @@ impl SentPackets {
 
     /// Inflight: bytes of ack-eliciting packets neither acknowledged nor lost.
     pub fn bytes_in_flight(&self) -> u64 {
-        self.in_flight
+        self.in_flight.bytes
     }
 
     /// Bytes in flight that count against the congestion window: 0 if only MTU probes are in
@@ -322,12 +331,12 @@ impl SentPackets {
     /// Most probes exceed the path MTU, and only a newer acknowledgement reveals their loss. If
     /// they filled the window, no newer packet could be sent.
     pub fn bytes_in_window(&self) -> u64 {
-        if self.data_in_flight == 0 { 0 } else { self.in_flight }
+        if self.in_flight.data_bytes == 0 { 0 } else { self.in_flight.bytes }
     }
 
     /// Whether ack-eliciting packets are in flight.
     pub fn expects_ack(&self) -> bool {
-        self.eliciting_in_flight > 0
+        self.in_flight.bytes > 0
     }
 
     /// When the last ack-eliciting packet was sent.
@@ -359,13 +368,7 @@ impl SentPackets {
                     Fate::Acknowledged => continue,
                     Fate::Skipped => return Err(AckViolation::Skipped(pn)),
                     Fate::Abandoned => {}
-                    Fate::InFlight => {
-                        if packet.ack_eliciting {
-                            self.in_flight -= u64::from(packet.size);
-                            self.data_in_flight -= packet.data_bytes();
-                            self.eliciting_in_flight -= 1;
-                        }
-                    }
+                    Fate::InFlight => self.in_flight.remove(packet),
                     // Lost MTU probes are not counted as losses.
                     Fate::Lost if packet.contents.mtu_probe => {}
                     Fate::Lost => {
@@ -441,11 +444,7 @@ impl SentPackets {
             match packet.fate {
                 Fate::InFlight => {
                     packet.fate = Fate::Abandoned;
-                    if packet.ack_eliciting {
-                        self.in_flight -= u64::from(packet.size);
-                        self.data_in_flight -= packet.data_bytes();
-                        self.eliciting_in_flight -= 1;
-                    }
+                    self.in_flight.remove(packet);
                     outcome.contents.add(packet.contents);
                     outcome.count_large_loss(packet, self.large_acked_sent_at);
                 }
@@ -482,11 +481,7 @@ impl SentPackets {
             match packet.fate {
                 Fate::InFlight => {
                     packet.fate = Fate::Lost;
-                    if packet.ack_eliciting {
-                        self.in_flight -= u64::from(packet.size);
-                        self.data_in_flight -= packet.data_bytes();
-                        self.eliciting_in_flight -= 1;
-                    }
+                    self.in_flight.remove(packet);
                     if !packet.contents.mtu_probe && packet.ack_eliciting {
                         let bytes = u64::from(packet.size);
                         self.sampler.on_lost(bytes);
@@ -537,9 +532,7 @@ impl SentPackets {
                 contents.add(packet.contents);
             }
         }
-        self.in_flight = 0;
-        self.data_in_flight = 0;
-        self.eliciting_in_flight = 0;
+        self.in_flight = InFlight::default();
         contents
     }
 
