@@ -17,7 +17,6 @@ pub struct LossEstimator {
     open_losses: u32,
     sum: u64,
     sum_of_squares: u64,
-    total_losses: u64,
     window_bins: usize,
 }
 
@@ -29,7 +28,6 @@ impl Default for LossEstimator {
             open_losses: 0,
             sum: 0,
             sum_of_squares: 0,
-            total_losses: 0,
             window_bins: MIN_BINS,
         }
     }
@@ -46,7 +44,6 @@ impl LossEstimator {
     pub fn on_resolved(&mut self, lost: bool) {
         self.open_packets += 1;
         self.open_losses += u32::from(lost);
-        self.total_losses += u64::from(lost);
         if self.open_packets == BIN_PACKETS {
             let losses = self.open_losses as u8;
             self.bins.push_back(losses);
@@ -62,7 +59,6 @@ impl LossEstimator {
 
     /// A packet counted as lost was acknowledged later.
     pub fn on_spurious(&mut self) {
-        self.total_losses = self.total_losses.saturating_sub(1);
         if self.open_losses > 0 {
             self.open_losses -= 1;
         } else if let Some(bin) = self.bins.iter_mut().rev().find(|bin| **bin > 0) {
@@ -102,7 +98,7 @@ impl LossEstimator {
     pub fn burst_factor(&self) -> f64 {
         let n = self.bins.len() as f64;
         let p = self.estimate();
-        if self.bins.len() < MIN_BINS || p <= 0.0 || p >= 1.0 {
+        if self.bins.len() < MIN_BINS || p == 0.0 {
             return 1.0;
         }
         let mean = self.sum as f64 / n;
@@ -165,5 +161,91 @@ mod tests {
         (0..64).for_each(|_| loss.on_spurious());
         assert_eq!(loss.losses(), 0);
         assert_eq!(loss.sum_of_squares, 0);
+    }
+
+    /// The packets in the window, bin by bin, and the definitions of what the estimator reports.
+    #[derive(Default)]
+    struct Model {
+        bins: VecDeque<Vec<bool>>,
+        open: Vec<bool>,
+    }
+
+    impl Model {
+        fn on_resolved(&mut self, lost: bool, window: u64) {
+            self.open.push(lost);
+            if self.open.len() == 32 {
+                self.bins.push_back(core::mem::take(&mut self.open));
+            }
+            while self.bins.len() as u64 > window / 32 {
+                self.bins.pop_front();
+            }
+        }
+
+        /// The newest loss did not happen.
+        fn on_spurious(&mut self) {
+            let packets = self.bins.iter_mut().flatten().chain(&mut self.open);
+            if let Some(newest) = packets.filter(|lost| **lost).last() {
+                *newest = false;
+            }
+        }
+
+        fn check(&self, loss: &LossEstimator) {
+            let packets = || self.bins.iter().flatten().chain(&self.open);
+            let (sent, lost) = (packets().count() as u64, packets().filter(|lost| **lost).count());
+            assert_eq!((loss.packets(), loss.losses()), (sent, lost as u64));
+            let fraction = (lost as f64 + 0.5) / (sent as f64 + 1.0);
+            assert_eq!(loss.estimate(), if lost == 0 { 0.0 } else { fraction });
+            let factor = if lost == 0 || self.bins.len() < 8 {
+                1.0
+            } else {
+                let count = |bin: &Vec<bool>| bin.iter().filter(|lost| **lost).count() as f64;
+                let bins = self.bins.len() as f64;
+                let mean = self.bins.iter().map(count).sum::<f64>() / bins;
+                let squares = self.bins.iter().map(|bin| (count(bin) - mean).powi(2));
+                let variance = squares.sum::<f64>() / (bins - 1.0);
+                (variance / (32.0 * fraction * (1.0 - fraction))).clamp(1.0, 8.0)
+            };
+            let reported = loss.burst_factor();
+            assert!((reported - factor).abs() < 1e-9, "{reported} instead of {factor}");
+        }
+    }
+
+    /// Runs of losses of random lengths, some of which turn out to be spurious, for windows of 8 to 20
+    /// bins.
+    #[test]
+    fn estimates_agree_with_their_definitions() {
+        for (packets, window) in [(0, 256), (287, 256), (288, 288), (640, 640)] {
+            let (mut loss, mut model) = (LossEstimator::default(), Model::default());
+            loss.set_window(packets);
+            let mut x = 1_u32;
+            let mut left = 0;
+            for _ in 0..1_500 {
+                x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                if left == 0 && x >> 16 < 2_000 {
+                    left = x % 12;
+                }
+                loss.on_resolved(left > 0);
+                model.on_resolved(left > 0, window);
+                left = left.saturating_sub(1);
+                model.check(&loss);
+                if x >> 28 == 0 {
+                    loss.on_spurious();
+                    model.on_spurious();
+                    model.check(&loss);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn window_has_256_to_65536_packets() {
+        for (packets, window) in [(0, 256), (256, 256), (65_536, 65_536), (u64::MAX, 65_536)] {
+            let mut loss = LossEstimator::default();
+            loss.set_window(packets);
+            (0..window).for_each(|_| loss.on_resolved(true));
+            assert_eq!(loss.packets(), window);
+            (0..32).for_each(|_| loss.on_resolved(true));
+            assert_eq!(loss.packets(), window);
+        }
     }
 }

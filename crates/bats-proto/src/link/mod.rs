@@ -12,3 +12,5 @@ pub(crate) mod report_budget;
 pub mod rtt;
 /// Packets in flight and loss detection.
 pub mod sent;
+#[cfg(test)]
+mod sent_tests;

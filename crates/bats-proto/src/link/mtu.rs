@@ -97,7 +97,7 @@ impl MtuDiscovery {
                 None => self.end_round(now),
                 Some(_) if round.copies < copies(loss) => {
                     // Send the second copy of a single size at once; otherwise wait for answers.
-                    let is_single = round.sizes[ROUND_SIZES - 2] == 0;
+                    let is_single = round.sizes[0] == 0;
                     let wait = if is_single && round.copies == 1 {
                         Duration::ZERO
                     } else {
@@ -162,7 +162,6 @@ impl MtuDiscovery {
         }
         if size > self.current {
             self.current = size.min(self.max);
-            self.ceiling = self.ceiling.max(self.current + 1);
             if self.round.is_none_or(|round| round.sizes[ROUND_SIZES - 1] <= size) {
                 self.end_round(now);
             }
@@ -324,5 +323,107 @@ mod tests {
         }
         assert!(mtu.on_lost(now, 1437));
         assert_eq!(mtu.current(), BASE_UDP_PAYLOAD);
+    }
+
+    /// Calls `poll` only at its timeouts; probes above `limit` are lost, the answers to the others take
+    /// 60 ms. Returns when each probe is sent, in ms, with its size.
+    fn probes_until(mtu: &mut MtuDiscovery, limit: u16, end: Timestamp) -> Vec<(u64, u16)> {
+        let mut answers = std::collections::VecDeque::new();
+        let mut probes = Vec::new();
+        loop {
+            let timeout = mtu.next_timeout().into_iter();
+            let next = timeout.chain(answers.front().map(|&(at, _)| at)).min();
+            let Some(now) = next.filter(|&now| now < end) else { return probes };
+            if answers.front().is_some_and(|&(at, _)| at == now) {
+                let (_, size) = answers.pop_front().unwrap();
+                mtu.on_acknowledged(now, size);
+            } else if let Some(size) = mtu.poll(now, PTO, 0.0) {
+                probes.push((now.as_micros() / 1_000, size));
+                if size <= limit {
+                    answers.push_back((now + Duration::from_millis(60), size));
+                }
+            }
+        }
+    }
+
+    /// Each size of a round is sent again after half a probe timeout, and the answers are awaited for
+    /// one. A round divides the interval by five; a search ends when 16 bytes are left, and the next
+    /// one begins ten minutes later.
+    #[test]
+    fn search_sends_each_size_twice_and_is_repeated_after_ten_minutes() {
+        type Rounds = &'static [(u64, [u16; 4])];
+        let unanswered: Rounds =
+            &[(100, [1_254, 1_308, 1_363, 1_417]), (250, [1_210, 1_221, 1_232, 1_243])];
+        let answered: Rounds =
+            &[(100, [1_254, 1_308, 1_363, 1_417]), (250, [1_264, 1_275, 1_286, 1_297])];
+        let repeated: Rounds =
+            &[(100, [1_332, 1_367, 1_402, 1_437]), (250, [1_304, 1_311, 1_318, 1_325])];
+        for (limit, first, length, second, found) in
+            [(1_200, unanswered, 400, unanswered, 1_200), (1_300, answered, 310, repeated, 1_297)]
+        {
+            let mut expected = Vec::new();
+            for (start, rounds) in [(0, first), (length + 600_000, second)] {
+                expected.extend([(start, 1_472), (start, 1_472)]);
+                for (at, sizes) in rounds {
+                    for copy in [start + at, start + at + 50] {
+                        expected.extend(sizes.iter().map(|&size| (copy, size)));
+                    }
+                }
+            }
+            let mut mtu = MtuDiscovery::new(1_472);
+            let end = Timestamp::from_millis(1_000_000);
+            assert_eq!(probes_until(&mut mtu, limit, end), expected);
+            let next = length + 600_000 + 400 + 600_000;
+            assert_eq!(
+                (mtu.current(), mtu.next_timeout()),
+                (found, Some(Timestamp::from_millis(next)))
+            );
+        }
+    }
+
+    #[test]
+    fn acknowledgements_of_the_known_size_do_not_start_a_search() {
+        let mut mtu = MtuDiscovery::new(1_472);
+        probes_until(&mut mtu, 1_300, Timestamp::from_millis(1_000));
+        let (current, next) = (mtu.current(), mtu.next_timeout());
+        for size in [1_200, current] {
+            mtu.on_acknowledged(Timestamp::from_millis(2_000), size);
+            assert_eq!((mtu.current(), mtu.next_timeout()), (current, next));
+        }
+        // A larger one does.
+        let now = Timestamp::from_millis(2_000);
+        mtu.on_acknowledged(now, current + 1);
+        assert_eq!((mtu.current(), mtu.next_timeout()), (current + 1, Some(now)));
+        // Nothing is left to find.
+        mtu.on_acknowledged(now, 9_000);
+        assert_eq!((mtu.current(), mtu.next_timeout()), (1_472, None));
+    }
+
+    #[test]
+    fn late_answer_to_a_size_taken_as_too_large_counts() {
+        let mut mtu = MtuDiscovery::new(1_472);
+        probes_until(&mut mtu, 1_200, Timestamp::from_millis(300));
+        let now = Timestamp::from_millis(320);
+        mtu.on_acknowledged(now, 1_417);
+        assert_eq!((mtu.current(), mtu.next_timeout()), (1_417, Some(now + RAISE_INTERVAL)));
+    }
+
+    #[test]
+    fn losses_and_acknowledgements_of_packets_of_the_base_size_say_nothing_about_the_mtu() {
+        let mut mtu = MtuDiscovery::new(1_472);
+        let now = Timestamp::from_millis(70_000);
+        (0..2 * BLACK_HOLE_LOSSES).for_each(|_| assert!(!mtu.on_lost(now, 1_472)));
+        mtu.on_acknowledged(now, 1_472);
+        (0..2 * BLACK_HOLE_LOSSES).for_each(|_| assert!(!mtu.on_lost(now, BASE_UDP_PAYLOAD)));
+        for (acknowledged, losses) in [(BASE_UDP_PAYLOAD, 1), (BASE_UDP_PAYLOAD + 1, 30)] {
+            (1..BLACK_HOLE_LOSSES).for_each(|_| assert!(!mtu.on_lost(now, BASE_UDP_PAYLOAD + 1)));
+            mtu.on_acknowledged(now, acknowledged);
+            (1..losses).for_each(|_| assert!(!mtu.on_lost(now, BASE_UDP_PAYLOAD + 1)));
+            assert!(mtu.on_lost(now, BASE_UDP_PAYLOAD + 1));
+            // The size that failed is not tried again before the sizes below it.
+            assert_eq!((mtu.current(), mtu.next_timeout()), (BASE_UDP_PAYLOAD, Some(now)));
+            assert_eq!(mtu.poll(now, PTO, 0.0), Some(1_254));
+            mtu.on_acknowledged(now, 1_472);
+        }
     }
 }

@@ -170,10 +170,64 @@ mod tests {
             }
         }
 
+        /// Each acknowledgement has what arrived from the lowest packet that the last eight were the
+        /// first to report, or from 64 below the largest, as maximal ranges.
+        #[test]
+        fn acknowledgements_agree_with_a_set(
+            acks in prop::collection::vec(prop::collection::vec(0_u64..400, 0..20), 1..30)
+        ) {
+            let mut window = ReceivedPackets::default();
+            let (mut model, mut lowest) = (BTreeSet::new(), vec![0; ACK_REPEATS]);
+            let mut ranges = Vec::new();
+            for (ack, distances) in (0..).zip(acks) {
+                // The packets of an acknowledgement are up to 400 numbers apart, each 50 higher.
+                let new: Vec<u64> = distances
+                    .into_iter()
+                    .map(|distance| ack * 50 + distance)
+                    .filter(|&pn| window.insert(Timestamp::ZERO, pn))
+                    .collect();
+                model.extend(new.iter().copied());
+                window.write_ranges(&mut ranges);
+                let Some(&largest) = model.last() else {
+                    prop_assert!(ranges.is_empty());
+                    continue;
+                };
+                lowest.push(new.iter().copied().min().unwrap_or(largest));
+                let oldest = lowest[lowest.len() - ACK_REPEATS..].iter().copied().min().unwrap();
+                let floor = oldest.min(largest.saturating_sub(64));
+                let reported: Vec<u64> = ranges.iter().flat_map(|&(a, b)| (a..=b).rev()).collect();
+                prop_assert!(reported.iter().eq(model.range(floor..).rev()));
+                prop_assert!(ranges.windows(2).all(|pair| pair[1].1 + 1 < pair[0].0));
+            }
+        }
+
         #[test]
         fn expansion_inverts_truncation(pn in 0_u64..1 << 60, distance in 0_u64..1 << 30, ahead in any::<bool>()) {
             let expected = if ahead { pn.saturating_sub(distance) } else { pn + distance };
             prop_assert_eq!(expand(pn as u32, expected), pn);
+        }
+    }
+
+    #[test]
+    fn next_number_is_expected_after_the_largest_which_alone_has_an_arrival_time() {
+        let mut window = ReceivedPackets::default();
+        assert_eq!((window.expected(), window.largest()), (0, None));
+        let at = Timestamp::from_millis;
+        for (ms, pn, largest) in [(1, 0, (0, at(1))), (2, 7, (7, at(2))), (3, 5, (7, at(2)))] {
+            assert!(window.insert(at(ms), pn));
+            assert!(!window.insert(at(ms + 10), pn));
+            assert_eq!((window.expected(), window.largest()), (largest.0 + 1, Some(largest)));
+        }
+    }
+
+    #[test]
+    fn every_acknowledgement_covers_the_newest_65_numbers() {
+        let mut window = ReceivedPackets::default();
+        let mut ranges = Vec::new();
+        for pn in 0..200 {
+            window.insert(Timestamp::ZERO, pn);
+            window.write_ranges(&mut ranges);
+            assert_eq!(ranges, [(pn.saturating_sub(64), pn)]);
         }
     }
 

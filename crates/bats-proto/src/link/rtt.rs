@@ -29,15 +29,14 @@ impl RttEstimator {
         }
     }
 
-    /// Takes an RTT sample and the peer's acknowledgement delay. The delay is subtracted only if
-    /// the result stays above the minimum RTT.
+    /// Takes an RTT sample and the peer's acknowledgement delay, which reduces the sample to the
+    /// minimum RTT at most.
     pub fn on_sample(&mut self, now: Timestamp, sample: Duration, ack_delay: Duration) {
         if !self.has_sample || sample < self.min || now - self.min_at > MIN_RTT_LIFETIME {
             self.min = sample;
             self.min_at = now;
         }
-        let adjusted =
-            if sample > self.min + ack_delay { sample - ack_delay } else { sample.min(self.min) };
+        let adjusted = sample.saturating_sub(ack_delay).max(self.min);
         self.latest = adjusted.max(Duration::from_micros(1));
         if self.has_sample {
             let error = self.smoothed.abs_diff(adjusted);
@@ -102,5 +101,51 @@ mod tests {
         rtt.on_sample(Timestamp::from_millis(1), 10 * MS, Duration::ZERO);
         rtt.on_sample(Timestamp::from_millis(40_000), 80 * MS, Duration::ZERO);
         assert_eq!(rtt.min(), 80 * MS);
+    }
+
+    /// RFC 9002, sections 5.3 and 6.2.1.
+    #[test]
+    fn probe_timeout_is_smoothed_rtt_and_four_times_its_variation() {
+        let mut rtt = RttEstimator::new(100 * MS);
+        assert_eq!(rtt.probe_timeout(Duration::ZERO), (100 + 4 * 50) * MS);
+        for (now, sample, smoothed, variation) in [
+            (1, 40, 40 * MS, 20 * MS),
+            (2, 48, 41 * MS, (3 * 20 + 8) * MS / 4),
+            (3, 33, 40 * MS, (3 * 17 + 8) * MS / 4),
+        ] {
+            rtt.on_sample(Timestamp::from_millis(now), sample * MS, Duration::ZERO);
+            assert_eq!((rtt.latest(), rtt.smoothed()), (sample * MS, smoothed));
+            assert_eq!(rtt.probe_timeout(25 * MS), smoothed + 4 * variation + 25 * MS);
+        }
+        for now in 4..200 {
+            rtt.on_sample(Timestamp::from_millis(now), 40 * MS, Duration::ZERO);
+        }
+        assert_eq!(rtt.probe_timeout(25 * MS), rtt.smoothed() + MS + 25 * MS);
+    }
+
+    #[test]
+    fn ack_delay_is_subtracted_down_to_the_minimum() {
+        for (ack_delay, latest) in [(0, 50), (5, 45), (9, 41), (10, 40), (11, 40), (60, 40)] {
+            let mut rtt = RttEstimator::new(100 * MS);
+            rtt.on_sample(Timestamp::from_millis(1), 40 * MS, 30 * MS);
+            assert_eq!(rtt.latest(), 40 * MS);
+            rtt.on_sample(Timestamp::from_millis(2), 50 * MS, ack_delay * MS);
+            assert_eq!(rtt.latest(), latest * MS, "delay of {ack_delay} ms");
+        }
+    }
+
+    #[test]
+    fn minimum_is_kept_for_exactly_30_seconds() {
+        let start = Timestamp::from_millis(5);
+        for (now, min) in [
+            (start + MIN_RTT_LIFETIME, 10 * MS),
+            (start + MIN_RTT_LIFETIME + Duration::from_nanos(1), 11 * MS),
+        ] {
+            let mut rtt = RttEstimator::new(2 * MS);
+            rtt.on_sample(Timestamp::ZERO, 12 * MS, Duration::ZERO);
+            rtt.on_sample(start, 10 * MS, Duration::ZERO);
+            rtt.on_sample(now, 11 * MS, Duration::ZERO);
+            assert_eq!(rtt.min(), min);
+        }
     }
 }
