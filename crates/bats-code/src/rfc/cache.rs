@@ -180,4 +180,49 @@ mod tests {
             "a batch beyond the limit was cached"
         );
     }
+
+    /// In a sequence, four batches are computed at once if all of them fit the limit.
+    #[test]
+    fn next_batches_of_a_sequence_are_cached_if_all_fit() {
+        let code = OuterCode::recommended(600, InnerCode::new(4, Field::Byte).unwrap()).unwrap();
+        let size = |ids: core::ops::RangeInclusive<u32>| -> usize {
+            ids.map(|id| code.batch(id).bytes()).sum()
+        };
+        for first in [0, 7, u32::MAX - 3] {
+            let four = size(first..=first + 3);
+            for (max_bytes, held) in [(four, four), (four - 1, size(first..=first)), (0, 0)] {
+                let mut cache = BatchCache::new(code.clone(), max_bytes);
+                cache.batch_in_sequence(first);
+                assert_eq!(cache.bytes(), held, "{first}, at most {max_bytes} bytes");
+                let next = cache.batch_in_sequence(first);
+                assert_eq!(Arc::ptr_eq(&next, &cache.batch(first)), held > 0);
+            }
+            // One that is held already takes no more memory.
+            let mut cache = BatchCache::new(code.clone(), four + size(first + 2..=first + 2));
+            let third = cache.batch(first + 2);
+            cache.batch_in_sequence(first);
+            assert_eq!(cache.bytes(), four);
+            assert!(Arc::ptr_eq(&third, &cache.batch(first + 2)));
+        }
+        // Not all of the next three exist.
+        for first in [u32::MAX - 2, u32::MAX] {
+            let mut cache = BatchCache::new(code.clone(), 1 << 20);
+            cache.batch_in_sequence(first);
+            assert_eq!(cache.bytes(), size(first..=first));
+        }
+    }
+
+    #[test]
+    fn several_batches_are_cached_up_to_the_limit() {
+        let code = OuterCode::recommended(100, InnerCode::new(4, Field::Byte).unwrap()).unwrap();
+        let size = code.batch(0).bytes();
+        for (held, count) in [(3, 5), (4, 4), (5, 5)] {
+            let mut cache = BatchCache::new(code.clone(), held * size + size / 2);
+            let ids: Vec<u32> = (0..count).collect();
+            assert_eq!(cache.batches(&ids).len(), ids.len());
+            assert_eq!(cache.bytes(), held.min(ids.len()) * size);
+            cache.batches(&ids);
+            assert_eq!(cache.bytes(), held.min(ids.len()) * size);
+        }
+    }
 }

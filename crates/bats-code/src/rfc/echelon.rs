@@ -229,4 +229,29 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn basis_has_the_predicted_size() {
+        for width in [1, 2, 64, 128] {
+            let space = VectorSpace::new(width);
+            let held = space.rows.bytes() + space.pivots.capacity() * size_of::<u32>();
+            assert_eq!(VectorSpace::size(width), held);
+        }
+    }
+
+    #[test]
+    fn cleared_basis_accepts_the_same_vectors_again() {
+        let kernel = Kernel::active();
+        let mut space = VectorSpace::new(3);
+        // Unit vectors take another path than sums.
+        for vectors in [[[0, 1, 0], [1, 0, 0], [0, 0, 1]], [[1, 1, 0], [0, 1, 7], [9, 0, 1]]] {
+            for rank in 0..3 {
+                assert_eq!((space.rank(), space.is_full()), (rank, false));
+                assert!(space.insert(kernel, &vectors[rank]));
+                assert!(!space.insert(kernel, &vectors[rank]));
+            }
+            assert!(space.is_full());
+            space.clear();
+        }
+    }
 }

@@ -307,4 +307,33 @@ mod tests {
         let other = Encoder::new(cache, &[1; 16], 0);
         assert_eq!(other.err(), Some(EncodeError::Block(PaddingError::PacketSize)));
     }
+
+    #[test]
+    fn encoder_holds_padded_packets_and_cached_batches() {
+        for inner in InnerCode::all() {
+            let mut encoder = encoder(&[1; 700], 101, 5, inner);
+            assert_eq!(encoder.packet_size(), 101);
+            assert_eq!(encoder.coded_packet_len(), inner.vector_len() + 101);
+            let packets = 7 * 128 + 63;
+            assert_eq!(encoder.bytes(), packets);
+            let mut packet = vec![0; encoder.coded_packet_len()];
+            encoder.encode(9, 1, &mut [&mut packet]).unwrap();
+            // The next three are computed with it.
+            let batches = (9..13).map(|id| encoder.code().batch(id).bytes()).sum::<usize>();
+            assert_eq!(encoder.bytes(), packets + batches);
+            assert_eq!(encoder.into_cache().bytes(), batches);
+        }
+    }
+
+    #[test]
+    fn error_messages_name_the_invalid_argument() {
+        for (error, words) in [
+            (EncodeError::Block(PaddingError::TooLong), "65535"),
+            (EncodeError::SourcePackets, "number of source packets"),
+            (EncodeError::Column, "column"),
+            (EncodeError::OutputSize, "output"),
+        ] {
+            assert!(error.to_string().contains(words), "{error}");
+        }
+    }
 }

@@ -173,4 +173,21 @@ mod tests {
         let slab = RowStore::slab_size(store.stride);
         assert!(store.slabs.iter().all(|(bytes, _)| bytes.capacity() <= slab));
     }
+
+    #[test]
+    fn sizes_are_those_of_padded_rows_and_room_for_alignment() {
+        for (rows, width, size) in [(0, 0, 63), (1, 0, 127), (5, 64, 383), (5, 65, 703)] {
+            assert_eq!(Matrix::size(rows, width), size);
+            assert_eq!(Matrix::zeroed(rows, width).bytes(), size);
+        }
+        for (rows, width, size) in [
+            (0, 10, 0),
+            (1, 0, 64 * 64 + 63),
+            (64, 64, 64 * 64 + 63),
+            (65, 64, 2 * (64 * 64 + 63)),
+            (65, 65, 2 * (64 * 128 + 63)),
+        ] {
+            assert_eq!(RowStore::size(rows, width), size);
+        }
+    }
 }

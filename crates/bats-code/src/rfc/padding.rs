@@ -150,4 +150,24 @@ mod tests {
         assert_eq!(source_packets(1, 0), Err(PaddingError::PacketSize));
         assert_eq!(source_packets(1, 1 << 17), Err(PaddingError::PacketSize));
     }
+
+    #[test]
+    fn largest_packet_can_be_padded_completely() {
+        for (packet_size, result) in
+            [(MAX_PACKET_SIZE, Ok(1)), (MAX_PACKET_SIZE + 1, Err(PaddingError::PacketSize))]
+        {
+            assert_eq!(source_packets(0, packet_size), result);
+        }
+    }
+
+    #[test]
+    fn error_messages_name_the_invalid_argument() {
+        for (error, words) in [
+            (PaddingError::PacketSize, "size of a source packet"),
+            (PaddingError::TooLong, "65535"),
+            (PaddingError::Corrupt, "corrupt"),
+        ] {
+            assert!(error.to_string().contains(words), "{error}");
+        }
+    }
 }

@@ -315,4 +315,18 @@ mod tests {
         expected[15] = 1;
         assert_eq!(coefficients, expected);
     }
+
+    #[test]
+    fn error_messages_name_the_invalid_argument() {
+        for (error, words) in [
+            (ParameterError::BatchSize, "batch size and field"),
+            (ParameterError::SourcePackets, "number of source packets"),
+            (ParameterError::BatchId, "batch ID"),
+            (ParameterError::PacketSize, "size of a source packet"),
+            (ParameterError::Degrees, "degree distribution"),
+            (ParameterError::Encoding, "malformed"),
+        ] {
+            assert!(error.to_string().contains(words), "{error}");
+        }
+    }
 }

@@ -306,4 +306,30 @@ mod tests {
         assert_eq!(recoder.recode(&[1, 1], &mut packet), Err(RecodeError::Coefficients));
         assert_eq!(recoder.recode(&[1], &mut packet[..9]), Err(RecodeError::Length));
     }
+
+    #[test]
+    fn recoder_holds_a_batch_and_a_basis() {
+        for inner in InnerCode::all() {
+            let m = inner.batch_size();
+            let recoder = Recoder::new(inner, T, 1).unwrap();
+            let length = (inner.vector_len() + T).next_multiple_of(64);
+            assert_eq!(recoder.bytes(), m * length + 63 + VectorSpace::size(m));
+            assert_eq!(recoder.inner_code(), inner);
+            for (packet_size, is_valid) in [(MAX_PACKET_SIZE, true), (MAX_PACKET_SIZE + 1, false)] {
+                assert_eq!(Recoder::new(inner, packet_size, 1).is_ok(), is_valid);
+            }
+        }
+    }
+
+    #[test]
+    fn error_messages_name_the_invalid_argument() {
+        for (error, words) in [
+            (RecodeError::PacketSize, "size of a source packet"),
+            (RecodeError::Length, "length of a coded packet"),
+            (RecodeError::Empty, "no packet"),
+            (RecodeError::Coefficients, "coefficient"),
+        ] {
+            assert!(error.to_string().contains(words), "{error}");
+        }
+    }
 }

@@ -18,7 +18,7 @@ fn without_zeros(word: u64) -> u64 {
     const LOW_BITS: u64 = 0x7f7f_7f7f_7f7f_7f7f;
     // The high bit of each byte of `zeros` is set if and only if that byte of `word` is zero.
     let zeros = !(((word & LOW_BITS) + LOW_BITS) | word | LOW_BITS);
-    word | (zeros >> 7)
+    word + (zeros >> 7)
 }
 
 /// Generates the coefficients of a column: `out[i]` belongs to symbol `window.first + i`.
@@ -28,7 +28,7 @@ fn without_zeros(word: u64) -> u64 {
 /// byte becomes 1, so that every coefficient is non-zero. The coefficients of a shorter window are
 /// a prefix of those of a longer one.
 pub fn coefficients(seed: u64, batch: u32, column: u8, out: &mut [u8]) {
-    let index = u64::from(batch) << 8 | u64::from(column);
+    let index = u64::from(batch) * 256 + u64::from(column);
     let mut state = mix(seed ^ mix(index.wrapping_add(GAMMA)));
     let mut draw = || {
         state = state.wrapping_add(GAMMA);

@@ -305,4 +305,31 @@ mod tests {
         encoder.release_below(99);
         assert_eq!((encoder.first(), encoder.next(), encoder.bytes_held()), (2, 2, 0));
     }
+
+    #[test]
+    fn rows_of_released_symbols_are_kept_until_the_stream_is_idle() {
+        let mut encoder = StreamEncoder::new(200, 42);
+        (0..3).for_each(|_| _ = encoder.push(&[1; 60]));
+        let mut output = [0; 60];
+        let window = Window { first: 0, count: 3 };
+        assert_eq!(encoder.encode(window, 0, 0, &mut [&mut output]), Ok(60));
+        encoder.release_below(2);
+        assert_eq!(encoder.pool.free_bytes(), 2 * 127);
+        encoder.trim();
+        assert_eq!((encoder.pool.free_bytes(), encoder.matrix.capacity()), (0, 0));
+        assert!(encoder.rows.capacity() < 4);
+        assert_eq!((encoder.bytes_held(), encoder.symbol(2)), (127, Some(&[1; 60][..])));
+    }
+
+    #[test]
+    fn error_messages_name_the_invalid_argument() {
+        for (error, words) in [
+            (StreamError::SymbolSize, "symbol"),
+            (StreamError::Window, "window"),
+            (StreamError::Columns, "column"),
+            (StreamError::OutputSize, "output"),
+        ] {
+            assert!(error.to_string().contains(words), "{error}");
+        }
+    }
 }

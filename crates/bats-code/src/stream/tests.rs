@@ -218,6 +218,25 @@ fn missing_ranges_distinguish_isolated_linked_and_unseen_symbols() {
     assert_eq!((far[3].span, far[3].rank_missing), (u32::MAX, u16::MAX));
 }
 
+#[test]
+fn missing_range_of_a_system_begins_at_its_first_unreleased_symbol() {
+    let mut encoder = sender(40, 64);
+    let mut decoder = StreamDecoder::new(DecoderConfig::new(64, SEED));
+    for number in (0..20).filter(|n| ![3, 7, 10, 12].contains(n)) {
+        decoder.push_source(number, &symbol(number, 64));
+    }
+    let window = Window { first: 0, count: 20 };
+    let payload = repair(&mut encoder, window, 0, 0);
+    decoder.push_repair(window, Columns::Fresh { batch: 0, column: 0 }, &payload);
+    for (released, first) in [(3, 3), (4, 7), (7, 7), (8, 10), (11, 12), (12, 12)] {
+        decoder.release_below(released);
+        let range = MissingRange { first, span: 13 - first as u32, rank_missing: 3 };
+        assert_eq!(decoder.missing_ranges(20, 10), [range], "released below {released}");
+    }
+    decoder.release_below(13);
+    assert_eq!(decoder.missing_ranges(20, 10), []);
+}
+
 /// Incomplete generations must not use up all equations: the first one would never be decoded, and
 /// delivery would stall forever.
 #[test]

@@ -555,4 +555,6 @@ impl ReceivedBatch {
 }
 
 #[cfg(test)]
+mod memory_tests;
+#[cfg(test)]
 mod tests;

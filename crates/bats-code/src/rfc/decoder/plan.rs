@@ -296,4 +296,13 @@ mod tests {
         let plan = plan(&groups, 3, 2, 3).unwrap();
         assert_eq!((plan.inactive, plan.order), (vec![2, 1], vec![0]));
     }
+
+    #[test]
+    fn memory_bound_counts_groups_packets_and_members() {
+        let (word, number) = (size_of::<usize>(), size_of::<u32>());
+        let per_group = size_of::<Group<'_>>() + size_of::<Link>() + 2 * word;
+        let per_packet = 2 * word + 1 + 4 + 12 + number;
+        assert_eq!(plan_bytes(0, 0, 0), per_packet);
+        assert_eq!(plan_bytes(7, 100, 30), 7 * per_group + 31 * per_packet + 100 * number);
+    }
 }

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::fuzzing::rfc::{compare_block_with_reference, push_arbitrary_block_packets};
-use crate::rfc::{DegreeDistribution, Encoder, Field};
+use crate::rfc::{DegreeDistribution, Encoder, Field, PaddingError};
 
 /// A pseudo-random number generator for loss and data.
 struct Random(u64);
@@ -291,5 +291,22 @@ fn default_limits_are_finite() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn error_messages_name_the_limit() {
+    for (error, words) in [
+        (DecodeError::PacketSize, "size of a source packet"),
+        (DecodeError::Length, "length of a coded packet"),
+        (DecodeError::Batches, "limit on batches"),
+        (DecodeError::Packets, "limit on packets"),
+        (DecodeError::Inactive(7), "7 inactive packets"),
+        (DecodeError::Memory(99), "99 bytes of memory"),
+        (DecodeError::Incomplete, "not decoded yet"),
+        (DecodeError::Padding(PaddingError::Corrupt), "padding"),
+        (DecodeError::OutputSize, "output is shorter"),
+    ] {
+        assert!(error.to_string().contains(words), "{error}");
     }
 }
