@@ -245,10 +245,10 @@ mod tests {
         let mut space = VectorSpace::new(3);
         // Unit vectors take another path than sums.
         for vectors in [[[0, 1, 0], [1, 0, 0], [0, 0, 1]], [[1, 1, 0], [0, 1, 7], [9, 0, 1]]] {
-            for rank in 0..3 {
+            for (rank, vector) in vectors.iter().enumerate() {
                 assert_eq!((space.rank(), space.is_full()), (rank, false));
-                assert!(space.insert(kernel, &vectors[rank]));
-                assert!(!space.insert(kernel, &vectors[rank]));
+                assert!(space.insert(kernel, vector));
+                assert!(!space.insert(kernel, vector));
             }
             assert!(space.is_full());
             space.clear();

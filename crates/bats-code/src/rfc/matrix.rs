@@ -190,4 +190,18 @@ mod tests {
             assert_eq!(RowStore::size(rows, width), size);
         }
     }
+
+    /// Wherever the allocator places a buffer.
+    #[test]
+    fn all_rows_are_aligned() {
+        let mut held = Vec::new();
+        for rows in 1..40 {
+            let matrix = Matrix::zeroed(rows, 1);
+            let mut store = RowStore::new(rows);
+            store.push(&[1]);
+            assert_eq!(matrix.row(rows - 1).as_ptr().align_offset(ALIGNMENT), 0);
+            assert_eq!(store.row(0).as_ptr().align_offset(ALIGNMENT), 0);
+            held.push((matrix, store, vec![0_u8; 16 * rows]));
+        }
+    }
 }

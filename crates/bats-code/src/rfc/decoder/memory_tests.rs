@@ -188,6 +188,30 @@ fn elimination_is_refused_below_exactly_the_memory_that_it_needs() {
     assert_eq!(decoder.block_len(), Ok(995));
 }
 
+/// Columns are reserved for an eighth more inactive packets than planned, and 128.
+#[test]
+fn elimination_reserves_columns_for_more_inactive_packets() {
+    let outer = of_degree(600, 30);
+    let mut encoder = Encoder::new(BatchCache::new(outer.clone(), 0), &[7; 599], 1).unwrap();
+    let limits = Limits::for_code(&outer, 1);
+    let mut decoder = Decoder::new(BatchCache::new(outer.clone(), 0), 1, limits).unwrap();
+    let batches: Vec<Batch> = (0..41).map(|batch_id| outer.batch(batch_id)).collect();
+    for number in 0..41 * 16 {
+        let packet = packet(&mut encoder, number / 16, number as usize % 16);
+        decoder.push(number / 16, &packet).unwrap();
+    }
+    let groups: Vec<Group<'_>> =
+        batches.iter().map(|batch| Group { indices: batch.indices(), equations: 16 }).collect();
+    let inactive = plan(&groups, 600, 600, 600).unwrap().inactive.len();
+    let reserved = inactive + inactive / 8 + 128;
+    assert!((128..500).contains(&inactive) && reserved < 600, "{inactive} are inactive");
+    let planning =
+        decoder.bytes() + 41 * structure_bytes(M, 30) + plan::plan_bytes(41, 41 * 30, 600);
+    let needed = planning + decoder.elimination_bytes(&groups, 600, reserved);
+    decoder.set_max_bytes(needed - 1);
+    assert_eq!(decoder.decode(), Err(DecodeError::Memory(needed)));
+}
+
 /// After a first elimination that lacks rank, later packets are added to it.
 #[test]
 fn later_packets_are_refused_below_exactly_the_memory_that_they_need() {
