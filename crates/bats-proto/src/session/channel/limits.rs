@@ -81,3 +81,68 @@ impl ChannelLimits {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn budget_is_divided_as_documented() {
+        let limits = ChannelLimits::new(1_000, 16 << 20, 1_000_000);
+        let rest = (16 << 20) - 1_000 * 448;
+        let expected = ChannelLimits {
+            channels: 1_000,
+            session_window: rest as u64 / 5,
+            message_window: rest as u64 / 8,
+            flow_budget: rest / 16 * 7,
+            send_budget: 250_000,
+        };
+        assert_eq!(limits, expected);
+        assert_eq!((limits.max_message(), limits.early_budget()), (rest / 8, rest / 5 / 4));
+        let parameters = ChannelParameters {
+            channels: 1_000,
+            channel_credit: rest as u64 / 5 / 8,
+            session_credit: rest as u64 / 5,
+            message_credit: rest as u64 / 8,
+        };
+        assert_eq!(limits.parameters(), parameters);
+    }
+
+    #[test]
+    fn channels_take_at_most_half_of_the_budget() {
+        for (asked, budget, channels) in [
+            (0, 1 << 20, 0),
+            (10, 2 * 448 * 10, 10),
+            (10, 2 * 448 * 10 - 1, 9),
+            (u64::MAX, 2 * 448 * 10, 10),
+            (u64::MAX, 1 << 40, 1 << 20),
+        ] {
+            assert_eq!(ChannelLimits::new(asked, budget, 0).channels, channels, "of {budget}");
+        }
+    }
+
+    #[test]
+    fn window_of_a_channel_is_an_eighth_of_what_is_free_and_at_least_4_kib() {
+        let limits = ChannelLimits { session_window: 100_000, ..ChannelLimits::new(1, 1 << 20, 0) };
+        for (unread, window) in
+            [(0, 12_500), (60_000, 5_000), (67_232, 4_096), (68_000, 4_096), (u64::MAX, 4_096)]
+        {
+            assert_eq!(limits.channel_window(unread), window, "{unread} unread");
+        }
+    }
+
+    #[test]
+    fn queue_of_a_channel_is_an_eighth_of_what_is_free_and_4_kib_to_1_mib() {
+        let limits = ChannelLimits::new(1, 1 << 20, 64 << 20);
+        for (queued, limit) in [
+            (0, 1 << 20),
+            (8 << 20, 1 << 20),
+            ((8 << 20) + 8, (1 << 20) - 1),
+            ((16 << 20) - 40_000, 5_000),
+            ((16 << 20) - 8, 4_096),
+            (usize::MAX, 4_096),
+        ] {
+            assert_eq!(limits.queue_limit(queued), limit, "{queued} queued");
+        }
+    }
+}

@@ -574,3 +574,74 @@ fn parts_behind_gaps_are_bounded() {
     let most = limits.early_budget();
     assert!((most..most + 200).contains(&end.early), "{} bytes of {most}", end.early);
 }
+
+#[test]
+fn channels_are_sendable_with_bytes_and_credit_or_a_control_frame() {
+    let (mut pair, ids) = opened(2, BUDGET);
+    assert!(!pair.ends[0].is_sendable(), "nothing to send");
+    pair.ends[0].write(ids[0], b"first").unwrap();
+    assert!(pair.ends[0].is_sendable());
+    pair.settle();
+    assert!(!pair.ends[0].is_sendable() && !pair.ends[1].is_sendable());
+    // Messages that wait for their turn are not channels.
+    pair.messages[0].push(vec![2; 3 * SYMBOL].into());
+    assert!(pair.send(0, SYMBOL));
+    assert!(!pair.ends[0].is_sendable());
+    pair.ends[0].write(ids[1], b"second").unwrap();
+    assert!(pair.ends[0].is_sendable());
+    pair.settle();
+    // A channel without credit of the session waits, and its control frames do not.
+    pair.ends[0].send_credit = pair.ends[0].sent + 1;
+    pair.ends[0].write(ids[0], b"ab").unwrap();
+    assert!(pair.ends[0].is_sendable() && pair.send(0, SYMBOL));
+    assert!(!pair.ends[0].is_sendable() && !pair.send(0, SYMBOL));
+    pair.ends[0].reset(ids[0], 3);
+    assert!(pair.ends[0].is_sendable() && pair.send(0, SYMBOL));
+    assert!(!pair.ends[0].is_sendable());
+}
+
+/// Credit is due for an eighth of a window.
+#[test]
+fn credit_is_given_in_steps() {
+    let (pair, _) = opened(16, BUDGET);
+    let limits = pair.ends[1].limits;
+    let step = limits.message_window / CREDIT_STEP;
+    for (len, is_due) in [(step - MESSAGE_CHARGE - 1, false), (step - MESSAGE_CHARGE, true)] {
+        let (mut pair, _) = opened(16, BUDGET);
+        pair.ends[1].on_message_taken(len as usize);
+        assert_eq!(pair.ends[1].is_sendable(), is_due, "message of {len} bytes");
+        pair.settle();
+        let credit = limits.message_window + if is_due { step } else { 0 };
+        assert_eq!(pair.ends[1].granted_messages(), credit);
+        assert_eq!(pair.ends[0].message_credit(), credit);
+    }
+    let step = limits.session_window / CREDIT_STEP;
+    for (len, is_due) in [(step - 1, false), (step, true)] {
+        let (mut pair, ids) = opened(16, BUDGET);
+        let half = len as usize / 2;
+        for (&id, len) in ids.iter().zip([half, len as usize - half]) {
+            let mut left = len;
+            while left > 0 {
+                left -= pair.ends[0].write(id, &vec![1; left]).unwrap();
+                pair.settle();
+            }
+            assert_eq!(pair.ends[1].read(id, &mut vec![0; len]), Ok(Some(len)));
+        }
+        assert_eq!(pair.ends[1].session_credit_due, is_due, "{len} bytes are read");
+        pair.settle();
+        let credit = limits.session_window + if is_due { step } else { 0 };
+        assert_eq!((pair.ends[1].granted, pair.ends[0].send_credit), (credit, credit));
+    }
+    for (closed, is_due) in [(1, false), (2, true)] {
+        let (mut pair, ids) = opened(16, BUDGET);
+        for &id in &ids[..closed] {
+            pair.ends[0].finish(id).unwrap();
+            pair.settle();
+            assert_eq!(pair.ends[1].read(id, &mut [0; 9]), Ok(None));
+            pair.ends[1].finish(id).unwrap();
+            pair.settle();
+            assert_eq!(pair.ends[0].read(id, &mut [0; 9]), Ok(None));
+        }
+        assert_eq!(pair.ends[0].open_channel().is_ok(), is_due, "{closed} are closed");
+    }
+}
