@@ -33,6 +33,8 @@ mod multipath_tests;
 mod no_route_tests;
 mod opaque;
 mod outbound;
+#[cfg(test)]
+mod outbound_tests;
 mod policy;
 mod rate_limit;
 #[cfg(test)]

@@ -593,7 +593,7 @@ impl Outbound {
 /// Number of recoded packets that follow each packet of a thin flow, because a report takes a round
 /// trip. Two from 2 % loss on, as end to end: with one, over three hops at 5 %, one packet in 130
 /// waits for a report and delays the messages behind it.
-fn recoded_per_packet(loss: f64) -> usize {
+pub(super) fn recoded_per_packet(loss: f64) -> usize {
     match loss {
         p if p < 0.005 => 0,
         p if p <= 0.02 => 1,
