@@ -709,3 +709,6 @@ fn missing_range(first: u64, last: u64, rank_missing: usize) -> MissingRange {
         rank_missing: u16::try_from(rank_missing).unwrap_or(u16::MAX),
     }
 }
+
+#[cfg(test)]
+mod limit_tests;

@@ -98,12 +98,11 @@ impl KnownSet {
             return None;
         }
         let last = (end - 1) / 64;
-        let after = self.base + self.words.len() as u64;
         let mut index = number / 64;
         let mut word = !self.word(index) & (u64::MAX << (number % 64));
         while word == 0 {
-            // No unknown symbol follows within the range.
-            if index >= last || index >= after {
+            // All symbols above the stored words are unknown, so that this ends.
+            if index >= last {
                 return None;
             }
             index += 1;

@@ -230,6 +230,7 @@ fn later_packets_are_refused_below_exactly_the_memory_that_they_need() {
     }
     let Phase::Eliminating(system) = &decoder.phase else { panic!("the rank suffices") };
     assert_eq!(decoder.bytes(), decoder.received_bytes() + system.bytes());
+    check_bytes(system);
     assert_eq!(decoder.decode(), Ok(Progress::Missing(system_missing(&decoder))));
     let (before, missing) = (decoder.store.len(), system_missing(&decoder));
     while decoder.store.len() < before + missing {
@@ -252,6 +253,36 @@ fn later_packets_are_refused_below_exactly_the_memory_that_they_need() {
     assert_eq!(decoder.decode(), Err(DecodeError::Memory(needed)));
     decoder.set_max_bytes(needed);
     assert!(decoder.decode().is_ok());
+    if let Phase::Eliminating(system) = &decoder.phase {
+        check_bytes(system);
+    }
+}
+
+/// Adds up what a system of 40 packets holds.
+fn check_bytes(system: &System) {
+    let steps = system.steps().iter().map(|step| {
+        let numbers = step.payloads.len() + step.solved.len() + step.inactive.len();
+        let transformation = step.transformation.as_ref().map_or(0, Vec::len);
+        size_of_val(step)
+            + 4 * numbers
+            + transformation
+            + step.by_solved.len()
+            + step.by_inactive.len()
+    });
+    let residual = system.residual().unwrap();
+    let records = residual
+        .records()
+        .iter()
+        .map(|record| record.forward.len() + record.backward.len() + 4 * record.used.len());
+    let width = system.columns();
+    let residual_bytes = Matrix::size(width, width) + 4 * width + records.sum::<usize>();
+    assert_eq!(residual.bytes(), residual_bytes);
+    assert!(residual_bytes <= Residual::size(width));
+    let held = Matrix::size(40 - width, 40)
+        + 8 * (40 + system.leftovers().len())
+        + steps.sum::<usize>()
+        + residual_bytes;
+    assert_eq!(system.bytes(), held);
 }
 
 fn system_missing(decoder: &Decoder) -> usize {

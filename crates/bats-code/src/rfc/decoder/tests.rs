@@ -310,3 +310,24 @@ fn error_messages_name_the_limit() {
         assert!(error.to_string().contains(words), "{error}");
     }
 }
+
+/// A relay with one packet of a batch sends multiples of it.
+#[test]
+fn multiples_of_coded_packets_decode() {
+    let inner = InnerCode::new(16, Field::Byte).unwrap();
+    let code = OuterCode::recommended(60, inner).unwrap();
+    let data = block(595);
+    let mut encoder = Encoder::new(BatchCache::new(code.clone(), 0), &data, 10).unwrap();
+    let limits = Limits::for_code(&code, 10);
+    let mut decoder = Decoder::new(BatchCache::new(code, 0), 10, limits).unwrap();
+    let mut packet = [0; 26];
+    for number in 0..64 {
+        encoder.encode(number / 16, number as usize % 16, &mut [&mut packet]).unwrap();
+        packet.iter_mut().for_each(|x| *x = gf256::mul(number as u8 + 2, *x));
+        assert_eq!(decoder.push(number / 16, &packet), Ok(Reception::Innovative));
+    }
+    assert_eq!(decoder.decode(), Ok(Progress::Complete));
+    let mut copy = vec![0; data.len()];
+    assert_eq!(decoder.copy_block(&mut copy), Ok(data.len()));
+    assert_eq!(copy, data);
+}

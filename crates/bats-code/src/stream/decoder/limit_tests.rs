@@ -1,0 +1,195 @@
+//! Memory, work and limits of the decoder at their exact values.
+
+use super::super::{StreamEncoder, Window};
+use super::*;
+
+const SEED: u64 = 5;
+/// A symbol of up to 64 bytes takes a row of 127.
+const ROW: usize = 127;
+/// Coefficients of up to 64 symbols do, too.
+const EQUATION: usize = 2 * ROW;
+
+fn decoder() -> StreamDecoder {
+    StreamDecoder::new(DecoderConfig::new(64, SEED))
+}
+
+fn push_symbols(decoder: &mut StreamDecoder, numbers: impl IntoIterator<Item = u64>) {
+    for number in numbers {
+        assert_eq!(decoder.push_source(number, &[1; 60]).outcome, Outcome::Innovative);
+    }
+}
+
+/// Repairs of symbols that are all ones.
+fn push_repair(decoder: &mut StreamDecoder, first: u64, count: u16, batch: u32) -> Outcome {
+    let mut encoder = StreamEncoder::new(64, SEED);
+    (0..first + u64::from(count)).for_each(|_| _ = encoder.push(&[1; 60]));
+    let window = Window { first, count };
+    let mut payload = [0; 60];
+    encoder.encode(window, batch, 0, &mut [&mut payload]).unwrap();
+    decoder.push_repair(window, Columns::Fresh { batch, column: 0 }, &payload).outcome
+}
+
+/// A sum of symbols that are all ones.
+fn push_sum(decoder: &mut StreamDecoder, first: u64) -> Outcome {
+    let columns = Columns::Explicit { coefficients: &[1, 1] };
+    decoder.push_repair(Window { first, count: 2 }, columns, &[0; 60]).outcome
+}
+
+#[test]
+fn memory_held_is_that_of_rows_slots_and_systems() {
+    let mut decoder = decoder();
+    assert_eq!((decoder.bytes_held(), decoder.equation_overhead()), (0, 0));
+    push_symbols(&mut decoder, [0, 1, 4]);
+    let slots = |count| count * size_of::<Slot>();
+    assert_eq!(decoder.bytes_held(), 3 * ROW + slots(5));
+    for (equations, batch) in [(1, 0), (2, 1)] {
+        assert_eq!(push_repair(&mut decoder, 2, 8, batch), Outcome::Innovative);
+        let matrix = decoder.systems.iter().flatten().map(|system| system.bytes()).sum::<usize>();
+        let system = size_of::<Option<Box<LinearSystem>>>() + WINDOW_START_BYTES;
+        let rows = 3 * ROW + equations * EQUATION;
+        assert_eq!(decoder.bytes_held(), rows + slots(10) + matrix + system);
+        assert_eq!(decoder.equation_overhead(), equations * 512 + matrix);
+    }
+    // With two of the seven unknown symbols missing they are solved.
+    push_symbols(&mut decoder, [2, 3, 5, 6, 7]);
+    assert_eq!((decoder.equations_held(), decoder.equation_overhead()), (0, 0));
+    let entry = size_of::<Option<Box<LinearSystem>>>();
+    assert_eq!(decoder.bytes_held(), 10 * ROW + slots(10) + entry);
+    assert!(decoder.pool.free_bytes() > 0 && decoder.coefficient_pool.free_bytes() > 0);
+    decoder.trim();
+    assert_eq!((decoder.pool.free_bytes(), decoder.coefficient_pool.free_bytes()), (0, 0));
+    assert_eq!(decoder.bytes_held(), 10 * ROW + slots(10));
+    assert_eq!(decoder.symbol(9), Some(&[1; 60][..]));
+}
+
+/// Released symbols stay as long as a window may need them.
+#[test]
+fn history_of_released_symbols_is_kept_below_the_first_missing_one() {
+    let mut decoder =
+        StreamDecoder::new(DecoderConfig { history: 8, ..DecoderConfig::new(64, SEED) });
+    push_symbols(&mut decoder, (0..100).filter(|&number| number != 90));
+    for (released, first_missing, oldest) in [
+        (0, 90, 0),
+        (50, 90, 50),
+        (82, 90, 82),
+        (83, 90, 82),
+        (90, 90, 82),
+        (91, 100, 91),
+        (92, 100, 92),
+        (95, 100, 92),
+    ] {
+        decoder.release_below(released);
+        assert_eq!((decoder.first_missing(), decoder.base), (first_missing, oldest));
+        assert!(decoder.symbol(oldest).is_some());
+        assert!(oldest == 0 || decoder.symbol(oldest - 1).is_none());
+        assert!(decoder.contains(0), "known, but not held");
+    }
+    decoder.release_below(100);
+    assert_eq!((decoder.base, decoder.slots.len()), (92, 8));
+    // A repair of symbols that are gone is refused if it is needed, and redundant otherwise.
+    assert_eq!(push_repair(&mut decoder, 91, 10, 0), Outcome::OutOfRange);
+    assert_eq!(push_repair(&mut decoder, 91, 9, 0), Outcome::NonInnovative);
+    assert_eq!(push_repair(&mut decoder, 92, 9, 0), Outcome::Innovative);
+}
+
+#[test]
+fn equation_keeps_the_symbols_of_its_window() {
+    let mut decoder =
+        StreamDecoder::new(DecoderConfig { history: 8, ..DecoderConfig::new(64, SEED) });
+    push_symbols(&mut decoder, 0..100);
+    decoder.release_below(60);
+    assert_eq!(push_repair(&mut decoder, 60, 42, 0), Outcome::Innovative);
+    decoder.release_below(100);
+    assert_eq!((decoder.base, decoder.first_missing()), (60, 100));
+    let result = decoder.push_source(100, &[1; 60]);
+    assert_eq!(result, PushResult { outcome: Outcome::Innovative, decoded: 1 });
+    assert_eq!((decoder.base, decoder.first_missing()), (94, 102));
+}
+
+#[test]
+fn equations_beyond_the_first_missing_symbol_leave_half_or_512_for_it() {
+    for (max_equations, others) in [(10, 5), (11, 6), (1_024, 512), (2_000, 1_488)] {
+        let config = DecoderConfig { max_equations, ..DecoderConfig::new(64, SEED) };
+        let mut decoder = StreamDecoder::new(config);
+        for number in 0..others {
+            assert_eq!(push_sum(&mut decoder, 10_000 + 2 * number), Outcome::Innovative);
+        }
+        assert_eq!(push_sum(&mut decoder, 30_000), Outcome::OutOfRange);
+        assert_eq!(decoder.equations_held(), others as usize);
+        // Windows that begin at the first missing symbol may use the rest.
+        for batch in 0..4 {
+            assert_eq!(push_repair(&mut decoder, 0, 8, batch), Outcome::Innovative);
+        }
+    }
+    let config = DecoderConfig { max_equations: 3, ..DecoderConfig::new(64, SEED) };
+    let mut decoder = StreamDecoder::new(config);
+    for (batch, outcome) in [(0, Outcome::Innovative), (3, Outcome::OutOfRange)] {
+        for batch in batch..batch + 3 {
+            assert_eq!(push_repair(&mut decoder, 0, 8, batch), outcome);
+        }
+    }
+    decoder.raise_limits(0, 4);
+    decoder.raise_limits(200_000, 0);
+    assert_eq!(push_repair(&mut decoder, 0, 8, 9), Outcome::Innovative);
+    assert_eq!(push_repair(&mut decoder, 0, 8, 10), Outcome::OutOfRange);
+    assert_eq!(decoder.push_source(199_999, &[1]).outcome, Outcome::Innovative);
+    assert_eq!(decoder.push_source(200_000, &[1]).outcome, Outcome::OutOfRange);
+}
+
+#[test]
+fn linear_systems_have_at_most_the_longest_span() {
+    for (span, outcome) in [(40, Outcome::Innovative), (39, Outcome::OutOfRange)] {
+        let config = DecoderConfig { max_span: span, ..DecoderConfig::new(64, SEED) };
+        let mut decoder = StreamDecoder::new(config);
+        assert_eq!(push_repair(&mut decoder, 10, 20, 0), Outcome::Innovative);
+        // From symbol 10 to symbol 49.
+        assert_eq!(push_repair(&mut decoder, 29, 21, 1), outcome);
+        let mut decoder = StreamDecoder::new(config);
+        assert_eq!(push_repair(&mut decoder, 10, 40, 0), outcome);
+        // Symbols that are known do not count.
+        push_symbols(&mut decoder, 45..50);
+        assert_ne!(push_repair(&mut decoder, 10, 40, 1), Outcome::OutOfRange);
+    }
+}
+
+/// Two rows of 128 bytes, until three redundant repairs have cost as much as the vectors of the null
+/// space: 64 for each of two rows and six other columns. Then 64 for each symbol of the window.
+#[test]
+fn work_for_redundant_repairs_is_counted() {
+    let mut decoder = decoder();
+    for batch in 0..2 {
+        assert_eq!(push_repair(&mut decoder, 0, 8, batch), Outcome::Innovative);
+    }
+    let mut work = 0;
+    for repetition in 1..=6 {
+        assert_eq!(push_repair(&mut decoder, 0, 8, repetition % 2), Outcome::NonInnovative);
+        work += if repetition <= 3 { 2 * 128 } else { 8 * 64 };
+        let stats = decoder.stats();
+        assert_eq!(stats.non_innovative_work, work, "repetition {repetition}");
+        assert_eq!(stats.repair_non_innovative, u64::from(repetition));
+        assert_eq!((decoder.highest_seen(), decoder.equations_held()), (Some(7), 2));
+    }
+    assert_eq!(push_repair(&mut decoder, 0, 8, 2), Outcome::Innovative);
+}
+
+#[test]
+fn highest_symbol_is_that_of_an_accepted_packet() {
+    let mut decoder = decoder();
+    assert_eq!(decoder.highest_seen(), None);
+    decoder.push_source(3, &[1]);
+    decoder.push_source(70_000, &[1]);
+    assert_eq!(decoder.highest_seen(), Some(3));
+    push_sum(&mut decoder, 5);
+    assert_eq!(decoder.highest_seen(), Some(6));
+    push_symbols(&mut decoder, [0, 1, 2, 4, 5]);
+    assert_eq!(decoder.highest_seen(), Some(6));
+    // All symbols are known or given up.
+    decoder.release_below(1_000);
+    // The last 255 symbols are kept.
+    for (first, highest) in [(740, 6), (743, 6), (744, 745)] {
+        assert_eq!(push_sum(&mut decoder, first), Outcome::NonInnovative);
+        assert_eq!(decoder.highest_seen(), Some(highest));
+    }
+    assert_eq!(push_repair(&mut decoder, 1_000, 2, 0), Outcome::Innovative);
+    assert_eq!(decoder.highest_seen(), Some(1_001));
+}
