@@ -222,4 +222,96 @@ mod tests {
         queue.forget(KEY);
         assert!(queue.push(Timestamp::ZERO, header, b"x"));
     }
+
+    /// A second, or eight full packets at the rate of the link, which counts as at least 1,000 bytes per
+    /// second.
+    #[test]
+    fn packet_waits_for_the_link_up_to_the_exact_time() {
+        let header = FlowHeader { key: KEY, hop_limit: 1 };
+        let start = Timestamp::from_millis(1);
+        for (rate, millis) in [(1_000_000, 1_000), (9_600, 1_000), (1_200, 8_000), (10, 9_600)] {
+            let view = LinkView { rate, ..LinkView::default() };
+            let end = start + Duration::from_millis(millis);
+            for (now, is_sent) in
+                [(end.saturating_sub(Duration::from_nanos(1)), true), (end, false)]
+            {
+                let mut queue = OpaqueQueue::default();
+                queue.push(start, header, b"abc");
+                let mut out = Vec::new();
+                assert_eq!(queue.pull(now, &view, &mut out), is_sent.then_some(header));
+                assert_eq!(out, if is_sent { &b"abc"[..] } else { b"" });
+                assert_eq!((queue.take_expired(), queue.len()), (u64::from(!is_sent), 0));
+            }
+        }
+        // A repetition that is dropped is not counted: the packet was sent.
+        let view = LinkView { loss: 0.05, rate: 1_000_000, ..LinkView::default() };
+        let mut queue = OpaqueQueue::default();
+        queue.push(start, header, b"abc");
+        assert!(queue.pull(start, &view, &mut Vec::new()).is_some());
+        assert_eq!(queue.pull(start + MAX_WAIT, &view, &mut Vec::new()), None);
+        assert_eq!((queue.take_expired(), queue.len()), (0, 0));
+    }
+
+    #[test]
+    fn link_is_notified_once_of_each_repetition_when_it_is_due() {
+        let header = FlowHeader { key: KEY, hop_limit: 1 };
+        let view = LinkView { loss: 0.05, ..LinkView::default() };
+        let start = Timestamp::from_millis(5);
+        let mut queue = OpaqueQueue::default();
+        assert!(!queue.is_due(start) && !queue.notify(start));
+        queue.push(start, header, b"abc");
+        // The link was notified when the packet was added.
+        assert_eq!((queue.len(), queue.next_at(), queue.notify(start)), (1, None, false));
+        assert!(queue.is_due(start) && !queue.is_due(Timestamp::from_millis(4)));
+        assert_eq!(queue.pull(start, &view, &mut Vec::new()), Some(header));
+        let due = start + SPACING;
+        let before = due.saturating_sub(Duration::from_nanos(1));
+        assert_eq!((queue.len(), queue.next_at()), (1, Some(due)));
+        assert!(!queue.is_due(before) && queue.is_due(due));
+        assert_eq!([before, due, due].map(|now| queue.notify(now)), [false, true, false]);
+        assert_eq!(queue.next_at(), None);
+        assert_eq!(queue.take(), [(header, b"abc".to_vec())]);
+        assert_eq!((queue.len(), queue.is_due(due)), (0, false));
+    }
+
+    #[test]
+    fn only_the_packets_of_a_flow_are_forgotten() {
+        let mut queue = OpaqueQueue::default();
+        let other = FlowKey { flow: 4, ..KEY };
+        for key in [KEY, other, KEY] {
+            assert!(queue.push(Timestamp::ZERO, FlowHeader { key, hop_limit: 1 }, b"x"));
+        }
+        queue.forget(KEY);
+        assert_eq!(queue.take(), [(FlowHeader { key: other, hop_limit: 1 }, b"x".to_vec())]);
+    }
+
+    #[test]
+    fn last_128_packets_are_remembered() {
+        for (others, is_duplicate) in [(127_u8, true), (128, false)] {
+            let mut filter = DuplicateFilter::default();
+            assert!(!filter.is_duplicate(b"first"));
+            (0..others).for_each(|other| assert!(!filter.is_duplicate(&[other])));
+            assert_eq!(filter.is_duplicate(b"first"), is_duplicate);
+        }
+        // The length counts: a zero byte at the end makes another packet.
+        let mut filter = DuplicateFilter::default();
+        assert!(!filter.is_duplicate(&[0; 3]) && !filter.is_duplicate(&[0; 4]));
+    }
+
+    #[test]
+    fn packet_is_repeated_until_it_is_lost_with_one_percent() {
+        for (loss, count) in [
+            (0.0, 1),
+            (0.01, 1),
+            (0.011, 2),
+            (0.099, 2),
+            (0.101, 3),
+            (0.215, 3),
+            (0.216, 4),
+            (0.5, 4),
+            (1.0, 4),
+        ] {
+            assert_eq!(copies(loss), count, "{loss}");
+        }
+    }
 }

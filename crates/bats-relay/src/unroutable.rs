@@ -97,4 +97,21 @@ mod tests {
         assert_eq!(count(&mut limit, start + INTERVAL / 2), 0);
         assert_eq!(count(&mut limit, start + INTERVAL), MAX_UNROUTABLE);
     }
+
+    #[test]
+    fn missing_route_is_reported_again_exactly_after_the_interval() {
+        let start = Timestamp::from_millis(1_000);
+        let before = (start + INTERVAL).saturating_sub(Duration::from_nanos(1));
+        for full in [false, true] {
+            let mut limit = UnroutableLimit::<u32>::default();
+            assert!(limit.allows(start, 7));
+            let others = if full { MAX_UNROUTABLE as u32 - 1 } else { 5 };
+            (100..100 + others).for_each(|node| assert!(limit.allows(start, node)));
+            assert!(!limit.allows(before, 7));
+            assert_eq!(limit.allows(before, 8), !full);
+            assert!(limit.allows(start + INTERVAL, 7));
+            assert!(!limit.allows(start + INTERVAL, 7));
+            assert!(limit.allows(start + INTERVAL, 9));
+        }
+    }
 }
