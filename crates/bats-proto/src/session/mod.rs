@@ -8,6 +8,8 @@ mod inbox;
 #[cfg(test)]
 mod order_tests;
 mod partial;
+#[cfg(test)]
+mod queue_tests;
 mod reassembly;
 mod send_queue;
 
