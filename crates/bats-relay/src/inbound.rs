@@ -357,4 +357,113 @@ mod tests {
         push(&mut inbound, now, MAX_BATCHES as u32, 0);
         assert_eq!(report(&mut inbound, now).first, 1);
     }
+
+    fn link(smoothed: u64, min: u64) -> LinkView {
+        let (smoothed_rtt, min_rtt) = (Duration::from_millis(smoothed), Duration::from_millis(min));
+        LinkView { smoothed_rtt, min_rtt, ..LinkView::default() }
+    }
+
+    #[test]
+    fn intervals_follow_the_round_trip_within_their_limits() {
+        for (rtt, timeout, interval) in [
+            (1, 250, 1),
+            (16, 250, 1),
+            (31, 250, 0),
+            (32, 256, 2),
+            (160, 1_280, 10),
+            (900, 7_200, 10),
+        ] {
+            let view = link(rtt, rtt);
+            assert_eq!(batch_timeout(&view), Duration::from_millis(timeout));
+            if interval > 0 {
+                assert_eq!(report_interval(&view), Duration::from_millis(interval));
+            }
+        }
+    }
+
+    #[test]
+    fn incomplete_batch_is_given_up_exactly_after_its_timeout() {
+        let start = Timestamp::from_millis(5);
+        // Eight round trips of 100 ms.
+        let end = start + Duration::from_millis(800);
+        for (now, first) in [(end.saturating_sub(Duration::from_nanos(1)), 0), (end, 1)] {
+            let mut inbound = Inbound::default();
+            (0..3).for_each(|batch| _ = push(&mut inbound, start, batch, 0));
+            push(&mut inbound, now, 2, 1);
+            assert_eq!(report(&mut inbound, now).first, first);
+            // Progress counts, and packets that do not raise the rank do not.
+            let mut inbound = Inbound::default();
+            (0..3).for_each(|batch| _ = push(&mut inbound, start, batch, 0));
+            let later = start + Duration::from_millis(1);
+            assert_eq!(push(&mut inbound, later, 0, 0), Arrival::NonInnovative);
+            assert_eq!(push(&mut inbound, later, 1, 1), Arrival::Innovative);
+            push(&mut inbound, now, 2, 1);
+            assert_eq!(report(&mut inbound, now).first, first);
+        }
+    }
+
+    #[test]
+    fn state_is_a_rank_and_a_time_per_batch_and_a_basis_of_incomplete_ones() {
+        let mut inbound = Inbound::default();
+        let now = Timestamp::from_millis(5);
+        let per_batch = size_of::<u8>() + size_of::<Timestamp>();
+        assert_eq!(inbound.state_bytes(), 0);
+        push(&mut inbound, now, 0, 0);
+        push(&mut inbound, now, 9, 0);
+        assert_eq!(inbound.state_bytes(), 10 * per_batch + 2 * size_of::<Basis>());
+        assert!(inbound.holds(Space::Source, 0) && !inbound.holds(Space::Repair, 0));
+        (1..16).for_each(|index| _ = push(&mut inbound, now, 9, index));
+        assert_eq!(inbound.state_bytes(), 10 * per_batch + size_of::<Basis>());
+        assert!(!inbound.holds(Space::Source, 9), "it is complete");
+        assert_eq!(OverAllLinks::new(&inbound).state_bytes(), inbound.state_bytes());
+        // A complete batch at the front goes.
+        (1..16).for_each(|index| _ = push(&mut inbound, now, 0, index));
+        assert_eq!(inbound.state_bytes(), 9 * per_batch);
+    }
+
+    #[test]
+    fn reports_are_due_an_interval_after_the_last_one() {
+        let mut inbound = Inbound::default();
+        let (start, view) = (Timestamp::from_millis(5), LinkView::default());
+        push(&mut inbound, start, 0, 0);
+        let reports = |inbound: &mut Inbound, now, queued| {
+            let reports = inbound.reports(now, KEY, 3, (queued, 9), &view);
+            reports
+                .iter()
+                .map(|report| (report.space, report.mark, report.room))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(reports(&mut inbound, start, 2), [(Space::Source, 3, 9)]);
+        // A sixteenth of 100 ms. While packets are queued, a report is due without an arrival.
+        let due = start + Duration::from_micros(6_250);
+        assert_eq!(inbound.report_at(), Some(due));
+        push(&mut inbound, start + Duration::from_millis(1), 0, 1);
+        assert_eq!(inbound.report_at(), Some(due));
+        assert_eq!(reports(&mut inbound, due, 2), [(Space::Source, 3, 9)]);
+        assert_eq!(reports(&mut inbound, due, 2), [], "nothing is new");
+        assert_eq!(reports(&mut inbound, due, 1), [(Space::Source, 3, 9)], "there is more room");
+        assert_eq!(reports(&mut inbound, due, 0), [(Space::Source, 3, 9)]);
+        assert_eq!((inbound.report_at(), reports(&mut inbound, due, 0)), (None, vec![]));
+        let now = due + Duration::from_millis(20);
+        push(&mut inbound, now, 0, 2);
+        assert_eq!(inbound.report_at(), Some(now));
+        inbound.postpone(now);
+        assert_eq!(inbound.report_at(), Some(now + MAX_REPORT_INTERVAL));
+        inbound.cancel_report();
+        assert_eq!(inbound.report_at(), None);
+    }
+
+    #[test]
+    fn batch_numbers_of_reports_have_24_bits() {
+        let mut inbound = Inbound::default();
+        let now = Timestamp::from_millis(5);
+        push(&mut inbound, now, 0x00ff_fff0, 0);
+        push(&mut inbound, now, 3, 0);
+        let first = report(&mut inbound, now);
+        assert_eq!((first.first, first.ranks.len()), (0x00ff_fff0 - 64, 64 + 16 + 4));
+        (0..16).for_each(|index| _ = push(&mut inbound, now, 3, index));
+        let later = now + Duration::from_secs(60);
+        push(&mut inbound, later, 5, 0);
+        assert_eq!(report(&mut inbound, later).first, 4, "all but the newest two are given up");
+    }
 }

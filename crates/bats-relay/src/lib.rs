@@ -17,6 +17,8 @@ mod adaptive;
 #[cfg(test)]
 mod admission_tests;
 mod batch;
+#[cfg(test)]
+mod bucket_tests;
 mod coding;
 mod config;
 mod forwards;
