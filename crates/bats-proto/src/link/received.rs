@@ -306,6 +306,23 @@ mod tests {
 
     /// All windows of 8 bits at both ends of the number range: the nearest number with these bits
     /// that is in the range.
+    /// Of two numbers that are equally near, RFC 9000 takes the larger one.
+    #[test]
+    fn number_half_a_window_ahead_is_taken_instead_of_that_behind() {
+        const HALF: u64 = 1 << 31;
+        for expected in [2 * HALF, (1 << 40) + 7] {
+            let ahead = expected + HALF;
+            for (pn, expanded) in [
+                (ahead, ahead),
+                (expected - HALF, ahead),
+                (ahead + 1, expected - HALF + 1),
+                (ahead - 1, ahead - 1),
+            ] {
+                assert_eq!(expand(pn as u32, expected), expanded);
+            }
+        }
+    }
+
     #[test]
     fn expansion_stays_in_the_number_range() {
         const WINDOW: u64 = 1 << 8;
