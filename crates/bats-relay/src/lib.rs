@@ -38,6 +38,8 @@ mod outbound;
 #[cfg(test)]
 mod outbound_tests;
 mod policy;
+#[cfg(test)]
+mod queue_tests;
 mod rate_limit;
 #[cfg(test)]
 mod rate_limit_tests;

@@ -1,0 +1,163 @@
+//! What a relay says about its links and flows: whether they have packets, when, and of which kind.
+
+use core::time::Duration;
+
+use super::config::MAX_OPAQUE;
+use super::routes::MAX_PATHS;
+use super::tests::{KEY, LINK_DOWN, LINK_UP, NOW, pull, push, relayed, report, two_link_relay, view};
+use super::*;
+
+const NANOSECOND: Duration = Duration::from_nanos(1);
+
+fn push_opaque(relay: &mut Relay, now: Timestamp, number: u8) {
+    let mut packet = vec![number; FLOW_HEADER_LEN + 9];
+    FlowHeader { key: KEY, hop_limit: 5 }.encode(&mut Writer::new(&mut packet)).unwrap();
+    relay.on_packet(now, LINK_UP, &LinkView::default(), PacketKind::Control, &packet);
+}
+
+fn kinds(relay: &mut Relay, now: Timestamp) -> Vec<PacketKind> {
+    let mut out = Vec::new();
+    let seen = view(1_000_000, 100);
+    core::iter::from_fn(|| relay.pull(now, LINK_DOWN, &seen, 1, &mut out)).collect()
+}
+
+/// Handshakes and reports that fill a slow link would starve all data.
+#[test]
+fn end_to_end_and_coded_packets_take_turns() {
+    use PacketKind::{Control, Source};
+    let mut relay = two_link_relay();
+    for number in 0..3 {
+        push_opaque(&mut relay, NOW, number);
+    }
+    for number in 0..5 {
+        push(&mut relay, NOW, LINK_UP, &relayed(KEY, 5, number, 40));
+    }
+    let order = [Control, Source, Control, Source, Control, Source, Source, Source];
+    assert_eq!(kinds(&mut relay, NOW), order);
+    let stats = relay.stats();
+    assert_eq!((stats.opaque_sent, stats.forwarded, stats.received), (3, 5, 8));
+}
+
+#[test]
+fn link_wants_to_send_what_is_queued_and_may_leave() {
+    let mut relay = two_link_relay();
+    let wants = |relay: &Relay| (relay.wants(NOW, LINK_DOWN), relay.has_backlog(LINK_DOWN));
+    assert_eq!(wants(&relay), (false, false));
+    assert_eq!((relay.wants(NOW, LinkId(9)), relay.has_backlog(LinkId(9))), (false, false));
+    push_opaque(&mut relay, NOW, 0);
+    assert!(relay.wants(NOW, LINK_DOWN));
+    assert_eq!((relay.pop_ready(), relay.pop_ready()), (Some(LINK_DOWN), None));
+    assert_eq!(kinds(&mut relay, NOW).len(), 1);
+    push(&mut relay, NOW, LINK_UP, &relayed(KEY, 5, 0, 40));
+    assert_eq!(wants(&relay), (true, true));
+    assert_eq!(kinds(&mut relay, NOW).len(), 1);
+    assert_eq!(wants(&relay), (false, false));
+    // The next node has no room: packets are queued, and none may leave.
+    let seen = view(1_000_000, 100);
+    relay.on_report(NOW, LINK_DOWN, &seen, &report(0));
+    push(&mut relay, NOW, LINK_UP, &relayed(KEY, 5, 1, 40));
+    assert_eq!(kinds(&mut relay, NOW), []);
+    assert_eq!(wants(&relay), (false, true));
+    relay.on_report(NOW + Duration::from_millis(1), LINK_DOWN, &seen, &report(9));
+    assert_eq!(wants(&relay), (true, true));
+}
+
+#[test]
+fn flow_is_forgotten_exactly_after_its_idle_timeout() {
+    let end = NOW + RelayConfig::new(NodeId(50)).idle_timeout;
+    for (now, flows) in [(end.saturating_sub(NANOSECOND), 1), (end, 0)] {
+        let mut relay = two_link_relay();
+        push(&mut relay, NOW, LINK_UP, &relayed(KEY, 5, 0, 40));
+        push_opaque(&mut relay, NOW, 1);
+        let held = relay.stats();
+        assert!(held.flows == 1 && held.bytes_held > 0 && held.state_bytes > 0);
+        relay.handle_timeout(now);
+        let stats = relay.stats();
+        assert_eq!((stats.flows, stats.flows_expired), (flows, 1 - flows));
+        if flows == 0 {
+            assert_eq!((stats.bytes_held, stats.state_bytes), (0, 0));
+            assert_eq!(kinds(&mut relay, now), []);
+            assert_eq!(relay.next_timeout(), None);
+        } else {
+            assert!(relay.next_timeout() <= Some(end) && relay.flows(now).count() == 1);
+        }
+    }
+}
+
+/// A report is due at once for the first packet, and then an interval after the last one.
+#[test]
+fn reports_wait_for_their_interval() {
+    let mut relay = two_link_relay();
+    push(&mut relay, NOW, LINK_UP, &relayed(KEY, 5, 0, 40));
+    assert!(relay.has_report(LINK_UP) && !relay.has_report(LINK_DOWN));
+    let first = relay.next_report(NOW, LINK_UP, 4).unwrap();
+    assert_eq!((first.key, first.mark, &first.ranks[..]), (KEY, 4, &[1][..]));
+    assert_eq!((relay.next_report(NOW, LINK_UP, 4), relay.has_report(LINK_UP)), (None, false));
+    // A sixteenth of 100 ms.
+    let due = NOW + Duration::from_micros(6_250);
+    let before = due.saturating_sub(NANOSECOND);
+    push(&mut relay, before, LINK_UP, &relayed(KEY, 5, 1, 40));
+    relay.handle_timeout(before);
+    assert!(!relay.has_report(LINK_UP));
+    relay.handle_timeout(due);
+    assert!(relay.has_report(LINK_UP));
+    assert_eq!(relay.next_report(due, LINK_UP, 5).unwrap().ranks, [2]);
+}
+
+#[test]
+fn end_to_end_packets_beyond_the_queue_are_counted() {
+    let mut relay = two_link_relay();
+    for number in 0..MAX_OPAQUE + 3 {
+        let bytes = (number as u16).to_be_bytes();
+        relay.send_opaque(NOW, FlowKey { source: NodeId(50), ..KEY }, &bytes);
+    }
+    let queue = relay.link_queue(LINK_DOWN).unwrap();
+    assert_eq!((queue.end_to_end_queued, relay.stats().overflowed), (MAX_OPAQUE as u64, 3));
+}
+
+#[test]
+fn routes_to_a_node_are_at_most_sixteen() {
+    let mut relay = Relay::new(RelayConfig::new(NodeId(50)), 1);
+    let links: Vec<(LinkId, u8)> = (0..=MAX_PATHS as u64).map(|id| (LinkId(id), 0)).collect();
+    links.iter().for_each(|&(link, _)| relay.add_link(link, true));
+    let node = KEY.destination;
+    assert!(!relay.set_routes(NOW, node, &links) && relay.routes(node).count() == 0);
+    assert!(relay.set_routes(NOW, node, &links[1..]));
+    assert_eq!(relay.routes(node).count(), MAX_PATHS);
+    assert!(!relay.add_route(NOW, node, LinkId(0)), "one too many");
+    assert!(relay.add_route(NOW, node, LinkId(5)), "it is one of them");
+    relay.remove_route(NOW, node, LinkId(5));
+    assert!(relay.add_route(NOW, node, LinkId(0)));
+    assert_eq!(relay.routes(node).count(), MAX_PATHS);
+    assert!(relay.set_routes(NOW, node, &[]) && relay.routes(node).count() == 0);
+}
+
+/// The round trip of a link counts half, and its queue as long as it takes to send it.
+#[test]
+fn packet_takes_the_link_over_which_it_arrives_first() {
+    let mut relay = Relay::new(RelayConfig::new(NodeId(50)), 1);
+    // 1,200 bytes take 12 ms over the fast link, which is 50 ms shorter.
+    let (fast, slow, other) = (LinkId(5), LinkId(6), LinkId(7));
+    for (link, rate, rtt) in [(fast, 100_000, 20), (slow, 100_000, 120), (other, 100_000, 500)] {
+        relay.add_link(link, true);
+        relay.set_view(NOW, link, &view(rate, rtt));
+        assert!(relay.add_route(NOW, KEY.destination, link));
+    }
+    relay.add_link(LINK_UP, true);
+    let mut sizes = Vec::new();
+    for batch in 0..8 {
+        push(&mut relay, NOW, LINK_UP, &relayed(KEY, 5, batch * 16, 40));
+        sizes.push([fast, slow].map(|link| relay.link_queue(link).unwrap().queued));
+    }
+    // Behind four packets 10 + 48 ms, behind five 70 ms; over the other 60 ms and 72 ms.
+    let order = [[1, 0], [2, 0], [3, 0], [4, 0], [5, 0], [5, 1], [6, 1], [6, 2]];
+    assert_eq!(sizes, order);
+    // Packets of one batch stay together, and none goes back over the link that it came from.
+    push(&mut relay, NOW, LINK_UP, &relayed(KEY, 5, 5 * 16 + 1, 40));
+    assert_eq!(relay.link_queue(slow).unwrap().queued, 3);
+    push(&mut relay, NOW, fast, &relayed(KEY, 5, 900, 40));
+    assert_eq!(relay.link_queue(slow).unwrap().queued, 4);
+    assert_eq!(relay.link_queue(other).unwrap().queued, 0);
+    assert_eq!(relay.slowest_inbound(KEY), Duration::from_millis(100));
+    assert_eq!(pull(&mut relay, NOW, &view(1, 1), 1), None, "no route over this link");
+}
