@@ -346,3 +346,25 @@ fn packets_beyond_the_limit_are_not_in_flight() {
         assert_eq!(sent.expects_ack(), bytes > 0);
     }
 }
+
+#[test]
+fn acknowledgement_gives_one_rate_sample_of_its_newest_packet() {
+    let mut sent = SentPackets::new(40);
+    assert_eq!(sent.rate_sample(None, RTT), None);
+    // There is no more to send after the second packet.
+    for (ms, size, app_limited) in [(10, 1_000, false), (12, 500, true), (14, 700, false)] {
+        sent.next_number(at(ms), 0);
+        sent.on_sent(at(ms), size, true, app_limited, PLAIN);
+    }
+    sent.on_ack(at(30), &[(2, 2), (0, 0)], RTT).unwrap();
+    let sample = sent.rate_sample(None, RTT).unwrap();
+    assert_eq!((sample.delivered, sample.prior_delivered, sample.lost), (1_700, 0, 0));
+    assert_eq!((sample.tx_in_flight, sample.is_app_limited), (2_200, true));
+    assert_eq!((sample.interval, sample.delivery_rate), (Duration::from_millis(20), 85_000));
+    assert_eq!(sent.rate_sample(None, RTT), None);
+    // A loss belongs to the sample of a packet that was sent before it was declared.
+    assert_eq!(sent.detect_losses(RTT, LONG, |_| {}).lost_bytes, 500);
+    send(&mut sent, 40, 300, PLAIN);
+    ack(&mut sent, 60, 3);
+    assert_eq!(sent.rate_sample(None, RTT).unwrap().lost, 0);
+}
