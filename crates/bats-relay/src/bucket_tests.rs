@@ -80,7 +80,7 @@ fn waiting_flows_are_woken_as_the_tokens_allow() {
         (0..4).for_each(|_| limits.charge(NOW, Some(GROUP), 1_000));
         // 40 ms are used up, of which the burst covers 36.
         let open = NOW + micros(4_000);
-        assert_eq!(limits.next_timeout(), None, "nobody waits");
+        assert_eq!(limits.next_timeout(), None, "no flow waits");
         for number in [1, 2, 3, 1, 4, 5] {
             limits.wait(GROUP, flow(number));
         }

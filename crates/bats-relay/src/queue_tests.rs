@@ -4,7 +4,9 @@ use core::time::Duration;
 
 use super::config::MAX_OPAQUE;
 use super::routes::MAX_PATHS;
-use super::tests::{KEY, LINK_DOWN, LINK_UP, NOW, pull, push, relayed, report, two_link_relay, view};
+use super::tests::{
+    KEY, LINK_DOWN, LINK_UP, NOW, pull, push, relayed, report, two_link_relay, view,
+};
 use super::*;
 
 const NANOSECOND: Duration = Duration::from_nanos(1);

@@ -324,3 +324,156 @@ fn append(ready: &mut VecDeque<u8>, data: &[u8]) {
     }
     ready.extend(data);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: u64 = 2;
+
+    /// Takes a part after checking it, as a session does; returns the fresh and the dropped bytes.
+    fn take(
+        half: &mut ReceiveHalf,
+        offset: u64,
+        len: usize,
+        is_end: bool,
+        order: Order,
+    ) -> Result<(u64, u64), ChannelViolation> {
+        let fresh = half.fresh(ID, offset + len as u64, is_end)?;
+        let dropped = half.on_data(ID, offset, &vec![7; len], is_end, order)?;
+        Ok((fresh, dropped))
+    }
+
+    fn in_order(
+        half: &mut ReceiveHalf,
+        offset: u64,
+        len: usize,
+    ) -> Result<(u64, u64), ChannelViolation> {
+        take(half, offset, len, false, Order::InOrder)
+    }
+
+    #[test]
+    fn bytes_are_within_the_credit_and_the_size() {
+        let mut half = ReceiveHalf::new(100);
+        assert_eq!(half.fresh(ID, 101, false), Err(ChannelViolation::BeyondCredit(ID)));
+        assert_eq!(half.fresh(ID, 100, false), Ok(100));
+        assert_eq!(in_order(&mut half, 0, 60), Ok((60, 0)));
+        assert_eq!((half.fresh(ID, 60, false), half.fresh(ID, 80, false)), (Ok(0), Ok(20)));
+        assert_eq!(half.fresh(ID, 59, true), Err(ChannelViolation::Size(ID)));
+        assert_eq!(take(&mut half, 60, 20, true, Order::InOrder), Ok((20, 0)));
+        assert_eq!(half.fresh(ID, 80, true), Ok(0));
+        for (end, is_end) in [(81, false), (81, true), (79, true)] {
+            assert_eq!(half.fresh(ID, end, is_end), Err(ChannelViolation::Size(ID)));
+        }
+        assert_eq!((half.received(), half.unread()), (80, 80));
+    }
+
+    #[test]
+    fn parts_behind_gaps_wait_and_are_charged_with_their_overhead() {
+        let mut half = ReceiveHalf::new(1_000);
+        let sequence = Err(ChannelViolation::Sequence(ID));
+        assert_eq!(in_order(&mut half, 1, 5), sequence, "a gap");
+        for (offset, len, early) in [(50, 10, 138), (80, 20, 286), (60, 20, 434)] {
+            take(&mut half, offset, len, false, Order::Early).unwrap();
+            assert_eq!((half.early_bytes(), half.unread()), (early, 0));
+            assert!(!half.is_readable());
+        }
+        for (offset, len) in [(55, 1), (45, 6), (99, 9)] {
+            assert_eq!(take(&mut half, offset, len, false, Order::Early), sequence, "an overlap");
+        }
+        assert_eq!(in_order(&mut half, 0, 40), Ok((0, 0)));
+        assert_eq!((half.early_bytes(), half.unread(), half.is_readable()), (434, 40, true));
+        assert_eq!(half.read(&mut [0; 30]), 30);
+        assert_eq!(half.read(&mut [0; 30]), 10);
+        assert_eq!((half.received(), half.unread(), half.is_readable()), (40, 0, false));
+        // The gap is filled.
+        assert_eq!(in_order(&mut half, 40, 10), Ok((0, 0)));
+        assert_eq!((half.early_bytes(), half.unread()), (0, 60));
+        let mut out = [0; 99];
+        assert_eq!((half.read(&mut out), out[59], out[60]), (60, 7, 0));
+        assert_eq!(take(&mut half, 99, 1, false, Order::Early), sequence, "bytes that were read");
+        assert!(half.buffer.is_none());
+    }
+
+    /// It grows by a quarter, and to 32 bytes at least.
+    #[test]
+    fn buffer_of_unread_bytes_grows_slowly() {
+        let mut ready = VecDeque::new();
+        for (len, capacity) in [(1, 32), (31, 32), (1, 40), (7, 40), (1, 50), (100, 141)] {
+            append(&mut ready, &vec![7; len]);
+            assert_eq!(ready.capacity(), capacity, "{} bytes", ready.len());
+        }
+    }
+
+    /// A frame is worth a quarter of the window.
+    #[test]
+    fn credit_is_due_when_a_quarter_of_the_window_was_read() {
+        for (window, read, due) in [
+            (100, 24, None),
+            (100, 25, Some(125)),
+            (3, 0, None),
+            (3, 1, Some(4)),
+            (200, 0, Some(200)),
+        ] {
+            let mut half = ReceiveHalf::new(u64::min(window, 100));
+            in_order(&mut half, 0, usize::min(window as usize, 100)).unwrap();
+            half.read(&mut vec![0; read]);
+            assert_eq!(half.credit_due(window), due, "{read} of {window}");
+            if let Some(credit) = due {
+                half.grant(credit);
+                half.grant(credit - 1);
+                assert_eq!((half.granted, half.credit_due(window)), (credit, None));
+            }
+        }
+        // None is needed once the end is known, or nothing is read.
+        let mut ended = ReceiveHalf::new(100);
+        take(&mut ended, 0, 50, true, Order::InOrder).unwrap();
+        ended.read(&mut [0; 50]);
+        let mut stopped = ReceiveHalf::new(100);
+        in_order(&mut stopped, 0, 50).unwrap();
+        assert_eq!(stopped.stop(9), 50);
+        assert_eq!((ended.credit_due(100), stopped.credit_due(100)), (None, None));
+        assert!(ended.is_at_end() && !stopped.is_at_end());
+    }
+
+    #[test]
+    fn stopped_channel_drops_what_arrives_until_its_end() {
+        let mut half = ReceiveHalf::new(1_000);
+        in_order(&mut half, 0, 50).unwrap();
+        take(&mut half, 70, 10, false, Order::Early).unwrap();
+        half.read(&mut [0; 20]);
+        assert_eq!(half.stop(9), 60, "all but 20 of 80 bytes");
+        assert_eq!((half.stop(8), half.code(), half.early_bytes()), (0, 9, 0));
+        assert!(half.is_stop_due() && !half.is_readable());
+        assert_eq!(in_order(&mut half, 80, 30), Ok((30, 30)));
+        half.on_stop_sent();
+        assert_eq!((half.is_stop_due(), half.state()), (false, ReceiveState::Stopped));
+        assert_eq!(take(&mut half, 110, 5, true, Order::InOrder), Ok((5, 5)));
+        assert_eq!(half.state(), ReceiveState::Done);
+        // With a known end no STOP frame is needed.
+        let mut half = ReceiveHalf::new(1_000);
+        take(&mut half, 0, 50, true, Order::InOrder).unwrap();
+        assert_eq!((half.stop(9), half.state()), (50, ReceiveState::Done));
+    }
+
+    #[test]
+    fn reset_drops_what_was_not_read_unless_it_comes_too_late() {
+        let mut half = ReceiveHalf::new(1_000);
+        in_order(&mut half, 0, 50).unwrap();
+        half.read(&mut [0; 20]);
+        assert_eq!(half.on_reset(9, 90), 70);
+        assert_eq!((half.state(), half.code(), half.is_readable()), (ReceiveState::Reset, 9, true));
+        assert_eq!((half.on_reset(8, 90), half.stop(7), half.state()), (0, 0, ReceiveState::Done));
+        // All bytes and the end have arrived.
+        let mut half = ReceiveHalf::new(1_000);
+        take(&mut half, 0, 50, true, Order::InOrder).unwrap();
+        half.read(&mut [0; 20]);
+        assert_eq!((half.on_reset(9, 50), half.unread()), (0, 30));
+        assert_eq!(half.state(), ReceiveState::Open);
+        // After a stop.
+        let mut half = ReceiveHalf::new(1_000);
+        in_order(&mut half, 0, 50).unwrap();
+        half.stop(9);
+        assert_eq!((half.on_reset(8, 60), half.state()), (10, ReceiveState::Done));
+    }
+}

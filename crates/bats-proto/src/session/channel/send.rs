@@ -225,3 +225,114 @@ impl SendHalf {
         (part, turn)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: u64 = 2;
+
+    fn half(weight: u8, credit: u64, queued: usize) -> SendHalf {
+        let mut half = SendHalf { weight, ..SendHalf::new(credit) };
+        half.push(&vec![7; queued]);
+        half.begin_turn();
+        half
+    }
+
+    /// Writes a part into a symbol with this number of free bytes.
+    fn write(half: &mut SendHalf, session_room: u64, free: usize) -> (usize, Turn) {
+        let mut symbol = vec![0; free];
+        half.write_part(ID, session_room, &mut Writer::new(&mut symbol))
+    }
+
+    /// 128 bytes for each unit of the weight.
+    #[test]
+    fn turn_ends_when_its_bytes_are_sent() {
+        let mut light = half(1, 10_000, 1_000);
+        for turn in 1..=3 {
+            assert_eq!(write(&mut light, 10_000, 2_000), (128, Turn::Over));
+            assert_eq!((light.sent(), light.queued()), (turn * 128, 1_000 - turn as usize * 128));
+            light.begin_turn();
+        }
+        assert_eq!(write(&mut half(0, 10_000, 1_000), 10_000, 2_000), (128, Turn::Over));
+        assert_eq!(write(&mut half(16, 10_000, 1_000), 10_000, 2_000), (1_000, Turn::Idle));
+        // 15 bytes of the turn that are left are for the next one; with 16 it goes on.
+        for (first, turn) in [(112, Turn::Full), (113, Turn::Over)] {
+            let mut light = half(1, 10_000, 1_000);
+            assert_eq!(write(&mut light, first, 2_000), (first as usize, turn));
+            light.begin_turn();
+            assert_eq!(write(&mut light, 999, 2_000), (256 - first as usize, Turn::Over));
+        }
+    }
+
+    #[test]
+    fn parts_are_within_the_credit_of_channel_and_session() {
+        let mut limited = half(16, 50, 100);
+        assert_eq!((limited.credit_left(), limited.is_sendable()), (50, true));
+        assert_eq!(write(&mut limited, 10_000, 2_000), (50, Turn::Idle));
+        assert_eq!((limited.credit_left(), limited.is_sendable()), (0, false));
+        assert_eq!(write(&mut limited, 10_000, 2_000), (0, Turn::Idle));
+        limited.on_credit(51);
+        limited.on_credit(40);
+        assert_eq!(write(&mut limited, 10_000, 2_000), (1, Turn::Idle));
+        limited.on_credit(1_000);
+        assert_eq!(write(&mut limited, 0, 2_000), (0, Turn::Full), "the session waits");
+        assert_eq!(write(&mut limited, 20, 2_000), (20, Turn::Full));
+        assert_eq!((write(&mut limited, 99, 2_000), limited.queued()), ((29, Turn::Idle), 0));
+    }
+
+    #[test]
+    fn part_has_16_bytes_unless_fewer_are_left() {
+        let least = (0..99).find(|&free| {
+            let overhead = data_overhead(ID, 0, free);
+            free >= overhead + MIN_PART
+        });
+        let least = least.unwrap();
+        assert_eq!(write(&mut half(16, 10_000, 100), 10_000, least - 1), (0, Turn::Full));
+        assert_eq!(write(&mut half(16, 10_000, 100), 10_000, least), (16, Turn::Full));
+        assert_eq!(write(&mut half(16, 10_000, 15), 10_000, least - 1), (15, Turn::Idle));
+        assert_eq!(write(&mut half(16, 10_000, 16), 10_000, least - 1), (0, Turn::Full));
+        assert_eq!(write(&mut half(16, 10_000, 100), 10_000, 0), (0, Turn::Full));
+        // So much of the turn is left.
+        for (deficit, written) in [(15, (0, Turn::Over)), (16, (16, Turn::Over))] {
+            let mut half = half(16, 10_000, 100);
+            half.buffer.as_mut().unwrap().deficit = deficit;
+            assert_eq!(write(&mut half, 10_000, 2_000), written);
+        }
+    }
+
+    #[test]
+    fn end_follows_the_last_byte() {
+        let mut ending = half(16, 10_000, 100);
+        ending.finish();
+        assert_eq!(ending.refusal(), Some(ChannelError::Finished));
+        assert_eq!(write(&mut ending, 60, 2_000), (60, Turn::Full));
+        assert!(ending.is_open() && !ending.is_done());
+        assert_eq!(write(&mut ending, 99, 2_000), (40, Turn::Idle));
+        assert!(ending.is_done() && !ending.is_open());
+        assert_eq!((ending.sent(), ending.queued(), ending.code()), (100, 0, 0));
+        // Without bytes it needs no credit.
+        let mut empty = SendHalf::new(0);
+        assert!(!empty.is_sendable());
+        empty.finish();
+        assert!(empty.is_sendable());
+        empty.begin_turn();
+        assert_eq!((write(&mut empty, 0, 99), empty.is_done()), ((0, Turn::Idle), true));
+    }
+
+    #[test]
+    fn reset_drops_the_queued_bytes_and_keeps_a_code() {
+        for (state, refusal, code) in [
+            (SendState::ResetDue, ChannelError::Finished, 0),
+            (SendState::StopDue, ChannelError::Stopped { code: 9 }, 9),
+        ] {
+            let mut half = half(16, 10_000, 100);
+            assert_eq!((half.reset(9, state), half.reset(8, state), half.queued()), (100, 0, 0));
+            assert!(half.is_reset_due() && !half.is_sendable() && !half.is_done());
+            assert_eq!((half.code(), half.refusal()), (9, Some(refusal)));
+            half.on_reset_sent();
+            assert!(!half.is_reset_due() && half.is_done());
+            assert_eq!(half.code(), code, "for the application");
+        }
+    }
+}
