@@ -122,7 +122,7 @@ fn default_limits_follow_their_definition() {
 fn packets_are_refused_below_exactly_the_memory_that_they_need() {
     let outer = dense(100);
     let data = [7; 995];
-    let mut encoder = Encoder::new(BatchCache::new(outer.clone(), 0), &data, 10).unwrap();
+    let mut encoder = Encoder::new(BatchCache::new(outer.clone(), 1 << 20), &data, 10).unwrap();
     let mut decoder =
         Decoder::new(BatchCache::new(outer.clone(), 0), 10, Limits::for_code(&outer, 10)).unwrap();
     assert_eq!((decoder.bytes(), decoder.coded_packet_len()), (0, 26));
@@ -146,7 +146,7 @@ fn packets_are_refused_below_exactly_the_memory_that_they_need() {
 /// A decoder with the first packets of a dense code for 100 source packets.
 fn decoder_of_dense_code(count: u32) -> Decoder {
     let outer = dense(100);
-    let mut encoder = Encoder::new(BatchCache::new(outer.clone(), 0), &[7; 995], 10).unwrap();
+    let mut encoder = Encoder::new(BatchCache::new(outer.clone(), 1 << 20), &[7; 995], 10).unwrap();
     let limits = Limits::for_code(&outer, 10);
     let mut decoder = Decoder::new(BatchCache::new(outer, 0), 10, limits).unwrap();
     for number in 0..count {
@@ -192,7 +192,7 @@ fn elimination_is_refused_below_exactly_the_memory_that_it_needs() {
 #[test]
 fn elimination_reserves_columns_for_more_inactive_packets() {
     let outer = of_degree(600, 30);
-    let mut encoder = Encoder::new(BatchCache::new(outer.clone(), 0), &[7; 599], 1).unwrap();
+    let mut encoder = Encoder::new(BatchCache::new(outer.clone(), 1 << 20), &[7; 599], 1).unwrap();
     let limits = Limits::for_code(&outer, 1);
     let mut decoder = Decoder::new(BatchCache::new(outer.clone(), 0), 1, limits).unwrap();
     let batches: Vec<Batch> = (0..41).map(|batch_id| outer.batch(batch_id)).collect();
@@ -217,7 +217,7 @@ fn elimination_reserves_columns_for_more_inactive_packets() {
 fn later_packets_are_refused_below_exactly_the_memory_that_they_need() {
     let outer = of_degree(40, 2);
     let data = [7; 395];
-    let mut encoder = Encoder::new(BatchCache::new(outer.clone(), 0), &data, 10).unwrap();
+    let mut encoder = Encoder::new(BatchCache::new(outer.clone(), 1 << 20), &data, 10).unwrap();
     let limits = Limits::for_code(&outer, 10);
     let mut decoder = Decoder::new(BatchCache::new(outer.clone(), 1 << 20), 10, limits).unwrap();
     let mut batch_id = 0;
