@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use bats_code::BATCH_SIZE;
 use bats_types::Timestamp;
-use bats_wire::batch_rank::{BatchRank, Space};
+use bats_wire::batch_rank::{BatchRank, MAX_BATCHES, Space};
 use bats_wire::short_header::PacketKind;
 
 use super::batch::{Batch, CLOSE_AFTER, row_bytes};
@@ -290,4 +290,24 @@ fn restarted_neighbour_gets_everything_again() {
     hop.check(NOW);
     assert_eq!((hop.pull_all(NOW), hop.stats.top_ups), (4, 4));
     assert!(hop.out.has_room(usize::MAX), "its room is not known any more");
+}
+
+#[test]
+fn oldest_batch_is_dropped_beyond_the_limit_of_batches() {
+    for sent in [0, 1] {
+        let mut hop = Hop::new(true, view(1_000_000, 100));
+        for batch in 0..MAX_BATCHES as u64 {
+            assert!(hop.add(NOW, Space::Source, batch, 0));
+        }
+        (0..sent).for_each(|_| assert!(hop.pull(NOW).is_some()));
+        let bytes = MAX_BATCHES * row_bytes(LEN);
+        assert_eq!((hop.out.bytes(), hop.stats.batches_dropped), (bytes, 0));
+        assert!(hop.add(NOW, Space::Source, MAX_BATCHES as u64, 0));
+        assert_eq!((hop.out.bytes(), hop.stats.batches_dropped), (bytes, 1 - sent));
+        assert!(!hop.out.holds(Space::Source, 0) && hop.out.holds(Space::Source, 1));
+        // Packets of the batch that is gone are not sent.
+        assert_eq!(hop.out.queued(), MAX_BATCHES + 1 - sent as usize);
+        assert!(hop.pull(NOW).is_some());
+        assert_eq!((hop.stats.forwarded, hop.out.queued()), (1 + sent, MAX_BATCHES - 1));
+    }
 }
