@@ -163,3 +163,31 @@ fn packet_takes_the_link_over_which_it_arrives_first() {
     assert_eq!(relay.slowest_inbound(KEY), Duration::from_millis(100));
     assert_eq!(pull(&mut relay, NOW, &view(1, 1), 1), None, "no route over this link");
 }
+
+/// A path stays polluting until its route is removed, whatever happens to other routes.
+#[test]
+fn new_routes_keep_what_is_known_of_polluting_paths() {
+    let mut relay = Relay::new(RelayConfig::new(NodeId(50)), 1);
+    let (first, second) = (LinkId(5), LinkId(6));
+    let nodes = [NodeId(100), NodeId(101)];
+    let both = [(first, 0), (second, 0)];
+    for (link, rtt) in [(first, 20), (second, 200)] {
+        relay.add_link(link, true);
+        relay.set_view(NOW, link, &view(1_000_000, rtt));
+    }
+    for node in nodes {
+        assert!(relay.set_routes(NOW, node, &both));
+        assert!(relay.mark_polluting(NOW, node, first) && !relay.mark_polluting(NOW, node, first));
+        assert_eq!(relay.route(node), Some(second));
+    }
+    let routes = |relay: &Relay| nodes.map(|node| relay.routes(node).collect::<Vec<_>>());
+    relay.set_routes(NOW, nodes[0], &both);
+    assert_eq!(routes(&relay), [[second], [second]]);
+    // Without its route the path is forgotten.
+    relay.set_routes(NOW, nodes[0], &[(second, 0)]);
+    relay.set_routes(NOW, nodes[0], &both);
+    assert_eq!(routes(&relay), [vec![first, second], vec![second]]);
+    relay.set_route(NOW, nodes[1], first);
+    assert!(!relay.mark_polluting(NOW, nodes[1], first), "it is still known");
+    assert_eq!(relay.stats().polluting_paths, 2);
+}
