@@ -430,5 +430,16 @@ mod tests {
         assert_eq!(assembly.lost(), id);
     }
 
+    #[test]
+    fn messages_that_the_budget_cannot_hold_are_not_begun() {
+        for (length, is_delivered) in [(1_000, true), (1_001, false)] {
+            let mut assembly = DatagramAssembly::new(5_000, PARTIAL_OVERHEAD + 1_000);
+            assembly.feed(&part(0, length, 0, &[7; 500])).unwrap();
+            assert_eq!(assembly.bytes_held() > 0, is_delivered, "{length} bytes");
+            assembly.feed(&part(0, length, 500, &vec![7; length - 500])).unwrap();
+            assert_eq!(assembly.pop().is_some(), is_delivered, "{length} bytes");
+        }
+    }
+
     const LATER: Timestamp = Timestamp::from_millis(1_000);
 }
