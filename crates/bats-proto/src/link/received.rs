@@ -304,8 +304,6 @@ mod tests {
         }
     }
 
-    /// All windows of 8 bits at both ends of the number range: the nearest number with these bits
-    /// that is in the range.
     /// Of two numbers that are equally near, RFC 9000 takes the larger one.
     #[test]
     fn number_half_a_window_ahead_is_taken_instead_of_that_behind() {
@@ -323,6 +321,8 @@ mod tests {
         }
     }
 
+    /// All windows of 8 bits at both ends of the number range: the nearest number with these bits
+    /// that is in the range.
     #[test]
     fn expansion_stays_in_the_number_range() {
         const WINDOW: u64 = 1 << 8;
