@@ -126,4 +126,99 @@ mod tests {
         );
         assert!(credit.granted() <= (4 << 20) / 1408 + 1);
     }
+
+    const ROUND: Duration = Duration::from_millis(100);
+
+    fn at_round(round: u32) -> Timestamp {
+        Timestamp::ZERO + ROUND * round
+    }
+
+    #[test]
+    fn initial_credit_is_half_the_budget_and_at_most_the_initial_window() {
+        assert_eq!(initial_credit(1_000, 2_003_000), 1_001);
+        assert_eq!(initial_credit(1 << 20, 1 << 30), 96);
+        assert_eq!(initial_credit(0, 100), 50);
+    }
+
+    /// A credit of symbols of 10 bytes with a window of 1,000 bytes.
+    fn small() -> Credit {
+        Credit::new(10, 2_000, 0)
+    }
+
+    #[test]
+    fn use_of_a_quarter_of_the_window_in_a_round_trip_makes_it_grow() {
+        for (consumed, window) in [(24, 1_000), (25, 2_000)] {
+            let mut credit = small();
+            credit.update(at_round(1), ROUND, consumed, consumed, 0);
+            assert_eq!(credit.window, window, "{consumed} symbols consumed");
+            assert_eq!(credit.granted(), consumed + window as u64 / 10);
+        }
+        // Only what was consumed since the last round trip counts.
+        let mut credit = Credit::new(10, 1_000_000, 0);
+        credit.window = 1_000;
+        credit.update(at_round(1), ROUND, 24, 24, 0);
+        credit.update(at_round(2), ROUND, 48, 48, 0);
+        assert_eq!(credit.window, 1_000);
+        credit.update(at_round(3), ROUND, 73, 73, 0);
+        assert_eq!(credit.window, 4_000);
+    }
+
+    #[test]
+    fn half_of_the_window_behind_a_gap_makes_it_grow() {
+        for (seen, window) in [(59, 1_000), (60, 2_000)] {
+            let mut credit = small();
+            credit.update(at_round(1), ROUND, 10, seen, 0);
+            assert_eq!(credit.window, window, "symbols 10 to {seen} wait");
+        }
+    }
+
+    #[test]
+    fn window_grows_once_in_a_round_trip() {
+        let mut credit = Credit::new(10, 1_000_000, 0);
+        credit.window = 1_000;
+        credit.update(at_round(1), ROUND, 100, 100, 0);
+        assert_eq!(credit.window, 4_000);
+        credit.update(at_round(1) + ROUND / 2, ROUND, 1_000, 1_000, 0);
+        assert_eq!(credit.window, 4_000);
+        credit.update(at_round(2), ROUND, 1_000, 1_000, 0);
+        assert_eq!(credit.window, 16_000);
+    }
+
+    #[test]
+    fn credit_counts_memory_held_elsewhere_and_never_shrinks() {
+        let mut credit = small();
+        credit.update(Timestamp::ZERO, ROUND, 7, 7, 1_300);
+        assert_eq!(credit.granted(), 7 + 70);
+        credit.update(Timestamp::ZERO, ROUND, 7, 7, 1_900);
+        assert_eq!(credit.granted(), 77);
+        credit.update(Timestamp::ZERO, ROUND, 80, 80, 3_000);
+        assert_eq!(credit.granted(), 80);
+    }
+
+    #[test]
+    fn credit_is_advertised_when_a_sixteenth_of_the_window_is_new() {
+        let mut credit = Credit::new(10, 3_200, 160);
+        for consumed in 0..10 {
+            assert!(!credit.update(Timestamp::ZERO, ROUND, consumed, consumed, 0), "{consumed}");
+        }
+        assert!(credit.update(Timestamp::ZERO, ROUND, 10, 10, 0));
+        assert_eq!(credit.advertise(), 170);
+        assert!(!credit.update(Timestamp::ZERO, ROUND, 19, 19, 0));
+        assert!(credit.update(Timestamp::ZERO, ROUND, 20, 20, 0));
+        // With long symbols a new one is more than a sixteenth.
+        let mut long = Credit::new(1_000, 2_000, 1);
+        assert!(!long.update(Timestamp::ZERO, ROUND, 0, 0, 0));
+        assert!(long.update(Timestamp::ZERO, ROUND, 1, 1, 0));
+    }
+
+    #[test]
+    fn a_higher_budget_raises_the_window_and_a_lower_one_changes_nothing() {
+        let mut credit = small();
+        credit.raise_budget(3_000);
+        assert_eq!((credit.budget, credit.window), (3_000, 1_500));
+        credit.raise_budget(100);
+        assert_eq!((credit.budget, credit.window), (3_000, 1_500));
+        credit.raise_budget(1 << 40);
+        assert_eq!(credit.window, 96 << 20);
+    }
 }

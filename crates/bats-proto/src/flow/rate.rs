@@ -62,13 +62,9 @@ impl RateController {
                 &PathView { loss: ASSUMED_TAIL_LOSS, ..*path },
             );
         }
-        let p = path.loss;
-        if p <= 0.0 || symbols == 0 {
-            return 0.0;
-        }
         // The higher the loss, the larger its variance: send less before feedback and the remainder
         // after it.
-        let z = if class == RepairClass::Bulk { z - 1.5 * p } else { z };
+        let z = if class == RepairClass::Bulk { z - 1.5 * path.loss } else { z };
         Self::formula(symbols as f64, z, c, path)
     }
 
@@ -110,9 +106,6 @@ impl RateController {
     /// R(n) with the loss estimate raised by `c` of its standard deviations.
     fn formula(n: f64, z: f64, c: f64, path: &PathView) -> f64 {
         let p = path.loss;
-        if p <= 0.0 || n <= 0.0 {
-            return 0.0;
-        }
         let spread = p * (1.0 - p) * path.burst_factor / path.loss_packets.max(1) as f64;
         let p = (p + c * spread.sqrt()).min(0.9);
         let repairs = (n * p + z * (n * p * path.burst_factor).sqrt()) / (1.0 - p);
@@ -198,5 +191,103 @@ mod tests {
         assert!(bulk > 23.0 && bulk < 256.0 * 0.1 / 0.9, "{bulk}");
         assert!(rate.proactive(RepairClass::Tail, 100, &path(0.99)) <= 303.0);
         assert!(rate.top_up(RepairClass::Tail, 10, 3, &path(0.99)) <= 43);
+    }
+
+    /// A path whose estimates are far from 0 and 1, so that each factor shows in the result.
+    fn bursty() -> PathView {
+        PathView { burst_factor: 2.5, loss_packets: 400, ..path(0.2) }
+    }
+
+    fn assert_near(value: f64, expected: f64) {
+        assert!((value - expected).abs() < 1e-9, "{value} instead of {expected}");
+    }
+
+    /// Calculated by hand for 50 symbols: the expected losses are 10, their deviation is 5, and the
+    /// deviation of the loss estimate is the root of 0.001.
+    #[test]
+    fn each_goal_has_its_strength_of_repairs_before_feedback() {
+        for (goal, bulk, tail) in [
+            (Goal::Latency, 19.974_158_334_669_546, 39.581_972_705_684_57),
+            (Goal::Balanced, 7.5, 36.080_577_282_289_03),
+            (Goal::Throughput, 4.375, 18.75),
+        ] {
+            let rate = RateController::new(goal);
+            assert_near(rate.proactive(RepairClass::Bulk, 50, &bursty()), bulk);
+            assert_near(rate.proactive(RepairClass::Tail, 50, &bursty()), tail);
+            assert_near(rate.proactive(RepairClass::Tail, 0, &bursty()), 0.0);
+        }
+    }
+
+    #[test]
+    fn each_goal_has_its_strength_of_repairs_with_deadlines() {
+        for (goal, timely, limited, end) in [
+            (Goal::Latency, 36.080_577_282_289_03, 23.125, 29.077_786_435_497_952),
+            (Goal::Balanced, 23.125, 23.125, 29.077_786_435_497_952),
+            (Goal::Throughput, 15.625, 15.625, 18.75),
+        ] {
+            let rate = RateController::new(goal);
+            assert_near(rate.timely(50, false, &bursty()), timely);
+            assert_near(rate.timely(50, true, &bursty()), limited);
+            assert_near(rate.timely_end(50, &bursty()), end);
+            assert_eq!(rate.uses_spare_rate(), goal == Goal::Latency);
+        }
+    }
+
+    #[test]
+    fn assumed_loss_of_the_tail_is_replaced_by_a_higher_measured_one() {
+        let rate = RateController::new(Goal::Balanced);
+        let far = PathView {
+            smoothed_rtt: LONG_ROUND_TRIP,
+            loss_packets: 10,
+            burst_factor: 2.5,
+            ..path(0.0)
+        };
+        assert_near(rate.proactive(RepairClass::Tail, 29, &far), 12.197_496_900_779_73);
+        let below = PathView { loss: 0.099, ..far };
+        assert_near(rate.proactive(RepairClass::Tail, 29, &below), 12.197_496_900_779_73);
+        let same = PathView { loss: 0.1, ..far };
+        assert_near(rate.proactive(RepairClass::Tail, 29, &same), 26.696_053_032_592_67);
+    }
+
+    #[test]
+    fn thin_flows_get_up_to_three_repairs_by_the_loss() {
+        let rate = RateController::new(Goal::Balanced);
+        for (loss, loss_packets, repairs) in [
+            (0.0, LOSSLESS_PACKETS, 0.0),
+            (0.0, LOSSLESS_PACKETS - 1, 1.0),
+            (0.001, 1_000_000, 1.0),
+            (0.02, 1_000, 1.0),
+            (0.021, 1_000, 2.0),
+            (0.2, 1_000, 2.0),
+            (0.21, 1_000, 3.0),
+        ] {
+            let view = PathView { loss_packets, ..path(loss) };
+            assert_eq!(rate.thin(&view), repairs, "loss {loss} in {loss_packets} packets");
+        }
+    }
+
+    /// Calculated by hand for a missing rank of 40: (40 + z sqrt(40 * 0.2 * 2.5)) / 0.8.
+    #[test]
+    fn top_ups_grow_with_the_round() {
+        let balanced = RateController::new(Goal::Balanced);
+        let throughput = RateController::new(Goal::Throughput);
+        for (round, for_balanced, for_throughput) in
+            [(1, 57, 50), (2, 64, 64), (3, 67, 67), (4, 67, 67)]
+        {
+            let bulk = |rate: RateController| rate.top_up(RepairClass::Bulk, 40, round, &bursty());
+            assert_eq!(bulk(balanced), for_balanced, "round {round}");
+            assert_eq!(bulk(throughput), for_throughput, "round {round}");
+            assert_eq!(balanced.top_up(RepairClass::Tail, 40, round, &bursty()), 67);
+        }
+        // The margin of the first round is smaller at higher loss, down to 0.9 deviations.
+        let lossy = PathView { loss: 0.4, ..bursty() };
+        assert_eq!(balanced.top_up(RepairClass::Bulk, 40, 1, &lossy), 77);
+    }
+
+    #[test]
+    fn repairs_are_limited_to_three_times_the_symbols_and_three_more() {
+        let rate = RateController::new(Goal::Balanced);
+        assert_eq!(rate.proactive(RepairClass::Tail, 100, &path(0.99)), 303.0);
+        assert_eq!(rate.top_up(RepairClass::Tail, 10, 1, &path(0.99)), 43);
     }
 }

@@ -32,7 +32,7 @@ impl Reordering {
         reported: u64,
         rtt: Duration,
     ) -> u64 {
-        if self.window > Duration::ZERO && now - self.last_late > rtt * DECAY_ROUNDS {
+        if now - self.last_late > rtt * DECAY_ROUNDS {
             self.last_late = now;
             self.window /= 2;
             if self.window <= rtt / 64 {
@@ -108,5 +108,34 @@ mod tests {
         }
         order.on_late(at(60_000), 3, RTT);
         assert!(order.window <= RTT / 2, "a very late duplicate does not count");
+    }
+
+    #[test]
+    fn reordering_window_is_halved_after_sixteen_round_trips_down_to_a_64th() {
+        let mut order = Reordering::default();
+        order.missing_below(at(100), 50, 0, RTT);
+        order.on_late(at(104), 47, RTT);
+        let mut last = at(104);
+        for window in [5_000, 2_500, 1_250, 625, 0] {
+            order.missing_below(last + RTT * 16, 50, 0, RTT);
+            assert_eq!(order.window, Duration::from_micros(window));
+            last = last + RTT * 16 + Duration::from_nanos(1);
+            order.missing_below(last, 50, 0, RTT);
+        }
+    }
+
+    #[test]
+    fn lateness_counts_from_the_first_report_with_a_later_symbol() {
+        let mut order = Reordering::default();
+        order.missing_below(at(100), 50, 0, RTT);
+        // Reports without progress leave no marks.
+        for report in 0..2 * MAX_MARKS as u64 {
+            order.missing_below(at(100) + Duration::from_micros(report), 50, 0, RTT);
+        }
+        order.missing_below(at(102), 80, 0, RTT);
+        order.on_late(at(104), 50, RTT);
+        assert_eq!(order.window, MS * 5 / 2, "symbol 50 is not below 50");
+        order.on_late(at(104), 49, RTT);
+        assert_eq!(order.window, MS * 5);
     }
 }

@@ -101,4 +101,30 @@ mod tests {
         let share = spare.on_symbol(later, Duration::ZERO, &path(Duration::ZERO));
         assert!(share <= 1.0 / f64::from(GROWTH_ROUND_TRIPS), "{share}");
     }
+
+    #[test]
+    fn queues_up_to_their_limits_do_not_count() {
+        let mut spare = SpareRate::default();
+        let mut now = Timestamp::from_millis(1);
+        send(&mut spare, &mut now, GROWTH_ROUND_TRIPS * 2, Duration::ZERO);
+        assert_eq!(spare.on_symbol(now, ROUND / 4, &path(ROUND / 32)), 1.0);
+        let near = PathView { smoothed_rtt: Duration::from_millis(1), ..path(MIN_QUEUE) };
+        assert_eq!(spare.on_symbol(now, Duration::ZERO, &near), 1.0);
+        let longer = PathView { queue_delay: MIN_QUEUE + Duration::from_nanos(1), ..near };
+        assert_eq!(spare.on_symbol(now, Duration::ZERO, &longer), 0.0);
+    }
+
+    #[test]
+    fn share_grows_by_a_64th_in_each_round_trip_after_the_pause() {
+        let mut spare = SpareRate::default();
+        let start = Timestamp::from_millis(1);
+        assert_eq!(spare.on_symbol(start, Duration::ZERO, &path(ROUND)), 0.0, "queue");
+        let resume = start + ROUND * PAUSE_ROUND_TRIPS;
+        let view = path(Duration::ZERO);
+        let mut send = |at| spare.on_symbol(at, Duration::ZERO, &view);
+        assert_eq!(send(resume.saturating_sub(ROUND / 4)), 0.0);
+        assert_eq!(send(resume), 0.25 / 64.0);
+        assert_eq!(send(resume + ROUND / 2), 0.75 / 64.0);
+        assert_eq!(send(resume + ROUND * 2), 1.75 / 64.0);
+    }
 }

@@ -147,4 +147,57 @@ mod tests {
     fn a_path_without_loss_gets_no_repairs_and_no_timer() {
         assert_eq!(send(Duration::from_micros(100), 100, &path(0.0)), (Some(0), 0));
     }
+
+    #[test]
+    fn flow_is_steady_if_the_queue_empties_again_within_the_repair_time() {
+        let rate = RateController::new(Goal::Balanced);
+        for (nanos, expected) in [(1_000_000, Some(0)), (1_000_001, None)] {
+            let mut steady = SteadyFlow::default();
+            let first = Timestamp::from_millis(5);
+            assert_eq!(steady.on_emptied(first, 1, rate, &path(0.05)), None);
+            let next = first + Duration::from_nanos(nanos);
+            steady.on_symbol(next);
+            assert_eq!(steady.on_emptied(next, 1, rate, &path(0.05)), expected);
+        }
+    }
+
+    /// The share of a message in the repairs of the window is kept until it makes a whole repair.
+    #[test]
+    fn repairs_of_the_symbols_of_the_repair_time_are_shared_by_its_messages() {
+        let (mut steady, rate) = (SteadyFlow::default(), RateController::new(Goal::Throughput));
+        let view = PathView { loss_packets: u64::MAX, ..path(0.2) };
+        let mut now = Timestamp::from_millis(5);
+        steady.on_emptied(now, 1, rate, &view);
+        let mut naive = 0.0;
+        let mut sent_at = Vec::new();
+        for message in 0..100_u64 {
+            now += Duration::from_micros(500);
+            let symbols = 1 + message % 5;
+            for _ in 0..symbols {
+                steady.on_symbol(now);
+                sent_at.push(now);
+            }
+            let recent = sent_at.iter().filter(|&&at| at + Duration::from_millis(1) >= now).count();
+            let wanted = rate.proactive(RepairClass::Tail, recent as u64, &view);
+            naive += wanted * symbols as f64 / recent as f64;
+            let count = steady.on_emptied(now, symbols, rate, &view);
+            assert_eq!(count, Some(naive as u64), "message {message}");
+            naive = naive.fract();
+            assert_eq!(steady.flush, wanted.ceil() as u64);
+            assert_eq!(steady.next_timeout(), Some(now + Duration::from_millis(1)));
+        }
+    }
+
+    #[test]
+    fn a_message_longer_than_the_window_is_counted_as_a_whole() {
+        let (mut steady, rate) = (SteadyFlow::default(), RateController::new(Goal::Throughput));
+        let now = Timestamp::from_millis(5);
+        steady.on_emptied(now, 1, rate, &path(0.2));
+        for _ in 0..200 {
+            steady.on_symbol(now);
+        }
+        assert_eq!(steady.sent_at.len() as u64, STEADY_WINDOW);
+        let wanted = rate.proactive(RepairClass::Tail, 200, &path(0.2));
+        assert_eq!(steady.on_emptied(now, 200, rate, &path(0.2)), Some(wanted as u64));
+    }
 }

@@ -110,4 +110,32 @@ mod tests {
             assert!(sum <= bound + 16 && sum >= bound - 16, "{sum}, bound {bound}");
         }
     }
+
+    #[test]
+    fn flow_is_thin_again_a_round_trip_after_its_twelfth_last_symbol() {
+        let mut thin = ThinFlow::default();
+        for number in 0..12 {
+            assert!(thin.is_thin(Timestamp::from_millis(10), &path(0)), "{number} symbols");
+            thin.on_symbol(Timestamp::from_millis(10));
+        }
+        assert!(!thin.is_thin(Timestamp::from_millis(109), &path(0)));
+        assert!(thin.is_thin(Timestamp::from_millis(110), &path(0)));
+        // A shorter round trip counts as 50 ms.
+        let near = PathView { smoothed_rtt: Duration::from_millis(1), ..path(0) };
+        assert!(!thin.is_thin(Timestamp::from_millis(59), &near));
+        assert!(thin.is_thin(Timestamp::from_millis(60), &near));
+    }
+
+    #[test]
+    fn allowance_is_earned_with_time_and_kept_in_fractions() {
+        let mut thin = ThinFlow::default();
+        let mut allow =
+            |micros, wanted| thin.allow(Timestamp::from_micros(micros), wanted, 1_000, &path(0));
+        assert_eq!(allow(0, 100), 16, "the burst");
+        assert_eq!(allow(7_000, 5), 0, "a repair takes 8 ms");
+        assert_eq!(allow(8_000, 5), 1);
+        assert_eq!(allow(40_000, 3), 3, "fewer than the four earned");
+        assert_eq!(allow(40_000, 3), 1);
+        assert_eq!(allow(10_000_000, 100), 16, "no more than the burst");
+    }
 }

@@ -85,3 +85,59 @@ impl RatelessHeader {
         expand(u64::from(self.sequence), 32, expected)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The fields of docs/spec/blocks.md.
+    fn bytes(source_packets: [u8; 2], packet_size: [u8; 2]) -> Vec<u8> {
+        let mut bytes = vec![0, 1, 2, 3, 4, 5, 6, 7];
+        bytes.extend_from_slice(&source_packets);
+        bytes.extend_from_slice(&packet_size);
+        bytes.extend_from_slice(&[8, 9, 10]);
+        bytes
+    }
+
+    #[test]
+    fn fields_are_where_the_specification_has_them() {
+        let header = RatelessHeader {
+            sequence: 0x0001_0203,
+            block: 0x0405_0607,
+            source_packets: 0x0102,
+            packet_size: 0x0304,
+            batch: 0x0008_090a,
+        };
+        let expected = bytes([1, 2], [3, 4]);
+        assert_eq!(RatelessHeader::decode(&mut Reader::new(&expected)), Ok(header));
+        let mut written = [0; RATELESS_HEADER_LEN - BATCH];
+        assert_eq!(header.encode(&mut Writer::new(&mut written)), Some(()));
+        assert_eq!(written[..], expected[..]);
+        assert_eq!(header.encode(&mut Writer::new(&mut written[1..])), None);
+        let truncated = RatelessHeader::decode(&mut Reader::new(&expected[1..]));
+        assert_eq!(truncated, Err(FlowError::Malformed));
+    }
+
+    #[test]
+    fn blocks_without_packets_and_packets_without_bytes_are_malformed() {
+        let decode = |bytes: &[u8]| RatelessHeader::decode(&mut Reader::new(bytes));
+        assert!(decode(&bytes([0, 1], [0, 1])).is_ok());
+        assert_eq!(decode(&bytes([0, 0], [0, 1])), Err(FlowError::Malformed));
+        assert_eq!(decode(&bytes([0, 1], [0, 0])), Err(FlowError::Malformed));
+    }
+
+    #[test]
+    fn numbers_are_the_nearest_to_the_expected_ones() {
+        let header = RatelessHeader::decode(&mut Reader::new(&bytes([0, 1], [0, 1]))).unwrap();
+        assert_eq!(header.block_number(5 << 32), (5 << 32) + 0x0405_0607);
+        assert_eq!(header.sequence_number(7 << 32), (7 << 32) + 0x0001_0203);
+    }
+
+    /// A packet with all headers is as long as a symbol with the longest coding header.
+    #[test]
+    fn source_packets_leave_room_for_the_headers() {
+        assert_eq!(rateless_packet_size(1_400), 1_400 + MAX_CODING_HEADER_LEN - 31);
+        assert_eq!(relayed_packet_size(1_400), 1_384);
+        assert_eq!((rateless_packet_size(2), relayed_packet_size(2)), (1, 1));
+    }
+}

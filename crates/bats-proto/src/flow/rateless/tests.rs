@@ -346,3 +346,8 @@ fn open_blocks_stay_within_the_budget() {
     assert!(most > BUDGET / 2, "the budget is used: {most}");
     assert!(receiver.counters().refused > 0, "the limit is reached");
 }
+
+#[test]
+fn credit_in_source_packets_is_a_quarter_of_the_symbols_and_at_least_sixteen() {
+    assert_eq!([0, 67, 68, 403].map(credit_of), [16, 16, 17, 100]);
+}
