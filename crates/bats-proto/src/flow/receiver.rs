@@ -493,3 +493,7 @@ mod tests {
         assert!(held <= budget + budget / 16, "{held} bytes held, {equations} equations");
     }
 }
+
+#[cfg(test)]
+#[path = "receiver_tests.rs"]
+mod unit_tests;

@@ -247,3 +247,7 @@ impl TimelyReceiver {
         Some((number, self.decoder.symbol(number)?))
     }
 }
+
+#[cfg(test)]
+#[path = "timely_receiver_tests.rs"]
+mod tests;

@@ -498,3 +498,7 @@ impl RatelessReceiver {
         self.credit.advertise()
     }
 }
+
+#[cfg(test)]
+#[path = "receiver_tests.rs"]
+mod unit_tests;
