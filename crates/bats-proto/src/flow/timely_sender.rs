@@ -315,3 +315,7 @@ impl TimelySender {
         Some(PacketKind::Repair)
     }
 }
+
+#[cfg(test)]
+#[path = "timely_sender_tests.rs"]
+mod tests;

@@ -433,3 +433,7 @@ fn make_batch(encoder: &mut Encoder, bid: u32, spare: &mut Vec<Vec<u8>>) -> Opti
     packets.reverse();
     Some(packets)
 }
+
+#[cfg(test)]
+#[path = "sender_tests.rs"]
+mod unit_tests;

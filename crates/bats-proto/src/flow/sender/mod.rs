@@ -435,3 +435,6 @@ impl FlowSender {
         self.next_unsent
     }
 }
+
+#[cfg(test)]
+mod tests;

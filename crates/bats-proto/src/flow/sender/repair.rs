@@ -346,9 +346,7 @@ impl FlowSender {
         let last = self.generations.len().saturating_sub(1);
         for index in [0, last] {
             let Some(generation) = self.generations.get_mut(index) else { return false };
-            if index == 0 || last > 0 {
-                generation.repairs.clear();
-            }
+            generation.repairs.clear();
             let (first, end) = (generation.first, generation.end);
             self.make_repairs(first, first.max(self.decoded_below), end, PROBE_COLUMNS / 2, true);
         }
@@ -470,3 +468,7 @@ mod tests {
         assert_eq!(sender.urgent, sender.queue.len());
     }
 }
+
+#[cfg(test)]
+#[path = "repair_tests.rs"]
+mod unit_tests;
