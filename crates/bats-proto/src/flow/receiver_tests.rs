@@ -250,7 +250,7 @@ fn symbols_under_a_repair_of_relays_are_not_from_their_own_batch() {
 }
 
 #[test]
-fn last_packet_tells_which_symbols_it_may_have_decoded() {
+fn symbols_that_the_last_packet_may_have_decoded_are_taken_once() {
     let mut receiver = receiver();
     push(&mut receiver, [3]);
     assert_eq!(receiver.take_fresh(), 3..4);
@@ -346,7 +346,7 @@ fn growth_counts_waiting_symbols_that_the_decoder_keeps() {
 fn late_symbols_widen_the_reordering_window() {
     let rtt = MS * 20;
     let mut receiver = receiver();
-    let mut send = |receiver: &mut FlowReceiver, now, number| {
+    let send = |receiver: &mut FlowReceiver, now, number| {
         receiver.on_packet(at(now), PacketKind::Source, &source(number), rtt).unwrap();
     };
     send(&mut receiver, 100, 1);

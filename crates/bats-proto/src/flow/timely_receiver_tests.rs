@@ -93,6 +93,7 @@ fn repairs_deliver_symbols_and_their_delay_is_measured() {
     assert_eq!(receiver.residual(), expected);
     let counters = receiver.counters();
     assert_eq!((counters.coded_received, counters.wasted, counters.refused), (5, 0, 0));
+    assert_eq!(counters.symbols_decoded, 2);
     push_repair(&mut receiver, at(30), 0, 5, 2);
     assert_eq!(receiver.counters().wasted, 1);
 }
@@ -111,10 +112,14 @@ fn symbols_far_behind_the_newest_are_given_up() {
     push_repair(&mut receiver, at(1), 2, 6, 0);
     let counters = receiver.counters();
     assert_eq!((counters.coded_received, counters.refused), (5, 2));
+    push_repair(&mut receiver, at(1), 3, 6, 0);
+    push(&mut receiver, at(1), 3);
+    assert_eq!(receiver.counters().refused, 2, "symbol 3 is the oldest that is wanted");
+    assert_eq!(taken(&mut receiver), [3]);
     // A jump beyond everything that is known: the symbols between were never seen.
     push(&mut receiver, at(1), 5_000);
     assert_eq!(receiver.base, 5_001 - HISTORY);
-    assert_eq!(receiver.residual().symbols_lost, 5_001 - HISTORY - 3);
+    assert_eq!(receiver.residual().symbols_lost, 5_001 - HISTORY - 4);
     assert_eq!(receiver.seen_end(), 5_001);
     assert_eq!(taken(&mut receiver), [5_000]);
 }

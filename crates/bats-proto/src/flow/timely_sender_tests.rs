@@ -210,7 +210,7 @@ fn repair_covers_the_newest_symbols() {
         assert_eq!(sender.poll(now, &path(0.1), false, &mut out), Some(PacketKind::Repair));
         let header = RepairHeader::decode(&mut Reader::new(&out)).unwrap();
         assert_eq!(header, RepairHeader { batch, column, first, count });
-        let mut content = vec![0; SYMBOL + 2];
+        let mut content = [0; SYMBOL + 2];
         let window = Window { first: u64::from(first), count };
         let len = encoder.encode(window, batch, column, &mut [&mut content[..]]).unwrap();
         assert_eq!(out[REPAIR_HEADER_LEN..], content[..len]);
@@ -228,6 +228,7 @@ fn repair_needs_a_sent_symbol_that_is_not_expired() {
     sender.due_repairs = 5.0;
     assert!(!sender.wants_to_send());
     push(&mut sender, at(50));
+    assert!(sender.wants_to_send(), "a symbol waits");
     assert_eq!(poll(&mut sender, at(1), &path(0.1)), Some(PacketKind::Source));
     sender.due_repairs = 0.99;
     assert!(!sender.wants_to_send());

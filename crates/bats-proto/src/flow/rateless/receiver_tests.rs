@@ -267,7 +267,7 @@ fn majority_of_relayed_packets_decides_the_sizes_of_a_block() {
         receive(&mut receiver, &relayed_packet(0, 9, 7, 0, &vec![1; BATCH + size])).unwrap();
     }
     assert_eq!(receiver.counters().refused, 3);
-    // The block was opened anew with the size of the last packet.
+    // The block was opened again, with the size of the last packet.
     receive(&mut receiver, &relayed_packet(0, 9, 7, 0, &[1; BATCH + 5])).unwrap();
     receive(&mut receiver, &relayed_packet(0, 8, 7, 0, &[1; BATCH + 5])).unwrap();
     assert_eq!(packets(&receiver), Some(8));

@@ -140,7 +140,7 @@ fn sent_repairs_have_the_columns_of_the_code() {
         };
         let column = if batch == 2 { index - 18 } else { index % 16 } as u8;
         assert_eq!(header, RepairHeader { batch, column, first, count });
-        let mut content = vec![0; SYMBOL + 2];
+        let mut content = [0; SYMBOL + 2];
         let window = Window { first: u64::from(first), count };
         let len = encoder.encode(window, batch, column, &mut [&mut content[..]]).unwrap();
         assert_eq!(out[REPAIR_HEADER_LEN..], content[..len]);
@@ -343,6 +343,8 @@ fn all_that_was_not_reported_is_repaired_after_the_loss_of_a_path() {
     sender.generations[2].closed = false;
     sender.seen_end = 8;
     sender.generations[1].repairs = [(5, Some(at(1))), (6, None)].into_iter().collect();
+    // They do not cover the end of the first generation.
+    sender.generations[1].reach = 9;
     sender.on_path_lost(at(2), &path(), false);
     assert_eq!(windows(&sender), [(8, 16, 7), (16, 30, 14)]);
     assert!(sender.generations[2].closed && sender.generations[2].tail);
