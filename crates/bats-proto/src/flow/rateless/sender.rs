@@ -355,8 +355,7 @@ impl RatelessSender {
         {
             let code = block.encoder.code();
             self.bytes -= code.source_packets() as usize * block.encoder.packet_size();
-            let room = 2 * BATCH - self.spare.len().min(2 * BATCH);
-            self.spare.extend(block.ready.into_iter().take(room));
+            self.spare.extend(block.ready);
             self.caches.keep(block.encoder.into_cache());
         }
         let horizon = path.smoothed_rtt + path.smoothed_rtt / 8 + path.ack_interval * 2;
