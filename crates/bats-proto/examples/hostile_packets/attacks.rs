@@ -16,7 +16,7 @@ use crate::harness::{Harness, MS, written};
 /// Packets measured once the state is built.
 const MEASURED: u64 = 1_000;
 
-pub(crate) const NAMES: [&str; 23] = [
+pub(crate) const NAMES: [&str; 24] = [
     "brtp-empty-messages",
     "brtp-one-byte-symbols",
     "brtp-two-symbol-repairs",
@@ -36,6 +36,7 @@ pub(crate) const NAMES: [&str; 23] = [
     "transparent-distant-messages",
     "brctp-open-blocks",
     "acks-many-ranges",
+    "acks-wide-ranges",
     "acks-rank-feedback",
     "handshake-forged-initials",
     "handshake-scattered-crypto",
@@ -79,6 +80,7 @@ pub(crate) fn attacked(case: &str, transport: TransportConfig, is_read: bool) ->
         "tiny-messages" => parts(&mut target, usize::MAX, |n| (n, 1, 0, 1)),
         "open-blocks" => open_blocks(&mut target),
         "many-ranges" => many_ranges(&mut target),
+        "wide-ranges" => wide_ranges(&mut target),
         "rank-feedback" => rank_feedback(&mut target),
         "forged-initials" => forged_initials(&mut target),
         "scattered-crypto" => scattered_crypto(&mut target),
@@ -295,10 +297,43 @@ fn many_ranges(target: &mut Attack) {
         .take(MAX_ACK_RANGES as usize)
         .map(|&number| (number, number))
         .collect();
-    for _ in 0..MEASURED {
-        let datagram = ack(target, &ranges);
-        target.push(datagram);
+    repeat_acks(target, &ranges);
+}
+
+/// Acknowledgements of these ranges, again and again. The state: what the first ones let the server send
+/// is sent, until its congestion window is used up.
+fn repeat_acks(target: &mut Attack, ranges: &[(u64, u64)]) {
+    for _ in 0..2 * MEASURED {
+        let datagram = ack(target, ranges);
+        quietly(target, vec![datagram]);
+        target.harness.advance(MS);
+        target.harness.received.clear();
     }
+    for _ in 0..MEASURED {
+        let datagram = ack(target, ranges);
+        target.push(datagram);
+        target.harness.received.clear();
+    }
+}
+
+/// The state: a whole congestion window, of which the oldest packet alone never arrives, so that the
+/// server keeps the others. Measured: acknowledgements of all others, again and again.
+fn wide_ranges(target: &mut Attack) {
+    target.harness.send_from_server(14_000_000);
+    target.harness.advance(MS * 20);
+    let mut numbers: Vec<u64> =
+        target.harness.take_packets().into_iter().map(|(number, _)| number).collect();
+    numbers.sort_unstable();
+    // Numbers that the server skips divide the ranges.
+    let mut ranges: Vec<(u64, u64)> = Vec::new();
+    for &number in numbers.iter().skip(1) {
+        match ranges.last_mut() {
+            Some((_, last)) if *last + 1 == number => *last = number,
+            _ => ranges.push((number, number)),
+        }
+    }
+    ranges.reverse();
+    repeat_acks(target, &ranges);
 }
 
 /// Reports of as many missing ranges as fit. The state: the congestion window is used up by repairs for

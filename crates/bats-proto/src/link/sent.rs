@@ -68,6 +68,8 @@ struct SentPacket {
     ack_eliciting: bool,
     app_limited: bool,
     contents: Contents,
+    /// If acknowledged: at least as many packets directly before it are acknowledged, too.
+    acked_before: u32,
     state: SendState,
 }
 
@@ -248,6 +250,7 @@ impl SentPackets {
             ack_eliciting: false,
             app_limited: false,
             contents: Contents::default(),
+            acked_before: 0,
             state: SendState::default(),
         });
         self.skip_interval = (self.skip_interval * 2).min(MAX_SKIP_INTERVAL);
@@ -280,6 +283,7 @@ impl SentPackets {
             ack_eliciting,
             app_limited,
             contents,
+            acked_before: 0,
             state: SendState::default(),
         };
         self.in_flight.add(&packet);
@@ -362,8 +366,15 @@ impl SentPackets {
             if last < self.base {
                 break;
             }
-            for pn in (first.max(self.base)..=last).rev() {
+            let first = first.max(self.base);
+            let mut end = last + 1;
+            while end > first {
+                let pn = end - 1;
                 let packet = &mut self.packets[(pn - self.base) as usize];
+                // Ranges repeat those of acknowledgements before, so that packets that are known to
+                // be acknowledged are not visited again.
+                end = pn.saturating_sub(u64::from(packet.acked_before));
+                packet.acked_before = packet.acked_before.max((pn - first) as u32);
                 match packet.fate {
                     Fate::Acknowledged => continue,
                     Fate::Skipped => return Err(AckViolation::Skipped(pn)),

@@ -1,8 +1,10 @@
 //! Packets in flight and loss detection, compared with a list of all packets sent.
 
 use core::time::Duration;
+use std::collections::BTreeSet;
 
 use bats_types::Timestamp;
+use proptest::prelude::*;
 
 use super::sent::{AckViolation, Contents, SentPackets};
 
@@ -367,4 +369,42 @@ fn acknowledgement_gives_one_rate_sample_of_its_newest_packet() {
     send(&mut sent, 40, 300, PLAIN);
     ack(&mut sent, 60, 3);
     assert_eq!(sent.rate_sample(None, RTT).unwrap().lost, 0);
+}
+
+/// The maximal ranges of these numbers, newest first.
+fn ranges_of(numbers: &BTreeSet<u64>) -> Vec<(u64, u64)> {
+    let mut ranges: Vec<(u64, u64)> = Vec::new();
+    for &number in numbers {
+        match ranges.last_mut() {
+            Some((_, last)) if *last + 1 == number => *last = number,
+            _ => ranges.push((number, number)),
+        }
+    }
+    ranges.reverse();
+    ranges
+}
+
+proptest! {
+    /// Ranges that overlap those of acknowledgements before in any way acknowledge each packet once.
+    #[test]
+    fn acknowledgements_agree_with_a_set(
+        acks in prop::collection::vec(prop::collection::vec((0_u64..400, 1_u64..200), 1..5), 1..40)
+    ) {
+        let mut sent = SentPackets::new(0);
+        let numbers: BTreeSet<u64> = (0..300).map(|_| send(&mut sent, 1, 10, PLAIN)).collect();
+        let mut acknowledged = BTreeSet::new();
+        for parts in acks {
+            let covered = |number: &&u64| {
+                parts.iter().any(|&(first, length)| (first..first + length).contains(*number))
+            };
+            let ack: BTreeSet<u64> = numbers.iter().filter(covered).copied().collect();
+            let new: BTreeSet<u64> = ack.difference(&acknowledged).copied().collect();
+            let outcome = sent.on_ack(at(2), &ranges_of(&ack), RTT).unwrap();
+            prop_assert_eq!(outcome.packets, new.len() as u64);
+            prop_assert_eq!(outcome.acked_bytes, 10 * new.len() as u64);
+            prop_assert_eq!(outcome.largest.map(|largest| largest.pn), new.last().copied());
+            acknowledged.extend(new);
+            prop_assert_eq!(sent.bytes_in_flight(), 10 * (300 - acknowledged.len() as u64));
+        }
+    }
 }
