@@ -197,7 +197,7 @@ pub struct TransportConfig {
     /// RTT assumed before one is measured. Above 100 ms the handshake's retransmission intervals
     /// grow in proportion, for paths with very long delay.
     pub initial_rtt: Duration,
-    /// Interval of keep-alives; `None` disables them.
+    /// Interval of keep-alives, taken as 10 ms if shorter; `None` disables them.
     pub keep_alive: Option<Duration>,
     /// Largest UDP payload in bytes to try by path MTU discovery.
     pub max_udp_payload: u16,
@@ -252,7 +252,16 @@ pub struct Resumption {
     pub unix_time: Duration,
 }
 
+/// Shortest interval of keep-alives: more would be a load, and an interval of zero would never let a
+/// connection rest.
+const MIN_KEEP_ALIVE: Duration = Duration::from_millis(10);
+
 impl TransportConfig {
+    /// Interval of keep-alives, at least 10 ms; `None` if there are none.
+    pub fn keep_alive_interval(&self) -> Option<Duration> {
+        self.keep_alive.map(|interval| interval.max(MIN_KEEP_ALIVE))
+    }
+
     /// Whether a server with this configuration accepts the mode.
     pub(crate) fn offers(&self, mode: Mode) -> bool {
         self.mode == mode || self.also_accepted.contains(&mode)

@@ -706,7 +706,7 @@ impl Connection {
     }
 
     fn arm_keep_alive(&mut self, now: Timestamp) {
-        self.timers.keep_alive = self.config.keep_alive.map(|interval| now + interval);
+        self.timers.keep_alive = self.config.keep_alive_interval().map(|interval| now + interval);
     }
 
     /// When to call [`Connection::handle_timeout`] at the latest.

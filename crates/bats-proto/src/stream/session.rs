@@ -134,7 +134,7 @@ impl Session {
             receive_budget,
             send_budget: MAX_SEND_QUEUE.min(config.send_budget as u64),
             idle_timeout: config.idle_timeout,
-            keep_alive: config.keep_alive,
+            keep_alive: config.keep_alive_interval(),
             state: State::Handshake,
             application: config.application,
             peer: Hello { max_message: 0, credit: 0, idle_ms: 0, application: 0 },

@@ -281,6 +281,20 @@ fn idle_timeout_closes_and_keep_alive_prevents_it() {
     assert!(kept.iter().all(Session::is_open));
 }
 
+/// Otherwise a timer would always be due.
+#[test]
+fn keep_alives_of_a_zero_interval_are_ten_milliseconds_apart() {
+    let kept = TransportConfig { keep_alive: Some(Duration::ZERO), ..config() };
+    let mut pair = [Session::new(at(0), true, &kept), Session::new(at(0), false, &config())];
+    run(&mut pair, at(0));
+    for ms in [0, 10, 20] {
+        assert_eq!(pair[0].next_timeout(), Some(at(ms + 10)));
+        pair[0].handle_timeout(at(ms + 10));
+        run(&mut pair, at(ms + 10));
+    }
+    assert!(pair[0].is_open());
+}
+
 #[test]
 fn blocked_receiver_stays_connected_and_unresponsive_one_times_out() {
     for is_lossy in [false, true] {

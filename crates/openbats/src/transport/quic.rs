@@ -120,7 +120,7 @@ fn transport(
         .send_window(MAX_WINDOW.into())
         // An idle timeout that QUIC cannot encode means no timeout.
         .max_idle_timeout(config.idle_timeout.try_into().ok())
-        .keep_alive_interval(config.keep_alive)
+        .keep_alive_interval(config.keep_alive_interval())
         .datagram_receive_buffer_size(has_datagrams.then_some(RECEIVE_BUFFER))
         .datagram_send_buffer_size(datagrams::QUIC_SEND_BUFFER);
     let mut discovery = quinn_proto::MtuDiscoveryConfig::default();
