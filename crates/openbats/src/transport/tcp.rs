@@ -14,7 +14,7 @@ use bats_proto::{
 use bytes::Bytes;
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::half_open::{HalfOpen, MAX_WAITING};
+use super::half_open::NetworkCounts;
 use super::lost;
 #[cfg(target_os = "linux")]
 use super::tcp_info::SockDiag;
@@ -221,9 +221,10 @@ pub(crate) struct Tcp {
     next: u64,
     dirty: BTreeSet<u64>,
     timers: BTreeSet<(Timestamp, u64)>,
-    half_open: HalfOpen,
+    half_open: NetworkCounts,
     /// Accepted connections of networks that have too many half-open ones.
     waiting: VecDeque<(TcpStream, SocketAddr)>,
+    waiting_counts: NetworkCounts,
     /// A half-open connection has ended since the waiting ones were tried.
     has_room: bool,
     buffer: Vec<u8>,
@@ -255,8 +256,9 @@ impl Tcp {
             next: LISTENER + 1,
             dirty: BTreeSet::new(),
             timers: BTreeSet::new(),
-            half_open: HalfOpen::default(),
+            half_open: NetworkCounts::half_open(),
             waiting: VecDeque::new(),
+            waiting_counts: NetworkCounts::waiting(),
             has_room: false,
             buffer: Vec::new(),
             ready: Vec::new(),
@@ -287,6 +289,7 @@ impl Tcp {
     /// Closes the listener; the system refuses further connections.
     pub(crate) fn stop_listening(&mut self) {
         self.waiting.clear();
+        self.waiting_counts = NetworkCounts::waiting();
         // Closing a socket removes it from the poller.
         self.listener = None;
         self.is_listening = false;
@@ -455,8 +458,11 @@ impl Tcp {
                 self.refused += 1;
             } else if !self.half_open.is_network_full(remote.ip()) {
                 self.start_server(now, socket, remote);
-            } else if self.waiting.len() < MAX_WAITING {
+            } else if !self.waiting_counts.is_full()
+                && !self.waiting_counts.is_network_full(remote.ip())
+            {
                 // In the kernel's queue it would block the connections behind it.
+                self.waiting_counts.insert(remote.ip());
                 self.waiting.push_back((socket, remote));
             } else {
                 self.refused += 1;
@@ -477,6 +483,7 @@ impl Tcp {
                 full.insert(remote.ip());
                 self.waiting.push_back((socket, remote));
             } else {
+                self.waiting_counts.remove(remote.ip());
                 self.start_server(now, socket, remote);
             }
         }
