@@ -11,9 +11,8 @@
 
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bats_node::{Hop, NodeId};
@@ -23,62 +22,17 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Semaphore;
 use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::{Semaphore, oneshot};
 
 use super::tunnel::{Lane, lock};
 use super::{Worker, changes, drain, events, speedtest};
-use crate::channel::{self, ToKeeper};
 use crate::control::{DESCRIPTION, INTERFACE, MAX_CALL};
 
 /// Maximum number of concurrent clients; others wait in the backlog.
 const MAX_CLIENTS: usize = 64;
 /// Time for a complete call to arrive, and for the client to read the answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Reloads that wait for the keeper's answer.
-pub(super) struct Reloads {
-    keeper: Arc<OwnedFd>,
-    waiting: Mutex<Vec<oneshot::Sender<Result<(), String>>>>,
-}
-
-impl Reloads {
-    pub(super) fn new(keeper: Arc<OwnedFd>) -> Self {
-        Self { keeper, waiting: Mutex::default() }
-    }
-
-    /// The channel to the keeper.
-    pub(super) fn keeper(&self) -> Arc<OwnedFd> {
-        Arc::clone(&self.keeper)
-    }
-
-    /// Whether a user may change the node: root, and the user of the keeper. That of the worker may not: with a
-    /// keeper of root, other programs may have the same user.
-    fn may_change(&self, user: u32) -> bool {
-        let keeper = rustix::net::sockopt::socket_peercred(&*self.keeper);
-        user == 0 || keeper.is_ok_and(|keeper| keeper.uid.as_raw() == user)
-    }
-
-    async fn request(&self) -> Result<(), String> {
-        let (sender, receiver) = oneshot::channel();
-        {
-            let mut waiting = lock(&self.waiting);
-            waiting.push(sender);
-            // One request at a time: all waiting calls get its answer.
-            if waiting.len() == 1 {
-                channel::send(self.keeper.as_fd(), &ToKeeper::Reload, &[])
-                    .map_err(|error| error.to_string())?;
-            }
-        }
-        receiver.await.unwrap_or_else(|_| Err("the node ends".to_owned()))
-    }
-
-    pub(super) fn done(&self, result: Result<(), String>) {
-        for sender in lock(&self.waiting).drain(..) {
-            let _ = sender.send(result.clone());
-        }
-    }
-}
 
 /// Serves clients until the process ends.
 pub(super) fn serve(

@@ -9,6 +9,7 @@ mod events;
 pub mod fuzzing;
 mod kernel;
 mod names;
+mod reloads;
 mod sandbox;
 mod services;
 mod speedtest;
@@ -106,7 +107,7 @@ struct Worker {
     inbound: Mutex<BTreeMap<(NodeId, bool), (Session, AbortHandle)>>,
     started: Instant,
     sandbox: Sandbox,
-    reloads: control::Reloads,
+    reloads: reloads::Reloads,
     events: events::EventLog,
     echoes: echo::Echoes,
     speedtests: speedtest::Speedtests,
@@ -182,7 +183,7 @@ async fn serve(
         inbound: Mutex::default(),
         started: Instant::now(),
         sandbox,
-        reloads: control::Reloads::new(Arc::clone(&keeper)),
+        reloads: reloads::Reloads::new(Arc::clone(&keeper)),
         events: events::EventLog::default(),
         echoes: echo::Echoes::default(),
         speedtests: speedtest::Speedtests::default(),

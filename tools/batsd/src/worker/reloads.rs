@@ -1,0 +1,78 @@
+//! Reloads of the configuration, which the keeper does.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::oneshot;
+
+use super::tunnel::lock;
+use crate::channel::{self, ToKeeper};
+
+/// Reloads that wait for the keeper's answer.
+pub(super) struct Reloads {
+    keeper: Arc<OwnedFd>,
+    waiting: Mutex<Vec<oneshot::Sender<Result<(), String>>>>,
+}
+
+impl Reloads {
+    pub(super) fn new(keeper: Arc<OwnedFd>) -> Self {
+        Self { keeper, waiting: Mutex::default() }
+    }
+
+    /// The channel to the keeper.
+    pub(super) fn keeper(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.keeper)
+    }
+
+    /// Whether a user may change the node: root, and the user of the keeper. That of the worker may not: with a
+    /// keeper of root, other programs may have the same user.
+    pub(super) fn may_change(&self, user: u32) -> bool {
+        let keeper = rustix::net::sockopt::socket_peercred(&*self.keeper);
+        user == 0 || keeper.is_ok_and(|keeper| keeper.uid.as_raw() == user)
+    }
+
+    /// Asks the keeper to reload the configuration, and waits for its answer.
+    pub(super) async fn request(&self) -> Result<(), String> {
+        let (sender, receiver) = oneshot::channel();
+        {
+            let mut waiting = lock(&self.waiting);
+            waiting.push(sender);
+            // One request at a time: all waiting calls get its answer.
+            if waiting.len() == 1
+                && let Err(error) = channel::send(self.keeper.as_fd(), &ToKeeper::Reload, &[])
+            {
+                waiting.clear();
+                return Err(error.to_string());
+            }
+        }
+        receiver.await.unwrap_or_else(|_| Err("the node ends".to_owned()))
+    }
+
+    /// The keeper's answer.
+    pub(super) fn done(&self, result: Result<(), String>) {
+        for sender in lock(&self.waiting).drain(..) {
+            let _ = sender.send(result.clone());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixDatagram;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn each_request_that_cannot_be_sent_is_an_error() {
+        let (keeper, other) = UnixDatagram::pair().unwrap();
+        drop(other);
+        let reloads = Reloads::new(Arc::new(OwnedFd::from(keeper)));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        for _ in 0..2 {
+            let request =
+                async { tokio::time::timeout(Duration::from_secs(10), reloads.request()).await };
+            assert!(runtime.block_on(request).expect("no wait for an answer").is_err());
+        }
+    }
+}
