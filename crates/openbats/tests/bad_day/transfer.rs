@@ -24,8 +24,6 @@ const PROBE_TIMEOUTS: u64 = 3;
 /// How often a transfer may need more. A busy host delays the threads of this test after the data
 /// arrived, and so adds timeouts now and then; a defect of the protocol adds them each time.
 const ATTEMPTS: usize = 3;
-/// Duration of a repeated fault.
-const REPEATED: Duration = Duration::from_secs(3);
 
 /// A transfer from the near host to a far one.
 pub(crate) struct Transfer {
@@ -127,7 +125,6 @@ impl Transfer {
         begin: impl Fn(),
         end: impl Fn(),
     ) {
-        let mut time = time;
         self.attempt(|| {
             self.await_progress();
             wait_until("the path is usable before the fault", passes);
@@ -139,7 +136,6 @@ impl Transfer {
             assert_eq!(received, during, "nothing arrives in the fault");
             end();
             wait_until("the path returns", passes);
-            time = REPEATED;
             self.probe_timeouts_until_progress()
         });
     }
