@@ -1,13 +1,4 @@
 //! Changes of interfaces, addresses and routes.
-#![cfg_attr(
-    not(test),
-    deny(
-        clippy::unwrap_used,
-        clippy::expect_used,
-        clippy::indexing_slicing,
-        clippy::arithmetic_side_effects
-    )
-)]
 
 use std::io;
 use std::net::IpAddr;

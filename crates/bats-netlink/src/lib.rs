@@ -1,5 +1,14 @@
 //! Interfaces, addresses and routes by rtnetlink. All sockets belong to the network namespace of the
 //! thread that opened them.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 #![deny(missing_docs)]
 
 mod change;

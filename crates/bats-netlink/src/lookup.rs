@@ -105,10 +105,10 @@ impl HostRoutes {
             return;
         }
         if !is_known && self.others >= limit {
-            self.left_out += 1;
+            self.left_out = self.left_out.saturating_add(1);
             return;
         }
-        self.others += usize::from(!is_known);
+        self.others = self.others.saturating_add(usize::from(!is_known));
         self.addresses.insert(host);
     }
 }

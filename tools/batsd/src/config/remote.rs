@@ -1,13 +1,4 @@
 //! Addresses of neighbours: an IP address or a name, with a port.
-#![cfg_attr(
-    not(test),
-    deny(
-        clippy::unwrap_used,
-        clippy::expect_used,
-        clippy::indexing_slicing,
-        clippy::arithmetic_side_effects
-    )
-)]
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};

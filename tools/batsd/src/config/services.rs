@@ -1,13 +1,4 @@
 //! Listeners for programs, and what this node serves as an exit.
-#![cfg_attr(
-    not(test),
-    deny(
-        clippy::unwrap_used,
-        clippy::expect_used,
-        clippy::indexing_slicing,
-        clippy::arithmetic_side_effects
-    )
-)]
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

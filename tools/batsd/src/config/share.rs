@@ -1,13 +1,4 @@
 //! Files of a new node: an identity, and the configuration lines for other nodes.
-#![cfg_attr(
-    not(test),
-    deny(
-        clippy::unwrap_used,
-        clippy::expect_used,
-        clippy::indexing_slicing,
-        clippy::arithmetic_side_effects
-    )
-)]
 
 use std::fmt::Write as _;
 use std::io::Write as _;

@@ -1,15 +1,6 @@
 //! Identities of nodes from the key of their network. All nodes of the original have the same `server.key`. With
 //! it, each node derives a key and a certificate of its own, and knows the certificates of the others: so a
 //! node has a fingerprint, as all nodes of `batsd` have, without a list of them in the file.
-#![cfg_attr(
-    not(test),
-    deny(
-        clippy::unwrap_used,
-        clippy::expect_used,
-        clippy::indexing_slicing,
-        clippy::arithmetic_side_effects
-    )
-)]
 
 use std::fs::File;
 use std::net::Ipv4Addr;

@@ -1,13 +1,4 @@
 //! The original's file: sections, and keys with dots such as `link.item0.remote`.
-#![cfg_attr(
-    not(test),
-    deny(
-        clippy::unwrap_used,
-        clippy::expect_used,
-        clippy::indexing_slicing,
-        clippy::arithmetic_side_effects
-    )
-)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -1,13 +1,4 @@
 //! From the original's file to the text of a configuration.
-#![cfg_attr(
-    not(test),
-    deny(
-        clippy::unwrap_used,
-        clippy::expect_used,
-        clippy::indexing_slicing,
-        clippy::arithmetic_side_effects
-    )
-)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

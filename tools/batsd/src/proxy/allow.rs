@@ -1,13 +1,4 @@
 //! The destinations that an exit serves. By default none.
-#![cfg_attr(
-    not(test),
-    deny(
-        clippy::unwrap_used,
-        clippy::expect_used,
-        clippy::indexing_slicing,
-        clippy::arithmetic_side_effects
-    )
-)]
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;

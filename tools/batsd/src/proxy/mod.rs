@@ -1,5 +1,14 @@
 //! What listeners and exits say to each other and to programs. Parsers only: they take bytes and return
 //! values, so that tests can give them anything.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 pub mod allow;
 pub mod http_connect;

@@ -1,13 +1,4 @@
 //! The first bytes of a channel from a listener to an exit, and the frames of datagrams.
-#![cfg_attr(
-    not(test),
-    deny(
-        clippy::unwrap_used,
-        clippy::expect_used,
-        clippy::indexing_slicing,
-        clippy::arithmetic_side_effects
-    )
-)]
 
 use super::Parsed;
 use super::target::{self, Target, TargetError};

@@ -1,13 +1,4 @@
 //! SOCKS5 (RFC 1928) with user and password (RFC 1929), the server's side.
-#![cfg_attr(
-    not(test),
-    deny(
-        clippy::unwrap_used,
-        clippy::expect_used,
-        clippy::indexing_slicing,
-        clippy::arithmetic_side_effects
-    )
-)]
 
 use std::net::{Ipv4Addr, SocketAddr};
 
