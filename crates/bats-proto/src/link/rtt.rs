@@ -32,7 +32,7 @@ impl RttEstimator {
     /// Takes an RTT sample and the peer's acknowledgement delay, which reduces the sample to the
     /// minimum RTT at most.
     pub fn on_sample(&mut self, now: Timestamp, sample: Duration, ack_delay: Duration) {
-        if !self.has_sample || sample < self.min || now - self.min_at > MIN_RTT_LIFETIME {
+        if !self.has_sample || sample <= self.min || now - self.min_at > MIN_RTT_LIFETIME {
             self.min = sample;
             self.min_at = now;
         }
@@ -147,5 +147,15 @@ mod tests {
             rtt.on_sample(now, 11 * MS, Duration::ZERO);
             assert_eq!(rtt.min(), min);
         }
+    }
+
+    #[test]
+    fn equal_sample_renews_the_minimum() {
+        let mut rtt = RttEstimator::new(2 * MS);
+        rtt.on_sample(Timestamp::ZERO, 10 * MS, Duration::ZERO);
+        let again = Timestamp::from_millis(20_000);
+        rtt.on_sample(again, 10 * MS, Duration::ZERO);
+        rtt.on_sample(again + MIN_RTT_LIFETIME, 40 * MS, Duration::ZERO);
+        assert_eq!(rtt.min(), 10 * MS);
     }
 }
