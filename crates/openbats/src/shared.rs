@@ -466,7 +466,7 @@ impl Shared {
             return result;
         };
         let mut due = Vec::new();
-        let has_more = turn.collect(&mut core, &self.clock, BURSTS_PER_CALL, &mut due);
+        let has_more = turn.collect(&mut core, &self.clock, BURSTS_PER_CALL, false, &mut due);
         let must_wake = core.custody.must_wake_io(self.clock.now()) || has_more;
         drop(core);
         // The I/O thread handles errors.

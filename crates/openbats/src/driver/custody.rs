@@ -37,6 +37,12 @@ const SEND_INTERVAL: Duration = Duration::from_micros(20);
 const CREDIT_MESSAGES: usize = 16;
 const CREDIT_BYTES: usize = 32 << 10;
 
+/// Turns in a row that may end with a deadline that has passed although nothing came in or went out. A
+/// timer may become due during a turn, so one is no proof of a defect.
+const MAX_FRUITLESS_TURNS: u32 = 16;
+/// Interval of the turns after that.
+const FRUITLESS_PAUSE: Duration = Duration::from_millis(1);
+
 /// The thread that serves the socket, and until when; under the lock of the core.
 #[derive(Debug, Default)]
 pub(crate) struct Custody {
@@ -46,6 +52,7 @@ pub(crate) struct Custody {
     pub(super) leader_until: Option<Timestamp>,
     /// When the core needs a turn.
     deadline: Option<Timestamp>,
+    fruitless_turns: u32,
     /// Whether the deadline was near when it was set, as those of pacing are.
     is_near: bool,
     /// When the I/O thread gives the next turn without being woken.
@@ -77,6 +84,29 @@ impl Custody {
     /// Whether the I/O thread has only short turns, for which a call may wait.
     pub(crate) fn is_led(&self) -> bool {
         self.is_led
+    }
+
+    /// Sets the deadline at the end of a turn. `has_output`: there were packets to send, or events. A timer
+    /// that stays due (a defect) would otherwise keep the thread busy, and all connections of the endpoint
+    /// waiting.
+    pub(crate) fn end_turn(
+        &mut self,
+        deadline: Option<Timestamp>,
+        now: Timestamp,
+        has_output: bool,
+    ) {
+        if has_output || deadline.is_none_or(|deadline| deadline > now) {
+            self.fruitless_turns = 0;
+        } else {
+            self.fruitless_turns = self.fruitless_turns.saturating_add(1);
+        }
+        if self.fruitless_turns == MAX_FRUITLESS_TURNS {
+            tracing::error!(
+                "a timer of an endpoint stays due: it is handled once in a millisecond"
+            );
+        }
+        let is_stuck = self.fruitless_turns >= MAX_FRUITLESS_TURNS;
+        self.set_deadline(if is_stuck { Some(now + FRUITLESS_PAUSE) } else { deadline }, now);
     }
 
     pub(crate) fn set_deadline(&mut self, deadline: Option<Timestamp>, now: Timestamp) {
@@ -139,6 +169,7 @@ impl Custody {
 
     pub(super) fn on_received(&mut self) {
         self.has_received = true;
+        self.fruitless_turns = 0;
     }
 
     /// Whether a call of the application may send by itself. Messages in quick succession share
@@ -361,6 +392,34 @@ mod tests {
         custody.on_received();
         assert!(custody.may_send(at(21)), "an answer");
         assert!(!custody.may_send(at(22)));
+    }
+
+    #[test]
+    fn timer_that_stays_due_is_handled_once_in_a_millisecond() {
+        let mut custody = Custody::default();
+        let (due, later) = (Some(at(10)), Some(at(11)));
+        for _ in 0..2 {
+            for _ in 1..MAX_FRUITLESS_TURNS {
+                custody.end_turn(due, at(10), false);
+                assert_eq!(custody.deadline, due);
+            }
+            custody.end_turn(due, at(10), true);
+            assert_eq!(custody.deadline, due, "a packet was sent");
+        }
+        for _ in 0..2 * MAX_FRUITLESS_TURNS {
+            custody.end_turn(later, at(10), false);
+            assert_eq!(custody.deadline, later, "it is not due");
+        }
+        for _ in 1..MAX_FRUITLESS_TURNS {
+            custody.end_turn(due, at(10), false);
+        }
+        for _ in 0..3 {
+            custody.end_turn(due, at(20), false);
+            assert_eq!(custody.deadline, Some(at(20) + FRUITLESS_PAUSE));
+        }
+        custody.on_received();
+        custody.end_turn(due, at(21), false);
+        assert_eq!(custody.deadline, due, "a datagram arrived");
     }
 
     #[test]

@@ -190,7 +190,7 @@ impl<'a> Lead<'a> {
         core.endpoint.handle_timers(clock.now());
         core.check_untrusted_peers(clock);
         core.drive_node(clock.now(), &mut due);
-        let has_more = turn.collect(&mut core, clock, usize::MAX, &mut due);
+        let has_more = turn.collect(&mut core, clock, usize::MAX, true, &mut due);
         if received {
             core.custody.on_received();
         }

@@ -133,7 +133,7 @@ impl Driver {
         core.endpoint.handle(clock.now(), Input::Timeout);
         core.check_untrusted_peers(clock);
         core.drive_node(clock.now(), &mut self.due);
-        let has_more = turn.collect(&mut core, clock, usize::MAX, &mut self.due);
+        let has_more = turn.collect(&mut core, clock, usize::MAX, true, &mut self.due);
         if received {
             core.custody.on_received();
         }

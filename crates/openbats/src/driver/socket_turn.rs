@@ -41,17 +41,18 @@ impl SocketTurn {
         self.socket.send(&mut self.outgoing)
     }
 
-    /// Collects at most `limit` bursts to send, and the tasks to wake. Returns whether more is to
-    /// be sent.
+    /// Collects at most `limit` bursts to send, and the tasks to wake. `is_turn`: the timers that are due
+    /// were handled. Returns whether more is to be sent.
     pub(crate) fn collect(
         &mut self,
         core: &mut Core,
         clock: &Clock,
         limit: usize,
+        is_turn: bool,
         due: &mut Vec<Waker>,
     ) -> bool {
         core.custody.taken = Default::default();
-        let mut bursts = 0;
+        let (mut bursts, mut has_events) = (0, false);
         loop {
             // Unsent packets go first; without free buffers, send before polling for more.
             let Some(buffer) = self.outgoing.room().filter(|_| bursts < limit) else { return true };
@@ -60,11 +61,18 @@ impl SocketTurn {
                     self.outgoing.push(transmit);
                     bursts += 1;
                 }
-                Output::Event(handle, event) => core.on_event(clock, handle, event, due),
+                Output::Event(handle, event) => {
+                    has_events = true;
+                    core.on_event(clock, handle, event, due);
+                }
                 Output::Timeout(_) if core.is_terminated && core.close_links(clock.now()) => {}
                 Output::Timeout(until) => {
                     let until = [until, core.node_timeout()].into_iter().flatten().min();
-                    core.custody.set_deadline(until, clock.now());
+                    if is_turn {
+                        core.custody.end_turn(until, clock.now(), has_events || bursts > 0);
+                    } else {
+                        core.custody.set_deadline(until, clock.now());
+                    }
                     return false;
                 }
             }
