@@ -94,6 +94,8 @@ pub struct ConnectionStats {
     pub longest_repair_delay: Duration,
     /// Bytes held for sending now.
     pub send_buffer_bytes: u64,
+    /// Memory of the record of sent packets that may still be acknowledged, in bytes.
+    pub sent_record_bytes: u64,
     /// Bytes held of received data now.
     pub receive_buffer_bytes: u64,
     /// Packets that failed authentication.

@@ -226,6 +226,35 @@ fn source_symbols_stop_at_the_credit_and_huge_credit_takes_no_memory() {
     assert!(harness.stats().send_buffer_bytes <= budget as u64 + (1 << 16));
 }
 
+/// The peer reports all symbols as decoded but acknowledges no packet.
+#[test]
+fn messages_wait_while_the_record_of_sent_packets_takes_the_budget() {
+    let budget = 256 << 10;
+    let transport = TransportConfig { send_budget: budget, ..transport() };
+    let mut harness = Harness::established(transport);
+    harness.send_frame(&Frame::Credit(1 << 40));
+    let handle = harness.handle.unwrap();
+    let (mut taken, mut refused, mut last) = (0, 0, 0);
+    for _ in 0..10_000 {
+        match harness.server.send(harness.now, handle, Bytes::from_static(b"x")) {
+            Ok(()) => taken += 1,
+            Err(_) => refused += 1,
+        }
+        harness.advance(MS);
+        last = harness.take_packets().iter().map(|&(pn, _)| pn).fold(last, u64::max);
+        let sent = harness.stats().source_packets_sent;
+        harness.send_frame(&report(sent, sent, Vec::new()));
+    }
+    assert_eq!(harness.closed, None);
+    assert!(taken > 1_000 && refused > 1_000, "{taken} taken, {refused} refused");
+    let stats = harness.stats();
+    assert!(stats.sent_record_bytes <= 2 * budget as u64 + 4_096, "{stats:?}");
+    // Acknowledgements let it continue.
+    harness.send_ack(harness.now, &[(last, last)]);
+    harness.advance(MS * 400);
+    assert!(harness.server.send(harness.now, handle, Bytes::from_static(b"x")).is_ok());
+}
+
 #[test]
 fn a_sender_without_credit_sends_few_packets() {
     for (credit, bytes) in [(0, 10_000), (5, 10_000), (5, 100_000)] {

@@ -249,12 +249,15 @@ impl Connection {
         let held = streams.outgoing.bytes_held();
         let end_to_end = self.end_to_end.as_deref();
         let acked = self.sent.bytes_acked();
-        let full = held
-            >= send_window(&self.config, path_window, &streams.outgoing, acked, end_to_end)
-            || held + message.len() > self.config.send_budget;
+        let record = self.sent.record_bytes();
+        let (window, budget) = (
+            send_window(&self.config, path_window, &streams.outgoing, acked, end_to_end),
+            self.config.send_budget,
+        );
         // Accept one message larger than the budget when nothing else is held, so that every
         // message that the peer accepts can be sent.
-        if held > 0 && full {
+        let is_full = held > 0 && (held >= window || held + record + message.len() > budget);
+        if is_full || record >= budget {
             self.writable_wanted = true;
             self.refused_bytes = message.len();
             return Err(SendError::Blocked(message));
@@ -403,7 +406,8 @@ impl Connection {
             self.sent.bytes_acked(),
             self.end_to_end.as_deref(),
         );
-        let fits = held == 0 || held + self.refused_bytes <= self.config.send_budget;
+        let (record, budget) = (self.sent.record_bytes(), self.config.send_budget);
+        let fits = record < budget && (held == 0 || held + record + self.refused_bytes <= budget);
         if self.writable_wanted && held <= window / 4 * 3 && fits {
             self.writable_wanted = false;
             self.events.push_back(Event::Writable);
@@ -497,6 +501,7 @@ impl Connection {
             stats.symbols_decoded = receiver.symbols_decoded;
             let queued = streams.channels.as_ref().map_or(0, |channels| channels.queued_bytes());
             stats.send_buffer_bytes = (streams.outgoing.waiting_bytes() + queued) as u64;
+            stats.sent_record_bytes = self.sent.bytes_held() as u64;
             stats.receive_buffer_bytes = self.receive_buffer_bytes() as u64;
             stats.messages_expired = streams.outgoing.expired();
             let residual = streams.incoming.residual();
