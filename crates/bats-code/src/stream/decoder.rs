@@ -1,15 +1,15 @@
 //! The decoder: stores source symbols, solves missing ones, and reports missing ranges.
 
 use alloc::boxed::Box;
-use alloc::collections::btree_map::Entry;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
 use super::known::KnownSet;
-use super::linear_system::{Equation, LinearSystem, Removal};
+use super::linear_system::{Equation, LinearSystem};
 use super::redundancy::{VALUE_WORK, Value, add_product};
 use super::results::{DecoderConfig, DecoderStats, MissingRange, Outcome, PushResult};
-use super::{Columns, MAX_SYMBOL_SIZE, MAX_WINDOW, Window, coefficients, solve};
+use super::work::WorkBudget;
+use super::{Columns, MAX_SYMBOL_SIZE, MAX_WINDOW, Window, coefficients};
 use crate::BATCH_SIZE;
 use crate::kernel::{Kernel, Mode};
 use crate::rows::{AlignedRow, RowPool, padded_length};
@@ -57,6 +57,11 @@ pub struct StreamDecoder {
     coefficient_pool: RowPool,
     /// Scratch: unknowns of the current window.
     unknowns: Vec<u64>,
+    /// Number of the last search for linked systems.
+    search: u64,
+    /// Symbols solved by the last packet.
+    solved: Vec<u64>,
+    work: WorkBudget,
     stats: DecoderStats,
 }
 
@@ -72,6 +77,7 @@ impl StreamDecoder {
     pub fn with_kernel(mut config: DecoderConfig, kernel: Kernel) -> Self {
         config.max_symbol_size = config.max_symbol_size.clamp(1, MAX_SYMBOL_SIZE);
         config.max_span = config.max_span.min(32_768);
+        let work = WorkBudget::new(config.max_symbol_size);
         Self {
             config,
             kernel,
@@ -90,6 +96,9 @@ impl StreamDecoder {
             pool: RowPool::new(config.max_symbol_size, POOL_BYTES),
             coefficient_pool: RowPool::new(MAX_WINDOW as usize, POOL_BYTES / 4),
             unknowns: Vec::new(),
+            search: 0,
+            solved: Vec::new(),
+            work,
             stats: DecoderStats::default(),
         }
     }
@@ -108,6 +117,7 @@ impl StreamDecoder {
         self.slots.shrink_to_fit();
         self.known.trim();
         self.unknowns = Vec::new();
+        self.solved = Vec::new();
         if self.equations == 0 && self.systems.iter().all(Option::is_none) {
             self.systems = Vec::new();
             self.free_ids = Vec::new();
@@ -116,6 +126,10 @@ impl StreamDecoder {
 
     /// Adds a source symbol.
     pub fn push_source(&mut self, number: u64, payload: &[u8]) -> PushResult {
+        self.solved.clear();
+        if self.work.is_exceeded() {
+            return PushResult::TOO_MUCH_WORK;
+        }
         if !self.is_payload(payload) || number >= self.limit() {
             return self.refuse();
         }
@@ -124,6 +138,7 @@ impl StreamDecoder {
             return PushResult::NON_INNOVATIVE;
         }
         self.stats.source_innovative += 1;
+        self.work.earn(payload.len());
         self.highest = self.highest.max(Some(number));
         let row = self.pool.copy_of(payload);
         let slot = if number == self.base + self.slots.len() as u64 {
@@ -136,16 +151,15 @@ impl StreamDecoder {
             self.extend_slots(number + 1);
             self.set_known(number, row)
         };
-        let mut decoded = 0;
         if let Slot::Linked { system_id, column } = slot {
             self.remove_column(system_id, column);
-            decoded = self.solve_system(system_id);
+            self.solve_system(system_id);
         } else if number > self.first_missing {
             // Neither the first missing symbol nor a linear system has changed.
-            return PushResult { outcome: Outcome::Innovative, decoded };
+            return self.result(Outcome::Innovative);
         }
         self.advance();
-        PushResult { outcome: Outcome::Innovative, decoded }
+        self.result(Outcome::Innovative)
     }
 
     /// Adds a repair: a linear combination of the symbols of `window`. Explicit coefficients must
@@ -156,6 +170,10 @@ impl StreamDecoder {
         columns: Columns<'_>,
         payload: &[u8],
     ) -> PushResult {
+        self.solved.clear();
+        if self.work.is_exceeded() {
+            return PushResult::TOO_MUCH_WORK;
+        }
         let Some(end) = window.end().filter(|&end| end <= self.limit()) else {
             return self.refuse();
         };
@@ -176,13 +194,13 @@ impl StreamDecoder {
             && self.null_values(system_id).is_some()
         {
             let row = self.expand(window, columns);
+            self.spend(u64::from(window.count) * VALUE_WORK as u64);
             let unknown = self.known.next_unknown(window.first, end).unwrap_or(unknown);
             if self.is_redundant(window, row.as_slice(), unknown) == Some(true) {
                 self.coefficient_pool.give(row);
                 self.highest = self.highest.max(Some(end - 1));
                 self.stats.repair_non_innovative += 1;
-                self.stats.non_innovative_work += u64::from(window.count) * VALUE_WORK as u64;
-                return PushResult::NON_INNOVATIVE;
+                return self.result(Outcome::NonInnovative);
             }
             expanded = Some(row);
         }
@@ -216,33 +234,54 @@ impl StreamDecoder {
         let payload = self.pool.copy_of(payload);
         let equation = Equation { window, coefficients: row, payload };
         let bytes = equation.bytes();
-        let work = system.reduction_bytes();
+        let symbol_bytes = equation.payload.as_slice().len();
         let inserted = system.insert(self.kernel, &unknowns, equation);
         self.put_system(system_id, system);
-        let result = match inserted {
+        let outcome = match inserted {
             Ok(()) => {
                 self.row_bytes += bytes;
                 self.equations += 1;
                 *self.window_starts.entry(window.first).or_default() += 1;
                 self.stats.repair_innovative += 1;
-                PushResult { outcome: Outcome::Innovative, decoded: self.solve_system(system_id) }
+                self.work.earn(symbol_bytes);
+                Outcome::Innovative
             }
             Err(equation) => {
                 self.recycle(equation);
                 self.stats.repair_non_innovative += 1;
-                self.stats.non_innovative_work += work as u64;
-                self.solve_system(system_id);
-                PushResult::NON_INNOVATIVE
+                Outcome::NonInnovative
             }
         };
+        self.solve_system(system_id);
         self.advance();
-        result
+        self.result(outcome)
+    }
+
+    /// The result of a packet whose work has been counted.
+    fn result(&self, outcome: Outcome) -> PushResult {
+        if self.work.is_exceeded() {
+            return PushResult::TOO_MUCH_WORK;
+        }
+        PushResult { outcome, decoded: self.solved.len() }
+    }
+
+    /// Counts work. Returns whether the budget allows it.
+    fn spend(&mut self, work: u64) -> bool {
+        self.stats.work = self.stats.work.saturating_add(work);
+        self.work.spend(work)
     }
 
     /// Whether a symbol was received or solved, or is below the symbols that the decoder keeps.
     #[must_use]
     pub fn contains(&self, number: u64) -> bool {
         self.known.contains(number)
+    }
+
+    /// The symbols that the last packet solved, in ascending order, without the source symbol that it
+    /// contained.
+    #[must_use]
+    pub fn solved(&self) -> &[u64] {
+        &self.solved
     }
 
     /// A symbol, if it is known and held. A solved symbol is zero-padded to the length of the
@@ -454,12 +493,14 @@ impl StreamDecoder {
     }
 
     /// IDs of the linear systems that the collected unknowns belong to.
-    fn linked_systems(&self) -> Vec<u32> {
+    fn linked_systems(&mut self) -> Vec<u32> {
+        self.search += 1;
         let mut linked = Vec::new();
         for &number in &self.unknowns {
             if let Some(&Slot::Linked { system_id, .. }) = self.slot(number)
                 && linked.last() != Some(&system_id)
-                && !linked.contains(&system_id)
+                && let Some(system) = &mut self.systems[system_id as usize]
+                && system.is_found_first(self.search)
             {
                 linked.push(system_id);
             }
@@ -537,134 +578,6 @@ impl StreamDecoder {
         self.systems[system_id as usize].as_ref()?.null_values()
     }
 
-    /// Merges the linked systems into one, or creates one if there is none. Returns its ID.
-    fn merge_systems(&mut self, linked: &[u32]) -> u32 {
-        let Some((&target, others)) = linked.split_first() else {
-            let id = self.free_ids.pop().unwrap_or_else(|| {
-                self.systems.push(None);
-                (self.systems.len() - 1) as u32
-            });
-            self.put_system(id, Box::default());
-            return id;
-        };
-        for &other in others {
-            let Some(absorbed) = self.take_system(other) else { continue };
-            self.free_ids.push(other);
-            let Some(mut system) = self.take_system(target) else { continue };
-            let from = system.columns().len();
-            system.absorb(*absorbed);
-            for (column, &number) in system.columns().iter().enumerate().skip(from) {
-                self.slots[(number - self.base) as usize] =
-                    Slot::Linked { system_id: target, column: column as u32 };
-            }
-            self.put_system(target, system);
-        }
-        target
-    }
-
-    fn take_system(&mut self, system_id: u32) -> Option<Box<LinearSystem>> {
-        let system = self.systems[system_id as usize].take()?;
-        self.matrix_bytes -= system.bytes();
-        Some(system)
-    }
-
-    fn put_system(&mut self, system_id: u32, system: Box<LinearSystem>) {
-        self.matrix_bytes += system.bytes();
-        self.systems[system_id as usize] = Some(system);
-    }
-
-    /// Removes the column of a symbol that has become known.
-    fn remove_column(&mut self, system_id: u32, column: u32) {
-        let Some(mut system) = self.take_system(system_id) else { return };
-        let Removal { moved, equation } = system.remove_column(self.kernel, column as usize);
-        self.put_system(system_id, system);
-        if let Some(number) = moved {
-            self.slots[(number - self.base) as usize] = Slot::Linked { system_id, column };
-        }
-        if let Some(equation) = equation {
-            self.drop_equation(equation);
-        }
-    }
-
-    /// Stores the symbols that a system determines, and removes the system if none is left unknown.
-    /// Returns the number of symbols.
-    fn solve_system(&mut self, system_id: u32) -> usize {
-        let Some(system) = &self.systems[system_id as usize] else { return 0 };
-        let solved = system.solved_rows();
-        if !solved.is_empty() {
-            let (slots, base) = (&self.slots, self.base);
-            let known_row = |number: u64| match &slots[(number - base) as usize] {
-                Slot::Known(row) => row.padded(),
-                _ => &[],
-            };
-            let rows = solve::payloads(
-                self.kernel,
-                system,
-                &solved,
-                &self.known,
-                known_row,
-                &mut self.pool,
-            );
-            let numbers: Vec<u64> = solved.iter().map(|&row| system.pivot_symbol(row)).collect();
-            let all = numbers.len() == system.columns().len();
-            for (number, row) in numbers.into_iter().zip(rows) {
-                if let Slot::Linked { column, .. } = self.set_known(number, row)
-                    && !all
-                {
-                    self.remove_column(system_id, column);
-                }
-            }
-            self.stats.decoded += solved.len() as u64;
-            if all {
-                self.remove_system(system_id);
-            }
-        }
-        self.drop_if_released(system_id);
-        solved.len()
-    }
-
-    /// Removes a system that no slot refers to any more. Returns the number of its equations.
-    fn remove_system(&mut self, system_id: u32) -> usize {
-        let Some(system) = self.take_system(system_id) else { return 0 };
-        self.free_ids.push(system_id);
-        let equations = system.into_equations();
-        let count = equations.len();
-        for equation in equations {
-            self.drop_equation(equation);
-        }
-        count
-    }
-
-    /// Drops a system whose unknowns are all released, or that has none.
-    fn drop_if_released(&mut self, system_id: u32) {
-        let Some(system) = &self.systems[system_id as usize] else { return };
-        if system.extent().is_some_and(|(_, last)| last >= self.released) {
-            return;
-        }
-        for &number in system.columns() {
-            self.slots[(number - self.base) as usize] = Slot::Missing;
-        }
-        self.stats.equations_dropped += self.remove_system(system_id) as u64;
-    }
-
-    /// Removes an equation from the totals and keeps its rows for reuse.
-    fn drop_equation(&mut self, equation: Equation) {
-        self.equations -= 1;
-        self.row_bytes -= equation.bytes();
-        if let Entry::Occupied(mut starts) = self.window_starts.entry(equation.window.first) {
-            *starts.get_mut() -= 1;
-            if *starts.get() == 0 {
-                starts.remove();
-            }
-        }
-        self.recycle(equation);
-    }
-
-    fn recycle(&mut self, equation: Equation) {
-        self.coefficient_pool.give(equation.coefficients);
-        self.pool.give(equation.payload);
-    }
-
     /// Advances the first missing symbol and recycles rows that are no longer needed.
     fn advance(&mut self) {
         let from = self.first_missing.max(self.released);
@@ -712,3 +625,4 @@ fn missing_range(first: u64, last: u64, rank_missing: usize) -> MissingRange {
 
 #[cfg(test)]
 mod limit_tests;
+mod systems;

@@ -11,7 +11,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::Window;
-use super::redundancy::{NullVectors, Value, add_product};
+use super::redundancy::{NullVectors, VALUE_WORK, Value, add_product};
 use crate::gf256;
 use crate::kernel::{Kernel, Mode};
 use crate::rows::{ALIGNMENT, AlignedRow, padded_length};
@@ -57,6 +57,10 @@ pub(super) struct LinearSystem {
     scratch: Vec<u8>,
     /// Invariant: orthogonal to all rows.
     null: NullVectors,
+    /// Work since [`LinearSystem::take_work`], in bytes of rows that were multiplied and added.
+    work: u64,
+    /// The last search that found this system.
+    search: u64,
 }
 
 /// Number of rows in one matrix product.
@@ -96,9 +100,24 @@ impl LinearSystem {
         self.extent
     }
 
-    /// Bytes of the rows that a further equation is reduced by.
-    pub(super) fn reduction_bytes(&self) -> usize {
-        self.rank() * self.stride
+    /// Whether a search, whose number is one more than that of the search before it, finds this system
+    /// for the first time.
+    pub(super) fn is_found_first(&mut self, search: u64) -> bool {
+        core::mem::replace(&mut self.search, search) != search
+    }
+
+    /// Work of [`LinearSystem::remove_column`] for a solved row.
+    pub(super) fn removal_work(&self) -> u64 {
+        self.data.len() as u64
+    }
+
+    /// Work since the last call, in bytes of rows that were multiplied, added, copied or searched.
+    pub(super) fn take_work(&mut self) -> u64 {
+        core::mem::take(&mut self.work)
+    }
+
+    fn count_work(&mut self, bytes: usize) {
+        self.work = self.work.saturating_add(bytes as u64);
     }
 
     /// The values by which redundant equations are recognised, for each column: the coefficients of
@@ -118,18 +137,28 @@ impl LinearSystem {
     }
 
     /// Rows with exactly one unknown.
-    pub(super) fn solved_rows(&self) -> Vec<usize> {
+    pub(super) fn solved_rows(&mut self) -> Vec<usize> {
         let count = self.columns.len();
         if self.rank() == count {
             return (0..count).collect();
         }
-        let is_solved = |&row: &usize| {
+        let mut searched = 0;
+        let mut is_solved = |&row: &usize| {
             let unknowns = &self.row(row)[..count];
+            let mut others = 0;
             // Most rows of an unsolved system are dense in the last columns: search from there.
-            let others = unknowns.iter().rev().filter(|&&x| x != 0);
-            others.take(2).count() == 1
+            for chunk in unknowns.rchunks(ALIGNMENT) {
+                searched += chunk.len();
+                others += chunk.iter().map(|&x| u8::from(x != 0)).sum::<u8>();
+                if others > 1 {
+                    return false;
+                }
+            }
+            true
         };
-        (0..self.rank()).filter(is_solved).collect()
+        let solved = (0..self.rank()).filter(&mut is_solved).collect();
+        self.count_work(searched);
+        solved
     }
 
     fn row(&self, row: usize) -> &[u8] {
@@ -154,6 +183,7 @@ impl LinearSystem {
             new[..self.width].copy_from_slice(&old[..self.width]);
             new[width..width + room].copy_from_slice(&old[self.width..]);
         }
+        self.count_work(data.len());
         (self.data, self.width, self.stride) = (data, width, stride);
     }
 
@@ -188,6 +218,7 @@ impl LinearSystem {
             new[self.width + rows..][..other.equations.len()]
                 .copy_from_slice(other.transformation(row));
         }
+        self.count_work(other.data.len() + other.work as usize);
         self.pivots.extend(other.pivots.iter().map(|pivot| pivot + columns));
         self.columns.extend(other.columns);
         if let Some((first, last)) = other.extent {
@@ -214,8 +245,8 @@ impl LinearSystem {
         let inserted = self.insert_line(kernel, unknowns, &mut line);
         self.scratch = line;
         if !inserted {
-            let (work, rank) = (self.reduction_bytes(), self.rank());
-            if self.null.count_redundant(work, rank, self.columns.len()) {
+            let rank = self.rank();
+            if self.null.count_redundant(self.data.len(), rank, self.columns.len()) {
                 self.keep_null_vectors();
             }
             return Err(equation);
@@ -228,6 +259,7 @@ impl LinearSystem {
     /// equation is linearly dependent.
     fn insert_line(&mut self, kernel: Kernel, unknowns: &[(usize, u8)], line: &mut [u8]) -> bool {
         let (columns, number) = (self.columns.len(), self.equations.len());
+        self.count_work(self.data.len());
         for &(column, coefficient) in unknowns {
             line[column] = coefficient;
         }
@@ -267,6 +299,7 @@ impl LinearSystem {
     /// has 1 there.
     fn eliminate(&mut self, kernel: Kernel, position: usize, line: &[u8], except: Option<usize>) {
         let stride = self.stride;
+        self.count_work(self.data.len());
         let mut lines = self.data.chunks_exact_mut(stride).enumerate();
         let mut left = self.pivots.len();
         while left > 0 {
@@ -298,6 +331,7 @@ impl LinearSystem {
         if let Some(&symbol) = self.columns.first() {
             self.null.seed(symbol);
         }
+        self.count_work(VALUE_WORK * free.len() * self.rank());
         let mut values = vec![[0; 4]; self.columns.len()];
         for &column in &free {
             values[column] = self.null.random();
@@ -321,6 +355,7 @@ impl LinearSystem {
         for (&coefficient, &value) in line.iter().zip(values) {
             add_product(&mut product, coefficient, value);
         }
+        self.count_work(VALUE_WORK * line.len());
         self.add_null_vector(pivot, product);
     }
 
@@ -330,6 +365,7 @@ impl LinearSystem {
         if !self.null.is_kept() {
             return;
         }
+        self.count_work(VALUE_WORK * self.rank());
         self.null.add(column, 1, value);
         let lines = self.data.chunks_exact(self.stride);
         for (&pivot, line) in self.pivots.iter().zip(lines) {

@@ -22,6 +22,7 @@ mod results;
 mod solve;
 #[cfg(test)]
 mod tests;
+mod work;
 
 pub use coefficients::coefficients;
 pub use decoder::StreamDecoder;

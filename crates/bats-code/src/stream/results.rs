@@ -47,6 +47,9 @@ pub enum Outcome {
     NonInnovative,
     /// It exceeds a limit, is malformed, or needs symbols that are no longer held.
     OutOfRange,
+    /// Packets have caused more work than is possible in an honest stream. The decoder takes nothing
+    /// more.
+    TooMuchWork,
 }
 
 /// Result of pushing a packet.
@@ -60,6 +63,7 @@ pub struct PushResult {
 
 impl PushResult {
     pub(super) const NON_INNOVATIVE: Self = Self { outcome: Outcome::NonInnovative, decoded: 0 };
+    pub(super) const TOO_MUCH_WORK: Self = Self { outcome: Outcome::TooMuchWork, decoded: 0 };
 }
 
 /// A range of missing symbols: the unknowns of one linear system, or a run of symbols that are in
@@ -91,7 +95,6 @@ pub struct DecoderStats {
     pub decoded: u64,
     /// Equations dropped unsolved: their unknowns were all released, or a symbol was polluted.
     pub equations_dropped: u64,
-    /// Work for repairs that did not raise the rank: bytes of the matrix rows that they were
-    /// reduced by. A redundant repair costs most in a long linear system that is almost solved.
-    pub non_innovative_work: u64,
+    /// Work for repairs, in bytes of rows that were multiplied and added.
+    pub work: u64,
 }

@@ -16,16 +16,23 @@ use crate::harness::{Harness, MS, written};
 /// Packets measured once the state is built.
 const MEASURED: u64 = 1_000;
 
-pub(crate) const NAMES: [&str; 24] = [
+pub(crate) const NAMES: [&str; 31] = [
     "brtp-empty-messages",
     "brtp-one-byte-symbols",
     "brtp-two-symbol-repairs",
     "brtp-sources-among-repairs",
     "brtp-redundant-repairs",
+    "brtp-linked-repairs",
+    "brtp-linked-repairs-of-one-byte",
+    "brtp-sources-among-linked-repairs",
+    "brtp-repairs-solved-at-once",
     "brtp-forged-packets",
     "brtp-replayed-packets",
     "brtp-pings",
     "brtp-credits",
+    "channels-descending-parts",
+    "channels-many-opened",
+    "btp-single-solutions",
     "btp-many-parts",
     "btp-descending-parts",
     "btp-ascending-parts",
@@ -58,7 +65,9 @@ pub(crate) fn mode(name: &str) -> Option<Mode> {
 /// what the server delivers.
 pub(crate) fn attacked(case: &str, transport: TransportConfig, is_read: bool) -> Option<Attack> {
     let (family, attack) = case.split_once('-')?;
-    let transport = TransportConfig { mode: mode(family).unwrap_or_default(), ..transport };
+    let channels = (family == "channels").then_some(CHANNELS);
+    let mode = mode(family).unwrap_or_default();
+    let transport = TransportConfig { mode, channels, ..transport };
     let mut target = Attack::new(Harness::established(transport));
     target.is_read = is_read;
     match attack {
@@ -67,6 +76,15 @@ pub(crate) fn attacked(case: &str, transport: TransportConfig, is_read: bool) ->
         "two-symbol-repairs" => two_symbol_repairs(&mut target, true),
         "sources-among-repairs" => two_symbol_repairs(&mut target, false),
         "redundant-repairs" => redundant_repairs(&mut target),
+        "linked-repairs" => linked_repairs(&mut target, SYMBOL),
+        "linked-repairs-of-one-byte" => linked_repairs(&mut target, 1),
+        "sources-among-linked-repairs" => sources_among_linked_repairs(&mut target),
+        "repairs-solved-at-once" => repairs_solved_at_once(&mut target),
+        "descending-parts" if family == "channels" => {
+            channel_frames(&mut target, |n| (2, 900_000 - 2 * n, &[7]));
+        }
+        "many-opened" => channel_frames(&mut target, |n| (2 + 2 * n, 0, &[])),
+        "single-solutions" => single_solutions(&mut target),
         "forged-packets" => forged(&mut target),
         "replayed-packets" => replayed(&mut target),
         "pings" => controls(&mut target, |_| vec![1; 1_400]),
@@ -198,27 +216,123 @@ fn two_symbol_repairs(target: &mut Attack, with_repairs: bool) {
     }
 }
 
-/// The state: a system of almost full rank that covers the longest span. Measured: repairs that add
-/// nothing.
+/// The state: a system of almost full rank over the longest window. Measured: repairs that add nothing.
 fn redundant_repairs(target: &mut Attack) {
-    let mut state = Vec::new();
-    for number in 0..508 {
-        // Windows of 512 symbols, shifted by one, link all of them.
-        state.push(repair(target, number / 16, (number % 16) as u8, 1, 512, 1));
-    }
-    for number in 508..1_015 {
-        state.push(repair(target, number / 16, (number % 16) as u8, number - 507, 512, 1));
-    }
-    let again = state.clone();
+    const REPAIRS: u32 = LONGEST - 4;
+    let repair = |target: &mut Attack, number: u32, len: usize| {
+        repair(target, number / 16, (number % 16) as u8, 1, LONGEST as u16, len)
+    };
+    let state = (0..REPAIRS).map(|number| repair(target, number, SYMBOL)).collect();
     quietly(target, state);
-    let count = again.len();
-    // As many as the budget of work allows, and more.
-    for number in 0..2 * MEASURED as u32 {
-        // The packets of the state again, under new packet numbers.
-        let index = (number as usize * 7) % count;
-        let sequence = index as u32;
-        let first = if sequence < 508 { 1 } else { sequence - 507 };
-        let datagram = repair(target, sequence / 16, (sequence % 16) as u8, first, 512, 1);
+    // As many as the budget of work allows, and more: those of the state again, under new packet numbers.
+    for number in 0..4 * MEASURED as u32 {
+        let datagram = repair(target, number * 7 % REPAIRS, 1);
+        target.push(datagram);
+    }
+}
+
+/// Bytes of a full-size symbol.
+const SYMBOL: usize = 1_400;
+/// Symbols of the longest window.
+const LONGEST: u32 = 512;
+
+/// Repairs that each add something to one linear system, which becomes as long as possible: of the
+/// longest window first, and then of windows shifted by one. Then the same beyond it.
+fn linked_repairs(target: &mut Attack, len: usize) {
+    for number in 0..MEASURED as u32 {
+        let (system, within) = (number / 1_015, number % 1_015);
+        let first = 1 + 2_048 * system + within.saturating_sub(LONGEST - 4);
+        let (batch, column) = (number / 16, (number % 16) as u8);
+        let datagram = repair(target, batch, column, first, LONGEST as u16, len);
+        target.push(datagram);
+    }
+}
+
+/// The state: repairs of the longest window. Measured: symbols of one byte, each of which leaves the
+/// system. Again and again with other symbols.
+fn sources_among_linked_repairs(target: &mut Attack) {
+    const REPAIRS: u32 = 256;
+    let mut sequence = 0;
+    while target.packets < MEASURED && !target.is_closed {
+        let first = 1 + LONGEST * (sequence / REPAIRS);
+        let state = (0..REPAIRS)
+            .map(|_| {
+                sequence += 1;
+                let (batch, column) = (sequence / 16, (sequence % 16) as u8);
+                repair(target, batch, column, first, LONGEST as u16, SYMBOL)
+            })
+            .collect();
+        quietly(target, state);
+        for number in first..first + LONGEST - REPAIRS - 1 {
+            let datagram = packet(target, PacketKind::Source, |writer| {
+                SourceHeader::new(u64::from(number)).encode(writer)?;
+                writer.u8(0)
+            });
+            target.push(datagram);
+        }
+    }
+}
+
+/// Repairs of one byte, and one of full size, so that all symbols are as long. The last one solves
+/// all of them.
+fn repairs_solved_at_once(target: &mut Attack) {
+    for number in 0..LONGEST + 2 {
+        let len = if number == LONGEST - 2 { SYMBOL } else { 1 };
+        let (batch, column) = (number / 16, (number % 16) as u8);
+        let datagram = repair(target, batch, column, 1, LONGEST as u16, len);
+        target.push(datagram);
+    }
+}
+
+/// Each packet solves one symbol, while many others are missing: a repair of two symbols, of which one
+/// has arrived.
+fn single_solutions(target: &mut Attack) {
+    for number in 0..MEASURED as u32 {
+        let symbol = packet(target, PacketKind::Source, |writer| {
+            SourceHeader::new(u64::from(3 * number)).encode(writer)?;
+            writer.u8(0)
+        });
+        quietly(target, vec![symbol]);
+        let datagram = packet(target, PacketKind::Repair, |writer| {
+            let (batch, column) = (number / 16, (number % 16) as u8);
+            RepairHeader { batch, column, first: 3 * number, count: 2 }.encode(writer)?;
+            // The symbol is a zero, too: padding.
+            writer.u8(0)
+        });
+        target.push(datagram);
+    }
+}
+
+/// Channels that the client may have open.
+const CHANNELS: u32 = 10_000;
+
+/// Symbols full of channel frames, which the channels get although the first symbol never arrives: number
+/// of the channel, offset and part.
+fn channel_frames(target: &mut Attack, frame: impl Fn(u64) -> (u64, u64, &'static [u8])) {
+    let mut next = 0;
+    for number in 1..=MEASURED {
+        let mut symbol = vec![0; SYMBOL];
+        let mut writer = Writer::new(&mut symbol);
+        loop {
+            let (id, offset, part) = frame(next);
+            let before = writer.written();
+            let written = writer.u8(5).and_then(|()| {
+                writer.varint(id)?;
+                writer.varint(offset)?;
+                writer.varint(part.len() as u64)?;
+                writer.bytes(part)
+            });
+            if written.is_none() {
+                writer.rewind(before);
+                break;
+            }
+            next += 1;
+        }
+        let len = writer.written();
+        let datagram = packet(target, PacketKind::Source, |writer| {
+            SourceHeader::new(number).encode(writer)?;
+            writer.bytes(&symbol[..len])
+        });
         target.push(datagram);
     }
 }
@@ -232,6 +346,7 @@ fn quietly(target: &mut Attack, packets: Vec<Vec<u8>>) {
             target.harness.received.clear();
         }
     }
+    target.is_closed |= target.harness.closed.is_some();
 }
 
 fn forged(target: &mut Attack) {

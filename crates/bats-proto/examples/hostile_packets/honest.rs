@@ -1,13 +1,15 @@
 //! Honest packets: a client sends messages to a server, or asks for a connection.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bats_proto::config::Security;
 use bats_proto::wire::parameters::TransportParameters;
 use bats_proto::wire::short_header::{PacketKind, ShortHeader};
 use bats_proto::{
-    ClientConfig, Endpoint, EndpointConfig, Event, Input, Mode, Output, PeerTrust, Received,
-    Timestamp, TransportConfig,
+    ClientConfig, CongestionAlgorithm, Endpoint, EndpointConfig, Event, Input, Mode, Output,
+    PeerTrust, Received, Timestamp,
 };
 use bytes::Bytes;
 
@@ -30,12 +32,46 @@ pub(crate) fn run(case: &str) -> Option<(u64, bool)> {
     Some(match mode {
         "handshake" => first_flights(),
         "acks" => acknowledgements(),
-        _ => transfer(crate::attacks::mode(mode)?, message_bytes),
+        "channels" => transfer(&Traffic::Channels),
+        _ => {
+            // Repairs of long windows, as a lossy path with many packets in flight has them.
+            let is_lossy = attack.contains("linked-repairs") || attack == "repairs-solved-at-once";
+            let mode = crate::attacks::mode(mode)?;
+            transfer(&Traffic::Messages { mode, bytes: message_bytes, is_lossy })
+        }
     })
 }
 
-fn transfer(mode: Mode, message_bytes: usize) -> (u64, bool) {
-    let transport = TransportConfig { mode, ..transport() };
+/// Delay of the lossy path in each direction.
+const DELAY: Duration = Duration::from_millis(50);
+
+/// Channels of a client that uses channels.
+const CHANNELS: usize = 2_000;
+
+/// Rate of the lossy path.
+const RATE: CongestionAlgorithm = CongestionAlgorithm::FixedRate { bits_per_second: 100_000_000 };
+
+/// What the client sends, without delay and loss unless it says otherwise.
+enum Traffic {
+    /// Messages of so many bytes each. `is_lossy`: over a path on which one of ten data packets arrives, so
+    /// that nearly all symbols of the longest windows are decoded from repairs.
+    Messages { mode: Mode, bytes: usize, is_lossy: bool },
+    /// Single bytes, each on another channel.
+    Channels,
+}
+
+fn transfer(traffic: &Traffic) -> (u64, bool) {
+    let mut transport = transport();
+    let (mut message_bytes, mut is_lossy) = (0, false);
+    match *traffic {
+        Traffic::Messages { mode, bytes, is_lossy: lossy } => {
+            (transport.mode, message_bytes, is_lossy) = (mode, bytes, lossy);
+        }
+        Traffic::Channels => transport.channels = Some(CHANNELS as u32),
+    }
+    if is_lossy {
+        transport.congestion = RATE;
+    }
     let (to, from) = (([10, 0, 0, 9], 4_433).into(), Harness::address());
     let mut server = server(transport.clone(), 1_000, 10);
     let config = EndpointConfig { security: Security::DangerousPlain, ..EndpointConfig::default() };
@@ -50,7 +86,13 @@ fn transfer(mode: Mode, message_bytes: usize) -> (u64, bool) {
     let (mut packets, mut queued, mut accepted) = (0, 0, None);
     let (mut buffer, mut scratch) = (Vec::with_capacity(65_536), Vec::with_capacity(65_536));
     let message = Bytes::from(vec![7; message_bytes]);
-    while packets < 1_000 && now < Timestamp::from_millis(20_000) {
+    let delay = if is_lossy { DELAY } else { Duration::ZERO };
+    // Datagrams on their way, and when they arrive.
+    let (mut to_server, mut to_client) = (VecDeque::new(), VecDeque::new());
+    let mut sent = 0;
+    let (mut channels, mut opened) = (Vec::new(), Vec::new());
+    let most = if is_lossy { 5_000 } else { 1_000 };
+    while packets < most && now < Timestamp::from_millis(60_000) {
         now += MS;
         client.handle(now, Input::Timeout);
         server.handle(now, Input::Timeout);
@@ -58,40 +100,65 @@ fn transfer(mode: Mode, message_bytes: usize) -> (u64, bool) {
         while !quiet {
             quiet = true;
             while let Some(datagrams) = transmit(&mut client, now, &mut buffer) {
+                to_server.extend(datagrams.into_iter().map(|datagram| (now + delay, datagram)));
+            }
+            while let Some((_, mut datagram)) = to_server.pop_front_if(|&mut (at, _)| at <= now) {
                 quiet = false;
-                for mut datagram in datagrams {
-                    let data = ShortHeader::decode(&datagram)
-                        .is_some_and(|header| header.kind != PacketKind::Control);
-                    if data && datagram.len() > 1_000 {
-                        measured(&mut server, now, from, &mut datagram, &mut scratch);
-                        packets += 1;
-                    } else {
-                        let payload = &mut datagram;
-                        let received = Received { remote: from, local_ip: None, ecn: 0, payload };
-                        server.handle(now, Input::Datagram(received));
+                let data = ShortHeader::decode(&datagram)
+                    .is_some_and(|header| header.kind != PacketKind::Control);
+                if data && datagram.len() > 1_000 {
+                    sent += 1;
+                    if is_lossy && sent % 10 != 0 {
+                        continue;
                     }
+                    measured(&mut server, now, from, &mut datagram, &mut scratch);
+                    packets += 1;
+                } else {
+                    let payload = &mut datagram;
+                    let received = Received { remote: from, local_ip: None, ecn: 0, payload };
+                    server.handle(now, Input::Datagram(received));
                 }
             }
             loop {
                 match server.poll(now, &mut buffer) {
                     Output::Transmit(sent) => {
-                        quiet = false;
-                        for datagram in buffer.chunks(sent.segment_size) {
-                            let payload = &mut datagram.to_vec();
-                            let received = Received { remote: to, local_ip: None, ecn: 0, payload };
-                            client.handle(now, Input::Datagram(received));
-                        }
+                        let datagrams = buffer.chunks(sent.segment_size).map(<[u8]>::to_vec);
+                        to_client.extend(datagrams.map(|datagram| (now + delay, datagram)));
                     }
                     Output::Event(handle, Event::Accepted) => accepted = Some(handle),
                     Output::Event(..) => {}
                     Output::Timeout(_) => break,
                 }
             }
+            while let Some((_, mut payload)) = to_client.pop_front_if(|&mut (at, _)| at <= now) {
+                quiet = false;
+                let payload = &mut payload;
+                let received = Received { remote: to, local_ip: None, ecn: 0, payload };
+                client.handle(now, Input::Datagram(received));
+            }
             if let Some(handle) = accepted {
                 while server.recv(now, handle).is_some() {}
+                while let Ok(Some(id)) = server.accept_channel(handle) {
+                    opened.push(id);
+                }
+                for &id in &opened {
+                    // There may be nothing to read.
+                    _ = server.read_channel(now, handle, id, &mut [0; 64]);
+                }
             }
         }
-        while queued < BYTES && client.send(now, handle, message.clone()).is_ok() {
+        if let Traffic::Channels = traffic {
+            while channels.len() < CHANNELS
+                && let Ok(id) = client.open_channel(now, handle)
+            {
+                channels.push(id);
+            }
+            for &id in &channels {
+                _ = client.write_channel(now, handle, id, &[7]);
+            }
+            continue;
+        }
+        while (queued < BYTES || is_lossy) && client.send(now, handle, message.clone()).is_ok() {
             // Together with what a message of a few bytes takes in a symbol.
             queued += message.len() + 3;
         }

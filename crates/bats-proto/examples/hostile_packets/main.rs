@@ -38,6 +38,10 @@ fn main() -> ExitCode {
         eprintln!("usage: hostile_packets --list | CASE honest|hostile");
         return ExitCode::FAILURE;
     };
+    if packets == 0 {
+        eprintln!("{words:?}: no packet was measured, the connection was closed before");
+        return ExitCode::FAILURE;
+    }
     println!("{packets} {}", if is_closed { "closed" } else { "open" });
     ExitCode::SUCCESS
 }

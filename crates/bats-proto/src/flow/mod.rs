@@ -16,7 +16,6 @@ mod steady;
 mod thin;
 mod timely_receiver;
 mod timely_sender;
-mod work_budget;
 
 use core::time::Duration;
 
@@ -69,9 +68,9 @@ pub enum FlowError {
         /// Symbols allowed.
         credit: u64,
     },
-    /// Repairs that add nothing have caused more work than an honest sender's can.
-    #[error("non-innovative repairs cost more work than is allowed")]
-    NonInnovative,
+    /// Repairs have caused more work than an honest sender's can.
+    #[error("repairs cost more work than those of a correct sender")]
+    TooMuchWork,
     /// Feedback about symbols that were not sent.
     #[error("feedback about symbol {0}, which was not sent")]
     NotSent(u64),

@@ -1,4 +1,3 @@
-use core::ops::Range;
 use core::time::Duration;
 use std::collections::VecDeque;
 
@@ -12,7 +11,6 @@ use super::FlowError;
 use super::coded_packet::CodedPacket;
 use super::credit::Credit;
 use super::reordering::Reordering;
-use super::work_budget::WorkBudget;
 use crate::wire::coding::{SourceHeader, expand};
 use crate::wire::rank::{MAX_RANK_ENTRIES, RankEntry, RankFeedback};
 use crate::wire::short_header::PacketKind;
@@ -81,7 +79,6 @@ pub struct FlowReceiver {
     row_bytes: usize,
     max_overhead: usize,
     counters: ReceiverCounters,
-    work: WorkBudget,
     seen_end: u64,
     /// `seen_end` at the last report. Symbols missing below it have exceeded the reordering window.
     reported_end: u64,
@@ -96,8 +93,10 @@ pub struct FlowReceiver {
     repair_windows: VecDeque<(u64, u64)>,
     /// End of the windows of earlier repairs.
     repair_windows_end: u64,
-    /// Symbols that the last packet may have decoded.
-    fresh: Range<u64>,
+    /// The symbol that the last packet contained, if it was not known.
+    fresh_source: Option<u64>,
+    /// Whether [`FlowReceiver::take_fresh`] has not taken what the last packet decoded.
+    is_fresh: bool,
 }
 
 impl FlowReceiver {
@@ -125,7 +124,6 @@ impl FlowReceiver {
             row_bytes,
             max_overhead: receive_budget / OVERHEAD_BUDGET_DIVISOR,
             counters: ReceiverCounters::default(),
-            work: WorkBudget::default(),
             seen_end: 0,
             reported_end: 0,
             repair_seen: None,
@@ -136,7 +134,8 @@ impl FlowReceiver {
             reordering: Reordering::default(),
             repair_windows: VecDeque::new(),
             repair_windows_end: 0,
-            fresh: 0..0,
+            fresh_source: None,
+            is_fresh: false,
         }
     }
 
@@ -224,19 +223,20 @@ impl FlowReceiver {
             }
             self.seen_end = self.seen_end.max(number + 1);
             let result = self.decoder.push_source(number, reader.rest());
-            self.fresh = solved_by(number..number + 1, &result);
+            self.fresh_source = (result.outcome == Outcome::Innovative).then_some(number);
             result
         } else {
+            self.fresh_source = None;
             self.on_repair(kind, &mut reader)?
         };
-        let stats = self.decoder.stats();
-        self.work.charge(&stats)?;
+        self.is_fresh = result.outcome == Outcome::Innovative;
         self.counters.coded_received += 1;
-        self.counters.symbols_decoded = stats.decoded;
+        self.counters.symbols_decoded = self.decoder.stats().decoded;
         match result.outcome {
             Outcome::Innovative => {}
             Outcome::NonInnovative => self.counters.wasted += 1,
             Outcome::OutOfRange => self.counters.refused += 1,
+            Outcome::TooMuchWork => return Err(FlowError::TooMuchWork),
         }
         let interval = (rtt / 16).max(MIN_FEEDBACK_INTERVAL);
         let due = (self.last_feedback + interval).max(now);
@@ -269,9 +269,7 @@ impl FlowReceiver {
             }
             self.repair_windows.push_back((window.first, end));
         }
-        let result = self.decoder.push_repair(window, coded.columns(), reader.rest());
-        self.fresh = if result.decoded == 0 { 0..0 } else { solved_by(window.first..end, &result) };
-        Ok(result)
+        Ok(self.decoder.push_repair(window, coded.columns(), reader.rest()))
     }
 
     /// Whether equations take more than their part of the budget. This happens only if a peer makes
@@ -303,11 +301,14 @@ impl FlowReceiver {
         self.decoder.symbol(self.next - 1)
     }
 
-    /// The symbols after the next one that the last packet may have decoded. See
+    /// The symbols after the next one that the last packet has decoded. See
     /// [`symbol`](Self::symbol).
-    pub fn take_fresh(&mut self) -> Range<u64> {
-        let fresh = core::mem::replace(&mut self.fresh, 0..0);
-        fresh.start.max(self.next)..fresh.end.min(self.seen_end)
+    pub fn take_fresh(&mut self) -> Vec<u64> {
+        if !core::mem::replace(&mut self.is_fresh, false) {
+            return Vec::new();
+        }
+        let solved = self.decoder.solved().iter().copied();
+        self.fresh_source.into_iter().chain(solved).filter(|&number| number >= self.next).collect()
     }
 
     /// A symbol, if it is decoded and [`next_symbol`](Self::next_symbol) has not returned it.
@@ -385,18 +386,6 @@ impl FlowReceiver {
     }
 }
 
-/// The symbols that a packet about `own` may have decoded. A system of equations that it completes
-/// links symbols over a limited distance.
-fn solved_by(own: Range<u64>, result: &PushResult) -> Range<u64> {
-    match (result.outcome, result.decoded) {
-        (Outcome::Innovative, 0) => own,
-        (Outcome::Innovative, _) => {
-            own.start.saturating_sub(u64::from(MAX_SPAN))..own.end + u64::from(MAX_SPAN)
-        }
-        _ => 0..0,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -442,7 +431,7 @@ mod tests {
         };
         let accepted = (0..100_000).take_while(|_| redundant(&mut receiver).is_ok()).count();
         assert!((500..10_000).contains(&accepted), "{accepted} redundant repairs");
-        assert_eq!(redundant(&mut receiver), Err(FlowError::NonInnovative));
+        assert_eq!(redundant(&mut receiver), Err(FlowError::TooMuchWork));
     }
 
     /// The worst sender sends correctly until the window is the whole budget. Then it omits the

@@ -250,21 +250,30 @@ fn symbols_under_a_repair_of_relays_are_not_from_their_own_batch() {
 }
 
 #[test]
-fn symbols_that_the_last_packet_may_have_decoded_are_taken_once() {
+fn symbols_that_the_last_packet_decoded_are_taken_once() {
     let mut receiver = receiver();
+    let none: [u64; 0] = [];
     push(&mut receiver, [3]);
-    assert_eq!(receiver.take_fresh(), 3..4);
-    assert_eq!(receiver.take_fresh(), 0..0);
+    assert_eq!(receiver.take_fresh(), [3]);
+    assert_eq!(receiver.take_fresh(), none);
     push(&mut receiver, [3]);
-    assert_eq!(receiver.take_fresh(), 0..0, "it was known");
+    assert_eq!(receiver.take_fresh(), none, "it was known");
     push_repair(&mut receiver, 0, 4, 0, 0);
-    assert_eq!(receiver.take_fresh(), 0..0, "two symbols are missing in addition");
-    push(&mut receiver, [0, 1]);
-    assert_eq!(receiver.take_fresh(), 0..4, "the repair gives symbol 2");
+    push_repair(&mut receiver, 0, 4, 0, 1);
+    assert_eq!(receiver.take_fresh(), none, "one symbol is missing in addition");
+    push(&mut receiver, [0]);
+    assert_eq!(receiver.take_fresh(), [0, 1, 2], "the repairs give two");
     push(&mut receiver, [2_000, 5_000]);
     push_repair(&mut receiver, 1_999, 2_001, 1, 0);
-    let span = u64::from(MAX_SPAN);
-    assert_eq!(receiver.take_fresh(), 1_999 - span..2_001 + span);
+    assert_eq!(receiver.take_fresh(), [1_999]);
+    push_repair(&mut receiver, 3, 5, 2, 0);
+    while receiver.next_symbol().is_some() {}
+    assert_eq!(receiver.take_fresh(), none, "it was taken in order");
+    push(&mut receiver, [4_000]);
+    push_repair(&mut receiver, 3_999, 4_001, 3, 0);
+    receiver.take_fresh();
+    push_repair(&mut receiver, 3_999, 4_001, 4, 0);
+    assert_eq!(receiver.take_fresh(), none, "a redundant packet");
 }
 
 #[test]

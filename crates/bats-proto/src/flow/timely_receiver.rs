@@ -7,7 +7,6 @@ use bats_code::stream::{DecoderConfig, MAX_SYMBOL_SIZE, Outcome, PushResult, Str
 use bats_types::Timestamp;
 
 use super::coded_packet::CodedPacket;
-use super::work_budget::WorkBudget;
 use super::{FlowError, ReceiverCounters};
 use crate::wire::coding::SourceHeader;
 use crate::wire::short_header::PacketKind;
@@ -32,7 +31,6 @@ pub struct TimelyReceiver {
     ready: VecDeque<u64>,
     residual: ResidualStats,
     counters: ReceiverCounters,
-    work: WorkBudget,
 }
 
 /// A symbol that is known to exist.
@@ -80,7 +78,6 @@ impl TimelyReceiver {
             ready: VecDeque::new(),
             residual: ResidualStats::default(),
             counters: ReceiverCounters::default(),
-            work: WorkBudget::default(),
         }
     }
 
@@ -152,26 +149,22 @@ impl TimelyReceiver {
         } else {
             self.on_repair(now, kind, &mut reader)?
         };
-        self.work.charge(&self.decoder.stats())?;
         self.counters.coded_received += 1;
         match receipt.outcome {
             Outcome::Innovative => {}
             Outcome::NonInnovative => self.counters.wasted += 1,
             Outcome::OutOfRange => self.counters.refused += 1,
+            Outcome::TooMuchWork => return Err(FlowError::TooMuchWork),
         }
         self.counters.symbols_decoded += receipt.decoded as u64;
-        if receipt.decoded > 0 {
-            for number in self.base..self.seen_end {
-                let slot = self.slots[(number - self.base) as usize];
-                if !slot.delivered && self.decoder.contains(number) {
-                    let delay = now - slot.seen_at;
-                    self.residual.symbols_repaired += 1;
-                    self.residual.repair_delay += delay;
-                    self.residual.longest_repair_delay =
-                        self.residual.longest_repair_delay.max(delay);
-                    self.deliver(number);
-                }
-            }
+        for index in 0..self.decoder.solved().len() {
+            let number = self.decoder.solved()[index];
+            let Some(slot) = self.slot(number).filter(|slot| !slot.delivered) else { continue };
+            let delay = now - slot.seen_at;
+            self.residual.symbols_repaired += 1;
+            self.residual.repair_delay += delay;
+            self.residual.longest_repair_delay = self.residual.longest_repair_delay.max(delay);
+            self.deliver(number);
         }
         Ok(())
     }
@@ -228,9 +221,13 @@ impl TimelyReceiver {
         self.decoder.release_below(self.base);
     }
 
+    fn slot(&mut self, number: u64) -> Option<&mut Slot> {
+        let index = usize::try_from(number.checked_sub(self.base)?).ok()?;
+        self.slots.get_mut(index)
+    }
+
     fn deliver(&mut self, number: u64) {
-        let index = number.checked_sub(self.base).and_then(|index| usize::try_from(index).ok());
-        if let Some(slot) = index.and_then(|index| self.slots.get_mut(index)) {
+        if let Some(slot) = self.slot(number) {
             slot.delivered = true;
             self.ready.push_back(number);
         }

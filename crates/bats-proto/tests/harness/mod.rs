@@ -11,7 +11,7 @@ use std::time::Duration;
 use bats_proto::config::Security;
 use bats_proto::fuzzing::MisbehavingClient;
 use bats_proto::wire::frame::{self, AckHeader, Frame};
-use bats_proto::wire::parameters::TransportParameters;
+use bats_proto::wire::parameters::{ChannelParameters, TransportParameters};
 use bats_proto::wire::short_header::{PacketKind, ShortHeader};
 use bats_proto::wire::varint::Writer;
 use bats_proto::{
@@ -64,6 +64,12 @@ impl Harness {
     /// After a handshake in which the client announced this initial credit in symbols.
     pub(crate) fn with_credit(transport: TransportConfig, initial_credit: u64) -> Self {
         let mode = transport.mode as u8;
+        let channels = transport.channels.map(|channels| ChannelParameters {
+            channels: u64::from(channels),
+            channel_credit: 1 << 20,
+            session_credit: 1 << 20,
+            message_credit: 1 << 20,
+        });
         let mut harness = Self {
             now: Timestamp::from_millis(1_000),
             server: server(transport, 1_000, 10),
@@ -78,6 +84,7 @@ impl Harness {
             initial_credit,
             connection_id: harness.client.cid(),
             mode,
+            channels,
             ..TransportParameters::default()
         };
         let first = harness.client.first_flight(&parameters.encode(0), &[]);

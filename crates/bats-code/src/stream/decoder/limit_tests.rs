@@ -153,23 +153,101 @@ fn linear_systems_have_at_most_the_longest_span() {
 }
 
 /// Two rows of 128 bytes, until three redundant repairs have cost as much as the vectors of the null
-/// space: 64 for each of two rows and six other columns. Then 64 for each symbol of the window.
+/// space: 64 for each of two rows and six other columns. Then 64 for each symbol of the window. The
+/// rows are searched for a solved one, too.
 #[test]
 fn work_for_redundant_repairs_is_counted() {
     let mut decoder = decoder();
     for batch in 0..2 {
         assert_eq!(push_repair(&mut decoder, 0, 8, batch), Outcome::Innovative);
     }
-    let mut work = 0;
+    let mut work = decoder.stats().work;
     for repetition in 1..=6 {
         assert_eq!(push_repair(&mut decoder, 0, 8, repetition % 2), Outcome::NonInnovative);
-        work += if repetition <= 3 { 2 * 128 } else { 8 * 64 };
+        work += if repetition <= 3 { 2 * 128 + 2 * 8 } else { 8 * 64 };
+        work += if repetition == 3 { 2 * 6 * 64 } else { 0 };
         let stats = decoder.stats();
-        assert_eq!(stats.non_innovative_work, work, "repetition {repetition}");
+        assert_eq!(stats.work, work, "repetition {repetition}");
         assert_eq!(stats.repair_non_innovative, u64::from(repetition));
         assert_eq!((decoder.highest_seen(), decoder.equations_held()), (Some(7), 2));
     }
     assert_eq!(push_repair(&mut decoder, 0, 8, 2), Outcome::Innovative);
+}
+
+/// The first repair searches its row, the second is reduced by it and eliminated from it. Each symbol
+/// that arrives is eliminated from the rows; the last one lets both be solved.
+#[test]
+fn work_for_innovative_packets_is_counted() {
+    let mut decoder = decoder();
+    push_symbols(&mut decoder, [0, 1]);
+    assert_eq!(decoder.stats().work, 0, "symbols without repairs need none");
+    let row = 128;
+    push_repair(&mut decoder, 0, 6, 0);
+    assert_eq!(decoder.stats().work, 4, "a row of four unknown symbols is searched");
+    push_repair(&mut decoder, 0, 6, 1);
+    assert_eq!(decoder.stats().work, 4 + 2 * row + 2 * 4);
+    push_symbols(&mut decoder, [2]);
+    assert_eq!(decoder.stats().work, 4 + 2 * row + 2 * 4 + 2 * row + 2 * 3);
+    let before = decoder.stats().work;
+    let result = decoder.push_source(3, &[1; 60]);
+    assert_eq!((result.decoded, decoder.solved()), (2, &[4, 5][..]));
+    // Two symbols, each from six rows, with the coefficients of two equations.
+    let solved = 2 * (2 * 64 + 6 * 64);
+    assert_eq!(decoder.stats().work, before + 2 * row + solved);
+}
+
+/// A repair of symbols that are all zero.
+fn push_zeros(decoder: &mut StreamDecoder, first: u64, count: u16, n: u32, len: usize) -> Outcome {
+    let columns = Columns::Fresh { batch: n / 16, column: (n % 16) as u8 };
+    decoder.push_repair(Window { first, count }, columns, &vec![0; len]).outcome
+}
+
+/// Windows whose symbols are all lost, with every fourth repair twice.
+#[test]
+fn correct_senders_never_exceed_the_budget_of_work() {
+    for (count, len) in [(256, MAX_SYMBOL_SIZE), (256, 1_408), (64, 64), (64, 1)] {
+        let mut decoder = StreamDecoder::new(DecoderConfig::new(len, SEED));
+        let mut sequence = 0;
+        for first in (0..20).map(|window| window * u64::from(count)) {
+            // One of 256 repairs depends on the others by chance.
+            while decoder.first_missing() == first {
+                for _ in 0..if sequence % 4 == 0 { 2 } else { 1 } {
+                    let outcome = push_zeros(&mut decoder, first, count, sequence, len);
+                    assert_ne!(outcome, Outcome::TooMuchWork, "repair {sequence} of {len} bytes");
+                }
+                sequence += 1;
+            }
+            assert_eq!(decoder.first_missing(), first + u64::from(count));
+            decoder.release_below(first + u64::from(count));
+        }
+        assert!(sequence < 21 * u32::from(count), "{sequence} repairs");
+    }
+}
+
+/// Repairs of one byte that link as many symbols as possible, each of which adds something.
+#[test]
+fn long_linear_systems_of_short_repairs_exceed_the_budget_of_work() {
+    let mut decoder = StreamDecoder::new(DecoderConfig::new(1_408, SEED));
+    let outcomes = (0..512).map(|n| push_zeros(&mut decoder, 0, 512, n, 1));
+    let taken = outcomes.take_while(|&outcome| outcome == Outcome::Innovative).count();
+    assert!((100..400).contains(&taken), "{taken} repairs");
+    assert_eq!(push_zeros(&mut decoder, 9_000, 2, 999, 1), Outcome::TooMuchWork);
+    let result = decoder.push_source(9_000, &[1]);
+    assert_eq!(result, PushResult { outcome: Outcome::TooMuchWork, decoded: 0 });
+}
+
+/// One long repair makes all symbols long: the work for them is refused before it is done.
+#[test]
+fn work_for_a_solution_is_checked_before_it_is_done() {
+    let mut decoder = StreamDecoder::new(DecoderConfig::new(MAX_SYMBOL_SIZE, SEED));
+    for n in 0..255 {
+        assert_eq!(push_zeros(&mut decoder, 0, 256, n, 1), Outcome::Innovative);
+    }
+    let before = decoder.stats();
+    assert_eq!(push_zeros(&mut decoder, 0, 256, 255, MAX_SYMBOL_SIZE), Outcome::TooMuchWork);
+    let after = decoder.stats();
+    assert_eq!((after.decoded, decoder.solved()), (before.decoded, &[][..]));
+    assert!(after.work - before.work < 1 << 20, "{} bytes", after.work - before.work);
 }
 
 #[test]
