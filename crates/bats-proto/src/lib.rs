@@ -44,7 +44,7 @@ pub use config::{
     TransportConfig,
 };
 pub use crypto::{KeyLog, SessionStore};
-pub use endpoint::{ConnectionHandle, Endpoint, Input, Output, Received, Transmit};
+pub use endpoint::{ConnectionHandle, Endpoint, Input, Local, Output, Received, Transmit};
 pub use error::{CloseReason, ConnectError, SendError};
 pub use event::Event;
 pub use session::channel::{ChannelError, ChannelId, ChannelStats};

@@ -1,14 +1,17 @@
 //! Whole connections over real TLS: authentication, key updates, and packets of unauthenticated
 //! peers.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bats_proto::crypto::{fingerprint, generate_identity};
 use bats_proto::{
     ClientConfig, CloseReason, CongestionAlgorithm, ConnectionHandle, Endpoint, EndpointConfig,
-    Event, Identity, Input, Output, PeerTrust, Received, ServerConfig, Timestamp, TransportConfig,
+    Event, Identity, Input, Local, Output, PeerTrust, Received, ServerConfig, Timestamp,
+    TransportConfig,
 };
 use bytes::Bytes;
 
@@ -23,6 +26,8 @@ struct Pair {
     in_flight: Vec<(Timestamp, usize, Vec<u8>)>,
     events: Vec<(usize, ConnectionHandle, Event)>,
     bytes: [usize; 2],
+    /// Interfaces that the packets of each end name.
+    interfaces: [BTreeSet<Option<NonZeroU32>>; 2],
 }
 
 /// Frequent key updates; no congestion control, which these tests do not need.
@@ -49,6 +54,7 @@ impl Pair {
             in_flight: Vec::new(),
             events: Vec::new(),
             bytes: [0; 2],
+            interfaces: Default::default(),
         }
     }
 
@@ -62,6 +68,7 @@ impl Pair {
                 loop {
                     match self.endpoints[peer].poll(self.now, &mut buffer) {
                         Output::Transmit(t) => {
+                            self.interfaces[peer].insert(t.interface);
                             for segment in buffer[..t.len].chunks(t.segment_size) {
                                 self.bytes[peer] += segment.len();
                                 let mut bytes = segment.to_vec();
@@ -88,7 +95,7 @@ impl Pair {
             for (_, to, mut bytes) in due {
                 let received = Received {
                     remote: address(1 - to),
-                    local_ip: None,
+                    local_ip: Some(address(to).ip()),
                     ecn: 0,
                     payload: &mut bytes,
                 };
@@ -125,6 +132,29 @@ fn connect(pair: &mut Pair, trust: PeerTrust) -> ConnectionHandle {
     let transport = Arc::new(transport());
     let config = ClientConfig { trust, identity: None, transport };
     pair.endpoints[CLIENT].connect(pair.now, address(SERVER), "server.example", config).unwrap()
+}
+
+#[test]
+fn all_packets_of_a_connection_name_its_interface() {
+    let (config, print) = server(0);
+    let mut pair = Pair::new(config);
+    let interface = NonZeroU32::new(7);
+    let config = ClientConfig {
+        trust: PeerTrust::Fingerprints(vec![print]),
+        identity: None,
+        transport: Arc::new(transport()),
+    };
+    let local = Local { ip: None, interface };
+    let client = pair.endpoints[CLIENT]
+        .connect_from(pair.now, local, address(SERVER), "server.example", config)
+        .unwrap();
+    pair.run(Duration::from_millis(300), |_, _| false);
+    pair.endpoints[CLIENT].send(pair.now, client, Bytes::from(vec![1; 300_000])).unwrap();
+    pair.run(Duration::from_millis(300), |_, _| false);
+    assert_eq!(pair.endpoints[CLIENT].local_ip(client), Some(address(CLIENT).ip()), "learned");
+    pair.endpoints[CLIENT].close(pair.now, client, 0, "");
+    pair.run(Duration::from_millis(300), |_, _| false);
+    assert_eq!(pair.interfaces, [[interface].into(), [None].into()], "the server has no say");
 }
 
 #[test]

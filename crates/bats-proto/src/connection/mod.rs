@@ -26,6 +26,7 @@ mod unreachable_port;
 mod zero_rtt;
 
 use core::net::{IpAddr, SocketAddr};
+use core::num::NonZeroU32;
 use core::time::Duration;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -137,6 +138,8 @@ pub(crate) struct Connection {
     state: State,
     remote: SocketAddr,
     local_ip: Option<IpAddr>,
+    /// The only interface to send through; a client's stays the same.
+    interface: Option<NonZeroU32>,
     migration: Migration,
     stalls: StallDetector,
     idle_trim: IdleTrim,

@@ -1,6 +1,6 @@
 //! Connection setup: before and after the peer's transport parameters are known.
 
-use core::net::{IpAddr, SocketAddr};
+use core::net::SocketAddr;
 use core::time::Duration;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -28,6 +28,7 @@ use super::zero_rtt::ZeroRtt;
 use super::{Connection, Counters, PendingSample, Role};
 use crate::config::{CongestionAlgorithm, Mode, TransportConfig};
 use crate::congestion::{self, Controller, Pacer};
+use crate::endpoint::Local;
 use crate::error::CloseReason;
 use crate::event::Event;
 use crate::flow::{
@@ -55,7 +56,7 @@ pub(crate) struct Setup {
     pub(crate) role: Role,
     pub(crate) config: Arc<TransportConfig>,
     pub(crate) remote: SocketAddr,
-    pub(crate) local_ip: Option<IpAddr>,
+    pub(crate) local: Local,
     pub(crate) local_cid: [u8; 4],
     pub(crate) handshake: Handshake,
     pub(crate) seed: [u8; 32],
@@ -138,7 +139,8 @@ impl Connection {
             rng,
             state: State::new(),
             remote: setup.remote,
-            local_ip: setup.local_ip,
+            local_ip: setup.local.ip,
+            interface: setup.local.interface,
             migration: Migration::default(),
             stalls: StallDetector::default(),
             idle_trim: IdleTrim::default(),

@@ -131,6 +131,7 @@ impl Connection {
         Transmit {
             remote: self.remote,
             local_ip: self.local_ip,
+            interface: self.interface,
             ecn: ECT0,
             segment_size,
             len: buffer.len(),

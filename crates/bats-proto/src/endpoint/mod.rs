@@ -19,6 +19,7 @@ mod unauthenticated;
 mod unreachable_port;
 
 use core::net::{IpAddr, SocketAddr};
+use core::num::NonZeroU32;
 use core::time::Duration;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -66,6 +67,16 @@ pub struct Received<'a> {
     pub payload: &'a mut [u8],
 }
 
+/// Where the packets of a connection leave from. The default leaves the choice to the system.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Local {
+    /// Local address.
+    pub ip: Option<IpAddr>,
+    /// Index of the network interface that all packets leave through. It holds for the whole connection:
+    /// while there is no such interface, the packets are lost.
+    pub interface: Option<NonZeroU32>,
+}
+
 /// An input from the driver.
 #[derive(Debug)]
 pub enum Input<'a> {
@@ -83,6 +94,9 @@ pub struct Transmit {
     pub remote: SocketAddr,
     /// Local address to send from, if it matters.
     pub local_ip: Option<IpAddr>,
+    /// Index of the only network interface to send through. A driver that cannot do so, or finds no such
+    /// interface, must not send.
+    pub interface: Option<NonZeroU32>,
     /// The two ECN bits.
     pub ecn: u8,
     /// Bytes of each datagram except the last.
@@ -197,11 +211,11 @@ impl Endpoint {
         server_name: &str,
         config: ClientConfig,
     ) -> Result<ConnectionHandle, ConnectError> {
-        self.connect_from(now, None, remote, server_name, config)
+        self.connect_from(now, Local::default(), remote, server_name, config)
     }
 
-    /// As [`Endpoint::connect`], from this local address. A driver with several sockets sends the
-    /// packets from the one that is bound to it.
+    /// As [`Endpoint::connect`], from this local address and interface. A driver with several sockets
+    /// sends the packets from the one that is bound to the address.
     ///
     /// # Errors
     ///
@@ -209,7 +223,7 @@ impl Endpoint {
     pub fn connect_from(
         &mut self,
         now: Timestamp,
-        local_ip: Option<IpAddr>,
+        local: Local,
         remote: SocketAddr,
         server_name: &str,
         config: ClientConfig,
@@ -255,7 +269,7 @@ impl Endpoint {
             role: Role::Client,
             config: config.transport,
             remote,
-            local_ip,
+            local,
             local_cid,
             handshake,
             seed: self.fresh_seed(),
@@ -399,7 +413,9 @@ impl Endpoint {
             }
             buffer.extend_from_slice(&answer);
             let len = answer.len();
-            return Output::Transmit(Transmit { remote, local_ip, ecn: 0, segment_size: len, len });
+            let (interface, segment_size) = (None, len);
+            let transmit = Transmit { remote, local_ip, interface, ecn: 0, segment_size, len };
+            return Output::Transmit(transmit);
         }
         while let Some(&handle) = self.dirty.front() {
             if let Some(connection) = self.connections.get_mut(&handle) {

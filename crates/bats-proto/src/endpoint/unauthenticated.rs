@@ -3,7 +3,7 @@
 use bats_types::Timestamp;
 use rand::Rng;
 
-use super::{ConnectionHandle, Endpoint, Received};
+use super::{ConnectionHandle, Endpoint, Local, Received};
 use crate::config::{PresharedKey, ServerConfig};
 use crate::connection::{Role, Setup, receive_budget};
 use crate::error::ConnectError;
@@ -167,7 +167,8 @@ impl Endpoint {
                     role: Role::Server,
                     config: transport,
                     remote: datagram.remote,
-                    local_ip: datagram.local_ip,
+                    // Answers follow the system's routes, as they always do for servers.
+                    local: Local { ip: datagram.local_ip, interface: None },
                     local_cid,
                     handshake,
                     seed: self.fresh_seed(),

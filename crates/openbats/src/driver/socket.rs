@@ -2,6 +2,7 @@
 
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
+use std::num::NonZeroU32;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -236,7 +237,7 @@ impl Socket {
                     .then_some(transmit.segment_size),
                 src_ip: transmit.local_ip.map(|ip| self.map_ip(ip)),
             };
-            let send = || self.send_datagrams(&datagrams);
+            let send = || self.send_datagrams(&datagrams, transmit.interface);
             let result = match send() {
                 // The error belongs to an earlier datagram, perhaps to another peer; this one was
                 // not sent.
@@ -252,10 +253,18 @@ impl Socket {
         Ok(())
     }
 
-    fn send_datagrams(&self, datagrams: &quinn_udp::Transmit<'_>) -> io::Result<()> {
+    fn send_datagrams(
+        &self,
+        datagrams: &quinn_udp::Transmit<'_>,
+        interface: Option<NonZeroU32>,
+    ) -> io::Result<()> {
         #[cfg(target_os = "linux")]
-        if self.dscp > 0 {
-            return super::socket_options::send(&self.socket, datagrams, self.dscp);
+        if self.dscp > 0 || interface.is_some() {
+            return super::socket_options::send(&self.socket, datagrams, self.dscp, interface);
+        }
+        #[cfg(not(target_os = "linux"))]
+        if interface.is_some() {
+            return Err(io::ErrorKind::Unsupported.into());
         }
         self.lock_state().try_send((&self.socket).into(), datagrams)
     }
@@ -496,7 +505,7 @@ mod tests {
 
     fn transmit(segment_size: usize, len: usize) -> Transmit {
         let remote = ([127, 0, 0, 1], 9).into();
-        Transmit { remote, local_ip: None, ecn: 0, segment_size, len }
+        Transmit { remote, local_ip: None, interface: None, ecn: 0, segment_size, len }
     }
 
     #[test]

@@ -393,5 +393,6 @@ fn dial(
     let (mut config, Extras { .. }) = client.into_config();
     // The mode matters only for messages of the link itself, and there are none.
     Arc::make_mut(&mut config.transport).mode = bats_proto::Mode::Brtp;
-    packets.connect_from(now, options.local_ip, options.remote, &options.server_name, config)
+    let local = bats_proto::Local { ip: options.local_ip, interface: None };
+    packets.connect_from(now, local, options.remote, &options.server_name, config)
 }

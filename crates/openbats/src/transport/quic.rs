@@ -527,6 +527,7 @@ fn translate(transmit: &quinn_proto::Transmit) -> Transmit {
     Transmit {
         remote: transmit.destination,
         local_ip: transmit.src_ip,
+        interface: None,
         ecn: transmit.ecn.map_or(0, |ecn| ecn as u8),
         segment_size: transmit.segment_size.unwrap_or(transmit.size).max(1),
         len: transmit.size,

@@ -310,6 +310,7 @@ impl Udp {
                 return Output::Transmit(Transmit {
                     remote,
                     local_ip: None,
+                    interface: None,
                     ecn: 0,
                     segment_size: len.max(1),
                     len,
