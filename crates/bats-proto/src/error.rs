@@ -91,6 +91,9 @@ pub enum CloseReason {
          budget of the endpoint; raise it, or lower the receive budgets"
     )]
     Memory(usize),
+    /// The network interface that a link is bound to cannot be used; the text says why.
+    #[error("{0}")]
+    Interface(String),
     /// A defect of this implementation, which was noticed before it could affect other connections;
     /// the text says what happened. Please report it.
     #[error("internal error: {0}")]

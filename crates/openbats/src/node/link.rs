@@ -115,6 +115,7 @@ pub struct LinkOptions {
     pub(crate) trust: Trust,
     pub(crate) server_name: String,
     pub(crate) local_ip: Option<IpAddr>,
+    pub(crate) interface: Option<String>,
     pub(crate) policy: LinkPolicy,
     pub(crate) redials: bool,
     pub(crate) transport: TransportConfig,
@@ -130,6 +131,7 @@ impl LinkOptions {
             trust,
             server_name: remote.ip().to_canonical().to_string(),
             local_ip: None,
+            interface: None,
             policy: LinkPolicy::default(),
             redials: true,
             transport: Self::default_transport(),
@@ -159,6 +161,25 @@ impl LinkOptions {
     #[must_use]
     pub fn local_ip(mut self, ip: IpAddr) -> Self {
         self.local_ip = Some(ip.to_canonical());
+        self
+    }
+
+    /// Sends only through the network interface of this name, even if the system has better routes over
+    /// another one. So several links can go to one address over several interfaces. Packets of the
+    /// neighbour are received over all interfaces.
+    ///
+    /// The name is looked up whenever the link is dialled. While there is no such interface, the link waits for
+    /// the next attempt, and [`LinkStatus::last_end`] says why. If the interface of an established link is
+    /// removed, the link becomes silent; if it returns, the link is dialled again.
+    ///
+    /// The interface needs a route to the neighbour, and each link another local address: the neighbour
+    /// takes a second link from one address for that of a node that was restarted. With IPv6, Linux
+    /// chooses the local address, so the node must listen at `[::]` and
+    /// [`local_ip`](Self::local_ip) cannot be IPv6. By default the system's routes choose the interface.
+    /// Only on Linux.
+    #[must_use]
+    pub fn interface(mut self, name: impl Into<String>) -> Self {
+        self.interface = Some(name.into());
         self
     }
 
@@ -216,6 +237,8 @@ pub struct LinkStatus {
     pub remote: SocketAddr,
     /// Local address, if it is known.
     pub local_ip: Option<IpAddr>,
+    /// The interface that it is bound to: [`LinkOptions::interface`].
+    pub interface: Option<String>,
     /// Fingerprint of the neighbour's certificate, once it was established.
     pub fingerprint: Option<Fingerprint>,
     /// Number of times that it was established.

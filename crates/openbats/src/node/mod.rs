@@ -64,6 +64,7 @@
 mod builder;
 mod event;
 mod handling;
+mod interface;
 mod link;
 mod link_table;
 mod routes;

@@ -9,6 +9,7 @@ use std::time::Duration;
 use bats_proto::{CloseReason, ConnectionHandle, Endpoint, PresharedKey, Timestamp};
 
 use super::event::{Event, EventQueue};
+use super::interface;
 use super::link::{LinkError, LinkId, LinkOptions, LinkPolicy, LinkStatus};
 use super::link_table::{Entry, LinkTable, MAX_LINKS};
 use super::routes::{NextHop, RouteSet, Via};
@@ -156,14 +157,42 @@ impl NodeState {
             let text = format!("the node does not listen at {ip}");
             return Err(LinkError::Configuration(text));
         }
-        let remote = options.remote;
+        self.check_interface(&options).map_err(LinkError::Configuration)?;
+        let (remote, redials) = (options.remote, options.redials);
         let mut entry = Entry::new(Some(options), remote);
-        entry.attempt = Some(
-            dial(&self.setup, now, packets, &entry)
-                .map_err(|error| LinkError::Configuration(error.to_string()))?,
-        );
+        match dial(&self.setup, now, packets, &entry) {
+            Ok(connection) => entry.attempt = Some(connection),
+            Err(error @ DialError::Interface(_)) if redials => {
+                entry.on_failure(now, false, error.reason());
+            }
+            Err(error) => return Err(LinkError::Configuration(error.to_string())),
+        }
         self.next_check = Some(now);
         Ok(self.links.insert(entry))
+    }
+
+    /// Whether a link can keep to its interface.
+    fn check_interface(&self, options: &LinkOptions) -> Result<(), String> {
+        let Some(name) = &options.interface else { return Ok(()) };
+        if !cfg!(target_os = "linux") {
+            return Err("links cannot be bound to an interface on this system".to_owned());
+        }
+        if !interface::is_name(name) {
+            return Err(format!("{name:?} is no name of an interface"));
+        }
+        // With a source address of IPv6 the system would choose the interface by its routes.
+        if options.local_ip.is_some_and(|ip| ip.is_ipv6()) {
+            let text = "a link with an interface cannot have a local address of IPv6: leave it out";
+            return Err(text.to_owned());
+        }
+        let chooses = |at: &SocketAddr| at.is_ipv6() && at.ip().is_unspecified();
+        match options.remote.is_ipv6() && !self.addresses.iter().any(chooses) {
+            true => Err(format!(
+                "a link to {} over an interface needs a node that listens at [::]",
+                options.remote
+            )),
+            false => Ok(()),
+        }
     }
 
     pub(crate) fn close_link(
@@ -210,6 +239,7 @@ impl NodeState {
             is_opened_here: entry.options.is_some(),
             remote: entry.remote,
             local_ip: entry.local_ip,
+            interface: entry.options.as_ref().and_then(|options| options.interface.clone()),
             fingerprint: entry.fingerprint,
             established: entry.established,
             failures: entry.failures,
@@ -260,9 +290,12 @@ impl NodeState {
             let Some(entry) = self.links.get_mut(id) else { continue };
             match attempt {
                 Ok(connection) => entry.attempt = Some(connection),
-                // Memory may become free again.
+                // Memory may become free again, and an interface may return.
                 Err(error) => {
-                    entry.on_failure(now, false, CloseReason::Internal(error.to_string()));
+                    let reason = error.reason();
+                    entry.on_failure(now, false, reason.clone());
+                    entry.waiting.drain_into(due);
+                    self.events.push(Event::LinkDown { link: id, reason }, due);
                 }
             }
             self.links.index(id);
@@ -377,22 +410,44 @@ pub(super) fn serves(bound: &SocketAddr, ip: std::net::IpAddr) -> bool {
     bound.ip() == ip || bound.ip().is_unspecified() && (bound.is_ipv6() || ip.is_ipv4())
 }
 
+/// Why the connection of a link was not started.
+#[derive(Debug, thiserror::Error)]
+enum DialError {
+    #[error("{0}")]
+    Interface(String),
+    #[error(transparent)]
+    Connect(#[from] bats_proto::ConnectError),
+}
+
+impl DialError {
+    fn reason(self) -> CloseReason {
+        match self {
+            Self::Interface(text) => CloseReason::Interface(text),
+            Self::Connect(error) => CloseReason::Internal(error.to_string()),
+        }
+    }
+}
+
 /// Starts the connection of a link.
 fn dial(
     setup: &NodeSetup,
     now: Timestamp,
     packets: &mut Endpoint,
     entry: &Entry,
-) -> Result<ConnectionHandle, bats_proto::ConnectError> {
+) -> Result<ConnectionHandle, DialError> {
     let Some(options) = &entry.options else {
-        return Err(bats_proto::ConnectError::Configuration("the neighbour opens it".to_owned()));
+        let text = "the neighbour opens it".to_owned();
+        return Err(bats_proto::ConnectError::Configuration(text).into());
     };
+    let interface = options.interface.as_deref().map(interface::index).transpose();
+    let interface = interface.map_err(DialError::Interface)?;
     let client = ClientOptions::new(options.trust.clone())
         .transport(options.transport.clone())
         .with_node_defaults(&setup.identity, setup.preshared_key.as_ref());
     let (mut config, Extras { .. }) = client.into_config();
     // The mode matters only for messages of the link itself, and there are none.
     Arc::make_mut(&mut config.transport).mode = bats_proto::Mode::Brtp;
-    let local = bats_proto::Local { ip: options.local_ip, interface: None };
-    packets.connect_from(now, local, options.remote, &options.server_name, config)
+    let local = bats_proto::Local { ip: options.local_ip, interface };
+    let name = &options.server_name;
+    Ok(packets.connect_from(now, local, options.remote, name, config)?)
 }

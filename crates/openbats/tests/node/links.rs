@@ -133,6 +133,26 @@ fn links_leave_from_the_address_that_they_are_given() {
 }
 
 #[test]
+#[cfg(target_os = "linux")]
+fn a_link_without_its_interface_waits_and_one_with_it_is_established() {
+    let world = World::new(2);
+    let (near, far) = (world.node(0), world.node(1).neighbour(world.print(0), LinkPolicy::end()));
+    let (near, far) = (near.start().unwrap(), far.start().unwrap());
+    let options = LinkOptions::new(far.local_addrs()[0], world.trust(1));
+    let bound = near.links().open(options.clone().interface("lo")).unwrap();
+    let waiting = near.links().open(options.clone().interface("bats-none")).unwrap();
+    bound.established().wait_for(LIMIT).unwrap().unwrap();
+    assert_eq!(bound.status().unwrap().interface.as_deref(), Some("lo"));
+    let error = waiting.established().wait_for(LIMIT).unwrap().unwrap_err().to_string();
+    assert!(error.contains("there is no interface bats-none"), "{error}");
+    let status = waiting.status().unwrap();
+    assert_eq!(status.state, LinkState::Waiting);
+    assert!(matches!(status.last_end, Some(CloseReason::Interface(_))), "{status:?}");
+    let once = near.links().open(options.interface("bats-none").redial(false)).unwrap_err();
+    assert!(once.to_string().contains("there is no interface bats-none"), "{once}");
+}
+
+#[test]
 fn unusable_options_are_refused_with_a_reason() {
     let world = World::new(1);
     let node = world.node(0).start().unwrap();
@@ -141,6 +161,18 @@ fn unusable_options_are_refused_with_a_reason() {
     let elsewhere = LinkOptions::new(remote, Trust::dangerous_any());
     let error = open(elsewhere.clone().local_ip("127.0.0.9".parse().unwrap()));
     assert!(error.contains("the node does not listen at 127.0.0.9"), "{error}");
+    #[cfg(target_os = "linux")]
+    {
+        let error = open(elsewhere.clone().interface("a/b"));
+        assert!(error.contains("no name of an interface"), "{error}");
+        let six = LinkOptions::new("[::1]:9".parse().unwrap(), Trust::dangerous_any());
+        let error = open(six.interface("lo"));
+        assert!(error.contains("listens at [::]"), "{error}");
+        let anywhere = Node::builder(NodeId(6), world.identity(0)).start().unwrap();
+        let options = elsewhere.interface("lo").local_ip("::1".parse().unwrap());
+        let error = anywhere.links().open(options).unwrap_err().to_string();
+        assert!(error.contains("local address of IPv6"), "{error}");
+    }
     let known = KnownHosts::new(std::env::temp_dir().join("openbats-no-such-file"));
     let error = open(LinkOptions::new(remote, Trust::known_hosts(known)));
     assert!(error.contains("trust a fingerprint"), "{error}");
