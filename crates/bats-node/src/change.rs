@@ -148,7 +148,7 @@ mod tests {
 
     fn add(name: &str, print: u8, transit: bool) -> Change {
         let remote = "192.0.2.7:4900".parse().unwrap();
-        let link = Link { remote, local: None, fingerprint: [print; 32] };
+        let link = Link { remote, local: None, interface: None, fingerprint: [print; 32] };
         Change::AddLink(name.to_owned(), link, transit)
     }
 
@@ -182,6 +182,7 @@ mod tests {
         let host = HostLink {
             host: HostName { name: "node.example.org".to_owned(), port: 4_900 },
             local: None,
+            interface: None,
             fingerprint: [7; 32],
         };
         let plan = empty.with(&Change::AddHost("north".to_owned(), host, false)).unwrap();

@@ -79,6 +79,8 @@ pub struct Fib {
     pub left_out: usize,
     /// Addresses for which the answer cannot be read.
     pub unreadable: usize,
+    /// Indexes of the interfaces of [`wanted_interfaces`] that exist.
+    pub interfaces: BTreeMap<String, u32>,
 }
 
 /// Why a route of the kernel, or one of its next hops, is not used.
@@ -135,20 +137,33 @@ struct End {
     fingerprint: Fingerprint,
     address: IpAddr,
     scope: u32,
+    /// Name of the interface that it is bound to.
+    interface: Option<String>,
 }
 
 impl End {
-    fn is_at(&self, gateway: IpAddr, interface: u32) -> bool {
-        self.address == gateway && (!is_link_local(gateway) || self.scope == interface)
+    fn is_at(&self, fib: &Fib, gateway: IpAddr, interface: u32) -> bool {
+        self.address == gateway
+            && (!is_link_local(gateway) || self.scope == interface)
+            && self.is_bound_to(fib, interface).unwrap_or(true)
     }
 
-    /// Whether the kernel reaches the neighbour over this interface.
+    /// Whether it sends to the neighbour over this interface.
     fn is_over(&self, fib: &Fib, interface: u32) -> bool {
         if is_link_local(self.address) {
-            return self.scope == interface;
+            return self.scope == interface && self.is_bound_to(fib, interface).unwrap_or(true);
+        }
+        if let Some(is_bound) = self.is_bound_to(fib, interface) {
+            return is_bound;
         }
         let route = fib.answers.get(&self.address).and_then(|answer| answer.as_ref().ok());
         route.is_some_and(|route| route.hops.iter().any(|hop| hop.interface == interface))
+    }
+
+    /// Whether it is bound to this interface; `None` if it is bound to none.
+    fn is_bound_to(&self, fib: &Fib, interface: u32) -> Option<bool> {
+        let name = self.interface.as_ref()?;
+        Some(fib.interfaces.get(name) == Some(&interface))
     }
 }
 
@@ -187,12 +202,14 @@ fn ends(plan: &Plan, state: &State) -> Vec<End> {
         fingerprint: link.fingerprint,
         address: link.remote.ip().to_canonical(),
         scope: link.scope(),
+        interface: link.interface.clone(),
     });
     let accepted = state.accepted.iter().map(|(&number, link)| End {
         hop: Hop::Accepted(number),
         fingerprint: link.fingerprint,
         address: link.address,
         scope: link.scope,
+        interface: None,
     });
     opened.chain(accepted).collect()
 }
@@ -204,6 +221,12 @@ pub fn wanted(plan: &Plan, state: &State) -> BTreeSet<IpAddr> {
     let peers = plan.peers.keys().map(|id| IpAddr::V4(id.0));
     let ends = ends(plan, state).into_iter().map(|end| end.address);
     peers.chain(ends).filter(|address| !is_link_local(*address)).collect()
+}
+
+/// The interfaces whose indexes [`KernelRoutes::find`] needs to know: those that links are bound to.
+#[must_use]
+pub fn wanted_interfaces(plan: &Plan) -> BTreeSet<String> {
+    plan.links.values().filter_map(|link| link.interface.clone()).collect()
 }
 
 impl KernelRoutes {
@@ -257,7 +280,7 @@ impl KernelRoutes {
             }
             let links: BTreeSet<Hop> = match hop.gateway.map(|gateway| gateway.to_canonical()) {
                 Some(gateway) => {
-                    let at = ends.at(gateway).filter(|end| end.is_at(gateway, hop.interface));
+                    let at = ends.at(gateway).filter(|end| end.is_at(fib, gateway, hop.interface));
                     at.map(|end| end.hop.clone()).collect()
                 }
                 None => {

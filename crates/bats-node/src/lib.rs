@@ -15,7 +15,9 @@ mod plan;
 mod reconcile;
 
 pub use change::{Change, ChangeError, MAX_HOPS, MAX_LINKS};
-pub use fib::{Fib, FibHop, FibRoute, Ignored, KernelRoutes, MAX_HOSTS, NoRoute, wanted};
+pub use fib::{
+    Fib, FibHop, FibRoute, Ignored, KernelRoutes, MAX_HOSTS, NoRoute, wanted, wanted_interfaces,
+};
 pub use fq_codel::{Dequeued, FqCodel, QueueStats};
 pub use host::{HostAddress, HostLinkStatus, Progress};
 pub use local::{Local, is_link_local, link_local, local, may_pass};

@@ -31,6 +31,8 @@ pub struct Link {
     pub remote: SocketAddr,
     /// Local address of the link, if the system does not choose it.
     pub local: Option<IpAddr>,
+    /// Name of the only interface that it sends through; `None` if the kernel's routes choose.
+    pub interface: Option<String>,
     /// The neighbour's certificate.
     pub fingerprint: Fingerprint,
 }
@@ -70,6 +72,8 @@ pub struct HostLink {
     pub host: HostName,
     /// Local address of the link, if the system does not choose it.
     pub local: Option<IpAddr>,
+    /// Name of the only interface that it sends through; `None` if the kernel's routes choose.
+    pub interface: Option<String>,
     /// The neighbour's certificate.
     pub fingerprint: Fingerprint,
 }
@@ -78,7 +82,8 @@ impl HostLink {
     /// The link to this address of the host.
     #[must_use]
     pub fn at(&self, remote: SocketAddr) -> Link {
-        Link { remote, local: self.local, fingerprint: self.fingerprint }
+        let interface = self.interface.clone();
+        Link { remote, local: self.local, interface, fingerprint: self.fingerprint }
     }
 }
 

@@ -91,7 +91,8 @@ impl State {
 
 /// The links of a plan that this node lets its neighbours open. If both ends open one between the same hosts,
 /// the link of the smaller fingerprint stays. Two links would send over one path with two congestion
-/// controllers.
+/// controllers. A link that is bound to an interface is left to none: only the end that opens it keeps to the
+/// interface.
 pub(crate) struct LeftToNeighbours<'a> {
     plan: &'a Plan,
     /// Neighbour, address and scope of each accepted link: there may be thousands of both kinds of links.
@@ -106,7 +107,8 @@ impl<'a> LeftToNeighbours<'a> {
 
     pub(crate) fn contains(&self, link: &Link) -> bool {
         let end = (link.fingerprint, link.remote.ip().to_canonical(), link.scope());
-        self.plan.fingerprint > link.fingerprint
+        link.interface.is_none()
+            && self.plan.fingerprint > link.fingerprint
             && self.plan.neighbours.contains_key(&link.fingerprint)
             && self.accepted.contains(&end)
     }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use bats_node::{
     Accepted, Fib, FibHop, FibRoute, Hop, Ignored, KernelRoutes, Link, MAX_HOPS, NoRoute, NodeId,
-    Peer, Plan, State, reconcile, wanted,
+    Peer, Plan, State, reconcile, wanted, wanted_interfaces,
 };
 use proptest::prelude::*;
 
@@ -22,7 +22,7 @@ fn hop(gateway: &str, interface: u32) -> FibHop {
 }
 
 fn link(remote: &str, print: u8) -> Link {
-    Link { remote: remote.parse().unwrap(), local: None, fingerprint: [print; 32] }
+    Link { remote: remote.parse().unwrap(), local: None, interface: None, fingerprint: [print; 32] }
 }
 
 /// Node 1 with peers 2, 3 and 4 (fingerprints of the same numbers) and four links.
@@ -95,6 +95,43 @@ fn what_is_not_used_is_reported_with_the_reason() {
     ];
     assert_eq!(found.ignored, ignored.into());
     assert_eq!(found.ignored[&node(4)][0].to_string(), "the kernel's route is `unreachable`");
+}
+
+#[test]
+fn links_that_are_bound_to_an_interface_are_used_over_it_alone() {
+    let mut plan = plan();
+    for (name, interface) in [("two", "eth3"), ("two-b", "eth4")] {
+        let link = plan.links.get_mut(name).unwrap();
+        (link.remote, link.interface) = ("192.0.2.2:4900".parse().unwrap(), Some(interface.into()));
+    }
+    plan.links.get_mut("three-6").unwrap().interface = Some("eth8".into());
+    assert_eq!(wanted_interfaces(&plan), ["eth3", "eth4", "eth8"].map(String::from).into());
+    let on_link = |interface| FibHop { gateway: None, interface, is_up: true };
+    let mut fib = fib(&[(2, &[hop("192.0.2.2", 3)]), (3, &[hop("fe80::3", 7)])]);
+    // The kernel sends to the neighbour over interface 3.
+    let route = FibRoute { prefix_length: 24, hops: vec![on_link(3)] };
+    fib.answers.insert(address("192.0.2.2"), Ok(route));
+    fib.interfaces = [("eth3".to_owned(), 3), ("eth4".to_owned(), 4)].into();
+    let set = |fib: &mut Fib, hop| {
+        let route = FibRoute { prefix_length: 32, hops: vec![hop] };
+        fib.answers.insert(IpAddr::V4(node(2).0), Ok(route));
+    };
+    for (hop, expected) in [
+        (hop("192.0.2.2", 3), &["two"][..]),
+        (hop("192.0.2.2", 4), &["two-b"]),
+        (hop("192.0.2.2", 5), &[]),
+        (on_link(3), &["two"]),
+        (on_link(4), &["two-b"]),
+    ] {
+        set(&mut fib, hop);
+        let found = KernelRoutes::find(&plan, &State::default(), &fib);
+        assert_eq!(links(&found, 2), named(expected), "{hop:?}");
+        assert_eq!(found.ignored[&node(3)], [Ignored::NoLink(self::hop("fe80::3", 7))]);
+    }
+    // Without its interface a link leads nowhere.
+    fib.interfaces.remove("eth4");
+    let found = KernelRoutes::find(&plan, &State::default(), &fib);
+    assert_eq!(found.ignored[&node(2)], [Ignored::NoLink(on_link(4))]);
 }
 
 #[test]
@@ -202,7 +239,7 @@ proptest! {
         let mut plan = Plan::new(node(1), [3; 32]);
         for (name, (print, host)) in links {
             let remote = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, host)), 4900);
-            plan.links.insert(format!("link{name}"), Link { remote, local: None, fingerprint: [print; 32] });
+            plan.links.insert(format!("link{name}"), Link { remote, local: None, interface: None, fingerprint: [print; 32] });
             plan.neighbours.insert([print; 32], true.into());
         }
         for number in 2..6 {

@@ -46,7 +46,7 @@ fn plan() -> impl Strategy<Value = Plan> {
             let mut plan = Plan::new(node(1), [3; 32]);
             for (name, print, remote) in links {
                 let remote = SocketAddr::new(address(remote), 4900);
-                let link = Link { remote, local: None, fingerprint: [print; 32] };
+                let link = Link { remote, local: None, interface: None, fingerprint: [print; 32] };
                 plan.links.insert(format!("link{name}"), link);
             }
             plan.neighbours = neighbours.into_iter().map(|(n, t)| ([n; 32], policy(t))).collect();
@@ -165,8 +165,10 @@ fn if_both_hosts_open_a_link_the_smaller_fingerprints_link_stays() {
     let mut plan = Plan::new(node(1), [3; 32]);
     for print in [1, 9] {
         let remote = SocketAddr::new(address(print), 4900);
-        plan.links
-            .insert(format!("to {print}"), Link { remote, local: None, fingerprint: [print; 32] });
+        plan.links.insert(
+            format!("to {print}"),
+            Link { remote, local: None, interface: None, fingerprint: [print; 32] },
+        );
         plan.neighbours.insert([print; 32], policy(0));
         plan.routes.insert(node(print + 1), [(Hop::Link(format!("to {print}")), 0)].into());
     }
@@ -181,14 +183,23 @@ fn if_both_hosts_open_a_link_the_smaller_fingerprints_link_stays() {
     state.accepted.clear();
     reconcile(&plan, &state).iter().for_each(|action| state.apply(action));
     assert_eq!(state.links.len(), 2);
+    // One that is bound to an interface is left to none.
+    plan.links.get_mut("to 1").unwrap().interface = Some("eth1".into());
+    state.accepted = accepted([(1, 1)]);
+    reconcile(&plan, &state).iter().for_each(|action| state.apply(action));
+    assert_eq!(state.links, plan.links);
 }
 
 #[test]
 fn stale_links_are_opened_again_and_routes_leave_them_meanwhile() {
     let mut plan = Plan::new(node(1), [3; 32]);
     for name in ["a", "b"] {
-        let link =
-            Link { remote: SocketAddr::new(address(2), 4900), local: None, fingerprint: [9; 32] };
+        let link = Link {
+            remote: SocketAddr::new(address(2), 4900),
+            local: None,
+            interface: None,
+            fingerprint: [9; 32],
+        };
         plan.links.insert(name.into(), link);
         plan.routes.entry(node(2)).or_default().insert(Hop::Link(name.into()), 0);
     }

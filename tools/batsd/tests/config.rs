@@ -54,9 +54,35 @@ fn links_limit_the_rate_of_a_neighbour() {
     assert_eq!(rate_of("9 bit/s"), 9);
 }
 
+/// A node with a link of these lines.
+fn with_link(lines: &str) -> String {
+    let link = "[[link]]\nname = \"up\"\n";
+    format!("{}{link}fingerprint = \"{PRINT}\"\n{lines}\n", nine_lines())
+}
+
+#[test]
+fn links_are_bound_to_interfaces() {
+    for (remote, interface) in [
+        ("192.0.2.7:4900", "eth1"),
+        ("[2001:db8::7]:4900", "br-lan.7@x"),
+        ("node.example.org:4900", "0123456789abcde"),
+        ("[fe80::7%wwan0]:4900", "wwan0"),
+    ] {
+        let text = with_link(&format!("remote = \"{remote}\"\ninterface = \"{interface}\""));
+        let plan = Config::parse(Path::new("node.toml"), &text).unwrap().plan;
+        let link = plan.links.get("up").map(|link| link.interface.clone());
+        let host = plan.hosts.get("up").map(|host| host.interface.clone());
+        assert_eq!(link.or(host), Some(Some(interface.to_owned())), "{remote}");
+        assert_eq!(plan.links["peer-10.255.0.2"].interface, None);
+    }
+}
+
 #[test]
 fn errors_name_line_key_and_advice() {
     let good = nine_lines();
+    let bound = |remote: &str, interface: &str| {
+        with_link(&format!("remote = \"{remote}\"\ninterface = \"{interface}\""))
+    };
     let limited = |rate: &str, transit: bool| {
         let transit = format!("transit = {transit}\nrate = \"{rate}\"");
         let link = format!("[[link]]\nname = \"north\"\nfingerprint = \"{PRINT}\"\n{transit}\n");
@@ -73,6 +99,24 @@ fn errors_name_line_key_and_advice() {
         (limited("0 bit/s", true), "node.toml:15: ", "no rate above 0"),
         (limited("-1 kbit/s", true), "node.toml:15: ", "no rate above 0"),
         (limited("1 kbit/s", false), "node.toml:15: ", "needs transit = true"),
+        (bound("192.0.2.7:1", ""), "node.toml:14: ", "no name of an interface"),
+        (bound("192.0.2.7:1", "eth 1"), "node.toml:14: ", "no name of an interface"),
+        (bound("192.0.2.7:1", "a/b"), "node.toml:14: ", "no name of an interface"),
+        (bound("192.0.2.7:1", "0123456789abcdef"), "node.toml:14: ", "1 to 15 characters"),
+        (bound("[fe80::7%eth0]:1", "eth1"), "node.toml:14: ", "of the interface eth0"),
+        (with_link("interface = \"eth1\""), "node.toml:11: ", "interface has a meaning only"),
+        (with_link("interfaces = \"eth1\""), "node.toml:13: ", "did you mean `interface`?"),
+        (
+            bound("a.example:1", "eth1\"\nlocal = \"2001:db8::1"),
+            "node.toml:14: ",
+            "leave `local` out",
+        ),
+        (
+            bound("[2001:db8::7]:1", "eth1")
+                .replace("[tun]", "listen = [\"[2001:db8::1]:1\"]\n[tun]"),
+            "node.toml:15: ",
+            "needs \"[::]:4900\", or another port, in listen",
+        ),
         (good.replace("prefixes", "prefixs"), "node.toml:9: ", "did you mean `prefixes`?"),
         (good.replace("[tun]", "[tnu]"), "node.toml:3: ", "did you mean `tun`?"),
         (good.replace("[tun]", &format!("[{}]", "tun".repeat(300_000))), "node.toml:3: ", "expected"),

@@ -33,6 +33,7 @@ const CONFIG_TOKENS: &[&str] = &[
     "rate = \"inf Gbit/s\"\n",
     "prefixes = [\"0.0.0.0/0\"]\n",
     "transit = true\n",
+    "interface = \"eth1\"\n",
     "tier = 256\n",
     "listen = []\n",
     "sha256:",

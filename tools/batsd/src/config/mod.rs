@@ -30,7 +30,7 @@ use toml::Spanned;
 use crate::limited_file;
 use crate::proxy::allow::AllowList;
 
-pub(crate) use remote::{Remote, WANTED as WANTED_REMOTE};
+pub(crate) use remote::{Remote, WANTED as WANTED_REMOTE, listens_at_any_ipv6};
 pub use services::{Listener, MAX_LISTENERS, Service};
 pub(crate) use share::SERVICE_USER;
 pub(crate) use share::new_identity;
@@ -266,7 +266,8 @@ impl Config {
         let id = source.id("id", &file.node.id)?;
         let mut plan = Plan::new(id, [0; 32]);
         let follows_kernel = follows_kernel(&source, &file)?;
-        links(&source, &file, &mut plan)?;
+        let listen = listen(&source, &file.node)?;
+        links(&source, &file, &listen, &mut plan)?;
         peers(&source, &file, &mut plan, follows_kernel)?;
         plan.check().map_err(|error| {
             let span = match &error {
@@ -277,18 +278,6 @@ impl Config {
             source.error(span, error)
         })?;
         let own = Path::new;
-        let mut listen = Vec::new();
-        for address in file.node.listen.iter().flatten() {
-            listen.push(source.socket("listen", address)?);
-        }
-        if file.node.listen.is_none() {
-            listen.push(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), DEFAULT_PORT));
-        }
-        if listen.is_empty() {
-            return Err(
-                source.error(None, "listen = [] names no address: leave the key out or name one")
-            );
-        }
         Ok(Self {
             identity: own(file.node.identity.as_deref().unwrap_or(DEFAULT_IDENTITY)).to_owned(),
             preshared_key: file.node.preshared_key.as_deref().map(|path| own(path).to_owned()),
@@ -309,6 +298,18 @@ impl Config {
             follows_kernel,
         })
     }
+}
+
+/// The addresses of the node's sockets.
+fn listen(source: &Source<'_>, node: &model::Node) -> Result<Vec<SocketAddr>, ConfigError> {
+    let Some(addresses) = &node.listen else {
+        return Ok(vec![SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), DEFAULT_PORT)]);
+    };
+    if addresses.is_empty() {
+        let text = "listen = [] names no address: leave the key out or name one";
+        return Err(source.error(None, text));
+    }
+    addresses.iter().map(|address| source.socket("listen", address)).collect()
 }
 
 /// The position of the peer with this ID.
@@ -355,7 +356,12 @@ pub(crate) fn is_interface_name(name: &str) -> bool {
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
 }
 
-fn links(source: &Source<'_>, file: &model::File, plan: &mut Plan) -> Result<(), ConfigError> {
+fn links(
+    source: &Source<'_>,
+    file: &model::File,
+    listen: &[SocketAddr],
+    plan: &mut Plan,
+) -> Result<(), ConfigError> {
     let mut names = BTreeSet::new();
     for link in &file.link {
         let name = link.name.get_ref();
@@ -392,10 +398,15 @@ fn links(source: &Source<'_>, file: &model::File, plan: &mut Plan) -> Result<(),
         let local = local.transpose()?;
         match &link.remote {
             Some(remote) => {
-                source.remote(remote)?.add_link(plan, name.clone(), local, fingerprint);
+                let remote = source.remote(remote)?;
+                let interface = interface(source, link, &remote, local, listen)?;
+                remote.add_link(plan, name.clone(), (local, interface), fingerprint);
             }
-            None if local.is_some() => {
-                let text = "local has a meaning only for a link with remote, which this node opens";
+            None if local.is_some() || link.interface.is_some() => {
+                let key = if local.is_some() { "local" } else { "interface" };
+                let text = format!(
+                    "{key} has a meaning only for a link with remote, which this node opens"
+                );
                 return Err(source.error(Some(link.name.span()), text));
             }
             None => {}
@@ -405,6 +416,27 @@ fn links(source: &Source<'_>, file: &model::File, plan: &mut Plan) -> Result<(),
         static_route(source, file, plan, route.get_ref())?;
     }
     Ok(())
+}
+
+/// The only interface of a link, if it has one.
+fn interface(
+    source: &Source<'_>,
+    link: &model::Link,
+    remote: &Remote,
+    local: Option<IpAddr>,
+    listen: &[SocketAddr],
+) -> Result<Option<String>, ConfigError> {
+    let Some(interface) = &link.interface else { return Ok(None) };
+    let error = |text: String| source.error(Some(interface.span()), text);
+    let name = interface.get_ref();
+    remote.check_interface(name, local).map_err(error)?;
+    let is_ipv6 = matches!(remote, Remote::Address(remote) if remote.is_ipv6());
+    if is_ipv6 && !listens_at_any_ipv6(listen) {
+        return Err(error(format!(
+            "a link to {remote} over an interface needs \"[::]:{DEFAULT_PORT}\", or another port, in listen"
+        )));
+    }
+    Ok(Some(name.clone()))
 }
 
 fn static_route(
@@ -511,7 +543,8 @@ fn peers(
                     );
                     return Err(source.error(Some(remote.span()), text));
                 }
-                source.remote(remote)?.add_link(plan, name.clone(), None, fingerprint);
+                let remote = source.remote(remote)?;
+                remote.add_link(plan, name.clone(), (None, None), fingerprint);
                 Hop::Link(name)
             }
             None => Hop::Neighbour(fingerprint),

@@ -81,6 +81,7 @@ pub(super) struct Link {
     pub(super) name: Spanned<String>,
     pub(super) remote: Option<Spanned<String>>,
     pub(super) local: Option<Spanned<String>>,
+    pub(super) interface: Option<Spanned<String>>,
     pub(super) fingerprint: Spanned<String>,
     #[serde(default)]
     pub(super) tier: u8,

@@ -64,11 +64,22 @@ fn scoped(text: &str) -> Option<HostName> {
     let (interface, port) = rest.split_once("]:")?;
     let target: Target = format!("{address}]:{port}").parse().ok()?;
     let Host::Ip(IpAddr::V6(ip)) = target.host else { return None };
-    let is_good = |byte: u8| byte.is_ascii_graphic() && byte != b'/' && byte != b'%';
-    let is_interface =
-        (1..=MAX_INTERFACE).contains(&interface.len()) && interface.bytes().all(is_good);
-    (ip.is_unicast_link_local() && is_interface)
+    (ip.is_unicast_link_local() && is_interface(interface))
         .then(|| HostName { name: format!("{ip}%{interface}"), port: target.port })
+}
+
+/// Whether this may be the name of an interface that is there already: Linux takes almost any.
+fn is_interface(name: &str) -> bool {
+    let is_good = |byte: u8| byte.is_ascii_graphic() && !b"/:%".contains(&byte);
+    (1..=MAX_INTERFACE).contains(&name.len())
+        && !matches!(name, "." | "..")
+        && name.bytes().all(is_good)
+}
+
+/// Whether links over an interface reach IPv6 addresses at a node that listens at these: Linux keeps to the
+/// interface only if it may choose the local address.
+pub(crate) fn listens_at_any_ipv6(listen: &[SocketAddr]) -> bool {
+    listen.iter().any(|at| at.is_ipv6() && at.ip().is_unspecified())
 }
 
 impl Remote {
@@ -84,20 +95,49 @@ impl Remote {
         text.parse().or_else(|()| bare.parse())
     }
 
+    /// Checks the name of the only interface for a link to this neighbour from a local address.
+    ///
+    /// # Errors
+    /// There cannot be such a link; in words.
+    pub(crate) fn check_interface(&self, name: &str, local: Option<IpAddr>) -> Result<(), String> {
+        if !is_interface(name) {
+            return Err(format!(
+                "'{name}' is no name of an interface: use 1 to 15 characters as `ip link` shows them, without \
+                 / : % and spaces"
+            ));
+        }
+        if local.is_some_and(|local| local.is_ipv6()) {
+            let text = "a link with an interface has no local address of IPv6, because Linux keeps to the \
+                        interface only if it chooses the address: leave `local` out";
+            return Err(text.to_owned());
+        }
+        let scope = match self {
+            Self::Host(host) => host.name.split_once('%').map(|(_, scope)| scope),
+            Self::Address(_) => None,
+        };
+        match scope.filter(|scope| *scope != name) {
+            Some(scope) => Err(format!(
+                "the address of the neighbour is of the interface {scope}, and the link of {name}: \
+                 name one of them"
+            )),
+            None => Ok(()),
+        }
+    }
+
     /// Adds the link to this neighbour to a plan.
     pub(super) fn add_link(
         self,
         plan: &mut Plan,
         name: String,
-        local: Option<IpAddr>,
+        (local, interface): (Option<IpAddr>, Option<String>),
         fingerprint: Fingerprint,
     ) {
         match self {
             Self::Address(remote) => {
-                plan.links.insert(name, Link { remote, local, fingerprint });
+                plan.links.insert(name, Link { remote, local, interface, fingerprint });
             }
             Self::Host(host) => {
-                plan.hosts.insert(name, HostLink { host, local, fingerprint });
+                plan.hosts.insert(name, HostLink { host, local, interface, fingerprint });
             }
         }
     }

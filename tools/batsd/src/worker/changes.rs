@@ -57,6 +57,10 @@ fn link(parameters: &Value, relays: bool) -> Result<Change, String> {
     let local = given(parameters, "local")?
         .map(|local| local.parse().map_err(|_| format!("'{local}' is not an IP address")))
         .transpose()?;
+    let interface = given(parameters, "interface")?.map(str::to_owned);
+    if let Some(interface) = &interface {
+        remote.check_interface(interface, local)?;
+    }
     let print = required(parameters, "fingerprint")?;
     let digits = print.strip_prefix("sha256:").unwrap_or(print);
     let fingerprint: Fingerprint = digits.parse().map_err(|_| {
@@ -69,9 +73,11 @@ fn link(parameters: &Value, relays: bool) -> Result<Change, String> {
     let (name, fingerprint) = (name.to_owned(), fingerprint.0);
     Ok(match remote {
         Remote::Address(remote) => {
-            Change::AddLink(name, Link { remote, local, fingerprint }, transit)
+            Change::AddLink(name, Link { remote, local, interface, fingerprint }, transit)
         }
-        Remote::Host(host) => Change::AddHost(name, HostLink { host, local, fingerprint }, transit),
+        Remote::Host(host) => {
+            Change::AddHost(name, HostLink { host, local, interface, fingerprint }, transit)
+        }
     })
 }
 
@@ -119,6 +125,9 @@ mod tests {
             link
         };
         assert!(matches!(parse("LinkAdd", &link, false), Ok(Change::AddLink(..))));
+        let bound = parse("LinkAdd", &with("interface", json!("eth1")), false);
+        let name = Some("eth1".to_owned());
+        assert!(matches!(bound, Ok(Change::AddLink(_, link, _)) if link.interface == name));
         let named = with("remote", json!("node.example.org:4900"));
         assert!(matches!(parse("LinkAdd", &named, false), Ok(Change::AddHost(..))));
         for (parameters, words) in [
@@ -126,6 +135,8 @@ mod tests {
             (with("name", json!(7)), "must be a string"),
             (with("remote", json!("192.0.2.7")), "with a port"),
             (with("local", json!("x")), "not an IP address"),
+            (with("interface", json!("a/b")), "no name of an interface"),
+            (with("interface", json!(7)), "must be a string"),
             (with("fingerprint", json!("07")), "64 hexadecimal digits"),
             (with("transit", json!(true)), "relay = true"),
             (json!({}), "`name` is missing"),

@@ -5,11 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixDatagram;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bats_netlink::{Change, Monitor, Netlink};
-use bats_node::{Fib, FibRoute, KernelRoutes, MAX_HOSTS, NoRoute, NodeId, Plan, State, wanted};
+use bats_node::{
+    Fib, FibRoute, KernelRoutes, MAX_HOSTS, NoRoute, NodeId, Plan, State, wanted, wanted_interfaces,
+};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use tokio::sync::{Notify, watch};
 
@@ -34,6 +37,7 @@ struct Shared {
 #[derive(Default)]
 struct Wanted {
     addresses: BTreeSet<IpAddr>,
+    interfaces: BTreeSet<String>,
     is_over: bool,
 }
 
@@ -78,7 +82,7 @@ impl Kernel {
     pub(super) fn update(&self, plan: &Plan, state: &State) -> Update {
         let (found, fib) = match &*lock(&self.feed) {
             Some(feed) => {
-                feed.want(wanted(plan, state));
+                feed.want(wanted(plan, state), wanted_interfaces(plan));
                 let fib = feed.fib();
                 (KernelRoutes::find(plan, state, &fib), fib)
             }
@@ -137,11 +141,11 @@ impl Feed {
         Ok(Self { shared, fib })
     }
 
-    /// Sets the addresses that are looked up.
-    fn want(&self, addresses: BTreeSet<IpAddr>) {
+    /// Sets the addresses and interfaces that are looked up.
+    fn want(&self, addresses: BTreeSet<IpAddr>, interfaces: BTreeSet<String>) {
         let mut wanted = lock(&self.shared.wanted);
-        if wanted.addresses != addresses {
-            wanted.addresses = addresses;
+        if wanted.addresses != addresses || wanted.interfaces != interfaces {
+            (wanted.addresses, wanted.interfaces) = (addresses, interfaces);
             self.shared.wake();
         }
     }
@@ -164,6 +168,19 @@ impl Shared {
         // It fails only if the counter is full, and then the thread wakes up anyway.
         let _ = rustix::io::write(&self.changed, &1u64.to_ne_bytes());
     }
+}
+
+/// The indexes of these interfaces, without those that do not exist.
+fn indexes(interfaces: BTreeSet<String>) -> io::Result<BTreeMap<String, u32>> {
+    if interfaces.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let socket = UnixDatagram::unbound()?;
+    let index = |name: String| {
+        let index = rustix::net::netdevice::name_to_index(&socket, &name).ok()?;
+        Some((name, index))
+    };
+    Ok(interfaces.into_iter().filter_map(index).collect())
 }
 
 /// Which defects of a forwarding table have been logged: each is logged once.
@@ -244,18 +261,18 @@ impl Follower {
     ) -> io::Result<()> {
         let mut due = Due { lists: true, ..Due::default() };
         loop {
-            let addresses = {
+            let (addresses, interfaces) = {
                 let wanted = lock(&shared.wanted);
                 if wanted.is_over {
                     return Ok(());
                 }
-                wanted.addresses.clone()
+                (wanted.addresses.clone(), wanted.interfaces.clone())
             };
             let began = Instant::now();
             if std::mem::take(&mut due.lists) {
                 self.list(&addresses)?;
             }
-            let fib = self.look(&addresses)?;
+            let fib = Fib { interfaces: indexes(interfaces)?, ..self.look(&addresses)? };
             // Without an address the peers are not known yet.
             if !addresses.is_empty() {
                 logged.log(&fib);

@@ -357,6 +357,15 @@ impl Worker {
                         the link to the file and restart batsd, or give an address"
                 .to_owned());
         }
+        if let Change::AddLink(_, link, _) = change
+            && link.interface.is_some()
+            && !self.names.reach_over_interface(link)
+        {
+            return Err(format!(
+                "a link to {} over an interface needs a `listen` at [::] for IPv6, or one for IPv4",
+                link.remote
+            ));
+        }
         {
             let mut plan = lock(&self.plan);
             *plan = plan.with(change).map_err(|error| error.to_string())?;
@@ -579,6 +588,9 @@ impl Worker {
                     LinkOptions::new(link.remote, trust).policy(policy(&link.fingerprint));
                 if let Some(local) = link.local {
                     options = options.local_ip(local);
+                }
+                if let Some(interface) = &link.interface {
+                    options = options.interface(interface);
                 }
                 let opened = node.links().open(options);
                 let opened = opened.with_context(|| format!("cannot open the link {name}"))?;

@@ -5,10 +5,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use bats_node::{HostAddress, HostLink, HostLinkStatus, Plan};
+use bats_node::{HostAddress, HostLink, HostLinkStatus, Link, Plan};
 use bats_types::Timestamp;
 use openbats::resolve_host;
 use tokio::sync::{Notify, Semaphore};
+
+use crate::config::listens_at_any_ipv6;
 
 /// Resolutions at a time: each has a thread, as long as the resolver takes.
 const RESOLUTIONS: usize = 16;
@@ -60,6 +62,11 @@ impl Names {
 
     fn now(&self) -> Timestamp {
         Timestamp::ZERO + self.started.elapsed()
+    }
+
+    /// Whether the sockets of the node reach the neighbour of a link over its interface.
+    pub(super) fn reach_over_interface(&self, link: &Link) -> bool {
+        self.families.fit(link.remote, None, link.interface.is_some())
     }
 
     /// The address of the host of a link.
@@ -114,10 +121,12 @@ impl Names {
             Err(error) => Err(error.to_string()),
         };
         if let Ok(all) = &mut addresses {
-            all.retain(|address| self.families.fit(*address, link.local));
+            let is_bound = link.interface.is_some();
+            all.retain(|address| self.families.fit(*address, link.local, is_bound));
             if all.is_empty() {
-                addresses =
-                    Err("it has no address of a family that `listen` and `local` have".to_owned());
+                let what = "it has no address of a family that `listen` and `local` have";
+                let more = if is_bound { "; IPv6 over an interface needs [::] there" } else { "" };
+                addresses = Err(format!("{what}{more}"));
             }
         }
         let mut entries = self.entries();
@@ -141,18 +150,27 @@ impl Names {
 struct Families {
     ipv4: bool,
     ipv6: bool,
+    ipv6_over_interface: bool,
 }
 
 impl Families {
     fn new(listen: &[SocketAddr]) -> Self {
         // A socket of [::] sends to both.
         let sends_ipv4 = |at: &SocketAddr| at.is_ipv4() || at.ip().is_unspecified();
-        Self { ipv4: listen.iter().any(sends_ipv4), ipv6: listen.iter().any(SocketAddr::is_ipv6) }
+        Self {
+            ipv4: listen.iter().any(sends_ipv4),
+            ipv6: listen.iter().any(SocketAddr::is_ipv6),
+            ipv6_over_interface: listens_at_any_ipv6(listen),
+        }
     }
 
-    /// Whether a link from this local address, if any, can reach an address.
-    fn fit(self, address: SocketAddr, local: Option<IpAddr>) -> bool {
-        let is_reached = if address.is_ipv4() { self.ipv4 } else { self.ipv6 };
+    /// Whether a link from this local address, if any, and bound to an interface or not, can reach an address.
+    fn fit(self, address: SocketAddr, local: Option<IpAddr>, is_bound: bool) -> bool {
+        let is_reached = match address.is_ipv4() {
+            true => self.ipv4,
+            false if is_bound => self.ipv6_over_interface,
+            false => self.ipv6,
+        };
         is_reached && local.is_none_or(|local| local.is_ipv4() == address.is_ipv4())
     }
 }
@@ -174,8 +192,11 @@ mod tests {
             ("[2001:db8::1]:4900", local, [false, false]),
         ] {
             let families = Families::new(&[listen.parse().unwrap()]);
-            let fit = [six, four].map(|address| families.fit(address, local));
+            let fit = [six, four].map(|address| families.fit(address, local, false));
             assert_eq!(fit, expected, "{listen} {local:?}");
+            let over_interface = [expected[0] && listen.starts_with("[::]"), expected[1]];
+            let fit = [six, four].map(|address| families.fit(address, local, true));
+            assert_eq!(fit, over_interface, "{listen} {local:?}");
         }
     }
 }

@@ -20,6 +20,9 @@ pub(crate) enum LinkChange {
         /// Local address to leave from.
         #[arg(long)]
         local: Option<String>,
+        /// Interface to leave through, whatever the routes say.
+        #[arg(long)]
+        interface: Option<String>,
         /// Forward the neighbour's packets to other nodes.
         #[arg(long)]
         transit: bool,
@@ -54,11 +57,11 @@ impl LinkChange {
     /// Method and parameters.
     pub(crate) fn call(&self) -> (&'static str, Value) {
         match self {
-            Self::Add { name, remote, fingerprint, local, transit } => (
+            Self::Add { name, remote, fingerprint, local, interface, transit } => (
                 "LinkAdd",
                 json!({
                     "name": name, "remote": remote, "fingerprint": fingerprint, "local": local,
-                    "transit": transit,
+                    "interface": interface, "transit": transit,
                 }),
             ),
             Self::Del { name } => ("LinkDel", json!({ "name": name })),

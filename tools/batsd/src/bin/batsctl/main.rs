@@ -163,6 +163,7 @@ fn human(command: &Command, answer: &Value) -> String {
                 ("NAME", "/name"),
                 ("STATE", "/state"),
                 ("REMOTE", "/remote"),
+                ("INTERFACE", "/interface"),
                 ("RTT ms", "/traffic/rtt_ms"),
                 ("LOSS", "/traffic/loss"),
                 ("SENT", "/traffic/bytes_sent"),
