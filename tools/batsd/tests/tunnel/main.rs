@@ -13,6 +13,7 @@ macro_rules! need {
 }
 
 mod daemon;
+mod interfaces;
 mod kernel_routes;
 mod link_local;
 mod mesh;

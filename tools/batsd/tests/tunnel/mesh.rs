@@ -58,26 +58,28 @@ impl Mesh {
         let hosts: Vec<String> = (0..count).map(name).collect();
         let folder = tempfile::tempdir().unwrap();
         let mesh = Self { hosts, pairs: pairs.to_vec(), daemons: Vec::new(), folder };
-        let host = |host: usize| &mesh.hosts[host];
         for (number, name) in mesh.hosts.iter().enumerate() {
             assert!(run(Command::new("ip").args(["netns", "add", name])).status.success());
             mesh.must(number, "ip link set lo up");
             mesh.must(number, &format!("ip addr add {}/32 dev lo", id(number)));
         }
-        for (pair, &(one, other)) in pairs.iter().enumerate() {
-            let add = format!(
-                "ip link add v{pair} netns {} type veth peer name v{pair} netns {}",
-                host(one),
-                host(other)
-            );
-            let output = run(Command::new("sh").args(["-c", &add]));
-            assert!(output.status.success(), "{add}: {output:?}");
-            for end in [one, other] {
-                mesh.must(end, &format!("ip addr add {}/24 dev v{pair}", address(pair, end)));
-                mesh.must(end, &format!("ip link set v{pair} up"));
-            }
-        }
+        (0..pairs.len()).for_each(|pair| mesh.connect(pair));
         mesh
+    }
+
+    /// Makes the interfaces of a pair of hosts.
+    pub(crate) fn connect(&self, pair: usize) {
+        let (one, other) = self.pairs[pair];
+        let add = format!(
+            "ip link add v{pair} netns {} type veth peer name v{pair} netns {}",
+            self.hosts[one], self.hosts[other]
+        );
+        let output = run(Command::new("sh").args(["-c", &add]));
+        assert!(output.status.success(), "{add}: {output:?}");
+        for end in [one, other] {
+            self.must(end, &format!("ip addr add {}/24 dev v{pair}", address(pair, end)));
+            self.must(end, &format!("ip link set v{pair} up"));
+        }
     }
 
     /// Starts a node on each host; the kernel's routes are their routes. `more` are lines of the configuration
