@@ -50,7 +50,7 @@ impl WorkBudget {
     }
 
     /// Takes `work` from the budget. Returns whether there was as much; if not, the budget is exceeded
-    /// for good.
+    /// permanently.
     pub(super) fn spend(&mut self, work: u64) -> bool {
         match self.left.checked_sub(work) {
             Some(left) => self.left = left,
@@ -81,6 +81,6 @@ mod tests {
         assert!(!budget.is_exceeded());
         assert!(!budget.spend(1), "beyond it");
         budget.earn(1_408);
-        assert!(!budget.spend(0) && budget.is_exceeded(), "for good");
+        assert!(!budget.spend(0) && budget.is_exceeded(), "permanently");
     }
 }

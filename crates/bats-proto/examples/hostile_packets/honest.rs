@@ -87,7 +87,7 @@ fn transfer(traffic: &Traffic) -> (u64, bool) {
     let (mut buffer, mut scratch) = (Vec::with_capacity(65_536), Vec::with_capacity(65_536));
     let message = Bytes::from(vec![7; message_bytes]);
     let delay = if is_lossy { DELAY } else { Duration::ZERO };
-    // Datagrams on their way, and when they arrive.
+    // Datagrams in transit, and when they arrive.
     let (mut to_server, mut to_client) = (VecDeque::new(), VecDeque::new());
     let mut sent = 0;
     let (mut channels, mut opened) = (Vec::new(), Vec::new());
