@@ -13,6 +13,7 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
+use super::connections::Connection;
 use super::{ApiError, Server, Shared};
 
 /// The page: it holds no data, and needs to be loaded before it can present a token.
@@ -100,15 +101,19 @@ impl Access {
             && origin.is_none_or(|origin| origin.strip_prefix("http://") == Some(host))
     }
 
-    /// Whether the request may be handled: it presents the token, asks for the page, or reads files
-    /// of runs with the cookie.
-    fn is_authorized(&self, request: &Request) -> bool {
-        let (path, headers) = (request.uri().path(), request.headers());
+    fn has_token(&self, headers: &HeaderMap) -> bool {
         let bearer = headers
             .get(header::AUTHORIZATION)
             .and_then(|value| value.to_str().ok())
             .and_then(|value| value.strip_prefix("Bearer "));
-        if bearer.is_some_and(|token| self.token.matches(token)) {
+        bearer.is_some_and(|token| self.token.matches(token))
+    }
+
+    /// Whether the request may be handled: it presents the token, asks for the page, or reads files
+    /// of runs with the cookie.
+    fn is_authorized(&self, request: &Request) -> bool {
+        let (path, headers) = (request.uri().path(), request.headers());
+        if self.has_token(headers) {
             return true;
         }
         if *request.method() != Method::GET {
@@ -153,6 +158,11 @@ pub(super) async fn check(
         let text = "a token is required: open the address that `batslab serve` printed, or send \
                     `Authorization: Bearer TOKEN`";
         return ApiError(StatusCode::UNAUTHORIZED, text.into()).into_response();
+    }
+    if access.has_token(request.headers())
+        && let Some(connection) = request.extensions().get::<Connection>()
+    {
+        connection.keep();
     }
     let policy =
         if is_below(request.uri().path(), FILES_PATH) { FILES_POLICY } else { PAGE_POLICY };

@@ -2,6 +2,7 @@
 
 mod access;
 mod comparison;
+mod connections;
 mod live;
 mod past;
 mod runs;
@@ -26,6 +27,7 @@ use crate::cli::ServeOptions;
 use crate::config::{load, shipped};
 use crate::interrupt;
 use access::Access;
+use connections::REQUEST_TIME;
 use runs::Runs;
 
 const PAGE: &str = include_str!("page.html");
@@ -77,7 +79,12 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &S) -> ApiResult<Self> {
-        match Json::from_request(request, state).await {
+        let reads = Json::from_request(request, state);
+        let Ok(read) = tokio::time::timeout(REQUEST_TIME, reads).await else {
+            let text = format!("the body did not arrive within {} s", REQUEST_TIME.as_secs());
+            return Err(ApiError(StatusCode::REQUEST_TIMEOUT, text));
+        };
+        match read {
             Ok(Json(body)) => Ok(Self(body)),
             Err(JsonRejection::MissingJsonContentType(error)) => Err(ApiError(
                 error.status(),
@@ -140,13 +147,12 @@ async fn serve(listen: SocketAddr, given: Option<String>, results: PathBuf) -> R
         .layer(middleware::from_fn_with_state(Arc::clone(&server), access::check))
         .layer(DefaultBodyLimit::max(MAX_REQUEST_BYTES))
         .with_state(Arc::clone(&server));
-    let serving = axum::serve(listener, router);
-    let done = tokio::select! {
-        served = async { serving.await } => served.context("the server failed"),
-        () = interrupted() => Ok(()),
-    };
+    tokio::select! {
+        () = connections::serve(listener, router) => {}
+        () = interrupted() => {}
+    }
     server.runs.end_all();
-    done
+    Ok(())
 }
 
 async fn interrupted() {

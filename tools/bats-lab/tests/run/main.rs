@@ -16,5 +16,6 @@ mod programs;
 mod remote;
 mod rrul;
 mod serve;
+mod serve_limits;
 mod simulated;
 mod support;

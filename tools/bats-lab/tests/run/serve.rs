@@ -25,7 +25,7 @@ impl Server {
     }
 
     /// Starts a server by a command that ends with `batslab`.
-    fn start_by(mut command: Command, arguments: &[&str]) -> Self {
+    pub(crate) fn start_by(mut command: Command, arguments: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut child = command
             .args(["serve", "--listen", "127.0.0.1:0", "--results"])
