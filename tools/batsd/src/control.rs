@@ -1,7 +1,7 @@
 //! Control by Varlink (<https://varlink.org>): JSON texts that end with a zero byte. This is the
 //! client's side, and the part that both sides share.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -84,7 +84,11 @@ fn begin(
         true => json!({ "method": method, "parameters": parameters, "more": true }),
         false => json!({ "method": method, "parameters": parameters }),
     };
-    stream.write_all(format!("{call}\0").as_bytes())?;
+    match stream.write_all(format!("{call}\0").as_bytes()) {
+        // A client beyond a limit is refused before its call is read; the answer says why.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
+        written => written?,
+    }
     Ok(stream)
 }
 

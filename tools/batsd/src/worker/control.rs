@@ -22,15 +22,13 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::Semaphore;
 use tokio::sync::broadcast::error::RecvError;
 
+use super::clients::Clients;
 use super::tunnel::{Lane, lock};
 use super::{Worker, changes, drain, events, speedtest};
 use crate::control::{DESCRIPTION, INTERFACE, MAX_CALL};
 
-/// Maximum number of concurrent clients; others wait in the backlog.
-const MAX_CLIENTS: usize = 64;
 /// Time for a complete call to arrive, and for the client to read the answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -42,24 +40,30 @@ pub(super) fn serve(
     listener.set_nonblocking(true)?;
     let listener = UnixListener::from_std(listener)?;
     Ok(async move {
-        let clients = Arc::new(Semaphore::new(MAX_CLIENTS));
-        while let Ok(permit) = Arc::clone(&clients).acquire_owned().await {
+        let clients = Arc::new(Clients::default());
+        loop {
             let Ok((stream, _)) = listener.accept().await else {
                 // Too many open descriptors: try again later.
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;
             };
-            let worker = Arc::clone(&worker);
-            tokio::spawn(async move {
-                let _ = serve_client(&worker, stream).await;
-                drop(permit);
-            });
+            let Ok(user) = stream.peer_cred().map(|peer| peer.uid()) else { continue };
+            match clients.enter(user, worker.reloads.may_change(user)) {
+                Ok(place) => {
+                    let worker = Arc::clone(&worker);
+                    tokio::spawn(async move {
+                        let _ = serve_client(&worker, user, stream).await;
+                        drop(place);
+                    });
+                }
+                // The buffer of a new connection has room for it. To read the call first would need a place.
+                Err(reason) => _ = stream.try_write(&encode(&error("Busy", reason))),
+            }
         }
     })
 }
 
-async fn serve_client(worker: &Arc<Worker>, stream: UnixStream) -> std::io::Result<()> {
-    let user = stream.peer_cred()?.uid();
+async fn serve_client(worker: &Arc<Worker>, user: u32, stream: UnixStream) -> std::io::Result<()> {
     let (reader, mut writer) = stream.into_split();
     let mut reader = BufReader::new(reader);
     loop {
@@ -79,16 +83,22 @@ async fn serve_client(worker: &Arc<Worker>, stream: UnixStream) -> std::io::Resu
                 invalid(format!("a call ends with a zero byte after at most {MAX_CALL} bytes"))
             }
         };
-        send(&mut writer, &answer).await?;
+        send(&mut writer, answer).await?;
         if !is_whole {
             return Ok(());
         }
     }
 }
 
-async fn send(writer: &mut OwnedWriteHalf, answer: &Value) -> std::io::Result<()> {
-    let text = format!("{answer}\0");
-    let written = tokio::time::timeout(TIMEOUT, writer.write_all(text.as_bytes())).await;
+fn encode(answer: &Value) -> Vec<u8> {
+    format!("{answer}\0").into_bytes()
+}
+
+async fn send(writer: &mut OwnedWriteHalf, answer: Value) -> std::io::Result<()> {
+    let bytes = encode(&answer);
+    // It takes several times the memory of the bytes, which a client may read slowly.
+    drop(answer);
+    let written = tokio::time::timeout(TIMEOUT, writer.write_all(&bytes)).await;
     written.map_err(std::io::Error::other)?
 }
 
@@ -107,13 +117,10 @@ async fn send_events(
     reader: &mut BufReader<OwnedReadHalf>,
     writer: &mut OwnedWriteHalf,
 ) -> std::io::Result<()> {
-    let Some((mut events, mut new)) = worker.events.follow() else {
-        let limit = events::MAX_FOLLOWERS;
-        return send(writer, &error("Busy", format!("{limit} clients wait for events"))).await;
-    };
+    let (mut events, mut new) = worker.events.follow();
     loop {
         let answer = json!({ "parameters": { "events": events }, "continues": true });
-        send(writer, &answer).await?;
+        send(writer, answer).await?;
         let event = tokio::select! {
             event = new.recv() => event,
             _ = reader.read_u8() => return Ok(()),

@@ -14,8 +14,6 @@ use super::tunnel::{Lane, lock};
 
 /// Time to wait for an echo.
 const TIMEOUT: Duration = Duration::from_secs(3);
-/// Maximum number of requests that wait; more are refused.
-const MAX_WAITING: usize = 64;
 
 /// An echo request, or the echo with the number of the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +22,7 @@ pub(super) struct Echo {
     pub(super) number: u64,
 }
 
-/// Requests that wait for their echo.
+/// Requests that wait for their echo: one of each client of the control socket.
 #[derive(Default)]
 pub(super) struct Echoes {
     number: AtomicU64,
@@ -61,13 +59,7 @@ impl Echoes {
         }
         let key = (self.number.fetch_add(1, Relaxed), peer);
         let (sender, echo) = oneshot::channel();
-        {
-            let mut waiting = lock(&self.waiting);
-            if waiting.len() >= MAX_WAITING {
-                return Err(format!("{MAX_WAITING} requests wait for an echo: try again"));
-            }
-            waiting.insert(key, sender);
-        }
+        lock(&self.waiting).insert(key, sender);
         let _waiting = Waiting { echoes: self, key };
         let start = Instant::now();
         lane.push_echo(Echo { is_reply: false, number: key.0 });

@@ -13,8 +13,6 @@ use super::tunnel::lock;
 
 /// Number of events that are kept for later clients.
 const RECENT: usize = 256;
-/// Maximum number of clients that wait for events: other clients of the control socket need their places.
-pub(super) const MAX_FOLLOWERS: usize = 32;
 
 /// The latest events.
 pub(super) struct EventLog {
@@ -44,11 +42,10 @@ impl EventLog {
         lock(&self.recent).iter().cloned().collect()
     }
 
-    /// The recent events, and a receiver of those that follow them; `None` if there are too many.
-    pub(super) fn follow(&self) -> Option<(Vec<Value>, broadcast::Receiver<Value>)> {
+    /// The recent events, and a receiver of those that follow them.
+    pub(super) fn follow(&self) -> (Vec<Value>, broadcast::Receiver<Value>) {
         let recent = lock(&self.recent);
-        let has_room = self.new.receiver_count() < MAX_FOLLOWERS;
-        has_room.then(|| (recent.iter().cloned().collect(), self.new.subscribe()))
+        (recent.iter().cloned().collect(), self.new.subscribe())
     }
 }
 
@@ -136,15 +133,11 @@ mod tests {
         for count in 0..300 {
             log.record(missed(count));
         }
-        let (recent, mut new) = log.follow().unwrap();
+        let (recent, mut new) = log.follow();
         let counts: Vec<_> = recent.iter().map(|event| event["count"].as_u64().unwrap()).collect();
         assert_eq!(counts, (44..300).collect::<Vec<_>>());
         log.record(missed(300));
         assert_eq!(new.try_recv().unwrap()["count"], 300);
         assert!(new.try_recv().is_err());
-        let followers: Vec<_> = std::iter::from_fn(|| log.follow()).collect();
-        assert_eq!(followers.len(), MAX_FOLLOWERS - 1);
-        drop(followers);
-        assert!(log.follow().is_some());
     }
 }

@@ -1,6 +1,7 @@
 //! The unprivileged process: links, sessions, the tunnel and the control socket.
 
 mod changes;
+mod clients;
 mod control;
 mod drain;
 mod echo;

@@ -33,10 +33,9 @@ pub(super) const MAX_HOPS: u8 = 32;
 const PROBES: usize = 3;
 /// Time for an answer.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// Requests of this node and of neighbours that wait for an answer; more are not answered.
-const MAX_WAITING: usize = 256;
-/// Those of neighbours: the others are left for the clients of this node.
-const MAX_OF_NEIGHBOURS: usize = 192;
+/// Requests that wait for an answer, above which none of a neighbour is taken. Each client of the control socket of
+/// this node has one at most, so these need no limit.
+const MAX_WAITING: usize = 192;
 
 const REQUEST: u8 = 1;
 const ANSWER: u8 = 2;
@@ -129,20 +128,19 @@ fn link_to(worker: &Worker, destination: Ipv4Addr, not: Option<LinkId>) -> Optio
 }
 
 impl Traces {
-    /// Takes a number for a request, unless too many wait.
-    fn add(&self, asking: Asking, asked: LinkId) -> Option<u64> {
+    /// Whether a request of a neighbour may be asked on.
+    fn has_room(&self) -> bool {
         let mut waiting = lock(&self.waiting);
         waiting.retain(|_, one| one.since.elapsed() < TIMEOUT.saturating_mul(2));
-        let limit = match asking {
-            Asking::Here(_) => MAX_WAITING,
-            Asking::Neighbour(..) => MAX_OF_NEIGHBOURS,
-        };
-        if waiting.len() >= limit {
-            return None;
-        }
+        waiting.len() < MAX_WAITING
+    }
+
+    /// Takes a number for a request.
+    fn add(&self, asking: Asking, asked: LinkId) -> u64 {
         let number = self.number.fetch_add(1, Relaxed);
-        waiting.insert(number, Waiting { asking, asked, since: Instant::now() });
-        Some(number)
+        let since = Instant::now();
+        lock(&self.waiting).insert(number, Waiting { asking, asked, since });
+        number
     }
 
     /// Asks the nodes on the path one after the other.
@@ -199,7 +197,6 @@ impl Traces {
         let link = link_to(worker, to.0, None).ok_or(format!("no link leads to {to} now"))?;
         let (sender, answer) = oneshot::channel();
         let number = self.add(Asking::Here(sender), link);
-        let number = number.ok_or(format!("{MAX_WAITING} requests wait: try again"))?;
         let _removed = Removed(self, number);
         let start = Instant::now();
         let request = Message::Request { number, destination: to.0, hops };
@@ -225,7 +222,8 @@ impl Traces {
                     () => match link_to(worker, destination, Some(link)) {
                         None => Status::NoRoute,
                         Some(next) => {
-                            if let Some(number) = self.add(Asking::Neighbour(link, number), next) {
+                            if self.has_room() {
+                                let number = self.add(Asking::Neighbour(link, number), next);
                                 let hops = hops.min(MAX_HOPS).saturating_sub(1);
                                 let request = Message::Request { number, destination, hops };
                                 let _ = worker.node.links().send(next, request.encode());

@@ -1,6 +1,7 @@
 //! Daemons on loopback, without root and without a TUN device.
 #![allow(clippy::disallowed_methods, reason = "real daemons have real clocks")]
 
+mod clients;
 mod names;
 mod node;
 mod quick;

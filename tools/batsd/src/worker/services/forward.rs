@@ -36,12 +36,12 @@ pub(super) async fn serve(worker: Arc<Worker>, socket: UdpSocket, exit: NodeId, 
         let is_open = sources.get(&source).is_some_and(|queue| !queue.is_closed());
         if !is_open {
             sources.retain(|_, queue| !queue.is_closed());
-            let permit = Arc::clone(&worker.services.connections).try_acquire_owned();
-            let Some(permit) = permit.ok().filter(|_| sources.len() < MAX_SOURCES) else {
+            if sources.len() >= MAX_SOURCES {
                 let counters = &worker.services.counters;
                 counters.over_limit.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                 continue;
-            };
+            }
+            let Some(permit) = worker.services.admit() else { continue };
             let (sender, receiver) = mpsc::channel(QUEUE);
             sources.insert(source, sender);
             let (worker, socket) = (Arc::clone(&worker), Arc::clone(&socket));

@@ -1,6 +1,5 @@
 //! Accepts connections of programs.
 
-use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -41,45 +40,35 @@ async fn accept(worker: Arc<Worker>, listener: Arc<Listener>, socket: TcpListene
                 continue;
             }
         };
-        let services = &worker.services;
-        services.counters.accepted.fetch_add(1, Relaxed);
-        let permit = Arc::clone(&services.connections).try_acquire_owned();
-        let is_over_limit = permit.is_err();
-        if is_over_limit {
-            services.counters.over_limit.fetch_add(1, Relaxed);
-        }
-        let Ok(permit) = permit.or_else(|_| Arc::clone(&services.refusals).try_acquire_owned())
-        else {
-            reset_on_drop(&stream);
-            continue;
-        };
+        worker.services.counters.accepted.fetch_add(1, Relaxed);
         let (worker, listener) = (Arc::clone(&worker), Arc::clone(&listener));
-        tokio::spawn(async move {
-            serve(&worker, &listener, stream, from, is_over_limit).await;
-            drop(permit);
-        });
+        match &listener.service {
+            Service::Proxy(_) => {
+                let negotiations = Arc::clone(&worker.services.negotiations);
+                negotiations.spawn(|negotiation| async move {
+                    proxy::serve(&worker, &listener, stream, from, negotiation).await;
+                });
+            }
+            Service::Tcp(_) | Service::Udp(_) => {
+                // There is no protocol to say in why it is refused.
+                let Some(permit) = worker.services.admit() else {
+                    reset_on_drop(&stream);
+                    continue;
+                };
+                tokio::spawn(async move {
+                    forward_connection(&worker, &listener, stream).await;
+                    drop(permit);
+                });
+            }
+        }
     }
 }
 
-async fn serve(
-    worker: &Worker,
-    listener: &Listener,
-    stream: TcpStream,
-    from: SocketAddr,
-    is_over_limit: bool,
-) {
-    match &listener.service {
-        Service::Proxy(users) => {
-            proxy::serve(worker, listener.exit, users, stream, from, is_over_limit).await;
-        }
-        Service::Tcp(target) if !is_over_limit => {
-            let request = Request::Tcp(target.clone());
-            match super::open(worker, listener.exit, &request).await {
-                Ok(channel) => carry(stream, &channel, Vec::new(), Vec::new()).await,
-                // There is no protocol to say why in.
-                Err(_) => reset_on_drop(&stream),
-            }
-        }
-        Service::Tcp(_) | Service::Udp(_) => reset_on_drop(&stream),
+async fn forward_connection(worker: &Worker, listener: &Listener, stream: TcpStream) {
+    let Service::Tcp(target) = &listener.service else { return };
+    let request = Request::Tcp(target.clone());
+    match super::open(worker, listener.exit, &request).await {
+        Ok(channel) => carry(stream, &channel, Vec::new(), Vec::new()).await,
+        Err(_) => reset_on_drop(&stream),
     }
 }

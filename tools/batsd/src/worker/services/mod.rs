@@ -4,6 +4,7 @@ mod channels;
 pub(super) mod exit;
 mod forward;
 pub(super) mod listener;
+mod negotiations;
 mod proxy;
 mod relay;
 
@@ -14,7 +15,7 @@ use std::time::Duration;
 use bats_node::NodeId;
 use openbats::ChannelError;
 use serde_json::{Value, json};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use super::Worker;
@@ -22,14 +23,13 @@ use super::tunnel::lock;
 use crate::proxy::allow::AllowList;
 use crate::proxy::request::{Reply, Request};
 use channels::{Channels, Listed};
+use negotiations::Negotiations;
 
 /// Channels that a peer may have open. Twice the connections of a node: the credit for channels is
 /// raised in steps, so that a peer at the limit would wait until many of its channels are closed.
 pub(super) const MAX_CHANNELS: u32 = 2 * MAX_CONNECTIONS as u32;
 /// Connections of programs at a time, of all listeners.
 const MAX_CONNECTIONS: usize = 1_024;
-/// Connections beyond the limit that get an answer with the reason; more are reset.
-const MAX_REFUSALS: usize = 64;
 /// Connections and sockets at a time for all peers.
 const MAX_EXITS: usize = 4_096;
 /// Names that are resolved at a time: each takes a thread.
@@ -59,7 +59,7 @@ struct Counters {
 /// Limits and state of all services.
 pub(super) struct Services {
     connections: Arc<Semaphore>,
-    refusals: Arc<Semaphore>,
+    negotiations: Arc<Negotiations>,
     exits: Arc<Semaphore>,
     resolutions: Arc<Semaphore>,
     pub(super) allow: RwLock<Arc<AllowList>>,
@@ -73,7 +73,7 @@ impl Default for Services {
     fn default() -> Self {
         Self {
             connections: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
-            refusals: Arc::new(Semaphore::new(MAX_REFUSALS)),
+            negotiations: Arc::default(),
             exits: Arc::new(Semaphore::new(MAX_EXITS)),
             resolutions: Arc::new(Semaphore::new(MAX_RESOLUTIONS)),
             allow: RwLock::default(),
@@ -92,6 +92,15 @@ impl Services {
 
     pub(super) fn is_draining(&self) -> bool {
         self.is_draining.load(Relaxed)
+    }
+
+    /// The place of a connection of a program; none at the limit, which is counted, and when the node drains.
+    fn admit(&self) -> Option<OwnedSemaphorePermit> {
+        let permit = Arc::clone(&self.connections).try_acquire_owned().ok();
+        if permit.is_none() {
+            self.counters.over_limit.fetch_add(1, Relaxed);
+        }
+        permit.filter(|_| !self.is_draining())
     }
 
     /// Open connections: those of programs, and those made for peers.

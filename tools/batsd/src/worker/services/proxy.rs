@@ -12,8 +12,10 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::super::Worker;
 use super::super::tunnel::lock;
+use super::negotiations::Negotiation;
 use super::relay::{Datagrams, carry};
 use super::{NEGOTIATION, UDP_IDLE};
+use crate::config::{Listener, Service};
 use crate::proxy::http_connect::{self, Refusal};
 use crate::proxy::request::{MAX_PAYLOAD, Reply, Request, encode_datagram};
 use crate::proxy::socks5::{self, Command};
@@ -84,12 +86,13 @@ fn is_user(users: &Users, (user, password): &(Vec<u8>, Vec<u8>)) -> bool {
 
 pub(super) async fn serve(
     worker: &Worker,
-    exit: NodeId,
-    users: &Users,
+    listener: &Listener,
     stream: TcpStream,
     from: SocketAddr,
-    is_over_limit: bool,
+    negotiation: Negotiation,
 ) {
+    let Service::Proxy(users) = &listener.service else { return };
+    let exit = listener.exit;
     let _ = stream.set_nodelay(true);
     let mut program = Program { stream, bytes: Vec::new(), end: Instant::now() + NEGOTIATION };
     let first = program
@@ -99,8 +102,8 @@ pub(super) async fn serve(
         })
         .await;
     match first {
-        Ok(socks5::VERSION) => socks(worker, exit, users, program, from, is_over_limit).await,
-        Ok(_) => http(worker, exit, users, program, is_over_limit).await,
+        Ok(socks5::VERSION) => socks(worker, exit, users, program, from, negotiation).await,
+        Ok(_) => http(worker, exit, users, program, negotiation).await,
         Err(_) => None,
     };
 }
@@ -110,7 +113,7 @@ async fn http(
     exit: NodeId,
     users: &Users,
     mut program: Program,
-    is_over_limit: bool,
+    negotiation: Negotiation,
 ) -> Option<()> {
     let connect = match program.read(http_connect::MAX_HEAD, http_connect::parse).await {
         Ok(connect) => connect,
@@ -121,15 +124,18 @@ async fn http(
         }
     };
     let is_known = connect.credentials.is_some_and(|given| is_user(users, &given));
-    let opened = match () {
-        () if !users.is_empty() && !is_known => Err(Refusal::Unauthenticated),
-        () if is_over_limit => Err(Refusal::Reply(Reply::Failed)),
-        () => {
-            let request = Request::Tcp(connect.target);
-            super::open(worker, exit, &request).await.map_err(Refusal::Reply)
-        }
+    if !users.is_empty() && !is_known {
+        program.refuse(http_connect::refuse(Refusal::Unauthenticated).as_bytes()).await;
+        return None;
+    }
+    let Some(_permit) = worker.services.admit() else {
+        let refusal = Refusal::Reply(Reply::Failed);
+        program.refuse(http_connect::refuse(refusal).as_bytes()).await;
+        return None;
     };
-    match opened {
+    drop(negotiation);
+    let request = Request::Tcp(connect.target);
+    match super::open(worker, exit, &request).await.map_err(Refusal::Reply) {
         Ok(channel) => {
             program.write(http_connect::ESTABLISHED).await?;
             carry(program.stream, &channel, Vec::new(), program.bytes).await;
@@ -145,7 +151,7 @@ async fn socks(
     users: &Users,
     mut program: Program,
     from: SocketAddr,
-    is_over_limit: bool,
+    negotiation: Negotiation,
 ) -> Option<()> {
     let methods = program.read(socks5::MAX_MESSAGE, socks5::greeting).await.ok()?;
     let method = match users.is_empty() {
@@ -166,23 +172,28 @@ async fn socks(
         program.write(&[1, 0]).await?;
     }
     let command = match program.read(socks5::MAX_MESSAGE, socks5::command).await {
-        Ok(_) if is_over_limit => Err(Reply::Failed),
-        Ok(command) => Ok(command),
-        Err(Failure::Message(reply)) => Err(reply),
+        Ok(command) => command,
+        Err(Failure::Message(reply)) => {
+            program.refuse(&socks5::reply(reply, None)).await;
+            return None;
+        }
         Err(Failure::Connection) => return None,
     };
+    let Some(_permit) = worker.services.admit() else {
+        program.refuse(&socks5::reply(Reply::Failed, None)).await;
+        return None;
+    };
+    drop(negotiation);
     let refused = match command {
-        Ok(Command::Connect(target)) => {
-            match super::open(worker, exit, &Request::Tcp(target)).await {
-                Ok(channel) => {
-                    program.write(&socks5::reply(Reply::Succeeded, None)).await?;
-                    carry(program.stream, &channel, Vec::new(), program.bytes).await;
-                    return Some(());
-                }
-                Err(reply) => reply,
+        Command::Connect(target) => match super::open(worker, exit, &Request::Tcp(target)).await {
+            Ok(channel) => {
+                program.write(&socks5::reply(Reply::Succeeded, None)).await?;
+                carry(program.stream, &channel, Vec::new(), program.bytes).await;
+                return Some(());
             }
-        }
-        Ok(Command::UdpAssociate) => match super::open(worker, exit, &Request::Udp).await {
+            Err(reply) => reply,
+        },
+        Command::UdpAssociate => match super::open(worker, exit, &Request::Udp).await {
             Ok(channel) => {
                 let local = program.stream.local_addr().ok()?;
                 let socket = UdpSocket::bind((local.ip(), 0)).await.ok()?;
@@ -193,7 +204,6 @@ async fn socks(
             }
             Err(reply) => reply,
         },
-        Err(reply) => reply,
     };
     program.refuse(&socks5::reply(refused, None)).await;
     None
