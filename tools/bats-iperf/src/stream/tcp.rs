@@ -1,5 +1,6 @@
 //! Messages over the kernel's TCP: four bytes of length, then the message.
 
+use std::collections::{BTreeMap, VecDeque};
 use std::io::{IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Mutex;
@@ -23,6 +24,9 @@ const READ: usize = 256 << 10;
 const LENGTH: usize = 4;
 /// How long a new connection may take to send its hello message.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
+/// Connections without a hello message: as many as a test has streams. The oldest one makes room, because others may
+/// have opened it.
+const MAX_GREETINGS: usize = 256;
 
 #[derive(Debug)]
 pub(crate) struct DataStream {
@@ -120,29 +124,6 @@ impl DataStream {
         }
     }
 
-    /// Reads the hello message and nothing more: the peer is not identified before.
-    fn read_hello(&self, limit: Duration) -> Result<Hello> {
-        let clock = Clock::start();
-        let length = u32::try_from(HELLO_LENGTH).context("a hello message is short")?.to_be_bytes();
-        let mut bytes = [0; LENGTH + HELLO_LENGTH];
-        let mut count = 0;
-        while count < bytes.len() {
-            if clock.elapsed() >= limit || signals::requested() {
-                bail!("no hello message arrived");
-            }
-            match (&self.stream).read(&mut bytes[count..]) {
-                Ok(0) => bail!("the TCP connection ended before its hello message"),
-                Ok(more) => count += more,
-                Err(error) if is_retryable(&error) => {}
-                Err(error) => return Err(error).context("cannot receive over TCP"),
-            }
-            if count >= LENGTH && bytes[..LENGTH] != length {
-                bail!("not a hello message");
-            }
-        }
-        Hello::decode(&bytes[LENGTH..]).context("not a hello message")
-    }
-
     /// Ends the sending direction. The peer closes its direction when it has read everything.
     pub(super) fn finish(&self, limit: Duration) -> Result<()> {
         let clock = Clock::start();
@@ -175,6 +156,44 @@ impl DataStream {
 
     pub(super) fn addresses(&self) -> (SocketAddr, SocketAddr) {
         self.addresses
+    }
+}
+
+/// A connection whose peer is not identified: only its hello message is read.
+#[derive(Debug)]
+struct Greeting {
+    stream: TcpStream,
+    bytes: [u8; LENGTH + HELLO_LENGTH],
+    count: usize,
+    since: Clock,
+}
+
+impl Greeting {
+    fn new(stream: TcpStream) -> Result<Self> {
+        stream.set_nonblocking(true)?;
+        Ok(Self { stream, bytes: [0; LENGTH + HELLO_LENGTH], count: 0, since: Clock::start() })
+    }
+
+    /// The hello message, if all of it is there.
+    fn poll(&mut self) -> Result<Option<Hello>> {
+        let length = u32::try_from(HELLO_LENGTH).context("a hello message is short")?.to_be_bytes();
+        while self.count < self.bytes.len() {
+            match self.stream.read(&mut self.bytes[self.count..]) {
+                Ok(0) => bail!("the TCP connection ended before its hello message"),
+                Ok(more) => self.count += more,
+                Err(error) if !is_retryable(&error) => {
+                    return Err(error).context("cannot receive over TCP");
+                }
+                Err(_) if self.since.elapsed() >= HELLO_TIMEOUT => {
+                    bail!("no hello message arrived")
+                }
+                Err(_) => return Ok(None),
+            }
+            if self.count >= LENGTH && self.bytes[..LENGTH] != length {
+                bail!("not a hello message");
+            }
+        }
+        Hello::decode(&self.bytes[LENGTH..]).map(Some).context("not a hello message")
     }
 }
 
@@ -248,27 +267,34 @@ impl Listener {
     /// Accepts all streams of the test, in order.
     pub(crate) fn accept_all(&self, test: u64, count: u16) -> Result<Vec<DataStream>> {
         let mut timeout = ConnectTimeout::start(REPLY_TIMEOUT);
-        let mut by_number = std::collections::BTreeMap::new();
+        let mut by_number = BTreeMap::new();
+        let mut greetings = VecDeque::new();
         while by_number.len() < usize::from(count) {
             // Connections of other peers do not extend the timeout.
-            let left = timeout.left();
-            if left.is_zero() || signals::requested() {
+            if timeout.left().is_zero() || signals::requested() {
                 bail!("only {} of {count} TCP streams connected", by_number.len());
             }
             match self.0.accept() {
-                Ok((stream, _)) => {
-                    // A connection of another peer must not end the test.
-                    let Ok(data_stream) = DataStream::new(stream) else { continue };
-                    match data_stream.read_hello(left.min(HELLO_TIMEOUT)) {
-                        Ok(hello) if hello.test == test && hello.stream < count => {
-                            by_number.insert(hello.stream, data_stream);
-                            timeout.progress();
-                        }
-                        _ => {}
-                    }
-                }
+                // A connection of another peer must not end the test.
+                Ok((stream, _)) => greetings.extend(Greeting::new(stream)),
                 Err(error) if is_retryable(&error) => std::thread::sleep(Duration::from_millis(5)),
                 Err(error) => return Err(error).context("cannot accept TCP connections"),
+            }
+            if greetings.len() > MAX_GREETINGS {
+                greetings.pop_front();
+            }
+            // None of them delays another one.
+            for _ in 0..greetings.len() {
+                let Some(mut greeting) = greetings.pop_front() else { break };
+                match greeting.poll() {
+                    Ok(None) => greetings.push_back(greeting),
+                    Ok(Some(hello)) if hello.test == test && hello.stream < count => {
+                        let Ok(data_stream) = DataStream::new(greeting.stream) else { continue };
+                        by_number.insert(hello.stream, data_stream);
+                        timeout.progress();
+                    }
+                    _ => {}
+                }
             }
         }
         Ok(by_number.into_values().collect())
@@ -315,25 +341,63 @@ mod tests {
 
     #[test]
     fn only_the_hello_message_of_an_unidentified_peer_is_read() {
-        let (near, far) = pair();
-        let limit = Duration::from_millis(300);
-        let began = |bytes: &[u8]| {
-            (&near.stream).write_all(bytes).unwrap();
-            far.read_hello(limit)
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let greeted = |bytes: &[u8]| {
+            let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            near.write_all(bytes).unwrap();
+            let mut greeting = Greeting::new(listener.accept().unwrap().0).unwrap();
+            let result = loop {
+                match greeting.poll() {
+                    Ok(None) => std::thread::sleep(Duration::from_millis(1)),
+                    Ok(Some(hello)) => break Ok(hello),
+                    Err(error) => break Err(error.to_string()),
+                }
+            };
+            (result, greeting)
         };
         let hello = Hello { test: 5, stream: 3 };
         let hello_bytes = [&[0, 0, 0, 16][..], &hello.encode()].concat();
         // Data after it stays in the socket.
-        assert_eq!(began(&[&hello_bytes[..], &[0, 0, 0, 1, 7]].concat()).unwrap(), hello);
+        let (read, greeting) = greeted(&[&hello_bytes[..], &[0, 0, 0, 1, 7]].concat());
+        assert_eq!(read, Ok(hello));
+        let far = DataStream::new(greeting.stream).unwrap();
         assert_eq!(far.recv(REPLY_TIMEOUT).unwrap(), Received::Message(vec![7].into()));
-        assert!(began(&[&[0, 0, 0, 16][..], &[b'x'; 16]].concat()).is_err(), "no hello");
-        assert!(
-            began(&hello_bytes[..19]).unwrap_err().to_string().contains("no hello message arrived")
-        );
-        assert_eq!(began(&hello_bytes[19..]).unwrap_err().to_string(), "no hello message arrived");
+        let error = |bytes: &[u8]| greeted(bytes).0.unwrap_err();
+        assert_eq!(error(&[&[0, 0, 0, 16][..], &[b'x'; 16]].concat()), "not a hello message");
         // A message of another length is rejected at once.
-        let error = began(&[0xff; 200]).unwrap_err().to_string();
-        assert_eq!(error, "not a hello message");
+        assert_eq!(error(&[0xff; 200]), "not a hello message");
+        let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut greeting = Greeting::new(listener.accept().unwrap().0).unwrap();
+        near.write_all(&hello_bytes[..19]).unwrap();
+        let error = loop {
+            match greeting.poll() {
+                Ok(None) => std::thread::sleep(Duration::from_millis(10)),
+                other => break other.unwrap_err().to_string(),
+            }
+        };
+        assert_eq!(error, "no hello message arrived");
+    }
+
+    #[test]
+    fn silent_connections_do_not_delay_the_streams_of_a_test() {
+        let listener = Listener::bind(([127, 0, 0, 1], 0).into(), &Local::default()).unwrap();
+        let remote = SocketAddr::from(([127, 0, 0, 1], listener.port().unwrap()));
+        // One after the other would take longer than the streams of the test may.
+        let silent: Vec<_> = (0..50).map(|_| TcpStream::connect(remote).unwrap()).collect();
+        let streams = std::thread::scope(|scope| {
+            let connects = || {
+                let to = |stream| Hello { test: 5, stream };
+                [0, 1].map(|number| {
+                    connect(&Local::default(), remote, to(number), REPLY_TIMEOUT).unwrap()
+                })
+            };
+            let clients = scope.spawn(connects);
+            let streams = listener.accept_all(5, 2).unwrap();
+            drop(clients.join().unwrap());
+            streams
+        });
+        assert_eq!(streams.len(), 2);
+        drop(silent);
     }
 
     #[test]
