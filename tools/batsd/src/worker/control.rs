@@ -56,8 +56,9 @@ pub(super) fn serve(
                         drop(place);
                     });
                 }
-                // The buffer of a new connection has room for it. To read the call first would need a place.
-                Err(reason) => _ = stream.try_write(&encode(&error("Busy", reason))),
+                // The buffer of a new connection has room for it. To read the call first would need a place, and to wait
+                // for the event that it is writable, too.
+                Err(reason) => _ = rustix::io::write(&stream, &encode(&error("Busy", reason))),
             }
         }
     })
