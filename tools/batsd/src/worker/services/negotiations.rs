@@ -57,27 +57,30 @@ mod tests {
 
     use super::*;
 
-    #[tokio::test]
-    async fn the_oldest_negotiation_makes_room_and_those_that_have_ended_do_not_count() {
-        let negotiations = Arc::new(Negotiations::default());
-        let begin = |ends: bool| {
-            let (sender, receiver) = oneshot::channel::<()>();
-            negotiations.spawn(move |negotiation| async move {
-                let negotiation = (!ends).then_some(negotiation);
-                std::future::pending::<()>().await;
-                drop((sender, negotiation));
-            });
-            receiver
-        };
-        let mut served = begin(true);
-        tokio::task::yield_now().await;
-        let mut open: Vec<_> = (0..MAX_NEGOTIATIONS).map(|_| begin(false)).collect();
-        tokio::task::yield_now().await;
-        assert!(open.iter_mut().all(|one| one.try_recv() == Err(TryRecvError::Empty)));
-        let mut newest = begin(false);
-        (&mut open[0]).await.unwrap_err();
-        for one in [&mut open[1], &mut newest, &mut served] {
-            assert_eq!(one.try_recv(), Err(TryRecvError::Empty));
-        }
+    #[test]
+    fn the_oldest_negotiation_makes_room_and_those_that_have_ended_do_not_count() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let negotiations = Arc::new(Negotiations::default());
+            let begin = |ends: bool| {
+                let (sender, receiver) = oneshot::channel::<()>();
+                negotiations.spawn(move |negotiation| async move {
+                    let negotiation = (!ends).then_some(negotiation);
+                    std::future::pending::<()>().await;
+                    drop((sender, negotiation));
+                });
+                receiver
+            };
+            let mut served = begin(true);
+            tokio::task::yield_now().await;
+            let mut open: Vec<_> = (0..MAX_NEGOTIATIONS).map(|_| begin(false)).collect();
+            tokio::task::yield_now().await;
+            assert!(open.iter_mut().all(|one| one.try_recv() == Err(TryRecvError::Empty)));
+            let mut newest = begin(false);
+            (&mut open[0]).await.unwrap_err();
+            for one in [&mut open[1], &mut newest, &mut served] {
+                assert_eq!(one.try_recv(), Err(TryRecvError::Empty));
+            }
+        });
     }
 }
