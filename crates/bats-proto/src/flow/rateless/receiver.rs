@@ -187,15 +187,14 @@ impl RatelessReceiver {
     }
 
     /// Most memory that a block may take now. The next block for the session may take its own
-    /// limit and the whole budget, so that the flow proceeds. All others together leave a quarter of the
-    /// budget to it, which is enough for budgets of 64 MiB and more; with smaller ones all together take at
-    /// most 7/4 of the budget.
+    /// limit, so that the flow proceeds. All others together leave a quarter of the budget to it,
+    /// which is enough for budgets of 64 MiB and more.
     fn block_limit(&self, number: u64) -> usize {
         let Some(block @ Block::Open { max_bytes, .. }) = self.blocks.get(&number) else {
             return 0;
         };
         if number == self.next {
-            return (*max_bytes).min(self.budget);
+            return *max_bytes;
         }
         let for_others = self.budget - self.budget / 4;
         let others = self.held - block.bytes();
