@@ -138,6 +138,7 @@ mod options;
 mod resolver;
 mod shared;
 mod transport;
+mod user_files;
 mod wait;
 
 pub use bats_proto::{

@@ -1,25 +1,13 @@
 //! Files that the program keeps between runs: the identity of servers, and the known servers of
 //! clients.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
-use openbats::{Identity, IdentityError, KnownHosts, Trust};
+use openbats::{Identity, KnownHosts, Trust};
 
 use crate::cli::Options;
 use crate::console::Console;
-
-/// A file in the user's state directory (XDG base directory specification), if there is one.
-fn path(name: &str) -> Option<PathBuf> {
-    let directory = |variable: &str| {
-        // The specification ignores relative paths.
-        std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute())
-    };
-    let state = directory("XDG_STATE_HOME")
-        .or_else(|| Some(directory("HOME")?.join(".local").join("state")))?;
-    Some(state.join("openbats").join(name))
-}
 
 /// The identity of a server: that of `--certificate`, or one that all servers of this user share.
 ///
@@ -29,19 +17,14 @@ pub(crate) fn identity(options: &Options, console: &Console) -> Result<Identity>
     if let (Some(certificate), Some(key)) = (&options.certificate, &options.key) {
         return Ok(Identity::from_pem_files(certificate, key)?);
     }
-    let names = ["localhost"];
-    let why = match path("identity.pem") {
-        None => "there is no home directory".to_owned(),
-        Some(path) => match Identity::load_or_generate(path, &names) {
-            Err(error @ IdentityError::Write { .. }) => error.to_string(),
-            other => return Ok(other?),
-        },
-    };
-    console.note(&format!(
-        "note: the server gets another certificate at its next start, which clients that know this \
-         one will refuse: {why}. Use --certificate and --key"
-    ));
-    Ok(Identity::generate(&names)?)
+    let (identity, why) = Identity::of_user(&["localhost"])?;
+    if let Some(why) = why {
+        console.note(&format!(
+            "note: the server gets another certificate at its next start, which clients that know \
+             this one will refuse: {why}. Use --certificate and --key"
+        ));
+    }
+    Ok(identity)
 }
 
 /// Whom a server accepts; `None` for any client.
@@ -67,7 +50,7 @@ pub(crate) fn client_identity(options: &Options, console: &Console) -> Result<Op
     if !options.identify {
         return Ok(None);
     }
-    let Some(path) = path("identity.pem") else {
+    let Some(path) = Identity::file_of_user() else {
         bail!("there is no home directory for --identify: use --certificate and --key");
     };
     let identity = Identity::load_or_generate(path, &["localhost"])?;
@@ -97,7 +80,8 @@ impl ServerTrust {
             console.note("note: the server is not authenticated (--no-known-hosts)");
             return Ok(fixed(Trust::dangerous_any()));
         }
-        let Some(path) = options.known_hosts.clone().or_else(|| path("known_hosts")) else {
+        let chosen = options.known_hosts.clone().map(KnownHosts::new);
+        let Some(known_hosts) = chosen.or_else(KnownHosts::of_user) else {
             if options.require_known_host {
                 bail!("there is no home directory for known servers: use --known-hosts FILE");
             }
@@ -112,7 +96,7 @@ impl ServerTrust {
             true => format!("[{host}]:{}", options.port),
             false => format!("{host}:{}", options.port),
         };
-        let mut known_hosts = KnownHosts::new(path).name(&name);
+        let mut known_hosts = known_hosts.name(&name);
         if options.require_known_host {
             known_hosts = known_hosts.only_known();
         }

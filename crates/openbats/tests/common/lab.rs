@@ -48,7 +48,11 @@ pub(crate) fn follow_over_lossy_link(page: &str, directory: &Path, home: &Path) 
     let mut command = Command::new("unshare");
     command.args(["-rmnp", "--fork", "--kill-child", "--mount-proc", "sh", "-ec"]);
     command.arg(format!("mount -t tmpfs tmpfs /run\nip link set lo up\n{script}"));
-    command.current_dir(directory).env("HOME", home).env_remove("XDG_RUNTIME_DIR");
+    command
+        .current_dir(directory)
+        .env("HOME", home)
+        .env_remove("XDG_RUNTIME_DIR")
+        .env_remove("XDG_STATE_HOME");
     let output = command.env("PATH", format!("{}:{path}", programs.display())).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
