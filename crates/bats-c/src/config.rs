@@ -2,11 +2,12 @@
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use openbats::{
-    Builder, ClientOptions, CongestionAlgorithm, Endpoint, Fingerprint, Identity, Mode,
+    Builder, ClientOptions, CongestionAlgorithm, Endpoint, Fingerprint, Identity, KnownHosts, Mode,
     PresharedKey, ServerOptions, TransportConfig, Trust,
 };
 
@@ -18,6 +19,8 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(2);
 const MIN_MILLISECONDS: i32 = 100;
 /// Zstandard level: the fastest, for links that are faster than disks.
 const COMPRESSION_LEVEL: i32 = 1;
+/// Names in generated certificates.
+const IDENTITY_NAMES: [&str; 1] = ["localhost"];
 const TRANSPARENT: i32 = 3;
 const TCP: i32 = 10;
 const UDP: i32 = 11;
@@ -37,9 +40,20 @@ pub(crate) enum Congestion {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum TrustPolicy {
     AnyCertificate,
+    /// Trust on first use.
+    KnownHosts(KnownHosts),
     Fingerprint(Fingerprint),
     /// A PEM file of certificate authorities.
     Authorities(String),
+}
+
+/// Server certificates that a client trusts if the program has not chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DefaultTrust {
+    /// Any, as in the original SDK.
+    AnyCertificate,
+    /// Trust on first use, with the file of the user.
+    KnownHosts,
 }
 
 /// Client certificates that a server accepts.
@@ -65,6 +79,8 @@ pub(crate) struct Config {
     pub(crate) remote_port: i32,
     pub(crate) cert_file: String,
     pub(crate) key_file: String,
+    /// The file of the identity that a server keeps; it is generated if it does not exist.
+    pub(crate) identity_file: Option<PathBuf>,
     pub(crate) compression: bool,
     pub(crate) encryption: bool,
     /// Whether the program requested encryption explicitly.
@@ -81,7 +97,8 @@ pub(crate) struct Config {
     pub(crate) memory_budget: Option<u64>,
     /// Channels that the peer may have open; `None` for a connection without channels.
     pub(crate) channels: Option<u32>,
-    pub(crate) trust: TrustPolicy,
+    /// `None` until the program sets one, or the call that connects its default.
+    pub(crate) trust: Option<TrustPolicy>,
     pub(crate) client_trust: ClientTrust,
     /// PSK mode, for modes 0 to 3: the key that both ends need.
     pub(crate) psk: Option<PresharedKey>,
@@ -99,6 +116,7 @@ impl Default for Config {
             remote_port: 0,
             cert_file: String::new(),
             key_file: String::new(),
+            identity_file: None,
             compression: false,
             encryption: true,
             encryption_requested: false,
@@ -109,7 +127,7 @@ impl Default for Config {
             receive_budget: None,
             memory_budget: None,
             channels: None,
-            trust: TrustPolicy::AnyCertificate,
+            trust: None,
             client_trust: ClientTrust::AnyClient,
             psk: None,
         }
@@ -148,6 +166,20 @@ impl fmt::Display for Config {
             ", frame type {}, certificate '{}', key '{}', compression {}, encryption {}",
             self.frame_type, self.cert_file, self.key_file, self.compression, self.encryption,
         )?;
+        match &self.trust {
+            None => {}
+            Some(TrustPolicy::AnyCertificate) => write!(f, ", trusts any server")?,
+            Some(TrustPolicy::KnownHosts(known_hosts)) => {
+                write!(f, ", known servers '{}'", known_hosts.path().display())?;
+            }
+            Some(TrustPolicy::Fingerprint(fingerprint)) => {
+                write!(f, ", trusted fingerprint {fingerprint}")?;
+            }
+            Some(TrustPolicy::Authorities(path)) => write!(f, ", trusted authorities '{path}'")?,
+        }
+        if let Some(path) = &self.identity_file {
+            write!(f, ", identity '{}'", path.display())?;
+        }
         if self.quic_datagrams {
             write!(f, ", QUIC datagrams")?;
         }
@@ -279,11 +311,33 @@ impl Config {
         }
     }
 
+    /// This configuration, with the default of a call if the program has chosen no trust.
+    ///
+    /// # Errors
+    /// There is no home directory for the file of known servers.
+    pub(crate) fn with_default_trust(
+        self: &Arc<Self>,
+        default: DefaultTrust,
+    ) -> Result<Arc<Self>, Failure> {
+        if self.trust.is_some() {
+            return Ok(self.clone());
+        }
+        let trust = match default {
+            // Mode 11 has no certificates.
+            _ if self.mode == UDP => TrustPolicy::AnyCertificate,
+            DefaultTrust::AnyCertificate => TrustPolicy::AnyCertificate,
+            DefaultTrust::KnownHosts => TrustPolicy::KnownHosts(known_hosts(None)?),
+        };
+        Ok(Arc::new(Self { trust: Some(trust), ..Self::clone(self) }))
+    }
+
     pub(crate) fn client_options(&self) -> Result<ClientOptions, Failure> {
         let trust = match &self.trust {
-            TrustPolicy::AnyCertificate => Trust::dangerous_any(),
-            TrustPolicy::Fingerprint(fingerprint) => Trust::fingerprint(*fingerprint),
-            TrustPolicy::Authorities(path) => Trust::authorities(path)
+            None => return Err(Failure::invalid("no server certificate is trusted")),
+            Some(TrustPolicy::AnyCertificate) => Trust::dangerous_any(),
+            Some(TrustPolicy::KnownHosts(known_hosts)) => Trust::known_hosts(known_hosts.clone()),
+            Some(TrustPolicy::Fingerprint(fingerprint)) => Trust::fingerprint(*fingerprint),
+            Some(TrustPolicy::Authorities(path)) => Trust::authorities(path)
                 .map_err(|error| Failure::new(Code::ConnectFailed, error.to_string()))?,
         };
         let options = ClientOptions::new(trust)
@@ -314,7 +368,7 @@ impl Config {
     /// Whether clients accept any server certificate, as those of the original SDK do. Mode 11 has
     /// no certificates.
     pub(crate) fn accepts_any_certificate(&self) -> bool {
-        matches!(self.trust, TrustPolicy::AnyCertificate) && self.mode != UDP
+        self.trust == Some(TrustPolicy::AnyCertificate) && self.mode != UDP
     }
 
     /// An endpoint with the memory budget of this configuration.
@@ -348,9 +402,14 @@ impl Config {
         Ok(if self.compresses() { options.compression(COMPRESSION_LEVEL) } else { options })
     }
 
-    /// The certificate of the configured files. Without usable files, the generated certificate of
-    /// this process.
+    /// The certificate of the configured files. Without usable files of the original's calls, the
+    /// generated certificate of this process.
     pub(crate) fn identity(&self) -> Result<Identity, Failure> {
+        let failed =
+            |error: openbats::IdentityError| Failure::new(Code::ListenFailed, error.to_string());
+        if let Some(path) = &self.identity_file {
+            return Identity::load_or_generate(path, &IDENTITY_NAMES).map_err(failed);
+        }
         if !self.cert_file.is_empty() || !self.key_file.is_empty() {
             match Identity::from_pem_files(&self.cert_file, &self.key_file) {
                 Ok(identity) => return Ok(identity),
@@ -359,8 +418,6 @@ impl Config {
                 }
             }
         }
-        let failed =
-            |error: openbats::IdentityError| Failure::new(Code::ListenFailed, error.to_string());
         process_identity().map_err(failed)
     }
 
@@ -385,6 +442,20 @@ pub(crate) fn local_ip(text: &str) -> Result<IpAddr, Failure> {
     }
 }
 
+/// A file of known servers; without a path, that of the user.
+///
+/// # Errors
+/// There is no home directory.
+pub(crate) fn known_hosts(path: Option<PathBuf>) -> Result<KnownHosts, Failure> {
+    path.map(KnownHosts::new).or_else(KnownHosts::of_user).ok_or_else(|| {
+        Failure::invalid(
+            "there is no home directory for the file of known servers: name a file with \
+             openbats_config_set_known_hosts, or choose other trust, such as \
+             openbats_config_set_trusted_fingerprint",
+        )
+    })
+}
+
 /// The generated certificate of this process. All listeners use the same, so that clients can pin
 /// it.
 fn process_identity() -> Result<Identity, openbats::IdentityError> {
@@ -397,7 +468,7 @@ fn process_identity() -> Result<Identity, openbats::IdentityError> {
     if let Some(identity) = IDENTITY.get() {
         return Ok(identity.clone());
     }
-    let identity = Identity::generate(&["localhost"])?;
+    let identity = Identity::generate(&IDENTITY_NAMES)?;
     tracing::info!(fingerprint = %identity.fingerprint(), "generated the process certificate");
     Ok(IDENTITY.get_or_init(|| identity).clone())
 }
@@ -488,6 +559,23 @@ mod tests {
         assert!(text.contains(", PSK"), "{text}");
         assert!(!text.contains("5a5a") && !text.contains("90, 90"), "{text}");
         assert!(!Config::default().to_string().contains("PSK"));
+    }
+
+    #[test]
+    fn the_default_trust_of_a_call_counts_only_if_none_is_chosen() {
+        let trust = |config: Config, default| {
+            Arc::new(config).with_default_trust(default).unwrap().trust.clone().unwrap()
+        };
+        assert_eq!(
+            trust(Config::default(), DefaultTrust::AnyCertificate),
+            TrustPolicy::AnyCertificate
+        );
+        let udp = Config { mode: UDP, ..Config::default() };
+        assert_eq!(trust(udp, DefaultTrust::KnownHosts), TrustPolicy::AnyCertificate);
+        let chosen = TrustPolicy::KnownHosts(KnownHosts::new("/x"));
+        let config = Config { trust: Some(chosen.clone()), ..Config::default() };
+        assert_eq!(trust(config, DefaultTrust::AnyCertificate), chosen);
+        assert!(Config::default().client_options().is_err(), "nothing is trusted by accident");
     }
 
     #[test]

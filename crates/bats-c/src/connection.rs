@@ -44,6 +44,8 @@ pub(crate) enum CloseKind {
     /// The handshake timed out.
     TimedOut,
     /// Any other error.
+    /// The file of known servers has another certificate, or cannot be used.
+    Untrusted,
     Error,
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use openbats::{Builder, Endpoint, Wait};
 
 use crate::callback::{ConnectionCallback, ListenCallback};
-use crate::config::{self, Config};
+use crate::config::{self, Config, DefaultTrust};
 use crate::context::Context;
 use crate::event::{Code, Event, Failure, ListenEvent};
 use crate::gate::Gate;
@@ -100,12 +100,16 @@ impl Protocol {
     pub(crate) fn start_connect(
         self: &Arc<Self>,
         target: Option<(String, u16)>,
+        default: DefaultTrust,
         callback: ConnectionCallback,
     ) -> Result<(), Failure> {
         let config = self.lock().config.clone();
+        let trusting = config.with_default_trust(default);
+        let config = trusting.as_ref().map_or(config, Arc::clone);
         let session = Session::new(self, &config, callback);
         let prepared = self.check_not_destroyed().and_then(|()| {
             let mode = config.mode()?;
+            trusting?;
             let (host, port) = match target {
                 Some(target) => target,
                 None => (config.remote_addr.clone(), config::port(config.remote_port)?),

@@ -1,6 +1,7 @@
-/* Clients accept any certificate of a server unless openbats_config_set_trusted_fingerprint or
- * openbats_config_set_trusted_authorities says otherwise, as with the original SDK, and log it at each
- * connection.
+/* bats_protocol_start_connect accepts any certificate of a server, as the original SDK does, and logs a
+ * warning at each such connection, unless the configuration says whom to trust:
+ * openbats_config_set_known_hosts, openbats_config_set_trusted_fingerprint or
+ * openbats_config_set_trusted_authorities. openbats_protocol_start_connect trusts on first use instead.
  *
  * Functions of the C interface, with the names of the original SDK. openbats.h has additional ones.
  *
@@ -56,7 +57,8 @@ void bats_config_set_frame_type(bats_config_handle_t config, bats_frame_type_t f
 bats_protocol_handle_t bats_protocol_create(bats_context_handle_t context,
                                             bats_config_handle_t config);
 void bats_protocol_destroy(bats_protocol_handle_t protocol);
-/* A null address selects that of the configuration. */
+/* Accepts any certificate of the server, with a warning in the log, unless the configuration says whom to
+ * trust. A null address selects that of the configuration, here and in the next call. */
 bats_error_t bats_protocol_start_connect(bats_protocol_handle_t protocol, const char* remote_addr,
                                          uint16_t remote_port, bats_connection_callback_t callback,
                                          void* user_data);

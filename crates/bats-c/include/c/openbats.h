@@ -37,12 +37,27 @@ bats_error_t openbats_context_set_signal_callback(bats_context_handle_t context,
                                                   void* user_data, openbats_release_t release);
 
 bats_config_handle_t openbats_config_clone(bats_config_handle_t config);
-/* Server certificates that a client trusts: by SHA-256 fingerprint, or by certificate authorities.
- * Without these calls it trusts any. */
+/* Server certificates that a client trusts; the last of these calls counts. Without one,
+ * openbats_protocol_start_connect trusts on first use with the file of the user, and
+ * bats_protocol_start_connect trusts any, as the original SDK does. Mode 11 has no certificates.
+ *
+ * Trust on first use, as ssh has it: the certificate of a new server is recorded in the file under the
+ * host and port of the call, with a warning in the log. A server whose certificate has changed is
+ * refused, with an error that says what to do. NULL is the file of bats_iperf,
+ * $XDG_STATE_HOME/openbats/known_hosts, by default ~/.local/state/openbats/known_hosts. */
+bats_error_t openbats_config_set_known_hosts(bats_config_handle_t config, const char* file);
+/* By SHA-256 fingerprint, or by certificate authorities. */
 bats_error_t openbats_config_set_trusted_fingerprint(bats_config_handle_t config,
                                                      const char* sha256);
 bats_error_t openbats_config_set_trusted_authorities(bats_config_handle_t config,
                                                      const char* pem_file);
+/* Any certificate: an attacker on the path can pose as the server. Each connection logs a warning. */
+bats_error_t openbats_config_dangerous_trust_any(bats_config_handle_t config);
+/* The certificate of a server, kept in this PEM file, so that clients recognize the server after a
+ * restart; the file is generated if it does not exist. NULL is the file of bats_iperf,
+ * $XDG_STATE_HOME/openbats/identity.pem, by default ~/.local/state/openbats/identity.pem. It replaces
+ * bats_config_cert_file and bats_config_key_file, except for what a client presents. */
+bats_error_t openbats_config_set_identity_file(bats_config_handle_t config, const char* pem_file);
 /* Clients that a server accepts: those whose certificate has one of the added fingerprints, or was issued
  * by the authorities; the later kind of call counts. A client presents the certificate of
  * bats_config_cert_file and bats_config_key_file. Without these calls a server accepts any client. Not
@@ -81,6 +96,8 @@ size_t openbats_config_describe(bats_config_handle_t config, char* buffer, size_
 
 bats_error_t openbats_protocol_load_config(bats_protocol_handle_t protocol,
                                            bats_config_handle_t config);
+/* Trusts the server on first use unless the configuration says otherwise; see
+ * openbats_config_set_known_hosts. Fails at once if there is no home directory for the file. */
 bats_error_t openbats_protocol_start_connect(bats_protocol_handle_t protocol,
                                              const char* remote_addr, uint16_t remote_port,
                                              bats_connection_callback_t callback, void* user_data,

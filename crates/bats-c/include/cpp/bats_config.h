@@ -113,7 +113,10 @@ class BatsConfigImpl {
 // Options of connections and listeners. Copies are independent of each other.
 class BatsConfiguration {
  public:
-  BatsConfiguration() : impl_(new BatsConfigImpl(bats_config_create())) {}
+  // Trusts any server, as in the original; see SetKnownHosts.
+  BatsConfiguration() : impl_(new BatsConfigImpl(bats_config_create())) {
+    openbats_config_dangerous_trust_any(impl_->handle);
+  }
   BatsConfiguration(const BatsConfiguration& other)
       : impl_(new BatsConfigImpl(openbats_config_clone(other.impl_->handle))) {}
   BatsConfiguration& operator=(const BatsConfiguration& other) {
@@ -200,8 +203,23 @@ class BatsConfiguration {
     return openbats_config_set_memory_budget(impl_->handle, bytes) == bats_error_none;
   }
 
-  // Not in the original. Server certificates that a client trusts: by SHA-256 fingerprint, or by
-  // certificate authorities. Without these calls it trusts any.
+  // Not in the original. Server certificates that a client trusts; the last of the next three calls
+  // counts. Without one it trusts any, and logs a warning at each connection.
+  //
+  // Trust on first use, as ssh has it: the certificate of a new server is recorded in the file under the
+  // host and port of the call, with a warning in the log. A server whose certificate has changed is
+  // refused, with an error that says what to do. Without a name it is the file of bats_iperf,
+  // $XDG_STATE_HOME/openbats/known_hosts, by default ~/.local/state/openbats/known_hosts. False, and no
+  // change, if there is no home directory for it.
+  bool SetKnownHosts() {
+    return openbats_config_set_known_hosts(impl_->handle, nullptr) == bats_error_none;
+  }
+
+  bool SetKnownHosts(const std::string& file) {
+    return openbats_config_set_known_hosts(impl_->handle, file.c_str()) == bats_error_none;
+  }
+
+  // By SHA-256 fingerprint, or by certificate authorities.
   bool SetTrustedFingerprint(const std::string& sha256) {
     return openbats_config_set_trusted_fingerprint(impl_->handle, sha256.c_str()) ==
            bats_error_none;
@@ -210,6 +228,19 @@ class BatsConfiguration {
   bool SetTrustedAuthorities(const std::string& pem_file) {
     return openbats_config_set_trusted_authorities(impl_->handle, pem_file.c_str()) ==
            bats_error_none;
+  }
+
+  // Not in the original. The certificate of a server, kept in this PEM file, so that clients recognize
+  // the server after a restart; the file is generated if it does not exist. Without a name it is the file
+  // of bats_iperf, $XDG_STATE_HOME/openbats/identity.pem, by default
+  // ~/.local/state/openbats/identity.pem. Replaces SetCertFile and SetKeyFile, except for what a client
+  // presents.
+  bool SetIdentityFile() {
+    return openbats_config_set_identity_file(impl_->handle, nullptr) == bats_error_none;
+  }
+
+  bool SetIdentityFile(const std::string& pem_file) {
+    return openbats_config_set_identity_file(impl_->handle, pem_file.c_str()) == bats_error_none;
   }
 
   // Not in the original. Clients that a server accepts: those whose certificate has one of the added

@@ -1,5 +1,6 @@
-// As in the original SDK, clients accept any certificate of a server unless the configuration sets
-// SetTrustedFingerprint or SetTrustedAuthorities. They log a warning at each such connection.
+// Clients accept any certificate of a server, as in the original SDK, and log a warning at each such
+// connection, unless the configuration sets SetKnownHosts (trust on first use), SetTrustedFingerprint or
+// SetTrustedAuthorities.
 //
 // Objects that create connections, with the names of the original SDK.
 // SPDX-License-Identifier: MIT OR Apache-2.0
@@ -35,7 +36,7 @@ class BatsProtocol {
  public:
   explicit BatsProtocol(IOContext& context)
       : impl_(std::make_shared<ProtoImpl>(
-            bats_protocol_create(context.GetImpl().handle, nullptr))),
+            bats_protocol_create(context.GetImpl().handle, BatsConfiguration().GetImpl().handle))),
         io_context_(context) {}
 
   BatsProtocol(IOContext& context, const BatsConfiguration& config)
@@ -59,7 +60,8 @@ class BatsProtocol {
            bats_error_none;
   }
 
-  // Each call creates a connection. The result is an event; an immediate error calls FAILED on the
+  // Accepts any certificate of the server, with a warning in the log, unless the configuration says whom
+  // to trust. Each call creates a connection. The result is an event; an immediate error calls FAILED on the
   // caller's thread.
   void StartConnect(const std::string& address, uint16_t port, const ConnectionCallback& callback,
                     void* context) {

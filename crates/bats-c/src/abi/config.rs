@@ -1,10 +1,11 @@
 //! `bats_config_*`.
 
 use std::ffi::{c_char, c_int};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{copy_out, deadline, guard, guard_code, guard_quiet, text};
-use crate::config::{ClientTrust, Config, Congestion, TrustPolicy};
+use crate::config::{self, ClientTrust, Config, Congestion, TrustPolicy};
 use crate::event::Failure;
 use crate::handles::{Handle, Table, new_id, to_handle};
 use crate::last_error;
@@ -42,6 +43,18 @@ unsafe fn change_text(
         let value = unsafe { text(value) }?;
         set(config, value.unwrap_or_default())
     })
+}
+
+/// A path; `None` for null.
+///
+/// # Safety
+/// `path` is null or a C string.
+unsafe fn file(path: *const c_char) -> Result<Option<PathBuf>, Failure> {
+    // SAFETY: guaranteed by the caller.
+    match unsafe { text(path) }? {
+        Some(path) if path.is_empty() => Err(Failure::invalid("an empty path names no file")),
+        path => Ok(path.map(PathBuf::from)),
+    }
 }
 
 fn insert(config: Config) -> Handle {
@@ -312,6 +325,54 @@ pub extern "C" fn bats_config_set_frame_type(config: Handle, frame_type: c_int) 
     });
 }
 
+/// Makes a client trust servers on first use: it records the certificate of a new server in this file
+/// (null: that of the user, as `bats_iperf` does), and refuses a server whose certificate has changed.
+///
+/// # Safety
+/// `path` is null or a C string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn openbats_config_set_known_hosts(
+    config: Handle,
+    path: *const c_char,
+) -> c_int {
+    change(config, |config| {
+        // SAFETY: guaranteed by the caller.
+        let path = unsafe { file(path) }?;
+        config.trust = Some(TrustPolicy::KnownHosts(config::known_hosts(path)?));
+        Ok(())
+    })
+}
+
+/// Makes a client trust any server certificate. Each connection logs a warning.
+#[unsafe(no_mangle)]
+pub extern "C" fn openbats_config_dangerous_trust_any(config: Handle) -> c_int {
+    change(config, |config| {
+        config.trust = Some(TrustPolicy::AnyCertificate);
+        Ok(())
+    })
+}
+
+/// Makes a server keep its certificate and key in this PEM file (null: that of the user, as `bats_iperf`
+/// does), which is generated if it does not exist, so that clients can recognize the server after a
+/// restart. Replaces the files of `bats_config_cert_file` and `bats_config_key_file`.
+///
+/// # Safety
+/// `path` is null or a C string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn openbats_config_set_identity_file(
+    config: Handle,
+    path: *const c_char,
+) -> c_int {
+    change(config, |config| {
+        // SAFETY: guaranteed by the caller.
+        let path = unsafe { file(path) }?.or_else(openbats::Identity::file_of_user);
+        config.identity_file = Some(path.ok_or_else(|| {
+            Failure::invalid("there is no home directory for the certificate: name a file")
+        })?);
+        Ok(())
+    })
+}
+
 /// Makes a client trust only the server certificate with this SHA-256 (64 hexadecimal digits).
 ///
 /// # Safety
@@ -323,7 +384,7 @@ pub unsafe extern "C" fn openbats_config_set_trusted_fingerprint(
 ) -> c_int {
     let set = |config: &mut Config, value: String| {
         let fingerprint = value.parse().map_err(|error| Failure::invalid(format!("{error}")))?;
-        config.trust = TrustPolicy::Fingerprint(fingerprint);
+        config.trust = Some(TrustPolicy::Fingerprint(fingerprint));
         Ok(())
     };
     // SAFETY: guaranteed by the caller.
@@ -342,7 +403,7 @@ pub unsafe extern "C" fn openbats_config_set_trusted_authorities(
     let set = |config: &mut Config, value: String| {
         openbats::Trust::authorities(&value)
             .map_err(|error| Failure::invalid(error.to_string()))?;
-        config.trust = TrustPolicy::Authorities(value);
+        config.trust = Some(TrustPolicy::Authorities(value));
         Ok(())
     };
     // SAFETY: guaranteed by the caller.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::{config, connection, context, guard, guard_code, guard_quiet, text};
 use crate::callback::{Callback, ConnectionFn, ListenFn, ReleaseFn, UserPointer};
+use crate::config::DefaultTrust;
 use crate::event::{Code, Failure};
 use crate::handles::{Handle, to_handle};
 use crate::last_error;
@@ -65,6 +66,8 @@ unsafe fn target(address: *const c_char, port: u16) -> Result<Option<(String, u1
     Ok(unsafe { text(address) }?.map(|address| (address, port)))
 }
 
+/// Accepts any server certificate, with a warning, unless the configuration says otherwise.
+///
 /// Starts a connection. The result is reported as an event.
 ///
 /// # Safety
@@ -78,12 +81,14 @@ pub unsafe extern "C" fn bats_protocol_start_connect(
     call: Option<ConnectionFn>,
     user: *mut c_void,
 ) -> c_int {
+    let default = DefaultTrust::AnyCertificate;
     // SAFETY: guaranteed by the caller.
-    unsafe { openbats_protocol_start_connect(protocol, address, port, call, user, None) }
+    unsafe { start_connect(protocol, address, port, default, call, user, None) }
 }
 
-/// As [`bats_protocol_start_connect`]. `release` is called with `user` when the library no longer
-/// needs the callback.
+/// As [`bats_protocol_start_connect`], but trusts servers on first use, with the file of known servers
+/// of the user, unless the configuration says otherwise. `release` is called with `user` when the
+/// library no longer needs the callback.
 ///
 /// # Safety
 /// As [`bats_protocol_start_connect`].
@@ -96,12 +101,28 @@ pub unsafe extern "C" fn openbats_protocol_start_connect(
     user: *mut c_void,
     release: Option<ReleaseFn>,
 ) -> c_int {
+    let default = DefaultTrust::KnownHosts;
+    // SAFETY: guaranteed by the caller.
+    unsafe { start_connect(protocol, address, port, default, call, user, release) }
+}
+
+/// # Safety
+/// As [`bats_protocol_start_connect`].
+unsafe fn start_connect(
+    protocol: Handle,
+    address: *const c_char,
+    port: u16,
+    default: DefaultTrust,
+    call: Option<ConnectionFn>,
+    user: *mut c_void,
+    release: Option<ReleaseFn>,
+) -> c_int {
     guard_code(|| {
         let user = UserPointer::new(user, release);
         let call = call.ok_or_else(|| Failure::invalid("no callback"))?;
         // SAFETY: guaranteed by the caller.
         let target = unsafe { target(address, port) }?;
-        get(protocol)?.start_connect(target, Callback::new(call, user))
+        get(protocol)?.start_connect(target, default, Callback::new(call, user))
     })
 }
 

@@ -83,6 +83,9 @@ impl Session {
             let time = openbats::attempt_timeout(left, count - tried);
             match timeout(time, self.connect_to(remote, protocol, mode, host)).await {
                 Ok(Ok(connected)) => return Ok(connected),
+                // As in `openbats::Endpoint::connect_host`: all addresses are one server, and the
+                // error of another address must not hide this one.
+                Ok(Err(cause)) if cause.kind == CloseKind::Untrusted => return Err(cause),
                 Ok(Err(cause)) => failed = cause,
                 Err(_) => {
                     let text = format!("{remote} did not answer within {time:?}");
@@ -125,6 +128,9 @@ impl Session {
                     kind: CloseKind::TimedOut,
                     text: format!("{remote} did not answer"),
                 },
+                ConnectError::Trust(error) => {
+                    CloseCause { kind: CloseKind::Untrusted, text: error.to_string() }
+                }
                 other => close_error(format!("cannot connect to {remote}: {other}")),
             })?;
         if mode == Mode::Tcp {
@@ -143,8 +149,8 @@ fn warn_of_unchecked_certificate(server: SocketAddr, fingerprint: Option<Fingerp
     tracing::warn!(
         %server,
         fingerprint,
-        "the certificate of this server was accepted unchecked; openbats_config_set_trusted_fingerprint \
-         pins it"
+        "the certificate of this server was accepted unchecked; openbats_config_set_known_hosts \
+         remembers it, openbats_config_set_trusted_fingerprint pins it"
     );
 }
 

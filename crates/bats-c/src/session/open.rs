@@ -81,7 +81,7 @@ impl Session {
                     // The peer did not acknowledge data, so it is gone.
                     CloseKind::Idle if has_unacknowledged => self.emit(Event::ShutdownByPeer).await,
                     CloseKind::Local | CloseKind::Idle => self.emit(Event::Closed).await,
-                    CloseKind::TimedOut | CloseKind::Error => {
+                    CloseKind::TimedOut | CloseKind::Untrusted | CloseKind::Error => {
                         self.emit(Event::Error).await;
                         self.emit(Event::Closed).await;
                     }

@@ -65,7 +65,7 @@ fn tests_of_options_beyond_the_original_sdk_pass_plain_and_under_sanitizers() {
         ("options-tsan", "-fsanitize=thread"),
     ] {
         let program = build("g++", "tests/programs/options.cpp", name, &[option]);
-        assert!(run_program(&program, &[]).contains("10 tests of options passed"), "{name}");
+        assert!(run_program(&program, &[]).contains("11 tests of options passed"), "{name}");
     }
 }
 
@@ -242,6 +242,20 @@ fn the_c_interface_compiles_as_c11_and_its_tests_pass() {
     }
     let program = build("gcc", "tests/programs/c_api.c", "c-api-asan", &["-fsanitize=address"]);
     run_program(&program, &[]);
+}
+
+#[test]
+fn new_calls_trust_on_first_use_and_those_of_the_original_trust_any() {
+    for (name, option) in
+        [("known-hosts", "-O2"), ("known-hosts-asan", "-fsanitize=address,undefined")]
+    {
+        let program = build("gcc", "tests/programs/known_hosts.c", name, &[option]);
+        let directory = scratch().join(format!("{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let output = run_program(&program, &[directory.to_str().unwrap()]);
+        assert!(output.contains("known servers: ok"), "{output}");
+        std::fs::remove_dir_all(directory).unwrap();
+    }
 }
 
 #[test]

@@ -19,7 +19,8 @@ fn shell(script: &str, directory: &Path, home: &Path, isolated: bool) -> String 
     }
     let up = if isolated { "ip link set lo up\n" } else { "" };
     command.arg("-ec").arg(format!("{up}{script}"));
-    text(&run(command.current_dir(directory).env("HOME", home)))
+    command.current_dir(directory).env("HOME", home).env_remove("XDG_STATE_HOME");
+    text(&run(&mut command))
 }
 
 fn follow(language: &str, source: &str) {

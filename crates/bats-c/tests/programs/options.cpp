@@ -308,6 +308,42 @@ static void OnlyClientsWithAnAcceptedCertificateConnect() {
   }
 }
 
+// A client records the certificate of a server at its first connection, and refuses another one at the
+// same address later.
+static void AChangedCertificateIsRefused() {
+  const std::string known = "/tmp/openbats-known-hosts-" + std::to_string(getpid());
+  const char* const identities[] = {std::getenv("OPENBATS_TEST_IDENTITY"),
+                                    std::getenv("OPENBATS_TEST_OTHER_IDENTITY")};
+  CHECK(!BatsConfiguration().SetKnownHosts("") && !BatsConfiguration().SetIdentityFile(""));
+  for (int mode : {0, 1, 2, 3, 10, 12}) {
+    uint16_t port = 0;
+    for (const char* identity : {identities[0], identities[0], identities[1]}) {
+      auto server_config = Config(mode), config = Config(mode);
+      CHECK(server_config.SetIdentityFile(identity) && config.SetKnownHosts(known));
+      Recorder near, far;
+      IOContext context;
+      Server server(context, server_config, far, port);
+      port = server.Port();
+      BatsProtocol client(context, config);
+      client.StartConnect("localhost", port, near.Callback(), nullptr);
+      if (identity == identities[0]) {
+        CHECK(near.Await(E::BATS_CONNECTION_WRITABLE));
+        CHECK(openbats::GetPeerFingerprint(near.Connection()) == server_config.GetFingerprint());
+        continue;
+      }
+      CHECK(near.Await(E::BATS_CONNECTION_FAILED));
+      CHECK(near.Count(E::BATS_CONNECTION_ESTABLISHED) == 0);
+      const auto error = openbats::GetError(near.Connection());
+      const auto name = "localhost:" + std::to_string(port);
+      for (const auto& words : {name + " has changed", server_config.GetFingerprint(), known,
+                                std::string("remove line 1 of")}) {
+        CHECK(error.find(words) != std::string::npos);
+      }
+    }
+    CHECK(std::remove(known.c_str()) == 0);
+  }
+}
+
 struct Test {
   const char* name;
   void (*run)();
@@ -325,6 +361,7 @@ static const Test kTests[] = {
     TEST(PresharedKeyIsReadFromTextOrFile),
     TEST(BudgetsLimitConnectionsAndGrowWithUse),
     TEST(OnlyClientsWithAnAcceptedCertificateConnect),
+    TEST(AChangedCertificateIsRefused),
 };
 
 int main(int argc, char** argv) {
