@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use openbats::{
-    ClientOptions, CongestionAlgorithm, Goal, Identity, Mode, PresharedKey, ServerOptions,
-    TransportConfig, Trust,
+    ClientOptions, CongestionAlgorithm, Goal, Identity, KnownHosts, Mode, PresharedKey,
+    ServerOptions, TransportConfig, Trust,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -165,7 +165,8 @@ impl Options {
     }
 }
 
-/// Whom to trust: `fingerprint` and the accepted ones, `authorities` and a PEM file, or `insecure`.
+/// Whom to trust: `fingerprint` and the accepted ones, `authorities` and a PEM file, `known_hosts` and
+/// a file (none: that of the user), or `insecure`.
 fn trust(kind: &str, values: &[String]) -> PyResult<Trust> {
     let wrong = |error: openbats::IdentityError| PyValueError::new_err(error.to_string());
     match (kind, values) {
@@ -174,6 +175,14 @@ fn trust(kind: &str, values: &[String]) -> PyResult<Trust> {
             Ok(Trust::fingerprints(parsed.map_err(wrong)?))
         }
         ("authorities", [path]) => Trust::authorities(path).map_err(wrong),
+        ("known_hosts", [path]) => Ok(Trust::known_hosts(KnownHosts::new(path))),
+        ("known_hosts", []) => match KnownHosts::of_user() {
+            Some(known_hosts) => Ok(Trust::known_hosts(known_hosts)),
+            None => Err(PyValueError::new_err(
+                "there is no home directory for the file of known servers: use known_hosts='file', \
+                 fingerprint='...', authorities='file.pem' or insecure=True",
+            )),
+        },
         ("insecure", []) => Ok(Trust::dangerous_any()),
         (other, _) => Err(PyValueError::new_err(format!("unknown kind of trust: {other}"))),
     }
@@ -207,13 +216,14 @@ impl Endpoint {
         Ok(Self { inner, fingerprint: None })
     }
 
-    /// Creates an endpoint that accepts connections; without identity files it generates a
-    /// certificate.
+    /// Creates an endpoint that accepts connections. `identity` are files of a certificate and its
+    /// key; without a key, one file with both, which is generated if it does not exist; without
+    /// files the certificate is generated for this endpoint.
     #[staticmethod]
     fn server(
         py: Python<'_>,
         local: (String, u16),
-        identity: Option<(PathBuf, PathBuf)>,
+        identity: Option<(PathBuf, Option<PathBuf>)>,
         client_trust: Option<(String, Vec<String>)>,
         options: Options,
     ) -> PyResult<Self> {
@@ -222,7 +232,8 @@ impl Endpoint {
         let transport = options.transport()?;
         let address = SocketAddr::new(ip(&local.0)?, local.1);
         let identity = match identity {
-            Some((certificate, key)) => Identity::from_pem_files(certificate, key),
+            Some((certificate, Some(key))) => Identity::from_pem_files(certificate, key),
+            Some((file, None)) => Identity::load_or_generate(file, &["localhost"]),
             None => Identity::generate(&["localhost"]),
         };
         let identity = identity.map_err(|error| ConnectError::new_err(error.to_string()))?;

@@ -130,6 +130,7 @@ fn wheel_works_in_a_fresh_environment() {
     let program = page.split("```python\n").nth(1).unwrap().split("```").next().unwrap();
     std::fs::write(elsewhere.join("hello.py"), program).unwrap();
     let port = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let state = elsewhere.join("state");
     let mut server = Command::new(&python)
         .args(["hello.py", "server", &port.to_string()])
         .current_dir(&elsewhere)
@@ -138,7 +139,8 @@ fn wheel_works_in_a_fresh_environment() {
     let ask = || {
         let mut client = Command::new(&python);
         client.args(["hello.py", "client", "127.0.0.1", &port.to_string()]);
-        client.current_dir(&elsewhere).output().unwrap().stdout
+        client.current_dir(&elsewhere).env("XDG_STATE_HOME", &state);
+        client.output().unwrap().stdout
     };
     // The server may not listen yet.
     let answer = (0..50).map(|_| ask()).find(|answer| !answer.is_empty());

@@ -18,6 +18,7 @@ from ._types import (
     identity,
     local_ip,
     options,
+    server_identity,
     trust,
 )
 
@@ -188,6 +189,7 @@ def connect(
     *,
     fingerprint: Optional[str] = None,
     authorities: Optional[Union[str, "os.PathLike[str]"]] = None,
+    known_hosts: Optional[Union[str, "os.PathLike[str]"]] = None,
     insecure: bool = False,
     cert: Optional[Union[str, "os.PathLike[str]"]] = None,
     key: Optional[Union[str, "os.PathLike[str]"]] = None,
@@ -212,6 +214,14 @@ def connect(
     """Connects to a server. In modes btp and transparent a message expires unsent after
     ``deadline`` seconds.
 
+    The server is trusted on first use, as ssh does it: its certificate is recorded under ``host`` and
+    ``port`` in the file ``known_hosts``, and a server whose certificate has changed is refused with a
+    ``ConnectError`` that says what to do. The first connection to a server is not authenticated. The
+    file is by default that of ``bats_iperf``, ``$XDG_STATE_HOME/openbats/known_hosts`` or
+    ``~/.local/state/openbats/known_hosts``. Instead, ``fingerprint`` requires this SHA-256 of the
+    certificate, ``authorities`` a certificate that is valid for ``host``, issued by one of this PEM
+    file; ``insecure=True`` accepts any. Mode udp has no certificates.
+
     ``congestion`` is ``ltcc``, ``bbr3``, ``cubic``, ``gcc``, ``none``, or ``fixed`` with a ``rate`` in bit/s,
     in modes btp, brtp and brctp. Mode quic supports ``bbr`` and ``cubic``; tcp uses the kernel's
     congestion control; transparent and udp have none. Others raise ``ValueError``.
@@ -234,7 +244,7 @@ def connect(
 
     ``channels`` is the number of channels, at most 2^20, that the peer may have open at once, in mode
     brtp; see ``Connection.open_channel``."""
-    trusted = trust(fingerprint, authorities, insecure)
+    trusted = trust(fingerprint, authorities, known_hosts, insecure)
     files = identity(cert, key)
     chosen = options(
         mode, congestion, rate, goal, deadline, idle_timeout, keep_alive, max_message_size,
@@ -252,6 +262,7 @@ def listen(
     *,
     cert: Optional[Union[str, "os.PathLike[str]"]] = None,
     key: Optional[Union[str, "os.PathLike[str]"]] = None,
+    identity_file: Optional[Union[str, "os.PathLike[str]"]] = None,
     client_fingerprints: Optional[Iterable[str]] = None,
     client_authorities: Optional[Union[str, "os.PathLike[str]"]] = None,
     mode: Mode = "brtp",
@@ -270,7 +281,9 @@ def listen(
     memory_budget: Optional[int] = None,
     channels: Optional[int] = None,
 ) -> Listener:
-    """Listens for connections. Without ``cert`` and ``key`` it generates a certificate.
+    """Listens for connections. ``cert`` and ``key`` are PEM files of its certificate; ``identity_file``
+    is one file with both, which is generated if it does not exist. Without them each call makes a new
+    certificate, which clients that know an earlier one refuse.
 
     It accepts any client, or only those whose certificate has one of ``client_fingerprints`` or was
     issued by an authority in the PEM file ``client_authorities``; others fail to connect. See
@@ -281,5 +294,5 @@ def listen(
         compression, quic_datagrams, closed_key, send_budget, receive_budget, memory_budget,
         channels,
     )
-    files = identity(cert, key)
+    files = server_identity(cert, key, identity_file)
     return Listener(_native.Endpoint.server((local_ip(host), port), files, accepted, chosen))

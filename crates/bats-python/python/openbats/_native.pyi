@@ -67,7 +67,7 @@ class Endpoint:
     @staticmethod
     def server(
         local: Tuple[str, int],
-        identity: Optional[Tuple[str, str]],
+        identity: Optional[Tuple[str, Optional[str]]],
         client_trust: Optional[TrustTuple],
         options: Dict[str, Any],
     ) -> Endpoint: ...

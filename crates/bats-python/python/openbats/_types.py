@@ -110,19 +110,24 @@ def options(
 def trust(
     fingerprint: Optional[str],
     authorities: Optional[Union[str, "os.PathLike[str]"]],
+    known_hosts: Optional[Union[str, "os.PathLike[str]"]],
     insecure: bool,
 ) -> TrustTuple:
-    """The kind of trust and its values; exactly one of the three must be given."""
-    chosen = (fingerprint is not None) + (authorities is not None) + bool(insecure)
-    if chosen != 1:
+    """The kind of trust and its values: the given one, else trust on first use with the file of the
+    user."""
+    chosen = sum(value is not None for value in (fingerprint, authorities, known_hosts))
+    if chosen + bool(insecure) > 1:
         raise ValueError(
-            "choose whom to trust: fingerprint='...', authorities='file.pem' or insecure=True"
+            "choose one way to trust: fingerprint='...', authorities='file.pem', "
+            "known_hosts='file' or insecure=True"
         )
     if fingerprint is not None:
         return ("fingerprint", [fingerprint])
     if authorities is not None:
         return ("authorities", [os.fspath(authorities)])
-    return ("insecure", [])
+    if insecure:
+        return ("insecure", [])
+    return ("known_hosts", [] if known_hosts is None else [os.fspath(known_hosts)])
 
 
 def client_trust(
@@ -147,6 +152,18 @@ def identity(
     if (cert is None) != (key is None):
         raise ValueError("cert and key go together")
     return None if cert is None or key is None else (os.fspath(cert), os.fspath(key))
+
+
+def server_identity(
+    cert: Optional[Union[str, "os.PathLike[str]"]],
+    key: Optional[Union[str, "os.PathLike[str]"]],
+    identity_file: Optional[Union[str, "os.PathLike[str]"]],
+) -> Optional[Tuple[str, Optional[str]]]:
+    if identity_file is None:
+        return identity(cert, key)
+    if cert is not None or key is not None:
+        raise ValueError("choose either cert and key, or identity_file")
+    return (os.fspath(identity_file), None)
 
 
 def local_ip(host: str) -> str:

@@ -32,6 +32,7 @@ from ._types import (
     identity,
     local_ip,
     options,
+    server_identity,
     trust,
 )
 
@@ -307,6 +308,7 @@ def connect(
     *,
     fingerprint: Optional[str] = None,
     authorities: Optional[Union[str, "os.PathLike[str]"]] = None,
+    known_hosts: Optional[Union[str, "os.PathLike[str]"]] = None,
     insecure: bool = False,
     cert: Optional[Union[str, "os.PathLike[str]"]] = None,
     key: Optional[Union[str, "os.PathLike[str]"]] = None,
@@ -328,7 +330,7 @@ def connect(
     local: Optional[Tuple[str, int]] = None,
 ) -> "_Begun[Connection]":
     """Connects to a server; await it or use it with ``async with``. See ``openbats.connect``."""
-    trusted = trust(fingerprint, authorities, insecure)
+    trusted = trust(fingerprint, authorities, known_hosts, insecure)
     files = identity(cert, key)
     chosen = options(
         mode, congestion, rate, goal, deadline, idle_timeout, keep_alive, max_message_size,
@@ -350,6 +352,7 @@ def listen(
     *,
     cert: Optional[Union[str, "os.PathLike[str]"]] = None,
     key: Optional[Union[str, "os.PathLike[str]"]] = None,
+    identity_file: Optional[Union[str, "os.PathLike[str]"]] = None,
     client_fingerprints: Optional[Iterable[str]] = None,
     client_authorities: Optional[Union[str, "os.PathLike[str]"]] = None,
     mode: Mode = "brtp",
@@ -375,7 +378,7 @@ def listen(
         compression, quic_datagrams, closed_key, send_budget, receive_budget, memory_budget,
         channels,
     )
-    files = identity(cert, key)
+    files = server_identity(cert, key, identity_file)
 
     async def make() -> Listener:
         return Listener(_native.Endpoint.server((local_ip(host), port), files, accepted, chosen))
