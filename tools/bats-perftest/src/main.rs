@@ -17,6 +17,7 @@ mod publisher;
 mod signals;
 mod subscriber;
 mod sweep;
+mod trust;
 mod wire;
 
 use std::io::Write;

@@ -9,11 +9,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
-use openbats::{Goal, Mode};
+use openbats::{Fingerprint, Goal, Mode};
 
 use crate::ports;
 use crate::wire::HEADER;
 use spelling::{Given, Role};
+pub(crate) use values::TRUST;
 
 /// Largest sample of a connection in bytes: a message of OpenBATS.
 const MAX_SAMPLE: u64 = 64 << 20;
@@ -134,10 +135,20 @@ impl Common {
     }
 }
 
+/// Whom a publisher trusts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum TrustOption {
+    /// Trust on first use, with this file or that of the user.
+    KnownHosts(Option<PathBuf>),
+    Fingerprints(Vec<Fingerprint>),
+    Any,
+}
+
 /// Options of a publisher.
 #[derive(Clone, Debug)]
 pub(crate) struct PublisherOptions {
     pub(crate) common: Common,
+    pub(crate) trust: TrustOption,
     pub(crate) latency_test: bool,
     pub(crate) latency_count: u64,
     pub(crate) latency_file: Option<PathBuf>,
@@ -345,6 +356,7 @@ fn publisher(given: &Given) -> Result<PublisherOptions> {
         "-lowResolutionClock needs -latencyTest with -latencyCount 1"
     );
     Ok(PublisherOptions {
+        trust: values::trust(given, common.transport)?,
         latency_test,
         latency_count,
         latency_file: given.value("latencyFile").map(PathBuf::from),

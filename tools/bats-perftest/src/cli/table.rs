@@ -76,6 +76,13 @@ pub(crate) const OPTIONS: &[Spec] = &[
     refused("enableAutoThrottle", None, PACING),
     refused("enableTurboMode", None, "set the size of messages with -batchSize"),
     option("executionTime", Some("SECONDS"), Publisher, "End after this time, or -numIter."),
+    option(
+        "fingerprint",
+        Some("HEX"),
+        Publisher,
+        "Accept only subscribers whose certificate has this SHA-256, which they print. Repeatable. Not \
+         in the original.",
+    ),
     refused("flatData", None, TYPES),
     refused("flowController", Some("NAME"), PACING),
     option(
@@ -93,6 +100,13 @@ pub(crate) const OPTIONS: &[Spec] = &[
     ),
     option("instances", Some("COUNT"), Both, "Number of keys that samples cycle over. Default 1."),
     option("keyed", None, Both, "Samples have keys; see -instances."),
+    option(
+        "knownHosts",
+        Some("FILE"),
+        Publisher,
+        "File with the certificate fingerprints of known subscribers. New ones are recorded, changed \
+         ones refused. Not in the original. Default ~/.local/state/openbats/known_hosts.",
+    ),
     option(
         "latencyCount",
         Some("COUNT"),
@@ -125,6 +139,12 @@ pub(crate) const OPTIONS: &[Spec] = &[
     option("nic", Some("NIC"), Both, "Use only this interface, by name or address."),
     option("noBlockingSockets", None, Both, "Raw transport: drop samples rather than wait."),
     refused("noDirectCommunication", None, DURABILITY),
+    option(
+        "noKnownHosts",
+        None,
+        Publisher,
+        "Accept any subscriber: for test beds, which reuse addresses. Not in the original.",
+    ),
     option("noOutputHeaders", None, Both, "Print tables without titles and headers."),
     refused("noPositiveAcks", None, ACKS),
     option("noPrintIntervals", None, Both, "Print only the summary."),

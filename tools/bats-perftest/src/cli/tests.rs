@@ -107,6 +107,24 @@ fn roles_and_transports_are_checked() {
 }
 
 #[test]
+fn publishers_trust_on_first_use_by_default() {
+    let trust = |line: &str| publisher(line).trust;
+    assert_eq!(trust("-pub"), TrustOption::KnownHosts(None));
+    assert_eq!(trust("-pub -knownHosts f"), TrustOption::KnownHosts(Some("f".into())));
+    assert_eq!(trust("-pub -noKnown"), TrustOption::Any);
+    let prints = ["00".repeat(32), "aa".repeat(32)];
+    let line = format!("-pub -fingerprint {} -fingerprint {}", prints[0], prints[1]);
+    assert_eq!(
+        trust(&line),
+        TrustOption::Fingerprints(prints.map(|print| print.parse().unwrap()).to_vec())
+    );
+    refused("-pub -fingerprint 12", "-fingerprint");
+    refused("-pub -knownHosts f -noKnownHosts", "exclude each other");
+    refused("-pub -raw -peer 127.0.0.1 -noKnownHosts", "no certificates");
+    refused("-sub -noKnownHosts", "only for publishers");
+}
+
+#[test]
 fn peers_have_addresses_and_ids() {
     let peers = subscriber("-peer 127.0.0.1 -peer 10.0.0.1:4 -peer [::1]:2 -peer ::1").common.peers;
     let text: Vec<_> = peers.iter().map(|peer| (peer.ip.to_string(), peer.id)).collect();

@@ -1,12 +1,13 @@
 //! Parses the values of options.
 
 use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail, ensure};
 use openbats::{Goal, Mode};
 
 use super::spelling::{Given, number};
-use super::{OutputFormat, Pause, Peer, Transport};
+use super::{OutputFormat, Pause, Peer, Transport, TrustOption};
 
 /// The transport, and whether it uses IPv6.
 pub(super) fn transport(given: &Given) -> Result<(Transport, bool)> {
@@ -44,6 +45,27 @@ pub(super) fn transport(given: &Given) -> Result<(Transport, bool)> {
         );
     }
     Ok((transport, ipv6))
+}
+
+/// The options of [`trust`].
+pub(crate) const TRUST: [&str; 3] = ["fingerprint", "knownHosts", "noKnownHosts"];
+
+/// Whom a publisher trusts.
+pub(super) fn trust(given: &Given, transport: Transport) -> Result<TrustOption> {
+    let chosen: Vec<_> = TRUST.into_iter().filter(|name| given.has(name)).collect();
+    if let [first, second, ..] = chosen[..] {
+        bail!("-{first} and -{second} exclude each other");
+    }
+    if let [name, ..] = chosen[..] {
+        ensure!(transport != Transport::Raw, "-{name}: raw UDP has no certificates");
+    }
+    let fingerprints: Result<Vec<_>, _> = given.values("fingerprint").map(str::parse).collect();
+    let fingerprints = fingerprints.context("-fingerprint")?;
+    Ok(match given.value("knownHosts") {
+        _ if given.has("noKnownHosts") => TrustOption::Any,
+        _ if !fingerprints.is_empty() => TrustOption::Fingerprints(fingerprints),
+        path => TrustOption::KnownHosts(path.map(PathBuf::from)),
+    })
 }
 
 /// What repairs serve.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
-use openbats::{ClientOptions, Endpoint, Goal, Mode, Trust, Wait};
+use openbats::{ClientOptions, CloseReason, ConnectError, Endpoint, Mode, Wait};
 use socket2::SockRef;
 
 use super::peers::Subscriber;
@@ -16,6 +16,7 @@ use crate::channel::{Channel, transport_config};
 use crate::cli::{Common, PublisherOptions, Transport};
 use crate::clock::Clock;
 use crate::console::print;
+use crate::trust::SubscriberTrust;
 use crate::wire::{Announcement, Control, Hello};
 use crate::{ports, process_number, signals};
 
@@ -26,7 +27,7 @@ const MAX_CONCURRENT: usize = 16;
 /// Time for a connection attempt, and for the announcement that follows.
 const CONNECT_LIMIT: Duration = Duration::from_millis(1_500);
 const ANNOUNCEMENT_LIMIT: Duration = Duration::from_secs(3);
-/// The name that clients must state; certificates are not checked, as they are made for each test.
+/// The name that clients must state. Subscribers are recognized by their address and fingerprint.
 const SERVER_NAME: &str = "bats-perftest";
 /// Reports of taken messages for each length of the send queue.
 const REPORTS_PER_QUEUE: u64 = 4;
@@ -51,7 +52,10 @@ pub(super) fn connect(options: &PublisherOptions) -> Result<Option<Connected>> {
         keyed: options.common.keyed,
     };
     match options.common.transport {
-        Transport::Session(mode) => sessions(&options.common, mode, hello),
+        Transport::Session(mode) => {
+            let trust = SubscriberTrust::new(&options.trust);
+            sessions(&options.common, mode, &trust, hello)
+        }
         Transport::Raw => {
             let channels = raw_channels(&options.common)?;
             print("Waiting for subscribers announcement ...");
@@ -80,7 +84,12 @@ fn peer_addresses(options: &Common) -> Result<Vec<SocketAddr>> {
     Ok(addresses)
 }
 
-fn sessions(options: &Common, mode: Mode, hello: Hello) -> Result<Option<Connected>> {
+fn sessions(
+    options: &Common,
+    mode: Mode,
+    trust: &SubscriberTrust,
+    hello: Hello,
+) -> Result<Option<Connected>> {
     let endpoint = Endpoint::builder()
         .bind(SocketAddr::new(options.bind_ip(), 0))
         .busy_poll(options.busy_poll)
@@ -109,7 +118,14 @@ fn sessions(options: &Common, mode: Mode, hello: Hello) -> Result<Option<Connect
                     .iter()
                     .map(|&address| {
                         scope.spawn(move || {
-                            attempt(endpoint_of_attempts, (mode, options.goal), address, hello)
+                            let client = ClientOptions::new(trust.of(address))
+                                .transport(transport_config(mode, options.goal));
+                            let is_new = trust.is_new(address);
+                            let made = attempt(endpoint_of_attempts, client, address, hello)?;
+                            if is_new && let Channel::Session(connection) = &made.0 {
+                                trust.report(connection, address);
+                            }
+                            Ok(made)
                         })
                     })
                     .collect();
@@ -119,6 +135,10 @@ fn sessions(options: &Common, mode: Mode, hello: Hello) -> Result<Option<Connect
                 let result = result.unwrap_or_else(|_| bail!("the attempt panicked"));
                 match result {
                     Ok((channel, announcement)) => add(&mut found, channel, announcement, address)?,
+                    // Without -peer, anyone can announce a subscriber.
+                    Err(error) if listener.is_none() && is_untrusted(&error, trust) => {
+                        return Err(error.context(address));
+                    }
                     Err(error) => {
                         let text = format!("{address}: {error:#}");
                         print_once(&mut reported, &text);
@@ -143,6 +163,18 @@ fn sessions(options: &Common, mode: Mode, hello: Hello) -> Result<Option<Connect
         .collect();
     let channels = found.into_iter().map(|(channel, ..)| channel).collect();
     Ok(Some(((channels, subscribers), Some(endpoint))))
+}
+
+/// Whether a subscriber has another certificate than expected. A handshake with required fingerprints
+/// that fails will fail again.
+fn is_untrusted(error: &anyhow::Error, trust: &SubscriberTrust) -> bool {
+    match error.downcast_ref() {
+        Some(ConnectError::Trust(_)) => true,
+        Some(ConnectError::Closed(CloseReason::Handshake(_))) => {
+            matches!(trust, SubscriberTrust::Fingerprints(_))
+        }
+        _ => false,
+    }
 }
 
 /// Prints why a connection could not be made, once for each reason, unless the peer has not
@@ -175,12 +207,10 @@ fn add(
 /// Connects to a subscriber and exchanges hello and announcement.
 fn attempt(
     endpoint: &Endpoint,
-    (mode, goal): (Mode, Goal),
+    options: ClientOptions,
     address: SocketAddr,
     hello: Hello,
 ) -> Result<(Channel, Announcement)> {
-    let options =
-        ClientOptions::new(Trust::dangerous_any()).transport(transport_config(mode, goal));
     let connection = endpoint
         .connect(address, SERVER_NAME, options)
         .wait_for(CONNECT_LIMIT)

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
-use openbats::{Connection, Endpoint, Identity, Mode, RecvError, ServerOptions, Wait};
+use openbats::{Connection, Endpoint, Mode, RecvError, ServerOptions, Wait};
 
 use super::meter::{Meter, Publisher, lock};
 use super::replies::handle;
@@ -16,8 +16,8 @@ use crate::channel::{close_endpoint, transport_config};
 use crate::cli::{Common, Group};
 use crate::clock::Clock;
 use crate::console::print;
-use crate::ports;
 use crate::wire::Control;
+use crate::{ports, trust};
 
 /// Bytes that a peer may send before its hello.
 const UNTRUSTED_BUDGET: usize = 64 << 10;
@@ -43,7 +43,7 @@ impl Receiver {
     /// The port of this subscriber is in use.
     pub(super) fn start(options: &Common, mode: Mode, meter: Arc<Meter>) -> Result<Self> {
         let port = ports::subscriber(options.domain, options.id)?;
-        let identity = Identity::generate(&["bats-perftest"])?;
+        let identity = trust::identity()?;
         let modes: Vec<Mode> = match options.transport_given {
             true => vec![mode],
             false => ALL_MODES.to_vec(),

@@ -4,7 +4,9 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail, ensure};
+use openbats::Identity;
 
+use crate::cli::TRUST;
 use crate::cli::spelling::{Given, Role, Spec, help, number, parse as parse_words};
 use crate::wire::HEADER;
 
@@ -23,8 +25,11 @@ pub(crate) const OPTIONS: &[Spec] = &[
     option("directory", Some("DIR"), "Where the tables and report.html go. Default perftest."),
     option("domain", Some("ID"), "Domain of the first run; each run takes the next. Default 0."),
     option("executionTime", Some("SECONDS"), "Time of each run. Default 30."),
+    option("fingerprint", Some("HEX"), "As in a test, for -pub."),
     option("help", None, "Print this help."),
+    option("knownHosts", Some("FILE"), "As in a test, for -pub."),
     option("nic", Some("NIC"), "Interface by name or address. Default with both sides: 127.0.0.1."),
+    option("noKnownHosts", None, "As in a test, for -pub."),
     option("peer", Some("ADDRESS"), "The host of the other side. For -pub or -sub."),
     option("pub", None, "Run only the publishers; the subscribers run on another host."),
     option("repeat", Some("COUNT"), "Rounds; figures are medians of all rounds. Default 1."),
@@ -52,6 +57,8 @@ pub(super) struct SweepOptions {
     pub(super) peer: Option<String>,
     pub(super) send_queue: Option<String>,
     pub(super) busy_poll: Option<String>,
+    /// Options of the publishers, except over raw UDP.
+    pub(super) trust: Vec<String>,
     pub(super) rounds: u32,
     pub(super) side: Side,
 }
@@ -69,6 +76,26 @@ pub(super) fn parse(words: &[String]) -> Result<Option<SweepOptions>> {
         return Ok(None);
     }
     check(&given).map(Some)
+}
+
+/// The options by which publishers recognize subscribers. If both run here, they have one identity.
+fn trust(given: &Given, side: Side) -> Result<Vec<String>> {
+    let mut words = Vec::new();
+    for name in TRUST {
+        ensure!(!given.has(name) || side == Side::Publisher, "-{name} goes with -pub");
+        for value in given.values(name) {
+            words.push(format!("-{name}"));
+            words.extend(Some(value.to_owned()).filter(|value| !value.is_empty()));
+        }
+    }
+    if side == Side::Both {
+        words.extend(match Identity::of_user(&["localhost"])? {
+            (identity, None) => vec!["-fingerprint".into(), identity.fingerprint().to_string()],
+            // Each subscriber makes an identity of its own.
+            (_, Some(_)) => vec!["-noKnownHosts".into()],
+        });
+    }
+    Ok(words)
 }
 
 fn check(given: &Given) -> Result<SweepOptions> {
@@ -99,6 +126,7 @@ fn check(given: &Given) -> Result<SweepOptions> {
             TRANSPORTS.join(", ")
         );
     }
+    let trust = trust(given, side)?;
     let nic = given.value("nic").map(str::to_owned);
     Ok(SweepOptions {
         seconds: given.number("executionTime", 1, 86_400)?.unwrap_or(30),
@@ -110,6 +138,7 @@ fn check(given: &Given) -> Result<SweepOptions> {
         peer,
         send_queue: given.value("sendQueueSize").map(str::to_owned),
         busy_poll: given.value("busyPoll").map(str::to_owned),
+        trust,
         rounds: given.number("repeat", 1, 1_000)?.unwrap_or(1) as u32,
         side,
     })

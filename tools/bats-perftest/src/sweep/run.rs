@@ -86,6 +86,9 @@ fn command(options: &SweepOptions, case: &Case, publishes: bool) -> Result<Comma
         if case.test == Test::Latency {
             command.args(["-latencyTest", "-nanosecondResolution"]);
         }
+        if case.transport != "raw" {
+            command.args(&options.trust);
+        }
         if let Some(size) = &options.send_queue {
             command.args(["-sendQueueSize", size]);
         }

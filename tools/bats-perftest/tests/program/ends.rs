@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use crate::support::{PROGRAM, Program, domain, summary};
+use crate::support::{Program, domain, program, summary};
 
 #[test]
 fn errors_are_one_line_and_exit_code_255() {
@@ -16,13 +16,13 @@ fn errors_are_one_line_and_exit_code_255() {
         ("-pub -loadDataFromFile /nowhere/file", "cannot read /nowhere/file"),
         ("sweep -transports pigeon", "pigeon is unknown"),
     ] {
-        let output = Command::new(PROGRAM).args(words.split(' ')).output().unwrap();
+        let output = program().args(words.split(' ')).output().unwrap();
         let errors = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(255), "{words}: {errors}");
         assert!(errors.contains(problem), "{words}: {errors}");
         assert!(output.stdout.is_empty());
     }
-    let help = Command::new(PROGRAM).arg("-h").output().unwrap();
+    let help = program().arg("-h").output().unwrap();
     assert!(help.status.success() && !help.stdout.is_empty() && help.stderr.is_empty());
 }
 

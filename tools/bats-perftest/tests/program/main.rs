@@ -5,6 +5,7 @@ mod hostile;
 mod options;
 mod support;
 mod sweeping;
+mod trust;
 
 use support::{Program, Scratch, domain, run, summary};
 

@@ -1,8 +1,6 @@
 //! Options that change how a test runs.
 
-use std::process::Command;
-
-use crate::support::{PROGRAM, Program, domain, run, summary};
+use crate::support::{Program, domain, program, run, summary};
 
 #[test]
 fn affinity_applies_to_all_threads() {
@@ -111,7 +109,7 @@ fn interfaces_are_chosen_by_name_and_address() {
         let domain = domain();
         let start = |role: &str| {
             let words = ["-domain", &domain, option, value, "-noPrint"];
-            Command::new(PROGRAM).args(words).args(role.split_whitespace()).output().unwrap()
+            program().args(words).args(role.split_whitespace()).output().unwrap()
         };
         let (subscriber, publisher) = std::thread::scope(|scope| {
             let subscriber = scope.spawn(|| start("-sub"));

@@ -1,13 +1,28 @@
 //! Publishers and subscribers as processes on loopback.
 
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 
-pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_bats_perftest");
+const PROGRAM: &str = env!("CARGO_BIN_EXE_bats_perftest");
+
+/// The program, with a state directory of this test run: subscribers share an identity in it, and
+/// publishers record them.
+pub(crate) fn program() -> Command {
+    static STATE: OnceLock<PathBuf> = OnceLock::new();
+    let state = STATE.get_or_init(|| {
+        let path =
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("state-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        path
+    });
+    let mut command = Command::new(PROGRAM);
+    command.env("XDG_STATE_HOME", state);
+    command
+}
 
 /// A domain for one test. Its ports are below the ephemeral ports of the system, and domains from
 /// 90 on are for sweeps, which need several.
@@ -64,7 +79,12 @@ pub(crate) struct Ended {
 impl Program {
     /// Starts the program on loopback with these words.
     pub(crate) fn start(domain: &str, words: &str) -> Self {
-        let mut child = Command::new(PROGRAM)
+        Self::of(program(), domain, words)
+    }
+
+    /// Starts this command, the program with its environment, likewise.
+    pub(crate) fn of(mut command: Command, domain: &str, words: &str) -> Self {
+        let mut child = command
             .args(["-domain", domain, "-nic", "127.0.0.1"])
             .args(words.split_whitespace())
             .stdout(Stdio::piped())

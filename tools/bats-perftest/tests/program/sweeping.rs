@@ -1,13 +1,11 @@
 //! The sweep.
 
-use std::process::Command;
-
-use crate::support::{PROGRAM, Scratch, summary};
+use crate::support::{Scratch, program, summary};
 
 #[test]
 fn a_sweep_writes_tables_and_a_report() {
     let scratch = Scratch::new("sweep");
-    let output = Command::new(PROGRAM)
+    let output = program()
         .args(["sweep", "-executionTime", "1", "-dataLens", "64,1024", "-transports", "brtp,raw"])
         .args(["-directory", &scratch.path("out"), "-domain", "90", "-busyPoll", "20"])
         .output()
@@ -36,7 +34,7 @@ fn a_sweep_writes_tables_and_a_report() {
 #[test]
 fn rounds_of_a_sweep_repeat_every_run() {
     let scratch = Scratch::new("rounds");
-    let output = Command::new(PROGRAM)
+    let output = program()
         .args(["sweep", "-executionTime", "1", "-dataLens", "256", "-transports", "raw"])
         .args(["-directory", &scratch.path("out"), "-domain", "110", "-repeat", "2"])
         .output()
