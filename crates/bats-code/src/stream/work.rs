@@ -21,8 +21,9 @@ const WORK_PER_BYTE: u64 = 3 * WINDOW / 2;
 /// Packets whose work without symbols is allowed in addition: for redundant repairs, which add nothing
 /// to the budget. 768 of the longest window, if they are recognised without elimination.
 const FREE_PACKETS: u64 = 128;
-/// Windows whose work may be saved, because one packet may solve all symbols of a window.
-const SAVED_WINDOWS: u64 = 2;
+/// Windows whose work may be saved, because one packet may solve all symbols of several windows that
+/// repairs link. Two of them cost up to four times as much as one.
+const SAVED_WINDOWS: u64 = 4;
 
 /// Work that a packet with a symbol of this length adds to the budget.
 fn work_for(bytes: usize) -> u64 {
@@ -70,14 +71,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn budget_is_refilled_by_packets_up_to_two_windows() {
+    fn budget_is_refilled_by_packets_up_to_four_windows() {
         let mut budget = WorkBudget::new(1_408);
         assert!(budget.spend(FREE_PACKETS * WORK_PER_PACKET), "at the limit");
         budget.earn(1);
         budget.earn(65);
         assert!(budget.spend(2 * WORK_PER_PACKET + 192 * WORK_PER_BYTE));
-        (0..1_000).for_each(|_| budget.earn(1_408));
-        assert!(budget.spend(512 * (WORK_PER_PACKET + 1_408 * WORK_PER_BYTE)));
+        (0..2_000).for_each(|_| budget.earn(1_408));
+        assert!(budget.spend(1_024 * (WORK_PER_PACKET + 1_408 * WORK_PER_BYTE)));
         assert!(!budget.is_exceeded());
         assert!(!budget.spend(1), "beyond it");
         budget.earn(1_408);

@@ -729,14 +729,14 @@ impl Connection {
         if self.state.is_established() {
             let may_send = !self.awaits_validation();
             if self.end_to_end.is_none() && !self.is_provisional() {
-                add(self.mtu.next_timeout().map(|at| at.max(now)).filter(|_| may_send));
+                add(self.mtu.next_timeout().filter(|_| may_send));
                 add(self.migration.next_timeout());
             }
             add(self.stalls.next_timeout());
             add(self.potentially_failed_at().filter(|&at| at > now));
             add(self.idle_trim_at());
             if let Some(streams) = &self.streams {
-                add(streams.outgoing.next_timeout().map(|at| at.max(now)).filter(|_| may_send));
+                add(streams.outgoing.next_timeout().filter(|_| may_send));
                 add(streams.incoming.next_timeout());
             }
         }

@@ -20,9 +20,9 @@ use crate::wire::varint::Reader;
 /// Gbit/s and 50 % loss has 17,000 in generations that wait for a top-up. They count against the
 /// budget like symbols.
 const MAX_EQUATIONS: usize = 32_768;
-/// Maximum distance in symbols over which equations may link unknowns. A generation has at most 256
+/// Maximum distance in symbols over which equations may link unknowns: two generations of the most
 /// symbols.
-const MAX_SPAN: u32 = 1_024;
+const MAX_SPAN: u32 = 512;
 /// Up to this number of equations, their overhead is not limited.
 const MIN_LIMITED_EQUATIONS: usize = 128;
 /// The overhead of equations may take the budget divided by this; the remainder is for symbols.
