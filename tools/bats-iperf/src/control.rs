@@ -238,7 +238,7 @@ impl ConnectTimeout {
         Self { clock: Clock::start(), each, last: Duration::ZERO }
     }
 
-    /// Records that a stream has connected.
+    /// Records that a stream has connected, or that the peer made other progress.
     pub(crate) fn progress(&mut self) {
         self.last = self.clock.elapsed();
     }

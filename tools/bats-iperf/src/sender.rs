@@ -21,7 +21,7 @@ const LATENCY_LENGTH: u32 = 1_024;
 const SAMPLES_PER_SECOND: f64 = 1_000.0;
 /// Maximum time between checks for the end of the test.
 const MAX_SLEEP: Duration = Duration::from_millis(200);
-/// How long to wait for echoes after the last message.
+/// How long to wait for echoes after the stream has ended.
 const LAST_ECHO: Duration = Duration::from_secs(5);
 /// Maximum duration of a test without a time limit.
 pub(crate) const MAX_DURATION: Duration = Duration::from_secs(86_400);
@@ -290,8 +290,9 @@ fn wait_for_room(
 /// due time.
 pub(crate) fn receive_echoes(data_stream: &DataStream, has_ended: &AtomicBool) -> Recorder {
     let mut recorder = Recorder::new();
-    let mut idle = Duration::ZERO;
-    while idle < LAST_ECHO {
+    // From the end of the stream on: a peer that goes on sending must not extend the wait.
+    let mut ended: Option<Clock> = None;
+    while ended.as_ref().is_none_or(|ended| ended.elapsed() < LAST_ECHO) {
         match data_stream.recv(MAX_SLEEP) {
             Ok(Received::Message(message)) => {
                 if let Ok(header) = Header::from_echo(&message)
@@ -300,10 +301,12 @@ pub(crate) fn receive_echoes(data_stream: &DataStream, has_ended: &AtomicBool) -
                     recorder.record(stamp_ns().saturating_sub(header.due_ns));
                 }
             }
-            Ok(Received::Nothing) if has_ended.load(Ordering::Acquire) => idle += MAX_SLEEP,
             Ok(Received::Nothing) => {}
             // The sending thread reports errors.
             Ok(Received::End) | Err(_) => break,
+        }
+        if ended.is_none() && has_ended.load(Ordering::Acquire) {
+            ended = Some(Clock::start());
         }
     }
     recorder

@@ -109,15 +109,23 @@ struct StreamResult {
     round_trip: Recorder,
 }
 
-/// The reason to abort all streams, if there is one: the bitrate limit is exceeded, or the peer has
-/// closed the signalling connection.
+/// How long a test may take in total, with the time after the last message in which its data arrives.
+fn deadline(config: &TestConfig) -> Duration {
+    config.params.time.map_or(MAX_DURATION, |time| time.min(MAX_DURATION)) + GRACE
+}
+
+/// The reason to abort all streams, if there is one: the test has passed its deadline, whatever its
+/// streams receive, the bitrate limit is exceeded, or the peer has closed the signalling connection.
 fn abort_reason(
     control: &Connection,
     data_streams: &[DataStream],
     config: &TestConfig,
     limiter: Option<&RateLimiter>,
-    meters: &[Meter],
+    (meters, elapsed): (&[Meter], Duration),
 ) -> Option<String> {
+    if elapsed > deadline(config) {
+        return Some("the test did not end in time".to_owned());
+    }
     let bytes = || meters.iter().fold(0_u64, |sum, x| sum.saturating_add(x.read().bytes));
     if let Some(limiter) = limiter
         && limiter.is_exceeded(bytes())
@@ -188,7 +196,8 @@ pub(crate) fn run(
                 false => next.saturating_sub(clock.elapsed()),
             };
             if aborted.is_none() {
-                aborted = abort_reason(control, data_streams, config, limiter.as_ref(), &meters);
+                let progress = (&meters[..], clock.elapsed());
+                aborted = abort_reason(control, data_streams, config, limiter.as_ref(), progress);
                 if let Some(why) = &aborted {
                     data_streams.iter().for_each(|data_stream| data_stream.close(why));
                 }
@@ -295,7 +304,6 @@ fn stream(
                 latency: config.params.latency,
                 timeout: config.receive_timeout,
                 hellos: config.hellos,
-                deadline: config.params.time.map_or(MAX_DURATION, |time| time + GRACE),
             };
             receiver::receive(data_stream, meter, receiver_params, &mut one_way)
         }
@@ -401,6 +409,8 @@ impl<'a> Reporter<'a> {
 
 #[cfg(test)]
 mod tests {
+    use openbats::Wait;
+
     use super::*;
 
     #[test]
@@ -420,6 +430,49 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Whatever arrives: the streams are not asked.
+    #[test]
+    fn a_test_is_aborted_after_its_deadline() {
+        let identity = openbats::Identity::generate(&["localhost"]).unwrap();
+        let trust = openbats::Trust::fingerprint(identity.fingerprint());
+        let server = openbats::Endpoint::builder()
+            .bind(([127, 0, 0, 1], 0).into())
+            .server(openbats::ServerOptions::new(identity))
+            .start()
+            .unwrap();
+        let client = openbats::Endpoint::builder().start().unwrap();
+        let options = openbats::ClientOptions::new(trust);
+        let control = client.connect(server.local_addr(), "localhost", options).wait().unwrap();
+        let params = SenderParams {
+            time: Some(Duration::from_secs(10)),
+            omit: Duration::ZERO,
+            bandwidth: 0,
+            length: 1_000,
+            is_fitted: false,
+            latency: false,
+            timeout: Duration::ZERO,
+            deadline: None,
+        };
+        let config = TestConfig {
+            sides: vec![Side::Receiver],
+            is_client: false,
+            params,
+            bytes: 0,
+            messages: 0,
+            interval: Duration::ZERO,
+            clock: ClockOffset::default(),
+            receive_timeout: Duration::ZERO,
+            hellos: 0,
+            sending: SenderSettings::default(),
+            limit: None,
+            port_probe: None,
+        };
+        let reason_at = |elapsed| abort_reason(&control, &[], &config, None, (&[], elapsed));
+        let limit = Duration::from_secs(10) + GRACE;
+        assert_eq!(reason_at(limit), None);
+        assert!(reason_at(limit + CHECK_INTERVAL).unwrap().contains("did not end in time"));
     }
 
     #[test]

@@ -10,7 +10,8 @@ use crate::client::{params, receive_summary};
 use crate::clock::{Clock, stamp_ns};
 use crate::console::Output;
 use crate::control::{
-    self, ClockOffset, Message, Request, SUMMARY_TIMEOUT, Throughput, Transport, Work, printable,
+    self, ClockOffset, ConnectTimeout, Message, Request, SUMMARY_TIMEOUT, Throughput, Transport,
+    Work, printable,
 };
 use crate::files;
 use crate::report::json::{self, TestInfo};
@@ -241,9 +242,13 @@ struct TestContext<'a> {
 }
 
 /// Answers clock requests until the client is ready.
-fn ready(control: &Connection, timeout: Duration) -> Result<(ClockOffset, u64)> {
+fn ready(control: &Connection, each: Duration) -> Result<(ClockOffset, u64)> {
+    // The client holds a slot meanwhile: its requests together have a limit, too.
+    let mut timeout = ConnectTimeout::start(each);
     for _ in 0..=MAX_PINGS {
-        match control::receive(control, timeout)? {
+        let message = control::receive(control, timeout.left())?;
+        timeout.progress();
+        match message {
             Message::Ping => control::send(control, &Message::Pong { at_ns: stamp_ns() })?,
             Message::Ready { clock, hellos } => return Ok((clock, hellos)),
             _ => break,

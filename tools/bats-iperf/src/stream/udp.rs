@@ -86,6 +86,7 @@ impl DataStream {
             if self.has_ended.load(Ordering::Acquire) {
                 return Ok(Received::End);
             }
+            self.check()?;
             match self.socket.recv(&mut buffer) {
                 Ok(count) => match (&buffer[..count], end_of(&buffer[..count])) {
                     (_, Some(sent)) => {
@@ -95,8 +96,12 @@ impl DataStream {
                         for _ in 0..3 {
                             let _ = self.socket.send(END_SEEN);
                         }
+                        continue;
                     }
-                    (END_SEEN, _) => self.has_ended.store(true, Ordering::Release),
+                    (END_SEEN, _) => {
+                        self.has_ended.store(true, Ordering::Release);
+                        continue;
+                    }
                     (hello, _) if hello == self.hello => {
                         if self.is_server {
                             let _ = self.socket.send(hello);
@@ -106,13 +111,12 @@ impl DataStream {
                         return Ok(Received::Message(Bytes::copy_from_slice(message)));
                     }
                 },
-                Err(error) if is_retryable(&error) => {
-                    self.check()?;
-                    if clock.elapsed() >= limit {
-                        return Ok(Received::Nothing);
-                    }
-                }
+                Err(error) if is_retryable(&error) => {}
                 Err(error) => return Err(error).context("cannot receive over UDP"),
+            }
+            // Also after a datagram: a flood of repeated hello messages must not extend the wait.
+            if clock.elapsed() >= limit {
+                return Ok(Received::Nothing);
             }
         }
     }
@@ -318,6 +322,57 @@ mod tests {
         });
         other_peer.set_nonblocking(true).unwrap();
         assert!(is_retryable(&other_peer.recv(&mut [0; 64]).unwrap_err()));
+    }
+
+    /// A server's stream whose client sends hello messages until `act` returns. Returns whether the
+    /// flood was still going on then.
+    fn during_a_flood_of_hellos(act: impl FnOnce(&DataStream)) -> bool {
+        /// Several seconds of datagrams on any machine; ends the flood if `act` waits for its end.
+        const DATAGRAMS: usize = 1_000_000;
+        let listener = Listener::bind(([127, 0, 0, 1], 0).into(), 1, &Local::default()).unwrap();
+        let remote = SocketAddr::from(([127, 0, 0, 1], listener.ports().unwrap()[0]));
+        let hello = Hello { test: 9, stream: 0 };
+        let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+        client.connect(remote).unwrap();
+        client.send(&hello.encode()).unwrap();
+        let server = listener.accept_all(9, [127, 0, 0, 1].into()).unwrap().remove(0);
+        let (has_acted, has_begun) = (AtomicBool::new(false), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let flood = scope.spawn(|| {
+                for _ in 0..DATAGRAMS {
+                    if has_acted.load(Ordering::Acquire) {
+                        return true;
+                    }
+                    let _ = client.send(&hello.encode());
+                    has_begun.store(true, Ordering::Release);
+                }
+                false
+            });
+            while !has_begun.load(Ordering::Acquire) {
+                std::thread::yield_now();
+            }
+            act(&server);
+            has_acted.store(true, Ordering::Release);
+            flood.join().unwrap()
+        })
+    }
+
+    #[test]
+    fn a_flood_of_hello_messages_does_not_extend_a_receive() {
+        let returned_in_time = during_a_flood_of_hellos(|server| {
+            let received = server.recv(Duration::from_millis(300)).unwrap();
+            assert_eq!(received, Received::Nothing);
+        });
+        assert!(returned_in_time);
+    }
+
+    #[test]
+    fn a_closed_stream_ends_during_a_flood_of_hello_messages() {
+        let returned_in_time = during_a_flood_of_hellos(|server| {
+            server.close();
+            assert!(server.recv(REPLY_TIMEOUT).is_err());
+        });
+        assert!(returned_in_time);
     }
 
     #[test]
