@@ -2,6 +2,8 @@
 //! files.
 
 mod common;
+#[path = "common/set.rs"]
+mod set;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,40 +13,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use common::Scratch;
+use openbats::Wait;
 use openbats::file::set::{Existing, FileReport, FileSet, Outcome, Progress, Receiver, Sender};
-use openbats::{ClientOptions, Connection, Endpoint, Identity, ServerOptions, Trust, Wait};
-
-const LIMIT: Duration = Duration::from_secs(60);
-
-fn content(size: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(2).wrapping_add(1);
-    (0..size)
-        .map(|_| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            (state >> 56) as u8
-        })
-        .collect()
-}
-
-/// Opens `count` connections between two endpoints: the sender's ends and the receiver's.
-fn connect(count: usize) -> (Vec<Connection>, Vec<Connection>) {
-    let identity = Identity::generate(&["localhost"]).unwrap();
-    let options = ClientOptions::new(Trust::fingerprint(identity.fingerprint()));
-    let server = Endpoint::builder()
-        .bind("127.0.0.1:0".parse().unwrap())
-        .server(ServerOptions::new(identity))
-        .start()
-        .unwrap();
-    let client = Endpoint::builder().start().unwrap();
-    let to = server.local_addr();
-    (0..count)
-        .map(|_| {
-            let near = client.connect(to, "localhost", options.clone());
-            let near = near.wait_for(LIMIT).unwrap().unwrap();
-            (near, server.accept().wait_for(LIMIT).unwrap().unwrap())
-        })
-        .unzip()
-}
+use set::{LIMIT, connect, content};
 
 /// Transfers over `streams` connections; returns the reports of sender and receiver, and the bytes
 /// observed.
@@ -164,12 +135,12 @@ fn an_interrupted_file_is_resumed() {
     assert!(matches!(sender.reports()[0].as_ref().unwrap().outcome, Outcome::Failed(_)));
     assert!(matches!(receiver.reports()[0].outcome, Outcome::Failed(_)));
     drop(receiver);
-    assert_eq!(scratch.received(), [".large.part"]);
+    assert_eq!(scratch.received(), [".large.openbats.part"]);
 
     // One byte of the received data changes meanwhile: that part is sent again.
-    let mut left = fs::read(scratch.incoming().join(".large.part")).unwrap();
+    let mut left = fs::read(scratch.incoming().join(".large.openbats.part")).unwrap();
     left[5] ^= 1;
-    fs::write(scratch.incoming().join(".large.part"), &left).unwrap();
+    fs::write(scratch.incoming().join(".large.openbats.part"), &left).unwrap();
     let again = send_all(&[&path], &Receiver::new(scratch.incoming()), 2);
     assert!(matches!(again[0].outcome, Outcome::Stored { .. }), "{again:?}");
     let sent = again[0].sent;

@@ -24,7 +24,7 @@ use crate::sender_settings::SenderSettings;
 use crate::transport_stats::TransportStats;
 
 /// Version of the signalling protocol; increases with incompatible changes.
-pub(crate) const VERSION: u32 = 7;
+pub(crate) const VERSION: u32 = 8;
 /// How long the peer may take to reply.
 pub(crate) const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long the peer's summary may take: it follows the end of the peer's streams, which wait up to

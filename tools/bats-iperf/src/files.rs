@@ -12,9 +12,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use openbats::file::FileError;
-use openbats::file::set::{
-    self, FileReport, FileSet, Outcome, Progress, Receiver, Sender, StorageBudget,
-};
+use openbats::file::set::{self, FileReport, FileSet, Outcome, Progress, Receiver, Sender};
 use openbats::{Connection, Wait};
 use serde_json::{Value, json};
 
@@ -25,6 +23,7 @@ use crate::control::{Work, printable};
 use crate::port_probe::PortProbe;
 use crate::rate_limiter::RateLimiter;
 use crate::report::json::{self, TestInfo};
+use crate::server::Budgets;
 use crate::stream::DataStream;
 use crate::units;
 
@@ -494,7 +493,7 @@ pub(crate) fn receive(
     data_streams: &[DataStream],
     options: &Options,
     test_info: &TestInfo,
-    budget: StorageBudget,
+    budgets: Budgets,
 ) -> TransferResult {
     let (Work::Files { count, bytes }, Some(directory)) =
         (&test_info.request.work, &options.directory)
@@ -511,7 +510,8 @@ pub(crate) fn receive(
     let receiver = Receiver::new(directory)
         .existing(existing)
         .merge(options.merge)
-        .budget(budget)
+        .budget(budgets.storage)
+        .read_budget(budgets.reads)
         .reserve(options.reserve)
         .max_entries(usize::try_from(count).unwrap_or(usize::MAX))
         .without_reports();

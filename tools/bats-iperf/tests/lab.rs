@@ -292,7 +292,8 @@ fn a_killed_transfer_resumes_over_a_lossy_link() {
     const SIZE: u64 = 24_000_000;
     let lab = Lab::up("resume", &["--rate", "60M", "--delay", "10ms", "--loss", "5%"]);
     fs::write(lab.scratch.0.join("large"), noise(SIZE as usize, 4)).unwrap();
-    let (file, partial) = (lab.scratch.path("large"), lab.scratch.0.join("in/.large.part"));
+    let (file, partial) =
+        (lab.scratch.path("large"), lab.scratch.0.join("in/.large.openbats.part"));
     let server = lab.server(&[]);
     let first = lab
         .program("a", &["-c", SERVER, "-p", PORT, "-f", &file])

@@ -60,6 +60,13 @@ pub enum FileError {
     /// A file of this name exists already.
     #[error("{0} exists")]
     Exists(PathBuf),
+    /// A file of this name exists, and the receiver's [`ReadBudget`](set::ReadBudget) does not allow to
+    /// compare it with the offered one.
+    #[error(
+        "{0} exists, and was not compared with the offered file: the receiver has compared as many \
+         files of this sender as it does in a day. Try again later, or choose another name"
+    )]
+    NotCompared(PathBuf),
     /// A directory of this name exists, and the receiver does not write to directories that it has
     /// not created.
     #[error(

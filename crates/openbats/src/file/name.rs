@@ -25,15 +25,16 @@ pub(super) fn is_temporary(name: &str) -> bool {
     name.starts_with('.') && name.ends_with(TEMPORARY_SUFFIX)
 }
 
-/// The name of a temporary file for `name`; with `random` one that no other transfer uses.
+/// The name of a temporary file for `name`; with `random` one that no other transfer uses, otherwise
+/// one that other programs do not use.
 pub(super) fn temporary(name: &str, random: Option<u64>) -> String {
-    let random = random.map(|random| format!(".{random:016x}")).unwrap_or_default();
+    let mark = random.map_or_else(|| ".openbats".to_owned(), |random| format!(".{random:016x}"));
     let shortened = (name.len() > MAX_WITH_SUFFIX).then(|| {
         let end = (0..=SHORTENED).rev().find(|&end| name.is_char_boundary(end)).unwrap_or(0);
         let hash = blake3::hash(name.as_bytes()).to_hex();
         format!("{}.{}", &name[..end], &hash[..16])
     });
-    format!(".{}{random}{TEMPORARY_SUFFIX}", shortened.as_deref().unwrap_or(name))
+    format!(".{}{mark}{TEMPORARY_SUFFIX}", shortened.as_deref().unwrap_or(name))
 }
 
 /// Refuses names that are invalid, leave the directory, are hidden or are misleading.
@@ -90,7 +91,7 @@ mod tests {
         }
         let names: std::collections::BTreeSet<_> = seen.iter().map(|(.., name)| name).collect();
         assert_eq!(names.len(), seen.len());
-        assert_eq!(temporary("a.b", None), ".a.b.part");
+        assert_eq!(temporary("a.b", None), ".a.b.openbats.part");
         assert_eq!(temporary("a.b", Some(10)), ".a.b.000000000000000a.part");
     }
 

@@ -27,6 +27,7 @@ use crate::pidfile::PidFile;
 use crate::report::text;
 use crate::stream::with_port;
 use crate::{control, signals, state_files};
+pub(crate) use intake::Budgets;
 use intake::Intake;
 use registry::Registry;
 

@@ -151,12 +151,12 @@ impl Server {
                 Ok((succeeded, data_streams))
             }
             Work::Files { count, .. } => {
-                let Some(budget) = self.intake.of(control.remote_addr().ip()) else {
+                let Some(budgets) = self.intake.of(control.remote_addr().ip()) else {
                     bail!("too many clients have sent files");
                 };
                 let clock = Clock::start();
                 let received =
-                    files::receive(&output, &data_streams, &self.options, &test_info, budget);
+                    files::receive(&output, &data_streams, &self.options, &test_info, budgets);
                 let seconds = clock.elapsed().as_secs_f64();
                 let succeeded = received.succeeded(*count);
                 files::print_summary(

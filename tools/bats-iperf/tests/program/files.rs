@@ -78,7 +78,7 @@ fn a_killed_transfer_resumes() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    let partial = scratch.0.join("in/.large.part");
+    let partial = scratch.0.join("in/.large.openbats.part");
     // Allocated blocks, not the file length.
     let arrived = || {
         use std::os::unix::fs::MetadataExt;
@@ -115,7 +115,7 @@ fn a_stalled_transfer_is_aborted() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    let partial = scratch.0.join("in/.large.part");
+    let partial = scratch.0.join("in/.large.openbats.part");
     wait_until("the transfer starts", || partial.exists());
     signal("STOP", sender.id());
     let (code, report) = server.finish();
@@ -217,12 +217,12 @@ fn a_full_disk_fails_only_files_that_do_not_fit() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    wait_until("the transfer starts", || directory.join(".middle.part").exists());
+    wait_until("the transfer starts", || directory.join(".middle.openbats.part").exists());
     fs::write(directory.join("other"), noise(5_000_000, 10)).unwrap();
     let output = slow.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", text(&output.stdout));
     assert!(text(&output.stdout).contains("failed middle: "), "{}", text(&output.stdout));
-    assert!(!directory.join(".middle.part").exists());
+    assert!(!directory.join(".middle.openbats.part").exists());
     fs::remove_file(directory.join("other")).unwrap();
     let again = client(port, &["-f", &file]);
     assert!(again.status.success(), "{}", text(&again.stdout));

@@ -112,7 +112,7 @@ impl Attacker {
     }
 }
 
-pub(crate) const REQUEST: &str = r#"{"request":{"version":7,"mode":"brtp","streams":1,"carrier":"bats","work":{"throughput":{"direction":"forward","seconds":1.0,"omit":0.0,"bytes":0,"messages":0,"interval":0.5,"bandwidth":1000000,"length":1000,"is_fitted":false,"latency":false,"deadline_ms":null}},"title":null,"connect_timeout":10.0,"wants_output":false,"wants_json":false}}"#;
+pub(crate) const REQUEST: &str = r#"{"request":{"version":8,"mode":"brtp","streams":1,"carrier":"bats","work":{"throughput":{"direction":"forward","seconds":1.0,"omit":0.0,"bytes":0,"messages":0,"interval":0.5,"bandwidth":1000000,"length":1000,"is_fitted":false,"latency":false,"deadline_ms":null}},"title":null,"connect_timeout":10.0,"wants_output":false,"wants_json":false}}"#;
 
 /// The message that starts a test after all streams have connected.
 pub(crate) const READY: &str = r#"{"ready":{"clock":{"offset_ns":5,"error_ns":5},"greetings":1}}"#;
@@ -140,7 +140,7 @@ fn fuzzed_signalling_does_not_stop_the_server() {
         (r#""length":1000"#, r#""length":4294967295"#),
         (r#""length":1000"#, r#""length":0"#),
         (r#""bandwidth":1000000"#, r#""bandwidth":18446744073709551615"#),
-        (r#""version":7"#, r#""version":1"#),
+        (r#""version":8"#, r#""version":1"#),
         (r#""mode":"brtp""#, r#""mode":"pigeon""#),
         (r#""carrier":"bats""#, r#""carrier":"pigeon""#),
     ] {

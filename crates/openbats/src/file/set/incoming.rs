@@ -1,18 +1,18 @@
 //! A file that is being received in parts, over one or more connections.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rustix::fs::{FlockOperation, OFlags, flock};
-
 use super::budget::{Charge, StorageBudget};
 use super::message::Verdict;
+use super::partial::{self, Opened};
+use super::reads::{Comparison, Guess, ReadBudget, compare};
 use super::sha256sum::HashWrite;
-use super::tree::{PartHash, PartLayout, ReadProgress};
+use super::tree::{PartHash, PartLayout, PartSet, ReadProgress, is_hole};
 use super::{Existing, sha256sum};
 use crate::file::storage::{local, rename_without_replacing};
 use crate::file::{CHUNK, FileError, name};
@@ -23,18 +23,6 @@ const SYNC_EVERY: u64 = 256 << 20;
 static ZEROS: [u8; CHUNK] = [0; CHUNK];
 /// Most numbers that are tried for a free name.
 const MAX_COPIES: u32 = 10_000;
-
-/// Opens the path if it is a regular file of this size.
-pub(super) fn existing(path: &Path, size: u64) -> Result<Option<File>, FileError> {
-    match path.symlink_metadata() {
-        Ok(metadata) if metadata.is_file() && metadata.len() == size => {
-            let flags = OFlags::NOFOLLOW.bits() as i32;
-            let opened = OpenOptions::new().read(true).custom_flags(flags).open(path);
-            opened.map(Some).map_err(|error| local("read", path, error))
-        }
-        _ => Ok(None),
-    }
-}
 
 /// Disk space that open files will still need.
 #[derive(Clone, Debug, Default)]
@@ -49,12 +37,13 @@ pub enum Reserve {
     Percent(u8),
 }
 
-/// The disk space that a receiver may use.
+/// What a receiver may use of the disk.
 #[derive(Debug)]
 pub(super) struct DiskLimits {
     pub(super) reserved: Reserved,
     pub(super) reserve: Reserve,
     pub(super) budget: Option<StorageBudget>,
+    pub(super) reads: Option<ReadBudget>,
 }
 
 /// The reservation of one file; released when dropped.
@@ -103,8 +92,8 @@ pub(super) struct IncomingFile {
     temporary: PathBuf,
     file: File,
     sha256: Option<[u8; 32]>,
-    /// The temporary file was empty at the beginning.
-    is_new: bool,
+    /// The temporary file is that of an interrupted transfer: it was not empty at the beginning.
+    pub(super) is_left_over: bool,
     /// Bytes that may not be flushed to disk yet.
     unsynced: AtomicU64,
     reservation: Reservation,
@@ -113,7 +102,7 @@ pub(super) struct IncomingFile {
 
 #[derive(Debug)]
 struct State {
-    hashes: Vec<Option<PartHash>>,
+    parts: Vec<Part>,
     /// Parts received in this transfer.
     received: u32,
     finish: Option<(u32, [u8; 32])>,
@@ -123,34 +112,29 @@ struct State {
     is_kept: bool,
 }
 
+/// The state of a part. Each is received once: a file whose parts are all verified does not change
+/// any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    Missing,
+    Arriving,
+    Verified(PartHash),
+}
+
 impl IncomingFile {
-    /// Opens the temporary file next to the target, or the one of an interrupted transfer. Returns
-    /// the hashes of its parts; none if it is new.
+    /// Opens the temporary file next to the target, or the one of an interrupted transfer.
     pub(super) fn open(
         target: PathBuf,
         name: String,
         layout: PartLayout,
         sha256: Option<[u8; 32]>,
         limits: &DiskLimits,
-        progress: &mut ReadProgress<'_>,
-    ) -> Result<(Self, Vec<PartHash>), FileError> {
+    ) -> Result<Self, FileError> {
         if sha256.is_some() {
             check_hash_name(&target, &name)?;
         }
         let directory = target.parent().unwrap_or(Path::new(".")).to_owned();
-        let is_resumable = layout.parts > 1;
-        let temporary = directory.join(temporary_name(&target, is_resumable)?);
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).custom_flags(OFlags::NOFOLLOW.bits() as i32);
-        if is_resumable {
-            options.create(true).truncate(false);
-        } else {
-            options.create_new(true);
-        }
-        let file = options.open(&temporary).map_err(|error| local("create", &temporary, error))?;
-        // Two transfers must not write to the same temporary file.
-        flock(&file, FlockOperation::NonBlockingLockExclusive)
-            .map_err(|_| FileError::Busy(target.clone()))?;
+        let (file, temporary, is_resumable) = open_temporary(&directory, &target, layout)?;
         let metadata = file.metadata().map_err(|error| local("inspect", &temporary, error))?;
         let is_left_over = metadata.len() > 0;
         let allocated = metadata.blocks().saturating_mul(512);
@@ -174,11 +158,11 @@ impl IncomingFile {
             temporary,
             file,
             sha256,
-            is_new: !is_left_over,
+            is_left_over,
             unsynced: AtomicU64::new(0),
             reservation: Reservation::take(&limits.reserved, needed, charge),
             state: Mutex::new(State {
-                hashes: vec![None; layout.parts as usize],
+                parts: vec![Part::Missing; layout.parts as usize],
                 received: 0,
                 finish: None,
                 is_renamed: false,
@@ -191,32 +175,63 @@ impl IncomingFile {
         if needed > free {
             return Err(FileError::NoSpace { directory, size: needed, free });
         }
-        let write = |error| local("write", &this.target, error);
-        this.file.set_len(layout.size).map_err(write)?;
-        let hashes = match is_left_over {
-            true => layout.hash_parts_of_sparse(&this.file, progress).map_err(write)?,
-            false => Vec::new(),
-        };
-        for (place, hash) in this.lock().hashes.iter_mut().zip(&hashes) {
-            *place = Some(*hash);
-        }
+        this.file.set_len(layout.size).map_err(|error| local("write", &this.target, error))?;
         this.lock().is_kept = is_resumable;
-        Ok((this, hashes))
+        Ok(this)
+    }
+
+    /// Finds the parts of an interrupted transfer that have these hashes, as far as `reads` allows to
+    /// read them. Returns a bit for each part.
+    pub(super) fn compare_parts(
+        &self,
+        hashes: &[PartHash],
+        reads: Option<&ReadBudget>,
+        progress: &mut ReadProgress<'_>,
+    ) -> Result<PartSet, FileError> {
+        let layout = &self.layout;
+        let mut found = PartSet::new(layout.parts);
+        let Some(guess) = Guess::begin(reads) else { return Ok(found) };
+        let mut is_right = true;
+        for (part, hash) in (0..layout.parts).zip(hashes) {
+            let length = layout.len(part);
+            if is_hole(&self.file, layout.offset(part), length) || !guess.take(length) {
+                continue;
+            }
+            let read = layout.hash_part(&self.file, part, progress);
+            if read.map_err(|error| local("read", &self.temporary, error))? != *hash {
+                is_right = false;
+                continue;
+            }
+            found.insert(part);
+            if let Some(place) = self.lock().parts.get_mut(part as usize) {
+                *place = Part::Verified(*hash);
+            }
+        }
+        if is_right {
+            guess.is_right();
+        }
+        Ok(found)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the file has a part of this number.
-    pub(super) fn has_part(&self, part: u32) -> bool {
-        part < self.layout.parts
+    /// Begins to receive a part.
+    pub(super) fn begin_part(&self, part: u32) -> Result<(), FileError> {
+        match self.lock().parts.get_mut(part as usize) {
+            Some(place @ Part::Missing) => {
+                *place = Part::Arriving;
+                Ok(())
+            }
+            _ => Err(FileError::Protocol("a part that was not requested")),
+        }
     }
 
     /// Writes bytes of a part. A new file has holes that read as zeros, so that zeros are not
     /// written.
     pub(super) fn write(&self, part: u32, at: u64, bytes: &[u8]) -> Result<(), FileError> {
-        if self.is_new && ZEROS.get(..bytes.len()).is_some_and(|zeros| zeros == bytes) {
+        if !self.is_left_over && ZEROS.get(..bytes.len()).is_some_and(|zeros| zeros == bytes) {
             return Ok(());
         }
         let written = self.file.write_all_at(bytes, self.layout.offset(part) + at);
@@ -247,10 +262,10 @@ impl IncomingFile {
     /// it.
     pub(super) fn on_part(&self, part: u32, hash: PartHash) -> Result<bool, FileError> {
         let mut state = self.lock();
-        let Some(place) = state.hashes.get_mut(part as usize) else {
+        let Some(place) = state.parts.get_mut(part as usize) else {
             return Err(FileError::Protocol("a part that the file does not have"));
         };
-        *place = Some(hash);
+        *place = Part::Verified(hash);
         state.received += 1;
         Ok(state.is_complete())
     }
@@ -268,11 +283,16 @@ impl IncomingFile {
     pub(super) fn store(
         &self,
         policy: Existing,
+        reads: Option<&ReadBudget>,
         progress: &mut ReadProgress<'_>,
     ) -> Result<(Verdict, [u8; 32]), FileError> {
         let (hashes, announced) = {
             let state = self.lock();
-            let hashes: Option<Vec<PartHash>> = state.hashes.iter().copied().collect();
+            let hash = |part: &Part| match part {
+                Part::Verified(hash) => Some(*hash),
+                Part::Missing | Part::Arriving => None,
+            };
+            let hashes: Option<Vec<PartHash>> = state.parts.iter().map(hash).collect();
             let Some((hashes, (_, announced))) = hashes.zip(state.finish) else {
                 return Err(FileError::Protocol("a file was finished without all of its parts"));
             };
@@ -296,7 +316,7 @@ impl IncomingFile {
             self.discard();
             local("write", &self.target, error)
         })?;
-        let verdict = self.place_at_target(policy, &hash, progress)?;
+        let verdict = self.place_at_target(policy, &hashes, reads, progress)?;
         // If the target has the same content, the temporary file is removed.
         self.lock().is_renamed = verdict != Verdict::Unchanged;
         Ok((verdict, hash))
@@ -305,14 +325,19 @@ impl IncomingFile {
     fn place_at_target(
         &self,
         policy: Existing,
-        hash: &[u8; 32],
+        hashes: &[PartHash],
+        reads: Option<&ReadBudget>,
         progress: &mut ReadProgress<'_>,
     ) -> Result<Verdict, FileError> {
         let taken = match self.rename_to(&self.target, policy)? {
             None => return Ok(Verdict::Stored),
             Some(taken) => taken,
         };
-        if taken == self.target && self.is_same(hash, progress)? {
+        let comparison = match taken == self.target {
+            true => compare(&self.target, self.layout, hashes, reads, progress)?,
+            false => Comparison::Differs,
+        };
+        if comparison == Comparison::Same {
             ensure_hash_file(&self.target, self.sha256.as_ref(), policy)?;
             self.discard();
             return Ok(Verdict::Unchanged);
@@ -327,7 +352,7 @@ impl IncomingFile {
             }
         }
         self.discard();
-        Err(FileError::Exists(taken))
+        Err(comparison.refusal(taken))
     }
 
     /// Renames the file to `path` and writes its SHA-256 hash file. If one of the names exists and
@@ -367,16 +392,6 @@ impl IncomingFile {
             sha256sum::write(path, hash, true).map_err(|error| write(&hash_path, error))?;
         }
         Ok(None)
-    }
-
-    /// Whether the target has the same content.
-    fn is_same(&self, hash: &[u8; 32], progress: &mut ReadProgress<'_>) -> Result<bool, FileError> {
-        let Some(file) = existing(&self.target, self.layout.size)? else { return Ok(false) };
-        let hashes = self
-            .layout
-            .hash_parts(&file, progress)
-            .map_err(|error| local("read", &self.target, error))?;
-        Ok(self.layout.root(&hashes) == *hash)
     }
 }
 
@@ -425,17 +440,31 @@ impl Drop for IncomingFile {
     }
 }
 
-/// Returns the name of the temporary file: a fixed one if the transfer can be resumed, otherwise a
-/// random one.
-fn temporary_name(target: &Path, is_resumable: bool) -> Result<String, FileError> {
+/// Opens the temporary file: one with a fixed name if the transfer can be resumed, otherwise one with
+/// a random name. Returns the file, its path, and whether the transfer can be resumed.
+fn open_temporary(
+    directory: &Path,
+    target: &Path,
+    layout: PartLayout,
+) -> Result<(File, PathBuf, bool), FileError> {
     let name = target.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    if is_resumable {
-        return Ok(name::temporary(name, None));
+    if layout.parts > 1 {
+        let path = directory.join(name::temporary(name, None));
+        match partial::open(&path, target)? {
+            Opened::Ours(file) => return Ok((file, path, true)),
+            Opened::Foreign => tracing::warn!(
+                path = %path.display(),
+                "not a partial file of this user: remove it, so that an interrupted transfer of this \
+                 name can be resumed"
+            ),
+        }
     }
     let mut random = [0; 8];
     getrandom::fill(&mut random)
         .map_err(|error| local("create", target, io::Error::other(error)))?;
-    Ok(name::temporary(name, Some(u64::from_ne_bytes(random))))
+    let path = directory.join(name::temporary(name, Some(u64::from_ne_bytes(random))));
+    let created = File::options().read(true).write(true).create_new(true).open(&path);
+    Ok((created.map_err(|error| local("create", &path, error))?, path, false))
 }
 
 /// Refuses a file whose hash file would have too long a name.

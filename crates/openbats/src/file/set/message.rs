@@ -11,7 +11,7 @@
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
-use super::tree::{MAX_PARTS, PartHash};
+use super::tree::{MAX_PARTS, PartHash, PartSet};
 use crate::file::FileError;
 use crate::file::message::{text, truncated};
 
@@ -20,7 +20,7 @@ const DATA: u8 = 17;
 const PART: u8 = 18;
 const FINISH: u8 = 19;
 const GIVE_UP: u8 = 20;
-const RESTART: u8 = 21;
+const HASHES: u8 = 22;
 const OFFER_REPLY: u8 = 32;
 const VERDICT: u8 = 33;
 const CHECKING: u8 = 48;
@@ -45,14 +45,17 @@ pub(in crate::file) struct Offer {
     pub(in crate::file) sha256: Option<[u8; 32]>,
 }
 
-/// The parts of a file that the receiver has.
+/// What the receiver needs of a file. It discloses no hashes: those of content that the sender does
+/// not have would let it test guesses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::file) enum OfferReply {
-    Nothing,
-    /// A temporary file of an interrupted transfer: the hashes of its parts.
-    Partial(Vec<PartHash>),
-    /// A complete file of this name and size: the hashes of its parts.
-    Existing(Vec<PartHash>),
+    /// All parts.
+    All,
+    /// The hashes of all parts: there is a file of this name and size, or one of an interrupted
+    /// transfer. After them it sends another reply, or the verdict.
+    Hashes,
+    /// All parts but these.
+    AllBut(PartSet),
 }
 
 /// The outcome of a file at the receiver.
@@ -85,8 +88,8 @@ pub(in crate::file) enum Message {
     },
     /// The sender gives up this file.
     GiveUp(String),
-    /// The existing file differs and is to be replaced: all parts follow.
-    Restart,
+    /// The hashes of all parts, which the receiver has asked for.
+    Hashes(Vec<PartHash>),
     OfferReply(OfferReply),
     Verdict(Verdict),
     /// Progress of reading a file, in bytes, sent while there is nothing else to send.
@@ -143,20 +146,24 @@ impl Message {
                 begin(GIVE_UP);
                 out.put_slice(truncated(why).as_bytes());
             }
-            Self::Restart => begin(RESTART),
+            Self::Hashes(hashes) => {
+                begin(HASHES);
+                hashes.iter().for_each(|hash| out.put_slice(hash));
+            }
             Self::Checking(bytes) => {
                 begin(CHECKING);
                 out.put_u64(*bytes);
             }
             Self::OfferReply(reply) => {
                 begin(OFFER_REPLY);
-                let (kind, hashes) = match reply {
-                    OfferReply::Nothing => (0, &[][..]),
-                    OfferReply::Partial(hashes) => (1, &hashes[..]),
-                    OfferReply::Existing(hashes) => (2, &hashes[..]),
-                };
-                out.put_u8(kind);
-                hashes.iter().for_each(|hash| out.put_slice(hash));
+                match reply {
+                    OfferReply::All => out.put_u8(0),
+                    OfferReply::Hashes => out.put_u8(1),
+                    OfferReply::AllBut(parts) => {
+                        out.put_u8(2);
+                        out.put_slice(&parts.0);
+                    }
+                }
             }
             Self::Verdict(verdict) => {
                 begin(VERDICT);
@@ -213,7 +220,13 @@ impl Message {
                 Self::Finish { sent, hash: fields.last()? }
             }
             GIVE_UP => Self::GiveUp(text(&fields.0)),
-            RESTART => Self::Restart,
+            HASHES => {
+                let (hashes, remainder) = fields.0.as_chunks::<32>();
+                if !remainder.is_empty() || hashes.len() as u64 > MAX_PARTS {
+                    return Err(FileError::Protocol("a list of hashes has a wrong length"));
+                }
+                Self::Hashes(hashes.to_vec())
+            }
             CHECKING => {
                 let bytes = u64::from_be_bytes(fields.array()?);
                 if !fields.0.is_empty() {
@@ -221,19 +234,14 @@ impl Message {
                 }
                 Self::Checking(bytes)
             }
-            OFFER_REPLY => {
-                let kind = fields.byte()?;
-                let (hashes, remainder) = fields.0.as_chunks::<32>();
-                if !remainder.is_empty() || hashes.len() as u64 > MAX_PARTS {
-                    return Err(FileError::Protocol("a reply to an offer has a wrong length"));
+            OFFER_REPLY => Self::OfferReply(match fields.byte()? {
+                0 if fields.0.is_empty() => OfferReply::All,
+                1 if fields.0.is_empty() => OfferReply::Hashes,
+                2 if fields.0.len() as u64 <= MAX_PARTS / 8 => {
+                    OfferReply::AllBut(PartSet(fields.0.to_vec()))
                 }
-                Self::OfferReply(match kind {
-                    0 if hashes.is_empty() => OfferReply::Nothing,
-                    1 => OfferReply::Partial(hashes.to_vec()),
-                    2 => OfferReply::Existing(hashes.to_vec()),
-                    _ => return Err(FileError::Protocol("an unknown reply to an offer")),
-                })
-            }
+                _ => return Err(FileError::Protocol("an unknown reply to an offer")),
+            }),
             VERDICT => Self::Verdict(match fields.byte()? {
                 0 => Verdict::Stored,
                 1 => Verdict::Unchanged,
@@ -300,11 +308,12 @@ mod tests {
             Message::Part { part: 9, hash: [7; 32] },
             Message::Finish { sent: 2, hash: [8; 32] },
             Message::GiveUp("why".into()),
-            Message::Restart,
+            Message::Hashes(vec![[1; 32], [2; 32]]),
+            Message::Hashes(Vec::new()),
             Message::Checking(1 << 40),
-            Message::OfferReply(OfferReply::Nothing),
-            Message::OfferReply(OfferReply::Partial(vec![[1; 32], [2; 32]])),
-            Message::OfferReply(OfferReply::Existing(Vec::new())),
+            Message::OfferReply(OfferReply::All),
+            Message::OfferReply(OfferReply::Hashes),
+            Message::OfferReply(OfferReply::AllBut(PartSet(vec![5, 1]))),
             Message::Verdict(Verdict::Stored),
             Message::Verdict(Verdict::Unchanged),
             Message::Verdict(Verdict::Renamed("x.1".into())),
@@ -320,12 +329,13 @@ mod tests {
         let messages = [
             Message::Part { part: 9, hash: [7; 32] }.encode(1),
             Message::Finish { sent: 2, hash: [8; 32] }.encode(1),
-            Message::OfferReply(OfferReply::Partial(vec![[1; 32]])).encode(1),
+            Message::Hashes(vec![[1; 32]]).encode(1),
+            Message::OfferReply(OfferReply::Hashes).encode(1),
         ];
         for message in messages {
             for end in 0..message.len() {
-                let is_empty_reply = message[0] == OFFER_REPLY && end == 6;
-                assert!(is_empty_reply || Message::decode(message.slice(..end)).is_err(), "{end}");
+                let is_empty_list = message[0] == HASHES && end == 5;
+                assert!(is_empty_list || Message::decode(message.slice(..end)).is_err(), "{end}");
             }
             let longer = [&message[..], &[0]].concat();
             assert!(Message::decode(longer.into()).is_err());
@@ -345,8 +355,11 @@ mod tests {
         let longest = Offer { name: "x".repeat(MAX_NAME), ..long.clone() };
         assert!(Message::decode(Message::Offer(longest).encode(1)).is_ok());
         assert!(Message::decode(Message::Offer(long).encode(1)).is_err());
-        let hashes =
-            |count: u64| Message::OfferReply(OfferReply::Partial(vec![[1; 32]; count as usize]));
+        let parts =
+            |bytes: u64| Message::OfferReply(OfferReply::AllBut(PartSet(vec![1; bytes as usize])));
+        assert!(Message::decode(parts(MAX_PARTS / 8).encode(1)).is_ok());
+        assert!(Message::decode(parts(MAX_PARTS / 8 + 1).encode(1)).is_err());
+        let hashes = |count: u64| Message::Hashes(vec![[1; 32]; count as usize]);
         assert!(Message::decode(hashes(MAX_PARTS).encode(1)).is_ok());
         assert!(Message::decode(hashes(MAX_PARTS + 1).encode(1)).is_err());
     }

@@ -6,9 +6,11 @@
 //!
 //! A file is divided into parts whose length is a power of two, so that each part is a subtree of
 //! the file's BLAKE3 hash: parts are hashed when they are sent and received, in any order and over
-//! any connection, and their hashes give the hash of the file. After an interrupted transfer the
-//! receiver hashes the remaining data part by part, and parts with a matching hash are not sent
-//! again.
+//! any connection, and their hashes give the hash of the file.
+//!
+//! If the receiver has a file of the offered name and size, or the data of an interrupted transfer, the
+//! sender first sends the hashes of its parts. The receiver reads its own data, limited by a
+//! [`ReadBudget`], and replies only which parts match: those are not sent again.
 
 mod budget;
 mod collect;
@@ -16,6 +18,8 @@ mod compress;
 pub(super) mod directories;
 mod incoming;
 pub(super) mod message;
+mod partial;
+mod reads;
 mod receiver;
 mod sender;
 mod sha256sum;
@@ -25,6 +29,7 @@ pub use budget::StorageBudget;
 pub use collect::{Entry, FileSet, Skipped};
 pub use compress::Compression;
 pub use incoming::Reserve;
+pub use reads::ReadBudget;
 pub use receiver::Receiver;
 pub use sender::Sender;
 

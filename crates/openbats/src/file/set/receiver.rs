@@ -1,7 +1,8 @@
 //! The receiver of a transfer of many files.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::budget::StorageBudget;
@@ -9,13 +10,14 @@ use super::compress;
 use super::directories::Directories;
 use super::incoming::{self, DiskLimits, IncomingFile, Reserve, Reserved};
 use super::message::{Message, Offer, OfferReply, Verdict};
+use super::reads::{self, Comparison, ReadBudget};
 use super::tree::{PartHash, PartHasher, PartLayout, ReadProgress};
 use super::{Existing, FileReport, Outcome, Progress, sha256sum};
 use crate::connection::Connection;
 use crate::file::storage::local;
 use crate::file::{CHUNK, FileError};
 
-/// Limit of files that are open or whose hashes are kept at a time.
+/// Limit of files that are open or being compared at a time.
 const MAX_OPEN: usize = 512;
 /// Default limit of files and directories.
 const MAX_ENTRIES: usize = 1_000_000;
@@ -50,7 +52,7 @@ impl State {
 }
 
 impl FileState {
-    /// Whether it holds an open file or the hashes of one.
+    /// Whether it holds an open file, or memory for one.
     fn holds_resources(&self) -> bool {
         !matches!(self, Self::Settled)
     }
@@ -60,10 +62,33 @@ impl FileState {
 #[derive(Clone, Debug)]
 enum FileState {
     Open(Arc<IncomingFile>, Arc<Mutex<u64>>),
-    /// A file of this name and size exists; its parts have these hashes.
-    Existing(Arc<(Offer, PathBuf, Vec<PartHash>)>),
+    /// The sender was asked for the hashes of its parts.
+    Asked(Arc<Asked>),
     /// Its outcome is known; further messages for it are ignored.
     Settled,
+}
+
+/// An offered file whose content may exist: as a file of its name and size, or as the data of an
+/// interrupted transfer.
+#[derive(Debug)]
+struct Asked {
+    offer: Offer,
+    target: PathBuf,
+    /// The data of an interrupted transfer.
+    partial: Option<Arc<IncomingFile>>,
+    /// The hashes have arrived. Each offer causes one comparison.
+    is_answered: AtomicBool,
+}
+
+impl Asked {
+    /// # Errors
+    /// The hashes have arrived already, maybe over another connection.
+    fn ensure_unanswered(&self) -> Result<(), FileError> {
+        match self.is_answered.load(Ordering::Acquire) {
+            true => Err(FileError::Protocol("a file is being compared already")),
+            false => Ok(()),
+        }
+    }
 }
 
 /// The part that a connection is receiving.
@@ -91,6 +116,7 @@ impl Receiver {
                 reserved: Reserved::default(),
                 reserve: Reserve::Bytes(0),
                 budget: None,
+                reads: None,
             },
             state: Mutex::default(),
         }
@@ -129,6 +155,14 @@ impl Receiver {
     #[must_use]
     pub fn budget(mut self, budget: StorageBudget) -> Self {
         self.disk.budget = Some(budget);
+        self
+    }
+
+    /// Reads existing files and the data of interrupted transfers as far as this budget allows; by
+    /// default without a limit.
+    #[must_use]
+    pub fn read_budget(mut self, reads: ReadBudget) -> Self {
+        self.disk.reads = Some(reads);
         self
     }
 
@@ -201,7 +235,7 @@ impl Receiver {
                     let sent = *bytes.lock().unwrap_or_else(PoisonError::into_inner);
                     (incoming.name.clone(), incoming.layout.size, sent)
                 }
-                FileState::Existing(existing) => (existing.0.name.clone(), existing.0.size, 0),
+                FileState::Asked(asked) => (asked.offer.name.clone(), asked.offer.size, 0),
                 FileState::Settled => continue,
             };
             let outcome = Outcome::Failed("the transfer was interrupted".into());
@@ -220,7 +254,7 @@ impl Receiver {
         progress: &mut ReadProgress<'_>,
     ) -> Result<Option<Message>, FileError> {
         match message {
-            Message::Offer(offer) => self.on_offer(id, offer, observe, progress),
+            Message::Offer(offer) => self.on_offer(id, offer, observe),
             Message::Data { part, encoding, bytes } => {
                 let result = self.on_data(id, part, encoding, &bytes, current, observe);
                 self.settle_failure(id, result.map(|()| None), observe)
@@ -238,34 +272,29 @@ impl Receiver {
                         .and_then(|is_complete| self.complete(id, is_complete, observe, progress));
                     self.settle_failure(id, result, observe)
                 }
-                FileState::Existing(existing) => {
-                    let result = self.confirm(&existing, hash, progress);
-                    let result =
-                        result.map(|()| Some(self.unchanged(id, &existing, hash, observe)));
-                    self.settle_failure(id, result, observe)
-                }
+                FileState::Asked(_) => Err(FileError::Protocol("a file was finished too early")),
                 FileState::Settled => Ok(None),
             },
             Message::GiveUp(why) => {
+                if let FileState::Asked(asked) = self.file_state(id)? {
+                    asked.ensure_unanswered()?;
+                }
                 // The sender has reported its own failure; only the local report is missing.
                 self.settle_failure(id, Err(FileError::Peer(why)), observe).map(|_| None)
             }
-            Message::Restart => match self.file_state(id)? {
-                FileState::Existing(existing) => {
-                    let (offer, target, _) = &*existing;
-                    let result = match self.existing {
-                        Existing::Refuse => Err(FileError::Exists(target.clone())),
-                        _ => self.open(id, offer.clone(), target.clone(), progress).map(Some),
-                    };
-                    self.settle_failure(id, result, observe)
+            Message::Hashes(hashes) => match self.file_state(id)? {
+                FileState::Asked(asked) => {
+                    if asked.is_answered.swap(true, Ordering::AcqRel) {
+                        return Err(FileError::Protocol("the hashes of a file were sent twice"));
+                    }
+                    let result = self.on_hashes(id, &asked, &hashes, observe, progress);
+                    self.settle_failure(id, result.map(Some), observe)
                 }
                 FileState::Settled => Ok(None),
-                FileState::Open(..) => {
-                    Err(FileError::Protocol("a restart of a file that is being received"))
-                }
+                FileState::Open(..) => Err(FileError::Protocol("hashes that were not requested")),
             },
             Message::Checking(bytes) => {
-                if matches!(self.file_state(id)?, FileState::Open(..) | FileState::Existing(_)) {
+                if matches!(self.file_state(id)?, FileState::Open(..) | FileState::Asked(_)) {
                     observe(Progress::Checking { id, bytes });
                 }
                 Ok(None)
@@ -286,7 +315,6 @@ impl Receiver {
         id: u32,
         offer: Offer,
         observe: &impl Fn(Progress<'_>),
-        progress: &mut ReadProgress<'_>,
     ) -> Result<Option<Message>, FileError> {
         {
             let mut state = self.lock();
@@ -302,7 +330,7 @@ impl Receiver {
         }
         observe(Progress::Begin { id, name: &offer.name, size: offer.size });
         let (name, size, is_directory) = (offer.name.clone(), offer.size, offer.is_directory);
-        match self.prepare(id, offer, progress) {
+        match self.prepare(id, offer) {
             Ok(OfferHandling::OfferReply(reply)) => Ok(reply),
             Ok(OfferHandling::Directory) => {
                 let outcome = Outcome::Stored { hash: None };
@@ -318,12 +346,7 @@ impl Receiver {
         }
     }
 
-    fn prepare(
-        &self,
-        id: u32,
-        offer: Offer,
-        progress: &mut ReadProgress<'_>,
-    ) -> Result<OfferHandling, FileError> {
+    fn prepare(&self, id: u32, offer: Offer) -> Result<OfferHandling, FileError> {
         let budget = self.disk.budget.as_ref();
         let target = self.directories.place(&offer.name, budget)?;
         if offer.is_directory {
@@ -334,41 +357,68 @@ impl Receiver {
             return Err(FileError::TooLarge { size: offer.size, limit: self.max_size });
         }
         let is_immediate = offer.is_immediate;
+        let ask = |offer, target, partial| {
+            let asked = Asked { offer, target, partial, is_answered: AtomicBool::new(false) };
+            self.lock().set_state(id, FileState::Asked(Arc::new(asked)));
+            Ok(OfferHandling::OfferReply(Some(Message::OfferReply(OfferReply::Hashes))))
+        };
         if !is_immediate {
-            if let Some(file) = incoming::existing(&target, offer.size)? {
-                let layout = PartLayout::new(offer.size);
-                let hashes = layout
-                    .hash_parts(&file, progress)
-                    .map_err(|error| local("read", &target, error))?;
-                let file_state = FileState::Existing(Arc::new((offer, target, hashes.clone())));
-                self.lock().set_state(id, file_state);
-                return Ok(OfferHandling::OfferReply(Some(Message::OfferReply(
-                    OfferReply::Existing(hashes),
-                ))));
+            if reads::existing(&target, offer.size)?.is_some() {
+                return ask(offer, target, None);
             }
             if target.symlink_metadata().is_ok() && self.existing == Existing::Refuse {
                 return Err(FileError::Exists(target));
             }
         }
-        let reply = self.open(id, offer, target, progress)?;
-        Ok(OfferHandling::OfferReply((!is_immediate).then_some(reply)))
+        let incoming = self.open(&offer, &target)?;
+        if !is_immediate && incoming.is_left_over {
+            return ask(offer, target, Some(incoming));
+        }
+        self.lock().set_state(id, FileState::Open(incoming, Arc::default()));
+        let reply = (!is_immediate).then_some(Message::OfferReply(OfferReply::All));
+        Ok(OfferHandling::OfferReply(reply))
     }
 
-    fn open(
+    fn open(&self, offer: &Offer, target: &Path) -> Result<Arc<IncomingFile>, FileError> {
+        let (target, name) = (target.to_owned(), offer.name.clone());
+        let layout = PartLayout::new(offer.size);
+        IncomingFile::open(target, name, layout, offer.sha256, &self.disk).map(Arc::new)
+    }
+
+    /// Compares the existing content with the hashes of the offered file's parts.
+    fn on_hashes(
         &self,
         id: u32,
-        offer: Offer,
-        target: PathBuf,
+        asked: &Asked,
+        hashes: &[PartHash],
+        observe: &impl Fn(Progress<'_>),
         progress: &mut ReadProgress<'_>,
     ) -> Result<Message, FileError> {
+        let Asked { offer, target, partial, .. } = asked;
         let layout = PartLayout::new(offer.size);
-        let (incoming, hashes) =
-            IncomingFile::open(target, offer.name, layout, offer.sha256, &self.disk, progress)?;
-        self.lock().set_state(id, FileState::Open(Arc::new(incoming), Arc::default()));
-        Ok(Message::OfferReply(match hashes.is_empty() {
-            true => OfferReply::Nothing,
-            false => OfferReply::Partial(hashes),
-        }))
+        if hashes.len() != layout.parts as usize {
+            return Err(FileError::Protocol("the hashes do not match the file"));
+        }
+        let reads = self.disk.reads.as_ref();
+        let incoming = match partial {
+            Some(partial) => partial.clone(),
+            None => match reads::compare(target, layout, hashes, reads, progress)? {
+                Comparison::Same => {
+                    self.confirm(offer, target, progress)?;
+                    return Ok(self.unchanged(id, offer, layout.root(hashes), observe));
+                }
+                other if self.existing == Existing::Refuse => {
+                    return Err(other.refusal(target.clone()));
+                }
+                Comparison::Differs | Comparison::NotCompared => self.open(offer, target)?,
+            },
+        };
+        let reply = match incoming.is_left_over {
+            true => OfferReply::AllBut(incoming.compare_parts(hashes, reads, progress)?),
+            false => OfferReply::All,
+        };
+        self.lock().set_state(id, FileState::Open(incoming, Arc::default()));
+        Ok(Message::OfferReply(reply))
     }
 
     fn on_data(
@@ -384,12 +434,15 @@ impl Receiver {
             current.as_ref().is_none_or(|current| (current.id, current.part) != (id, part));
         if is_new {
             *current = match self.file_state(id)? {
-                FileState::Open(incoming, bytes) if incoming.has_part(part) => {
+                FileState::Open(incoming, bytes) => {
+                    incoming.begin_part(part)?;
                     let hasher = incoming.layout.hasher(part);
                     Some(CurrentPart { id, part, at: 0, hasher, incoming, bytes })
                 }
                 FileState::Settled => return Ok(()),
-                _ => return Err(FileError::Protocol("a part that was not requested")),
+                FileState::Asked(_) => {
+                    return Err(FileError::Protocol("a part that was not requested"));
+                }
             };
         }
         let Some(current) = current else { return Ok(()) };
@@ -443,7 +496,7 @@ impl Receiver {
             return Ok(None);
         }
         let FileState::Open(incoming, bytes) = self.file_state(id)? else { return Ok(None) };
-        let (verdict, hash) = incoming.store(self.existing, progress)?;
+        let (verdict, hash) = incoming.store(self.existing, self.disk.reads.as_ref(), progress)?;
         let outcome = match &verdict {
             Verdict::Unchanged => Outcome::Unchanged { hash },
             Verdict::Renamed(to) => Outcome::Renamed { hash, to: to.clone() },
@@ -455,19 +508,20 @@ impl Receiver {
         Ok(Some(Message::Verdict(verdict)))
     }
 
-    /// Verifies that the existing file is the sender's.
+    /// Checks an existing file of the same content against its SHA-256 hash, if it was offered with
+    /// one.
     fn confirm(
         &self,
-        (offer, target, hashes): &(Offer, PathBuf, Vec<PartHash>),
-        hash: [u8; 32],
+        offer: &Offer,
+        target: &Path,
         progress: &mut ReadProgress<'_>,
     ) -> Result<(), FileError> {
-        if PartLayout::new(offer.size).root(hashes) != hash {
-            return Err(FileError::Corrupt(offer.name.clone()));
-        }
         let Some(wanted) = &offer.sha256 else { return Ok(()) };
-        let Some(file) = incoming::existing(target, offer.size)? else {
-            return Err(FileError::Changed(target.clone()));
+        if self.disk.reads.as_ref().is_some_and(|reads| !reads.take(offer.size)) {
+            return Err(FileError::NotCompared(target.to_owned()));
+        }
+        let Some(file) = reads::existing(target, offer.size)? else {
+            return Err(FileError::Changed(target.to_owned()));
         };
         let found =
             sha256sum::hash(&file, progress).map_err(|error| local("read", target, error))?;
@@ -480,7 +534,7 @@ impl Receiver {
     fn unchanged(
         &self,
         id: u32,
-        (offer, _, _): &(Offer, PathBuf, Vec<PartHash>),
+        offer: &Offer,
         hash: [u8; 32],
         observe: &impl Fn(Progress<'_>),
     ) -> Message {
@@ -508,7 +562,7 @@ impl Receiver {
                 let sent = *bytes.lock().unwrap_or_else(PoisonError::into_inner);
                 (incoming.name.clone(), incoming.layout.size, sent)
             }
-            FileState::Existing(existing) => (existing.0.name.clone(), existing.0.size, 0),
+            FileState::Asked(asked) => (asked.offer.name.clone(), asked.offer.size, 0),
             FileState::Settled => return Ok(None),
         };
         let outcome = Outcome::Failed(error.to_string());

@@ -54,8 +54,6 @@ struct Outgoing {
     layout: PartLayout,
     file: File,
     metadata: Metadata,
-    /// Hashes of the parts that the receiver has.
-    receiver_hashes: Vec<PartHash>,
     progress: Mutex<PartsDone>,
 }
 
@@ -257,6 +255,12 @@ impl Sender {
             (Verdict::Renamed(to), Some(hash)) => Outcome::Renamed { hash, to },
             _ => return Err(FileError::Protocol("a verdict on a file that was not finished")),
         };
+        let is_unsent = self.lock().sent.get(id as usize) == Some(&0);
+        if matches!(outcome, Outcome::Unchanged { .. }) && is_unsent {
+            // The hashes were enough: no part of it was counted.
+            let bytes = self.entry(id).map_or(0, |entry| entry.size);
+            observe(Progress::Bytes { id, bytes });
+        }
         self.settle(id, outcome, observe);
         Ok(None)
     }
@@ -355,12 +359,11 @@ impl Sender {
         let layout = PartLayout::new(offer.size);
         let is_immediate = offer.is_immediate;
         connection.send(Message::Offer(offer).encode(id)).await?;
-        let mut file = Outgoing {
+        let file = Outgoing {
             id,
             layout,
             file,
             metadata,
-            receiver_hashes: Vec::new(),
             progress: Mutex::new(PartsDone {
                 hashes: vec![[0; 32]; layout.parts as usize],
                 left: layout.parts,
@@ -374,25 +377,34 @@ impl Sender {
             };
         }
         let mut reply = self.receive_reply(connection, id, observe).await?;
-        if let Some(OfferReply::Existing(hashes)) = &reply {
-            if self.receiver_has_file(connection, &file, hashes, observe)? {
-                return self.finish(connection, &file).await;
-            }
-            connection.send(Message::Restart.encode(id)).await?;
+        if reply == Some(OfferReply::Hashes) {
+            let hashes = self.hash_parts(connection, &file, observe)?;
+            self.announce_hash(&file, &hashes)?;
+            file.lock().hashes.clone_from(&hashes);
+            connection.send(Message::Hashes(hashes).encode(id)).await?;
             reply = self.receive_reply(connection, id, observe).await?;
         }
+        let mut to_send: Vec<u32> = (0..layout.parts).collect();
         match reply {
-            // It was refused.
+            // It was refused, or the receiver has the same file.
             None => return Ok(()),
-            Some(OfferReply::Nothing) => {}
-            Some(OfferReply::Partial(hashes)) if hashes.len() == layout.parts as usize => {
-                file.receiver_hashes = hashes;
+            Some(OfferReply::All) => {}
+            Some(OfferReply::AllBut(parts)) => {
+                to_send.retain(|part| !parts.contains(*part));
+                let bytes: u64 = to_send.iter().map(|part| layout.len(*part)).sum();
+                observe(Progress::Bytes { id, bytes: layout.size - bytes });
             }
-            Some(_) => return Err(FileError::Protocol("the reply does not match the file")),
+            Some(OfferReply::Hashes) => {
+                return Err(FileError::Protocol("the hashes were requested twice"));
+            }
+        }
+        file.lock().left = u32::try_from(to_send.len()).unwrap_or(u32::MAX);
+        if to_send.is_empty() {
+            return self.finish(connection, &file).await;
         }
         let file = Arc::new(file);
         let mut state = self.lock();
-        state.parts.extend((0..layout.parts).map(|part| (file.clone(), part)));
+        state.parts.extend(to_send.into_iter().map(|part| (file.clone(), part)));
         let wakers = Self::wake(&mut state);
         drop(state);
         wakers.into_iter().for_each(Waker::wake);
@@ -420,45 +432,21 @@ impl Sender {
         }
     }
 
-    /// Whether the receiver's file is the same, so that nothing has to be sent.
-    fn receiver_has_file(
+    /// Hashes all parts and reports the progress to both ends.
+    fn hash_parts(
         &self,
         connection: &Connection,
         file: &Outgoing,
-        hashes: &[PartHash],
         observe: &impl Fn(Progress<'_>),
-    ) -> Result<bool, FileError> {
-        if hashes.len() != file.layout.parts as usize {
-            return Err(FileError::Protocol("the reply does not match the file"));
-        }
-        for (part, hash) in (0..file.layout.parts).zip(hashes) {
-            if self.hash_part(connection, file, part, observe)? != *hash {
-                return Ok(false);
-            }
-        }
-        let mut progress = file.progress.lock().unwrap_or_else(PoisonError::into_inner);
-        progress.hashes = hashes.to_vec();
-        progress.left = 0;
-        observe(Progress::Bytes { id: file.id, bytes: file.layout.size });
-        Ok(true)
-    }
-
-    /// Hashes a part and reports the progress to both ends.
-    fn hash_part(
-        &self,
-        connection: &Connection,
-        file: &Outgoing,
-        part: u32,
-        observe: &impl Fn(Progress<'_>),
-    ) -> Result<PartHash, FileError> {
+    ) -> Result<Vec<PartHash>, FileError> {
         let id = file.id;
         let report = |bytes| {
             // If the send buffer is full, other data shows that the transfer makes progress.
             let _ = connection.try_send(Message::Checking(bytes).encode(id));
             observe(Progress::Checking { id, bytes });
         };
-        let hash = file.layout.hash_part(&file.file, part, &mut ReadProgress::new(&report));
-        hash.map_err(|error| self.read_error(file, error))
+        let hashes = file.layout.hash_parts(&file.file, &mut ReadProgress::new(&report));
+        hashes.map_err(|error| self.read_error(file, error))
     }
 
     fn read_error(&self, file: &Outgoing, error: io::Error) -> FileError {
@@ -469,7 +457,7 @@ impl Sender {
         }
     }
 
-    /// Sends a part unless the receiver has it; the last one finishes the file.
+    /// Sends a part; the last one finishes the file.
     async fn send_part(
         &self,
         connection: &Connection,
@@ -478,33 +466,18 @@ impl Sender {
         observe: &impl Fn(Progress<'_>),
     ) -> Result<(), FileError> {
         let id = file.id;
-        let receiver_hash = file.receiver_hashes.get(part as usize);
-        let receiver_has_part = match receiver_hash {
-            Some(receiver_hash) => {
-                self.hash_part(connection, file, part, observe)? == *receiver_hash
-            }
-            None => false,
-        };
-        let hash = match (receiver_has_part, receiver_hash) {
-            (true, Some(receiver_hash)) => {
-                observe(Progress::Bytes { id, bytes: file.layout.len(part) });
-                *receiver_hash
-            }
-            _ => self.send_content(connection, file, part, observe).await?,
-        };
+        let hash = self.send_content(connection, file, part, observe).await?;
         if self.is_settled(id) {
             return Ok(());
         }
-        if !receiver_has_part {
-            connection.send(Message::Part { part, hash }.encode(id)).await?;
-        }
+        connection.send(Message::Part { part, hash }.encode(id)).await?;
         let is_last = {
-            let mut progress = file.progress.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut progress = file.lock();
             if let Some(place) = progress.hashes.get_mut(part as usize) {
                 *place = hash;
             }
             progress.left -= 1;
-            progress.sent += u32::from(!receiver_has_part);
+            progress.sent += 1;
             progress.left == 0
         };
         match is_last {
@@ -555,20 +528,36 @@ impl Sender {
     }
 
     async fn finish(&self, connection: &Connection, file: &Outgoing) -> Result<(), FileError> {
+        let (sent, hashes) = {
+            let progress = file.lock();
+            (progress.sent, progress.hashes.clone())
+        };
+        let hash = self.announce_hash(file, &hashes)?;
+        connection.send(Message::Finish { sent, hash }.encode(file.id)).await?;
+        Ok(())
+    }
+
+    /// Records the hash of a file, whose verdict may follow.
+    ///
+    /// # Errors
+    /// The file was modified.
+    fn announce_hash(&self, file: &Outgoing, parts: &[PartHash]) -> Result<[u8; 32], FileError> {
         let now = file.file.metadata().map_err(|error| self.read_error(file, error))?;
         let is_same = now.len() == file.metadata.len()
             && now.modified().ok() == file.metadata.modified().ok();
         if !is_same {
             return Err(self.read_error(file, io::ErrorKind::UnexpectedEof.into()));
         }
-        let (sent, hash) = {
-            let progress = file.progress.lock().unwrap_or_else(PoisonError::into_inner);
-            (progress.sent, file.layout.root(&progress.hashes))
-        };
+        let hash = file.layout.root(parts);
         if let Some(place) = self.lock().hashes.get_mut(file.id as usize) {
             *place = Some(hash);
         }
-        connection.send(Message::Finish { sent, hash }.encode(file.id)).await?;
-        Ok(())
+        Ok(hash)
+    }
+}
+
+impl Outgoing {
+    fn lock(&self) -> MutexGuard<'_, PartsDone> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -48,6 +48,27 @@ impl Drop for ReadProgress<'_> {
     }
 }
 
+/// Parts of a file: the lowest bit of the first byte is the first part.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::file) struct PartSet(pub(super) Vec<u8>);
+
+impl PartSet {
+    /// An empty set for a file of this many parts.
+    pub(super) fn new(parts: u32) -> Self {
+        Self(vec![0; parts.div_ceil(8) as usize])
+    }
+
+    pub(super) fn insert(&mut self, part: u32) {
+        if let Some(byte) = self.0.get_mut(part as usize / 8) {
+            *byte |= 1 << (part % 8);
+        }
+    }
+
+    pub(super) fn contains(&self, part: u32) -> bool {
+        self.0.get(part as usize / 8).is_some_and(|byte| byte & 1 << (part % 8) != 0)
+    }
+}
+
 /// How a file is divided into parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PartLayout {
@@ -137,21 +158,6 @@ impl PartLayout {
         Ok(hasher.finish())
     }
 
-    /// Computes the hashes of the parts of a sparse file. A part that is a hole gets zeros instead
-    /// of its hash, so that a large file with little data is processed quickly.
-    pub(super) fn hash_parts_of_sparse(
-        &self,
-        file: &File,
-        progress: &mut ReadProgress<'_>,
-    ) -> io::Result<Vec<PartHash>> {
-        (0..self.parts)
-            .map(|part| match is_hole(file, self.offset(part), self.len(part)) {
-                true => Ok([0; 32]),
-                false => self.hash_part(file, part, progress),
-            })
-            .collect()
-    }
-
     /// Computes the hashes of all parts of a file on disk.
     pub(super) fn hash_parts(
         &self,
@@ -163,7 +169,7 @@ impl PartLayout {
 }
 
 /// Whether a range of a file is a hole. False on file systems that cannot report holes.
-fn is_hole(file: &File, offset: u64, length: u64) -> bool {
+pub(super) fn is_hole(file: &File, offset: u64, length: u64) -> bool {
     #[cfg(target_os = "linux")]
     {
         use rustix::fs::{SeekFrom, seek};
@@ -234,17 +240,30 @@ mod tests {
     }
 
     #[test]
-    fn parts_with_data_are_hashed_and_holes_are_not() {
+    fn parts_without_data_are_holes() {
         let path = std::env::temp_dir().join(format!("openbats-holes-{}", std::process::id()));
         let file = File::options().read(true).write(true).create(true).truncate(true).open(&path);
         let file = file.unwrap();
         let layout = PartLayout::new(1 << 40);
         file.set_len(1 << 40).unwrap();
         file.write_all_at(b"x", layout.offset(5) + 7).unwrap();
-        let hashes = layout.hash_parts_of_sparse(&file, &mut ReadProgress::new(&|_| {})).unwrap();
         std::fs::remove_file(path).unwrap();
-        for (part, hash) in hashes.iter().enumerate() {
-            assert_eq!(*hash != [0; 32], part == 5, "{part}");
+        for part in 0..layout.parts {
+            assert_eq!(is_hole(&file, layout.offset(part), layout.len(part)), part != 5, "{part}");
+        }
+    }
+
+    #[test]
+    fn sets_of_parts_have_a_bit_for_each() {
+        for parts in [0, 1, 8, 9, 16_384] {
+            let mut set = PartSet::new(parts);
+            assert_eq!(set.0.len(), parts.div_ceil(8) as usize);
+            for part in (0..parts + 3).filter(|part| part % 3 == 0) {
+                set.insert(part);
+            }
+            for part in 0..parts + 3 {
+                assert_eq!(set.contains(part), part % 3 == 0 && part / 8 < parts.div_ceil(8));
+            }
         }
     }
 
