@@ -238,6 +238,7 @@ fn a_sender_has_few_guesses_of_existing_content() {
     // A wrong guess ends at its first part.
     assert_eq!(checked.into_inner(), read);
     // Small files come with their offer; the existing one is not compared either.
+    let budget = ReadBudget::per_day(0);
     let small = scratch.file("small", b"secret");
     scratch.file("in/small", b"secret");
     let with =

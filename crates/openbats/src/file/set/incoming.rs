@@ -208,7 +208,7 @@ impl IncomingFile {
             }
         }
         if is_right {
-            guess.is_right();
+            guess.confirm();
         }
         Ok(found)
     }

@@ -155,7 +155,7 @@ pub(super) fn compare(
     let Some(guess) = Guess::begin(reads) else { return Ok(Comparison::NotCompared) };
     // All of it at once: nothing is read for a comparison that cannot end.
     if !guess.take(layout.size) {
-        guess.is_right();
+        guess.confirm();
         return Ok(Comparison::NotCompared);
     }
     for (part, hash) in (0..layout.parts).zip(hashes) {
@@ -167,7 +167,7 @@ pub(super) fn compare(
             return Ok(Comparison::Differs);
         }
     }
-    guess.is_right();
+    guess.confirm();
     Ok(Comparison::Same)
 }
 
@@ -194,7 +194,7 @@ impl<'a> Guess<'a> {
     }
 
     /// The sender knows the content: the comparison costs no more than the bytes read.
-    pub(super) fn is_right(self) {
+    pub(super) fn confirm(self) {
         self.give_back(MISMATCH_BYTES);
     }
 }
