@@ -96,6 +96,16 @@ pub enum FileError {
     /// The content does not match the SHA-256 hash in the file `NAME.sha256sum`.
     #[error("content of '{0}' does not match the hash in its .sha256sum")]
     Checksum(String),
+    /// The receiver's process has as many received files open as it may: a quarter of its limit of
+    /// descriptors.
+    #[error(
+        "the receiver cannot have more than {limit} received files open: raise its limit of \
+         descriptors (ulimit -n), or send fewer files at a time"
+    )]
+    TooManyOpen {
+        /// Open files.
+        limit: usize,
+    },
     /// The file exceeds the limit of the receiver.
     #[error("a file of {size} bytes is larger than the limit of {limit} bytes")]
     TooLarge {

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -21,7 +22,8 @@ pub(super) struct Directories {
     pub(super) merges: bool,
     /// Limit of the number of created directories.
     pub(super) limit: usize,
-    created: Mutex<BTreeSet<PathBuf>>,
+    /// Their device and inode numbers: a sender chooses how long the paths are.
+    created: Mutex<BTreeSet<(u64, u64)>>,
 }
 
 /// Refuses names that leave the directory or whose components are not allowed.
@@ -73,13 +75,10 @@ impl Directories {
     ) -> Result<(), FileError> {
         // Locked until it is created: another connection of the transfer may need it, too.
         let mut created = self.created.lock().unwrap_or_else(PoisonError::into_inner);
-        if created.contains(path) {
-            return match path.symlink_metadata() {
-                Ok(metadata) if metadata.is_dir() => Ok(()),
-                _ => Err(FileError::Changed(path.to_owned())),
-            };
-        }
         match path.symlink_metadata() {
+            Ok(metadata) if metadata.is_dir() && created.contains(&identity(&metadata)) => {
+                return Ok(());
+            }
             Ok(metadata) if metadata.is_dir() && self.merges => return Ok(()),
             Ok(metadata) if metadata.is_dir() => {
                 return Err(FileError::DirectoryExists(path.to_owned()));
@@ -110,9 +109,16 @@ impl Directories {
         if let Some(charge) = &mut charge {
             charge.keep(0);
         }
-        created.insert(path.to_owned());
+        match path.symlink_metadata() {
+            Ok(metadata) if metadata.is_dir() => created.insert(identity(&metadata)),
+            _ => return Err(FileError::Changed(path.to_owned())),
+        };
         Ok(())
     }
+}
+
+fn identity(metadata: &fs::Metadata) -> (u64, u64) {
+    (metadata.dev(), metadata.ino())
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::budget::{Charge, StorageBudget};
 use super::message::Verdict;
+use super::open_files::OpenFile;
 use super::partial::{self, Opened};
 use super::reads::{Comparison, Guess, ReadBudget, compare};
 use super::sha256sum::HashWrite;
@@ -21,8 +22,13 @@ use crate::file::{CHUNK, FileError, name};
 /// its end.
 const SYNC_EVERY: u64 = 256 << 20;
 static ZEROS: [u8; CHUNK] = [0; CHUNK];
-/// Most numbers that are tried for a free name.
-const MAX_COPIES: u32 = 10_000;
+/// Numbers of copies are lower: a power of two, for the search of a free one.
+const MAX_COPIES: u32 = 1 << 14;
+/// Numbers that are tried from the first free one on, while other transfers take them.
+const MAX_RACES: u32 = 64;
+/// Most names that are tried for a hash file. Others than the first two are taken only if several
+/// hash files of other content have such names.
+const MAX_HASH_FILES: u32 = 16;
 
 /// Disk space that open files will still need.
 #[derive(Clone, Debug, Default)]
@@ -97,6 +103,7 @@ pub(super) struct IncomingFile {
     /// Bytes that may not be flushed to disk yet.
     unsynced: AtomicU64,
     reservation: Reservation,
+    _open: OpenFile,
     state: Mutex<State>,
 }
 
@@ -134,6 +141,7 @@ impl IncomingFile {
             check_hash_name(&target, &name)?;
         }
         let directory = target.parent().unwrap_or(Path::new(".")).to_owned();
+        let open = OpenFile::take()?;
         let (file, temporary, is_resumable) = open_temporary(&directory, &target, layout)?;
         let metadata = file.metadata().map_err(|error| local("inspect", &temporary, error))?;
         let is_left_over = metadata.len() > 0;
@@ -161,6 +169,7 @@ impl IncomingFile {
             is_left_over,
             unsynced: AtomicU64::new(0),
             reservation: Reservation::take(&limits.reserved, needed, charge),
+            _open: open,
             state: Mutex::new(State {
                 parts: vec![Part::Missing; layout.parts as usize],
                 received: 0,
@@ -343,10 +352,13 @@ impl IncomingFile {
             return Ok(Verdict::Unchanged);
         }
         if policy == Existing::Rename {
-            for number in 1..MAX_COPIES {
-                let mut path = self.target.clone().into_os_string();
-                path.push(format!(".{number}"));
-                if self.rename_to(Path::new(&path), policy)?.is_none() {
+            let first = free_number(|number| {
+                let copy = numbered(&self.target, number);
+                let exists = |path: &Path| path.symlink_metadata().is_ok();
+                exists(&copy) || self.sha256.is_some() && exists(&sha256sum::hash_path(&copy))
+            });
+            for number in (first..MAX_COPIES).take(MAX_RACES as usize) {
+                if self.rename_to(&numbered(&self.target, number), policy)?.is_none() {
                     return Ok(Verdict::Renamed(format!("{}.{number}", self.name)));
                 }
             }
@@ -395,6 +407,31 @@ impl IncomingFile {
     }
 }
 
+/// The name of a copy.
+fn numbered(path: &Path, number: u32) -> PathBuf {
+    let mut copy = path.as_os_str().to_owned();
+    copy.push(format!(".{number}"));
+    copy.into()
+}
+
+/// The number of a copy whose name is free, [`MAX_COPIES`] if none was found. Numbers are taken in
+/// order, so it doubles and halves its steps: a sender can make many copies, each of which would
+/// otherwise cost an access for the next.
+fn free_number(is_taken: impl Fn(u32) -> bool) -> u32 {
+    let (mut taken, mut free) = (0, 1);
+    while free < MAX_COPIES && is_taken(free) {
+        (taken, free) = (free, free * 2);
+    }
+    while free - taken > 1 {
+        let middle = taken.midpoint(free);
+        match is_taken(middle) {
+            true => taken = middle,
+            false => free = middle,
+        }
+    }
+    free
+}
+
 /// Ensures that an existing file has its hash file. If that name exists with other content that
 /// must not be replaced, the hash file gets a free name under [`Existing::Rename`] and is refused
 /// otherwise.
@@ -408,13 +445,12 @@ pub(super) fn ensure_hash_file(
     let write = |error| local("write", &hash_path, error);
     let mut written = sha256sum::write(path, hash, policy == Existing::Overwrite).map_err(write)?;
     if policy == Existing::Rename {
-        for number in 1..MAX_COPIES {
+        for number in 1..MAX_HASH_FILES {
             if written != HashWrite::Conflict {
                 break;
             }
-            let mut copy = hash_path.clone().into_os_string();
-            copy.push(format!(".{number}"));
-            written = sha256sum::write_as(Path::new(&copy), path, hash, false).map_err(write)?;
+            let copy = numbered(&hash_path, number);
+            written = sha256sum::write_as(&copy, path, hash, false).map_err(write)?;
         }
     }
     match written {
@@ -491,4 +527,26 @@ fn free_space(directory: &Path, reserve: Reserve) -> Result<u64, FileError> {
         }
     };
     Ok(space.f_bavail.saturating_mul(space.f_frsize).saturating_sub(reserve))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn a_free_number_is_found_in_few_steps() {
+        for taken in [0, 1, 2, 3, 7, 8, 9, 100, 8_191, 8_192, MAX_COPIES - 1] {
+            let asked = Cell::new(0);
+            let is_taken = |number| {
+                asked.set(asked.get() + 1);
+                (1..=taken).contains(&number)
+            };
+            assert_eq!(free_number(is_taken), taken + 1);
+            assert!(asked.get() <= 28, "{taken}: {}", asked.get());
+        }
+        // Some were removed.
+        assert!([1, 2, 4, 5].contains(&free_number(|number| [3, 6].contains(&number))));
+    }
 }

@@ -18,6 +18,7 @@ mod compress;
 pub(super) mod directories;
 mod incoming;
 pub(super) mod message;
+mod open_files;
 mod partial;
 mod reads;
 mod receiver;

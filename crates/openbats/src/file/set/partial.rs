@@ -67,3 +67,33 @@ pub(super) fn open(path: &Path, target: &Path) -> Result<Opened, FileError> {
 fn belongs_to_us(metadata: &Metadata) -> bool {
     metadata.is_file() && metadata.uid() == geteuid().as_raw() && metadata.nlink() == 1
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_partial_file_is_opened_by_one_transfer_at_a_time() {
+        let directory = std::env::temp_dir().join(format!("openbats-part-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let (path, target) = (directory.join(".x.openbats.part"), directory.join("x"));
+        let opened = || open(&path, &target);
+        let Ok(Opened::Ours(first)) = opened() else { panic!("a new file") };
+        first.set_len(7).unwrap();
+        assert!(matches!(opened(), Err(FileError::Busy(_))));
+        drop(first);
+        let Ok(Opened::Ours(again)) = opened() else { panic!("the file of an earlier transfer") };
+        assert_eq!(again.metadata().unwrap().len(), 7);
+        // It got its final name, but its first one was not removed: the stored file must not change.
+        fs::hard_link(&path, &target).unwrap();
+        drop(again);
+        assert!(matches!(opened(), Ok(Opened::Foreign)));
+        // A pipe must not block.
+        fs::remove_file(&path).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RUSR).unwrap();
+        assert!(matches!(opened(), Ok(Opened::Foreign)));
+        fs::remove_dir_all(directory).unwrap();
+    }
+}

@@ -324,9 +324,10 @@ impl Receiver {
             if state.open >= MAX_OPEN {
                 return Err(FileError::Protocol("too many files at a time"));
             }
-            if state.files.insert(id, FileState::Settled).is_some() {
+            if state.files.contains_key(&id) {
                 return Err(FileError::Protocol("a file was offered twice"));
             }
+            state.files.insert(id, FileState::Settled);
         }
         observe(Progress::Begin { id, name: &offer.name, size: offer.size });
         let (name, size, is_directory) = (offer.name.clone(), offer.size, offer.is_directory);
