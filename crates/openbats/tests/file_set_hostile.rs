@@ -221,7 +221,7 @@ fn a_sender_has_few_guesses_of_existing_content() {
         };
         run_observed(&receiver, observe, |near| {
             send(near, offer(0, size, "secret"));
-            assert_eq!(reply(near)[..], [32, 0, 0, 0, 0, 1]);
+            assert_eq!(reply(near)[..], [32, 0, 0, 0, 0, 1, 3]);
             send(near, hashes(0, guess));
             let reply = reply(near);
             outcomes.push(match reply[5] {

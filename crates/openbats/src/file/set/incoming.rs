@@ -189,10 +189,22 @@ impl IncomingFile {
         Ok(this)
     }
 
-    /// Finds the parts of an interrupted transfer that have these hashes, as far as `reads` allows to
-    /// read them. Returns a bit for each part.
+    /// The parts that an interrupted transfer may have received.
+    pub(super) fn parts_with_data(&self) -> PartSet {
+        let mut found = PartSet::new(self.layout.parts);
+        (0..self.layout.parts).filter(|part| self.has_data(*part)).for_each(|x| found.insert(x));
+        found
+    }
+
+    fn has_data(&self, part: u32) -> bool {
+        !is_hole(&self.file, self.layout.offset(part), self.layout.len(part))
+    }
+
+    /// Finds the parts of an interrupted transfer that have the hashes of the parts `asked`, as far as
+    /// `reads` allows to read them.
     pub(super) fn compare_parts(
         &self,
+        asked: &PartSet,
         hashes: &[PartHash],
         reads: Option<&ReadBudget>,
         progress: &mut ReadProgress<'_>,
@@ -201,9 +213,8 @@ impl IncomingFile {
         let mut found = PartSet::new(layout.parts);
         let Some(guess) = Guess::begin(reads) else { return Ok(found) };
         let mut is_right = true;
-        for (part, hash) in (0..layout.parts).zip(hashes) {
-            let length = layout.len(part);
-            if is_hole(&self.file, layout.offset(part), length) || !guess.take(length) {
+        for (part, hash) in asked.iter(layout.parts).zip(hashes) {
+            if !self.has_data(part) || !guess.take(layout.len(part)) {
                 continue;
             }
             let read = layout.hash_part(&self.file, part, progress);

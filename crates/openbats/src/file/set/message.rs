@@ -51,9 +51,9 @@ pub(in crate::file) struct Offer {
 pub(in crate::file) enum OfferReply {
     /// All parts.
     All,
-    /// The hashes of all parts: there is a file of this name and size, or one of an interrupted
-    /// transfer. After them it sends another reply, or the verdict.
-    Hashes,
+    /// The hashes of these parts: there is a file of this name and size, which has all of them, or
+    /// the data of an interrupted transfer. After the hashes it sends another reply, or the verdict.
+    Hashes(PartSet),
     /// All parts but these.
     AllBut(PartSet),
 }
@@ -88,7 +88,7 @@ pub(in crate::file) enum Message {
     },
     /// The sender gives up this file.
     GiveUp(String),
-    /// The hashes of all parts, which the receiver has asked for.
+    /// The hashes of the parts that the receiver has asked for, in their order.
     Hashes(Vec<PartHash>),
     OfferReply(OfferReply),
     Verdict(Verdict),
@@ -156,14 +156,13 @@ impl Message {
             }
             Self::OfferReply(reply) => {
                 begin(OFFER_REPLY);
-                match reply {
-                    OfferReply::All => out.put_u8(0),
-                    OfferReply::Hashes => out.put_u8(1),
-                    OfferReply::AllBut(parts) => {
-                        out.put_u8(2);
-                        out.put_slice(&parts.0);
-                    }
-                }
+                let (kind, parts) = match reply {
+                    OfferReply::All => (0, &[][..]),
+                    OfferReply::Hashes(parts) => (1, &parts.0[..]),
+                    OfferReply::AllBut(parts) => (2, &parts.0[..]),
+                };
+                out.put_u8(kind);
+                out.put_slice(parts);
             }
             Self::Verdict(verdict) => {
                 begin(VERDICT);
@@ -234,14 +233,19 @@ impl Message {
                 }
                 Self::Checking(bytes)
             }
-            OFFER_REPLY => Self::OfferReply(match fields.byte()? {
-                0 if fields.0.is_empty() => OfferReply::All,
-                1 if fields.0.is_empty() => OfferReply::Hashes,
-                2 if fields.0.len() as u64 <= MAX_PARTS / 8 => {
-                    OfferReply::AllBut(PartSet(fields.0.to_vec()))
+            OFFER_REPLY => {
+                let kind = fields.byte()?;
+                if fields.0.len() as u64 > MAX_PARTS / 8 {
+                    return Err(FileError::Protocol("a reply to an offer is too long"));
                 }
-                _ => return Err(FileError::Protocol("an unknown reply to an offer")),
-            }),
+                let parts = PartSet(fields.0.to_vec());
+                Self::OfferReply(match kind {
+                    0 if parts.0.is_empty() => OfferReply::All,
+                    1 => OfferReply::Hashes(parts),
+                    2 => OfferReply::AllBut(parts),
+                    _ => return Err(FileError::Protocol("an unknown reply to an offer")),
+                })
+            }
             VERDICT => Self::Verdict(match fields.byte()? {
                 0 => Verdict::Stored,
                 1 => Verdict::Unchanged,
@@ -312,7 +316,8 @@ mod tests {
             Message::Hashes(Vec::new()),
             Message::Checking(1 << 40),
             Message::OfferReply(OfferReply::All),
-            Message::OfferReply(OfferReply::Hashes),
+            Message::OfferReply(OfferReply::Hashes(PartSet(vec![1, 2, 3]))),
+            Message::OfferReply(OfferReply::Hashes(PartSet(Vec::new()))),
             Message::OfferReply(OfferReply::AllBut(PartSet(vec![5, 1]))),
             Message::Verdict(Verdict::Stored),
             Message::Verdict(Verdict::Unchanged),
@@ -330,7 +335,7 @@ mod tests {
             Message::Part { part: 9, hash: [7; 32] }.encode(1),
             Message::Finish { sent: 2, hash: [8; 32] }.encode(1),
             Message::Hashes(vec![[1; 32]]).encode(1),
-            Message::OfferReply(OfferReply::Hashes).encode(1),
+            Message::OfferReply(OfferReply::All).encode(1),
         ];
         for message in messages {
             for end in 0..message.len() {

@@ -11,7 +11,7 @@ use super::directories::Directories;
 use super::incoming::{self, DiskLimits, IncomingFile, Reserve, Reserved};
 use super::message::{Message, Offer, OfferReply, Verdict};
 use super::reads::{self, Comparison, ReadBudget};
-use super::tree::{PartHash, PartHasher, PartLayout, ReadProgress};
+use super::tree::{PartHash, PartHasher, PartLayout, PartSet, ReadProgress};
 use super::{Existing, FileReport, Outcome, Progress, sha256sum};
 use crate::connection::Connection;
 use crate::file::storage::local;
@@ -23,6 +23,9 @@ const MAX_OPEN: usize = 512;
 const MAX_ENTRIES: usize = 1_000_000;
 
 /// Receives files and directories into a directory. All connections of a transfer share it.
+///
+/// For senders that are not trusted set [`budget`](Self::budget), [`read_budget`](Self::read_budget)
+/// and [`reserve`](Self::reserve), with budgets that all transfers of a sender share.
 #[derive(Debug)]
 pub struct Receiver {
     directories: Directories,
@@ -74,6 +77,7 @@ enum FileState {
 struct Asked {
     offer: Offer,
     target: PathBuf,
+    parts: PartSet,
     /// The data of an interrupted transfer.
     partial: Option<Arc<IncomingFile>>,
     /// The hashes have arrived. Each offer causes one comparison.
@@ -358,14 +362,17 @@ impl Receiver {
             return Err(FileError::TooLarge { size: offer.size, limit: self.max_size });
         }
         let is_immediate = offer.is_immediate;
-        let ask = |offer, target, partial| {
-            let asked = Asked { offer, target, partial, is_answered: AtomicBool::new(false) };
+        let ask = |offer, target, parts: PartSet, partial| {
+            let reply = Message::OfferReply(OfferReply::Hashes(parts.clone()));
+            let asked =
+                Asked { offer, target, parts, partial, is_answered: AtomicBool::new(false) };
             self.lock().set_state(id, FileState::Asked(Arc::new(asked)));
-            Ok(OfferHandling::OfferReply(Some(Message::OfferReply(OfferReply::Hashes))))
+            Ok(OfferHandling::OfferReply(Some(reply)))
         };
         if !is_immediate {
             if reads::existing(&target, offer.size)?.is_some() {
-                return ask(offer, target, None);
+                let parts = PartSet::all(PartLayout::new(offer.size).parts);
+                return ask(offer, target, parts, None);
             }
             if target.symlink_metadata().is_ok() && self.existing == Existing::Refuse {
                 return Err(FileError::Exists(target));
@@ -373,7 +380,7 @@ impl Receiver {
         }
         let incoming = self.open(&offer, &target)?;
         if !is_immediate && incoming.is_left_over {
-            return ask(offer, target, Some(incoming));
+            return ask(offer, target, incoming.parts_with_data(), Some(incoming));
         }
         self.lock().set_state(id, FileState::Open(incoming, Arc::default()));
         let reply = (!is_immediate).then_some(Message::OfferReply(OfferReply::All));
@@ -395,9 +402,9 @@ impl Receiver {
         observe: &impl Fn(Progress<'_>),
         progress: &mut ReadProgress<'_>,
     ) -> Result<Message, FileError> {
-        let Asked { offer, target, partial, .. } = asked;
+        let Asked { offer, target, parts, partial, .. } = asked;
         let layout = PartLayout::new(offer.size);
-        if hashes.len() != layout.parts as usize {
+        if hashes.len() != parts.iter(layout.parts).count() {
             return Err(FileError::Protocol("the hashes do not match the file"));
         }
         let reads = self.disk.reads.as_ref();
@@ -415,7 +422,7 @@ impl Receiver {
             },
         };
         let reply = match incoming.is_left_over {
-            true => OfferReply::AllBut(incoming.compare_parts(hashes, reads, progress)?),
+            true => OfferReply::AllBut(incoming.compare_parts(parts, hashes, reads, progress)?),
             false => OfferReply::All,
         };
         self.lock().set_state(id, FileState::Open(incoming, Arc::default()));

@@ -377,10 +377,18 @@ impl Sender {
             };
         }
         let mut reply = self.receive_reply(connection, id, observe).await?;
-        if reply == Some(OfferReply::Hashes) {
-            let hashes = self.hash_parts(connection, &file, observe)?;
-            self.announce_hash(&file, &hashes)?;
-            file.lock().hashes.clone_from(&hashes);
+        if let Some(OfferReply::Hashes(asked)) = &reply {
+            let asked: Vec<u32> = asked.iter(layout.parts).collect();
+            let hashes = self.hash_parts(connection, &file, &asked, observe)?;
+            for (part, hash) in asked.iter().zip(&hashes) {
+                if let Some(place) = file.lock().hashes.get_mut(*part as usize) {
+                    *place = *hash;
+                }
+            }
+            // The verdict may follow.
+            if asked.len() == layout.parts as usize {
+                self.announce_hash(&file, &hashes)?;
+            }
             connection.send(Message::Hashes(hashes).encode(id)).await?;
             reply = self.receive_reply(connection, id, observe).await?;
         }
@@ -394,7 +402,7 @@ impl Sender {
                 let bytes: u64 = to_send.iter().map(|part| layout.len(*part)).sum();
                 observe(Progress::Bytes { id, bytes: layout.size - bytes });
             }
-            Some(OfferReply::Hashes) => {
+            Some(OfferReply::Hashes(_)) => {
                 return Err(FileError::Protocol("the hashes were requested twice"));
             }
         }
@@ -432,11 +440,12 @@ impl Sender {
         }
     }
 
-    /// Hashes all parts and reports the progress to both ends.
+    /// Hashes parts and reports the progress to both ends.
     fn hash_parts(
         &self,
         connection: &Connection,
         file: &Outgoing,
+        parts: &[u32],
         observe: &impl Fn(Progress<'_>),
     ) -> Result<Vec<PartHash>, FileError> {
         let id = file.id;
@@ -445,7 +454,7 @@ impl Sender {
             let _ = connection.try_send(Message::Checking(bytes).encode(id));
             observe(Progress::Checking { id, bytes });
         };
-        let hashes = file.layout.hash_parts(&file.file, &mut ReadProgress::new(&report));
+        let hashes = file.layout.hash_parts(&file.file, parts, &mut ReadProgress::new(&report));
         hashes.map_err(|error| self.read_error(file, error))
     }
 

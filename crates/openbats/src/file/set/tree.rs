@@ -58,6 +58,18 @@ impl PartSet {
         Self(vec![0; parts.div_ceil(8) as usize])
     }
 
+    /// All parts of a file of this many.
+    pub(super) fn all(parts: u32) -> Self {
+        let mut set = Self::new(parts);
+        (0..parts).for_each(|part| set.insert(part));
+        set
+    }
+
+    /// Its parts, of a file of this many.
+    pub(super) fn iter(&self, parts: u32) -> impl Iterator<Item = u32> + '_ {
+        (0..parts).filter(|part| self.contains(*part))
+    }
+
     pub(super) fn insert(&mut self, part: u32) {
         if let Some(byte) = self.0.get_mut(part as usize / 8) {
             *byte |= 1 << (part % 8);
@@ -158,13 +170,14 @@ impl PartLayout {
         Ok(hasher.finish())
     }
 
-    /// Computes the hashes of all parts of a file on disk.
+    /// Computes the hashes of parts of a file on disk.
     pub(super) fn hash_parts(
         &self,
         file: &File,
+        parts: &[u32],
         progress: &mut ReadProgress<'_>,
     ) -> io::Result<Vec<PartHash>> {
-        (0..self.parts).map(|part| self.hash_part(file, part, progress)).collect()
+        parts.iter().map(|part| self.hash_part(file, *part, progress)).collect()
     }
 }
 
@@ -264,6 +277,8 @@ mod tests {
             for part in 0..parts + 3 {
                 assert_eq!(set.contains(part), part % 3 == 0 && part / 8 < parts.div_ceil(8));
             }
+            assert!(set.iter(parts).eq((0..parts).step_by(3)));
+            assert!(PartSet::all(parts).iter(parts).eq(0..parts));
         }
     }
 
