@@ -149,6 +149,33 @@ fn an_interrupted_file_is_resumed() {
     assert_eq!(scratch.received(), ["large"]);
 }
 
+/// A large file that was interrupted early is not read as a whole before it is sent.
+#[test]
+fn a_resumed_transfer_reads_only_parts_that_were_received() {
+    let scratch = Scratch::new("set-early");
+    let part = 4 << 20;
+    let whole = content(3 * part, 5);
+    let path = scratch.file("large", &whole);
+    scratch.file("in/.large.openbats.part", &whole[..part]);
+    let (near, far) = connect(1);
+    let sender = Sender::new(FileSet::collect([&path]).unwrap());
+    let receiver = Receiver::new(scratch.incoming());
+    let checked = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| receiver.run(&far[0], |_| {}).wait_for(LIMIT).unwrap().unwrap());
+        let observe = |progress: Progress<'_>| {
+            if let Progress::Checking { bytes, .. } = progress {
+                checked.fetch_add(bytes, Ordering::Relaxed);
+            }
+        };
+        sender.run(&near[0], observe).wait_for(LIMIT).unwrap().unwrap();
+    });
+    let report = sender.reports().remove(0).unwrap();
+    assert_eq!(report.sent, 2 * part as u64);
+    assert_eq!(checked.into_inner(), 2 * part as u64, "a part at each end");
+    assert!(fs::read(scratch.incoming().join("large")).unwrap() == whole);
+}
+
 #[test]
 fn existing_names_are_refused_replaced_or_avoided() {
     for size in [100, 300 << 10, 9 << 20] {
