@@ -246,7 +246,11 @@ fn messages_wait_while_the_record_of_sent_packets_takes_the_budget() {
         harness.send_frame(&report(sent, sent, Vec::new()));
     }
     assert_eq!(harness.closed, None);
-    assert!(taken > 1_000 && refused > 1_000, "{taken} taken, {refused} refused: {:?}", harness.stats());
+    assert!(
+        taken > 1_000 && refused > 1_000,
+        "{taken} taken, {refused} refused: {:?}",
+        harness.stats()
+    );
     let stats = harness.stats();
     assert!(stats.sent_record_bytes <= 2 * budget as u64 + 4_096, "{stats:?}");
     // Acknowledgements let it continue.

@@ -138,7 +138,7 @@ impl StreamDecoder {
             return PushResult::NON_INNOVATIVE;
         }
         self.stats.source_innovative += 1;
-        self.work.earn(payload.len());
+        self.work.earn(payload.len(), self.equations);
         self.highest = self.highest.max(Some(number));
         let row = self.pool.copy_of(payload);
         let slot = if number == self.base + self.slots.len() as u64 {
@@ -243,7 +243,7 @@ impl StreamDecoder {
                 self.equations += 1;
                 *self.window_starts.entry(window.first).or_default() += 1;
                 self.stats.repair_innovative += 1;
-                self.work.earn(symbol_bytes);
+                self.work.earn(symbol_bytes, self.equations);
                 Outcome::Innovative
             }
             Err(equation) => {

@@ -21,9 +21,9 @@ const WORK_PER_BYTE: u64 = 3 * WINDOW / 2;
 /// Packets whose work without symbols is allowed in addition: for redundant repairs, which add nothing
 /// to the budget. 768 of the longest window, if they are recognised without elimination.
 const FREE_PACKETS: u64 = 128;
-/// Windows whose work may be saved, because one packet may solve all symbols of several windows that
-/// repairs link. Two of them cost up to four times as much as one.
-const SAVED_WINDOWS: u64 = 4;
+/// Packets whose work may be saved in addition to that for the repairs that are held: two windows that are
+/// linked cost four times as much as one.
+const SAVED_PACKETS: u64 = 4 * WINDOW;
 
 /// Work that a packet with a symbol of this length adds to the budget.
 fn work_for(bytes: usize) -> u64 {
@@ -34,20 +34,24 @@ fn work_for(bytes: usize) -> u64 {
 #[derive(Debug)]
 pub(super) struct WorkBudget {
     left: u64,
-    most: u64,
+    /// Work for a packet of full size.
+    full: u64,
     is_exceeded: bool,
 }
 
 impl WorkBudget {
     /// The budget for symbols of up to `symbol_size` bytes.
     pub(super) fn new(symbol_size: usize) -> Self {
-        let most = SAVED_WINDOWS * WINDOW * work_for(symbol_size);
-        Self { left: FREE_PACKETS * WORK_PER_PACKET, most, is_exceeded: false }
+        let full = work_for(symbol_size);
+        Self { left: FREE_PACKETS * WORK_PER_PACKET, full, is_exceeded: false }
     }
 
-    /// Adds what a packet that added something may cost; `bytes` is the length of its symbol.
-    pub(super) fn earn(&mut self, bytes: usize) {
-        self.left = self.left.saturating_add(work_for(bytes)).min(self.most);
+    /// Adds what a packet that added something may cost; `bytes` is the length of its symbol. Now `held`
+    /// repairs wait for their solution.
+    pub(super) fn earn(&mut self, bytes: usize, held: usize) {
+        let most = (SAVED_PACKETS + held as u64).saturating_mul(self.full);
+        let earned = self.left.saturating_add(work_for(bytes)).min(most);
+        self.left = self.left.max(earned);
     }
 
     /// Takes `work` from the budget. Returns whether there was as much; if not, the budget is exceeded
@@ -71,17 +75,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn budget_is_refilled_by_packets_up_to_four_windows() {
+    fn budget_is_refilled_by_packets_up_to_four_windows_and_the_repairs_held() {
         let mut budget = WorkBudget::new(1_408);
         assert!(budget.spend(FREE_PACKETS * WORK_PER_PACKET), "at the limit");
-        budget.earn(1);
-        budget.earn(65);
+        budget.earn(1, 0);
+        budget.earn(65, 0);
         assert!(budget.spend(2 * WORK_PER_PACKET + 192 * WORK_PER_BYTE));
-        (0..2_000).for_each(|_| budget.earn(1_408));
-        assert!(budget.spend(1_024 * (WORK_PER_PACKET + 1_408 * WORK_PER_BYTE)));
+        let full = WORK_PER_PACKET + 1_408 * WORK_PER_BYTE;
+        (0..2_000).for_each(|_| budget.earn(1_408, 300));
+        assert_eq!(budget.left, 1_324 * full);
+        budget.earn(1_408, 0);
+        assert!(budget.spend(300 * full), "what was saved stays when repairs are solved");
+        budget.earn(1_408, 0);
+        assert!(budget.spend(1_024 * full));
         assert!(!budget.is_exceeded());
         assert!(!budget.spend(1), "beyond it");
-        budget.earn(1_408);
+        budget.earn(1_408, 0);
         assert!(!budget.spend(0) && budget.is_exceeded(), "permanently");
     }
 }

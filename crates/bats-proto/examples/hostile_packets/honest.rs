@@ -102,7 +102,7 @@ fn transfer(traffic: &Traffic) -> (u64, bool) {
             while let Some(datagrams) = transmit(&mut client, now, &mut buffer) {
                 to_server.extend(datagrams.into_iter().map(|datagram| (now + delay, datagram)));
             }
-            while let Some((_, mut datagram)) = to_server.pop_front_if(|&mut (at, _)| at <= now) {
+            while let Some(mut datagram) = pop_due(&mut to_server, now) {
                 quiet = false;
                 let data = ShortHeader::decode(&datagram)
                     .is_some_and(|header| header.kind != PacketKind::Control);
@@ -130,7 +130,7 @@ fn transfer(traffic: &Traffic) -> (u64, bool) {
                     Output::Timeout(_) => break,
                 }
             }
-            while let Some((_, mut payload)) = to_client.pop_front_if(|&mut (at, _)| at <= now) {
+            while let Some(mut payload) = pop_due(&mut to_client, now) {
                 quiet = false;
                 let payload = &mut payload;
                 let received = Received { remote: to, local_ip: None, ecn: 0, payload };
@@ -164,6 +164,12 @@ fn transfer(traffic: &Traffic) -> (u64, bool) {
         }
     }
     (packets, false)
+}
+
+/// The next datagram in transit that has arrived.
+fn pop_due(in_transit: &mut VecDeque<(Timestamp, Vec<u8>)>, now: Timestamp) -> Option<Vec<u8>> {
+    let is_due = in_transit.front().is_some_and(|&(at, _)| at <= now);
+    if is_due { in_transit.pop_front().map(|(_, datagram)| datagram) } else { None }
 }
 
 /// The next datagrams of the client.
