@@ -174,7 +174,8 @@ pub struct TransportConfig {
     /// Within it the send window is at least two congestion windows, and at least 128 KiB (4 MiB
     /// before the path is measured). Progress needs a coding window of 512 symbols (0.7 MiB at an
     /// MTU of 1500 bytes), which is used even if the budget is less. One message that the peer
-    /// accepts is taken when nothing else is held, however large. Queued repairs may use a quarter
+    /// accepts is taken when nothing else is held, however large, unless the record of sent packets takes the
+    /// budget because the peer does not acknowledge them. Queued repairs may use a quarter
     /// on top, and bytes that wait on channels another quarter.
     pub send_budget: usize,
     /// Memory in bytes for received data that the application has not read; the credit given to the

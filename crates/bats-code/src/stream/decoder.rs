@@ -127,18 +127,15 @@ impl StreamDecoder {
     /// Adds a source symbol.
     pub fn push_source(&mut self, number: u64, payload: &[u8]) -> PushResult {
         self.solved.clear();
-        if self.work.is_exceeded() {
-            return PushResult::TOO_MUCH_WORK;
-        }
         if !self.is_payload(payload) || number >= self.limit() {
             return self.refuse();
         }
+        self.work.earn(payload.len());
         if number < self.base || self.known.contains(number) {
             self.stats.source_duplicate += 1;
             return PushResult::NON_INNOVATIVE;
         }
         self.stats.source_innovative += 1;
-        self.work.earn(payload.len(), self.equations);
         self.highest = self.highest.max(Some(number));
         let row = self.pool.copy_of(payload);
         let slot = if number == self.base + self.slots.len() as u64 {
@@ -171,15 +168,13 @@ impl StreamDecoder {
         payload: &[u8],
     ) -> PushResult {
         self.solved.clear();
-        if self.work.is_exceeded() {
-            return PushResult::TOO_MUCH_WORK;
-        }
         let Some(end) = window.end().filter(|&end| end <= self.limit()) else {
             return self.refuse();
         };
         if !self.is_payload(payload) || !are_explicit_coefficients_valid(columns, window) {
             return self.refuse();
         }
+        self.work.earn(payload.len());
         let wanted = window.first.max(self.released);
         let Some(unknown) = self.known.next_unknown(wanted, end) else {
             self.highest = self.highest.max(Some(end - 1).filter(|&n| n >= self.base));
@@ -189,18 +184,24 @@ impl StreamDecoder {
         if window.first < self.base || self.equations >= self.max_equations_for(window) {
             return self.refuse();
         }
+        if self.work.is_empty() {
+            self.stats.refused_for_work += 1;
+            return self.refuse();
+        }
         let mut expanded = None;
         if let Some(&Slot::Linked { system_id, .. }) = self.slot(unknown)
             && self.null_values(system_id).is_some()
         {
             let row = self.expand(window, columns);
-            self.spend(u64::from(window.count) * VALUE_WORK as u64);
+            let work = u64::from(window.count) * VALUE_WORK as u64;
+            self.spend(work);
             let unknown = self.known.next_unknown(window.first, end).unwrap_or(unknown);
             if self.is_redundant(window, row.as_slice(), unknown) == Some(true) {
                 self.coefficient_pool.give(row);
                 self.highest = self.highest.max(Some(end - 1));
                 self.stats.repair_non_innovative += 1;
-                return self.result(Outcome::NonInnovative);
+                self.stats.non_innovative_work += work;
+                return PushResult::NON_INNOVATIVE;
             }
             expanded = Some(row);
         }
@@ -234,7 +235,7 @@ impl StreamDecoder {
         let payload = self.pool.copy_of(payload);
         let equation = Equation { window, coefficients: row, payload };
         let bytes = equation.bytes();
-        let symbol_bytes = equation.payload.as_slice().len();
+        let work = self.stats.work;
         let inserted = system.insert(self.kernel, &unknowns, equation);
         self.put_system(system_id, system);
         let outcome = match inserted {
@@ -243,7 +244,6 @@ impl StreamDecoder {
                 self.equations += 1;
                 *self.window_starts.entry(window.first).or_default() += 1;
                 self.stats.repair_innovative += 1;
-                self.work.earn(symbol_bytes, self.equations);
                 Outcome::Innovative
             }
             Err(equation) => {
@@ -253,22 +253,21 @@ impl StreamDecoder {
             }
         };
         self.solve_system(system_id);
+        if outcome == Outcome::NonInnovative {
+            self.stats.non_innovative_work += self.stats.work - work;
+        }
         self.advance();
         self.result(outcome)
     }
 
-    /// The result of a packet whose work has been counted.
+    /// The result of a packet that may have solved symbols.
     fn result(&self, outcome: Outcome) -> PushResult {
-        if self.work.is_exceeded() {
-            return PushResult::TOO_MUCH_WORK;
-        }
         PushResult { outcome, decoded: self.solved.len() }
     }
 
-    /// Counts work. Returns whether the budget allows it.
-    fn spend(&mut self, work: u64) -> bool {
+    fn spend(&mut self, work: u64) {
         self.stats.work = self.stats.work.saturating_add(work);
-        self.work.spend(work)
+        self.work.spend(work);
     }
 
     /// Whether a symbol was received or solved, or is below the symbols that the decoder keeps.
@@ -365,6 +364,7 @@ impl StreamDecoder {
     /// Forgets a polluted symbol, and all equations: they may contain it, or come from the same
     /// polluting relay. Does nothing if the symbol is released or not known.
     pub fn forget(&mut self, number: u64) {
+        self.solved.clear();
         let held = number >= self.released.max(self.base) && self.symbol(number).is_some();
         if !held {
             return;

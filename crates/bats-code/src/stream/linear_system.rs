@@ -106,11 +106,6 @@ impl LinearSystem {
         core::mem::replace(&mut self.search, search) != search
     }
 
-    /// Work of [`LinearSystem::remove_column`] for a solved row.
-    pub(super) fn removal_work(&self) -> u64 {
-        self.data.len() as u64
-    }
-
     /// Work since the last call, in bytes of rows that were multiplied, added, copied or searched.
     pub(super) fn take_work(&mut self) -> u64 {
         core::mem::take(&mut self.work)

@@ -45,11 +45,9 @@ pub enum Outcome {
     Innovative,
     /// It is a linear combination of the packets received before.
     NonInnovative,
-    /// It exceeds a limit, is malformed, or needs symbols that are no longer held.
+    /// It exceeds a limit, also that of the work for repairs, is malformed, or needs symbols that are no
+    /// longer held.
     OutOfRange,
-    /// Packets have caused more work than is possible in an honest stream. The decoder takes nothing
-    /// more.
-    TooMuchWork,
 }
 
 /// Result of pushing a packet.
@@ -63,7 +61,6 @@ pub struct PushResult {
 
 impl PushResult {
     pub(super) const NON_INNOVATIVE: Self = Self { outcome: Outcome::NonInnovative, decoded: 0 };
-    pub(super) const TOO_MUCH_WORK: Self = Self { outcome: Outcome::TooMuchWork, decoded: 0 };
 }
 
 /// A range of missing symbols: the unknowns of one linear system, or a run of symbols that are in
@@ -97,4 +94,9 @@ pub struct DecoderStats {
     pub equations_dropped: u64,
     /// Work for repairs, in bytes of rows that were multiplied and added.
     pub work: u64,
+    /// The part of it for repairs that did not raise the rank. A redundant repair costs most in a long
+    /// linear system that is almost solved.
+    pub non_innovative_work: u64,
+    /// Repairs refused because earlier ones have caused too much work.
+    pub refused_for_work: u64,
 }

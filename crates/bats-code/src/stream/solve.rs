@@ -37,13 +37,14 @@ impl<'a> Solution<'a> {
         self.equations.iter().map(|(_, e)| e.payload.as_slice().len()).max().unwrap_or(0)
     }
 
-    /// Work of [`Solution::payloads`], in bytes of rows that are multiplied and added: for each symbol
-    /// the coefficients of all equations, and then a row for each symbol of the windows. There are
-    /// not more equations than unknown symbols, whose places they take.
+    /// Work of this solution, in bytes of rows that are searched, multiplied and added: for each symbol
+    /// the factors of all equations of the system, the coefficients of those used, and a row for each
+    /// symbol of the windows. There are not more equations than unknown symbols, whose places they take.
     pub(super) fn work(&self) -> u64 {
         let symbols = (self.symbols.end - self.symbols.start) as usize;
-        let terms =
-            self.equations.len() * padded_length(symbols) + symbols * padded_length(self.len());
+        let terms = self.system.equations().len()
+            + self.equations.len() * padded_length(symbols)
+            + symbols * padded_length(self.len());
         self.solved.len() as u64 * terms as u64
     }
 

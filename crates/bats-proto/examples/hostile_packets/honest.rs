@@ -89,7 +89,7 @@ fn transfer(traffic: &Traffic) -> (u64, bool) {
     let delay = if is_lossy { DELAY } else { Duration::ZERO };
     // Datagrams in transit, and when they arrive.
     let (mut to_server, mut to_client) = (VecDeque::new(), VecDeque::new());
-    let mut sent = 0;
+    let (mut sent, mut is_closed) = (0, false);
     let (mut channels, mut opened) = (Vec::new(), Vec::new());
     let most = if is_lossy { 5_000 } else { 1_000 };
     while packets < most && now < Timestamp::from_millis(60_000) {
@@ -111,7 +111,7 @@ fn transfer(traffic: &Traffic) -> (u64, bool) {
                     if is_lossy && sent % 10 != 0 {
                         continue;
                     }
-                    measured(&mut server, now, from, &mut datagram, &mut scratch);
+                    is_closed |= measured(&mut server, now, from, &mut datagram, &mut scratch);
                     packets += 1;
                 } else {
                     let payload = &mut datagram;
@@ -126,6 +126,7 @@ fn transfer(traffic: &Traffic) -> (u64, bool) {
                         to_client.extend(datagrams.map(|datagram| (now + delay, datagram)));
                     }
                     Output::Event(handle, Event::Accepted) => accepted = Some(handle),
+                    Output::Event(_, Event::Closed(_)) => is_closed = true,
                     Output::Event(..) => {}
                     Output::Timeout(_) => break,
                 }
@@ -163,7 +164,8 @@ fn transfer(traffic: &Traffic) -> (u64, bool) {
             queued += message.len() + 3;
         }
     }
-    (packets, false)
+    assert!(packets >= most, "{packets} of {most} packets were measured");
+    (packets, is_closed)
 }
 
 /// The next datagram in transit that has arrived.

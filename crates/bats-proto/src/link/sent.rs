@@ -15,8 +15,8 @@ const MAX_SKIP_INTERVAL: u16 = 4_096;
 /// Limit of tracked packets: 15 round trips of 200 ms at 1 Gbit/s.
 const MAX_TRACKED: usize = 1 << 18;
 /// Limit of tracked packets that are not ack-eliciting, which no congestion window limits: a round trip of
-/// 300 ms at 1 Gbit/s with an acknowledgement for every second packet.
-const MAX_NOT_ELICITING: usize = 1 << 14;
+/// 1.5 s at 1 Gbit/s with an acknowledgement for every second packet.
+const MAX_NOT_ELICITING: usize = 1 << 16;
 /// Packets searched for unanswered ack-eliciting ones.
 const UNANSWERED_SEARCH: usize = 64;
 
@@ -574,12 +574,12 @@ impl SentPackets {
         self.sampler.sample(received_at, min_rtt)
     }
 
-    /// Bytes of the records of tracked packets.
+    /// Bytes of the records of ack-eliciting packets.
     pub fn record_bytes(&self) -> usize {
-        self.packets.len() * size_of::<SentPacket>()
+        (self.packets.len() - self.not_eliciting) * size_of::<SentPacket>()
     }
 
-    /// Memory for such records, in bytes.
+    /// Memory for all records, in bytes.
     pub fn bytes_held(&self) -> usize {
         self.packets.capacity() * size_of::<SentPacket>()
     }

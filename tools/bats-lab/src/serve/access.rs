@@ -159,13 +159,14 @@ pub(super) async fn check(
                     `Authorization: Bearer TOKEN`";
         return ApiError(StatusCode::UNAUTHORIZED, text.into()).into_response();
     }
-    if access.has_token(request.headers())
+    let is_file = is_below(request.uri().path(), FILES_PATH);
+    // Files are read with the token or the cookie; everybody may load the page.
+    if (is_file || access.has_token(request.headers()))
         && let Some(connection) = request.extensions().get::<Connection>()
     {
         connection.keep();
     }
-    let policy =
-        if is_below(request.uri().path(), FILES_PATH) { FILES_POLICY } else { PAGE_POLICY };
+    let policy = if is_file { FILES_POLICY } else { PAGE_POLICY };
     let mut response = next.run(request).await;
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy));

@@ -46,7 +46,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Closes it for no other connection any more: a request has presented the token.
+    /// Closes it for no other connection any more: a request has presented the token, or the cookie for files.
     pub(super) fn keep(&self) {
         self.connections.lock().remove(&self.number);
     }

@@ -191,8 +191,8 @@ fn work_for_innovative_packets_is_counted() {
     let before = decoder.stats().work;
     let result = decoder.push_source(3, &[1; 60]);
     assert_eq!((result.decoded, decoder.solved()), (2, &[4, 5][..]));
-    // Two symbols, each from six rows, with the coefficients of two equations.
-    let solved = 2 * (2 * 64 + 6 * 64);
+    // Two symbols, each from six rows, with the factors and coefficients of two equations.
+    let solved = 2 * (2 + 2 * 64 + 6 * 64);
     assert_eq!(decoder.stats().work, before + 2 * row + solved);
 }
 
@@ -202,52 +202,102 @@ fn push_zeros(decoder: &mut StreamDecoder, first: u64, count: u16, n: u32, len: 
     decoder.push_repair(Window { first, count }, columns, &vec![0; len]).outcome
 }
 
-/// Windows whose symbols are all lost, with every fourth repair twice.
+/// Windows whose symbols are lost, all or nine of ten, with every fourth repair twice. Short symbols come in
+/// windows of at most 64 symbols, or slide over those before, as in BTP.
 #[test]
-fn correct_senders_never_exceed_the_budget_of_work() {
-    for (count, len) in [(256, MAX_SYMBOL_SIZE), (256, 1_408), (64, 64), (64, 1)] {
+fn correct_senders_stay_within_the_budget_of_work() {
+    for (count, len, arriving) in
+        [(256, MAX_SYMBOL_SIZE, 10), (256, 1_408, 10), (64, 64, 0), (64, 1, 0)]
+    {
         let mut decoder = StreamDecoder::new(DecoderConfig::new(len, SEED));
         let mut sequence = 0;
         for first in (0..20).map(|window| window * u64::from(count)) {
+            let end = first + u64::from(count);
+            let arriving = (first..end).filter(|number| arriving > 0 && number % arriving == 0);
+            arriving.for_each(|number| _ = decoder.push_source(number, &vec![0; len]));
             // One of 256 repairs depends on the others by chance.
-            while decoder.first_missing() == first {
+            while decoder.first_missing() < end {
                 for _ in 0..if sequence % 4 == 0 { 2 } else { 1 } {
-                    let outcome = push_zeros(&mut decoder, first, count, sequence, len);
-                    assert_ne!(outcome, Outcome::TooMuchWork, "repair {sequence} of {len} bytes");
+                    push_zeros(&mut decoder, first, count, sequence, len);
                 }
                 sequence += 1;
             }
-            assert_eq!(decoder.first_missing(), first + u64::from(count));
-            decoder.release_below(first + u64::from(count));
+            decoder.release_below(end);
         }
+        let DecoderStats { refused, .. } = decoder.stats();
+        assert_eq!(refused, 0, "{sequence} repairs of {len} bytes");
         assert!(sequence < 21 * u32::from(count), "{sequence} repairs");
     }
 }
 
-/// Repairs of one byte that link as many symbols as possible, each of which adds something.
+/// Repairs of one byte that link as many symbols as possible, each of which adds something: some
+/// of them are refused, and later ones are taken again until all symbols are decoded.
 #[test]
 fn long_linear_systems_of_short_repairs_exceed_the_budget_of_work() {
     let mut decoder = StreamDecoder::new(DecoderConfig::new(1_408, SEED));
-    let outcomes = (0..512).map(|n| push_zeros(&mut decoder, 0, 512, n, 1));
-    let taken = outcomes.take_while(|&outcome| outcome == Outcome::Innovative).count();
-    assert!((100..400).contains(&taken), "{taken} repairs");
-    assert_eq!(push_zeros(&mut decoder, 9_000, 2, 999, 1), Outcome::TooMuchWork);
-    let result = decoder.push_source(9_000, &[1]);
-    assert_eq!(result, PushResult { outcome: Outcome::TooMuchWork, decoded: 0 });
+    let (free, each) = (256 * 256 * 256, 256 * (256 + 64));
+    let (mut sequence, mut taken) = (0, None);
+    while decoder.first_missing() == 0 {
+        // A packet that was taken is processed to its end.
+        let most = free + u64::from(sequence) * each + (2 << 20);
+        let stats = decoder.stats();
+        assert!(stats.decoded > 0 || stats.work < most, "{sequence} repairs, {stats:?}");
+        let outcome = push_zeros(&mut decoder, 0, 512, sequence, 1);
+        if outcome == Outcome::OutOfRange {
+            taken.get_or_insert(sequence);
+        }
+        sequence += 1;
+        assert!(sequence < 5_000, "{:?}", decoder.stats());
+    }
+    assert!(taken.is_some_and(|taken| (100..400).contains(&taken)), "{taken:?} repairs at first");
+    let stats = decoder.stats();
+    assert_eq!(
+        (stats.decoded, stats.refused_for_work, decoder.first_missing()),
+        (512, stats.refused, 512)
+    );
 }
 
-/// One long repair makes all symbols long: the work for them is refused before it is done.
+/// One long repair makes all symbols of a system of short ones long.
 #[test]
-fn work_for_a_solution_is_checked_before_it_is_done() {
+fn a_long_solution_is_paid_for_by_later_packets() {
     let mut decoder = StreamDecoder::new(DecoderConfig::new(MAX_SYMBOL_SIZE, SEED));
-    for n in 0..255 {
-        assert_eq!(push_zeros(&mut decoder, 0, 256, n, 1), Outcome::Innovative);
+    let mut sequence = 0;
+    while decoder.first_missing() == 0 {
+        let len = if sequence == 99 { MAX_SYMBOL_SIZE } else { 1 };
+        push_zeros(&mut decoder, 0, 256, sequence, len);
+        sequence += 1;
     }
-    let before = decoder.stats();
-    assert_eq!(push_zeros(&mut decoder, 0, 256, 255, MAX_SYMBOL_SIZE), Outcome::TooMuchWork);
-    let after = decoder.stats();
-    assert_eq!((after.decoded, decoder.solved()), (before.decoded, &[][..]));
-    assert!(after.work - before.work < 1 << 20, "{} bytes", after.work - before.work);
+    let stats = decoder.stats();
+    assert_eq!((stats.decoded, decoder.first_missing()), (256, 256));
+    let mut refused = 0;
+    while push_zeros(&mut decoder, 256, 2, sequence, 1_408) == Outcome::OutOfRange {
+        refused += 1;
+    }
+    let debt = stats.work - 256 * 256 * 256;
+    let each = 256 * (256 + 1_408);
+    assert!(refused > 500 && refused <= debt / each, "{refused} refused, {debt} bytes");
+    assert_eq!(decoder.stats().refused_for_work, stats.refused_for_work + refused);
+    assert_eq!(
+        decoder.push_source(256, &[1]).decoded,
+        1,
+        "the repair and the symbol give the next one"
+    );
+}
+
+/// Symbols are taken whatever repairs have cost.
+#[test]
+fn symbols_are_taken_while_repairs_are_refused() {
+    let mut decoder = StreamDecoder::new(DecoderConfig::new(64, SEED));
+    let mut sequence = 0;
+    while push_zeros(&mut decoder, 0, 512, sequence, 1) != Outcome::OutOfRange {
+        sequence += 1;
+    }
+    let missing = 512 - u64::from(sequence);
+    for number in 0..missing {
+        let result = decoder.push_source(number, &[0]);
+        assert_ne!(result.outcome, Outcome::OutOfRange);
+    }
+    assert_eq!(decoder.first_missing(), 512);
 }
 
 #[test]

@@ -62,26 +62,19 @@ impl StreamDecoder {
         let Some(system) = &mut self.systems[system_id as usize] else { return };
         let rows = system.solved_rows();
         let work = system.take_work();
-        if !self.spend(work) {
-            return;
-        }
-        if !rows.is_empty() && !self.solve_rows(system_id, &rows) {
-            return;
+        self.spend(work);
+        if !rows.is_empty() {
+            self.solve_rows(system_id, &rows);
         }
         self.drop_if_released(system_id);
     }
 
-    /// Stores the symbols that these rows of a system determine. Returns whether the work is allowed.
-    fn solve_rows(&mut self, system_id: u32, rows: &[usize]) -> bool {
-        let Some(system) = &self.systems[system_id as usize] else { return true };
+    /// Stores the symbols that these rows of a system determine.
+    fn solve_rows(&mut self, system_id: u32, rows: &[usize]) {
+        let Some(system) = &self.systems[system_id as usize] else { return };
         let solution = Solution::new(system, rows);
         let all = rows.len() == system.columns().len();
-        let removal = if all { 0 } else { system.removal_work() };
-        let work = solution.work() + rows.len() as u64 * removal;
-        if !self.work.spend(work) {
-            return false;
-        }
-        self.stats.work = self.stats.work.saturating_add(work);
+        let work = solution.work();
         let (slots, base) = (&self.slots, self.base);
         let known_row = |number: u64| match &slots[(number - base) as usize] {
             Slot::Known(row) => row.padded(),
@@ -99,13 +92,14 @@ impl StreamDecoder {
         }
         self.solved.sort_unstable();
         self.stats.decoded += rows.len() as u64;
+        let removals = match &mut self.systems[system_id as usize] {
+            Some(system) if !all => system.take_work(),
+            _ => 0,
+        };
+        self.spend(work + removals);
         if all {
             self.remove_system(system_id);
-        } else if let Some(system) = &mut self.systems[system_id as usize] {
-            // Counted before.
-            system.take_work();
         }
-        true
     }
 
     /// Removes a system that no slot refers to any more. Returns the number of its equations.

@@ -211,24 +211,25 @@ impl IncomingFile {
     ) -> Result<PartSet, FileError> {
         let layout = &self.layout;
         let mut found = PartSet::new(layout.parts);
-        let Some(guess) = Guess::begin(reads) else { return Ok(found) };
-        let mut is_right = true;
         for (part, hash) in asked.iter(layout.parts).zip(hashes) {
-            if !self.has_data(part) || !guess.take(layout.len(part)) {
+            if !self.has_data(part) {
                 continue;
+            }
+            // The sender learns the result for each part, so each is a guess of its own.
+            let Some(guess) = Guess::begin(reads) else { break };
+            if !guess.take(layout.len(part)) {
+                guess.confirm();
+                break;
             }
             let read = layout.hash_part(&self.file, part, progress);
             if read.map_err(|error| local("read", &self.temporary, error))? != *hash {
-                is_right = false;
                 continue;
             }
+            guess.confirm();
             found.insert(part);
             if let Some(place) = self.lock().parts.get_mut(part as usize) {
                 *place = Part::Verified(*hash);
             }
-        }
-        if is_right {
-            guess.confirm();
         }
         Ok(found)
     }

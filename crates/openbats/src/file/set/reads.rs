@@ -158,14 +158,14 @@ pub(super) fn compare(
         guess.confirm();
         return Ok(Comparison::NotCompared);
     }
+    // To the end, also after a difference: how far it was read would tell the sender where that is.
+    let mut is_same = true;
     for (part, hash) in (0..layout.parts).zip(hashes) {
-        let found = layout
-            .hash_part(&file, part, progress)
-            .map_err(|error| local("read", target, error))?;
-        if found != *hash {
-            guess.give_back(layout.size - layout.offset(part) - layout.len(part));
-            return Ok(Comparison::Differs);
-        }
+        let found = layout.hash_part(&file, part, progress);
+        is_same &= found.map_err(|error| local("read", target, error))? == *hash;
+    }
+    if !is_same {
+        return Ok(Comparison::Differs);
     }
     guess.confirm();
     Ok(Comparison::Same)
@@ -187,15 +187,11 @@ impl<'a> Guess<'a> {
         self.0.is_none_or(|reads| reads.take(bytes))
     }
 
-    fn give_back(&self, bytes: u64) {
-        if let Some(reads) = self.0 {
-            reads.give_back(bytes);
-        }
-    }
-
-    /// The sender knows the content: the comparison costs no more than the bytes read.
+    /// The sender knows the content, or nothing was compared: it costs no more than the bytes read.
     pub(super) fn confirm(self) {
-        self.give_back(MISMATCH_BYTES);
+        if let Some(reads) = self.0 {
+            reads.give_back(MISMATCH_BYTES);
+        }
     }
 }
 

@@ -43,7 +43,7 @@ impl Negotiations {
         let task = tokio::spawn(serve(negotiation));
         tasks.insert(*last, task.abort_handle());
         let oldest = (tasks.len() > MAX_NEGOTIATIONS).then(|| tasks.pop_first()).flatten();
-        drop(open);
+        // With the lock: the negotiation cannot end between these two.
         if let Some((_, oldest)) = oldest {
             oldest.abort();
         }
