@@ -164,7 +164,7 @@ fn transfer(traffic: &Traffic) -> (u64, bool) {
             queued += message.len() + 3;
         }
     }
-    assert!(packets >= most, "{packets} of {most} packets were measured");
+    assert!(packets >= most / 10 * 9, "{packets} of {most} packets were measured");
     (packets, is_closed)
 }
 
