@@ -236,12 +236,12 @@ const SYMBOL: usize = 1_400;
 /// Symbols of the longest window.
 const LONGEST: u32 = 512;
 
-/// Repairs that each add something to one linear system, which becomes as long as possible: of the
-/// longest window first, and then of windows shifted by one. Then the same beyond it.
+/// Repairs that each add something to a linear system of the longest window, which never gets the last ones
+/// that it needs. Again and again with other windows.
 fn linked_repairs(target: &mut Attack, len: usize) {
+    const REPAIRS: u32 = LONGEST - 4;
     for number in 0..MEASURED as u32 {
-        let (system, within) = (number / 1_015, number % 1_015);
-        let first = 1 + 2_048 * system + within.saturating_sub(LONGEST - 4);
+        let first = 1 + LONGEST * (number / REPAIRS);
         let (batch, column) = (number / 16, (number % 16) as u8);
         let datagram = repair(target, batch, column, first, LONGEST as u16, len);
         target.push(datagram);

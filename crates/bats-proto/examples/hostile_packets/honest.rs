@@ -8,8 +8,8 @@ use bats_proto::config::Security;
 use bats_proto::wire::parameters::TransportParameters;
 use bats_proto::wire::short_header::{PacketKind, ShortHeader};
 use bats_proto::{
-    ClientConfig, CongestionAlgorithm, Endpoint, EndpointConfig, Event, Input, Mode, Output,
-    PeerTrust, Received, Timestamp,
+    ClientConfig, CloseReason, CongestionAlgorithm, Endpoint, EndpointConfig, Event, Input, Mode,
+    Output, PeerTrust, Received, Timestamp,
 };
 use bytes::Bytes;
 
@@ -126,7 +126,9 @@ fn transfer(traffic: &Traffic) -> (u64, bool) {
                         to_client.extend(datagrams.map(|datagram| (now + delay, datagram)));
                     }
                     Output::Event(handle, Event::Accepted) => accepted = Some(handle),
-                    Output::Event(_, Event::Closed(_)) => is_closed = true,
+                    Output::Event(_, Event::Closed(CloseReason::PeerMisbehaved(_))) => {
+                        is_closed = true;
+                    }
                     Output::Event(..) => {}
                     Output::Timeout(_) => break,
                 }
