@@ -98,6 +98,27 @@ fn transfer(path: &Path, receiver: &Receiver) -> FileReport {
     sender.reports().remove(0).unwrap()
 }
 
+/// The sender learns for each part whether it is right, so that each wrong one counts.
+#[test]
+fn each_wrong_part_of_an_interrupted_transfer_is_a_guess() {
+    const MISMATCH: u64 = 1_000_000_000;
+    let scratch = Scratch::new("hostile-parts");
+    let whole = content(3 * PART, 1);
+    let path = scratch.file("large", &whole);
+    let left_over = [&content(PART, 2)[..], &whole[PART..2 * PART]].concat();
+    let read = 2 * PART as u64;
+    for (budget, sent) in [(MISMATCH + read, 3 * PART), (2 * MISMATCH + read, 2 * PART)] {
+        scratch.file("in/.large.openbats.part", &left_over);
+        let receiver = Receiver::new(scratch.incoming()).read_budget(ReadBudget::per_day(budget));
+        let report = transfer(&path, &receiver);
+        assert!(matches!(report.outcome, Outcome::Stored { .. }), "{report:?}");
+        assert_eq!(report.sent, sent as u64);
+        let stored = scratch.incoming().join("large");
+        assert!(fs::read(&stored).unwrap() == whole);
+        fs::remove_file(stored).unwrap();
+    }
+}
+
 /// Files, links and pipes at the names of temporary files that this receiver did not make.
 #[test]
 fn files_of_other_programs_and_users_are_not_written_to() {
@@ -208,7 +229,7 @@ fn a_sender_has_few_guesses_of_existing_content() {
     scratch.file("in/secret", &secret);
     let size = secret.len() as u64;
     // Two wrong guesses and two right ones, after which no more can begin.
-    let read = 2 * PART as u64 + 2 * size;
+    let read = 4 * size;
     let budget = ReadBudget::per_day(3 * MISMATCH + read);
     let checked = AtomicU64::new(0);
     let mut outcomes = Vec::new();
@@ -235,7 +256,7 @@ fn a_sender_has_few_guesses_of_existing_content() {
     let expected =
         ["differs", "same", "differs", "same", "not compared", "not compared", "not compared"];
     assert_eq!(outcomes, expected);
-    // A wrong guess ends at its first part.
+    // A wrong guess is read to the end, too: how far it was read would tell which part is wrong.
     assert_eq!(checked.into_inner(), read);
     // Small files come with their offer; the existing one is not compared either.
     let budget = ReadBudget::per_day(0);
