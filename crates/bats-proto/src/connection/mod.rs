@@ -20,6 +20,7 @@ mod stall_detector;
 mod state;
 mod stateless_reset;
 mod streams;
+mod timeouts;
 mod timers;
 mod transmit;
 mod unreachable_port;

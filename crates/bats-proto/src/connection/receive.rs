@@ -6,7 +6,7 @@ use super::end_to_end::RelayInput;
 use super::fragments::FragmentAssembly;
 use super::protection::{OpenError, PacketProtection};
 use super::streams::Totals;
-use super::transmit::{SMALL_PROBES_FROM, SMALL_PROBES_IN_A_ROW};
+use super::timeouts::{SMALL_PROBES_FROM, SMALL_PROBES_IN_A_ROW};
 use super::{Connection, MAX_ACK_DELAY, Role};
 use crate::congestion::AckSample;
 use crate::endpoint::Received;
