@@ -153,18 +153,29 @@ const TOTAL: u64 = 64 << 20;
 /// Symbols full of parts of messages, or with `most` parts: number of the message, its length, offset
 /// and length of the part.
 fn parts(target: &mut Attack, most: usize, part: impl Fn(u64) -> (u64, u64, u64, u64)) {
+    full_symbols(target, 0, most, |next, writer| {
+        let (id, total, offset, len) = part(next);
+        writer.u8(4)?;
+        [id, total, offset, len].into_iter().try_for_each(|field| writer.varint(field))?;
+        writer.bytes(&vec![7; len as usize])
+    });
+}
+
+/// Symbols from `first` on with as many frames as have space, but not more than `most` in each. `frame`
+/// writes the frame of a number.
+fn full_symbols(
+    target: &mut Attack,
+    first: u64,
+    most: usize,
+    frame: impl Fn(u64, &mut Writer<'_>) -> Option<()>,
+) {
     let mut next = 0;
-    for number in 0..MEASURED {
-        let mut symbol = vec![0; 1_400];
+    for number in first..first + MEASURED {
+        let mut symbol = vec![0; SYMBOL];
         let mut writer = Writer::new(&mut symbol);
         for _ in 0..most {
-            let (id, total, offset, len) = part(next);
             let before = writer.written();
-            let written = writer.u8(4).and_then(|()| {
-                [id, total, offset, len].into_iter().try_for_each(|field| writer.varint(field))?;
-                writer.bytes(&vec![7; len as usize])
-            });
-            if written.is_none() {
+            if frame(next, &mut writer).is_none() {
                 writer.rewind(before);
                 break;
             }
@@ -309,32 +320,12 @@ const CHANNELS: u32 = 10_000;
 /// Symbols full of channel frames, which the channels get although the first symbol never arrives: number
 /// of the channel, offset and part.
 fn channel_frames(target: &mut Attack, frame: impl Fn(u64) -> (u64, u64, &'static [u8])) {
-    let mut next = 0;
-    for number in 1..=MEASURED {
-        let mut symbol = vec![0; SYMBOL];
-        let mut writer = Writer::new(&mut symbol);
-        loop {
-            let (id, offset, part) = frame(next);
-            let before = writer.written();
-            let written = writer.u8(5).and_then(|()| {
-                writer.varint(id)?;
-                writer.varint(offset)?;
-                writer.varint(part.len() as u64)?;
-                writer.bytes(part)
-            });
-            if written.is_none() {
-                writer.rewind(before);
-                break;
-            }
-            next += 1;
-        }
-        let len = writer.written();
-        let datagram = packet(target, PacketKind::Source, |writer| {
-            SourceHeader::new(number).encode(writer)?;
-            writer.bytes(&symbol[..len])
-        });
-        target.push(datagram);
-    }
+    full_symbols(target, 1, usize::MAX, |next, writer| {
+        let (id, offset, part) = frame(next);
+        writer.u8(5)?;
+        [id, offset, part.len() as u64].into_iter().try_for_each(|field| writer.varint(field))?;
+        writer.bytes(part)
+    });
 }
 
 /// Pushes packets without measuring them.
