@@ -149,7 +149,7 @@ impl LinearSystem {
                     return false;
                 }
             }
-            true
+            others == 1
         };
         let solved = (0..self.rank()).filter(&mut is_solved).collect();
         self.count_work(searched);

@@ -1,8 +1,7 @@
 //! Limits the work that a peer causes with repairs.
 //!
-//! What a repair costs depends on the linear system that it belongs to, and a peer chooses that: a
-//! repair of one byte over a long system costs a hundred times as much as a full-size packet without
-//! losses. So each packet may cause, on average, as much work as one in the stream of a correct sender
+//! What a repair costs depends on the linear system that it belongs to, and a peer chooses that:
+//! a repair of one byte over a long system costs many times what a full-size packet costs without losses. So each packet may cause, on average, as much work as one in the stream of a correct sender
 //! over a path that loses nearly everything. Repairs beyond that are refused, as if they were lost.
 
 use crate::rows::padded_length;
@@ -14,7 +13,8 @@ const WINDOW: u64 = 256;
 /// If all `w` symbols of a window are lost, `w` repairs of `b` bytes are reduced by, and eliminated
 /// from, `w / 2` rows of up to `2w` bytes on average, and give `w` symbols, each the sum of `w`
 /// payloads, for which the coefficients of `w` equations are added: less than `3w^2 + wb` for each
-/// repair. A path that loses nine of ten packets needs three quarters of what is allowed here.
+/// repair. This is a third of the first term and all of the second: enough where nine of ten packets are
+/// lost.
 const WORK_PER_PACKET: u64 = WINDOW * WINDOW;
 const WORK_PER_BYTE: u64 = WINDOW;
 /// Packets whose work may be saved, because one packet may solve all symbols of several windows: two that
