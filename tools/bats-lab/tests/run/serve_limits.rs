@@ -67,6 +67,47 @@ fn connections_without_the_token_do_not_keep_its_holder_out() {
     }
 }
 
+/// The next response on a connection that stays open: head and body. Empty if the connection is closed.
+fn response(stream: &mut TcpStream) -> String {
+    let (mut text, mut byte) = (String::new(), [0]);
+    while !text.ends_with("\r\n\r\n") && stream.read(&mut byte).is_ok_and(|length| length == 1) {
+        text.push(byte[0].into());
+    }
+    let length = text.lines().find_map(|line| line.strip_prefix("content-length: "));
+    let mut body = vec![0; length.map_or(0, |length| length.parse().unwrap())];
+    if stream.read_exact(&mut body).is_err() {
+        return String::new();
+    }
+    text + &String::from_utf8_lossy(&body)
+}
+
+/// A browser that reads files of runs has only the cookie on this connection.
+#[test]
+fn connections_with_the_cookie_are_kept() {
+    let server = start_with(320);
+    let mut with_token = connect(&server);
+    let request = head(&server, "POST /api/session") + "Content-Length: 0\r\n\r\n";
+    with_token.write_all(request.as_bytes()).unwrap();
+    let answer = response(&mut with_token);
+    let cookie = answer.lines().find_map(|line| line.strip_prefix("set-cookie: ")).expect(&answer);
+    let cookie = cookie.split(';').next().unwrap();
+    let host = &server.address;
+    let file = format!("GET /runs/none/none.html HTTP/1.1\r\nHost: {host}\r\nCookie: {cookie}\r\n\r\n");
+    let mut reader = connect(&server);
+    let mut is_served = || {
+        let sent = reader.write_all(file.as_bytes());
+        sent.is_ok() && response(&mut reader).starts_with("HTTP/1.1 404")
+    };
+    assert!(is_served());
+    let _others: Vec<TcpStream> = (0..400).map(|_| connect(&server)).collect();
+    // The others are accepted in order, so all that came before are accepted when this one is served.
+    let mut last = connect(&server);
+    let request = head(&server, "GET /api/runs") + "\r\n";
+    last.write_all(request.as_bytes()).unwrap();
+    assert!(response(&mut last).starts_with("HTTP/1.1 200"));
+    assert!(is_served(), "it is the oldest one, but has presented the cookie");
+}
+
 #[test]
 fn clients_that_do_not_finish_a_request_are_closed() {
     let server = Server::start(&[]);
