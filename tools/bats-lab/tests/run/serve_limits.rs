@@ -92,7 +92,8 @@ fn connections_with_the_cookie_are_kept() {
     let cookie = answer.lines().find_map(|line| line.strip_prefix("set-cookie: ")).expect(&answer);
     let cookie = cookie.split(';').next().unwrap();
     let host = &server.address;
-    let file = format!("GET /runs/none/none.html HTTP/1.1\r\nHost: {host}\r\nCookie: {cookie}\r\n\r\n");
+    let file =
+        format!("GET /runs/none/none.html HTTP/1.1\r\nHost: {host}\r\nCookie: {cookie}\r\n\r\n");
     let mut reader = connect(&server);
     let mut is_served = || {
         let sent = reader.write_all(file.as_bytes());
