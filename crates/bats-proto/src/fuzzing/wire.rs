@@ -7,14 +7,18 @@ use bats_types::Timestamp;
 use crate::config::{Identity, PresharedKey, Security, ServerConfig, TransportConfig};
 use crate::crypto::PskSecrets;
 use crate::handshake::{FirstPacket, InitialInfo, ServerCrypto, ServerStart, parse_first};
+use crate::wire::batch_rank::{BatchRank, MAX_BATCHES};
 use crate::wire::channel;
-use crate::wire::coding::{RepairHeader, SourceHeader};
+use crate::wire::coding::{BATCH_SIZE, RepairHeader, SourceHeader};
+use crate::wire::flow::{FLOW_HEADER_LEN, FlowHeader};
 use crate::wire::frame::{self, Frame, MAX_ACK_RANGES};
 use crate::wire::long_header::{self, LongKind, MIN_INITIAL_DATAGRAM, VERSION};
 use crate::wire::message::{self, CONTINUATION, DATAGRAM, FIN, MESSAGE, MessageFrame};
+use crate::wire::no_route::{NoRoute, QUOTED_LEN};
 use crate::wire::parameters::TransportParameters;
 use crate::wire::rank::{MAX_RANK_ENTRIES, RankFeedback};
-use crate::wire::short_header::{self, SHORT_HEADER_LEN, ShortHeader};
+use crate::wire::short_header::{self, SHORT_HEADER_LEN, SHORT_OVERHEAD, ShortHeader};
+use crate::wire::stateless_reset::{RESET_TOKEN_LEN, reset_len, token_of, write_reset};
 use crate::wire::varint::{MAX_VARINT, Reader, Writer};
 
 /// Buffer size for anything that a datagram can hold, in its longest encoding.
@@ -28,8 +32,13 @@ pub fn wire_run(data: &[u8]) {
     varints(data);
     short_headers(data);
     long_headers(data);
+    // Random bytes have no known version and no lengths that fit.
+    long_headers(&packet_of(data));
     coding_headers(data);
+    flow_headers(data);
     rank(data);
+    batch_rank(data);
+    resets(data);
     frames(data);
     messages(data);
     parameters(data);
@@ -61,6 +70,13 @@ fn short_headers(data: &[u8]) {
     let mut bytes = [0; SHORT_HEADER_LEN];
     header.encode(data[data.len() - 1], &mut bytes);
     assert_eq!(ShortHeader::decode(&bytes), Some(header));
+    let mut masked = bytes.to_vec();
+    masked.extend(data);
+    let mask = [data[0], 1, 2, 3, 4];
+    let plain = masked.clone();
+    short_header::apply_mask(&mut masked, mask);
+    short_header::apply_mask(&mut masked, mask);
+    assert_eq!(masked, plain, "the mask is removed by applying it again");
     if let Some(destination) = short_header::destination(data) {
         assert_eq!(destination, header.destination);
     }
@@ -88,6 +104,72 @@ fn long_headers(data: &[u8]) {
     assert_eq!((again.kind, again.version), (header.kind, header.version));
     assert_eq!((again.destination, again.source, again.token), (to, from, token));
     assert_eq!(again.packet_len - again.number_at, header.packet_len - header.number_at);
+}
+
+/// A long header of this version with fields from `data`, and one byte changed or the end cut off.
+fn packet_of(data: &[u8]) -> Vec<u8> {
+    let at = |index: usize| data.get(index).copied().unwrap_or_default();
+    let part = |from: usize, most: usize| {
+        let rest = data.get(from..).unwrap_or_default();
+        rest.get(..usize::from(at(from)) % (most + 1)).unwrap_or(rest)
+    };
+    let kind = match at(0) & 3 {
+        0 => LongKind::Initial,
+        1 => LongKind::Handshake,
+        2 => LongKind::Early,
+        _ => return long_header::retry(part(4, 20), part(24, 20), part(44, 60), at(1)),
+    };
+    let payload = part(30, 100);
+    let mut bytes = written(|writer| {
+        let (to, from, token) = (part(4, 20), part(24, 20), part(44, 60));
+        long_header::encode(writer, kind, to, from, token, payload.len(), at(1))?;
+        // The packet number and the tag.
+        writer.bytes(&[at(2); 4 + 16])?;
+        writer.bytes(payload)
+    });
+    let position = usize::from(at(3)) % bytes.len();
+    match at(1) >> 4 {
+        0 => bytes[position] ^= at(2),
+        1 => bytes.truncate(position),
+        _ => {}
+    }
+    bytes
+}
+
+/// The headers of relays. Of a packet without a route 32 bytes are quoted.
+fn flow_headers(data: &[u8]) {
+    if let Some(header) = FlowHeader::decode(&mut Reader::new(data)) {
+        assert_eq!(written(|writer| header.encode(writer)), data[..FLOW_HEADER_LEN]);
+        assert_eq!(header.key.reversed().reversed(), header.key);
+        let quoted = &data[..data.len().min(QUOTED_LEN)];
+        let hint = NoRoute { destination: header.key.destination, quoted };
+        let bytes = NoRoute { quoted: data, ..hint }.encode();
+        assert_eq!(NoRoute::decode(&bytes), Some(hint));
+        assert!(ShortHeader::decode(&bytes).is_none());
+        for end in 0..bytes.len() - quoted.len() {
+            assert_eq!(NoRoute::decode(&bytes[..end]), None);
+        }
+    }
+    if let Some(hint) = NoRoute::decode(data) {
+        assert_eq!(NoRoute::decode(&hint.encode()), Some(hint));
+    }
+}
+
+fn batch_rank(data: &[u8]) {
+    let Some(report) = BatchRank::decode(&mut Reader::new(data)) else { return };
+    assert!(report.ranks.len() <= MAX_BATCHES);
+    assert!(report.ranks.iter().all(|&rank| usize::from(rank) <= BATCH_SIZE));
+    let bytes = written(|writer| report.encode(writer));
+    assert!(bytes.len() < report.bound());
+    assert_eq!(BatchRank::decode(&mut Reader::new(&bytes)), Some(report));
+}
+
+fn resets(data: &[u8]) {
+    let Some((token, random)) = data.split_first_chunk::<RESET_TOKEN_LEN>() else { return };
+    assert!(reset_len(data.len()).is_none_or(|length| length < data.len()));
+    let mut reset = random.to_vec();
+    write_reset(&mut reset, token);
+    assert_eq!(token_of(&reset), (reset.len() >= SHORT_OVERHEAD).then_some(token));
 }
 
 fn coding_headers(data: &[u8]) {
