@@ -3,10 +3,19 @@
 //!
 //! Headers for the kernel are built only from the parsed packet, so bytes of a peer never reach the
 //! kernel's parser of virtio headers.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use std::net::IpAddr;
 
-use crate::checksum::{fold, sum, write_ipv4_checksum};
+use crate::checksum::{fold, put, sum, take, write_ipv4_checksum};
 use crate::packet::{Packet, TCP};
 
 /// Length of the virtio header in front of each packet of a TUN device.
@@ -60,46 +69,45 @@ impl Offload {
     /// The packet is not what the offload says.
     pub fn header_for(self, bytes: &mut [u8]) -> Result<[u8; HEADER], Malformed> {
         let packet = Packet::parse(bytes).ok_or(Malformed::Packet)?;
-        let mut header = [0; HEADER];
         if self == Self::default() {
-            return Ok(header);
+            return Ok([0; HEADER]);
         }
         let offset = packet.checksum_offset(bytes).ok_or(Malformed::Checksum)?;
         let mut length = packet.payload;
         if self.segment != 0 {
             length = self.check_segments(&packet, bytes)?;
         }
-        if bytes.len() - packet.payload > usize::from(u16::MAX) {
+        let rest = bytes.len().saturating_sub(packet.payload);
+        if rest > usize::from(u16::MAX) {
             return Err(Malformed::Packet);
         }
         // The kernel expects the sum of the pseudo-header in the place of the checksum.
-        let pseudo = fold(pseudo_sum(&packet, bytes.len() - packet.payload));
-        let at = packet.payload + offset;
-        bytes[at..at + 2].copy_from_slice(&pseudo.to_be_bytes());
-        header[0] = NEEDS_CSUM;
-        if self.segment != 0 && bytes.len() - length > usize::from(self.segment) {
-            header[1] = if packet.source.is_ipv4() { GSO_TCPV4 } else { GSO_TCPV6 };
-            header[2..4].copy_from_slice(&(length as u16).to_ne_bytes());
-            header[4..6].copy_from_slice(&self.segment.to_ne_bytes());
+        let pseudo = fold(pseudo_sum(&packet, rest));
+        let at = packet.payload.saturating_add(offset);
+        put(bytes, at, pseudo.to_be_bytes()).ok_or(Malformed::Checksum)?;
+        let (mut kind, mut headers, mut segment) = (0, 0, 0);
+        if self.segment != 0 && bytes.len().saturating_sub(length) > usize::from(self.segment) {
+            kind = if packet.source.is_ipv4() { GSO_TCPV4 } else { GSO_TCPV6 };
+            headers = length as u16;
+            segment = self.segment;
         }
-        header[6..8].copy_from_slice(&(packet.payload as u16).to_ne_bytes());
-        header[8..10].copy_from_slice(&(offset as u16).to_ne_bytes());
-        Ok(header)
+        let [[h0, h1], [s0, s1]] = [headers, segment].map(u16::to_ne_bytes);
+        let [[p0, p1], [c0, c1]] = [packet.payload, offset].map(|at| (at as u16).to_ne_bytes());
+        Ok([NEEDS_CSUM, kind, h0, h1, s0, s1, p0, p1, c0, c1])
     }
 
     /// Returns the length of all headers of a TCP super-packet.
     fn check_segments(self, packet: &Packet, bytes: &[u8]) -> Result<usize, Malformed> {
-        let tcp = &bytes[packet.payload..];
         let is_possible =
             packet.protocol == TCP && self.needs_checksum && self.segment >= MIN_SEGMENT;
-        if !is_possible || tcp.len() < 20 {
+        let tcp = bytes.get(packet.payload..).filter(|tcp| is_possible && tcp.len() >= 20);
+        let offset = tcp.and_then(|tcp| tcp.get(12)).ok_or(Malformed::Segments)? >> 4;
+        let header = usize::from(offset).saturating_mul(4);
+        let end = packet.payload.saturating_add(header);
+        if header < 20 || end > bytes.len() {
             return Err(Malformed::Segments);
         }
-        let header = usize::from(tcp[12] >> 4) * 4;
-        if header < 20 || header > tcp.len() {
-            return Err(Malformed::Segments);
-        }
-        Ok(packet.payload + header)
+        Ok(end)
     }
 
     /// Splits a packet into segments with complete checksums, for a device without offload.
@@ -114,60 +122,73 @@ impl Offload {
         let offset = packet.checksum_offset(bytes).ok_or(Malformed::Checksum)?;
         if self.segment == 0 {
             let mut whole = bytes.to_vec();
-            complete(&packet, offset, &mut whole);
+            complete(&packet, offset, &mut whole).ok_or(Malformed::Checksum)?;
             return Ok(vec![whole]);
         }
         let headers = self.check_segments(&packet, bytes)?;
-        let (head, payload) = bytes.split_at(headers);
+        let (head, payload) = bytes.split_at_checked(headers).ok_or(Malformed::Segments)?;
         let mut segments = Vec::new();
         let mut chunks = payload.chunks(usize::from(self.segment)).peekable();
         let mut done = 0u32;
         while let Some(chunk) = chunks.next() {
             let mut segment = [head, chunk].concat();
-            let tcp = packet.payload;
-            let sequence =
-                u32::from_be_bytes(segment[tcp + 4..tcp + 8].try_into().unwrap_or([0; 4]));
-            segment[tcp + 4..tcp + 8].copy_from_slice(&sequence.wrapping_add(done).to_be_bytes());
-            if chunks.peek().is_some() {
-                segment[tcp + 13] &= !FIN_AND_PSH;
-            }
-            if done > 0 {
-                segment[tcp + 13] &= !CWR;
-            }
-            let total = segment.len();
-            if packet.source.is_ipv4() {
-                segment[2..4].copy_from_slice(&(total as u16).to_be_bytes());
-                let id = u16::from_be_bytes([segment[4], segment[5]]);
-                let id = id.wrapping_add(segments.len() as u16);
-                segment[4..6].copy_from_slice(&id.to_be_bytes());
-                write_ipv4_checksum(&mut segment);
-            } else {
-                segment[4..6].copy_from_slice(&((total - 40) as u16).to_be_bytes());
-            }
-            complete(&packet, offset, &mut segment);
+            let is_last = chunks.peek().is_none();
+            number_segment(&packet, &mut segment, done, segments.len() as u16, is_last)
+                .and_then(|()| complete(&packet, offset, &mut segment))
+                .ok_or(Malformed::Segments)?;
             segments.push(segment);
             done = done.wrapping_add(chunk.len() as u32);
         }
         if segments.is_empty() {
             let mut whole = bytes.to_vec();
-            complete(&packet, offset, &mut whole);
+            complete(&packet, offset, &mut whole).ok_or(Malformed::Checksum)?;
             segments.push(whole);
         }
         Ok(segments)
     }
 }
 
-/// Writes the checksum of TCP or UDP.
-fn complete(packet: &Packet, offset: usize, bytes: &mut [u8]) {
-    let at = packet.payload + offset;
-    bytes[at..at + 2].fill(0);
-    let payload = &bytes[packet.payload..];
+/// Gives a segment its sequence number, flags, length and identification: `done` bytes and `index`
+/// segments come before it. `None` if it has no whole headers.
+fn number_segment(
+    packet: &Packet,
+    segment: &mut [u8],
+    done: u32,
+    index: u16,
+    is_last: bool,
+) -> Option<()> {
+    let total = segment.len();
+    let tcp = segment.get_mut(packet.payload..)?;
+    let sequence = u32::from_be_bytes(take(tcp, 4)?).wrapping_add(done);
+    put(tcp, 4, sequence.to_be_bytes())?;
+    let flags = tcp.get_mut(13)?;
+    if !is_last {
+        *flags &= !FIN_AND_PSH;
+    }
+    if done > 0 {
+        *flags &= !CWR;
+    }
+    if packet.source.is_ipv4() {
+        put(segment, 2, (total as u16).to_be_bytes())?;
+        let id = u16::from_be_bytes(take(segment, 4)?).wrapping_add(index);
+        put(segment, 4, id.to_be_bytes())?;
+        write_ipv4_checksum(segment)
+    } else {
+        put(segment, 4, (total.checked_sub(40)? as u16).to_be_bytes())
+    }
+}
+
+/// Writes the checksum of TCP or UDP, which is `offset` bytes into the payload. `None` if the packet ends
+/// before it.
+fn complete(packet: &Packet, offset: usize, bytes: &mut [u8]) -> Option<()> {
+    let payload = bytes.get_mut(packet.payload..)?;
+    put(payload, offset, [0; 2])?;
     let mut checksum = !fold(sum(pseudo_sum(packet, payload.len()), payload));
     // 0 says "no checksum" in UDP.
     if checksum == 0 && offset == 6 {
         checksum = 0xffff;
     }
-    bytes[at..at + 2].copy_from_slice(&checksum.to_be_bytes());
+    put(payload, offset, checksum.to_be_bytes())
 }
 
 /// Sum of the pseudo-header of TCP and UDP.
@@ -184,7 +205,7 @@ fn pseudo_sum(packet: &Packet, length: usize) -> u64 {
             sum(sum(0, &octets(source)), &octets(destination))
         }
     };
-    addresses + u64::from(packet.protocol) + length as u64
+    addresses.saturating_add(u64::from(packet.protocol)).saturating_add(length as u64)
 }
 
 #[cfg(test)]

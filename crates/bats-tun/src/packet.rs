@@ -11,7 +11,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::checksum::write_ipv4_checksum;
+use crate::checksum::{take, write_ipv4_checksum};
 
 /// Protocol number of TCP.
 pub const TCP: u8 = 6;
@@ -41,13 +41,8 @@ pub struct Packet {
     pub dscp: u8,
 }
 
-/// The bytes from `at` on.
-fn array_at<const LENGTH: usize>(bytes: &[u8], at: usize) -> Option<[u8; LENGTH]> {
-    bytes.get(at..)?.first_chunk().copied()
-}
-
 fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
-    array_at(bytes, at).map(u16::from_be_bytes)
+    take(bytes, at).map(u16::from_be_bytes)
 }
 
 impl Packet {
@@ -71,8 +66,8 @@ impl Packet {
         // More fragments, or an offset.
         let is_fragment = u16_at(bytes, 6)? & 0x3fff != 0;
         let packet = Self {
-            source: Ipv4Addr::from(array_at::<4>(bytes, 12)?).into(),
-            destination: Ipv4Addr::from(array_at::<4>(bytes, 16)?).into(),
+            source: Ipv4Addr::from(take::<4>(bytes, 12)?).into(),
+            destination: Ipv4Addr::from(take::<4>(bytes, 16)?).into(),
             protocol,
             payload,
             is_fragment,
@@ -114,8 +109,8 @@ impl Packet {
             }
         }
         let packet = Self {
-            source: Ipv6Addr::from(array_at::<16>(bytes, 8)?).into(),
-            destination: Ipv6Addr::from(array_at::<16>(bytes, 24)?).into(),
+            source: Ipv6Addr::from(take::<16>(bytes, 8)?).into(),
+            destination: Ipv6Addr::from(take::<16>(bytes, 24)?).into(),
             protocol,
             payload,
             is_fragment,
@@ -128,7 +123,7 @@ impl Packet {
 
     fn with_ports(mut self, bytes: &[u8]) -> Self {
         if !self.is_fragment && matches!(self.protocol, TCP | UDP) {
-            let [a, b, c, d] = array_at(bytes, self.payload).unwrap_or_default();
+            let [a, b, c, d] = take(bytes, self.payload).unwrap_or_default();
             self.ports = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
         }
         self
@@ -158,8 +153,5 @@ pub fn mark_ce(bytes: &mut [u8]) -> bool {
     if let Some(class) = bytes.get_mut(1) {
         *class |= if is_ipv4 { 3 } else { 0x30 };
     }
-    if is_ipv4 {
-        write_ipv4_checksum(bytes);
-    }
-    true
+    !is_ipv4 || write_ipv4_checksum(bytes).is_some()
 }

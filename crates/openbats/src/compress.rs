@@ -5,6 +5,15 @@
 //! runs on the threads of the application, outside the endpoint's lock.
 //!
 //! [`TransportConfig::application`]: bats_proto::TransportConfig::application
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use bats_proto::{PeerLimits, TransportConfig};
 use bytes::Bytes;
@@ -72,7 +81,7 @@ impl MessageCodec {
         if let Some(encoded) = self.compress(message) {
             return encoded;
         }
-        let mut encoded = Vec::with_capacity(1 + message.len());
+        let mut encoded = Vec::with_capacity(message.len().saturating_add(1));
         encoded.push(PLAIN);
         encoded.extend_from_slice(message);
         encoded.into()
@@ -85,12 +94,13 @@ impl MessageCodec {
         }
         let length = u32::try_from(message.len()).ok()?;
         // Sends the message uncompressed if it shrinks by less than 1/16: it does not fit here.
-        let mut encoded = vec![0; ZSTD_HEADER + message.len() / 16 * 15];
-        let room = &mut encoded[ZSTD_HEADER..];
+        let longest = (message.len() / 16).saturating_mul(15);
+        let mut encoded = vec![0; longest.saturating_add(ZSTD_HEADER)];
+        let (header, room) = encoded.split_first_chunk_mut::<ZSTD_HEADER>()?;
+        let [a, b, c, d] = length.to_be_bytes();
+        *header = [ZSTD, a, b, c, d];
         let len = zstd_contexts::compress(self.level, message, room)?;
-        encoded.truncate(ZSTD_HEADER + len);
-        encoded[0] = ZSTD;
-        encoded[1..ZSTD_HEADER].copy_from_slice(&length.to_be_bytes());
+        encoded.truncate(len.saturating_add(ZSTD_HEADER));
         Some(encoded.into())
     }
 
@@ -99,13 +109,11 @@ impl MessageCodec {
     /// # Errors
     /// The rule that the peer violated.
     pub(crate) fn decode(&self, mut encoded: Bytes) -> Result<Bytes, String> {
-        match encoded.first() {
-            Some(&PLAIN) => {
-                bytes::Buf::advance(&mut encoded, 1);
-                Ok(encoded)
-            }
+        let encoding = bytes::Buf::try_get_u8(&mut encoded).ok();
+        match encoding {
+            Some(PLAIN) => Ok(encoded),
             #[cfg(feature = "zstd")]
-            Some(&ZSTD) => self.decompress(&encoded[1..]),
+            Some(ZSTD) => self.decompress(&encoded),
             Some(other) => Err(format!("a message with the unknown encoding {other}")),
             None => Err("a message without its encoding byte".to_owned()),
         }

@@ -1,4 +1,13 @@
 //! The TLS session of a handshake, or its stand-in for simulation.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -356,7 +365,9 @@ fn initial_keys_of(
 pub(crate) fn plain_keys(label: u64, is_client: bool) -> Keys {
     let direction = |client: bool| DirectionalKeys {
         header: HeaderKey::Plain,
-        packet: PacketKey::Plain(PlainKey::new(label * 2 + u64::from(client))),
+        packet: PacketKey::Plain(PlainKey::new(
+            label.wrapping_mul(2).wrapping_add(u64::from(client)),
+        )),
     };
     Keys { local: direction(is_client), remote: direction(!is_client) }
 }
@@ -451,7 +462,7 @@ impl Session {
         match &self.0 {
             Inner::Tls(_) => {
                 let Some(&[_, a, b, c]) = data.first_chunk() else { return 0 };
-                let len = 4 + u32::from_be_bytes([0, a, b, c]) as usize;
+                let len = (u32::from_be_bytes([0, a, b, c]) as usize).saturating_add(4);
                 if data.len() < len { 0 } else { len }
             }
             Inner::Plain(plain) => plain.wanted().min(data.len()),
@@ -553,8 +564,8 @@ impl Session {
                 Some((PacketKey::Aead(next.local), PacketKey::Aead(next.remote)))
             }
             Inner::Plain(plain) => {
-                plain.generation += 1;
-                let keys = plain_keys(8 + plain.generation, plain.side == Side::Client);
+                plain.generation = plain.generation.wrapping_add(1);
+                let keys = plain_keys(plain.generation.wrapping_add(8), plain.side == Side::Client);
                 Some((keys.local.packet, keys.remote.packet))
             }
         }
@@ -607,7 +618,7 @@ impl PlainSession {
 
     fn read(&mut self, data: &[u8]) -> Result<(), CryptoError> {
         let limit = PLAIN_CLIENT_HELLO + PLAIN_SERVER_HELLO + PLAIN_SERVER_FLIGHT + PLAIN_FINISHED;
-        if self.incoming.len() + data.len() > limit {
+        if data.len() > limit.saturating_sub(self.incoming.len()) {
             return Err(CryptoError("too much handshake data".to_owned()));
         }
         self.incoming.extend_from_slice(data);

@@ -1,3 +1,12 @@
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
@@ -57,7 +66,7 @@ impl DatagramAssembly {
 
     /// Memory held in bytes, overhead included.
     pub fn bytes_held(&self) -> usize {
-        self.bytes + self.complete.iter().map(Bytes::len).sum::<usize>()
+        self.complete.iter().map(Bytes::len).fold(self.bytes, usize::saturating_add)
     }
 
     /// Number of messages given up: over 4,096 newer ones exist, or the session has ended. Includes
@@ -99,14 +108,14 @@ impl DatagramAssembly {
     fn remove(&mut self, id: u64) -> Option<Partial> {
         let partial = self.partials.remove(&id)?;
         self.arrivals.remove(&partial.arrival);
-        self.bytes -= partial.cost();
+        self.bytes = self.bytes.saturating_sub(partial.cost());
         Some(partial)
     }
 
     /// Parses a symbol and inserts its parts. The caller passes each symbol at most once.
     pub fn feed(&mut self, symbol: &[u8]) -> Result<(), SessionError> {
         let mut reader = Reader::new(symbol);
-        let mut parts = 0;
+        let mut parts = 0_usize;
         while let Some(frame) =
             message::decode(&mut reader).map_err(|message::Malformed| SessionError::Malformed)?
         {
@@ -119,10 +128,10 @@ impl DatagramAssembly {
                 .ok_or(SessionError::TooLong(total))?;
             let offset = usize::try_from(offset)
                 .ok()
-                .filter(|&offset| offset <= length && data.len() <= length - offset)
+                .filter(|offset| length.checked_sub(*offset).is_some_and(|left| data.len() <= left))
                 .ok_or(SessionError::Sequence)?;
             if data.len() < length {
-                parts += 1;
+                parts = parts.saturating_add(1);
                 if parts > MAX_PARTS_IN_SYMBOL {
                     return Err(SessionError::TooManyParts);
                 }
@@ -142,7 +151,7 @@ impl DatagramAssembly {
         if self.delivered.is_before_window(id) || self.delivered.contains(id) {
             return Ok(());
         }
-        self.extend_to(id + 1);
+        self.extend_to(id.saturating_add(1));
         if data.len() == length {
             self.remove(id);
             self.deliver(id, Bytes::copy_from_slice(data));
@@ -156,15 +165,16 @@ impl DatagramAssembly {
         }
         if !self.partials.contains_key(&id) {
             self.arrivals.insert(self.next_arrival, id);
-            self.bytes += PARTIAL_OVERHEAD;
+            self.bytes = self.bytes.saturating_add(PARTIAL_OVERHEAD);
         }
         let partial = self.partials.entry(id).or_insert_with(|| {
-            self.next_arrival += 1;
-            Partial::new(length, self.next_arrival - 1)
+            let arrival = self.next_arrival;
+            self.next_arrival = arrival.saturating_add(1);
+            Partial::new(length, arrival)
         });
         let before = partial.cost();
         let insertion = partial.insert(offset, data);
-        self.bytes = self.bytes + partial.cost() - before;
+        self.bytes = self.bytes.saturating_add(partial.cost()).saturating_sub(before);
         if insertion == Insertion::Complete
             && let Some(partial) = self.remove(id)
         {

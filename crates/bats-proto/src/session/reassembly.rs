@@ -1,3 +1,12 @@
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 use std::collections::VecDeque;
 
 use bytes::{Bytes, BytesMut};
@@ -56,13 +65,13 @@ impl Reassembly {
 
     /// Bytes held.
     pub fn bytes_held(&self) -> usize {
-        self.partial.as_ref().map_or(0, |(data, _)| data.len())
-            + self.complete.iter().map(Bytes::len).sum::<usize>()
+        let complete = self.complete.iter().map(Bytes::len).sum::<usize>();
+        self.partial.as_ref().map_or(0, |(data, _)| data.len()).saturating_add(complete)
     }
 
     /// Bytes of the message under assembly that are still to come.
     pub fn bytes_missing(&self) -> usize {
-        self.partial.as_ref().map_or(0, |(data, length)| length - data.len())
+        self.partial.as_ref().map_or(0, |(data, length)| length.saturating_sub(data.len()))
     }
 
     /// Whether the end mark was received and every message before it was taken.
@@ -113,7 +122,7 @@ impl Reassembly {
                     if channels.as_ref().is_some_and(|c| self.begun >= c.granted_messages()) {
                         return Err(SessionError::BeyondCredit);
                     }
-                    self.begun += total + MESSAGE_CHARGE;
+                    self.begun = self.begun.saturating_add(total).saturating_add(MESSAGE_CHARGE);
                     let buffer = BytesMut::with_capacity(length.min(FIRST_CAPACITY));
                     self.partial = Some((buffer, length));
                     self.append(data)?;
@@ -135,7 +144,7 @@ impl Reassembly {
 
     fn append(&mut self, data: &[u8]) -> Result<(), SessionError> {
         let Some((buffer, length)) = &mut self.partial else { return Err(SessionError::Sequence) };
-        if buffer.len() + data.len() > *length {
+        if data.len() > length.saturating_sub(buffer.len()) {
             return Err(SessionError::Sequence);
         }
         buffer.extend_from_slice(data);

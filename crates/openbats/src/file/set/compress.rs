@@ -1,4 +1,13 @@
 //! Compression of file contents, chunk by chunk.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 #[cfg(any(feature = "zstd", feature = "lz4"))]
 use crate::file::CHUNK;
@@ -39,7 +48,7 @@ pub(super) fn encode(compression: Option<Compression>, chunk: &[u8]) -> (u8, Opt
         _ => (PLAIN, None),
     };
     // Send the chunk uncompressed if it shrinks by less than 1/16.
-    match compressed.filter(|compressed| compressed.len() < chunk.len() / 16 * 15) {
+    match compressed.filter(|compressed| compressed.len() < (chunk.len() / 16).saturating_mul(15)) {
         Some(compressed) => (encoding, Some(compressed)),
         None => (PLAIN, None),
     }
