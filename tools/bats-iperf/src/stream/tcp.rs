@@ -1,4 +1,13 @@
 //! Messages over the kernel's TCP: four bytes of length, then the message.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{IoSlice, Read, Write};
@@ -64,16 +73,18 @@ impl DataStream {
         let clock = Clock::start();
         let length = u32::try_from(message.len()).context("the message is too long")?;
         let length = length.to_be_bytes();
-        let total = LENGTH + message.len();
+        let total = message.len().saturating_add(LENGTH);
         let mut written = 0;
         let mut last_progress = Duration::ZERO;
         while written < total {
-            let head = &length[written.min(LENGTH)..];
-            let body = &message[written.saturating_sub(LENGTH)..];
+            let head = length.get(written..).unwrap_or_default();
+            let body = message.get(written.saturating_sub(LENGTH)..).unwrap_or_default();
             let slices = [IoSlice::new(head), IoSlice::new(body)];
             match (&self.stream).write_vectored(&slices) {
                 Ok(0) => bail!("the TCP connection accepts no more data"),
-                Ok(bytes) => (written, last_progress) = (written + bytes, clock.elapsed()),
+                Ok(bytes) => {
+                    (written, last_progress) = (written.saturating_add(bytes), clock.elapsed());
+                }
                 Err(error) if is_retryable(&error) => {
                     if signals::requested() {
                         bail!("interrupted");
@@ -81,7 +92,7 @@ impl DataStream {
                     if written == 0 && clock.elapsed() >= limit {
                         return Ok(false);
                     }
-                    if clock.elapsed() - last_progress > REPLY_TIMEOUT {
+                    if clock.elapsed().saturating_sub(last_progress) > REPLY_TIMEOUT {
                         bail!("the TCP connection was blocked for {} s", REPLY_TIMEOUT.as_secs());
                     }
                 }
@@ -110,7 +121,7 @@ impl DataStream {
                     bail!("the stream was aborted")
                 }
                 Ok(0) => *has_ended = true,
-                Ok(count) => bytes.extend_from_slice(&buffer[..count]),
+                Ok(count) => bytes.extend_from_slice(buffer.get(..count).unwrap_or_default()),
                 Err(error) if is_retryable(&error) => {
                     if signals::requested() {
                         bail!("interrupted");
@@ -177,10 +188,10 @@ impl Greeting {
     /// The hello message, if all of it is there.
     fn poll(&mut self) -> Result<Option<Hello>> {
         let length = u32::try_from(HELLO_LENGTH).context("a hello message is short")?.to_be_bytes();
-        while self.count < self.bytes.len() {
-            match self.stream.read(&mut self.bytes[self.count..]) {
+        while let Some(room) = self.bytes.get_mut(self.count..).filter(|room| !room.is_empty()) {
+            match self.stream.read(room) {
                 Ok(0) => bail!("the TCP connection ended before its hello message"),
-                Ok(more) => self.count += more,
+                Ok(more) => self.count = self.count.saturating_add(more),
                 Err(error) if !is_retryable(&error) => {
                     return Err(error).context("cannot receive over TCP");
                 }
@@ -189,11 +200,12 @@ impl Greeting {
                 }
                 Err(_) => return Ok(None),
             }
-            if self.count >= LENGTH && self.bytes[..LENGTH] != length {
+            if self.count >= LENGTH && !self.bytes.starts_with(&length) {
                 bail!("not a hello message");
             }
         }
-        Hello::decode(&self.bytes[LENGTH..]).map(Some).context("not a hello message")
+        let hello = self.bytes.get(LENGTH..).unwrap_or_default();
+        Hello::decode(hello).map(Some).context("not a hello message")
     }
 }
 
@@ -205,7 +217,7 @@ impl Incoming {
             bail!("a message of {length} bytes is too long");
         }
         let length = length as usize;
-        if self.bytes.len() < LENGTH + length {
+        if self.bytes.len() < length.saturating_add(LENGTH) {
             return Ok(None);
         }
         self.bytes.advance(LENGTH);

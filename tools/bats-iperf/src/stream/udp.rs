@@ -1,4 +1,13 @@
 //! Messages over the kernel's UDP, one per datagram, without reliability.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -88,7 +97,7 @@ impl DataStream {
             }
             self.check()?;
             match self.socket.recv(&mut buffer) {
-                Ok(count) => match (&buffer[..count], end_of(&buffer[..count])) {
+                Ok(count) => match (received(&buffer, count), end_of(received(&buffer, count))) {
                     (_, Some(sent)) => {
                         self.sent_by_peer.store(sent, Ordering::Release);
                         self.has_ended.store(true, Ordering::Release);
@@ -171,6 +180,11 @@ impl DataStream {
     }
 }
 
+/// The datagram that a receive call of the socket has put into the buffer.
+fn received(buffer: &[u8], count: usize) -> &[u8] {
+    buffer.get(..count).unwrap_or_default()
+}
+
 /// The count in an end message.
 pub(crate) fn end_of(datagram: &[u8]) -> Option<u64> {
     let count = datagram.strip_prefix(END)?;
@@ -194,7 +208,9 @@ pub(crate) fn connect(
     while clock.elapsed() < limit && !signals::requested() {
         socket.send(&hello).with_context(|| format!("cannot send to {remote} over UDP"))?;
         match socket.recv(&mut answer) {
-            Ok(count) if answer[..count] == hello => return DataStream::new(socket, hello, false),
+            Ok(count) if received(&answer, count) == hello => {
+                return DataStream::new(socket, hello, false);
+            }
             Ok(_) => {}
             Err(error) if is_retryable(&error) => {}
             Err(error) => return Err(error).context("no answer over UDP"),
@@ -234,7 +250,7 @@ impl Listener {
             let peer = loop {
                 match socket.recv_from(&mut buffer) {
                     Ok((count, peer))
-                        if buffer[..count] == hello
+                        if received(&buffer, count) == hello
                             && peer.ip().to_canonical() == client.to_canonical() =>
                     {
                         break peer;
