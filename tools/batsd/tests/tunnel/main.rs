@@ -13,14 +13,18 @@ macro_rules! need {
 }
 
 mod daemon;
+mod host_state;
 mod interfaces;
 mod kernel_routes;
+mod kills;
 mod link_local;
 mod mesh;
 mod original;
 mod ping;
+mod processes;
 mod routing_daemons;
 mod services;
+mod traffic;
 mod wan;
 
 use std::io::{Read, Write};

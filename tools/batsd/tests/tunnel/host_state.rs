@@ -1,0 +1,32 @@
+//! What a daemon may change on a host: interfaces, addresses, routes, rules, packet filter, sockets.
+
+use std::process::Command;
+
+use crate::wan::run;
+
+/// What programs print about a network namespace.
+const COMMANDS: [&str; 9] = [
+    "ip -o link",
+    "ip -o addr",
+    "ip rule",
+    "ip -6 rule",
+    "ip route show table all",
+    "ip -6 route show table all",
+    "nft list ruleset",
+    "ss -Hlntu",
+    "ip -o neigh show proxy",
+];
+
+/// The state of a host, in words. `on` makes a command whose program is its first argument.
+pub(crate) fn host_state(on: impl Fn() -> Command) -> String {
+    let mut state = String::new();
+    for command in COMMANDS {
+        let output = run(on().args(command.split(' ')));
+        let text = String::from_utf8_lossy(&output.stdout);
+        let mut lines: Vec<&str> = text.lines().collect();
+        // The kernel lists sockets and local routes in no order that lasts.
+        lines.sort_unstable();
+        state += &format!("# {command}\n{}\n", lines.join("\n"));
+    }
+    state
+}

@@ -1,0 +1,244 @@
+//! Processes that are killed again and again under traffic. With `OPENBATS_TEST_LONG=1` each of them is killed
+//! 200 times, and the times until traffic flows again have bounds; other programs on the host delay a short run.
+
+use std::fs::File;
+use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::Tunnel;
+use crate::daemon::Daemon;
+use crate::host_state::host_state;
+use crate::mesh::{Mesh, address, id, wait_for};
+use crate::processes::{Usage, has_ended};
+use crate::traffic::{Times, Traffic, is_long};
+
+const LIMIT: Duration = Duration::from_secs(60);
+/// Goal for the time from a kill until traffic flows again, in milliseconds.
+const GOAL: f64 = 2_000.0;
+
+fn kills() -> usize {
+    if is_long() { 200 } else { 4 }
+}
+
+/// Time between two kills: traffic of all kinds flows at its rate again.
+const PAUSE: Duration = Duration::from_millis(700);
+
+/// Prints the times. A long run asserts the median: the worst one also shows what else the host does.
+fn report(what: &str, times: &Times) {
+    eprintln!("{what}: {}", times.summary());
+    assert!(!is_long() || times.median() <= GOAL, "{what}");
+}
+
+/// Kills a process. Returns the time of its end.
+fn kill(process: Pid) -> Instant {
+    kill_process(process, Signal::KILL).unwrap();
+    wait_for("the process has ended", LIMIT, || has_ended(process));
+    Instant::now()
+}
+
+fn kill_daemon(daemon: &mut Daemon) -> Instant {
+    let worker = daemon.worker().unwrap();
+    daemon.child.kill().unwrap();
+    daemon.child.wait().unwrap();
+    wait_for("the worker ends with its keeper", LIMIT, || has_ended(worker));
+    Instant::now()
+}
+
+fn both(tunnel: &Tunnel) -> [Traffic; 2] {
+    let hosts = || (tunnel.wan.namespace(0), tunnel.wan.namespace(1));
+    let ((a, b), (c, d)) = (hosts(), hosts());
+    [Traffic::echoed(a, b, "10.66.0.2:7000"), Traffic::stream(c, d, "10.66.0.2:7001")]
+}
+
+#[test]
+fn device_routes_and_connections_outlast_killed_workers() {
+    need!();
+    let tunnel = Tunnel::start(0.02);
+    let traffic = both(&tunnel);
+    let state = |host| host_state(|| tunnel.wan.command(host));
+    let before = [0, 1].map(state);
+    let keepers = [0, 1].map(|host: usize| tunnel.daemons[host].child.id());
+    let usage = || keepers.map(Usage::of);
+    let mut times: [[Times; 2]; 2] = Default::default();
+    let mut first = None;
+    for number in 0..kills() {
+        sleep(PAUSE);
+        // The first host opens the link, the second one only hears of it.
+        let host = number % 2;
+        let end = kill(tunnel.daemons[host].worker().unwrap());
+        assert_eq!(state(host), before[host], "kill {number}: the keeper keeps all");
+        for (traffic, times) in traffic.iter().zip(&mut times[host]) {
+            times.add(traffic.seen.wait_for_message_after("a worker was killed", end, LIMIT));
+        }
+        assert_eq!(state(host), before[host], "kill {number}: nothing is added");
+        first.get_or_insert_with(usage);
+    }
+    for (host, [datagrams, stream]) in times.iter().enumerate() {
+        report(&format!("worker of host {host} killed, datagrams"), datagrams);
+        report(&format!("worker of host {host} killed, a TCP connection"), stream);
+    }
+    eprintln!("keepers after the first kill {first:?}, after the last {:?}", usage());
+    for (now, first) in usage().iter().zip(first.unwrap()) {
+        now.assert_flat(&first);
+    }
+    for (what, traffic) in ["datagrams", "TCP"].into_iter().zip(traffic) {
+        let seen = traffic.end(LIMIT);
+        eprintln!("{what}: {}", seen.summary());
+        if what == "TCP" {
+            assert_eq!(seen.summary().split_once(" sent, ").unwrap().1, NOTHING_LOST);
+        }
+        assert_eq!(seen.duplicates.load(std::sync::atomic::Ordering::Relaxed), 0);
+    }
+}
+
+const NOTHING_LOST: &str = "0 missing, 0 duplicates, 0 reordered, 0 broken connections";
+
+#[test]
+fn killed_keepers_leave_nothing_and_come_back() {
+    need!();
+    let mut tunnel = Tunnel::start(0.02);
+    let wan = |host: usize| tunnel.wan.hosts[host].clone();
+    let hosts = [wan(0), wan(1)];
+    let state = |host: usize| {
+        host_state(|| {
+            let mut command = Command::new("ip");
+            command.args(["netns", "exec", &hosts[host]]);
+            command
+        })
+    };
+    let golden = [0, 1].map(|host: usize| {
+        kill_daemon(&mut tunnel.daemons[host]);
+        wait_for("the device is gone", LIMIT, || !state(host).contains("bats0"));
+        state(host)
+    });
+    for host in [0, 1] {
+        restart(&mut tunnel, host);
+    }
+    tunnel.wait_for_ping(0, LIMIT);
+    let traffic = both(&tunnel);
+    // The servers of the traffic listen on the second host, its clients are on the first one.
+    let mut golden_with_traffic = golden.clone();
+    let mut times: [[Times; 3]; 2] = Default::default();
+    for number in 0..kills() {
+        sleep(PAUSE);
+        let host = number % 2;
+        let end = kill_daemon(&mut tunnel.daemons[host]);
+        let is_clean = |state: &str, golden: &str| without_traffic(state) == without_traffic(golden);
+        let start = Instant::now();
+        while !is_clean(&state(host), &golden_with_traffic[host]) {
+            assert!(
+                start.elapsed() < LIMIT,
+                "kill {number} leaves\n{}\ninstead of\n{}",
+                state(host),
+                golden_with_traffic[host]
+            );
+        }
+        golden_with_traffic[host] = golden[host].clone();
+        restart(&mut tunnel, host);
+        times[host][2].add(end.elapsed());
+        for (index, traffic) in traffic.iter().enumerate() {
+            let back = traffic.seen.wait_for_message_after("a keeper was killed", end, LIMIT);
+            times[host][index].add(back);
+        }
+    }
+    for (host, [datagrams, stream, started]) in times.iter().enumerate() {
+        eprintln!("keeper of host {host} killed, checked and started: {}", started.summary());
+        report(&format!("keeper of host {host} killed, datagrams"), datagrams);
+        report(&format!("keeper of host {host} killed, TCP"), stream);
+    }
+    for (what, traffic) in ["datagrams", "TCP"].into_iter().zip(traffic) {
+        eprintln!("{what}: {}", traffic.end(LIMIT).summary());
+    }
+}
+
+/// The state without the sockets of the traffic.
+fn without_traffic(state: &str) -> String {
+    let lines = state.lines().filter(|line| !line.starts_with("tcp") && !line.starts_with("udp"));
+    lines.filter(|line| !line.contains(":4900")).collect::<Vec<_>>().join("\n")
+}
+
+fn restart(tunnel: &mut Tunnel, host: usize) {
+    let config = tunnel.daemons[host].config.clone();
+    tunnel.daemons[host] = Daemon::start(&tunnel.wan, host, config);
+}
+
+#[test]
+fn traffic_over_a_killed_relay_comes_back() {
+    need!();
+    let mut mesh = Mesh::new(3, &[(0, 1), (1, 2)]);
+    mesh.start_nodes(|_, _, _| String::new());
+    for (host, to, pair, via) in
+        [(0, 1, 0, 1), (0, 2, 0, 1), (1, 0, 0, 0), (1, 2, 1, 2), (2, 1, 1, 1), (2, 0, 1, 1)]
+    {
+        mesh.must(host, &format!("ip route add {}/32 via {}", id(to), address(pair, via)));
+    }
+    mesh.wait_for_ping(0, 2);
+    let hosts = |mesh: &Mesh| (mesh.namespace(0), mesh.namespace(2));
+    let ((a, b), (c, d)) = (hosts(&mesh), hosts(&mesh));
+    let traffic =
+        [Traffic::echoed(a, b, "10.66.0.3:7000"), Traffic::stream(c, d, "10.66.0.3:7001")];
+    let ends = |mesh: &Mesh| [0, 2].map(|host: usize| mesh.daemons[host].worker().unwrap());
+    let workers = ends(&mesh);
+    let usage = || workers.map(|worker| Usage::of(worker.as_raw_nonzero().get() as u32));
+    let (mut times, mut first): ([Times; 2], _) = (Default::default(), None);
+    for _ in 0..kills() {
+        sleep(PAUSE);
+        let end = kill_daemon(&mut mesh.daemons[1]);
+        let config = mesh.daemons[1].config.clone();
+        let daemon =
+            Daemon::start_by(mesh.command(1), config, &[env!("CARGO_BIN_EXE_batsd")]);
+        mesh.daemons[1] = daemon;
+        for (traffic, times) in traffic.iter().zip(&mut times) {
+            times.add(traffic.seen.wait_for_message_after("a relay was killed", end, LIMIT));
+        }
+        first.get_or_insert_with(usage);
+    }
+    report("relay killed, datagrams", &times[0]);
+    report("relay killed, a TCP connection", &times[1]);
+    assert_eq!(ends(&mesh), workers, "the ends go on");
+    eprintln!("ends after the first kill {first:?}, after the last {:?}", usage());
+    for (now, first) in usage().iter().zip(first.unwrap()) {
+        now.assert_flat(&first);
+    }
+    let [datagrams, stream] = traffic.map(|traffic| traffic.end(LIMIT));
+    eprintln!("datagrams: {}\nTCP: {}", datagrams.summary(), stream.summary());
+    assert_eq!(stream.summary().split_once(" sent, ").unwrap().1, NOTHING_LOST);
+}
+
+const CLIENT: &str = "\n[[forward]]\nlisten = \"127.0.0.1:2000\"\nexit = \"10.255.0.2\"\nto = \"127.0.0.1:9000\"\n";
+const EXIT: &str = "\n[exit]\nallow = [\"127.0.0.1:9000\"]\n";
+
+#[test]
+fn exits_keep_nothing_of_killed_clients() {
+    need!();
+    let mut tunnel = Tunnel::start_with(0.02, [CLIENT, EXIT]);
+    let hosts: [File; 2] = [0, 1].map(|host| tunnel.wan.namespace(host));
+    let [client, exit] = hosts;
+    let at = |text: &str| text.parse().unwrap();
+    let traffic = Traffic::stream_to(client, exit, at("127.0.0.1:2000"), at("127.0.0.1:9000"));
+    let open = |tunnel: &Tunnel| {
+        let status = tunnel.daemons[1].ctl("status").unwrap();
+        status["status"]["services"]["exit"]["open"].as_u64().unwrap()
+    };
+    let worker = tunnel.daemons[1].worker().unwrap();
+    let usage = || Usage::of(worker.as_raw_nonzero().get() as u32);
+    let (mut times, mut first) = (Times::default(), None);
+    for _ in 0..kills() {
+        sleep(PAUSE);
+        let end = kill_daemon(&mut tunnel.daemons[0]);
+        restart(&mut tunnel, 0);
+        times.add(traffic.seen.wait_for_message_after("a client was killed", end, LIMIT));
+        wait_for("the exit has one connection", LIMIT, || open(&tunnel) == 1);
+        first.get_or_insert_with(usage);
+    }
+    report("client killed, a new connection by a forward", &times);
+    eprintln!("exit after the first kill {first:?}, after the last {:?}", usage());
+    usage().assert_flat(&first.unwrap());
+    assert_eq!(tunnel.daemons[1].worker(), Some(worker), "the exit goes on");
+    let seen = traffic.end(LIMIT);
+    eprintln!("TCP: {}", seen.summary());
+    wait_for("the exit has no connection", LIMIT, || open(&tunnel) == 0);
+}
