@@ -5,6 +5,7 @@ mod channel;
 pub mod config;
 pub mod control;
 pub mod doctor;
+mod ending;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod keeper;

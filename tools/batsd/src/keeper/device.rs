@@ -10,6 +10,7 @@ use bats_tun::Tun;
 use ipnet::{IpNet, Ipv6Net};
 
 use crate::config::TunConfig;
+use crate::ending;
 
 /// Packets that the device itself queues. FQ-CoDel runs in user space; with its default of 500 the
 /// device would drop bursts before they reach FQ-CoDel.
@@ -44,13 +45,15 @@ fn routes_for(config: &TunConfig, plan: &Plan) -> BTreeSet<IpNet> {
 impl Device {
     pub(super) fn open(config: &TunConfig, plan: &Plan) -> anyhow::Result<Self> {
         let name = &config.name;
-        let tun = Tun::open(name).map_err(|error| {
-            let advice = match error.kind() {
-                io::ErrorKind::PermissionDenied => {
+        let tun = ending::retry(|| Ok(Tun::open(name)?)).map_err(|error| {
+            let advice = match error.downcast_ref().map(io::Error::kind) {
+                Some(io::ErrorKind::PermissionDenied) => {
                     "it needs CAP_NET_ADMIN: run batsd as root, or remove [tun] from the file"
                 }
-                io::ErrorKind::ResourceBusy => "another program uses this name: choose another one",
-                io::ErrorKind::NotFound => "the kernel has no /dev/net/tun: `modprobe tun`",
+                Some(io::ErrorKind::ResourceBusy) => {
+                    "another program uses this name: choose another one"
+                }
+                Some(io::ErrorKind::NotFound) => "the kernel has no /dev/net/tun: `modprobe tun`",
                 _ => "",
             };
             anyhow::anyhow!("cannot make the TUN device {name}: {error}. {advice}")

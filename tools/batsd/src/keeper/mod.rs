@@ -21,18 +21,20 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::channel::{self, Setup, ToKeeper, ToWorker};
 use crate::config::{Config, SERVICE_USER, find_user};
+use crate::ending;
 use crate::limited_file;
 use device::Device;
 use listeners::Listeners;
 pub use source::Source;
 
 /// Time before the worker is started again: nearly none at first, and more if it ends again and
-/// again, so that a fault does not load the host.
+/// again, so that a fault does not load the host. The longest leaves half of the two seconds in which traffic
+/// shall flow again for links and sessions.
 const DELAYS: [Duration; 4] = [
     Duration::ZERO,
     Duration::from_millis(100),
     Duration::from_millis(500),
-    Duration::from_secs(2),
+    Duration::from_secs(1),
 ];
 /// After a worker that ran for this long, the next one starts without delay.
 const STABLE: Duration = Duration::from_secs(10);
@@ -142,14 +144,20 @@ fn listen(path: &Path, user: Option<(u32, u32)>) -> anyhow::Result<UnixListener>
             format!("cannot make the folder {} of the control socket", folder.display())
         })?;
     }
-    match UnixStream::connect(path) {
-        Ok(_) => bail!(
+    ending::retry(|| match UnixStream::connect(path) {
+        Ok(_) => Err(std::io::Error::from(ErrorKind::AddrInUse).into()),
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+            Ok(std::fs::remove_file(path)?)
+        }
+        Err(_) => Ok(()),
+    })
+    .map_err(|error| match ending::is_in_use(&error) {
+        true => anyhow::anyhow!(
             "{} has a running batsd: stop it, or give this one another socket by control = \"PATH\"",
             path.display()
         ),
-        Err(error) if error.kind() == ErrorKind::ConnectionRefused => std::fs::remove_file(path)?,
-        Err(_) => {}
-    }
+        false => error,
+    })?;
     // 0660 from the start: between bind and chmod everyone could connect.
     let before = rustix::process::umask(rustix::fs::Mode::from_bits_retain(0o117));
     let listener = UnixListener::bind(path);
@@ -209,7 +217,7 @@ pub fn run(source: Source) -> anyhow::Result<()> {
         Some(tun) => Some(Device::open(tun, &loaded.config.plan)?),
         None => None,
     };
-    let listeners = Listeners::default().opened_for(&loaded.config)?;
+    let listeners = ending::retry(|| Listeners::default().opened_for(&loaded.config))?;
     let events = sync_channel(MAX_EVENTS);
     let mut signals = signal_hook::iterator::Signals::new([SIGHUP, SIGINT, SIGTERM])?;
     let sender: SyncSender<Event> = events.0.clone();

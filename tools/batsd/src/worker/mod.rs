@@ -39,6 +39,7 @@ use tokio::task::AbortHandle;
 
 use crate::channel::{self, Setup, ToKeeper, ToWorker};
 use crate::config::{Config, Listener, TunMode};
+use crate::ending;
 use names::Names;
 use sandbox::Sandbox;
 use tunnel::{Lane, Port, lock};
@@ -164,7 +165,7 @@ async fn serve(
     tun: Option<Tun>,
     sandbox: Sandbox,
 ) -> anyhow::Result<()> {
-    let node = start_node(&config, &setup)?;
+    let node = ending::retry(|| start_node(&config, &setup))?;
     let port = tun.map(|tun| Arc::new(Port::new(tun)));
     let table = Table {
         owners: Owners::default(),

@@ -17,6 +17,16 @@ const COMMANDS: [&str; 9] = [
     "ip -o neigh show proxy",
 ];
 
+/// The lines that only one of two states has.
+pub(crate) fn difference(one: &str, other: &str) -> Vec<String> {
+    let only = |sign: char, these: &str, those: &str| {
+        let those: Vec<&str> = those.lines().collect();
+        let lines = these.lines().filter(|line| !those.contains(line));
+        lines.map(|line| format!("{sign} {line}")).collect::<Vec<_>>()
+    };
+    [only('-', one, other), only('+', other, one)].concat()
+}
+
 /// The state of a host, in words. `on` makes a command whose program is its first argument.
 pub(crate) fn host_state(on: impl Fn() -> Command) -> String {
     let mut state = String::new();

@@ -22,6 +22,7 @@ mod mesh;
 mod original;
 mod ping;
 mod processes;
+mod reloads;
 mod routing_daemons;
 mod services;
 mod traffic;

@@ -21,10 +21,12 @@ fn status_of(process: u32, key: &str) -> Option<String> {
     line.trim_start_matches(':').split_whitespace().next().map(str::to_owned)
 }
 
-/// Whether a process has ended; its parent may not have asked for its exit code yet.
+/// Whether all threads of a process have ended; its parent may not have asked for its exit code yet.
 pub(crate) fn has_ended(process: Pid) -> bool {
-    let state = status_of(process.as_raw_nonzero().get().unsigned_abs(), "State");
-    state.is_none_or(|state| state == "Z" || state == "X")
+    let process = process.as_raw_nonzero().get().unsigned_abs();
+    let state = status_of(process, "State");
+    let threads = std::fs::read_dir(format!("/proc/{process}/task")).map_or(0, Iterator::count);
+    state.is_none_or(|state| (state == "Z" || state == "X") && threads <= 1)
 }
 
 impl Usage {

@@ -55,7 +55,11 @@ impl Times {
     pub(crate) fn summary(&self) -> String {
         let high = self.0[self.0.len() * 95 / 100];
         let count = self.0.len();
-        format!("{count} times: median {:.0} ms, 95 % {high:.0} ms, worst {:.0} ms", self.median(), self.worst())
+        format!(
+            "{count} times: median {:.0} ms, 95 % {high:.0} ms, worst {:.0} ms",
+            self.median(),
+            self.worst()
+        )
     }
 }
 
@@ -135,7 +139,12 @@ impl Seen {
     }
 
     /// Waits until a message that was sent after this time has arrived. Returns how long after it.
-    pub(crate) fn wait_for_message_after(&self, what: &str, at: Instant, limit: Duration) -> Duration {
+    pub(crate) fn wait_for_message_after(
+        &self,
+        what: &str,
+        at: Instant,
+        limit: Duration,
+    ) -> Duration {
         let mark = self.micros(at) + 1;
         while self.newest.load(Relaxed) < mark {
             assert!(at.elapsed() < limit, "no traffic within {limit:?}: {what}");
