@@ -13,13 +13,16 @@ macro_rules! need {
 }
 
 mod daemon;
+mod flips;
 mod host_state;
 mod interfaces;
 mod kernel_routes;
 mod kills;
 mod link_local;
+mod loops;
 mod mesh;
 mod original;
+mod partitions;
 mod ping;
 mod processes;
 mod reloads;

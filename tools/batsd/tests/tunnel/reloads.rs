@@ -23,7 +23,7 @@ struct Extra {
 }
 
 /// A file that follows from a number. The remote addresses lead to no host.
-fn extra(number: u64, print: &str) -> Extra {
+fn extra(number: u64) -> Extra {
     let mut random = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 8;
     let mut below = |limit: u64| {
         random =
@@ -87,8 +87,11 @@ fn extra(number: u64, print: &str) -> Extra {
     let mut routes = String::new();
     for route in 0..links.min(below(3)) {
         let _ = write!(routes, "{{ to = \"10.255.2.{route}\", via = [\"extra{route}\"] }}, ");
-        let _ =
-            write!(extra.text, "[[peer]]\nid = \"10.255.2.{route}\"\nfingerprint = \"{print}\"\n",);
+        let _ = write!(
+            extra.text,
+            "[[peer]]\nid = \"10.255.2.{route}\"\nfingerprint = \"{:064x}\"\n",
+            3_000 + route
+        );
         extra.peers += 1;
     }
     // Later tables belong to the last array otherwise.
@@ -159,7 +162,7 @@ fn descriptors_and_memory_stay_flat_over_reloads() {
             usage("after half of the reloads");
             applied = Extra::default();
         }
-        let next = extra(number, &format!("{:064x}", 7));
+        let next = extra(number);
         let text = format!("{base}{}", next.text);
         let (text, words) = match number % 10 {
             9 => wrong(number / 10, &text),

@@ -1,0 +1,69 @@
+//! Partitions of 20 s, while three clients send numbered messages to one server.
+
+use std::process::Stdio;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use crate::mesh::{Mesh, START, address, id};
+use crate::routing_daemons::lacks;
+use crate::traffic::{Times, Traffic, is_long};
+
+const PARTITION: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(120);
+/// Packets of all links of a host are dropped without an error, as a network in between does.
+const CUT: &str = "add table inet cut; \
+                   add chain inet cut in { type filter hook prerouting priority -300; }; \
+                   add rule inet cut in udp dport 4900 drop; \
+                   add rule inet cut in udp sport 4900 drop";
+
+#[test]
+fn numbered_messages_of_three_clients_outlast_partitions() {
+    need!();
+    if lacks(&["nft"]) {
+        return;
+    }
+    // The server is the first host; the clients open the links.
+    let mut mesh = Mesh::new(4, &[(1, 0), (2, 0), (3, 0)]);
+    mesh.start_nodes(|_, _, _| String::new());
+    for client in 1..4 {
+        let pair = client - 1;
+        mesh.must(client, &format!("ip route add {}/32 via {}", id(0), address(pair, 0)));
+        mesh.must(0, &format!("ip route add {}/32 via {}", id(client), address(pair, client)));
+        mesh.wait_for_ping(client, 0);
+    }
+    let traffic = [1, 2, 3].map(|client: usize| {
+        let hosts = || (mesh.namespace(client), mesh.namespace(0));
+        let ((a, b), (c, d)) = (hosts(), hosts());
+        let at = |port: usize| format!("10.66.0.1:{}", port + client);
+        [Traffic::echoed(a, b, &at(7_000)), Traffic::stream(c, d, &at(7_100))]
+    });
+    let nft = |rules: &str| {
+        let mut command = mesh.command(0);
+        let status = command.args(["nft", rules]).stdout(Stdio::null()).status().unwrap();
+        assert!(status.success(), "nft {rules}");
+    };
+    let mut times: [Times; 2] = Default::default();
+    for _ in 0..if is_long() { 10 } else { 1 } {
+        sleep(Duration::from_secs(2));
+        nft(CUT);
+        sleep(PARTITION);
+        let healed = Instant::now();
+        nft("delete table inet cut");
+        for client in &traffic {
+            for (traffic, times) in client.iter().zip(&mut times) {
+                times.add(traffic.seen.wait_for_message_after("the network heals", healed, START));
+            }
+        }
+    }
+    eprintln!("after partitions of {PARTITION:?}, datagrams: {}", times[0].summary());
+    eprintln!("after partitions of {PARTITION:?}, TCP: {}", times[1].summary());
+    for (client, [datagrams, stream]) in traffic.into_iter().enumerate() {
+        let (datagrams, stream) = (datagrams.end(Duration::from_secs(1)), stream.end(LIMIT));
+        eprintln!("client {client}, datagrams: {}", datagrams.summary());
+        eprintln!("client {client}, TCP: {}", stream.summary());
+        assert_eq!(datagrams.duplicates.load(Relaxed), 0);
+        let nothing = "0 missing, 0 duplicates, 0 reordered, 0 broken connections";
+        assert_eq!(stream.summary().split_once(" sent, ").unwrap().1, nothing);
+    }
+}
