@@ -104,7 +104,7 @@ fn wrong(number: u64, text: &str) -> (String, &'static str) {
     match number % 5 {
         0 => (text.replace("prefixes", "prefixs"), "did you mean"),
         1 => (text.replace("id = \"10.255.0.1\"", "id = \"10.255.0.5\""), "only by a restart"),
-        2 => (format!("{text}[[forward"), "TOML"),
+        2 => (format!("{text}[[forward"), "unclosed"),
         // A program of the test listens there; all that comes before must not be applied.
         3 => (
             format!(
