@@ -386,6 +386,21 @@ impl Channel {
         })?;
         set.unwrap_or(Ok(()))
     }
+
+    /// Lets the peer send up to one part in `share` (1 to 255) of the bytes that all channels of the
+    /// connection may still have unread: 8 unless it is set, so that several channels that are not read
+    /// leave room for the others. With 1 a single channel fills longer paths, but while it is not read
+    /// it takes half of what is free. The credit of the peer never shrinks.
+    ///
+    /// # Errors
+    /// The channel or the connection is closed.
+    pub fn set_receive_share(&self, share: u8) -> Result<(), ChannelError> {
+        let id = self.id;
+        let set = self.connection.on_channels(|core, _, handle| {
+            translate(core.endpoint.packets().set_channel_receive_share(handle, id, share))
+        })?;
+        set.unwrap_or(Ok(()))
+    }
 }
 
 impl AsyncRead for &Channel {

@@ -99,6 +99,15 @@ impl Connection {
         self.channels()?.set_weight(id, weight)
     }
 
+    /// See [`crate::Endpoint::set_channel_receive_share`].
+    pub(crate) fn set_channel_receive_share(
+        &mut self,
+        id: ChannelId,
+        share: u8,
+    ) -> Result<(), ChannelError> {
+        self.channels()?.set_receive_share(id, share)
+    }
+
     /// See [`crate::Endpoint::channel_stats`].
     pub(crate) fn channel_stats(&mut self, id: ChannelId) -> Result<ChannelStats, ChannelError> {
         self.channels()?.stats(id)

@@ -138,6 +138,21 @@ impl Endpoint {
         self.with_channels(handle, |connection| connection.set_channel_weight(id, weight))
     }
 
+    /// Lets the peer send on a channel up to one part in `share` (1 to 255) of the bytes that all channels
+    /// of the session may still have unread: 8 unless it is set. The credit never shrinks.
+    ///
+    /// # Errors
+    ///
+    /// The channel is closed.
+    pub fn set_channel_receive_share(
+        &mut self,
+        handle: ConnectionHandle,
+        id: ChannelId,
+        share: u8,
+    ) -> Result<(), ChannelError> {
+        self.with_channels(handle, |connection| connection.set_channel_receive_share(id, share))
+    }
+
     /// Counters and credit of a channel.
     ///
     /// # Errors

@@ -92,6 +92,12 @@ impl AllowList {
         Self(rules)
     }
 
+    /// Whether nothing is allowed.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Whether a connection for `target` may go to this address of it. Loopback needs a rule that
     /// names an address or network: neither `*` nor a name, whose owner chooses the address, opens
     /// the services of the exit itself.

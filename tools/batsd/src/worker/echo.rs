@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn a_request_gets_one_echo_and_only_the_asked_peer_can_answer() {
-        let (echoes, lane) = (Echoes::default(), Lane::new(Mode::Btp, false));
+        let (echoes, lane) = (Echoes::default(), Lane::new(Mode::Btp));
         let [asked, other] = [1, 2].map(|id: u32| NodeId(std::net::Ipv4Addr::from_bits(id)));
         let request = Echo { is_reply: false, number: 7 };
         let reply = Echo { is_reply: true, ..request };
@@ -109,7 +109,7 @@ mod tests {
     /// A message of 64 KiB has 4,369 requests, and each answer is a packet of its own.
     #[test]
     fn many_requests_at_once_get_few_echoes() {
-        let (echoes, lane) = (Echoes::default(), Lane::new(Mode::Btp, false));
+        let (echoes, lane) = (Echoes::default(), Lane::new(Mode::Btp));
         let peer = NodeId(std::net::Ipv4Addr::from_bits(1));
         for number in 0..4_369 {
             echoes.take(peer, Some(&lane), Echo { is_reply: false, number });

@@ -5,13 +5,14 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use bats_node::{NodeId, Plan};
-use bats_tun::{HEADER, Packet};
+use bats_tun::{HEADER, Offload, Packet};
 use openbats::Mode;
 use serde_json::Value;
 
 use super::speedtest::Speedtests;
 use super::trace::Message;
-use super::tunnel::{Content, Lane, join, packets};
+use super::tunnel::Lane;
+use super::tunnel::format::{self, Content, Parts};
 use super::{changes, control, echo};
 use crate::channel::{Setup, ToKeeper, ToWorker};
 use crate::config::Config;
@@ -147,47 +148,48 @@ fn take_tunnel_message(data: &[u8], report: &mut ControlReport) {
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     let _inside = runtime.enter();
     let peer = NodeId(Ipv4Addr::new(10, 255, 0, 2));
-    let (lane, echoes) = (Arc::new(Lane::new(Mode::Brtp, false)), echo::Echoes::default());
+    let (lane, echoes) = (Arc::new(Lane::new(Mode::Brtp)), echo::Echoes::default());
     let speedtests = Speedtests::default();
     if let Ok(mut allowed) = speedtests.allowed.write() {
         *allowed = Arc::new([peer].into());
     }
-    let (mut separate, mut is_whole) = (Vec::new(), true);
-    for content in packets(data) {
+    let (mut packets, mut count) = (Vec::new(), 0);
+    let fed = Parts::default().feed(&mut data.to_vec(), |content| {
+        count += 1;
         match content {
-            None => is_whole = false,
-            Some(Content::Echo(echo)) => {
-                report.parts += 1;
-                echoes.take(peer, Some(&lane), echo);
-            }
-            Some(Content::Speedtest(message)) => {
-                report.parts += 1;
-                speedtests.take(peer, Some(&lane), message);
-            }
-            Some(Content::Packet(offload, bytes)) => {
-                report.parts += 1;
-                let mut message = vec![u8::from(offload.needs_checksum)];
-                message.extend(offload.segment.to_be_bytes());
-                message.extend(bytes);
-                separate.push(message);
-                let Some(packet) = Packet::parse(bytes) else { continue };
-                assert!(packet.payload <= bytes.len());
-                let mut copy = bytes.to_vec();
-                let header = offload.header_for(&mut copy);
-                assert!(header.is_err() || copy.len() == bytes.len() && HEADER == 10);
-                if let Ok(segments) = offload.segments(bytes) {
-                    let total: usize = segments.iter().map(Vec::len).sum();
-                    // A segment has 48 bytes of payload at least, and headers of 120 bytes at most.
-                    assert!(total <= 4 * bytes.len() + 256, "{total} of {} bytes", bytes.len());
-                }
+            Content::Echo(echo) => echoes.take(peer, Some(&lane), echo),
+            Content::Speedtest(message) => speedtests.take(peer, Some(&lane), message),
+            Content::Packet(offload, bytes) => {
+                packets.push(format::packet(offload, bytes));
+                take_packet(offload, bytes);
             }
         }
-    }
+    });
+    report.parts += count;
     assert!(lane.queue_stats().packets <= MAX_ANSWERS, "{:?}", lane.queue_stats());
-    if is_whole && !separate.is_empty() {
-        let joined = join(&separate);
-        let count = packets(&joined).filter(Option::is_some).count();
-        assert_eq!(count, separate.len());
+    // Wherever the bytes are cut, the packets are the same.
+    let (mut parts, mut again, mut fed_again) = (Parts::default(), 0, Ok(()));
+    for piece in data.chunks(1 + data.len() % 7) {
+        let mut piece = piece.to_vec();
+        fed_again = fed_again.and_then(|()| parts.feed(&mut piece, |_| again += 1));
+    }
+    assert_eq!((fed, count), (fed_again, again));
+    for mut packet in packets {
+        let parsed = format::parse(&mut packet);
+        assert!(matches!(parsed, Ok(Content::Packet(..))), "{parsed:?}");
+    }
+}
+
+fn take_packet(offload: Offload, bytes: &[u8]) {
+    let Some(packet) = Packet::parse(bytes) else { return };
+    assert!(packet.payload <= bytes.len());
+    let mut copy = bytes.to_vec();
+    let header = offload.header_for(&mut copy);
+    assert!(header.is_err() || copy.len() == bytes.len() && HEADER == 10);
+    if let Ok(segments) = offload.segments(bytes) {
+        let total: usize = segments.iter().map(Vec::len).sum();
+        // A segment has 48 bytes of payload at least, and headers of 120 bytes at most.
+        assert!(total <= 4 * bytes.len() + 256, "{total} of {} bytes", bytes.len());
     }
 }
 

@@ -8,6 +8,7 @@ mod echo;
 mod events;
 #[doc(hidden)]
 pub mod fuzzing;
+mod incoming;
 mod kernel;
 mod names;
 mod reloads;
@@ -55,7 +56,6 @@ struct Lanes {
     stream: Arc<Lane>,
     datagram: Arc<Lane>,
     fingerprint: [u8; 32],
-    has_channels: bool,
     tasks: Vec<AbortHandle>,
 }
 
@@ -113,6 +113,8 @@ struct Worker {
     events: events::EventLog,
     echoes: echo::Echoes,
     speedtests: speedtest::Speedtests,
+    /// Where the tasks of channels read into, one at a time.
+    read_buffer: Mutex<Vec<u8>>,
     traces: trace::Traces,
     services: services::Services,
     listeners: Mutex<Vec<(Listener, AbortHandle)>>,
@@ -189,6 +191,7 @@ async fn serve(
         events: events::EventLog::default(),
         echoes: echo::Echoes::default(),
         speedtests: speedtest::Speedtests::default(),
+        read_buffer: Mutex::new(vec![0; tunnel::READ_BUFFER]),
         traces: trace::Traces::default(),
         services: services::Services::default(),
         listeners: Mutex::default(),
@@ -252,10 +255,10 @@ fn start_node(config: &Config, setup: &Setup) -> anyhow::Result<Node> {
     let mut builder = Node::builder(library_id(config.plan.id), identity)
         .relaying(config.relay)
         .link_messages(true);
-    if config.exit.is_some() {
-        let channels = Some(services::MAX_CHANNELS);
-        builder = builder.transport(TransportConfig { channels, ..TransportConfig::default() });
-    }
+    // Packets of the tunnel, echoes and speed tests need channels; an exit serves others in addition.
+    let of_programs = if config.exit.is_some() { services::MAX_CHANNELS } else { 0 };
+    let channels = Some(tunnel::MAX_CHANNELS as u32 + of_programs);
+    builder = builder.transport(TransportConfig { channels, ..TransportConfig::default() });
     for &address in &config.listen {
         builder = builder.listen(address);
     }
@@ -288,8 +291,8 @@ async fn accept(worker: Arc<Worker>) {
                 continue;
             }
         };
-        let receives = tunnel::receive_packets(worker.clone(), peer, session.clone());
-        let serves = services::exit::serve(worker.clone(), session.clone());
+        let receives = tunnel::receive_messages(worker.clone(), peer, session.clone());
+        let serves = incoming::serve(worker.clone(), peer, session.clone());
         let task = tokio::spawn(async move {
             tokio::join!(receives, serves);
         });
@@ -332,11 +335,8 @@ impl Worker {
         let old = self.table();
         let mut lanes = BTreeMap::new();
         for (&id, peer) in &plan.peers {
-            let has_channels = config.listeners.iter().any(|listener| listener.exit == id);
-            let known = old.lanes.get(&id).filter(|lanes| {
-                lanes.fingerprint == peer.fingerprint && lanes.has_channels == has_channels
-            });
-            let open = || self.open_lanes(id, peer.fingerprint, has_channels);
+            let known = old.lanes.get(&id).filter(|lanes| lanes.fingerprint == peer.fingerprint);
+            let open = || self.open_lanes(id, peer.fingerprint);
             lanes.insert(id, known.cloned().unwrap_or_else(open));
         }
         let mode = config.tun.as_ref().map_or(TunMode::Auto, |tun| tun.mode);
@@ -433,20 +433,15 @@ impl Worker {
         Ok(())
     }
 
-    fn open_lanes(
-        self: &Arc<Self>,
-        id: NodeId,
-        fingerprint: [u8; 32],
-        has_channels: bool,
-    ) -> Arc<Lanes> {
-        let stream = Arc::new(Lane::new(Mode::Brtp, has_channels));
-        let datagram = Arc::new(Lane::new(Mode::Btp, false));
+    fn open_lanes(self: &Arc<Self>, id: NodeId, fingerprint: [u8; 32]) -> Arc<Lanes> {
+        let stream = Arc::new(Lane::new(Mode::Brtp));
+        let datagram = Arc::new(Lane::new(Mode::Btp));
         let tasks = [&stream, &datagram].map(|lane| {
             let worker = Arc::clone(self);
             let sends = tunnel::send_packets(worker, lane.clone(), id, Fingerprint(fingerprint));
             tokio::spawn(sends).abort_handle()
         });
-        Arc::new(Lanes { stream, datagram, fingerprint, has_channels, tasks: tasks.into() })
+        Arc::new(Lanes { stream, datagram, fingerprint, tasks: tasks.into() })
     }
 
     /// Updates which peers are neighbours: those with an established link, whichever end opened it.

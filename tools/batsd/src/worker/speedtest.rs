@@ -365,7 +365,7 @@ mod tests {
         let served = || lock(&tests.served).as_ref().map(|test| test.number);
         for number in 0..60 {
             // Each has a lane of its own, which limits answers.
-            let lane = Arc::new(Lane::new(Mode::Brtp, false));
+            let lane = Arc::new(Lane::new(Mode::Brtp));
             tests.take(peer, Some(&lane), &message(Kind::Request, number, &[0, 0, 0]));
             tests.take(peer, Some(&lane), &message(Kind::End, number, &[]));
         }
@@ -376,7 +376,7 @@ mod tests {
     fn messages_of_no_test_do_nothing_and_a_report_has_what_arrived() {
         let [peer, other] = peers();
         let tests = Speedtests::default();
-        let lane = Arc::new(Lane::new(Mode::Brtp, false));
+        let lane = Arc::new(Lane::new(Mode::Brtp));
         for bytes in [&[][..], &[1], &[9; 20], &message(Kind::Data, 7, &[0; 99]), &[4; 9]] {
             tests.take(peer, Some(&lane), bytes);
         }

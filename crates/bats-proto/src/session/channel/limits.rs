@@ -7,9 +7,9 @@ pub const MAX_CHANNELS: u64 = 1 << 20;
 /// Memory of a channel with a byte that waits to be read, by the allocator's count: its entry in a
 /// tree with half-filled nodes, its buffer, and the note that it waits to be accepted.
 pub const CHANNEL_COST: usize = 448;
-/// A channel may have this part of the session's free window, so that several channels that are not
+/// A channel may have this part of the session's free window unless it is set, so that several channels that are not
 /// read leave room for the others.
-const CHANNEL_SHARE: u64 = 8;
+pub(super) const CHANNEL_SHARE: u8 = 8;
 /// Least window of a channel.
 const MIN_CHANNEL_WINDOW: u64 = 4 << 10;
 /// A channel may queue this part of the free send budget.
@@ -61,9 +61,11 @@ impl ChannelLimits {
         self.session_window as usize / 4
     }
 
-    /// The window of a channel if this many bytes are unread on all channels.
-    pub(super) fn channel_window(&self, unread: u64) -> u64 {
-        (self.session_window.saturating_sub(unread) / CHANNEL_SHARE).max(MIN_CHANNEL_WINDOW)
+    /// The window of a channel that may have this part (at least 1) of what is free, if this many bytes are
+    /// unread on all channels.
+    pub(super) fn channel_window(&self, unread: u64, share: u8) -> u64 {
+        let free = self.session_window.saturating_sub(unread);
+        (free / u64::from(share.max(1))).max(MIN_CHANNEL_WINDOW)
     }
 
     /// The bytes that a channel may queue if this many are queued on all channels.
@@ -75,7 +77,7 @@ impl ChannelLimits {
     pub fn parameters(&self) -> ChannelParameters {
         ChannelParameters {
             channels: self.channels,
-            channel_credit: self.channel_window(0),
+            channel_credit: self.channel_window(0, CHANNEL_SHARE),
             session_credit: self.session_window,
             message_credit: self.message_window,
         }
@@ -127,7 +129,10 @@ mod tests {
         for (unread, window) in
             [(0, 12_500), (60_000, 5_000), (67_232, 4_096), (68_000, 4_096), (u64::MAX, 4_096)]
         {
-            assert_eq!(limits.channel_window(unread), window, "{unread} unread");
+            assert_eq!(limits.channel_window(unread, CHANNEL_SHARE), window, "{unread} unread");
+        }
+        for (share, window) in [(0, 40_000), (1, 40_000), (2, 20_000), (255, 4_096)] {
+            assert_eq!(limits.channel_window(60_000, share), window, "a part of {share}");
         }
     }
 

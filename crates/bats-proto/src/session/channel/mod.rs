@@ -313,6 +313,13 @@ impl Channels {
         Ok(())
     }
 
+    /// Lets the peer send up to one part in `share` of the session's free window on the channel.
+    pub fn set_receive_share(&mut self, id: ChannelId, share: u8) -> Result<(), ChannelError> {
+        self.table.get_mut(&id.0).ok_or(ChannelError::Closed)?.receive.share = share.max(1);
+        self.queue_control(id.0);
+        Ok(())
+    }
+
     /// Counters and credit of a channel.
     pub fn stats(&self, id: ChannelId) -> Result<ChannelStats, ChannelError> {
         let channel = self.table.get(&id.0).ok_or(ChannelError::Closed)?;
@@ -382,8 +389,9 @@ impl Channels {
 
     /// Queues the channel if it has a control frame to send.
     fn queue_control(&mut self, id: u64) {
-        let window = self.limits.channel_window(self.received - self.consumed);
+        let unread = self.received - self.consumed;
         if let Some(channel) = self.table.get_mut(&id)
+            && let window = self.limits.channel_window(unread, channel.receive.share)
             && (channel.send.is_reset_due()
                 || channel.receive.is_stop_due()
                 || channel.receive.credit_due(window).is_some())

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::ChannelViolation;
+use super::limits::CHANNEL_SHARE;
 
 /// Memory of a part that waits behind a gap, in addition to its content: its entry in a tree with
 /// half-filled nodes, and what the allocator adds.
@@ -57,6 +58,8 @@ pub(super) struct ReceiveHalf {
     size: u64,
     buffer: Option<Box<ReceiveBuffer>>,
     state: ReceiveState,
+    /// The channel may have this part of the session's free window.
+    pub(super) share: u8,
     /// The application knows that it can read.
     pub(super) is_notified: bool,
 }
@@ -70,6 +73,7 @@ impl ReceiveHalf {
             size: UNKNOWN,
             buffer: None,
             state: ReceiveState::Open,
+            share: CHANNEL_SHARE,
             is_notified: false,
         }
     }

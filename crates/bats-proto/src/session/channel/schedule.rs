@@ -150,8 +150,9 @@ impl Channels {
             (self.granted_messages, self.message_credit_due) = (bytes, false);
         }
         while let Some(&id) = self.control.front() {
-            let window = self.limits.channel_window(self.received - self.consumed);
+            let unread = self.received - self.consumed;
             if let Some(channel) = self.table.get_mut(&id) {
+                let window = self.limits.channel_window(unread, channel.receive.share);
                 write_channel_control(writer, id, channel, window)?;
                 channel.has_control = false;
             }

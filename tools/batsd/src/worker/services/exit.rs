@@ -8,7 +8,6 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use bats_node::NodeId;
 use openbats::Channel;
-use openbats::node::Session;
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::time::timeout;
 
@@ -26,30 +25,32 @@ const MAX_ADDRESSES: usize = 4;
 /// Destinations of an association that are remembered; then all are forgotten.
 const MAX_DESTINATIONS: usize = 64;
 
-/// Serves the channels that a peer opens. They end with the session.
-pub(in super::super) async fn serve(worker: Arc<Worker>, session: Session) {
-    let peer = NodeId(session.remote_node().0.into());
-    while let Ok(channel) = session.accept_channel().await {
-        let permit = Arc::clone(&worker.services.exits).try_acquire_owned();
-        let Some(permit) = permit.ok().filter(|_| !worker.services.is_draining()) else {
-            tokio::spawn(async move { answer(&channel, Reply::Failed).await });
-            continue;
-        };
-        let worker = Arc::clone(&worker);
-        tokio::spawn(async move {
-            serve_channel(&worker, peer, channel).await;
-            drop(permit);
-        });
+/// Serves a channel that a peer has opened, with this first byte.
+pub(in super::super) async fn serve(worker: &Worker, peer: NodeId, channel: Channel, first: u8) {
+    let permit = worker.services.exits.try_acquire();
+    match permit.ok().filter(|_| !worker.services.is_draining()) {
+        Some(_permit) => drop(serve_channel(worker, peer, channel, first).await),
+        None => drop(answer(&channel, Reply::Failed).await),
     }
+}
+
+/// Gives up a channel without a request.
+pub(in super::super) fn abandon(channel: &Channel) {
+    channel.reset(RESET);
 }
 
 async fn answer(channel: &Channel, reply: Reply) -> Option<()> {
     timeout(NEGOTIATION, channel.write_all(&[reply as u8])).await.ok()?.ok()
 }
 
-async fn serve_channel(worker: &Worker, peer: NodeId, channel: Channel) -> Option<()> {
-    let Ok(request) = timeout(NEGOTIATION, read_request(&channel)).await else {
-        channel.reset(RESET);
+async fn serve_channel(worker: &Worker, peer: NodeId, channel: Channel, first: u8) -> Option<()> {
+    // A node that serves nothing opens no socket for its peers either.
+    if allow_list(worker).is_empty() {
+        worker.services.counters.denied.fetch_add(1, Relaxed);
+        return answer(&channel, Reply::NotAllowed).await;
+    }
+    let Ok(request) = timeout(NEGOTIATION, read_request(&channel, first)).await else {
+        abandon(&channel);
         return None;
     };
     let (request, rest) = match request? {
@@ -83,8 +84,8 @@ async fn serve_channel(worker: &Worker, peer: NodeId, channel: Channel) -> Optio
 }
 
 /// The request, and what came after it.
-async fn read_request(channel: &Channel) -> Option<Result<(Request, Vec<u8>), Reply>> {
-    let mut bytes = Vec::new();
+async fn read_request(channel: &Channel, first: u8) -> Option<Result<(Request, Vec<u8>), Reply>> {
+    let mut bytes = vec![first];
     loop {
         match Request::decode(&bytes) {
             Ok(Parsed::Complete(request, length)) => {

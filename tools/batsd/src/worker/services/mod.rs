@@ -39,7 +39,7 @@ const SESSION: Duration = Duration::from_secs(5);
 /// Time for the exit's answer: its own limits, and some seconds for repair on the path.
 const ANSWER: Duration = Duration::from_secs(20);
 /// Time for a program to say what it wants, for names to resolve, and for hosts to answer.
-const NEGOTIATION: Duration = Duration::from_secs(10);
+pub(super) const NEGOTIATION: Duration = Duration::from_secs(10);
 /// Time without datagrams after which a UDP association ends (RFC 4787 section 4.3: two minutes).
 const UDP_IDLE: Duration = Duration::from_secs(120);
 /// Bytes that are read at once. Each connection has two such buffers.

@@ -1,0 +1,23 @@
+//! Packets of the TUN device in sessions, and back: as messages of BTP, and in channels of BRTP.
+
+mod filter;
+pub(super) mod format;
+mod intake;
+mod lane;
+mod outgoing;
+mod port;
+mod receive;
+mod send;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+pub(super) use intake::read_packets;
+pub(super) use lane::Lane;
+pub(super) use outgoing::MAX_CHANNELS;
+pub(super) use port::Port;
+pub(super) use receive::{READ_BUFFER, receive_channel, receive_messages, refuse};
+pub(super) use send::send_packets;
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

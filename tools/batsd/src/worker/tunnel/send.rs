@@ -1,0 +1,140 @@
+//! From the queues of the peers into sessions.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bats_tun::MAX_PACKET;
+use openbats::node::Session;
+use openbats::{ClientOptions, Fingerprint, Mode, TransportConfig, Trust};
+
+use super::super::Worker;
+use super::lane::Lane;
+use super::lock;
+use super::outgoing::OutgoingChannels;
+use bats_node::NodeId;
+
+/// A session holds at most the bytes of so many round trips, sent or not: more would be a queue behind
+/// CoDel. Bytes wait up to three round trips for repairs, and the controller must not be limited by the
+/// application. At 50 Mbit/s, 5 %, 10 ms, with BBR inside, runs of 4 s: 2 gives 35.6 Mbit/s, 4 gives
+/// 43.3, 43.2 and 39.6, no limit 42.1, 43.1 and 43.5 (docs/node.md has the RTTs).
+const ROUND_TRIPS: u64 = 4;
+/// A session may hold this much in any case: one packet of the largest size, and what it sends in this
+/// time. Timers have steps of a millisecond, in which a fast path of short delay sends many windows.
+const LEAST_HELD: (u64, Duration) = (MAX_PACKET as u64, Duration::from_millis(5));
+/// Bounds of the time between two looks at a session that holds enough.
+const LOOK_AGAIN: (Duration, Duration) = (Duration::from_micros(500), Duration::from_millis(10));
+/// Time between attempts to open a session: the first after a failure, doubled up to the longest.
+const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
+/// Keep-alives and idle timeout of the tunnel's sessions.
+const KEEP_ALIVE: Duration = Duration::from_secs(2);
+const IDLE: Duration = Duration::from_secs(10);
+/// Handshakes of sessions over a link that has just failed must not wait for long.
+const HANDSHAKE: Duration = Duration::from_secs(5);
+
+fn transport(mode: Mode) -> TransportConfig {
+    TransportConfig {
+        // This end opens them. The peer opens none, and one is the least.
+        channels: (mode == Mode::Brtp).then_some(1),
+        keep_alive: Some(KEEP_ALIVE),
+        idle_timeout: IDLE,
+        handshake_timeout: HANDSHAKE,
+        ..TransportConfig::default()
+    }
+}
+
+/// Keeps a session with a peer open and sends what waits in its lane. Each end opens its own
+/// sessions and sends over those, so neither depends on the other's state.
+pub(in super::super) async fn send_packets(
+    worker: Arc<Worker>,
+    lane: Arc<Lane>,
+    peer: NodeId,
+    fingerprint: Fingerprint,
+) {
+    let mut retry = RETRY.0;
+    loop {
+        let options = ClientOptions::new(Trust::fingerprint(fingerprint))
+            .transport(transport(lane.mode))
+            .mode(lane.mode);
+        let id = openbats::node::NodeId(peer.0.to_bits());
+        let error = match worker.node.connect_node(id, "node", options).await {
+            Ok(session) => {
+                *lock(&lane.session) = Some(session.clone());
+                *lock(&lane.last_error) = None;
+                retry = RETRY.0;
+                let sends = async {
+                    match lane.mode {
+                        Mode::Btp => send_messages(&lane, &session).await,
+                        _ => send_in_channels(&lane, &session).await,
+                    }
+                };
+                let error = tokio::select! {
+                    error = sends => error,
+                    // The peer sends nothing over this session, so a receive call detects its end.
+                    received = session.recv() => match received {
+                        Ok(_) => "the peer has ended the session".to_owned(),
+                        Err(error) => error.to_string(),
+                    },
+                };
+                session.close(0, "");
+                *lock(&lane.session) = None;
+                error
+            }
+            Err(error) => error.to_string(),
+        };
+        *lock(&lane.last_error) = Some(error);
+        tokio::time::sleep(retry).await;
+        retry = (retry * 2).min(RETRY.1);
+    }
+}
+
+async fn send_messages(lane: &Lane, session: &Session) -> String {
+    loop {
+        lane.filled().await;
+        let Some((message, deadline)) = lane.next_message() else { continue };
+        match session.send_within(message, deadline).await {
+            Ok(()) | Err(openbats::SendError::TooLarge { .. }) => {}
+            Err(error) => return error.to_string(),
+        }
+    }
+}
+
+async fn send_in_channels(lane: &Lane, session: &Session) -> String {
+    let mut channels = OutgoingChannels::new();
+    loop {
+        // Packets wait in the lane, not in the session: there CoDel sees them.
+        let excess = excess(session, channels.waiting());
+        let waits = async {
+            match excess {
+                Some(wait) => tokio::time::sleep(wait).await,
+                None => lane.filled().await,
+            }
+        };
+        tokio::select! {
+            flushed = channels.flush() => match flushed {
+                Ok(()) => continue,
+                Err(error) => return error.to_string(),
+            },
+            () = waits => {}
+        }
+        if excess.is_some() {
+            continue;
+        }
+        for (channel, packets) in lane.next_packets() {
+            if let Err(error) = channels.send(session, channel, packets).await {
+                return error.to_string();
+            }
+        }
+    }
+}
+
+/// The time until a session that holds more than [`ROUND_TRIPS`], with what waits for its channels, holds less;
+/// over links, the window is what the first links send in one of them.
+fn excess(session: &Session, waiting: u64) -> Option<Duration> {
+    let stats = session.stats();
+    let bytes_per_second = stats.delivery_bps.max(1) as f64 / 8.0;
+    let least = (bytes_per_second * LEAST_HELD.1.as_secs_f64()) as u64;
+    let limit = (stats.cwnd_bytes.saturating_mul(ROUND_TRIPS)).max(LEAST_HELD.0).max(least);
+    let excess = (stats.send_buffer_bytes + waiting).checked_sub(limit)?;
+    let wait = Duration::try_from_secs_f64(excess as f64 / bytes_per_second);
+    Some(wait.unwrap_or(LOOK_AGAIN.1).clamp(LOOK_AGAIN.0, LOOK_AGAIN.1))
+}
