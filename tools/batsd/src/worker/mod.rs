@@ -258,7 +258,11 @@ fn start_node(config: &Config, setup: &Setup) -> anyhow::Result<Node> {
     // Packets of the tunnel, echoes and speed tests need channels; an exit serves others in addition.
     let of_programs = if config.exit.is_some() { services::MAX_CHANNELS } else { 0 };
     let channels = Some(tunnel::MAX_CHANNELS as u32 + of_programs);
-    builder = builder.transport(TransportConfig { channels, ..TransportConfig::default() });
+    builder = builder.transport(TransportConfig {
+        channels,
+        receive_budget: tunnel::RECEIVE_BUDGET,
+        ..TransportConfig::default()
+    });
     for &address in &config.listen {
         builder = builder.listen(address);
     }

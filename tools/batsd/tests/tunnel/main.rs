@@ -15,6 +15,7 @@ macro_rules! need {
 mod daemon;
 mod flips;
 mod host_state;
+mod flows;
 mod interfaces;
 mod kernel_routes;
 mod kills;

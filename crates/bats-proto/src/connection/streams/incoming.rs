@@ -1,7 +1,7 @@
 //! The receiving direction: decodes packets into symbols, reassembles messages, reports gaps.
 
 use core::time::Duration;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use bats_types::Timestamp;
 use bytes::Bytes;
@@ -31,9 +31,19 @@ pub(in crate::connection) enum Incoming {
     Timely(TimelyIncoming),
 }
 
-/// Symbols of which the channels have got their frames although an earlier symbol is missing.
+/// Symbols of which the channels have got their frames although an earlier symbol is missing, and whether
+/// they have frames of messages, too.
 #[derive(Debug, Default)]
-pub(in crate::connection) struct HandedUp(BTreeSet<u64>);
+pub(in crate::connection) struct HandedUp(BTreeMap<u64, bool>);
+
+/// What is left of a symbol when its turn comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Left {
+    All,
+    /// The frames of messages.
+    Messages,
+    Nothing,
+}
 
 impl HandedUp {
     /// Hands up what the last packet has decoded beyond the missing symbol.
@@ -50,7 +60,7 @@ impl HandedUp {
                 break;
             }
             let Some(mut symbol) = flow.symbol(number) else { continue };
-            if self.0.contains(&number) {
+            if self.0.contains_key(&number) {
                 continue;
             }
             if let Some(key) = &mut open {
@@ -60,15 +70,19 @@ impl HandedUp {
                 }
                 symbol = &opened;
             }
-            channels.feed_early(symbol)?;
-            self.0.insert(number);
+            let has_messages = channels.feed_early(symbol)?;
+            self.0.insert(number, has_messages);
         }
         Ok(())
     }
 
-    /// Whether this symbol, whose turn has come, was handed up.
-    fn take(&mut self, number: u64) -> bool {
-        !self.0.is_empty() && self.0.remove(&number)
+    /// What is left of this symbol, whose turn has come.
+    fn take(&mut self, number: u64) -> Left {
+        match self.0.remove(&number) {
+            None => Left::All,
+            Some(true) => Left::Messages,
+            Some(false) => Left::Nothing,
+        }
     }
 }
 
@@ -152,6 +166,12 @@ impl Incoming {
                 while channels.is_some() || inbox.has_room(room) {
                     let number = flow.next_number();
                     let Some(mut symbol) = flow.next_symbol() else { break };
+                    let left = early.take(number);
+                    if left == Left::Nothing {
+                        // It was authenticated when it was handed up.
+                        authentic += u64::from(open.is_some());
+                        continue;
+                    }
                     if let Some(key) = &mut open {
                         if !key.open(number, symbol, &mut opened) {
                             polluted += 1;
@@ -162,7 +182,7 @@ impl Incoming {
                         authentic += 1;
                         symbol = &opened;
                     }
-                    let is_handed_up = early.take(number);
+                    let is_handed_up = left == Left::Messages;
                     reassembly.feed_with(symbol, channels.as_deref_mut(), is_handed_up)?;
                     while let Some(message) = reassembly.pop() {
                         add(inbox, message);

@@ -451,21 +451,25 @@ impl Channels {
         self.early <= self.limits.early_budget()
     }
 
-    /// Takes the channel frames of a symbol that was decoded before a missing one.
+    /// Takes the channel frames of a symbol that was decoded before a missing one. Returns whether it has others,
+    /// which wait for their turn.
     ///
     /// # Errors
     ///
     /// The peer broke a rule.
-    pub fn feed_early(&mut self, symbol: &[u8]) -> Result<(), SessionError> {
+    pub fn feed_early(&mut self, symbol: &[u8]) -> Result<bool, SessionError> {
         let mut reader = Reader::new(symbol);
+        let mut has_others = false;
         while let Some(frame) =
             message::decode(&mut reader).map_err(|message::Malformed| SessionError::Malformed)?
         {
             if let MessageFrame::Channel(frame) = frame {
                 self.on_frame(frame, Order::Early)?;
+            } else {
+                has_others = true;
             }
         }
-        Ok(())
+        Ok(has_others)
     }
 
     /// Takes a frame of a symbol after all symbols before it.

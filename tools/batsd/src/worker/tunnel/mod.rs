@@ -15,7 +15,7 @@ pub(super) use intake::read_packets;
 pub(super) use lane::Lane;
 pub(super) use outgoing::MAX_CHANNELS;
 pub(super) use port::Port;
-pub(super) use receive::{READ_BUFFER, receive_channel, receive_messages, refuse};
+pub(super) use receive::{READ_BUFFER, RECEIVE_BUDGET, receive_channel, receive_messages, refuse};
 pub(super) use send::send_packets;
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
