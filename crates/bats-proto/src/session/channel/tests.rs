@@ -422,6 +422,48 @@ fn a_stalled_reader_takes_its_window_only() {
     assert_eq!(pair.reassemblies[1].pop().as_deref(), Some(&b"on"[..]));
 }
 
+/// With the window of the session a channel that is not read takes half of what is free at a time.
+#[test]
+fn a_channel_may_get_a_larger_share_of_the_window() {
+    let (mut pair, ids) = opened(1, BUDGET);
+    let window = pair.ends[0].limits.session_window;
+    assert_eq!(pair.ends[0].stats(ids[0]).unwrap().credit, window / 8);
+    pair.ends[0].write(ids[0], b"x").unwrap();
+    pair.settle();
+    assert_eq!(pair.ends[1].read(ids[0], &mut [0; 8]), Ok(Some(1)));
+    pair.ends[1].set_receive_share(ids[0], 1).unwrap();
+    pair.settle();
+    assert_eq!(pair.ends[0].stats(ids[0]).unwrap().credit, window);
+    for _ in 0..200 {
+        let _ = pair.ends[0].write(ids[0], &vec![1; 100_000]);
+        pair.settle();
+    }
+    // The byte that was read is too little for more credit of the session.
+    assert_eq!(pair.ends[1].received - pair.ends[1].consumed, window - 1);
+    assert_eq!(pair.ends[1].set_receive_share(ChannelId(88), 1), Err(ChannelError::Closed));
+}
+
+/// Frames of messages wait for their turn; a symbol without them need not be opened again.
+#[test]
+fn symbols_handed_up_early_say_whether_they_have_messages() {
+    let (mut pair, ids) = opened(1, BUDGET);
+    pair.settle();
+    for (has_messages, number) in [(false, 1), (true, 2)] {
+        pair.ends[0].write(ids[0], &[number; 10]).unwrap();
+        if has_messages {
+            pair.messages[0].push(Bytes::from_static(b"on"));
+        }
+        assert!(pair.send(0, SYMBOL));
+        let (symbol, _) = pair.symbols[0].back().unwrap();
+        assert_eq!(pair.ends[1].feed_early(symbol), Ok(has_messages));
+        pair.symbols[0].back_mut().unwrap().1 = true;
+    }
+    assert!(pair.reassemblies[1].pop().is_none());
+    pair.take(0);
+    pair.take(0);
+    assert_eq!(pair.reassemblies[1].pop().as_deref(), Some(&b"on"[..]));
+}
+
 /// The application takes no messages: they stop at their credit, and the channel goes on.
 #[test]
 fn unread_messages_do_not_delay_channels() {
