@@ -10,17 +10,11 @@ use bats_node::NodeId;
 use tokio::sync::oneshot;
 
 use super::Worker;
+use super::tunnel::format::Echo;
 use super::tunnel::{Lane, lock};
 
 /// Time to wait for an echo.
 const TIMEOUT: Duration = Duration::from_secs(3);
-
-/// An echo request, or the echo with the number of the request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Echo {
-    pub(super) is_reply: bool,
-    pub(super) number: u64,
-}
 
 /// Requests that wait for their echo: one of each client of the control socket.
 #[derive(Default)]

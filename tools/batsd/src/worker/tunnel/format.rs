@@ -6,8 +6,6 @@
 
 use bats_tun::Offload;
 
-use super::super::echo::Echo;
-
 /// First byte of a channel with packets. Requests to an exit begin with other values
 /// (`proxy/request.rs`).
 pub(in super::super) const TUNNEL: u8 = 3;
@@ -19,6 +17,13 @@ const ECHO_REQUEST: u8 = 4;
 const ECHO_REPLY: u8 = 8;
 /// In place of a packet: a message of a speed test.
 const SPEEDTEST: u8 = 16;
+
+/// An echo request, or the echo with the number of the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) struct Echo {
+    pub(in super::super) is_reply: bool,
+    pub(in super::super) number: u64,
+}
 
 /// What follows a prefix.
 #[derive(Debug, PartialEq, Eq)]

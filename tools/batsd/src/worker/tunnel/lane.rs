@@ -10,7 +10,7 @@ use openbats::Mode;
 use openbats::node::Session;
 use tokio::sync::Notify;
 
-use super::super::echo::Echo;
+use super::format::Echo;
 use super::outgoing::channel_of;
 use super::{format, lock};
 

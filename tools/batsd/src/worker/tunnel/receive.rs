@@ -22,7 +22,7 @@ use super::lock;
 /// the largest size.
 pub(in super::super) const READ_BUFFER: usize = 256 << 10;
 /// Memory in bytes for what a peer sends in a session. A fifth is the window of its channels: 80 MB are four
-/// round trips of 100 ms at 1 Gbit/s (the sender holds no more) and half of that for credit that is lost on its way.
+/// round trips of 100 ms at 1 Gbit/s (the sender holds no more) and half of that for credit that is lost.
 pub(in super::super) const RECEIVE_BUDGET: usize = 384 << 20;
 /// Code of channels that this end stops: what arrives in them are no packets, or there are too many.
 const REFUSED: u64 = 1;
