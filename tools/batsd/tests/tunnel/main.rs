@@ -14,8 +14,8 @@ macro_rules! need {
 
 mod daemon;
 mod flips;
-mod host_state;
 mod flows;
+mod host_state;
 mod interfaces;
 mod kernel_routes;
 mod kills;
