@@ -5,6 +5,7 @@ mod certificate;
 mod clock;
 mod key_log;
 mod plain;
+mod plain_identity;
 mod psk;
 mod session;
 #[cfg(test)]
@@ -19,6 +20,7 @@ mod verifier;
 pub use certificate::{fingerprint, generate_identity};
 pub use key_log::KeyLog;
 pub use plain::PlainKey;
+pub use plain_identity::PlainIdentity;
 pub(crate) use psk::{PskSecrets, SALT_LEN};
 pub use session::{
     ClientParts, ClientTls, CryptoError, ServerParts, ServerTls, Session, tls_client, tls_server,

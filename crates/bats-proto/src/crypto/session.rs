@@ -22,6 +22,7 @@ use rustls::{ClientConfig, HandshakeKind, ServerConfig, Side, version::TLS13};
 use super::clock::ExternalClock;
 use super::key_log::{CLIENT_INITIAL, SERVER_INITIAL, tls_key_log};
 use super::plain::PlainKey;
+use super::plain_identity::PlainIdentity;
 use super::psk::PskSecrets;
 use super::store::ConnectionSessionStore;
 use super::symbol::{EXPORTER_LABEL, SECRET_LEN, SymbolKeys};
@@ -53,7 +54,7 @@ pub enum ClientTls {
     /// Real TLS.
     Tls(Box<ClientParts>),
     /// The stand-in.
-    Plain,
+    Plain(PlainIdentity),
 }
 
 /// Shared parts of a server's sessions.
@@ -76,7 +77,7 @@ pub enum ServerTls {
     /// Real TLS.
     Tls(ServerParts),
     /// The stand-in.
-    Plain,
+    Plain(PlainIdentity),
 }
 
 impl core::fmt::Debug for ServerTls {
@@ -165,7 +166,8 @@ impl ClientTls {
                 return Err(config_error("early data needs a session store"));
             }
             if security == Security::DangerousPlain {
-                return Ok(Self::Plain);
+                let own = config.identity.as_ref();
+                return Ok(Self::Plain(PlainIdentity::new(own, Some(&config.trust))));
             }
             let (tls, name) = tls_client(config, server_name, ALPN)?;
             let clock = Arc::new(ExternalClock::new(Duration::ZERO, now));
@@ -212,7 +214,7 @@ impl ClientTls {
                         .map_err(config_error)?;
                 Ok(Session::tls(quic::Connection::Client(connection), clock, store))
             }
-            Self::Plain => Ok(Session::plain(Side::Client, parameters)),
+            Self::Plain(identity) => Ok(Session::plain(Side::Client, parameters, identity)),
         }
     }
 }
@@ -227,13 +229,14 @@ impl ServerTls {
             return Err(config_error("early data needs mode 0 (BTP), which is not offered"));
         }
         if security == Security::DangerousPlain {
-            if config.client_trust.is_some() {
-                return Err(config_error("the stand-in for TLS does not authenticate clients"));
+            if let Some(config::PeerTrust::Authorities { .. }) = config.client_trust {
+                return Err(config_error("the stand-in for TLS has no certificate authorities"));
             }
             if transport.early_data {
                 return Err(config_error("the stand-in for TLS does not support early data"));
             }
-            return Ok(Self::Plain);
+            let trust = config.client_trust.as_ref();
+            return Ok(Self::Plain(PlainIdentity::new(Some(&config.identity), trust)));
         }
         let clock = Arc::new(server_clock(config));
         let mut tls = tls_server_at(config, ALPN, clock.clone())?;
@@ -262,7 +265,7 @@ impl ServerTls {
                 }
                 Ok(Session::tls(quic::Connection::Server(connection), clock.clone(), None))
             }
-            Self::Plain => Ok(Session::plain(Side::Server, parameters)),
+            Self::Plain(identity) => Ok(Session::plain(Side::Server, parameters, identity.clone())),
         }
     }
 
@@ -270,7 +273,7 @@ impl ServerTls {
     pub(crate) fn sessions_displaced(&self) -> u64 {
         match self {
             Self::Tls(parts) => parts.sessions.displaced(),
-            Self::Plain => 0,
+            Self::Plain(_) => 0,
         }
     }
 
@@ -278,7 +281,7 @@ impl ServerTls {
     pub(crate) fn security(&self) -> Security {
         match self {
             Self::Tls(..) => Security::Tls,
-            Self::Plain => Security::DangerousPlain,
+            Self::Plain(_) => Security::DangerousPlain,
         }
     }
 }
@@ -417,11 +420,13 @@ impl Session {
         })))
     }
 
-    fn plain(side: Side, parameters: Vec<u8>) -> Self {
+    fn plain(side: Side, parameters: Vec<u8>, identity: PlainIdentity) -> Self {
         Self(Inner::Plain(PlainSession {
             side,
             parameters,
+            identity,
             peer: None,
+            peer_fingerprint: None,
             incoming: Vec::new(),
             step: 0,
             done: false,
@@ -537,7 +542,7 @@ impl Session {
                 .peer_certificates()?
                 .first()
                 .map(|certificate| fingerprint(certificate)),
-            Inner::Plain(_) => None,
+            Inner::Plain(plain) => plain.peer_fingerprint,
         }
     }
 
@@ -581,7 +586,9 @@ const PLAIN_FINISHED: usize = 36;
 struct PlainSession {
     side: Side,
     parameters: Vec<u8>,
+    identity: PlainIdentity,
     peer: Option<Vec<u8>>,
+    peer_fingerprint: Option<[u8; 32]>,
     incoming: Vec<u8>,
     step: u8,
     done: bool,
@@ -592,6 +599,7 @@ impl PlainSession {
     fn flight(&self, len: usize) -> Vec<u8> {
         let mut flight = (self.parameters.len() as u16).to_be_bytes().to_vec();
         flight.extend_from_slice(&self.parameters);
+        self.identity.write(&mut flight);
         flight.resize(len.max(flight.len()), 0);
         flight
     }
@@ -613,6 +621,8 @@ impl PlainSession {
         let (len, rest) = flight.split_first_chunk::<2>().ok_or_else(malformed)?;
         let len = usize::from(u16::from_be_bytes(*len));
         self.peer = Some(rest.get(..len).ok_or_else(malformed)?.to_vec());
+        let after = rest.get(len..).unwrap_or_default();
+        self.peer_fingerprint = self.identity.read(after).map_err(CryptoError)?;
         Ok(())
     }
 

@@ -11,7 +11,8 @@ use super::session::{
 };
 use super::tickets::MAX_SESSIONS;
 use super::{
-    DirectionalKeys, Keys, PacketKey, SessionStore, TAG_LEN, fingerprint, generate_identity,
+    DirectionalKeys, Keys, PacketKey, PlainIdentity, SessionStore, TAG_LEN, fingerprint,
+    generate_identity,
 };
 use crate::config::{
     ClientConfig, Mode, PeerTrust, Resumption, Security, ServerConfig, TransportConfig,
@@ -204,8 +205,8 @@ fn stand_in_completes_a_handshake_like_tls() {
         session.read(NOW, &[*last]).unwrap();
     }
 
-    let mut client = ClientTls::Plain.start(vec![1, 2]).unwrap();
-    let mut server = ServerTls::Plain.start(vec![3], false).unwrap();
+    let mut client = ClientTls::Plain(PlainIdentity::default()).start(vec![1, 2]).unwrap();
+    let mut server = ServerTls::Plain(PlainIdentity::default()).start(vec![3], false).unwrap();
     let (hello, None) = write(&mut client) else { panic!("no keys yet") };
     assert_eq!((hello.len(), server.peer_parameters()), (280, None));
     read(&mut server, &hello);
@@ -248,7 +249,7 @@ fn stand_in_completes_a_handshake_like_tls() {
 
 #[test]
 fn stand_in_rejects_more_data_than_a_handshake() {
-    let server = || ServerTls::Plain.start(vec![], false).unwrap();
+    let server = || ServerTls::Plain(PlainIdentity::default()).start(vec![], false).unwrap();
     let most = 280 + 96 + 800 + 36;
     assert!(server().read(NOW, &vec![0; most]).is_ok());
     assert!(server().read(NOW, &vec![0; most + 1]).is_err());
