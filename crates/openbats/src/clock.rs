@@ -1,5 +1,7 @@
 //! Converts the system's clocks to the time stamps of the protocol core.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bats_types::Timestamp;
@@ -9,12 +11,14 @@ use bats_types::Timestamp;
 /// draws the times of its trials by the number of a slot modulo 64, and slots take 4 s (ADR 0019). Peers see no more of the Unix time.
 const COMMON_PERIOD: Duration = Duration::from_secs(256);
 
-/// Converts the system's monotonic clock to [`Timestamp`]s.
-#[derive(Clone, Copy, Debug)]
+/// Converts the system's monotonic clock to [`Timestamp`]s, or tells a virtual time.
+#[derive(Clone, Debug)]
 pub(crate) struct Clock {
     origin: Instant,
     /// The time stamp of `origin`.
     first: Timestamp,
+    /// The virtual time in nanoseconds, in place of the system's clock.
+    simulated: Option<Arc<AtomicU64>>,
 }
 
 impl Clock {
@@ -22,7 +26,13 @@ impl Clock {
     pub(crate) fn new() -> Self {
         let phase = unix_time().as_nanos() % COMMON_PERIOD.as_nanos();
         let first = Timestamp::ZERO + COMMON_PERIOD + Duration::from_nanos(phase as u64);
-        Self { origin: Instant::now(), first }
+        Self { origin: Instant::now(), first, simulated: None }
+    }
+
+    /// A clock of virtual time; its time stamps have the nanoseconds of `time`.
+    #[cfg(feature = "virtual-time")]
+    pub(crate) fn simulated(time: Arc<AtomicU64>) -> Self {
+        Self { simulated: Some(time), ..Self::new() }
     }
 
     /// Converts to the time type of `quinn-proto`.
@@ -38,7 +48,10 @@ impl Clock {
     }
 
     pub(crate) fn now(&self) -> Timestamp {
-        self.first + self.origin.elapsed()
+        match &self.simulated {
+            None => self.first + self.origin.elapsed(),
+            Some(time) => Timestamp::ZERO + Duration::from_nanos(time.load(Ordering::Relaxed)),
+        }
     }
 }
 

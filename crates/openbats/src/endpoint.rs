@@ -175,7 +175,7 @@ impl Builder {
             getrandom::fill(&mut seed)
                 .map_err(|error| StartError::Thread(io::Error::other(error)))?;
             let server = config.server.as_ref().filter(|server| offers(server, Mode::Quic));
-            Quic::new(clock, seed, server, has_datagrams, untrusted_peer_budget)
+            Quic::new(clock.clone(), seed, server, has_datagrams, untrusted_peer_budget)
                 .map_err(unusable)?
         };
         #[cfg(not(feature = "quic"))]
@@ -251,6 +251,49 @@ impl Builder {
         let endpoint = Endpoint::new(shared.clone());
         driver::start(shared, socket, self.threads.as_ref()).map_err(StartError::Thread)?;
         Ok(endpoint)
+    }
+}
+
+/// What an endpoint of a simulation has in place of the system's clock, randomness and sockets.
+#[cfg(feature = "virtual-time")]
+pub(crate) struct Simulated {
+    pub(crate) clock: Clock,
+    pub(crate) seed: [u8; 32],
+    pub(crate) instance: u64,
+    /// Addresses at which the node listens.
+    pub(crate) addresses: Vec<SocketAddr>,
+}
+
+#[cfg(feature = "virtual-time")]
+impl Builder {
+    /// As [`start`](Self::start) for a node, without sockets and without an I/O thread.
+    pub(crate) fn simulate(self, simulated: Simulated) -> Result<Endpoint, StartError> {
+        let Simulated { clock, seed, instance, addresses } = simulated;
+        let unusable =
+            |error: bats_proto::ConnectError| StartError::Configuration(error.to_string());
+        let server = self.server.map(|server| server.into_config().0);
+        let config = EndpointConfig {
+            security: Security::DangerousPlain,
+            server,
+            instance,
+            ..EndpointConfig::default()
+        };
+        let mut packets = bats_proto::Endpoint::new(config, seed).map_err(unusable)?;
+        let node = self.node.ok_or_else(|| StartError::Configuration("no node".to_owned()))?;
+        packets.enable_relay(node.relay).map_err(unusable)?;
+        let poller = Arc::new(LazyPoller::default());
+        let tcp = Tcp::new(poller.clone(), None, (None, self.socket));
+        let transports = Transports::new(
+            packets,
+            tcp.map_err(StartError::Thread)?,
+            Udp::new(None, false),
+            #[cfg(feature = "quic")]
+            Quic::new(clock.clone(), seed, None, false, None).map_err(unusable)?,
+        );
+        let local = requested(addresses.first().copied());
+        let shared = Shared::new(transports, (None, None), poller, (clock, Duration::ZERO), local);
+        shared.lock().node = Some(Box::new(NodeState::new(node.setup, addresses)));
+        Ok(Endpoint::new(shared))
     }
 }
 

@@ -190,7 +190,11 @@ impl NodeBuilder {
     /// # Errors
     /// An address is in use or not local, the configuration is unusable, or the system has no more
     /// threads or file descriptors.
-    pub fn start(mut self) -> Result<Node, StartError> {
+    pub fn start(self) -> Result<Node, StartError> {
+        self.into_endpoint()?.start().map(Node::new)
+    }
+
+    pub(super) fn into_endpoint(mut self) -> Result<Builder, StartError> {
         self.check()?;
         if !self.modes.contains(&Mode::Brtp) {
             self.modes.push(Mode::Brtp);
@@ -219,7 +223,7 @@ impl NodeBuilder {
             builder = builder.io_threads(threads);
         }
         let node = NodeStart { setup: self.setup, relay: self.relay, others: addresses.collect() };
-        builder.node(node).start().map(Node::new)
+        Ok(builder.node(node))
     }
 
     fn check(&self) -> Result<(), StartError> {

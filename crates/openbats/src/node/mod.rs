@@ -67,9 +67,14 @@ mod handling;
 mod interface;
 mod link;
 mod link_table;
+#[cfg(feature = "node-core")]
+mod network;
 mod routes;
 mod session;
 mod state;
+#[cfg(feature = "virtual-time")]
+#[doc(hidden)]
+pub mod virtual_time;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -114,7 +119,7 @@ impl Node {
         NodeBuilder::new(id, identity)
     }
 
-    fn new(endpoint: Endpoint) -> Self {
+    pub(crate) fn new(endpoint: Endpoint) -> Self {
         Self { endpoint }
     }
 
