@@ -360,11 +360,10 @@ fn traffic(stats: &ConnectionStats) -> Value {
 
 /// The links with their names: those that neighbours opened have none.
 fn named_links(worker: &Worker) -> Vec<(Option<String>, LinkStatus)> {
-    let names: Vec<_> =
-        lock(&worker.links).ids.iter().map(|(name, id)| (*id, name.clone())).collect();
-    let name =
-        |link: &LinkStatus| names.iter().find(|(id, _)| *id == link.id).map(|(_, n)| n.clone());
-    worker.node.links().list().into_iter().map(|link| (name(&link), link)).collect()
+    let list = worker.node.links().list();
+    let control = lock(&worker.links);
+    let name = |link: &LinkStatus| control.name(link.id.as_u64()).map(str::to_owned);
+    list.into_iter().map(|link| (name(&link), link)).collect()
 }
 
 fn links(worker: &Worker) -> Vec<Value> {
@@ -469,8 +468,9 @@ fn flows(worker: &Worker) -> Vec<Value> {
 fn routes(worker: &Worker) -> Value {
     let plan = lock(&worker.plan).clone();
     let names = named_links(worker);
-    let state = lock(&worker.links).state.clone();
-    let (found, fib, follows_kernel) = worker.kernel.found();
+    let control = lock(&worker.links).clone();
+    let state = control.state();
+    let ((found, fib), follows_kernel) = (control.kernel(), worker.kernel.is_followed());
     let names_of_interfaces = std::os::unix::net::UnixDatagram::unbound();
     let mut list = Vec::new();
     for (to, hops) in &state.routes {

@@ -10,9 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bats_netlink::{Change, Monitor, Netlink};
-use bats_node::{
-    Fib, FibRoute, KernelRoutes, MAX_HOSTS, NoRoute, NodeId, Plan, State, wanted, wanted_interfaces,
-};
+use bats_node::{Fib, FibRoute, MAX_HOSTS, NoRoute, Plan, State, wanted, wanted_interfaces};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use tokio::sync::{Notify, watch};
 
@@ -47,16 +45,6 @@ pub(super) struct Kernel {
     feed: Mutex<Option<Feed>>,
     /// Completes a wait when the kernel's routes have changed.
     pub(super) changed: Arc<Notify>,
-    last: Mutex<(KernelRoutes, Arc<Fib>)>,
-}
-
-/// What follows from the kernel's routes.
-pub(super) struct Update {
-    pub(super) routes: KernelRoutes,
-    /// Nodes whose routes have changed.
-    pub(super) changed: Vec<NodeId>,
-    /// Addresses to which the kernel has another route than before.
-    pub(super) moved: BTreeSet<IpAddr>,
 }
 
 impl Kernel {
@@ -78,36 +66,20 @@ impl Kernel {
         Ok(())
     }
 
-    /// The routes that follow from the kernel's.
-    pub(super) fn update(&self, plan: &Plan, state: &State) -> Update {
-        let (found, fib) = match &*lock(&self.feed) {
+    /// The kernel's routes that a plan needs; none if the kernel is not followed.
+    pub(super) fn fib(&self, plan: &Plan, state: &State) -> Arc<Fib> {
+        match &*lock(&self.feed) {
             Some(feed) => {
                 feed.want(wanted(plan, state), wanted_interfaces(plan));
-                let fib = feed.fib();
-                (KernelRoutes::find(plan, state, &fib), fib)
+                feed.fib()
             }
-            None => Default::default(),
-        };
-        let new = (found.clone(), Arc::clone(&fib));
-        let (old, old_fib) = std::mem::replace(&mut *lock(&self.last), new);
-        let leads = |route: &FibRoute| route.hops.iter().any(|hop| hop.is_up);
-        let is_moved = |address: &IpAddr, route: &Result<FibRoute, NoRoute>| {
-            let before = old_fib.answers.get(address);
-            before.is_some_and(|before| before != route) && route.as_ref().is_ok_and(leads)
-        };
-        let moved = fib.answers.iter().filter(|(address, route)| is_moved(address, route));
-        let moved = moved.map(|(&address, _)| address).collect();
-        let nodes: BTreeSet<_> = old.routes.keys().chain(found.routes.keys()).copied().collect();
-        let is_new = |node: &NodeId| old.routes.get(node) != found.routes.get(node);
-        let changed = nodes.into_iter().filter(is_new).collect();
-        Update { routes: found, changed, moved }
+            None => Arc::default(),
+        }
     }
 
-    /// The routes of the last call of [`update`](Self::update), what they follow from, and whether the kernel
-    /// is followed.
-    pub(super) fn found(&self) -> (KernelRoutes, Arc<Fib>, bool) {
-        let (routes, fib) = lock(&self.last).clone();
-        (routes, fib, lock(&self.feed).is_some())
+    /// Whether the kernel is followed.
+    pub(super) fn is_followed(&self) -> bool {
+        lock(&self.feed).is_some()
     }
 }
 

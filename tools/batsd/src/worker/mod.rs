@@ -19,22 +19,17 @@ mod trace;
 mod tunnel;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use bats_node::{
-    Accepted, Action, Change, Hop, HostLink, HostLinkStatus, NodeId, Owners, Plan, Progress, State,
-    reconcile,
-};
+use bats_node::{Change, Control, NodeId, Owners, Plan};
 use bats_tun::Tun;
-use openbats::node::{
-    Event, LinkId, LinkOptions, LinkPolicy, LinkState, LinkStatus, Node, RouteSet, Session,
-};
-use openbats::{Fingerprint, Identity, Mode, TransportConfig, Trust};
+use bats_types::Timestamp;
+use openbats::node::{Event, LinkId, LinkState, LinkStatus, Node, Session};
+use openbats::{Fingerprint, Identity, Mode, TransportConfig};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
@@ -86,15 +81,6 @@ struct Table {
     neighbours: BTreeSet<NodeId>,
 }
 
-/// The present state of the node, with the IDs of the library.
-#[derive(Default)]
-struct Links {
-    state: State,
-    ids: BTreeMap<String, LinkId>,
-    /// When links were opened again because the kernel's route to their neighbours changed.
-    dialled: BTreeMap<String, Instant>,
-}
-
 struct Worker {
     node: Node,
     /// Whether it forwards packets of neighbours.
@@ -102,7 +88,7 @@ struct Worker {
     port: Option<Arc<Port>>,
     table: RwLock<Arc<Table>>,
     plan: Mutex<Plan>,
-    links: Mutex<Links>,
+    links: Mutex<Control>,
     kernel: kernel::Kernel,
     names: Arc<Names>,
     /// Sessions that peers have opened, by peer and mode: a new one replaces the old one.
@@ -389,12 +375,12 @@ impl Worker {
         // Links that neighbours opened have no name.
         let name = |link: LinkId| {
             let links = lock(&self.links);
-            let named = links.ids.iter().find(|(_, id)| **id == link);
+            let named = links.name(link.as_u64()).map(str::to_owned);
             let address = || {
                 let all = self.node.links().list();
                 all.iter().find(|one| one.id == link).map(|one| one.remote.to_string())
             };
-            named.map(|(name, _)| name.clone()).or_else(address)
+            named.or_else(address)
         };
         if let Some(event) = events::describe(event, name) {
             self.events.record(event);
@@ -475,160 +461,31 @@ impl Worker {
     fn reconcile(&self) {
         let wanted = lock(&self.plan).clone();
         self.find_neighbours(&wanted);
-        let mut links = lock(&self.links);
-        let accepted = self
-            .node
-            .links()
-            .list()
-            .into_iter()
-            .filter(|link| !link.is_opened_here && link.state == LinkState::Up);
-        links.state.accepted = accepted
-            .filter_map(|link| {
-                let scope = match link.remote {
-                    SocketAddr::V6(remote) if remote.ip().is_unicast_link_local() => {
-                        remote.scope_id()
-                    }
-                    _ => 0,
-                };
-                let address = link.remote.ip().to_canonical();
-                let accepted = Accepted { fingerprint: link.fingerprint?.0, address, scope };
-                Some((link.id.as_u64(), accepted))
-            })
-            .collect();
-        self.find_addresses(&wanted, &links);
-        let mut plan = wanted.with_addresses(|name| self.names.address(name));
-        let update = self.kernel.update(&plan, &links.state);
-        self.dial_again(&mut links, &update.moved);
-        for to in update.changed {
-            let via = update.routes.routes.get(&to).map(|hops| links.state.names(hops.keys()));
-            self.events.record(events::kernel_route(to, via.unwrap_or_default()));
-        }
-        for (to, hops) in update.routes.routes {
-            // Static routes come first.
-            plan.routes.entry(to).or_insert(hops);
-        }
-        for action in reconcile(&plan, &links.state) {
-            match self.carry_out(&plan, &mut links.ids, &action) {
-                Ok(()) => links.state.apply(&action),
-                // It is tried again at the next event, or after a second.
-                Err(error) => eprintln!("batsd: {error:#}"),
-            }
-        }
-    }
-
-    /// Chooses the addresses of neighbours that have host names, and resolves names.
-    fn find_addresses(&self, plan: &Plan, links: &Links) {
-        let present = |name: &str, host: &HostLink| {
-            let link = links.state.links.get(name)?;
-            (*link == host.at(link.remote)).then_some(link.remote)
-        };
-        let status = |name: &str| {
-            let link = self.node.links().status(*links.ids.get(name)?)?;
-            let progress = match link.state {
-                LinkState::Up => Progress::Up,
-                LinkState::Silent => Progress::Silent,
-                _ => Progress::Dialling,
-            };
-            let (number, failures) = (link.id.as_u64(), link.failures);
-            Some(HostLinkStatus { number, failures, progress })
-        };
-        self.names.update(plan, present, status);
-    }
-
-    /// Opens links again that do not answer, if the kernel has another route to their neighbours now: their next
-    /// attempt may be seconds away.
-    fn dial_again(&self, links: &mut Links, moved: &BTreeSet<IpAddr>) {
-        let Links { state, ids, dialled } = links;
-        dialled.retain(|_, at| at.elapsed() < CHECK);
-        for (name, link) in &state.links {
-            let Some(&id) = ids.get(name).filter(|_| moved.contains(&link.remote.ip())) else {
-                continue;
-            };
-            let is_up =
-                self.node.links().status(id).is_some_and(|link| link.state == LinkState::Up);
-            if !is_up && !dialled.contains_key(name) {
-                state.stale.insert(name.clone());
-                dialled.insert(name.clone(), Instant::now());
-            }
-        }
-    }
-
-    fn carry_out(
-        &self,
-        plan: &Plan,
-        ids: &mut BTreeMap<String, LinkId>,
-        action: &Action,
-    ) -> anyhow::Result<()> {
-        let node = &self.node;
-        let policy = |print: &[u8; 32]| {
-            let wanted = plan.neighbours.get(print).copied().unwrap_or_default();
-            let policy = if wanted.transit { LinkPolicy::transit() } else { LinkPolicy::end() };
-            match wanted.rate {
-                Some(bits_per_second) => policy.rate(bits_per_second),
-                None => policy,
-            }
-        };
-        match action {
-            Action::AdmitPeer(id, print) => node.set_peer(library_id(*id), [Fingerprint(*print)]),
-            Action::DismissPeer(id) => {
-                node.set_peer(library_id(*id), []);
-                for is_stream in [false, true] {
-                    if let Some((session, task)) = lock(&self.inbound).remove(&(*id, is_stream)) {
-                        task.abort();
-                        session.close(1, "no longer configured");
-                    }
+        let mut control = lock(&self.links);
+        let mut network = &self.node;
+        control.observe(&network);
+        self.names.update(
+            &wanted,
+            |name, host| control.address_of(name, host),
+            |name| control.host_status(name, &network),
+        );
+        let plan = wanted.with_addresses(|name| self.names.address(name));
+        let fib = self.kernel.fib(&plan, control.state());
+        let now = Timestamp::ZERO + self.started.elapsed();
+        let done = control.reconcile(now, &plan, fib, &mut network);
+        drop(control);
+        for node in done.dismissed {
+            for is_stream in [false, true] {
+                if let Some((session, task)) = lock(&self.inbound).remove(&(node, is_stream)) {
+                    task.abort();
+                    session.close(1, "no longer configured");
                 }
             }
-            Action::AdmitNeighbour(print, _) => {
-                node.links().admit(Fingerprint(*print), policy(print))
-            }
-            Action::RefuseNeighbour(print) => node.links().refuse(Fingerprint(*print)),
-            Action::OpenLink(name, link) => {
-                let trust = Trust::fingerprint(Fingerprint(link.fingerprint));
-                let mut options =
-                    LinkOptions::new(link.remote, trust).policy(policy(&link.fingerprint));
-                if let Some(local) = link.local {
-                    options = options.local_ip(local);
-                }
-                if let Some(interface) = &link.interface {
-                    options = options.interface(interface);
-                }
-                let opened = node.links().open(options);
-                let opened = opened.with_context(|| format!("cannot open the link {name}"))?;
-                ids.insert(name.clone(), opened.id());
-            }
-            Action::CloseLink(name) => {
-                if let Some(id) = ids.remove(name) {
-                    node.links().close(id);
-                }
-            }
-            Action::SetRoutes(routes) => {
-                let mut set = RouteSet::new();
-                let accepted: BTreeMap<u64, LinkId> =
-                    node.links().list().iter().map(|link| (link.id.as_u64(), link.id)).collect();
-                for (to, hops) in routes {
-                    for (hop, &tier) in hops {
-                        match hop {
-                            Hop::Link(name) => {
-                                let id =
-                                    ids.get(name).with_context(|| format!("no link {name}"))?;
-                                set.add(library_id(*to), *id, tier);
-                            }
-                            Hop::Neighbour(print) => {
-                                set.add(library_id(*to), Fingerprint(*print), tier);
-                            }
-                            Hop::Accepted(number) => {
-                                // One that has just ended is missing, and its event comes.
-                                if let Some(id) = accepted.get(number) {
-                                    set.add(library_id(*to), *id, tier);
-                                }
-                            }
-                        }
-                    }
-                }
-                node.routes().replace(set)?;
-            }
         }
-        Ok(())
+        for (to, via) in done.kernel_routes {
+            self.events.record(events::kernel_route(to, via));
+        }
+        // It is tried again at the next event, or after a second.
+        done.errors.iter().for_each(|error| eprintln!("batsd: {error}"));
     }
 }
