@@ -17,6 +17,7 @@ pub mod links;
 pub mod matrix;
 pub mod messages;
 pub mod network;
+pub mod node_networks;
 pub mod packet;
 pub mod paths;
 pub mod recorder;

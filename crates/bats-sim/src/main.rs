@@ -54,6 +54,9 @@ enum Command {
     /// Random networks, faults and applications, checked against models
     #[command(after_long_help = commands::swarm::LEGEND)]
     Swarm(commands::swarm::Swarm),
+    /// Random networks of nodes: safety, and reachability within 1 s of the last event
+    #[command(after_long_help = commands::node_networks::LEGEND)]
+    NodeNetworks(commands::node_networks::NodeNetworks),
     /// Write manual pages and shell completions to a directory, for packages
     #[command(hide = true)]
     Generate(bats_sim::generate::Generate),
@@ -218,6 +221,7 @@ fn main() -> ExitCode {
         Command::Fairness(arguments) => commands::fairness::run(&arguments),
         Command::Faults(arguments) => commands::faults::run(&arguments),
         Command::Swarm(arguments) => commands::swarm::run(&arguments),
+        Command::NodeNetworks(arguments) => commands::node_networks::run(&arguments),
         Command::Generate(arguments) => arguments.run(&Arguments::command()).map_err(Failure::Io),
     };
     match result {

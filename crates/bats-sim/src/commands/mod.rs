@@ -6,6 +6,7 @@ pub(crate) mod fairness;
 pub(crate) mod faults;
 pub(crate) mod hops;
 pub(crate) mod messages;
+pub(crate) mod node_networks;
 pub(crate) mod paths;
 pub(crate) mod swarm;
 

@@ -11,7 +11,7 @@ mod model;
 mod network;
 mod plan;
 mod relay_monitor;
-mod rng;
+pub(crate) mod rng;
 mod run;
 mod topology;
 
