@@ -10,7 +10,7 @@ use bats_types::Timestamp;
 use crate::fib::{Fib, FibRoute, KernelRoutes, NoRoute};
 use crate::host::{HostLinkStatus, Progress};
 use crate::network::{Network, Via};
-use crate::plan::{Fingerprint, Hop, HostLink, NodeId, Plan};
+use crate::plan::{Fingerprint, Hop, HostLink, NeighbourPolicy, NodeId, Plan};
 use crate::reconcile::{Accepted, Action, State, reconcile};
 
 /// Shortest time between two attempts at a link because the kernel has another route to its neighbour.
@@ -169,6 +169,20 @@ impl Control {
         }
     }
 
+    /// Sets the policy of the links that this node has opened to a neighbour.
+    fn set_policy(
+        &self,
+        neighbour: &Fingerprint,
+        policy: NeighbourPolicy,
+        network: &mut impl Network,
+    ) {
+        for (name, link) in &self.state.links {
+            if let Some(number) = self.number(name).filter(|_| link.fingerprint == *neighbour) {
+                network.set_policy(number, policy);
+            }
+        }
+    }
+
     fn carry_out(
         &mut self,
         plan: &Plan,
@@ -179,8 +193,14 @@ impl Control {
         match action {
             Action::AdmitPeer(node, print) => network.set_peer(*node, Some(*print)),
             Action::DismissPeer(node) => network.set_peer(*node, None),
-            Action::AdmitNeighbour(print, _) => network.admit(*print, policy(print)),
-            Action::RefuseNeighbour(print) => network.refuse(*print),
+            Action::AdmitNeighbour(print, _) => {
+                network.admit(*print, policy(print));
+                self.set_policy(print, policy(print), network);
+            }
+            Action::RefuseNeighbour(print) => {
+                network.refuse(*print);
+                self.set_policy(print, policy(print), network);
+            }
             Action::OpenLink(name, link) => {
                 let opened = network.open(link, policy(&link.fingerprint));
                 let number =
@@ -219,5 +239,67 @@ impl Control {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::network::LinkReport;
+    use crate::plan::Link;
+
+    /// Records the policies of links.
+    #[derive(Default)]
+    struct Policies(BTreeMap<u64, bool>);
+
+    impl Network for Policies {
+        fn links(&self) -> Vec<LinkReport> {
+            Vec::new()
+        }
+        fn link(&self, _: u64) -> Option<LinkReport> {
+            None
+        }
+        fn set_peer(&mut self, _: NodeId, _: Option<Fingerprint>) {}
+        fn admit(&mut self, _: Fingerprint, _: NeighbourPolicy) {}
+        fn refuse(&mut self, _: Fingerprint) {}
+        fn open(&mut self, _: &Link, policy: NeighbourPolicy) -> Result<u64, String> {
+            let number = self.0.len() as u64;
+            self.0.insert(number, policy.transit);
+            Ok(number)
+        }
+        fn set_policy(&mut self, number: u64, policy: NeighbourPolicy) {
+            self.0.insert(number, policy.transit);
+        }
+        fn close(&mut self, _: u64) {}
+        fn replace_routes(
+            &mut self,
+            _: &BTreeMap<NodeId, BTreeMap<Via, u8>>,
+        ) -> Result<(), String> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_changed_policy_applies_to_open_links() {
+        let mut plan = Plan::new(NodeId([10, 255, 0, 1].into()), [0; 32]);
+        for (name, neighbour) in [("north", 7), ("south", 8)] {
+            let remote = "192.0.2.7:4900".parse().unwrap();
+            let fingerprint = [neighbour; 32];
+            let link = Link { remote, local: None, interface: None, fingerprint };
+            plan.links.insert(name.to_owned(), link);
+            plan.neighbours.insert(fingerprint, true.into());
+        }
+        let (mut control, mut network) = (Control::default(), Policies::default());
+        let now = Timestamp::ZERO;
+        let mut check = |plan: &Plan, expected: [bool; 2]| {
+            control.reconcile(now, plan, Arc::default(), &mut network);
+            assert!(network.0.values().eq(&expected), "{:?}", network.0);
+        };
+        check(&plan, [true, true]);
+        plan.neighbours.insert([7; 32], false.into());
+        check(&plan, [false, true]);
+        plan.neighbours.insert([7; 32], true.into());
+        plan.neighbours.remove(&[8; 32]);
+        check(&plan, [true, false]);
     }
 }

@@ -55,6 +55,9 @@ pub trait Network {
     /// The link cannot be opened, in words.
     fn open(&mut self, link: &Link, policy: NeighbourPolicy) -> Result<u64, String>;
 
+    /// Sets what a neighbour may do on a link that this node has opened.
+    fn set_policy(&mut self, number: u64, policy: NeighbourPolicy);
+
     /// Closes a link.
     fn close(&mut self, number: u64);
 

@@ -3,6 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::node::print;
+
 /// An edge between two nodes, over which either may open a link.
 #[derive(Clone, Debug)]
 pub(super) struct Edge {
@@ -55,13 +57,17 @@ pub(super) struct World {
 }
 
 impl World {
-    /// Whether the nodes of an edge can have a link.
-    fn has_link(&self, edge: usize) -> bool {
-        let Edge { ends: [a, b], is_cut, .. } = self.edges[edge];
+    /// Whether a route of a node over an edge leads over an established link. A route of the file over an own link
+    /// does not use the neighbour's, unless it is left to the neighbour: that with the smaller fingerprint stays.
+    fn has_link(&self, edge: usize, node: usize) -> bool {
+        let next = self.other(edge, node);
         let opens = |from: usize, to: usize| {
             self.nodes[from].dials.contains(&edge) && self.nodes[to].transit.contains_key(&from)
         };
-        !is_cut && (opens(a, b) || opens(b, a))
+        let config = &self.nodes[node];
+        let uses_both =
+            config.follows_kernel || !config.dials.contains(&edge) || print(node) > print(next);
+        !self.edges[edge].is_cut && (opens(node, next) || uses_both && opens(next, node))
     }
 
     /// The node at the other end of an edge.
@@ -81,7 +87,7 @@ impl World {
         passed.push(at);
         let edges = self.nodes[at].routes.get(&to).into_iter().flatten();
         let (mut good, mut bad) = (0, 0);
-        for &edge in edges.filter(|edge| self.has_link(**edge)) {
+        for &edge in edges.filter(|edge| self.has_link(**edge, at)) {
             let next = self.other(edge, at);
             let passes = next == to || self.nodes[next].transit.get(&at) == Some(&true);
             let reach = if passes { self.walk(next, to, passed) } else { Reach::None };

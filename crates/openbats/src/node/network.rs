@@ -69,6 +69,10 @@ impl Network for &Node {
         Ok(opened.id().as_u64())
     }
 
+    fn set_policy(&mut self, number: u64, policy: NeighbourPolicy) {
+        Node::links(self).set_policy(LinkId(number), own_policy(policy));
+    }
+
     fn close(&mut self, number: u64) {
         Node::links(self).close(LinkId(number));
     }

@@ -110,6 +110,22 @@ impl NodeState {
         }
     }
 
+    /// Sets the policy of a link that this node has opened.
+    pub(crate) fn set_link_policy(
+        &mut self,
+        packets: &mut Endpoint,
+        id: LinkId,
+        policy: LinkPolicy,
+    ) {
+        let Some(entry) = self.links.get_mut(id) else { return };
+        let Some(options) = &mut entry.options else { return };
+        options.policy = policy;
+        let connection = entry.connection;
+        if let (Some(connection), Some(policy)) = (connection, self.enforced_policy(id)) {
+            packets.admit_with(connection, policy);
+        }
+    }
+
     pub(crate) fn refuse_neighbour(
         &mut self,
         now: Timestamp,
