@@ -3,7 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::node::print;
+use openbats::node::virtual_time::fingerprint;
+
+/// Fingerprint of the certificate of a node.
+pub(super) fn print(node: usize) -> [u8; 32] {
+    fingerprint(&[node as u8]).0
+}
 
 /// An edge between two nodes, over which either may open a link.
 #[derive(Clone, Debug)]

@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use bats_node::{Control, Fib, FibHop, FibRoute, Hop, Link, NodeId, Owners, Peer, Plan, wanted};
 use bats_proto::{Mode, Timestamp, TransportConfig};
-use openbats::node::virtual_time::{Start, VirtualNode, fingerprint, identity};
+use openbats::node::virtual_time::{Start, VirtualNode, identity};
 use openbats::node::{Node, Session};
 use openbats::{ClientOptions, Fingerprint, Trust};
 
-use super::config::World;
+use super::config::{World, print};
 
 /// As the worker's: time between attempts to open a session, time-out of its handshake, and idle timeout.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
@@ -37,10 +37,6 @@ fn library_id(node: usize) -> openbats::node::NodeId {
 
 pub(super) fn index(id: openbats::node::NodeId) -> usize {
     (id.0 & 0xff) as usize - 1
-}
-
-pub(super) fn print(node: usize) -> [u8; 32] {
-    fingerprint(&[node as u8]).0
 }
 
 /// The address of a node in the tunnel.

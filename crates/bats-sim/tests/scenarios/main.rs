@@ -37,6 +37,7 @@ mod long_hops;
 mod low_rate;
 mod min_rtt;
 mod neighbour_rate;
+mod node_networks;
 mod path_mtu;
 mod paths;
 mod psk_mode;
