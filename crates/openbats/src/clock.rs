@@ -11,7 +11,7 @@ use bats_types::Timestamp;
 /// draws the times of its trials by the number of a slot modulo 64, and slots take 4 s (ADR 0019). Peers see no more of the Unix time.
 const COMMON_PERIOD: Duration = Duration::from_secs(256);
 
-/// Converts the system's monotonic clock to [`Timestamp`]s, or tells a virtual time.
+/// Converts the system's monotonic clock to [`Timestamp`]s, or has a virtual time.
 #[derive(Clone, Debug)]
 pub(crate) struct Clock {
     origin: Instant,

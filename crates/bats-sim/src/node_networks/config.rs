@@ -1,4 +1,4 @@
-//! What each node is told, and which nodes reach each other then. It is computed from the configurations alone, without
+//! The configuration of each node, and which nodes reach each other then. It is computed from the configurations alone, without
 //! the core of the node.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -154,15 +154,36 @@ mod tests {
         };
         assert_eq!(reach(&|_| {}), Reach::All);
         assert_eq!(reach(&|w| w.edges[1].is_cut = true), Reach::None);
-        assert_eq!(reach(&|w| drop(w.nodes[1].transit.insert(2, false))), Reach::None);
-        assert_eq!(reach(&|w| drop(w.nodes[2].peers.remove(&0))), Reach::None);
-        assert_eq!(reach(&|w| drop(w.nodes[2].transit.remove(&1))), Reach::None, "not admitted");
+        assert_eq!(
+            reach(&|w| {
+                let _ = w.nodes[1].transit.insert(2, false);
+            }),
+            Reach::None
+        );
+        assert_eq!(
+            reach(&|w| {
+                let _ = w.nodes[2].peers.remove(&0);
+            }),
+            Reach::None
+        );
+        assert_eq!(
+            reach(&|w| {
+                let _ = w.nodes[2].transit.remove(&1);
+            }),
+            Reach::None,
+            "not admitted"
+        );
         assert_eq!(
             reach(&|w| drop(w.nodes[1].routes.insert(2, [0].into()))),
             Reach::None,
             "a loop"
         );
-        assert_eq!(reach(&|w| drop(w.nodes[1].routes.insert(2, [0, 1].into()))), Reach::Some);
+        assert_eq!(
+            reach(&|w| {
+                let _ = w.nodes[1].routes.insert(2, [0, 1].into());
+            }),
+            Reach::Some
+        );
         assert_eq!(reach(&|w| w.nodes[1].claims = 2), Reach::None, "it takes the packets");
     }
 }
