@@ -36,6 +36,8 @@ struct ThreeNodes {
     sent: u64,
     /// Datagrams to the sink arrive at multiples of this time only.
     slot: Option<Duration>,
+    /// All datagrams are lost.
+    is_cut: bool,
 }
 
 fn address(index: usize) -> SocketAddr {
@@ -51,6 +53,7 @@ fn transport(psk: Option<PresharedKey>) -> Arc<TransportConfig> {
     Arc::new(TransportConfig {
         psk,
         key_update_packets: 64,
+        stateless_resets: true,
         congestion: CongestionAlgorithm::FixedRate { bits_per_second: 50_000_000 },
         ..TransportConfig::default()
     })
@@ -97,6 +100,7 @@ impl ThreeNodes {
             onward: 0,
             sent: 0,
             slot: None,
+            is_cut: false,
         };
         for index in [SOURCE, RELAY] {
             let config = net.client(index + 1);
@@ -154,7 +158,7 @@ impl ThreeNodes {
                             for segment in buffer[..t.len].chunks(t.segment_size) {
                                 self.sent += 1;
                                 self.onward += u64::from((index, to) == (RELAY, SINK));
-                                if self.sent % 12 != 5 {
+                                if self.sent % 12 != 5 && !self.is_cut {
                                     let mut at = self.now + Duration::from_millis(5);
                                     if let (SINK, Some(slot)) = (to, self.slot) {
                                         let slot = slot.as_nanos() as u64;
@@ -251,6 +255,40 @@ fn a_burst_of_datagrams_does_not_exceed_the_memory_of_a_session() {
     }
     let stats = net.endpoints[SINK].stats(net.now, other).unwrap();
     assert_eq!(stats.packets_refused, 0);
+}
+
+/// A close that no path carried: the next packets of the other end are answered by a stateless reset.
+#[test]
+fn an_end_to_end_session_that_ended_without_a_path_ends_at_its_client() {
+    for is_busy in [true, false] {
+        let mut net = ThreeNodes::joined();
+        let (now, config) = (net.now, net.client(SINK));
+        let session =
+            net.endpoints[SOURCE].connect_across(now, node(SINK), "node.example", config).unwrap();
+        net.run(Duration::from_millis(500));
+        let other = net.link(SINK, &Event::Accepted);
+        net.endpoints[SOURCE].send(net.now, session, message(0)).unwrap();
+        net.run(Duration::from_millis(200));
+        assert_eq!(net.endpoints[SINK].recv(net.now, other), Some(message(0)));
+        net.is_cut = true;
+        net.endpoints[SINK].close(net.now, other, 1, "no longer configured");
+        net.run(Duration::from_secs(2));
+        if !is_busy {
+            net.is_cut = false;
+        }
+        // Before the path is back: probes and top-ups follow. After it: source packets arrive.
+        net.endpoints[SOURCE].send(net.now, session, message(1)).unwrap();
+        net.run(Duration::from_millis(100));
+        net.is_cut = false;
+        net.run(Duration::from_secs(1));
+        let ended = net.events.iter().any(|(index, handle, event)| {
+            let of_session = (*index, *handle) == (SOURCE, session);
+            matches!(event, Event::Closed(CloseReason::Lost(text)) if of_session && text.contains("does not know"))
+        });
+        assert!(ended, "sent while cut: {is_busy}");
+        let sink = net.endpoints[SINK].endpoint_stats();
+        assert!((1..50).contains(&sink.stateless_resets_sent), "{sink:?}");
+    }
 }
 
 /// A flow names its source, and any user of a relay can write any name. That must not replace an

@@ -7,7 +7,7 @@ use crate::wire::stateless_reset::RESET_TOKEN_LEN;
 impl Connection {
     /// The token that ends a stateless reset of this connection, at a client.
     pub(crate) fn reset_token(&self) -> Option<&[u8; RESET_TOKEN_LEN]> {
-        if self.role == Role::Server || self.end_to_end.is_some() || !self.is_established() {
+        if self.role == Role::Server || !self.is_established() {
             return None;
         }
         self.handshake.peer_parameters()?.reset_token.as_ref()

@@ -526,7 +526,11 @@ impl Endpoint {
                     self.balance_memory(now, handle);
                     self.mark_dirty(handle);
                 }
-                None => self.stats.datagrams_dropped += 1,
+                None => {
+                    let remote = address(key.source, key.flow);
+                    let packet = Received { remote, local_ip: None, ecn: 0, payload: &mut payload };
+                    self.handle_unknown_flow(now, &packet);
+                }
             }
         }
     }

@@ -22,6 +22,9 @@ use crate::wire::stateless_reset::{RESET_TOKEN_LEN, reset_len, token_of, write_r
 /// a flood of packets with unknown connection IDs costs little.
 const RESETS_PER_SECOND: u64 = 1_000;
 const RESET_BURST: u64 = 100;
+/// In place of the connection ID in the token of an end-to-end session. Coded packets of a flow have none, and
+/// the address of the session stands for the client's node and the flow.
+pub(super) const ANY_CID: [u8; 4] = [0; 4];
 /// Longest reset in bytes, with room to spare.
 const MAX_LEN: usize = 64;
 
@@ -125,14 +128,24 @@ impl Endpoint {
     /// Handles a datagram with a short header and an unknown connection ID: it may be a reset of the
     /// server, or be answered by one.
     pub(super) fn handle_unknown_cid(&mut self, now: Timestamp, datagram: &Received<'_>) {
-        let is_relayed = relay_node::is_relayed_address(datagram.remote);
-        if !is_relayed && self.handle_reset(datagram) {
+        if self.handle_reset(datagram) {
             return;
         }
+        let cid = match relay_node::is_relayed_address(datagram.remote) {
+            true => Some(ANY_CID),
+            false => short_header::destination(datagram.payload),
+        };
         self.stats.datagrams_dropped += 1;
-        if !is_relayed {
-            self.send_reset(now, datagram);
+        if let Some(cid) = cid {
+            self.send_reset(now, datagram, cid);
         }
+    }
+
+    /// Handles a coded packet of a flow without a session: the session may have ended here without the other
+    /// end's knowledge.
+    pub(super) fn handle_unknown_flow(&mut self, now: Timestamp, packet: &Received<'_>) {
+        self.stats.datagrams_dropped += 1;
+        self.send_reset(now, packet, ANY_CID);
     }
 
     fn handle_reset(&mut self, datagram: &Received<'_>) -> bool {
@@ -153,8 +166,7 @@ impl Endpoint {
         true
     }
 
-    fn send_reset(&mut self, now: Timestamp, datagram: &Received<'_>) {
-        let Some(cid) = short_header::destination(datagram.payload) else { return };
+    fn send_reset(&mut self, now: Timestamp, datagram: &Received<'_>, cid: [u8; 4]) {
         let Some(len) = reset_len(datagram.payload.len()) else { return };
         if self.resets.key.is_none() {
             return;

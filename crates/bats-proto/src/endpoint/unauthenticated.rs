@@ -3,6 +3,7 @@
 use bats_types::Timestamp;
 use rand::Rng;
 
+use super::stateless_reset::ANY_CID;
 use super::{ConnectionHandle, Endpoint, Local, Received};
 use crate::config::{PresharedKey, ServerConfig};
 use crate::connection::{Role, Setup, receive_budget};
@@ -146,7 +147,7 @@ impl Endpoint {
                 let take_early = transport.early_data && end_to_end.is_none();
                 let reset_token = match end_to_end {
                     None => self.resets.token(local_cid, datagram.remote.ip()),
-                    Some(_) => None,
+                    Some(_) => self.resets.token(ANY_CID, datagram.remote.ip()),
                 };
                 let parameters = TransportParameters {
                     reset_token,

@@ -13,7 +13,8 @@ use bats_proto::wire::varint::Reader;
 use super::config::World;
 use super::node::index;
 
-/// Time for which a node may forward what it has received from a neighbour with transit: it waits for a route or a link.
+/// Time for which a node may forward packets of a flow after the neighbour that sends them has lost its transit: what it
+/// received before waits for a route or a link.
 const HELD: Duration = Duration::from_secs(3);
 
 /// What the nodes have received.
@@ -21,6 +22,8 @@ const HELD: Duration = Duration::from_secs(3);
 pub(super) struct Monitor {
     /// When a node last received a packet of a flow from a neighbour with transit.
     received: BTreeMap<(usize, FlowKey), Timestamp>,
+    /// When a node last received a packet of a flow from a neighbour without transit.
+    refused: BTreeMap<(usize, FlowKey), Timestamp>,
     pub(super) forwarded: u64,
 }
 
@@ -44,9 +47,9 @@ impl Monitor {
     ) {
         let Some(flow) = Self::flow(datagram) else { return };
         let from = world.other(edge, node);
-        if world.nodes[node].transit.get(&from) == Some(&true) {
-            self.received.insert((node, flow), now);
-        }
+        let has_transit = world.nodes[node].transit.get(&from) == Some(&true);
+        let times = if has_transit { &mut self.received } else { &mut self.refused };
+        times.insert((node, flow), now);
     }
 
     /// A node sends a datagram over an edge. Returns what is wrong.
@@ -73,8 +76,11 @@ impl Monitor {
         }
         if index(flow.source) != config.claims {
             self.forwarded += 1;
-            let last = self.received.get(&(node, flow));
-            if last.is_none_or(|at| now - *at > HELD) {
+            let [last, refused] =
+                [&self.received, &self.refused].map(|times| times.get(&(node, flow)));
+            // Without packets since then, it is one that waited for a route.
+            if last.is_none_or(|at| refused.is_some_and(|refused| refused > at) && now - *at > HELD)
+            {
                 return Some(format!(
                     "node {node} forwards {flow:?} of neighbours without transit"
                 ));
