@@ -1,4 +1,13 @@
 //! The channels that peers open: their first byte says what they are for.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use std::sync::Arc;
 

@@ -3,6 +3,15 @@
 //! A packet is one byte of flags, two bytes of segment size, two bytes of length and the packet itself.
 //! Numbers are big endian. Echo requests of `batsctl ping` and messages of speed tests take the place of a
 //! packet. A message of BTP is one of these; in a channel of BRTP they follow the byte [`TUNNEL`].
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use bats_tun::Offload;
 
@@ -39,7 +48,7 @@ pub(in super::super) struct Malformed;
 
 /// Encodes a packet, or what takes its place; it has at most 65,535 bytes.
 fn encode(flags: u8, segment: u16, content: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(PREFIX + content.len());
+    let mut bytes = Vec::with_capacity(content.len().saturating_add(PREFIX));
     bytes.push(flags);
     bytes.extend(segment.to_be_bytes());
     bytes.extend((content.len() as u16).to_be_bytes());
@@ -49,7 +58,8 @@ fn encode(flags: u8, segment: u16, content: &[u8]) -> Vec<u8> {
 
 /// Encodes a packet of at most [`bats_tun::MAX_PACKET`] bytes.
 pub(in super::super) fn packet(offload: Offload, bytes: &[u8]) -> Vec<u8> {
-    encode(u8::from(offload.needs_checksum) * NEEDS_CHECKSUM, offload.segment, bytes)
+    let flags = if offload.needs_checksum { NEEDS_CHECKSUM } else { 0 };
+    encode(flags, offload.segment, bytes)
 }
 
 pub(super) fn echo(echo: Echo) -> Vec<u8> {
@@ -69,7 +79,8 @@ fn length(prefix: [u8; PREFIX]) -> usize {
 
 /// Whether content of this length may follow the prefix.
 fn is_known(prefix: [u8; PREFIX]) -> bool {
-    match prefix[0] {
+    let [flags, ..] = prefix;
+    match flags {
         0 | NEEDS_CHECKSUM | SPEEDTEST => true,
         ECHO_REQUEST | ECHO_REPLY => length(prefix) == size_of::<u64>(),
         _ => false,
@@ -119,7 +130,7 @@ impl Parts {
             if prefix.is_some_and(|&prefix| !is_known(prefix)) {
                 return Err(Malformed);
             }
-            let total = PREFIX + prefix.map_or(0, |&prefix| length(prefix));
+            let total = prefix.map_or(PREFIX, |&prefix| length(prefix).saturating_add(PREFIX));
             let is_whole = self.partial.is_empty() && prefix.is_some() && bytes.len() >= total;
             let missing = total.saturating_sub(self.partial.len()).min(bytes.len());
             let Some((more, rest)) = bytes.split_at_mut_checked(missing) else { break };
@@ -131,11 +142,8 @@ impl Parts {
             self.partial.extend_from_slice(more);
             bytes = rest;
             // A prefix that has just become complete says how much follows, unless that is nothing.
-            let is_whole = self
-                .partial
-                .first_chunk::<PREFIX>()
-                .is_some_and(|&prefix| self.partial.len() == PREFIX + length(prefix));
-            if is_whole {
+            let left = self.partial.split_first_chunk::<PREFIX>();
+            if left.is_some_and(|(&prefix, content)| content.len() == length(prefix)) {
                 take(parse(&mut std::mem::take(&mut self.partial))?);
             }
         }
