@@ -3,7 +3,7 @@
 
 use std::io::Result;
 
-use super::{Socket, find_attribute, read_u32};
+use super::{Socket, find_attribute, read_u32, take};
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const INET_DIAG_INFO: u16 = 2;
@@ -65,8 +65,7 @@ fn state(answer: &[u8]) -> Option<TcpState> {
     let info = find_attribute(attributes, INET_DIAG_INFO)?;
     let long = |at: usize| {
         // An older kernel's structure is shorter: missing fields are 0.
-        info.get(at..at + 8)
-            .map_or(0, |bytes| bytes.try_into().map(u64::from_ne_bytes).unwrap_or_default())
+        take(info, at).map_or(0, u64::from_ne_bytes)
     };
     let number = |at: usize| read_u32(info, at).ok();
     Some(TcpState {

@@ -48,7 +48,7 @@ pub(crate) fn disable_offloads(interface: &str) -> Result<()> {
     let mut question = Message::new(GENL_ID_CTRL, 0);
     question.fixed(&[CTRL_CMD_GETFAMILY, 1, 0, 0]).text(CTRL_ATTR_FAMILY_NAME, "ethtool");
     let family = socket
-        .request(&mut question)?
+        .request(&question)?
         .first()
         .and_then(|body| body.get(4..))
         .and_then(|attributes| find_attribute(attributes, CTRL_ATTR_FAMILY_ID))
@@ -69,7 +69,7 @@ pub(crate) fn disable_offloads(interface: &str) -> Result<()> {
                     });
                 });
             });
-        match socket.request(&mut message) {
+        match socket.request(&message) {
             Ok(_) => {}
             Err(error) if REQUIRED_OFF.contains(&name) => {
                 return Err(Error::new(error.kind(), format!("offload {name}: {error}")));

@@ -2,6 +2,15 @@
 //!
 //! The lab uses netlink directly, so that no tool must be installed. Formats: netlink(7),
 //! rtnetlink(7), and the kernel's `Documentation/networking/ethtool-netlink.rst`.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 pub(crate) mod diag;
 mod ethtool;
@@ -31,30 +40,30 @@ const HEADER: usize = 16;
 
 /// A netlink request under construction.
 struct Message {
-    bytes: Vec<u8>,
+    kind: u16,
+    flags: u16,
+    /// What follows the header. The header's length is a multiple of 4, as are all parts here.
+    body: Vec<u8>,
 }
 
 impl Message {
     fn new(kind: u16, flags: u16) -> Self {
-        let mut bytes = vec![0; HEADER];
-        bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
-        bytes[6..8].copy_from_slice(&(flags | NLM_F_REQUEST | NLM_F_ACK).to_ne_bytes());
-        Self { bytes }
+        Self { kind, flags, body: Vec::new() }
     }
 
     /// Appends the fixed part of a family's message, or of a nested one.
     fn fixed(&mut self, fixed: &[u8]) -> &mut Self {
-        self.bytes.extend_from_slice(fixed);
+        self.body.extend_from_slice(fixed);
         self.pad();
         self
     }
 
     fn attribute(&mut self, kind: u16, value: &[u8]) -> &mut Self {
         // Values are names, addresses and numbers of a few bytes: the length fits.
-        let length = (value.len() + 4) as u16;
-        self.bytes.extend_from_slice(&length.to_ne_bytes());
-        self.bytes.extend_from_slice(&kind.to_ne_bytes());
-        self.bytes.extend_from_slice(value);
+        let length = value.len().saturating_add(4) as u16;
+        self.body.extend_from_slice(&length.to_ne_bytes());
+        self.body.extend_from_slice(&kind.to_ne_bytes());
+        self.body.extend_from_slice(value);
         self.pad();
         self
     }
@@ -70,17 +79,27 @@ impl Message {
     }
 
     fn nested(&mut self, kind: u16, write: impl FnOnce(&mut Self)) -> &mut Self {
-        let start = self.bytes.len();
-        self.bytes.extend_from_slice(&[0; 4]);
-        write(self);
-        let length = (self.bytes.len() - start) as u16;
-        self.bytes[start..start + 2].copy_from_slice(&length.to_ne_bytes());
-        self.bytes[start + 2..start + 4].copy_from_slice(&(kind | NLA_F_NESTED).to_ne_bytes());
-        self
+        let mut inner = Self::new(0, 0);
+        write(&mut inner);
+        self.attribute(kind | NLA_F_NESTED, &inner.body)
     }
 
     fn pad(&mut self) {
-        self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
+        self.body.resize(self.body.len().next_multiple_of(4), 0);
+    }
+
+    /// The whole message, as the kernel reads it.
+    fn encode(&self, flags: u16, sequence: u32) -> Vec<u8> {
+        let length = HEADER.saturating_add(self.body.len()) as u32;
+        let flags = self.flags | flags | NLM_F_REQUEST;
+        let mut bytes = length.to_ne_bytes().to_vec();
+        bytes.extend_from_slice(&self.kind.to_ne_bytes());
+        bytes.extend_from_slice(&flags.to_ne_bytes());
+        bytes.extend_from_slice(&sequence.to_ne_bytes());
+        // The port: 0, since the kernel knows that of the socket.
+        bytes.extend_from_slice(&[0; 4]);
+        bytes.extend_from_slice(&self.body);
+        bytes
     }
 }
 
@@ -112,55 +131,26 @@ impl Socket {
 
     /// Sends a request and waits for the kernel's acknowledgement. Returns the bodies of the
     /// answers.
-    fn request(&mut self, message: &mut Message) -> Result<Vec<Vec<u8>>> {
-        self.sequence += 1;
-        let length = message.bytes.len() as u32;
-        message.bytes[0..4].copy_from_slice(&length.to_ne_bytes());
-        message.bytes[8..12].copy_from_slice(&self.sequence.to_ne_bytes());
-        send(self.fd.as_raw_fd(), &message.bytes, MsgFlags::empty())?;
-        let mut answers = Vec::new();
-        let mut buffer = vec![0; 65536];
-        loop {
-            let count = recv(self.fd.as_raw_fd(), &mut buffer, MsgFlags::empty())?;
-            let mut rest = &buffer[..count];
-            while rest.len() >= HEADER {
-                let length = read_u32(rest, 0)? as usize;
-                let kind = read_u16(rest, 4)?;
-                let sequence = read_u32(rest, 8)?;
-                let body = rest.get(HEADER..length).ok_or_else(malformed)?;
-                if sequence == self.sequence {
-                    if kind == NLMSG_ERROR {
-                        let code = read_u32(body, 0)? as i32;
-                        return if code == 0 {
-                            Ok(answers)
-                        } else {
-                            Err(Error::from_raw_os_error(code.saturating_neg()))
-                        };
-                    }
-                    answers.push(body.to_vec());
-                }
-                rest = rest.get(length.next_multiple_of(4)..).unwrap_or(&[]);
-            }
-        }
+    fn request(&mut self, message: &Message) -> Result<Vec<Vec<u8>>> {
+        self.exchange(message, NLM_F_ACK)
     }
-}
 
-impl Socket {
     /// Sends a dump request. Returns the bodies of the listed messages.
     fn dump(&mut self, kind: u16, body: &[u8]) -> Result<Vec<Vec<u8>>> {
-        self.sequence += 1;
-        let mut message = Message::new(kind, NLM_F_DUMP);
-        message.fixed(body);
-        let length = message.bytes.len() as u32;
-        message.bytes[0..4].copy_from_slice(&length.to_ne_bytes());
-        message.bytes[6..8].copy_from_slice(&(NLM_F_REQUEST | NLM_F_DUMP).to_ne_bytes());
-        message.bytes[8..12].copy_from_slice(&self.sequence.to_ne_bytes());
-        send(self.fd.as_raw_fd(), &message.bytes, MsgFlags::empty())?;
+        self.exchange(Message::new(kind, 0).fixed(body), NLM_F_DUMP)
+    }
+
+    /// Sends a message. Returns the bodies of the answers before the acknowledgement or the end of
+    /// the list.
+    fn exchange(&mut self, message: &Message, flags: u16) -> Result<Vec<Vec<u8>>> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let request = message.encode(flags, self.sequence);
+        send(self.fd.as_raw_fd(), &request, MsgFlags::empty())?;
         let mut answers = Vec::new();
         let mut buffer = vec![0; 65536];
         loop {
             let count = recv(self.fd.as_raw_fd(), &mut buffer, MsgFlags::empty())?;
-            let mut rest = &buffer[..count];
+            let mut rest = buffer.get(..count).ok_or_else(malformed)?;
             while rest.len() >= HEADER {
                 let length = read_u32(rest, 0)? as usize;
                 let body = rest.get(HEADER..length).ok_or_else(malformed)?;
@@ -168,8 +158,10 @@ impl Socket {
                     match read_u16(rest, 4)? {
                         NLMSG_DONE => return Ok(answers),
                         NLMSG_ERROR => {
-                            let code = read_u32(body, 0)? as i32;
-                            return Err(Error::from_raw_os_error(code.saturating_neg()));
+                            return match read_u32(body, 0)? as i32 {
+                                0 => Ok(answers),
+                                code => Err(Error::from_raw_os_error(code.saturating_neg())),
+                            };
                         }
                         _ => answers.push(body.to_vec()),
                     }
@@ -184,14 +176,17 @@ fn malformed() -> Error {
     Error::new(ErrorKind::InvalidData, "malformed netlink message")
 }
 
+/// The bytes from `at` on.
+fn take<const LENGTH: usize>(bytes: &[u8], at: usize) -> Result<[u8; LENGTH]> {
+    bytes.get(at..).and_then(<[u8]>::first_chunk).copied().ok_or_else(malformed)
+}
+
 fn read_u32(bytes: &[u8], at: usize) -> Result<u32> {
-    let slice = bytes.get(at..at + 4).ok_or_else(malformed)?;
-    Ok(u32::from_ne_bytes([slice[0], slice[1], slice[2], slice[3]]))
+    take(bytes, at).map(u32::from_ne_bytes)
 }
 
 fn read_u16(bytes: &[u8], at: usize) -> Result<u16> {
-    let slice = bytes.get(at..at + 2).ok_or_else(malformed)?;
-    Ok(u16::from_ne_bytes([slice[0], slice[1]]))
+    take(bytes, at).map(u16::from_ne_bytes)
 }
 
 /// The value of the first attribute of `kind` among `attributes`.
@@ -215,13 +210,17 @@ mod tests {
         message.text(3, "ab").number(4, 7).nested(5, |inner| {
             inner.number(1, 9);
         });
-        let attributes = &message.bytes[HEADER..];
+        let bytes = message.encode(NLM_F_ACK, 8);
+        assert_eq!(bytes[..4], (bytes.len() as u32).to_ne_bytes());
+        assert_eq!(bytes[4..8], [16_u16, 5].map(u16::to_ne_bytes).concat());
+        assert_eq!(bytes[8..16], [8_u32, 0].map(u32::to_ne_bytes).concat());
+        let attributes = &bytes[HEADER..];
         assert_eq!(find_attribute(attributes, 3), Some(&b"ab\0"[..]));
         assert_eq!(find_attribute(attributes, 4), Some(&7u32.to_ne_bytes()[..]));
         let nested = find_attribute(attributes, 5).unwrap();
         assert_eq!(find_attribute(nested, 1), Some(&9u32.to_ne_bytes()[..]));
         assert_eq!(find_attribute(attributes, 6), None);
-        assert_eq!(message.bytes.len() % 4, 0);
+        assert_eq!(bytes.len() % 4, 0);
     }
 
     #[test]

@@ -86,14 +86,14 @@ pub(crate) fn create_veth(
             });
         });
     });
-    socket.request(&mut message).map(drop)
+    socket.request(&message).map(drop)
 }
 
 /// Brings the interface `name` of the socket's namespace up.
 pub(crate) fn set_up(socket: &mut Socket, name: &str) -> Result<()> {
     let mut message = Message::new(RTM_NEWLINK, 0);
     message.fixed(&link_header(IFF_UP)).text(IFLA_IFNAME, name);
-    socket.request(&mut message).map(drop)
+    socket.request(&message).map(drop)
 }
 
 /// The index of the interface `name` in the calling thread's namespace.
@@ -113,7 +113,7 @@ pub(crate) fn add_address(
     let mut message = Message::new(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL);
     let bytes = bytes(address);
     message.fixed(&header).attribute(IFA_LOCAL, &bytes).attribute(IFA_ADDRESS, &bytes);
-    socket.request(&mut message).map(drop)
+    socket.request(&message).map(drop)
 }
 
 /// Adds a route to `destination/prefix` via `gateway`.
@@ -142,7 +142,7 @@ pub(crate) fn add_route(
         .fixed(&header)
         .attribute(RTA_DST, &bytes(destination))
         .attribute(RTA_GATEWAY, &bytes(gateway));
-    socket.request(&mut message).map(drop)
+    socket.request(&message).map(drop)
 }
 
 /// Adds a permanent neighbour entry, so that no ARP or neighbour discovery crosses the lossy link.
@@ -158,5 +158,5 @@ pub(crate) fn add_neighbour(
     header[8..10].copy_from_slice(&NUD_PERMANENT.to_ne_bytes());
     let mut message = Message::new(RTM_NEWNEIGH, NLM_F_CREATE);
     message.fixed(&header).attribute(NDA_DST, &bytes(address)).attribute(NDA_LLADDR, &mac);
-    socket.request(&mut message).map(drop)
+    socket.request(&message).map(drop)
 }
