@@ -1,4 +1,13 @@
 //! Headers of Ethernet frames: the flow that a frame belongs to, and its ECN field.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
@@ -34,7 +43,7 @@ fn version(frame: &[u8]) -> Option<u8> {
 fn headers(frame: &[u8]) -> Option<Headers<'_>> {
     let packet = frame.get(ETHERNET..)?;
     if version(frame)? == 4 {
-        let length = usize::from(packet.first()? & 0x0f) * 4;
+        let length = usize::from(packet.first()? & 0x0f).saturating_mul(4);
         let protocol = *packet.get(9)?;
         // More fragments, or an offset: later fragments have no ports, so none count.
         let is_fragment = packet.get(6)? & 0x3f != 0 || *packet.get(7)? != 0;
@@ -47,9 +56,11 @@ fn headers(frame: &[u8]) -> Option<Headers<'_>> {
         if !EXTENSIONS.contains(&protocol) {
             break;
         }
-        let Some(&[next, length]) = packet.get(at..at + 2) else { break };
+        let extension = packet.get(at..).and_then(<[u8]>::first_chunk);
+        let Some(&[next, length]) = extension else { break };
         protocol = next;
-        at += 8 + usize::from(length) * 8;
+        // In units of 8 bytes, without the first 8.
+        at = at.saturating_add(usize::from(length).saturating_add(1).saturating_mul(8));
     }
     if protocol == FRAGMENT {
         let protocol = packet.get(at).copied().unwrap_or_default();
@@ -59,8 +70,8 @@ fn headers(frame: &[u8]) -> Option<Headers<'_>> {
 }
 
 fn ports(packet: &[u8], at: usize, protocol: u8) -> &[u8] {
-    let ports = packet.get(at..at + 4).filter(|_| WITH_PORTS.contains(&protocol));
-    ports.unwrap_or_default()
+    let ports = packet.get(at..).and_then(|rest| rest.get(..4));
+    ports.filter(|_| WITH_PORTS.contains(&protocol)).unwrap_or_default()
 }
 
 /// A hash of addresses, protocol and ports; 0 for frames without IP.
@@ -90,16 +101,17 @@ pub(super) fn is_ect(frame: &[u8]) -> bool {
 pub(super) fn mark(frame: &mut [u8]) {
     let is_four = version(frame) == Some(4);
     let Some(old) = ecn(frame).filter(|&ecn| ecn == 1 || ecn == 2) else { return };
-    if !is_four {
-        frame[ETHERNET + 1] |= 0x30;
-        return;
+    match frame.get_mut(ETHERNET..) {
+        Some([_, traffic_class, _, _, _, _, _, _, _, _, high, low, ..]) if is_four => {
+            *traffic_class |= 3;
+            // RFC 1624: the new checksum from the change of the word; only its low bits change.
+            let change = u16::from(3_u8.saturating_sub(old));
+            let (sum, carry) = (!u16::from_be_bytes([*high, *low])).overflowing_add(change);
+            [*high, *low] = (!sum.wrapping_add(u16::from(carry))).to_be_bytes();
+        }
+        Some([_, traffic_class, ..]) if !is_four => *traffic_class |= 0x30,
+        _ => {}
     }
-    let Some(&[high, low]) = frame.get(ETHERNET + 10..ETHERNET + 12) else { return };
-    frame[ETHERNET + 1] |= 3;
-    // RFC 1624: the new checksum from the change of the word; only its low bits change.
-    let sum = u32::from(!u16::from_be_bytes([high, low])) + u32::from(3 - old);
-    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
-    frame[ETHERNET + 10..ETHERNET + 12].copy_from_slice(&sum.to_be_bytes());
 }
 
 #[cfg(test)]
