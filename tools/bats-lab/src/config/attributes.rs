@@ -1,4 +1,13 @@
 //! Link attributes as Oasis writes them: arrays for chains, matrices for any network.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use super::model::{ArraySpec, ArrayValues, Matrices, TopologyType};
 use super::network::{LinkSet, MAX_NETWORKS, chain};
@@ -54,17 +63,16 @@ pub(super) fn arrays(
     arrays: &[ArraySpec],
     links: usize,
 ) -> Result<Vec<Vec<Link>>, ConfigError> {
-    const SETTERS: [Setter; 5] = [loss, latency, jitter, forward, backward];
-    let mut attributes: [Option<(ArrayValues, Setter)>; 5] = [const { None }; 5];
+    let mut attributes: Vec<(&str, ArrayValues)> = Vec::new();
     for array in arrays {
-        for (index, values) in attributes_of(source, array)? {
-            if attributes[index].is_some() {
+        for (name, values) in attributes_of(source, array)? {
+            if attributes.iter().any(|&(known, _)| known == name) {
                 return Err(source.invalid(
                     &values.init_value,
-                    format!("`{}` is there twice: remove one of them", NAMES[index]),
+                    format!("`{name}` is there twice: remove one of them"),
                 ));
             }
-            attributes[index] = Some((values, SETTERS[index]));
+            attributes.push((name, values));
         }
     }
     let mut networks =
@@ -72,8 +80,11 @@ pub(super) fn arrays(
             Link { forward: Direction::unrestricted(), backward: Direction::unrestricted() };
             links
         ]];
-    for (values, setter) in attributes.into_iter().flatten() {
-        let steps = steps(source, &values, links)?;
+    for (name, setter) in ATTRIBUTES {
+        let Some((_, values)) = attributes.iter().find(|&&(known, _)| known == name) else {
+            continue;
+        };
+        let steps = steps(source, values, links)?;
         if networks.len().saturating_mul(steps.len()) > MAX_NETWORKS {
             return Err(
                 source.invalid(&values.init_value, format!("more than {MAX_NETWORKS} networks"))
@@ -95,20 +106,21 @@ pub(super) fn arrays(
     Ok(networks)
 }
 
-/// Names of the attributes.
-const NAMES: [&str; 5] = [
-    "link_loss",
-    "link_latency",
-    "link_jitter",
-    "link_bandwidth_forward",
-    "link_bandwidth_backward",
+/// Names of the attributes, and what sets them. The steps of the first vary slowest.
+const ATTRIBUTES: [(&str, Setter); 5] = [
+    ("link_loss", loss),
+    ("link_latency", latency),
+    ("link_jitter", jitter),
+    ("link_bandwidth_forward", forward),
+    ("link_bandwidth_backward", backward),
 ];
 
-/// The attributes of an entry and their values, which stand below the attribute or next to it.
+/// The names of the attributes of an entry and their values, which stand below the attribute or
+/// next to it.
 fn attributes_of(
     source: &Source,
     array: &ArraySpec,
-) -> Result<Vec<(usize, ArrayValues)>, ConfigError> {
+) -> Result<Vec<(&'static str, ArrayValues)>, ConfigError> {
     let all = [
         &array.link_loss,
         &array.link_latency,
@@ -118,18 +130,17 @@ fn attributes_of(
     ];
     let mut found = Vec::new();
     let mut bare = None;
-    for (index, attribute) in all.into_iter().enumerate() {
+    for ((name, _), attribute) in ATTRIBUTES.into_iter().zip(all) {
         match attribute {
             Attribute::Absent => {}
-            Attribute::Values(values) => found.push((index, values.clone())),
+            Attribute::Values(values) => found.push((name, values.clone())),
             Attribute::Bare(at) => match bare {
-                None => bare = Some((index, at)),
+                None => bare = Some((name, at)),
                 Some((other, _)) => {
                     return Err(source.invalid(
                         at,
                         format!(
-                            "`{}` and `{}` are in one entry, so `init_value` is ambiguous: begin each attribute with `-`",
-                            NAMES[other], NAMES[index]
+                            "`{other}` and `{name}` are in one entry, so `init_value` is ambiguous: begin each attribute with `-`"
                         ),
                     ));
                 }
@@ -137,25 +148,24 @@ fn attributes_of(
         }
     }
     match (bare, &array.init_value) {
-        (Some((index, _)), Some(init_value)) => {
+        (Some((name, _)), Some(init_value)) => {
             let (step_len, step_num) = (array.step_len, array.step_num);
-            found.push((index, ArrayValues { init_value: init_value.clone(), step_len, step_num }));
+            found.push((name, ArrayValues { init_value: init_value.clone(), step_len, step_num }));
         }
-        (Some((index, at)), None) => {
+        (Some((name, at)), None) => {
             return Err(source.invalid(
                 at,
-                format!("`{}` has no values: add for example `init_value: [10]`", NAMES[index]),
+                format!("`{name}` has no values: add for example `init_value: [10]`"),
             ));
         }
         (None, Some(init_value)) => {
             let text = match found.first() {
-                Some((index, _)) => format!(
-                    "`{}` of this entry has its values below it already: remove this `init_value`",
-                    NAMES[*index]
+                Some((name, _)) => format!(
+                    "`{name}` of this entry has its values below it already: remove this `init_value`"
                 ),
                 None => format!(
                     "`init_value` of which attribute? Add one of {} to this entry",
-                    NAMES.join(", ")
+                    ATTRIBUTES.map(|(name, _)| name).join(", ")
                 ),
             };
             return Err(source.invalid(init_value, text));
@@ -181,7 +191,7 @@ fn steps(
                 format!(
                     "expected one value for all {links} links, or {links} values, found {}: a chain of {} nodes has {links} links",
                     other.len(),
-                    links + 1
+                    links.saturating_add(1)
                 ),
             ));
         }
@@ -201,6 +211,11 @@ fn steps(
     // Rounded, so that ten steps of 0.1 end at exactly 1.
     let at = |value: f64, step: u32| ((value + len * f64::from(step)) * 1e9).round() / 1e9;
     Ok((0..=count).map(|step| first.iter().map(|&value| at(value, step)).collect()).collect())
+}
+
+/// A value of a matrix; 0 outside of it.
+fn entry(rows: &[Vec<f64>], from: u32, to: u32) -> f64 {
+    rows.get(from as usize).and_then(|row| row.get(to as usize)).copied().unwrap_or_default()
 }
 
 /// The ends and the settings of the links from matrices as in Oasis.
@@ -236,10 +251,8 @@ pub(super) fn matrices(
         Some(matrix) => {
             let rows = &matrix.matrix_data.value;
             (0..nodes)
-                .flat_map(|i| (i + 1..nodes).map(move |j| (i, j)))
-                .filter(|&(i, j)| {
-                    rows[i as usize][j as usize] != 0.0 || rows[j as usize][i as usize] != 0.0
-                })
+                .flat_map(|i| (i.saturating_add(1)..nodes).map(move |j| (i, j)))
+                .filter(|&(i, j)| entry(rows, i, j) != 0.0 || entry(rows, j, i) != 0.0)
                 .collect()
         }
         None if kind == TopologyType::Linear => chain(nodes),
@@ -262,7 +275,7 @@ pub(super) fn matrices(
             Link { forward: Direction::unrestricted(), backward: Direction::unrestricted() };
         for (direction, (from, to)) in [(&mut link.forward, (i, j)), (&mut link.backward, (j, i))] {
             for matrix in &matrices.data {
-                let value = matrix.matrix_data.value[from as usize][to as usize];
+                let value = entry(&matrix.matrix_data.value, from, to);
                 let wrong = |error: String| file.invalid(&matrix.matrix_data, error);
                 match matrix.matrix_type.value {
                     1 => direction.rate = megabits(value).map_err(wrong)?,

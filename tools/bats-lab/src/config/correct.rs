@@ -1,4 +1,13 @@
 //! Several errors of one file: misspelt keys and values are corrected, so that the rest is checked.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use serde::de::DeserializeOwned;
 
@@ -26,11 +35,12 @@ pub(super) fn parse<T: DeserializeOwned>(source: &Source) -> (Option<T>, Source,
                 .filter(|&&(of, from, _)| of == line && column > from)
                 .map(|&(_, _, shift)| shift)
                 .sum();
-            error.move_to(line, column.saturating_add_signed(-shift));
+            error.move_to(line, column.saturating_add_signed(shift.saturating_neg()));
         }
         let fixed = at.zip(correction).and_then(|((line, column), (word, meant))| {
             let text = replace(corrected.text(), line, column, &word, meant)?;
-            let shift = meant.chars().count() as i64 - word.chars().count() as i64;
+            let [old, new] = [word.as_str(), meant].map(|word| word.chars().count() as i64);
+            let shift = new.saturating_sub(old);
             shifts.push((line, column, shift));
             Some(text)
         });
@@ -54,8 +64,9 @@ fn replace(text: &str, line: u64, column: u64, word: &str, meant: &str) -> Optio
     let at = rest.char_indices().nth(column.checked_sub(1)?).map(|(at, _)| at)?;
     // Quotes in front of the word stay.
     let within = rest.get(at..)?.find(word).filter(|&within| within <= 1)?;
-    let at = start + at + within;
-    Some(format!("{}{meant}{}", text.get(..at)?, text.get(at + word.len()..)?))
+    let at = start.checked_add(at)?.checked_add(within)?;
+    let (before, rest) = text.split_at_checked(at)?;
+    Some(format!("{before}{meant}{}", rest.strip_prefix(word)?))
 }
 
 #[cfg(test)]

@@ -1,4 +1,13 @@
 //! Expands a test file: resolves all names and combinations.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use serde_saphyr::{Location, Spanned};
 
@@ -125,12 +134,9 @@ fn unused_links(
         .flatten()
         .map(|(link, _)| link)
         .collect();
-    let unused: Vec<String> = (0..network.edges.len())
-        .filter(|link| !used.contains(link))
-        .map(|link| {
-            let (one, other) = network.edges[link];
-            format!("{} ({one} - {other})", link + 1)
-        })
+    let unused: Vec<String> = (network.edges.iter().enumerate())
+        .filter(|(link, _)| !used.contains(link))
+        .map(|(link, (one, other))| format!("{} ({one} - {other})", link.saturating_add(1)))
         .collect();
     if unused.is_empty() {
         return None;
@@ -167,18 +173,15 @@ fn case(
     let networks = errors
         .keep(network::networks(source, &test.topology, &file.topologies))
         .unwrap_or_default();
-    let last = networks.first().map_or(u32::MAX, |first| first.nodes - 1);
+    let last = networks.first().map_or(u32::MAX, |first| first.nodes.saturating_sub(1));
     if let Some(first) = networks.first()
         && let Some(route) = &test.route
     {
         match route.value {
             RouteName::StaticBfs => {}
             RouteName::StaticRoute => {
-                let is_chain = first
-                    .edges
-                    .iter()
-                    .enumerate()
-                    .all(|(i, edge)| *edge == (i as u32, i as u32 + 1));
+                let chain = (0..).zip(1..);
+                let is_chain = first.edges.iter().zip(chain).all(|(edge, ends)| *edge == ends);
                 if !is_chain {
                     errors.keep::<()>(Err(
                         source.invalid(route, "`static_route` is for chains: use `static_bfs`")
@@ -205,7 +208,7 @@ fn case(
         .filter_map(|given| errors.keep(registry.of(source, given)))
         .collect();
     for (index, protocol) in protocols.iter().enumerate() {
-        if protocols[..index].iter().any(|other| other.name == protocol.name) {
+        if protocols.iter().take(index).any(|other| other.name == protocol.name) {
             errors
                 .keep::<()>(Err(source
                     .invalid(name, format!("`{}` is twice in `target_protocols`", protocol.name))));
@@ -241,8 +244,9 @@ fn case(
     };
     let published =
         test.published.iter().filter_map(|one| errors.keep(published(source, one))).collect();
-    let ends = all_tools.len() + test.competition_flows.len();
-    let paths = networks.len().saturating_mul(test.events.len() + 1).saturating_mul(ends);
+    let ends = all_tools.len().saturating_add(test.competition_flows.len());
+    let states = networks.len().saturating_mul(test.events.len().saturating_add(1));
+    let paths = states.saturating_mul(ends);
     if paths > MAX_PATHS {
         let text = format!(
             "{} networks with {} events and {ends} tools and flows have {paths} paths; at most {MAX_PATHS} are allowed",
@@ -354,12 +358,15 @@ fn events(
             ));
         }
         let link = match &spec.link {
-            Some(link) if link.value == 0 || link.value as usize > link_count => {
-                return Err(
-                    source.invalid(link, format!("this network has the links 1 to {link_count}"))
-                );
+            Some(link) => {
+                let index = (link.value as usize).checked_sub(1);
+                let Some(index) = index.filter(|&index| index < link_count) else {
+                    let text = format!("this network has the links 1 to {link_count}");
+                    return Err(source.invalid(link, text));
+                };
+                Some(index)
             }
-            other => other.as_ref().map(|link| link.value as usize - 1),
+            None => None,
         };
         let changes = super::link::changes_of_all(source, &spec.set)?;
         if changes == crate::settings::Changes::default() {
@@ -417,7 +424,7 @@ fn assertion(
         Some(index) if index.value as usize >= networks.len() => {
             return Err(source.invalid(
                 index,
-                format!("this test has the networks 0 to {}", networks.len() - 1),
+                format!("this test has the networks 0 to {}", networks.len().saturating_sub(1)),
             ));
         }
         other => other.as_ref().map(|index| index.value as usize),

@@ -1,4 +1,13 @@
 //! Converts topologies of test files to networks; every combination of steps is a network.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use serde_saphyr::Spanned;
 
@@ -75,7 +84,7 @@ pub(crate) fn networks(
 /// Fails if two topologies have one name: only the first could be used.
 pub(super) fn unique(source: &Source, names: &[&Spanned<String>]) -> Result<(), ConfigError> {
     for (index, name) in names.iter().enumerate() {
-        if let Some(first) = names[..index].iter().find(|first| first.value == name.value) {
+        if let Some(first) = names.iter().take(index).find(|first| first.value == name.value) {
             return Err(source.invalid(
                 name,
                 format!(
@@ -125,8 +134,9 @@ fn expand(
         return Err(source.invalid(nodes, format!("a network must have 2 to {MAX_NODES} nodes")));
     }
     let count = nodes.value;
+    let chain_links = count.saturating_sub(1) as usize;
     let mut base = Link { forward: Direction::unrestricted(), backward: Direction::unrestricted() };
-    let mut shapes = vec![(chain(count), vec![base.clone(); count as usize - 1])];
+    let mut shapes = vec![(chain(count), vec![base.clone(); chain_links])];
     let mut is_applied = false;
     if let Some(given) = &topology.json_description {
         if !topology.array_description.is_empty() {
@@ -142,7 +152,7 @@ fn expand(
         if kind.value == TopologyType::Mesh {
             return Err(source.invalid(kind, "`array_description` is for `linear` topologies"));
         }
-        let links = arrays(source, &topology.array_description, count as usize - 1)?;
+        let links = arrays(source, &topology.array_description, chain_links)?;
         shapes = links.into_iter().map(|links| (chain(count), links)).collect();
     } else if kind.value == TopologyType::Mesh {
         // Settings of a link override those of `link`.
@@ -157,12 +167,11 @@ fn expand(
         shapes.iter_mut().flat_map(|(_, links)| links).for_each(|link| changes.apply(link));
     }
     if kind.value == TopologyType::Linear && !topology.links.is_empty() {
-        if topology.links.len() != count as usize - 1 {
+        if topology.links.len() != chain_links {
             return Err(source.invalid(
                 nodes,
                 format!(
-                    "a chain of {count} nodes has {} links, but `links` has {}",
-                    count - 1,
+                    "a chain of {count} nodes has {chain_links} links, but `links` has {}",
                     topology.links.len()
                 ),
             ));
@@ -172,7 +181,8 @@ fn expand(
                 return Err(source.invalid(between, "`between` is for `mesh` topologies"));
             }
             let changes = changes(source, spec)?;
-            shapes.iter_mut().for_each(|(_, links)| changes.apply(&mut links[index]));
+            let same_link = shapes.iter_mut().filter_map(|(_, links)| links.get_mut(index));
+            same_link.for_each(|link| changes.apply(link));
         }
     }
     if let Some(matrix) = &topology.matrix {
@@ -204,7 +214,7 @@ fn expand(
 }
 
 pub(super) fn chain(nodes: u32) -> Vec<(u32, u32)> {
-    (1..nodes).map(|node| (node - 1, node)).collect()
+    (0..).zip(1..nodes).collect()
 }
 
 fn network(name: &str, nodes: u32, edges: Vec<(u32, u32)>, links: Vec<Link>) -> Network {
@@ -218,17 +228,21 @@ fn network(name: &str, nodes: u32, edges: Vec<(u32, u32)>, links: Vec<Link>) -> 
     let loss_percent = same(&|direction| round(direction.loss.mean() * 100.0));
     let delay_ms = same(&|direction| round(direction.delay.as_secs_f64() * 1e3));
     let shape = if edges == chain(nodes) {
-        format!("{} hop{}", nodes - 1, if nodes == 2 { "" } else { "s" })
+        format!("{} hop{}", edges.len(), if edges.len() == 1 { "" } else { "s" })
     } else {
         format!("{nodes} nodes, {} links", edges.len())
     };
-    let first = &links[0];
-    let label = if links.iter().all(|link| link == first) && first.forward == first.backward {
-        format!("{shape}, both directions {}", first.forward)
-    } else if links.iter().all(|link| link == first) {
-        format!("{shape}, forward {}; backward {}", first.forward, first.backward)
-    } else {
-        format!("{shape}, first link {}, others differ", first.forward)
+    let label = match links.split_first() {
+        Some((first, others)) if others.iter().any(|link| link != first) => {
+            format!("{shape}, first link {}, others differ", first.forward)
+        }
+        Some((first, _)) if first.forward == first.backward => {
+            format!("{shape}, both directions {}", first.forward)
+        }
+        Some((first, _)) => {
+            format!("{shape}, forward {}; backward {}", first.forward, first.backward)
+        }
+        None => shape,
     };
     Network { name: name.to_owned(), label, nodes, edges, links, loss_percent, delay_ms }
 }
@@ -255,7 +269,10 @@ fn mesh_links(
         if one == other || one >= nodes || other >= nodes {
             return Err(source.invalid(
                 between,
-                format!("a link must connect two different nodes of 0 to {}", nodes - 1),
+                format!(
+                    "a link must connect two different nodes of 0 to {}",
+                    nodes.saturating_sub(1)
+                ),
             ));
         }
         let edge = (one.min(other), one.max(other));
@@ -294,11 +311,9 @@ fn expand_matrix(
         (&matrix.queue, |value| LinkSpec { queue: Some(value), ..LinkSpec::default() }),
     ];
     for (values, pick) in axes {
-        if values.is_empty() {
-            continue;
-        }
+        let Some(first) = values.first() else { continue };
         if shapes.len().saturating_mul(values.len()) > MAX_NETWORKS {
-            return Err(source.invalid(&values[0], format!("more than {MAX_NETWORKS} networks")));
+            return Err(source.invalid(first, format!("more than {MAX_NETWORKS} networks")));
         }
         let mut more = Vec::new();
         for (edges, links) in &shapes {
@@ -327,8 +342,8 @@ pub(crate) fn check_path(
             return Err(source.error_at(at, "client and server are the same node"));
         }
         if from >= network.nodes || to >= network.nodes {
-            return Err(source
-                .error_at(at, format!("this network has the nodes 0 to {}", network.nodes - 1)));
+            let last = network.nodes.saturating_sub(1);
+            return Err(source.error_at(at, format!("this network has the nodes 0 to {last}")));
         }
         if path(&network.edges, from, to).is_none() {
             return Err(

@@ -1,4 +1,15 @@
 //! Suggestions for misspelt words.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
+
+use std::iter::{once, repeat};
 
 /// The candidate closest to `word`, if one is close enough.
 pub(crate) fn nearest<'a>(
@@ -20,27 +31,31 @@ pub(crate) fn nearest<'a>(
 /// Number of insertions, deletions, substitutions and swaps of neighbours (optimal string alignment
 /// distance).
 fn distance(one: &str, other: &str) -> usize {
-    let one: Vec<char> = one.to_lowercase().chars().collect();
     let other: Vec<char> = other.to_lowercase().chars().collect();
     let mut before_last: Vec<usize> = Vec::new();
     let mut last: Vec<usize> = (0..=other.len()).collect();
-    for row in 1..=one.len() {
+    let mut previous = None;
+    for (row, this) in (1..).zip(one.to_lowercase().chars()) {
         let mut line = vec![row];
-        for column in 1..=other.len() {
-            let same = one[row - 1] == other[column - 1];
-            let mut least = (last[column] + 1)
-                .min(line[column - 1] + 1)
-                .min(last[column - 1] + usize::from(!same));
-            let swapped = row > 1
-                && column > 1
-                && one[row - 1] == other[column - 2]
-                && one[row - 2] == other[column - 1];
-            if swapped {
-                least = least.min(before_last[column - 2] + 1);
+        let mut left = row;
+        // A swap needs two rows and two columns: the first row and the first column have none.
+        let swaps = other.iter().zip(&before_last).map(Some);
+        let swaps = once(None).chain(swaps).chain(repeat(None));
+        let columns = other.iter().zip(&last).zip(last.iter().skip(1)).zip(swaps);
+        for (((&that, &diagonal), &above), swap) in columns {
+            let substituted = diagonal.saturating_add(usize::from(this != that));
+            let mut least = above.min(left).saturating_add(1).min(substituted);
+            if let Some((&before, &unswapped)) = swap
+                && this == before
+                && previous == Some(that)
+            {
+                least = least.min(unswapped.saturating_add(1));
             }
             line.push(least);
+            left = least;
         }
         before_last = std::mem::replace(&mut last, line);
+        previous = Some(this);
     }
     last.last().copied().unwrap_or(0)
 }
