@@ -15,7 +15,7 @@ use rustc_hash::FxHashMap;
 
 use super::{ConnectionHandle, Endpoint, Received, relay_node};
 use crate::config::{EndpointConfig, TransportConfig};
-use crate::wire::short_header;
+use crate::wire::short_header::{self, SHORT_OVERHEAD};
 use crate::wire::stateless_reset::{RESET_TOKEN_LEN, reset_len, token_of, write_reset};
 
 /// Resets a second, and at once. All clients of a restarted server learn of it within seconds, while
@@ -49,9 +49,32 @@ pub(super) struct StatelessResets {
     /// of a lookup does not disclose them (RFC 9000, section 10.3.1).
     by_token: FxHashMap<Token, ConnectionHandle>,
     lookup_key: hmac::Key,
-    /// Resets that may be sent at the time `refilled`.
-    allowance: u64,
+    /// For clients of direct connections, and for those of sessions over relays.
+    allowances: [Allowance; 2],
+}
+
+/// Resets that may be sent at the time `refilled`.
+#[derive(Clone, Copy)]
+struct Allowance {
+    left: u64,
     refilled: Timestamp,
+}
+
+impl Allowance {
+    const NEW: Self = Self { left: RESET_BURST, refilled: Timestamp::ZERO };
+
+    /// Whether another reset may be sent now.
+    fn take(&mut self, now: Timestamp) -> bool {
+        let millis = u64::try_from((now - self.refilled).as_millis()).unwrap_or(u64::MAX);
+        let new = millis.saturating_mul(RESETS_PER_SECOND) / 1_000;
+        if new > 0 {
+            self.left = self.left.saturating_add(new).min(RESET_BURST);
+            self.refilled = now;
+        }
+        let is_allowed = self.left > 0;
+        self.left = self.left.saturating_sub(1);
+        is_allowed
+    }
 }
 
 impl core::fmt::Debug for StatelessResets {
@@ -75,8 +98,7 @@ impl StatelessResets {
             key,
             by_token: FxHashMap::default(),
             lookup_key: new_key(lookup.as_ref()),
-            allowance: RESET_BURST,
-            refilled: Timestamp::ZERO,
+            allowances: [Allowance::NEW; 2],
         }
     }
 
@@ -87,19 +109,6 @@ impl StatelessResets {
             IpAddr::V6(ip) => ip,
         };
         Some(truncated_hmac(self.key.as_ref()?, &[&local_cid, &client.octets()]))
-    }
-
-    /// Whether another reset may be sent now.
-    fn take_allowance(&mut self, now: Timestamp) -> bool {
-        let millis = u64::try_from((now - self.refilled).as_millis()).unwrap_or(u64::MAX);
-        let new = millis.saturating_mul(RESETS_PER_SECOND) / 1_000;
-        if new > 0 {
-            self.allowance = self.allowance.saturating_add(new).min(RESET_BURST);
-            self.refilled = now;
-        }
-        let is_allowed = self.allowance > 0;
-        self.allowance = self.allowance.saturating_sub(1);
-        is_allowed
     }
 
     fn lookup(&self, token: &Token) -> Token {
@@ -131,21 +140,27 @@ impl Endpoint {
         if self.handle_reset(datagram) {
             return;
         }
-        let cid = match relay_node::is_relayed_address(datagram.remote) {
-            true => Some(ANY_CID),
-            false => short_header::destination(datagram.payload),
-        };
+        if relay_node::is_relayed_address(datagram.remote) {
+            return self.handle_unknown_flow(now, datagram);
+        }
         self.stats.datagrams_dropped += 1;
-        if let Some(cid) = cid {
-            self.send_reset(now, datagram, cid);
+        if let Some(cid) = short_header::destination(datagram.payload) {
+            self.send_reset(now, datagram, cid, reset_len(datagram.payload.len()));
         }
     }
 
-    /// Handles a coded packet of a flow without a session: the session may have ended here without the other
-    /// end's knowledge.
+    /// Handles a packet of a flow that belongs to no session: the session may have ended here without the
+    /// other end's knowledge. While the flow has a session, no node gets its token: a user of a relay can
+    /// write any source.
     pub(super) fn handle_unknown_flow(&mut self, now: Timestamp, packet: &Received<'_>) {
         self.stats.datagrams_dropped += 1;
-        self.send_reset(now, packet, ANY_CID);
+        let key = self.relay_node.as_ref().and_then(|node| node.key_of(packet.remote));
+        if key.is_none_or(|(key, _)| self.has_session(key)) {
+            return;
+        }
+        // The shortest reset, which no node answers: both ends of a flow are servers.
+        let len = reset_len(packet.payload.len()).and_then(|_| reset_len(SHORT_OVERHEAD + 1));
+        self.send_reset(now, packet, ANY_CID, len);
     }
 
     fn handle_reset(&mut self, datagram: &Received<'_>) -> bool {
@@ -166,12 +181,20 @@ impl Endpoint {
         true
     }
 
-    fn send_reset(&mut self, now: Timestamp, datagram: &Received<'_>, cid: [u8; 4]) {
-        let Some(len) = reset_len(datagram.payload.len()) else { return };
+    fn send_reset(
+        &mut self,
+        now: Timestamp,
+        datagram: &Received<'_>,
+        cid: [u8; 4],
+        len: Option<usize>,
+    ) {
+        let Some(len) = len else { return };
         if self.resets.key.is_none() {
             return;
         }
-        if !self.resets.take_allowance(now) {
+        let is_relayed = relay_node::is_relayed_address(datagram.remote);
+        let [direct, relayed] = &mut self.resets.allowances;
+        if !(if is_relayed { relayed } else { direct }).take(now) {
             self.stats.answers_dropped += 1;
             return;
         }
@@ -183,5 +206,74 @@ impl Endpoint {
         let reset = reset.to_vec();
         self.stats.stateless_resets_sent += 1;
         self.answer(datagram, reset);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::config::ServerConfig;
+    use crate::crypto::generate_identity;
+    use crate::relay::RelayConfig;
+    use crate::wire::flow::NodeId;
+
+    fn node() -> Endpoint {
+        let transport = TransportConfig { stateless_resets: true, ..TransportConfig::default() };
+        let server = ServerConfig {
+            identity: generate_identity(&["node.example".to_owned()]).unwrap(),
+            transport: Arc::new(transport),
+            client_trust: None,
+            retry_threshold: 1,
+            max_connections: 1,
+        };
+        let config = EndpointConfig { server: Some(server), ..EndpointConfig::default() };
+        let mut endpoint = Endpoint::new(config, [1; 32]).unwrap();
+        endpoint.enable_relay(RelayConfig::new(NodeId(1))).unwrap();
+        endpoint
+    }
+
+    /// A user of a relay can write the node and the flow of another one in a packet.
+    #[test]
+    fn flows_get_the_shortest_reset_and_none_while_they_have_a_session() {
+        let now = Timestamp::from_millis(1_000);
+        let remote = relay_node::address(NodeId(2), 99);
+        let mut endpoint = node();
+        let receive = |endpoint: &mut Endpoint, len: usize| {
+            let mut bytes = vec![0x40; len];
+            let packet = Received { remote, local_ip: None, ecn: 0, payload: &mut bytes };
+            endpoint.handle_unknown_cid(now, &packet);
+            let packet = Received { remote, local_ip: None, ecn: 0, payload: &mut bytes };
+            endpoint.handle_unknown_flow(now, &packet);
+            let answers = endpoint.answers.drain(..);
+            answers.map(|(to, _, bytes)| (to, bytes.len())).collect::<Vec<_>>()
+        };
+        for len in [26, 27, 60, 1_200] {
+            assert_eq!(receive(&mut endpoint, len), [(remote, SHORT_OVERHEAD); 2], "{len}");
+        }
+        assert_eq!(receive(&mut endpoint, SHORT_OVERHEAD), [], "the answer gets none");
+        let relay_node = endpoint.relay_node.as_mut().unwrap();
+        let (key, _) = relay_node.key_of(remote).unwrap();
+        relay_node.insert(key, ConnectionHandle(9));
+        assert_eq!(receive(&mut endpoint, 1_200), [], "the token is that of the session");
+    }
+
+    /// A flood of packets of unknown flows leaves the resets of direct clients.
+    #[test]
+    fn flows_and_direct_clients_have_resets_of_their_own() {
+        let now = Timestamp::from_millis(1_000);
+        let mut endpoint = node();
+        for flow in 0..1_000 {
+            let remote = relay_node::address(NodeId(2), flow);
+            let packet = Received { remote, local_ip: None, ecn: 0, payload: &mut [0x40; 60] };
+            endpoint.handle_unknown_cid(now, &packet);
+            endpoint.answers.clear();
+        }
+        assert_eq!(endpoint.stats.stateless_resets_sent, RESET_BURST);
+        let remote = ([192, 0, 2, 1], 9).into();
+        let packet = Received { remote, local_ip: None, ecn: 0, payload: &mut [0x40; 60] };
+        endpoint.handle_unknown_cid(now, &packet);
+        assert_eq!(endpoint.stats.stateless_resets_sent, RESET_BURST + 1);
     }
 }
