@@ -390,7 +390,7 @@ impl Channel {
     /// Lets the peer send up to one part in `share` (1 to 255) of the bytes that all channels of the
     /// connection may still have unread: 8 unless it is set, so that several channels that are not read
     /// leave room for the others. With 1 a single channel fills longer paths, but while it is not read
-    /// it takes half of what is free. The credit of the peer never shrinks.
+    /// it may take all of them. The credit of the peer never shrinks.
     ///
     /// # Errors
     /// The channel or the connection is closed.

@@ -244,6 +244,10 @@ fn start_node(config: &Config, setup: &Setup) -> anyhow::Result<Node> {
     // Packets of the tunnel, echoes and speed tests need channels; an exit serves others in addition.
     let of_programs = if config.exit.is_some() { services::MAX_CHANNELS } else { 0 };
     let channels = Some(tunnel::MAX_CHANNELS as u32 + of_programs);
+    // The default is for large hosts. Unread data of all peers must not take the host's memory.
+    let memory = rustix::system::sysinfo();
+    let total = memory.totalram as u64 * u64::from(memory.mem_unit);
+    builder = builder.memory_budget(total / 2);
     builder = builder.transport(TransportConfig {
         channels,
         receive_budget: tunnel::RECEIVE_BUDGET,

@@ -1,4 +1,4 @@
-//! Routes that lead in a circle, as they do for a moment while routing daemons converge.
+//! A routing loop, as there is one for a moment while routing daemons converge.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -6,9 +6,9 @@ use std::time::Duration;
 use crate::mesh::{Mesh, START, address, id, wait_for};
 use crate::traffic::{Traffic, is_long};
 
-/// Source 0 and destination 4 are neighbours of relay 1; relays 1, 2 and 3 are a circle.
+/// Source 0 and destination 4 are neighbours of relay 1; relays 1, 2 and 3 are the loop.
 const PAIRS: [(usize, usize); 5] = [(0, 1), (1, 2), (2, 3), (3, 1), (1, 4)];
-/// Interfaces of the circle, each with the host that sends over it.
+/// Interfaces of the loop, each with the host that sends over it.
 const CIRCLE: [(usize, usize); 3] = [(1, 1), (2, 2), (3, 3)];
 
 /// Packets that a host has sent over the interface of a pair.
@@ -19,7 +19,7 @@ fn sent(mesh: &Mesh, host: usize, pair: usize) -> u64 {
 }
 
 #[test]
-fn packets_go_at_most_once_through_a_circle_of_routes() {
+fn packets_go_at_most_once_through_a_routing_loop() {
     need!();
     let mut mesh = Mesh::new(5, &PAIRS);
     mesh.start_nodes(|_, _, _| String::new());
@@ -34,7 +34,7 @@ fn packets_go_at_most_once_through_a_circle_of_routes() {
     mesh.wait_for_ping(0, 4);
     let traffic = Traffic::echoed(mesh.namespace(0), mesh.namespace(4), "10.66.0.5:7000");
     sleep(Duration::from_secs(1));
-    // Keep-alives and reports of the links, without traffic in the circle.
+    // Keep-alives and reports of the links, without traffic in the loop.
     let counts = || CIRCLE.map(|(host, pair)| sent(&mesh, host, pair));
     let time = Duration::from_secs(if is_long() { 3 } else { 1 });
     let difference = |before: [u64; 3]| {
@@ -47,28 +47,28 @@ fn packets_go_at_most_once_through_a_circle_of_routes() {
     let (source, before, looped) = (sent(&mesh, 0, 0), counts(), looped(&mesh));
     route(1, 4, 1, 2);
     sleep(time);
-    let (offered, circle) = (sent(&mesh, 0, 0) - source, difference(before));
+    let (offered, relayed) = (sent(&mesh, 0, 0) - source, difference(before));
     let ends = looped.iter().zip(self::looped(&mesh)).map(|(old, new)| new - old);
     let ends: u64 = ends.sum();
     let idle_all = mesh.routes(1);
     eprintln!(
-        "a circle of three relays for {time:?}: the source sent {offered} packets, the relays {circle:?} to the next \
+        "a loop of three relays for {time:?}: the source sent {offered} packets, the relays {relayed:?} to the next \
          one (idle {idle:?}) and dropped {ends} that came back"
     );
     assert_eq!(mesh.in_use(1, 4), ["v1"], "{idle_all}");
     // A packet that went around until its hop limit would be counted 21 times on each link.
-    for (index, packets) in circle.into_iter().enumerate() {
-        assert!(packets <= 2 * offered + 2 * idle[index] + 100, "{offered}: {circle:?}");
+    for (index, packets) in relayed.into_iter().enumerate() {
+        assert!(packets <= 2 * offered + 2 * idle[index] + 100, "{offered}: {relayed:?}");
     }
-    assert!(circle[0] > idle[0], "packets have entered the circle");
+    assert!(relayed[0] > idle[0], "packets have entered the loop");
     route(1, 4, 4, 4);
     let start = std::time::Instant::now();
-    let back = traffic.seen.wait_for_message_after("the circle has ended", start, START);
-    eprintln!("traffic flows {:.0} ms after the end of the circle", back.as_secs_f64() * 1e3);
+    let back = traffic.seen.wait_for_message_after("the loop has ended", start, START);
+    eprintln!("traffic flows {:.0} ms after the end of the loop", back.as_secs_f64() * 1e3);
     let before = counts();
     sleep(time);
     let after = difference(before);
-    eprintln!("after the circle: {after:?}");
+    eprintln!("after the loop: {after:?}");
     for (after, idle) in after.into_iter().zip(idle) {
         assert!(after <= 2 * idle + 100, "packets still go around");
     }
