@@ -1,13 +1,4 @@
 //! The Internet checksum (RFC 1071) of headers that were parsed before.
-#![cfg_attr(
-    not(test),
-    deny(
-        clippy::unwrap_used,
-        clippy::expect_used,
-        clippy::indexing_slicing,
-        clippy::arithmetic_side_effects
-    )
-)]
 
 /// The bytes from `at` on.
 pub(crate) fn take<const LENGTH: usize>(bytes: &[u8], at: usize) -> Option<[u8; LENGTH]> {

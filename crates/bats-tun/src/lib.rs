@@ -2,6 +2,15 @@
 //!
 //! The only unsafe code is in [`Tun::open`] and [`Tun::set_offload`]: ioctls, whose structures are
 //! defined here.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 #![deny(missing_docs)]
 
 mod checksum;
@@ -72,7 +81,9 @@ impl Tun {
             let text = format!("'{name}' is no interface name: it needs 1 to 15 bytes");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
-        request.name[..name.len()].copy_from_slice(name.as_bytes());
+        for (place, byte) in request.name.iter_mut().zip(name.bytes()) {
+            *place = byte;
+        }
         let fd = rustix::fs::open("/dev/net/tun", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
         // SAFETY: TUNSETIFF reads and writes one `struct ifreq`, of which `InterfaceRequest` has the
         // size (40 bytes) and the layout.
@@ -115,9 +126,9 @@ impl Tun {
     /// The error of the kernel.
     pub fn read(&self, buffer: &mut [u8]) -> io::Result<(Offload, usize)> {
         let length = rustix::io::retry_on_intr(|| rustix::io::read(&self.fd, &mut *buffer))?;
-        let header = buffer.get(..length).and_then(|bytes| bytes.first_chunk::<HEADER>());
-        let header = header.ok_or(io::ErrorKind::UnexpectedEof)?;
-        Ok((Offload::of_header(header), length - HEADER))
+        let read = buffer.get(..length).and_then(|bytes| bytes.split_first_chunk::<HEADER>());
+        let (header, packet) = read.ok_or(io::ErrorKind::UnexpectedEof)?;
+        Ok((Offload::of_header(header), packet.len()))
     }
 
     /// Writes a packet with a header that [`Offload::header_for`] has built.

@@ -1,13 +1,4 @@
 //! Link attributes as Oasis writes them: arrays for chains, matrices for any network.
-#![cfg_attr(
-    not(test),
-    deny(
-        clippy::unwrap_used,
-        clippy::expect_used,
-        clippy::indexing_slicing,
-        clippy::arithmetic_side_effects
-    )
-)]
 
 use super::model::{ArraySpec, ArrayValues, Matrices, TopologyType};
 use super::network::{LinkSet, MAX_NETWORKS, chain};

@@ -1,13 +1,4 @@
 //! Several errors of one file: misspelt keys and values are corrected, so that the rest is checked.
-#![cfg_attr(
-    not(test),
-    deny(
-        clippy::unwrap_used,
-        clippy::expect_used,
-        clippy::indexing_slicing,
-        clippy::arithmetic_side_effects
-    )
-)]
 
 use serde::de::DeserializeOwned;
 

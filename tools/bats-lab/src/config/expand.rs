@@ -1,13 +1,4 @@
 //! Expands a test file: resolves all names and combinations.
-#![cfg_attr(
-    not(test),
-    deny(
-        clippy::unwrap_used,
-        clippy::expect_used,
-        clippy::indexing_slicing,
-        clippy::arithmetic_side_effects
-    )
-)]
 
 use serde_saphyr::{Location, Spanned};
 

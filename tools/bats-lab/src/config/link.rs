@@ -1,13 +1,4 @@
 //! The keys of a link, as changes to its settings.
-#![cfg_attr(
-    not(test),
-    deny(
-        clippy::unwrap_used,
-        clippy::expect_used,
-        clippy::indexing_slicing,
-        clippy::arithmetic_side_effects
-    )
-)]
 
 use std::path::Path;
 

@@ -1,13 +1,4 @@
 //! Loads the tests that a command line names: `FILE`, `FILE:TEST` or `case:NAME`.
-#![cfg_attr(
-    not(test),
-    deny(
-        clippy::unwrap_used,
-        clippy::expect_used,
-        clippy::indexing_slicing,
-        clippy::arithmetic_side_effects
-    )
-)]
 
 use std::path::Path;
 

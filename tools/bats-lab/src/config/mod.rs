@@ -1,4 +1,13 @@
 //! Test files in YAML or JSON: parsed, checked and expanded.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 mod attributes;
 mod correct;

@@ -1,13 +1,4 @@
 //! Converts topologies of test files to networks; every combination of steps is a network.
-#![cfg_attr(
-    not(test),
-    deny(
-        clippy::unwrap_used,
-        clippy::expect_used,
-        clippy::indexing_slicing,
-        clippy::arithmetic_side_effects
-    )
-)]
 
 use serde_saphyr::Spanned;
 

@@ -1,13 +1,4 @@
 //! Resolves protocols of test files to what is needed to run them.
-#![cfg_attr(
-    not(test),
-    deny(
-        clippy::unwrap_used,
-        clippy::expect_used,
-        clippy::indexing_slicing,
-        clippy::arithmetic_side_effects
-    )
-)]
 
 use serde_saphyr::Spanned;
 

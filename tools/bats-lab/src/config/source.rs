@@ -1,13 +1,4 @@
 //! A YAML or JSON file, with errors that have line and column.
-#![cfg_attr(
-    not(test),
-    deny(
-        clippy::unwrap_used,
-        clippy::expect_used,
-        clippy::indexing_slicing,
-        clippy::arithmetic_side_effects
-    )
-)]
 
 use std::fmt;
 use std::io::Read;

@@ -1,13 +1,4 @@
 //! Suggestions for misspelt words.
-#![cfg_attr(
-    not(test),
-    deny(
-        clippy::unwrap_used,
-        clippy::expect_used,
-        clippy::indexing_slicing,
-        clippy::arithmetic_side_effects
-    )
-)]
 
 use std::iter::{once, repeat};
 

@@ -1,13 +1,4 @@
 //! Tools: the keys that each accepts and their meaning.
-#![cfg_attr(
-    not(test),
-    deny(
-        clippy::unwrap_used,
-        clippy::expect_used,
-        clippy::indexing_slicing,
-        clippy::arithmetic_side_effects
-    )
-)]
 
 use serde_saphyr::{Location, Spanned};
 

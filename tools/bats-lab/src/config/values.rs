@@ -1,13 +1,4 @@
 //! Value types of test files: text or number, one or many, maps that keep their order.
-#![cfg_attr(
-    not(test),
-    deny(
-        clippy::unwrap_used,
-        clippy::expect_used,
-        clippy::indexing_slicing,
-        clippy::arithmetic_side_effects
-    )
-)]
 
 use std::fmt;
 use std::marker::PhantomData;

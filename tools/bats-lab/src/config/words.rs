@@ -2,15 +2,6 @@
 //!
 //! The crate `shlex` splits as a shell does and silently drops text after a `#` as a comment. Here
 //! `#` is an ordinary character.
-#![cfg_attr(
-    not(test),
-    deny(
-        clippy::unwrap_used,
-        clippy::expect_used,
-        clippy::indexing_slicing,
-        clippy::arithmetic_side_effects
-    )
-)]
 
 use super::values::Text;
 

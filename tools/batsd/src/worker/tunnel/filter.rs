@@ -1,13 +1,4 @@
 //! Which packets may pass: by source, and by link-local addresses and groups.
-#![cfg_attr(
-    not(test),
-    deny(
-        clippy::unwrap_used,
-        clippy::expect_used,
-        clippy::indexing_slicing,
-        clippy::arithmetic_side_effects
-    )
-)]
 
 use bats_node::{Local, NodeId, is_link_local, local, may_pass};
 use bats_tun::Packet;

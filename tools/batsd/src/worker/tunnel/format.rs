@@ -3,15 +3,6 @@
 //! A packet is one byte of flags, two bytes of segment size, two bytes of length and the packet itself.
 //! Numbers are big endian. Echo requests of `batsctl ping` and messages of speed tests take the place of a
 //! packet. A message of BTP is one of these; in a channel of BRTP they follow the byte [`TUNNEL`].
-#![cfg_attr(
-    not(test),
-    deny(
-        clippy::unwrap_used,
-        clippy::expect_used,
-        clippy::indexing_slicing,
-        clippy::arithmetic_side_effects
-    )
-)]
 
 use bats_tun::Offload;
 

@@ -39,7 +39,7 @@ pub(in super::super) fn read_packets(worker: &Worker, port: &Port) {
         had_error = false;
         port.counters.read.fetch_add(1, Relaxed);
         port.counters.read_bytes.fetch_add(length as u64, Relaxed);
-        let packet = buffer.get(HEADER..HEADER + length).unwrap_or_default();
+        let packet = buffer.get(HEADER..).and_then(|rest| rest.get(..length)).unwrap_or_default();
         let table = worker.table();
         queue_packet(&table, port, offload, packet);
     }

@@ -118,11 +118,11 @@ impl Lane {
 
     /// The next packets, those of each channel together.
     pub(super) fn next_packets(&self) -> Vec<(usize, Vec<u8>)> {
-        let (mut length, mut all) = (0, Vec::<(usize, Vec<u8>)>::new());
+        let (mut length, mut all) = (0_usize, Vec::<(usize, Vec<u8>)>::new());
         while length < COLLECTED
             && let Some(Waiting { packet, channel, .. }) = self.pop()
         {
-            length += packet.len();
+            length = packet.len().saturating_add(length);
             match all.iter_mut().find(|(known, _)| *known == channel) {
                 Some((_, packets)) => packets.extend(packet),
                 None => all.push((channel, packet)),

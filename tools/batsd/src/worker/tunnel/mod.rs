@@ -1,4 +1,13 @@
 //! Packets of the TUN device in sessions, and back: as messages of BTP, and in channels of BRTP.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 mod filter;
 pub(super) mod format;

@@ -1,13 +1,4 @@
 //! From sessions of the peers to the device.
-#![cfg_attr(
-    not(test),
-    deny(
-        clippy::unwrap_used,
-        clippy::expect_used,
-        clippy::indexing_slicing,
-        clippy::arithmetic_side_effects
-    )
-)]
 
 use std::future::poll_fn;
 use std::io;
