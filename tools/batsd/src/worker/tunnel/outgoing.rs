@@ -19,7 +19,7 @@ pub(in super::super) const MAX_CHANNELS: usize = 64;
 
 /// The channel of a flow.
 pub(super) fn channel_of(hash: u64) -> usize {
-    (hash % MAX_CHANNELS as u64) as usize
+    (hash as usize).rem_euclid(MAX_CHANNELS)
 }
 
 struct Outgoing {
@@ -32,13 +32,13 @@ impl Outgoing {
     /// Writes what waits, as far as there is room. Returns the number of bytes, and what is wrong with
     /// the channel.
     fn write(&mut self, context: &mut Context<'_>) -> io::Result<usize> {
-        let mut total = 0;
+        let mut total = 0_usize;
         while let Some(first) = self.waiting.front_mut() {
             match Pin::new(&mut &self.channel).poll_write(context, first) {
                 Poll::Pending => break,
                 Poll::Ready(written) => {
                     let written = written?;
-                    total += written;
+                    total = total.saturating_add(written);
                     first.advance(written);
                     if !first.has_remaining() {
                         self.waiting.pop_front();
@@ -78,29 +78,26 @@ impl OutgoingChannels {
             Some(outgoing) => outgoing,
             None => {
                 let channel = session.open_channel().await?;
-                self.waiting += 1;
+                self.waiting = self.waiting.saturating_add(1);
                 let waiting = [Bytes::from_static(&[TUNNEL])].into();
                 place.insert(Outgoing { channel, waiting })
             }
         };
-        let is_first = outgoing.waiting.iter().all(|bytes| bytes.len() == 1);
-        self.waiting += packets.len() as u64;
+        self.waiting = self.waiting.saturating_add(packets.len() as u64);
         outgoing.waiting.push_back(packets.into());
-        if is_first {
-            let written = poll_fn(|context| Poll::Ready(outgoing.write(context))).await?;
-            self.waiting -= written as u64;
-        }
+        let written = poll_fn(|context| Poll::Ready(outgoing.write(context))).await?;
+        self.waiting = self.waiting.saturating_sub(written as u64);
         Ok(())
     }
 
     /// Completes when a channel has taken some of what waits for it.
     pub(super) async fn flush(&mut self) -> io::Result<()> {
         poll_fn(|context| {
-            let mut total = 0;
+            let mut total = 0_usize;
             for outgoing in self.channels.iter_mut().flatten() {
-                total += outgoing.write(context)?;
+                total = outgoing.write(context)?.saturating_add(total);
             }
-            self.waiting -= total as u64;
+            self.waiting = self.waiting.saturating_sub(total as u64);
             if total > 0 { Poll::Ready(Ok(())) } else { Poll::Pending }
         })
         .await

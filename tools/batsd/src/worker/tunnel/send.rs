@@ -1,7 +1,7 @@
 //! From the queues of the peers into sessions.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bats_tun::MAX_PACKET;
 use openbats::node::Session;
@@ -60,7 +60,7 @@ pub(in super::super) async fn send_packets(
             Ok(session) => {
                 *lock(&lane.session) = Some(session.clone());
                 *lock(&lane.last_error) = None;
-                retry = RETRY.0;
+                let opened = Instant::now();
                 let sends = async {
                     match lane.mode {
                         Mode::Btp => send_messages(&lane, &session).await,
@@ -77,13 +77,17 @@ pub(in super::super) async fn send_packets(
                 };
                 session.close(0, "");
                 *lock(&lane.session) = None;
+                // Sessions that the peer ends at once cost a handshake each.
+                if opened.elapsed() >= RETRY.1 {
+                    retry = RETRY.0;
+                }
                 error
             }
             Err(error) => error.to_string(),
         };
         *lock(&lane.last_error) = Some(error);
         tokio::time::sleep(retry).await;
-        retry = (retry * 2).min(RETRY.1);
+        retry = retry.saturating_mul(2).min(RETRY.1);
     }
 }
 
@@ -134,7 +138,7 @@ fn excess(session: &Session, waiting: u64) -> Option<Duration> {
     let bytes_per_second = stats.delivery_bps.max(1) as f64 / 8.0;
     let least = (bytes_per_second * LEAST_HELD.1.as_secs_f64()) as u64;
     let limit = (stats.cwnd_bytes.saturating_mul(ROUND_TRIPS)).max(LEAST_HELD.0).max(least);
-    let excess = (stats.send_buffer_bytes + waiting).checked_sub(limit)?;
+    let excess = stats.send_buffer_bytes.saturating_add(waiting).checked_sub(limit)?;
     let wait = Duration::try_from_secs_f64(excess as f64 / bytes_per_second);
     Some(wait.unwrap_or(LOOK_AGAIN.1).clamp(LOOK_AGAIN.0, LOOK_AGAIN.1))
 }
