@@ -1,4 +1,4 @@
-//! Leads a network to the plan, and follows the kernel's routes.
+//! Reconciles a network with the plan, and follows the kernel's routes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -99,7 +99,7 @@ impl Control {
         Some(HostLinkStatus { number, failures, progress })
     }
 
-    /// Leads the network to a plan, whose hosts have their addresses. `fib` has the kernel's routes, if they count;
+    /// Reconciles the network with a plan, whose hosts have their addresses. `fib` has the kernel's routes, if they count;
     /// static routes come first. Call [`observe`](Self::observe) before.
     pub fn reconcile(
         &mut self,

@@ -26,6 +26,6 @@ pub(crate) fn retry<T>(mut call: impl FnMut() -> anyhow::Result<T>) -> anyhow::R
 
 /// Whether something is in use, a device or an address.
 pub(crate) fn is_in_use(error: &anyhow::Error) -> bool {
-    let kinds = error.chain().filter_map(|one| Some(one.downcast_ref::<io::Error>()?.kind()));
-    kinds.into_iter().any(|kind| matches!(kind, ErrorKind::AddrInUse | ErrorKind::ResourceBusy))
+    let mut kinds = error.chain().filter_map(|one| Some(one.downcast_ref::<io::Error>()?.kind()));
+    kinds.any(|kind| matches!(kind, ErrorKind::AddrInUse | ErrorKind::ResourceBusy))
 }
