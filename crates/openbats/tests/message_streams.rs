@@ -152,11 +152,11 @@ fn messages_on_a_channel_keep_their_boundaries() {
 
 #[test]
 fn channel_messages_survive_cancelled_calls() {
-    let connections = pair(Mode::Brtp, None);
+    // A sixteenth of a message, so that each waits for room many times, however rarely this thread runs.
+    let connections = pair(Mode::Brtp, Some(64 << 10));
     let (near, far) = channels(&connections);
     let (mut sink, mut stream) =
         (near.into_messages(MESSAGE_LIMIT), far.into_messages(MESSAGE_LIMIT));
-    // Longer than what a channel takes at once, so that each is written and read in parts.
     let sent: Vec<Bytes> = (0..8).map(|number| content(number, MESSAGE_LIMIT - number)).collect();
     let mut received = Vec::new();
     let mut pending = 0;
