@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use common::Scratch;
 use openbats::file::FileError;
 use openbats::file::set::{
-    Existing, FileReport, FileSet, Outcome, Progress, ReadBudget, Receiver, Sender,
+    Existing, FileReport, FileSet, Outcome, Progress, ReadBudget, Receiver, Reserve, Sender,
 };
 use openbats::{Connection, Wait};
 use set::{LIMIT, connect, content};
@@ -335,5 +335,29 @@ fn without_a_budget_an_interrupted_transfer_begins_again() {
         let stored = scratch.incoming().join("large");
         assert!(fs::read(&stored).unwrap() == whole);
         fs::remove_file(stored).unwrap();
+    }
+}
+
+/// Errors name the file, not where the receiver keeps it.
+#[test]
+fn refusals_do_not_name_the_directory_of_the_receiver() {
+    let scratch = Scratch::new("hostile-paths");
+    scratch.file("in/stored", b"stored");
+    scratch.file("in/sub/file", b"stored");
+    let incoming = scratch.incoming();
+    let receivers = [
+        (Receiver::new(&incoming), "stored", "stored exists"),
+        (Receiver::new(&incoming), "stored/below", "stored"),
+        (Receiver::new(&incoming), "sub/other", "directory sub exists"),
+        (Receiver::new(&incoming).reserve(Reserve::Bytes(u64::MAX)), "new", "bytes free, 1 needed"),
+    ];
+    let own = scratch.0.file_name().unwrap().to_str().unwrap();
+    for (receiver, name, expected) in receivers {
+        run(&receiver, |near| {
+            send(near, offer(0, 1, name));
+            let refusal = refusal(&reply(near));
+            assert!(refusal.contains(expected) && !refusal.contains(own), "{refusal}");
+        })
+        .unwrap();
     }
 }

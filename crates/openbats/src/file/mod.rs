@@ -140,3 +140,38 @@ pub enum FileError {
     #[error(transparent)]
     Receive(#[from] RecvError),
 }
+
+impl FileError {
+    /// The text for the peer, which learns no path of this host: of each only its last component.
+    pub(crate) fn for_peer(&self) -> String {
+        let last = |path: &PathBuf| PathBuf::from(path.file_name().unwrap_or_default());
+        let stripped = match self {
+            Self::Local { action, path, source } => {
+                return format!("cannot {action} {}: {source}", last(path).display());
+            }
+            Self::NoSpace { size, free, .. } => {
+                return format!("{free} bytes free, {size} needed");
+            }
+            Self::NotAFile(path) => Self::NotAFile(last(path)),
+            Self::Changed(path) => Self::Changed(last(path)),
+            Self::Exists(path) => Self::Exists(last(path)),
+            Self::NotCompared(path) => Self::NotCompared(last(path)),
+            Self::DirectoryExists(path) => Self::DirectoryExists(last(path)),
+            Self::Busy(path) => Self::Busy(last(path)),
+            Self::SameName { first, second } => {
+                Self::SameName { first: last(first), second: last(second) }
+            }
+            Self::Name { .. }
+            | Self::OverBudget { .. }
+            | Self::Checksum(_)
+            | Self::TooManyOpen { .. }
+            | Self::TooLarge { .. }
+            | Self::Corrupt(_)
+            | Self::Peer(_)
+            | Self::Protocol(_)
+            | Self::Send(_)
+            | Self::Receive(_) => return self.to_string(),
+        };
+        stripped.to_string()
+    }
+}

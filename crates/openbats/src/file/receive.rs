@@ -71,7 +71,7 @@ impl Receiver {
             Err(FileError::Send(_) | FileError::Receive(_) | FileError::Peer(_)) => {
                 return result.map(Some);
             }
-            Err(error) => Err(error.to_string()),
+            Err(error) => Err(error.for_peer()),
         };
         connection.send(Message::Verdict(verdict).encode()).await?;
         result.map(Some)

@@ -54,7 +54,7 @@ pub async fn send(
                 std::io::ErrorKind::UnexpectedEof => FileError::Changed(path.to_owned()),
                 _ => local("read", path, error),
             };
-            send_message(connection, Message::Abort(error.to_string()).encode()).await?;
+            send_message(connection, Message::Abort(error.for_peer()).encode()).await?;
             return Err(error);
         }
         hasher.update(&data[1..]);

@@ -346,7 +346,7 @@ impl Receiver {
             Err(error) => {
                 let outcome = Outcome::Failed(error.to_string());
                 self.report(id, FileReport { name, size, is_directory, sent: 0, outcome }, observe);
-                Ok(Some(Message::Verdict(Verdict::Failed(error.to_string()))))
+                Ok(Some(Message::Verdict(Verdict::Failed(error.for_peer()))))
             }
         }
     }
@@ -575,7 +575,7 @@ impl Receiver {
         };
         let outcome = Outcome::Failed(error.to_string());
         self.report(id, FileReport { name, size, is_directory: false, sent, outcome }, observe);
-        Ok(Some(Message::Verdict(Verdict::Failed(error.to_string()))))
+        Ok(Some(Message::Verdict(Verdict::Failed(error.for_peer()))))
     }
 
     fn report(&self, id: u32, report: FileReport, observe: &impl Fn(Progress<'_>)) {

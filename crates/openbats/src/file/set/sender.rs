@@ -316,7 +316,7 @@ impl Sender {
             }
             Err(error) => {
                 if !self.is_settled(id) {
-                    let give_up = Message::GiveUp(error.to_string());
+                    let give_up = Message::GiveUp(error.for_peer());
                     connection.send(give_up.encode(id)).await?;
                     self.settle(id, Outcome::Failed(error.to_string()), observe);
                 }
