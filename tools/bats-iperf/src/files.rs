@@ -416,11 +416,13 @@ fn new_bar(bars: &MultiProgress, name: &str, size: u64) -> ProgressBar {
     bar
 }
 
-/// Runs one thread for each connection, and closes all connections when the transfer stalls.
+/// Runs one thread for each connection, and closes all connections when the transfer makes no progress for
+/// `stall`, or when it has taken `longest`.
 fn run_all(
     data_streams: &[DataStream],
     monitor: &TransferMonitor<'_>,
-    limit: Duration,
+    stall: Duration,
+    longest: Option<Duration>,
     probe: Option<&PortProbe>,
     run: impl Fn(usize, &Connection) -> Result<(), FileError> + Sync,
 ) {
@@ -444,8 +446,15 @@ fn run_all(
             match ended.recv_timeout(CHECK_INTERVAL) {
                 Ok(()) => running -= 1,
                 Err(RecvTimeoutError::Disconnected) => break,
-                Err(RecvTimeoutError::Timeout) if monitor.idle_time() > limit => {
+                Err(RecvTimeoutError::Timeout) if monitor.idle_time() > stall => {
                     connections.iter().for_each(|x| x.close(1, "the transfer stalled"));
+                }
+                Err(RecvTimeoutError::Timeout)
+                    if longest.is_some_and(|longest| monitor.clock.elapsed() > longest) =>
+                {
+                    let why = "the longest time of a transfer to this server is over; \
+                               another transfer continues where this one ended";
+                    connections.iter().for_each(|x| x.close(1, why));
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     if probe.is_some_and(|probe| probe.is_closed_and_silent(&connections)) {
@@ -481,7 +490,7 @@ pub(crate) fn send(
         };
         monitor.end(id, file);
     }
-    run_all(data_streams, &monitor, options.rcv_timeout, probe, |stream, connection| {
+    run_all(data_streams, &monitor, options.rcv_timeout, None, probe, |stream, connection| {
         sender.run(connection, |event| monitor.on(stream, event)).wait()
     });
     monitor.finish()
@@ -523,7 +532,8 @@ pub(crate) fn receive(
             .filter_map(DataStream::bytes_received)
             .fold(0_u64, |sum, x| sum.saturating_add(x))
     };
-    run_all(data_streams, &monitor, options.rcv_timeout, None, |stream, connection| {
+    let (stall, longest) = (options.rcv_timeout, options.server_max_duration);
+    run_all(data_streams, &monitor, stall, longest, None, |stream, connection| {
         let observe = |event: Progress<'_>| {
             monitor.on(stream, event);
             if let (Some(limiter), Progress::Bytes { .. }) = (&limiter, event) {

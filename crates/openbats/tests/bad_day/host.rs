@@ -211,6 +211,41 @@ pub(crate) fn out_of_file_descriptors() {
     transfer.finish();
 }
 
+/// The kernel has no memory for one of three receive calls and one of two send calls, for some seconds.
+/// Neither ends an endpoint, and the transfer goes on.
+pub(crate) fn lack_of_kernel_memory() {
+    let far = hosts();
+    let transfer = Transfer::start(&far, FAR);
+    for error in ["ENOMEM", "ENOBUFS"] {
+        transfer.await_progress();
+        let mut tracer = Command::new("strace")
+            .args(["-f", "-qq", "-p", &std::process::id().to_string()])
+            .args(["-e", "trace=recvmsg,recvmmsg,sendmsg,sendmmsg"])
+            .args(["-e", &format!("inject=recvmsg,recvmmsg:error={error}:when=1+3")])
+            .args(["-e", &format!("inject=sendmsg,sendmmsg:error={error}:when=1+2")])
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(tracer.stderr.take().unwrap()).lines().map(Result::unwrap);
+        let count = thread::spawn(move || {
+            let (mut received, mut sent) = (0_usize, 0_usize);
+            for line in lines.filter(|line| line.ends_with("(INJECTED)")) {
+                received += usize::from(line.contains("recv"));
+                sent += usize::from(line.contains("send"));
+            }
+            (received, sent)
+        });
+        thread::sleep(Duration::from_secs(3));
+        transfer.await_progress();
+        kill_process(Pid::from_child(&tracer), Signal::INT).unwrap();
+        tracer.wait().unwrap();
+        let (received, sent) = count.join().unwrap();
+        assert!(received > 10 && sent > 10, "{error}: {received} and {sent} failed calls");
+        transfer.resumes_within_three_probe_timeouts();
+    }
+    transfer.finish();
+}
+
 /// A file of which the disk has no room is refused before its data, or given up when the disk fills; both
 /// ends say why, nothing is left of it, and later files arrive.
 pub(crate) fn disk_full() {
@@ -228,9 +263,11 @@ pub(crate) fn disk_full() {
     };
     let incoming = Receiver::new(&disk);
     let (sent, received) = send(&incoming, &directory.file("large", 3 << 20));
-    for error in [sent.unwrap_err(), received.unwrap_err()] {
-        assert!(error.contains("bytes free in") && error.contains("3145728 needed"), "{error}");
-    }
+    let (sent, received) = (sent.unwrap_err(), received.unwrap_err());
+    // The sender learns no path of the receiver.
+    assert!(received.contains(&format!("bytes free in {}", disk.display())), "{received}");
+    assert!(sent.contains("bytes free, 3145728 needed"), "{sent}");
+    assert!(received.contains("3145728 needed"), "{received}");
 
     let fitting = directory.file("fitting", 1_500_000);
     let near = connect(&client, server.local_addr(), fingerprint);

@@ -118,7 +118,7 @@ pub(crate) fn mtu_below_1280() {
     wait_until("the path MTU falls", || transfer.near.stats().path_mtu <= 1_222);
     transfer.await_progress();
     ip("link set wire mtu 1500");
-    transfer.await_progress();
+    transfer.resumes_within_three_probe_timeouts();
     transfer.finish();
 
     let transfer = Transfer::start(&far, FAR);
@@ -130,7 +130,7 @@ pub(crate) fn mtu_below_1280() {
     wait_until("the path MTU falls", || transfer.near.stats().path_mtu <= 1_240);
     transfer.await_progress();
     far.ip("link set wire mtu 1500");
-    transfer.await_progress();
+    transfer.resumes_within_three_probe_timeouts();
     transfer.finish();
 }
 

@@ -25,7 +25,7 @@ const LIMIT: Duration = Duration::from_secs(240);
 /// The name of a case, what it does, and a program that it needs.
 type Case = (&'static str, fn(), Option<&'static str>);
 
-const CASES: [Case; 11] = [
+const CASES: [Case; 12] = [
     ("interface down and up", link::interface_down_and_up, None),
     ("address removed and given back", link::address_removed_and_given_back, None),
     ("route flap", link::route_flap, None),
@@ -37,6 +37,7 @@ const CASES: [Case; 11] = [
     ("peer stopped for 20 s", host::peer_stopped, None),
     ("out of file descriptors", host::out_of_file_descriptors, None),
     ("disk full while receiving", host::disk_full, None),
+    ("lack of kernel memory", host::lack_of_kernel_memory, Some("strace")),
 ];
 
 #[test]

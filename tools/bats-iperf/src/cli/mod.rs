@@ -402,7 +402,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "RATE", value_parser = parse_rate, help_heading = SERVER)]
     pub(crate) server_bitrate_limit: Option<u64>,
 
-    /// Deny tests longer than this many seconds, and tests without a time limit (-n, -k).
+    /// Deny tests longer than this many seconds, and tests without a time limit (-n, -k); end transfers of
+    /// files after this time. Another transfer continues where one was ended.
     #[arg(long, value_name = "SECONDS", value_parser = parse_duration, help_heading = SERVER)]
     pub(crate) server_max_duration: Option<Duration>,
 

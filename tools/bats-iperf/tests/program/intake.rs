@@ -158,3 +158,25 @@ fn directories_are_not_counted_as_files() {
     assert_eq!(code, 0);
     assert!(report.contains("1 of 1 files and 3 directories verified and stored"), "{report}");
 }
+
+/// At 1 Mbit/s, the file takes 80 s.
+#[test]
+fn transfers_end_after_the_longest_time_and_can_be_continued() {
+    let scratch = Scratch::new("longest");
+    fs::write(scratch.0.join("file"), noise(10_000_000, 1)).unwrap();
+    let (directory, port) = (scratch.path("in"), free_port());
+    let mut arguments = vec!["--directory", &directory, "--server-max-duration", "1"];
+    let limited = [&arguments[..], &["--server-bitrate-limit", "1M"]].concat();
+    let server = Server::start(port, &limited);
+    let output = client(port, &["-f", &scratch.path("file")]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("longest time"), "{}", text(&output.stderr));
+    // The place of the transfer is free.
+    assert!(client(port, &["-t", "0.3", "-b", "1M"]).status.success());
+    drop(server);
+    arguments.truncate(2);
+    let _server = Server::start(port, &arguments);
+    let output = client(port, &["-f", &scratch.path("file"), "--json"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(fs::read(scratch.0.join("in/file")).unwrap() == noise(10_000_000, 1));
+}
