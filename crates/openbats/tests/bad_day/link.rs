@@ -8,7 +8,7 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::network::{FAR, FarHost, NEAR, Probe, ROUTED, hosts, ip, run};
-use crate::transfer::Transfer;
+use crate::transfer::{Transfer, attempt};
 use crate::wait_until;
 
 /// Duration of the long faults.
@@ -111,27 +111,33 @@ pub(crate) fn all_packets_dropped() {
 /// The smallest MTU of IPv6 is 1,280 bytes. Over IPv4 it may be smaller, and 1,228 bytes suffice.
 pub(crate) fn mtu_below_1280() {
     let far = hosts();
-    let transfer = Transfer::start(&far, FAR);
-    wait_until("the path MTU is found", || transfer.near.stats().path_mtu == 1_472);
-    // At the sender, whose calls fail with EMSGSIZE, and at the receiver, which drops the packets.
-    ip("link set wire mtu 1250");
-    wait_until("the path MTU falls", || transfer.near.stats().path_mtu <= 1_222);
-    transfer.await_progress();
-    ip("link set wire mtu 1500");
-    transfer.resumes_within_three_probe_timeouts();
-    transfer.finish();
-
-    let transfer = Transfer::start(&far, FAR);
-    wait_until("the path MTU is found", || transfer.near.stats().path_mtu == 1_472);
-    // A veth link does not check the length of bursts with GSO.
+    // At the sender, whose calls fail with EMSGSIZE.
+    attempt(|| {
+        let lower = || ip("link set wire mtu 1250");
+        mtu_falls_and_rises(&far, 1_222, &lower, &|| ip("link set wire mtu 1500"))
+    });
+    // At the receiver, which drops the packets. A veth link does not check the length of bursts with GSO.
     ip("link set wire gso_max_segs 1");
-    far.ip("link set wire mtu 1250");
-    transfer.await_progress();
-    wait_until("the path MTU falls", || transfer.near.stats().path_mtu <= 1_240);
-    transfer.await_progress();
-    far.ip("link set wire mtu 1500");
+    attempt(|| {
+        let lower = || far.ip("link set wire mtu 1250");
+        mtu_falls_and_rises(&far, 1_240, &lower, &|| far.ip("link set wire mtu 1500"))
+    });
+}
+
+/// Returns the probe timeouts of a new transfer from a lower MTU until it goes on with packets of at most
+/// `largest` bytes. A higher MTU stops nothing.
+fn mtu_falls_and_rises(far: &FarHost, largest: u16, lower: &dyn Fn(), raise: &dyn Fn()) -> u64 {
+    let transfer = Transfer::start(far, FAR);
+    wait_until("the path MTU is found", || transfer.near.stats().path_mtu == 1_472);
+    let before = transfer.near.stats().probe_timeouts;
+    lower();
+    wait_until("the path MTU falls", || transfer.near.stats().path_mtu <= largest);
+    let expired = transfer.near.stats().probe_timeouts - before;
+    let expired = expired + transfer.probe_timeouts_until_progress();
+    raise();
     transfer.resumes_within_three_probe_timeouts();
     transfer.finish();
+    expired
 }
 
 /// Small packets pass, but no data. The log names the remedy.

@@ -125,7 +125,7 @@ impl Transfer {
         begin: impl Fn(),
         end: impl Fn(),
     ) {
-        self.attempt(|| {
+        attempt(|| {
             self.await_progress();
             wait_until("the path is usable before the fault", passes);
             begin();
@@ -138,17 +138,12 @@ impl Transfer {
             wait_until("the path returns", passes);
             self.probe_timeouts_until_progress()
         });
+        self.await_progress();
     }
 
     /// As [`Self::outage`], from now on.
     pub(crate) fn resumes_within_three_probe_timeouts(&self) {
-        self.attempt(|| self.probe_timeouts_until_progress());
-    }
-
-    /// Checks that a fault costs at most [`PROBE_TIMEOUTS`] in one of a few attempts.
-    fn attempt(&self, mut fault: impl FnMut() -> u64) {
-        let fits = (0..ATTEMPTS).any(|_| fault() <= PROBE_TIMEOUTS);
-        assert!(fits, "more than {PROBE_TIMEOUTS} probe timeouts until the transfer resumed");
+        attempt(|| self.probe_timeouts_until_progress());
         self.await_progress();
     }
 
@@ -168,7 +163,7 @@ impl Transfer {
     }
 
     /// Probe timeouts that expire before more data arrives.
-    fn probe_timeouts_until_progress(&self) -> u64 {
+    pub(crate) fn probe_timeouts_until_progress(&self) -> u64 {
         let before = self.near.stats();
         let received = self.received.load(Ordering::Relaxed);
         let mut last = before.probe_timeouts;
@@ -203,6 +198,12 @@ impl Transfer {
         let sent = self.finish_sending();
         assert_eq!(receiving.join().unwrap(), sent, "the receiver got what was sent");
     }
+}
+
+/// Checks that a fault costs at most [`PROBE_TIMEOUTS`] in one of a few attempts.
+pub(crate) fn attempt(mut fault: impl FnMut() -> u64) {
+    let fits = (0..ATTEMPTS).any(|_| fault() <= PROBE_TIMEOUTS);
+    assert!(fits, "more than {PROBE_TIMEOUTS} probe timeouts until the transfer resumed");
 }
 
 fn message(number: u64) -> Vec<u8> {
