@@ -23,8 +23,9 @@ const MESSAGE_INTERVAL: Duration = Duration::from_millis(10);
 const FIRST_DELAY: Duration = Duration::from_millis(200);
 /// Longest time between two attempts.
 const LONGEST_DELAY: Duration = Duration::from_secs(5);
-/// A link that was established for this long is dialled again without a longer delay.
-const STABLE: Duration = Duration::from_secs(5);
+/// A link that was established for this long is dialled again without a longer delay. A neighbour that refuses
+/// the node ends the link within a round trip; one that restarts again and again should not be left alone.
+const STABLE: Duration = Duration::from_millis(500);
 
 /// A link.
 #[derive(Debug)]

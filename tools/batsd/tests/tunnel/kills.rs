@@ -27,8 +27,6 @@ fn kills() -> usize {
 
 /// Time between two kills: traffic of all kinds flows at its rate again.
 const PAUSE: Duration = Duration::from_millis(700);
-/// As `PAUSE`, for a relay in a long run: a link that ends again within 5 s is dialled more and more rarely.
-const STABLE: Duration = Duration::from_millis(5_500);
 
 /// Prints the times. A long run asserts the median: the worst one also shows what else the host does.
 fn report(what: &str, times: &Times) {
@@ -193,7 +191,7 @@ fn traffic_over_a_killed_relay_comes_back() {
     let usage = || workers.map(|worker| Usage::of(worker.as_raw_nonzero().get() as u32));
     let (mut times, mut first): ([Times; 2], _) = (Default::default(), None);
     for _ in 0..kills() {
-        sleep(if is_long() { STABLE } else { PAUSE });
+        sleep(PAUSE);
         let end = kill_daemon(&mut mesh.daemons[1]);
         let config = mesh.daemons[1].config.clone();
         let daemon = Daemon::start_by(mesh.command(1), config, &[env!("CARGO_BIN_EXE_batsd")]);
