@@ -180,3 +180,22 @@ fn transfers_end_after_the_longest_time_and_can_be_continued() {
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(fs::read(scratch.0.join("in/file")).unwrap() == noise(10_000_000, 1));
 }
+
+/// Neither in a refusal nor in the copy of the server's output.
+#[test]
+fn clients_learn_no_path_of_the_server() {
+    let scratch = Scratch::new("paths");
+    for name in ["stored", "in/stored"] {
+        fs::write(scratch.0.join(name), name).unwrap();
+    }
+    let port = free_port();
+    let _server = Server::start(port, &["--directory", &scratch.path("in")]);
+    // The client's own messages name its own path.
+    let incoming = scratch.path("in");
+    for format in [&["--get-server-output"][..], &["--get-server-output", "-J"]] {
+        let output = client(port, &[&["-f", &scratch.path("stored")], format].concat());
+        assert_eq!(output.status.code(), Some(1));
+        let text = text(&output.stdout) + &text(&output.stderr);
+        assert!(text.contains("stored exists") && !text.contains(&incoming), "{text}");
+    }
+}

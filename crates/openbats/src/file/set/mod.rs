@@ -69,7 +69,7 @@ pub enum Outcome {
         /// BLAKE3 hash of the content.
         hash: [u8; 32],
     },
-    /// It was not stored, for this reason.
+    /// It was not stored, for this reason. Of a receiver, the text may go to its peer: it names no directory.
     Failed(String),
 }
 

@@ -344,7 +344,7 @@ impl Receiver {
             }
             Err(error @ FileError::Protocol(_)) => Err(error),
             Err(error) => {
-                let outcome = Outcome::Failed(error.to_string());
+                let outcome = Outcome::Failed(error.for_peer());
                 self.report(id, FileReport { name, size, is_directory, sent: 0, outcome }, observe);
                 Ok(Some(Message::Verdict(Verdict::Failed(error.for_peer()))))
             }
@@ -573,7 +573,7 @@ impl Receiver {
             FileState::Asked(asked) => (asked.offer.name.clone(), asked.offer.size, 0),
             FileState::Settled => return Ok(None),
         };
-        let outcome = Outcome::Failed(error.to_string());
+        let outcome = Outcome::Failed(error.for_peer());
         self.report(id, FileReport { name, size, is_directory: false, sent, outcome }, observe);
         Ok(Some(Message::Verdict(Verdict::Failed(error.for_peer()))))
     }
