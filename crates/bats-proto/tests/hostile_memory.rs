@@ -17,7 +17,7 @@ const OTHER_STATE: i64 = 640 << 10;
 /// application that reads, and with one that does not.
 #[test]
 fn attacks_take_no_more_memory_than_is_charged() {
-    let budgets = [4 << 20, 192 << 20];
+    let budgets = [3 << 20, 4 << 20, 8 << 20, 16 << 20, 192 << 20];
     let runs = budgets.iter().flat_map(|&budget| [(budget, true), (budget, false)]);
     for ((budget, is_read), case) in runs.flat_map(|run| attacks::NAMES.map(|case| (run, case))) {
         let transport = TransportConfig { receive_budget: budget, ..harness::transport() };

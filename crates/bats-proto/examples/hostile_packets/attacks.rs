@@ -1,5 +1,6 @@
 //! Packets of a peer with valid keys, or of an unauthenticated one, that cost as much as possible.
 
+use bats_code::rfc::{Field, InnerCode, OuterCode};
 use bats_proto::fuzzing::MisbehavingClient;
 use bats_proto::wire::coding::{RepairHeader, SourceHeader};
 use bats_proto::wire::frame::{self, AckHeader, Frame, MAX_ACK_RANGES};
@@ -16,7 +17,7 @@ use crate::harness::{Harness, MS, written};
 /// Packets measured once the state is built.
 const MEASURED: u64 = 1_000;
 
-pub(crate) const NAMES: [&str; 31] = [
+pub(crate) const NAMES: [&str; 32] = [
     "brtp-empty-messages",
     "brtp-one-byte-symbols",
     "brtp-two-symbol-repairs",
@@ -42,6 +43,7 @@ pub(crate) const NAMES: [&str; 31] = [
     "transparent-descending-parts",
     "transparent-distant-messages",
     "brctp-open-blocks",
+    "brctp-undecodable-blocks",
     "acks-many-ranges",
     "acks-wide-ranges",
     "acks-rank-feedback",
@@ -67,6 +69,8 @@ pub(crate) fn attacked(case: &str, transport: TransportConfig, is_read: bool) ->
     let (family, attack) = case.split_once('-')?;
     let channels = (family == "channels").then_some(CHANNELS);
     let mode = mode(family).unwrap_or_default();
+    // As the server announces it, in source packets: a quarter of the symbols of half of the budget.
+    let block_credit = (transport.receive_budget.min(192 << 20) / 2 / 1_408 / 4) as u32;
     let transport = TransportConfig { mode, channels, ..transport };
     let mut target = Attack::new(Harness::established(transport));
     target.is_read = is_read;
@@ -96,7 +100,8 @@ pub(crate) fn attacked(case: &str, transport: TransportConfig, is_read: bool) ->
         "huge-announcements" => parts(&mut target, 2, |n| (n, TOTAL, 0, 1)),
         "distant-messages" => parts(&mut target, usize::MAX, |n| (n * 4_095, 1, 0, 1)),
         "tiny-messages" => parts(&mut target, usize::MAX, |n| (n, 1, 0, 1)),
-        "open-blocks" => open_blocks(&mut target),
+        "open-blocks" => open_blocks(&mut target, block_credit),
+        "undecodable-blocks" => undecodable_blocks(&mut target, block_credit),
         "many-ranges" => many_ranges(&mut target),
         "wide-ranges" => wide_ranges(&mut target),
         "rank-feedback" => rank_feedback(&mut target),
@@ -362,18 +367,69 @@ fn replayed(target: &mut Attack) {
 }
 
 /// One packet of each of many blocks of the largest size, each the first of its batch.
-fn open_blocks(target: &mut Attack) {
-    for number in 0..MEASURED as u32 {
+/// A packet of a block, with content of 1,200 bytes.
+struct BlockPacket {
+    block: u32,
+    batch: u32,
+    coefficients: [u8; 16],
+}
+
+/// Each is the only packet of its batch, which takes the most memory. `size`: source packets of a block.
+fn block_packets(target: &mut Attack, size: u16, packets: impl Iterator<Item = BlockPacket>) {
+    for (number, BlockPacket { block, batch, coefficients }) in (0..).zip(packets) {
         let datagram = packet(target, PacketKind::Repair, |writer| {
             writer.u32(number)?;
-            writer.u32(number % 64)?;
-            writer.u16(512)?;
-            writer.u16(1_200)?;
-            writer.bytes(&(7 * number).to_be_bytes()[1..])?;
-            writer.bytes(&[number as u8 | 1; 1_216])
+            writer.u32(block)?;
+            writer.bytes(&size.to_be_bytes())?;
+            writer.bytes(&1_200_u16.to_be_bytes())?;
+            writer.bytes(&batch.to_be_bytes()[1..])?;
+            writer.bytes(&coefficients)?;
+            writer.bytes(&[number as u8; 1_200])
         });
         target.push(datagram);
     }
+}
+
+/// The size and number of blocks that a credit of so many source packets allows.
+fn blocks_within(credit: u32) -> (u16, u32) {
+    let size = credit.clamp(1, 512) as u16;
+    (size, (credit / u32::from(size)).clamp(1, 64))
+}
+
+/// Each block lacks one packet, so that none is decoded.
+fn open_blocks(target: &mut Attack, credit: u32) {
+    let (size, blocks) = blocks_within(credit);
+    let packets = (0..blocks * (u32::from(size) - 1)).map(|number| BlockPacket {
+        block: number % blocks,
+        batch: 7 * number,
+        coefficients: [number as u8 | 1; 16],
+    });
+    block_packets(target, size, packets);
+}
+
+/// Blocks, one after the other, without the first source packet: all have enough packets, nearly as many as a
+/// block may have, and each may be the last one that is needed, but none can be decoded.
+fn undecodable_blocks(target: &mut Attack, credit: u32) {
+    let (size, blocks) = blocks_within(credit);
+    let inner = InnerCode::new(16, Field::Byte).expect("a valid inner code");
+    let code = OuterCode::recommended(size.into(), inner).expect("a valid size");
+    let vectors: Vec<[u8; 16]> = (0..u32::from(size) * 5 / 4 + 63)
+        .map(|batch| {
+            let batch = code.batch(batch);
+            let mut vector = [0; 16];
+            (vector[0], vector[1]) = match batch.indices().iter().position(|&index| index == 0) {
+                // Their products with the coefficients of the first source packet are equal.
+                Some(at) => (batch.generator(1)[at], batch.generator(0)[at]),
+                None => (1, 0),
+            };
+            vector
+        })
+        .collect();
+    let of_block = |block| {
+        let numbered = (0..).zip(&vectors);
+        numbered.map(move |(batch, &coefficients)| BlockPacket { block, batch, coefficients })
+    };
+    block_packets(target, size, (0..blocks).flat_map(of_block));
 }
 
 /// An acknowledgement of these ranges.

@@ -19,9 +19,16 @@ use crate::{Attack, measured};
 /// Bytes of the messages together; they fill a thousand packets.
 const BYTES: usize = 1_400_000;
 
-/// The honest packets for the comparison with a case. Their messages have the size of the hostile
-/// messages, if the hostile packets contain complete messages.
-pub(crate) fn run(case: &str) -> Option<(u64, bool)> {
+/// What the honest packets for the comparison with a case are.
+#[derive(Debug)]
+enum Kind {
+    FirstFlights,
+    Acknowledgements,
+    Transfer(Traffic),
+}
+
+/// Their messages have the size of the hostile messages, if the hostile packets contain complete messages.
+fn kind(case: &str) -> Option<Kind> {
     let (mode, attack) = case.split_once('-')?;
     // Each message costs work, and an honest application may send small ones, too.
     let message_bytes = match attack {
@@ -30,15 +37,29 @@ pub(crate) fn run(case: &str) -> Option<(u64, bool)> {
         _ => 14_000,
     };
     Some(match mode {
-        "handshake" => first_flights(),
-        "acks" => acknowledgements(),
-        "channels" => transfer(&Traffic::Channels),
+        "handshake" => Kind::FirstFlights,
+        "acks" => Kind::Acknowledgements,
+        "channels" => Kind::Transfer(Traffic::Channels),
         _ => {
             // Repairs of long windows, as a lossy path with many packets in flight has them.
             let is_lossy = attack.contains("linked-repairs") || attack == "repairs-solved-at-once";
             let mode = crate::attacks::mode(mode)?;
-            transfer(&Traffic::Messages { mode, bytes: message_bytes, is_lossy })
+            Kind::Transfer(Traffic::Messages { mode, bytes: message_bytes, is_lossy })
         }
+    })
+}
+
+/// Names the honest packets of a case: those of cases with equal names are the same.
+pub(crate) fn name(case: &str) -> Option<String> {
+    kind(case).map(|kind| format!("{kind:?}").replace(' ', ""))
+}
+
+/// Measures the honest packets for the comparison with a case.
+pub(crate) fn run(case: &str) -> Option<(u64, bool)> {
+    Some(match kind(case)? {
+        Kind::FirstFlights => first_flights(),
+        Kind::Acknowledgements => acknowledgements(),
+        Kind::Transfer(traffic) => transfer(&traffic),
     })
 }
 
@@ -52,6 +73,7 @@ const CHANNELS: usize = 2_000;
 const RATE: CongestionAlgorithm = CongestionAlgorithm::FixedRate { bits_per_second: 100_000_000 };
 
 /// What the client sends, without delay and loss unless it says otherwise.
+#[derive(Debug)]
 enum Traffic {
     /// Messages of so many bytes each. `is_lossy`: over a path on which one of ten data packets arrives, so
     /// that nearly all symbols of the longest windows are decoded from repairs.

@@ -1,7 +1,8 @@
 //! Packets for an instruction counter: `hostile_packets CASE honest|hostile`. `.ci/hostile-packets`
 //! runs it under callgrind, which counts the instructions of [`attack::measured`] only, and compares a
 //! hostile packet with an honest one. Prints the number of packets measured and whether the
-//! connection is closed for misbehaviour.
+//! connection is closed for misbehaviour. `--list` prints the cases, each with a name of its honest packets,
+//! which several cases share.
 #![allow(clippy::disallowed_macros, reason = "a program for the command line")]
 
 #[path = "../../tests/harness/mod.rs"]
@@ -27,7 +28,10 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let outcome = match words[..] {
         ["--list"] => {
-            attacks::NAMES.iter().chain(relay::NAMES).for_each(|name| println!("{name}"));
+            for case in attacks::NAMES.iter().chain(relay::NAMES) {
+                let honest = honest::name(case).unwrap_or_else(|| "relayed".to_owned());
+                println!("{case} {honest}");
+            }
             return ExitCode::SUCCESS;
         }
         [case, kind @ ("honest" | "hostile")] => relay::run(case, kind == "hostile")

@@ -110,16 +110,15 @@ impl Residual {
             return;
         }
         let new: Vec<u32> = pivots.iter().flatten().copied().collect();
+        let mut backward = Vec::with_capacity(rank * new.len());
+        for row in self.rows.iter().take(rank) {
+            backward.extend(new.iter().map(|&pivot| row[pivot as usize]));
+        }
         let record = Record {
             used: used.iter().map(|&index| equations[index].0).collect(),
             first: rank,
             forward: forward(kernel, &block, origin, &used, &by_rows, rank),
-            backward: self
-                .rows
-                .iter()
-                .take(rank)
-                .flat_map(|row| new.iter().map(|&pivot| row[pivot as usize]))
-                .collect(),
+            backward,
         };
         let rows: Vec<&[u8]> = used.iter().map(|&index| &block.row(index)[..origin]).collect();
         let (before, after) = self.rows.split_mut(rank);

@@ -251,9 +251,13 @@ impl System {
             by_inactive.extend_from_slice(&line[s..s + i]);
             by_inactive.extend(inactive_at[i..].iter().map(|&at| line[at]));
         }
+        // The step stays until the block is decoded: it must take what `Step::bytes` counts.
+        let mut solved = sorted.solved;
+        solved.shrink_to_fit();
+        inactive.shrink_to_fit();
         let step = Step {
             payloads: equations.payloads.clone(),
-            solved: sorted.solved,
+            solved,
             inactive,
             first,
             pivots: pivots.len(),
