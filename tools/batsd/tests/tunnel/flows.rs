@@ -13,13 +13,15 @@ use super::Tunnel;
 /// Bytes of a request, and of its answer.
 const SIZE: usize = 512;
 const REQUESTS: usize = 200;
+/// A connection that waits for longer has failed.
+const LIMIT: Duration = Duration::from_secs(20);
 
 fn enter(namespace: &File) {
     rustix::thread::move_into_link_name_space(namespace.as_fd(), None).unwrap();
 }
 
 /// Answers the requests of one client in a namespace.
-fn answer(namespace: File, address: &'static str) {
+pub(crate) fn answer(namespace: File, address: &'static str) {
     std::thread::spawn(move || {
         enter(&namespace);
         let listener = TcpListener::bind(address).unwrap();
@@ -31,11 +33,13 @@ fn answer(namespace: File, address: &'static str) {
 }
 
 /// Round trips of requests, one after the other, in order of their length.
-fn ask(namespace: File, address: &'static str) -> Vec<Duration> {
+pub(crate) fn ask(namespace: File, address: &'static str) -> Vec<Duration> {
     let client = std::thread::spawn(move || {
         enter(&namespace);
-        let mut stream = TcpStream::connect(address).unwrap();
+        let address = address.parse().unwrap();
+        let mut stream = TcpStream::connect_timeout(&address, LIMIT).unwrap();
         stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
         let times = (0..REQUESTS).map(|_| {
             let (start, mut bytes) = (Instant::now(), [7; SIZE]);
             stream.write_all(&bytes).unwrap();

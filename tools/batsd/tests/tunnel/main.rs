@@ -29,6 +29,7 @@ mod processes;
 mod reloads;
 mod routing_daemons;
 mod services;
+mod shares;
 mod traffic;
 mod wan;
 

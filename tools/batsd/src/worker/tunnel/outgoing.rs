@@ -7,8 +7,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::{Buf, Bytes};
-use openbats::Channel;
 use openbats::node::Session;
+use openbats::{Channel, ChannelError};
 use tokio::io::AsyncWrite;
 
 use super::format::TUNNEL;
@@ -26,6 +26,10 @@ struct Outgoing {
     channel: Channel,
     /// What the channel has no room for.
     waiting: VecDeque<Bytes>,
+    /// Number of bytes that wait.
+    bytes: u64,
+    /// Bytes at the last look that were not sent although the peer's credit allows it.
+    unsent: u64,
 }
 
 impl Outgoing {
@@ -46,24 +50,43 @@ impl Outgoing {
                 }
             }
         }
+        self.bytes = self.bytes.saturating_sub(total as u64);
         Ok(total)
+    }
+
+    fn push(&mut self, packets: Bytes) {
+        self.bytes = self.bytes.saturating_add(packets.len() as u64);
+        self.waiting.push_back(packets);
+        // Until the next look.
+        self.unsent = self.unsent.max(1);
+    }
+
+    /// Counts the bytes that are not sent although the peer's credit allows it.
+    fn look(&mut self) -> Result<u64, ChannelError> {
+        // A look costs a lock of the node, and most of the channels are idle.
+        if self.unsent > 0 {
+            let stats = self.channel.stats()?;
+            self.unsent = stats.bytes_queued.saturating_add(self.bytes).min(stats.credit);
+        }
+        Ok(self.unsent)
     }
 }
 
 /// The channels of a session, opened when they are first needed.
 pub(super) struct OutgoingChannels {
     channels: [Option<Outgoing>; MAX_CHANNELS],
-    waiting: u64,
 }
 
 impl OutgoingChannels {
     pub(super) fn new() -> Self {
-        Self { channels: [const { None }; MAX_CHANNELS], waiting: 0 }
+        Self { channels: [const { None }; MAX_CHANNELS] }
     }
 
-    /// Bytes that wait for room in their channels.
-    pub(super) fn waiting(&self) -> u64 {
-        self.waiting
+    /// Bytes of these channels that are not sent, although the peer's credit allows it. Those of other
+    /// channels of the session do not count: each channel has its turn.
+    pub(super) fn unsent(&mut self) -> Result<u64, ChannelError> {
+        let mut channels = self.channels.iter_mut().flatten();
+        channels.try_fold(0_u64, |total, one| Ok(total.saturating_add(one.look()?)))
     }
 
     /// Sends packets in a channel; those for which it has no room wait here.
@@ -78,16 +101,14 @@ impl OutgoingChannels {
             Some(outgoing) => outgoing,
             None => {
                 let channel = session.open_channel().await?;
-                self.waiting = self.waiting.saturating_add(1);
-                let waiting = [Bytes::from_static(&[TUNNEL])].into();
-                place.insert(Outgoing { channel, waiting })
+                let outgoing = Outgoing { channel, waiting: VecDeque::new(), bytes: 0, unsent: 0 };
+                let outgoing = place.insert(outgoing);
+                outgoing.push(Bytes::from_static(&[TUNNEL]));
+                outgoing
             }
         };
-        self.waiting = self.waiting.saturating_add(packets.len() as u64);
-        outgoing.waiting.push_back(packets.into());
-        let written = poll_fn(|context| Poll::Ready(outgoing.write(context))).await?;
-        self.waiting = self.waiting.saturating_sub(written as u64);
-        Ok(())
+        outgoing.push(packets.into());
+        poll_fn(|context| Poll::Ready(outgoing.write(context))).await.map(drop)
     }
 
     /// Completes when a channel has taken some of what waits for it.
@@ -97,7 +118,6 @@ impl OutgoingChannels {
             for outgoing in self.channels.iter_mut().flatten() {
                 total = outgoing.write(context)?.saturating_add(total);
             }
-            self.waiting = self.waiting.saturating_sub(total as u64);
             if total > 0 { Poll::Ready(Ok(())) } else { Poll::Pending }
         })
         .await
