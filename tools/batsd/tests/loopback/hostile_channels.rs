@@ -73,6 +73,21 @@ fn peer(folder: &Path, more: &str) -> (Daemon, Node, Session) {
     (daemon, near, session)
 }
 
+/// The session of the daemon, in whose channels it answers.
+fn answers(near: &Node) -> Session {
+    loop {
+        let session = near.accept().wait_for(LIMIT).unwrap().unwrap();
+        if session.mode() == Mode::Brtp {
+            return session;
+        }
+    }
+}
+
+/// The start of a channel with an echo request (4) or an echo (8).
+fn echo(flags: u8) -> Vec<u8> {
+    [&[TUNNEL, flags, 0, 0, 0, 8][..], &7u64.to_be_bytes()].concat()
+}
+
 #[test]
 fn a_node_that_is_no_exit_refuses_requests_of_programs() {
     let folder = tempfile::tempdir().unwrap();
@@ -94,17 +109,11 @@ fn channels_that_are_hostile_end_and_others_go_on() {
     // The start of a packet that never ends, in all channels but one.
     let waiting: Vec<_> =
         (0..63).map(|_| open(&session, &[TUNNEL, 0, 0, 0, 0xff, 0xff, 0x45])).collect();
-    let echo = [&[TUNNEL, 4, 0, 0, 0, 8][..], &7u64.to_be_bytes()].concat();
+    let echo = echo(4);
     let asking = open(&session, &echo);
-    // The daemon answers in a channel of its own session.
-    let answers = loop {
-        let session = near.accept().wait_for(LIMIT).unwrap().unwrap();
-        if session.mode() == Mode::Brtp {
-            break session;
-        }
-    };
+    let answers = answers(&near);
     let answering = answers.accept_channel().wait_for(LIMIT).unwrap().unwrap();
-    let expected = [&[TUNNEL, 8, 0, 0, 0, 8][..], &7u64.to_be_bytes()].concat();
+    let expected = self::echo(8);
     assert_eq!(read(&answering, expected.len()), expected);
     assert!(is_stopped(&open(&session, &[TUNNEL, 0])), "one channel too many");
     // The others go on, byte by byte.
@@ -113,4 +122,26 @@ fn channels_that_are_hostile_end_and_others_go_on() {
     }
     assert_eq!(read(&answering, expected.len() - 1), expected[1..]);
     drop(waiting);
+}
+
+#[test]
+fn a_peer_that_stops_a_channel_gets_another_one_in_the_same_session() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_daemon, near, session) = peer(folder.path(), "");
+    let asking = open(&session, &echo(4));
+    let answers = answers(&near);
+    let expected = echo(8);
+    for _ in 0..3 {
+        let answering = std::thread::scope(|scope| {
+            let accepts = scope.spawn(|| answers.accept_channel().wait_for(LIMIT).unwrap());
+            while !accepts.is_finished() {
+                asking.write_all(&echo(4)[1..]).wait_for(LIMIT).unwrap().unwrap();
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            accepts.join().unwrap().expect("the session goes on")
+        });
+        assert_eq!(read(&answering, expected.len()), expected);
+        answering.stop(9);
+    }
+    assert_eq!(answers.close_reason(), None);
 }

@@ -68,6 +68,16 @@ fn length(prefix: [u8; PREFIX]) -> usize {
     usize::from(u16::from_be_bytes([high, low]))
 }
 
+/// Number of packets in encoded ones.
+pub(super) fn count(mut bytes: &[u8]) -> u64 {
+    let mut packets = 0_u64;
+    while let Some((prefix, rest)) = bytes.split_first_chunk::<PREFIX>() {
+        packets = packets.saturating_add(1);
+        bytes = rest.get(length(*prefix)..).unwrap_or_default();
+    }
+    packets
+}
+
 /// Whether content of this length may follow the prefix.
 fn is_known(prefix: [u8; PREFIX]) -> bool {
     let [flags, ..] = prefix;

@@ -1,6 +1,7 @@
 //! The queue of a session with a peer.
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use bats_node::{FqCodel, QueueStats};
@@ -44,6 +45,8 @@ pub(in super::super) struct Lane {
     pub(in super::super) mode: Mode,
     queue: Mutex<FqCodel<Waiting>>,
     filled: Notify,
+    /// Packets that had left the queue and were dropped, because the peer stopped or does not read their channel.
+    blocked: AtomicU64,
     started: Instant,
     /// Echo requests that the peer may have answered.
     answers: Mutex<ReportBudget>,
@@ -57,6 +60,7 @@ impl Lane {
             mode,
             queue: Mutex::new(FqCodel::new(QUEUE)),
             filled: Notify::new(),
+            blocked: AtomicU64::new(0),
             started: Instant::now(),
             answers: Mutex::new(ReportBudget::new(ECHO_INTERVAL)),
             session: Mutex::new(None),
@@ -131,8 +135,16 @@ impl Lane {
         all
     }
 
+    /// Counts packets that were dropped because of their channel.
+    pub(super) fn count_blocked(&self, packets: u64) {
+        self.blocked.fetch_add(packets, Relaxed);
+    }
+
+    /// Counters of the queue. Those dropped because of their channel are among the overflowed ones.
     pub(in super::super) fn queue_stats(&self) -> QueueStats {
-        lock(&self.queue).stats()
+        let stats = lock(&self.queue).stats();
+        let blocked = self.blocked.load(Relaxed);
+        QueueStats { overflowed: stats.overflowed.saturating_add(blocked), ..stats }
     }
 }
 

@@ -1,125 +1,383 @@
 //! The sending end of the channels of a session.
 
 use std::collections::VecDeque;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::io;
-use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes};
-use openbats::node::Session;
-use openbats::{Channel, ChannelError};
+use openbats::{Channel, ChannelError, Connection};
 use tokio::io::AsyncWrite;
 
-use super::format::TUNNEL;
+use super::format::{TUNNEL, count};
 
 /// Channels of a session with packets: flows with another hash do not wait for each other. Chosen: with
 /// eight flows, 63 % of the sessions have no two of them in one channel.
 pub(in super::super) const MAX_CHANNELS: usize = 64;
+/// Bytes that wait for a channel without room; what follows is dropped. Chosen: as much as a channel itself
+/// queues, so that 64 channels that the peer does not read take 64 MiB more.
+const MAX_WAITING: u64 = 1 << 20;
+/// Time from the end of a channel until it is opened again. A peer that stops all 64 at once costs 320
+/// channels a second.
+const REOPEN: Duration = Duration::from_millis(200);
 
 /// The channel of a flow.
 pub(super) fn channel_of(hash: u64) -> usize {
     (hash as usize).rem_euclid(MAX_CHANNELS)
 }
 
+/// Whether an error of a channel is not one of the session.
+fn is_of_channel(error: &io::Error) -> bool {
+    // Stopped or finished; closed.
+    matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::NotConnected)
+}
+
+/// A channel, if it is open, and what waits for it.
+#[derive(Default)]
 struct Outgoing {
-    channel: Channel,
-    /// What the channel has no room for.
-    waiting: VecDeque<Bytes>,
+    channel: Option<Channel>,
+    /// It is not opened before.
+    closed_until: Option<Instant>,
+    /// What the channel has no room for, and the number of packets in it.
+    waiting: VecDeque<(Bytes, u64)>,
     /// Number of bytes that wait.
     bytes: u64,
-    /// Bytes at the last look that were not sent although the peer's credit allows it.
+    /// Bytes at the last look that are not sent.
     unsent: u64,
+    /// Those of them that the peer's credit allows.
+    sendable: u64,
 }
 
 impl Outgoing {
-    /// Writes what waits, as far as there is room. Returns the number of bytes, and what is wrong with
-    /// the channel.
-    fn write(&mut self, context: &mut Context<'_>) -> io::Result<usize> {
-        let mut total = 0_usize;
-        while let Some(first) = self.waiting.front_mut() {
-            match Pin::new(&mut &self.channel).poll_write(context, first) {
-                Poll::Pending => break,
-                Poll::Ready(written) => {
-                    let written = written?;
-                    total = total.saturating_add(written);
-                    first.advance(written);
-                    if !first.has_remaining() {
-                        self.waiting.pop_front();
-                    }
-                }
-            }
-        }
-        self.bytes = self.bytes.saturating_sub(total as u64);
-        Ok(total)
-    }
-
-    fn push(&mut self, packets: Bytes) {
+    fn push(&mut self, packets: Bytes, count: u64) {
         self.bytes = self.bytes.saturating_add(packets.len() as u64);
-        self.waiting.push_back(packets);
+        self.waiting.push_back((packets, count));
         // Until the next look.
         self.unsent = self.unsent.max(1);
     }
 
-    /// Counts the bytes that are not sent although the peer's credit allows it.
-    fn look(&mut self) -> Result<u64, ChannelError> {
-        // A look costs a lock of the node, and most of the channels are idle.
-        if self.unsent > 0 {
-            let stats = self.channel.stats()?;
-            self.unsent = stats.bytes_queued.saturating_add(self.bytes).min(stats.credit);
+    /// Opens the channel if the peer allows one more. Otherwise, the task is woken up when it does.
+    fn open(
+        &mut self,
+        context: &mut Context<'_>,
+        connection: &Connection,
+    ) -> Result<(), ChannelError> {
+        if let Poll::Ready(opened) = pin!(connection.open_channel()).poll(context) {
+            self.channel = Some(opened?);
+            self.waiting.push_front((Bytes::from_static(&[TUNNEL]), 0));
+            self.bytes = self.bytes.saturating_add(1);
         }
-        Ok(self.unsent)
+        Ok(())
+    }
+
+    /// Writes what waits, as far as there is room. Returns whether there was any.
+    fn write(&mut self, context: &mut Context<'_>) -> io::Result<bool> {
+        let mut has_written = false;
+        while let (Some(channel), Some((first, _))) = (&self.channel, self.waiting.front_mut()) {
+            let Poll::Ready(written) = Pin::new(&mut &*channel).poll_write(context, first) else {
+                break;
+            };
+            let written = written?;
+            has_written = true;
+            self.bytes = self.bytes.saturating_sub(written as u64);
+            first.advance(written);
+            if !first.has_remaining() {
+                self.waiting.pop_front();
+            }
+        }
+        Ok(has_written)
+    }
+
+    /// Counts the bytes that are not sent. A look costs a lock of the node, and most channels are idle.
+    fn look(&mut self) {
+        if self.unsent == 0 {
+            return;
+        }
+        // The next write finds out if the channel has ended.
+        let stats = self.channel.as_ref().and_then(|channel| channel.stats().ok());
+        let stats = stats.unwrap_or_default();
+        self.unsent = stats.bytes_queued.saturating_add(self.bytes);
+        self.sendable = self.unsent.min(stats.credit);
+    }
+
+    /// Whether much waits for its turn in the session, and not for the peer to read the channel.
+    fn is_full(&self) -> bool {
+        self.bytes >= MAX_WAITING / 2 && self.sendable == self.unsent
     }
 }
 
-/// The channels of a session, opened when they are first needed.
+/// What the channels hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Held {
+    /// Bytes of these channels that are not sent, although the peer's credit allows it. Those of other
+    /// channels of the session do not count: each channel has its turn.
+    pub(super) unsent: u64,
+    /// More packets would be dropped, if they were for the channel for which most waits.
+    pub(super) is_full: bool,
+}
+
+/// The channels of a session, opened when they are first needed. One that the peer stops or does not read
+/// costs its own packets only.
 pub(super) struct OutgoingChannels {
-    channels: [Option<Outgoing>; MAX_CHANNELS],
+    channels: [Outgoing; MAX_CHANNELS],
+    dropped: u64,
 }
 
 impl OutgoingChannels {
     pub(super) fn new() -> Self {
-        Self { channels: [const { None }; MAX_CHANNELS] }
+        Self { channels: std::array::from_fn(|_| Outgoing::default()), dropped: 0 }
     }
 
-    /// Bytes of these channels that are not sent, although the peer's credit allows it. Those of other
-    /// channels of the session do not count: each channel has its turn.
-    pub(super) fn unsent(&mut self) -> Result<u64, ChannelError> {
-        let mut channels = self.channels.iter_mut().flatten();
-        channels.try_fold(0_u64, |total, one| Ok(total.saturating_add(one.look()?)))
+    pub(super) fn look(&mut self) -> Held {
+        self.channels.iter_mut().for_each(Outgoing::look);
+        let add = |total: u64, one: &Outgoing| total.saturating_add(one.sendable);
+        Held {
+            unsent: self.channels.iter().fold(0, add),
+            is_full: self.channels.iter().any(Outgoing::is_full),
+        }
     }
 
-    /// Sends packets in a channel; those for which it has no room wait here.
-    pub(super) async fn send(
+    /// Number of packets that were dropped since the last call, because their channel was stopped or the peer
+    /// does not read it.
+    pub(super) fn take_dropped(&mut self) -> u64 {
+        std::mem::take(&mut self.dropped)
+    }
+
+    /// Queues whole packets for a channel. While the peer allows no further one, they go to another.
+    ///
+    /// # Errors
+    /// The session has ended, or has no channels.
+    pub(super) fn push(
         &mut self,
-        session: &Session,
+        connection: &Connection,
         index: usize,
         packets: Vec<u8>,
-    ) -> io::Result<()> {
-        let Some(place) = self.channels.get_mut(index) else { return Ok(()) };
-        let outgoing = match place {
-            Some(outgoing) => outgoing,
-            None => {
-                let channel = session.open_channel().await?;
-                let outgoing = Outgoing { channel, waiting: VecDeque::new(), bytes: 0, unsent: 0 };
-                let outgoing = place.insert(outgoing);
-                outgoing.push(Bytes::from_static(&[TUNNEL]));
-                outgoing
-            }
-        };
-        outgoing.push(packets.into());
-        poll_fn(|context| Poll::Ready(outgoing.write(context))).await.map(drop)
+    ) -> Result<(), ChannelError> {
+        let Some(own) = self.channels.get_mut(index) else { return Ok(()) };
+        let may_open = own.closed_until.is_none_or(|until| until <= Instant::now());
+        if own.channel.is_none() && may_open {
+            own.open(&mut Context::from_waker(Waker::noop()), connection)?;
+        }
+        // The nearest one that is open, in a circle.
+        let mut all = (index..MAX_CHANNELS).chain(0..index);
+        let is_open = |at: &usize| self.channels.get(*at).is_some_and(|one| one.channel.is_some());
+        let found = all.find(is_open).or(may_open.then_some(index));
+        let count = count(&packets);
+        match found.and_then(|at| self.channels.get_mut(at)) {
+            Some(outgoing) if outgoing.bytes < MAX_WAITING => outgoing.push(packets.into(), count),
+            _ => self.dropped = self.dropped.saturating_add(count),
+        }
+        Ok(())
     }
 
-    /// Completes when a channel has taken some of what waits for it.
-    pub(super) async fn flush(&mut self) -> io::Result<()> {
-        poll_fn(|context| {
-            let mut total = 0_usize;
-            for outgoing in self.channels.iter_mut().flatten() {
-                total = outgoing.write(context)?.saturating_add(total);
+    /// Writes what waits, as far as there is room, and opens channels. Returns whether a channel has taken
+    /// some of it, or was stopped.
+    fn poll_write(
+        &mut self,
+        context: &mut Context<'_>,
+        connection: &Connection,
+    ) -> io::Result<bool> {
+        let mut has_progress = false;
+        for outgoing in &mut self.channels {
+            if outgoing.channel.is_none() && outgoing.bytes > 0 {
+                outgoing.open(context, connection)?;
             }
-            if total > 0 { Poll::Ready(Ok(())) } else { Poll::Pending }
+            match outgoing.write(context) {
+                Ok(has_written) => has_progress |= has_written,
+                Err(error) if is_of_channel(&error) => {
+                    let lost = outgoing
+                        .waiting
+                        .iter()
+                        .fold(0, |sum: u64, (_, count)| sum.saturating_add(*count));
+                    self.dropped = self.dropped.saturating_add(lost);
+                    let closed_until = Instant::now().checked_add(REOPEN);
+                    *outgoing = Outgoing { closed_until, ..Outgoing::default() };
+                    has_progress = true;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(has_progress)
+    }
+
+    /// Writes what there is room for.
+    ///
+    /// # Errors
+    /// The session has ended, or has no channels.
+    pub(super) async fn write(&mut self, connection: &Connection) -> io::Result<()> {
+        poll_fn(|context| Poll::Ready(self.poll_write(context, connection).map(drop))).await
+    }
+
+    /// Completes when a channel has taken some of what waits for it, or was stopped.
+    ///
+    /// # Errors
+    /// The session has ended, or has no channels.
+    pub(super) async fn flush(&mut self, connection: &Connection) -> io::Result<()> {
+        poll_fn(|context| match self.poll_write(context, connection) {
+            Ok(false) => Poll::Pending,
+            other => Poll::Ready(other.map(drop)),
         })
         .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread::sleep;
+
+    use openbats::{
+        ClientOptions, Endpoint, Identity, ServerOptions, TransportConfig, Trust, Wait,
+    };
+
+    use super::super::format::{self, Echo, packet};
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(20);
+    const PAUSE: Duration = Duration::from_millis(5);
+
+    struct Pair {
+        near: Connection,
+        far: Connection,
+        channels: OutgoingChannels,
+        _endpoints: [Endpoint; 2],
+    }
+
+    /// A connection whose far end allows so many channels.
+    fn pair(channels: u32) -> Pair {
+        let transport = |channels| TransportConfig {
+            channels: Some(channels),
+            receive_budget: 1 << 20,
+            max_message_size: 1 << 16,
+            ..TransportConfig::default()
+        };
+        let identity = Identity::generate(&["localhost"]).unwrap();
+        let trust = Trust::fingerprint(identity.fingerprint());
+        let server = Endpoint::builder()
+            .bind("127.0.0.1:0".parse().unwrap())
+            .server(ServerOptions::new(identity).transport(transport(channels)))
+            .start()
+            .unwrap();
+        let client = Endpoint::builder().start().unwrap();
+        let options = ClientOptions::new(trust).transport(transport(1));
+        let to = server.local_addr();
+        let near = client.connect(to, "localhost", options).wait_for(LIMIT).unwrap().unwrap();
+        let far = server.accept().wait_for(LIMIT).unwrap().unwrap();
+        Pair { near, far, channels: OutgoingChannels::new(), _endpoints: [server, client] }
+    }
+
+    fn echo(number: u64) -> Vec<u8> {
+        format::echo(Echo { is_reply: false, number })
+    }
+
+    impl Pair {
+        fn send(&mut self, index: usize, packets: Vec<u8>) {
+            self.channels.push(&self.near, index, packets).unwrap();
+            self.write();
+        }
+
+        fn write(&mut self) {
+            self.channels.write(&self.near).wait_for(LIMIT).expect("it does not wait").unwrap();
+        }
+
+        fn accept(&self) -> Channel {
+            let channel = self.far.accept_channel().wait_for(LIMIT).expect("a channel").unwrap();
+            assert_eq!(read(&channel, 1), [TUNNEL]);
+            channel
+        }
+    }
+
+    fn read(channel: &Channel, length: usize) -> Vec<u8> {
+        let mut all = vec![0; length];
+        let mut filled = 0;
+        while filled < length {
+            let read = channel.read(&mut all[filled..]).wait_for(LIMIT).expect("bytes").unwrap();
+            assert!(read > 0, "the end");
+            filled += read;
+        }
+        all
+    }
+
+    #[test]
+    fn packets_go_to_an_open_channel_while_the_peer_allows_no_further_one() {
+        let mut pair = pair(1);
+        for (number, index) in [40, 3, 63, 40].into_iter().enumerate() {
+            pair.send(index, echo(number as u64));
+        }
+        let expected: Vec<u8> = (0..4).flat_map(echo).collect();
+        assert_eq!(read(&pair.accept(), expected.len()), expected);
+        assert_eq!(pair.channels.take_dropped(), 0);
+    }
+
+    #[test]
+    fn packets_wait_while_the_peer_allows_no_channel_at_all() {
+        let mut pair = pair(0);
+        for _ in 0..100 {
+            pair.send(5, packet(bats_tun::Offload::default(), &[1; 60_000]));
+        }
+        assert_eq!(pair.channels.look(), Held { unsent: 0, is_full: false });
+        // 18 packets of 60,005 bytes are the first that exceed the limit.
+        assert_eq!(pair.channels.take_dropped(), 100 - 18);
+        assert!(pair.channels.flush(&pair.near).wait_for(PAUSE).is_err(), "nothing to do");
+    }
+
+    #[test]
+    fn a_stopped_channel_costs_its_own_packets_and_is_opened_again() {
+        let mut pair = pair(8);
+        pair.send(1, echo(0));
+        pair.send(2, echo(1));
+        let [stopped, other] = [pair.accept(), pair.accept()];
+        assert_eq!(read(&stopped, echo(0).len()), echo(0));
+        stopped.stop(7);
+        let end = Instant::now() + LIMIT;
+        while pair.channels.take_dropped() == 0 {
+            assert!(Instant::now() < end, "the channel is not stopped");
+            pair.send(1, echo(2));
+            sleep(PAUSE);
+        }
+        // Until it is opened again, its packets go to the other one.
+        pair.send(1, echo(3));
+        pair.send(2, echo(4));
+        let expected: Vec<u8> = [1, 3, 4].into_iter().flat_map(echo).collect();
+        assert_eq!(read(&other, expected.len()), expected);
+        sleep(REOPEN);
+        pair.send(1, echo(5));
+        pair.send(2, echo(6));
+        assert_eq!(read(&pair.accept(), echo(5).len()), echo(5));
+        assert_eq!(read(&other, echo(6).len()), echo(6));
+        assert_eq!(pair.channels.take_dropped(), 0);
+    }
+
+    #[test]
+    fn a_channel_that_is_not_read_drops_its_own_packets_and_holds_up_no_other() {
+        let mut pair = pair(8);
+        let large = packet(bats_tun::Offload::default(), &[1; 60_000]);
+        let end = Instant::now() + LIMIT;
+        let mut dropped = 0;
+        while dropped < 10 {
+            assert!(Instant::now() < end, "all packets find room");
+            pair.send(0, large.clone());
+            dropped += pair.channels.take_dropped();
+        }
+        // What the peer's credit allows has gone.
+        while pair.channels.look().unsent > 0 {
+            assert!(Instant::now() < end, "{:?}", pair.channels.look());
+            sleep(PAUSE);
+            pair.write();
+        }
+        assert!(!pair.channels.look().is_full);
+        assert!(pair.channels.channels[0].bytes < MAX_WAITING + large.len() as u64);
+        let unread = pair.accept();
+        for number in 0..3 {
+            pair.send(1, echo(number));
+        }
+        let expected: Vec<u8> = (0..3).flat_map(echo).collect();
+        assert_eq!(read(&pair.accept(), expected.len()), expected);
+        // Once it is read, it goes on where it stopped, with whole packets.
+        for _ in 0..18 {
+            assert_eq!(read(&unread, large.len()), large);
+            pair.write();
+        }
     }
 }

@@ -107,11 +107,10 @@ async fn send_messages(lane: &Lane, session: &Session) -> String {
 async fn send_in_channels(lane: &Lane, session: &Session) -> String {
     let mut channels = OutgoingChannels::new();
     loop {
+        lane.count_blocked(channels.take_dropped());
         // Packets wait in the lane, not in the session: there CoDel sees them.
-        let excess = match channels.unsent() {
-            Ok(unsent) => excess(session, unsent),
-            Err(error) => return error.to_string(),
-        };
+        let held = channels.look();
+        let excess = excess(session, held.unsent).or(held.is_full.then_some(LOOK_AGAIN.1));
         let waits = async {
             match excess {
                 Some(wait) => tokio::time::sleep(wait).await,
@@ -119,7 +118,8 @@ async fn send_in_channels(lane: &Lane, session: &Session) -> String {
             }
         };
         tokio::select! {
-            flushed = channels.flush() => match flushed {
+            biased;
+            flushed = channels.flush(session.as_ref()) => match flushed {
                 Ok(()) => continue,
                 Err(error) => return error.to_string(),
             },
@@ -129,9 +129,12 @@ async fn send_in_channels(lane: &Lane, session: &Session) -> String {
             continue;
         }
         for (channel, packets) in lane.next_packets() {
-            if let Err(error) = channels.send(session, channel, packets).await {
+            if let Err(error) = channels.push(session.as_ref(), channel, packets) {
                 return error.to_string();
             }
+        }
+        if let Err(error) = channels.write(session.as_ref()).await {
+            return error.to_string();
         }
     }
 }
