@@ -154,7 +154,7 @@ fn take_tunnel_message(data: &[u8], report: &mut ControlReport) {
         *allowed = Arc::new([peer].into());
     }
     let (mut packets, mut count) = (Vec::new(), 0);
-    let fed = Parts::default().feed(&mut data.to_vec(), |content| {
+    let fed = Parts::default().feed(&mut data.to_vec(), usize::MAX, |content| {
         count += 1;
         match content {
             Content::Echo(echo) => echoes.take(peer, Some(&lane), echo),
@@ -168,10 +168,10 @@ fn take_tunnel_message(data: &[u8], report: &mut ControlReport) {
     report.parts += count;
     assert!(lane.queue_stats().packets <= MAX_ANSWERS, "{:?}", lane.queue_stats());
     // Wherever the bytes are cut, the packets are the same.
-    let (mut parts, mut again, mut fed_again) = (Parts::default(), 0, Ok(()));
+    let (mut parts, mut again, mut fed_again) = (Parts::default(), 0, Ok(0));
     for piece in data.chunks(1 + data.len() % 7) {
         let mut piece = piece.to_vec();
-        fed_again = fed_again.and_then(|()| parts.feed(&mut piece, |_| again += 1));
+        fed_again = fed_again.and_then(|_| parts.feed(&mut piece, usize::MAX, |_| again += 1));
     }
     assert_eq!((fed, count), (fed_again, again));
     for mut packet in packets {

@@ -116,15 +116,23 @@ pub(in super::super) struct Parts {
 }
 
 impl Parts {
-    /// Takes the next bytes and hands over the packets that they complete.
+    /// Takes the next bytes and hands over the packets that they complete, but no more than `limit`. Returns the
+    /// number of bytes that are left.
     ///
     /// # Errors
     /// The bytes are no packets. Nothing after them can be read.
     pub(in super::super) fn feed(
         &mut self,
         mut bytes: &mut [u8],
+        limit: usize,
         mut take: impl FnMut(Content<'_>),
-    ) -> Result<(), Malformed> {
+    ) -> Result<usize, Malformed> {
+        let mut count = 0_usize;
+        let mut take = |content: Content<'_>| {
+            count = count.saturating_add(1);
+            take(content);
+            count < limit
+        };
         while !bytes.is_empty() {
             let start = if self.partial.is_empty() { &*bytes } else { &*self.partial };
             let prefix = start.first_chunk::<PREFIX>();
@@ -134,24 +142,28 @@ impl Parts {
             let total = prefix.map_or(PREFIX, |&prefix| length(prefix).saturating_add(PREFIX));
             let is_whole = self.partial.is_empty() && prefix.is_some() && bytes.len() >= total;
             let missing = total.saturating_sub(self.partial.len()).min(bytes.len());
-            let Some((more, rest)) = bytes.split_at_mut_checked(missing) else { break };
+            let all = std::mem::take(&mut bytes);
+            let Some((more, rest)) = all.split_at_mut_checked(missing) else { break };
+            bytes = rest;
             if is_whole {
-                take(parse(more)?);
-                bytes = rest;
-                continue;
+                match take(parse(more)?) {
+                    true => continue,
+                    false => break,
+                }
             }
             self.partial.extend_from_slice(more);
-            bytes = rest;
             // A prefix that has just become complete says how much follows, unless that is nothing.
             let left = self.partial.split_first_chunk::<PREFIX>();
-            if left.is_some_and(|(&prefix, content)| content.len() == length(prefix)) {
-                take(parse(&mut std::mem::take(&mut self.partial))?);
+            if left.is_some_and(|(&prefix, content)| content.len() == length(prefix))
+                && !take(parse(&mut std::mem::take(&mut self.partial))?)
+            {
+                break;
             }
         }
         // Unknown flags are an error at once, not when the next bytes arrive.
         match self.partial.first_chunk::<PREFIX>() {
             Some(&prefix) if !is_known(prefix) => Err(Malformed),
-            _ => Ok(()),
+            _ => Ok(bytes.len()),
         }
     }
 
@@ -202,10 +214,10 @@ mod tests {
     fn feed(bytes: &[u8], cuts: &[usize]) -> (Vec<Owned>, Result<(), Malformed>) {
         let (mut parts, mut all, mut from) = (Parts::default(), Vec::new(), 0);
         for &cut in cuts.iter().chain([&bytes.len()]) {
-            let fed =
-                parts.feed(&mut bytes[from..cut].to_vec(), |content| all.push(owned(content)));
-            if fed.is_err() {
-                return (all, fed);
+            let mut piece = bytes[from..cut].to_vec();
+            match parts.feed(&mut piece, usize::MAX, |content| all.push(owned(content))) {
+                Ok(left) => assert_eq!(left, 0),
+                Err(error) => return (all, Err(error)),
             }
             from = cut;
         }
@@ -314,11 +326,11 @@ mod tests {
         let mut start = vec![0, 0, 0, 0xff, 0xff];
         start.extend([0; 65_534]);
         for byte in start {
-            parts.feed(&mut [byte], |_| panic!("it is not complete")).unwrap();
+            parts.feed(&mut [byte], 1, |_| panic!("it is not complete")).unwrap();
         }
         assert!(parts.capacity() <= 2 * (PREFIX + 65_535), "{}", parts.capacity());
         let mut count = 0;
-        parts.feed(&mut [0, 0], |_| count += 1).unwrap();
+        parts.feed(&mut [0, 0], 1, |_| count += 1).unwrap();
         assert_eq!(count, 1);
         assert!(parts.capacity() < 64, "the memory of a packet is freed: {}", parts.capacity());
     }

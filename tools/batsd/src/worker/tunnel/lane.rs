@@ -171,7 +171,7 @@ mod tests {
             Content::Packet(_, bytes) => all.push(bytes[0]),
             other => panic!("{other:?}"),
         };
-        Parts::default().feed(&mut packets, take).unwrap();
+        Parts::default().feed(&mut packets, usize::MAX, take).unwrap();
         all
     }
 
