@@ -188,6 +188,11 @@ impl NodeState {
                 // memory.
                 packets.close(now, connection, codes::MESSAGE, "a link has no messages of its own");
             }
+            Happened::ChannelIncoming => {
+                // Sessions that are accepted may have channels, and links are accepted with the same
+                // parameters. What arrives in channels of a link would never be read.
+                packets.close(now, connection, codes::MESSAGE, "a link has no channels");
+            }
             Happened::Closed(reason) => self.on_link_closed(now, packets, connection, reason, due),
             _ => {}
         }

@@ -198,7 +198,7 @@ impl LinkOptions {
     }
 
     /// Limits and behaviour, in place of an idle timeout of 10 s, keep-alives each second and a
-    /// receive budget of 3 MiB (a link has no messages of its own). The congestion controller is
+    /// receive budget of 3 MiB (a link has no messages of its own, and no channels). The congestion controller is
     /// that of this end's packets on the link.
     #[must_use]
     pub fn transport(mut self, transport: TransportConfig) -> Self {

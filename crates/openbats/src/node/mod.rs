@@ -100,7 +100,7 @@ use crate::options::ClientOptions;
 pub mod codes {
     /// The peer is not admitted: the text says why.
     pub const NOT_ADMITTED: u64 = 0x4e41;
-    /// A neighbour sent messages on a link instead of a session.
+    /// A neighbour sent messages on a link instead of a session, or opened a channel there.
     pub const MESSAGE: u64 = 0x4e4d;
 }
 

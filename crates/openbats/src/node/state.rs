@@ -461,8 +461,9 @@ fn dial(
         .transport(options.transport.clone())
         .with_node_defaults(&setup.identity, setup.preshared_key.as_ref());
     let (mut config, Extras { .. }) = client.into_config();
-    // The mode matters only for messages of the link itself, and there are none.
-    Arc::make_mut(&mut config.transport).mode = bats_proto::Mode::Brtp;
+    // The mode matters only for messages of the link itself, and there are none. No one reads channels.
+    let transport = Arc::make_mut(&mut config.transport);
+    (transport.mode, transport.channels) = (bats_proto::Mode::Brtp, None);
     let local = bats_proto::Local { ip: options.local_ip, interface };
     let name = &options.server_name;
     Ok(packets.connect_from(now, local, options.remote, name, config)?)

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use openbats::node::{Event, LinkError, LinkOptions, LinkPolicy, Node, NodeId, RouteSet, codes};
 use openbats::{
-    ClientOptions, CloseReason, ConnectError, Connection, Endpoint, Identity, Mode, PresharedKey,
-    RecvError, TransportConfig, Trust, Wait,
+    ChannelError, ClientOptions, CloseReason, ConnectError, Connection, Endpoint, Identity, Mode,
+    PresharedKey, RecvError, ServerOptions, TransportConfig, Trust, Wait,
 };
 
 use crate::world::{LIMIT, World, eventually, id, transfer, wait_event};
@@ -262,8 +262,17 @@ fn preshared_keys_change_without_a_restart() {
 
 /// A program that connects to a node as to a server: the node treats it as a neighbour.
 fn connect_directly(world: &World, node: &Node) -> Result<Connection, ConnectError> {
+    connect_with(world, node, TransportConfig::default())
+}
+
+fn connect_with(
+    world: &World,
+    node: &Node,
+    transport: TransportConfig,
+) -> Result<Connection, ConnectError> {
     let endpoint = Endpoint::builder().start().unwrap();
     let options = ClientOptions::new(world.trust(0)).identity(world.identity(1));
+    let options = options.transport(transport);
     endpoint.connect(node.local_addrs()[0], "node", options).wait_for(LIMIT).unwrap()
 }
 
@@ -285,6 +294,41 @@ fn neighbour_that_sends_messages_on_a_link_is_closed() {
     assert_eq!(end_of(&connection), CloseReason::Peer { code: codes::MESSAGE, reason });
     eventually("the link has ended", || node.links().list().is_empty());
     assert!(node.accept().wait_for(Duration::ZERO).is_err(), "it is no session");
+}
+
+/// Channels that no one reads would use memory.
+#[test]
+fn neighbour_that_opens_a_channel_on_a_link_is_closed() {
+    let world = World::new(2);
+    let transport = || TransportConfig { channels: Some(10), ..TransportConfig::default() };
+    for takes_messages in [false, true] {
+        let node = world.node(0).neighbour(world.print(1), LinkPolicy::end());
+        let node = node.link_messages(takes_messages).transport(transport()).start().unwrap();
+        let connection = connect_with(&world, &node, transport()).unwrap();
+        eventually("a link", || node.links().list().len() == 1);
+        let channel = connection.open_channel().wait_for(LIMIT).unwrap().unwrap();
+        channel.write_all(b"unread").wait_for(LIMIT).unwrap().unwrap();
+        let reason = "a link has no channels".to_owned();
+        assert_eq!(end_of(&connection), CloseReason::Peer { code: codes::MESSAGE, reason });
+        eventually("the link has ended", || node.links().list().is_empty());
+    }
+}
+
+#[test]
+fn links_that_a_node_opens_have_no_channels() {
+    let world = World::new(2);
+    let transport = || TransportConfig { channels: Some(10), ..TransportConfig::default() };
+    let server = ServerOptions::new(world.identity(1)).transport(transport());
+    let server = server.client_trust(world.trust(0));
+    let server =
+        Endpoint::builder().bind("127.0.0.1:0".parse().unwrap()).server(server).start().unwrap();
+    let node = world.node(0).start().unwrap();
+    let options = LinkOptions::new(server.local_addr(), world.trust(1)).transport(transport());
+    let link = node.links().open(options).unwrap();
+    let accepted = server.accept().wait_for(LIMIT).unwrap().unwrap();
+    let opened = accepted.open_channel().wait_for(LIMIT).unwrap();
+    assert_eq!(opened.unwrap_err(), ChannelError::Unsupported);
+    link.close();
 }
 
 #[test]
