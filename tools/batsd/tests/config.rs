@@ -74,7 +74,18 @@ fn links_are_bound_to_interfaces() {
         let host = plan.hosts.get("up").map(|host| host.interface.clone());
         assert_eq!(link.or(host), Some(Some(interface.to_owned())), "{remote}");
         assert_eq!(plan.links["peer-10.255.0.2"].interface, None);
+        // The link to a peer, too.
+        let text = peer_with(&format!("remote = \"{remote}\"\ninterface = \"{interface}\""));
+        let plan = Config::parse(Path::new("node.toml"), &text).unwrap().plan;
+        let link = plan.links.get("peer-10.255.0.2").map(|link| link.interface.clone());
+        let host = plan.hosts.get("peer-10.255.0.2").map(|host| host.interface.clone());
+        assert_eq!(link.or(host), Some(Some(interface.to_owned())), "{remote}");
     }
+}
+
+/// A node whose peer has these lines in place of its address.
+fn peer_with(lines: &str) -> String {
+    nine_lines().replace("remote = \"192.0.2.7:4900\"", lines)
 }
 
 #[test]
@@ -105,6 +116,12 @@ fn errors_name_line_key_and_advice() {
         (bound("192.0.2.7:1", "0123456789abcdef"), "node.toml:14: ", "1 to 15 characters"),
         (bound("[fe80::7%eth0]:1", "eth1"), "node.toml:14: ", "of the interface eth0"),
         (with_link("interface = \"eth1\""), "node.toml:11: ", "interface has a meaning only"),
+        (peer_with("interface = \"eth1\""), "node.toml:8: ", "interface has a meaning only"),
+        (
+            peer_with("remote = \"192.0.2.7:1\"\ninterface = \"a/b\""),
+            "node.toml:9: ",
+            "no name of an interface",
+        ),
         (with_link("interfaces = \"eth1\""), "node.toml:13: ", "did you mean `interface`?"),
         (
             bound("a.example:1", "eth1\"\nlocal = \"2001:db8::1"),

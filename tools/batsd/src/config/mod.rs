@@ -268,7 +268,7 @@ impl Config {
         let follows_kernel = follows_kernel(&source, &file)?;
         let listen = listen(&source, &file.node)?;
         links(&source, &file, &listen, &mut plan)?;
-        peers(&source, &file, &mut plan, follows_kernel)?;
+        peers(&source, &file, &listen, &mut plan, follows_kernel)?;
         plan.check().map_err(|error| {
             let span = match &error {
                 PlanError::OwnId(id) | PlanError::SharedCertificate(_, id) => span_of(&file, *id),
@@ -399,7 +399,7 @@ fn links(
         match &link.remote {
             Some(remote) => {
                 let remote = source.remote(remote)?;
-                let interface = interface(source, link, &remote, local, listen)?;
+                let interface = interface(source, link.interface.as_ref(), &remote, local, listen)?;
                 remote.add_link(plan, name.clone(), (local, interface), fingerprint);
             }
             None if local.is_some() || link.interface.is_some() => {
@@ -421,12 +421,12 @@ fn links(
 /// The only interface of a link, if it has one.
 fn interface(
     source: &Source<'_>,
-    link: &model::Link,
+    interface: Option<&Spanned<String>>,
     remote: &Remote,
     local: Option<IpAddr>,
     listen: &[SocketAddr],
 ) -> Result<Option<String>, ConfigError> {
-    let Some(interface) = &link.interface else { return Ok(None) };
+    let Some(interface) = interface else { return Ok(None) };
     let error = |text: String| source.error(Some(interface.span()), text);
     let name = interface.get_ref();
     remote.check_interface(name, local).map_err(error)?;
@@ -506,6 +506,7 @@ fn follows_kernel(source: &Source<'_>, file: &model::File) -> Result<bool, Confi
 fn peers(
     source: &Source<'_>,
     file: &model::File,
+    listen: &[SocketAddr],
     plan: &mut Plan,
     follows_kernel: bool,
 ) -> Result<(), ConfigError> {
@@ -522,6 +523,10 @@ fn peers(
         if plan.peers.insert(id, Peer { fingerprint, prefixes }).is_some() {
             let text = format!("there are two peers with the ID {id}: one node has one entry");
             return Err(source.error(Some(peer.id.span()), text));
+        }
+        if let (Some(interface), None) = (&peer.interface, &peer.remote) {
+            let text = "interface has a meaning only for a peer with remote, to which this node opens a link";
+            return Err(source.error(Some(interface.span()), text));
         }
         if plan.routes.contains_key(&id) {
             if let Some(remote) = &peer.remote {
@@ -544,7 +549,8 @@ fn peers(
                     return Err(source.error(Some(remote.span()), text));
                 }
                 let remote = source.remote(remote)?;
-                remote.add_link(plan, name.clone(), (None, None), fingerprint);
+                let interface = interface(source, peer.interface.as_ref(), &remote, None, listen)?;
+                remote.add_link(plan, name.clone(), (None, interface), fingerprint);
                 Hop::Link(name)
             }
             None => Hop::Neighbour(fingerprint),

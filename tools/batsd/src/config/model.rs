@@ -96,6 +96,7 @@ pub(super) struct Peer {
     pub(super) id: Spanned<String>,
     pub(super) fingerprint: Spanned<String>,
     pub(super) remote: Option<Spanned<String>>,
+    pub(super) interface: Option<Spanned<String>>,
     #[serde(default)]
     pub(super) prefixes: Vec<Spanned<String>>,
     #[serde(default)]

@@ -1,6 +1,7 @@
 //! Resolves the names of neighbours' hosts. [`HostAddress`] decides when, and which address a link goes to.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -15,6 +16,9 @@ use crate::config::listens_at_any_ipv6;
 /// Resolutions at a time: each has a thread, as long as the resolver takes.
 const RESOLUTIONS: usize = 16;
 
+/// Finds the addresses of a host; may block.
+type Resolver = fn(&str, u16) -> io::Result<Vec<SocketAddr>>;
+
 /// The host of a link.
 #[derive(Debug)]
 struct Entry {
@@ -28,6 +32,7 @@ pub(super) struct Names {
     entries: Mutex<BTreeMap<String, Entry>>,
     started: Instant,
     resolutions: Semaphore,
+    resolver: Resolver,
     families: Families,
     /// Whether the sandbox lets this process resolve names.
     pub(super) can_resolve: bool,
@@ -50,6 +55,7 @@ impl Names {
             entries: Mutex::default(),
             started: Instant::now(),
             resolutions: Semaphore::new(RESOLUTIONS),
+            resolver: resolve_host,
             families: Families::new(listen),
             can_resolve,
             answered: Notify::new(),
@@ -112,8 +118,8 @@ impl Names {
     async fn resolve(self: Arc<Self>, name: String, link: HostLink) {
         let answer = {
             let _permit = self.resolutions.acquire().await;
-            let host = link.host.clone();
-            tokio::task::spawn_blocking(move || resolve_host(&host.name, host.port)).await
+            let (resolver, host) = (self.resolver, link.host.clone());
+            tokio::task::spawn_blocking(move || resolver(&host.name, host.port)).await
         };
         let mut addresses = match answer {
             Ok(Ok(addresses)) => Ok(addresses),
@@ -177,7 +183,59 @@ impl Families {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+    use std::thread::sleep;
+    use std::time::Duration;
+
+    use bats_node::{HostName, NodeId};
+
     use super::*;
+
+    #[test]
+    fn sixteen_names_are_resolved_at_a_time_and_in_the_end_all() {
+        static ASKED: AtomicUsize = AtomicUsize::new(0);
+        static MAY_ANSWER: AtomicBool = AtomicBool::new(false);
+        const NAMES: usize = 100;
+        fn resolve(_: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+            ASKED.fetch_add(1, SeqCst);
+            while !MAY_ANSWER.load(SeqCst) {
+                sleep(Duration::from_millis(1));
+            }
+            Ok(vec![([192, 0, 2, 7], port).into()])
+        }
+        let names = Names::new(true, &["0.0.0.0:4900".parse().unwrap()]);
+        let names = Arc::new(Names { resolver: resolve, ..names });
+        let mut plan = Plan::new(NodeId([10, 255, 0, 1].into()), [1; 32]);
+        for number in 0..NAMES {
+            let host = HostName { name: format!("host{number}.example"), port: 4900 };
+            let link = HostLink { host, local: None, interface: None, fingerprint: [2; 32] };
+            plan.hosts.insert(format!("link{number}"), link);
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async {
+            names.update(&plan, |_, _| None, |_| None);
+            let limit = Instant::now() + Duration::from_secs(30);
+            let pause = || tokio::time::sleep(Duration::from_millis(5));
+            while ASKED.load(SeqCst) < 16 && Instant::now() < limit {
+                pause().await;
+            }
+            // Without the limit the others have threads, too.
+            for _ in 0..20 {
+                pause().await;
+            }
+            let asked = ASKED.load(SeqCst);
+            // The runtime waits for these threads, also if the test has failed.
+            MAY_ANSWER.store(true, SeqCst);
+            assert_eq!(asked, 16);
+            let is_known = |number| names.address(&format!("link{number}")).is_some();
+            while !(0..NAMES).all(is_known) {
+                assert!(Instant::now() < limit, "{} were asked", ASKED.load(SeqCst));
+                pause().await;
+                names.update(&plan, |_, _| None, |_| None);
+            }
+            assert_eq!(ASKED.load(SeqCst), NAMES);
+        });
+    }
 
     #[test]
     fn addresses_of_families_without_a_socket_are_left_out() {
