@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
+use std::str::FromStr;
 
 use anyhow::Context;
 
 use super::Flags;
 use super::identity::NetworkKey;
-use super::ini::{Ini, IniError};
-use crate::config::{DEFAULT_PORT, is_interface_name};
+use super::ini::{Ini, IniError, Value};
+use crate::config::{DEFAULT_PORT, Remote, is_interface_name};
 use crate::proxy::target::Target;
 
 /// A configuration, and the identity of the node.
@@ -25,22 +26,58 @@ pub struct Translated {
 /// A link of the file.
 struct Link {
     local: SocketAddr,
-    remote: SocketAddr,
+    remote: Remote,
     /// The neighbour.
     node: Ipv4Addr,
 }
 
-/// The nodes: their addresses in the tunnel, which are their IDs, by their addresses in the network.
-struct Nodes(BTreeMap<IpAddr, Ipv4Addr>);
+/// The place of a node in the network: an IP address, or a host name in lower case. A name and its addresses are not
+/// the same: names are resolved later, and may change their addresses.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Place {
+    Address(IpAddr),
+    Name(String),
+}
 
-const ADDRESS: &str = "an IP address";
+impl From<&Remote> for Place {
+    fn from(remote: &Remote) -> Self {
+        match remote {
+            Remote::Address(address) => Self::Address(address.ip()),
+            Remote::Host(host) => Self::Name(host.name.clone()),
+        }
+    }
+}
 
-fn socket(ini: &Ini<'_>, item: usize, key: &str) -> Result<SocketAddr, IniError> {
-    let value = ini.required("link", item, key)?;
+impl FromStr for Place {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        if let Ok(address) = text.parse() {
+            return Ok(Self::Address(address));
+        }
+        // With a port, it is no place.
+        match Remote::from_str(&format!("{text}:{DEFAULT_PORT}"))? {
+            Remote::Host(host) => Ok(Self::Name(host.name)),
+            Remote::Address(_) => Err(()),
+        }
+    }
+}
+
+/// The nodes: their addresses in the tunnel, which are their IDs, by their places in the network.
+struct Nodes(BTreeMap<Place, Ipv4Addr>);
+
+const PLACE: &str = "an IP address or a host name";
+
+fn local(ini: &Ini<'_>, value: &Value<'_>) -> Result<SocketAddr, IniError> {
     match value.text.parse::<IpAddr>() {
         Ok(ip) => Ok(SocketAddr::new(ip, DEFAULT_PORT)),
         Err(_) => ini.parsed(value, "an IP address, with a port or without"),
     }
+}
+
+fn remote(ini: &Ini<'_>, value: &Value<'_>) -> Result<Remote, IniError> {
+    let wanted = "is not an IP address or a host name, with a port or without";
+    Remote::with_port(value.text, DEFAULT_PORT).map_err(|()| ini.error(value, wanted))
 }
 
 fn nodes(ini: &Ini<'_>) -> Result<Nodes, IniError> {
@@ -52,8 +89,8 @@ fn nodes(ini: &Ini<'_>) -> Result<Nodes, IniError> {
             return Err(ini.error(value, "is no address of a node"));
         }
         let value = ini.required("tun.mapping", item, "net_ip")?;
-        let address: IpAddr = ini.parsed(value, ADDRESS)?;
-        if nodes.insert(address, node).is_some_and(|other| other != node) {
+        let place: Place = ini.parsed(value, PLACE)?;
+        if nodes.insert(place, node).is_some_and(|other| other != node) {
             return Err(ini.error(value, "belongs to another tun_ip, too: remove one"));
         }
     }
@@ -63,9 +100,10 @@ fn nodes(ini: &Ini<'_>) -> Result<Nodes, IniError> {
 fn links(ini: &Ini<'_>, nodes: &Nodes) -> Result<Vec<Link>, IniError> {
     let mut links = Vec::new();
     for item in 0..ini.count("link")? {
-        let (local, remote) = (socket(ini, item, "local")?, socket(ini, item, "remote")?);
-        let Some(&node) = nodes.0.get(&remote.ip()) else {
-            let value = ini.required("link", item, "remote")?;
+        let local = local(ini, ini.required("link", item, "local")?)?;
+        let value = ini.required("link", item, "remote")?;
+        let remote = remote(ini, value)?;
+        let Some(&node) = nodes.0.get(&Place::from(&remote)) else {
             let text = "is the net_ip of no tun.mapping: add it, because nodes have the names of their tun_ip";
             return Err(ini.error(value, text));
         };
@@ -85,9 +123,9 @@ fn routes(
         links.iter().enumerate().filter(|(_, link)| link.node == node).map(|(at, _)| at).collect()
     };
     for item in 0..ini.count("routes")? {
-        let to: IpAddr = ini.parsed(ini.required("routes", item, "dst")?, ADDRESS)?;
+        let to: Place = ini.parsed(ini.required("routes", item, "dst")?, PLACE)?;
         let value = ini.required("routes", item, "gw")?;
-        let gateway: IpAddr = ini.parsed(value, ADDRESS)?;
+        let gateway: Place = ini.parsed(value, PLACE)?;
         if let Some(mask) = ini.get(&format!("routes.item{item}.mask"))
             && !["255.255.255.255", "32", "/32"].contains(&mask.text)
         {
@@ -125,9 +163,9 @@ fn forwards(ini: &Ini<'_>, nodes: &Nodes, text: &mut String) -> Result<(), IniEr
         let port: u16 = ini.parsed(ini.required(LIST, item, "listen_port")?, "a port")?;
         let to: Target = ini.parsed(ini.required(LIST, item, "svr_addr_port")?, "HOST:PORT")?;
         let value = ini.required(LIST, item, "bats_svr_addr")?;
-        let address: IpAddr = ini.parsed(value, ADDRESS)?;
-        let by_tunnel = nodes.0.values().find(|&&node| IpAddr::V4(node) == address);
-        let Some(exit) = nodes.0.get(&address).or(by_tunnel) else {
+        let place: Place = ini.parsed(value, PLACE)?;
+        let by_tunnel = nodes.0.values().find(|&&node| Place::Address(node.into()) == place);
+        let Some(exit) = nodes.0.get(&place).or(by_tunnel) else {
             return Err(ini.error(value, "is the net_ip of no tun.mapping: add it"));
         };
         let protocols = ini.get(&format!("{LIST}.item{item}.forward_protocol"));
@@ -337,6 +375,38 @@ port_forward.proxy.item0.forward_protocol = tcp,udp
         assert!(config.exit.is_some());
         let flags = Flags { tun_protocol: Some("BRTP".to_owned()), ..Flags::default() };
         assert_eq!(configured(CHAIN, &flags).unwrap().tun.unwrap().mode, TunMode::Brtp);
+    }
+
+    #[test]
+    fn neighbours_and_nodes_have_addresses_or_host_names() {
+        let named = CHAIN
+            .replace("item0.remote = 10.0.0.2", "item0.remote = Relay.Example:4950")
+            .replace("gw = 10.0.0.2", "gw = relay.example")
+            .replace("net_ip = 10.0.0.2", "net_ip = relay.example")
+            .replace("dst = 10.0.1.2", "dst = far.example")
+            .replace("bats_svr_addr = 10.0.1.2", "bats_svr_addr = far.example")
+            .replace("net_ip = 10.0.1.2", "net_ip = far.example");
+        let config = configured(&named, &Flags::default()).unwrap();
+        assert_eq!(config.plan.hosts["link0"].host.to_string(), "relay.example:4950");
+        assert_eq!((config.plan.links.len(), config.listeners.len()), (0, 2));
+        let by_address = configured(CHAIN, &Flags::default()).unwrap();
+        assert_eq!(config.plan.routes, by_address.plan.routes);
+        let bare = named.replace(":4950", "");
+        let config = configured(&bare, &Flags::default()).unwrap();
+        assert_eq!(config.plan.hosts["link0"].host.to_string(), "relay.example:4900");
+        for (from, to, error) in [
+            (
+                "net_ip = relay.example",
+                "net_ip = relay.example:1",
+                "is not an IP address or a host",
+            ),
+            ("net_ip = relay.example", "net_ip = 10.0.0.300", "is not an IP address or a host"),
+            ("net_ip = relay.example", "net_ip = other.example", "is the net_ip of no tun.mapping"),
+            ("local = 10.0.0.1", "local = own.example", "is not an IP address, with a port"),
+        ] {
+            let error_of = configured(&named.replace(from, to), &Flags::default()).unwrap_err();
+            assert!(error_of.to_string().contains(error), "{to}: {error_of}");
+        }
     }
 
     #[test]
