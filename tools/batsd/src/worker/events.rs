@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use openbats::Fingerprint;
 use openbats::node::{Event, LinkId, NodeId};
@@ -13,16 +13,30 @@ use super::tunnel::lock;
 
 /// Number of events that are kept for later clients.
 const RECENT: usize = 256;
+/// How many of them may be refusals: anyone can cause those.
+const RECENT_REFUSALS: usize = RECENT / 4;
+/// Time from one reported refusal to the next.
+const REFUSAL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The latest events.
 pub(super) struct EventLog {
     recent: Mutex<VecDeque<Value>>,
     new: broadcast::Sender<Value>,
+    refusals: Mutex<Refusals>,
+}
+
+/// Refusals that are not reported yet.
+#[derive(Default)]
+struct Refusals {
+    reported: Option<Instant>,
+    waiting: Option<Value>,
+    left_out: u64,
 }
 
 impl Default for EventLog {
     fn default() -> Self {
-        Self { recent: Mutex::default(), new: broadcast::Sender::new(RECENT) }
+        let new = broadcast::Sender::new(RECENT);
+        Self { recent: Mutex::default(), new, refusals: Mutex::default() }
     }
 }
 
@@ -37,6 +51,41 @@ impl EventLog {
         let _ = self.new.send(event);
     }
 
+    /// Records the refusal of a link or session. Within a second only the latest one is kept, which
+    /// counts the others, so that handshakes of unauthenticated peers do not displace other events.
+    pub(super) fn record_refusal(&self, event: Value, now: Instant) {
+        let mut refusals = lock(&self.refusals);
+        if refusals.waiting.replace(event).is_some() {
+            refusals.left_out = refusals.left_out.saturating_add(1);
+        }
+        drop(refusals);
+        self.report_refusal(now);
+    }
+
+    /// Reports the refusal that waits, if a second has passed since the last one.
+    pub(super) fn report_refusal(&self, now: Instant) {
+        let mut refusals = lock(&self.refusals);
+        let is_early = |at: Instant| now.saturating_duration_since(at) < REFUSAL_INTERVAL;
+        if refusals.reported.is_some_and(is_early) {
+            return;
+        }
+        let Some(mut event) = refusals.waiting.take() else { return };
+        refusals.reported = Some(now);
+        let left_out = std::mem::take(&mut refusals.left_out);
+        if left_out > 0 {
+            event["left_out"] = json!(left_out);
+        }
+        drop(refusals);
+        let mut recent = lock(&self.recent);
+        if recent.iter().filter(|event| is_refusal_value(event)).count() >= RECENT_REFUSALS
+            && let Some(oldest) = recent.iter().position(is_refusal_value)
+        {
+            recent.remove(oldest);
+        }
+        drop(recent);
+        self.record(event);
+    }
+
     /// The recent events.
     pub(super) fn recent(&self) -> Vec<Value> {
         lock(&self.recent).iter().cloned().collect()
@@ -47,6 +96,16 @@ impl EventLog {
         let recent = lock(&self.recent);
         (recent.iter().cloned().collect(), self.new.subscribe())
     }
+}
+
+/// Whether a link or session was refused. Nothing of this node changes then.
+pub(super) fn is_refusal(event: &Event) -> bool {
+    matches!(event, Event::LinkRefused { .. } | Event::SessionRefused { .. })
+}
+
+/// As [`is_refusal`], for an event of the log.
+fn is_refusal_value(event: &Value) -> bool {
+    event["event"] == "link_refused" || event["event"] == "session_refused"
 }
 
 fn node(id: NodeId) -> String {
@@ -139,5 +198,42 @@ mod tests {
         log.record(missed(300));
         assert_eq!(new.try_recv().unwrap()["count"], 300);
         assert!(new.try_recv().is_err());
+    }
+
+    fn refused(number: u64) -> Value {
+        json!({ "event": "link_refused", "number": number })
+    }
+
+    #[test]
+    fn of_the_refusals_of_a_second_one_is_reported_with_the_number_of_the_others() {
+        let log = EventLog::default();
+        let start = Instant::now();
+        let at = |millis| start + Duration::from_millis(millis);
+        log.record_refusal(refused(0), start);
+        for number in 1..1_000 {
+            log.record_refusal(refused(number), at(number));
+        }
+        log.report_refusal(at(999));
+        assert_eq!(log.recent(), [refused(0)]);
+        log.report_refusal(at(1_000));
+        let mut latest = refused(999);
+        latest["left_out"] = json!(998);
+        assert_eq!(log.recent(), [refused(0), latest]);
+        log.report_refusal(at(9_000));
+        log.record_refusal(refused(1_000), at(9_000));
+        assert_eq!(log.recent()[2..], [refused(1_000)], "none was left out");
+    }
+
+    #[test]
+    fn refusals_displace_refusals_only() {
+        let log = EventLog::default();
+        let start = Instant::now();
+        log.record(missed(1));
+        for number in 0..1_000 {
+            log.record_refusal(refused(number), start + REFUSAL_INTERVAL * number as u32);
+        }
+        let recent = log.recent();
+        assert_eq!(recent.len(), 1 + RECENT_REFUSALS);
+        assert_eq!((&recent[0]["event"], &recent[1]), (&json!("missed"), &refused(936)));
     }
 }

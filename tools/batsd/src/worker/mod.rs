@@ -223,13 +223,19 @@ async fn serve(
                 }
                 Some(event) => {
                     worker.record(&event);
-                    worker.reconcile();
+                    // Anyone can cause refusals at the rate of handshakes.
+                    if !events::is_refusal(&event) {
+                        worker.reconcile();
+                    }
                 }
                 None => bail!("the I/O thread has ended"),
             },
             () = worker.kernel.changed.notified() => worker.reconcile(),
             () = worker.names.answered.notified() => worker.reconcile(),
-            _ = check.tick() => worker.reconcile(),
+            _ = check.tick() => {
+                worker.events.report_refusal(Instant::now());
+                worker.reconcile();
+            }
         }
     }
     let _ = tokio::time::timeout(CLOSING, worker.node.terminate(0, "the node ends")).await;
@@ -386,8 +392,11 @@ impl Worker {
             };
             named.or_else(address)
         };
-        if let Some(event) = events::describe(event, name) {
-            self.events.record(event);
+        let is_refusal = events::is_refusal(event);
+        match events::describe(event, name) {
+            Some(event) if is_refusal => self.events.record_refusal(event, Instant::now()),
+            Some(event) => self.events.record(event),
+            None => {}
         }
     }
 

@@ -6,4 +6,5 @@ mod hostile_channels;
 mod names;
 mod node;
 mod quick;
+mod refusals;
 mod verbs;
