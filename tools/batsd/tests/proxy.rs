@@ -6,7 +6,7 @@ use batsd::proxy::Parsed;
 use batsd::proxy::allow::{AllowList, Rule};
 use batsd::proxy::http_connect::{self, Refusal};
 use batsd::proxy::request::{self, Reply, Request};
-use batsd::proxy::socks5::{self, Command};
+use batsd::proxy::socks5::{self, Command, Declared};
 use batsd::proxy::target::{Target, decode_any};
 
 fn target(text: &str) -> Target {
@@ -52,7 +52,8 @@ fn messages_are_read_once_they_are_complete() {
     let user = (b"alice".to_vec(), b"secret".to_vec());
     check_prefixes(b"\x01\x05alice\x06secret", &user, socks5::credentials);
     let any = [5, 3, 0, 1, 0, 0, 0, 0, 0, 0];
-    check_prefixes(&any, &Command::UdpAssociate, socks5::command);
+    let free = Declared { ip: None, port: None };
+    check_prefixes(&any, &Command::UdpAssociate(free), socks5::command);
     let head = b"CONNECT [2001:db8::1]:443 HTTP/1.1\r\nHost: x\r\n\
                  proxy-authorization: basic YWxpY2U6c2VjcmV0\r\n\r\n";
     let connect =
@@ -60,6 +61,25 @@ fn messages_are_read_once_they_are_complete() {
     check_prefixes(head, &connect, http_connect::parse);
     // An IPv4-mapped address is the IPv4 address: rules for that one hold.
     assert_eq!(target("[::ffff:127.0.0.1]:80"), target("127.0.0.1:80"));
+}
+
+#[test]
+fn udp_requests_declare_the_socket_of_the_client() {
+    let declared = |address: &[u8]| match socks5::command(&[&[5, 3, 0], address].concat()) {
+        Ok(Parsed::Complete(Command::UdpAssociate(declared), _)) => declared,
+        other => panic!("{other:?}"),
+    };
+    let is = |declared: Declared, source: &str| declared.is(source.parse().unwrap());
+    let free = declared(&[1, 192, 0, 2, 1, 0, 0]);
+    assert!(is(free, "127.0.0.1:7") && is(free, "[::1]:8"));
+    for of_port in [&[1, 0, 0, 0, 0, 0, 7][..], &[3, 1, b'a', 0, 7]] {
+        let of_port = declared(of_port);
+        assert!(is(of_port, "127.0.0.1:7") && !is(of_port, "127.0.0.1:8"));
+    }
+    let both = declared(&[1, 127, 0, 0, 1, 0, 7]);
+    assert!(is(both, "127.0.0.1:7") && is(both, "[::ffff:127.0.0.1]:7"));
+    assert!(!is(both, "127.0.0.2:7") && !is(both, "127.0.0.1:8"));
+    assert!(both.has_ip([127, 0, 0, 1].into()) && !both.has_ip([127, 0, 0, 2].into()));
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! SOCKS5 (RFC 1928) with user and password (RFC 1929), the server's side.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use super::Parsed;
 use super::request::Reply;
-use super::target::{self, Target, TargetError};
+use super::target::{self, Host, Target, TargetError};
 
 /// Version of the protocol; the first byte of a connection.
 pub const VERSION: u8 = 5;
@@ -30,8 +30,40 @@ pub type Credentials = (Vec<u8>, Vec<u8>);
 pub enum Command {
     /// A TCP connection to this destination.
     Connect(Target),
-    /// Relaying of datagrams, as long as the connection lasts.
-    UdpAssociate,
+    /// Relaying of datagrams from this socket, as long as the connection lasts.
+    UdpAssociate(Declared),
+}
+
+/// The socket from which a client sends datagrams, as far as its request says so (RFC 1928 section 4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Declared {
+    /// `None` without a port, for the unspecified address and for a name.
+    pub ip: Option<IpAddr>,
+    /// `None` if the request has port 0: the client does not know it yet.
+    pub port: Option<u16>,
+}
+
+impl Declared {
+    fn new(target: &Target) -> Self {
+        let port = (target.port != 0).then_some(target.port);
+        let ip = match target.host {
+            Host::Ip(ip) if port.is_some() && !ip.is_unspecified() => Some(ip),
+            _ => None,
+        };
+        Self { ip, port }
+    }
+
+    /// Whether datagrams can come from this address.
+    #[must_use]
+    pub fn has_ip(&self, ip: IpAddr) -> bool {
+        self.ip.is_none_or(|declared| declared == ip.to_canonical())
+    }
+
+    /// Whether this can be the client's socket.
+    #[must_use]
+    pub fn is(&self, source: SocketAddr) -> bool {
+        self.has_ip(source.ip()) && self.port.is_none_or(|port| port == source.port())
+    }
 }
 
 /// Reads the client's methods.
@@ -91,9 +123,9 @@ pub fn command(bytes: &[u8]) -> Result<Parsed<Command>, Reply> {
     }
     match target::decode_any(rest).map_err(|_| Reply::AddressUnsupported)? {
         Parsed::Incomplete => Ok(Parsed::Incomplete),
-        // The address names the client's socket, or is zero; the relay takes the first source.
-        Parsed::Complete(_, length) if command == UDP_ASSOCIATE => {
-            Ok(Parsed::Complete(Command::UdpAssociate, length.saturating_add(3)))
+        Parsed::Complete(target, length) if command == UDP_ASSOCIATE => {
+            let declared = Declared::new(&target);
+            Ok(Parsed::Complete(Command::UdpAssociate(declared), length.saturating_add(3)))
         }
         Parsed::Complete(target, _) if target.port == 0 => Err(Reply::AddressUnsupported),
         Parsed::Complete(target, length) => {

@@ -1,12 +1,13 @@
 //! A proxy and its exit from two command lines, and unmodified programs through it: as an ordinary user if the
 //! tests run as root.
 
-use std::io::{BufRead, BufReader, Write};
-use std::net::TcpStream;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpStream, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 
 use crate::node::{free_tcp_port, free_udp_port, wait_for};
 
@@ -180,6 +181,59 @@ fn curl_goes_through_two_command_lines() {
     let output = test.run(command.args(["--json", "peers"]));
     let peers: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(peers["peers"][0]["stream"], "open", "{peers}");
+}
+
+#[test]
+fn udp_associations_serve_the_declared_socket_only() {
+    let echo = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let port = echo.local_addr().unwrap().port();
+    let test = proxied(&[format!("127.0.0.1:{port}")]);
+    let associate = |address: [u8; 4], port: u16| {
+        let mut stream = TcpStream::connect(("127.0.0.1", test.socks)).unwrap();
+        let request = [&[5, 1, 0, 5, 3, 0, 1][..], &address, &port.to_be_bytes()].concat();
+        stream.write_all(&request).unwrap();
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer).unwrap();
+        (stream, answer[3], u16::from_be_bytes([answer[10], answer[11]]))
+    };
+    let socket = || {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        socket
+    };
+    let datagram =
+        |payload: &[u8]| [&[0, 0, 0, 1, 127, 0, 0, 1][..], &port.to_be_bytes(), payload].concat();
+    let (other, client) = (socket(), socket());
+    let own = client.local_addr().unwrap().port();
+    for address in [[0; 4], [127, 0, 0, 1]] {
+        let (_stream, reply, relay) = associate(address, own);
+        assert_eq!(reply, 0);
+        // Another program of the host is first.
+        other.send_to(&datagram(b"other"), ("127.0.0.1", relay)).unwrap();
+        let mut buffer = [0; 100];
+        wait_for("the datagram of the client", || {
+            client.send_to(&datagram(b"client"), ("127.0.0.1", relay)).unwrap();
+            echo.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+            let Ok((length, from)) = echo.recv_from(&mut buffer) else { return false };
+            assert_eq!(&buffer[..length], b"client");
+            echo.send_to(b"answer", from).unwrap();
+            client.recv(&mut buffer).is_ok_and(|length| buffer[..length].ends_with(b"answer"))
+        });
+        assert!(other.recv(&mut buffer).is_err());
+        // Nothing late for the next association.
+        while echo.recv(&mut buffer).is_ok() {}
+    }
+    // From no socket of this address could datagrams come.
+    let (_stream, reply, _) = associate([192, 0, 2, 1], own);
+    assert_eq!(reply, 2);
+    // Without a port the first source is the client.
+    let (_stream, reply, relay) = associate([192, 0, 2, 1], 0);
+    assert_eq!(reply, 0);
+    let mut buffer = [0; 100];
+    wait_for("the first datagram", || {
+        other.send_to(&datagram(b"first"), ("127.0.0.1", relay)).unwrap();
+        echo.recv(&mut buffer).is_ok()
+    });
 }
 
 #[test]

@@ -18,7 +18,7 @@ use super::{NEGOTIATION, UDP_IDLE};
 use crate::config::{Listener, Service};
 use crate::proxy::http_connect::{self, Refusal};
 use crate::proxy::request::{MAX_PAYLOAD, Reply, Request, encode_datagram};
-use crate::proxy::socks5::{self, Command};
+use crate::proxy::socks5::{self, Command, Declared};
 use crate::proxy::{Parsed, target};
 
 type Users = BTreeMap<String, String>;
@@ -193,13 +193,15 @@ async fn socks(
             }
             Err(reply) => reply,
         },
-        Command::UdpAssociate => match super::open(worker, exit, &Request::Udp).await {
+        // Datagrams of another address than the program's are not taken.
+        Command::UdpAssociate(declared) if !declared.has_ip(from.ip()) => Reply::NotAllowed,
+        Command::UdpAssociate(declared) => match super::open(worker, exit, &Request::Udp).await {
             Ok(channel) => {
                 let local = program.stream.local_addr().ok()?;
                 let socket = UdpSocket::bind((local.ip(), 0)).await.ok()?;
                 let bound = socket.local_addr().ok()?;
                 program.write(&socks5::reply(Reply::Succeeded, Some(bound))).await?;
-                associate(program, &channel, &socket, from).await;
+                associate(program, &channel, &socket, (from, declared)).await;
                 return Some(());
             }
             Err(reply) => reply,
@@ -209,13 +211,13 @@ async fn socks(
     None
 }
 
-/// Carries datagrams as long as the program's connection lasts. The first source of the program's
-/// host is the program's socket.
+/// Carries datagrams as long as the program's connection lasts. The program's socket is the one that it
+/// declared; if it declared no port, the first source of its host.
 async fn associate(
     mut program: Program,
     channel: &openbats::Channel,
     socket: &UdpSocket,
-    from: SocketAddr,
+    (from, declared): (SocketAddr, Declared),
 ) {
     let client: Mutex<Option<SocketAddr>> = Mutex::new(None);
     let up = async {
@@ -223,7 +225,10 @@ async fn associate(
         // A datagram of a host that is not the program's does not keep it alive.
         while let Ok(received) = timeout(UDP_IDLE, socket.recv_from(&mut buffer)).await {
             let Ok((length, source)) = received else { continue };
-            if source.ip() != from.ip() || *lock(&client).get_or_insert(source) != source {
+            if source.ip() != from.ip() || !declared.is(source) {
+                continue;
+            }
+            if *lock(&client).get_or_insert(source) != source {
                 continue;
             }
             let datagram = socks5::datagram(buffer.get(..length).unwrap_or_default());
