@@ -8,7 +8,7 @@ use openbats::{
     Channel, ChannelError, ClientOptions, Fingerprint, Identity, Mode, TransportConfig, Trust, Wait,
 };
 
-use crate::node::{Daemon, LIMIT, free_udp_port, identity, node, start};
+use crate::node::{Daemon, LIMIT, free_udp_port, identity, node, start, wait_for};
 
 /// First byte of a channel with packets.
 const TUNNEL: u8 = 3;
@@ -144,4 +144,16 @@ fn a_peer_that_stops_a_channel_gets_another_one_in_the_same_session() {
         answering.stop(9);
     }
     assert_eq!(answers.close_reason(), None);
+}
+
+#[test]
+fn a_peer_gets_a_quarter_of_the_connections_of_an_exit() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_daemon, _near, session) = peer(folder.path(), "[exit]\nallow = [\"192.0.2.1:1\"]\n");
+    // Requests that are not complete have their places for 10 s.
+    let waiting: Vec<_> = (0..1_024).map(|_| open(&session, &[1])).collect();
+    assert_eq!(read(&open(&session, &[2]), 1), [1], "no place");
+    waiting.iter().for_each(|channel| channel.reset(1));
+    // Associations of UDP are accepted again.
+    wait_for("the places to be free", || read(&open(&session, &[2]), 1) == [0]);
 }

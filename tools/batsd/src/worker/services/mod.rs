@@ -2,6 +2,7 @@
 
 mod channels;
 pub(super) mod exit;
+mod exits;
 mod forward;
 pub(super) mod listener;
 mod negotiations;
@@ -23,6 +24,7 @@ use super::tunnel::lock;
 use crate::proxy::allow::AllowList;
 use crate::proxy::request::{Reply, Request};
 use channels::{Channels, Listed};
+use exits::{Exits, MAX_EXITS};
 use negotiations::Negotiations;
 
 /// Channels that a peer may have open. Twice the connections of a node: the credit for channels is
@@ -30,8 +32,6 @@ use negotiations::Negotiations;
 pub(super) const MAX_CHANNELS: u32 = 2 * MAX_CONNECTIONS as u32;
 /// Connections of programs at a time, of all listeners.
 const MAX_CONNECTIONS: usize = 1_024;
-/// Connections and sockets at a time for all peers.
-const MAX_EXITS: usize = 4_096;
 /// Names that are resolved at a time: each takes a thread.
 const MAX_RESOLUTIONS: usize = 32;
 /// Time for a session with the exit to be there, and for a channel of it.
@@ -60,7 +60,7 @@ struct Counters {
 pub(super) struct Services {
     connections: Arc<Semaphore>,
     negotiations: Arc<Negotiations>,
-    exits: Arc<Semaphore>,
+    exits: Exits,
     resolutions: Arc<Semaphore>,
     pub(super) allow: RwLock<Arc<AllowList>>,
     counters: Counters,
@@ -74,7 +74,7 @@ impl Default for Services {
         Self {
             connections: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
             negotiations: Arc::default(),
-            exits: Arc::new(Semaphore::new(MAX_EXITS)),
+            exits: Exits::default(),
             resolutions: Arc::new(Semaphore::new(MAX_RESOLUTIONS)),
             allow: RwLock::default(),
             counters: Counters::default(),
@@ -105,8 +105,7 @@ impl Services {
 
     /// Open connections: those of programs, and those made for peers.
     pub(super) fn open_connections(&self) -> usize {
-        let open = |limit: usize, permits: &Semaphore| limit - permits.available_permits();
-        open(MAX_CONNECTIONS, &self.connections) + open(MAX_EXITS, &self.exits)
+        MAX_CONNECTIONS - self.connections.available_permits() + self.exits.open()
     }
 
     /// The open channels, as JSON.
@@ -125,7 +124,7 @@ impl Services {
                 "failed": value(&self.counters.failed),
             },
             "exit": {
-                "open": MAX_EXITS - self.exits.available_permits(),
+                "open": self.exits.open(),
                 "limit": MAX_EXITS,
                 "served": value(&self.counters.served),
                 "denied": value(&self.counters.denied),
