@@ -10,7 +10,9 @@
 )]
 
 use std::fmt;
+use std::fs::File;
 use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::str::FromStr;
 
@@ -23,6 +25,8 @@ use crate::error::IdentityError;
 
 /// Longest file of certificates or keys: a chain of certificates in PEM has some KiB.
 const MAX_FILE: u64 = 1 << 20;
+/// Bits of a file's mode for users who are neither its owner nor in its group. Services read keys as a group.
+const OTHERS: u32 = 0o007;
 
 /// SHA-256 of a certificate (DER), which clients can pin.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -151,24 +155,45 @@ fn parse_certificates(path: &Path, text: &[u8]) -> Result<Vec<Vec<u8>>, Identity
 /// writes them. Leading and trailing white space is ignored.
 ///
 /// # Errors
-/// The file cannot be read, or does not hold a key.
+/// The file cannot be read, does not hold a key, or all users may read it.
 pub fn read_preshared_key(path: impl AsRef<Path>) -> Result<PresharedKey, IdentityError> {
     let path = path.as_ref();
-    let bytes = read(path)?;
+    let file = open(path)?;
+    let mode = file.metadata().map_err(|source| failed(path, source))?.mode();
+    if mode & OTHERS != 0 {
+        let problem = format!(
+            "it has the mode {:04o}: all users may use the pre-shared key; use `chmod o= {}`, or a new key \
+             on both ends if they could have read it",
+            mode & 0o7777,
+            path.display()
+        );
+        return Err(content(path, problem));
+    }
+    let bytes = read_file(file, path)?;
     let text = str::from_utf8(&bytes).unwrap_or_default();
     text.trim().parse().map_err(|error| content(path, format!("{error}")))
 }
 
-/// Reads a file. Devices and pipes have no size, so the limit counts what is read.
 fn read(path: &Path) -> Result<Vec<u8>, IdentityError> {
+    read_file(open(path)?, path)
+}
+
+fn open(path: &Path) -> Result<File, IdentityError> {
+    File::open(path).map_err(|source| failed(path, source))
+}
+
+/// Reads an open file. Devices and pipes have no size, so the limit counts what is read.
+pub(crate) fn read_file(file: File, path: &Path) -> Result<Vec<u8>, IdentityError> {
     let mut bytes = Vec::new();
-    std::fs::File::open(path)
-        .and_then(|file| file.take(MAX_FILE + 1).read_to_end(&mut bytes))
-        .map_err(|source| IdentityError::Read { path: path.display().to_string(), source })?;
+    file.take(MAX_FILE + 1).read_to_end(&mut bytes).map_err(|source| failed(path, source))?;
     match bytes.len() as u64 {
         0..=MAX_FILE => Ok(bytes),
         _ => Err(content(path, format!("it is longer than {MAX_FILE} bytes"))),
     }
+}
+
+fn failed(path: &Path, source: std::io::Error) -> IdentityError {
+    IdentityError::Read { path: path.display().to_string(), source }
 }
 
 fn content(path: &Path, problem: String) -> IdentityError {
@@ -177,6 +202,9 @@ fn content(path: &Path, problem: String) -> IdentityError {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
@@ -208,6 +236,7 @@ mod tests {
     #[test]
     fn pre_shared_keys_are_read_from_files() {
         let path = std::env::temp_dir().join(format!("openbats-psk-{}", std::process::id()));
+        let allow = |mode| std::fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
         for (content, is_key) in [
             ("0f".repeat(32).into_bytes(), true),
             (format!(" {}\r\n", "A0".repeat(32)).into_bytes(), true),
@@ -217,6 +246,7 @@ mod tests {
             (vec![7; 32], false),
         ] {
             std::fs::write(&path, &content).unwrap();
+            allow(0o640);
             match read_preshared_key(&path) {
                 Ok(_) => assert!(is_key, "{content:?}"),
                 Err(error) => {
@@ -227,6 +257,10 @@ mod tests {
                 }
             }
         }
+        std::fs::write(&path, "0f".repeat(32)).unwrap();
+        allow(0o644);
+        let error = read_preshared_key(&path).unwrap_err().to_string();
+        assert!(error.contains("has the mode 0644") && error.contains("chmod o="), "{error}");
         std::fs::remove_file(&path).unwrap();
         let missing = read_preshared_key(&path).unwrap_err().to_string();
         assert!(missing.starts_with("cannot read"), "{missing}");

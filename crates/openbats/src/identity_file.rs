@@ -6,39 +6,56 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use crate::error::IdentityError;
-use crate::identity::Identity;
+use crate::identity::{Identity, read_file};
+use crate::state_directory;
 
 impl Identity {
     /// Reads the identity in a file, or generates one for these names and writes it there, with the
     /// permissions 0600. Several processes may do so at the same time and get the same identity.
     ///
     /// # Errors
-    /// The file cannot be read or written, holds no identity, or others than its owner may read it.
+    /// The file cannot be read or written, holds no identity, belongs neither to this user nor to root, or others
+    /// than its owner may read it. A symbolic link is followed, but not in the state directory of this software
+    /// ([`file_of_user`](Self::file_of_user)).
     pub fn load_or_generate(path: impl AsRef<Path>, names: &[&str]) -> Result<Self, IdentityError> {
         let path = path.as_ref();
-        let failed = |source| IdentityError::Read { path: path.display().to_string(), source };
-        match fs::metadata(path) {
-            Ok(metadata) if metadata.mode() & 0o077 != 0 => {
-                return Err(IdentityError::Content {
-                    path: path.display().to_string(),
-                    problem: "others than its owner may use the private key: use chmod 600, or \
-                              remove the file if they could have read it"
-                        .into(),
-                });
-            }
-            Ok(_) => return Self::from_pem_files(path, path),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(failed(error)),
+        if let Some(identity) = Self::load(path)? {
+            return Ok(identity);
         }
         let identity = Self::generate(names)?;
+        let missing = || IdentityError::Read {
+            path: path.display().to_string(),
+            source: io::ErrorKind::NotFound.into(),
+        };
         match write(path, &identity.to_pem()) {
             Ok(()) => Ok(identity),
             // Another process was faster: its identity counts.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                Self::from_pem_files(path, path)
+                Self::load(path)?.ok_or_else(missing)
             }
             Err(source) => Err(IdentityError::Write { path: path.display().to_string(), source }),
         }
+    }
+
+    /// Reads the identity in a file, if there is one. The open file is checked, not what the path leads to later.
+    fn load(path: &Path) -> Result<Option<Self>, IdentityError> {
+        let name = path.display().to_string();
+        let failed = |source| IdentityError::Read { path: name.clone(), source };
+        let unusable = |problem| IdentityError::Content { path: name.clone(), problem };
+        let file = match state_directory::open(OpenOptions::new().read(true), path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(failed(error)),
+        };
+        let metadata = state_directory::check(&file).map_err(failed)?.map_err(unusable)?;
+        if metadata.mode() & 0o077 != 0 {
+            return Err(unusable(
+                "others than its owner may use the private key: use chmod 600, or remove the file if \
+                 they could have read it"
+                    .into(),
+            ));
+        }
+        Self::from_pem(&name, &read_file(file, path)?).map(Some)
     }
 
     /// The certificates and the private key in PEM.

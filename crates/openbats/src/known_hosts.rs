@@ -13,10 +13,11 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::fs::{FlockOperation, flock};
 
 use crate::error::TrustError;
 use crate::identity::Fingerprint;
+use crate::state_directory::{check, open};
 
 /// Largest file that is read and written, in bytes: about ten thousand servers.
 const MAX_BYTES: u64 = 1 << 20;
@@ -28,7 +29,9 @@ const ALGORITHM: &str = "sha256:";
 /// same time.
 ///
 /// The file is created with the permissions 0600 when the first server is recorded. A file that
-/// others than its owner may write to is refused, because they could add servers.
+/// others than its owner may write to, or that belongs neither to this user nor to root, is refused,
+/// because they could add servers. A symbolic link is followed, but not in the state directory of this
+/// software ([`of_user`](Self::of_user)).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnownHosts {
     path: PathBuf,
@@ -184,10 +187,8 @@ impl KnownHosts {
     }
 
     fn read(&self, file: &mut File) -> Result<String, TrustError> {
-        let metadata = file.metadata().map_err(|error| self.failed("inspect", error))?;
-        if !metadata.is_file() {
-            return Err(self.unusable("it is not a regular file".into()));
-        }
+        let checked = check(file).map_err(|error| self.failed("inspect", error))?;
+        let metadata = checked.map_err(|problem| self.unusable(problem))?;
         if metadata.mode() & 0o022 != 0 {
             return Err(self.unusable(
                 "others than its owner may write to it: use chmod 600, after you have checked it"
@@ -211,11 +212,6 @@ impl KnownHosts {
     fn unusable(&self, problem: String) -> TrustError {
         TrustError::File { path: self.path.display().to_string(), problem }
     }
-}
-
-/// Opens a file without waiting for the other end of a pipe.
-fn open(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
-    options.custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)
 }
 
 /// Whether a name fits on a line of the file.

@@ -137,6 +137,7 @@ pub mod node;
 mod options;
 mod resolver;
 mod shared;
+mod state_directory;
 mod transport;
 mod user_files;
 mod wait;

@@ -1,4 +1,4 @@
-//! Files that programs of a user keep between runs (XDG base directory specification).
+//! Files that programs of a user keep between runs.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -6,15 +6,11 @@ use std::path::PathBuf;
 use crate::error::IdentityError;
 use crate::identity::Identity;
 use crate::known_hosts::KnownHosts;
+use crate::state_directory::directory;
 
 /// A file in the user's state directory, if there is one.
 fn path(name: &str, variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
-    // The specification ignores relative paths.
-    let directory =
-        |name| variable(name).map(PathBuf::from).filter(|directory| directory.is_absolute());
-    let state = directory("XDG_STATE_HOME")
-        .or_else(|| Some(directory("HOME")?.join(".local").join("state")))?;
-    Some(state.join("openbats").join(name))
+    Some(directory(variable)?.join(name))
 }
 
 impl KnownHosts {

@@ -67,8 +67,8 @@ bats_error_t openbats_config_add_client_fingerprint(bats_config_handle_t config,
 bats_error_t openbats_config_set_client_authorities(bats_config_handle_t config,
                                                     const char* pem_file);
 /* Pre-shared-key (PSK) mode, for modes 0 to 3: both ends need this key in addition to certificates, as
- * 64 hexadecimal digits (`openssl rand -hex 32`) or in a file. A server does not answer clients
- * without the key, so they time out. Other modes refuse a key. */
+ * 64 hexadecimal digits (`openssl rand -hex 32`) or in a file, which is refused if all users can read it.
+ * A server does not answer clients without the key, so they time out. Other modes refuse a key. */
 bats_error_t openbats_config_set_preshared_key(bats_config_handle_t config, const char* key);
 bats_error_t openbats_config_set_preshared_key_file(bats_config_handle_t config, const char* path);
 /* Mode 12: sends messages as unreliable QUIC datagrams (RFC 9221) of at most the ideal length. Both

@@ -203,9 +203,9 @@ pub(crate) struct Options {
     pub(crate) version: Option<bool>,
 
     /// Pre-shared key (PSK) mode: only communicate with peers that have the key in this file, 64
-    /// hexadecimal digits as made by `openssl rand -hex 32`. A server with a key does not answer
-    /// packets without it, and a client without the key gets no answer. A server then takes modes 0
-    /// to 3 only; there are no baselines.
+    /// hexadecimal digits as made by `openssl rand -hex 32`. A file that all users can read is
+    /// refused. A server with a key does not answer packets without it, and a client without the key
+    /// gets no answer. A server then takes modes 0 to 3 only; there are no baselines.
     #[arg(long, value_name = "FILE")]
     pub(crate) closed_key: Option<PathBuf>,
 

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::BufRead;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 
 use serde_json::Value;
@@ -112,6 +113,7 @@ fn a_psk_server_answers_only_clients_with_its_key() {
         [("key", "1f".repeat(32)), ("other", "2e".repeat(32)), ("none", "x".into())]
     {
         fs::write(scratch.path(name), format!("{content}\n")).unwrap();
+        fs::set_permissions(scratch.path(name), fs::Permissions::from_mode(0o600)).unwrap();
     }
     let port = free_port();
     let _server = Server::start(port, &["--closed-key", &scratch.path("key")]);

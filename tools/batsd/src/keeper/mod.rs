@@ -5,6 +5,7 @@ mod device;
 mod listeners;
 mod source;
 
+use std::fs::File;
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -16,7 +17,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use openbats::Identity;
+use openbats::{Identity, PresharedKey};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::channel::{self, Setup, ToKeeper, ToWorker};
@@ -71,8 +72,11 @@ fn load(source: &Source) -> anyhow::Result<Loaded> {
     Identity::from_pem(&config.identity.display().to_string(), identity.as_bytes())?;
     let preshared_key = match &config.preshared_key {
         Some(path) => {
-            openbats::read_preshared_key(path)?;
-            Some(read_text(path)?)
+            let key = read_key(path, "the pre-shared key", " on all nodes", "")?;
+            key.trim()
+                .parse::<PresharedKey>()
+                .map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?;
+            Some(key)
         }
         None => None,
     };
@@ -81,21 +85,24 @@ fn load(source: &Source) -> anyhow::Result<Loaded> {
     Ok(Loaded { config, setup })
 }
 
-/// Reads a file that the configuration names.
-fn read_text(path: &Path) -> std::io::Result<String> {
-    limited_file::read_text(path, MAX_IDENTITY)?
-        .ok_or_else(|| std::io::Error::other(format!("it is longer than {MAX_IDENTITY} bytes")))
+/// Reads a file with a key that the configuration names. Symbolic links are followed: the owner of the node has named
+/// the file, and secrets of a container are links. `advice` is for a file that is missing.
+fn read_key(path: &Path, key: &str, remedy: &str, advice: &str) -> anyhow::Result<String> {
+    let failed = |error: std::io::Error| {
+        let advice = if error.kind() == ErrorKind::NotFound { advice } else { "" };
+        anyhow::anyhow!("cannot read {key} {}: {error}{advice}", path.display())
+    };
+    let file = File::open(path).map_err(failed)?;
+    limited_file::check_key(&file, path, key, remedy)?;
+    let text = limited_file::read_open_text(file, MAX_IDENTITY).map_err(failed)?;
+    text.with_context(|| {
+        format!("cannot read {key} {}: it is longer than {MAX_IDENTITY} bytes", path.display())
+    })
 }
 
 fn read_identity(path: &Path) -> anyhow::Result<String> {
-    read_text(path).map_err(|error| {
-        let path = path.display();
-        let advice = match error.kind() {
-            ErrorKind::NotFound => format!(": `batsctl keygen {path}` makes it"),
-            _ => String::new(),
-        };
-        anyhow::anyhow!("cannot read the identity {path}: {error}{advice}")
-    })
+    let advice = format!(": `batsctl keygen {}` makes it", path.display());
+    read_key(path, "the identity", "", &advice)
 }
 
 /// Checks the configuration and the files that it names, as a start does.
@@ -415,13 +422,59 @@ impl Keeper {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
-    fn identities_without_an_end_are_refused() {
-        let error = read_identity(Path::new("/dev/zero")).unwrap_err().to_string();
+    fn identities_have_a_limited_length() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("node.pem");
+        std::fs::write(&path, vec![b'\n'; MAX_IDENTITY as usize + 1]).unwrap();
+        std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        let error = read_identity(&path).unwrap_err().to_string();
         assert!(error.contains("longer than 1048576 bytes"), "{error}");
+        // A device without an end, which all users may read.
+        let error = read_identity(Path::new("/dev/zero")).unwrap_err().to_string();
+        assert!(error.contains("/dev/zero has the mode 0666"), "{error}");
         let error = read_identity(Path::new("/nonexistent/node.pem")).unwrap_err().to_string();
         assert!(error.contains("`batsctl keygen"), "{error}");
+    }
+
+    #[test]
+    fn keys_that_all_users_may_read_are_refused_and_links_are_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let allow = |name: &str, mode| {
+            std::fs::set_permissions(path(name), Permissions::from_mode(mode)).unwrap();
+        };
+        let key = rcgen::KeyPair::generate().unwrap();
+        let params = rcgen::CertificateParams::new(vec!["node".to_owned()]).unwrap();
+        let pem = params.self_signed(&key).unwrap().pem() + &key.serialize_pem();
+        std::fs::write(path("node.pem"), pem).unwrap();
+        std::fs::write(path("psk"), "0f".repeat(32)).unwrap();
+        std::os::unix::fs::symlink(path("node.pem"), path("link.pem")).unwrap();
+        let text = format!(
+            "[node]\nid = \"10.255.0.1\"\nidentity = \"{0}/link.pem\"\npreshared_key = \"{0}/psk\"\n",
+            folder.path().display()
+        );
+        let file = path("batsd.toml");
+        std::fs::write(&file, text).unwrap();
+        for mode in [0o600, 0o640] {
+            allow("node.pem", mode);
+            allow("psk", mode);
+            check(&file).unwrap();
+        }
+        for (name, key) in [("node.pem", "the identity"), ("psk", "the pre-shared key")] {
+            allow(name, 0o644);
+            let error = check(&file).map(drop).unwrap_err().to_string();
+            assert!(error.contains("has the mode 0644: all users may use"), "{error}");
+            assert!(error.contains(key) && error.contains("chmod o="), "{error}");
+            allow(name, 0o640);
+        }
+        std::fs::write(path("psk"), "0f").unwrap();
+        let error = check(&file).map(drop).unwrap_err().to_string();
+        assert!(error.contains("64 hexadecimal digits"), "{error}");
     }
 }

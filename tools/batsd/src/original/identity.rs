@@ -4,7 +4,6 @@
 
 use std::fs::File;
 use std::net::Ipv4Addr;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use anyhow::{Context, anyhow, bail};
@@ -21,9 +20,6 @@ const PKCS8: [u8; 16] = [
 
 /// Longest key file: an RSA key of 16,384 bits has 13 KiB in PEM.
 const MAX_FILE: u64 = 64 << 10;
-/// Bits of a file's mode for users who are neither its owner nor in its group. `batsctl keygen` gives the group of
-/// the service 0640.
-const OTHERS: u32 = 0o007;
 
 /// The key of a network.
 pub(crate) struct NetworkKey(Vec<u8>);
@@ -38,15 +34,8 @@ impl NetworkKey {
                 path.display()
             )
         })?;
+        limited_file::check_key(&file, path, "the network's key", " on all nodes")?;
         let path = path.display();
-        let mode = file.metadata().with_context(|| format!("cannot read {path}"))?.mode();
-        if mode & OTHERS != 0 {
-            bail!(
-                "{path} has the mode {:04o}: all users may use the network's key; use `chmod o= {path}`, or a new \
-                 key on all nodes if they could have read it",
-                mode & 0o7777
-            );
-        }
         let text = limited_file::read(file, MAX_FILE)
             .with_context(|| format!("cannot read {path}"))?
             .with_context(|| {
