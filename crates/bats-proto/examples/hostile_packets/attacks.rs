@@ -418,7 +418,7 @@ fn undecodable_blocks(target: &mut Attack, credit: u32) {
             let batch = code.batch(batch);
             let mut vector = [0; 16];
             (vector[0], vector[1]) = match batch.indices().iter().position(|&index| index == 0) {
-                // Their products with the coefficients of the first source packet are equal.
+                // Times the coefficients of the first source packet, both give the same.
                 Some(at) => (batch.generator(1)[at], batch.generator(0)[at]),
                 None => (1, 0),
             };
