@@ -44,8 +44,8 @@ pub(crate) fn check(file: &File) -> io::Result<Result<Metadata, String>> {
     Ok(match metadata.uid() {
         _ if !metadata.is_file() => Err("it is not a regular file".into()),
         owner if owner != user && owner != 0 => Err(format!(
-            "its owner, the user {owner}, is neither this one nor root: use chown {user}, after you have \
-             checked it, or remove it"
+            "its owner, the user {owner}, is neither this one nor root: run this as that user, or use \
+             chown {user}, after you have checked it, or remove it"
         )),
         _ => Ok(metadata),
     })

@@ -48,7 +48,8 @@ pub(crate) fn check_key(file: &File, path: &Path, key: &str, remedy: &str) -> an
     let mode = file.metadata().with_context(|| format!("cannot read {path}"))?.mode();
     if mode & OTHERS != 0 {
         bail!(
-            "{path} has the mode {:04o}: all users may use {key}; use `chmod o= {path}`, or a new key{remedy} if              they could have read it",
+            "{path} has the mode {:04o}: all users may use {key}; use `chmod o= {path}`, or a new key{remedy} if \
+             they could have read it",
             mode & 0o7777
         );
     }

@@ -1,6 +1,7 @@
 // Tests of options that the original does not have, and of compression, in every mode that supports
 // them.
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -209,7 +210,11 @@ static void PresharedKeyIsReadFromTextOrFile() {
     CHECK(file != nullptr);
     CHECK(std::fwrite(content.data(), 1, content.size(), file) == content.size());
     CHECK(std::fclose(file) == 0);
+    CHECK(chmod(path.c_str(), 0640) == 0);
     CHECK(config.SetPresharedKeyFile(path) == is_key);
+    // All users may read it.
+    CHECK(chmod(path.c_str(), 0644) == 0);
+    CHECK(!config.SetPresharedKeyFile(path));
   }
   CHECK(std::remove(path.c_str()) == 0);
   CHECK(!config.SetPresharedKeyFile(path));

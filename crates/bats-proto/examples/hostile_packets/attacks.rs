@@ -366,7 +366,6 @@ fn replayed(target: &mut Attack) {
     push_all(target, (0..MEASURED).map(|_| datagram.clone()));
 }
 
-/// One packet of each of many blocks of the largest size, each the first of its batch.
 /// A packet of a block, with content of 1,200 bytes.
 struct BlockPacket {
     block: u32,

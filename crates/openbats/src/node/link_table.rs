@@ -7,6 +7,7 @@ use std::time::Duration;
 use bats_proto::{CloseReason, ConnectionHandle, Timestamp};
 use bats_types::ReportBudget;
 
+use super::codes;
 use super::link::{LinkId, LinkOptions, LinkState};
 use crate::identity::Fingerprint;
 use crate::shared::Wakers;
@@ -23,8 +24,8 @@ const MESSAGE_INTERVAL: Duration = Duration::from_millis(10);
 const FIRST_DELAY: Duration = Duration::from_millis(200);
 /// Longest time between two attempts.
 const LONGEST_DELAY: Duration = Duration::from_secs(5);
-/// A link that was established for this long is dialled again without a longer delay. A neighbour that refuses
-/// the node ends the link within a round trip; one that restarts again and again should not be left alone.
+/// A link that was established for this long is dialled again without a longer delay, unless the neighbour
+/// refuses the node, which it may say only later: one that restarts again and again should not be left alone.
 const STABLE: Duration = Duration::from_millis(500);
 
 /// A link.
@@ -92,7 +93,9 @@ impl Entry {
 
     /// Records the end of a connection or an attempt, and when to dial again.
     pub(crate) fn on_failure(&mut self, now: Timestamp, was_up: bool, reason: CloseReason) {
-        if was_up && now - self.since >= STABLE {
+        let is_refused =
+            matches!(&reason, CloseReason::Peer { code, .. } if *code == codes::NOT_ADMITTED);
+        if was_up && !is_refused && now - self.since >= STABLE {
             self.failures_in_a_row = 0;
         }
         let delay = FIRST_DELAY * 2u32.saturating_pow(self.failures_in_a_row.min(16));
@@ -203,6 +206,9 @@ mod tests {
         assert_eq!(entry.redial_at, Some(now + STABLE / 2 + LONGEST_DELAY), "it flaps");
         entry.on_failure(now + STABLE, true, CloseReason::HandshakeTimeout);
         assert_eq!(entry.redial_at, Some(now + STABLE + FIRST_DELAY));
+        let refused = CloseReason::Peer { code: codes::NOT_ADMITTED, reason: String::new() };
+        entry.on_failure(now + STABLE, true, refused);
+        assert_eq!(entry.redial_at, Some(now + STABLE + 2 * FIRST_DELAY), "after a long round trip");
     }
 
     #[test]

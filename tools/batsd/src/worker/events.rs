@@ -225,15 +225,17 @@ mod tests {
     }
 
     #[test]
-    fn refusals_displace_refusals_only() {
+    fn refusals_displace_at_most_a_quarter_of_the_events() {
         let log = EventLog::default();
         let start = Instant::now();
-        log.record(missed(1));
+        (0..RECENT as u64).for_each(|number| log.record(missed(number)));
         for number in 0..1_000 {
             log.record_refusal(refused(number), start + REFUSAL_INTERVAL * number as u32);
         }
         let recent = log.recent();
-        assert_eq!(recent.len(), 1 + RECENT_REFUSALS);
-        assert_eq!((&recent[0]["event"], &recent[1]), (&json!("missed"), &refused(936)));
+        let others = RECENT - RECENT_REFUSALS;
+        assert_eq!(recent.len(), RECENT);
+        assert_eq!(recent[..others].iter().filter(|event| !is_refusal_value(event)).count(), others);
+        assert_eq!(recent[others..], (936..1_000).map(refused).collect::<Vec<_>>());
     }
 }

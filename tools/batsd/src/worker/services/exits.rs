@@ -20,12 +20,12 @@ pub(super) struct Exits {
 }
 
 /// A connection that counts as long as this value exists.
-pub(super) struct Place<'a> {
+pub(super) struct Permit<'a> {
     exits: &'a Exits,
     peer: NodeId,
 }
 
-impl Drop for Place<'_> {
+impl Drop for Permit<'_> {
     fn drop(&mut self) {
         let mut open = lock(&self.exits.open);
         match open.get_mut(&self.peer) {
@@ -36,8 +36,8 @@ impl Drop for Place<'_> {
 }
 
 impl Exits {
-    /// A place for a connection of this peer; none at its limit or at that of all peers.
-    pub(super) fn take(&self, peer: NodeId) -> Option<Place<'_>> {
+    /// A permit for a connection of this peer; none at its limit or at that of all peers.
+    pub(super) fn take(&self, peer: NodeId) -> Option<Permit<'_>> {
         let mut open = lock(&self.open);
         if open.values().sum::<usize>() >= MAX_EXITS {
             return None;
@@ -48,7 +48,7 @@ impl Exits {
         }
         open.insert(peer, count);
         drop(open);
-        Some(Place { exits: self, peer })
+        Some(Permit { exits: self, peer })
     }
 
     /// Connections of all peers.
@@ -68,19 +68,19 @@ mod tests {
     #[test]
     fn a_peer_gets_a_quarter_of_the_places_and_all_peers_together_no_more_than_all() {
         let exits = Exits::default();
-        let mut places = Vec::new();
+        let mut permits = Vec::new();
         for number in 1..=4 {
-            places.extend((0..MAX_OF_PEER).map(|_| exits.take(peer(number)).unwrap()));
+            permits.extend((0..MAX_OF_PEER).map(|_| exits.take(peer(number)).unwrap()));
             assert!(exits.take(peer(number)).is_none());
-            assert_eq!(exits.open(), places.len());
+            assert_eq!(exits.open(), permits.len());
         }
         assert_eq!(exits.open(), MAX_EXITS);
         assert!(exits.take(peer(5)).is_none());
-        drop(places.pop());
+        drop(permits.pop());
         drop(exits.take(peer(4)).unwrap());
         let other = exits.take(peer(5)).unwrap();
-        assert!(exits.take(peer(4)).is_none(), "its place is taken");
-        places.clear();
+        assert!(exits.take(peer(4)).is_none(), "its permit is taken");
+        permits.clear();
         assert_eq!(exits.open(), 1);
         drop(other);
         assert!(lock(&exits.open).is_empty());

@@ -18,7 +18,7 @@ use super::format::{TUNNEL, count};
 pub(in super::super) const MAX_CHANNELS: usize = 64;
 /// Bytes that wait for a channel without room; what follows is dropped. Chosen: as much as a channel itself
 /// queues, so that 64 channels that the peer does not read take 64 MiB more.
-const MAX_WAITING: u64 = 1 << 20;
+const MAX_UNWRITTEN: u64 = 1 << 20;
 /// Time from the end of a channel until it is opened again. A peer that stops all 64 at once costs 320
 /// channels a second.
 const REOPEN: Duration = Duration::from_millis(200);
@@ -104,7 +104,7 @@ impl Outgoing {
 
     /// Whether much waits for its turn in the session, and not for the peer to read the channel.
     fn is_full(&self) -> bool {
-        self.bytes >= MAX_WAITING / 2 && self.sendable == self.unsent
+        self.bytes >= MAX_UNWRITTEN / 2 && self.sendable == self.unsent
     }
 }
 
@@ -139,7 +139,8 @@ impl OutgoingChannels {
         }
     }
 
-    /// Number of packets that were dropped since the last call, because their channel was stopped or the peer
+    /// Number of packets that were dropped since the last call (those that wait at the end of the session are not
+    /// among them), because their channel was stopped or the peer
     /// does not read it.
     pub(super) fn take_dropped(&mut self) -> u64 {
         std::mem::take(&mut self.dropped)
@@ -166,7 +167,7 @@ impl OutgoingChannels {
         let found = all.find(is_open).or(may_open.then_some(index));
         let count = count(&packets);
         match found.and_then(|at| self.channels.get_mut(at)) {
-            Some(outgoing) if outgoing.bytes < MAX_WAITING => outgoing.push(packets.into(), count),
+            Some(outgoing) if outgoing.bytes < MAX_UNWRITTEN => outgoing.push(packets.into(), count),
             _ => self.dropped = self.dropped.saturating_add(count),
         }
         Ok(())
@@ -246,9 +247,14 @@ mod tests {
 
     /// A connection whose far end allows so many channels.
     fn pair(channels: u32) -> Pair {
+        pair_with(channels, 1 << 20)
+    }
+
+    /// The same with another memory of the far end in bytes, from which the credit follows.
+    fn pair_with(channels: u32, receive_budget: usize) -> Pair {
         let transport = |channels| TransportConfig {
             channels: Some(channels),
-            receive_budget: 1 << 20,
+            receive_budget,
             max_message_size: 1 << 16,
             ..TransportConfig::default()
         };
@@ -367,7 +373,7 @@ mod tests {
             pair.write();
         }
         assert!(!pair.channels.look().is_full);
-        assert!(pair.channels.channels[0].bytes < MAX_WAITING + large.len() as u64);
+        assert!(pair.channels.channels[0].bytes < MAX_UNWRITTEN + large.len() as u64);
         let unread = pair.accept();
         for number in 0..3 {
             pair.send(1, echo(number));
@@ -379,5 +385,36 @@ mod tests {
             assert_eq!(read(&unread, large.len()), large);
             pair.write();
         }
+    }
+
+    /// Packets that the peer's credit allows wait in the lane, and none is dropped.
+    #[test]
+    fn channels_are_full_while_half_of_what_may_wait_does() {
+        let mut pair = pair_with(8, 256 << 20);
+        let small = packet(bats_tun::Offload::default(), &[1; 10_000]);
+        let mut pushed = 0_u64;
+        while !pair.channels.look().is_full {
+            pair.channels.push(&pair.near, 0, small.clone()).unwrap();
+            pushed += small.len() as u64;
+            assert!(pushed < MAX_UNWRITTEN, "never full");
+        }
+        assert!(pushed >= MAX_UNWRITTEN / 2);
+        assert_eq!(pair.channels.take_dropped(), 0);
+        let far = pair.far.clone();
+        let reader = std::thread::spawn(move || {
+            let channel = far.accept_channel().wait_for(LIMIT).expect("a channel").unwrap();
+            read(&channel, pushed as usize + 1).len()
+        });
+        let end = Instant::now() + LIMIT;
+        while pair.channels.look().is_full {
+            assert!(Instant::now() < end, "{:?}", pair.channels.look());
+            pair.write();
+            sleep(PAUSE);
+        }
+        while !reader.is_finished() {
+            pair.write();
+            sleep(PAUSE);
+        }
+        assert_eq!(reader.join().unwrap(), pushed as usize + 1);
     }
 }

@@ -17,8 +17,7 @@ use bats_node::NodeId;
 /// a queue behind CoDel. Bytes that are sent and wait for repairs do not count, so that new packets do not
 /// wait for them, and neither do those of programs. The controller must not be limited by the application.
 /// At 50 Mbit/s, 5 %, 10 ms, runs of 3 s with BBR inside and of 8 s with CUBIC: 1 gives 41.6, 41.3 and 42.3 Mbit/s,
-/// CUBIC's RTT 65, 67 and 54 ms; 2 gives 41.6 and 30.8 Mbit/s, 72 and 76 ms. With the limit before, four round
-/// trips of all that the session held, sent or not: 36.6, 41.4 and 37.9 Mbit/s, 43, 62 and 47 ms.
+/// CUBIC's RTT 65, 67 and 54 ms; 2, in two runs each, 41.6 and 30.8 Mbit/s, 72 and 76 ms.
 const ROUND_TRIPS: u64 = 1;
 /// They may have this much in any case: one packet of the largest size, and what it sends in this
 /// time. Timers have steps of a millisecond, in which a fast path of short delay sends many windows.
