@@ -1,7 +1,7 @@
 //! Small runs of the examples that send a file through three recoding relays, with 20 % loss on
 //! each of the four hops.
 
-#[path = "../examples/relays/transfer.rs"]
+#[path = "../examples/file_over_relays/transfer.rs"]
 mod stream;
 #[path = "../examples/three_relays/transfer.rs"]
 mod three_relays;

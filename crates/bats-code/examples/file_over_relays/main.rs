@@ -1,5 +1,5 @@
 //! Sends a file through three recoding relays over four hops that lose 20 % of the packets each,
-//! and verifies the copy: `cargo run --release -p bats-code --example relays [FILE]`. Without a
+//! and verifies the copy: `cargo run --release -p bats-code --example file_over_relays [FILE]`. Without a
 //! file it sends 2 MB of pseudo-random bytes.
 //!
 //! Every packet is a linear combination of the 16 columns of one batch. A relay knows neither the
