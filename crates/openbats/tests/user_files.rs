@@ -68,7 +68,7 @@ fn symbolic_links_are_followed_except_in_the_state_directory() {
 fn files_of_other_users_are_refused() {
     let Some(state) = state_directory("files_of_other_users_are_refused") else { return };
     if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: only root can give files away");
+        eprintln!("SKIPPED files of other users: only root can give files away");
         return;
     }
     let (key, hosts) = (state.join("key.pem"), state.join("hosts"));
@@ -78,7 +78,10 @@ fn files_of_other_users_are_refused() {
         chown(path, Some(65_534), None).unwrap();
     }
     for error in [identity(&key).unwrap_err(), known_hosts(&hosts).unwrap_err()] {
-        assert!(error.contains("neither this one nor root: use chown 0"), "{error}");
+        assert!(
+            error.contains("neither this one nor root: run this as that user, or use chown 0"),
+            "{error}"
+        );
     }
 }
 

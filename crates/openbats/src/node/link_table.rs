@@ -208,7 +208,11 @@ mod tests {
         assert_eq!(entry.redial_at, Some(now + STABLE + FIRST_DELAY));
         let refused = CloseReason::Peer { code: codes::NOT_ADMITTED, reason: String::new() };
         entry.on_failure(now + STABLE, true, refused);
-        assert_eq!(entry.redial_at, Some(now + STABLE + 2 * FIRST_DELAY), "after a long round trip");
+        assert_eq!(
+            entry.redial_at,
+            Some(now + STABLE + 2 * FIRST_DELAY),
+            "after a long round trip"
+        );
     }
 
     #[test]

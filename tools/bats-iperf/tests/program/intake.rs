@@ -159,14 +159,14 @@ fn directories_are_not_counted_as_files() {
     assert!(report.contains("1 of 1 files and 3 directories verified and stored"), "{report}");
 }
 
-/// At 20 Mbit/s, the file takes 4 s.
+/// At 40 Mbit/s, the file takes 8 s.
 #[test]
 fn transfers_end_after_the_longest_time_and_can_be_continued() {
     let scratch = Scratch::new("longest");
-    fs::write(scratch.0.join("file"), noise(10_000_000, 1)).unwrap();
+    fs::write(scratch.0.join("file"), noise(40_000_000, 1)).unwrap();
     let (directory, port) = (scratch.path("in"), free_port());
     let mut arguments = vec!["--directory", &directory, "--server-max-duration", "3"];
-    let limited = [&arguments[..], &["--server-bitrate-limit", "20M"]].concat();
+    let limited = [&arguments[..], &["--server-bitrate-limit", "40M"]].concat();
     let server = Server::start(port, &limited);
     let output = client(port, &["-f", &scratch.path("file")]);
     assert_eq!(output.status.code(), Some(1));
@@ -181,8 +181,8 @@ fn transfers_end_after_the_longest_time_and_can_be_continued() {
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     // Whole parts of 4 MiB that have arrived are not sent again.
     let sent = report["files"][0]["sent_bytes"].as_u64().unwrap();
-    assert!(sent <= 10_000_000 - (4 << 20), "{sent}");
-    assert!(fs::read(scratch.0.join("in/file")).unwrap() == noise(10_000_000, 1));
+    assert!(sent <= 40_000_000 - (4 << 20), "{sent}");
+    assert!(fs::read(scratch.0.join("in/file")).unwrap() == noise(40_000_000, 1));
 }
 
 /// Neither in a refusal nor in the copy of the server's output.

@@ -235,7 +235,10 @@ mod tests {
         let recent = log.recent();
         let others = RECENT - RECENT_REFUSALS;
         assert_eq!(recent.len(), RECENT);
-        assert_eq!(recent[..others].iter().filter(|event| !is_refusal_value(event)).count(), others);
+        assert_eq!(
+            recent[..others].iter().filter(|event| !is_refusal_value(event)).count(),
+            others
+        );
         assert_eq!(recent[others..], (936..1_000).map(refused).collect::<Vec<_>>());
     }
 }

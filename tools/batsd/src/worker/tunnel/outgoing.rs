@@ -167,7 +167,9 @@ impl OutgoingChannels {
         let found = all.find(is_open).or(may_open.then_some(index));
         let count = count(&packets);
         match found.and_then(|at| self.channels.get_mut(at)) {
-            Some(outgoing) if outgoing.bytes < MAX_UNWRITTEN => outgoing.push(packets.into(), count),
+            Some(outgoing) if outgoing.bytes < MAX_UNWRITTEN => {
+                outgoing.push(packets.into(), count)
+            }
             _ => self.dropped = self.dropped.saturating_add(count),
         }
         Ok(())
