@@ -434,6 +434,8 @@ pub(crate) struct ProtocolSpec {
     /// For protocols of this project: the role of hosts on a path of several links. Default in the
     /// simulator: `recode` for btp, brtp and brctp. On other backends hosts forward IP packets.
     pub(crate) relays: Option<Relays>,
+    /// For the node: how tools reach the server. Default: `tun`.
+    pub(crate) entry: Option<NodeEntry>,
     /// Client and server of a protocol that has two programs.
     #[serde(default)]
     pub(crate) protocols: Vec<ProtocolSpec>,
@@ -454,6 +456,16 @@ pub(crate) enum ProtocolType {
     Distributed,
     /// A client on the node of the client and a server on the node of the server.
     NoneDistributed,
+}
+
+/// How tools reach the server through the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum NodeEntry {
+    /// By its address in the tunnel.
+    Tun,
+    /// By a port of the client's host, whose TCP connections the node forwards.
+    Forward,
 }
 
 /// The role of hosts on a path of several links.

@@ -2,7 +2,7 @@
 
 use serde_saphyr::Spanned;
 
-use super::model::{PacketType, ProtocolFile, ProtocolSpec, ProtocolType, Relays};
+use super::model::{NodeEntry, PacketType, ProtocolFile, ProtocolSpec, ProtocolType, Relays};
 use super::shipped;
 use super::source::{ConfigError, Source, unknown};
 use super::values::NameOr;
@@ -125,6 +125,7 @@ impl ProtocolRegistry {
                     && spec.args.0.is_empty()
                     && spec.version.is_none()
                     && spec.relays.is_none()
+                    && spec.entry.is_none()
                     && first_set_key(spec, &[]).is_none()
                 {
                     return self.named(source, name);
@@ -203,6 +204,9 @@ fn protocol(source: &Source, spec: &ProtocolSpec) -> Result<Protocol, ConfigErro
             source.invalid(name, "`relays` is only for btp, brtp, brctp, transparent and node")
         );
     }
+    if spec.entry.is_some() && !(is_node && spec.protocols.is_empty()) {
+        return Err(source.invalid(name, "`entry` is only for node"));
+    }
     let bats = |mode: String| {
         let mut one = label(ProtocolKind::Bats { mode, relays: spec.relays });
         if let Some(relays) = spec.relays
@@ -239,10 +243,15 @@ fn protocol(source: &Source, spec: &ProtocolSpec) -> Result<Protocol, ConfigErro
             let congestion = congestion_of(source, name, version.unwrap_or("cubic"))?;
             let relays = spec.relays != Some(Relays::None);
             let route = if relays { "" } else { ", relays: none" };
+            let entry = spec.entry.unwrap_or(NodeEntry::Tun);
+            let inner = match entry {
+                NodeEntry::Tun => format!("TCP {}", congestion.to_uppercase()),
+                NodeEntry::Forward => "forward".to_owned(),
+            };
             return Ok(Protocol {
                 name: name_text.to_owned(),
-                label: format!("node, TCP {}{route}", congestion.to_uppercase()),
-                kind: ProtocolKind::Node { congestion: congestion.to_owned(), relays },
+                label: format!("node, {inner}{route}"),
+                kind: ProtocolKind::Node { congestion: congestion.to_owned(), relays, entry },
             });
         }
         if name_text.starts_with("quic") {
@@ -310,7 +319,11 @@ fn protocol(source: &Source, spec: &ProtocolSpec) -> Result<Protocol, ConfigErro
         ));
     }
     for end in [client, server] {
-        let more = [("relays", end.relays.is_some()), ("protocols", !end.protocols.is_empty())];
+        let more = [
+            ("relays", end.relays.is_some()),
+            ("entry", end.entry.is_some()),
+            ("protocols", !end.protocols.is_empty()),
+        ];
         let more = more.iter().find(|(_, is_set)| *is_set).map(|(key, _)| *key);
         if let Some(key) = more.or_else(|| first_set_key(end, &["config_file", "port"])) {
             return Err(source.invalid(
@@ -473,6 +486,8 @@ mod tests {
             ("{ name: own, bin: bats_iperf }", "use for example"),
             ("{ name: node, relays: forward }", "relays of the node recode"),
             ("{ name: node, version: 'a b' }", "not a valid congestion control"),
+            ("{ name: brtp, entry: forward }", "`entry` is only for node"),
+            ("{ name: node, entry: socks }", "unknown variant"),
             ("{ name: node, args: [-x] }", "takes no `args`"),
             ("{ name: own, bin: bats_iperf, args: [-m tcp], relays: none }", "`relays`"),
             ("{ name: own, bin: bats_iperf, args: [-m 10], version: reno }", "`tcp-cubic`"),
@@ -501,11 +516,14 @@ mod tests {
         assert_eq!(kind("tcp-next"), by_sdk);
         let node = |congestion: &str, relays| {
             let congestion = congestion.to_owned();
-            ProtocolKind::Node { congestion, relays }
+            ProtocolKind::Node { congestion, relays, entry: NodeEntry::Tun }
         };
         assert_eq!(kind("node"), node("cubic", true));
         assert_eq!(kind("node-direct"), node("cubic", false));
         assert_eq!(kind("{ name: node-x, version: reno, relays: none }"), node("reno", false));
+        let congestion = "cubic".to_owned();
+        let forward = ProtocolKind::Node { congestion, relays: true, entry: NodeEntry::Forward };
+        assert_eq!(kind("node-forward"), forward);
         let brctp = ProtocolKind::Bats { mode: "2".to_owned(), relays: None };
         assert_eq!(kind("{ name: own, bin: bats_iperf, args: [--mode=2] }"), brctp);
         let words = ["x", "-a", "--config=f"].map(str::to_owned).to_vec();

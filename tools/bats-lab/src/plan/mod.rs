@@ -7,7 +7,7 @@ mod quick;
 
 pub(crate) use describe::{count, describe, time};
 
-use crate::config::model::{BackendName, PacketType, Relays};
+use crate::config::model::{BackendName, NodeEntry, PacketType, Relays};
 use crate::protocol::programs::NeededPrograms;
 use crate::settings::{Changes, Link};
 
@@ -171,9 +171,9 @@ pub(crate) enum ProtocolKind {
     },
     /// A program on every node; tools use the hosts' addresses.
     Daemon { words: Vec<String> },
-    /// The node (`batsd`) on every node; tools use the addresses in the tunnel. TCP in the tunnel has
-    /// this congestion control.
-    Node { congestion: String, relays: bool },
+    /// The node (`batsd`) on every node; tools use the addresses in the tunnel, or ports that are forwarded.
+    /// TCP in the tunnel has this congestion control.
+    Node { congestion: String, relays: bool, entry: NodeEntry },
     /// A known protocol that is not available.
     Missing { why: String },
 }

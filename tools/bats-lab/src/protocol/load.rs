@@ -5,7 +5,7 @@ use anyhow::Result;
 use super::incompatible;
 use super::programs::{BATS_IPERF, BATSLAB, find};
 use super::reading::OutputFormat;
-use crate::config::model::{PacketType, Relays};
+use crate::config::model::{NodeEntry, PacketType, Relays};
 use crate::plan::{Protocol, ProtocolKind};
 
 /// Parameters of a flow.
@@ -97,6 +97,11 @@ pub(crate) fn load(request: &LoadRequest<'_>) -> Result<Load> {
             tcp(request, "127.0.0.1", &port.to_string(), &seconds, None)
         }
         ProtocolKind::Daemon { .. } => tcp(request, request.to, &port, &seconds, None),
+        ProtocolKind::Node { entry: NodeEntry::Forward, .. }
+            if request.packet_type == PacketType::Udp =>
+        {
+            incompatible!("{} transports TCP only", request.protocol.name)
+        }
         ProtocolKind::Node { .. } if request.packet_type == PacketType::Udp => {
             udp(request, request.to, &port, &seconds)
         }

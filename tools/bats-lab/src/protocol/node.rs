@@ -1,5 +1,5 @@
 //! The node (`batsd`) as a protocol: a daemon on every host, to whose addresses in the tunnel tools
-//! connect.
+//! connect, or to ports that the daemon forwards.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -33,34 +33,45 @@ fn id(host: u32) -> Ipv4Addr {
     Ipv4Addr::new(10, 255, high, low)
 }
 
+/// A port of the client's loopback address that leads to the same port of the server.
+pub(crate) struct Forward {
+    pub(crate) client: u32,
+    pub(crate) server: u32,
+    pub(crate) port: u16,
+}
+
+/// What the daemons do.
+pub(crate) struct NodePlan {
+    /// Hosts between which flows run; all others are relays.
+    pub(crate) ends: Vec<u32>,
+    /// Each link of the network is a link of its two hosts, and packets are relayed on all shortest paths at
+    /// once. Otherwise there is a link between each pair of `ends`.
+    pub(crate) relays: bool,
+    /// Whether the ends have addresses in the tunnel.
+    pub(crate) has_tun: bool,
+    pub(crate) forwards: Vec<Forward>,
+}
+
 /// The files of the daemons of all hosts. They hold keys and are deleted with this value.
 pub(crate) struct NodeFiles {
     folder: tempfile::TempDir,
     batsctl: PathBuf,
     hosts: u32,
-    /// Hosts between which flows run; all others are relays.
-    ends: Vec<u32>,
+    plan: NodePlan,
 }
 
 impl NodeFiles {
-    /// Makes an identity and a configuration for each host. With `relays`, each link of the network is
-    /// a link of its two hosts, and packets are relayed on all shortest paths at once; otherwise there is a link
-    /// between each pair of `ends`.
+    /// Makes an identity and a configuration for each host.
     ///
     /// # Errors
     /// A file cannot be written, or batsctl fails.
-    pub(crate) fn write(
-        network: &Network,
-        ends: Vec<u32>,
-        relays: bool,
-        batsctl: &Path,
-    ) -> Result<Self> {
+    pub(crate) fn write(network: &Network, plan: NodePlan, batsctl: &Path) -> Result<Self> {
         let folder = tempfile::tempdir().context("cannot make a folder for the files of nodes")?;
-        let files = Self { folder, batsctl: batsctl.to_owned(), hosts: network.nodes, ends };
+        let files = Self { folder, batsctl: batsctl.to_owned(), hosts: network.nodes, plan };
         let prints: Vec<String> =
             (0..files.hosts).map(|host| files.make_identity(host)).collect::<Result<_>>()?;
         for host in 0..files.hosts {
-            let text = files.configuration(network, host, relays, &prints);
+            let text = files.configuration(network, host, &prints);
             let path = files.path(host, "toml");
             fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
         }
@@ -78,26 +89,24 @@ impl NodeFiles {
         Ok(run(&mut command)?.trim().to_owned())
     }
 
-    fn configuration(
-        &self,
-        network: &Network,
-        host: u32,
-        relays: bool,
-        prints: &[String],
-    ) -> String {
+    fn configuration(&self, network: &Network, host: u32, prints: &[String]) -> String {
         let (mut peers, mut links, mut routes) = (String::new(), String::new(), Vec::new());
-        let is_end = self.ends.contains(&host);
+        let NodePlan { ends, relays, has_tun, forwards } = &self.plan;
+        let relays = *relays;
+        let is_end = ends.contains(&host);
         let shape = Shape::mesh(network.nodes, network.edges.clone());
         let print = |other: u32| prints.get(other as usize).map_or("", String::as_str);
-        for &other in self.ends.iter().filter(|&&other| other != host) {
+        for &other in ends.iter().filter(|&&other| other != host) {
             if is_end {
                 let _ = writeln!(
                     peers,
-                    "[[peer]]\nid = \"{}\"\nfingerprint = \"{}\"\nprefixes = [\"{}\"]",
+                    "[[peer]]\nid = \"{}\"\nfingerprint = \"{}\"",
                     id(other),
-                    print(other),
-                    address(other)
+                    print(other)
                 );
+                if *has_tun {
+                    let _ = writeln!(peers, "prefixes = [\"{}\"]", address(other));
+                }
                 // One of two dials.
                 if !relays && host < other {
                     let to = shape.address_of(other);
@@ -131,11 +140,26 @@ impl NodeFiles {
              control = \"{folder}/{host}.sock\"\nrelay = {relays}\n",
             id(host)
         );
-        if is_end {
+        if is_end && *has_tun {
             let _ = writeln!(text, "[tun]\naddress = [\"{}/16\"]", address(host));
+        }
+        let allowed: Vec<String> = forwards
+            .iter()
+            .filter(|one| one.server == host)
+            .map(|one| format!("\"{}:{}\"", Ipv4Addr::LOCALHOST, one.port))
+            .collect();
+        if !allowed.is_empty() {
+            let _ = writeln!(text, "[exit]\nallow = [{}]", allowed.join(", "));
         }
         if !routes.is_empty() {
             let _ = writeln!(text, "[routes]\nstatic = [{}]", routes.join(", "));
+        }
+        for one in forwards.iter().filter(|one| one.client == host) {
+            let (exit, local) = (id(one.server), format!("{}:{}", Ipv4Addr::LOCALHOST, one.port));
+            let _ = writeln!(
+                peers,
+                "[[forward]]\nlisten = \"{local}\"\nexit = \"{exit}\"\nto = \"{local}\""
+            );
         }
         text + &links + &peers
     }
@@ -154,7 +178,7 @@ impl NodeFiles {
     /// They are not in time; the error has the findings of `batsctl doctor`.
     pub(crate) fn wait_until_open(&self) -> Result<()> {
         let deadline = Instant::now() + START_TIMEOUT;
-        for &end in &self.ends {
+        for &end in &self.plan.ends {
             while !self.is_open(end) {
                 if Instant::now() > deadline {
                     bail!("the sessions of node {end} are not open:\n{}", self.findings());
@@ -176,8 +200,11 @@ impl NodeFiles {
         let Ok(text) = run(&mut self.control(host, &["--json", "peers"])) else { return false };
         let answer: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
         answer["peers"].as_array().is_some_and(|peers| {
-            peers.len() + 1 == self.ends.len()
-                && peers.iter().all(|peer| peer["stream"] == "open" && peer["datagram"] == "open")
+            // Datagrams have a session of their own only for the tunnel.
+            let is_open = |peer: &serde_json::Value| {
+                peer["stream"] == "open" && (!self.plan.has_tun || peer["datagram"] == "open")
+            };
+            peers.len() + 1 == self.plan.ends.len() && peers.iter().all(is_open)
         })
     }
 

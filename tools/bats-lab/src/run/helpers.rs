@@ -5,9 +5,11 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 
 use super::host_run::{CompetingFlow, HostRun, Program, wait};
+use crate::config::model::NodeEntry;
 use crate::plan::{Protocol, ProtocolKind, Tool};
 use crate::protocol::incompatible;
-use crate::protocol::node::NodeFiles;
+use crate::protocol::node::{Forward, NodeFiles, NodePlan};
+use crate::tool::PORT;
 
 impl HostRun<'_> {
     /// Starts the programs that the protocols of the tool and of the competing flows need.
@@ -60,12 +62,18 @@ impl HostRun<'_> {
         flows: &[CompetingFlow<'_>],
         commands: &mut Vec<String>,
     ) -> Result<(Option<NodeFiles>, Vec<Program>)> {
-        let of_flows =
-            flows.iter().map(|one| (&one.flow.protocol, one.flow.client, one.flow.server));
-        let main = (self.protocol, self.tool.client, self.tool.server);
+        let of_flows = flows
+            .iter()
+            .map(|one| (&one.flow.protocol, one.flow.client, one.flow.server, one.port));
+        let main = (self.protocol, self.tool.client, self.tool.server, PORT);
         let (mut ends, mut with_relays) = (Vec::new(), None);
-        for (protocol, client, server) in std::iter::once(main).chain(of_flows) {
-            let ProtocolKind::Node { relays, .. } = protocol.kind else { continue };
+        let (mut forwards, mut has_tun) = (Vec::new(), false);
+        for (protocol, client, server, port) in std::iter::once(main).chain(of_flows) {
+            let ProtocolKind::Node { relays, entry, .. } = protocol.kind else { continue };
+            match entry {
+                NodeEntry::Tun => has_tun = true,
+                NodeEntry::Forward => forwards.push(Forward { client, server, port }),
+            }
             if *with_relays.get_or_insert(relays) != relays {
                 incompatible!("nodes with and without relays cannot run at the same time");
             }
@@ -77,7 +85,8 @@ impl HostRun<'_> {
         }
         ends.sort_unstable();
         ends.dedup();
-        let files = NodeFiles::write(self.network, ends, relays, &self.programs.batsctl()?)?;
+        let plan = NodePlan { ends, relays, has_tun, forwards };
+        let files = NodeFiles::write(self.network, plan, &self.programs.batsctl()?)?;
         let mut daemons = Vec::new();
         for (host, words) in files.commands() {
             daemons.push(self.start(host, &words, &format!("batsd-{host}"), commands)?);

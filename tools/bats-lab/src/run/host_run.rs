@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -17,7 +18,7 @@ use super::progress::Progress;
 use super::sampler::{Sampler, Samples, queue_figures};
 use super::schedule::Times;
 use crate::backend::HostBackend;
-use crate::config::model::PacketType;
+use crate::config::model::{NodeEntry, PacketType};
 use crate::interrupt;
 use crate::plan::{Case, Flow, Network, Protocol, ProtocolKind, Tool};
 use crate::process::{ChildGuard, Process, ProcessTable};
@@ -273,7 +274,8 @@ impl HostRun<'_> {
     /// The address that tools use for a host.
     fn address(&self, protocol: &Protocol, host: u32) -> String {
         match protocol.kind {
-            ProtocolKind::Node { .. } => node::address(host).to_string(),
+            ProtocolKind::Node { entry: NodeEntry::Tun, .. } => node::address(host).to_string(),
+            ProtocolKind::Node { entry: NodeEntry::Forward, .. } => Ipv4Addr::LOCALHOST.to_string(),
             _ => self.backend.address(host),
         }
     }

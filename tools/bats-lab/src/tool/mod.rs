@@ -4,7 +4,7 @@ mod scp;
 
 use anyhow::{Result, bail};
 
-use crate::config::model::{PacketType, Relays};
+use crate::config::model::{NodeEntry, PacketType, Relays};
 use crate::config::suggest::nearest;
 use crate::plan::{Protocol, ProtocolKind, Tool, ToolKind};
 use crate::protocol::commands;
@@ -102,12 +102,19 @@ pub(crate) fn job(tool: &Tool, protocol: &Protocol, context: &ToolContext<'_>) -
             })
         }
         ToolKind::Rtt { count, size } => round_trips(tool, protocol, context, *count, *size),
+        ToolKind::Ping { .. } | ToolKind::Command { .. } if is_forward(protocol) => {
+            incompatible!("{} forwards TCP to the port of the built-in tools only", protocol.name)
+        }
         ToolKind::Ping { count, size } => {
             Ok(echo(tool, "udp", context.to, PORT, *count, *size, None))
         }
         ToolKind::Scp { megabytes } => scp::job(protocol, context, *megabytes),
         ToolKind::Command { words, server } => command(tool, protocol, context, words, server),
     }
+}
+
+fn is_forward(protocol: &Protocol) -> bool {
+    matches!(protocol.kind, ProtocolKind::Node { entry: NodeEntry::Forward, .. })
 }
 
 /// The server port of a flow of the protocol.

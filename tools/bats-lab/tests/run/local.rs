@@ -387,8 +387,12 @@ tests:
         std::thread::sleep(Duration::from_millis(20));
     }
     // batslab, two emulators, two clients and two servers.
-    let running = processes_with(&variable);
-    assert!(running.len() >= 7, "{running:?}");
+    let mut running = processes_with(&variable);
+    while running.len() < 7 {
+        assert!(Instant::now() < deadline, "{running:?}");
+        std::thread::sleep(Duration::from_millis(20));
+        running = processes_with(&variable);
+    }
     let sent = Command::new("kill").arg("-INT").arg(child.id().to_string()).status().unwrap();
     assert!(sent.success());
     let output = child.wait_with_output().unwrap();

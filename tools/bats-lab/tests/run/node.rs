@@ -1,4 +1,4 @@
-//! The node as a protocol: batsd on every host, tools through its TUN device.
+//! The node as a protocol: batsd on every host, tools through its TUN device or a forward.
 
 use super::support::{Case, allowed, figure, lock_machine, measurement, stdout_of};
 
@@ -16,7 +16,7 @@ tests:
       topology_type: linear
       nodes: 3
       link: { rate: 20M, delay: 5ms, loss: 5% }
-    target_protocols: [node, node-direct]
+    target_protocols: [node, node-direct, node-forward]
     test_tools:
       iperf: { interval: 0.5, interval_num: 6 }
       rtt: { interval: 0.01, packet_count: 50, packet_size: 200 }
@@ -51,6 +51,13 @@ tests:
         assert_eq!(commands.matches("batsd --config").count(), 3, "{commands}");
         assert!(commands.contains("iperf3 -c 10.66.0.3"), "{commands}");
     }
+    let rate = figure(&result, "node-forward", "iperf", "throughput_mbps");
+    assert!(rate > 0.5 && rate < 20.0, "{rate}");
+    assert!(figure(&result, "node-forward", "rtt", "rtt_p50_ms") >= 20.0);
+    let commands = measurement(&result, "node-forward", "iperf")["commands"].to_string();
+    assert!(commands.contains("iperf3 -c 127.0.0.1"), "{commands}");
+    let ping = measurement(&result, "node-forward", "ping").to_string();
+    assert!(ping.contains("forwards TCP to the port of the built-in tools only"), "{ping}");
     let bound = |protocol| figure(&result, protocol, "iperf", "bound_mbps");
     // With relays each hop repairs its own losses.
     assert!((bound("node") * 0.95 / bound("node-direct") - 1.0).abs() < 1e-6);
