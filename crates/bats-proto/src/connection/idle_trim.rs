@@ -33,6 +33,7 @@ impl Connection {
         self.idle_trim.since = Some(self.last_sent_at.max(self.last_received_at));
         self.sent.trim();
         self.handshake.trim();
+        self.handshake.release_session(true);
         self.fragments.trim();
         self.events.shrink_to_fit();
         self.stash.shrink_to_fit();

@@ -351,6 +351,7 @@ impl Connection {
                 if self.role == Role::Client {
                     let is_accepted_now = self.handshake.awaits_acceptance();
                     self.handshake.confirm();
+                    self.handshake.release_session(false);
                     if is_accepted_now && self.state.is_established() {
                         self.events.push_back(Event::Connected);
                     }
@@ -361,6 +362,7 @@ impl Connection {
             Frame::Crypto { offset, data } => {
                 self.schedule_ack(now);
                 self.handshake.read_post_handshake(now, offset, data);
+                self.handshake.release_session(false);
             }
             Frame::Close { application, code, reason } => {
                 let reason = if application {
@@ -402,6 +404,10 @@ impl Connection {
             Err(violation) => return self.on_protocol_violation(now, &violation.to_string()),
         };
         self.range_budget.charge(ranges.len(), outcome.packets);
+        if outcome.crypto_acked {
+            self.handshake.on_post_handshake_acknowledged();
+            self.control.crypto = false;
+        }
         if outcome.end_acked
             && let Some(streams) = &mut self.streams
         {
@@ -506,7 +512,9 @@ impl Connection {
         self.control.credit |= lost.credit;
         self.control.end |= lost.end;
         self.control.handshake_done |= lost.handshake_done;
-        self.control.crypto |= lost.crypto;
+        // An earlier copy may have been acknowledged.
+        let crypto_missing = !self.handshake.post_handshake_data().is_empty();
+        self.control.crypto |= lost.crypto && crypto_missing;
     }
 
     /// The peer violated the protocol: closes the connection and reports the rule.

@@ -452,6 +452,7 @@ impl Connection {
             }
         }
         self.establish_end_to_end(now);
+        self.handshake.release_session(false);
         self.handle_early(now);
     }
 }

@@ -135,6 +135,7 @@ impl Connection {
         }
         self.control.handshake_done = true;
         self.control.crypto = !self.handshake.post_handshake_data().is_empty();
+        self.handshake.release_session(false);
         self.last_received_at = now;
         self.timers.idle = Some(now + self.idle_timeout);
         self.handle_early(now);

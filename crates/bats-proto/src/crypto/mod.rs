@@ -7,6 +7,7 @@ mod key_log;
 mod plain;
 mod plain_identity;
 mod psk;
+mod released;
 mod session;
 #[cfg(test)]
 mod session_tests;

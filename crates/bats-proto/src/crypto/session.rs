@@ -24,6 +24,7 @@ use super::key_log::{CLIENT_INITIAL, SERVER_INITIAL, tls_key_log};
 use super::plain::PlainKey;
 use super::plain_identity::PlainIdentity;
 use super::psk::PskSecrets;
+use super::released::ReleasedSession;
 use super::store::ConnectionSessionStore;
 use super::symbol::{EXPORTER_LABEL, SECRET_LEN, SymbolKeys};
 use super::tickets::ServerSessions;
@@ -387,6 +388,8 @@ pub struct Session(Inner);
 
 enum Inner {
     Tls(Box<TlsSession>),
+    /// After [`Session::release`].
+    Released(Box<ReleasedSession>),
     Plain(PlainSession),
 }
 
@@ -440,6 +443,37 @@ impl Session {
         matches!(&self.0, Inner::Tls(tls) if tls.is_certificate_requested)
     }
 
+    /// Frees what only the handshake needs, and session tickets: the peer's certificates, the
+    /// configuration and the state of the TLS library. Key updates go on. Without effect before the
+    /// handshake is complete at this end.
+    pub(crate) fn release(&mut self) {
+        let released = match &mut self.0 {
+            Inner::Tls(tls) if !tls.connection.is_handshaking() => {
+                tls.secrets.take().map(|secrets| (secrets, is_resumed(&tls.connection)))
+            }
+            Inner::Tls(_) | Inner::Released(_) => None,
+            Inner::Plain(plain) => return plain.release(),
+        };
+        if let Some((secrets, is_resumed)) = released {
+            let peer_fingerprint = self.peer_fingerprint();
+            let released = ReleasedSession { secrets, is_resumed, peer_fingerprint };
+            self.0 = Inner::Released(Box::new(released));
+        }
+    }
+
+    /// Client: whether further session tickets are useful.
+    pub(crate) fn awaits_tickets(&self) -> bool {
+        match &self.0 {
+            Inner::Tls(tls) => match &tls.connection {
+                quic::Connection::Client(client) => {
+                    tls.store.is_some() && client.tls13_tickets_received() < u32::from(TICKETS)
+                }
+                quic::Connection::Server(_) => false,
+            },
+            Inner::Released(_) | Inner::Plain(_) => false,
+        }
+    }
+
     /// Takes whole messages of the handshake that arrived in order.
     pub(crate) fn read(&mut self, now: Timestamp, data: &[u8]) -> Result<(), CryptoError> {
         match &mut self.0 {
@@ -454,10 +488,13 @@ impl Session {
                 let is_client = matches!(tls.connection, quic::Connection::Client(_));
                 tls.is_certificate_requested |=
                     is_client && data.first() == Some(&CERTIFICATE_REQUEST);
-                tls.connection
-                    .read_hs(data)
-                    .map_err(|error| CryptoError(describe_tls_error(&error, is_client)))
+                tls.connection.read_hs(data).map_err(|error| {
+                    // TLS reads nothing after an error, so no tickets either.
+                    tls.store = None;
+                    CryptoError(describe_tls_error(&error, is_client))
+                })
             }
+            Inner::Released(_) => Ok(()),
             Inner::Plain(plain) => plain.read(data),
         }
     }
@@ -465,7 +502,7 @@ impl Session {
     /// Length of the first TLS message in `data` (RFC 8446, section 4), or 0 if it is incomplete.
     pub(crate) fn next_message(&self, data: &[u8]) -> usize {
         match &self.0 {
-            Inner::Tls(_) => {
+            Inner::Tls(_) | Inner::Released(_) => {
                 let Some(&[_, a, b, c]) = data.first_chunk() else { return 0 };
                 let len = (u32::from_be_bytes([0, a, b, c]) as usize).saturating_add(4);
                 if data.len() < len { 0 } else { len }
@@ -485,6 +522,7 @@ impl Session {
                     Some(NewKeys::OneRtt(Keys::from_tls(keys)))
                 }
             },
+            Inner::Released(_) => None,
             Inner::Plain(plain) => plain.write(out),
         }
     }
@@ -493,6 +531,7 @@ impl Session {
     pub(crate) fn is_done(&self) -> bool {
         match &self.0 {
             Inner::Tls(tls) => !tls.connection.is_handshaking(),
+            Inner::Released(_) => true,
             Inner::Plain(plain) => plain.done,
         }
     }
@@ -500,7 +539,8 @@ impl Session {
     /// Whether an earlier session was resumed; known once the handshake is complete.
     pub(crate) fn is_resumed(&self) -> bool {
         match &self.0 {
-            Inner::Tls(tls) => tls.connection.handshake_kind() == Some(HandshakeKind::Resumed),
+            Inner::Tls(tls) => is_resumed(&tls.connection),
+            Inner::Released(released) => released.is_resumed,
             Inner::Plain(_) => false,
         }
     }
@@ -510,7 +550,7 @@ impl Session {
     pub(crate) fn early_keys(&self) -> Option<DirectionalKeys> {
         match &self.0 {
             Inner::Tls(tls) => tls.connection.zero_rtt_keys().map(DirectionalKeys::from_tls),
-            Inner::Plain(_) => None,
+            Inner::Released(_) | Inner::Plain(_) => None,
         }
     }
 
@@ -521,7 +561,7 @@ impl Session {
                 quic::Connection::Client(client) => client.is_early_data_accepted(),
                 quic::Connection::Server(_) => false,
             },
-            Inner::Plain(_) => false,
+            Inner::Released(_) | Inner::Plain(_) => false,
         }
     }
 
@@ -530,6 +570,7 @@ impl Session {
     pub(crate) fn peer_parameters(&self) -> Option<&[u8]> {
         match &self.0 {
             Inner::Tls(tls) => tls.connection.quic_transport_parameters(),
+            Inner::Released(_) => None,
             Inner::Plain(plain) => plain.peer.as_deref(),
         }
     }
@@ -542,11 +583,13 @@ impl Session {
                 .peer_certificates()?
                 .first()
                 .map(|certificate| fingerprint(certificate)),
+            Inner::Released(released) => released.peer_fingerprint,
             Inner::Plain(plain) => plain.peer_fingerprint,
         }
     }
 
-    /// Keys for the symbols of an end-to-end session; `None` before the handshake is complete.
+    /// Keys for the symbols of an end-to-end session; `None` before the handshake is complete, and
+    /// after [`Session::release`].
     pub(crate) fn symbol_keys(&self) -> Option<SymbolKeys> {
         match &self.0 {
             Inner::Tls(tls) => {
@@ -555,6 +598,7 @@ impl Session {
                 let is_client = matches!(tls.connection, quic::Connection::Client(_));
                 Some(SymbolKeys::from_exporter(&bytes, is_client))
             }
+            Inner::Released(_) => None,
             Inner::Plain(plain) => {
                 plain.done.then(|| SymbolKeys::plain(plain.side == Side::Client))
             }
@@ -564,10 +608,8 @@ impl Session {
     /// 1-RTT keys of the next key phase: (to seal, to open).
     pub(crate) fn next_keys(&mut self) -> Option<(PacketKey, PacketKey)> {
         match &mut self.0 {
-            Inner::Tls(tls) => {
-                let next = tls.secrets.as_mut()?.next_packet_keys();
-                Some((PacketKey::Aead(next.local), PacketKey::Aead(next.remote)))
-            }
+            Inner::Tls(tls) => Some(next_keys(tls.secrets.as_mut()?)),
+            Inner::Released(released) => Some(next_keys(&mut released.secrets)),
             Inner::Plain(plain) => {
                 plain.generation = plain.generation.wrapping_add(1);
                 let keys = plain_keys(plain.generation.wrapping_add(8), plain.side == Side::Client);
@@ -575,6 +617,15 @@ impl Session {
             }
         }
     }
+}
+
+fn next_keys(secrets: &mut Secrets) -> (PacketKey, PacketKey) {
+    let next = secrets.next_packet_keys();
+    (PacketKey::Aead(next.local), PacketKey::Aead(next.remote))
+}
+
+fn is_resumed(connection: &quic::Connection) -> bool {
+    connection.handshake_kind() == Some(HandshakeKind::Resumed)
 }
 
 /// Lengths in bytes of the stand-in's flights: those of TLS with a small certificate.
@@ -602,6 +653,13 @@ impl PlainSession {
         self.identity.write(&mut flight);
         flight.resize(len.max(flight.len()), 0);
         flight
+    }
+
+    /// Frees what only the handshake needs.
+    fn release(&mut self) {
+        if self.done {
+            (self.parameters, self.peer, self.incoming) = Default::default();
+        }
     }
 
     /// Bytes that are missing until the end of the flight that this side waits for.

@@ -21,9 +21,9 @@ const LATER: Timestamp = Timestamp::from_millis(60_000);
 const CLIENT_CID: [u8; CID_LEN] = [1; CID_LEN];
 const SERVER_CID: [u8; CID_LEN] = [2; CID_LEN];
 
-struct Pair {
-    client: Handshake,
-    server: Handshake,
+pub(super) struct Pair {
+    pub(super) client: Handshake,
+    pub(super) server: Handshake,
     original: [u8; ORIGINAL_CID_LEN],
     now: Timestamp,
 }
@@ -37,20 +37,28 @@ fn datagrams(from: &mut Handshake, now: Timestamp) -> Vec<Vec<u8>> {
 }
 
 impl Pair {
-    /// A server that has taken the client's first flight.
     fn new() -> Self {
+        Self::with_client(TransportConfig::default())
+    }
+
+    /// A server that has taken the client's first flight.
+    pub(super) fn with_client(transport: TransportConfig) -> Self {
+        let client_transport = Arc::new(transport);
         let transport = Arc::new(TransportConfig::default());
         let config = ServerConfig {
             identity: generate_identity(&["server".to_owned()]).expect("an identity"),
             client_trust: None,
-            transport: transport.clone(),
+            transport,
             retry_threshold: 100,
             max_connections: 10,
         };
         let crypto = ServerCrypto::new(&config, Security::Tls, [9; 32]).expect("a configuration");
         let remote = SocketAddr::from(([10, 0, 0, 1], 4_000));
-        let client =
-            ClientConfig { trust: PeerTrust::DangerousAcceptAny, identity: None, transport };
+        let client = ClientConfig {
+            trust: PeerTrust::DangerousAcceptAny,
+            identity: None,
+            transport: client_transport,
+        };
         let parameters = TransportParameters::default;
         let to = (remote, "server");
         let mut client =
@@ -132,7 +140,7 @@ impl Pair {
         }
     }
 
-    fn complete(&mut self) {
+    pub(super) fn complete(&mut self) {
         for _ in 0..20 {
             self.deliver_to_client();
             self.deliver_to_server();

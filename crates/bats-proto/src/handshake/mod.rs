@@ -14,6 +14,8 @@ mod level;
 mod machine;
 mod packet;
 mod replay_ledger;
+#[cfg(test)]
+mod session_release_tests;
 mod timers;
 mod token;
 

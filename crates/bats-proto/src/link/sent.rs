@@ -128,6 +128,8 @@ pub struct AckOutcome {
     pub largest_size: u16,
     /// A HANDSHAKE_DONE frame was acknowledged.
     pub handshake_done_acked: bool,
+    /// A CRYPTO frame was acknowledged.
+    pub crypto_acked: bool,
     /// An END frame was acknowledged.
     pub end_acked: bool,
     /// Coded data was acknowledged.
@@ -415,6 +417,7 @@ impl SentPackets {
                 }
                 outcome.largest_size = outcome.largest_size.max(packet.size);
                 outcome.handshake_done_acked |= packet.contents.handshake_done;
+                outcome.crypto_acked |= packet.contents.crypto;
                 outcome.end_acked |= packet.contents.end;
                 outcome.coded_acked |= packet.contents.coded;
                 if outcome.largest.is_none() {

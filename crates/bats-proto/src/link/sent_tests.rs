@@ -69,6 +69,7 @@ fn skipped_numbers_become_rarer() {
 fn packets_of_an_acknowledgement_are_counted_with_their_contents() {
     let all = [
         Contents { handshake_done: true, ..PLAIN },
+        Contents { crypto: true, ..PLAIN },
         Contents { end: true, ..PLAIN },
         Contents { coded: true, ..PLAIN },
     ];
@@ -83,6 +84,7 @@ fn packets_of_an_acknowledgement_are_counted_with_their_contents() {
         let outcome = sent.on_ack(at(20), &[(1, 3)], RTT).unwrap();
         let flags = (outcome.handshake_done_acked, outcome.end_acked, outcome.coded_acked);
         assert_eq!(flags, (contents.handshake_done, contents.end, contents.coded));
+        assert_eq!(outcome.crypto_acked, contents.crypto);
         assert_eq!((outcome.packets, outcome.acked_packets, outcome.acked_bytes), (3, 2, 2_000));
         assert_eq!((outcome.largest_size, outcome.spurious_packets), (1_300, 0));
         let largest = outcome.largest.unwrap();

@@ -22,6 +22,7 @@ impl Handshake {
         for level in &mut self.levels {
             level.discard();
         }
+        (self.token, self.psk) = (Vec::new(), None);
     }
 
     /// Client: whether the server has yet to say that it accepts this end's certificate, or that it

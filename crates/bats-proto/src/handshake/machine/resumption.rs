@@ -18,20 +18,43 @@ use super::Handshake;
 use crate::crypto::fingerprint;
 
 impl Handshake {
-    /// Takes TLS data after the handshake, which are session tickets. Malformed or excessive data
-    /// is ignored.
+    /// Takes TLS data after the handshake. Only a client that resumes sessions reads it, until it
+    /// has the session tickets that it requested. Other data is discarded (RFC 9000, section 7.5),
+    /// so that a peer can neither cause work nor fill memory with it.
     pub fn read_post_handshake(&mut self, now: Timestamp, offset: u64, data: &[u8]) {
-        if self.session.is_done()
-            && self.post_handshake.receive(offset, data)
-            && let Some(data) = self.post_handshake.take_in_order(<[u8]>::len)
+        let session = &mut self.session;
+        let is_read = self.completed && session.awaits_tickets();
+        if !is_read || !self.post_handshake.receive(offset, data) {
+            return;
+        }
+        while session.awaits_tickets()
+            && let Some(message) =
+                self.post_handshake.take_in_order(|data| session.next_message(data))
         {
-            let _ignored = self.session.read(now, &data);
+            // A session that has failed awaits no tickets.
+            let _failed = session.read(now, &message);
         }
     }
 
-    /// TLS data that this end sends after the handshake, from offset 0.
+    /// TLS data that this end sends after the handshake, from offset 0, until the peer has it.
     pub fn post_handshake_data(&self) -> &[u8] {
         &self.post_handshake_data
+    }
+
+    /// The peer has acknowledged all TLS data after the handshake.
+    pub fn on_post_handshake_acknowledged(&mut self) {
+        self.post_handshake_data = Vec::new();
+    }
+
+    /// Frees the TLS session if the handshake is confirmed and nothing more is needed from it: its
+    /// 1-RTT keys and the keys of the symbol seals have been taken, and a client has its session
+    /// tickets. When the connection `is_idle`, no tickets are in flight: the server sends them with
+    /// HANDSHAKE_DONE.
+    pub fn release_session(&mut self, is_idle: bool) {
+        if self.confirmed && (is_idle || !self.session.awaits_tickets()) {
+            self.session.release();
+            self.post_handshake.discard();
+        }
     }
 
     /// Whether an earlier TLS session was resumed; known once the handshake is complete.
