@@ -45,12 +45,12 @@ impl Connection {
         match &mut streams.outgoing {
             Outgoing::Reliable { flow, .. } => flow.trim(),
             Outgoing::Timely { flow, .. } => flow.trim(),
-            Outgoing::Rateless { .. } => {}
+            Outgoing::Rateless { flow, .. } => flow.trim(),
         }
         match &mut streams.incoming {
             Incoming::Reliable { flow, .. } => flow.trim(),
             Incoming::Timely(timely) => timely.flow.trim(),
-            Incoming::Rateless { .. } => {}
+            Incoming::Rateless { flow, .. } => flow.trim(),
         }
         streams.inbox.trim();
     }

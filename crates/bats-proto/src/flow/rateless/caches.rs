@@ -14,6 +14,11 @@ const MAX_CACHE_BYTES: usize = 1 << 20;
 pub(super) struct Caches(VecDeque<BatchCache>);
 
 impl Caches {
+    /// Frees all structures; they are built again for the next blocks.
+    pub(super) fn clear(&mut self) {
+        self.0 = VecDeque::new();
+    }
+
     /// The cache for blocks of `source_packets` source packets, 1 to 65,535.
     pub(super) fn take(&mut self, source_packets: u32) -> Option<BatchCache> {
         let known = self.0.iter().find(|cache| cache.code().source_packets() == source_packets);

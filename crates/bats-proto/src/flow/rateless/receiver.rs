@@ -156,6 +156,14 @@ impl RatelessReceiver {
         self.credit.raise_budget(receive_budget);
     }
 
+    /// Frees unused memory. An open block counts only what it adds to the shared structures, which
+    /// therefore stay as long as there are blocks.
+    pub fn trim(&mut self) {
+        if self.blocks.is_empty() {
+            self.caches.clear();
+        }
+    }
+
     /// Bytes held by blocks.
     pub fn bytes_held(&self) -> usize {
         self.held

@@ -122,6 +122,15 @@ impl RatelessSender {
         }
     }
 
+    /// Frees unused memory.
+    pub fn trim(&mut self) {
+        if self.blocks.is_empty() {
+            self.caches.clear();
+        }
+        self.blocks.shrink_to_fit();
+        (self.buffer, self.spare) = (Vec::new(), Vec::new());
+    }
+
     /// Bytes held by blocks that some receiver has not decoded.
     pub fn bytes_held(&self) -> usize {
         self.bytes
