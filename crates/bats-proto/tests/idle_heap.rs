@@ -1,0 +1,310 @@
+//! Heap memory of idle connections with TLS: an endpoint may have thousands of them. Everything is
+//! counted, also what the C code of the TLS library allocates, which Rust's allocator does not see.
+//!
+//! The allocator counts for the whole process, so this program has only one test.
+#![cfg(all(target_os = "linux", target_env = "gnu"))]
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bats_proto::config::PresharedKey;
+use bats_proto::crypto::{fingerprint, generate_identity};
+use bats_proto::{
+    ClientConfig, ConnectionHandle, Endpoint, EndpointConfig, Event, Identity, Input, Mode, Output,
+    PeerTrust, Received, Resumption, ServerConfig, SessionStore, Timestamp, TransportConfig,
+};
+
+const CLIENT: usize = 0;
+const SERVER: usize = 1;
+const NAME: &str = "server.example";
+/// One-way delay.
+const DELAY: Duration = Duration::from_millis(10);
+/// Connections between two deliveries of packets: fewer than the half-open handshakes of a network.
+const AT_ONCE: usize = 20;
+/// Memory that each end of an idle connection may take.
+const LIMIT: f64 = 16.0;
+
+const OWN_MODES: [Mode; 4] = [Mode::Brtp, Mode::Btp, Mode::Brctp, Mode::Transparent];
+
+/// Bytes that are allocated now.
+fn allocated() -> i64 {
+    // SAFETY: the function has no preconditions.
+    let info = unsafe { libc::mallinfo2() };
+    (info.uordblks + info.hblkhd) as i64
+}
+
+/// What the connections of a measurement have in common.
+#[derive(Clone)]
+struct Case {
+    mode: Mode,
+    /// Bytes that each client sends and the server returns.
+    bytes: usize,
+    /// The server asks for certificates.
+    has_client_certificates: bool,
+    has_psk: bool,
+    /// The clients keep session tickets, and resume the sessions of earlier connections.
+    resumes: bool,
+    connections: usize,
+}
+
+/// Two endpoints, and the memory that each has allocated and not freed.
+struct World {
+    now: Timestamp,
+    endpoints: [Endpoint; 2],
+    held: [i64; 2],
+    /// Datagrams in flight: arrival time, receiver, bytes.
+    in_flight: VecDeque<(Timestamp, usize, Vec<u8>)>,
+    buffer: Vec<u8>,
+    client: ClientConfig,
+    connected: Vec<ConnectionHandle>,
+    accepted: Vec<ConnectionHandle>,
+    received: [usize; 2],
+}
+
+fn address(end: usize) -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, 1 + end as u8], 4_000))
+}
+
+fn identity() -> (Identity, PeerTrust) {
+    let identity = generate_identity(&[NAME.to_owned()]).unwrap();
+    let print = fingerprint(&identity.certificate_chain[0]);
+    (identity, PeerTrust::Fingerprints(vec![print]))
+}
+
+impl World {
+    fn new(case: &Case) -> Self {
+        let (server_identity, trust) = identity();
+        let (client_identity, client_trust) = identity();
+        let transport = TransportConfig {
+            mode: case.mode,
+            also_accepted: OWN_MODES.to_vec(),
+            deadline: Duration::from_secs(1),
+            idle_timeout: Duration::from_secs(3_600),
+            psk: case.has_psk.then(|| PresharedKey::new([3; 32])),
+            ..TransportConfig::default()
+        };
+        let resumption = case.resumes.then(|| Resumption {
+            store: SessionStore::new(1_000),
+            unix_time: Duration::from_secs(1_790_000_000),
+        });
+        let client = ClientConfig {
+            trust,
+            identity: case.has_client_certificates.then_some(client_identity),
+            transport: Arc::new(TransportConfig { resumption, ..transport.clone() }),
+        };
+        let server = ServerConfig {
+            identity: server_identity,
+            client_trust: case.has_client_certificates.then_some(client_trust),
+            transport: Arc::new(transport),
+            retry_threshold: usize::MAX,
+            max_connections: 10_000,
+        };
+        let endpoints = [None, Some(server)].map(|server| {
+            let seed = [u8::from(server.is_some()); 32];
+            let config = EndpointConfig { server, ..EndpointConfig::default() };
+            Endpoint::new(config, seed).unwrap()
+        });
+        Self {
+            now: Timestamp::from_millis(1),
+            endpoints,
+            held: [0; 2],
+            in_flight: VecDeque::new(),
+            buffer: Vec::with_capacity(65_536),
+            client,
+            connected: Vec::new(),
+            accepted: Vec::new(),
+            received: [0; 2],
+        }
+    }
+
+    /// Calls an endpoint, and adds what it allocates meanwhile.
+    fn counted<T>(&mut self, end: usize, call: impl FnOnce(&mut Endpoint) -> T) -> T {
+        let before = allocated();
+        let result = call(&mut self.endpoints[end]);
+        self.held[end] += allocated() - before;
+        result
+    }
+
+    fn connect(&mut self) -> ConnectionHandle {
+        let (now, config) = (self.now, self.client.clone());
+        self.counted(CLIENT, |client| {
+            client.connect(now, address(SERVER), NAME, config.clone()).unwrap()
+        })
+    }
+
+    fn send(&mut self, handle: ConnectionHandle, bytes: usize) {
+        let now = self.now;
+        self.counted(CLIENT, |client| client.send(now, handle, vec![7; bytes].into()).unwrap());
+    }
+
+    /// Takes messages; the server echoes them.
+    fn receive(&mut self, end: usize, handle: ConnectionHandle) {
+        let now = self.now;
+        let received = self.counted(end, |endpoint| {
+            let mut received = 0;
+            while let Some(message) = endpoint.recv(now, handle) {
+                received += message.len();
+                if end == SERVER {
+                    endpoint.send(now, handle, message).unwrap();
+                }
+            }
+            received
+        });
+        self.received[end] += received;
+    }
+
+    /// Takes what an endpoint has to send and to say; returns its next timeout.
+    fn poll(&mut self, end: usize) -> Option<Timestamp> {
+        let now = self.now;
+        loop {
+            let mut buffer = core::mem::take(&mut self.buffer);
+            let output = self.counted(end, |endpoint| endpoint.poll(now, &mut buffer));
+            self.buffer = buffer;
+            match output {
+                Output::Transmit(transmit) => {
+                    for datagram in self.buffer[..transmit.len].chunks(transmit.segment_size) {
+                        self.in_flight.push_back((now + DELAY, 1 - end, datagram.to_vec()));
+                    }
+                }
+                Output::Event(handle, Event::Connected) => self.connected.push(handle),
+                Output::Event(handle, Event::Accepted) => self.accepted.push(handle),
+                Output::Event(handle, Event::Readable) => self.receive(end, handle),
+                Output::Event(_, Event::Closed(reason)) => panic!("closed: {reason}"),
+                Output::Event(..) => {}
+                Output::Timeout(at) => return at,
+            }
+        }
+    }
+
+    fn run(&mut self, time: Duration) {
+        let end = self.now + time;
+        loop {
+            let mut next = end;
+            for peer in [CLIENT, SERVER] {
+                let now = self.now;
+                self.counted(peer, |endpoint| endpoint.handle(now, Input::Timeout));
+                next = self.poll(peer).map_or(next, |at| at.min(next));
+            }
+            if self.now >= end {
+                return;
+            }
+            next = self.in_flight.front().map_or(next, |(at, ..)| next.min(*at));
+            self.now = self.now.max(next);
+            while self.in_flight.front().is_some_and(|(at, ..)| *at <= self.now)
+                && let Some((_, to, mut bytes)) = self.in_flight.pop_front()
+            {
+                let now = self.now;
+                let remote = address(1 - to);
+                self.counted(to, |endpoint| {
+                    let payload = &mut bytes[..];
+                    let received = Received { remote, local_ip: None, ecn: 0, payload };
+                    endpoint.handle(now, Input::Datagram(received));
+                });
+            }
+        }
+    }
+}
+
+/// KiB for each idle connection at the client and at the server.
+fn idle_kib(case: &Case) -> [f64; 2] {
+    let mut world = World::new(case);
+    // Memory that endpoints allocate only once is not measured, and clients get tickets.
+    for _ in 0..2 {
+        world.connect();
+        world.run(Duration::from_secs(1));
+    }
+    world.held = [0; 2];
+    // A client keeps four sessions of a server.
+    let at_once = if case.resumes { 4 } else { AT_ONCE };
+    for _ in 0..case.connections / at_once {
+        let handles: Vec<_> = (0..at_once).map(|_| world.connect()).collect();
+        world.run(Duration::from_millis(200));
+        if case.bytes > 0 {
+            handles.into_iter().for_each(|handle| world.send(handle, case.bytes));
+            world.run(Duration::from_millis(200));
+        }
+    }
+    world.run(Duration::from_secs(20));
+
+    assert_eq!(world.received, [case.bytes * case.connections; 2], "all data were received");
+    let all = case.connections + 2;
+    assert_eq!((world.connected.len(), world.accepted.len()), (all, all));
+    let resumed = |end: usize, handles: &[ConnectionHandle]| {
+        let endpoint = &world.endpoints[end];
+        handles.iter().filter(|handle| endpoint.stats(world.now, **handle).unwrap().resumed).count()
+    };
+    for (end, handles) in [(CLIENT, &world.connected), (SERVER, &world.accepted)] {
+        assert_eq!(world.endpoints[end].connection_count(), all, "all connections are open");
+        assert_eq!(resumed(end, handles) > case.connections / 2, case.resumes);
+        let print = world.endpoints[end].peer_fingerprint(handles[0]);
+        assert_eq!(print.is_some(), end == CLIENT || case.has_client_certificates);
+    }
+    let held = world.held.map(|held| held as f64 / 1_024.0 / case.connections as f64);
+    // The connections still work, also after a key update.
+    let last = world.connected[all - 1];
+    let before = world.received;
+    for _ in 0..2 {
+        world.send(last, 1_000);
+        world.run(Duration::from_secs(130));
+    }
+    assert_eq!(world.received, before.map(|bytes| bytes + 2_000));
+    let stats = world.endpoints[CLIENT].stats(world.now, last).unwrap();
+    assert!(stats.key_updates > 0 && stats.packets_forged == 0, "{stats:?}");
+    held
+}
+
+/// Runs this program again without glibc's caches of freed memory for each thread, which count as
+/// allocated: one end would pay for what the other takes from them.
+fn run_without_caches() -> bool {
+    const SETTING: (&str, &str) = ("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0");
+    if std::env::var(SETTING.0).is_ok_and(|value| value == SETTING.1) {
+        return false;
+    }
+    let program = std::env::current_exe().unwrap();
+    let output = Command::new(program).arg("--nocapture").envs([SETTING]).output().unwrap();
+    let text = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap()).concat();
+    println!("{text}");
+    assert!(output.status.success(), "{text}");
+    true
+}
+
+#[test]
+fn a_connection_with_little_traffic_takes_at_most_16_kib_when_idle() {
+    if run_without_caches() {
+        return;
+    }
+    let basic = Case {
+        mode: Mode::Brtp,
+        bytes: 0,
+        has_client_certificates: false,
+        has_psk: false,
+        resumes: false,
+        connections: 200,
+    };
+    let mut cases = vec![("1,000 connections", Case { connections: 1_000, ..basic.clone() })];
+    for mode in OWN_MODES {
+        cases.push(("nothing sent", Case { mode, ..basic.clone() }));
+    }
+    for mode in OWN_MODES {
+        cases.push(("1,000 bytes in each direction", Case { mode, bytes: 1_000, ..basic.clone() }));
+    }
+    cases.push(("certificates", Case { has_client_certificates: true, ..basic.clone() }));
+    cases.push(("pre-shared key", Case { has_psk: true, ..basic.clone() }));
+    cases.push(("resumption", Case { resumes: true, ..basic.clone() }));
+    let all = Case { bytes: 1_000, has_client_certificates: true, has_psk: true, ..basic };
+    cases.push(("everything", Case { resumes: true, ..all }));
+    let mut failed = Vec::new();
+    for (name, case) in cases {
+        let held = idle_kib(&case);
+        let text =
+            format!("{:?}, {name}: client {:.1}, server {:.1} KiB", case.mode, held[0], held[1]);
+        println!("{text}");
+        if held.iter().any(|kib| !(4.0..=LIMIT).contains(kib)) {
+            failed.push(text);
+        }
+    }
+    assert!(failed.is_empty(), "{failed:#?}");
+}
