@@ -1,5 +1,14 @@
 //! Control by Varlink (<https://varlink.org>): JSON texts that end with a zero byte. This is the
 //! client's side, and the part that both sides share.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -47,7 +56,7 @@ pub fn call_within(
     longer: Duration,
 ) -> anyhow::Result<Value> {
     let stream = begin(socket, method, parameters, false)?;
-    stream.set_read_timeout(Some(TIMEOUT + longer))?;
+    stream.set_read_timeout(Some(TIMEOUT.saturating_add(longer)))?;
     answer(socket, &mut BufReader::new(stream))
 }
 
@@ -103,8 +112,37 @@ fn answer(socket: &Path, reader: &mut BufReader<UnixStream>) -> anyhow::Result<V
     }
     let mut answer: Value = serde_json::from_slice(&answer).context("not an answer of batsd")?;
     if let Some(error) = answer.get("error").and_then(Value::as_str) {
-        let reason = answer["parameters"]["reason"].as_str().unwrap_or(error);
+        let reason = answer.pointer("/parameters/reason").and_then(Value::as_str).unwrap_or(error);
         bail!("{reason}");
     }
-    Ok(answer["parameters"].take())
+    Ok(answer.get_mut("parameters").map(Value::take).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_of_any_form_are_taken_or_refused() {
+        let read = |text: &str| {
+            let (mut daemon, client) = UnixStream::pair().unwrap();
+            daemon.write_all(text.as_bytes()).unwrap();
+            drop(daemon);
+            answer(Path::new("socket"), &mut BufReader::new(client))
+                .map_err(|error| error.to_string())
+        };
+        assert_eq!(read("{\"parameters\":{\"a\":1}}\0"), Ok(json!({ "a": 1 })));
+        for nothing in ["{}", "[]", "[1]", "1", "\"text\"", "null", "{\"parameters\":null}"] {
+            assert_eq!(read(&format!("{nothing}\0")), Ok(Value::Null), "{nothing}");
+        }
+        assert_eq!(
+            read("{\"error\":\"wrong\",\"parameters\":{\"reason\":\"late\"}}\0"),
+            Err("late".into())
+        );
+        for reason in ["{\"error\":\"wrong\"}", "{\"error\":\"wrong\",\"parameters\":[{}]}"] {
+            assert_eq!(read(&format!("{reason}\0")), Err("wrong".into()), "{reason}");
+        }
+        assert!(read("{}").is_err_and(|error| error.contains("ended before it answered")));
+        assert!(read("{\0").is_err());
+    }
 }
