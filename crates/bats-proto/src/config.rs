@@ -1,5 +1,14 @@
 //! Configuration of endpoints and connections: identity and trust, mode, limits, congestion
 //! control.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -145,8 +154,8 @@ impl core::str::FromStr for PresharedKey {
             return Err(PresharedKeyError);
         }
         for (byte, pair) in bytes.iter_mut().zip(pairs) {
-            let digit = |at: usize| char::from(pair[at]).to_digit(16).ok_or(PresharedKeyError);
-            *byte = (digit(0)? << 4 | digit(1)?) as u8;
+            let [high, low] = pair.map(|digit| char::from(digit).to_digit(16));
+            *byte = (high.ok_or(PresharedKeyError)? << 4 | low.ok_or(PresharedKeyError)?) as u8;
         }
         Ok(Self(bytes))
     }

@@ -1,4 +1,13 @@
 //! Controllers by name, as users choose them at run time.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use core::fmt;
 use core::str::FromStr;
@@ -24,12 +33,9 @@ impl core::error::Error for UnknownCongestion {}
 
 /// Parses bits per second: digits, then nothing, or `k`, `M` or `G` for powers of a thousand.
 fn parse_rate(text: &str) -> Option<u64> {
-    let (digits, unit) = match text.as_bytes().last()? {
-        b'k' | b'K' => (&text[..text.len() - 1], 1_000),
-        b'm' | b'M' => (&text[..text.len() - 1], 1_000_000),
-        b'g' | b'G' => (&text[..text.len() - 1], 1_000_000_000),
-        _ => (text, 1),
-    };
+    let units = [(['k', 'K'], 1_000), (['m', 'M'], 1_000_000), (['g', 'G'], 1_000_000_000)];
+    let with_unit = units.into_iter().find_map(|(unit, of)| Some((text.strip_suffix(unit)?, of)));
+    let (digits, unit) = with_unit.unwrap_or((text, 1));
     let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
     let number = digits.parse::<u64>().ok().filter(|&number| is_number && number > 0)?;
     number.checked_mul(unit)

@@ -92,7 +92,8 @@ impl Connection {
                 return false;
             }
         };
-        let payload = &packet[SHORT_HEADER_LEN..SHORT_HEADER_LEN + opened.len];
+        let content = packet.get(SHORT_HEADER_LEN..).and_then(|rest| rest.get(..opened.len));
+        let Some(payload) = content else { return false };
         // 1-RTT packets must wait until the handshake is complete (RFC 9001, section 5.7).
         if !self.state.is_established() || self.is_provisional() {
             if !opened.relayed {

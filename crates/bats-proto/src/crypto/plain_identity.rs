@@ -1,5 +1,14 @@
 //! Certificates in the stand-in for TLS, by their fingerprints. They prove nothing: an end may name any certificate. So
 //! simulations see what nodes do with the certificates of their peers.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use super::fingerprint;
 use crate::config::{Identity, PeerTrust};

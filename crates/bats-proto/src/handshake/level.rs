@@ -1,4 +1,13 @@
 //! One encryption level of the handshake: a small reliable stream with its own keys.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use crate::crypto::Keys;
 
@@ -52,9 +61,9 @@ impl Level {
 
     /// The first TLS message (RFC 8446, section 4), once it is complete.
     pub(super) fn first_message(&self) -> Option<&[u8]> {
-        let arrived = &self.incoming[..self.received];
+        let arrived = self.incoming.get(..self.received)?;
         let &[_, a, b, c] = arrived.first_chunk()?;
-        arrived.get(..4 + u32::from_be_bytes([0, a, b, c]) as usize)
+        arrived.get(..(u32::from_be_bytes([0, a, b, c]) as usize).saturating_add(4))
     }
 
     fn new(limit: usize) -> Self {
@@ -87,12 +96,13 @@ impl Level {
 
     /// The next data to send, at most `max` bytes: (offset, data).
     pub(super) fn next_part(&self, max: usize) -> Option<(usize, &[u8])> {
-        let end = self.outgoing.len().min(self.cursor + max);
-        (self.cursor < end).then(|| (self.cursor, &self.outgoing[self.cursor..end]))
+        let rest = self.outgoing.get(self.cursor..)?;
+        let part = rest.get(..max).unwrap_or(rest);
+        (!part.is_empty()).then_some((self.cursor, part))
     }
 
     pub(super) fn advance(&mut self, bytes: usize) {
-        self.cursor += bytes;
+        self.cursor = self.cursor.saturating_add(bytes);
     }
 
     pub(super) fn has_unsent(&self) -> bool {
@@ -143,10 +153,14 @@ impl Level {
             self.incoming.resize(end, 0);
             self.present.resize(end, false);
         }
-        self.incoming[offset..end].copy_from_slice(data);
-        self.present[offset..end].fill(true);
+        let bytes = self.incoming.get_mut(offset..end);
+        let (Some(bytes), Some(present)) = (bytes, self.present.get_mut(offset..end)) else {
+            return false;
+        };
+        bytes.copy_from_slice(data);
+        present.fill(true);
         while self.present.get(self.received) == Some(&true) {
-            self.received += 1;
+            self.received = self.received.saturating_add(1);
         }
         true
     }
@@ -154,9 +168,9 @@ impl Level {
     /// Takes the next data for the TLS session: as much as `wanted` returns for the data that is
     /// there in order.
     pub(super) fn take_in_order(&mut self, wanted: impl Fn(&[u8]) -> usize) -> Option<Vec<u8>> {
-        let fresh = &self.incoming[self.consumed..self.received];
-        let fresh = fresh[..wanted(fresh).min(fresh.len())].to_vec();
-        self.consumed += fresh.len();
+        let fresh = self.incoming.get(self.consumed..self.received)?;
+        let fresh = fresh.get(..wanted(fresh)).unwrap_or(fresh).to_vec();
+        self.consumed = self.consumed.saturating_add(fresh.len());
         (!fresh.is_empty()).then_some(fresh)
     }
 }

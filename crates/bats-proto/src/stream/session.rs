@@ -491,6 +491,12 @@ impl Session {
     }
 
     /// Processes the next bytes of the stream. A protocol violation ends the connection.
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     pub fn receive(&mut self, now: Timestamp, mut bytes: &[u8]) {
         if !bytes.is_empty() && self.state != State::Closed {
             self.last_received_at = now;
@@ -498,31 +504,31 @@ impl Session {
         while !bytes.is_empty() && self.state != State::Closed {
             match &mut self.expect {
                 Expect::Header { bytes: header, have } => {
-                    let len = bytes.len().min(HEADER_LEN - *have);
-                    header[*have..*have + len].copy_from_slice(&bytes[..len]);
-                    *have += len;
-                    bytes = &bytes[len..];
+                    let missing = header.get_mut(*have..).unwrap_or_default();
+                    let (part, rest) = split_at_most(bytes, missing.len());
+                    missing.iter_mut().zip(part).for_each(|(to, from)| *to = *from);
+                    *have = have.saturating_add(part.len());
+                    bytes = rest;
                     if *have == HEADER_LEN {
                         let header = *header;
                         self.on_header(now, header);
                     }
                 }
                 Expect::Message { left, is_last } => {
-                    let len = bytes.len().min(*left);
-                    let (content, rest) = bytes.split_at(len);
+                    let (content, rest) = split_at_most(bytes, *left);
                     bytes = rest;
-                    let ends = len == *left;
+                    *left = left.saturating_sub(content.len());
+                    let ends = *left == 0;
                     let is_last = *is_last && ends;
-                    *left -= len;
                     if ends {
                         self.expect = Expect::START;
                     }
                     self.on_content(content, is_last);
                 }
                 Expect::Control { kind, len, bytes: payload } => {
-                    let more = bytes.len().min(*len - payload.len());
-                    payload.extend_from_slice(&bytes[..more]);
-                    bytes = &bytes[more..];
+                    let (more, rest) = split_at_most(bytes, len.saturating_sub(payload.len()));
+                    payload.extend_from_slice(more);
+                    bytes = rest;
                     if payload.len() == *len {
                         let (kind, payload) = (*kind, core::mem::take(payload));
                         self.expect = Expect::START;
@@ -530,9 +536,9 @@ impl Session {
                     }
                 }
                 Expect::Skip { left } => {
-                    let len = bytes.len().min(*left);
-                    *left -= len;
-                    bytes = &bytes[len..];
+                    let (skipped, rest) = split_at_most(bytes, *left);
+                    *left = left.saturating_sub(skipped.len());
+                    bytes = rest;
                     if *left == 0 {
                         self.expect = Expect::START;
                     }
@@ -644,6 +650,11 @@ impl Session {
             self.pending.acknowledged = true;
         }
     }
+}
+
+/// The first `len` bytes, or all if there are fewer, and the rest.
+fn split_at_most(bytes: &[u8], len: usize) -> (&[u8], &[u8]) {
+    bytes.split_at(bytes.len().min(len))
 }
 
 /// Every message must consume enough credit for its overhead in memory.

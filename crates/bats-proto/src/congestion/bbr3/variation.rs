@@ -1,5 +1,14 @@
 //! The mechanisms that make `ltcc` of BBRv3, and their constants. Experiments switch one off or scale
 //! one, by the name of the algorithm: `ltcc/without-light-probes`, `ltcc/light-gain*2`.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use core::fmt;
 

@@ -243,6 +243,12 @@ impl Incoming {
     /// # Errors
     ///
     /// The frames are malformed, or a message number is beyond the limit for early data.
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     pub(in crate::connection) fn take_early(
         &mut self,
         payload: &[u8],
@@ -262,12 +268,12 @@ impl Incoming {
         timely.assembly.feed(payload)?;
         let mut taken = Taken::default();
         while let Some(message) = timely.assembly.pop() {
-            taken.messages += 1;
-            taken.bytes += message.len() as u64;
+            taken.messages = taken.messages.saturating_add(1);
+            taken.bytes = taken.bytes.saturating_add(message.len() as u64);
             inbox.push(message);
         }
         while !inbox.has_room(budget) && inbox.pop().is_some() {
-            timely.overflowed += 1;
+            timely.overflowed = timely.overflowed.saturating_add(1);
         }
         let ids = 0..MAX_EARLY_MESSAGES as u32;
         let arrived = ids.filter(|&id| timely.assembly.has_delivered(u64::from(id)));

@@ -263,6 +263,12 @@ impl RatelessReceiver {
     }
 
     /// Block number, sequence number and content of a packet that was not relayed.
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     fn read<'a>(
         &self,
         kind: PacketKind,
@@ -281,6 +287,12 @@ impl RatelessReceiver {
 
     /// The same for a relayed packet. Relays see a column of an R-batch whose window is the block.
     /// A packet that they recode from such columns is a valid packet of RFC 9426.
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     fn read_relayed<'a>(
         &self,
         kind: PacketKind,
@@ -291,9 +303,10 @@ impl RatelessReceiver {
         else {
             return Err(FlowError::Malformed);
         };
-        let seen = self.sequence_seen.map_or(0, |seen| seen / BATCH as u64);
+        let seen = self.sequence_seen.and_then(|seen| seen.checked_div(BATCH as u64)).unwrap_or(0);
         let batch = expand(u64::from(header.batch), 24, seen);
-        let sequence = batch * BATCH as u64 + u64::from(header.column);
+        let first = batch.checked_mul(BATCH as u64).ok_or(FlowError::Malformed)?;
+        let sequence = first.checked_add(header.column.into()).ok_or(FlowError::Malformed)?;
         let coded = reader.rest();
         let sizes = (u32::from(header.count), coded.len().saturating_sub(BATCH));
         let packet = Packet { sizes, batch: header.batch, coded };
