@@ -1,4 +1,13 @@
 //! Messages on a channel, as a `Stream` and a `Sink` of the crates `futures`.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -85,13 +94,13 @@ impl ChannelMessages {
     /// Bytes that are missing of the header or of the message that it announces.
     fn missing(&self) -> Result<usize, MessageError> {
         let Some(header) = self.incoming.first_chunk::<HEADER>() else {
-            return Ok(HEADER - self.incoming.len());
+            return Ok(HEADER.saturating_sub(self.incoming.len()));
         };
         let size = u32::from_be_bytes(*header) as usize;
         if size > self.limit {
             return Err(MessageError::TooLong { size, limit: self.limit });
         }
-        Ok((HEADER + size).saturating_sub(self.incoming.len()))
+        Ok(HEADER.saturating_add(size).saturating_sub(self.incoming.len()))
     }
 
     fn poll_message(
@@ -105,10 +114,11 @@ impl ChannelMessages {
                 let mut whole = core::mem::take(&mut self.incoming).freeze();
                 return Poll::Ready(Ok(Some(whole.split_off(HEADER))));
             }
-            self.incoming.resize(filled + missing.min(CHUNK), 0);
-            let read = self.channel.poll_read_bytes(context, &mut self.incoming[filled..]);
+            self.incoming.resize(filled.saturating_add(missing.min(CHUNK)), 0);
+            let space = self.incoming.get_mut(filled..).unwrap_or_default();
+            let read = self.channel.poll_read_bytes(context, space);
             let arrived = if let Poll::Ready(Ok(arrived)) = read { arrived } else { 0 };
-            self.incoming.truncate(filled + arrived);
+            self.incoming.truncate(filled.saturating_add(arrived));
             match ready!(read)? {
                 0 if filled == 0 => return Poll::Ready(Ok(None)),
                 0 => return Poll::Ready(Err(MessageError::Truncated)),
@@ -163,7 +173,7 @@ impl Sink<Bytes> for ChannelMessages {
         if size > self.limit {
             return Err(MessageError::TooLong { size, limit: self.limit });
         }
-        let mut framed = BytesMut::with_capacity(HEADER + size);
+        let mut framed = BytesMut::with_capacity(HEADER.saturating_add(size));
         framed.put_u32(size as u32);
         framed.extend_from_slice(&message);
         self.outgoing = framed.freeze();

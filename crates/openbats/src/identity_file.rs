@@ -1,4 +1,13 @@
 //! The identity of a server in a file, so that it is the same after a restart.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};

@@ -7,6 +7,15 @@
 //! ```
 //!
 //! Empty lines and lines that begin with `#` are ignored. A server may have several lines.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -125,7 +134,7 @@ impl KnownHosts {
         // An earlier writer may have been killed within a line.
         let separator = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
         let line = format!("{separator}{name} {ALGORITHM}{fingerprint}\n");
-        if text.len() as u64 + line.len() as u64 > MAX_BYTES {
+        if text.len().saturating_add(line.len()) as u64 > MAX_BYTES {
             return Err(
                 self.unusable(format!("it is full ({MAX_BYTES} bytes): remove old servers"))
             );

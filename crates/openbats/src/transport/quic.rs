@@ -232,6 +232,12 @@ impl Quic {
     }
 
     /// Whether a datagram belongs to QUIC.
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     pub(super) fn wants(&self, remote: SocketAddr, payload: &[u8]) -> bool {
         if self.server.is_none() && self.connections.is_empty() {
             return false;

@@ -81,6 +81,12 @@ fn request(local: SocketAddr, remote: SocketAddr) -> [u8; HEADER + REQUEST] {
 }
 
 /// Finds the `tcp_info` in a reply.
+#[deny(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects
+)]
 fn tcp_info(reply: &[u8]) -> Option<&[u8]> {
     let short = |bytes: &[u8]| Some(u16::from_ne_bytes(bytes.try_into().ok()?));
     if short(reply.get(4..6)?)? != SOCK_DIAG_BY_FAMILY {
@@ -97,21 +103,27 @@ fn tcp_info(reply: &[u8]) -> Option<&[u8]> {
     }
 }
 
+#[deny(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects
+)]
 fn apply(info: &[u8], stats: &mut ConnectionStats) {
     // The structure of an older kernel is shorter; missing fields count as 0.
     let number = |at: usize| {
-        let bytes = info.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
-        u64::from(bytes.map_or(0, u32::from_ne_bytes))
+        let bytes = info.get(at..).and_then(|bytes| bytes.first_chunk());
+        u64::from(bytes.map_or(0, |bytes| u32::from_ne_bytes(*bytes)))
     };
     let long = |at: usize| {
-        let bytes = info.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
-        bytes.map_or(0, u64::from_ne_bytes)
+        let bytes = info.get(at..).and_then(|bytes| bytes.first_chunk());
+        bytes.map_or(0, |bytes| u64::from_ne_bytes(*bytes))
     };
     let segment = number(16);
     stats.path_mtu = u16::try_from(segment).unwrap_or(u16::MAX);
-    stats.in_flight_bytes = number(24) * segment;
+    stats.in_flight_bytes = number(24).saturating_mul(segment);
     stats.smoothed_rtt = Duration::from_micros(number(68));
-    stats.cwnd_bytes = number(80) * segment;
+    stats.cwnd_bytes = number(80).saturating_mul(segment);
     stats.packets_lost = number(100);
     stats.pacing_bps = match long(104) {
         u64::MAX => u64::MAX,

@@ -1,4 +1,13 @@
 //! ICMP "port unreachable" errors.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -65,7 +74,7 @@ impl Connection {
             return true;
         }
         let received = self.quic.stats().udp_rx.datagrams;
-        let probe_timeout = self.quic.rtt() * 3 + MAX_ACK_DELAY;
+        let probe_timeout = self.quic.rtt().saturating_mul(3).saturating_add(MAX_ACK_DELAY);
         let has_vanished = self.reachability.is_quoted(quoted)
             && self.reachability.has_vanished(now, received, probe_timeout);
         if has_vanished {
@@ -101,9 +110,10 @@ impl Quic {
     fn is_own_first_flight(&self, packet: &[u8]) -> bool {
         let [first, _, _, _, _, length, after @ ..] = packet else { return false };
         let source = after.get(usize::from(*length)..).unwrap_or_default();
+        let Some((length, source)) = source.split_first() else { return false };
         first & 0x80 != 0
-            && source.first() == Some(&(ID_LEN as u8))
-            && source[1..].first_chunk::<ID_LEN>().is_some_and(|id| self.ids.is_ours(*id))
+            && usize::from(*length) == ID_LEN
+            && source.first_chunk::<ID_LEN>().is_some_and(|id| self.ids.is_ours(*id))
     }
 }
 
