@@ -1,4 +1,13 @@
 //! Configurations (`bats_config_*`), and their conversion to the options of `openbats`.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};

@@ -1,4 +1,13 @@
 //! The native endpoint class and its options.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;

@@ -130,7 +130,7 @@ impl Run<'_> {
     fn receive(&mut self, handle: ConnectionHandle) {
         let now = self.network.now();
         while let Some(got) = self.network.endpoint(Host::Server).recv(now, handle) {
-            let flow = got.first_chunk().map_or(u64::MAX, |bytes| u64::from_le_bytes(*bytes));
+            let flow = transfer::number_at(&got, 0).unwrap_or(u64::MAX);
             let received = self.received.get_mut(flow as usize).expect("the index of a connection");
             *received += got.len() as u64;
         }

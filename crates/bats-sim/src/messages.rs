@@ -199,7 +199,7 @@ impl Run<'_> {
     }
 
     fn arrive(&mut self, now: Timestamp, message: &Bytes) {
-        let number = message.first_chunk().map_or(u64::MAX, |bytes| u64::from_le_bytes(*bytes));
+        let number = transfer::number_at(message, 0).unwrap_or(u64::MAX);
         let index = usize::try_from(number).unwrap_or(usize::MAX);
         let fresh = self.arrived.get(index).is_some_and(|arrived| !arrived);
         if !fresh || *message != self.content(number) {

@@ -142,7 +142,7 @@ impl ResumptionRun {
 
     /// The number of a message if it is not corrupted.
     fn number_of(&self, message: &Bytes) -> Option<usize> {
-        let number = u64::from_le_bytes(*message.first_chunk()?);
+        let number = transfer::number_at(message, 0)?;
         let known = number < self.count && *message == self.message(number);
         known.then_some(number as usize)
     }

@@ -92,6 +92,17 @@ pub(crate) fn message(seed: u64, number: u64, size: usize) -> Bytes {
     bytes.into()
 }
 
+/// The number in the eight bytes of a message from `at` on, least significant byte first.
+#[deny(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects
+)]
+pub fn number_at(message: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(*message.get(at..)?.first_chunk()?))
+}
+
 /// The endpoints of a run, client first: plain packets without TLS, everything else as in
 /// production.
 pub fn endpoints(transport: &TransportConfig, seed: u64) -> [Endpoint; 2] {

@@ -1,4 +1,13 @@
 //! `bats_config_*`.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use std::ffi::{c_char, c_int};
 use std::path::PathBuf;
@@ -176,7 +185,7 @@ pub extern "C" fn bats_config_set_cc(config: Handle, congestion: c_int) {
                 } else {
                     0
                 };
-                let number = i64::from(other) - i64::from(base);
+                let number = i64::from(other).saturating_sub(i64::from(base));
                 tracing::warn!("there is no congestion control {number}: using BBR");
                 Congestion::Bbr
             }

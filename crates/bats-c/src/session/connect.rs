@@ -154,6 +154,12 @@ fn warn_of_unchecked_certificate(server: SocketAddr, fingerprint: Option<Fingerp
     );
 }
 
+#[deny(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects
+)]
 async fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, CloseCause> {
     if let Ok(ip) = host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(ip, port)]);

@@ -55,6 +55,12 @@ impl Algorithm {
     ///
     /// # Errors
     /// An error with the known names.
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     pub fn parse(name: &str) -> Result<Self, String> {
         let controller = |inner: &str| {
             inner

@@ -305,9 +305,9 @@ impl Protocol {
                         while let Some(got) = self.endpoints[1].recv(now, handle) {
                             self.received += got.len() as u64;
                             if let (Work::Rate { .. }, Some(due)) =
-                                (self.work, got.first_chunk::<8>())
+                                (self.work, transfer::number_at(&got, 0))
                             {
-                                let due = Timestamp::from_nanos(u64::from_le_bytes(*due));
+                                let due = Timestamp::from_nanos(due);
                                 self.message_delays.push(now - due);
                             }
                         }

@@ -5,6 +5,7 @@ use bats_proto::config::Mode;
 use bytes::Bytes;
 
 use super::rng::mix;
+use crate::transfer::number_at;
 
 /// Bytes of the label of a message: its number and the tag of its direction.
 pub(super) const LABEL_LEN: usize = 16;
@@ -34,11 +35,7 @@ fn content(tag: u64, number: u64, size: usize) -> Vec<u8> {
 
 /// Number and tag of a message; `None` if it is too short.
 pub(super) fn label(message: &[u8]) -> Option<(u64, u64)> {
-    let word = |at: usize| {
-        let bytes = message.get(at..at + 8)?;
-        Some(u64::from_le_bytes(bytes.try_into().ok()?))
-    };
-    Some((word(0)?, word(8)?))
+    Some((number_at(message, 0)?, number_at(message, 8)?))
 }
 
 /// One direction of a connection: the messages sent, and which of them were delivered.

@@ -127,6 +127,12 @@ impl RelayMonitor {
     }
 
     /// Decrypts a datagram. The keys of plain security are known.
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     fn open(
         &mut self,
         link: usize,
@@ -139,7 +145,7 @@ impl RelayMonitor {
         let destination = *datagram.get(1..)?.first_chunk()?;
         let channel = (link, forward, destination);
         let current = self.key_phases.get(&channel).copied().unwrap_or(0);
-        for key_phase in [current, current + 1, current.saturating_sub(1)] {
+        for key_phase in [current, current.saturating_add(1), current.saturating_sub(1)] {
             if let Some((header, payload)) = open_short(forward, key_phase, datagram) {
                 self.key_phases.insert(channel, key_phase.max(current));
                 return Some((channel, header, payload));

@@ -68,7 +68,7 @@ impl Prepared {
         }
         for change in &spec.changes {
             if change.hop >= spec.hops.len() {
-                return Err(format!("there is no hop {}: hops count from 0", change.hop));
+                return Err(no_hop(change.hop));
             }
             if change.set.schedule.is_some() {
                 return Err("a change sets `rate`, not `schedule`".into());
@@ -83,7 +83,7 @@ impl Prepared {
 
     /// Refuses values with which no run could end.
     fn check(&self, cell: &Cell) -> Result<(), String> {
-        let run = cell.warm_up + cell.measure;
+        let run = cell.warm_up.saturating_add(cell.measure);
         if cell.measure < Duration::from_secs(1) || run > MAX_RUN {
             let allowed = MAX_RUN.as_secs();
             return Err(format!("`measure` is 1 s or more, with `warm_up` at most {allowed} s"));
@@ -154,7 +154,7 @@ impl Prepared {
             if let Some(trace) = &traces[1] {
                 down.rate_schedule = Some(trace.clone());
             }
-            let rtt = base.delay + down.delay;
+            let rtt = base.delay.saturating_add(down.delay);
             let forward_queue = hop.queue.map(|queue| queue.0);
             let reverse_queue = hop.reverse.queue.map(|queue| queue.0).or(forward_queue);
             set_queue(&mut base, forward_queue, rtt, queue);
@@ -173,8 +173,8 @@ impl Prepared {
         changes.sort_by_key(|change| change.at.0);
         let mut now = cell.hops.clone();
         for change in changes {
-            let rtt = now[change.hop].up.delay + now[change.hop].down.delay;
-            let hop = &mut now[change.hop];
+            let hop = now.get_mut(change.hop).ok_or_else(|| no_hop(change.hop))?;
+            let rtt = hop.up.delay.saturating_add(hop.down.delay);
             let link = if change.reverse { &mut hop.down } else { &mut hop.up };
             apply(link, &change.set, 1.0, draw.seed)?;
             if let Some(queue) = change.set.queue {
@@ -219,13 +219,17 @@ impl Prepared {
     }
 }
 
+fn no_hop(hop: usize) -> String {
+    format!("there is no hop {hop}: hops count from 0")
+}
+
 fn flows(given: &[FlowSpecification]) -> Result<Vec<FlowSpec>, String> {
     if given.is_empty() {
         return Ok(vec![FlowSpec::subject()]);
     }
     let mut flows = Vec::new();
     for flow in given {
-        if flow.count == 0 || flow.count > MAX_FLOWS - flows.len().min(MAX_FLOWS) {
+        if flow.count == 0 || flow.count > MAX_FLOWS.saturating_sub(flows.len()) {
             return Err(format!("a cell has at most {MAX_FLOWS} flows, and `count` is 1 or more"));
         }
         let work = match (flow.bytes, flow.rate) {
@@ -270,7 +274,7 @@ fn flows(given: &[FlowSpecification]) -> Result<Vec<FlowSpec>, String> {
             flows.push(FlowSpec {
                 who,
                 work,
-                start: start + apart.saturating_mul(index as u32),
+                start: start.saturating_add(apart.saturating_mul(index as u32)),
                 end: flow.end.map(|end| end.0),
                 reverse: flow.reverse,
             });

@@ -1,4 +1,13 @@
 //! Cells from a YAML file; docs/arena.md has the keys.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 mod build;
 mod spec;
@@ -47,7 +56,9 @@ impl core::error::Error for FileError {}
 fn read_bounded(path: &Path, limit: u64) -> Result<String, String> {
     let mut text = String::new();
     let file = File::open(path).map_err(|error| error.to_string())?;
-    file.take(limit + 1).read_to_string(&mut text).map_err(|error| error.to_string())?;
+    file.take(limit.saturating_add(1))
+        .read_to_string(&mut text)
+        .map_err(|error| error.to_string())?;
     if text.len() as u64 > limit { Err(format!("more than {limit} bytes")) } else { Ok(text) }
 }
 
