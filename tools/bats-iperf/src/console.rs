@@ -1,4 +1,13 @@
 //! Output of the report: standard output, an optional file, and a copy for the peer if requested.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use std::fs::{self, File};
 use std::io::{self, Write};

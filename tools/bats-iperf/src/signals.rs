@@ -1,4 +1,13 @@
 //! Signal handling: SIGINT and SIGTERM stop a test in order, SIGHUP reopens the logs.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -53,7 +62,10 @@ fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-    mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
+    // Bit 0 is signal 1.
+    let bit = u32::try_from(signal).ok().and_then(|signal| signal.checked_sub(1));
+    let mask = bit.and_then(|bit| mask?.checked_shr(bit));
+    mask.is_some_and(|mask| mask & 1 == 1)
 }
 
 /// Whether a signal asked the process to stop.

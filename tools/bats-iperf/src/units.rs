@@ -1,4 +1,13 @@
 //! Parses and prints quantities.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -25,9 +34,10 @@ pub(crate) fn set_format(format: Format) {
 
 /// Parses a unit letter of iperf3.
 pub(crate) fn parse_format(text: &str) -> Result<Format, String> {
-    let power = ["k", "m", "g", "t"].iter().position(|letter| text.eq_ignore_ascii_case(letter));
+    let power =
+        ["", "k", "m", "g", "t"].iter().position(|letter| text.eq_ignore_ascii_case(letter));
     let has_bytes = text.chars().all(char::is_uppercase);
-    power.map(|power| Format { power: power + 1, has_bytes }).ok_or_else(|| {
+    power.filter(|power| *power > 0).map(|power| Format { power, has_bytes }).ok_or_else(|| {
         format!("'{text}' is not a unit; use k, m, g or t (bits), or K, M, G or T (bytes)")
     })
 }
@@ -58,16 +68,16 @@ fn rate_as(bits_per_second: f64, format: Option<Format>) -> String {
 
 /// Formats a value with the unit of this power, or with a suitable one.
 fn scaled(value: f64, units: &[&str; 5], power: Option<usize>) -> String {
-    if let Some(power) = power {
-        let unit = units[power.min(units.len() - 1)];
-        return format!("{:.2} {unit}", value / 1e3_f64.powi(power as i32));
+    let [first, larger @ ..] = units;
+    let (mut value, mut unit) = (value, first);
+    for (index, next) in (1..).zip(larger) {
+        // A value that would print as 1000.00 uses the next unit.
+        if power.map_or(value < 999.995, |power| index > power) {
+            break;
+        }
+        (value, unit) = (value / 1_000.0, next);
     }
-    let (mut value, mut index) = (value, 0);
-    // A value that would print as 1000.00 uses the next unit.
-    while value >= 999.995 && index + 1 < units.len() {
-        (value, index) = (value / 1_000.0, index + 1);
-    }
-    format!("{value:.2} {}", units[index])
+    format!("{value:.2} {unit}")
 }
 
 /// Parses a number with a decimal unit; without a unit it is multiplied by `plain`.

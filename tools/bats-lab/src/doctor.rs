@@ -1,4 +1,13 @@
 //! Checks what this machine supports: namespaces, backends, programs, kernel settings.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use std::fs;
 use std::process::{Command, ExitCode, Stdio};

@@ -1,4 +1,13 @@
 //! Named network namespaces, bound to files as `ip netns` does, so that it sees them too.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use std::fs::{self, File};
 use std::io;

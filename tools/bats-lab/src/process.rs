@@ -1,5 +1,14 @@
 //! Processes identified by process ID and start time, so that a reused ID is not mistaken for the
 //! old process.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -41,8 +50,8 @@ impl Process {
     /// Terminates it: SIGTERM, then SIGKILL after two seconds.
     pub(crate) fn end(&self) {
         for (signal, timeout_ms) in [(Signal::SIGTERM, 2000), (Signal::SIGKILL, 1000)] {
-            let deadline = Instant::now() + Duration::from_millis(timeout_ms);
-            while self.is_alive() && Instant::now() < deadline {
+            let (begin, timeout) = (Instant::now(), Duration::from_millis(timeout_ms));
+            while self.is_alive() && begin.elapsed() < timeout {
                 if let Ok(pid) = i32::try_from(self.pid) {
                     let _ = kill(Pid::from_raw(pid), signal);
                 }

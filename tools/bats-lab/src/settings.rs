@@ -1,4 +1,13 @@
 //! Settings of a link, for one direction and for both.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use std::fmt;
 use std::time::Duration;
@@ -168,7 +177,7 @@ pub(crate) struct Link {
 impl Link {
     /// Sum of the delays of both directions.
     pub(crate) fn round_trip(&self) -> Duration {
-        self.forward.delay + self.backward.delay
+        self.forward.delay.saturating_add(self.backward.delay)
     }
 
     /// Capacity in bytes of the queue of a direction.

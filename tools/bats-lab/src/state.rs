@@ -1,4 +1,13 @@
 //! State of labs between commands, and cleanup after a crash.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use std::fs;
 use std::io::ErrorKind;

@@ -1,4 +1,13 @@
 //! Parsing and printing of quantities: rates, times, percentages.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use std::time::Duration;
 
@@ -10,12 +19,9 @@ pub(crate) fn rate(text: &str) -> Result<u64, String> {
     let lower = text.to_ascii_lowercase();
     let short = lower.trim_end_matches("it/s").trim_end_matches("it").trim_end_matches("bps");
     let short = short.trim_end_matches('b');
-    let (number, factor) = match short.as_bytes().last() {
-        Some(b'k') => (&short[..short.len() - 1], 1e3),
-        Some(b'm') => (&short[..short.len() - 1], 1e6),
-        Some(b'g') => (&short[..short.len() - 1], 1e9),
-        _ => (short, 1.0),
-    };
+    let units = [('k', 1e3), ('m', 1e6), ('g', 1e9)];
+    let with_unit = units.iter().find_map(|(unit, of)| Some((short.strip_suffix(*unit)?, *of)));
+    let (number, factor) = with_unit.unwrap_or((short, 1.0));
     let rate = positive(number).map(|number| number * factor).filter(|&rate| rate <= 1e12);
     rate.map(|rate| rate.round() as u64)
         .ok_or_else(|| format!("`{text}` is not a rate: use for example 1000M, 1G or 512k"))

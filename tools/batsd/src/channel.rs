@@ -1,5 +1,14 @@
 //! The channel between keeper and worker: SEQPACKET, one short JSON value per message, with file
 //! descriptors. Long texts are passed in a memory file.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut, Read, Seek, Write};

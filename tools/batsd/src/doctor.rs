@@ -1,4 +1,13 @@
 //! `batsctl doctor`: names what keeps a node from working, and what to do.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use std::collections::BTreeSet;
 use std::fs::OpenOptions;
@@ -102,7 +111,8 @@ fn status(answer: &Value, findings: &mut Vec<Finding>) {
         ("dropped_malformed", "peers sent messages that are no packets: use the same version"),
         ("refused_by_kernel", "the kernel refused packets: try `offload = false` in [tun]"),
     ] {
-        let count = answer["status"]["tun"][counter].as_u64().unwrap_or(0);
+        let count =
+            answer.pointer(&format!("/status/tun/{counter}")).and_then(Value::as_u64).unwrap_or(0);
         if count > 0 {
             findings.push(finding(
                 format!("tunnel: {counter} {count} since the worker started"),

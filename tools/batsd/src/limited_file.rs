@@ -1,4 +1,13 @@
 //! Files of a limited length. Devices and pipes have no size, so the limit counts what is read.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use std::fs::File;
 use std::io::{self, Read};

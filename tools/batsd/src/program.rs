@@ -1,4 +1,13 @@
 //! The command line of `batsd` and `bats_protocol`.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -1,4 +1,13 @@
 //! Checks combinations of options.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use std::ffi::OsString;
 use std::time::Duration;

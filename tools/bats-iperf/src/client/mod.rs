@@ -42,13 +42,23 @@ struct Client<'a> {
     identity: Option<Identity>,
 }
 
+/// A host without the brackets of a URL: `[::1]`.
+#[deny(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects
+)]
+fn without_brackets(host: &str) -> &str {
+    host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
+}
+
 /// Runs the client.
 ///
 /// # Errors
 /// The server cannot be reached, denies the test, or disconnects.
 pub(crate) fn run(options: &Options, console: &Arc<Console>, host: &str) -> Result<ExitCode> {
-    // Brackets as in a URL: [::1].
-    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    let host = without_brackets(host);
     let set = files::collect(options)?;
     let (local_address, note) = options.local_address()?;
     if let Some(note) = note {

@@ -319,6 +319,12 @@ impl Client<'_> {
 }
 
 /// The name that the certificate must be valid for: the host without the zone of its address.
+#[deny(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects
+)]
 fn server_name(host: &str) -> &str {
     host.split_once('%').map_or(host, |(address, _)| address)
 }

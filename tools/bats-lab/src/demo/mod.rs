@@ -231,6 +231,12 @@ fn write_random(path: &Path, mut bytes: u64) -> std::io::Result<()> {
 }
 
 /// Versions of all programs that take part.
+#[deny(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects
+)]
 pub(crate) fn versions(iperf: Option<&Path>) -> Vec<(String, String)> {
     let first_line = |text: String| text.lines().next().unwrap_or_default().trim().to_owned();
     let mut versions = vec![("batslab".to_owned(), env!("CARGO_PKG_VERSION").to_owned())];

@@ -157,8 +157,7 @@ fn count(socket: &UdpSocket, plan: &CbrPlan<'_>, done: &AtomicBool) -> Result<Cb
             }
             Err(error) => return Err(error).context("cannot receive"),
         };
-        let Some(number) = buffer[..length].first_chunk::<SEQUENCE_BYTES>() else { continue };
-        let number = u64::from_be_bytes(*number);
+        let Some(number) = parse_number(&buffer[..length]) else { continue };
         let Some(word) = usize::try_from(number / 64).ok().and_then(|at| seen.get_mut(at)) else {
             continue;
         };
@@ -176,6 +175,17 @@ fn count(socket: &UdpSocket, plan: &CbrPlan<'_>, done: &AtomicBool) -> Result<Cb
     }
     result.received_rate = steady_rate(&marks, frame_bytes(plan));
     Ok(result)
+}
+
+/// The number of a datagram.
+#[deny(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects
+)]
+fn parse_number(datagram: &[u8]) -> Option<u64> {
+    datagram.first_chunk::<SEQUENCE_BYTES>().map(|number| u64::from_be_bytes(*number))
 }
 
 fn frame_bytes(plan: &CbrPlan<'_>) -> usize {

@@ -94,8 +94,7 @@ fn measure(socket: &UdpSocket, count: u64, last_packet_timeout: Duration) -> Res
         match socket.recv(&mut buffer) {
             Ok(length) => {
                 let now = Instant::now();
-                let number = buffer[..length].first_chunk().map(|bytes| u64::from_be_bytes(*bytes));
-                let index = number.and_then(|number| usize::try_from(number).ok());
+                let index = parse_number(&buffer[..length]);
                 if let Some((time, sent)) = index
                     .and_then(|index| Some((times.get_mut(index)?, sent_at.get(index)?)))
                     .filter(|(time, _)| time.is_none())
@@ -112,6 +111,17 @@ fn measure(socket: &UdpSocket, count: u64, last_packet_timeout: Duration) -> Res
         }
     }
     Ok(summary(sent_at.len() as u64, times.into_iter().flatten().collect()))
+}
+
+/// The number of an echo.
+#[deny(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects
+)]
+fn parse_number(datagram: &[u8]) -> Option<usize> {
+    usize::try_from(u64::from_be_bytes(*datagram.first_chunk()?)).ok()
 }
 
 fn summary(sent: u64, mut times: Vec<Duration>) -> PingResult {

@@ -1,6 +1,16 @@
 //! Figures of common programs that tests run as commands: `ping` and `curl --write-out '%{json}'`.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use anyhow::Result;
+use serde_json::Value;
 
 use super::reading::{Reading, last_document, of_round_trips};
 use crate::result::figures::{Figures, set};
@@ -29,10 +39,12 @@ fn packets_sent(line: &str) -> Option<f64> {
 
 /// Sets the duration and mean throughput of a download by curl. Other output has no effect.
 pub(crate) fn curl(figures: &mut Figures, text: &str) {
-    let Some(document) = last_document(text).filter(|one| one["curl_version"].is_string()) else {
+    let Some(document) =
+        last_document(text).filter(|one| one.get("curl_version").is_some_and(Value::is_string))
+    else {
         return;
     };
-    let number = |key: &str| document[key].as_f64().unwrap_or(f64::NAN);
+    let number = |key: &str| document.get(key).and_then(Value::as_f64).unwrap_or(f64::NAN);
     set(figures, "file_seconds", number("time_total"));
     set(figures, "throughput_mbps", number("size_download") * 8.0 / number("time_total") / 1e6);
 }

@@ -63,6 +63,17 @@ impl Schedule {
     }
 }
 
+/// The number of a message.
+#[deny(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects
+)]
+fn parse_number(message: &[u8]) -> Option<u64> {
+    Some(u64::from_le_bytes(*message.first_chunk()?))
+}
+
 /// Results so far, shared by the sending and the receiving thread.
 #[derive(Default)]
 pub(crate) struct RttRecord(Mutex<Times>);
@@ -84,8 +95,7 @@ impl RttRecord {
     /// Records a reply; true if all replies have arrived.
     pub(crate) fn arrived(&self, schedule: &Schedule, start: Instant, message: &[u8]) -> bool {
         let mut times = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let number =
-            message.get(..8).and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes);
+        let number = parse_number(message);
         if let Some(number) = number.filter(|&number| number < schedule.count)
             && times.seen.insert(number)
         {

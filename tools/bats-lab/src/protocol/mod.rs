@@ -34,6 +34,12 @@ pub(crate) fn kernel_has(congestion: &str) -> bool {
 }
 
 /// The congestion controls of the kernel.
+#[deny(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects
+)]
 pub(crate) fn congestion_controls() -> Vec<String> {
     std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control")
         .unwrap_or_default()

@@ -196,15 +196,20 @@ impl NodeFiles {
         command
     }
 
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     fn is_open(&self, host: u32) -> bool {
         let Ok(text) = run(&mut self.control(host, &["--json", "peers"])) else { return false };
         let answer: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
-        answer["peers"].as_array().is_some_and(|peers| {
-            // Datagrams have a session of their own only for the tunnel.
-            let is_open = |peer: &serde_json::Value| {
-                peer["stream"] == "open" && (!self.plan.has_tun || peer["datagram"] == "open")
-            };
-            peers.len() + 1 == self.plan.ends.len() && peers.iter().all(is_open)
+        let is_open =
+            |peer: &serde_json::Value, of: &str| peer.get(of).is_some_and(|is| is == "open");
+        answer.get("peers").and_then(serde_json::Value::as_array).is_some_and(|peers| {
+            Some(peers.len()) == self.plan.ends.len().checked_sub(1)
+                && peers.iter().all(|peer| is_open(peer, "stream") && is_open(peer, "datagram"))
         })
     }
 

@@ -1,4 +1,13 @@
 //! Figures of `bats_perftest -outputFormat json`.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use serde_json::Value;
 
@@ -19,7 +28,7 @@ pub(crate) fn read(figures: &mut Figures, publisher: &str, subscriber: &str) {
         (&far, "lost_percent", "loss_percent", 1.0),
     ];
     for (summary, key, figure, factor) in keys {
-        if let Some(value) = summary.as_ref().and_then(|summary| summary[key].as_f64()) {
+        if let Some(value) = summary.as_ref().and_then(|summary| summary.get(key)?.as_f64()) {
             set(figures, figure, value * factor);
         }
     }
@@ -28,7 +37,7 @@ pub(crate) fn read(figures: &mut Figures, publisher: &str, subscriber: &str) {
 /// The summary of the last sample size.
 fn summary(output: &str) -> Option<Value> {
     let document = last_document(output)?;
-    document["perftest"].as_array()?.last()?.get("summary").cloned()
+    document.get("perftest")?.as_array()?.last()?.get("summary").cloned()
 }
 
 #[cfg(test)]

@@ -116,20 +116,27 @@ struct Counter {
 
 impl Counter {
     /// Counts a datagram; false if it was the last.
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     fn take(&mut self, now: f64, datagram: &[u8]) -> bool {
         let number = |at: usize| {
-            let bytes = datagram.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
-            bytes.map_or(0, u64::from_le_bytes)
+            let bytes = datagram.get(at..).and_then(|bytes| bytes.first_chunk());
+            bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes))
         };
         if number(0) == END_MARKER {
             self.sent = Some(number(8));
             return false;
         }
         self.highest = self.highest.max(number(0).saturating_add(1));
-        self.packets += 1;
-        self.bytes += datagram.len() as u64;
-        self.interval_bytes += datagram.len() as u64;
-        self.interval_packets += 1;
+        let bytes = datagram.len() as u64;
+        self.packets = self.packets.saturating_add(1);
+        self.bytes = self.bytes.saturating_add(bytes);
+        self.interval_bytes = self.interval_bytes.saturating_add(bytes);
+        self.interval_packets = self.interval_packets.saturating_add(1);
         self.last = now;
         // RFC 3550 section 6.4.1.
         let transit = micros() as f64 - number(8) as f64;

@@ -1,4 +1,13 @@
 //! The result directory of a run.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -177,12 +177,24 @@ struct CpuTimes {
 }
 
 impl CpuTimes {
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     fn read(emulator: Option<Process>) -> Option<Self> {
         let mut roots = BTreeSet::from([std::process::id()]);
         roots.extend(emulator.map(|process| process.pid));
         Self::parse(&fs::read_to_string("/proc/stat").ok()?, &ProcessTable::read(), roots)
     }
 
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     fn parse(stat: &str, processes: &ProcessTable, mut roots: BTreeSet<u32>) -> Option<Self> {
         let line = stat.lines().find(|line| line.starts_with("cpu "))?;
         let columns: Vec<u64> =
@@ -194,11 +206,12 @@ impl CpuTimes {
         // All threads of the kernel descend from process 2.
         roots.insert(2);
         let own = processes.ticks_below(&roots);
+        let sum = |times: &[u64]| times.iter().fold(0_u64, |sum, time| sum.saturating_add(*time));
         Some(Self {
-            total: user + nice + system + idle + iowait + irq + softirq + steal,
-            idle: idle + iowait,
+            total: sum(&[user, nice, system, idle, iowait, irq, softirq, steal]),
+            idle: sum(&[idle, iowait]),
             steal,
-            processes: user + nice + system,
+            processes: sum(&[user, nice, system]),
             own,
         })
     }

@@ -3,6 +3,15 @@
 //! Clients can run commands as the user of this server, and every user of a machine can reach its
 //! loopback interface. The kernel does not say reliably who a TCP connection belongs to (a closed
 //! socket has no owner any more), so nothing but the token counts.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use std::net::SocketAddr;
 use std::sync::Arc;

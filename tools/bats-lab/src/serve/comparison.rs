@@ -1,4 +1,13 @@
 //! Comparisons of past runs: rows with confidence intervals of two, plots of several.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use std::process::{Command, Stdio};
 

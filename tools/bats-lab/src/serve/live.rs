@@ -1,4 +1,13 @@
 //! Streams the events of a run as server-sent events.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use std::convert::Infallible;
 use std::io::SeekFrom;
@@ -74,7 +83,7 @@ impl EventReader {
         file.seek(SeekFrom::Start(self.offset)).await?;
         let mut block = Vec::new();
         let count = file.take(READ_BYTES as u64).read_to_end(&mut block).await?;
-        self.offset += count as u64;
+        self.offset = self.offset.saturating_add(count as u64);
         self.incomplete_line.extend_from_slice(&block);
         while let Some(end) = self.incomplete_line.iter().position(|&byte| byte == b'\n') {
             let line: Vec<u8> = self.incomplete_line.drain(..=end).collect();

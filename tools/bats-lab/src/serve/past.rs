@@ -1,4 +1,13 @@
 //! Cached summaries of past runs.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,5 +1,14 @@
 //! Elements of a link that few links have, as test files set them: policers, losses in time, slots, and
 //! the schedules and disciplines of their own files. `bats-netem` implements them.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use std::fmt;
 use std::time::Duration;
@@ -321,7 +330,7 @@ impl Elements {
             None => 0.0,
             Some(Holes::Periodic(holes)) => share(holes.length, holes.period.0),
             Some(Holes::Random(holes)) => {
-                share(holes.mean_length, holes.mean_gap.0 + holes.mean_length.0)
+                share(holes.mean_length, holes.mean_gap.0.saturating_add(holes.mean_length.0))
             }
         }
     }
@@ -375,7 +384,7 @@ impl Elements {
             loss: fade.loss.0,
         });
         if self.ethernet_overhead {
-            config.frame_overhead += BEYOND_FRAME;
+            config.frame_overhead = config.frame_overhead.saturating_add(BEYOND_FRAME);
         }
         config.validate().map_err(|error| error.to_string())
     }

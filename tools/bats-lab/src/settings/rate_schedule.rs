@@ -186,8 +186,9 @@ impl fmt::Display for RateSchedule {
             const MAX_SHOWN: usize = 6;
             let of = |step: &RateStep| format!("{} for {}", step.rate, step.length);
             let mut shown: Vec<String> = steps.iter().take(MAX_SHOWN).map(of).collect();
-            if steps.len() > MAX_SHOWN {
-                shown.push(format!("{} more", steps.len() - MAX_SHOWN));
+            let more = steps.len().saturating_sub(MAX_SHOWN);
+            if more > 0 {
+                shown.push(format!("{more} more"));
             }
             shown.join(", ")
         };

@@ -1,4 +1,13 @@
 //! Tools: the programs that each runs over a protocol, and how their output is parsed.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 mod scp;
 

@@ -188,6 +188,12 @@ pub(crate) enum Command {
 ///
 /// # Errors
 /// The command line is invalid; the error is for the user.
+#[deny(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects
+)]
 pub(crate) fn parse(words: &[String]) -> Result<Command> {
     let given = spelling::parse(table::OPTIONS, words)?;
     if given.has("help") {

@@ -1,4 +1,13 @@
 //! The original's spelling rules: one hyphen, any case, any prefix.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use anyhow::{Result, bail, ensure};
 

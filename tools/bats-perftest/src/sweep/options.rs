@@ -1,4 +1,13 @@
 //! Command line of a sweep; it is spelled as that of a test is.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use std::io::Write;
 use std::path::PathBuf;

@@ -114,6 +114,12 @@ impl Rounds {
 }
 
 /// The numbers of the last line of a table.
+#[deny(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects
+)]
 fn numbers<const N: usize>(table: &str) -> Option<[f64; N]> {
     let line = table.lines().next_back()?;
     let numbers: Vec<f64> = line.split(',').map_while(|cell| cell.trim().parse().ok()).collect();

@@ -1,4 +1,13 @@
 //! The TUN device with its addresses, and the kernel's routes to the peers' prefixes.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use std::collections::BTreeSet;
 use std::io;

@@ -3,9 +3,9 @@
 
 mod device;
 mod listeners;
+mod loaded;
 mod source;
 
-use std::fs::File;
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -17,15 +17,15 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use openbats::{Identity, PresharedKey};
+use openbats::Identity;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use crate::channel::{self, Setup, ToKeeper, ToWorker};
+use crate::channel::{self, ToKeeper, ToWorker};
 use crate::config::{Config, SERVICE_USER, find_user};
 use crate::ending;
-use crate::limited_file;
 use device::Device;
 use listeners::Listeners;
+use loaded::{Loaded, load};
 pub use source::Source;
 
 /// Time before the worker is started again: nearly none at first, and more if it ends again and
@@ -42,67 +42,12 @@ const STABLE: Duration = Duration::from_secs(10);
 /// Time for the worker to close its links.
 const CLOSING: Duration = Duration::from_secs(2);
 
-/// Longest identity or pre-shared key: a chain of certificates in PEM has some KiB.
-const MAX_IDENTITY: u64 = 1 << 20;
 /// Events that wait for the keeper. A worker that sends more waits, and the kernel limits what its socket holds.
 const MAX_EVENTS: usize = 16;
 
 enum Event {
     Worker(u64, Option<ToKeeper>),
     Signal(i32),
-}
-
-/// The configuration with the files that it names.
-struct Loaded {
-    config: Config,
-    setup: Setup,
-}
-
-fn load(source: &Source) -> anyhow::Result<Loaded> {
-    // The worker gets the text that was checked here.
-    let read = source.read()?;
-    let config = match source {
-        Source::File(path) => Config::parse(path, &read.text)?,
-        _ => Config::parse_translated(source.path(), &read.text)?,
-    };
-    let identity = match read.identity {
-        Some(identity) => identity,
-        None => read_identity(&config.identity)?,
-    };
-    Identity::from_pem(&config.identity.display().to_string(), identity.as_bytes())?;
-    let preshared_key = match &config.preshared_key {
-        Some(path) => {
-            let key = read_key(path, "the pre-shared key", " on all nodes", "")?;
-            key.trim()
-                .parse::<PresharedKey>()
-                .map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?;
-            Some(key)
-        }
-        None => None,
-    };
-    let path = source.path().to_owned();
-    let setup = Setup { path, text: read.text, identity, preshared_key };
-    Ok(Loaded { config, setup })
-}
-
-/// Reads a file with a key that the configuration names. Symbolic links are followed: the owner of the node has named
-/// the file, and secrets of a container are links. `advice` is for a file that is missing.
-fn read_key(path: &Path, key: &str, remedy: &str, advice: &str) -> anyhow::Result<String> {
-    let failed = |error: std::io::Error| {
-        let advice = if error.kind() == ErrorKind::NotFound { advice } else { "" };
-        anyhow::anyhow!("cannot read {key} {}: {error}{advice}", path.display())
-    };
-    let file = File::open(path).map_err(failed)?;
-    limited_file::check_key(&file, path, key, remedy)?;
-    let text = limited_file::read_open_text(file, MAX_IDENTITY).map_err(failed)?;
-    text.with_context(|| {
-        format!("cannot read {key} {}: it is longer than {MAX_IDENTITY} bytes", path.display())
-    })
-}
-
-fn read_identity(path: &Path) -> anyhow::Result<String> {
-    let advice = format!(": `batsctl keygen {}` makes it", path.display());
-    read_key(path, "the identity", "", &advice)
 }
 
 /// Checks the configuration and the files that it names, as a start does.
@@ -426,21 +371,6 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
-
-    #[test]
-    fn identities_have_a_limited_length() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("node.pem");
-        std::fs::write(&path, vec![b'\n'; MAX_IDENTITY as usize + 1]).unwrap();
-        std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
-        let error = read_identity(&path).unwrap_err().to_string();
-        assert!(error.contains("longer than 1048576 bytes"), "{error}");
-        // A device without an end, which all users may read.
-        let error = read_identity(Path::new("/dev/zero")).unwrap_err().to_string();
-        assert!(error.contains("/dev/zero has the mode 0666"), "{error}");
-        let error = read_identity(Path::new("/nonexistent/node.pem")).unwrap_err().to_string();
-        assert!(error.contains("`batsctl keygen"), "{error}");
-    }
 
     #[test]
     fn keys_that_all_users_may_read_are_refused_and_links_are_followed() {

@@ -29,7 +29,7 @@ use bats_node::{Change, Control, NodeId, Owners, Plan};
 use bats_tun::Tun;
 use bats_types::Timestamp;
 use openbats::node::{Event, LinkId, LinkState, LinkStatus, Node, Session};
-use openbats::{Fingerprint, Identity, Mode, TransportConfig};
+use openbats::{Fingerprint, Identity, Mode, PresharedKey, TransportConfig};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
@@ -263,13 +263,22 @@ fn start_node(config: &Config, setup: &Setup) -> anyhow::Result<Node> {
         builder = builder.listen(address);
     }
     if let Some(key) = &setup.preshared_key {
-        let key = key.trim().parse().map_err(|error| anyhow::anyhow!("pre-shared key: {error}"))?;
-        builder = builder.preshared_key(key);
+        builder = builder.preshared_key(parse_key(key)?);
     }
     builder.start().with_context(|| {
         let addresses: Vec<String> = config.listen.iter().map(ToString::to_string).collect();
         format!("cannot listen at {} (key `listen` in [node])", addresses.join(", "))
     })
+}
+
+#[deny(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects
+)]
+fn parse_key(text: &str) -> anyhow::Result<PresharedKey> {
+    text.trim().parse().map_err(|error| anyhow::anyhow!("pre-shared key: {error}"))
 }
 
 fn library_id(id: NodeId) -> openbats::node::NodeId {

@@ -213,14 +213,20 @@ impl Speedtests {
         Ok(json!({ "bytes": bytes, "seconds": seconds, "mbps": mbps }))
     }
 
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     async fn report(
         &self,
         lane: &Lane,
         number: u64,
         happens: &mut mpsc::Receiver<(Kind, Vec<u8>)>,
     ) -> Option<(u64, u64)> {
-        let end = Instant::now() + 2 * TIMEOUT;
-        while Instant::now() < end {
+        let begin = Instant::now();
+        while begin.elapsed() < TIMEOUT.saturating_mul(2) {
             lane.push_speedtest(&message(Kind::End, number, &[]));
             if let Ok(Some((Kind::Report, content))) = timeout(END_AGAIN, happens.recv()).await {
                 let (bytes, micros) = content.split_first_chunk::<8>()?;
@@ -232,6 +238,12 @@ impl Speedtests {
     }
 
     /// Takes a message of a peer; `lane` leads to it. What belongs to no test is ignored.
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     pub(super) fn take(&self, peer: NodeId, lane: Option<&Arc<Lane>>, bytes: &[u8]) {
         let Some((&kind, rest)) = bytes.split_first() else { return };
         let Some((number, content)) = rest.split_first_chunk::<8>() else { return };
@@ -261,7 +273,9 @@ impl Speedtests {
                 if answer == Answer::Accepted {
                     // The end of what this node receives says when the test is over.
                     let rest = if direction == 0 { TIMEOUT } else { Duration::ZERO };
-                    let until = now + duration + rest;
+                    let Some(until) = now.checked_add(duration.saturating_add(rest)) else {
+                        return;
+                    };
                     *served = Some(Served { peer, number, meter: Meter::default(), until });
                 }
                 lane.push_speedtest(&message(Kind::Answer, number, &[answer as u8]));

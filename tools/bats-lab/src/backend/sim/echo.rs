@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use bats_proto::{ConnectionHandle, Event, Mode, SendError, Timestamp};
 use bats_sim::capture::Capture;
+use bats_sim::transfer::number_at;
 use bytes::Bytes;
 
 use super::flow::{CONNECT_TIMEOUT, Snapshot};
@@ -208,8 +209,7 @@ impl Run {
         let now = self.simulation.now();
         let Some(client) = self.simulation.endpoint(0, End::Client) else { return };
         while let Some(message) = client.recv(now, self.client) {
-            let number =
-                message.get(..8).and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes);
+            let number = number_at(&message, 0);
             let (Some(number), Some(start)) = (number, self.established) else { continue };
             let due = self.test.interval * u32::try_from(number).unwrap_or(u32::MAX);
             let time = (now - (start + due)).as_secs_f64() * 1e3;

@@ -7,6 +7,7 @@ use anyhow::{Result, bail};
 use bats_netem::LinkConfig;
 use bats_proto::relay::RelayStats;
 use bats_proto::{ConnectionHandle, ConnectionStats, Event, SendError, Timestamp};
+use bats_sim::transfer::number_at;
 use bytes::Bytes;
 
 use super::mesh::TcpState;
@@ -546,10 +547,7 @@ impl Run<'_> {
         handle: Option<ConnectionHandle>,
     ) -> Result<()> {
         let now = self.simulation.now();
-        let number = |at: usize| {
-            let bytes = message.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
-            bytes.map_or(u64::MAX, u64::from_le_bytes)
-        };
+        let number = |at: usize| number_at(message, at).unwrap_or(u64::MAX);
         let index = usize::try_from(number(0)).unwrap_or(usize::MAX);
         if of.is_some_and(|of| of != index || !self.flows[of].is_intact(message)) {
             // A corrupted datagram: the UDP checksum discards it.

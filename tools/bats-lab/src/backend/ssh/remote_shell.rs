@@ -1,5 +1,14 @@
 //! A shell on a remote host. It keeps the directory of a measurement, answers requests, and cleans
 //! up however the connection ends.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -78,20 +87,21 @@ impl RemoteShell {
     }
 
     /// The remainder of the next line with this prefix. Skips output of the login shell before it.
-    fn line(&mut self, begin: &str) -> Result<String> {
-        let deadline = Instant::now() + ANSWER_TIMEOUT;
+    fn line(&mut self, prefix: &str) -> Result<String> {
+        let begin = Instant::now();
         loop {
-            let line = self.next(deadline)?;
-            if let Some(rest) = line.strip_prefix(begin) {
+            let line = self.next(begin)?;
+            if let Some(rest) = line.strip_prefix(prefix) {
                 return Ok(rest.to_owned());
             }
         }
     }
 
-    fn next(&mut self, deadline: Instant) -> Result<String> {
+    /// The next line, if it comes in time after `begin`.
+    fn next(&mut self, begin: Instant) -> Result<String> {
         loop {
             interrupt::check()?;
-            if Instant::now() > deadline {
+            if begin.elapsed() > ANSWER_TIMEOUT {
                 bail!("{} does not answer", self.name);
             }
             match self.lines.recv_timeout(Duration::from_millis(50)) {
@@ -129,10 +139,10 @@ impl RemoteShell {
         if written.is_err() {
             return Err(self.failure());
         }
-        let deadline = Instant::now() + ANSWER_TIMEOUT;
+        let begin = Instant::now();
         let mut answer = Vec::new();
         loop {
-            let line = self.next(deadline)?;
+            let line = self.next(begin)?;
             if line.strip_prefix("done ").is_some_and(|done| command.starts_with(done)) {
                 return Ok(answer);
             }
@@ -171,8 +181,8 @@ impl RemoteShell {
 impl Drop for RemoteShell {
     fn drop(&mut self) {
         self.start_cleanup();
-        let deadline = Instant::now() + CLEANUP_TIMEOUT;
-        while Instant::now() < deadline {
+        let begin = Instant::now();
+        while begin.elapsed() < CLEANUP_TIMEOUT {
             if !matches!(self.child.try_wait(), Ok(None)) {
                 return;
             }

@@ -93,9 +93,16 @@ pub(super) fn draw(svg: &mut String, bars: &[Bar], y: &str) {
 }
 
 /// A colour made darker; `factor` 1 keeps it.
+#[deny(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects
+)]
 fn shaded(colour: &str, factor: f64) -> String {
     let part = |from: usize| {
-        let value = colour.get(from..from + 2).and_then(|text| u8::from_str_radix(text, 16).ok());
+        let digits = colour.get(from..).and_then(|rest| rest.get(..2));
+        let value = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
         (f64::from(value.unwrap_or(0)) * factor).round() as u8
     };
     format!("#{:02x}{:02x}{:02x}", part(1), part(3), part(5))

@@ -139,11 +139,23 @@ enum Command {
     },
 }
 
+#[deny(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects
+)]
 fn seconds(text: &str) -> Result<f64, String> {
     let value: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
     (0.1..=3600.0).contains(&value).then_some(value).ok_or("0.1 to 3600 seconds".to_owned())
 }
 
+#[deny(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects
+)]
 fn limit(text: &str) -> Result<f64, String> {
     let value: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
     (0.0..=86_400.0).contains(&value).then_some(value).ok_or("0 to 86400 seconds".to_owned())
