@@ -1,4 +1,4 @@
-//! Packets per processor second: a relay between two nodes, beside a plain forwarder of UDP datagrams with
+//! Packets per processor second: a relay between two nodes, next to a plain forwarder of UDP datagrams with
 //! GRO and GSO, alternating in the same run over loopback.
 //!
 //!     cargo run --release -p openbats --example relay_packets [SECONDS] [ROUNDS]
