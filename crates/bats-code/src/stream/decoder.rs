@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use super::known::KnownSet;
 use super::linear_system::{Equation, LinearSystem};
-use super::redundancy::{VALUE_WORK, Value, add_product};
+use super::redundancy::{ProductSum, VALUE_WORK, Value};
 use super::results::{DecoderConfig, DecoderStats, MissingRange, Outcome, PushResult};
 use super::work::WorkBudget;
 use super::{Columns, MAX_SYMBOL_SIZE, MAX_WINDOW, Window, coefficients};
@@ -550,7 +550,7 @@ impl StreamDecoder {
     /// This is one pass over the window, which costs less than collecting the unknown symbols.
     fn is_redundant(&self, window: Window, row: &[u8], unknown: u64) -> Option<bool> {
         let (mut current, mut values) = (u32::MAX, &[][..]);
-        let mut product = [0; 4];
+        let mut product = ProductSum::new();
         let skipped = (unknown - window.first) as usize;
         let slots = self.slots.range((unknown - self.base) as usize..);
         for (slot, &coefficient) in slots.zip(&row[skipped..]) {
@@ -561,7 +561,7 @@ impl StreamDecoder {
                         current = system_id;
                         values = self.null_values(system_id)?;
                     }
-                    add_product(&mut product, coefficient, values[column as usize]);
+                    product.add(coefficient, values[column as usize]);
                 }
                 // A symbol that is in no equation.
                 Slot::Missing if coefficient != 0 => return Some(false),
@@ -571,7 +571,7 @@ impl StreamDecoder {
         let held = self.base + self.slots.len() as u64;
         let beyond = held.saturating_sub(window.first) as usize;
         let is_beyond = row.get(beyond..).is_some_and(|rest| rest.iter().any(|&x| x != 0));
-        Some(!is_beyond && product == [0; 4])
+        Some(!is_beyond && product.value() == [0; 4])
     }
 
     fn null_values(&self, system_id: u32) -> Option<&[Value]> {

@@ -11,7 +11,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::Window;
-use super::redundancy::{NullVectors, VALUE_WORK, Value, add_product};
+use super::redundancy::{Multiples, NullVectors, ProductSum, VALUE_WORK, Value};
 use crate::gf256;
 use crate::kernel::{Kernel, Mode};
 use crate::rows::{ALIGNMENT, AlignedRow, padded_length};
@@ -322,36 +322,26 @@ impl LinearSystem {
         }
         let mut is_free = vec![true; self.columns.len()];
         self.pivots.iter().for_each(|&pivot| is_free[pivot] = false);
-        let free: Vec<usize> = (0..is_free.len()).filter(|&column| is_free[column]).collect();
         if let Some(&symbol) = self.columns.first() {
             self.null.seed(symbol);
         }
-        self.count_work(VALUE_WORK * free.len() * self.rank());
-        let mut values = vec![[0; 4]; self.columns.len()];
-        for &column in &free {
-            values[column] = self.null.random();
+        self.null.keep(vec![[0; 4]; is_free.len()]);
+        for (column, _) in is_free.iter().enumerate().filter(|&(_, &is_free)| is_free) {
+            let value = self.null.random();
+            self.add_null_vector(column, value);
         }
-        for (row, &pivot) in self.pivots.iter().enumerate() {
-            let line = self.row(row);
-            let mut sum = [0; 4];
-            for &column in &free {
-                add_product(&mut sum, line[column], values[column]);
-            }
-            values[pivot] = sum;
-        }
-        self.null.keep(values);
     }
 
     /// Makes the vectors of the null space orthogonal to `line`, the next row with this pivot, before
     /// it is eliminated from the others.
     fn restrict_null_vectors(&mut self, pivot: usize, line: &[u8]) {
         let Some(values) = self.null_values() else { return };
-        let mut product = [0; 4];
+        let mut product = ProductSum::new();
         for (&coefficient, &value) in line.iter().zip(values) {
-            add_product(&mut product, coefficient, value);
+            product.add(coefficient, value);
         }
         self.count_work(VALUE_WORK * line.len());
-        self.add_null_vector(pivot, product);
+        self.add_null_vector(pivot, product.value());
     }
 
     /// Adds `value` times the vector of the null space that is 1 in `column` and 0 in the other
@@ -361,10 +351,11 @@ impl LinearSystem {
             return;
         }
         self.count_work(VALUE_WORK * self.rank());
-        self.null.add(column, 1, value);
+        let multiples = Multiples::new(value);
+        self.null.add(column, &multiples, 1);
         let lines = self.data.chunks_exact(self.stride);
         for (&pivot, line) in self.pivots.iter().zip(lines) {
-            self.null.add(pivot, line[column], value);
+            self.null.add(pivot, &multiples, line[column]);
         }
     }
 
@@ -373,8 +364,8 @@ impl LinearSystem {
     /// `column` itself.
     fn clear_null_value(&mut self, column: usize, free: usize, coefficient: u8) {
         let Some(values) = self.null_values() else { return };
-        let mut value = [0; 4];
-        add_product(&mut value, gf256::inv(coefficient), values[column]);
+        let factor = gf256::inv(coefficient);
+        let value = values[column].map(|byte| gf256::mul(factor, byte));
         self.add_null_vector(free, value);
     }
 
@@ -467,11 +458,11 @@ mod tests {
     }
 
     fn product(system: &LinearSystem, line: &[u8]) -> Value {
-        let mut sum = [0; 4];
+        let mut sum = ProductSum::new();
         for (&coefficient, &value) in line.iter().zip(system.null_values().unwrap()) {
-            add_product(&mut sum, coefficient, value);
+            sum.add(coefficient, value);
         }
-        sum
+        sum.value()
     }
 
     /// A repair over symbols of both would be taken for redundant with a probability of 1/256 instead

@@ -11,14 +11,64 @@
 use alloc::vec::Vec;
 
 use super::coefficients::{GAMMA, mix};
-use crate::gf256::MUL;
+use crate::gf256::POLYNOMIAL;
 
 /// Four random vectors of the null space: their values in each column.
 pub(super) type Value = [u8; 4];
 
-/// Work for one value in bytes of matrix rows: a multiplication takes about as many instructions as
-/// the kernels for AVX2 need for 64 bytes.
+/// Work for one value in bytes of matrix rows: a product takes about as many instructions as the
+/// kernels for AVX2 need for 64 bytes.
 pub(super) const VALUE_WORK: usize = 64;
+
+/// Products of four bytes with 2.
+fn double(value: u32) -> u32 {
+    let carries = value >> 7 & 0x0101_0101;
+    ((value & 0x7f7f_7f7f) << 1) ^ (carries * u32::from(POLYNOMIAL as u8))
+}
+
+/// A sum of products of coefficients and values. The values of each coefficient are added up first, so that
+/// a product costs one addition.
+pub(super) struct ProductSum([u32; 256]);
+
+impl ProductSum {
+    /// Zero.
+    pub(super) fn new() -> Self {
+        Self([0; 256])
+    }
+
+    /// Adds `coefficient * value`.
+    #[inline]
+    pub(super) fn add(&mut self, coefficient: u8, value: Value) {
+        self.0[usize::from(coefficient)] ^= u32::from_le_bytes(value);
+    }
+
+    /// The sum. A coefficient is a sum of powers of two, the highest of which is that of the upper half.
+    pub(super) fn value(mut self) -> Value {
+        let (mut sums, mut value) = (&mut self.0[..], 0);
+        while sums.len() > 1 {
+            let (lower, upper) = sums.split_at_mut(sums.len() / 2);
+            value = double(value) ^ upper.iter().fold(0, |sum, x| sum ^ x);
+            lower.iter_mut().zip(&*upper).for_each(|(x, y)| *x ^= y);
+            sums = lower;
+        }
+        value.to_le_bytes()
+    }
+}
+
+/// The products of a value with all coefficients.
+pub(super) struct Multiples([u32; 256]);
+
+impl Multiples {
+    pub(super) fn new(value: Value) -> Self {
+        let (mut products, mut value) = ([0; 256], u32::from_le_bytes(value));
+        for bit in 0..8 {
+            let (lower, upper) = products.split_at_mut(1 << bit);
+            upper.iter_mut().zip(&*lower).for_each(|(x, y)| *x = y ^ value);
+            value = double(value);
+        }
+        Self(products)
+    }
+}
 
 /// Vectors of the null space of a linear system, once redundant repairs have cost as much as it
 /// takes to compute them.
@@ -87,10 +137,11 @@ impl NullVectors {
         self.wasted = self.wasted.saturating_add(other.wasted);
     }
 
-    /// Adds `factor * value` to the values of a column.
-    pub(super) fn add(&mut self, column: usize, factor: u8, value: Value) {
-        if let Some(sum) = self.values.get_mut(column) {
-            add_product(sum, factor, value);
+    /// Adds one of these products, that with `coefficient`, to the values of a column.
+    pub(super) fn add(&mut self, column: usize, multiples: &Multiples, coefficient: u8) {
+        if let Some(value) = self.values.get_mut(column) {
+            let product = multiples.0[usize::from(coefficient)];
+            *value = (u32::from_le_bytes(*value) ^ product).to_le_bytes();
         }
     }
 
@@ -103,11 +154,27 @@ impl NullVectors {
     }
 }
 
-/// Adds `factor * value` to `sum`.
-#[inline]
-pub(super) fn add_product(sum: &mut Value, factor: u8, value: Value) {
-    let products = &MUL[usize::from(factor)];
-    for (sum, value) in sum.iter_mut().zip(value) {
-        *sum ^= products[usize::from(value)];
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::gf256::mul;
+
+    proptest! {
+        #[test]
+        fn sums_and_multiples_agree_with_the_products_of_bytes(
+            terms in prop::collection::vec((any::<u8>(), any::<Value>()), 0..40),
+        ) {
+            let (mut expected, mut sum) = ([0; 4], ProductSum::new());
+            for (coefficient, value) in terms {
+                let product = value.map(|byte| mul(coefficient, byte));
+                expected = core::array::from_fn(|i| expected[i] ^ product[i]);
+                sum.add(coefficient, value);
+                let multiple = Multiples::new(value).0[usize::from(coefficient)];
+                prop_assert_eq!(multiple.to_le_bytes(), product);
+            }
+            prop_assert_eq!(sum.value(), expected);
+        }
     }
 }
