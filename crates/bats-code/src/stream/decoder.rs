@@ -8,7 +8,7 @@ use super::known::KnownSet;
 use super::linear_system::{Equation, LinearSystem};
 use super::redundancy::{ProductSum, VALUE_WORK, Value};
 use super::results::{DecoderConfig, DecoderStats, MissingRange, Outcome, PushResult};
-use super::work::WorkBudget;
+use super::work::WorkBudgets;
 use super::{Columns, MAX_SYMBOL_SIZE, MAX_WINDOW, Window, coefficients};
 use crate::BATCH_SIZE;
 use crate::kernel::{Kernel, Mode};
@@ -26,6 +26,10 @@ enum Slot {
     /// Received or solved.
     Known(AlignedRow),
 }
+
+/// Work for each coefficient of each column of a recoded repair, in bytes of matrix rows: it takes about as many
+/// instructions as the kernels for AVX2 need for 8 bytes.
+const COEFFICIENT_WORK: usize = 8;
 
 /// Memory of a window start: number, count, and as much for free entries of the tree's nodes.
 const WINDOW_START_BYTES: usize = 2 * (size_of::<u64>() + size_of::<u32>());
@@ -61,7 +65,7 @@ pub struct StreamDecoder {
     search: u64,
     /// Symbols solved by the last packet.
     solved: Vec<u64>,
-    work: WorkBudget,
+    work: WorkBudgets,
     stats: DecoderStats,
 }
 
@@ -77,7 +81,7 @@ impl StreamDecoder {
     pub fn with_kernel(mut config: DecoderConfig, kernel: Kernel) -> Self {
         config.max_symbol_size = config.max_symbol_size.clamp(1, MAX_SYMBOL_SIZE);
         config.max_span = config.max_span.min(32_768);
-        let work = WorkBudget::new(config.max_symbol_size);
+        let work = WorkBudgets::new(config.max_symbol_size);
         Self {
             config,
             kernel,
@@ -188,19 +192,19 @@ impl StreamDecoder {
             self.stats.refused_for_work += 1;
             return self.refuse();
         }
+        let before = self.stats.work;
         let mut expanded = None;
         if let Some(&Slot::Linked { system_id, .. }) = self.slot(unknown)
             && self.null_values(system_id).is_some()
         {
             let row = self.expand(window, columns);
-            let work = u64::from(window.count) * VALUE_WORK as u64;
-            self.spend(work);
+            self.spend(u64::from(window.count) * VALUE_WORK as u64);
             let unknown = self.known.next_unknown(window.first, end).unwrap_or(unknown);
             if self.is_redundant(window, row.as_slice(), unknown) == Some(true) {
                 self.coefficient_pool.give(row);
                 self.highest = self.highest.max(Some(end - 1));
                 self.stats.repair_non_innovative += 1;
-                self.stats.non_innovative_work += work;
+                self.count_redundant(before);
                 return PushResult::NON_INNOVATIVE;
             }
             expanded = Some(row);
@@ -208,6 +212,8 @@ impl StreamDecoder {
         self.collect_unknowns(window.first, end);
         let linked = self.linked_systems();
         if self.span_with(&linked) > u64::from(self.config.max_span) {
+            self.spend((self.unknowns.len() * VALUE_WORK) as u64);
+            self.count_redundant(before);
             return self.refuse();
         }
         self.extend_slots(end);
@@ -235,7 +241,6 @@ impl StreamDecoder {
         let payload = self.pool.copy_of(payload);
         let equation = Equation { window, coefficients: row, payload };
         let bytes = equation.bytes();
-        let work = self.stats.work;
         let inserted = system.insert(self.kernel, &unknowns, equation);
         self.put_system(system_id, system);
         let outcome = match inserted {
@@ -254,7 +259,7 @@ impl StreamDecoder {
         };
         self.solve_system(system_id);
         if outcome == Outcome::NonInnovative {
-            self.stats.non_innovative_work += self.stats.work - work;
+            self.count_redundant(before);
         }
         self.advance();
         self.result(outcome)
@@ -268,6 +273,13 @@ impl StreamDecoder {
     fn spend(&mut self, work: u64) {
         self.stats.work = self.stats.work.saturating_add(work);
         self.work.spend(work);
+    }
+
+    /// Counts the work since it was `before` as that for a repair that added nothing.
+    fn count_redundant(&mut self, before: u64) {
+        let work = self.stats.work.saturating_sub(before);
+        self.stats.non_innovative_work = self.stats.non_innovative_work.saturating_add(work);
+        self.work.count_redundant(work);
     }
 
     /// Whether a symbol was received or solved, or is below the symbols that the decoder keeps.
@@ -539,6 +551,7 @@ impl StreamDecoder {
                 let lines: Vec<&[u8]> = lines.iter().map(|line| &line[..]).collect();
                 let output = &mut [row.padded_mut()];
                 self.kernel.product(vector, &lines, output, padded, Mode::Overwrite);
+                self.spend((count * BATCH_SIZE * COEFFICIENT_WORK) as u64);
             }
         }
         row

@@ -1,8 +1,9 @@
 //! Limits the work that a peer causes with repairs.
 //!
 //! What a repair costs depends on the linear system that it belongs to, and a peer chooses that:
-//! a repair of one byte over a long system costs many times what a full-size packet costs without losses. So each packet may cause, on average, as much work as one in the stream of a correct sender
-//! over a path that loses nearly everything. Repairs beyond that are refused, as if they were lost.
+//! a repair of one byte over a long system costs many times what a full-size packet costs without losses. So each
+//! packet may cause, on average, as much work as one in the stream of a correct sender over a path that loses nearly
+//! everything, and much less if it adds nothing. Repairs beyond that are refused, as if they were lost.
 
 use crate::rows::padded_length;
 
@@ -21,14 +22,57 @@ const WORK_PER_BYTE: u64 = WINDOW;
 /// are linked cost four times as much as one.
 const SAVED_PACKETS: u64 = 4 * WINDOW;
 
-/// Work that a packet with a symbol of this length adds to the budget.
-fn work_for(bytes: usize) -> u64 {
-    WORK_PER_PACKET + WORK_PER_BYTE * padded_length(bytes) as u64
+/// Work for repairs that add nothing, for each packet of any kind: a quarter of what it takes to recognise a repair
+/// of 512 symbols as redundant, so that all work for a packet is at most twice that for one without losses
+/// (`.ci/hostile-packets`).
+const REDUNDANT_WORK_PER_PACKET: u64 = 8 << 10;
+/// Packets whose work for such repairs may be saved: 64 repairs of 512 symbols.
+const SAVED_REDUNDANT_PACKETS: u64 = 256;
+
+/// The budgets of a decoder.
+#[derive(Debug)]
+pub(super) struct WorkBudgets {
+    all: WorkBudget,
+    redundant: WorkBudget,
+}
+
+impl WorkBudgets {
+    /// The budgets for symbols of up to `symbol_size` bytes.
+    pub(super) fn new(symbol_size: usize) -> Self {
+        let full_size = WORK_PER_PACKET + WORK_PER_BYTE * padded_length(symbol_size) as u64;
+        let redundant = SAVED_REDUNDANT_PACKETS * REDUNDANT_WORK_PER_PACKET;
+        Self {
+            // The first window may be lost as a whole.
+            all: WorkBudget::new(WINDOW * WORK_PER_PACKET, SAVED_PACKETS * full_size),
+            redundant: WorkBudget::new(redundant, redundant),
+        }
+    }
+
+    /// Adds what a packet may cost; `bytes` is the length of its symbol.
+    pub(super) fn earn(&mut self, bytes: usize) {
+        self.all.earn(WORK_PER_PACKET + WORK_PER_BYTE * padded_length(bytes) as u64);
+        self.redundant.earn(REDUNDANT_WORK_PER_PACKET);
+    }
+
+    /// Takes the work for a packet.
+    pub(super) fn spend(&mut self, work: u64) {
+        self.all.spend(work);
+    }
+
+    /// Counts work that was taken as that for a packet that added nothing.
+    pub(super) fn count_redundant(&mut self, work: u64) {
+        self.redundant.spend(work);
+    }
+
+    /// Whether nothing is left of one of the budgets.
+    pub(super) fn is_empty(&self) -> bool {
+        self.all.left == 0 || self.redundant.left == 0
+    }
 }
 
 /// A budget of work, in bytes of rows that are multiplied and added: nearly all that decoding does.
 #[derive(Debug)]
-pub(super) struct WorkBudget {
+struct WorkBudget {
     /// What is left.
     left: u64,
     /// What was taken beyond it: a packet that was accepted is processed to the end.
@@ -37,33 +81,19 @@ pub(super) struct WorkBudget {
 }
 
 impl WorkBudget {
-    /// The budget for symbols of up to `symbol_size` bytes.
-    pub(super) fn new(symbol_size: usize) -> Self {
-        // The first window may be lost as a whole.
-        Self {
-            left: WINDOW * WORK_PER_PACKET,
-            debt: 0,
-            most: SAVED_PACKETS * work_for(symbol_size),
-        }
+    fn new(left: u64, most: u64) -> Self {
+        Self { left, debt: 0, most }
     }
 
-    /// Adds what a packet may cost; `bytes` is the length of its symbol.
-    pub(super) fn earn(&mut self, bytes: usize) {
-        let earned = work_for(bytes);
-        let repaid = earned.min(self.debt);
+    fn earn(&mut self, work: u64) {
+        let repaid = work.min(self.debt);
         self.debt -= repaid;
-        self.left = self.left.saturating_add(earned - repaid).min(self.most);
+        self.left = self.left.saturating_add(work - repaid).min(self.most);
     }
 
-    /// Takes `work` from the budget.
-    pub(super) fn spend(&mut self, work: u64) {
+    fn spend(&mut self, work: u64) {
         self.debt = self.debt.saturating_add(work.saturating_sub(self.left));
         self.left = self.left.saturating_sub(work);
-    }
-
-    /// Whether nothing is left.
-    pub(super) fn is_empty(&self) -> bool {
-        self.left == 0
     }
 }
 
@@ -73,25 +103,46 @@ mod tests {
 
     #[test]
     fn budget_is_refilled_by_packets_up_to_four_windows() {
-        let mut budget = WorkBudget::new(1_408);
-        budget.spend(WINDOW * WORK_PER_PACKET - 1);
-        assert!(!budget.is_empty());
-        budget.spend(1);
-        assert!(budget.is_empty(), "at the limit");
-        budget.earn(1);
-        budget.earn(65);
-        budget.spend(2 * WORK_PER_PACKET + 192 * WORK_PER_BYTE - 1);
-        assert_eq!((budget.left, budget.debt), (1, 0));
+        let mut budgets = WorkBudgets::new(1_408);
+        let state = |budgets: &WorkBudgets| (budgets.all.left, budgets.all.debt);
+        budgets.spend(WINDOW * WORK_PER_PACKET - 1);
+        assert!(!budgets.is_empty());
+        budgets.spend(1);
+        assert!(budgets.is_empty(), "at the limit");
+        budgets.earn(1);
+        budgets.earn(65);
+        budgets.spend(2 * WORK_PER_PACKET + 192 * WORK_PER_BYTE - 1);
+        assert_eq!(state(&budgets), (1, 0));
         let full = WORK_PER_PACKET + 1_408 * WORK_PER_BYTE;
-        (0..2_000).for_each(|_| budget.earn(1_408));
-        assert_eq!((budget.left, budget.debt), (1_024 * full, 0));
-        budget.spend(1_026 * full + 7);
-        assert_eq!((budget.left, budget.debt), (0, 2 * full + 7), "beyond it");
+        (0..2_000).for_each(|_| budgets.earn(1_408));
+        assert_eq!(state(&budgets), (1_024 * full, 0));
+        budgets.spend(1_026 * full + 7);
+        assert_eq!(state(&budgets), (0, 2 * full + 7), "beyond it");
         for debt in [full + 7, 7] {
-            budget.earn(1_408);
-            assert_eq!((budget.is_empty(), budget.debt), (true, debt));
+            budgets.earn(1_408);
+            assert_eq!((budgets.is_empty(), state(&budgets)), (true, (0, debt)));
         }
-        budget.earn(1_408);
-        assert_eq!((budget.left, budget.debt), (full - 7, 0));
+        budgets.earn(1_408);
+        assert_eq!(state(&budgets), (full - 7, 0));
+    }
+
+    #[test]
+    fn budget_for_redundant_repairs_is_refilled_by_packets_of_any_size() {
+        let mut budgets = WorkBudgets::new(1_408);
+        budgets.count_redundant((2 << 20) - 1);
+        assert!(!budgets.is_empty());
+        budgets.count_redundant((16 << 10) + 1);
+        for bytes in [1, 1_408] {
+            assert!(budgets.is_empty());
+            budgets.earn(bytes);
+        }
+        assert!(budgets.is_empty(), "what was taken beyond it is paid");
+        budgets.earn(1);
+        assert!(!budgets.is_empty());
+        (0..300).for_each(|_| budgets.earn(1));
+        budgets.count_redundant((2 << 20) - 1);
+        assert!(!budgets.is_empty());
+        budgets.count_redundant(1);
+        assert!(budgets.is_empty(), "no more than 256 packets are saved");
     }
 }

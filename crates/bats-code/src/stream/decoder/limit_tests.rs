@@ -230,6 +230,70 @@ fn correct_senders_stay_within_the_budget_of_work() {
     }
 }
 
+/// Repairs that add nothing cost no more than 8 KiB of rows for each packet and 2 MiB, whether they are recognised
+/// by elimination or without it. Those beyond it are refused, until packets have paid for it. What is still missing
+/// is decoded then.
+#[test]
+fn redundant_repairs_beyond_their_budget_are_refused() {
+    // What one packet may cost beyond it: an elimination, and the vectors of the null space.
+    const PACKET: u64 = 400 * (1_024 + 512) + 64 * 400 * 112;
+    let mut decoder = StreamDecoder::new(DecoderConfig::new(1_408, SEED));
+    for sequence in 0..400 {
+        assert_eq!(push_zeros(&mut decoder, 0, 512, sequence, 1_408), Outcome::Innovative);
+    }
+    let before = decoder.stats();
+    for sequence in 0..2_000 {
+        assert_ne!(push_zeros(&mut decoder, 0, 512, sequence % 400, 1), Outcome::Innovative);
+        let work = decoder.stats().non_innovative_work;
+        let most = (2 << 20) + (u64::from(sequence) << 13) + PACKET;
+        assert!(work <= most, "{work} bytes for {sequence} repairs");
+    }
+    let stats = decoder.stats();
+    let refused = stats.refused_for_work - before.refused_for_work;
+    let recognised = stats.repair_non_innovative - before.repair_non_innovative;
+    assert_eq!(refused + recognised, 2_000);
+    assert!((350..450).contains(&recognised), "{recognised} recognised, {refused} refused");
+    let taken = (400..2_000)
+        .filter(|&sequence| push_zeros(&mut decoder, 0, 512, sequence, 1) == Outcome::Innovative)
+        .count();
+    assert_eq!((taken, decoder.first_missing()), (112, 512), "at most the next few are refused");
+}
+
+/// 128 for each symbol of the window, for its coefficients in 16 columns, and 64 as for other repairs.
+#[test]
+fn coefficients_of_recoded_repairs_are_counted_as_work() {
+    let mut decoder = decoder();
+    let push = |decoder: &mut StreamDecoder, batch| {
+        let columns = Columns::Recoded { batch, vector: &[1; BATCH_SIZE] };
+        decoder.push_repair(Window { first: 0, count: 8 }, columns, &[0; 60]).outcome
+    };
+    for batch in 0..2 {
+        assert_eq!(push(&mut decoder, batch), Outcome::Innovative);
+    }
+    for _ in 0..3 {
+        assert_eq!(push(&mut decoder, 1), Outcome::NonInnovative);
+    }
+    let before = decoder.stats();
+    assert_eq!(push(&mut decoder, 0), Outcome::NonInnovative);
+    let stats = decoder.stats();
+    assert_eq!(stats.work - before.work, 8 * (128 + 64));
+    assert_eq!(stats.non_innovative_work - before.non_innovative_work, 8 * (128 + 64));
+}
+
+/// A repair that would make a linear system too long is refused after its symbols were looked up.
+#[test]
+fn repairs_beyond_the_longest_span_count_as_redundant() {
+    let config = DecoderConfig { max_span: 512, ..DecoderConfig::new(64, SEED) };
+    let mut decoder = StreamDecoder::new(config);
+    assert_eq!(push_zeros(&mut decoder, 0, 512, 0, 1), Outcome::Innovative);
+    for sequence in 1..1_000 {
+        assert_eq!(push_zeros(&mut decoder, 1, 512, sequence, 1), Outcome::OutOfRange);
+    }
+    let DecoderStats { refused, refused_for_work, .. } = decoder.stats();
+    assert_eq!(refused, 999);
+    assert!((500..900).contains(&refused_for_work), "{refused_for_work} refused for work");
+}
+
 /// Repairs of one byte that link as many symbols as possible, each of which adds something: some
 /// of them are refused, and later ones are taken again until all symbols are decoded.
 #[test]
