@@ -17,12 +17,15 @@ use crate::harness::{Harness, MS, written};
 /// Packets measured once the state is built.
 const MEASURED: u64 = 1_000;
 
-pub(crate) const NAMES: [&str; 32] = [
+pub(crate) const NAMES: [&str; 35] = [
     "brtp-empty-messages",
     "brtp-one-byte-symbols",
     "brtp-two-symbol-repairs",
     "brtp-sources-among-repairs",
     "brtp-redundant-repairs",
+    "brtp-redundant-recoded-repairs",
+    "brtp-redundant-repairs-of-four-systems",
+    "brtp-repairs-beyond-the-span",
     "brtp-linked-repairs",
     "brtp-linked-repairs-of-one-byte",
     "brtp-sources-among-linked-repairs",
@@ -79,7 +82,10 @@ pub(crate) fn attacked(case: &str, transport: TransportConfig, is_read: bool) ->
         "one-byte-symbols" => sources(&mut target, |number| (2 * number + 1, vec![0])),
         "two-symbol-repairs" => two_symbol_repairs(&mut target, true),
         "sources-among-repairs" => two_symbol_repairs(&mut target, false),
-        "redundant-repairs" => redundant_repairs(&mut target),
+        "redundant-repairs" => redundant_repairs(&mut target, 1, false),
+        "redundant-recoded-repairs" => redundant_repairs(&mut target, 1, true),
+        "redundant-repairs-of-four-systems" => redundant_repairs(&mut target, 4, false),
+        "repairs-beyond-the-span" => repairs_beyond_the_span(&mut target),
         "linked-repairs" => linked_repairs(&mut target, SYMBOL),
         "linked-repairs-of-one-byte" => linked_repairs(&mut target, 1),
         "sources-among-linked-repairs" => sources_among_linked_repairs(&mut target),
@@ -232,17 +238,43 @@ fn two_symbol_repairs(target: &mut Attack, with_repairs: bool) {
     }
 }
 
-/// The state: a system of many repairs over the longest window. Measured: repairs that add nothing.
-fn redundant_repairs(target: &mut Attack) {
+/// The state: systems of many repairs over the longest window. Measured: repairs that add nothing.
+fn redundant_repairs(target: &mut Attack, systems: u32, are_recoded: bool) {
     const REPAIRS: u32 = 400;
-    let repair = |target: &mut Attack, number: u32, len: usize| {
-        repair(target, number / 16, (number % 16) as u8, 1, LONGEST as u16, len)
-    };
-    let state = (0..REPAIRS).map(|number| repair(target, number, SYMBOL)).collect();
+    let window = |number: u32| 1 + LONGEST * (number / REPAIRS);
+    let state = (0..systems * REPAIRS)
+        .map(|number| {
+            let (batch, column) = (number / 16, (number % 16) as u8);
+            repair(target, batch, column, window(number), LONGEST as u16, SYMBOL)
+        })
+        .collect();
     quietly(target, state);
     // As many as the budget of work allows, and more: those of the state again, under new packet numbers.
     for number in 0..4 * MEASURED as u32 {
-        let datagram = repair(target, number * 7 % REPAIRS, 1);
+        let number = number * (REPAIRS + 7) % (systems * REPAIRS);
+        let (batch, column) = (number / 16, if are_recoded { 0 } else { (number % 16) as u8 });
+        let header = RepairHeader { batch, column, first: window(number), count: LONGEST as u16 };
+        let kind = if are_recoded { PacketKind::Recoded } else { PacketKind::Repair };
+        let datagram = packet(target, kind, |writer| {
+            header.encode(writer)?;
+            if are_recoded {
+                writer.bytes(&[number as u8 | 1; 16])?;
+            }
+            writer.u8(0)
+        });
+        target.push(datagram);
+    }
+}
+
+/// The state: a system of many repairs over the longest window. Measured: repairs that would link its symbols with
+/// as many others as possible, which makes it too long.
+fn repairs_beyond_the_span(target: &mut Attack) {
+    let state = (0..400)
+        .map(|number| repair(target, number / 16, (number % 16) as u8, 1, LONGEST as u16, 1))
+        .collect();
+    quietly(target, state);
+    for number in 400..400 + 4 * MEASURED as u32 {
+        let datagram = repair(target, number / 16, (number % 16) as u8, 2, LONGEST as u16, 1);
         target.push(datagram);
     }
 }
