@@ -28,7 +28,7 @@ pub enum Missed {
 
 pub struct Judge<'a> {
     pub suite: &'a Suite,
-    /// Usual duration of all tests of a mutant.
+    /// Usual processor time of all tests of a mutant.
     pub limit: Duration,
 }
 
@@ -41,6 +41,24 @@ impl Judge<'_> {
         let (mut tests, others): (Vec<usize>, Vec<usize>) =
             reaching.iter().copied().partition(|&test| near(test));
         tests.extend(others);
+        let limited = self.limit(&mut tests);
+        // The first run has few tests, because most mutants are caught by those; later ones have more,
+        // because a start takes time.
+        let mut size = Duration::from_millis(100);
+        while !tests.is_empty() {
+            let (batch, duration) = self.take_batch(&mut tests, size);
+            match self.run(number, &batch, duration)? {
+                Outcome::Failed => return Ok(Verdict::Caught),
+                Outcome::TimedOut => return Ok(Verdict::TimedOut),
+                Outcome::Passed => {}
+            }
+            size = size.saturating_mul(2);
+        }
+        Ok(Verdict::Missed(if limited { Missed::Limited } else { Missed::Passed }))
+    }
+
+    /// Leaves out tests that would exceed the limit, and returns whether there are any.
+    fn limit(&self, tests: &mut Vec<usize>) -> bool {
         let mut total = Duration::ZERO;
         let all = tests.len();
         tests.retain(|&test| {
@@ -49,45 +67,79 @@ impl Judge<'_> {
             total += if within { duration } else { Duration::ZERO };
             within
         });
-        let limited = tests.len() < all;
-        // A run starts with few tests, because most mutants are caught by those; later ones have more,
-        // because a start takes time.
-        let mut rest = tests.as_slice();
-        let mut size = Duration::from_millis(100);
-        while !rest.is_empty() {
-            let (batch, duration) = self.batch(rest, size);
-            let outcome = self.run(number, &rest[..batch], duration)?;
-            match outcome {
-                Outcome::Failed => return Ok(Verdict::Caught),
-                Outcome::TimedOut => return Ok(Verdict::TimedOut),
-                Outcome::Passed => {}
-            }
-            rest = &rest[batch..];
-            size *= 2;
-        }
-        Ok(Verdict::Missed(if limited { Missed::Limited } else { Missed::Passed }))
+        tests.len() < all
     }
 
-    /// Number and duration of the first tests: at least one, of one program.
-    fn batch(&self, tests: &[usize], size: Duration) -> (usize, Duration) {
-        let first = &self.suite.tests[tests[0]];
-        let mut duration = first.duration;
-        let mut count = 1;
-        for &test in &tests[1..] {
-            let test = &self.suite.tests[test];
-            if test.program != first.program || duration + test.duration > size {
-                break;
+    /// Takes the first test, and as many others of its program as fit; returns them and their duration.
+    fn take_batch(&self, tests: &mut Vec<usize>, size: Duration) -> (Vec<usize>, Duration) {
+        let mut duration = Duration::ZERO;
+        let mut batch: Vec<usize> = Vec::new();
+        tests.retain(|&index| {
+            let test = &self.suite.tests[index];
+            let taken = batch.first().is_none_or(|&first| {
+                let same = self.suite.tests[first].program == test.program;
+                same && duration + test.duration <= size
+            });
+            if taken {
+                duration += test.duration;
+                batch.push(index);
             }
-            duration += test.duration;
-            count += 1;
-        }
-        (count, duration)
+            !taken
+        });
+        (batch, duration)
     }
 
     fn run(&self, number: u32, tests: &[usize], duration: Duration) -> Result<Outcome> {
         let program = &self.suite.programs[self.suite.tests[tests[0]].program];
         let names: Vec<&str> = tests.iter().map(|&test| &*self.suite.tests[test].name).collect();
         let number = number.to_string();
-        run(program, &names, &[(switch::ACTIVE, &number)], Limits::of(duration))
+        let (outcome, _) =
+            run(program, &names, &[(switch::ACTIVE, &number)], Limits::of(duration))?;
+        Ok(outcome)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+    use crate::suite::Test;
+
+    /// Tests with a program and a duration in milliseconds each.
+    fn suite(tests: &[(usize, u64)]) -> Suite {
+        let test = |&(program, duration): &(usize, u64)| Test {
+            program,
+            name: String::new(),
+            duration: Duration::from_millis(duration),
+        };
+        let tests = tests.iter().map(test).collect();
+        Suite { programs: Vec::new(), tests, reaching: HashMap::new() }
+    }
+
+    #[test]
+    fn tests_that_exceed_the_limit_are_left_out() {
+        let suite = suite(&[(0, 600), (0, 500), (0, 300), (0, 100), (0, 1)]);
+        let judge = Judge { suite: &suite, limit: Duration::from_secs(1) };
+        let mut tests = vec![0, 1, 2, 3, 4];
+        assert!(judge.limit(&mut tests));
+        assert_eq!(tests, [0, 2, 3]);
+        let mut tests = vec![1, 2];
+        assert!(!judge.limit(&mut tests));
+        assert_eq!(tests, [1, 2]);
+    }
+
+    #[test]
+    fn a_batch_has_tests_of_one_program_that_fit() {
+        let suite = suite(&[(0, 60), (1, 10), (0, 50), (0, 40), (1, 900)]);
+        let judge = Judge { suite: &suite, limit: Duration::MAX };
+        let mut tests = vec![0, 1, 2, 3, 4];
+        let size = Duration::from_millis(100);
+        assert_eq!(judge.take_batch(&mut tests, size), (vec![0, 3], size));
+        assert_eq!(judge.take_batch(&mut tests, size), (vec![1], Duration::from_millis(10)));
+        assert_eq!(judge.take_batch(&mut tests, size), (vec![2], Duration::from_millis(50)));
+        // One that is longer than a batch is one.
+        assert_eq!(judge.take_batch(&mut tests, size), (vec![4], Duration::from_millis(900)));
+        assert!(tests.is_empty());
     }
 }

@@ -42,7 +42,7 @@ usage: openbats-mutants OPTIONS
                         names of its unit tests; may be repeated
   --skip PART           leave out tests with this in their names; may be repeated
   --profile NAME        profile of Cargo (default: test)
-  --seconds S           usual duration of the tests of one mutant at most (default: 20)
+  --seconds S           usual processor time of the tests of one mutant at most (default: 20)
   --jobs N              test programs that run at the same time (default: 2)
 Writes OUT/AREA/results.tsv.";
 

@@ -37,13 +37,15 @@ impl Limits {
 /// Address space of a test program in KiB: a mutant may allocate without end. Tests take a tenth.
 const MEMORY: u64 = 4 << 20;
 
-/// Runs tests of a program one after the other, until the first fails.
+/// Runs tests of a program one after the other, until the first fails. Returns the processor time that
+/// they took if all passed.
 pub fn run(
     program: &Program,
     tests: &[&str],
     environment: &[(&str, &str)],
     limits: Limits,
-) -> Result<Outcome> {
+) -> Result<(Outcome, Duration)> {
+    let started = Instant::now();
     let mut child = start(program, tests, environment, limits.processor)?;
     let output = child.stdout.take().context("no output")?;
     let (send, receive) = channel();
@@ -56,28 +58,42 @@ pub fn run(
             }
         }
     });
-    let end = Instant::now() + limits.wall;
     // The sender is dropped at the end of the output, which is the end of the program.
-    match receive.recv_timeout(end.saturating_duration_since(Instant::now())) {
+    let outcome = match receive.recv_timeout(limits.wall) {
         Ok(()) => {
             stop(&mut child)?;
-            Ok(Outcome::Failed)
+            Outcome::Failed
         }
         Err(RecvTimeoutError::Timeout) => {
             stop(&mut child)?;
-            Ok(Outcome::TimedOut)
+            Outcome::TimedOut
         }
         Err(RecvTimeoutError::Disconnected) => {
             use std::os::unix::process::ExitStatusExt;
+            let time = processor_time(child.id()).unwrap_or_else(|| started.elapsed());
             let status = child.wait()?;
             // The kernel sends SIGXCPU, and SIGKILL a second later.
-            Ok(match status.signal() {
+            match status.signal() {
                 Some(24 | 9) => Outcome::TimedOut,
-                _ if status.success() => Outcome::Passed,
+                _ if status.success() => return Ok((Outcome::Passed, time)),
                 _ => Outcome::Failed,
-            })
+            }
         }
-    }
+    };
+    Ok((outcome, Duration::ZERO))
+}
+
+/// Processor time of a process that has ended, but was not waited for: unlike the time on the clock, it
+/// does not depend on other load.
+fn processor_time(process: u32) -> Option<Duration> {
+    let read = |file: &str| std::fs::read_to_string(format!("/proc/{process}/{file}")).ok();
+    // Of the main thread, which runs the tests, in nanoseconds.
+    let main = read("schedstat")?.split(' ').next()?.parse().ok()?;
+    // Of all threads, in hundredths of a second; the second field is a name in parentheses.
+    let stat = read("stat")?;
+    let fields: Vec<&str> = stat.rsplit(')').next()?.split(' ').collect();
+    let ticks = fields.get(12)?.parse::<u64>().ok()? + fields.get(13)?.parse::<u64>().ok()?;
+    Some(Duration::from_nanos(main).max(Duration::from_millis(ticks * 10)))
 }
 
 fn start(

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -17,6 +17,7 @@ pub struct Test {
     /// Index of its program.
     pub program: usize,
     pub name: String,
+    /// Processor time without a mutant.
     pub duration: Duration,
 }
 
@@ -62,7 +63,7 @@ impl Suite {
     }
 
     fn run_each(&mut self, jobs: usize, out: &Path) -> Result<()> {
-        let directory = out.join("reached");
+        let directory = out.join(format!("reached-{}", std::process::id()));
         std::fs::create_dir_all(&directory)?;
         let results = Mutex::new(Vec::new());
         in_parallel(jobs, self.tests.len(), |index| {
@@ -71,9 +72,8 @@ impl Suite {
             let path = file.to_str().context("the path is not text")?;
             let limits = Limits { processor: LONGEST, wall: LONGEST };
             let program = &self.programs[test.program];
-            let started = Instant::now();
-            let outcome = run(program, &[&test.name], &[(switch::REACHED, path)], limits)?;
-            let duration = started.elapsed();
+            let (outcome, duration) =
+                run(program, &[&test.name], &[(switch::REACHED, path)], limits)?;
             if outcome != Outcome::Passed {
                 bail!("{} of {} fails without a mutant", test.name, program.path.display());
             }
@@ -83,6 +83,7 @@ impl Suite {
             results.lock().expect("no panic").push((index, duration, reached?));
             Ok(())
         })?;
+        std::fs::remove_dir(&directory)?;
         for (index, duration, reached) in results.into_inner().expect("no panic") {
             self.tests[index].duration = duration;
             for site in reached {
