@@ -59,6 +59,8 @@ pub enum Refusal {
     Const,
     /// The mutant has another type than the original, which only a build of its own permits.
     OpaqueType,
+    /// The other arms of the match take all values only with the arm that the mutant deletes.
+    NoWildcard,
     /// The place is not in the syntax tree.
     Unknown,
 }
@@ -243,11 +245,18 @@ impl<'ast> Visit<'ast> for Finder<'_> {
     }
 
     fn visit_expr_match(&mut self, node: &'ast syn::ExprMatch) {
+        // cargo-mutants also lists matches whose wildcard has a guard.
+        let wildcard = |arm: &syn::Arm| matches!(arm.pat, syn::Pat::Wild(_)) && arm.guard.is_none();
+        let has_wildcard = node.arms.iter().any(wildcard);
         for arm in &node.arms {
             let mutants = self.take(Genre::MatchArm, arm.span().byte_range().start);
-            let end = arm.pat.span().byte_range().end;
-            let variants = self.replacements(mutants);
-            self.add(end..end, Form::Arm, variants);
+            if has_wildcard {
+                let end = arm.pat.span().byte_range().end;
+                let variants = self.replacements(mutants);
+                self.add(end..end, Form::Arm, variants);
+            } else {
+                self.refuse(mutants, Refusal::NoWildcard);
+            }
             if let Some((_, guard)) = &arm.guard {
                 let range = guard.span().byte_range();
                 let mutants = self.take(Genre::MatchArmGuard, range.start);

@@ -81,6 +81,7 @@ impl Tree {
                     Refusal::Unviable => State::Unviable,
                     Refusal::Const => State::Unmeasured("evaluated by the compiler"),
                     Refusal::OpaqueType => State::Unmeasured("returns an opaque type"),
+                    Refusal::NoWildcard => State::Unmeasured("no wildcard without a guard"),
                     Refusal::Unknown => State::Unmeasured("not found in the syntax tree"),
                 };
             }
