@@ -24,7 +24,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::compile::Compiler;
 use crate::jobs::in_parallel;
-use crate::judge::Judge;
+use crate::judge::{Judge, Verdict};
 use crate::report::{Area, Result as MutantResult};
 use crate::suite::Suite;
 use crate::tree::{State, Tree};
@@ -137,30 +137,49 @@ fn run(options: Options) -> Result<()> {
     eprintln!("{} tests measured in {:.0?}", suite.tests.len(), started.elapsed());
 
     let judge = Judge { suite: &suite, limit: options.limit };
-    let switched: Vec<usize> =
-        (0..mutants.len()).filter(|&index| tree.states[index] == State::Switched).collect();
+    // One area after the other, so that those that are complete have a file.
+    for (index, area) in options.areas.iter().enumerate() {
+        let of_area: Vec<usize> =
+            (0..mutants.len()).filter(|&mutant| mutants[mutant].area == index).collect();
+        let verdicts = judge_area(&options, &judge, &tree, area, &of_area)?;
+        let results = of_area.iter().zip(verdicts).map(|(&mutant, verdict)| {
+            let result = MutantResult::new(&tree.states[mutant], verdict);
+            (&*mutants[mutant].name, result)
+        });
+        report::write(&options.out.join(&area.name), results)?;
+    }
+    Ok(())
+}
+
+/// The verdicts on these mutants; none for those without a switch.
+fn judge_area(
+    options: &Options,
+    judge: &Judge,
+    tree: &Tree,
+    area: &Area,
+    mutants: &[usize],
+) -> Result<Vec<Option<Verdict>>> {
+    let suite = judge.suite;
+    let near = |test: usize| {
+        let test = &suite.tests[test];
+        let program = &suite.programs[test.program];
+        program.library && program.package == options.package && test.name.starts_with(&area.prefix)
+    };
     let verdicts = Mutex::new(vec![None; mutants.len()]);
     let judged = AtomicUsize::new(0);
     let started = Instant::now();
-    in_parallel(options.jobs, switched.len(), |index| {
-        let mutant = switched[index];
-        let area = &options.areas[mutants[mutant].area];
-        let near = |test: usize| {
-            let test = &suite.tests[test];
-            let program = &suite.programs[test.program];
-            program.library
-                && program.package == options.package
-                && test.name.starts_with(&area.prefix)
-        };
-        let verdict = judge.judge(tree.numbers[mutant], tree.sites[mutant], near)?;
-        verdicts.lock().expect("no panic")[mutant] = Some(verdict);
+    in_parallel(options.jobs, mutants.len(), |index| {
+        let mutant = mutants[index];
+        if tree.states[mutant] == State::Switched {
+            let verdict = judge.judge(tree.numbers[mutant], tree.sites[mutant], near)?;
+            verdicts.lock().expect("no panic")[index] = Some(verdict);
+        }
         let judged = judged.fetch_add(1, Relaxed) + 1;
-        if judged.is_multiple_of(100) {
-            eprintln!("{judged} of {} mutants in {:.0?}", switched.len(), started.elapsed());
+        if judged.is_multiple_of(100) || judged == mutants.len() {
+            let elapsed = started.elapsed();
+            eprintln!("{}: {judged} of {} mutants in {elapsed:.0?}", area.name, mutants.len());
         }
         Ok(())
     })?;
-    let verdicts = verdicts.into_inner().expect("no panic");
-    let results: Vec<_> = tree.states.iter().zip(verdicts).map(MutantResult::new).collect();
-    report::write(&options.out, &options.areas, &mutants, &results)
+    Ok(verdicts.into_inner().expect("no panic"))
 }

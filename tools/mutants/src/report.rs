@@ -1,4 +1,4 @@
-//! Results of the areas in files.
+//! Results of an area in a file.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result as Fallible};
 
 use crate::judge::{Missed, Verdict};
-use crate::list::Mutant;
 use crate::tree::State;
 
 /// A part of the package, whose score counts by itself.
@@ -24,7 +23,7 @@ pub struct Result {
 }
 
 impl Result {
-    pub fn new((state, verdict): (&State, Option<Verdict>)) -> Self {
+    pub fn new(state: &State, verdict: Option<Verdict>) -> Self {
         let (class, why) = match (state, verdict) {
             (State::Unviable, _) => ("unviable", "the compiler rejects it"),
             (State::Unmeasured(why), _) => ("unmeasured", *why),
@@ -44,19 +43,16 @@ impl Result {
     }
 }
 
-/// Writes `OUT/AREA/results.tsv`: class, reason and name of each mutant.
-pub fn write(out: &Path, areas: &[Area], mutants: &[Mutant], results: &[Result]) -> Fallible<()> {
-    for (index, area) in areas.iter().enumerate() {
-        let mut text = String::new();
-        for (mutant, result) in mutants.iter().zip(results) {
-            if mutant.area == index {
-                writeln!(text, "{}\t{}\t{}", result.class, result.why, mutant.name)?;
-            }
-        }
-        let directory = out.join(&area.name);
-        std::fs::create_dir_all(&directory)?;
-        let path = directory.join("results.tsv");
-        std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+/// Writes `results.tsv`: class, reason and name of each mutant.
+pub fn write<'a>(
+    directory: &Path,
+    results: impl Iterator<Item = (&'a str, Result)>,
+) -> Fallible<()> {
+    let mut text = String::new();
+    for (name, Result { class, why }) in results {
+        writeln!(text, "{class}\t{why}\t{name}")?;
     }
-    Ok(())
+    std::fs::create_dir_all(directory)?;
+    let path = directory.join("results.tsv");
+    std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
 }
