@@ -283,6 +283,15 @@ mod tests {
         assert_eq!(Reader::new(&largest).skip_varints(6), None);
     }
 
+    #[test]
+    fn eight_bytes_that_all_start_long_integers_are_not_eight_integers() {
+        let bytes = [0xc0; 64];
+        let [mut summed, mut skipped] = [&bytes; 2].map(|bytes| Reader::new(bytes));
+        assert_eq!(summed.sum_varints(8), Some(8 * 0x00c0_c0c0_c0c0_c0c0));
+        assert_eq!(skipped.skip_varints(8), Some(()));
+        assert!(summed.is_empty() && skipped.is_empty());
+    }
+
     /// The examples of RFC 9000, appendix A.1.
     #[test]
     fn rfc_9000_examples_decode_and_encode() {

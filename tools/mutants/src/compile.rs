@@ -21,6 +21,8 @@ pub struct Compiler<'a> {
     pub package: &'a str,
     /// Packages whose tests run.
     pub tests: &'a [String],
+    /// Whether only their unit tests run.
+    pub unit: bool,
     pub profile: &'a str,
     pub target: &'a Path,
 }
@@ -30,7 +32,8 @@ impl Compiler<'_> {
     pub fn build(&self, tree: &mut Tree) -> Result<Vec<Program>> {
         // Finds most errors in less time than a build.
         let check = ["check", "--package", self.package, "--lib"].map(OsString::from);
-        let mut build = ["test", "--no-run", "--tests"].map(OsString::from).to_vec();
+        let targets = if self.unit { "--lib" } else { "--tests" };
+        let mut build = ["test", "--no-run", targets].map(OsString::from).to_vec();
         for package in self.tests {
             build.extend(["--package".into(), package.into()]);
         }

@@ -41,6 +41,7 @@ usage: openbats-mutants OPTIONS
                         list of an area's mutants (cargo mutants --list --json), and the start of the
                         names of its unit tests; may be repeated
   --skip PART           leave out tests with this in their names; may be repeated
+  --unit                run unit tests only
   --profile NAME        profile of Cargo (default: test)
   --seconds S           usual processor time of the tests of one mutant at most (default: 20)
   --jobs N              test programs that run at the same time (default: 2)
@@ -55,6 +56,7 @@ struct Options {
     tests: Vec<String>,
     areas: Vec<Area>,
     skip: Vec<String>,
+    unit: bool,
     profile: String,
     limit: Duration,
     jobs: usize,
@@ -80,6 +82,7 @@ fn options() -> Result<Options> {
         tests: Vec::new(),
         areas: Vec::new(),
         skip: Vec::new(),
+        unit: false,
         profile: "test".to_owned(),
         limit: Duration::from_secs(20),
         jobs: 2,
@@ -98,6 +101,7 @@ fn options() -> Result<Options> {
             "--area" => {
                 options.areas.push(Area { name: value()?, prefix: value()?, list: value()?.into() })
             }
+            "--unit" => options.unit = true,
             "--skip" => options.skip.push(value()?),
             "--profile" => options.profile = value()?,
             "--seconds" => options.limit = Duration::from_secs(number(&option, &value()?)?),
@@ -128,6 +132,7 @@ fn run(options: Options) -> Result<()> {
     let compiler = Compiler {
         package: &options.package,
         tests: &options.tests,
+        unit: options.unit,
         profile: &options.profile,
         target: &options.target,
     };

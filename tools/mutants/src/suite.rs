@@ -28,8 +28,9 @@ pub struct Suite {
     pub reaching: HashMap<u32, Vec<usize>>,
 }
 
-/// A test may take this long without a mutant.
-const LONGEST: Duration = Duration::from_secs(600);
+/// Limits of a test without a mutant.
+const LONGEST: Limits =
+    Limits { processor: Duration::from_secs(600), wall: Duration::from_secs(7200) };
 
 impl Suite {
     /// Runs each test alone without a mutant. `skip` are names of tests that are left out.
@@ -70,10 +71,9 @@ impl Suite {
             let test = &self.tests[index];
             let file = directory.join(index.to_string());
             let path = file.to_str().context("the path is not text")?;
-            let limits = Limits { processor: LONGEST, wall: LONGEST };
             let program = &self.programs[test.program];
             let (outcome, duration) =
-                run(program, &[&test.name], &[(switch::REACHED, path)], limits)?;
+                run(program, &[&test.name], &[(switch::REACHED, path)], LONGEST)?;
             if outcome != Outcome::Passed {
                 bail!("{} of {} fails without a mutant", test.name, program.path.display());
             }
