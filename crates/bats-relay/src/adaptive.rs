@@ -85,4 +85,41 @@ mod tests {
         assert!(low < high, "{low} {high}");
         assert_eq!(AdaptiveCounts::default().extras(16, &LinkView::default()), 0, "no loss");
     }
+
+    /// Bursts of three packets on average at a loss of 0.2: the loss of a packet and that of the next
+    /// one have the correlation 1 - 1 / (3 * 0.8) = 7 / 12, which gives 3.8 times the variance of
+    /// independent losses.
+    #[test]
+    fn plans_follow_the_rank_counts_and_the_bursts() {
+        let view = LinkView { loss: 0.2, burst_factor: 3.8, ..LinkView::default() };
+        let bursts = HopLoss::bursty(0.2, 3.0).unwrap();
+        let mut counts = AdaptiveCounts::default();
+        let mut count = |batches: u32, rank: usize| {
+            (0..batches).for_each(|_| {
+                counts.extras(rank, &view);
+            });
+            let plan = counts.plan.as_ref().unwrap();
+            packets(plan)
+        };
+        let expected = |of_8: f64, of_16: f64, loss: HopLoss| {
+            let mut ranks = [0.0; BATCH_SIZE + 1];
+            (ranks[8], ranks[16]) = (of_8, of_16);
+            packets(&RecodingPlan::adaptive(&ranks, loss, 20.0).unwrap())
+        };
+        // The first batch makes a plan, and every 64th one after it.
+        let first = count(1, 16);
+        assert_eq!(first, expected(0.0, 1.0, bursts));
+        assert_eq!(count(32, 8), first);
+        assert_eq!(count(31, 16), first);
+        assert_eq!(count(1, 16), expected(32.0, 32.75, bursts));
+        let third = expected(0.75 * 32.0 + 64.0, 0.75 * 32.75, bursts);
+        assert_eq!(count(64, 8), third);
+        assert_ne!(third, expected(88.0, 24.5625, HopLoss::independent(0.2).unwrap()));
+    }
+
+    /// What a plan sends of batches of each rank, for draws over the whole interval.
+    fn packets(plan: &RecodingPlan) -> Vec<usize> {
+        let draws = (0..1_000).map(|draw| draw * (u32::MAX / 1_000));
+        draws.flat_map(|draw| (0..=BATCH_SIZE).map(move |rank| plan.packets(rank, draw))).collect()
+    }
 }

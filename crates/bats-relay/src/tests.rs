@@ -360,6 +360,22 @@ pub(super) fn push(relay: &mut Relay, now: Timestamp, link: LinkId, payload: &[u
 }
 
 #[test]
+fn a_relay_has_the_links_that_were_admitted() {
+    let mut relay = two_link_relay();
+    assert!(relay.has_link(LINK_UP) && relay.has_link(LINK_DOWN) && !relay.has_link(LinkId(9)));
+    relay.remove_link(NOW, LINK_UP);
+    assert!(!relay.has_link(LINK_UP) && relay.has_link(LINK_DOWN));
+}
+
+#[test]
+fn a_relay_recodes_if_its_configuration_says_so() {
+    for recoding in [true, false] {
+        let config = RelayConfig { recoding, ..RelayConfig::new(NodeId(50)) };
+        assert_eq!(Relay::new(config, 1).is_recoding(), recoding);
+    }
+}
+
+#[test]
 fn unadmitted_looping_and_malformed_packets_are_dropped() {
     let mut relay = two_link_relay();
     let is_idle = |relay: &mut Relay| pull(relay, NOW, &LinkView::default(), 1).is_none();
