@@ -67,6 +67,12 @@ impl Compiler<'_> {
         }
     }
 
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     fn cargo(&self, arguments: &[OsString], directory: &Path) -> Result<Vec<Value>> {
         let mut command = Command::new("cargo");
         command.args(arguments).args(["--message-format", "json", "--profile", self.profile]);

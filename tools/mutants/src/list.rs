@@ -49,6 +49,12 @@ struct Span {
 }
 
 /// Reads the list of an area.
+#[deny(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects
+)]
 pub fn read(path: &Path, area: usize) -> Result<Vec<Mutant>> {
     let text = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
     let listed: Vec<Listed> = serde_json::from_slice(&text)

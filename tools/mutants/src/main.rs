@@ -118,6 +118,12 @@ fn options() -> Result<Options> {
     Ok(options)
 }
 
+#[deny(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects
+)]
 fn number(option: &str, text: &str) -> Result<u64> {
     let number = text.parse().ok().filter(|&number| number > 0);
     number.with_context(|| format!("{option} {text}: write a number from 1"))

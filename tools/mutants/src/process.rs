@@ -85,6 +85,12 @@ pub fn run(
 
 /// Processor time of a process that has ended, but was not waited for: unlike the time on the clock, it
 /// does not depend on other load.
+#[deny(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects
+)]
 fn processor_time(process: u32) -> Option<Duration> {
     let read = |file: &str| std::fs::read_to_string(format!("/proc/{process}/{file}")).ok();
     // Of the main thread, which runs the tests, in nanoseconds.
@@ -92,8 +98,9 @@ fn processor_time(process: u32) -> Option<Duration> {
     // Of all threads, in hundredths of a second; the second field is a name in parentheses.
     let stat = read("stat")?;
     let fields: Vec<&str> = stat.rsplit(')').next()?.split(' ').collect();
-    let ticks = fields.get(12)?.parse::<u64>().ok()? + fields.get(13)?.parse::<u64>().ok()?;
-    Some(Duration::from_nanos(main).max(Duration::from_millis(ticks * 10)))
+    let field = |index: usize| fields.get(index)?.parse::<u64>().ok();
+    let ticks = field(12)?.saturating_add(field(13)?);
+    Some(Duration::from_nanos(main).max(Duration::from_millis(ticks.saturating_mul(10))))
 }
 
 fn start(
