@@ -1,7 +1,7 @@
 //! Packets that enter the relay, from links and from this node's own sessions. Each is assigned to
 //! its flow, classified as innovative or not, and put into the buffers of the next hop.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bats_code::recode::{CoefficientVector, unit_vector};
 use bats_types::Timestamp;
@@ -17,7 +17,7 @@ use super::outbound::Outbound;
 use super::rate_limit::LimitGroup;
 use super::room::memory_limit;
 use super::status::Traffic;
-use super::{Delivery, Flow, Relay, RelayEvent, Unrecoded};
+use super::{Delivery, Flow, Link, Relay, RelayEvent, Unrecoded};
 use bats_wire::batch_rank::Space;
 use bats_wire::coding::{CodingHeader, expand};
 use bats_wire::flow::{FlowHeader, FlowKey};
@@ -69,11 +69,8 @@ impl Relay {
                 return None;
             }
         }
-        if !self.open_flow(now, key) {
+        if !self.open_flow(now, key, Some(payload.len())) {
             return None;
-        }
-        if let Some(flow) = self.flows.get_mut(&key) {
-            flow.received.add(payload.len());
         }
         let hop_limit = header.hop_limit.saturating_sub(1);
         let delivery = if kind == PacketKind::Control {
@@ -85,10 +82,17 @@ impl Relay {
         delivery.then_some(Delivery { key, kind, payload })
     }
 
-    /// Finds or creates a flow. Returns false if there are too many.
-    pub(super) fn open_flow(&mut self, now: Timestamp, key: FlowKey) -> bool {
+    /// Finds or creates a flow, and counts a packet with this payload that was received for it. Returns false if
+    /// there are too many flows.
+    pub(super) fn open_flow(
+        &mut self,
+        now: Timestamp,
+        key: FlowKey,
+        received: Option<usize>,
+    ) -> bool {
         if let Some(flow) = self.flows.get_mut(&key) {
             flow.last_used = now;
+            received.into_iter().for_each(|bytes| flow.received.add(bytes));
             return true;
         }
         if self.flows.len() >= MAX_FLOWS || self.state >= self.config.total_bytes {
@@ -117,20 +121,15 @@ impl Relay {
                 (link, Box::new(Outbound::new(flow.seed, feedback)))
             }));
         }
+        received.into_iter().for_each(|bytes| flow.received.add(bytes));
         self.flows.insert(key, flow);
         true
     }
 
     /// Marks the flow as active on its links: it may have packets for them.
     pub(super) fn activate(&mut self, key: FlowKey) {
-        let Some(flow) = self.flows.get(&key) else { return };
-        for id in flow.outbound.keys() {
-            let Some(link) = self.links.get_mut(id) else { continue };
-            link.blocked.remove(&key);
-            if link.is_active.insert(key) {
-                link.active.push_back(key);
-            }
-            self.ready.insert(*id);
+        if let Some(flow) = self.flows.get(&key) {
+            activate(&mut self.links, &mut self.ready, key, flow);
         }
     }
 
@@ -267,9 +266,7 @@ impl Relay {
         }
         let limit = self.limit_of(link);
         let coded = Coded { space, batch, window, vector, payload: symbol, hop_limit, limit };
-        if let Some(next) = self.choose_link(key, space, batch, link) {
-            self.add(now, key, next, &coded);
-        }
+        self.add(now, key, |flow, links| flow.choose_link(links, space, batch, link), &coded);
         false
     }
 
@@ -311,12 +308,19 @@ impl Relay {
         flow.unrecoded.push_back(Unrecoded { kind, hop_limit, limit, bytes: payload.to_vec() });
         self.bytes += payload.len();
         self.stats.bytes_peak = self.stats.bytes_peak.max(self.bytes as u64);
-        self.activate(key);
+        activate(&mut self.links, &mut self.ready, key, flow);
     }
 
-    /// Adds a packet to the buffers of its flow for a link, within the memory limits.
-    fn add(&mut self, now: Timestamp, key: FlowKey, link: LinkId, coded: &Coded<'_>) {
+    /// Adds a packet to the buffers of its flow for the link that `choose` returns, within the memory limits.
+    fn add(
+        &mut self,
+        now: Timestamp,
+        key: FlowKey,
+        choose: impl FnOnce(&Flow, &BTreeMap<LinkId, Link>) -> Option<LinkId>,
+        coded: &Coded<'_>,
+    ) {
         let Some(flow) = self.flows.get_mut(&key) else { return };
+        let Some(link) = choose(flow, &self.links) else { return };
         let Some(outbound) = flow.outbound.get_mut(&link) else { return };
         let others = self.bytes - outbound.bytes();
         if !outbound.add(now, coded, &mut self.stats) {
@@ -325,7 +329,7 @@ impl Relay {
         outbound.shed(memory_limit(self.config.total_bytes, others), &mut self.stats);
         self.bytes = others + outbound.bytes();
         self.stats.bytes_peak = self.stats.bytes_peak.max(self.bytes as u64);
-        self.activate(key);
+        activate(&mut self.links, &mut self.ready, key, flow);
     }
 
     /// Frees packets of a flow for a link until the flow is within its limits.
@@ -339,7 +343,7 @@ impl Relay {
 
     /// Sends an end-to-end packet of a session of this node.
     pub fn send_opaque(&mut self, now: Timestamp, key: FlowKey, packet: &[u8]) {
-        if !self.open_flow(now, key) {
+        if !self.open_flow(now, key, None) {
             return;
         }
         let next = self.route(key.destination);
@@ -351,7 +355,7 @@ impl Relay {
     /// Whether a session of this node may send a coded packet of this flow over a link: the packet
     /// would leave at once.
     pub fn has_room(&mut self, now: Timestamp, key: FlowKey, link: LinkId) -> bool {
-        if !self.open_flow(now, key) {
+        if !self.open_flow(now, key, None) {
             return false;
         }
         self.arm(key);
@@ -375,7 +379,7 @@ impl Relay {
         let mut reader = Reader::new(packet);
         let Some(header) = CodingHeader::decode(kind, &mut reader) else { return };
         let symbol = reader.rest();
-        if !self.open_flow(now, key) {
+        if !self.open_flow(now, key, None) {
             return;
         }
         let hop_limit = self.config.hop_limit.saturating_sub(1);
@@ -389,8 +393,25 @@ impl Relay {
         *newest = batch.max(*newest);
         let limit = None;
         let coded = Coded { space, batch, window, vector, payload: symbol, hop_limit, limit };
-        self.add(now, key, link, &coded);
+        self.add(now, key, |_, _| Some(link), &coded);
         self.arm(key);
+    }
+}
+
+/// Marks a flow as active on its links: it may have packets for them.
+pub(super) fn activate(
+    links: &mut BTreeMap<LinkId, Link>,
+    ready: &mut BTreeSet<LinkId>,
+    key: FlowKey,
+    flow: &Flow,
+) {
+    for id in flow.outbound.keys() {
+        let Some(link) = links.get_mut(id) else { continue };
+        link.blocked.remove(&key);
+        if link.is_active.insert(key) {
+            link.active.push_back(key);
+        }
+        ready.insert(*id);
     }
 }
 

@@ -54,6 +54,7 @@ mod status_tests;
 mod tests;
 mod unroutable;
 
+use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bats_types::Timestamp;
@@ -511,7 +512,8 @@ impl Relay {
             if let Some(state) = self.links.get_mut(&link) {
                 state.reports.extend(reports);
             }
-            self.arm(key);
+            flow.count_state(&mut self.state);
+            arm(&mut self.timers, key, flow, flow.next_timeout(self.config.idle_timeout));
         }
     }
 
@@ -536,17 +538,10 @@ impl Relay {
     }
 
     fn arm(&mut self, key: FlowKey) {
-        let Some(flow) = self.flows.get_mut(&key) else { return };
-        let inbound = flow.inbound.values().map(|inbound| inbound.state_bytes());
-        let over_all = flow.over_all_links.iter().map(|over_all| over_all.state_bytes());
-        let outbound = flow.outbound.values().map(|outbound| outbound.state_bytes());
-        let state = inbound.chain(over_all).chain(outbound).sum();
-        self.state = self.state - core::mem::replace(&mut flow.state, state) + state;
-        let idle = flow.last_used + self.config.idle_timeout;
-        let reports = flow.inbound.values().filter_map(|inbound| inbound.report_at());
-        let next =
-            reports.chain(flow.outbound.values().filter_map(|outbound| outbound.check_at())).min();
-        arm(&mut self.timers, key, flow, next.map_or(idle, |at| at.min(idle)));
+        if let Some(flow) = self.flows.get_mut(&key) {
+            flow.count_state(&mut self.state);
+            arm(&mut self.timers, key, flow, flow.next_timeout(self.config.idle_timeout));
+        }
     }
 
     /// Time of the next call of [`Relay::handle_timeout`].
@@ -601,9 +596,10 @@ impl Relay {
                 }
             }
             if checked {
-                self.activate(key);
+                ingress::activate(&mut self.links, &mut self.ready, key, flow);
             }
-            self.arm(key);
+            flow.count_state(&mut self.state);
+            arm(&mut self.timers, key, flow, flow.next_timeout(self.config.idle_timeout));
         }
     }
 
@@ -621,6 +617,25 @@ impl Relay {
             link.reporting.remove(&key);
             link.blocked.remove(&key);
         }
+    }
+}
+
+impl Flow {
+    /// Updates the flow's part in the bytes of state of all flows.
+    fn count_state(&mut self, all: &mut usize) {
+        let inbound = self.inbound.values().map(|inbound| inbound.state_bytes());
+        let over_all = self.over_all_links.iter().map(|over_all| over_all.state_bytes());
+        let outbound = self.outbound.values().map(|outbound| outbound.state_bytes());
+        let state = inbound.chain(over_all).chain(outbound).sum();
+        *all = *all - core::mem::replace(&mut self.state, state) + state;
+    }
+
+    /// When the flow has a report or a check to make, or is idle.
+    fn next_timeout(&self, idle_timeout: Duration) -> Timestamp {
+        let idle = self.last_used + idle_timeout;
+        let reports = self.inbound.values().filter_map(|inbound| inbound.report_at());
+        let checks = self.outbound.values().filter_map(|outbound| outbound.check_at());
+        reports.chain(checks).fold(idle, Timestamp::min)
     }
 }
 

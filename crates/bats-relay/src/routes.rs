@@ -13,7 +13,7 @@ use bats_types::Timestamp;
 use super::inbound::OverAllLinks;
 use super::link_view::{LinkId, LinkView};
 use super::outbound::Outbound;
-use super::{Relay, RelayEvent};
+use super::{Flow, Link, Relay, RelayEvent};
 use bats_wire::batch_rank::Space;
 use bats_wire::flow::{FlowKey, NodeId};
 
@@ -403,23 +403,24 @@ impl Relay {
         }
         self.activate(key);
     }
+}
 
+impl Flow {
     /// The link for a packet of this batch: the one that has other packets of the batch, or the one
     /// with the earliest arrival at the next node. The packet arrived over `from` and does not go
     /// back over it.
     pub(super) fn choose_link(
         &self,
-        key: FlowKey,
+        links: &BTreeMap<LinkId, Link>,
         space: Space,
         batch: u64,
         from: LinkId,
     ) -> Option<LinkId> {
-        let flow = self.flows.get(&key)?;
-        if flow.outbound.len() <= 1 {
-            return flow.outbound.keys().next().copied();
+        if self.outbound.len() <= 1 {
+            return self.outbound.keys().next().copied();
         }
-        let is_alive = |link: &LinkId| self.links.get(link).is_some_and(|s| s.view.alive);
-        if let Some((&link, _)) = flow
+        let is_alive = |link: &LinkId| links.get(link).is_some_and(|s| s.view.alive);
+        if let Some((&link, _)) = self
             .outbound
             .iter()
             .find(|(link, outbound)| outbound.holds(space, batch) && is_alive(link))
@@ -427,12 +428,12 @@ impl Relay {
             return Some(link);
         }
         let cost = |link: &LinkId, outbound: &Outbound| {
-            let view = self.links.get(link)?.view;
+            let view = links.get(link)?.view;
             let queued = outbound.queued() as u64 * view.packet;
             let wait = Duration::from_secs_f64(queued as f64 / view.rate.max(1) as f64);
             Some((!view.alive, wait.saturating_add(view.smoothed_rtt / 2), *link))
         };
-        let others = flow.outbound.iter().filter(|(link, _)| **link != from);
+        let others = self.outbound.iter().filter(|(link, _)| **link != from);
         others.filter_map(|(link, outbound)| cost(link, outbound)).min().map(|(_, _, link)| link)
     }
 }
