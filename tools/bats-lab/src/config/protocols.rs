@@ -487,7 +487,7 @@ mod tests {
             ("{ name: node, relays: forward }", "relays of the node recode"),
             ("{ name: node, version: 'a b' }", "not a valid congestion control"),
             ("{ name: brtp, entry: forward }", "`entry` is only for node"),
-            ("{ name: node, entry: socks }", "unknown variant"),
+            ("{ name: node, entry: socks }", "known are tun, forward"),
             ("{ name: node, args: [-x] }", "takes no `args`"),
             ("{ name: own, bin: bats_iperf, args: [-m tcp], relays: none }", "`relays`"),
             ("{ name: own, bin: bats_iperf, args: [-m 10], version: reno }", "`tcp-cubic`"),
