@@ -2,8 +2,12 @@
 //! transport bindings that run TLS over another transport: [`stream`](crate::stream) and QUIC.
 
 mod certificate;
+#[cfg(test)]
+mod client_trust_tests;
 mod clock;
 mod key_log;
+#[cfg(test)]
+mod key_log_tests;
 mod plain;
 mod plain_identity;
 mod psk;

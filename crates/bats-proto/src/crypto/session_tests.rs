@@ -7,30 +7,39 @@ use bats_types::Timestamp;
 use rustls::server::StoresServerSessions as _;
 
 use super::session::{
-    ClientTls, InitialSecrets, NewKeys, ServerTls, Session, initial_keys, plain_keys,
+    ClientTls, CryptoError, InitialSecrets, NewKeys, ServerTls, Session, initial_keys, plain_keys,
 };
+use super::symbol::SymbolKeys;
 use super::tickets::MAX_SESSIONS;
 use super::{
     DirectionalKeys, Keys, PacketKey, PlainIdentity, SessionStore, TAG_LEN, fingerprint,
     generate_identity,
 };
 use crate::config::{
-    ClientConfig, Mode, PeerTrust, Resumption, Security, ServerConfig, TransportConfig,
+    ClientConfig, Identity, Mode, PeerTrust, Resumption, Security, ServerConfig, TransportConfig,
 };
 
-const NOW: Timestamp = Timestamp::from_millis(5);
+pub(super) const NOW: Timestamp = Timestamp::from_millis(5);
 /// Bytes after the ticket: its age, and the binders with their lengths (SHA-384).
 const BYTES_AFTER_TICKET: usize = 4 + 2 + 1 + 48;
 const TICKET: usize = 32;
 
-struct Peers {
+pub(super) struct Peers {
     server: ServerTls,
     config: ClientConfig,
-    store: SessionStore,
+    pub(super) store: SessionStore,
 }
 
 impl Peers {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
+        Self::with_clients(None, None)
+    }
+
+    /// A server that trusts such clients, and a client with this identity.
+    pub(super) fn with_clients(
+        client_trust: Option<PeerTrust>,
+        client_identity: Option<Identity>,
+    ) -> Self {
         let identity = generate_identity(&["server".to_owned()]).unwrap();
         let trust = PeerTrust::Fingerprints(vec![fingerprint(&identity.certificate_chain[0])]);
         let transport =
@@ -38,7 +47,7 @@ impl Peers {
         let server = ServerConfig {
             identity,
             transport: Arc::new(transport.clone()),
-            client_trust: None,
+            client_trust,
             retry_threshold: 1,
             max_connections: 1,
         };
@@ -47,12 +56,12 @@ impl Peers {
         let transport = Arc::new(TransportConfig { resumption, ..transport });
         Self {
             server: ServerTls::new(&server, Security::Tls).unwrap(),
-            config: ClientConfig { trust, identity: None, transport },
+            config: ClientConfig { trust, identity: client_identity, transport },
             store,
         }
     }
 
-    fn begin(&self) -> (Session, Session) {
+    pub(super) fn begin(&self) -> (Session, Session) {
         let remote = "10.0.0.1:1".parse().unwrap();
         let tls = ClientTls::new(NOW, &self.config, remote, "server", Security::Tls).unwrap();
         (tls.start(vec![1, 2]).unwrap(), self.server.start(vec![3, 4, 5], true).unwrap())
@@ -73,24 +82,39 @@ fn flights_of(session: &mut Session) -> Vec<Vec<u8>> {
     }
 }
 
-/// Exchanges all flights; false if one end rejects the other's data or is not complete.
-fn finish(client: &mut Session, server: &mut Session) -> bool {
-    for _ in 0..4 {
-        for part in flights_of(server) {
-            if client.read(NOW, &part).is_err() {
-                return false;
-            }
-        }
-        for part in flights_of(client) {
-            if server.read(NOW, &part).is_err() {
-                return false;
-            }
-        }
+/// Gives data to a session message by message, as a connection does.
+fn read_messages(session: &mut Session, mut data: &[u8]) -> Result<(), CryptoError> {
+    while !data.is_empty() {
+        let (message, behind) = data.split_at(session.next_message(data));
+        assert!(!message.is_empty(), "flights end with a whole message");
+        session.read(NOW, message)?;
+        data = behind;
     }
-    client.is_done() && server.is_done()
+    Ok(())
 }
 
-fn handshake_with(peers: &Peers, tamper: impl FnOnce(&mut Vec<u8>)) -> (bool, Session, Session) {
+/// Exchanges all flights, the client's first; fails if one end rejects the other's data.
+pub(super) fn exchange(client: &mut Session, server: &mut Session) -> Result<(), CryptoError> {
+    for _ in 0..4 {
+        for part in flights_of(client) {
+            read_messages(server, &part)?;
+        }
+        for part in flights_of(server) {
+            read_messages(client, &part)?;
+        }
+    }
+    Ok(())
+}
+
+/// Exchanges all flights; false if one end rejects the other's data or is not complete.
+fn finish(client: &mut Session, server: &mut Session) -> bool {
+    exchange(client, server).is_ok() && client.is_done() && server.is_done()
+}
+
+pub(super) fn handshake_with(
+    peers: &Peers,
+    tamper: impl FnOnce(&mut Vec<u8>),
+) -> (bool, Session, Session) {
     let (mut client, mut server) = peers.begin();
     let mut hello = flights_of(&mut client).concat();
     tamper(&mut hello);
@@ -198,8 +222,11 @@ fn stand_in_completes_a_handshake_like_tls() {
     /// Delivers a flight and checks that nothing happens before its last byte.
     fn read(session: &mut Session, flight: &[u8]) {
         assert!(!session.is_done() && session.symbol_keys().is_none());
+        let with_more = [flight, &[0; 9]].concat();
+        assert_eq!(session.next_message(&with_more), flight.len(), "no part of the next flight");
         let (last, before) = flight.split_last().unwrap();
         session.read(NOW, before).unwrap();
+        assert_eq!(session.next_message(&[0; 9]), 1);
         let (out, new_keys) = write(session);
         assert!(out.is_empty() && new_keys.is_none() && !session.is_done());
         session.read(NOW, &[*last]).unwrap();
@@ -238,6 +265,8 @@ fn stand_in_completes_a_handshake_like_tls() {
     assert!(clients.seal.seal(1, &mut symbol, |bytes| bytes.len()) > 0);
     assert!(servers.open.open(1, &symbol, &mut content));
     assert!(!clients.open.open(1, &symbol, &mut content));
+    // The ends have the keys of their sides, which others can compute.
+    assert!(SymbolKeys::plain(false).open.open(1, &symbol, &mut content));
 
     for generation in 1..4 {
         let (seal, open) = client.next_keys().unwrap();

@@ -225,3 +225,6 @@ impl ClientSessionStore for ConnectionSessionStore {
         self.is_still_trusted(&session).then_some(session.value)
     }
 }
+
+#[cfg(test)]
+mod tests;

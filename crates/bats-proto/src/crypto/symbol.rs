@@ -397,6 +397,19 @@ mod tests {
             assert!(server.open.open_block(4, &mut block));
             assert_eq!(block, [5; 4_095]);
 
+            // Nor are more opened: the number after them is that of the part that counts them.
+            let mut more = Vec::new();
+            let content = (0..=4_095_u64).map(|part| (part, vec![5]));
+            for (part, content) in content.chain([(4_095, 4_096_u16.to_be_bytes().to_vec())]) {
+                let mut sealed = vec![0; content.len() + SYMBOL_OVERHEAD];
+                client.seal.seal(6 << PART_BITS | part, &mut sealed, |bytes| {
+                    bytes.copy_from_slice(&content);
+                    bytes.len()
+                });
+                more.append(&mut sealed);
+            }
+            assert!(!server.open.open_block(6, &mut more));
+
             // Without room for content and the last part nothing is sealed.
             for room in 0..=LAST_LEN + SYMBOL_OVERHEAD {
                 assert_eq!(client.seal.seal_block(5, &mut vec![0; room], |bytes| bytes.len()), 0);

@@ -86,4 +86,36 @@ mod tests {
         let other = Error::AlertReceived(AlertDescription::HandshakeFailure);
         assert_eq!(describe_tls_error(&other, true), other.to_string());
     }
+    /// The alerts about certificates of RFC 8446, section 6.2, and all others.
+    #[test]
+    fn alerts_about_certificates_say_whose_certificate_is_not_trusted() {
+        let reasons = [
+            (42, "BadCertificate"),
+            (43, "UnsupportedCertificate"),
+            (44, "CertificateRevoked"),
+            (45, "it has expired"),
+            (46, "CertificateUnknown"),
+            (48, "none of the accepted authorities has issued it"),
+            (49, "its fingerprint is not one of those that are accepted"),
+            (51, "a signature is wrong"),
+        ];
+        for alert in 0..=u8::MAX {
+            let reason = reasons.iter().find(|(number, _)| *number == alert);
+            let text = |is_client| describe_alert(alert, is_client);
+            let expected = |untrusted| reason.map(|(_, reason)| format!("{untrusted}: {reason}"));
+            assert_eq!(text(false), expected(SERVER_IS_NOT_TRUSTED), "alert {alert}");
+            if alert == 116 {
+                assert_eq!(text(true).as_deref(), Some(CLIENT_NEEDS_CERTIFICATE));
+            } else {
+                assert_eq!(text(true), expected(CLIENT_IS_NOT_TRUSTED), "alert {alert}");
+            }
+        }
+    }
+
+    /// Servers always have a certificate; a client that misses it says what TLS says.
+    #[test]
+    fn client_does_not_ask_clients_for_certificates() {
+        let error = Error::NoCertificatesPresented;
+        assert_eq!(describe_tls_error(&error, true), error.to_string());
+    }
 }
