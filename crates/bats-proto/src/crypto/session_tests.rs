@@ -178,6 +178,50 @@ fn session_is_resumed_when_early_data_is_refused() {
     assert!(client.is_resumed() && !client.is_early_accepted());
 }
 
+/// Messages of a level that are read together have the effect of those that are read one by one.
+#[test]
+fn messages_of_a_level_may_be_read_together() {
+    let peers = Peers::new();
+    for is_resumed in [false, true] {
+        let (mut client, mut server) = peers.begin();
+        for _ in 0..3 {
+            for part in flights_of(&mut client) {
+                server.read(NOW, &part).unwrap();
+            }
+            for part in flights_of(&mut server) {
+                client.read(NOW, &part).unwrap();
+            }
+        }
+        assert!(client.is_done() && server.is_done());
+        assert_eq!((client.is_resumed(), server.is_resumed()), (is_resumed, is_resumed));
+        assert!(peers.store.len() >= 2, "sessions are kept");
+    }
+}
+
+#[test]
+fn session_is_not_released_before_its_handshake_is_complete() {
+    let (mut client, mut server) = Peers::new().begin();
+    for part in flights_of(&mut client) {
+        read_messages(&mut server, &part).unwrap();
+    }
+    let flights = flights_of(&mut server);
+    // The server has 1-RTT keys, but the client's Finished message is missing.
+    for session in [&mut client, &mut server] {
+        session.release();
+        assert!(!session.is_done());
+    }
+    for part in flights {
+        read_messages(&mut client, &part).unwrap();
+    }
+    assert!(finish(&mut client, &mut server));
+    for session in [&mut client, &mut server] {
+        assert!(session.symbol_keys().is_some());
+        session.release();
+        assert!(session.is_done() && session.symbol_keys().is_none());
+    }
+    assert!(opens(&client.next_keys().unwrap().0, &server.next_keys().unwrap().1));
+}
+
 #[test]
 fn evicted_sessions_are_counted() {
     let Peers { server, .. } = Peers::new();
@@ -222,6 +266,7 @@ fn stand_in_completes_a_handshake_like_tls() {
     /// Delivers a flight and checks that nothing happens before its last byte.
     fn read(session: &mut Session, flight: &[u8]) {
         assert!(!session.is_done() && session.symbol_keys().is_none());
+        session.release();
         let with_more = [flight, &[0; 9]].concat();
         assert_eq!(session.next_message(&with_more), flight.len(), "no part of the next flight");
         let (last, before) = flight.split_last().unwrap();
@@ -274,6 +319,12 @@ fn stand_in_completes_a_handshake_like_tls() {
         assert!(opens(&seal, &servers_open) && opens(&servers_seal, &open));
         assert!(opens(&seal, &plain_keys(8 + generation, false).remote.packet));
     }
+
+    for session in [&mut client, &mut server] {
+        session.release();
+        assert!(session.is_done() && session.peer_parameters().is_none());
+    }
+    assert!(opens(&client.next_keys().unwrap().0, &server.next_keys().unwrap().1));
 }
 
 #[test]
