@@ -512,8 +512,8 @@ impl Relay {
             if let Some(state) = self.links.get_mut(&link) {
                 state.reports.extend(reports);
             }
-            flow.count_state(&mut self.state);
-            arm(&mut self.timers, key, flow, flow.next_timeout(self.config.idle_timeout));
+            let idle_timeout = self.config.idle_timeout;
+            update(&mut self.state, &mut self.timers, idle_timeout, key, flow);
         }
     }
 
@@ -539,8 +539,8 @@ impl Relay {
 
     fn arm(&mut self, key: FlowKey) {
         if let Some(flow) = self.flows.get_mut(&key) {
-            flow.count_state(&mut self.state);
-            arm(&mut self.timers, key, flow, flow.next_timeout(self.config.idle_timeout));
+            let idle_timeout = self.config.idle_timeout;
+            update(&mut self.state, &mut self.timers, idle_timeout, key, flow);
         }
     }
 
@@ -598,8 +598,8 @@ impl Relay {
             if checked {
                 ingress::activate(&mut self.links, &mut self.ready, key, flow);
             }
-            flow.count_state(&mut self.state);
-            arm(&mut self.timers, key, flow, flow.next_timeout(self.config.idle_timeout));
+            let idle_timeout = self.config.idle_timeout;
+            update(&mut self.state, &mut self.timers, idle_timeout, key, flow);
         }
     }
 
@@ -637,6 +637,18 @@ impl Flow {
         let checks = self.outbound.values().filter_map(|outbound| outbound.check_at());
         reports.chain(checks).fold(idle, Timestamp::min)
     }
+}
+
+/// Counts the state of a flow that changed, and arms its timer.
+fn update(
+    state: &mut usize,
+    timers: &mut BTreeSet<(Timestamp, FlowKey)>,
+    idle_timeout: Duration,
+    key: FlowKey,
+    flow: &mut Flow,
+) {
+    flow.count_state(state);
+    arm(timers, key, flow, flow.next_timeout(idle_timeout));
 }
 
 /// Arms the timer of a flow for `at` or earlier. Early timers are harmless.
