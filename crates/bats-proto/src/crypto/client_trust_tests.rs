@@ -2,7 +2,8 @@
 
 use core::time::Duration;
 
-use super::session::{CryptoError, Session};
+use super::new_keys::CryptoError;
+use super::session::Session;
 use super::session_tests::{Peers, exchange};
 use super::{fingerprint, generate_identity};
 use crate::config::{Identity, PeerTrust};

@@ -7,7 +7,8 @@ use rustls::crypto::aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256;
 use rustls::quic::Version;
 use rustls::{ClientConfig as TlsClient, Side};
 
-use super::session::{InitialSecrets, initial_keys, plain_keys, tls_client, tls_server};
+use super::plain_session::plain_keys;
+use super::session::{InitialSecrets, initial_keys, tls_client, tls_server};
 use super::{KeyLog, Keys, PacketKey, PskSecrets, TAG_LEN, generate_identity};
 use crate::config::{
     ClientConfig, PeerTrust, PresharedKey, Security, ServerConfig, TransportConfig,

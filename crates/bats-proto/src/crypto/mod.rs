@@ -8,8 +8,10 @@ mod clock;
 mod key_log;
 #[cfg(test)]
 mod key_log_tests;
+mod new_keys;
 mod plain;
 mod plain_identity;
+mod plain_session;
 mod psk;
 mod released;
 mod session;
@@ -24,13 +26,16 @@ mod verifier;
 
 pub use certificate::{fingerprint, generate_identity};
 pub use key_log::KeyLog;
+pub use new_keys::CryptoError;
+pub(crate) use new_keys::NewKeys;
 pub use plain::PlainKey;
 pub use plain_identity::PlainIdentity;
+pub(crate) use plain_session::plain_keys;
 pub(crate) use psk::{PskSecrets, SALT_LEN};
 pub use session::{
-    ClientParts, ClientTls, CryptoError, ServerParts, ServerTls, Session, tls_client, tls_server,
+    ClientParts, ClientTls, ServerParts, ServerTls, Session, tls_client, tls_server,
 };
-pub(crate) use session::{InitialSecrets, NewKeys, initial_keys, plain_keys};
+pub(crate) use session::{InitialSecrets, initial_keys};
 pub use store::SessionStore;
 pub(crate) use symbol::{SymbolKey, SymbolKeys};
 pub use tls_errors::{describe_alert, describe_tls_error};

@@ -21,8 +21,9 @@ use rustls::{ClientConfig, HandshakeKind, ServerConfig, Side, version::TLS13};
 
 use super::clock::ExternalClock;
 use super::key_log::{CLIENT_INITIAL, SERVER_INITIAL, tls_key_log};
-use super::plain::PlainKey;
+use super::new_keys::{CryptoError, NewKeys};
 use super::plain_identity::PlainIdentity;
+use super::plain_session::{PlainSession, plain_keys};
 use super::psk::PskSecrets;
 use super::released::ReleasedSession;
 use super::store::ConnectionSessionStore;
@@ -32,7 +33,7 @@ use super::tls_errors::describe_tls_error;
 use super::trust::{
     Template, TrustIdentity, certificate_and_key, client_verifier, config_error, verification_time,
 };
-use super::{DirectionalKeys, HeaderKey, Keys, PacketKey, fingerprint};
+use super::{DirectionalKeys, Keys, PacketKey, fingerprint};
 use crate::config::{self, Mode, Security};
 use crate::error::ConnectError;
 use crate::wire::long_header::{CID_LEN, ORIGINAL_CID_LEN};
@@ -44,11 +45,6 @@ const ALPN: &[u8] = b"openbats/1";
 const TICKETS: u8 = 2;
 /// Type of a TLS message by which a server asks for the client's certificate (RFC 8446 section 4).
 const CERTIFICATE_REQUEST: u8 = 13;
-
-/// The TLS session failed; the text says why.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct CryptoError(pub String);
 
 /// TLS setup of a client.
 pub enum ClientTls {
@@ -365,24 +361,6 @@ fn initial_keys_of(
     }
 }
 
-/// Keys of the stand-in. Everyone can compute them; fuzzing does.
-pub(crate) fn plain_keys(label: u64, is_client: bool) -> Keys {
-    let direction = |client: bool| DirectionalKeys {
-        header: HeaderKey::Plain,
-        packet: PacketKey::Plain(PlainKey::new(
-            label.wrapping_mul(2).wrapping_add(u64::from(client)),
-        )),
-    };
-    Keys { local: direction(is_client), remote: direction(!is_client) }
-}
-
-/// Keys that the handshake has produced.
-#[derive(Debug)]
-pub(crate) enum NewKeys {
-    Handshake(Keys),
-    OneRtt(Keys),
-}
-
 /// The TLS session of one end.
 pub struct Session(Inner);
 
@@ -626,121 +604,4 @@ fn next_keys(secrets: &mut Secrets) -> (PacketKey, PacketKey) {
 
 fn is_resumed(connection: &quic::Connection) -> bool {
     connection.handshake_kind() == Some(HandshakeKind::Resumed)
-}
-
-/// Lengths in bytes of the stand-in's flights: those of TLS with a small certificate.
-const PLAIN_CLIENT_HELLO: usize = 280;
-const PLAIN_SERVER_HELLO: usize = 96;
-const PLAIN_SERVER_FLIGHT: usize = 800;
-const PLAIN_FINISHED: usize = 36;
-
-struct PlainSession {
-    side: Side,
-    parameters: Vec<u8>,
-    identity: PlainIdentity,
-    peer: Option<Vec<u8>>,
-    peer_fingerprint: Option<[u8; 32]>,
-    incoming: Vec<u8>,
-    step: u8,
-    done: bool,
-    generation: u64,
-}
-
-impl PlainSession {
-    fn flight(&self, len: usize) -> Vec<u8> {
-        let mut flight = (self.parameters.len() as u16).to_be_bytes().to_vec();
-        flight.extend_from_slice(&self.parameters);
-        self.identity.write(&mut flight);
-        flight.resize(len.max(flight.len()), 0);
-        flight
-    }
-
-    /// Frees what only the handshake needs.
-    fn release(&mut self) {
-        if self.done {
-            (self.parameters, self.peer, self.incoming) = Default::default();
-        }
-    }
-
-    /// Bytes that are missing until the end of the flight that this side waits for.
-    fn wanted(&self) -> usize {
-        let end = match (self.side, self.step) {
-            (Side::Client, ..=1) => PLAIN_SERVER_HELLO,
-            (Side::Client, _) => PLAIN_SERVER_HELLO + PLAIN_SERVER_FLIGHT,
-            (Side::Server, 0) => PLAIN_CLIENT_HELLO,
-            (Side::Server, _) => PLAIN_CLIENT_HELLO + PLAIN_FINISHED,
-        };
-        end.saturating_sub(self.incoming.len())
-    }
-
-    fn take_parameters(&mut self, from: usize) -> Result<(), CryptoError> {
-        let malformed = || CryptoError("malformed stand-in handshake".to_owned());
-        let flight = self.incoming.get(from..).ok_or_else(malformed)?;
-        let (len, rest) = flight.split_first_chunk::<2>().ok_or_else(malformed)?;
-        let len = usize::from(u16::from_be_bytes(*len));
-        self.peer = Some(rest.get(..len).ok_or_else(malformed)?.to_vec());
-        let after = rest.get(len..).unwrap_or_default();
-        self.peer_fingerprint = self.identity.read(after).map_err(CryptoError)?;
-        Ok(())
-    }
-
-    fn read(&mut self, data: &[u8]) -> Result<(), CryptoError> {
-        let limit = PLAIN_CLIENT_HELLO + PLAIN_SERVER_HELLO + PLAIN_SERVER_FLIGHT + PLAIN_FINISHED;
-        if data.len() > limit.saturating_sub(self.incoming.len()) {
-            return Err(CryptoError("too much handshake data".to_owned()));
-        }
-        self.incoming.extend_from_slice(data);
-        let len = self.incoming.len();
-        match self.side {
-            Side::Client if self.step == 1 && len >= PLAIN_SERVER_HELLO => self.step = 2,
-            _ => {}
-        }
-        match self.side {
-            Side::Client if self.step == 3 && len >= PLAIN_SERVER_HELLO + PLAIN_SERVER_FLIGHT => {
-                self.take_parameters(PLAIN_SERVER_HELLO)?;
-                self.step = 4;
-            }
-            Side::Server if self.step == 0 && len >= PLAIN_CLIENT_HELLO => {
-                self.take_parameters(0)?;
-                self.step = 1;
-            }
-            Side::Server if self.step == 3 && len >= PLAIN_CLIENT_HELLO + PLAIN_FINISHED => {
-                self.step = 4;
-                self.done = true;
-            }
-            _ => {}
-        }
-        Ok(())
-    }
-
-    fn write(&mut self, out: &mut Vec<u8>) -> Option<NewKeys> {
-        match (self.side, self.step) {
-            (Side::Client, 0) => {
-                out.extend(self.flight(PLAIN_CLIENT_HELLO));
-                self.step = 1;
-                None
-            }
-            (Side::Client, 2) => {
-                self.step = 3;
-                Some(NewKeys::Handshake(plain_keys(2, self.side == Side::Client)))
-            }
-            (Side::Client, 4) => {
-                out.extend([1; PLAIN_FINISHED]);
-                self.step = 5;
-                self.done = true;
-                Some(NewKeys::OneRtt(plain_keys(3, self.side == Side::Client)))
-            }
-            (Side::Server, 1) => {
-                out.extend([2; PLAIN_SERVER_HELLO]);
-                self.step = 2;
-                Some(NewKeys::Handshake(plain_keys(2, self.side == Side::Client)))
-            }
-            (Side::Server, 2) => {
-                out.extend(self.flight(PLAIN_SERVER_FLIGHT));
-                self.step = 3;
-                Some(NewKeys::OneRtt(plain_keys(3, self.side == Side::Client)))
-            }
-            _ => None,
-        }
-    }
 }

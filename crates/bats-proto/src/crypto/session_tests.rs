@@ -6,9 +6,9 @@ use std::sync::Arc;
 use bats_types::Timestamp;
 use rustls::server::StoresServerSessions as _;
 
-use super::session::{
-    ClientTls, CryptoError, InitialSecrets, NewKeys, ServerTls, Session, initial_keys, plain_keys,
-};
+use super::new_keys::{CryptoError, NewKeys};
+use super::plain_session::plain_keys;
+use super::session::{ClientTls, InitialSecrets, ServerTls, Session, initial_keys};
 use super::symbol::SymbolKeys;
 use super::tickets::MAX_SESSIONS;
 use super::{
