@@ -117,6 +117,8 @@ pub struct RelayStats {
     pub flows: u64,
     /// Flows removed after the idle time-out.
     pub flows_expired: u64,
+    /// Flows removed because a timer stayed due after it was handled: a defect.
+    pub flows_stuck: u64,
     /// Bytes of batch state, without payloads.
     pub state_bytes: u64,
     /// Bytes of payloads held now.

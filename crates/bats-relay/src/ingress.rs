@@ -114,6 +114,8 @@ impl Relay {
             newest: [0; 2],
             state: 0,
             unrecoded: VecDeque::new(),
+            #[cfg(test)]
+            stuck: None,
         };
         if key.destination != self.config.node {
             flow.outbound.extend(self.routes(key.destination).map(|link| {

@@ -165,6 +165,9 @@ struct Flow {
     state: usize,
     /// Packets forwarded without recoding.
     unrecoded: VecDeque<Unrecoded>,
+    /// A defect for tests: a timer that nothing handles.
+    #[cfg(test)]
+    stuck: Option<Timestamp>,
 }
 
 /// A packet that is forwarded without recoding.
@@ -599,6 +602,12 @@ impl Relay {
                 ingress::activate(&mut self.links, &mut self.ready, key, flow);
             }
             let idle_timeout = self.config.idle_timeout;
+            if flow.next_timeout(idle_timeout) <= now {
+                // This loop would handle it again without end, and all flows would wait.
+                self.forget(key);
+                self.stats.flows_stuck += 1;
+                continue;
+            }
             update(&mut self.state, &mut self.timers, idle_timeout, key, flow);
         }
     }
@@ -635,7 +644,10 @@ impl Flow {
         let idle = self.last_used + idle_timeout;
         let reports = self.inbound.values().filter_map(|inbound| inbound.report_at());
         let checks = self.outbound.values().filter_map(|outbound| outbound.check_at());
-        reports.chain(checks).fold(idle, Timestamp::min)
+        let timers = reports.chain(checks);
+        #[cfg(test)]
+        let timers = timers.chain(self.stuck);
+        timers.fold(idle, Timestamp::min)
     }
 }
 

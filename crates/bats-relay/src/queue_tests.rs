@@ -40,6 +40,24 @@ fn end_to_end_and_coded_packets_take_turns() {
     assert_eq!((stats.opaque_sent, stats.forwarded, stats.received), (3, 5, 8));
 }
 
+/// Without the check this test does not end.
+#[test]
+fn flow_with_a_timer_that_stays_due_is_removed() {
+    let mut relay = two_link_relay();
+    let other = FlowKey { flow: KEY.flow + 1, ..KEY };
+    for key in [KEY, other] {
+        push(&mut relay, NOW, LINK_UP, &relayed(key, 5, 0, 40));
+    }
+    relay.flows.get_mut(&KEY).expect("it began").stuck = Some(NOW);
+    relay.arm(KEY);
+    assert_eq!(relay.next_timeout(), Some(NOW));
+    relay.handle_timeout(NOW);
+    assert!(relay.next_timeout().is_none_or(|at| at > NOW));
+    let stats = relay.stats();
+    assert_eq!((stats.flows_stuck, stats.flows, stats.flows_expired), (1, 1, 0));
+    assert!(relay.flows.contains_key(&other));
+}
+
 #[test]
 fn link_wants_to_send_what_is_queued_and_may_leave() {
     let mut relay = two_link_relay();

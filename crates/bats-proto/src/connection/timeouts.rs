@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use bats_types::Timestamp;
+use bats_types::{STUCK_TIMER, Timestamp};
 
 use super::blackout_pacing::BlackoutPacing;
 use super::timers::take_expired;
@@ -92,10 +92,15 @@ impl Connection {
 
     /// A timer stays due although it was handled: closes the connection instead of spinning.
     pub(crate) fn on_stuck_timer(&mut self, now: Timestamp) {
-        let text = "a timer stayed due after it was handled";
         if self.state.is_open() {
             self.timers.clear();
-            self.begin_close(now, false, 4, text, CloseReason::Internal(text.to_owned()));
+            self.begin_close(
+                now,
+                false,
+                4,
+                STUCK_TIMER,
+                CloseReason::Internal(STUCK_TIMER.to_owned()),
+            );
         } else {
             self.state.die();
         }

@@ -12,7 +12,6 @@ mod relay_node;
 #[cfg(test)]
 mod replay_ledger_tests;
 mod stateless_reset;
-mod stuck_timers;
 #[cfg(test)]
 mod stuck_timers_tests;
 mod unauthenticated;
@@ -25,7 +24,7 @@ use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use bats_types::Timestamp;
+use bats_types::{StuckTimers, Timestamp};
 use bytes::Bytes;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha20Rng;
@@ -48,7 +47,6 @@ use instances::Instances;
 use memory::MemoryShares;
 use relay_node::RelayNode;
 use stateless_reset::StatelessResets;
-use stuck_timers::StuckTimers;
 
 /// Identifies a connection of one endpoint; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -145,7 +143,7 @@ pub struct Endpoint {
     polled_empty: BTreeSet<ConnectionHandle>,
     timers: BTreeSet<(Timestamp, ConnectionHandle)>,
     armed: BTreeMap<ConnectionHandle, Timestamp>,
-    stuck_timers: StuckTimers,
+    stuck_timers: StuckTimers<ConnectionHandle>,
     half_open: HalfOpen,
     /// First flights for which a server in PSK mode has started handshakes.
     first_flights: FirstFlights,
@@ -522,7 +520,7 @@ impl Endpoint {
 
     fn remove_connection(&mut self, now: Timestamp, handle: ConnectionHandle) {
         if let Some(connection) = self.connections.remove(&handle) {
-            self.stuck_timers.is_stuck(handle, None);
+            self.stuck_timers.forget(handle);
             self.release_memory(now, handle, &connection);
             self.by_cid.remove(&connection.local_cid());
             self.forget_reset_token(handle, connection.reset_token());

@@ -3,7 +3,7 @@
 use core::time::Duration;
 use std::collections::VecDeque;
 
-use bats_types::Timestamp;
+use bats_types::{STUCK_TIMER, Timestamp};
 use bytes::Bytes;
 
 use super::frame::{self, Control, HEADER_LEN, Hello, Kind, MAX_PART, MESSAGE_COST, Receipt, cost};
@@ -278,6 +278,14 @@ impl Session {
             State::Handshake => self.end(CloseReason::Handshake(text.to_owned())),
             State::Open => self.end(CloseReason::Lost(text.to_owned())),
             State::Closed => {}
+        }
+    }
+
+    /// A timer stays due although it was handled: ends the connection, and reports it to the peer.
+    pub fn on_stuck_timer(&mut self) {
+        if self.state != State::Closed {
+            self.close_frame = Some(Control::Report { reason: STUCK_TIMER.to_owned() });
+            self.end(CloseReason::Internal(STUCK_TIMER.to_owned()));
         }
     }
 

@@ -394,10 +394,11 @@ impl Transports {
     }
 
     pub(crate) fn endpoint_stats(&self) -> EndpointStats {
-        let (packets, (started, refused)) = (self.packets.endpoint_stats(), self.tcp.counters());
+        let (packets, tcp) = (self.packets.endpoint_stats(), self.tcp.counters());
         let packets = EndpointStats {
-            handshakes_started: packets.handshakes_started + started,
-            connections_refused: packets.connections_refused + refused + self.udp.refused(),
+            handshakes_started: packets.handshakes_started + tcp.handshakes_started,
+            connections_refused: packets.connections_refused + tcp.refused + self.udp.refused(),
+            timers_stuck: packets.timers_stuck + tcp.timers_stuck,
             ..packets
         };
         #[cfg(feature = "quic")]
@@ -408,6 +409,7 @@ impl Transports {
                 retries_sent: packets.retries_sent + quic.retries_sent,
                 connections_refused: packets.connections_refused + quic.refused,
                 answers_dropped: packets.answers_dropped + quic.answers_dropped,
+                timers_stuck: packets.timers_stuck + quic.timers_stuck,
                 ..packets
             }
         };

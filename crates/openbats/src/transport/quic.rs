@@ -20,6 +20,7 @@ use bats_proto::{
     ClientConfig, CongestionAlgorithm, ConnectError, ConnectionStats, Event, PeerLimits, Received,
     SendError, ServerConfig, Timestamp, Transmit, TransportConfig,
 };
+use bats_types::StuckTimers;
 use bytes::{Bytes, BytesMut};
 use quinn_proto::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn_proto::{
@@ -73,6 +74,8 @@ pub(crate) struct Quic {
     next: u64,
     dirty: BTreeSet<u64>,
     timers: BTreeSet<(Timestamp, u64)>,
+    stuck_timers: StuckTimers<u64>,
+    timers_stuck: u64,
     half_open: usize,
     responses: VecDeque<(quinn_proto::Transmit, Vec<u8>)>,
     handshakes_started: u64,
@@ -87,6 +90,8 @@ pub(super) struct Counters {
     pub(super) retries_sent: u64,
     pub(super) refused: u64,
     pub(super) answers_dropped: u64,
+    /// Connections closed because a timer stayed due.
+    pub(super) timers_stuck: u64,
 }
 
 impl std::fmt::Debug for Quic {
@@ -222,6 +227,8 @@ impl Quic {
             next: 0,
             dirty: BTreeSet::new(),
             timers: BTreeSet::new(),
+            stuck_timers: StuckTimers::default(),
+            timers_stuck: 0,
             half_open: 0,
             responses: VecDeque::new(),
             handshakes_started: 0,
@@ -376,6 +383,7 @@ impl Quic {
                 connection.armed = None;
                 connection.session.handle_timeout(now);
                 connection.quic.handle_timeout(at);
+                self.stuck_timers.on_handled(id, now);
                 self.dirty.insert(id);
             }
         }
@@ -420,11 +428,17 @@ impl Quic {
         let is_gone = connection.quic.is_drained() && connection.session.is_closed();
         let quic = connection.quic.poll_timeout().map(|due| self.clock.timestamp(due));
         let own = connection.session.next_timeout();
-        let next = if is_gone {
-            None
-        } else {
-            [quic, own].into_iter().flatten().min().map(|due| due.max(now))
-        };
+        #[cfg(test)]
+        let own = connection.stuck.or(own);
+        let next = [quic, own].into_iter().flatten().min();
+        let is_stuck = self.stuck_timers.is_stuck(id, next);
+        if is_stuck && connection.on_stuck_timer() {
+            self.timers_stuck += 1;
+            self.dirty.insert(id);
+            return;
+        }
+        let is_gone = is_gone || is_stuck;
+        let next = next.filter(|_| !is_gone).map(|due| due.max(now));
         if connection.armed != next {
             if let Some(due) = connection.armed {
                 self.timers.remove(&(due, id));
@@ -437,6 +451,7 @@ impl Quic {
         if is_gone {
             self.by_handle.remove(&connection.handle);
             self.connections.remove(&id);
+            self.stuck_timers.forget(id);
         }
     }
 
@@ -516,6 +531,7 @@ impl Quic {
             retries_sent: self.retries_sent,
             refused: self.refused,
             answers_dropped: self.answers_dropped,
+            timers_stuck: self.timers_stuck,
         }
     }
 
@@ -542,6 +558,8 @@ fn translate(transmit: &quinn_proto::Transmit) -> Transmit {
 
 #[cfg(test)]
 mod tests {
+    use bats_proto::{CloseReason, Mode};
+
     use super::*;
 
     #[test]
@@ -564,6 +582,54 @@ mod tests {
         assert!(matches!(sent, Output::Transmit(transmit) if transmit.remote == destination));
         quic.queue_response(transmit(), vec![1, 2, 3]);
         assert_eq!((quic.responses.len(), quic.counters().answers_dropped), (MAX_RESPONSES, 1));
+    }
+
+    /// Polls until the next timeout; also returns why a connection was closed.
+    fn drain(quic: &mut Quic, now: Timestamp) -> (Option<Timestamp>, Option<(u64, CloseReason)>) {
+        let (mut closed, mut buffer) = (None, Vec::with_capacity(65_536));
+        loop {
+            match quic.poll(now, &mut buffer) {
+                Output::Event(id, bats_proto::Event::Closed(reason)) => closed = Some((id, reason)),
+                Output::Timeout(next) => return (next, closed),
+                _ => {}
+            }
+        }
+    }
+
+    #[test]
+    fn connection_with_a_stuck_timer_is_closed_with_an_internal_error() {
+        let mut quic = Quic::new(Clock::new(), [7; 32], None, false, None).unwrap();
+        let config = ClientConfig {
+            trust: bats_proto::PeerTrust::DangerousAcceptAny,
+            identity: None,
+            transport: Arc::new(TransportConfig { mode: Mode::Quic, ..TransportConfig::default() }),
+        };
+        let (now, to) = (Timestamp::from_millis(1_000), ([127, 0, 0, 1], 9).into());
+        let [stuck, other] =
+            [0; 2].map(|_| quic.connect(now, to, "server", &config, false).unwrap());
+        let (next, closed) = drain(&mut quic, now);
+        assert!(next.is_some_and(|at| at > now) && closed.is_none(), "{next:?} {closed:?}");
+
+        quic.connections.get_mut(&stuck).unwrap().stuck = Some(now);
+        quic.dirty.insert(stuck);
+        let (mut next, mut closed) = drain(&mut quic, now);
+        let mut handled = 0;
+        while closed.is_none() && next.is_some_and(|at| at <= now) {
+            handled += 1;
+            assert!(handled < 100, "the endpoint spins");
+            quic.handle_timeout(now);
+            (next, closed) = drain(&mut quic, now);
+        }
+        let (id, reason) = closed.expect("the connection was closed");
+        assert!(matches!(reason, CloseReason::Internal(_)), "{reason:?}");
+        assert_eq!((id, quic.counters().timers_stuck), (stuck, 1));
+        for _ in 0..100 {
+            quic.handle_timeout(now);
+            drain(&mut quic, now);
+        }
+        assert!(!quic.connections.contains_key(&stuck), "a closed one that is stuck is removed");
+        assert!(quic.connections.get(&other).is_some_and(|other| !other.session.is_closed()));
+        assert!(drain(&mut quic, now).0.is_some_and(|at| at > now));
     }
 
     #[test]

@@ -1,5 +1,8 @@
 //! Mode 10: connections over the kernel's TCP, with TLS 1.3.
 
+#[cfg(test)]
+mod stuck_timers_tests;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -11,6 +14,7 @@ use bats_proto::{
     ClientConfig, CloseReason, ConnectError, ConnectionStats, Event, SendError, ServerConfig,
     Timestamp,
 };
+use bats_types::StuckTimers;
 use bytes::Bytes;
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -96,6 +100,9 @@ struct Connection {
     /// Both directions have failed.
     is_broken: bool,
     armed: Option<Timestamp>,
+    /// A defect for tests: a timer that nothing handles.
+    #[cfg(test)]
+    stuck: Option<Timestamp>,
 }
 
 impl Connection {
@@ -197,11 +204,24 @@ impl Connection {
     }
 
     fn next_timeout(&self) -> Option<Timestamp> {
+        #[cfg(test)]
+        if self.stuck.is_some() {
+            return self.stuck;
+        }
         match self.close_state {
             CloseState::Open => self.tls.session().next_timeout(),
             CloseState::Flushing(until) | CloseState::AwaitingEof(until) => Some(until),
         }
     }
+}
+
+/// Counters of an endpoint for this mode.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counters {
+    pub(super) handshakes_started: u64,
+    pub(super) refused: u64,
+    /// Connections closed because a timer stayed due.
+    pub(super) timers_stuck: u64,
 }
 
 /// The TCP connections of an endpoint. Call [`handle`](Self::handle), then [`poll`](Self::poll)
@@ -221,6 +241,7 @@ pub(crate) struct Tcp {
     next: u64,
     dirty: BTreeSet<u64>,
     timers: BTreeSet<(Timestamp, u64)>,
+    stuck_timers: StuckTimers<u64>,
     half_open: NetworkCounts,
     /// Accepted connections of networks that have too many half-open ones.
     waiting: VecDeque<(TcpStream, SocketAddr)>,
@@ -232,8 +253,7 @@ pub(crate) struct Tcp {
     /// Source of RTT and congestion window, if available.
     #[cfg(target_os = "linux")]
     sock_diag: Option<SockDiag>,
-    handshakes_started: u64,
-    refused: u64,
+    counters: Counters,
     /// Limit for log lines about connections that cannot be accepted.
     log: LogLimit,
 }
@@ -256,6 +276,7 @@ impl Tcp {
             next: LISTENER + 1,
             dirty: BTreeSet::new(),
             timers: BTreeSet::new(),
+            stuck_timers: StuckTimers::default(),
             half_open: NetworkCounts::half_open(),
             waiting: VecDeque::new(),
             waiting_counts: NetworkCounts::waiting(),
@@ -264,8 +285,7 @@ impl Tcp {
             ready: Vec::new(),
             #[cfg(target_os = "linux")]
             sock_diag: None,
-            handshakes_started: 0,
-            refused: 0,
+            counters: Counters::default(),
             log: LogLimit::default(),
         };
         tcp.watch_listener(true)?;
@@ -324,6 +344,8 @@ impl Tcp {
             close_state: CloseState::Open,
             is_broken,
             armed: None,
+            #[cfg(test)]
+            stuck: None,
         };
         self.insert(connection).map_err(unusable)
     }
@@ -383,6 +405,7 @@ impl Tcp {
             if let Some(connection) = self.connections.get_mut(&id) {
                 connection.armed = None;
                 connection.tls.session_mut().handle_timeout(now);
+                self.stuck_timers.on_handled(id, now);
                 self.dirty.insert(id);
             }
         }
@@ -455,7 +478,7 @@ impl Tcp {
             };
             let open = self.connections.len() + self.waiting.len();
             if open >= listener.max_connections {
-                self.refused += 1;
+                self.counters.refused += 1;
             } else if !self.half_open.is_network_full(remote.ip()) {
                 self.start_server(now, socket, remote);
             } else if !self.waiting_counts.is_full()
@@ -465,7 +488,7 @@ impl Tcp {
                 self.waiting_counts.insert(remote.ip());
                 self.waiting.push_back((socket, remote));
             } else {
-                self.refused += 1;
+                self.counters.refused += 1;
             }
         }
     }
@@ -507,7 +530,7 @@ impl Tcp {
                 return;
             }
         };
-        self.handshakes_started += 1;
+        self.counters.handshakes_started += 1;
         let connection = Connection {
             socket,
             remote: canonical(remote),
@@ -521,6 +544,8 @@ impl Tcp {
             close_state: CloseState::Open,
             is_broken: false,
             armed: None,
+            #[cfg(test)]
+            stuck: None,
         };
         if let Err(error) = self.insert(connection)
             && let Some(others) = self.log.allow(now)
@@ -571,6 +596,15 @@ impl Tcp {
         }
         let is_closed = connection.advance_close(now);
         let next = if is_closed { None } else { connection.next_timeout() };
+        let is_stuck = self.stuck_timers.is_stuck(id, next);
+        if is_stuck && !connection.tls.session().is_closed() {
+            connection.tls.session_mut().on_stuck_timer();
+            self.counters.timers_stuck += 1;
+            self.dirty.insert(id);
+            return;
+        }
+        let is_gone = is_closed || is_stuck;
+        let next = next.filter(|_| !is_gone);
         if connection.armed != next {
             if let Some(at) = connection.armed {
                 self.timers.remove(&(at, id));
@@ -580,8 +614,9 @@ impl Tcp {
             }
             connection.armed = next;
         }
-        if is_closed {
+        if is_gone {
             self.connections.remove(&id);
+            self.stuck_timers.forget(id);
             return;
         }
         let is_full = connection.written < connection.sealed.len();
@@ -658,9 +693,8 @@ impl Tcp {
         self.connections.get(&id)?.tls.peer_fingerprint()
     }
 
-    /// Handshakes started by peers, and connections refused because of a limit.
-    pub(crate) fn counters(&self) -> (u64, u64) {
-        (self.handshakes_started, self.refused)
+    pub(super) fn counters(&self) -> Counters {
+        self.counters
     }
 
     pub(crate) fn connection_count(&self) -> usize {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use bats_proto::crypto::describe_alert;
 use bats_proto::stream::Session;
 use bats_proto::{CloseReason, ConnectionStats, SendError, Timestamp};
+use bats_types::STUCK_TIMER;
 use bytes::Bytes;
 use quinn_proto::{
     ConnectionError, ConnectionHandle, Dir, Event, ReadError, StreamEvent, StreamId, VarInt,
@@ -57,6 +58,9 @@ pub(super) struct Connection {
     /// Code and text of the application for CONNECTION_CLOSE.
     application_close: (VarInt, String),
     is_closed: bool,
+    /// A defect for tests: a timer that nothing handles.
+    #[cfg(test)]
+    pub(super) stuck: Option<Timestamp>,
 }
 
 impl Connection {
@@ -85,6 +89,8 @@ impl Connection {
             is_full: false,
             application_close: (0u32.into(), String::new()),
             is_closed: false,
+            #[cfg(test)]
+            stuck: None,
         }
     }
 
@@ -104,6 +110,16 @@ impl Connection {
                 (VarInt::from_u64(code).unwrap_or(VIOLATION), reason.to_owned());
             self.session.close(code, reason);
         }
+    }
+
+    /// A timer stays due although it was handled: closes the connection. Returns whether it was open.
+    pub(super) fn on_stuck_timer(&mut self) -> bool {
+        let was_open = !self.session.is_closed();
+        if was_open {
+            self.application_close = (VIOLATION, STUCK_TIMER.to_owned());
+            self.session.on_stuck_timer();
+        }
+        was_open
     }
 
     /// Processes QUIC's events and the received data.

@@ -6,9 +6,10 @@
 
 use std::collections::BTreeMap;
 
-use bats_types::Timestamp;
+use crate::Timestamp;
 
-use super::ConnectionHandle;
+/// Why such a connection is closed.
+pub const STUCK_TIMER: &str = "a timer stayed due after it was handled";
 
 /// Timeouts in a row that may leave a timer due. A datagram between them may arm one for the same
 /// instant, so one is no proof of a defect.
@@ -22,30 +23,41 @@ struct Handled {
     in_a_row: u32,
 }
 
-/// The connections whose timeout was handled recently.
-#[derive(Debug, Default)]
-pub(super) struct StuckTimers {
-    handled: BTreeMap<ConnectionHandle, Handled>,
+/// The connections of an endpoint whose timeout was handled recently, by their key `K`.
+#[derive(Debug)]
+pub struct StuckTimers<K> {
+    handled: BTreeMap<K, Handled>,
 }
 
-impl StuckTimers {
+impl<K> Default for StuckTimers<K> {
+    fn default() -> Self {
+        Self { handled: BTreeMap::new() }
+    }
+}
+
+impl<K: Copy + Ord> StuckTimers<K> {
     /// A connection's timeout was handled.
-    pub(super) fn on_handled(&mut self, handle: ConnectionHandle, now: Timestamp) {
-        let handled = self.handled.entry(handle).or_default();
+    pub fn on_handled(&mut self, key: K, now: Timestamp) {
+        let handled = self.handled.entry(key).or_default();
         (handled.at, handled.is_checked) = (now, false);
     }
 
     /// A connection has no more output and its next timer is at `next`. Returns whether it makes no
-    /// progress.
-    pub(super) fn is_stuck(&mut self, handle: ConnectionHandle, next: Option<Timestamp>) -> bool {
-        let Some(handled) = self.handled.get_mut(&handle) else { return false };
+    /// progress: 17 timeouts in a row left a timer due.
+    pub fn is_stuck(&mut self, key: K, next: Option<Timestamp>) -> bool {
+        let Some(handled) = self.handled.get_mut(&key) else { return false };
         if next.is_none_or(|next| next > handled.at) {
-            self.handled.remove(&handle);
+            self.handled.remove(&key);
             return false;
         }
         handled.in_a_row += u32::from(!handled.is_checked);
         handled.is_checked = true;
         handled.in_a_row > MAX_IN_A_ROW
+    }
+
+    /// A connection was removed.
+    pub fn forget(&mut self, key: K) {
+        self.handled.remove(&key);
     }
 }
 
@@ -55,7 +67,7 @@ mod tests {
 
     #[test]
     fn only_timers_that_stay_due_many_times_are_stuck() {
-        let (one, other) = (ConnectionHandle(1), ConnectionHandle(2));
+        let (one, other) = (1, 2);
         let now = Timestamp::from_millis(5);
         let mut timers = StuckTimers::default();
         assert!(!timers.is_stuck(one, Some(now)), "no timeout was handled");
@@ -72,7 +84,8 @@ mod tests {
         assert!(!timers.is_stuck(one, Some(Timestamp::from_millis(6))), "progress");
         timers.on_handled(one, now);
         assert!(!timers.is_stuck(one, Some(now)), "counted again");
-        assert!(!timers.is_stuck(other, None) && !timers.is_stuck(one, None));
+        assert!(!timers.is_stuck(other, None));
+        timers.forget(one);
         assert!(timers.handled.is_empty());
     }
 }
