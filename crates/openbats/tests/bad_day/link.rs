@@ -8,7 +8,7 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::network::{FAR, FarHost, NEAR, Probe, ROUTED, hosts, ip, run};
-use crate::transfer::{Transfer, attempt};
+use crate::transfer::{Resumed, Transfer, attempt};
 use crate::wait_until;
 
 /// Duration of the long faults.
@@ -124,20 +124,22 @@ pub(crate) fn mtu_below_1280() {
     });
 }
 
-/// Returns the probe timeouts of a new transfer from a lower MTU until it goes on with packets of at most
-/// `largest` bytes. A higher MTU stops nothing.
-fn mtu_falls_and_rises(far: &FarHost, largest: u16, lower: &dyn Fn(), raise: &dyn Fn()) -> u64 {
+/// Returns how a new transfer goes on after a lower MTU, with packets of at most `largest` bytes. A higher
+/// MTU stops nothing.
+fn mtu_falls_and_rises(far: &FarHost, largest: u16, lower: &dyn Fn(), raise: &dyn Fn()) -> Resumed {
     let transfer = Transfer::start(far, FAR);
     wait_until("the path MTU is found", || transfer.near.stats().path_mtu == 1_472);
-    let before = transfer.near.stats().probe_timeouts;
+    let (before, stalled) = (transfer.near.stats().probe_timeouts, transfer.stalled());
     lower();
     wait_until("the path MTU falls", || transfer.near.stats().path_mtu <= largest);
     let expired = transfer.near.stats().probe_timeouts - before;
-    let expired = expired + transfer.probe_timeouts_until_progress();
+    let resumed = transfer.probe_timeouts_until_progress();
+    let probe_timeouts = resumed.probe_timeouts + expired;
+    let resumed = Resumed { probe_timeouts, stalled: transfer.stalled() - stalled };
     raise();
     transfer.resumes_within_three_probe_timeouts();
     transfer.finish();
-    expired
+    resumed
 }
 
 /// Small packets pass, but no data. The log names the remedy.

@@ -9,6 +9,7 @@
 mod host;
 mod link;
 mod network;
+mod stalls;
 mod transfer;
 
 use std::io::Write;
