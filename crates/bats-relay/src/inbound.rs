@@ -1,7 +1,8 @@
 //! The receiving side of a hop: the ranks that the previous node needs as feedback.
 
 use core::time::Duration;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bats_code::BATCH_SIZE;
 use bats_code::recode::{Basis, CoefficientVector};
@@ -36,30 +37,40 @@ pub(super) enum Arrival {
     Late,
 }
 
+/// A batch of which some packets have arrived.
+#[derive(Clone, Debug)]
+struct Incomplete {
+    basis: Basis,
+    /// When it last made progress.
+    changed: Timestamp,
+}
+
 /// Ranks of the batches of one kind.
 ///
-/// A packet may jump over thousands of batches, which may all be in flight. So what each of them takes
-/// is plain numbers, which are cheap to add and to drop; vectors are only kept of batches that have
-/// packets.
+/// A packet may jump over thousands of batches, which may all be in flight. So nothing is held for
+/// a batch of which no packet has arrived: the batches that one packet jumped over share a time.
 #[derive(Clone, Debug, Default)]
 struct Ranks {
     started: bool,
     /// The first batch that is not complete or given up.
     floor: u64,
-    /// Rank of each batch from `floor` on.
-    ranks: VecDeque<u8>,
-    /// When each of them last made progress.
-    changed: VecDeque<Timestamp>,
-    /// Vectors of the incomplete batches of which packets have arrived.
-    bases: BTreeMap<u64, Box<Basis>>,
+    /// The batch after the newest.
+    end: u64,
+    incomplete: BTreeMap<u64, Box<Incomplete>>,
+    /// The complete batches from `floor` on.
+    complete: BTreeSet<u64>,
+    /// When a later packet first arrived, for the batches from a number to that of the next entry. The
+    /// first entry is that of `floor`.
+    passed: VecDeque<(u64, Timestamp)>,
     /// Whether a packet arrived since the last report.
     has_new_packets: bool,
 }
 
 impl Ranks {
     fn bytes(&self) -> usize {
-        self.ranks.len() * (size_of::<u8>() + size_of::<Timestamp>())
-            + self.bases.len() * size_of::<Basis>()
+        self.incomplete.len() * (size_of::<u64>() + size_of::<Incomplete>())
+            + self.complete.len() * size_of::<u64>()
+            + self.passed.len() * size_of::<(u64, Timestamp)>()
     }
 
     fn on_packet(
@@ -73,6 +84,7 @@ impl Ranks {
         if !self.started {
             self.started = true;
             self.floor = number.saturating_sub(HISTORY);
+            self.end = self.floor;
         }
         self.has_new_packets = true;
         if number < self.floor {
@@ -80,32 +92,38 @@ impl Ranks {
         }
         let most = MAX_BATCHES as u64;
         if number - self.floor >= most {
-            // Give up the oldest batches: packets overtook them by more than the table holds.
-            let floor = number + 1 - most;
-            let gone = (floor - self.floor).min(self.ranks.len() as u64) as usize;
-            self.ranks.drain(..gone);
-            self.changed.drain(..gone);
-            while self.bases.first_key_value().is_some_and(|(&first, _)| first < floor) {
-                self.bases.pop_first();
+            // Packets overtook the oldest batches by more than is tracked.
+            self.give_up_before(number + 1 - most);
+        }
+        if self.end <= number {
+            if self.passed.back().is_none_or(|&(_, at)| at < now) {
+                self.passed.push_back((self.end, now));
             }
-            self.floor = floor;
+            self.end = number + 1;
+            self.drop_passed();
         }
-        let index = (number - self.floor) as usize;
-        if self.ranks.len() <= index {
-            // A jump adds up to four thousand: the batches between may be in flight.
-            self.ranks.resize(index + 1, 0);
-            self.changed.resize(index + 1, now);
-        }
-        if usize::from(self.ranks[index]) == BATCH_SIZE {
+        if self.complete.contains(&number) {
             return (number, Arrival::NonInnovative);
         }
-        if !self.bases.entry(number).or_default().insert(*vector) {
-            return (number, Arrival::NonInnovative);
-        }
-        self.ranks[index] += 1;
-        self.changed[index] = now;
-        if usize::from(self.ranks[index]) == BATCH_SIZE {
-            self.bases.remove(&number);
+        match self.incomplete.entry(number) {
+            Entry::Vacant(entry) => {
+                let mut basis = Basis::default();
+                if !basis.insert(*vector) {
+                    return (number, Arrival::NonInnovative);
+                }
+                entry.insert(Box::new(Incomplete { basis, changed: now }));
+            }
+            Entry::Occupied(mut entry) => {
+                let batch = entry.get_mut();
+                if !batch.basis.insert(*vector) {
+                    return (number, Arrival::NonInnovative);
+                }
+                batch.changed = now;
+                if batch.basis.rank() == BATCH_SIZE {
+                    entry.remove();
+                    self.complete.insert(number);
+                }
+            }
         }
         self.retire(now, batch_timeout);
         (number, Arrival::Innovative)
@@ -114,21 +132,60 @@ impl Ranks {
     /// Removes complete batches, and those that have timed out, from the front. The newest two may
     /// still grow, because a slow source fills them one symbol at a time.
     fn retire(&mut self, now: Timestamp, batch_timeout: Duration) {
-        while let (Some(&rank), Some(&changed)) = (self.ranks.front(), self.changed.front()) {
-            let stale = self.ranks.len() > 2 && changed + batch_timeout <= now;
-            if usize::from(rank) < BATCH_SIZE && !stale {
-                break;
+        while self.floor < self.end {
+            if self.complete.first() == Some(&self.floor) {
+                self.complete.pop_first();
+            } else {
+                let first = self.incomplete.first_key_value();
+                let first = first.filter(|&(&number, _)| number == self.floor);
+                let passed = self.passed.front().map_or(now, |&(_, at)| at);
+                let changed = first.map_or(passed, |(_, batch)| batch.changed);
+                if self.end - self.floor <= 2 || changed + batch_timeout > now {
+                    break;
+                }
+                if first.is_some() {
+                    self.incomplete.pop_first();
+                }
             }
-            self.ranks.pop_front();
-            self.changed.pop_front();
-            self.bases.remove(&self.floor);
             self.floor += 1;
+            self.drop_passed();
         }
+    }
+
+    fn give_up_before(&mut self, floor: u64) {
+        while self.incomplete.first_key_value().is_some_and(|(&first, _)| first < floor) {
+            self.incomplete.pop_first();
+        }
+        while self.complete.first().is_some_and(|&first| first < floor) {
+            self.complete.pop_first();
+        }
+        self.floor = floor;
+        self.end = self.end.max(floor);
+        self.drop_passed();
+    }
+
+    /// Drops the times of batches before `floor`.
+    fn drop_passed(&mut self) {
+        while self.passed.get(1).is_some_and(|&(first, _)| first <= self.floor) {
+            self.passed.pop_front();
+        }
+    }
+
+    /// The ranks of the batches from `floor` on.
+    fn ranks(&self) -> Vec<u8> {
+        let mut ranks = vec![0; (self.end - self.floor) as usize];
+        let incomplete =
+            self.incomplete.iter().map(|(&number, batch)| (number, batch.basis.rank()));
+        let complete = self.complete.iter().map(|&number| (number, BATCH_SIZE));
+        for (number, rank) in incomplete.chain(complete) {
+            ranks[(number - self.floor) as usize] = rank as u8;
+        }
+        ranks
     }
 
     /// The full number of a batch.
     fn number(&self, batch: u32) -> u64 {
-        expand(u64::from(batch), 24, self.floor + self.ranks.len() as u64)
+        expand(u64::from(batch), 24, self.end)
     }
 }
 
@@ -168,9 +225,10 @@ pub(super) struct Inbound {
     spaces: [Ranks; 2],
     report_at: Option<Timestamp>,
     last_report: Timestamp,
-    /// Packets queued here, as last reported. If there were any, the next report is due even if no
-    /// packet arrives.
+    /// Packets queued here, as last reported. When fewer are, a report is due even if no packet arrives.
     queued_reported: u64,
+    /// Earliest time of such a report.
+    room_report_at: Timestamp,
 }
 
 /// Time after which an incomplete batch is given up on a hop.
@@ -215,7 +273,7 @@ impl Inbound {
     /// Whether a packet of this batch would take no further memory.
     pub(super) fn holds(&self, space: Space, batch: u32) -> bool {
         let ranks = &self.spaces[space as usize];
-        ranks.bases.contains_key(&ranks.number(batch))
+        ranks.incomplete.contains_key(&ranks.number(batch))
     }
 
     /// When the next report is due.
@@ -226,6 +284,14 @@ impl Inbound {
     /// Postpones the timer while a report waits to be written.
     pub(super) fn postpone(&mut self, now: Timestamp) {
         self.report_at = Some(now + MAX_REPORT_INTERVAL);
+    }
+
+    /// Schedules a report if fewer packets are queued here than were reported: there is more room. Work
+    /// follows the packets that leave, not the number of flows that wait.
+    pub(super) fn on_queue(&mut self, now: Timestamp, queued: u64) {
+        if queued < self.queued_reported && self.report_at.is_none() {
+            self.report_at = Some(self.room_report_at.max(now));
+        }
     }
 
     /// Cancels the report: the previous node does not accept reports.
@@ -243,7 +309,8 @@ impl Inbound {
         view: &LinkView,
     ) -> Vec<BatchRank> {
         self.last_report = now;
-        self.report_at = (queued > 0).then(|| now + idle_report_interval(view));
+        self.report_at = None;
+        self.room_report_at = now + idle_report_interval(view);
         let more_room = self.queued_reported > queued;
         self.queued_reported = queued;
         let mut reports = Vec::new();
@@ -259,7 +326,7 @@ impl Inbound {
                 mark,
                 room,
                 first: (ranks.floor & 0x00ff_ffff) as u32,
-                ranks: ranks.ranks.iter().copied().collect(),
+                ranks: ranks.ranks(),
             });
         }
         reports
@@ -346,7 +413,7 @@ mod tests {
         let now = Timestamp::from_millis(5);
         for batch in (0..0x00ff_ffff).step_by(99_991) {
             push(&mut inbound, now, batch, 0);
-            assert!(inbound.spaces[0].ranks.len() <= MAX_BATCHES);
+            assert!(inbound.spaces[0].end - inbound.spaces[0].floor <= MAX_BATCHES as u64);
         }
         assert!(report(&mut inbound, now).ranks.len() <= MAX_BATCHES);
         // One beyond the limit retires the first.
@@ -403,22 +470,30 @@ mod tests {
     }
 
     #[test]
-    fn state_is_a_rank_and_a_time_per_batch_and_a_basis_of_incomplete_ones() {
+    fn state_is_what_arrived_and_a_time_for_each_packet_that_was_the_newest() {
         let mut inbound = Inbound::default();
         let now = Timestamp::from_millis(5);
-        let per_batch = size_of::<u8>() + size_of::<Timestamp>();
+        let incomplete = size_of::<u64>() + size_of::<Incomplete>();
+        let (complete, passed) = (size_of::<u64>(), size_of::<(u64, Timestamp)>());
         assert_eq!(inbound.state_bytes(), 0);
         push(&mut inbound, now, 0, 0);
+        assert_eq!(inbound.state_bytes(), incomplete + passed);
         push(&mut inbound, now, 9, 0);
-        assert_eq!(inbound.state_bytes(), 10 * per_batch + 2 * size_of::<Basis>());
+        assert_eq!(inbound.state_bytes(), 2 * incomplete + passed, "at the same time");
+        let later = now + Duration::from_millis(1);
+        push(&mut inbound, later, 4_000, 0);
+        assert_eq!(inbound.state_bytes(), 3 * incomplete + 2 * passed);
         assert!(inbound.holds(Space::Source, 0) && !inbound.holds(Space::Repair, 0));
-        (1..16).for_each(|index| _ = push(&mut inbound, now, 9, index));
-        assert_eq!(inbound.state_bytes(), 10 * per_batch + size_of::<Basis>());
+        (1..16).for_each(|index| _ = push(&mut inbound, later, 9, index));
+        assert_eq!(inbound.state_bytes(), 2 * incomplete + complete + 2 * passed);
         assert!(!inbound.holds(Space::Source, 9), "it is complete");
         assert_eq!(OverAllLinks::new(&inbound).state_bytes(), inbound.state_bytes());
         // A complete batch at the front goes.
-        (1..16).for_each(|index| _ = push(&mut inbound, now, 0, index));
-        assert_eq!(inbound.state_bytes(), 9 * per_batch);
+        (1..16).for_each(|index| _ = push(&mut inbound, later, 0, index));
+        assert_eq!(inbound.state_bytes(), incomplete + complete + 2 * passed);
+        // Those before the ones that are tracked go, too.
+        push(&mut inbound, later, MAX_BATCHES as u32 + 4_000, 0);
+        assert_eq!(inbound.state_bytes(), incomplete + passed);
     }
 
     #[test]
@@ -434,9 +509,17 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         assert_eq!(reports(&mut inbound, start, 2), [(Space::Source, 3, 9)]);
-        // A sixteenth of 100 ms. While packets are queued, a report is due without an arrival.
+        // A sixteenth of 100 ms. When a queued packet leaves, a report is due without an arrival.
         let due = start + Duration::from_micros(6_250);
+        assert_eq!(inbound.report_at(), None);
+        inbound.on_queue(start, 2);
+        assert_eq!(inbound.report_at(), None, "none left");
+        inbound.on_queue(start, 1);
         assert_eq!(inbound.report_at(), Some(due));
+        inbound.cancel_report();
+        inbound.on_queue(due + Duration::from_millis(9), 0);
+        assert_eq!(inbound.report_at(), Some(due + Duration::from_millis(9)), "it is due");
+        inbound.cancel_report();
         push(&mut inbound, start + Duration::from_millis(1), 0, 1);
         assert_eq!(inbound.report_at(), Some(due));
         assert_eq!(reports(&mut inbound, due, 2), [(Space::Source, 3, 9)]);

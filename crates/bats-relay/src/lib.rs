@@ -416,8 +416,10 @@ impl Relay {
                 flow.sent.add(out.len().saturating_sub(FLOW_HEADER_LEN));
                 FlowHeader { key, hop_limit }.encode(&mut Writer::new(out))?;
                 state.active.rotate_left(1);
-                // Sending changes the time of this check only.
-                if let Some(at) = outbound.check_at() {
+                // Sending changes the times of this check and of reports only.
+                let check_at = outbound.check_at();
+                let report_at = flow.report_room(now);
+                for at in check_at.into_iter().chain(report_at) {
                     arm(&mut self.timers, key, flow, at);
                 }
                 return Some(kind);
@@ -599,6 +601,7 @@ impl Relay {
                 }
             }
             if checked {
+                flow.report_room(now);
                 ingress::activate(&mut self.links, &mut self.ready, key, flow);
             }
             let idle_timeout = self.config.idle_timeout;
@@ -637,6 +640,18 @@ impl Flow {
         let outbound = self.outbound.values().map(|outbound| outbound.state_bytes());
         let state = inbound.chain(over_all).chain(outbound).sum();
         *all = *all - core::mem::replace(&mut self.state, state) + state;
+    }
+
+    /// Schedules reports of more room here. Returns when the first is due.
+    fn report_room(&mut self, now: Timestamp) -> Option<Timestamp> {
+        let queued = self.outbound.values().map(|outbound| outbound.queued()).sum::<usize>() as u64;
+        let inbound = self.inbound.values_mut();
+        inbound
+            .filter_map(|inbound| {
+                inbound.on_queue(now, queued);
+                inbound.report_at()
+            })
+            .min()
     }
 
     /// When the flow has a report or a check to make, or is idle.

@@ -109,23 +109,20 @@ fn polluting_path_is_left_and_its_packets_move() {
     assert_eq!(links_in_use(&relay), [first], "a new link is not marked");
 }
 
-/// A tracked batch takes plain numbers; once a packet of it has arrived, also its coefficients and its state
-/// for the next link.
+/// A batch takes memory once a packet of it has arrived: its coefficients and its state for the next link.
 #[test]
-fn batch_state_counts_numbers_and_coefficients() {
+fn batch_state_counts_batches_of_which_packets_arrived() {
     let mut relay = relay();
     push(&mut relay, UP, KEY, 0);
     let first = relay.state;
     push(&mut relay, UP, KEY, 100 * 16);
-    let numbers = 100 * (1 + size_of::<Timestamp>());
-    let used = size_of::<Basis>() + size_of::<batch::Batch>();
-    assert_eq!(relay.state - first, numbers + used);
+    let batch = relay.state - first;
+    assert!(batch > size_of::<Basis>() + size_of::<batch::Batch>());
     push(&mut relay, UP, KEY, 50 * 16);
-    assert_eq!(relay.state - first, numbers + 2 * used, "it was tracked");
+    assert_eq!(relay.state - first, 2 * batch);
 }
 
-/// Batches with distant numbers make a relay track all batches between them. That state is limited,
-/// too.
+/// Batches of which packets arrived take memory even if their payloads were sent. It is limited, too.
 #[test]
 fn batch_state_is_bounded_and_freed() {
     let mut relay = relay();

@@ -7,6 +7,8 @@ use super::routes::MAX_PATHS;
 use super::tests::{
     KEY, LINK_DOWN, LINK_UP, NOW, pull, push, relayed, report, two_link_relay, view,
 };
+use bats_wire::varint::Reader;
+
 use super::*;
 
 const NANOSECOND: Duration = Duration::from_nanos(1);
@@ -208,4 +210,40 @@ fn new_routes_keep_what_is_known_of_polluting_paths() {
     relay.set_route(NOW, nodes[1], first);
     assert!(!relay.mark_polluting(NOW, nodes[1], first), "it is still known");
     assert_eq!(relay.stats().polluting_paths, 2);
+}
+
+/// A flow that waits for a slow link would otherwise cause a report in each interval: thousands of flows
+/// would keep a processor busy, and fill the link to the previous node.
+#[test]
+fn flows_that_wait_cause_no_reports_until_a_packet_leaves() {
+    const FLOWS: u32 = 100;
+    let mut relay = two_link_relay();
+    let key = |flow| FlowKey { flow, ..KEY };
+    for number in 0..2 {
+        for flow in 0..FLOWS {
+            push(&mut relay, NOW, LINK_UP, &relayed(key(flow), 5, number, 40));
+        }
+    }
+    let mut timeouts = 0;
+    let mut reports = |relay: &mut Relay, until: Timestamp| {
+        let mut reports = Vec::new();
+        while let Some(at) = relay.next_timeout().filter(|&at| at <= until) {
+            relay.handle_timeout(at);
+            timeouts += 1;
+            reports.extend(core::iter::from_fn(|| relay.next_report(at, LINK_UP, 1)));
+        }
+        reports.iter().map(|report| report.key).collect::<Vec<_>>()
+    };
+    let soon = NOW + Duration::from_millis(50);
+    while relay.next_report(NOW, LINK_UP, 0).is_some() {}
+    reports(&mut relay, soon);
+    let later = soon + Duration::from_secs(1);
+    assert_eq!(reports(&mut relay, later), []);
+
+    let mut out = Vec::new();
+    assert!(relay.pull(later, LINK_DOWN, &view(1_000_000, 100), 1, &mut out).is_some());
+    let left = FlowHeader::decode(&mut Reader::new(&out)).unwrap().key;
+    assert_eq!(reports(&mut relay, later + Duration::from_millis(50)), [left], "it has more room");
+    // Each flow is checked in a round trip at most.
+    assert!(timeouts < 30 * FLOWS, "{timeouts}");
 }

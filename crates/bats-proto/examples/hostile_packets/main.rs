@@ -29,7 +29,8 @@ fn main() -> ExitCode {
     let outcome = match words[..] {
         ["--list"] => {
             for case in attacks::NAMES.iter().chain(relay::NAMES) {
-                let honest = honest::name(case).unwrap_or_else(|| "relayed".to_owned());
+                let relayed = || relay::honest_name(case).to_owned();
+                let honest = honest::name(case).unwrap_or_else(relayed);
                 println!("{case} {honest}");
             }
             return ExitCode::SUCCESS;

@@ -16,6 +16,9 @@ pub(crate) const NAMES: &[&str] =
 const UP: LinkId = LinkId(1);
 const DOWN: LinkId = LinkId(2);
 const PACKETS: u64 = 2_000;
+/// Flows that the relay has before packets of many flows are measured: with one for each of these packets,
+/// nearly as many as it holds.
+const FLOWS: u64 = 14_000;
 /// Batches between two packets: nearly as many as a node tracks.
 const JUMP: u64 = MAX_BATCHES as u64 - 124;
 
@@ -40,6 +43,17 @@ impl Node {
 
     /// A packet from one neighbour, and the packet for the other one that it may cause.
     fn push(&mut self, flow: u32, symbol: u64) {
+        let packet = self.packet(flow, symbol);
+        measured(self, &packet);
+    }
+
+    /// As [`Self::push`], not counted.
+    fn prepare(&mut self, flow: u32, symbol: u64) {
+        let packet = self.packet(flow, symbol);
+        relayed(self, &packet);
+    }
+
+    fn packet(&mut self, flow: u32, symbol: u64) -> Vec<u8> {
         let mut packet = vec![5; FLOW_HEADER_LEN + 4 + 1_380];
         let key = FlowKey { destination: NodeId(3), source: NodeId(1), flow };
         let mut writer = Writer::new(&mut packet);
@@ -49,7 +63,7 @@ impl Node {
         assert!(written.is_some(), "there is room");
         self.now += INTERVAL;
         self.number += 1;
-        measured(self, &packet);
+        packet
     }
 
     /// A report of the next node.
@@ -62,6 +76,10 @@ impl Node {
 /// The counter counts this function.
 #[inline(never)]
 fn measured(node: &mut Node, packet: &[u8]) {
+    relayed(node, packet);
+}
+
+fn relayed(node: &mut Node, packet: &[u8]) {
     let (relay, now, view) = (&mut node.relay, node.now, &node.view);
     relay.on_packet(now, UP, view, PacketKind::Source, packet);
     relay.pull(now, DOWN, view, node.number, &mut node.out);
@@ -78,19 +96,35 @@ fn measured_report(node: &mut Node, report: &BatchRank) {
     node.relay.pull(node.now, DOWN, &node.view, node.number, &mut node.out);
 }
 
+/// The honest packets that a case is compared with.
+pub(crate) fn honest_name(case: &str) -> &'static str {
+    if case == "relay-many-flows" { "relayed-of-many-flows" } else { "relayed" }
+}
+
 /// Runs a case; `None` if it is not one of a relay.
 pub(crate) fn run(case: &str, is_hostile: bool) -> Option<(u64, bool)> {
     if !NAMES.contains(&case) {
         return None;
     }
     let mut node = Node::new();
+    if case == "relay-many-flows" {
+        (0..FLOWS).for_each(|flow| node.prepare(flow as u32, JUMP * 16));
+    }
     if !is_hostile {
-        (0..PACKETS).for_each(|number| node.push(7, number));
+        match case {
+            // The next packet of flows that exist.
+            "relay-many-flows" => {
+                (0..PACKETS).for_each(|flow| node.push(flow as u32, JUMP * 16 + 1));
+            }
+            _ => (0..PACKETS).for_each(|number| node.push(7, number)),
+        }
         return Some((PACKETS, false));
     }
     match case {
         "relay-distant-batches" => (0..PACKETS).for_each(|number| node.push(7, number * 16 * JUMP)),
-        "relay-many-flows" => (0..PACKETS).for_each(|number| node.push(number as u32, JUMP * 16)),
+        "relay-many-flows" => {
+            (FLOWS..FLOWS + PACKETS).for_each(|flow| node.push(flow as u32, JUMP * 16));
+        }
         "relay-duplicates" => (0..PACKETS).for_each(|number| node.push(7, number % 4)),
         _ => {
             // Only the reports are measured. There are as many packets before them as in the honest
