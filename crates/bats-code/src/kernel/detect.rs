@@ -49,6 +49,14 @@ macro_rules! has {
 }
 
 impl Kind {
+    pub(super) fn has_avx2(self) -> bool {
+        match self {
+            #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
+            Self::Avx2 | Self::Avx512 | Self::GfniAvx2 | Self::GfniAvx512 => has!("avx2"),
+            _ => false,
+        }
+    }
+
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Scalar => "scalar",

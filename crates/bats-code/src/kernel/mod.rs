@@ -109,6 +109,12 @@ impl Kernel {
         self.0.name()
     }
 
+    /// Whether the processor has AVX2 and the kernel uses it or a newer extension.
+    #[must_use]
+    pub(crate) fn has_avx2(self) -> bool {
+        self.0.has_avx2()
+    }
+
     /// Whether a multiply-add costs about as much as a copy (GFNI), which makes wide windows cheap.
     #[must_use]
     pub fn is_fast(self) -> bool {

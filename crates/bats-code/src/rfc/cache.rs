@@ -7,7 +7,6 @@ use alloc::vec::Vec;
 
 use super::precode::Precode;
 use super::sampler::{Batch, OuterCode};
-use super::tinymt32::LANES;
 
 /// Structures of the batches of one [`OuterCode`], up to a memory limit. Clones share the batches
 /// that are cached when they are made.
@@ -58,13 +57,13 @@ impl BatchCache {
         if batch_id.checked_add(3).is_none() || self.bytes.saturating_add(sizes) > self.max_bytes {
             return self.batch(batch_id);
         }
-        let [first, others @ ..] = self.code.batches(batch_ids);
-        for (&batch_id, batch) in batch_ids[1..].iter().zip(others) {
+        let batches = self.code.batches(&batch_ids);
+        for (batch_id, batch) in batch_ids.into_iter().zip(batches) {
             if !self.batches.contains_key(&batch_id) {
                 self.insert(batch_id, batch);
             }
         }
-        self.insert(batch_id, first)
+        self.batch(batch_id)
     }
 
     /// The structures of several batches, in the given order. Faster than single calls.
@@ -75,14 +74,8 @@ impl BatchCache {
         missing.sort_by_cached_key(|&id| (self.code.degree(id), id));
         missing.dedup();
         let mut computed = BTreeMap::new();
-        for group in missing.chunks(LANES) {
-            if let Ok(group) = <[u32; LANES]>::try_from(group) {
-                for (id, batch) in group.into_iter().zip(self.code.batches(group)) {
-                    computed.insert(id, self.insert(id, batch));
-                }
-            } else {
-                computed.extend(group.iter().map(|&id| (id, self.batch(id))));
-            }
+        for (&id, batch) in missing.iter().zip(self.code.batches(&missing)) {
+            computed.insert(id, self.insert(id, batch));
         }
         let found = |&id: &u32| computed.get(&id).or_else(|| self.batches.get(&id)).cloned();
         batch_ids.iter().filter_map(found).collect()

@@ -1,6 +1,8 @@
 //! The outer code: computes the structure of a batch from its ID, which is degree, source packets
 //! and generator matrix (RFC 9426, section 4.2, `BatchSampler`).
 
+mod avx2;
+
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -9,7 +11,10 @@ use super::matrix::Matrix;
 use super::padding::MAX_SOURCE_PACKETS;
 use super::parameters::{InnerCode, MAX_BATCH_SIZE, ParameterError};
 use super::precode::Precode;
-use super::tinymt32::{LANES, TinyMt32, TinyMt32Lanes};
+use super::tinymt32::{TinyMt32, TinyMt32Lanes};
+
+/// Generators in lockstep: as many as the smallest vectors hold.
+const LANES: usize = 4;
 
 /// The parameters that determine the batches of a block: K, M, q, DD, and whether the precode is
 /// used. Encoder and decoder must use the same.
@@ -175,8 +180,28 @@ impl OuterCode {
         Batch { indices, generator: columns }
     }
 
-    /// The structures of [`LANES`] batches. Faster than single calls.
-    pub(super) fn batches(&self, batch_ids: [u32; LANES]) -> [Batch; LANES] {
+    /// The structures of several batches, in the given order. Faster than single calls if batches of
+    /// similar degree are next to each other.
+    pub(super) fn batches(&self, batch_ids: &[u32]) -> Vec<Batch> {
+        let mut batches = Vec::with_capacity(batch_ids.len());
+        let mut rest = batch_ids;
+        if avx2::is_supported() {
+            while let Some((&group, others)) = rest.split_first_chunk() {
+                batches.extend(avx2::batches(self, group));
+                rest = others;
+            }
+        }
+        while let Some((&group, others)) = rest.split_first_chunk::<LANES>() {
+            batches.extend(self.lanes(group));
+            rest = others;
+        }
+        batches.extend(rest.iter().map(|&batch_id| self.batch(batch_id)));
+        batches
+    }
+
+    /// The structures of `N` batches, with their generators in lockstep.
+    #[inline(always)]
+    fn lanes<const N: usize>(&self, batch_ids: [u32; N]) -> [Batch; N] {
         let mut sampled = batch_ids.map(|batch_id| self.sample(batch_id));
         let generators = sampled.each_ref().map(|(_, generator)| generator.clone());
         let mut lanes = TinyMt32Lanes::new(&generators);
@@ -185,7 +210,7 @@ impl OuterCode {
             let generator = Matrix::zeroed(m, indices.len());
             Batch { indices: core::mem::take(indices), generator }
         });
-        let mut draws = [[0u8; LANES]; MAX_BATCH_SIZE];
+        let mut draws = [[0u8; N]; MAX_BATCH_SIZE];
         let longest = batches.iter().map(Batch::degree).max().unwrap_or(0);
         for row in 0..longest {
             for bytes in &mut draws[..m] {
@@ -306,10 +331,19 @@ mod tests {
             let degrees = DegreeDistribution::recommended(inner, 700, precode);
             let code = OuterCode::new(700, inner, degrees).unwrap();
             let code = if precode { code.with_precode() } else { code };
-            let ids = [0, 1, 77, u32::MAX];
-            for (together, alone) in code.batches(ids).iter().zip(ids.map(|id| code.batch(id))) {
-                assert_eq!(together.indices, alone.indices);
-                assert!((0..32).all(|c| together.generator(c) == alone.generator(c)));
+            // 8, 4 and 1 at once, if the processor has AVX2; and any number of them.
+            let ids = [0, 1, 77, u32::MAX, 5, 6, 2, 900, 65_536, 3, 8, 1_000_000, 4];
+            for count in 0..=ids.len() {
+                let batches = code.batches(&ids[..count]);
+                assert_eq!(batches.len(), count);
+                let wide = code.lanes([0, 1, 2, 3, 4, 5, 6, 7].map(|at| ids[at]));
+                for (together, &id) in
+                    batches.iter().chain(&wide).zip(ids[..count].iter().chain(&ids))
+                {
+                    let alone = code.batch(id);
+                    assert_eq!(together.indices, alone.indices);
+                    assert!((0..32).all(|c| together.generator(c) == alone.generator(c)));
+                }
             }
         }
     }

@@ -57,29 +57,27 @@ impl TinyMt32 {
     }
 }
 
-/// Several generators in lockstep. Compilers vectorise this; a single generator is bound by the
-/// latency of its own steps.
+/// `N` generators in lockstep. Compilers vectorise this; a single generator is bound by the latency of
+/// its own steps.
 #[derive(Clone, Debug)]
-pub(super) struct TinyMt32Lanes {
-    state: [[u32; LANES]; 4],
+pub(super) struct TinyMt32Lanes<const N: usize> {
+    state: [[u32; N]; 4],
 }
 
-/// Number of generators in [`TinyMt32Lanes`].
-pub(super) const LANES: usize = 4;
-
-impl TinyMt32Lanes {
+impl<const N: usize> TinyMt32Lanes<N> {
     /// Continues the generators from their current states.
-    pub(super) fn new(generators: &[TinyMt32; LANES]) -> Self {
-        let word = |i: usize| [0, 1, 2, 3].map(|lane: usize| generators[lane].state[i]);
+    #[inline(always)]
+    pub(super) fn new(generators: &[TinyMt32; N]) -> Self {
+        let word = |i: usize| generators.each_ref().map(|generator| generator.state[i]);
         Self { state: [word(0), word(1), word(2), word(3)] }
     }
 
     /// The next `Rand()` of each generator.
-    #[inline]
-    pub(super) fn next(&mut self) -> [u32; LANES] {
-        let mut output = [0; LANES];
+    #[inline(always)]
+    pub(super) fn next(&mut self) -> [u32; N] {
+        let mut output = [0; N];
         let [s0, s1, s2, s3] = &mut self.state;
-        for lane in 0..LANES {
+        for lane in 0..N {
             let mut x = (s0[lane] & 0x7fff_ffff) ^ s1[lane] ^ s2[lane];
             x ^= x << 1;
             let y = s3[lane] ^ (s3[lane] >> 1) ^ x;
@@ -101,7 +99,12 @@ mod tests {
 
     #[test]
     fn lanes_match_single_generators() {
-        let mut single = [3, 0, 8191, u32::MAX].map(TinyMt32::new);
+        check_lanes([3, 0, 8191, u32::MAX]);
+        check_lanes([3, 0, 8191, u32::MAX, 1, 77, 2, 65_537]);
+    }
+
+    fn check_lanes<const N: usize>(seeds: [u32; N]) {
+        let mut single = seeds.map(TinyMt32::new);
         single[1].next_u32();
         let mut lanes = TinyMt32Lanes::new(&single);
         for _ in 0..1000 {
