@@ -74,8 +74,13 @@ impl Batch {
         (self.freed_rank + self.sent_rows).saturating_sub(self.reported)
     }
 
+    /// Packets that were not sent yet.
+    pub(super) fn unsent(&self) -> usize {
+        self.rank().saturating_sub(self.sent_rows)
+    }
+
     pub(super) fn is_unsent(&self) -> bool {
-        self.sent_rows < self.rank()
+        self.unsent() > 0
     }
 
     pub(super) fn is_closed(&self, now: Timestamp, newest: bool) -> bool {

@@ -1,11 +1,14 @@
 //! New packets that wait to be forwarded.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use bats_types::Timestamp;
 use bats_wire::batch_rank::Space;
 
 use super::rate_limit::{FlowLimits, LimitGroup};
+
+/// Entries of dropped packets that may stay in any case.
+const MAX_DROPPED: usize = 64;
 
 /// The batches of the packets of a group.
 type Queue = (Option<LimitGroup>, VecDeque<(Space, u64)>);
@@ -17,6 +20,9 @@ pub(super) struct Forwards {
     /// The queue that is served next is the first. There is rarely more than one: a flow seldom arrives
     /// over several neighbours.
     queues: VecDeque<Queue>,
+    /// Entries of packets that were dropped. They are skipped later, and removed when there are more of them
+    /// than others.
+    dropped: usize,
 }
 
 impl Forwards {
@@ -45,12 +51,48 @@ impl Forwards {
         Some((group, space, batch))
     }
 
+    /// Packets that wait.
     pub(super) fn len(&self) -> usize {
+        self.entries() - self.dropped
+    }
+
+    fn entries(&self) -> usize {
         self.queues.iter().map(|(_, queue)| queue.len()).sum()
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.queues.is_empty()
+        self.len() == 0
+    }
+
+    /// Bytes of the queue.
+    pub(super) fn bytes(&self) -> usize {
+        self.entries() * size_of::<(Space, u64)>()
+    }
+
+    /// The entry that [`Self::pop`] returned is that of a packet that was dropped.
+    pub(super) fn skipped(&mut self) {
+        self.dropped = self.dropped.saturating_sub(1);
+    }
+
+    /// Packets that wait were dropped. `waiting` returns how many of a batch are left.
+    pub(super) fn drop_packets(&mut self, count: usize, waiting: impl Fn(Space, u64) -> usize) {
+        self.dropped += count;
+        if self.dropped <= self.len().max(MAX_DROPPED) {
+            return;
+        }
+        let mut left = BTreeMap::new();
+        for (_, queue) in &mut self.queues {
+            queue.retain(|&(space, batch)| {
+                let left =
+                    left.entry((space as usize, batch)).or_insert_with(|| waiting(space, batch));
+                let is_waiting = *left > 0;
+                *left = left.saturating_sub(1);
+                is_waiting
+            });
+            queue.shrink_to(2 * queue.len());
+        }
+        self.queues.retain(|(_, queue)| !queue.is_empty());
+        self.dropped = 0;
     }
 
     /// Whether a packet may be forwarded now, as far as the limits are concerned.

@@ -1,7 +1,7 @@
 //! Packets that enter the relay, from links and from this node's own sessions. Each is assigned to
 //! its flow, classified as innovative or not, and put into the buffers of the next hop.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 use bats_code::recode::{CoefficientVector, unit_vector};
 use bats_types::Timestamp;
@@ -17,7 +17,8 @@ use super::outbound::Outbound;
 use super::rate_limit::LimitGroup;
 use super::room::memory_limit;
 use super::status::Traffic;
-use super::{Delivery, Flow, Link, Relay, RelayEvent, Unrecoded};
+use super::unrecoded::{Unrecoded, UnrecodedQueue};
+use super::{Delivery, Flow, Link, Relay, RelayEvent};
 use bats_wire::batch_rank::Space;
 use bats_wire::coding::{CodingHeader, expand};
 use bats_wire::flow::{FlowHeader, FlowKey};
@@ -113,7 +114,7 @@ impl Relay {
             timer: None,
             newest: [0; 2],
             state: 0,
-            unrecoded: VecDeque::new(),
+            unrecoded: UnrecodedQueue::default(),
             #[cfg(test)]
             stuck: None,
         };
@@ -298,17 +299,17 @@ impl Relay {
         payload: &[u8],
     ) {
         let Some(flow) = self.flows.get_mut(&key) else { return };
-        let held: usize = flow.unrecoded.iter().map(|packet| packet.bytes.len()).sum();
+        let (held, cost) = (flow.unrecoded.bytes(), Unrecoded::cost(payload.len()));
         // No reports hold the previous nodes back, so the queue is limited to a round trip.
         let queues = flow.outbound.values().map(|outbound| outbound.round_trip_bytes());
         let most = usize::try_from(queues.sum::<u64>()).unwrap_or(usize::MAX).max(MIN_FLOW_BYTES);
         let most = memory_limit(self.config.total_bytes, self.bytes - held).min(most);
-        if held + payload.len() > most {
+        if held + cost > most {
             self.stats.overflowed += 1;
             return;
         }
         flow.unrecoded.push_back(Unrecoded { kind, hop_limit, limit, bytes: payload.to_vec() });
-        self.bytes += payload.len();
+        self.bytes += cost;
         self.stats.bytes_peak = self.stats.bytes_peak.max(self.bytes as u64);
         activate(&mut self.links, &mut self.ready, key, flow);
     }

@@ -52,6 +52,7 @@ mod status;
 mod status_tests;
 #[cfg(test)]
 mod tests;
+mod unrecoded;
 mod unroutable;
 
 use core::time::Duration;
@@ -79,6 +80,7 @@ use room::{memory_limit, window_packets};
 pub use routes::{MAX_PATHS, PathSetStats};
 use status::Traffic;
 pub use status::{FlowStatus, LinkQueue};
+use unrecoded::{Unrecoded, UnrecodedQueue};
 pub use unroutable::MAX_UNROUTABLE;
 use unroutable::UnroutableLimit;
 
@@ -132,6 +134,8 @@ struct Link {
     event_sent: bool,
     /// Whether most packets from the link are non-innovative.
     demoted: bool,
+    /// Whether each node that the link leads to has another usable link, after so many changes of routes.
+    has_alternatives: Option<(u64, bool)>,
 }
 
 impl Link {
@@ -164,20 +168,10 @@ struct Flow {
     /// Bytes of batch state at the last update.
     state: usize,
     /// Packets forwarded without recoding.
-    unrecoded: VecDeque<Unrecoded>,
+    unrecoded: UnrecodedQueue,
     /// A defect for tests: a timer that nothing handles.
     #[cfg(test)]
     stuck: Option<Timestamp>,
-}
-
-/// A packet that is forwarded without recoding.
-#[derive(Debug)]
-struct Unrecoded {
-    kind: PacketKind,
-    hop_limit: u8,
-    /// The limit of the neighbour that it came from.
-    limit: Option<LimitGroup>,
-    bytes: Vec<u8>,
 }
 
 impl Flow {
@@ -220,6 +214,8 @@ pub struct Relay {
     no_route_hints: UnroutableLimit<(NodeId, NodeId)>,
     /// Paths on which data was polluted.
     polluting: BTreeSet<(NodeId, LinkId)>,
+    /// Changes of routes and of what links may be used for.
+    route_changes: u64,
     flows: BTreeMap<FlowKey, Flow>,
     timers: BTreeSet<(Timestamp, FlowKey)>,
     /// Links with new packets to send.
@@ -248,6 +244,7 @@ impl Relay {
             unroutable: UnroutableLimit::default(),
             no_route_hints: UnroutableLimit::default(),
             polluting: BTreeSet::new(),
+            route_changes: 0,
             flows: BTreeMap::new(),
             timers: BTreeSet::new(),
             ready: BTreeSet::new(),
@@ -309,7 +306,9 @@ impl Relay {
             non_innovative: 0,
             event_sent: false,
             demoted: false,
+            has_alternatives: None,
         });
+        self.route_changes += 1;
     }
 
     /// Sets what the packets of an admitted link may do. By default they may do everything.
@@ -402,7 +401,7 @@ impl Relay {
             let pulled = match sends_unrecoded.then(|| flow.unrecoded.pop_front()).flatten() {
                 Some(Unrecoded { kind, hop_limit, limit, bytes }) => {
                     out.extend_from_slice(&bytes);
-                    self.bytes -= bytes.len();
+                    self.bytes -= Unrecoded::cost(bytes.len());
                     self.stats.forwarded += 1;
                     self.limits.charge(now, limit, bytes.len());
                     Some((kind, hop_limit))
@@ -434,7 +433,8 @@ impl Relay {
             for group in flow.held_by(now, self.limits.of(key), link) {
                 self.limits.wait(group, key);
             }
-            if let Some(at) = check_at {
+            // What was dropped before it was sent makes room, too.
+            for at in check_at.into_iter().chain(flow.report_room(now)) {
                 arm(&mut self.timers, key, flow, at);
             }
         }
@@ -586,6 +586,7 @@ impl Relay {
                     checked = true;
                 }
             }
+            flow.report_room(now);
             for (&link, inbound) in &mut flow.inbound {
                 if inbound.report_at().is_none_or(|at| at > now) {
                     continue;
@@ -601,7 +602,6 @@ impl Relay {
                 }
             }
             if checked {
-                flow.report_room(now);
                 ingress::activate(&mut self.links, &mut self.ready, key, flow);
             }
             let idle_timeout = self.config.idle_timeout;
@@ -617,7 +617,7 @@ impl Relay {
 
     fn forget(&mut self, key: FlowKey) {
         if let Some(flow) = self.flows.remove(&key) {
-            let unrecoded: usize = flow.unrecoded.iter().map(|packet| packet.bytes.len()).sum();
+            let unrecoded = flow.unrecoded.bytes();
             let held =
                 flow.outbound.values().chain(&flow.unrouted).map(|outbound| outbound.bytes());
             self.bytes -= held.sum::<usize>() + unrecoded;

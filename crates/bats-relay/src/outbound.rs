@@ -56,6 +56,9 @@ pub(super) struct Outbound {
     /// Reports that the next node may cause work with.
     reports: ReportBudget,
     bytes: usize,
+    /// Of each kind, the first batch that may hold packets, and the first of which all may be sent.
+    first_held: [u64; 2],
+    first_sent: [u64; 2],
     view: LinkView,
     check_at: Option<Timestamp>,
     adaptive: AdaptiveCounts,
@@ -74,6 +77,8 @@ impl Outbound {
             reported_at: Timestamp::ZERO,
             reports: ReportBudget::new(BATCH_RANK_INTERVAL),
             bytes: 0,
+            first_held: [u64::MAX; 2],
+            first_sent: [u64::MAX; 2],
             view: LinkView::default(),
             check_at: None,
             adaptive: AdaptiveCounts::default(),
@@ -88,12 +93,30 @@ impl Outbound {
     /// Bytes of batch state, without payloads.
     pub(super) fn state_bytes(&self) -> usize {
         let batches: usize = self.batches.iter().map(BTreeMap::len).sum();
-        batches * size_of::<Batch>()
+        batches * size_of::<Batch>() + self.forwards.bytes()
     }
 
     /// Number of packets that were not sent yet.
     pub(super) fn queued(&self) -> usize {
         self.forwards.len()
+    }
+
+    /// The packets of all batches that were not sent yet, and the first batches that hold packets: all of them, and
+    /// those of which all were sent.
+    #[cfg(test)]
+    pub(super) fn counted(&self) -> (usize, Option<(usize, u64)>, Option<(usize, u64)>) {
+        let all = || {
+            let kinds = self.batches.iter().enumerate();
+            kinds.flat_map(|(kind, batches)| {
+                batches.iter().map(move |(&id, batch)| (kind, id, batch))
+            })
+        };
+        let held = || all().filter(|(.., batch)| batch.rank() > 0);
+        let unsent = all().map(|(.., batch)| batch.unsent()).sum();
+        let first = held().map(|(kind, id, _)| (kind, id)).next();
+        let first_sent =
+            held().filter(|(.., batch)| !batch.is_unsent()).map(|(kind, id, _)| (kind, id));
+        (unsent, first, first_sent.min())
     }
 
     /// Number of packets forwarded that no report of the next node has counted yet.
@@ -176,12 +199,17 @@ impl Outbound {
         batch.row_bytes += row;
         self.bytes += row;
         self.forwards.push(coded.limit, coded.space, coded.batch);
+        let first_held = &mut self.first_held[coded.space as usize];
+        *first_held = coded.batch.min(*first_held);
+        let mut unsent = 0;
         while self.batches[coded.space as usize].len() > MAX_BATCHES {
             if let Some((_, mut oldest)) = self.batches[coded.space as usize].pop_first() {
                 stats.batches_dropped += u64::from(oldest.is_unsent());
+                unsent += oldest.unsent();
                 self.bytes -= oldest.free();
             }
         }
+        self.drop_forwards(unsent);
         if !self.feedback {
             self.close_batches(now, coded.space, coded.batch);
         }
@@ -227,24 +255,43 @@ impl Outbound {
     /// Frees packets until at most `limit` bytes are held: first sent packets, oldest batch first,
     /// then unsent ones.
     pub(super) fn shed(&mut self, limit: usize, stats: &mut RelayStats) {
+        let mut unsent = 0;
         for sent_only in [true, false] {
-            for batch in self.batches.iter_mut().flat_map(BTreeMap::values_mut) {
-                if self.bytes <= limit {
-                    return;
+            let firsts = if sent_only { &mut self.first_sent } else { &mut self.first_held };
+            for (batches, first) in self.batches.iter_mut().zip(firsts) {
+                // Those before it are not visited again for each packet.
+                let start = core::mem::replace(first, u64::MAX);
+                for (&id, batch) in batches.range_mut(start..) {
+                    if self.bytes <= limit {
+                        *first = id;
+                        break;
+                    }
+                    if batch.rank() == 0 || sent_only && batch.is_unsent() {
+                        continue;
+                    }
+                    if batch.is_unsent() {
+                        stats.batches_dropped += 1;
+                    } else {
+                        stats.batches_unrepaired += 1;
+                    }
+                    // Unsent packets must not count as sent.
+                    unsent += batch.unsent();
+                    batch.freed_rank = batch.freed_rank.saturating_sub(batch.unsent());
+                    self.bytes -= batch.free();
+                    batch.freed_rank = batch.freed_rank.min(batch.reported);
                 }
-                if batch.rank() == 0 || sent_only && batch.is_unsent() {
-                    continue;
-                }
-                if batch.is_unsent() {
-                    stats.batches_dropped += 1;
-                } else {
-                    stats.batches_unrepaired += 1;
-                }
-                // Unsent packets must not count as sent.
-                batch.freed_rank = batch.freed_rank.saturating_sub(batch.rank() - batch.sent_rows);
-                self.bytes -= batch.free();
-                batch.freed_rank = batch.freed_rank.min(batch.reported);
             }
+        }
+        self.drop_forwards(unsent);
+    }
+
+    /// So many packets that were not sent yet were dropped.
+    fn drop_forwards(&mut self, count: usize) {
+        if count > 0 {
+            let batches = &self.batches;
+            self.forwards.drop_packets(count, |space, id| {
+                batches[space as usize].get(&id).map_or(0, |batch| batch.unsent())
+            });
         }
     }
 
@@ -298,6 +345,7 @@ impl Outbound {
                     stats.forwarded += 1;
                     return Some((limit, sent));
                 }
+                self.forwards.skipped();
             }
         }
         if self.feedback && self.forwards.is_empty() {
@@ -344,6 +392,10 @@ impl Outbound {
         out.extend_from_slice(payload);
         batch.sent_rows += 1;
         batch.covered = 0;
+        if !batch.is_unsent() {
+            let first_sent = &mut self.first_sent[space as usize];
+            *first_sent = id.min(*first_sent);
+        }
         if feedback {
             batch.in_flight.push_back((number, now));
             self.uncounted.push_back((number, now));
@@ -462,7 +514,9 @@ impl Outbound {
         let first = expand(u64::from(report.first), 24, newest);
         // The next node needs no more packets of earlier batches.
         let kept = batches.split_off(&first);
+        let mut unsent = 0;
         for (_, mut done) in core::mem::replace(batches, kept) {
+            unsent += done.unsent();
             self.bytes -= done.free();
         }
         let mut added = Vec::new();
@@ -487,6 +541,7 @@ impl Outbound {
             }
         }
         self.recoded_queue.extend(added);
+        self.drop_forwards(unsent);
         self.expire(now, stats);
     }
 

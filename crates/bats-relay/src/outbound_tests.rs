@@ -6,6 +6,7 @@ use bats_code::BATCH_SIZE;
 use bats_types::Timestamp;
 use bats_wire::batch_rank::{BatchRank, MAX_BATCHES, Space};
 use bats_wire::short_header::PacketKind;
+use proptest::prelude::{prop, proptest};
 
 use super::batch::{Batch, CLOSE_AFTER, row_bytes};
 use super::coding::Coded;
@@ -106,7 +107,8 @@ fn bytes_and_packets_are_counted_until_the_next_node_has_them() {
     assert!(hop.add(NOW, Space::Repair, 0, 0));
     let counts = |hop: &Hop| (hop.out.queued(), hop.out.unreported());
     assert_eq!((counts(&hop), hop.out.bytes()), ((4, 0), 4 * row_bytes(LEN)));
-    assert_eq!(hop.out.state_bytes(), 2 * size_of::<Batch>());
+    let entries = 4 * size_of::<(Space, u64)>();
+    assert_eq!(hop.out.state_bytes(), 2 * size_of::<Batch>() + entries);
     assert_eq!(hop.pull(NOW), Some(PacketKind::Source));
     assert_eq!(counts(&hop), (3, 1));
     assert_eq!(hop.pull_all(NOW), 3);
@@ -305,9 +307,67 @@ fn oldest_batch_is_dropped_beyond_the_limit_of_batches() {
         assert!(hop.add(NOW, Space::Source, MAX_BATCHES as u64, 0));
         assert_eq!((hop.out.bytes(), hop.stats.batches_dropped), (bytes, 1 - sent));
         assert!(!hop.out.holds(Space::Source, 0) && hop.out.holds(Space::Source, 1));
-        // Packets of the batch that is gone are not sent.
-        assert_eq!(hop.out.queued(), MAX_BATCHES + 1 - sent as usize);
+        // Packets of the batch that is gone are neither counted nor sent.
+        assert_eq!(hop.out.queued(), MAX_BATCHES);
         assert!(hop.pull(NOW).is_some());
         assert_eq!((hop.stats.forwarded, hop.out.queued()), (1 + sent, MAX_BATCHES - 1));
+    }
+}
+
+/// A neighbour may send batches without end to a next node that has no room.
+#[test]
+fn queue_of_dropped_packets_is_bounded() {
+    let mut hop = Hop::new(true, view(1_000_000, 100));
+    let most = MAX_BATCHES * (size_of::<Batch>() + 2 * size_of::<(Space, u64)>()) + 4_096;
+    for batch in 0..4 * MAX_BATCHES as u64 {
+        assert!(hop.add(NOW, Space::Source, batch, 0));
+        assert!(hop.out.state_bytes() <= most, "after {batch} batches");
+    }
+    assert_eq!(hop.out.queued(), MAX_BATCHES);
+    assert!(hop.pull(NOW).is_some());
+    // The next node needs none of the first ones.
+    let first = (4 * MAX_BATCHES - 10) as u32;
+    hop.report(NOW, &BatchRank { first, ranks: vec![], ..report(100) });
+    assert_eq!(hop.out.queued(), 10);
+    assert_eq!(hop.pull_all(NOW), 10);
+    assert_eq!(hop.out.queued(), 0);
+}
+
+proptest! {
+    /// What waits is what the batches hold, and packets are dropped in the order of the batches, those that were
+    /// sent first, whatever happens in between.
+    #[test]
+    fn queue_and_batches_agree(
+        operations in prop::collection::vec((0..6_u8, 0..12_u64, 0..BATCH_SIZE), 1..400),
+    ) {
+        let mut hop = Hop::new(true, view(1_000_000, 100));
+        let mut now = NOW;
+        for (operation, batch, index) in operations {
+            let space = if index % 4 == 0 { Space::Repair } else { Space::Source };
+            match operation {
+                0..=2 => _ = hop.add(now, space, batch, index),
+                3 => _ = hop.pull(now),
+                4 => {
+                    let (held, limit) = (hop.out.bytes(), index * row_bytes(LEN));
+                    let (_, first, first_sent) = hop.out.counted();
+                    hop.out.shed(limit, &mut hop.stats);
+                    assert!(hop.out.bytes() <= limit);
+                    let (_, next, next_sent) = hop.out.counted();
+                    if held > limit {
+                        match first_sent {
+                            Some(first_sent) => assert!(next_sent.is_none_or(|next| next > first_sent)),
+                            None => assert!(next.is_none_or(|next| next > first.unwrap())),
+                        }
+                    }
+                }
+                _ => {
+                    now += Duration::from_millis(7);
+                    let ranks = vec![index as u8; 1 + batch as usize % 3];
+                    hop.report(now, &BatchRank { first: batch as u32 / 2, ranks, ..report(100) });
+                    hop.check(now);
+                }
+            }
+            assert_eq!(hop.out.queued(), hop.out.counted().0);
+        }
     }
 }

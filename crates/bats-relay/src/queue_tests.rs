@@ -212,6 +212,29 @@ fn new_routes_keep_what_is_known_of_polluting_paths() {
     assert_eq!(relay.stats().polluting_paths, 2);
 }
 
+/// A report that is due although no packet left is made at once: it is no timer that stays due.
+#[test]
+fn packets_that_the_next_node_does_not_need_make_room() {
+    let mut relay = two_link_relay();
+    push(&mut relay, NOW, LINK_UP, &relayed(KEY, 5, 0, 40));
+    while relay.next_report(NOW, LINK_UP, 0).is_some() {}
+    let later = NOW + Duration::from_millis(20);
+    let seen = view(1_000_000, 100);
+    let report = BatchRank { first: 5, ranks: vec![], ..report(1_000) };
+    relay.on_report(later, LINK_DOWN, &seen, &report);
+    let mut out = Vec::new();
+    assert!(relay.pull(later, LINK_DOWN, &seen, 1, &mut out).is_none());
+    let mut reports = 0;
+    while let Some(at) = relay.next_timeout().filter(|&at| at < later + Duration::from_secs(1)) {
+        relay.handle_timeout(at);
+        while relay.next_report(at, LINK_UP, 1).is_some() {
+            reports += 1;
+        }
+    }
+    let stats = relay.stats();
+    assert_eq!((reports, stats.flows_stuck, stats.flows), (1, 0, 1));
+}
+
 /// A flow that waits for a slow link would otherwise cause a report in each interval: thousands of flows
 /// would keep a processor busy, and fill the link to the previous node.
 #[test]

@@ -175,12 +175,12 @@ fn packets_that_are_not_recoded_wait_up_to_a_round_trip() {
         push(&mut relay, NOW, LINK_UP, &relayed(KEY, 5, 0, LEN - 4));
         assert!(pull(&mut relay, NOW, &seen, 1).is_some());
         assert!(pull(&mut relay, NOW, &seen, 2).is_none());
-        let packets = fits / LEN;
+        let packets = fits / Unrecoded::cost(LEN);
         for number in 1..=2 * packets as u64 {
             push(&mut relay, NOW, LINK_UP, &relayed(KEY, 5, number, LEN - 4));
         }
         let stats = relay.stats();
-        assert_eq!(stats.bytes_held, (packets * LEN) as u64, "of {fits} bytes");
+        assert_eq!(stats.bytes_held, (packets * Unrecoded::cost(LEN)) as u64, "of {fits} bytes");
         assert_eq!(stats.overflowed, packets as u64);
         let sent = (2..).take_while(|&n| pull(&mut relay, NOW, &seen, n).is_some()).count();
         assert_eq!((sent, relay.stats().bytes_held), (packets, 0));

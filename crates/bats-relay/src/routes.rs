@@ -35,6 +35,7 @@ pub struct PathSetStats {
 impl Relay {
     /// Makes `link` the only link for packets to `destination`.
     pub fn set_route(&mut self, now: Timestamp, destination: NodeId, link: LinkId) {
+        self.route_changes += 1;
         self.routes.insert(destination, vec![link]);
         self.remove_tiers(destination);
         self.polluting.retain(|(node, other)| *node != destination || *other == link);
@@ -54,6 +55,7 @@ impl Relay {
         if tiers.len() > MAX_PATHS {
             return false;
         }
+        self.route_changes += 1;
         self.polluting.retain(|(node, link)| *node != destination || tiers.contains_key(link));
         self.remove_tiers(destination);
         let backups = tiers.iter().filter(|&(_, &tier)| tier > 0);
@@ -77,6 +79,7 @@ impl Relay {
             return false;
         }
         links.push(link);
+        self.route_changes += 1;
         self.update_flows_to(now, destination);
         true
     }
@@ -85,6 +88,7 @@ impl Relay {
     pub fn remove_route(&mut self, now: Timestamp, destination: NodeId, link: LinkId) {
         if let Some(links) = self.routes.get_mut(&destination) {
             links.retain(|other| *other != link);
+            self.route_changes += 1;
             self.polluting.remove(&(destination, link));
             self.tiers.remove(&(destination, link));
             self.update_flows_to(now, destination);
@@ -93,6 +97,7 @@ impl Relay {
 
     /// Removes a link and the routes over it. Its packets take another route or wait for one.
     pub fn remove_link(&mut self, now: Timestamp, link: LinkId) {
+        self.route_changes += 1;
         let orphaned = self.links.remove(&link).map(|mut state| state.opaque.take());
         self.drop_unused_limits();
         self.ready.remove(&link);
@@ -164,6 +169,7 @@ impl Relay {
         if !is_route || !self.polluting.insert((destination, link)) {
             return false;
         }
+        self.route_changes += 1;
         self.stats.polluting_paths += 1;
         self.events.push_back(RelayEvent::PollutingPath(link, destination));
         self.update_flows_to(now, destination);
@@ -176,6 +182,7 @@ impl Relay {
             return;
         };
         state.demoted = demoted;
+        self.route_changes += 1;
         self.stats.links_demoted += u64::from(demoted);
         self.update_flows_over(now, link);
     }
@@ -251,16 +258,27 @@ impl Relay {
 
     /// Whether a link with these measurements is used. A potentially failed link is used only if,
     /// for some node that it leads to, there is no other responsive link that is not avoided.
-    fn would_be_used(&self, link: LinkId, view: &LinkView) -> bool {
-        let has_other = || {
-            let mut routes = self.routes.iter().filter(|(_, links)| links.contains(&link));
-            routes.all(|(&destination, links)| {
-                links.iter().any(|&other| {
-                    other != link && self.is_alive(other) && !self.is_avoided(destination, other)
-                })
+    fn would_be_used(&mut self, link: LinkId, view: &LinkView) -> bool {
+        view.alive && !(view.potentially_failed && self.has_alternatives(link))
+    }
+
+    /// Whether each node that a link leads to has another usable link. Asked for each packet, and a node may have
+    /// thousands of routes: the answer is kept until they change.
+    fn has_alternatives(&mut self, link: LinkId) -> bool {
+        let known = self.links.get(&link).and_then(|state| state.has_alternatives);
+        if let Some((_, known)) = known.filter(|&(changes, _)| changes == self.route_changes) {
+            return known;
+        }
+        let mut routes = self.routes.iter().filter(|(_, links)| links.contains(&link));
+        let found = routes.all(|(&destination, links)| {
+            links.iter().any(|&other| {
+                other != link && self.is_alive(other) && !self.is_avoided(destination, other)
             })
-        };
-        view.alive && !(view.potentially_failed && has_other())
+        });
+        if let Some(state) = self.links.get_mut(&link) {
+            state.has_alternatives = Some((self.route_changes, found));
+        }
+        found
     }
 
     /// The responsive links, if this one is not responsive. They take unrecoded packets instead of
@@ -283,7 +301,9 @@ impl Relay {
             let is_demoted = self.links.values().any(|link| link.demoted);
             !self.polluting.is_empty() || !self.tiers.is_empty() || is_demoted
         };
-        if was_used != is_used && avoids() {
+        let avoids = was_used != is_used && avoids();
+        self.route_changes += u64::from(was_used != is_used);
+        if avoids {
             // Update paths first, because packets of the link need another one to move to.
             self.update_flows_over(now, link);
         }

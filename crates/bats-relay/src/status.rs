@@ -65,7 +65,6 @@ pub struct LinkQueue {
 impl Flow {
     fn status(&self, key: FlowKey, now: Timestamp) -> FlowStatus {
         let outbound = || self.outbound.values().chain(&self.unrouted);
-        let unrecoded_bytes: usize = self.unrecoded.iter().map(|packet| packet.bytes.len()).sum();
         let queued: usize = outbound().map(|outbound| outbound.queued()).sum();
         let bytes: usize = outbound().map(|outbound| outbound.bytes()).sum();
         FlowStatus {
@@ -75,7 +74,7 @@ impl Flow {
             packets_sent: self.sent.packets,
             bytes_sent: self.sent.bytes,
             queued: (queued + self.unrecoded.len()) as u64,
-            bytes_held: (bytes + unrecoded_bytes) as u64,
+            bytes_held: (bytes + self.unrecoded.bytes()) as u64,
             unreported: outbound().map(|outbound| outbound.unreported()).sum(),
             idle: now - self.last_used,
         }

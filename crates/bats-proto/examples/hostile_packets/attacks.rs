@@ -17,7 +17,7 @@ use crate::harness::{Harness, MS, written};
 /// Packets measured once the state is built.
 const MEASURED: u64 = 1_000;
 
-pub(crate) const NAMES: [&str; 35] = [
+pub(crate) const NAMES: [&str; 42] = [
     "brtp-empty-messages",
     "brtp-one-byte-symbols",
     "brtp-two-symbol-repairs",
@@ -37,6 +37,13 @@ pub(crate) const NAMES: [&str; 35] = [
     "channels-descending-parts",
     "channels-many-opened",
     "btp-single-solutions",
+    "btp-redundant-repairs",
+    "btp-redundant-recoded-repairs",
+    "btp-repairs-beyond-the-span",
+    "btp-linked-repairs",
+    "btp-linked-repairs-of-one-byte",
+    "btp-sources-among-linked-repairs",
+    "btp-repairs-solved-at-once",
     "btp-many-parts",
     "btp-descending-parts",
     "btp-ascending-parts",
@@ -75,6 +82,7 @@ pub(crate) fn attacked(case: &str, transport: TransportConfig, is_read: bool) ->
     // As the server announces it, in source packets: a quarter of the symbols of half of the budget.
     let block_credit = (transport.receive_budget.min(192 << 20) / 2 / 1_408 / 4) as u32;
     let transport = TransportConfig { mode, channels, ..transport };
+    let systems = Systems { windows: if mode == Mode::Btp { 3 } else { 1 } };
     let mut target = Attack::new(Harness::established(transport));
     target.is_read = is_read;
     match attack {
@@ -82,14 +90,14 @@ pub(crate) fn attacked(case: &str, transport: TransportConfig, is_read: bool) ->
         "one-byte-symbols" => sources(&mut target, |number| (2 * number + 1, vec![0])),
         "two-symbol-repairs" => two_symbol_repairs(&mut target, true),
         "sources-among-repairs" => two_symbol_repairs(&mut target, false),
-        "redundant-repairs" => redundant_repairs(&mut target, 1, false),
-        "redundant-recoded-repairs" => redundant_repairs(&mut target, 1, true),
-        "redundant-repairs-of-four-systems" => redundant_repairs(&mut target, 4, false),
-        "repairs-beyond-the-span" => repairs_beyond_the_span(&mut target),
-        "linked-repairs" => linked_repairs(&mut target, SYMBOL),
-        "linked-repairs-of-one-byte" => linked_repairs(&mut target, 1),
-        "sources-among-linked-repairs" => sources_among_linked_repairs(&mut target),
-        "repairs-solved-at-once" => repairs_solved_at_once(&mut target),
+        "redundant-repairs" => redundant_repairs(&mut target, systems, 1, false),
+        "redundant-recoded-repairs" => redundant_repairs(&mut target, systems, 1, true),
+        "redundant-repairs-of-four-systems" => redundant_repairs(&mut target, systems, 4, false),
+        "repairs-beyond-the-span" => repairs_beyond_the_span(&mut target, systems),
+        "linked-repairs" => linked_repairs(&mut target, systems, SYMBOL),
+        "linked-repairs-of-one-byte" => linked_repairs(&mut target, systems, 1),
+        "sources-among-linked-repairs" => sources_among_linked_repairs(&mut target, systems),
+        "repairs-solved-at-once" => repairs_solved_at_once(&mut target, systems),
         "descending-parts" if family == "channels" => {
             channel_frames(&mut target, |n| (2, 900_000 - 2 * n, &[7]));
         }
@@ -238,22 +246,43 @@ fn two_symbol_repairs(target: &mut Attack, with_repairs: bool) {
     }
 }
 
-/// The state: systems of many repairs over the longest window. Measured: repairs that add nothing.
-fn redundant_repairs(target: &mut Attack, systems: u32, are_recoded: bool) {
-    const REPAIRS: u32 = 400;
-    let window = |number: u32| 1 + LONGEST * (number / REPAIRS);
-    let state = (0..systems * REPAIRS)
+/// Linear systems that are as long as the mode allows: windows of the most symbols, of which each begins in
+/// the middle of the one before.
+#[derive(Clone, Copy, Debug)]
+struct Systems {
+    /// Windows of a system.
+    windows: u32,
+}
+
+impl Systems {
+    /// Symbols of a system.
+    fn span(self) -> u32 {
+        LONGEST / 2 * (self.windows + 1)
+    }
+
+    /// The first symbol of the window of a repair, if each system gets so many.
+    fn window(self, number: u32, repairs: u32) -> u32 {
+        1 + self.span() * (number / repairs) + LONGEST / 2 * (number % self.windows)
+    }
+}
+
+/// The state: long systems of many repairs. Measured: repairs that add nothing.
+fn redundant_repairs(target: &mut Attack, systems: Systems, count: u32, are_recoded: bool) {
+    let repairs = systems.span() * 4 / 5;
+    let state = (0..count * repairs)
         .map(|number| {
             let (batch, column) = (number / 16, (number % 16) as u8);
-            repair(target, batch, column, window(number), LONGEST as u16, SYMBOL)
+            let window = systems.window(number, repairs);
+            repair(target, batch, column, window, LONGEST as u16, SYMBOL)
         })
         .collect();
     quietly(target, state);
     // As many as the budget of work allows, and more: those of the state again, under new packet numbers.
     for number in 0..4 * MEASURED as u32 {
-        let number = number * (REPAIRS + 7) % (systems * REPAIRS);
+        let number = number * (repairs + 7) % (count * repairs);
         let (batch, column) = (number / 16, if are_recoded { 0 } else { (number % 16) as u8 });
-        let header = RepairHeader { batch, column, first: window(number), count: LONGEST as u16 };
+        let first = systems.window(number, repairs);
+        let header = RepairHeader { batch, column, first, count: LONGEST as u16 };
         let kind = if are_recoded { PacketKind::Recoded } else { PacketKind::Repair };
         let datagram = packet(target, kind, |writer| {
             header.encode(writer)?;
@@ -266,15 +295,21 @@ fn redundant_repairs(target: &mut Attack, systems: u32, are_recoded: bool) {
     }
 }
 
-/// The state: a system of many repairs over the longest window. Measured: repairs that would link its symbols with
-/// as many others as possible, which makes it too long.
-fn repairs_beyond_the_span(target: &mut Attack) {
-    let state = (0..400)
-        .map(|number| repair(target, number / 16, (number % 16) as u8, 1, LONGEST as u16, 1))
+/// The state: a long system of many repairs. Measured: repairs that would link its symbols with as many others
+/// as possible, which makes it too long.
+fn repairs_beyond_the_span(target: &mut Attack, systems: Systems) {
+    let repairs = systems.span() * 4 / 5;
+    let state = (0..repairs)
+        .map(|number| {
+            let (batch, column) = (number / 16, (number % 16) as u8);
+            repair(target, batch, column, systems.window(number, repairs), LONGEST as u16, 1)
+        })
         .collect();
     quietly(target, state);
-    for number in 400..400 + 4 * MEASURED as u32 {
-        let datagram = repair(target, number / 16, (number % 16) as u8, 2, LONGEST as u16, 1);
+    let last = systems.window(systems.windows - 1, repairs);
+    for number in repairs..repairs + 4 * MEASURED as u32 {
+        let (batch, column) = (number / 16, (number % 16) as u8);
+        let datagram = repair(target, batch, column, last + 1, LONGEST as u16, 1);
         target.push(datagram);
     }
 }
@@ -284,34 +319,35 @@ const SYMBOL: usize = 1_400;
 /// Symbols of the longest window.
 const LONGEST: u32 = 512;
 
-/// Repairs that each add something to a linear system of the longest window, which never gets the last ones
-/// that it needs. Again and again with other windows.
-fn linked_repairs(target: &mut Attack, len: usize) {
-    const REPAIRS: u32 = LONGEST - 4;
+/// Repairs that each add something to a long system, which never gets the last ones that it needs. Again and
+/// again with other systems.
+fn linked_repairs(target: &mut Attack, systems: Systems, len: usize) {
+    let repairs = systems.span() - 4;
     for number in 0..MEASURED as u32 {
-        let first = 1 + LONGEST * (number / REPAIRS);
+        let first = systems.window(number, repairs);
         let (batch, column) = (number / 16, (number % 16) as u8);
         let datagram = repair(target, batch, column, first, LONGEST as u16, len);
         target.push(datagram);
     }
 }
 
-/// The state: repairs of the longest window. Measured: symbols of one byte, each of which leaves the
-/// system. Again and again with other symbols.
-fn sources_among_linked_repairs(target: &mut Attack) {
-    const REPAIRS: u32 = 256;
+/// The state: repairs of a long system. Measured: symbols of one byte, each of which leaves it. Again and
+/// again with other systems.
+fn sources_among_linked_repairs(target: &mut Attack, systems: Systems) {
+    let repairs = systems.span() / 2;
     let mut sequence = 0;
     while target.packets < MEASURED && !target.is_closed {
-        let first = 1 + LONGEST * (sequence / REPAIRS);
-        let state = (0..REPAIRS)
-            .map(|_| {
-                sequence += 1;
-                let (batch, column) = (sequence / 16, (sequence % 16) as u8);
-                repair(target, batch, column, first, LONGEST as u16, SYMBOL)
+        let first = systems.window(sequence / repairs * repairs, repairs);
+        let state = (sequence..sequence + repairs)
+            .map(|number| {
+                let (batch, column) = (number / 16, (number % 16) as u8);
+                let window = systems.window(number, repairs);
+                repair(target, batch, column, window, LONGEST as u16, SYMBOL)
             })
             .collect();
+        sequence += repairs;
         quietly(target, state);
-        for number in first..first + LONGEST - REPAIRS - 1 {
+        for number in first..first + systems.span() - repairs - 1 {
             let datagram = packet(target, PacketKind::Source, |writer| {
                 SourceHeader::new(u64::from(number)).encode(writer)?;
                 writer.u8(0)
@@ -323,11 +359,13 @@ fn sources_among_linked_repairs(target: &mut Attack) {
 
 /// Repairs of one byte, and one of full size, so that all symbols are as long. The last one solves
 /// all of them.
-fn repairs_solved_at_once(target: &mut Attack) {
-    for number in 0..LONGEST + 2 {
-        let len = if number == LONGEST - 2 { SYMBOL } else { 1 };
+fn repairs_solved_at_once(target: &mut Attack, systems: Systems) {
+    let span = systems.span();
+    for number in 0..span + 2 {
+        let len = if number == span - 2 { SYMBOL } else { 1 };
         let (batch, column) = (number / 16, (number % 16) as u8);
-        let datagram = repair(target, batch, column, 1, LONGEST as u16, len);
+        let first = systems.window(number, span + 2);
+        let datagram = repair(target, batch, column, first, LONGEST as u16, len);
         target.push(datagram);
     }
 }
