@@ -10,8 +10,13 @@ use bats_proto::wire::varint::Writer;
 
 use crate::INTERVAL;
 
-pub(crate) const NAMES: &[&str] =
-    &["relay-distant-batches", "relay-many-flows", "relay-duplicates", "relay-batch-ranks"];
+pub(crate) const NAMES: &[&str] = &[
+    "relay-distant-batches",
+    "relay-many-flows",
+    "relay-full-memory",
+    "relay-duplicates",
+    "relay-batch-ranks",
+];
 
 const UP: LinkId = LinkId(1);
 const DOWN: LinkId = LinkId(2);
@@ -22,6 +27,10 @@ const FLOWS: u64 = 14_000;
 /// Batches between two packets: nearly as many as a node tracks.
 const JUMP: u64 = MAX_BATCHES as u64 - 124;
 
+/// Memory of a relay that is full, and packets that fill it: no report of the next node frees any.
+const SMALL_MEMORY: usize = 4 << 20;
+const FULL: u64 = 16_000;
+
 struct Node {
     relay: Relay,
     now: Timestamp,
@@ -31,8 +40,9 @@ struct Node {
 }
 
 impl Node {
-    fn new() -> Self {
-        let mut relay = Relay::new(RelayConfig::new(NodeId(2)), 1);
+    fn new(total_bytes: usize) -> Self {
+        let config = RelayConfig { total_bytes, ..RelayConfig::new(NodeId(2)) };
+        let mut relay = Relay::new(config, 1);
         relay.add_link(UP, true);
         relay.add_link(DOWN, true);
         let now = Timestamp::from_millis(1_000);
@@ -98,7 +108,11 @@ fn measured_report(node: &mut Node, report: &BatchRank) {
 
 /// The honest packets that a case is compared with.
 pub(crate) fn honest_name(case: &str) -> &'static str {
-    if case == "relay-many-flows" { "relayed-of-many-flows" } else { "relayed" }
+    match case {
+        "relay-many-flows" => "relayed-of-many-flows",
+        "relay-full-memory" => "relayed-with-full-memory",
+        _ => "relayed",
+    }
 }
 
 /// Runs a case; `None` if it is not one of a relay.
@@ -106,7 +120,11 @@ pub(crate) fn run(case: &str, is_hostile: bool) -> Option<(u64, bool)> {
     if !NAMES.contains(&case) {
         return None;
     }
-    let mut node = Node::new();
+    let is_full = case == "relay-full-memory";
+    let mut node = Node::new(if is_full { SMALL_MEMORY } else { 256 << 20 });
+    if is_full {
+        (0..FULL).for_each(|number| node.prepare(7, number));
+    }
     if case == "relay-many-flows" {
         (0..FLOWS).for_each(|flow| node.prepare(flow as u32, JUMP * 16));
     }
@@ -116,6 +134,7 @@ pub(crate) fn run(case: &str, is_hostile: bool) -> Option<(u64, bool)> {
             "relay-many-flows" => {
                 (0..PACKETS).for_each(|flow| node.push(flow as u32, JUMP * 16 + 1));
             }
+            "relay-full-memory" => (FULL..FULL + PACKETS).for_each(|number| node.push(7, number)),
             _ => (0..PACKETS).for_each(|number| node.push(7, number)),
         }
         return Some((PACKETS, false));
@@ -124,6 +143,10 @@ pub(crate) fn run(case: &str, is_hostile: bool) -> Option<(u64, bool)> {
         "relay-distant-batches" => (0..PACKETS).for_each(|number| node.push(7, number * 16 * JUMP)),
         "relay-many-flows" => {
             (FLOWS..FLOWS + PACKETS).for_each(|flow| node.push(flow as u32, JUMP * 16));
+        }
+        // Each packet takes the memory of another batch.
+        "relay-full-memory" => {
+            (FULL..FULL + PACKETS).for_each(|number| node.push(7, 16 * number));
         }
         "relay-duplicates" => (0..PACKETS).for_each(|number| node.push(7, number % 4)),
         _ => {
