@@ -12,10 +12,10 @@ use crate::rows::padded_length;
 /// are linked cost four times as much as one.
 const SAVED_PACKETS: u64 = 4 * 256;
 
-/// Work for repairs that add nothing, for each packet of any kind: a quarter of what it takes to recognise a repair
-/// of 512 symbols as redundant, so that all work for a packet is at most twice that for one without losses
-/// (`.ci/hostile-packets`).
-const REDUNDANT_WORK_PER_PACKET: u64 = 8 << 10;
+/// Work for repairs that add nothing, for each packet of any kind and symbol of the window: with 256 of them a
+/// quarter of what it takes to recognise a repair of 512 symbols as redundant, so that all work for a packet is
+/// at most twice that for one without losses (`.ci/hostile-packets`).
+const REDUNDANT_WORK_PER_PACKET: u64 = 32;
 /// Packets whose work for such repairs may be saved: 64 repairs of 512 symbols.
 const SAVED_REDUNDANT_PACKETS: u64 = 256;
 
@@ -38,7 +38,7 @@ impl WorkBudgets {
     /// The budgets of a decoder with these limits.
     pub(super) fn new(config: &DecoderConfig) -> Self {
         let window = u64::from(config.lost_window);
-        let redundant = SAVED_REDUNDANT_PACKETS * REDUNDANT_WORK_PER_PACKET;
+        let redundant = SAVED_REDUNDANT_PACKETS * REDUNDANT_WORK_PER_PACKET * window;
         let all = SAVED_PACKETS * work_per_packet(window, config.max_symbol_size);
         Self {
             window,
@@ -51,7 +51,7 @@ impl WorkBudgets {
     /// Adds what a packet may cost; `bytes` is the length of its symbol.
     pub(super) fn earn(&mut self, bytes: usize) {
         self.all.earn(work_per_packet(self.window, bytes));
-        self.redundant.earn(REDUNDANT_WORK_PER_PACKET);
+        self.redundant.earn(REDUNDANT_WORK_PER_PACKET * self.window);
     }
 
     /// Takes the work for a packet.

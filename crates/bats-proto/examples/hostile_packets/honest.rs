@@ -63,6 +63,9 @@ pub(crate) fn run(case: &str) -> Option<(u64, bool)> {
     })
 }
 
+/// Bytes of messages that fill a symbol.
+const SYMBOL_BYTES: usize = 1_390;
+
 /// Delay of the lossy path in each direction.
 const DELAY: Duration = Duration::from_millis(50);
 
@@ -117,6 +120,8 @@ fn transfer(traffic: &Traffic) -> (u64, bool) {
     let (mut channels, mut opened) = (Vec::new(), Vec::new());
     let most = if is_lossy { 5_000 } else { 1_000 };
     let mut losses = Bursts::default();
+    // Until the sender knows how long bursts are.
+    let mut warm_up = 10_000;
     while packets < most && now < Timestamp::from_millis(60_000) {
         now += MS;
         client.handle(now, Input::Timeout);
@@ -138,6 +143,13 @@ fn transfer(traffic: &Traffic) -> (u64, bool) {
                         _ => sent % 10 != 0,
                     };
                     if is_lossy && is_lost {
+                        continue;
+                    }
+                    if is_lossy && mode == Mode::Btp && warm_up > 0 {
+                        warm_up -= 1;
+                        let payload = &mut datagram;
+                        let received = Received { remote: from, local_ip: None, ecn: 0, payload };
+                        server.handle(now, Input::Datagram(received));
                         continue;
                     }
                     is_closed |= measured(&mut server, now, from, &mut datagram, &mut scratch);
@@ -190,6 +202,13 @@ fn transfer(traffic: &Traffic) -> (u64, bool) {
             }
             continue;
         }
+        if mode == Mode::Btp && is_lossy {
+            // A quarter of the rate of the path, so that there is room for all repairs.
+            for _ in 0..2 {
+                _ = client.send(now, handle, message.slice(..SYMBOL_BYTES));
+            }
+            continue;
+        }
         while (queued < BYTES || is_lossy) && client.send(now, handle, message.clone()).is_ok() {
             // Together with what a message of a few bytes takes in a symbol.
             queued += message.len() + 3;
@@ -211,7 +230,7 @@ impl Bursts {
         // A linear congruential generator; its upper bits are random enough.
         self.draws = self.draws.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         let draw = self.draws >> 16 & 0x3ff;
-        self.is_lost = draw < 512;
+        self.is_lost = if self.is_lost { draw >= 256 } else { draw < 110 };
         self.is_lost
     }
 }
