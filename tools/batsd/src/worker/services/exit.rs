@@ -27,7 +27,7 @@ const MAX_DESTINATIONS: usize = 64;
 
 /// Serves a channel that a peer has opened, with this first byte.
 pub(in super::super) async fn serve(worker: &Worker, peer: NodeId, channel: Channel, first: u8) {
-    let permit = worker.services.exits.take(peer);
+    let permit = worker.services.exits.take(peer, worker.table().lanes.len());
     match permit.filter(|_| !worker.services.is_draining()) {
         Some(_permit) => drop(serve_channel(worker, peer, channel, first).await),
         None => drop(answer(&channel, Reply::Failed).await),
