@@ -12,7 +12,6 @@
 use std::fmt;
 use std::fs::File;
 use std::io::Read;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::str::FromStr;
 
@@ -22,11 +21,10 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::error::IdentityError;
+use crate::key_exposure::{key_exposure, warn_once};
 
 /// Longest file of certificates or keys: a chain of certificates in PEM has some KiB.
 const MAX_FILE: u64 = 1 << 20;
-/// Bits of a file's mode for users who are neither its owner nor in its group. Services read keys as a group.
-const OTHERS: u32 = 0o007;
 
 /// SHA-256 of a certificate (DER), which clients can pin.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -82,7 +80,8 @@ impl Identity {
         crypto::generate_identity(&names).map(Self).map_err(IdentityError::Generate)
     }
 
-    /// Reads a certificate chain (end entity first) and a private key from PEM files.
+    /// Reads a certificate chain (end entity first) and a private key from PEM files. The first key file that all
+    /// users may read is a warning in the log; [`key_exposure`](crate::key_exposure) finds each of them.
     ///
     /// # Errors
     /// A file cannot be read, or holds no certificate or key.
@@ -92,7 +91,9 @@ impl Identity {
     ) -> Result<Self, IdentityError> {
         let (certificates, key) = (certificates.as_ref(), key.as_ref());
         let certificate_chain = read_certificates(certificates)?;
-        let text = read(key)?;
+        let file = open(key)?;
+        warn_once(&file, key, "the private key").map_err(|source| failed(key, source))?;
+        let text = read_file(file, key)?;
         let private_key = PrivateKeyDer::from_pem_slice(&text)
             .map_err(|error| content(key, format!("no private key found: {error}")))?;
         Ok(Self(bats_proto::Identity {
@@ -159,15 +160,9 @@ fn parse_certificates(path: &Path, text: &[u8]) -> Result<Vec<Vec<u8>>, Identity
 pub fn read_preshared_key(path: impl AsRef<Path>) -> Result<PresharedKey, IdentityError> {
     let path = path.as_ref();
     let file = open(path)?;
-    let mode = file.metadata().map_err(|source| failed(path, source))?.mode();
-    if mode & OTHERS != 0 {
-        let problem = format!(
-            "it has the mode {:04o}: all users may use the pre-shared key; use `chmod o= {}`, or a new key \
-             on both ends if they could have read it",
-            mode & 0o7777,
-            path.display()
-        );
-        return Err(content(path, problem));
+    let exposure = key_exposure(&file, path, "the pre-shared key", " on both ends");
+    if let Some(problem) = exposure.map_err(|source| failed(path, source))? {
+        return Err(content(path, format!("it {problem}")));
     }
     let bytes = read_file(file, path)?;
     let text = str::from_utf8(&bytes).unwrap_or_default();

@@ -68,7 +68,7 @@ impl Identity {
     }
 
     /// The certificates and the private key in PEM.
-    fn to_pem(&self) -> String {
+    pub(crate) fn to_pem(&self) -> String {
         let mut blocks: Vec<pem::Pem> = self
             .certificates()
             .iter()

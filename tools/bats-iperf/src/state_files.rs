@@ -1,6 +1,8 @@
 //! Files that the program keeps between runs: the identity of servers, and the known servers of
 //! clients.
 
+use std::fs::File;
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
@@ -15,7 +17,7 @@ use crate::console::Console;
 /// A certificate or key cannot be read.
 pub(crate) fn identity(options: &Options, console: &Console) -> Result<Identity> {
     if let (Some(certificate), Some(key)) = (&options.certificate, &options.key) {
-        return Ok(Identity::from_pem_files(certificate, key)?);
+        return chosen_identity(certificate, key, console);
     }
     let (identity, why) = Identity::of_user(&["localhost"])?;
     if let Some(why) = why {
@@ -23,6 +25,17 @@ pub(crate) fn identity(options: &Options, console: &Console) -> Result<Identity>
             "note: the server gets another certificate at its next start, which clients that know \
              this one will refuse: {why}. Use --certificate and --key"
         ));
+    }
+    Ok(identity)
+}
+
+/// The identity of `--certificate` and `--key`. Without `-d` or `-L` the log of the library is not written.
+fn chosen_identity(certificate: &Path, key: &Path, console: &Console) -> Result<Identity> {
+    let identity = Identity::from_pem_files(certificate, key)?;
+    let exposure =
+        File::open(key).and_then(|file| openbats::key_exposure(&file, key, "the private key", ""));
+    if let Ok(Some(problem)) = exposure {
+        console.note(&format!("note: {} {problem}", key.display()));
     }
     Ok(identity)
 }
@@ -45,7 +58,7 @@ pub(crate) fn client_trust(options: &Options) -> Result<Option<Trust>> {
 /// A certificate or key cannot be read or written.
 pub(crate) fn client_identity(options: &Options, console: &Console) -> Result<Option<Identity>> {
     if let (Some(certificate), Some(key)) = (&options.certificate, &options.key) {
-        return Ok(Some(Identity::from_pem_files(certificate, key)?));
+        return chosen_identity(certificate, key, console).map(Some);
     }
     if !options.identify {
         return Ok(None);

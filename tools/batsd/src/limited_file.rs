@@ -11,14 +11,9 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use anyhow::{Context, bail};
-
-/// Bits of a file's mode for users who are neither its owner nor in its group. `batsctl keygen` gives the group of
-/// the service 0640.
-const OTHERS: u32 = 0o007;
 
 /// Reads a file; `None` if it is longer than `most` bytes.
 ///
@@ -47,20 +42,16 @@ pub(crate) fn read_open_text(file: File, most: u64) -> io::Result<Option<String>
     read(file, most)?.map(String::from_utf8).transpose().map_err(invalid)
 }
 
-/// Refuses an open file with a key that all users may read. `remedy` continues "use a new key". Its owner may be any user:
-/// the keeper of root reads keys of the service's user.
+/// Refuses an open file with a key that all users may read, see [`openbats::key_exposure`]. Its owner may be any user: the
+/// keeper of root reads keys of the service's user. `batsctl keygen` gives the group of the service 0640.
 ///
 /// # Errors
 /// All users may read it, or its mode is not available.
 pub(crate) fn check_key(file: &File, path: &Path, key: &str, remedy: &str) -> anyhow::Result<()> {
+    let exposure = openbats::key_exposure(file, path, key, remedy);
     let path = path.display();
-    let mode = file.metadata().with_context(|| format!("cannot read {path}"))?.mode();
-    if mode & OTHERS != 0 {
-        bail!(
-            "{path} has the mode {:04o}: all users may use {key}; use `chmod o= {path}`, or a new key{remedy} if \
-             they could have read it",
-            mode & 0o7777
-        );
+    match exposure.with_context(|| format!("cannot read {path}"))? {
+        Some(problem) => bail!("{path} {problem}"),
+        None => Ok(()),
     }
-    Ok(())
 }

@@ -118,8 +118,13 @@ fn a_server_accepts_only_clients_of_an_accepted_authority() {
             (scratch.path(&format!("{name}.pem")), scratch.path(&format!("{name}.key")));
         identified(port, &scratch.path("state"), &["--certificate", &certificate, "--key", &key])
     };
-    let output = run("own");
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    for (mode, is_exposed) in [(0o644, true), (0o640, false)] {
+        fs::set_permissions(scratch.path("own.key"), fs::Permissions::from_mode(mode)).unwrap();
+        let output = run("own");
+        let errors = text(&output.stderr);
+        assert!(output.status.success(), "{errors}");
+        assert_eq!(errors.contains("own.key has the mode 0644: all users"), is_exposed, "{errors}");
+    }
     let output = run("other");
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("does not trust"), "{}", text(&output.stderr));
