@@ -78,15 +78,34 @@ impl Monitor {
                 Ok(_) => {
                     changes.extend(messages(&self.buffer).map(|(kind, bytes)| change(kind, bytes)))
                 }
-                Err(error) => match Errno::from_io_error(&error) {
-                    Some(Errno::AGAIN) => break,
-                    Some(Errno::NOBUFS) => changes.push(Change::Lost),
-                    Some(Errno::INTR) => {}
-                    _ => return Err(error),
+                Err(error) => match Failure::of(error)? {
+                    Failure::Empty => break,
+                    Failure::Lost => changes.push(Change::Lost),
+                    Failure::Interrupted => {}
                 },
             }
         }
         Ok(changes)
+    }
+}
+
+/// Why there is no notification.
+#[derive(Debug, PartialEq, Eq)]
+enum Failure {
+    Empty,
+    /// The kernel had no memory or no room for a notification.
+    Lost,
+    Interrupted,
+}
+
+impl Failure {
+    fn of(error: io::Error) -> io::Result<Self> {
+        match Errno::from_io_error(&error) {
+            Some(Errno::AGAIN) => Ok(Self::Empty),
+            Some(Errno::NOBUFS | Errno::NOMEM) => Ok(Self::Lost),
+            Some(Errno::INTR) => Ok(Self::Interrupted),
+            _ => Err(error),
+        }
     }
 }
 
@@ -133,6 +152,17 @@ mod tests {
     use netlink_packet_route::route::{RouteMessage, RouteType};
 
     use super::*;
+
+    #[test]
+    fn lack_of_kernel_memory_means_lost_notifications() {
+        let of = |code: Errno| Failure::of(code.into()).map_err(|error| error.raw_os_error());
+        for code in [Errno::NOBUFS, Errno::NOMEM] {
+            assert_eq!(of(code), Ok(Failure::Lost), "{code}");
+        }
+        assert_eq!(of(Errno::AGAIN), Ok(Failure::Empty));
+        assert_eq!(of(Errno::INTR), Ok(Failure::Interrupted));
+        assert_eq!(of(Errno::BADF), Err(Some(Errno::BADF.raw_os_error())));
+    }
 
     fn message(to: Option<&str>, length: u8, kind: RouteType) -> Vec<u8> {
         let mut route = RouteMessage::default();

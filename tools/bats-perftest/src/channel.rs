@@ -20,6 +20,8 @@ pub(crate) const KEEP_ALIVE: Duration = Duration::from_millis(500);
 const SEND_LIMIT: Duration = Duration::from_millis(200);
 /// Bytes that an unreliable connection queues: more would expire there.
 const BEST_EFFORT_BUDGET: usize = 1 << 20;
+/// Pause until the kernel may have memory again.
+const MEMORY_PAUSE: Duration = Duration::from_micros(50);
 /// Longest UDP payload.
 const MAX_DATAGRAM: usize = 65_507;
 
@@ -104,7 +106,7 @@ impl Channel {
                 // takes to receive it.
                 RECEIVE_BUFFER.with_borrow_mut(|buffer| match socket.recv(buffer) {
                     Ok(length) => Ok(Some(Bytes::copy_from_slice(&buffer[..length]))),
-                    Err(error) => datagram_error(&error).map(|()| None),
+                    Err(error) => receive_error(&error).map(|()| None),
                 })
             }
         }
@@ -141,16 +143,25 @@ pub(crate) fn poll_busily(socket: &UdpSocket, limit: Duration) {
 
 /// Passes on errors of a socket that do not mean a lost datagram or a time limit. That a port is
 /// unreachable is no error: the peer may not have started yet, and keep-alives find one that died.
+/// Lack of kernel memory loses a datagram that is sent, and delays one that is received.
 pub(crate) fn datagram_error(error: &std::io::Error) -> Result<()> {
-    let no_buffers = Some(nix::errno::Errno::ENOBUFS as i32);
     match error.kind() {
         ErrorKind::WouldBlock
         | ErrorKind::TimedOut
         | ErrorKind::ConnectionRefused
         | ErrorKind::Interrupted => Ok(()),
-        _ if error.raw_os_error() == no_buffers => Ok(()),
+        _ if openbats::is_lack_of_memory(error) => Ok(()),
         _ => Err(anyhow!("UDP socket: {error}")),
     }
+}
+
+/// As [`datagram_error`], after a receive call.
+pub(crate) fn receive_error(error: &std::io::Error) -> Result<()> {
+    if openbats::is_lack_of_memory(error) {
+        // The datagram stays queued, so the next call would fail at once.
+        std::thread::sleep(MEMORY_PAUSE);
+    }
+    datagram_error(error)
 }
 
 /// The configuration of connections at both ends.
@@ -173,4 +184,23 @@ pub(crate) fn transport_config(mode: Mode, goal: Goal) -> TransportConfig {
 pub(crate) fn close_endpoint(endpoint: &Endpoint) {
     endpoint.shut_down(0, "");
     let _ = endpoint.idle().wait_for(Duration::from_millis(500));
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::errno::Errno;
+
+    use super::*;
+
+    #[test]
+    fn lack_of_kernel_memory_ends_no_test() {
+        for code in [Errno::ENOBUFS, Errno::ENOMEM, Errno::EAGAIN, Errno::ECONNREFUSED] {
+            assert!(datagram_error(&code.into()).is_ok(), "{code}");
+            assert!(receive_error(&code.into()).is_ok(), "{code}");
+        }
+        for code in [Errno::EMSGSIZE, Errno::EBADF] {
+            assert!(datagram_error(&code.into()).is_err(), "{code}");
+            assert!(receive_error(&code.into()).is_err(), "{code}");
+        }
+    }
 }

@@ -17,6 +17,7 @@ use crate::clock::Clock;
 use crate::driver::SocketOptions;
 use crate::driver::icmp_errors::{self, UnreachablePort};
 use crate::driver::parker::Readiness;
+use crate::kernel_memory::is_lack_of_memory;
 use crate::log_limit::LogLimit;
 
 /// Buffers per receive call, each for one datagram or for several that GRO has coalesced.
@@ -302,13 +303,6 @@ pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
         }
         _ => SocketAddr::new(address.ip().to_canonical(), address.port()),
     }
-}
-
-/// Whether the kernel has no memory for the call now. It may have some soon.
-fn is_lack_of_memory(error: &io::Error) -> bool {
-    use rustix::io::Errno;
-    let code = error.raw_os_error().map(Errno::from_raw_os_error);
-    matches!(code, Some(Errno::NOMEM | Errno::NOBUFS))
 }
 
 /// Whether the error of a receive call concerns an earlier datagram, the network, or this call only. ICMP

@@ -9,6 +9,7 @@
     )
 )]
 
+use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -21,6 +22,8 @@ use crate::clock::Clock;
 use crate::control::{ConnectTimeout, Hello, REPLY_TIMEOUT};
 use crate::signals;
 
+/// Pause until the kernel may have memory, or the interface room in its queue, again.
+const MEMORY_PAUSE: Duration = Duration::from_micros(50);
 /// Default maximum length of a message in bytes: it should fit into one frame of a typical link.
 pub(crate) const MAX_MESSAGE: u32 = 1_448;
 /// Maximum payload of an IPv4 datagram in bytes.
@@ -75,12 +78,10 @@ impl DataStream {
                     self.sent.fetch_add(1, Ordering::Relaxed);
                     return Ok(true);
                 }
-                Err(error) if is_retryable(&error) => self.check()?,
-                // The queue of the interface is full; retry shortly.
-                Err(error) if error.raw_os_error() == Some(nix::errno::Errno::ENOBUFS as i32) => {
-                    std::thread::sleep(Duration::from_micros(50));
+                Err(error) => {
+                    wait_after(error).context("cannot send over UDP")?;
+                    self.check()?;
                 }
-                Err(error) => return Err(error).context("cannot send over UDP"),
             }
             if clock.elapsed() >= limit {
                 return Ok(false);
@@ -120,8 +121,7 @@ impl DataStream {
                         return Ok(Received::Message(Bytes::copy_from_slice(message)));
                     }
                 },
-                Err(error) if is_retryable(&error) => {}
-                Err(error) => return Err(error).context("cannot receive over UDP"),
+                Err(error) => wait_after(error).context("cannot receive over UDP")?,
             }
             // Also after a datagram: a flood of repeated hello messages must not extend the wait.
             if clock.elapsed() >= limit {
@@ -185,6 +185,17 @@ fn received(buffer: &[u8], count: usize) -> &[u8] {
     buffer.get(..count).unwrap_or_default()
 }
 
+/// Pauses after a call that found no kernel memory or a full queue of the interface, because the socket may stay
+/// ready. Passes on errors that do not end by themselves.
+fn wait_after(error: io::Error) -> io::Result<()> {
+    if openbats::is_lack_of_memory(&error) {
+        std::thread::sleep(MEMORY_PAUSE);
+    } else if !is_retryable(&error) {
+        return Err(error);
+    }
+    Ok(())
+}
+
 /// The count in an end message.
 pub(crate) fn end_of(datagram: &[u8]) -> Option<u64> {
     let count = datagram.strip_prefix(END)?;
@@ -206,14 +217,15 @@ pub(crate) fn connect(
     let clock = Clock::start();
     let mut answer = [0; 64];
     while clock.elapsed() < limit && !signals::requested() {
-        socket.send(&hello).with_context(|| format!("cannot send to {remote} over UDP"))?;
+        if let Err(error) = socket.send(&hello) {
+            wait_after(error).with_context(|| format!("cannot send to {remote} over UDP"))?;
+        }
         match socket.recv(&mut answer) {
             Ok(count) if received(&answer, count) == hello => {
                 return DataStream::new(socket, hello, false);
             }
             Ok(_) => {}
-            Err(error) if is_retryable(&error) => {}
-            Err(error) => return Err(error).context("no answer over UDP"),
+            Err(error) => wait_after(error).context("no answer over UDP")?,
         }
     }
     bail!("no answer from {remote} over UDP")
@@ -256,8 +268,7 @@ impl Listener {
                         break peer;
                     }
                     Ok(_) => {}
-                    Err(error) if is_retryable(&error) => {}
-                    Err(error) => return Err(error).context("cannot receive over UDP"),
+                    Err(error) => wait_after(error).context("cannot receive over UDP")?,
                 }
                 if timeout.left().is_zero() || signals::requested() {
                     bail!("only {} of {count} UDP streams connected", data_streams.len());
@@ -266,7 +277,7 @@ impl Listener {
             socket.connect(peer)?;
             // Until the test starts nothing reads here, so a repeated hello message gets no answer.
             for _ in 0..HELLO_REPLIES {
-                socket.send(&hello)?;
+                socket.send(&hello).map(drop).or_else(wait_after)?;
             }
             data_streams.push(DataStream::new(socket, hello, true)?);
             timeout.progress();
@@ -278,6 +289,18 @@ impl Listener {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lack_of_kernel_memory_ends_no_stream() {
+        use nix::errno::Errno;
+        let ends = |code: Errno| wait_after(io::Error::from(code)).is_err();
+        for code in [Errno::ENOBUFS, Errno::ENOMEM, Errno::EAGAIN, Errno::EINTR] {
+            assert!(!ends(code), "{code}");
+        }
+        for code in [Errno::ECONNREFUSED, Errno::EMSGSIZE, Errno::EBADF] {
+            assert!(ends(code), "{code}");
+        }
+    }
 
     #[test]
     fn datagrams_are_delivered_and_both_ends_see_the_end() {

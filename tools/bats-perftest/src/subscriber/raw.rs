@@ -14,7 +14,7 @@ use socket2::SockRef;
 use super::meter::{Meter, Publisher, lock};
 use super::replies::handle;
 use crate::beacon::multicast_socket;
-use crate::channel::{KEEP_ALIVE, datagram_error, poll_busily};
+use crate::channel::{KEEP_ALIVE, poll_busily, receive_error};
 use crate::cli::{Common, Group};
 use crate::clock::Clock;
 use crate::console::print;
@@ -120,7 +120,7 @@ impl Source {
                     }
                 }
                 Err(error) => {
-                    if let Err(error) = datagram_error(&error) {
+                    if let Err(error) = receive_error(&error) {
                         return self.meter.fail(error.to_string());
                     }
                 }
