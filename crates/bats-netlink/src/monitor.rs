@@ -164,6 +164,26 @@ mod tests {
         assert_eq!(of(Errno::BADF), Err(Some(Errno::BADF.raw_os_error())));
     }
 
+    #[test]
+    fn datagrams_beyond_128_kib_are_lost_and_those_before_are_read() {
+        use netlink_sys::SocketAddr;
+        use netlink_sys::protocols::NETLINK_USERSOCK;
+        let mut socket = Socket::new(NETLINK_USERSOCK).unwrap();
+        let address = socket.bind_auto().unwrap();
+        socket.set_non_blocking(true).unwrap();
+        let mut monitor = Monitor { socket, buffer: Vec::with_capacity(MAX_DATAGRAM) };
+        let mut sender = Socket::new(NETLINK_USERSOCK).unwrap();
+        sender.bind_auto().unwrap();
+        let to = SocketAddr::new(address.port_number(), 0);
+        for (length, change) in [(128 << 10, Change::Other), ((128 << 10) + 1, Change::Lost)] {
+            // One message without a content; what follows it is none.
+            let mut bytes = 16u32.to_ne_bytes().to_vec();
+            bytes.resize(length, 0);
+            sender.send_to(&bytes, &to, 0).unwrap();
+            assert_eq!(monitor.read().unwrap(), [change], "{length}");
+        }
+    }
+
     fn message(to: Option<&str>, length: u8, kind: RouteType) -> Vec<u8> {
         let mut route = RouteMessage::default();
         let to: Option<IpAddr> = to.map(|to| to.parse().unwrap());

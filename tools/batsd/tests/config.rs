@@ -270,3 +270,34 @@ fn files_without_an_end_are_refused() {
     let error = Config::read(Path::new("/dev/zero")).map(drop).unwrap_err().to_string();
     assert!(error.contains("longer than the 1048576 bytes"), "{error}");
 }
+
+#[test]
+fn peers_listeners_and_rules_are_limited() {
+    let peer = |number: usize| {
+        let print = format!("{number:064x}");
+        format!(
+            "[[peer]]\nid = \"10.1.{}.{}\"\nfingerprint = \"{print}\"\n",
+            number / 256,
+            number % 256
+        )
+    };
+    let forward = |number: usize| {
+        let listen = format!("127.0.0.1:{}", 10_000 + number);
+        format!("[[forward]]\nlisten = \"{listen}\"\nexit = \"10.255.0.2\"\nto = \"a:22\"\n")
+    };
+    let with = |lines: &dyn Fn(usize) -> String, count: usize| {
+        (0..count).fold(nine_lines(), |text, number| text + &lines(number))
+    };
+    let rules =
+        |count: usize| format!("{}[exit]\nallow = [{}]\n", nine_lines(), "\"*:1\",".repeat(count));
+    // One peer is in the nine lines.
+    for (most, beyond, problem) in [
+        (with(&peer, 1_023), with(&peer, 1_024), "more than 1024 peers"),
+        (with(&forward, 64), with(&forward, 65), "more than 64 listeners"),
+        (rules(1_024), rules(1_025), "more than 1024 rules"),
+    ] {
+        Config::parse(Path::new("node.toml"), &most).map(drop).unwrap();
+        let error = error_of(&beyond);
+        assert!(error.contains(problem), "{error}");
+    }
+}

@@ -375,3 +375,21 @@ impl Follower {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_within_five_milliseconds_cause_one_look() {
+        let (mut due, start) = (Due::default(), Instant::now());
+        assert_eq!(due.next(), None);
+        for millis in 0..5 {
+            due.soon(start + Duration::from_millis(millis));
+            assert_eq!(due.next(), Some(start + Duration::from_millis(5)));
+        }
+        due.first = None;
+        due.soon(start + Duration::from_millis(5));
+        assert_eq!(due.next(), Some(start + Duration::from_millis(10)));
+    }
+}

@@ -247,18 +247,11 @@ fn start_node(config: &Config, setup: &Setup) -> anyhow::Result<Node> {
     let mut builder = Node::builder(library_id(config.plan.id), identity)
         .relaying(config.relay)
         .link_messages(true);
-    // Packets of the tunnel, echoes and speed tests need channels; an exit serves others in addition.
-    let of_programs = if config.exit.is_some() { services::MAX_CHANNELS } else { 0 };
-    let channels = Some(tunnel::MAX_CHANNELS as u32 + of_programs);
     // The default is for large hosts. Unread data of all peers must not take the host's memory.
     let memory = rustix::system::sysinfo();
     let total = memory.totalram as u64 * u64::from(memory.mem_unit);
     builder = builder.memory_budget(total / 2);
-    builder = builder.transport(TransportConfig {
-        channels,
-        receive_budget: tunnel::RECEIVE_BUDGET,
-        ..TransportConfig::default()
-    });
+    builder = builder.transport(transport(config.exit.is_some()));
     for &address in &config.listen {
         builder = builder.listen(address);
     }
@@ -269,6 +262,17 @@ fn start_node(config: &Config, setup: &Setup) -> anyhow::Result<Node> {
         let addresses: Vec<String> = config.listen.iter().map(ToString::to_string).collect();
         format!("cannot listen at {} (key `listen` in [node])", addresses.join(", "))
     })
+}
+
+/// What a session may take. Packets of the tunnel, echoes and speed tests need channels; an exit serves others in
+/// addition.
+fn transport(is_exit: bool) -> TransportConfig {
+    let of_programs = if is_exit { services::MAX_CHANNELS } else { 0 };
+    TransportConfig {
+        channels: Some(tunnel::MAX_CHANNELS as u32 + of_programs),
+        receive_budget: tunnel::RECEIVE_BUDGET,
+        ..TransportConfig::default()
+    }
 }
 
 #[deny(
@@ -509,5 +513,20 @@ impl Worker {
         }
         // It is tried again at the next event, or after a second.
         done.errors.iter().for_each(|error| eprintln!("batsd: {error}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peers_get_channels_for_programs_at_an_exit_only_and_memory_for_the_tunnel() {
+        let limits = |is_exit| {
+            let transport = transport(is_exit);
+            (transport.channels, transport.receive_budget)
+        };
+        assert_eq!(limits(false), (Some(64), 384 << 20));
+        assert_eq!(limits(true), (Some(64 + 2_048), 384 << 20));
     }
 }

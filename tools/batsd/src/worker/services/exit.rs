@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use bats_node::NodeId;
 use openbats::Channel;
 use tokio::net::{TcpStream, UdpSocket};
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::super::Worker;
@@ -115,27 +116,34 @@ async fn resolve(worker: &Worker, target: &Target) -> Result<Vec<SocketAddr>, Re
         Host::Ip(ip) => vec![SocketAddr::new(*ip, target.port)],
         Host::Name(_) if !allow.may_resolve(target) => return Err(Reply::NotAllowed),
         Host::Name(name) => {
-            let permit =
-                timeout(NEGOTIATION, Arc::clone(&worker.services.resolutions).acquire_owned());
-            let permit = permit.await.ok().and_then(Result::ok).ok_or(Reply::TimedOut)?;
-            let query = (name.clone(), target.port);
-            let asks = tokio::task::spawn_blocking(move || {
-                let addresses: io::Result<Vec<_>> =
-                    query.to_socket_addrs().map(|all| all.take(MAX_ADDRESSES).collect());
-                // The thread lives as long as the resolver takes, also if nothing waits for it.
-                drop(permit);
-                addresses
-            });
-            match timeout(NEGOTIATION, asks).await {
-                Ok(Ok(Ok(addresses))) => addresses,
-                Ok(_) => return Err(Reply::HostUnreachable),
-                Err(_) => return Err(Reply::TimedOut),
-            }
+            look_up(&worker.services.resolutions, name.clone(), target.port).await?
         }
     };
     let permitted: Vec<SocketAddr> =
         addresses.into_iter().filter(|address| allow.permits(target, address.ip())).collect();
     if permitted.is_empty() { Err(Reply::NotAllowed) } else { Ok(permitted) }
+}
+
+/// The addresses of a name, once there is a place for its resolution.
+async fn look_up(
+    resolutions: &Arc<Semaphore>,
+    name: String,
+    port: u16,
+) -> Result<Vec<SocketAddr>, Reply> {
+    let permit = timeout(NEGOTIATION, Arc::clone(resolutions).acquire_owned());
+    let permit = permit.await.ok().and_then(Result::ok).ok_or(Reply::TimedOut)?;
+    let asks = tokio::task::spawn_blocking(move || {
+        let addresses: io::Result<Vec<_>> =
+            (name, port).to_socket_addrs().map(|all| all.take(MAX_ADDRESSES).collect());
+        // The thread lives as long as the resolver takes, also if nothing waits for it.
+        drop(permit);
+        addresses
+    });
+    match timeout(NEGOTIATION, asks).await {
+        Ok(Ok(Ok(addresses))) => Ok(addresses),
+        Ok(_) => Err(Reply::HostUnreachable),
+        Err(_) => Err(Reply::TimedOut),
+    }
 }
 
 async fn connect(worker: &Worker, target: &Target) -> Result<TcpStream, Reply> {
@@ -178,6 +186,16 @@ struct Destinations {
     sources: BTreeSet<(IpAddr, u16)>,
 }
 
+impl Destinations {
+    fn insert(&mut self, target: Target, address: SocketAddr) {
+        if self.addresses.len() >= MAX_DESTINATIONS {
+            *self = Self::default();
+        }
+        self.addresses.insert(target, address);
+        self.sources.insert((address.ip(), address.port()));
+    }
+}
+
 async fn carry_datagrams(worker: &Worker, channel: &Channel) -> io::Result<()> {
     let [ipv4, ipv6] = sockets().await?;
     let destinations = std::sync::Mutex::new(Destinations::default());
@@ -204,12 +222,7 @@ async fn carry_datagrams(worker: &Worker, channel: &Channel) -> io::Result<()> {
                 },
             };
             if known.is_none() {
-                let mut destinations = lock(&destinations);
-                if destinations.addresses.len() >= MAX_DESTINATIONS {
-                    *destinations = Destinations::default();
-                }
-                destinations.addresses.insert(target, address);
-                destinations.sources.insert((address.ip(), address.port()));
+                lock(&destinations).insert(target, address);
             }
             let socket = if address.is_ipv4() { &ipv4 } else { &ipv6 };
             if let Some(socket) = socket {
@@ -241,4 +254,45 @@ async fn carry_datagrams(worker: &Worker, channel: &Channel) -> io::Result<()> {
         }
     };
     tokio::try_join!(up, down).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::Services;
+    use super::*;
+
+    #[test]
+    fn an_association_remembers_64_destinations_and_then_forgets_all() {
+        let mut destinations = Destinations::default();
+        let address = |port: u16| SocketAddr::from(([192, 0, 2, 1], port));
+        let mut insert = |port: u16| {
+            let target = Target { host: Host::Ip(address(port).ip()), port };
+            destinations.insert(target, address(port));
+            (destinations.addresses.len(), destinations.sources.len())
+        };
+        for port in 1..=64 {
+            assert_eq!(insert(port), (usize::from(port), usize::from(port)));
+        }
+        assert_eq!(insert(65), (1, 1));
+    }
+
+    #[test]
+    fn resolutions_beyond_32_wait_for_a_place() {
+        let services = Services::default();
+        let look_up = || look_up(&services.resolutions, "192.0.2.1".into(), 7);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let mut others: Vec<_> = (1..32)
+                .map(|_| Arc::clone(&services.resolutions).try_acquire_owned().unwrap())
+                .collect();
+            let address = SocketAddr::from(([192, 0, 2, 1], 7));
+            assert_eq!(look_up().await, Ok(vec![address]));
+            others.push(Arc::clone(&services.resolutions).acquire_owned().await.unwrap());
+            assert!(timeout(Duration::ZERO, look_up()).await.is_err());
+            others.pop();
+            assert_eq!(look_up().await, Ok(vec![address]));
+        });
+    }
 }
