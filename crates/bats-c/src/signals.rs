@@ -77,11 +77,13 @@ pub(crate) fn set_callback(
     if state.signal_thread.is_none() {
         let use_default_action = default_action_flag()?;
         let signals = Signals::new(SIGNALS)?;
-        state.signal_thread = Some(signals.handle());
-        use_default_action.store(false, Ordering::SeqCst);
+        let handle = signals.handle();
+        // Without the thread the default action must stay, or the signals would be lost.
         thread::Builder::new()
             .name("openbats-signal".into())
             .spawn(move || run_callbacks(signals))?;
+        state.signal_thread = Some(handle);
+        use_default_action.store(false, Ordering::SeqCst);
     }
     let old = state.callbacks.insert(context, (gate, Arc::new(callback)));
     drop(guard);

@@ -26,15 +26,24 @@ const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// Maximum number of bytes per read.
 const READ_BYTES: usize = 256 << 10;
 
+/// Longest line in bytes.
+const MAX_LINE: usize = 1 << 20;
+
 /// Reader state.
 struct EventReader {
     server: Shared,
     name: String,
     path: PathBuf,
     offset: u64,
-    incomplete_line: Vec<u8>,
-    lines: std::collections::VecDeque<String>,
+    lines: Lines,
     ended: bool,
+}
+
+/// The lines of a file that grows.
+#[derive(Default)]
+struct Lines {
+    complete: VecDeque<String>,
+    incomplete: Vec<u8>,
 }
 
 /// Streams all lines of the file as events until the run ends.
@@ -43,18 +52,11 @@ pub(super) fn stream(
     name: String,
     path: PathBuf,
 ) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
-    let reader = EventReader {
-        server,
-        name,
-        path,
-        offset: 0,
-        incomplete_line: Vec::new(),
-        lines: std::collections::VecDeque::new(),
-        ended: false,
-    };
+    let reader =
+        EventReader { server, name, path, offset: 0, lines: Lines::default(), ended: false };
     let events = unfold(reader, |mut reader| async move {
         loop {
-            if let Some(line) = reader.lines.pop_front() {
+            if let Some(line) = reader.lines.complete.pop_front() {
                 return Some((Ok(Event::default().data(line)), reader));
             }
             if reader.ended {
@@ -66,7 +68,7 @@ pub(super) fn stream(
             if read == 0 {
                 if !is_running {
                     reader.ended = true;
-                    reader.lines.push_back("{\"event\":\"over\"}".to_owned());
+                    reader.lines.complete.push_back("{\"event\":\"over\"}".to_owned());
                     continue;
                 }
                 tokio::time::sleep(POLL_INTERVAL).await;
@@ -84,12 +86,45 @@ impl EventReader {
         let mut block = Vec::new();
         let count = file.take(READ_BYTES as u64).read_to_end(&mut block).await?;
         self.offset = self.offset.saturating_add(count as u64);
-        self.incomplete_line.extend_from_slice(&block);
-        while let Some(end) = self.incomplete_line.iter().position(|&byte| byte == b'\n') {
-            let line: Vec<u8> = self.incomplete_line.drain(..=end).collect();
-            let line = String::from_utf8_lossy(&line).trim_end().to_owned();
-            self.lines.push_back(line);
-        }
+        self.lines.split(&block);
         Ok(count)
+    }
+}
+
+impl Lines {
+    /// Takes the lines of new data. What is longer than [`MAX_LINE`] is no event, and left out.
+    fn split(&mut self, block: &[u8]) {
+        for part in block.split_inclusive(|&byte| byte == b'\n') {
+            if self.incomplete.len() <= MAX_LINE {
+                self.incomplete.extend_from_slice(part);
+            }
+            if !part.ends_with(b"\n") {
+                break;
+            }
+            let line = std::mem::take(&mut self.incomplete);
+            if line.len() <= MAX_LINE {
+                self.complete.push_back(String::from_utf8_lossy(&line).trim_end().to_owned());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_split_over_reads_and_long_ones_left_out() {
+        let long = [b'x'; MAX_LINE + 1];
+        let mut lines = Lines::default();
+        for block in [&b"one\ntw"[..], b"o\n\nthr", b"", b"ee", &long, &long, b"\nfour\r\nfi"] {
+            lines.split(block);
+        }
+        assert_eq!(lines.complete, ["one", "two", "", "four"]);
+        assert_eq!(lines.incomplete, b"fi");
+        // Only newlines: time and memory follow their number.
+        let mut lines = Lines::default();
+        lines.split(&[b'\n'; READ_BYTES]);
+        assert_eq!(lines.complete.len(), READ_BYTES);
     }
 }

@@ -76,14 +76,18 @@ fn start_key(text: &str) -> String {
     text.chars().take("2026-01-01T00:00:00.000".len()).filter(char::is_ascii_digit).collect()
 }
 
+/// Whether a run has a name that [`Runs::start`] gives.
+fn begins_with_a_stamp(name: &str) -> bool {
+    name.get(.."2026-01-01T00-00-00".len()).is_some_and(|stamp| {
+        stamp.chars().all(|letter| letter.is_ascii_digit() || matches!(letter, '-' | 'T'))
+    })
+}
+
 /// The sort key of a run without a result: from its name, or from the modification time of its
 /// directory.
 fn start_key_without_result(name: &str, changed: Option<SystemTime>) -> String {
-    let is_stamp = name.get(.."2026-01-01T00-00-00".len()).is_some_and(|stamp| {
-        stamp.chars().all(|letter| letter.is_ascii_digit() || matches!(letter, '-' | 'T'))
-    });
     let changed = changed.and_then(|time| jiff::Timestamp::try_from(time).ok());
-    match changed.filter(|_| !is_stamp) {
+    match changed.filter(|_| !begins_with_a_stamp(name)) {
         Some(time) => start_key(&time.to_string()),
         None => start_key(name),
     }
@@ -289,7 +293,10 @@ impl Runs {
             Err(_) => return Err(ApiError::not_found("no such run")),
         }
         fs::remove_dir_all(&place).with_context(|| format!("cannot delete {name}"))?;
-        let _ = fs::remove_file(self.results.join(format!("{name}.yaml")));
+        // Another file next to a run of the command line is the user's.
+        if is_ours || begins_with_a_stamp(name) {
+            let _ = fs::remove_file(self.results.join(format!("{name}.yaml")));
+        }
         started.remove(name);
         Ok(())
     }

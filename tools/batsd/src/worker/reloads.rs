@@ -2,11 +2,15 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 
 use super::tunnel::lock;
 use crate::channel::{self, ToKeeper};
+
+/// How long a reload may take: the keeper compares the host's routes, and names are resolved.
+const ANSWER: Duration = Duration::from_secs(60);
 
 /// Reloads that wait for the keeper's answer.
 pub(super) struct Reloads {
@@ -33,6 +37,10 @@ impl Reloads {
 
     /// Asks the keeper to reload the configuration, and waits for its answer.
     pub(super) async fn request(&self) -> Result<(), String> {
+        self.request_within(ANSWER).await
+    }
+
+    async fn request_within(&self, time: Duration) -> Result<(), String> {
         let (sender, receiver) = oneshot::channel();
         {
             let mut waiting = lock(&self.waiting);
@@ -45,7 +53,14 @@ impl Reloads {
                 return Err(error.to_string());
             }
         }
-        receiver.await.unwrap_or_else(|_| Err("the node ends".to_owned()))
+        match tokio::time::timeout(time, receiver).await {
+            Ok(answer) => answer.unwrap_or_else(|_| Err("the node ends".to_owned())),
+            Err(_) => {
+                // The answer may be lost. Later calls must ask again.
+                lock(&self.waiting).clear();
+                Err(format!("no answer of the keeper in {} s", time.as_secs()))
+            }
+        }
     }
 
     /// The keeper's answer.
@@ -59,9 +74,20 @@ impl Reloads {
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::UnixDatagram;
-    use std::time::Duration;
 
     use super::*;
+
+    #[test]
+    fn requests_after_a_lost_answer_ask_again() {
+        let (keeper, other) = UnixDatagram::pair().unwrap();
+        let reloads = Reloads::new(Arc::new(OwnedFd::from(keeper)));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        for _ in 0..2 {
+            let request = reloads.request_within(Duration::from_millis(1));
+            assert!(runtime.block_on(request).is_err());
+            assert!(other.recv(&mut [0; 256]).unwrap() > 0, "the keeper was asked");
+        }
+    }
 
     #[test]
     fn each_request_that_cannot_be_sent_is_an_error() {

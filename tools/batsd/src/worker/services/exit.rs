@@ -202,6 +202,8 @@ async fn carry_datagrams(worker: &Worker, channel: &Channel) -> io::Result<()> {
     let up = async {
         let mut datagrams = Datagrams::new(channel);
         loop {
+            // Others have their turn even if datagrams arrive faster than they are refused.
+            tokio::task::coop::consume_budget().await;
             let (target, payload) = match timeout(UDP_IDLE, datagrams.next()).await {
                 Ok(datagram) => datagram?,
                 Err(_) => return Err::<(), io::Error>(io::ErrorKind::TimedOut.into()),
