@@ -19,7 +19,9 @@ use socket2::{Domain, Socket, Type};
 use tracing_subscriber::fmt::MakeWriter;
 
 use crate::network::{FAR, hosts, run};
-use crate::transfer::{Transfer, connect, connect_with, receive, serve, transport};
+use crate::transfer::{
+    PARTIAL_FAULT_TIMEOUTS, Transfer, connect, connect_with, receive, serve, transport,
+};
 use crate::{CASE, LIMIT, wait_until};
 
 /// Makes a child process the peer of [`peer_stopped`].
@@ -241,7 +243,7 @@ pub(crate) fn lack_of_kernel_memory() {
         tracer.wait().unwrap();
         let (received, sent) = count.join().unwrap();
         assert!(received > 10 && sent > 10, "{error}: {received} and {sent} failed calls");
-        transfer.resumes_within_three_probe_timeouts();
+        transfer.resumes_within(PARTIAL_FAULT_TIMEOUTS);
     }
     transfer.finish();
 }

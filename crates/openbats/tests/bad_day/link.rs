@@ -7,69 +7,75 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::network::{FAR, FarHost, NEAR, Probe, ROUTED, hosts, ip, run};
-use crate::transfer::{Resumed, Transfer, attempt};
-use crate::wait_until;
+use crate::network::{Addresses, FAR, FarHost, NEAR, Probe, hosts, ip, is_v6, run};
+use crate::transfer::{PARTIAL_FAULT_TIMEOUTS, Resumed, Transfer, attempt};
+use crate::{is_long, wait_until, wait_until_within};
 
 /// Duration of the long faults.
 const LONG: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_secs(4);
 /// UDP payload of datagrams of the smallest MTU that the protocol requires.
 const LARGE: usize = 1_200;
+/// Probe timeouts until a transfer goes on with smaller packets after the MTU fell: those of the scenario
+/// `path_mtu` of `bats-sim`.
+const BLACK_HOLE_TIMEOUTS: u64 = 8;
+/// A finished search for the path MTU is repeated after ten minutes (RFC 8899, section 5.1.1).
+const SEARCH: Duration = Duration::from_secs(660);
 
-pub(crate) fn interface_down_and_up() {
+/// An interface that goes down loses its addresses of IPv6; they are given back when it is up.
+pub(crate) fn interface_down_and_up(addresses: &'static Addresses) {
     let far = hosts();
-    let transfer = Transfer::start(&far, FAR);
-    let path = Probe::new(&far, FAR, LARGE);
-    let down = |far: &FarHost| far.ip("link set wire down");
-    let up = |far: &FarHost| far.ip("link set wire up");
-    transfer.outage(
-        &|| path.passes(),
-        LONG,
-        || ip("link set wire down"),
-        || ip("link set wire up"),
-    );
-    transfer.outage(&|| path.passes(), SHORT, || down(&far), || up(&far));
+    let transfer = Transfer::start(&far, addresses.far);
+    let path = Probe::new(&far, addresses.far, LARGE);
+    let down = || ip("link set wire down");
+    let up = |address| {
+        ip("link set wire up");
+        ip(&addresses.change("replace", address));
+    };
+    transfer.outage(&|| path.passes(), LONG, down, || up(addresses.near));
+    let far_up = || far.run(move || up(addresses.far));
+    transfer.outage(&|| path.passes(), SHORT, || far.run(down), far_up);
     transfer.finish();
 }
 
 /// Removes the client's address, and then the server's. Sending a datagram from a removed address fails
 /// with EINVAL, as with an unsupported option. GSO and ECN must be in use again afterwards.
-pub(crate) fn address_removed_and_given_back() {
+pub(crate) fn address_removed_and_given_back(addresses: &'static Addresses) {
     let far = hosts();
-    let transfer = Transfer::start(&far, FAR);
-    let path = Probe::new(&far, FAR, LARGE);
+    let transfer = Transfer::start(&far, addresses.far);
+    let path = Probe::new(&far, addresses.far, LARGE);
     let uses_gso_and_ecn = |what: &str| uses_gso_and_ecn(&far, &transfer, what);
     uses_gso_and_ecn("GSO and ECN before the fault");
     for _ in 0..2 {
-        let remove = format!("address del {NEAR}/24 dev wire");
-        let add = format!("address add {NEAR}/24 dev wire");
-        transfer.outage(&|| path.passes(), SHORT, || ip(&remove), || ip(&add));
+        let remove = || ip(&addresses.change("del", addresses.near));
+        let add = || ip(&addresses.change("add", addresses.near));
+        transfer.outage(&|| path.passes(), SHORT, remove, add);
     }
     uses_gso_and_ecn("GSO and ECN after the client's address returned");
-    far.ip("address add 10.9.0.3/24 dev wire");
-    let remove = || far.run(|| ip(&format!("address del {FAR}/24 dev wire")));
-    let add = || far.run(|| ip(&format!("address add {FAR}/24 dev wire")));
+    far.ip(&addresses.change("add", addresses.spare));
+    let remove = || far.ip(&addresses.change("del", addresses.far));
+    let add = || far.ip(&addresses.change("add", addresses.far));
     transfer.outage(&|| path.passes(), SHORT, remove, add);
     uses_gso_and_ecn("GSO and ECN after the server's address returned");
     transfer.finish();
 }
 
 fn uses_gso_and_ecn(far: &FarHost, transfer: &Transfer, what: &str) {
-    let seen = Capture::new(far, transfer.near.remote_addr().port());
+    let seen = Capture::new(far, transfer.near.remote_addr());
     wait_until(what, || seen.has_gso_and_ecn());
 }
 
 /// Every kind of route that refuses packets, each with another error of the system; then no route.
-pub(crate) fn route_flap() {
+pub(crate) fn route_flap(addresses: &'static Addresses) {
     let far = hosts();
-    let transfer = Transfer::start(&far, ROUTED);
-    let path = Probe::new(&far, ROUTED, LARGE);
-    let route = format!("{ROUTED} via {FAR}");
+    let Addresses { far: gateway, routed, .. } = addresses;
+    let transfer = Transfer::start(&far, routed);
+    let path = Probe::new(&far, routed, LARGE);
+    let route = format!("{routed} via {gateway}");
     for kind in ["unreachable", "prohibit", "blackhole", "throw"] {
-        let refuse = || ip(&format!("route replace {kind} {ROUTED}"));
+        let refuse = || ip(&format!("route replace {kind} {routed}"));
         let restore = || {
-            ip(&format!("route del {kind} {ROUTED}"));
+            ip(&format!("route del {kind} {routed}"));
             ip(&format!("route replace {route}"));
         };
         transfer.outage(&|| path.passes(), Duration::from_secs(2), refuse, restore);
@@ -108,48 +114,62 @@ pub(crate) fn all_packets_dropped() {
     transfer.finish();
 }
 
-/// The smallest MTU of IPv6 is 1,280 bytes. Over IPv4 it may be smaller, and 1,228 bytes suffice.
-pub(crate) fn mtu_below_1280() {
+/// At the sender, whose calls fail with EMSGSIZE, and then at the receiver, which drops the packets. Over IPv4
+/// an MTU of 1,228 bytes suffices; one below 1,280 bytes ends IPv6 on the interface.
+pub(crate) fn mtu_lowered(addresses: &'static Addresses) {
     let far = hosts();
-    // At the sender, whose calls fail with EMSGSIZE.
-    attempt(|| {
-        let lower = || ip("link set wire mtu 1250");
-        mtu_falls_and_rises(&far, 1_222, &lower, &|| ip("link set wire mtu 1500"))
-    });
-    // At the receiver, which drops the packets. A veth link does not check the length of bursts with GSO.
+    let mtu = if is_v6(addresses.near) { 1_300 } else { 1_250 };
+    let lower = format!("link set wire mtu {mtu}");
+    let raise = "link set wire mtu 1500";
+    let passes = mtu - addresses.headers();
+    attempt(|| mtu_falls_and_rises(&far, addresses, passes, &|| ip(&lower), &|| ip(raise)));
+    // A veth link lets packets pass that are a tag of VLAN longer, and does not check bursts with GSO.
     ip("link set wire gso_max_segs 1");
+    let largest = passes + 4;
     attempt(|| {
-        let lower = || far.ip("link set wire mtu 1250");
-        mtu_falls_and_rises(&far, 1_240, &lower, &|| far.ip("link set wire mtu 1500"))
+        mtu_falls_and_rises(&far, addresses, largest, &|| far.ip(&lower), &|| far.ip(raise))
     });
 }
 
 /// Returns how a new transfer goes on after a lower MTU, with packets of at most `largest` bytes. A higher
-/// MTU stops nothing.
-fn mtu_falls_and_rises(far: &FarHost, largest: u16, lower: &dyn Fn(), raise: &dyn Fn()) -> Resumed {
-    let transfer = Transfer::start(far, FAR);
-    wait_until("the path MTU is found", || transfer.near.stats().path_mtu == 1_472);
-    let (before, stalled) = (transfer.near.stats().probe_timeouts, transfer.stalled());
+/// MTU stops nothing, and the next search finds it.
+fn mtu_falls_and_rises(
+    far: &FarHost,
+    addresses: &Addresses,
+    largest: u16,
+    lower: &dyn Fn(),
+    raise: &dyn Fn(),
+) -> Resumed {
+    let transfer = Transfer::start(far, addresses.far);
+    let path_mtu = || transfer.near.stats().path_mtu;
+    // The search stops when the bounds are 16 bytes apart.
+    let full = 1_500 - addresses.headers();
+    wait_until("the path MTU is found", || (full - 16..=full).contains(&path_mtu()));
+    let before = path_mtu();
+    let mut timeouts = transfer.timeouts(BLACK_HOLE_TIMEOUTS);
     lower();
-    wait_until("the path MTU falls", || transfer.near.stats().path_mtu <= largest);
-    let expired = transfer.near.stats().probe_timeouts - before;
-    let resumed = transfer.probe_timeouts_until_progress();
-    let probe_timeouts = resumed.probe_timeouts + expired;
-    let resumed = Resumed { probe_timeouts, stalled: transfer.stalled() - stalled };
+    wait_until("the path MTU falls", || {
+        timeouts.look();
+        path_mtu() <= largest
+    });
+    let resumed = transfer.resume(timeouts);
     raise();
     transfer.resumes_within_three_probe_timeouts();
+    if is_long() {
+        wait_until_within(SEARCH, "the path MTU is as before", || path_mtu() == before);
+    }
     transfer.finish();
     resumed
 }
 
-/// Small packets pass, but no data. The log names the remedy.
+/// Small packets pass, but no data. The log names the remedy. Over IPv4 only: IPv6 has no such MTU.
 pub(crate) fn mtu_below_the_smallest() {
     let log = crate::host::Log::start();
     let far = hosts();
     let transfer = Transfer::start(&far, FAR);
     let path = Probe::new(&far, FAR, LARGE);
     let (lower, raise) = (|| ip("link set wire mtu 1000"), || ip("link set wire mtu 1500"));
-    transfer.outage(&|| path.passes(), LONG, lower, raise);
+    transfer.outage_within(PARTIAL_FAULT_TIMEOUTS, &|| path.passes(), LONG, lower, raise);
     uses_gso_and_ecn(&far, &transfer, "GSO and ECN after the MTU was raised");
     log.contains("raise the MTU of the interface to at least 1280 bytes");
     transfer.finish();
@@ -205,27 +225,31 @@ fn icmp_errors(from: (&str, u16), to: (&str, u16)) -> Vec<Vec<u8>> {
 /// Frames that the far host receives.
 struct Capture {
     socket: Socket,
-    port: u16,
+    to: SocketAddr,
 }
 
 impl Capture {
-    fn new(far: &FarHost, port: u16) -> Self {
-        const IPV4: u16 = 0x0800;
-        let socket = far.run(|| {
-            let protocol = Protocol::from(i32::from(IPV4.to_be()));
+    fn new(far: &FarHost, to: SocketAddr) -> Self {
+        let protocol: u16 = if to.is_ipv6() { 0x86dd } else { 0x0800 };
+        let socket = far.run(move || {
+            let protocol = Protocol::from(i32::from(protocol.to_be()));
             Socket::new(Domain::PACKET, Type::RAW, Some(protocol)).unwrap()
         });
         socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
-        Self { socket, port }
+        Self { socket, to }
     }
 
-    /// Whether the next frame to the port has a mark of ECN-capable transport (RFC 3168) and is longer
+    /// Whether the next frame to the address's port has a mark of ECN-capable transport (RFC 3168) and is longer
     /// than the MTU: a burst that GSO joins, which a veth link does not split.
     fn has_gso_and_ecn(&self) -> bool {
         let mut frame = [0; 65_536];
         let Ok(length) = (&self.socket).read(&mut frame) else { return false };
-        // Ethernet header, IPv4 header without options, UDP ports.
-        let is_to_port = frame[23] == 17 && frame[36..38] == self.port.to_be_bytes();
-        is_to_port && frame[15] & 3 != 0 && length > 1_514
+        // After the Ethernet header, the header of IPv4 or IPv6 without options.
+        let (protocol, marks, port) = match self.to.is_ipv6() {
+            true => (frame[20], frame[15] >> 4, &frame[56..58]),
+            false => (frame[23], frame[15], &frame[36..38]),
+        };
+        let is_to_port = protocol == 17 && port == self.to.port().to_be_bytes();
+        is_to_port && marks & 3 != 0 && length > 1_514
     }
 }

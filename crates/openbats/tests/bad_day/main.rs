@@ -3,7 +3,8 @@
 //! Each case runs in a process of its own with its own network, mount and process namespaces, all at the
 //! same time: most of them wait for 20 s. In each, all messages of a BRTP transfer arrive in order and
 //! unchanged, which their hash shows, and the transfer resumes within 3 PTO of the fault's end: see
-//! [`transfer::Transfer::outage`].
+//! [`transfer::Transfer::outage`]. With `OPENBATS_TEST_LONG=1` the cases of the MTU also wait for the searches that
+//! find the MTU again when it was raised, which takes 20 minutes.
 #![cfg(target_os = "linux")]
 
 mod host;
@@ -16,6 +17,8 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::network::{V4, V6};
+
 /// The name of the only test.
 const TEST: &str = "faults_of_hosts_and_networks_lose_nothing";
 /// Selects the case in a child process.
@@ -26,12 +29,16 @@ const LIMIT: Duration = Duration::from_secs(240);
 /// The name of a case, what it does, and a program that it needs.
 type Case = (&'static str, fn(), Option<&'static str>);
 
-const CASES: [Case; 12] = [
-    ("interface down and up", link::interface_down_and_up, None),
-    ("address removed and given back", link::address_removed_and_given_back, None),
-    ("route flap", link::route_flap, None),
+const CASES: [Case; 16] = [
+    ("interface down and up", || link::interface_down_and_up(&V4), None),
+    ("interface down and up, IPv6", || link::interface_down_and_up(&V6), None),
+    ("address removed and given back", || link::address_removed_and_given_back(&V4), None),
+    ("address removed and given back, IPv6", || link::address_removed_and_given_back(&V6), None),
+    ("route flap", || link::route_flap(&V4), None),
+    ("route flap, IPv6", || link::route_flap(&V6), None),
     ("all packets dropped for 20 s", link::all_packets_dropped, Some("nft")),
-    ("MTU below 1,280", link::mtu_below_1280, None),
+    ("MTU below 1,280", || link::mtu_lowered(&V4), None),
+    ("MTU lowered, IPv6", || link::mtu_lowered(&V6), None),
     ("MTU below the smallest packets", link::mtu_below_the_smallest, None),
     ("ICMP errors of every code", link::icmp_errors_of_every_code, None),
     ("clock stepped by an hour", host::clock_stepped, Some("faketime")),
@@ -108,12 +115,21 @@ fn print_line(line: &str) {
     let _ = std::io::stderr().write_all(format!("\n{line}\n").as_bytes());
 }
 
+fn is_long() -> bool {
+    std::env::var_os("OPENBATS_TEST_LONG").is_some_and(|value| value == "1")
+}
+
 /// Waits for a condition; panics after [`LIMIT`].
+fn wait_until(what: &str, condition: impl FnMut() -> bool) {
+    wait_until_within(LIMIT, what, condition);
+}
+
+/// Waits for a condition; panics after the limit.
 #[expect(clippy::disallowed_methods, reason = "a limit of waiting, not a measurement")]
-fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+fn wait_until_within(limit: Duration, what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
-        assert!(start.elapsed() < LIMIT, "{what}: not within {LIMIT:?}");
+        assert!(start.elapsed() < limit, "{what}: not within {limit:?}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }

@@ -1,6 +1,6 @@
 //! Two hosts on a link: this process's network namespace, and a second one that a thread holds.
 
-use std::net::UdpSocket;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
@@ -8,13 +8,61 @@ use std::thread;
 use std::time::Duration;
 
 use nix::sched::{CloneFlags, unshare};
-use rustix::net::sockopt::{Ipv4PathMtuDiscovery, set_ip_mtu_discover};
+use rustix::net::sockopt::{
+    Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery, set_ip_mtu_discover, set_ipv6_mtu_discover,
+};
 
-/// Addresses of the near and of the far host on their link.
+/// Addresses of the hosts in a version of IP.
+pub(crate) struct Addresses {
+    /// Of the near and of the far host on their link.
+    pub(crate) near: &'static str,
+    pub(crate) far: &'static str,
+    /// Of no host until a case gives it to one.
+    pub(crate) spare: &'static str,
+    /// Of the far host behind a route of the near one.
+    pub(crate) routed: &'static str,
+    /// What follows an address that ip(8) gives to an interface. In IPv6, it is usable at once: no other host
+    /// has it, and duplicate address detection (RFC 4862, section 5.4) takes a second.
+    suffix: &'static str,
+}
+
+pub(crate) const V4: Addresses = Addresses {
+    near: NEAR,
+    far: FAR,
+    spare: "10.9.0.3",
+    routed: "10.10.0.2",
+    suffix: "/24 dev wire",
+};
+pub(crate) const V6: Addresses = Addresses {
+    near: "fd09::1",
+    far: "fd09::2",
+    spare: "fd09::3",
+    routed: "fd0a::2",
+    suffix: "/64 dev wire nodad",
+};
 pub(crate) const NEAR: &str = "10.9.0.1";
 pub(crate) const FAR: &str = "10.9.0.2";
-/// An address of the far host behind a route of the near one.
-pub(crate) const ROUTED: &str = "10.10.0.2";
+
+impl Addresses {
+    /// Arguments of ip(8) that add, delete or replace an address of a host's link.
+    pub(crate) fn change(&self, verb: &str, address: &str) -> String {
+        format!("address {verb} {address}{}", self.suffix)
+    }
+
+    /// Bytes of the headers of IP and UDP.
+    pub(crate) fn headers(&self) -> u16 {
+        if is_v6(self.near) { 48 } else { 28 }
+    }
+}
+
+pub(crate) fn is_v6(address: &str) -> bool {
+    address.parse::<IpAddr>().unwrap().is_ipv6()
+}
+
+/// Any address of the version of `address`, and any port.
+pub(crate) fn any(address: &str) -> SocketAddr {
+    if is_v6(address) { "[::]:0" } else { "0.0.0.0:0" }.parse().unwrap()
+}
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -40,8 +88,9 @@ impl FarHost {
         result.recv().expect("the work on the far host does not panic")
     }
 
-    pub(crate) fn ip(&self, arguments: &'static str) {
-        self.run(move || ip(arguments));
+    pub(crate) fn ip(&self, arguments: &str) {
+        let arguments = arguments.to_owned();
+        self.run(move || ip(&arguments));
     }
 }
 
@@ -57,20 +106,22 @@ pub(crate) fn run(program: &str, arguments: &str) {
     assert!(output.status.success(), "{program} {arguments}: {error}");
 }
 
-/// Makes both hosts and the link between them: interface `link` at both.
+/// Makes both hosts and the link between them: interface `wire` at both.
 pub(crate) fn hosts() -> FarHost {
     let (far, thread) = FarHost::new();
     ip("link set lo up");
     ip("link add wire type veth peer name other");
     ip(&format!("link set other netns {thread}"));
-    ip(&format!("address add {NEAR}/24 dev wire"));
     ip("link set wire up");
     far.ip("link set other name wire");
     far.ip("link set lo up");
-    far.run(|| ip(&format!("address add {FAR}/24 dev wire")));
-    far.run(|| ip(&format!("address add {ROUTED}/32 dev lo")));
     far.ip("link set wire up");
-    ip(&format!("route add {ROUTED} via {FAR}"));
+    for addresses in [V4, V6] {
+        ip(&addresses.change("add", addresses.near));
+        far.ip(&addresses.change("add", addresses.far));
+        far.ip(&format!("address add {} dev lo", addresses.routed));
+        ip(&format!("route add {} via {}", addresses.routed, addresses.far));
+    }
     far
 }
 
@@ -88,8 +139,12 @@ impl Probe {
     pub(crate) fn new(far: &FarHost, address: &'static str, size: usize) -> Self {
         let to = far.run(move || UdpSocket::bind((address, 0)).unwrap());
         to.set_read_timeout(Some(Duration::from_millis(2))).unwrap();
-        let from = UdpSocket::bind("0.0.0.0:0").unwrap();
-        set_ip_mtu_discover(&from, Ipv4PathMtuDiscovery::PROBE).unwrap();
+        let from = UdpSocket::bind(any(address)).unwrap();
+        if is_v6(address) {
+            set_ipv6_mtu_discover(&from, Ipv6PathMtuDiscovery::PROBE).unwrap();
+        } else {
+            set_ip_mtu_discover(&from, Ipv4PathMtuDiscovery::PROBE).unwrap();
+        }
         Self { from, to, size, sent: AtomicU64::new(0) }
     }
 

@@ -11,8 +11,8 @@ use openbats::{
     Trust, Wait,
 };
 
-use crate::network::FarHost;
-use crate::stalls::Stalls;
+use crate::network::{FarHost, any};
+use crate::stalls::{LEAST_PROBE_TIMEOUT, Stalls};
 use crate::{LIMIT, print_line, wait_until};
 
 /// Bytes of a message, and the pause after it: 4 MB/s, which leaves the processors to the other cases.
@@ -20,11 +20,12 @@ const MESSAGE: usize = 20_000;
 const PAUSE: Duration = Duration::from_millis(5);
 /// Packets in transit when a fault begins may still arrive after this.
 const SETTLING: Duration = Duration::from_secs(1);
-/// Probe timeouts within which a transfer resumes.
+/// Probe timeouts within which a transfer resumes, if a case names no other number.
 const PROBE_TIMEOUTS: u64 = 3;
-/// Delays of the host with which a fault proves nothing and is repeated: the least probe timeout, with the
-/// acknowledgement delay of 25 ms (RFC 9002, section 6.2.1).
-const STALLED: Duration = Duration::from_millis(25);
+/// The same after a fault in which some packets passed. Their acknowledgements end the backoff of probe timeouts,
+/// each of which sends two repairs, until the receiver has enough of them. So many of these timeouts last as
+/// long as a single one with the backoff of a fault in which nothing passed, 2^6.
+pub(crate) const PARTIAL_FAULT_TIMEOUTS: u64 = 1 << 6;
 /// A host that is delayed in each of so many attempts is too busy for this test.
 const ATTEMPTS: usize = 5;
 
@@ -32,9 +33,44 @@ const ATTEMPTS: usize = 5;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Resumed {
     /// Probe timeouts that expired before new data arrived.
-    pub(crate) probe_timeouts: u64,
-    /// Delays of the host meanwhile.
-    pub(crate) stalled: Duration,
+    probe_timeouts: u64,
+    /// How many may expire.
+    allowed: u64,
+    /// Delays of the host since the last of them that is allowed.
+    stalled: Duration,
+}
+
+impl Resumed {
+    /// Whether the host explains the timeouts that are not allowed. The probes before them were enough for a
+    /// correct sender; their data then wait for threads to run, for as long as the further timers take, which
+    /// is at least the least probe timeout each. Delays before these timers excuse nothing.
+    fn is_excused(self) -> bool {
+        let excess = self.probe_timeouts.saturating_sub(self.allowed);
+        self.stalled >= LEAST_PROBE_TIMEOUT * u32::try_from(excess).unwrap()
+    }
+}
+
+/// Counts probe timeouts of a sender, and the delays of the host that may excuse them.
+pub(crate) struct Timeouts {
+    near: Connection,
+    stalls: Stalls,
+    allowed: u64,
+    before: u64,
+    expired: u64,
+    /// Delays that ended before the last allowed one expired.
+    stalled: Duration,
+}
+
+impl Timeouts {
+    /// Looks at the sender's number, often enough that delays between two looks do not matter.
+    pub(crate) fn look(&mut self) {
+        // In this order: a delay between both is taken for one after the timeout.
+        let stalled = self.stalls.ended();
+        self.expired = self.near.stats().probe_timeouts - self.before;
+        if self.expired < self.allowed {
+            self.stalled = stalled;
+        }
+    }
 }
 
 /// A transfer from the near host to a far one.
@@ -48,7 +84,7 @@ pub(crate) struct Transfer {
 }
 
 /// The defaults, with which connections continue after faults of 20 s; or, with `waits_long`, an idle
-/// timeout that does not end waiting connections on a busy host.
+/// timeout that does not end waiting connections on a busy host, which may take some seconds to set an interface up.
 pub(crate) fn transport(waits_long: bool) -> TransportConfig {
     let defaults = TransportConfig::default();
     let idle_timeout = if waits_long { LIMIT } else { defaults.idle_timeout };
@@ -86,8 +122,8 @@ impl Transfer {
     /// Starts a transfer to a new server at an address of the far host.
     pub(crate) fn start(far: &FarHost, address: &'static str) -> Self {
         let (server, fingerprint) = serve(far, address);
-        let client = Endpoint::builder().bind("0.0.0.0:0".parse().unwrap()).start().unwrap();
-        let near = connect_with(&client, server.local_addr(), fingerprint, false);
+        let client = Endpoint::builder().bind(any(address)).start().unwrap();
+        let near = connect(&client, server.local_addr(), fingerprint);
         let accepted = server.accept().wait_for(LIMIT).unwrap().unwrap();
         let (receiving, received) = receive(accepted);
         Self::over(near, received, Some(receiving))
@@ -138,6 +174,18 @@ impl Transfer {
         begin: impl Fn(),
         end: impl Fn(),
     ) {
+        self.outage_within(PROBE_TIMEOUTS, passes, time, begin, end);
+    }
+
+    /// As [`Self::outage`], with another number of probe timeouts.
+    pub(crate) fn outage_within(
+        &self,
+        allowed: u64,
+        passes: &dyn Fn() -> bool,
+        time: Duration,
+        begin: impl Fn(),
+        end: impl Fn(),
+    ) {
         attempt(|| {
             self.await_progress();
             wait_until("the path is usable before the fault", passes);
@@ -149,20 +197,28 @@ impl Transfer {
             assert_eq!(received, during, "nothing arrives in the fault");
             end();
             wait_until("the path returns", passes);
-            self.probe_timeouts_until_progress()
+            self.resume(self.timeouts(allowed))
         });
         self.await_progress();
     }
 
     /// As [`Self::outage`], from now on.
     pub(crate) fn resumes_within_three_probe_timeouts(&self) {
-        attempt(|| self.probe_timeouts_until_progress());
+        self.resumes_within(PROBE_TIMEOUTS);
+    }
+
+    /// As [`Self::resumes_within_three_probe_timeouts`], with another number of them.
+    pub(crate) fn resumes_within(&self, allowed: u64) {
+        attempt(|| self.resume(self.timeouts(allowed)));
         self.await_progress();
     }
 
-    /// Delays of the host so far.
-    pub(crate) fn stalled(&self) -> Duration {
-        self.stalls.total()
+    /// Probe timeouts from now on, of which so many may expire.
+    pub(crate) fn timeouts(&self, allowed: u64) -> Timeouts {
+        let (near, stalls) = (self.near.clone(), self.stalls);
+        let stalled = stalls.ended();
+        let before = near.stats().probe_timeouts;
+        Timeouts { near, stalls, allowed, before, expired: 0, stalled }
     }
 
     /// Waits until nothing arrives for [`SETTLING`]; returns the bytes received, and the time waited.
@@ -180,29 +236,27 @@ impl Transfer {
         }
     }
 
-    /// Probe timeouts that expire before more data arrives.
-    pub(crate) fn probe_timeouts_until_progress(&self) -> Resumed {
-        let stalled = self.stalled();
-        let before = self.near.stats();
+    /// Waits until more data arrives, and counts the probe timeouts that expire before.
+    pub(crate) fn resume(&self, mut timeouts: Timeouts) -> Resumed {
+        let rtt = self.near.stats().smoothed_rtt;
         let received = self.received.load(Ordering::Relaxed);
-        let mut last = before.probe_timeouts;
+        let mut last = timeouts.expired;
         wait_until("the transfer resumes", || {
             // Timers that expire after the data arrived belong to the transfer that follows.
-            let timeouts = self.near.stats().probe_timeouts;
+            timeouts.look();
             let is_waiting = self.received.load(Ordering::Relaxed) == received;
             if is_waiting {
-                last = timeouts;
+                last = timeouts.expired;
             }
             !is_waiting
         });
-        let expired = last - before.probe_timeouts;
+        let stalled = timeouts.stalls.all() - timeouts.stalled;
+        let allowed = timeouts.allowed;
         print_line(&format!(
-            "measured {}: {expired} probe timeouts from the return to new data, at an RTT of {:?}",
+            "measured {}: {last} probe timeouts from the return to new data, at an RTT of {rtt:?}",
             std::env::var(crate::CASE).unwrap_or_default(),
-            before.smoothed_rtt
         ));
-        let stalled = self.stalled() - stalled;
-        Resumed { probe_timeouts: expired, stalled }
+        Resumed { probe_timeouts: last, allowed, stalled }
     }
 
     /// Stops sending; returns the hash of all that was sent. All of it has arrived.
@@ -220,16 +274,16 @@ impl Transfer {
     }
 }
 
-/// Checks that a fault costs at most [`PROBE_TIMEOUTS`]. More of them are held against the protocol unless
-/// the host did not let threads run meanwhile: then data waits for its receiver, and timers expire.
+/// Checks that a fault costs at most the probe timeouts that are allowed. More of them are held against the
+/// protocol unless the host did not let threads run meanwhile: then data waits for its receiver, and timers expire.
 pub(crate) fn attempt(mut fault: impl FnMut() -> Resumed) {
     let mut last = None;
     for _ in 0..ATTEMPTS {
         let resumed = fault();
-        if resumed.probe_timeouts <= PROBE_TIMEOUTS {
+        if resumed.probe_timeouts <= resumed.allowed {
             return;
         }
-        assert!(resumed.stalled >= STALLED, "the transfer did not resume in time: {resumed:?}");
+        assert!(resumed.is_excused(), "the transfer did not resume in time: {resumed:?}");
         last = Some(resumed);
     }
     panic!("this host is too busy: {last:?} in the last of {ATTEMPTS} attempts");
