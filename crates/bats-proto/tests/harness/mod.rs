@@ -5,7 +5,7 @@
 #![allow(dead_code, reason = "shared by several tests")]
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bats_proto::config::Security;
@@ -22,6 +22,20 @@ use bytes::Bytes;
 
 pub(crate) const MS: Duration = Duration::from_millis(1);
 
+/// Calls the work that it gets, which is a call of the server, and may count what it does.
+pub(crate) type Around = fn(&mut dyn FnMut());
+
+/// Is around each call of the server, if a test sets it.
+pub(crate) static AROUND_SERVER: OnceLock<Around> = OnceLock::new();
+
+/// Does a call of the server.
+pub(crate) fn in_server<T>(mut work: impl FnMut() -> T) -> T {
+    let Some(around) = AROUND_SERVER.get() else { return work() };
+    let mut result = None;
+    around(&mut || result = Some(work()));
+    result.expect("the work was done")
+}
+
 /// A server and a client that sends what the test passes. Datagrams have no delay.
 pub(crate) struct Harness {
     pub(crate) now: Timestamp,
@@ -35,6 +49,8 @@ pub(crate) struct Harness {
     pub(crate) remote: SocketAddr,
     /// Destination of the server's last datagram.
     pub(crate) last_to: Option<SocketAddr>,
+    /// Bytes of the largest message that the server sent.
+    pub(crate) largest_sent: usize,
 }
 
 pub(crate) fn transport() -> TransportConfig {
@@ -52,7 +68,8 @@ pub(crate) fn server(
         ServerConfig { identity, client_trust: None, transport, retry_threshold, max_connections };
     let security = Security::DangerousPlain;
     let config = EndpointConfig { security, server: Some(server), ..EndpointConfig::default() };
-    Endpoint::new(config, [2; 32]).unwrap()
+    let mut config = Some(config);
+    in_server(|| Endpoint::new(config.take().expect("done once"), [2; 32]).unwrap())
 }
 
 impl Harness {
@@ -79,6 +96,7 @@ impl Harness {
             closed: None,
             remote: Self::address(),
             last_to: None,
+            largest_sent: 0,
         };
         let parameters = TransportParameters {
             initial_credit,
@@ -103,15 +121,18 @@ impl Harness {
     /// Delivers a datagram of the client to the server.
     pub(crate) fn deliver(&mut self, mut datagram: Vec<u8>) {
         let remote = self.remote;
-        let received = Received { remote, local_ip: None, ecn: 0, payload: &mut datagram };
-        self.server.handle(self.now, Input::Datagram(received));
+        in_server(|| {
+            let payload = &mut datagram[..];
+            let received = Received { remote, local_ip: None, ecn: 0, payload };
+            self.server.handle(self.now, Input::Datagram(received));
+        });
         self.settle();
     }
 
     pub(crate) fn settle(&mut self) {
         let mut buffer = Vec::with_capacity(65_536);
         loop {
-            match self.server.poll(self.now, &mut buffer) {
+            match in_server(|| self.server.poll(self.now, &mut buffer)) {
                 Output::Transmit(transmit) => {
                     self.last_to = Some(transmit.remote);
                     for datagram in buffer.chunks(transmit.segment_size) {
@@ -131,7 +152,7 @@ impl Harness {
         let end = self.now + time;
         while self.now < end {
             self.now += MS;
-            self.server.handle(self.now, Input::Timeout);
+            in_server(|| self.server.handle(self.now, Input::Timeout));
             self.settle();
         }
     }
@@ -157,8 +178,11 @@ impl Harness {
     }
 
     pub(crate) fn send_from_server(&mut self, bytes: usize) {
-        let message = Bytes::from(vec![7; bytes]);
-        self.server.send(self.now, self.handle.unwrap(), message).unwrap();
+        self.largest_sent = self.largest_sent.max(bytes);
+        in_server(|| {
+            let message = Bytes::from(vec![7; bytes]);
+            self.server.send(self.now, self.handle.unwrap(), message).unwrap();
+        });
         self.settle();
     }
 
