@@ -8,6 +8,7 @@ use bats_node::{
     Peer, Plan, State, reconcile, wanted, wanted_interfaces,
 };
 use proptest::prelude::*;
+use proptest::test_runner::contextualize_config;
 
 fn node(number: u8) -> NodeId {
     NodeId(Ipv4Addr::new(10, 255, 0, number))
@@ -226,7 +227,7 @@ fn answers() -> impl Strategy<Value = Answers> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1_000))]
+    #![proptest_config(contextualize_config(ProptestConfig::with_cases(1_000)))]
 
     /// Whatever the kernel answers, routes lead over links that exist to gateways that are their ends, and
     /// the node comes to rest with them.

@@ -11,6 +11,7 @@ use bats_node::{
 use bats_types::Timestamp;
 use ipnet::IpNet;
 use proptest::prelude::*;
+use proptest::test_runner::contextualize_config;
 
 fn node(number: u8) -> NodeId {
     NodeId(Ipv4Addr::new(10, 0, 0, number))
@@ -78,7 +79,7 @@ fn is_served(state: &State, hop: &Hop) -> bool {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1_000))]
+    #![proptest_config(contextualize_config(ProptestConfig::with_cases(1_000)))]
 
     #[test]
     fn any_state_reaches_any_consistent_plan_and_then_rests(

@@ -1,4 +1,5 @@
 use proptest::prelude::*;
+use proptest::test_runner::contextualize_config;
 
 use super::*;
 use crate::gf256;
@@ -117,7 +118,7 @@ fn unknown_names_are_errors_that_list_the_kernels() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(CASES))]
+    #![proptest_config(contextualize_config(ProptestConfig::with_cases(CASES)))]
     #[test]
     fn kernels_agree_on_any_matrix_shape(
         blocks in prop::collection::vec(0usize..6, 0..20),

@@ -447,6 +447,7 @@ pub(super) fn scale(factor: u8, bytes: &mut [u8]) {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use proptest::test_runner::contextualize_config;
 
     use super::*;
     use crate::rows::RowPool;
@@ -485,7 +486,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(64))]
+        #![proptest_config(contextualize_config(ProptestConfig::with_cases(64)))]
         /// Whatever is inserted, absorbed and removed: an equation is orthogonal to the vectors of
         /// the null space if and only if elimination finds that it is redundant.
         #[test]

@@ -1,6 +1,7 @@
 //! Compares the decoder with naive Gaussian elimination, and checks its limits.
 
 use proptest::prelude::*;
+use proptest::test_runner::contextualize_config;
 
 use super::*;
 use crate::fuzzing;
@@ -28,7 +29,7 @@ fn repair(encoder: &mut StreamEncoder, window: Window, batch: u32, column: u8) -
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(192))]
+    #![proptest_config(contextualize_config(ProptestConfig::with_cases(192)))]
     #[test]
     fn decoder_matches_naive_elimination(
         data in prop::collection::vec(any::<u8>(), 0..1600),
@@ -369,7 +370,7 @@ fn a_polluted_symbol_is_forgotten_and_decoded_again() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(contextualize_config(ProptestConfig::with_cases(64)))]
     /// Sources, repairs, releases and pollution in any order.
     #[test]
     fn running_totals_agree_with_the_systems(

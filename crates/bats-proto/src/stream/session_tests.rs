@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use proptest::prelude::*;
+use proptest::test_runner::contextualize_config;
 
 use super::*;
 
@@ -339,7 +340,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+    #![proptest_config(contextualize_config(ProptestConfig::with_cases(64)))]
 
     /// However the stream is cut, each end receives the other's messages, in order and no more.
     #[test]

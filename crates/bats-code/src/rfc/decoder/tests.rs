@@ -1,4 +1,5 @@
 use proptest::prelude::*;
+use proptest::test_runner::contextualize_config;
 
 use super::*;
 use crate::fuzzing::rfc::{compare_block_with_reference, push_arbitrary_block_packets};
@@ -61,7 +62,7 @@ fn transfer(code: OuterCode, packet_size: usize, loss_percent: u64, recode: bool
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #![proptest_config(contextualize_config(ProptestConfig::with_cases(400)))]
 
     #[test]
     fn block_decodes_at_full_rank(

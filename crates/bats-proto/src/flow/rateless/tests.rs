@@ -3,6 +3,7 @@ use std::collections::VecDeque;
 
 use bats_types::Timestamp;
 use proptest::prelude::*;
+use proptest::test_runner::contextualize_config;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -190,7 +191,7 @@ fn bytes(len: usize, seed: u64) -> Vec<u8> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(contextualize_config(ProptestConfig::with_cases(24)))]
     #[test]
     fn every_receiver_gets_all_blocks_in_order(
         len in 1_usize..150_000, receivers in 1_usize..4, loss in 0.0..0.4, seed: u64,
