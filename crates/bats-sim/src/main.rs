@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use bats_code::kernel::Kernel;
 use bats_proto::CongestionAlgorithm;
 use bats_sim::capture::Capture;
 use bats_sim::matrix::Cell;
@@ -57,6 +58,9 @@ enum Command {
     /// Random networks of nodes: safety, and reachability within 1 s of the last event
     #[command(after_long_help = commands::node_networks::LEGEND)]
     NodeNetworks(commands::node_networks::NodeNetworks),
+    /// Print the kernel of finite-field arithmetic in use, of those that the processor supports
+    #[command(hide = true)]
+    Kernel,
     /// Write manual pages and shell completions to a directory, for packages
     #[command(hide = true)]
     Generate(bats_sim::generate::Generate),
@@ -115,6 +119,11 @@ struct Common {
     /// Seed of all random choices
     #[arg(long, default_value_t = 1)]
     seed: u64,
+}
+
+fn kernel() -> Result<(), Failure> {
+    Kernel::from_environment().map_err(|error| Failure::Usage(error.to_string()))?;
+    print_line(Kernel::active().name())
 }
 
 fn in_range(name: &str, value: f64, low: f64, high: f64) -> Result<f64, String> {
@@ -222,6 +231,7 @@ fn main() -> ExitCode {
         Command::Faults(arguments) => commands::faults::run(&arguments),
         Command::Swarm(arguments) => commands::swarm::run(&arguments),
         Command::NodeNetworks(arguments) => commands::node_networks::run(&arguments),
+        Command::Kernel => kernel(),
         Command::Generate(arguments) => arguments.run(&Arguments::command()).map_err(Failure::Io),
     };
     match result {
