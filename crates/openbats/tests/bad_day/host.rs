@@ -19,9 +19,7 @@ use socket2::{Domain, Socket, Type};
 use tracing_subscriber::fmt::MakeWriter;
 
 use crate::network::{FAR, hosts, run};
-use crate::transfer::{
-    PARTIAL_FAULT_TIMEOUTS, Transfer, connect, connect_with, receive, serve, transport,
-};
+use crate::transfer::{Transfer, connect, connect_with, receive, serve, transport};
 use crate::{CASE, LIMIT, wait_until};
 
 /// Makes a child process the peer of [`peer_stopped`].
@@ -133,10 +131,10 @@ pub(crate) fn clock_stepped() {
         let step =
             if is_later { after.duration_since(before) } else { before.duration_since(after) };
         assert!(step.expect("a step") > hour - Duration::from_secs(60), "the clock was stepped");
-        transfer.resumes_within_three_probe_timeouts();
+        transfer.resumes_in_time();
         reconnect();
         thread::sleep(Duration::from_secs(3));
-        transfer.resumes_within_three_probe_timeouts();
+        transfer.resumes_in_time();
     }
     transfer.finish();
     let _ = fs::remove_file(offset_file());
@@ -197,7 +195,7 @@ pub(crate) fn out_of_file_descriptors() {
     // Wakes the listener, which can accept nothing.
     stream.connect(&server.local_addr().into()).unwrap();
     log.contains("cannot accept over TCP");
-    transfer.resumes_within_three_probe_timeouts();
+    transfer.resumes_in_time();
 
     drop(all);
     let options = ClientOptions::new(Trust::fingerprint(fingerprint)).mode(Mode::Tcp);
@@ -243,7 +241,7 @@ pub(crate) fn lack_of_kernel_memory() {
         tracer.wait().unwrap();
         let (received, sent) = count.join().unwrap();
         assert!(received > 10 && sent > 10, "{error}: {received} and {sent} failed calls");
-        transfer.resumes_within(PARTIAL_FAULT_TIMEOUTS);
+        transfer.resumes_in_time();
     }
     transfer.finish();
 }
@@ -299,7 +297,7 @@ pub(crate) fn disk_full() {
     assert_eq!(send(&incoming, &fitting), (Ok(()), Ok(())));
     let hash = |path: &Path| blake3::hash(&fs::read(path).unwrap());
     assert_eq!(hash(&disk.join("fitting")), hash(&fitting));
-    transfer.resumes_within_three_probe_timeouts();
+    transfer.resumes_in_time();
     transfer.finish();
 }
 

@@ -2,9 +2,8 @@
 //!
 //! Each case runs in a process of its own with its own network, mount and process namespaces, all at the
 //! same time: most of them wait for 20 s. In each, all messages of a BRTP transfer arrive in order and
-//! unchanged, which their hash shows, and the transfer resumes within 3 PTO of the fault's end: see
-//! [`transfer::Transfer::outage`]. With `OPENBATS_TEST_LONG=1` the cases of the MTU also wait for the searches that
-//! find the MTU again when it was raised, which takes 20 minutes.
+//! unchanged, which their hash shows, and the transfer resumes in time after the fault's end: see
+//! [`transfer::Transfer::outage`].
 #![cfg(target_os = "linux")]
 
 mod host;
@@ -115,21 +114,12 @@ fn print_line(line: &str) {
     let _ = std::io::stderr().write_all(format!("\n{line}\n").as_bytes());
 }
 
-fn is_long() -> bool {
-    std::env::var_os("OPENBATS_TEST_LONG").is_some_and(|value| value == "1")
-}
-
 /// Waits for a condition; panics after [`LIMIT`].
-fn wait_until(what: &str, condition: impl FnMut() -> bool) {
-    wait_until_within(LIMIT, what, condition);
-}
-
-/// Waits for a condition; panics after the limit.
 #[expect(clippy::disallowed_methods, reason = "a limit of waiting, not a measurement")]
-fn wait_until_within(limit: Duration, what: &str, mut condition: impl FnMut() -> bool) {
+fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
-        assert!(start.elapsed() < limit, "{what}: not within {limit:?}");
+        assert!(start.elapsed() < LIMIT, "{what}: not within {LIMIT:?}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }

@@ -7,8 +7,8 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use openbats::{
-    ClientOptions, Connection, Endpoint, Fingerprint, Identity, ServerOptions, TransportConfig,
-    Trust, Wait,
+    ClientOptions, Connection, ConnectionStats, Endpoint, Fingerprint, Identity, ServerOptions,
+    TransportConfig, Trust, Wait,
 };
 
 use crate::network::{FarHost, any};
@@ -20,56 +20,75 @@ const MESSAGE: usize = 20_000;
 const PAUSE: Duration = Duration::from_millis(5);
 /// Packets in transit when a fault begins may still arrive after this.
 const SETTLING: Duration = Duration::from_secs(1);
-/// Probe timeouts within which a transfer resumes, if a case names no other number.
+/// Probe timeouts within which the peer answers.
 const PROBE_TIMEOUTS: u64 = 3;
-/// The same after a fault in which some packets passed. Their acknowledgements end the backoff of probe timeouts,
-/// each of which sends two repairs, until the receiver has enough of them. So many of these timeouts last as
-/// long as a single one with the backoff of a fault in which nothing passed, 2^6.
-pub(crate) const PARTIAL_FAULT_TIMEOUTS: u64 = 1 << 6;
+/// Probe timeouts within which new data arrives. An answer ends their backoff, and each then sends two repairs,
+/// until the receiver has enough of them. So many of these timeouts last as long as a single one with the backoff
+/// of a long fault, 2^6.
+const REPAIR_TIMEOUTS: u64 = 1 << 6;
 /// A host that is delayed in each of so many attempts is too busy for this test.
 const ATTEMPTS: usize = 5;
+
+/// Probe timeouts of a sender, with a limit.
+#[derive(Clone, Copy, Debug)]
+struct Count {
+    expired: u64,
+    limit: u64,
+    /// Delays of the host that ended before the last one that is allowed expired.
+    stalled: Duration,
+}
+
+impl Count {
+    fn look(&mut self, expired: u64, stalled: Duration) {
+        self.expired = expired;
+        if expired < self.limit {
+            self.stalled = stalled;
+        }
+    }
+
+    /// Whether the host explains the timeouts that are not allowed, if any. Those before them were enough for a
+    /// correct sender; what it sent then waits for threads to run, for as long as the further timers take,
+    /// which is at least the least probe timeout each. Earlier delays excuse nothing.
+    fn is_excused(self, stalled: Duration) -> bool {
+        let excess = self.expired.saturating_sub(self.limit);
+        stalled - self.stalled >= LEAST_PROBE_TIMEOUT * u32::try_from(excess).unwrap()
+    }
+}
 
 /// How a transfer resumed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Resumed {
-    /// Probe timeouts that expired before new data arrived.
-    probe_timeouts: u64,
-    /// How many may expire.
-    allowed: u64,
-    /// Delays of the host since the last of them that is allowed.
+    /// Before the peer's first answer, and before new data arrived.
+    counts: [Count; 2],
+    /// Delays of the host.
     stalled: Duration,
-}
-
-impl Resumed {
-    /// Whether the host explains the timeouts that are not allowed. The probes before them were enough for a
-    /// correct sender; their data then wait for threads to run, for as long as the further timers take, which
-    /// is at least the least probe timeout each. Delays before these timers excuse nothing.
-    fn is_excused(self) -> bool {
-        let excess = self.probe_timeouts.saturating_sub(self.allowed);
-        self.stalled >= LEAST_PROBE_TIMEOUT * u32::try_from(excess).unwrap()
-    }
 }
 
 /// Counts probe timeouts of a sender, and the delays of the host that may excuse them.
 pub(crate) struct Timeouts {
     near: Connection,
     stalls: Stalls,
-    allowed: u64,
-    before: u64,
-    expired: u64,
-    /// Delays that ended before the last allowed one expired.
-    stalled: Duration,
+    before: ConnectionStats,
+    counts: [Count; 2],
 }
 
 impl Timeouts {
-    /// Looks at the sender's number, often enough that delays between two looks do not matter.
+    /// Looks at the sender's numbers; to be called again and again.
     pub(crate) fn look(&mut self) {
+        self.counts = self.counted();
+    }
+
+    fn counted(&self) -> [Count; 2] {
         // In this order: a delay between both is taken for one after the timeout.
         let stalled = self.stalls.ended();
-        self.expired = self.near.stats().probe_timeouts - self.before;
-        if self.expired < self.allowed {
-            self.stalled = stalled;
+        let stats = self.near.stats();
+        let expired = stats.probe_timeouts - self.before.probe_timeouts;
+        let [mut unanswered, mut without_data] = self.counts;
+        if stats.packets_received == self.before.packets_received {
+            unanswered.look(expired, stalled);
         }
+        without_data.look(expired, stalled);
+        [unanswered, without_data]
     }
 }
 
@@ -164,23 +183,12 @@ impl Transfer {
     ///
     /// A clock would measure the load of the host. So the sender's own timers count: at most three of its
     /// probe timeouts (RFC 9002, section 6.2; with its own estimate and backoff) expire between the first
-    /// datagram of another socket that passes and the first new data at the receiver. A late timer of a
+    /// datagram of another socket that passes and the peer's first answer, and at most [`REPAIR_TIMEOUTS`], which
+    /// have no backoff then, before new data at the receiver. A late timer of a
     /// busy host does not change this number. Virtual time bounds the duration itself: the scenarios
     /// `blackout` and `path_mtu` of `bats-sim`.
     pub(crate) fn outage(
         &self,
-        passes: &dyn Fn() -> bool,
-        time: Duration,
-        begin: impl Fn(),
-        end: impl Fn(),
-    ) {
-        self.outage_within(PROBE_TIMEOUTS, passes, time, begin, end);
-    }
-
-    /// As [`Self::outage`], with another number of probe timeouts.
-    pub(crate) fn outage_within(
-        &self,
-        allowed: u64,
         passes: &dyn Fn() -> bool,
         time: Duration,
         begin: impl Fn(),
@@ -197,28 +205,24 @@ impl Transfer {
             assert_eq!(received, during, "nothing arrives in the fault");
             end();
             wait_until("the path returns", passes);
-            self.resume(self.timeouts(allowed))
+            self.resume(self.timeouts())
         });
         self.await_progress();
     }
 
     /// As [`Self::outage`], from now on.
-    pub(crate) fn resumes_within_three_probe_timeouts(&self) {
-        self.resumes_within(PROBE_TIMEOUTS);
-    }
-
-    /// As [`Self::resumes_within_three_probe_timeouts`], with another number of them.
-    pub(crate) fn resumes_within(&self, allowed: u64) {
-        attempt(|| self.resume(self.timeouts(allowed)));
+    pub(crate) fn resumes_in_time(&self) {
+        attempt(|| self.resume(self.timeouts()));
         self.await_progress();
     }
 
-    /// Probe timeouts from now on, of which so many may expire.
-    pub(crate) fn timeouts(&self, allowed: u64) -> Timeouts {
+    /// Probe timeouts from now on.
+    pub(crate) fn timeouts(&self) -> Timeouts {
         let (near, stalls) = (self.near.clone(), self.stalls);
         let stalled = stalls.ended();
-        let before = near.stats().probe_timeouts;
-        Timeouts { near, stalls, allowed, before, expired: 0, stalled }
+        let counts = [PROBE_TIMEOUTS, REPAIR_TIMEOUTS];
+        let counts = counts.map(|limit| Count { expired: 0, limit, stalled });
+        Timeouts { before: near.stats(), near, stalls, counts }
     }
 
     /// Waits until nothing arrives for [`SETTLING`]; returns the bytes received, and the time waited.
@@ -240,23 +244,23 @@ impl Transfer {
     pub(crate) fn resume(&self, mut timeouts: Timeouts) -> Resumed {
         let rtt = self.near.stats().smoothed_rtt;
         let received = self.received.load(Ordering::Relaxed);
-        let mut last = timeouts.expired;
         wait_until("the transfer resumes", || {
             // Timers that expire after the data arrived belong to the transfer that follows.
-            timeouts.look();
+            let counts = timeouts.counted();
             let is_waiting = self.received.load(Ordering::Relaxed) == received;
             if is_waiting {
-                last = timeouts.expired;
+                timeouts.counts = counts;
             }
             !is_waiting
         });
-        let stalled = timeouts.stalls.all() - timeouts.stalled;
-        let allowed = timeouts.allowed;
+        let (counts, stalled) = (timeouts.counts, timeouts.stalls.all());
         print_line(&format!(
-            "measured {}: {last} probe timeouts from the return to new data, at an RTT of {rtt:?}",
+            "measured {}: {} probe timeouts from the return to an answer, {} to new data, at an RTT of {rtt:?}",
             std::env::var(crate::CASE).unwrap_or_default(),
+            counts[0].expired,
+            counts[1].expired,
         ));
-        Resumed { probe_timeouts: last, allowed, stalled }
+        Resumed { counts, stalled }
     }
 
     /// Stops sending; returns the hash of all that was sent. All of it has arrived.
@@ -274,16 +278,18 @@ impl Transfer {
     }
 }
 
-/// Checks that a fault costs at most the probe timeouts that are allowed. More of them are held against the
+/// Checks that a fault costs at most [`PROBE_TIMEOUTS`] and [`REPAIR_TIMEOUTS`]. More of them are held against the
 /// protocol unless the host did not let threads run meanwhile: then data waits for its receiver, and timers expire.
 pub(crate) fn attempt(mut fault: impl FnMut() -> Resumed) {
     let mut last = None;
     for _ in 0..ATTEMPTS {
         let resumed = fault();
-        if resumed.probe_timeouts <= resumed.allowed {
+        let Resumed { counts, stalled } = resumed;
+        if counts.iter().all(|count| count.expired <= count.limit) {
             return;
         }
-        assert!(resumed.is_excused(), "the transfer did not resume in time: {resumed:?}");
+        let is_excused = counts.iter().all(|count| count.is_excused(stalled));
+        assert!(is_excused, "the transfer did not resume in time: {resumed:?}");
         last = Some(resumed);
     }
     panic!("this host is too busy: {last:?} in the last of {ATTEMPTS} attempts");
