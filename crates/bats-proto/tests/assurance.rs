@@ -105,6 +105,45 @@ fn assurance_names_existing_tests_and_files() {
     assert_eq!(numbers, (1..=ROWS).collect::<Vec<_>>());
 }
 
+/// The numbers in `text` before this word.
+fn numbers_before(text: &str, word: &str) -> Vec<usize> {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let is_word = |found: &str| found.trim_end_matches([',', ':', ';', '.']) == word;
+    let pairs = words.windows(2).filter(|pair| is_word(pair[1]));
+    pairs.filter_map(|pair| pair[0].parse().ok()).collect()
+}
+
+/// The number of texts in the list `NAMES` of a file.
+fn number_of_names(text: &str) -> usize {
+    let (_, rest) = text.split_once("NAMES: ").expect("a list");
+    let (list, _) = rest.split_once("];").expect("its end");
+    list.matches('"').count() / 2
+}
+
+#[test]
+fn numbers_of_attacks_are_those_of_the_code() {
+    let document = fs::read_to_string(root().join("docs/assurance.md")).expect("a document");
+    let names = |file: &str| {
+        let path = root().join("crates/bats-proto/examples/hostile_packets").join(file);
+        number_of_names(&fs::read_to_string(path).expect("a file"))
+    };
+    let (attacks, relay) = (names("attacks.rs"), names("relay.rs"));
+    let rows = rows(&document);
+    let row = |number: &str| rows.iter().find(|cells| cells[0] == number).expect("a row").join(" ");
+    assert_eq!(numbers_before(&row("27"), "attacks"), [attacks], "row 27");
+    assert_eq!(numbers_before(&row("28"), "cases"), [attacks + relay], "row 28");
+}
+
+#[test]
+fn numbers_and_lists_are_read() {
+    let text = "after each of 32 attacks, 4 cases: 3 fine, 1 closed; many cases";
+    assert_eq!(numbers_before(text, "attacks"), [32]);
+    assert_eq!(numbers_before(text, "cases"), [4]);
+    assert_eq!(numbers_before(text, "closed"), [1]);
+    assert_eq!(number_of_names("const NAMES: [&str; 2] = [\"a\", \"b\"];"), 2);
+    assert_eq!(number_of_names("const NAMES: &[&str] =\n    &[\"a\"]; f(\"b\")"), 1);
+}
+
 #[test]
 fn wrong_names_are_found() {
     let source = |path: &str, text: &str| (path.to_owned(), text.to_owned());
