@@ -261,7 +261,6 @@ pub fn push_arbitrary_packets(data: &[u8]) {
         max_equations: 40,
         max_span: 100,
         history: 10,
-        lost_window: 256,
     };
     let mut decoder = StreamDecoder::new(config);
     for operation in data.chunks(8) {

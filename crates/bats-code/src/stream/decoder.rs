@@ -81,7 +81,7 @@ impl StreamDecoder {
     pub fn with_kernel(mut config: DecoderConfig, kernel: Kernel) -> Self {
         config.max_symbol_size = config.max_symbol_size.clamp(1, MAX_SYMBOL_SIZE);
         config.max_span = config.max_span.min(32_768);
-        let work = WorkBudgets::new(&config);
+        let work = WorkBudgets::new(config.max_symbol_size);
         Self {
             config,
             kernel,

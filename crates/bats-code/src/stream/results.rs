@@ -21,9 +21,6 @@ pub struct DecoderConfig {
     /// Number of released symbols kept below the first missing one, because a repair may combine
     /// them with it: the longest window in use minus one.
     pub history: u16,
-    /// Symbols of a window that are all lost, and that the budget of work suffices to decode again and again, if a
-    /// repair arrives for each: see [`StreamDecoder::push_repair`](super::StreamDecoder::push_repair).
-    pub lost_window: u16,
 }
 
 impl DecoderConfig {
@@ -37,7 +34,6 @@ impl DecoderConfig {
             max_equations: 16_384,
             max_span: 1024,
             history: 255,
-            lost_window: 256,
         }
     }
 }

@@ -5,53 +5,53 @@
 //! packet may cause, on average, as much work as one in the stream of a correct sender over a path that loses nearly
 //! everything, and much less if it adds nothing. Repairs beyond that are refused, as if they were lost.
 
-use super::DecoderConfig;
 use crate::rows::padded_length;
 
-/// Packets whose work may be saved, because one packet may solve all symbols of several windows of 256: two that
+/// Longest window of a correct sender, in symbols.
+const WINDOW: u64 = 256;
+/// Work for each packet, in bytes of rows, and for each byte of its symbol.
+///
+/// If all `w` symbols of a window are lost, `w` repairs of `b` bytes are reduced by, and eliminated
+/// from, `w / 2` rows of up to `2w` bytes on average, and give `w` symbols, each the sum of `w`
+/// payloads, for which the coefficients of `w` equations are added: less than `3w^2 + wb` for each
+/// repair. This is a third of the first term and all of the second: enough where nine of ten packets are
+/// lost.
+const WORK_PER_PACKET: u64 = WINDOW * WINDOW;
+const WORK_PER_BYTE: u64 = WINDOW;
+/// Packets whose work may be saved, because one packet may solve all symbols of several windows: two that
 /// are linked cost four times as much as one.
-const SAVED_PACKETS: u64 = 4 * 256;
+const SAVED_PACKETS: u64 = 4 * WINDOW;
 
-/// Work for repairs that add nothing, for each packet of any kind and symbol of the window: with 256 of them a
-/// quarter of what it takes to recognise a repair of 512 symbols as redundant, so that all work for a packet is
-/// at most twice that for one without losses (`.ci/hostile-packets`).
-const REDUNDANT_WORK_PER_PACKET: u64 = 32;
+/// Work for repairs that add nothing, for each packet of any kind: a quarter of what it takes to recognise a repair
+/// of 512 symbols as redundant, so that all work for a packet is at most twice that for one without losses
+/// (`.ci/hostile-packets`).
+const REDUNDANT_WORK_PER_PACKET: u64 = 8 << 10;
 /// Packets whose work for such repairs may be saved: 64 repairs of 512 symbols.
 const SAVED_REDUNDANT_PACKETS: u64 = 256;
 
 /// The budgets of a decoder.
-///
-/// Work is counted in bytes of rows. If all `w` symbols of a window are lost, `w` repairs of `b` bytes are reduced
-/// by, and eliminated from, `w / 2` rows of up to `2w` bytes on average, and give `w` symbols, each the sum
-/// of `w` payloads, for which the coefficients of `w` equations are added: less than `3w^2 + wb` for
-/// each repair. Each packet adds a third of the first term and all of the second: with the longest window of a
-/// correct sender as `w`, enough where nine of ten packets are lost.
 #[derive(Debug)]
 pub(super) struct WorkBudgets {
-    /// `w`.
-    window: u64,
     all: WorkBudget,
     redundant: WorkBudget,
 }
 
 impl WorkBudgets {
-    /// The budgets of a decoder with these limits.
-    pub(super) fn new(config: &DecoderConfig) -> Self {
-        let window = u64::from(config.lost_window);
-        let redundant = SAVED_REDUNDANT_PACKETS * REDUNDANT_WORK_PER_PACKET * window;
-        let all = SAVED_PACKETS * work_per_packet(window, config.max_symbol_size);
+    /// The budgets for symbols of up to `symbol_size` bytes.
+    pub(super) fn new(symbol_size: usize) -> Self {
+        let full_size = WORK_PER_PACKET + WORK_PER_BYTE * padded_length(symbol_size) as u64;
+        let redundant = SAVED_REDUNDANT_PACKETS * REDUNDANT_WORK_PER_PACKET;
         Self {
-            window,
             // The first window may be lost as a whole.
-            all: WorkBudget::new(window * window * window, all),
+            all: WorkBudget::new(WINDOW * WORK_PER_PACKET, SAVED_PACKETS * full_size),
             redundant: WorkBudget::new(redundant, redundant),
         }
     }
 
     /// Adds what a packet may cost; `bytes` is the length of its symbol.
     pub(super) fn earn(&mut self, bytes: usize) {
-        self.all.earn(work_per_packet(self.window, bytes));
-        self.redundant.earn(REDUNDANT_WORK_PER_PACKET * self.window);
+        self.all.earn(WORK_PER_PACKET + WORK_PER_BYTE * padded_length(bytes) as u64);
+        self.redundant.earn(REDUNDANT_WORK_PER_PACKET);
     }
 
     /// Takes the work for a packet.
@@ -68,10 +68,6 @@ impl WorkBudgets {
     pub(super) fn is_empty(&self) -> bool {
         self.all.left == 0 || self.redundant.left == 0
     }
-}
-
-fn work_per_packet(window: u64, bytes: usize) -> u64 {
-    window * (window + padded_length(bytes) as u64)
 }
 
 /// A budget of work, in bytes of rows that are multiplied and added: nearly all that decoding does.
@@ -107,17 +103,17 @@ mod tests {
 
     #[test]
     fn budget_is_refilled_by_packets_up_to_four_windows() {
-        let mut budgets = WorkBudgets::new(&DecoderConfig::new(1_408, 0));
+        let mut budgets = WorkBudgets::new(1_408);
         let state = |budgets: &WorkBudgets| (budgets.all.left, budgets.all.debt);
-        budgets.spend(256 * 256 * 256 - 1);
+        budgets.spend(WINDOW * WORK_PER_PACKET - 1);
         assert!(!budgets.is_empty());
         budgets.spend(1);
         assert!(budgets.is_empty(), "at the limit");
         budgets.earn(1);
         budgets.earn(65);
-        budgets.spend(2 * 256 * 256 + 192 * 256 - 1);
+        budgets.spend(2 * WORK_PER_PACKET + 192 * WORK_PER_BYTE - 1);
         assert_eq!(state(&budgets), (1, 0));
-        let full = 256 * (256 + 1_408);
+        let full = WORK_PER_PACKET + 1_408 * WORK_PER_BYTE;
         (0..2_000).for_each(|_| budgets.earn(1_408));
         assert_eq!(state(&budgets), (1_024 * full, 0));
         budgets.spend(1_026 * full + 7);
@@ -132,7 +128,7 @@ mod tests {
 
     #[test]
     fn budget_for_redundant_repairs_is_refilled_by_packets_of_any_size() {
-        let mut budgets = WorkBudgets::new(&DecoderConfig::new(1_408, 0));
+        let mut budgets = WorkBudgets::new(1_408);
         budgets.count_redundant((2 << 20) - 1);
         assert!(!budgets.is_empty());
         budgets.count_redundant((16 << 10) + 1);

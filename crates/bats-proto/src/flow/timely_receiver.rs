@@ -17,10 +17,6 @@ use crate::wire::varint::Reader;
 const HISTORY: u64 = 1_024;
 /// Maximum number of equations held: several windows of the largest size.
 const MAX_EQUATIONS: usize = 1_024;
-/// Symbols of a window that may be lost again and again ([`DecoderConfig::lost_window`]): half of the longest one,
-/// because a sender does not wait for feedback to send as many repairs as are needed. Where three of ten
-/// packets are lost, four in a row (`bats-sim btp`), a correct sender causes three quarters of what this allows.
-const LOST_WINDOW: u16 = 128;
 /// Maximum distance of a symbol from the newest one: a blackout of several seconds at 1 Gbit/s.
 const MAX_JUMP: u64 = 1 << 20;
 
@@ -74,7 +70,6 @@ impl TimelyReceiver {
             max_symbols_held: 2 * HISTORY as usize,
             max_equations: MAX_EQUATIONS,
             max_span: HISTORY as u32,
-            lost_window: LOST_WINDOW,
             ..DecoderConfig::new(max_symbol_size, seed)
         };
         Self {

@@ -9,6 +9,7 @@
     )
 )]
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io::SeekFrom;
 use std::path::PathBuf;
