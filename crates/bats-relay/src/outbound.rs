@@ -101,10 +101,10 @@ impl Outbound {
         self.forwards.len()
     }
 
-    /// The packets of all batches that were not sent yet, and the first batches that hold packets: all of them, and
-    /// those of which all were sent.
+    /// The packets of all batches that were not sent yet; kind and number of the first batch that holds packets, and
+    /// of the first of those of which all were sent.
     #[cfg(test)]
-    pub(super) fn counted(&self) -> (usize, Option<(usize, u64)>, Option<(usize, u64)>) {
+    pub(super) fn counted(&self) -> (usize, [Option<(usize, u64)>; 2]) {
         let all = || {
             let kinds = self.batches.iter().enumerate();
             kinds.flat_map(|(kind, batches)| {
@@ -116,7 +116,7 @@ impl Outbound {
         let first = held().map(|(kind, id, _)| (kind, id)).next();
         let first_sent =
             held().filter(|(.., batch)| !batch.is_unsent()).map(|(kind, id, _)| (kind, id));
-        (unsent, first, first_sent.min())
+        (unsent, [first, first_sent.min()])
     }
 
     /// Number of packets forwarded that no report of the next node has counted yet.

@@ -349,10 +349,10 @@ proptest! {
                 3 => _ = hop.pull(now),
                 4 => {
                     let (held, limit) = (hop.out.bytes(), index * row_bytes(LEN));
-                    let (_, first, first_sent) = hop.out.counted();
+                    let (_, [first, first_sent]) = hop.out.counted();
                     hop.out.shed(limit, &mut hop.stats);
                     assert!(hop.out.bytes() <= limit);
-                    let (_, next, next_sent) = hop.out.counted();
+                    let (_, [next, next_sent]) = hop.out.counted();
                     if held > limit {
                         match first_sent {
                             Some(first_sent) => assert!(next_sent.is_none_or(|next| next > first_sent)),

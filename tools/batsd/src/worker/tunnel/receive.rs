@@ -73,15 +73,15 @@ pub(in super::super) async fn receive_messages(
     peer: NodeId,
     session: Session,
 ) {
-    let mut writes = 0;
+    let mut writes = 0_usize;
     while let Ok(Some(message)) = session.recv().await {
         match parse(&mut message.to_vec()) {
             Ok(content) if session.mode() == openbats::Mode::Btp => {
-                writes += most_writes(&content);
+                writes = writes.saturating_add(most_writes(&content));
                 deliver(&worker, peer, false, content);
             }
             Ok(_) | Err(Malformed) => {
-                writes += 1;
+                writes = writes.saturating_add(1);
                 count_malformed(&worker);
             }
         }
@@ -97,7 +97,7 @@ pub(in super::super) async fn receive_messages(
 fn most_writes(content: &Content<'_>) -> usize {
     match content {
         Content::Packet(offload, bytes) => {
-            bytes.len().checked_div(usize::from(offload.segment)).unwrap_or(0) + 1
+            bytes.len().checked_div(usize::from(offload.segment)).unwrap_or(0).saturating_add(1)
         }
         _ => 1,
     }
