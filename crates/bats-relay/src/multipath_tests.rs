@@ -202,3 +202,56 @@ fn end_to_end_packets_of_a_failed_link_move_to_another() {
         assert_eq!(numbers, [0, 1, 2]);
     }
 }
+
+/// Whether there is another link is not asked for each packet, but after each change.
+#[test]
+fn potentially_failed_link_is_used_again_when_the_others_are_gone() {
+    type Change = fn(&mut Relay);
+    let node = KEY.destination;
+    let seen = view(10_000_000, 20);
+    let potentially_failed = LinkView { potentially_failed: true, ..seen };
+    let changes: [(&str, Change); 9] = [
+        ("removed", |relay| relay.remove_link(NOW, LINK_UP)),
+        ("unresponsive", |relay| {
+            relay.set_view(NOW, LINK_UP, &LinkView { alive: false, ..LinkView::default() });
+        }),
+        ("polluting", |relay| assert!(relay.mark_polluting(NOW, KEY.destination, LINK_UP))),
+        ("demoted", |relay| relay.demote(NOW, LINK_UP, true)),
+        ("no route", |relay| relay.remove_route(NOW, KEY.destination, LINK_UP)),
+        ("one route", |relay| relay.set_route(NOW, KEY.destination, LINK_DOWN)),
+        ("one of a list", |relay| {
+            assert!(relay.set_routes(NOW, KEY.destination, &[(LINK_DOWN, 0)]));
+        }),
+        ("the only one to another node", |relay| {
+            assert!(relay.add_route(NOW, NodeId(77), LINK_DOWN));
+        }),
+        ("the only one of a list", |relay| {
+            assert!(relay.set_routes(NOW, NodeId(77), &[(LINK_DOWN, 0)]));
+        }),
+    ];
+    for (name, change) in changes {
+        let mut relay = with_equal_links();
+        for link in [LINK_UP, LINK_DOWN] {
+            assert!(relay.add_route(NOW, node, link));
+        }
+        for _ in 0..2 {
+            relay.set_view(NOW, LINK_DOWN, &potentially_failed);
+            assert!(!relay.is_alive(LINK_DOWN), "there is another one");
+        }
+        change(&mut relay);
+        relay.set_view(NOW, LINK_DOWN, &potentially_failed);
+        assert!(relay.is_alive(LINK_DOWN), "{name}");
+    }
+    // And left again for a new one.
+    let mut relay = with_equal_links();
+    relay.remove_link(NOW, LINK_UP);
+    assert!(relay.add_route(NOW, node, LINK_DOWN));
+    relay.set_view(NOW, LINK_DOWN, &potentially_failed);
+    assert!(relay.is_alive(LINK_DOWN));
+    assert!(relay.add_route(NOW, node, LINK_UP), "before the link is there");
+    relay.set_view(NOW, LINK_DOWN, &potentially_failed);
+    assert!(relay.is_alive(LINK_DOWN));
+    relay.add_link(LINK_UP, true);
+    relay.set_view(NOW, LINK_DOWN, &potentially_failed);
+    assert!(!relay.is_alive(LINK_DOWN));
+}

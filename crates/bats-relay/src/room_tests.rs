@@ -175,6 +175,7 @@ fn packets_that_are_not_recoded_wait_up_to_a_round_trip() {
         push(&mut relay, NOW, LINK_UP, &relayed(KEY, 5, 0, LEN - 4));
         assert!(pull(&mut relay, NOW, &seen, 1).is_some());
         assert!(pull(&mut relay, NOW, &seen, 2).is_none());
+        assert!(Unrecoded::cost(LEN) >= LEN + size_of::<Unrecoded>());
         let packets = fits / Unrecoded::cost(LEN);
         for number in 1..=2 * packets as u64 {
             push(&mut relay, NOW, LINK_UP, &relayed(KEY, 5, number, LEN - 4));
@@ -182,6 +183,8 @@ fn packets_that_are_not_recoded_wait_up_to_a_round_trip() {
         let stats = relay.stats();
         assert_eq!(stats.bytes_held, (packets * Unrecoded::cost(LEN)) as u64, "of {fits} bytes");
         assert_eq!(stats.overflowed, packets as u64);
+        let status = relay.flows(NOW).next().expect("the flow");
+        assert_eq!((status.queued, status.bytes_held), (packets as u64, stats.bytes_held));
         let sent = (2..).take_while(|&n| pull(&mut relay, NOW, &seen, n).is_some()).count();
         assert_eq!((sent, relay.stats().bytes_held), (packets, 0));
     }
