@@ -255,6 +255,9 @@ impl Outbound {
     /// Frees packets until at most `limit` bytes are held: first sent packets, oldest batch first,
     /// then unsent ones.
     pub(super) fn shed(&mut self, limit: usize, stats: &mut RelayStats) {
+        if self.bytes <= limit {
+            return;
+        }
         let mut unsent = 0;
         for sent_only in [true, false] {
             let firsts = if sent_only { &mut self.first_sent } else { &mut self.first_held };
