@@ -113,9 +113,11 @@ impl StreamDecoder {
         self.config.max_equations = self.config.max_equations.max(max_equations);
     }
 
-    /// Frees memory that is kept only for future symbols. Call it when the stream is idle. Released
-    /// symbols that a repair may still need are kept.
+    /// Frees memory that is kept only for future symbols, and the released symbols unless a held equation
+    /// needs them. Call it when the stream is idle: repairs whose windows begin with symbols from before can
+    /// only be used if all others of the window are known.
     pub fn trim(&mut self) {
+        self.drop_rows_below(self.released.min(self.first_missing));
         self.pool.trim();
         self.coefficient_pool.trim();
         self.slots.shrink_to_fit();
@@ -598,7 +600,11 @@ impl StreamDecoder {
         self.first_missing = self.known.next_unknown(from, end).unwrap_or(from.max(end));
 
         let history = u64::from(self.config.history);
-        let floor = self.first_missing.saturating_sub(history).min(self.released);
+        self.drop_rows_below(self.first_missing.saturating_sub(history).min(self.released));
+    }
+
+    /// Recycles the rows of released symbols below `floor` that no held equation needs.
+    fn drop_rows_below(&mut self, floor: u64) {
         let oldest_window = self.window_starts.first_key_value();
         let floor = oldest_window.map_or(floor, |(&first, _)| floor.min(first));
         if floor <= self.base {

@@ -49,7 +49,7 @@ impl Connection {
         }
         match &mut streams.incoming {
             Incoming::Reliable { flow, .. } => flow.trim(),
-            Incoming::Timely(timely) => timely.flow.trim(),
+            Incoming::Timely(timely) => timely.trim(),
             Incoming::Rateless { flow, .. } => flow.trim(),
         }
         streams.inbox.trim();

@@ -186,7 +186,9 @@ impl FlowReceiver {
 
     /// Frees memory that only a busy flow needs.
     pub fn trim(&mut self) {
+        self.decoder.release_below(self.next);
         self.decoder.trim();
+        self.reordering.trim();
         self.seen_ends.shrink_to_fit();
     }
 

@@ -390,3 +390,22 @@ fn trimmed_receiver_keeps_no_spare_memory() {
     receiver.trim();
     assert_eq!(receiver.seen_ends.capacity(), 0);
 }
+
+/// A sender that missed the last report makes a repair of symbols that an idle receiver has forgotten. The
+/// next report names the first one that it needs.
+#[test]
+fn idle_receiver_forgets_symbols_and_reports_what_it_needs_next() {
+    let mut receiver = receiver();
+    push(&mut receiver, 0..10);
+    while receiver.next_symbol().is_some() {}
+    receiver.trim();
+    assert_eq!(receiver.bytes_held(), 0);
+    push(&mut receiver, 11..15);
+    push_repair(&mut receiver, 0, 15, 0, 0);
+    assert_eq!((receiver.counters().refused, receiver.has_ready()), (1, false));
+    receiver.feedback(at(200), MS * 20);
+    let report = receiver.feedback(at(201), MS * 20);
+    assert_eq!((report.decoded_below, report.entries.len()), (10, 1));
+    push_repair(&mut receiver, 10, 15, 0, 1);
+    assert_eq!(receiver.next_symbol(), Some(&symbol(10)[..]));
+}

@@ -49,6 +49,12 @@ impl Reordering {
         old.map_or(reported, |&(_, end)| end.max(reported))
     }
 
+    /// Frees memory that only a busy flow needs: packets from before a pause are not expected any more.
+    pub(super) fn trim(&mut self) {
+        let newest = self.marks.pop_back();
+        self.marks = newest.into_iter().collect();
+    }
+
     /// Records that symbol `number` arrived after later ones.
     pub(super) fn on_late(&mut self, now: Timestamp, number: u64, rtt: Duration) {
         // A packet that was overtaken between two reports was not reported as missing.

@@ -99,8 +99,10 @@ impl TimelyReceiver {
         self.counters
     }
 
-    /// Frees memory that only a busy flow needs.
+    /// Frees memory that only a busy flow needs. Missing symbols before those that were not taken are given
+    /// up: the sender makes no repairs of symbols from before a pause.
     pub fn trim(&mut self) {
+        self.give_up_below(self.ready.iter().copied().min().unwrap_or(self.seen_end));
         self.decoder.trim();
         self.slots.shrink_to_fit();
         self.ready.shrink_to_fit();

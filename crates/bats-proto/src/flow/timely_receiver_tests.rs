@@ -162,3 +162,19 @@ fn memory_is_bounded_by_the_history_and_the_equations() {
     receiver.trim();
     assert_eq!(receiver.slots.capacity(), 0);
 }
+
+#[test]
+fn idle_receiver_gives_up_missing_symbols_and_keeps_those_not_taken() {
+    let mut receiver = receiver();
+    [0, 1, 3, 5].into_iter().for_each(|number| push(&mut receiver, at(1), number));
+    receiver.trim();
+    assert_eq!((receiver.residual().symbols_lost, taken(&mut receiver)), (0, vec![0, 1, 3, 5]));
+    receiver.trim();
+    assert_eq!((receiver.residual().symbols_lost, receiver.bytes_held()), (2, 0));
+    [2, 4, 6].into_iter().for_each(|number| push(&mut receiver, at(9_000), number));
+    assert_eq!((receiver.counters().refused, receiver.seen_end()), (2, 7));
+    assert_eq!((taken(&mut receiver), receiver.residual().symbols_lost), (vec![6], 2));
+    push(&mut receiver, at(9_000), 8);
+    push_repair(&mut receiver, at(9_001), 6, 9, 0);
+    assert_eq!(taken(&mut receiver), [8, 7]);
+}

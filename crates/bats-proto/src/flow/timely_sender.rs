@@ -103,8 +103,13 @@ impl TimelySender {
         self.encoder.bytes_held()
     }
 
-    /// Frees memory that only a busy flow needs.
+    /// Frees memory that only a busy flow needs, and symbols for which no repair is due: the receiver
+    /// forgets them during a pause.
     pub fn trim(&mut self) {
+        if self.is_idle() {
+            self.kept.clear();
+            self.encoder.release_below(self.next_unsent);
+        }
         self.encoder.trim();
         self.symbol = Vec::new();
         self.kept.shrink_to_fit();

@@ -356,3 +356,32 @@ fn trimmed_sender_keeps_no_spare_memory() {
     sender.trim();
     assert_eq!(sender.kept.capacity(), 0);
 }
+
+/// The receiver forgets symbols during a pause, so that later repairs must not contain them.
+#[test]
+fn repairs_contain_no_symbols_from_before_a_pause() {
+    let (mut sender, path) = (sender(), path(0.1));
+    (0..20).for_each(|_| push(&mut sender, LATE));
+    sender.trim();
+    assert_eq!(sender.kept.len(), 20, "they are not sent yet");
+    let mut sent = Vec::new();
+    let mut run = |sender: &mut TimelySender, from: u64| {
+        sent.clear();
+        for now in (from..from + 200).map(at) {
+            sender.on_timeout(now, &path);
+            let mut out = Vec::new();
+            while let Some(kind) = sender.poll(now, &path, false, &mut out) {
+                if kind == PacketKind::Repair {
+                    sent.push(RepairHeader::decode(&mut Reader::new(&out)).unwrap().first);
+                }
+            }
+        }
+        sent.clone()
+    };
+    assert!(run(&mut sender, 1).iter().any(|&first| first < 10));
+    sender.trim();
+    assert_eq!((sender.kept.len(), sender.bytes_held(), sender.symbols()), (0, 0, 20));
+    (0..3).for_each(|_| push(&mut sender, LATE));
+    let repairs = run(&mut sender, 10_000);
+    assert!(!repairs.is_empty() && repairs.iter().all(|&first| first >= 20), "{repairs:?}");
+}

@@ -213,8 +213,14 @@ pub struct SentPackets {
 }
 
 impl SentPackets {
-    /// Frees unused memory.
+    /// Frees the records of packets that await no answer, and unused memory. Call it when the link is idle:
+    /// an acknowledgement that is later than that says nothing about the path as it is.
     pub fn trim(&mut self) {
+        while let Some(packet) = self.packets.front()
+            && !(packet.fate == Fate::InFlight && packet.ack_eliciting)
+        {
+            self.pop_oldest();
+        }
         self.packets.shrink_to_fit();
     }
 

@@ -91,6 +91,16 @@ impl DatagramAssembly {
         self.complete.pop_front()
     }
 
+    /// Discards incomplete messages but the newest one, which may continue. Call it when all symbols that were
+    /// sent have arrived or are given up.
+    pub fn trim(&mut self) {
+        let newest = self.delivered.end().checked_sub(1);
+        while let Some(&id) = self.partials.keys().next().filter(|&&id| Some(id) != newest) {
+            self.remove(id);
+        }
+        self.complete.shrink_to_fit();
+    }
+
     /// Ends the session after `messages` messages: none will follow.
     pub fn finish(&mut self, messages: u64) {
         self.extend_to(messages.max(self.delivered.end()).saturating_add(DUPLICATE_WINDOW));
@@ -318,6 +328,26 @@ mod tests {
         assert!((0..3).all(|id| assembly.has_delivered(id)) && !assembly.has_delivered(3));
         assembly.finish(3);
         assert_eq!(assembly.lost(), 0);
+    }
+
+    #[test]
+    fn idle_session_keeps_the_newest_incomplete_message() {
+        let mut assembly = DatagramAssembly::new(1_000, 4_000);
+        for id in [0, 1, 3] {
+            assembly.insert(id, 2, 0, b"a").unwrap();
+        }
+        assembly.trim();
+        assert_eq!(assembly.partials.keys().copied().collect::<Vec<_>>(), [3]);
+        assembly.insert(3, 2, 1, b"b").unwrap();
+        assert_eq!(assembly.pop().as_deref(), Some(&b"ab"[..]));
+        assembly.insert(1, 2, 1, b"b").unwrap();
+        assert!(assembly.pop().is_none() && assembly.bytes_held() > 0);
+        assembly.trim();
+        assert_eq!((assembly.bytes_held(), assembly.arrivals.len()), (0, 0));
+        // Complete messages that were not taken stay.
+        assembly.insert(4, 1, 0, b"c").unwrap();
+        assembly.trim();
+        assert_eq!(assembly.pop().as_deref(), Some(&b"c"[..]));
     }
 
     #[test]

@@ -3,6 +3,5 @@
 mod allocations;
 mod channels;
 mod hostile_memory;
-mod idle_memory;
 mod relay_memory;
 mod scan;

@@ -385,3 +385,29 @@ fn highest_symbol_is_that_of_an_accepted_packet() {
     assert_eq!(push_repair(&mut decoder, 1_000, 2, 0), Outcome::Innovative);
     assert_eq!(decoder.highest_seen(), Some(1_001));
 }
+
+/// An idle stream keeps the rows that held equations need, and none of the other released ones.
+#[test]
+fn trimming_frees_released_symbols_that_no_equation_needs() {
+    let mut decoder = decoder();
+    push_symbols(&mut decoder, (0..100).filter(|&number| number != 98));
+    decoder.release_below(90);
+    assert_eq!(push_repair(&mut decoder, 40, 62, 0), Outcome::Innovative);
+    decoder.trim();
+    assert_eq!((decoder.base, decoder.first_missing()), (40, 98), "an equation needs them");
+    push_symbols(&mut decoder, [98]);
+    decoder.trim();
+    assert_eq!((decoder.base, decoder.released()), (40, 90), "symbols 100 and 101 are unknown");
+    push_symbols(&mut decoder, [100]);
+    decoder.trim();
+    assert_eq!((decoder.base, decoder.slots.len()), (90, 12), "the repair gave symbol 101");
+    assert!((90..102).all(|number| decoder.symbol(number).is_some()), "not released");
+    decoder.release_below(102);
+    decoder.trim();
+    assert_eq!((decoder.base, decoder.bytes_held()), (102, 0));
+    // The stream continues; what needs symbols from before is refused.
+    push_symbols(&mut decoder, [103]);
+    assert_eq!(push_repair(&mut decoder, 101, 3, 0), Outcome::OutOfRange);
+    assert_eq!(push_repair(&mut decoder, 102, 2, 0), Outcome::Innovative);
+    assert_eq!(decoder.first_missing(), 104);
+}

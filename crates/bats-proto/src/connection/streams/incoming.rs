@@ -100,6 +100,14 @@ impl TimelyIncoming {
     pub(in crate::connection) fn new(flow: TimelyReceiver, assembly: DatagramAssembly) -> Self {
         Self { flow, assembly, end: None, overflowed: 0 }
     }
+
+    /// Frees memory that only a busy flow needs, and messages that cannot be completed any more.
+    pub(in crate::connection) fn trim(&mut self) {
+        self.flow.trim();
+        if !self.flow.has_ready() {
+            self.assembly.trim();
+        }
+    }
 }
 
 /// The end of the peer's flow, from its END frame.

@@ -171,3 +171,34 @@ proptest! {
         prop_assert_eq!(now_lost, sent.lost);
     }
 }
+
+/// Acknowledgements of packets that an idle link has forgotten change nothing, and later packets are handled
+/// as before.
+#[test]
+fn idle_link_keeps_the_records_of_packets_that_await_an_answer() {
+    let mut sent = SentPackets::new(1_000);
+    let numbers: Vec<u64> = (1..=40).map(|ms| send(&mut sent, ms)).collect();
+    sent.on_ack(NOW, &[(numbers[0], numbers[29])], RTT).unwrap();
+    for ms in 41..60 {
+        let now = Timestamp::from_millis(ms);
+        sent.next_number(now, ms);
+        sent.on_sent(now, 50, false, false, Contents::default());
+    }
+    sent.trim();
+    // One number was skipped.
+    assert_eq!((sent.packets_tracked(), sent.bytes_in_flight()), (30, 10_000));
+    sent.on_ack(NOW, &[(numbers[30], numbers[39])], RTT).unwrap();
+    sent.trim();
+    assert_eq!((sent.packets_tracked(), sent.bytes_held(), sent.bytes_in_flight()), (0, 0, 0));
+    let next = sent.peek_next();
+    let outcome = sent.on_ack(NOW, &[(0, next - 1)], RTT).unwrap();
+    assert_eq!((outcome.packets, sent.spurious), (0, 0));
+    assert_eq!(sent.on_ack(NOW, &[(next, next)], RTT).unwrap_err(), AckViolation::NotSent(next));
+    assert_eq!(sent.detect_losses(RTT, 10 * RTT, |_| {}).lost_packets, 0);
+    assert_eq!(sent.end_blackout().contents, Contents::default());
+
+    let later: Vec<u64> = (2_000..2_100).map(|ms| send(&mut sent, ms)).collect();
+    sent.on_ack(NOW, &[(later[50], later[99])], RTT).unwrap();
+    assert_eq!(sent.detect_losses(RTT, 10 * RTT, |_| {}).lost_packets, 50);
+    assert_eq!(sent.bytes_in_flight(), 0);
+}
