@@ -260,6 +260,7 @@ pub fn push_arbitrary_packets(data: &[u8]) {
         max_symbols_held: 300,
         max_equations: 40,
         max_span: 100,
+        max_unknowns: 100,
         history: 10,
     };
     let mut decoder = StreamDecoder::new(config);

@@ -61,6 +61,8 @@ pub struct StreamDecoder {
     coefficient_pool: RowPool,
     /// Scratch: unknowns of the current window.
     unknowns: Vec<u64>,
+    /// Scratch: the coefficients of a batch, one line for each column.
+    lines: Vec<[u8; MAX_WINDOW as usize]>,
     /// Number of the last search for linked systems.
     search: u64,
     /// Symbols solved by the last packet.
@@ -100,6 +102,7 @@ impl StreamDecoder {
             pool: RowPool::new(config.max_symbol_size, POOL_BYTES),
             coefficient_pool: RowPool::new(MAX_WINDOW as usize, POOL_BYTES / 4),
             unknowns: Vec::new(),
+            lines: Vec::new(),
             search: 0,
             solved: Vec::new(),
             work,
@@ -123,6 +126,7 @@ impl StreamDecoder {
         self.slots.shrink_to_fit();
         self.known.trim();
         self.unknowns = Vec::new();
+        self.lines = Vec::new();
         self.solved = Vec::new();
         if self.equations == 0 && self.systems.iter().all(Option::is_none) {
             self.systems = Vec::new();
@@ -212,8 +216,10 @@ impl StreamDecoder {
             expanded = Some(row);
         }
         self.collect_unknowns(window.first, end);
-        let linked = self.linked_systems();
-        if self.span_with(&linked) > u64::from(self.config.max_span) {
+        let (linked, unlinked) = self.linked_systems();
+        if self.span_with(&linked) > u64::from(self.config.max_span)
+            || self.unknowns_with(&linked, unlinked) > self.config.max_unknowns as usize
+        {
             self.spend((self.unknowns.len() * VALUE_WORK) as u64);
             self.count_redundant(before);
             return self.refuse();
@@ -506,20 +512,30 @@ impl StreamDecoder {
         self.known.for_each_unknown(first, end, |number| unknowns.push(number));
     }
 
-    /// IDs of the linear systems that the collected unknowns belong to.
-    fn linked_systems(&mut self) -> Vec<u32> {
+    /// IDs of the linear systems that the collected unknowns belong to, and the number of those that
+    /// belong to none.
+    fn linked_systems(&mut self) -> (Vec<u32>, usize) {
         self.search += 1;
-        let mut linked = Vec::new();
+        let (mut linked, mut unlinked) = (Vec::new(), 0);
         for &number in &self.unknowns {
-            if let Some(&Slot::Linked { system_id, .. }) = self.slot(number)
-                && linked.last() != Some(&system_id)
+            let Some(&Slot::Linked { system_id, .. }) = self.slot(number) else {
+                unlinked += 1;
+                continue;
+            };
+            if linked.last() != Some(&system_id)
                 && let Some(system) = &mut self.systems[system_id as usize]
                 && system.is_found_first(self.search)
             {
                 linked.push(system_id);
             }
         }
-        linked
+        (linked, unlinked)
+    }
+
+    /// Unknowns of the system that would result from merging these and adding those of no system.
+    fn unknowns_with(&self, linked: &[u32], unlinked: usize) -> usize {
+        let systems = linked.iter().filter_map(|&id| self.systems[id as usize].as_ref());
+        systems.map(|system| system.columns().len()).sum::<usize>() + unlinked
     }
 
     /// Span of the system that would result from merging these and adding the collected unknowns.
@@ -546,11 +562,12 @@ impl StreamDecoder {
             Columns::Explicit { coefficients } => row.as_mut_slice().copy_from_slice(coefficients),
             Columns::Recoded { batch, vector } => {
                 let padded = padded_length(count);
-                let mut lines = [[0u8; MAX_WINDOW as usize]; BATCH_SIZE];
-                for (line, column) in lines.iter_mut().zip(0..) {
+                self.lines.resize(BATCH_SIZE, [0; MAX_WINDOW as usize]);
+                for (line, column) in self.lines.iter_mut().zip(0..) {
                     coefficients(seed, batch, column, &mut line[..count]);
+                    line[count..padded].fill(0);
                 }
-                let lines: Vec<&[u8]> = lines.iter().map(|line| &line[..]).collect();
+                let lines: Vec<&[u8]> = self.lines.iter().map(|line| &line[..]).collect();
                 let output = &mut [row.padded_mut()];
                 self.kernel.product(vector, &lines, output, padded, Mode::Overwrite);
                 self.spend((count * BATCH_SIZE * COEFFICIENT_WORK) as u64);

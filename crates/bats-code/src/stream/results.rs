@@ -18,6 +18,9 @@ pub struct DecoderConfig {
     /// Maximum number of symbols from the first to the last unknown of one linear system (at most
     /// 32768). Bounds the work for one packet.
     pub max_span: u32,
+    /// Maximum number of unknowns of one linear system. A sender chooses the windows of repairs, but on its path some
+    /// symbols arrive: the work for a packet, which grows with the unknowns, need not be allowed for the whole span.
+    pub max_unknowns: u32,
     /// Number of released symbols kept below the first missing one, because a repair may combine
     /// them with it: the longest window in use minus one.
     pub history: u16,
@@ -33,6 +36,7 @@ impl DecoderConfig {
             max_symbols_held: 65_536,
             max_equations: 16_384,
             max_span: 1024,
+            max_unknowns: 1024,
             history: 255,
         }
     }

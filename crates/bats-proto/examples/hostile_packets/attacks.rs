@@ -82,7 +82,10 @@ pub(crate) fn attacked(case: &str, transport: TransportConfig, is_read: bool) ->
     // As the server announces it, in source packets: a quarter of the symbols of half of the budget.
     let block_credit = (transport.receive_budget.min(192 << 20) / 2 / 1_408 / 4) as u32;
     let transport = TransportConfig { mode, channels, ..transport };
-    let systems = Systems { windows: if mode == Mode::Btp { 3 } else { 1 } };
+    let systems = match mode {
+        Mode::Btp => Systems { windows: 3, longest: BTP_UNKNOWNS / 2 },
+        _ => Systems { windows: 1, longest: LONGEST },
+    };
     let mut target = Attack::new(Harness::established(transport));
     target.is_read = is_read;
     match attack {
@@ -246,23 +249,24 @@ fn two_symbol_repairs(target: &mut Attack, with_repairs: bool) {
     }
 }
 
-/// Linear systems that are as long as the mode allows: windows of the most symbols, of which each begins in
-/// the middle of the one before.
+/// Linear systems that are as long as the mode allows: each window begins in the middle of the one before.
 #[derive(Clone, Copy, Debug)]
 struct Systems {
     /// Windows of a system.
     windows: u32,
+    /// Symbols of a window.
+    longest: u32,
 }
 
 impl Systems {
     /// Symbols of a system.
     fn span(self) -> u32 {
-        LONGEST / 2 * (self.windows + 1)
+        self.longest / 2 * (self.windows + 1)
     }
 
     /// The first symbol of the window of a repair, if each system gets so many.
     fn window(self, number: u32, repairs: u32) -> u32 {
-        1 + self.span() * (number / repairs) + LONGEST / 2 * (number % self.windows)
+        1 + self.span() * (number / repairs) + self.longest / 2 * (number % self.windows)
     }
 }
 
@@ -273,7 +277,7 @@ fn redundant_repairs(target: &mut Attack, systems: Systems, count: u32, are_reco
         .map(|number| {
             let (batch, column) = (number / 16, (number % 16) as u8);
             let window = systems.window(number, repairs);
-            repair(target, batch, column, window, LONGEST as u16, SYMBOL)
+            repair(target, batch, column, window, systems.longest as u16, SYMBOL)
         })
         .collect();
     quietly(target, state);
@@ -282,7 +286,7 @@ fn redundant_repairs(target: &mut Attack, systems: Systems, count: u32, are_reco
         let number = number * (repairs + 7) % (count * repairs);
         let (batch, column) = (number / 16, if are_recoded { 0 } else { (number % 16) as u8 });
         let first = systems.window(number, repairs);
-        let header = RepairHeader { batch, column, first, count: LONGEST as u16 };
+        let header = RepairHeader { batch, column, first, count: systems.longest as u16 };
         let kind = if are_recoded { PacketKind::Recoded } else { PacketKind::Repair };
         let datagram = packet(target, kind, |writer| {
             header.encode(writer)?;
@@ -302,14 +306,21 @@ fn repairs_beyond_the_span(target: &mut Attack, systems: Systems) {
     let state = (0..repairs)
         .map(|number| {
             let (batch, column) = (number / 16, (number % 16) as u8);
-            repair(target, batch, column, systems.window(number, repairs), LONGEST as u16, 1)
+            repair(
+                target,
+                batch,
+                column,
+                systems.window(number, repairs),
+                systems.longest as u16,
+                1,
+            )
         })
         .collect();
     quietly(target, state);
     let last = systems.window(systems.windows - 1, repairs);
     for number in repairs..repairs + 4 * MEASURED as u32 {
         let (batch, column) = (number / 16, (number % 16) as u8);
-        let datagram = repair(target, batch, column, last + 1, LONGEST as u16, 1);
+        let datagram = repair(target, batch, column, last + 1, systems.longest as u16, 1);
         target.push(datagram);
     }
 }
@@ -318,6 +329,8 @@ fn repairs_beyond_the_span(target: &mut Attack, systems: Systems) {
 const SYMBOL: usize = 1_400;
 /// Symbols of the longest window.
 const LONGEST: u32 = 512;
+/// Unknowns that a linear system may have in BTP.
+const BTP_UNKNOWNS: u32 = 384;
 
 /// Repairs that each add something to a long system, which never gets the last ones that it needs. Again and
 /// again with other systems.
@@ -326,7 +339,7 @@ fn linked_repairs(target: &mut Attack, systems: Systems, len: usize) {
     for number in 0..MEASURED as u32 {
         let first = systems.window(number, repairs);
         let (batch, column) = (number / 16, (number % 16) as u8);
-        let datagram = repair(target, batch, column, first, LONGEST as u16, len);
+        let datagram = repair(target, batch, column, first, systems.longest as u16, len);
         target.push(datagram);
     }
 }
@@ -342,7 +355,7 @@ fn sources_among_linked_repairs(target: &mut Attack, systems: Systems) {
             .map(|number| {
                 let (batch, column) = (number / 16, (number % 16) as u8);
                 let window = systems.window(number, repairs);
-                repair(target, batch, column, window, LONGEST as u16, SYMBOL)
+                repair(target, batch, column, window, systems.longest as u16, SYMBOL)
             })
             .collect();
         sequence += repairs;
@@ -365,7 +378,7 @@ fn repairs_solved_at_once(target: &mut Attack, systems: Systems) {
         let len = if number == span - 2 { SYMBOL } else { 1 };
         let (batch, column) = (number / 16, (number % 16) as u8);
         let first = systems.window(number, span + 2);
-        let datagram = repair(target, batch, column, first, LONGEST as u16, len);
+        let datagram = repair(target, batch, column, first, systems.longest as u16, len);
         target.push(datagram);
     }
 }

@@ -15,6 +15,9 @@ use crate::wire::varint::Reader;
 
 /// Number of symbols before the newest one that may still be repaired. Windows are much shorter.
 const HISTORY: u64 = 1_024;
+/// Maximum number of unknowns of a linear system. Windows overlap, so that systems span many of them, but symbols arrive
+/// between those that are missing. More unknowns repair nothing more, up to losses of 50 % in bursts of eight (ADR 0026).
+const MAX_UNKNOWNS: u32 = 384;
 /// Maximum number of equations held: several windows of the largest size.
 const MAX_EQUATIONS: usize = 1_024;
 /// Maximum distance of a symbol from the newest one: a blackout of several seconds at 1 Gbit/s.
@@ -70,6 +73,7 @@ impl TimelyReceiver {
             max_symbols_held: 2 * HISTORY as usize,
             max_equations: MAX_EQUATIONS,
             max_span: HISTORY as u32,
+            max_unknowns: MAX_UNKNOWNS,
             ..DecoderConfig::new(max_symbol_size, seed)
         };
         Self {

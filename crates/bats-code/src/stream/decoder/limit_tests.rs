@@ -152,6 +152,28 @@ fn linear_systems_have_at_most_the_longest_span() {
     }
 }
 
+/// Known symbols and those of other systems do not count.
+#[test]
+fn linear_systems_have_at_most_so_many_unknowns() {
+    let config = DecoderConfig { max_unknowns: 30, ..DecoderConfig::new(64, SEED) };
+    let mut decoder = StreamDecoder::new(config);
+    assert_eq!(push_repair(&mut decoder, 0, 31, 0), Outcome::OutOfRange);
+    assert_eq!(push_repair(&mut decoder, 0, 30, 1), Outcome::Innovative);
+    assert_eq!(push_repair(&mut decoder, 29, 2, 2), Outcome::OutOfRange, "it would have 31");
+    push_symbols(&mut decoder, [3]);
+    assert_eq!(push_repair(&mut decoder, 29, 2, 3), Outcome::Innovative);
+    assert_eq!(push_repair(&mut decoder, 100, 20, 4), Outcome::Innovative, "another system");
+    assert_eq!(push_repair(&mut decoder, 29, 80, 5), Outcome::OutOfRange, "both have 50");
+    push_symbols(&mut decoder, (31..100).chain(102..120));
+    assert_eq!(
+        push_repair(&mut decoder, 29, 72, 6),
+        Outcome::OutOfRange,
+        "32 with symbols 100 and 101"
+    );
+    assert_eq!(decoder.stats().refused, 4);
+    decoder.check_totals();
+}
+
 /// Two rows of 128 bytes, until three redundant repairs have cost as much as the vectors of the null
 /// space: 64 for each of two rows and six other columns. Then 64 for each symbol of the window. The
 /// rows are searched for a solved one, too.
