@@ -486,9 +486,6 @@ impl Connection {
         // The acknowledgement of a small probe does not show that data passes: the path MTU may be below
         // the size of coded packets. Without backoff these would then be sent again and again.
         if outcome.coded_acked || !self.awaits_decoding() {
-            if self.small_probes_acked >= SMALL_PROBES_IN_A_ROW {
-                self.pacer.end_blackout(now);
-            }
             self.small_probes_acked = 0;
         } else if self.probe_count >= SMALL_PROBES_FROM {
             self.small_probes_acked = self.small_probes_acked.saturating_add(1);

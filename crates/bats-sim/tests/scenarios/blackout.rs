@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use crate::common::{capacity, link, transfer};
 use bats_netem::{LinkConfig, Loss};
+use bats_sim::links::queued;
+use bats_sim::transfer::{Outcome, Sample, Transfer};
 
 #[test]
 fn goodput_recovers_within_400_ms_after_a_blackout() {
@@ -57,5 +59,96 @@ fn ten_mebibytes_with_a_blackout_of_two_seconds_take_at_most_11_5_s() {
         // Packets in flight when the blackout ends, a round trip of 30 ms, and repairs before data
         // are in order: measured 0.112 s. Samples are 10 ms apart.
         assert!(first <= 0.25, "seed {seed}: {first} s until the first new data");
+    }
+}
+
+/// How a transfer goes on after a blackout.
+#[derive(Debug)]
+struct Resumption {
+    /// Seconds from the first answer of the peer to new data at the receiver.
+    seconds: f64,
+    /// Probe timeouts that expire meanwhile.
+    timeouts: u64,
+    /// Lower bound of the probe timeout in seconds before the answer: the smoothed RTT, the least variation,
+    /// which is 1 ms, and the acknowledgement delay of 3 ms.
+    probe_timeout: f64,
+    /// Packets sent, and dropped by the queue, in the first round trip, of at least a sample, after the answer.
+    sent: u64,
+    dropped: u64,
+    /// The congestion window, and what the link transports in this time, in packets.
+    allowed: f64,
+}
+
+impl Resumption {
+    /// After a blackout of `link` that ends at second `end` of `outcome`.
+    fn after(end: f64, link: &LinkConfig, outcome: &Outcome) -> Self {
+        let ended = outcome.at(end);
+        let after = outcome.samples.iter().filter(|sample| sample.time > ended.time);
+        let is_answer = |sample: &&Sample| {
+            sample.link.delivered > ended.link.delivered
+                && sample.sender.packets_received > ended.sender.packets_received
+        };
+        let answer = after.clone().find(is_answer).expect("the peer answers");
+        let has_new_data = |sample: &&Sample| sample.delivered > ended.delivered;
+        let resumed = after.clone().find(has_new_data).expect("the transfer resumes");
+        let round_trip = answer.sender.min_rtt.max(Transfer::SAMPLE);
+        let first = outcome.at((answer.time + round_trip).as_secs_f64());
+        let packet = f64::from(answer.sender.path_mtu);
+        let transported = capacity(link) * 1e6 / 8.0 * (first.time - answer.time).as_secs_f64();
+        Self {
+            seconds: resumed.time.saturating_sub(answer.time).as_secs_f64(),
+            timeouts: resumed.sender.probe_timeouts.saturating_sub(answer.sender.probe_timeouts),
+            probe_timeout: ended.sender.smoothed_rtt.as_secs_f64() + 0.004,
+            sent: first.link.offered - answer.link.offered,
+            dropped: first.link.dropped_queue - answer.link.dropped_queue,
+            allowed: (answer.sender.cwnd_bytes as f64 + transported) / packet,
+        }
+    }
+}
+
+/// What was sent at the low rate of the blackout must not hold back packets after it: the backoff of probe
+/// timeouts ends with the first answer, and each would again begin a blackout and send two packets. On the first
+/// link new data took 6 timeouts of 10 ms, on the second one with loss 14.
+#[test]
+fn data_arrives_within_three_probe_timeouts_of_the_first_answer_after_a_blackout() {
+    // Bit/s and one-way delay in µs; packets in the queue, bytes of a message, and seconds until the blackout.
+    for (rate, delay, queue, message_size, begin) in [
+        (20_000_000, 1_000, 32, 16 << 10, 4),
+        (32_000_000, 100, 32, 16 << 10, 4),
+        (1_000_000_000, 50, 85, 16 << 10, 1),
+        (100_000_000, 20_000, 340, 16 << 10, 2),
+        (2_000_000, 300_000, 100, 1_000, 4),
+        (30_000, 50_000, 8, 1_000, 20),
+    ] {
+        for (loss, seconds, both) in [0.0, 0.05].into_iter().flat_map(|loss| {
+            [(3, false), (3, true), (20, false), (20, true)]
+                .map(|(seconds, both)| (loss, seconds, both))
+        }) {
+            let link = LinkConfig {
+                queue_bytes: Some(queue * 1_514),
+                ..queued(rate, Duration::from_micros(delay), 1.0, loss)
+            };
+            let hole = LinkConfig { black_hole: true, ..link.clone() };
+            let back = if both { &hole } else { &link };
+            let mut run = transfer(&link, begin + seconds + 5);
+            run.message_size = message_size;
+            run.changes = vec![
+                (Duration::from_secs(begin), hole.clone(), back.clone()),
+                (Duration::from_secs(begin + seconds), link.clone(), link.clone()),
+            ];
+            let outcome = run.run();
+            let end = outcome.since_connected((begin + seconds) as f64);
+            let resumption = Resumption::after(end, &link, &outcome);
+            let case = format!(
+                "{rate} bit/s, {delay} µs, loss {loss}, {seconds} s, both directions {both}: {resumption:?}"
+            );
+            println!("{case}");
+            assert!(resumption.timeouts <= 3, "{case}");
+            let limit = 3.0 * resumption.probe_timeout + Transfer::SAMPLE.as_secs_f64();
+            assert!(resumption.seconds <= limit, "{case}");
+            assert!(resumption.sent as f64 <= resumption.allowed, "{case}");
+            // Some are dropped on the shortest path, where this time is many round trips.
+            assert!(resumption.dropped * 20 <= resumption.sent, "{case}");
+        }
     }
 }
