@@ -34,6 +34,10 @@ pub struct MtuDiscovery {
     max: u16,
     round: Option<Round>,
     next_probe_at: Timestamp,
+    /// When sizes up to the maximum are searched again at the earliest.
+    raise_at: Timestamp,
+    /// A black hole limits the search to the sizes below it.
+    is_limited: bool,
     large_losses: u32,
 }
 
@@ -60,6 +64,8 @@ impl MtuDiscovery {
             max,
             round: None,
             next_probe_at: Timestamp::ZERO,
+            raise_at: Timestamp::ZERO,
+            is_limited: false,
             large_losses: 0,
         }
     }
@@ -140,12 +146,17 @@ impl MtuDiscovery {
         Some(Round { sizes, next: 0, copies: 0, awaiting_answers: false })
     }
 
-    /// Starts the next round now, or ends the search for [`RAISE_INTERVAL`].
+    /// Starts the next round now, or ends the search for [`RAISE_INTERVAL`]. The search after a black hole does
+    /// not postpone the next one: black holes that follow each other would do so for ever.
     fn end_round(&mut self, now: Timestamp) {
         self.round = None;
         self.next_probe_at = now;
         if self.next_round().is_none() {
-            self.next_probe_at = now + RAISE_INTERVAL;
+            let was_limited = core::mem::take(&mut self.is_limited);
+            if !was_limited || self.raise_at <= now {
+                self.raise_at = now + RAISE_INTERVAL;
+            }
+            self.next_probe_at = self.raise_at;
             self.ceiling = self.max + 1;
         }
     }
@@ -181,8 +192,8 @@ impl MtuDiscovery {
         self.large_losses = 0;
         self.ceiling = self.current;
         self.current = BASE_UDP_PAYLOAD;
-        self.round = None;
-        self.next_probe_at = now;
+        self.is_limited = true;
+        self.end_round(now);
         true
     }
 }
@@ -344,6 +355,48 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Takes the path MTU as fallen below the base size.
+    fn black_hole(mtu: &mut MtuDiscovery, now: Timestamp) {
+        let size = mtu.current();
+        (1..BLACK_HOLE_LOSSES).for_each(|_| assert!(!mtu.on_lost(now, size)));
+        assert!(mtu.on_lost(now, size));
+        assert_eq!(mtu.current(), BASE_UDP_PAYLOAD);
+    }
+
+    /// Nothing is left to search between the base size and a size that fails just above it.
+    #[test]
+    fn higher_mtu_is_found_after_a_black_hole_just_above_the_base_size() {
+        for size in [1_201, 1_210, 1_216] {
+            let mut mtu = MtuDiscovery::new(1_472);
+            probes_until(&mut mtu, 1_200, Timestamp::from_millis(10_000));
+            mtu.on_acknowledged(Timestamp::from_millis(10_000), size);
+            probes_until(&mut mtu, size, Timestamp::from_millis(20_000));
+            assert_eq!(mtu.current(), size);
+            black_hole(&mut mtu, Timestamp::from_millis(20_000));
+            let raise = mtu.next_timeout().expect("a search");
+            assert!(raise <= Timestamp::from_millis(20_000) + RAISE_INTERVAL, "{size}: {raise:?}");
+            assert_eq!(mtu.poll(raise, PTO, 0.0), Some(1_472), "{size}");
+        }
+    }
+
+    /// The path MTU falls below the base size for a moment each 300 s.
+    #[test]
+    fn higher_mtu_is_found_despite_black_holes_that_follow_each_other() {
+        let mut mtu = MtuDiscovery::new(1_472);
+        let mut found = None;
+        for at in (300..4_000).step_by(300) {
+            let raised = at > 1_500;
+            let limit = if raised { 1_472 } else { 1_300 };
+            let now = Timestamp::from_millis(at * 1_000);
+            let probes = probes_until(&mut mtu, limit, now);
+            assert!(probes.len() <= 100, "{} probes in 300 s", probes.len());
+            assert!(mtu.current() <= limit);
+            found = found.or((mtu.current() == 1_472).then_some(at));
+            black_hole(&mut mtu, now);
+        }
+        assert!(found.is_some_and(|at| at <= 1_500 + 600 + 300), "{found:?}");
     }
 
     /// Each size of a round is sent again after half a probe timeout, and the answers are awaited for

@@ -164,17 +164,19 @@ pub struct LossOutcome {
     pub lost_sent_at: Option<Timestamp>,
     /// Union of their retransmittable contents.
     pub contents: Contents,
-    /// Lost packets above the base size after which no other such packet was acknowledged: they
-    /// indicate that the path MTU has shrunk.
+    /// Lost packets above the base size, MTU probes excluded, after which no other such packet was
+    /// acknowledged: they indicate that the path MTU has shrunk.
     pub large_lost: u32,
     /// Size of the largest of these.
     pub large_size: u16,
 }
 
 impl LossOutcome {
-    /// Counts a lost packet if it was large and no large packet sent later was acknowledged.
+    /// Counts a lost packet if it was large, though no MTU probe, and no large packet sent later was
+    /// acknowledged.
     fn count_large_loss(&mut self, packet: &SentPacket, large_acked_sent_at: Timestamp) {
-        if packet.size > super::mtu::BASE_UDP_PAYLOAD && packet.sent_at > large_acked_sent_at {
+        let is_large = packet.size > super::mtu::BASE_UDP_PAYLOAD && !packet.contents.mtu_probe;
+        if is_large && packet.sent_at > large_acked_sent_at {
             self.large_lost += 1;
             self.large_size = self.large_size.max(packet.size);
         }
