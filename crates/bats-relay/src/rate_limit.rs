@@ -41,6 +41,8 @@ struct Bucket {
     bits_per_second: NonZeroU64,
     /// When everything sent so far would have left at exactly the rate.
     theoretical_arrival: Timestamp,
+    /// When the last packet was sent.
+    charged_at: Timestamp,
     /// Mean size in bytes of the packets that were forwarded lately; 0 before the first.
     mean_packet: u64,
     /// Until then the flows that were woken last may use the tokens.
@@ -74,6 +76,16 @@ impl Bucket {
 
     fn charge(&mut self, now: Timestamp, bytes: usize) {
         self.theoretical_arrival = self.theoretical_arrival.max(now) + self.time_of(bytes as u64);
+        self.charged_at = now;
+    }
+
+    /// Changes the rate. What was sent before, at a lower rate, counts as at most two bursts at this one, the
+    /// second of which end-to-end packets may borrow.
+    fn set_rate(&mut self, bits_per_second: NonZeroU64) {
+        self.bits_per_second = bits_per_second;
+        let longest = self.charged_at + self.tolerance() * 2;
+        self.theoretical_arrival = self.theoretical_arrival.min(longest);
+        self.released_until = self.released_until.min(longest);
     }
 }
 
@@ -87,13 +99,14 @@ impl RateLimits {
         let bucket = self.0.entry(limit.group).or_insert_with(|| Bucket {
             bits_per_second: limit.bits_per_second,
             theoretical_arrival: Timestamp::ZERO,
+            charged_at: Timestamp::ZERO,
             mean_packet: 0,
             released_until: Timestamp::ZERO,
             waiting: VecDeque::new(),
             is_waiting: BTreeSet::new(),
             released: BTreeSet::new(),
         });
-        bucket.bits_per_second = limit.bits_per_second;
+        bucket.set_rate(limit.bits_per_second);
     }
 
     /// Drops the limits that no link has. Returns the flows that waited for them.

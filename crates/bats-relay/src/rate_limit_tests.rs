@@ -177,6 +177,34 @@ fn flows_that_end_give_up_their_turn() {
     assert_eq!(sent[&NodeId(9)], PACKET, "no other flow is before it");
 }
 
+/// At 100 bit/s a burst takes six minutes, and the turn of one flow 80 s.
+#[test]
+fn a_higher_rate_applies_at_once() {
+    let mut relay = relay();
+    relay.set_policy(LINK_UP, limited(100, 1));
+    for number in 0..10 {
+        receive(&mut relay, NOW, LINK_UP, from(2), number);
+        receive(&mut relay, NOW, LINK_UP, from(3), number);
+    }
+    let mut sent = BTreeMap::new();
+    send(&mut relay, NOW, &mut sent);
+    let now = relay.limits.next_timeout().unwrap();
+    assert!(now > NOW + Duration::from_secs(30), "{now:?}");
+    relay.handle_timeout(now);
+    send(&mut relay, now, &mut sent);
+    assert!(sent.values().sum::<usize>() <= BURST + PACKET, "{sent:?}");
+    assert!(relay.limits.next_timeout().unwrap() > now + Duration::from_secs(30));
+
+    relay.set_policy(LINK_UP, limited(BITS_PER_SECOND, 1));
+    let mut later = now;
+    while let Some(at) = relay.next_timeout().filter(|&at| at < now + Duration::from_secs(1)) {
+        later = later.max(at);
+        relay.handle_timeout(later);
+        send(&mut relay, later, &mut sent);
+    }
+    assert_eq!(sent.values().sum::<usize>(), 20 * PACKET, "{sent:?}");
+}
+
 #[test]
 fn limits_without_a_link_are_dropped() {
     let mut relay = relay();
