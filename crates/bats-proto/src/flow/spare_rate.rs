@@ -29,7 +29,8 @@ pub(super) struct SpareRate {
     /// 0 to 1.
     share: f64,
     updated: Option<Timestamp>,
-    resume_at: Option<Timestamp>,
+    /// When a queue was seen last.
+    queue_at: Option<Timestamp>,
 }
 
 impl SpareRate {
@@ -41,9 +42,10 @@ impl SpareRate {
         let has_queue = path.queue_delay > (rtt / QUEUE_RTT_FRACTION).max(MIN_QUEUE);
         if has_queue || waited > rtt / BACKLOG_RTT_FRACTION {
             self.share = 0.0;
-            self.resume_at = Some(now + rtt * PAUSE_ROUND_TRIPS);
+            self.queue_at = Some(now);
         }
-        if self.resume_at.is_some_and(|at| now < at) {
+        // By the round trip of now: that of the queue may have been many times as long.
+        if self.queue_at.is_some_and(|at| now < at + rtt * PAUSE_ROUND_TRIPS) {
             return 0.0;
         }
         // An idle flow learns nothing.
@@ -91,6 +93,16 @@ mod tests {
         assert_eq!(send(&mut spare, &mut now, PAUSE_ROUND_TRIPS - 1, Duration::ZERO), 0.0);
         assert!(send(&mut spare, &mut now, 2, Duration::ZERO) > 0.0);
         assert_eq!(spare.on_symbol(now, ROUND / 3, &path(Duration::ZERO)), 0.0, "send queue");
+    }
+
+    /// A queue of seconds, as of a host that was suspended.
+    #[test]
+    fn pause_lasts_32_round_trips_of_the_path_without_the_queue() {
+        let (mut spare, mut now) = (SpareRate::default(), Timestamp::from_millis(1));
+        let queued = PathView { smoothed_rtt: Duration::from_secs(5), ..path(ROUND * 200) };
+        assert_eq!(spare.on_symbol(now, Duration::ZERO, &queued), 0.0);
+        assert_eq!(send(&mut spare, &mut now, PAUSE_ROUND_TRIPS - 1, Duration::ZERO), 0.0);
+        assert!(send(&mut spare, &mut now, 2, Duration::ZERO) > 0.0);
     }
 
     #[test]
