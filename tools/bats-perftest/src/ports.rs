@@ -13,8 +13,10 @@ const PER_PARTICIPANT: u32 = 2;
 /// Publisher 0 is participant 0 and listens for announcements on its second port. The further
 /// publishers use the free ports between the multicast and the unicast ports.
 const FURTHER_PUBLISHERS: u32 = 2;
-/// Publishers with a port for announcements.
-const MAX_LISTENING_PUBLISHER: u32 = 8;
+/// Publishers with a port for announcements: with ids below this.
+pub(crate) const LISTENING_PUBLISHERS: u32 = 8;
+/// Subscribers of a domain: the next ports are those of the next domain.
+pub(crate) const SUBSCRIBERS: u32 = (PER_DOMAIN - PARTICIPANTS) / PER_PARTICIPANT - 1;
 
 fn port(domain: u32, offset: u32) -> Result<u16> {
     let port = BASE + PER_DOMAIN * domain + offset;
@@ -27,15 +29,20 @@ fn port(domain: u32, offset: u32) -> Result<u16> {
 
 /// Port on which subscriber `id` receives: participant `id` + 1.
 pub(crate) fn subscriber(domain: u32, id: u32) -> Result<u16> {
-    // The offset is bounded, so that the sum cannot overflow.
-    port(domain, PARTICIPANTS + PER_PARTICIPANT * id.min(100_000).saturating_add(1))
+    ensure!(
+        id < SUBSCRIBERS,
+        "subscriber {id} would use a port of domain {}: ids are 0 to {}, or use other domains",
+        domain + 1,
+        SUBSCRIBERS - 1
+    );
+    port(domain, PARTICIPANTS + PER_PARTICIPANT * (id + 1))
 }
 
 /// Port on which publisher `id` receives announcements, if it has one.
 pub(crate) fn publisher(domain: u32, id: u32) -> Result<Option<u16>> {
     match id {
         0 => port(domain, PARTICIPANTS + 1).map(Some),
-        1..MAX_LISTENING_PUBLISHER => port(domain, FURTHER_PUBLISHERS - 1 + id).map(Some),
+        1..LISTENING_PUBLISHERS => port(domain, FURTHER_PUBLISHERS - 1 + id).map(Some),
         _ => Ok(None),
     }
 }
@@ -66,10 +73,13 @@ mod tests {
         assert_eq!(subscriber(0, 0).unwrap(), 7_412);
         let text = subscriber(250, 0).unwrap_err().to_string();
         assert!(text.contains("above 65535"), "{text}");
+        assert_eq!(SUBSCRIBERS, 119);
+        let text = subscriber(3, 119).unwrap_err().to_string();
+        assert!(text.contains("a port of domain 4") && text.contains("0 to 118"), "{text}");
         assert!(subscriber(0, u32::MAX).is_err());
-        let mut used: Vec<u16> = (0..MAX_LISTENING_PUBLISHER)
+        let mut used: Vec<u16> = (0..LISTENING_PUBLISHERS)
             .filter_map(|id| publisher(1, id).unwrap())
-            .chain((0..119).map(|id| subscriber(1, id).unwrap()))
+            .chain((0..SUBSCRIBERS).map(|id| subscriber(1, id).unwrap()))
             .chain([announcements(1).unwrap(), multicast_samples(1).unwrap()])
             .collect();
         assert!(used.iter().all(|&port| (7_650..7_900).contains(&port)));

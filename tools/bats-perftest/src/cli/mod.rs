@@ -252,13 +252,22 @@ fn common(given: &Given, role: Role) -> Result<Common> {
         multicast.is_none() || is_raw,
         "-multicast needs -rawTransport: an OpenBATS connection has two ends"
     );
-    let peers = given.values("peer").map(values::peer).collect::<Result<Vec<_>>>()?;
+    ensure!(
+        multicast.is_none() || !ipv6,
+        "-multicast with -transport UDPv6: multicast is over IPv4 only"
+    );
+    let peers: Vec<Peer> =
+        given.values("peer").map(|text| values::peer(text, ipv6)).collect::<Result<_>>()?;
+    ensure!(
+        !ipv6 || role != Role::Publisher || !peers.is_empty(),
+        "-transport UDPv6 needs -peer ADDRESS at the publisher: there is no discovery over IPv6"
+    );
     ensure!(peers.len() < MAX_PEERS, "at most {} peers", MAX_PEERS - 1);
     ensure!(
         !is_raw || multicast.is_some() || !peers.is_empty(),
         "-rawTransport needs -peer ADDRESS (or -multicast): it has no discovery"
     );
-    let nic = given.value("nic").or_else(|| given.value("allowInterfaces"));
+    let nic = given.last_of(&["nic", "allowInterfaces"]);
     let nic = nic.map(|name| values::interface(name, ipv6)).transpose()?;
     let blocking_sockets = !given.has("noBlockingSockets");
     ensure!(blocking_sockets || is_raw, "-noBlockingSockets needs -rawTransport");
@@ -284,6 +293,18 @@ fn common(given: &Given, role: Role) -> Result<Common> {
     match role {
         Role::Publisher => drop(ports::publisher(domain, id)?),
         _ => drop(ports::subscriber(domain, id)?),
+    }
+    // A subscriber announces itself to these publishers, a publisher connects to these subscribers.
+    for id in peers.iter().filter_map(|peer| peer.id) {
+        match role {
+            Role::Publisher => drop(ports::subscriber(domain, id)?),
+            _ => ensure!(
+                ports::publisher(domain, id)?.is_some(),
+                "-peer with id {id}: only publishers 0 to {} have a port for announcements; without \
+                 -peer, multicast reaches the others",
+                ports::LISTENING_PUBLISHERS - 1
+            ),
+        }
     }
     Ok(Common {
         data_length: data_length as usize,
@@ -351,7 +372,7 @@ fn publisher(given: &Given) -> Result<PublisherOptions> {
         None if common.transport == Transport::Raw => 1,
         None => {
             let filled = send_queue.unwrap_or(DEFAULT_QUEUE) * batching.samples() as u64;
-            filled.clamp(common.instances.into(), MAX_COUNT)
+            filled.max(common.instances.into()).min(MAX_COUNT)
         }
     };
     let only_instance = given.number("writeInstance", 0, u64::from(common.instances) - 1)?;

@@ -29,6 +29,8 @@ pub(crate) struct Spec {
     pub(crate) help: &'static str,
     /// Why it is refused, if it is.
     pub(crate) refusal: Option<&'static str>,
+    /// The original does not have it. Its options come first if a prefix is ambiguous.
+    pub(crate) is_new: bool,
 }
 
 /// The options of a command line with their values.
@@ -42,7 +44,8 @@ fn find(table: &'static [Spec], word: &str) -> Option<&'static Spec> {
         let start = spec.name.as_bytes().get(..bare.len());
         !bare.is_empty() && start.is_some_and(|start| start.eq_ignore_ascii_case(bare.as_bytes()))
     };
-    table.iter().find(matches)
+    let of_original = table.iter().filter(|spec| !spec.is_new || spec.name.len() == bare.len());
+    of_original.chain(table).find(matches)
 }
 
 /// Parses a command line without the program's name.
@@ -51,6 +54,11 @@ fn find(table: &'static [Spec], word: &str) -> Option<&'static Spec> {
 /// An unknown or refused option, a missing value, or a word that is no option.
 pub(crate) fn parse(table: &'static [Spec], words: &[String]) -> Result<Given> {
     let mut given = Given::default();
+    // Whoever asks for help may not know the other words.
+    let is_help = |spec: &&Spec| spec.name == "help";
+    if let Some(help) = words.iter().filter_map(|word| find(table, word)).find(is_help) {
+        return Ok(Given(vec![(help, String::new())]));
+    }
     let mut words = words.iter();
     while let Some(word) = words.next() {
         ensure!(word.starts_with('-'), "unexpected word '{word}': options begin with '-'");
@@ -63,6 +71,9 @@ pub(crate) fn parse(table: &'static [Spec], words: &[String]) -> Result<Given> {
         let value = match spec.value {
             None => String::new(),
             Some(placeholder) => match words.next() {
+                Some(value) if find(table, value).is_some() => {
+                    bail!("-{} needs a value: -{0} {placeholder}, but '{value}' follows", spec.name)
+                }
                 Some(value) => value.clone(),
                 None => bail!("-{} needs a value: -{0} {placeholder}", spec.name),
             },
@@ -80,6 +91,12 @@ impl Given {
     /// The last value of an option.
     pub(crate) fn value(&self, name: &str) -> Option<&str> {
         self.values(name).last()
+    }
+
+    /// The last value of any of these options.
+    pub(crate) fn last_of(&self, names: &[&str]) -> Option<&str> {
+        let given = self.0.iter().rev().find(|(spec, _)| names.contains(&spec.name));
+        given.map(|(_, value)| value.as_str())
     }
 
     /// All values of a repeatable option.
@@ -148,6 +165,13 @@ mod tests {
         assert_eq!(name("-pubR"), "pubRate");
         assert_eq!(name("-lat"), "latencyCount");
         assert_eq!(name("-no"), "noBlockingSockets");
+        // Options that the original does not have come last, unless the whole name is given.
+        assert_eq!(name("-n"), "networkCapture");
+        assert_eq!(name("-ni"), "nic");
+        assert_eq!(name("-f"), "flatData");
+        assert_eq!(name("-fi"), "fingerprint");
+        assert_eq!(name("-na"), "nanosecondResolution");
+        assert_eq!(name("-goal"), "goal");
         assert_eq!(name("-"), "");
         assert_eq!(name("-μ"), "");
         assert_eq!(name("-pubs"), "");

@@ -11,12 +11,22 @@ const fn option(
     role: Role,
     help: &'static str,
 ) -> Spec {
-    Spec { name, value, role, help, refusal: None }
+    Spec { name, value, role, help, refusal: None, is_new: false }
+}
+
+/// An option that the original does not have.
+const fn new(
+    name: &'static str,
+    value: Option<&'static str>,
+    role: Role,
+    help: &'static str,
+) -> Spec {
+    Spec { is_new: true, ..option(name, value, role, help) }
 }
 
 /// An option of the original that has no meaning here, with the reason.
 const fn refused(name: &'static str, value: Option<&'static str>, reason: &'static str) -> Spec {
-    Spec { name, value, role: Role::Both, help: "", refusal: Some(reason) }
+    Spec { name, value, role: Role::Both, help: "", refusal: Some(reason), is_new: false }
 }
 
 const QOS: &str = "OpenBATS has no QoS profiles; use -bestEffort, -transport and -sendQueueSize";
@@ -42,7 +52,7 @@ pub(crate) const OPTIONS: &[Spec] = &[
          tests, with -pubRate or -rawTransport unless given, and if fewer than two samples fit.",
     ),
     option("bestEffort", None, Both, "Deliver without retransmission: transport btp."),
-    option(
+    new(
         "busyPoll",
         Some("US"),
         Both,
@@ -76,7 +86,7 @@ pub(crate) const OPTIONS: &[Spec] = &[
     refused("enableAutoThrottle", None, PACING),
     refused("enableTurboMode", None, "set the size of messages with -batchSize"),
     option("executionTime", Some("SECONDS"), Publisher, "End after this time, or -numIter."),
-    option(
+    new(
         "fingerprint",
         Some("HEX"),
         Publisher,
@@ -85,7 +95,7 @@ pub(crate) const OPTIONS: &[Spec] = &[
     ),
     refused("flatData", None, TYPES),
     refused("flowController", Some("NAME"), PACING),
-    option(
+    new(
         "goal",
         Some("GOAL"),
         Both,
@@ -100,7 +110,7 @@ pub(crate) const OPTIONS: &[Spec] = &[
     ),
     option("instances", Some("COUNT"), Both, "Number of keys that samples cycle over. Default 1."),
     option("keyed", None, Both, "Samples have keys; see -instances."),
-    option(
+    new(
         "knownHosts",
         Some("FILE"),
         Publisher,
@@ -129,7 +139,7 @@ pub(crate) const OPTIONS: &[Spec] = &[
     ),
     option("multicast", None, Both, "Send samples to a multicast group. For -rawTransport."),
     option("multicastAddr", Some("ADDRESS"), Both, "As -multicast, with this IPv4 group."),
-    option(
+    new(
         "nanosecondResolution",
         None,
         Publisher,
@@ -137,9 +147,14 @@ pub(crate) const OPTIONS: &[Spec] = &[
     ),
     refused("networkCapture", None, "capture with tcpdump"),
     option("nic", Some("NIC"), Both, "Use only this interface, by name or address."),
-    option("noBlockingSockets", None, Both, "Raw transport: drop samples rather than wait."),
-    refused("noDirectCommunication", None, DURABILITY),
     option(
+        "noBlockingSockets",
+        None,
+        Both,
+        "Raw transport: a publisher drops samples rather than wait. Without effect for a subscriber.",
+    ),
+    refused("noDirectCommunication", None, DURABILITY),
+    new(
         "noKnownHosts",
         None,
         Publisher,
@@ -152,13 +167,19 @@ pub(crate) const OPTIONS: &[Spec] = &[
     option("numIter", Some("COUNT"), Publisher, "Number of samples to send."),
     option("numPublishers", Some("COUNT"), Subscriber, "Publishers to wait for. Default 1."),
     option("numSubscribers", Some("COUNT"), Publisher, "Subscribers to wait for. Default 1."),
-    option("outputFile", Some("FILE"), Both, "Append the tables to this file."),
+    option(
+        "outputFile",
+        Some("FILE"),
+        Both,
+        "Append the tables to this file. A JSON document needs a new or empty file.",
+    ),
     option("outputFormat", Some("FORMAT"), Both, "csv (default), json or legacy."),
     option(
         "peer",
         Some("ADDRESS[:ID]"),
         Both,
-        "Address of a peer, with its subscriber or publisher id. Repeatable.",
+        "Address of a peer, with its subscriber or publisher id. Repeatable. A raw subscriber answers the \
+         publishers that address it, whatever this says.",
     ),
     option("pidMultiPubTest", Some("ID"), Publisher, "Id of this publisher. Default 0."),
     option("pub", None, Publisher, "Publish. The default is to subscribe."),
@@ -205,7 +226,7 @@ pub(crate) const OPTIONS: &[Spec] = &[
         Some("KIND"),
         Both,
         "brtp (default), btp, brctp, transparent, tcp or quic. UDPv4 is brtp, UDPv6 brtp over IPv6, \
-         TLS tcp.",
+         TLS tcp. A publisher over IPv6 needs -peer.",
     ),
     refused("transportCertAuthority", Some("FILE"), ALWAYS_TLS),
     refused("transportCertFile", Some("FILE"), ALWAYS_TLS),
@@ -220,9 +241,14 @@ pub(crate) const OPTIONS: &[Spec] = &[
     refused("transportWanServerPort", Some("PORT"), ADDRESSES),
     refused("unbounded", Some("BYTES"), TYPES),
     refused("useMonitoring", None, "see -cacheStats"),
-    option("useReadThread", None, Both, "Receive in groups: see the next two options."),
+    option(
+        "useReadThread",
+        None,
+        Both,
+        "Receive in groups: see -waitsetDelayUsec. For subscribers.",
+    ),
     option("verbosity", Some("LEVEL"), Both, "0 silent, 1 errors (default), 2 warnings, 3 all."),
-    option("version", None, Both, "Print the version."),
+    new("version", None, Both, "Print the version."),
     option("waitsetDelayUsec", Some("US"), Both, "Longest wait for a group. Default 100."),
     option("waitsetEventCount", Some("COUNT"), Both, "Messages of a group. Default 5."),
     option("writeInstance", Some("KEY"), Publisher, "Send only this key. Needs -keyed."),

@@ -81,6 +81,57 @@ fn values_are_checked() {
 }
 
 #[test]
+fn addresses_are_of_the_family_of_the_transport() {
+    refused("-pub -peer ::1", "use -transport UDPv6");
+    refused("-pub -peer 127.0.0.1 -transport UDPv6", "no IPv6 address");
+    refused("-pub -peer fe80::1 -transport UDPv6", "link-local");
+    refused("-pub -peer ::1 -transport UDPv6 -nic fe80::1", "link-local");
+    refused("-pub -transport UDPv6", "needs -peer");
+    refused("-raw -transport UDPv6 -multicast", "IPv4 only");
+    refused("-peer [127.0.0.1]junk", "follows the address");
+    assert_eq!(publisher("-pub -peer ::1 -transport UDPv6").common.peers.len(), 1);
+    assert!(subscriber("-sub -transport UDPv6").common.peers.is_empty());
+    // The host name has both on most systems; if not, the reason names the family.
+    match parse_line("-pub -peer localhost -transport UDPv6") {
+        Ok(Command::Publish(options)) => assert!(options.common.peers[0].ip.is_ipv6()),
+        other => assert!(other.unwrap_err().to_string().contains("no IPv6 address")),
+    }
+}
+
+#[test]
+fn the_last_interface_counts() {
+    let nic = |line: &str| subscriber(line).common.nic.unwrap().to_string();
+    assert_eq!(nic("-nic 10.0.0.1 -allowInterfaces 10.0.0.2"), "10.0.0.2");
+    assert_eq!(nic("-allowInterfaces 10.0.0.2 -nic 10.0.0.1"), "10.0.0.1");
+}
+
+#[test]
+fn ids_have_ports() {
+    refused("-sidMultiSubTest 119", "a port of domain 2");
+    refused("-pub -peer 127.0.0.1:119", "a port of domain 2");
+    refused("-peer 127.0.0.1:8", "publishers 0 to 7");
+    assert_eq!(subscriber("-sid 118 -peer 127.0.0.1:7").common.id, 118);
+    assert_eq!(publisher("-pub -pid 500").common.id, 500);
+}
+
+#[test]
+fn no_number_of_instances_and_pings_is_a_panic() {
+    let pings = |line: &str| publisher(line).initial_pings;
+    assert_eq!(pings("-pub -keyed -instances 200000000"), MAX_COUNT);
+    assert_eq!(pings("-pub -keyed -instances 5000"), 5_000);
+    assert_eq!(pings("-pub -batchSize 67108864 -dataLen 28 -sendQueueSize 100000000"), MAX_COUNT);
+}
+
+#[test]
+fn options_are_no_values_and_help_always_works() {
+    refused("-outputFile -noPrint", "'-noPrint' follows");
+    assert_eq!(publisher("-pub -sendQueueSize -1").send_queue, None);
+    for line in ["-pub -nonsense -help", "-h word", "-durability 1 -h"] {
+        assert!(matches!(parse_line(line), Ok(Command::Print(_))), "{line}");
+    }
+}
+
+#[test]
 fn roles_and_transports_are_checked() {
     refused("-sub -latencyTest", "only for publishers");
     refused("-executionTime 5", "only for publishers");
@@ -126,7 +177,8 @@ fn publishers_trust_on_first_use_by_default() {
 
 #[test]
 fn peers_have_addresses_and_ids() {
-    let peers = subscriber("-peer 127.0.0.1 -peer 10.0.0.1:4 -peer [::1]:2 -peer ::1").common.peers;
+    let mut peers = subscriber("-peer 127.0.0.1 -peer 10.0.0.1:4").common.peers;
+    peers.extend(subscriber("-transport UDPv6 -peer [::1]:2 -peer ::1").common.peers);
     let text: Vec<_> = peers.iter().map(|peer| (peer.ip.to_string(), peer.id)).collect();
     assert_eq!(text[0], ("127.0.0.1".into(), None));
     assert_eq!(text[1], ("10.0.0.1".into(), Some(4)));

@@ -90,10 +90,17 @@ pub(super) fn goal(given: &Given, transport: Transport) -> Result<Goal> {
     }
 }
 
-/// Parses `ADDRESS[:ID]`; an IPv6 address with an id is in brackets.
-pub(super) fn peer(text: &str) -> Result<Peer> {
+/// Parses `ADDRESS[:ID]`; an IPv6 address with an id is in brackets. The address must be of the IP family
+/// of the transport.
+pub(super) fn peer(text: &str, ipv6: bool) -> Result<Peer> {
     let (host, id) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        Some((host, rest)) => (host, rest.strip_prefix(':')),
+        Some((host, "")) => (host, None),
+        Some((host, rest)) => match rest.strip_prefix(':') {
+            Some(id) => (host, Some(id)),
+            None => {
+                bail!("-peer {text}: '{rest}' follows the address; an id is written [{host}]:ID")
+            }
+        },
         None if text.matches(':').count() == 1 => {
             let (host, id) = text.split_once(':').unwrap_or((text, ""));
             (host, Some(id))
@@ -101,16 +108,28 @@ pub(super) fn peer(text: &str) -> Result<Peer> {
         None => (text, None),
     };
     let id = id.map(|id| number("peer", id, 0, i32::MAX as u64)).transpose()?;
-    let ip = match host.parse() {
-        Ok(ip) => ip,
+    let addresses = match host.parse() {
+        Ok(ip) => vec![ip],
         Err(_) => (host, 0)
             .to_socket_addrs()
             .with_context(|| format!("-peer {text}: no address of '{host}'"))?
             .map(|address| address.ip())
-            .min_by_key(IpAddr::is_ipv6)
-            .with_context(|| format!("-peer {text}: no address of '{host}'"))?,
+            .collect(),
     };
+    let usable = |ip: &IpAddr| ip.is_ipv6() == ipv6;
+    let ip = addresses.into_iter().find(usable).with_context(|| match ipv6 {
+        true => format!("-peer {text}: no IPv6 address, which -transport UDPv6 needs"),
+        false => format!("-peer {text}: no IPv4 address; for IPv6 use -transport UDPv6"),
+    })?;
+    ensure!(!is_link_local(ip), "-peer {text}: {LINK_LOCAL}");
     Ok(Peer { ip, id: id.map(|id| id as u32) })
+}
+
+const LINK_LOCAL: &str =
+    "link-local IPv6 addresses are not supported; use a global or a unique local one";
+
+fn is_link_local(ip: IpAddr) -> bool {
+    matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
 }
 
 pub(super) fn multicast_address(text: &str) -> Result<Ipv4Addr> {
@@ -124,9 +143,10 @@ pub(super) fn multicast_address(text: &str) -> Result<Ipv4Addr> {
 pub(super) fn interface(name: &str, ipv6: bool) -> Result<IpAddr> {
     if let Ok(address) = name.parse::<IpAddr>() {
         ensure!(address.is_ipv6() == ipv6, "-nic {name}: the transport uses the other IP family");
+        ensure!(!is_link_local(address), "-nic {name}: {LINK_LOCAL}");
         return Ok(address);
     }
-    nix::ifaddrs::getifaddrs()
+    let addresses: Vec<IpAddr> = nix::ifaddrs::getifaddrs()
         .context("cannot list the interfaces")?
         .filter(|interface| interface.interface_name == name)
         .filter_map(|interface| {
@@ -134,8 +154,11 @@ pub(super) fn interface(name: &str, ipv6: bool) -> Result<IpAddr> {
             let v4 = address.as_sockaddr_in().map(|v4| IpAddr::from(v4.ip()));
             v4.or_else(|| Some(address.as_sockaddr_in6()?.ip().into()))
         })
-        .find(|address| address.is_ipv6() == ipv6)
-        .with_context(|| format!("-nic {name}: no such interface with an address (see ip addr)"))
+        .filter(|address| address.is_ipv6() == ipv6)
+        .collect();
+    ensure!(!addresses.is_empty(), "-nic {name}: no such interface with an address (see ip addr)");
+    let usable = addresses.into_iter().find(|&address| !is_link_local(address));
+    usable.with_context(|| format!("-nic {name}: {LINK_LOCAL}"))
 }
 
 pub(super) fn output_format(name: Option<&str>) -> Result<OutputFormat> {

@@ -54,7 +54,7 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
         let path = directory.join("comparison.csv");
         fs::write(&path, &comparison)
             .with_context(|| format!("cannot write {}", path.display()))?;
-        print(comparison.trim_end());
+        comparison.lines().for_each(print);
     }
     let page = directory.join("report.html");
     let text = report::page(&options, &results.medians(), &failures)?;

@@ -25,7 +25,7 @@ const LENGTHS: [usize; 9] = [64, 256, 512, 1_024, 4_096, 8_192, 16_384, 32_768, 
 const TRANSPORTS: [&str; 6] = ["brtp", "btp", "brctp", "tcp", "quic", "raw"];
 
 const fn option(name: &'static str, value: Option<&'static str>, help: &'static str) -> Spec {
-    Spec { name, value, role: Role::Both, help, refusal: None }
+    Spec { name, value, role: Role::Both, help, refusal: None, is_new: false }
 }
 
 pub(crate) const OPTIONS: &[Spec] = &[
