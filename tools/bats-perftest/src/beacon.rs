@@ -1,13 +1,14 @@
 //! Discovery on the local network: subscribers multicast where they are.
 
-use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use socket2::{Domain, Protocol, Socket, Type};
 
+use crate::candidates::Candidates;
 use crate::cli::Common;
+use crate::clock::now_ns;
 use crate::ports;
 use crate::wire::{Announcement, Control};
 
@@ -15,8 +16,6 @@ use crate::wire::{Announcement, Control};
 const GROUP: Ipv4Addr = Ipv4Addr::new(239, 255, 1, 100);
 /// Interval of announcements.
 pub(crate) const INTERVAL: Duration = Duration::from_millis(200);
-/// Subscribers that a publisher remembers: more announcements are ignored.
-const MAX_KNOWN: usize = 1_024;
 /// Announcements read at once.
 const MAX_READ: usize = 256;
 
@@ -106,8 +105,7 @@ impl Announcer {
 pub(crate) struct Listener {
     sockets: Vec<UdpSocket>,
     domain: u32,
-    /// Where each process is; the first address is kept.
-    known: BTreeMap<u64, SocketAddr>,
+    known: Candidates,
 }
 
 impl Listener {
@@ -134,12 +132,13 @@ impl Listener {
                 sockets.push(socket);
             }
         }
-        Ok(Self { sockets, domain: options.domain, known: BTreeMap::new() })
+        Ok(Self { sockets, domain: options.domain, known: Candidates::default() })
     }
 
-    /// Reads the announcements that have arrived; returns the addresses of all subscribers.
-    pub(crate) fn addresses(&mut self) -> Vec<SocketAddr> {
+    /// Reads the announcements that have arrived; returns the addresses to try now, at most `most`.
+    pub(crate) fn addresses(&mut self, most: usize) -> Vec<SocketAddr> {
         let mut buffer = [0; 256];
+        let now = now_ns();
         for socket in &self.sockets {
             for _ in 0..MAX_READ {
                 let Ok((length, from)) = socket.recv_from(&mut buffer) else { break };
@@ -148,18 +147,19 @@ impl Listener {
                 else {
                     continue;
                 };
-                if announcement.domain == self.domain && self.known.len() < MAX_KNOWN {
-                    let address = SocketAddr::new(from.ip(), announcement.port);
-                    self.known.entry(announcement.process).or_insert(address);
+                // The port follows from the id, so a host can have only so many subscribers.
+                let port = ports::subscriber(self.domain, announcement.subscriber).ok();
+                if announcement.domain == self.domain && port == Some(announcement.port) {
+                    self.known.announced(SocketAddr::new(from.ip(), announcement.port), now);
                 }
             }
         }
-        self.known.values().copied().collect()
+        self.known.due(now, most)
     }
 
-    /// Forgets a subscriber that did not answer: it announces itself again if it still runs.
-    pub(crate) fn forget(&mut self, address: SocketAddr) {
-        self.known.retain(|_, known| *known != address);
+    /// Notes that a subscriber did not answer.
+    pub(crate) fn failed(&mut self, address: SocketAddr) {
+        self.known.failed(address, now_ns());
     }
 }
 

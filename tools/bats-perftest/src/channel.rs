@@ -1,14 +1,17 @@
 //! What a publisher sends to: a connection to one subscriber, or a UDP socket.
 
 use std::cell::RefCell;
+use std::future::{Future, poll_fn};
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
+use std::pin::pin;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 use bytes::Bytes;
 use openbats::{Connection, Endpoint, Goal, Mode, TransportConfig, Wait};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{RecvFlags, SendFlags};
 
 use crate::clock::Clock;
 
@@ -38,6 +41,8 @@ pub(crate) enum Channel {
         socket: UdpSocket,
         group: Option<SocketAddr>,
         busy_poll: Duration,
+        /// Whether a send waits for room in the buffer of the socket.
+        waits: bool,
     },
 }
 
@@ -50,26 +55,34 @@ pub(crate) enum Sent {
 }
 
 impl Channel {
-    /// Sends a message; waits for a moment if the connection takes no more.
+    /// Sends a message; waits for a moment if the connection takes no more. Calls `on_attempt` each
+    /// time before it hands over the message.
     ///
     /// # Errors
     /// The connection has ended.
-    pub(crate) fn send(&self, message: &Bytes) -> Result<Sent> {
+    pub(crate) fn send(&self, message: &Bytes, mut on_attempt: impl FnMut()) -> Result<Sent> {
         match self {
             Self::Session(connection) => {
-                match connection.send(message.clone()).wait_for(SEND_LIMIT) {
+                let mut sending = pin!(connection.send(message.clone()));
+                let sending = poll_fn(|context| {
+                    on_attempt();
+                    sending.as_mut().poll(context)
+                });
+                match sending.wait_for(SEND_LIMIT) {
                     Err(_) => Ok(Sent::Blocked),
                     Ok(result) => Ok(result.map(|()| Sent::Done)?),
                 }
             }
-            Self::Datagrams { socket, group, .. } => {
+            Self::Datagrams { socket, group, waits, .. } => {
+                on_attempt();
+                let flags = if *waits { SendFlags::empty() } else { SendFlags::DONTWAIT };
                 let result = match group {
-                    Some(group) => socket.send_to(message, group),
-                    None => socket.send(message),
+                    Some(group) => rustix::net::sendto(socket, message, flags, group),
+                    None => rustix::net::send(socket, message, flags),
                 };
                 match result {
                     Ok(_) => Ok(Sent::Done),
-                    Err(error) => datagram_error(&error).map(|()| Sent::Done),
+                    Err(error) => datagram_error(&error.into()).map(|()| Sent::Done),
                 }
             }
         }
@@ -86,12 +99,6 @@ impl Channel {
                 if let Some(message) = connection.try_recv() {
                     return Ok(Some(message));
                 }
-                if limit.is_zero() {
-                    return match connection.close_reason() {
-                        Some(reason) => Err(anyhow!("connection closed: {reason}")),
-                        None => Ok(None),
-                    };
-                }
                 match connection.recv().wait_for(limit) {
                     Err(_) => Ok(None),
                     Ok(Ok(Some(message))) => Ok(Some(message)),
@@ -100,13 +107,23 @@ impl Channel {
                 }
             }
             Self::Datagrams { socket, busy_poll, .. } => {
-                socket.set_read_timeout(Some(limit.max(Duration::from_micros(1))))?;
-                poll_busily(socket, (*busy_poll).min(limit));
+                let flags = match limit.is_zero() {
+                    true => RecvFlags::DONTWAIT,
+                    false => {
+                        socket.set_read_timeout(Some(limit))?;
+                        poll_busily(socket, (*busy_poll).min(limit));
+                        RecvFlags::empty()
+                    }
+                };
                 // A new buffer of this size for each datagram would take longer than the system
                 // takes to receive it.
-                RECEIVE_BUFFER.with_borrow_mut(|buffer| match socket.recv(buffer) {
-                    Ok(length) => Ok(Some(Bytes::copy_from_slice(&buffer[..length]))),
-                    Err(error) => receive_error(&error).map(|()| None),
+                RECEIVE_BUFFER.with_borrow_mut(|buffer| {
+                    match rustix::net::recv(socket, &mut buffer[..], flags) {
+                        Ok((_, length)) => {
+                            Ok(Some(Bytes::copy_from_slice(&buffer[..length.min(MAX_DATAGRAM)])))
+                        }
+                        Err(error) => receive_error(&error.into()).map(|()| None),
+                    }
                 })
             }
         }
@@ -114,6 +131,13 @@ impl Channel {
 
     pub(crate) fn is_raw(&self) -> bool {
         matches!(self, Self::Datagrams { .. })
+    }
+
+    /// Closes a connection that is not used, and says why.
+    pub(crate) fn refuse(&self, reason: &str) {
+        if let Self::Session(connection) = self {
+            connection.close(1, reason);
+        }
     }
 
     /// Waits until the messages sent have arrived, and closes the connection.
@@ -125,30 +149,48 @@ impl Channel {
     }
 }
 
+/// Waits for at most `limit` until a datagram has arrived at one of the sockets.
+pub(crate) fn wait_for_datagram(channels: &[Channel], limit: Duration) {
+    let mut files: Vec<PollFd<'_>> = channels
+        .iter()
+        .filter_map(|channel| match channel {
+            Channel::Datagrams { socket, .. } => Some(PollFd::new(socket, PollFlags::IN)),
+            Channel::Session(_) => None,
+        })
+        .collect();
+    // Whatever ends the wait, the caller looks.
+    let _ = Timespec::try_from(limit).map(|limit| poll(&mut files, Some(&limit)));
+}
+
+/// Waits for at most `limit` until a datagram has arrived; returns whether one has.
+pub(crate) fn wait_to_read(socket: &UdpSocket, limit: Duration) -> bool {
+    let Ok(limit) = Timespec::try_from(limit) else { return false };
+    poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&limit)).is_ok_and(|count| count > 0)
+}
+
 /// Looks for a datagram for at most `limit`, without a sleep.
 pub(crate) fn poll_busily(socket: &UdpSocket, limit: Duration) {
     if limit.is_zero() {
         return;
     }
     let clock = Clock::start();
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    while clock.elapsed() < limit {
-        let mut files = [PollFd::new(socket, PollFlags::IN)];
-        if poll(&mut files, Some(&now)).is_ok_and(|count| count > 0) {
-            return;
-        }
+    while clock.elapsed() < limit && !wait_to_read(socket, Duration::ZERO) {
         std::hint::spin_loop();
     }
 }
 
-/// Passes on errors of a socket that do not mean a lost datagram or a time limit. That a port is
-/// unreachable is no error: the peer may not have started yet, and keep-alives find one that died.
+/// Passes on errors of a socket that do not mean a lost datagram or a time limit. That a port, a host or
+/// a network is unreachable is no error: the peer may not have started yet, and keep-alives find one
+/// that died.
 /// Lack of kernel memory loses a datagram that is sent, and delays one that is received.
 pub(crate) fn datagram_error(error: &std::io::Error) -> Result<()> {
     match error.kind() {
         ErrorKind::WouldBlock
         | ErrorKind::TimedOut
         | ErrorKind::ConnectionRefused
+        | ErrorKind::HostUnreachable
+        | ErrorKind::NetworkUnreachable
+        | ErrorKind::NetworkDown
         | ErrorKind::Interrupted => Ok(()),
         _ if openbats::is_lack_of_memory(error) => Ok(()),
         _ => Err(anyhow!("UDP socket: {error}")),
@@ -193,8 +235,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_host_that_is_not_up_yet_ends_no_test() {
+        for code in [Errno::ECONNREFUSED, Errno::EHOSTUNREACH, Errno::ENETUNREACH, Errno::ENETDOWN]
+        {
+            assert!(datagram_error(&code.into()).is_ok(), "{code}");
+        }
+    }
+
+    #[test]
     fn lack_of_kernel_memory_ends_no_test() {
-        for code in [Errno::ENOBUFS, Errno::ENOMEM, Errno::EAGAIN, Errno::ECONNREFUSED] {
+        for code in [Errno::ENOBUFS, Errno::ENOMEM, Errno::EAGAIN] {
             assert!(datagram_error(&code.into()).is_ok(), "{code}");
             assert!(receive_error(&code.into()).is_ok(), "{code}");
         }

@@ -21,7 +21,7 @@ fn used() -> Duration {
 }
 
 /// Measures CPU time from its creation, and per interval.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct CpuMeter {
     clock: Clock,
     at_start: Duration,

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod beacon;
+mod candidates;
 mod channel;
 mod cli;
 mod clock;

@@ -80,16 +80,30 @@ impl Batch {
     }
 }
 
+/// Number of samples that are built and parsed to measure the serialization time, if they are small.
+const SERIALIZATION_SAMPLES: usize = 1_000;
+/// Bytes to build, and to keep for the parser, at most; unless one sample is longer.
+const MAX_BUILT: usize = 256 << 20;
+const MAX_KEPT: usize = 16 << 20;
+
+/// Numbers of samples of this length to build, and to keep.
+fn serialization_samples(length: usize) -> (usize, usize) {
+    let fitting = |bytes: usize| (bytes / length).max(1);
+    let built = SERIALIZATION_SAMPLES.min(fitting(MAX_BUILT));
+    (built, built.min(16).min(fitting(MAX_KEPT)))
+}
+
 /// Mean times in nanoseconds to build and to parse a sample.
-pub(super) fn serialization_time(length: usize, samples: u32) -> (f64, f64) {
+pub(super) fn serialization_time(length: usize) -> (f64, f64) {
+    let (samples, kept) = serialization_samples(length);
     let mut batch = Batch::new(Payload::new(&[], length - HEADER), 1);
-    let mut messages = Vec::with_capacity(samples as usize);
+    let mut messages = Vec::with_capacity(kept);
     let building = Clock::start();
     for sequence in 0..samples {
-        batch.push(Header { sequence, target: NO_ECHO, ..Header::default() });
+        batch.push(Header { sequence: sequence as u32, target: NO_ECHO, ..Header::default() });
         // Few are kept, so that the size of a sample does not matter.
         let message = batch.take();
-        if sequence < 16 {
+        if sequence < kept {
             messages.push(message);
         } else {
             black_box(message);
@@ -97,17 +111,29 @@ pub(super) fn serialization_time(length: usize, samples: u32) -> (f64, f64) {
     }
     let building = building.elapsed();
     let parsing = Clock::start();
-    for message in messages.iter().cycle().take(samples as usize) {
+    for message in messages.iter().cycle().take(samples) {
         let mut message = &message[..];
         black_box(next_sample(black_box(&mut message)));
     }
-    let per_sample = |ns: u128| ns as f64 / f64::from(samples);
+    let per_sample = |ns: u128| ns as f64 / samples as f64;
     (per_sample(building.as_nanos()), per_sample(parsing.elapsed().as_nanos()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_serialization_of_long_samples_takes_bounded_memory_and_work() {
+        assert_eq!(serialization_samples(28), (1_000, 16));
+        for length in [100, 65_507, 1 << 20, 64 << 20] {
+            let (built, kept) = serialization_samples(length);
+            assert!(built * length <= MAX_BUILT && kept >= 1, "{length}");
+            assert!(kept == 1 || kept * length <= MAX_KEPT, "{length}");
+        }
+        let (build, parse) = serialization_time(64 << 20);
+        assert!(build > 0.0 && parse > 0.0);
+    }
 
     #[test]
     fn payloads_continue_through_the_data_and_start_again() {

@@ -12,7 +12,7 @@ use socket2::SockRef;
 
 use super::peers::Subscriber;
 use crate::beacon::{INTERVAL, Listener};
-use crate::channel::{Channel, transport_config};
+use crate::channel::{Channel, transport_config, wait_for_datagram};
 use crate::cli::{Common, PublisherOptions, Transport};
 use crate::clock::Clock;
 use crate::console::print;
@@ -23,7 +23,7 @@ use crate::{ports, process_number, signals};
 /// Time between rounds of connection attempts.
 const ROUND: Duration = Duration::from_secs(1);
 /// Attempts at once.
-const MAX_CONCURRENT: usize = 16;
+const MAX_CONCURRENT: usize = 32;
 /// Time for a connection attempt, and for the announcement that follows.
 const CONNECT_LIMIT: Duration = Duration::from_millis(1_500);
 const ANNOUNCEMENT_LIMIT: Duration = Duration::from_secs(3);
@@ -34,7 +34,9 @@ const REPORTS_PER_QUEUE: u64 = 4;
 /// Size of the socket buffers of raw UDP: that of the original.
 const SOCKET_BUFFER: usize = 4 << 20;
 
-pub(super) type Connected = ((Vec<Channel>, Vec<Subscriber>), Option<Endpoint>);
+/// The channels, and the subscribers by their channels.
+pub(super) type Subscribers = (Vec<Channel>, Vec<Subscriber>);
+pub(super) type Connected = (Subscribers, Option<Endpoint>);
 
 /// Connects to all subscribers. `None`: the user has ended the test.
 ///
@@ -59,29 +61,26 @@ pub(super) fn connect(options: &PublisherOptions) -> Result<Option<Connected>> {
         Transport::Raw => {
             let channels = raw_channels(&options.common)?;
             print("Waiting for subscribers announcement ...");
-            let subscribers = raw_announcements(&options.common, &channels, hello)?;
-            Ok(subscribers.map(|subscribers| ((channels, subscribers), None)))
+            let found = raw_announcements(&options.common, &channels, hello)?;
+            Ok(found.map(|found| (used_channels(channels, &found), None)))
         }
     }
 }
 
 /// The addresses of `-peer`.
 fn peer_addresses(options: &Common) -> Result<Vec<SocketAddr>> {
-    let mut addresses = Vec::new();
+    let mut addresses = BTreeSet::new();
     for peer in &options.peers {
         let ids = match peer.id {
             Some(id) => id..id.saturating_add(1),
             // As many as there can be at one address.
-            None => 0..options.peers_expected as u32,
+            None => 0..ports::SUBSCRIBERS.min(options.peers_expected as u32),
         };
         for id in ids {
-            let address = SocketAddr::new(peer.ip, ports::subscriber(options.domain, id)?);
-            if !addresses.contains(&address) {
-                addresses.push(address);
-            }
+            addresses.insert(SocketAddr::new(peer.ip, ports::subscriber(options.domain, id)?));
         }
     }
-    Ok(addresses)
+    Ok(addresses.into_iter().collect())
 }
 
 fn sessions(
@@ -99,70 +98,112 @@ fn sessions(
         false => None,
     };
     let given = peer_addresses(options)?;
-    let endpoint_of_attempts = &endpoint;
-    let mut found: Vec<(Channel, Announcement, SocketAddr)> = Vec::new();
+    let mut found = Vec::new();
     let mut reported = BTreeSet::new();
     while found.len() < options.peers_expected {
-        if signals::requested() {
-            return Ok(None);
-        }
         let round = Clock::start();
+        // Connected ones too: the same subscriber can be found on another path.
         let mut candidates = match &mut listener {
-            Some(listener) => listener.addresses(),
+            Some(listener) => listener.addresses(MAX_CONCURRENT + found.len()),
             None => given.clone(),
         };
-        candidates.retain(|address| found.iter().all(|(_, _, known)| known != address));
+        candidates.retain(|address| found.iter().all(|one: &Found| one.address != *address));
         for group in candidates.chunks(MAX_CONCURRENT) {
-            let results: Vec<_> = thread::scope(|scope| {
-                let attempts: Vec<_> = group
-                    .iter()
-                    .map(|&address| {
-                        scope.spawn(move || {
-                            let client = ClientOptions::new(trust.of(address))
-                                .transport(transport_config(mode, options.goal));
-                            let is_new = trust.is_new(address);
-                            let made = attempt(endpoint_of_attempts, client, address, hello)?;
-                            if is_new && let Channel::Session(connection) = &made.0 {
-                                trust.report(connection, address);
-                            }
-                            Ok(made)
-                        })
-                    })
-                    .collect();
-                attempts.into_iter().map(|attempt| attempt.join()).collect()
-            });
-            for (&address, result) in group.iter().zip(results) {
-                let result = result.unwrap_or_else(|_| bail!("the attempt panicked"));
+            if signals::requested() {
+                return Ok(None);
+            }
+            for (address, result) in attempts(&endpoint, options, mode, trust, hello, group) {
                 match result {
-                    Ok((channel, announcement)) => add(&mut found, channel, announcement, address)?,
+                    Ok((channel, announcement)) => {
+                        add(&mut found, Found { channel, announcement, address })?;
+                    }
                     // Without -peer, anyone can announce a subscriber.
                     Err(error) if listener.is_none() && is_untrusted(&error, trust) => {
                         return Err(error.context(address));
                     }
                     Err(error) => {
-                        let text = format!("{address}: {error:#}");
-                        print_once(&mut reported, &text);
-                        if let Some(listener) = &mut listener {
-                            listener.forget(address);
-                        }
+                        print_once(&mut reported, address, &error);
+                        listener.iter_mut().for_each(|listener| listener.failed(address));
                     }
                 }
             }
         }
+        found.retain(|one| still_waits(one));
         let is_complete = found.len() >= options.peers_expected;
         let pause = if listener.is_some() { INTERVAL / 4 } else { ROUND };
         while !is_complete && round.elapsed() < pause && !signals::requested() {
             thread::sleep(Duration::from_millis(10));
         }
+        if signals::requested() {
+            return Ok(None);
+        }
     }
-    found.truncate(options.peers_expected);
+    for surplus in found.drain(options.peers_expected..) {
+        let expected = options.peers_expected;
+        print(&format!("Note: {} is not needed: -numSubscribers is {expected}", surplus.address));
+        surplus.channel.refuse(&format!("the publisher has its {expected} subscribers"));
+    }
     print("Waiting for subscribers announcement ...");
     let subscribers = (0..)
         .zip(&found)
-        .map(|(channel, (_, announcement, _))| Subscriber::new(announcement.subscriber, channel))
+        .map(|(channel, one)| Subscriber::new(one.announcement.subscriber, channel))
         .collect();
-    let channels = found.into_iter().map(|(channel, ..)| channel).collect();
+    let channels = found.into_iter().map(|one| one.channel).collect();
     Ok(Some(((channels, subscribers), Some(endpoint))))
+}
+
+/// A subscriber that has announced itself.
+struct Found {
+    channel: Channel,
+    announcement: Announcement,
+    address: SocketAddr,
+}
+
+/// Whether a subscriber still waits for the test, while the publisher looks for others.
+fn still_waits(one: &Found) -> bool {
+    let problem = loop {
+        match one.channel.receive(Duration::ZERO) {
+            Ok(None) => return true,
+            Ok(Some(message)) => {
+                if let Some(Control::Goodbye { .. }) = Control::of_message(&message) {
+                    break "it has ended the test".to_owned();
+                }
+            }
+            Err(error) => break format!("{error:#}"),
+        }
+    };
+    print(&format!("Note: subscriber {} left: {problem}", one.announcement.subscriber));
+    one.channel.close();
+    false
+}
+
+/// The results of simultaneous attempts.
+fn attempts(
+    endpoint: &Endpoint,
+    options: &Common,
+    mode: Mode,
+    trust: &SubscriberTrust,
+    hello: Hello,
+    group: &[SocketAddr],
+) -> Vec<(SocketAddr, Result<(Channel, Announcement)>)> {
+    let one = |address: SocketAddr| {
+        let client =
+            ClientOptions::new(trust.of(address)).transport(transport_config(mode, options.goal));
+        let is_new = trust.is_new(address);
+        let made = attempt(endpoint, client, address, hello)?;
+        if is_new && let Channel::Session(connection) = &made.0 {
+            trust.report(connection, address);
+        }
+        Ok(made)
+    };
+    thread::scope(|scope| {
+        let running: Vec<_> =
+            group.iter().map(|&address| (address, scope.spawn(move || one(address)))).collect();
+        let joined = |attempt: thread::ScopedJoinHandle<'_, _>| {
+            attempt.join().unwrap_or_else(|_| bail!("the attempt panicked"))
+        };
+        running.into_iter().map(|(address, attempt)| (address, joined(attempt))).collect()
+    })
 }
 
 /// Whether a subscriber has another certificate than expected. A handshake with required fingerprints
@@ -179,26 +220,40 @@ fn is_untrusted(error: &anyhow::Error, trust: &SubscriberTrust) -> bool {
 
 /// Prints why a connection could not be made, once for each reason, unless the peer has not
 /// started yet.
-fn print_once(reported: &mut BTreeSet<String>, text: &str) {
-    let is_expected = text.contains("no answer") || text.contains("refused");
-    if !is_expected && reported.len() < 16 && reported.insert(text.to_owned()) {
+fn print_once(reported: &mut BTreeSet<String>, address: SocketAddr, error: &anyhow::Error) {
+    let is_expected = error.is::<NoAnswer>()
+        || error.is::<ConnectError>() && {
+            let text = error.to_string();
+            text.contains("no answer") || text.contains("refused")
+        };
+    let text = format!("{address}: {error:#}");
+    if !is_expected && reported.len() < 16 && reported.insert(text.clone()) {
         print(&format!("Note: {text}"));
     }
 }
 
+/// Nobody answers at an address.
+#[derive(Debug)]
+struct NoAnswer;
+
+impl std::fmt::Display for NoAnswer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("no answer")
+    }
+}
+
 /// Adds a subscriber, unless it is connected already on another path.
-fn add(
-    found: &mut Vec<(Channel, Announcement, SocketAddr)>,
-    channel: Channel,
-    announcement: Announcement,
-    address: SocketAddr,
-) -> Result<()> {
-    match found.iter().find(|(_, known, _)| known.subscriber == announcement.subscriber) {
-        None => found.push((channel, announcement, address)),
-        Some((_, known, _)) if known.process == announcement.process => channel.close(),
-        Some((_, known, other)) => bail!(
-            "the subscribers at {other} and {address} have the same id {}: use -sidMultiSubTest",
-            known.subscriber
+fn add(found: &mut Vec<Found>, new: Found) -> Result<()> {
+    let id = new.announcement.subscriber;
+    match found.iter().find(|known| known.announcement.subscriber == id) {
+        None => found.push(new),
+        Some(known) if known.announcement.process == new.announcement.process => {
+            new.channel.close();
+        }
+        Some(known) => bail!(
+            "the subscribers at {} and {} have the same id {id}: use -sidMultiSubTest",
+            known.address,
+            new.address
         ),
     }
     Ok(())
@@ -214,12 +269,12 @@ fn attempt(
     let connection = endpoint
         .connect(address, SERVER_NAME, options)
         .wait_for(CONNECT_LIMIT)
-        .context("no answer")??;
+        .map_err(|_| anyhow::Error::msg(NoAnswer))??;
     let channel = Channel::Session(connection);
     let message = Bytes::from(Control::Hello(hello).encode());
     let waiting = Clock::start();
     while waiting.elapsed() < ANNOUNCEMENT_LIMIT && !signals::requested() {
-        channel.send(&message)?;
+        channel.send(&message, || ())?;
         let Some(answer) = channel.receive(INTERVAL)? else {
             // In a reliable mode the first hello arrives; a repeated one is answered again.
             continue;
@@ -246,6 +301,12 @@ fn raw_channels(options: &Common) -> Result<Vec<Channel>> {
         }
         Ok(socket)
     };
+    let channel = |socket, group| Channel::Datagrams {
+        socket,
+        group,
+        busy_poll: options.busy_poll,
+        waits: options.blocking_sockets,
+    };
     let context = "cannot open a UDP socket";
     let mut channels = Vec::new();
     if let Some(group) = options.multicast {
@@ -259,49 +320,45 @@ fn raw_channels(options: &Common) -> Result<Vec<Channel>> {
         reference.set_multicast_if_v4(&interface).context("cannot send multicast")?;
         reference.set_multicast_loop_v4(true).context("cannot send multicast")?;
         let group = SocketAddr::new(group.into(), ports::multicast_samples(options.domain)?);
-        channels.push(Channel::Datagrams {
-            socket,
-            group: Some(group),
-            busy_poll: options.busy_poll,
-        });
+        channels.push(channel(socket, Some(group)));
     } else {
         for address in peer_addresses(options)? {
             let socket = open(Some(address)).with_context(|| format!("{context} to {address}"))?;
-            channels.push(Channel::Datagrams { socket, group: None, busy_poll: options.busy_poll });
-        }
-    }
-    if !options.blocking_sockets {
-        for channel in &channels {
-            if let Channel::Datagrams { socket, .. } = channel {
-                socket.set_nonblocking(true).context(context)?;
-            }
+            channels.push(channel(socket, None));
         }
     }
     Ok(channels)
 }
 
-/// Repeats hello until enough subscribers have announced themselves.
+/// The channels of the subscribers found: nobody listens at the others.
+fn used_channels(channels: Vec<Channel>, found: &[(Announcement, usize)]) -> Subscribers {
+    let used: BTreeSet<usize> = found.iter().map(|(_, channel)| *channel).collect();
+    let new_index = |index| used.iter().take_while(|&&one| one < index).count();
+    let subscribers =
+        found.iter().map(|(one, index)| Subscriber::new(one.subscriber, new_index(*index)));
+    let subscribers = subscribers.collect();
+    let of_subscribers = (0..).zip(channels).filter(|(index, _)| used.contains(index));
+    (of_subscribers.map(|(_, channel)| channel).collect(), subscribers)
+}
+
+/// Repeats hello until enough subscribers have announced themselves; returns them with their channels.
 fn raw_announcements(
     options: &Common,
     channels: &[Channel],
     hello: Hello,
-) -> Result<Option<Vec<Subscriber>>> {
+) -> Result<Option<Vec<(Announcement, usize)>>> {
     let message = Bytes::from(Control::Hello(hello).encode());
     let mut found: Vec<(Announcement, usize)> = Vec::new();
     loop {
-        if signals::requested() {
-            return Ok(None);
-        }
-        channels.iter().try_for_each(|channel| channel.send(&message).map(drop))?;
+        channels.iter().try_for_each(|channel| channel.send(&message, || ()).map(drop))?;
         let waiting = Clock::start();
         while waiting.elapsed() < INTERVAL {
+            if signals::requested() {
+                return Ok(None);
+            }
+            wait_for_datagram(channels, INTERVAL / 4);
             for (index, channel) in channels.iter().enumerate() {
-                let limit = Duration::from_millis(5);
-                let Some(answer) = channel.receive(limit)? else {
-                    // A non-blocking socket does not wait.
-                    thread::sleep(Duration::from_millis(1));
-                    continue;
-                };
+                let Some(answer) = channel.receive(Duration::ZERO)? else { continue };
                 let Some(Control::Announcement(announcement)) = Control::of_message(&answer) else {
                     continue;
                 };
@@ -313,10 +370,39 @@ fn raw_announcements(
             }
             if found.len() >= options.peers_expected {
                 found.truncate(options.peers_expected);
-                let subscribers =
-                    found.iter().map(|(one, index)| Subscriber::new(one.subscriber, *index));
-                return Ok(Some(subscribers.collect()));
+                return Ok(Some(found));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn channels_without_a_subscriber_are_dropped() {
+        let socket = || UdpSocket::bind("127.0.0.1:0").unwrap();
+        let sockets: Vec<UdpSocket> = (0..4).map(|_| socket()).collect();
+        let ports: Vec<u16> = sockets.iter().map(|one| one.local_addr().unwrap().port()).collect();
+        let channels = sockets.into_iter().map(|socket| Channel::Datagrams {
+            socket,
+            group: None,
+            busy_poll: Duration::ZERO,
+            waits: true,
+        });
+        let announcement = |subscriber| Announcement { subscriber, ..Announcement::default() };
+        let found = [(announcement(7), 3), (announcement(5), 1)];
+        let (channels, subscribers) = used_channels(channels.collect(), &found);
+        let left: Vec<u16> = channels
+            .iter()
+            .filter_map(|channel| match channel {
+                Channel::Datagrams { socket, .. } => Some(socket.local_addr().unwrap().port()),
+                Channel::Session(_) => None,
+            })
+            .collect();
+        assert_eq!(left, [ports[1], ports[3]]);
+        let of: Vec<_> = subscribers.iter().map(|one| (one.id, one.channel)).collect();
+        assert_eq!(of, [(7, 1), (5, 0)]);
     }
 }

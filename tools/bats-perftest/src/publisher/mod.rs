@@ -2,12 +2,14 @@
 
 mod batch;
 mod connect;
+mod ends;
 mod pace;
 mod peers;
 mod pings;
 mod sender;
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -23,6 +25,7 @@ use crate::cpu::CpuMeter;
 use crate::output::{LatencySummary, Printer};
 use crate::wire::{Control, HEADER};
 use batch::Payload;
+use ends::{Ended, Ends};
 use peers::Peers;
 use pings::Recorder;
 
@@ -33,8 +36,6 @@ const END_MARKS: u32 = 50;
 const END_MARK_INTERVAL: Duration = Duration::from_millis(100);
 /// Largest file of `-loadDataFromFile`.
 const MAX_PAYLOAD_FILE: u64 = 256 << 20;
-/// Number of samples that are built and parsed to measure the serialization time.
-const SERIALIZATION_SAMPLES: u32 = 1_000;
 
 /// Runs a publisher.
 ///
@@ -54,12 +55,17 @@ pub(crate) fn run(options: &PublisherOptions) -> Result<()> {
 fn load_payload(options: &PublisherOptions) -> Result<Vec<u8>> {
     let Some(path) = &options.payload_file else { return Ok(Vec::new()) };
     let name = path.display();
-    let size = fs::metadata(path).with_context(|| format!("cannot read {name}"))?.len();
+    let context = || format!("cannot read {name}");
+    // Before it is opened: that of a pipe would wait for its other end.
+    ensure!(fs::metadata(path).with_context(context)?.is_file(), "{name} is no regular file");
+    let mut bytes = Vec::new();
+    // One byte more than allowed: a file can grow meanwhile.
+    let file = File::open(path).with_context(context)?;
+    file.take(MAX_PAYLOAD_FILE + 1).read_to_end(&mut bytes).with_context(context)?;
     ensure!(
-        size <= MAX_PAYLOAD_FILE,
-        "{name} has {size} bytes, at most {MAX_PAYLOAD_FILE} can be loaded"
+        bytes.len() as u64 <= MAX_PAYLOAD_FILE,
+        "{name} is too large: at most {MAX_PAYLOAD_FILE} bytes can be loaded"
     );
-    let bytes = fs::read(path).with_context(|| format!("cannot read {name}"))?;
     ensure!(!bytes.is_empty(), "{name} is empty");
     Ok(bytes)
 }
@@ -76,19 +82,16 @@ fn test(
         print("Interrupted before the test started.");
         return Ok(());
     };
-    let peers = Arc::new(Peers::new(peers, recorder));
-    let threads = start_threads(options, &peers);
-    let outcome = threads.and_then(|()| run_phases(options, &peers, payload));
+    // In a latency test the sender itself receives, without the time to wake another thread.
+    let peers = Arc::new(Peers::new(peers, recorder, !options.latency_test));
+    let mut sent = SentFigures::new();
+    let outcome =
+        start_threads(&peers).and_then(|()| run_phases(options, &peers, payload, &mut sent));
     // The threads end before the connections are closed, which would be an error to them.
     peers.is_over.store(true, Ordering::Release);
-    let (cpu, sent) = match outcome {
-        Ok(figures) => figures,
-        Err(error) => {
-            summarize(options, &peers, printer, &CpuMeter::start(), 0, Duration::ZERO);
-            return Err(error);
-        }
-    };
-    summarize(options, &peers, printer, &cpu, sent.samples, sent.time);
+    // What was measured counts also after an error.
+    let summarized = summarize(options, &peers, printer, &sent);
+    outcome.and(summarized)?;
     peers.close();
     if let Some(endpoint) = endpoint {
         close_endpoint(&endpoint);
@@ -102,45 +105,46 @@ fn test(
 }
 
 /// What the publisher has sent.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug)]
 struct SentFigures {
     samples: u64,
     time: Duration,
     by_timer: bool,
+    cpu: CpuMeter,
+}
+
+impl SentFigures {
+    fn new() -> Self {
+        Self { samples: 0, time: Duration::ZERO, by_timer: false, cpu: CpuMeter::start() }
+    }
 }
 
 fn run_phases(
     options: &PublisherOptions,
     peers: &Arc<Peers>,
     payload: Payload,
-) -> Result<(CpuMeter, SentFigures)> {
+    sent: &mut SentFigures,
+) -> Result<()> {
     let mut sender = sender::Sender::new(options, Arc::clone(peers), payload);
     print(&format!("Sending {} initialization pings ...", options.initial_pings));
     sender.send_pings()?;
     print("Sending data ...");
-    pause(peers)?;
-    let cpu = CpuMeter::start();
-    let clock = Clock::start();
-    let by_timer = sender.send_samples()?;
-    let sent = SentFigures { samples: sender.samples(), time: clock.elapsed(), by_timer };
-    end(options, peers, sender.samples())?;
-    Ok((cpu, sent))
-}
-
-/// Waits before the first sample, so that the initialization pings do not disturb it.
-fn pause(peers: &Peers) -> Result<()> {
-    let clock = Clock::start();
-    while clock.elapsed() < PAUSE_BEFORE_DATA && !crate::signals::requested() {
-        peers.check()?;
-        thread::sleep(Duration::from_millis(20));
+    // The initialization pings must not disturb the first samples.
+    if sender.pause(PAUSE_BEFORE_DATA)? {
+        sent.cpu = CpuMeter::start();
+        let clock = Clock::start();
+        let outcome = sender.send_samples();
+        (sent.samples, sent.time) = (sender.samples(), clock.elapsed());
+        outcome?;
+        sent.by_timer = sender.ends().ended() == Some(Ended::ByTimer);
     }
-    Ok(())
+    end(options, peers, sender.samples(), sender.ends())
 }
 
-/// Receives in threads, except in a latency test, in which the sender itself waits for the echoes.
-/// Over raw UDP another thread sends keep-alives and detects peers that stopped answering.
-fn start_threads(options: &PublisherOptions, peers: &Arc<Peers>) -> Result<()> {
-    if !options.latency_test {
+/// Starts the threads that receive, if there are any. Over raw UDP another thread sends keep-alives and
+/// detects peers that stopped answering.
+fn start_threads(peers: &Arc<Peers>) -> Result<()> {
+    if peers.has_threads {
         for channel in 0..peers.channels.len() {
             let peers = Arc::clone(peers);
             let receive = move || peers.receive_until_over(channel);
@@ -153,7 +157,7 @@ fn start_threads(options: &PublisherOptions, peers: &Arc<Peers>) -> Result<()> {
             let message = Control::KeepAlive { subscriber: 0 }.encode().into();
             while !peers.is_over.load(Ordering::Acquire) {
                 for channel in &peers.channels {
-                    let _ = channel.send(&message);
+                    let _ = channel.send(&message, || ());
                 }
                 peers.find_dead();
                 thread::sleep(KEEP_ALIVE);
@@ -165,9 +169,10 @@ fn start_threads(options: &PublisherOptions, peers: &Arc<Peers>) -> Result<()> {
 }
 
 /// Sends the end mark until every subscriber has confirmed it.
-fn end(options: &PublisherOptions, peers: &Peers, samples: u64) -> Result<()> {
+fn end(options: &PublisherOptions, peers: &Peers, samples: u64, ends: &mut Ends) -> Result<()> {
     let mark = Control::End { publisher: options.common.id, samples }.encode().into();
     let is_reliable = options.common.is_reliable();
+    peers.is_ending.store(true, Ordering::Release);
     let mut marks = 0;
     let mut last_mark: Option<Clock> = None;
     loop {
@@ -177,19 +182,18 @@ fn end(options: &PublisherOptions, peers: &Peers, samples: u64) -> Result<()> {
         };
         if is_due {
             marks += 1;
-            ensure!(marks <= END_MARKS, "no goodbye of a subscriber after {END_MARKS} end marks");
-            peers.send(&mark)?;
+            ensure!(
+                marks <= END_MARKS,
+                "no goodbye of {} after {END_MARKS} end marks",
+                peers.missing()
+            );
+            peers.send(&mark, None, ends)?;
             last_mark = Some(Clock::start());
         }
-        if options.latency_test {
-            peers.receive_all(Duration::from_millis(5))?;
-        } else {
-            thread::sleep(Duration::from_millis(5));
-        }
+        ends.wait(peers, Duration::from_millis(5))?;
         if peers.all_left() {
             return Ok(());
         }
-        peers.check_alive()?;
     }
 }
 
@@ -197,15 +201,17 @@ fn summarize(
     options: &PublisherOptions,
     peers: &Peers,
     printer: &Printer,
-    cpu: &CpuMeter,
-    samples: u64,
-    time: Duration,
-) {
+    sent: &SentFigures,
+) -> Result<()> {
+    let SentFigures { samples, time, ref cpu, .. } = *sent;
     let mut recorder = peers.recorder();
-    recorder.report();
+    let reported = recorder.report();
+    if options.cache_stats {
+        peers.print_cache_stats();
+    }
     // Only publisher 0 measures.
     if options.common.id != 0 {
-        return;
+        return reported;
     }
     let latencies = recorder.latencies();
     let mut figures = latencies.figures();
@@ -215,9 +221,8 @@ fn summarize(
     if options.low_resolution_clock && samples > 0 {
         figures.ave = time.as_nanos() as f64 / samples as f64 / 2.0;
     }
-    let serialization = options
-        .serialization_time
-        .then(|| batch::serialization_time(options.common.data_length, SERIALIZATION_SAMPLES));
+    let serialization =
+        options.serialization_time.then(|| batch::serialization_time(options.common.data_length));
     printer.latency_summary(&LatencySummary {
         length: options.common.data_length,
         figures,
@@ -228,7 +233,5 @@ fn summarize(
         cpu_ns_per_sample: cpu.total().as_nanos() as f64 / samples.max(1) as f64,
         samples_per_message: options.batching.samples(),
     });
-    if options.cache_stats {
-        peers.print_cache_stats();
-    }
+    reported
 }

@@ -2,19 +2,25 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 use bytes::Bytes;
 
-use super::pings::Recorder;
-use crate::channel::{Channel, DEAD_AFTER, Sent};
+use super::ends::Ends;
+use super::pings::{Ping, Recorder};
+use crate::channel::{Channel, DEAD_AFTER, Sent, wait_for_datagram};
 use crate::clock::now_ns;
 use crate::console::print;
 use crate::wire::{Control, next_sample, ping_target};
 
 /// Longest wait of a receiving thread before it looks whether the test is over.
 const RECEIVE_LIMIT: Duration = Duration::from_millis(100);
+/// Longest wait for a message of one of several connections.
+const SHARED_WAIT: Duration = Duration::from_millis(2);
+/// Messages of a channel that are handled before others have their turn.
+const MAX_READ: usize = 64;
 
 /// A subscriber.
 #[derive(Debug)]
@@ -46,6 +52,10 @@ pub(super) struct Peers {
     pub(super) channels: Vec<Channel>,
     pub(super) subscribers: Vec<Subscriber>,
     recorder: Mutex<Recorder>,
+    /// A thread receives from each channel; without them those that wait do it.
+    pub(super) has_threads: bool,
+    /// The end mark has been sent: a goodbye is expected.
+    pub(super) is_ending: AtomicBool,
     /// The test is over: the threads end.
     pub(super) is_over: AtomicBool,
     has_failed: AtomicBool,
@@ -58,11 +68,14 @@ impl Peers {
     pub(super) fn new(
         (channels, subscribers): (Vec<Channel>, Vec<Subscriber>),
         recorder: Recorder,
+        has_threads: bool,
     ) -> Self {
         Self {
             channels,
             subscribers,
             recorder: Mutex::new(recorder),
+            has_threads,
+            is_ending: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
             has_failed: AtomicBool::new(false),
             failure: Mutex::default(),
@@ -80,34 +93,71 @@ impl Peers {
         self.has_failed.store(true, Ordering::Release);
     }
 
-    /// Fails if a subscriber has died or left.
-    pub(super) fn check(&self) -> Result<()> {
-        if self.has_failed.load(Ordering::Acquire) {
+    /// Waits for at most `limit`, and handles what arrives.
+    ///
+    /// # Errors
+    /// A subscriber has died or left.
+    pub(super) fn wait(&self, limit: Duration) -> Result<()> {
+        match self.has_threads {
+            true if limit.is_zero() => {}
+            true => thread::sleep(limit),
+            false => self.receive_all(limit)?,
+        }
+        // Of subscribers that have said goodbye nothing is expected.
+        if self.has_failed.load(Ordering::Acquire) && !self.all_left() {
             let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
             bail!("{}", failure.as_deref().unwrap_or("a subscriber failed"));
         }
         Ok(())
     }
 
-    /// As [`check`](Self::check); of a subscriber that has said goodbye nothing is expected.
-    pub(super) fn check_alive(&self) -> Result<()> {
-        if self.all_left() { Ok(()) } else { self.check() }
-    }
-
-    /// Sends a message to every subscriber. Waits as long as one of them takes no more.
-    pub(super) fn send(&self, message: &Bytes) -> Result<()> {
+    /// Sends a message to every subscriber, with the ping that it contains; waits as long as one of them
+    /// takes no more. Returns whether it was sent: it is not if the test ends before the first one
+    /// has taken it.
+    pub(super) fn send(
+        &self,
+        message: &Bytes,
+        ping: Option<&Ping>,
+        ends: &mut Ends,
+    ) -> Result<bool> {
         for (index, channel) in self.channels.iter().enumerate() {
+            // The latency of a ping counts from when its subscriber could have it.
+            let ping = ping.filter(|ping| self.subscribers[ping.target].channel == index);
+            let on_attempt = || ping.into_iter().for_each(|ping| self.recorder().on_ping(ping));
             loop {
-                match channel.send(message) {
+                match channel.send(message, on_attempt) {
                     Ok(Sent::Done) => break,
-                    Ok(Sent::Blocked) => self.check()?,
+                    Ok(Sent::Blocked) => {
+                        let goes_on = ends.wait(self, Duration::ZERO)?;
+                        if !goes_on && index == 0 && !self.is_ending.load(Ordering::Acquire) {
+                            return Ok(false);
+                        }
+                    }
                     Err(_) if self.has_left_channel(index) => break,
                     Err(error) => bail!("{}: {error}", self.name_of(index)),
                 }
             }
         }
         self.messages_sent.fetch_add(1, Ordering::Relaxed);
-        Ok(())
+        Ok(true)
+    }
+
+    /// A number that changes as long as subscribers take messages.
+    pub(super) fn progress(&self) -> u64 {
+        let taken = self.subscribers.iter().map(|one| one.taken.load(Ordering::Acquire));
+        let buffered = self.channels.iter().map(|channel| match channel {
+            Channel::Session(connection) => connection.stats().send_buffer_bytes as u64,
+            Channel::Datagrams { .. } => 0,
+        });
+        taken.chain(buffered).fold(0, u64::wrapping_add)
+    }
+
+    /// Names a subscriber that has not said goodbye.
+    pub(super) fn missing(&self) -> String {
+        match self.subscribers.iter().find(|one| !one.has_left.load(Ordering::Acquire)) {
+            Some(one) => format!("subscriber {}", one.id),
+            None => "a subscriber".to_owned(),
+        }
     }
 
     /// Messages sent that a subscriber has not taken.
@@ -144,26 +194,13 @@ impl Peers {
         }
     }
 
-    /// Receives a message from a channel, if one arrives within `limit`; returns whether it was the
-    /// echo of this sample.
-    pub(super) fn receive_echo(
-        &self,
-        channel: usize,
-        limit: Duration,
-        sequence: u32,
-    ) -> Result<bool> {
-        let Some(message) = self.take(channel, limit)? else { return Ok(false) };
-        let is_echo = next_sample(&mut &message[..])
-            .is_some_and(|(header, _)| header.target >= 0 && header.sequence == sequence);
-        self.handle(channel, &message);
-        Ok(is_echo)
-    }
-
-    fn receive(&self, channel: usize, limit: Duration) -> Result<()> {
-        if let Some(message) = self.take(channel, limit)? {
-            self.handle(channel, &message);
+    /// Handles a message of a channel, if one arrives within `limit`; returns whether one did.
+    pub(super) fn receive(&self, channel: usize, limit: Duration) -> Result<bool> {
+        let message = self.take(channel, limit)?;
+        if let Some(message) = &message {
+            self.handle(channel, message);
         }
-        Ok(())
+        Ok(message.is_some())
     }
 
     fn take(&self, channel: usize, limit: Duration) -> Result<Option<Bytes>> {
@@ -175,13 +212,22 @@ impl Peers {
     }
 
     /// Handles what has arrived on all channels; waits up to `limit` for it.
-    pub(super) fn receive_all(&self, limit: Duration) -> Result<()> {
+    fn receive_all(&self, limit: Duration) -> Result<()> {
+        let is_raw = self.channels.iter().any(Channel::is_raw);
+        let mut limit = if self.channels.len() > 1 { limit.min(SHARED_WAIT) } else { limit };
+        if is_raw && !limit.is_zero() {
+            wait_for_datagram(&self.channels, limit);
+            limit = Duration::ZERO;
+        }
         for channel in 0..self.channels.len() {
-            // After a goodbye the connection may be closed.
-            if let Err(error) = self.receive(channel, limit)
-                && !self.has_left_channel(channel)
-            {
-                return Err(error);
+            for _ in 0..MAX_READ {
+                match self.receive(channel, std::mem::take(&mut limit)) {
+                    Ok(true) => {}
+                    Ok(false) => break,
+                    // After a goodbye the connection may be closed.
+                    Err(_) if self.has_left_channel(channel) => break,
+                    Err(error) => return Err(error),
+                }
             }
         }
         Ok(())
@@ -219,7 +265,7 @@ impl Peers {
             Control::Taken { messages, .. } => {
                 subscriber.taken.fetch_max(messages, Ordering::Release);
             }
-            Control::Goodbye { early: true, .. } => {
+            Control::Goodbye { early, .. } if early || !self.is_ending.load(Ordering::Acquire) => {
                 self.fail(format!("subscriber {id} has ended the test"));
             }
             Control::Goodbye { .. } => subscriber.has_left.store(true, Ordering::Release),

@@ -1,5 +1,6 @@
 //! Pings and the latency of their echoes.
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::sync::Arc;
@@ -17,18 +18,75 @@ use crate::wire::Header;
 /// Pings whose echoes can be outstanding; the echo of an older one is ignored.
 const OUTSTANDING: usize = 1 << 16;
 
+/// A sample that a subscriber must echo.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ping {
+    pub(super) sequence: u32,
+    /// Time stamp of the sample.
+    pub(super) stamp_ns: u64,
+    /// When the sample was due, with a rate.
+    pub(super) due_ns: Option<u64>,
+    /// Index of the subscriber.
+    pub(super) target: usize,
+}
+
 /// A ping whose echo has not arrived.
 #[derive(Clone, Copy, Debug)]
-struct Ping {
-    sequence: u32,
-    /// When the sample was due; without a rate the time at which it was sent.
-    due_ns: u64,
+struct Outstanding {
+    ping: Ping,
+    /// When its message was handed over.
     sent_ns: u64,
+    is_answered: bool,
+}
+
+/// The pings whose echoes are awaited, in the order of their sequence numbers.
+#[derive(Debug, Default)]
+struct Window(VecDeque<Outstanding>);
+
+impl Window {
+    /// Distance of a number from the oldest one. Numbers have the low 32 bits only.
+    fn distance(&self, sequence: u32) -> u32 {
+        self.0.front().map_or(0, |front| sequence.wrapping_sub(front.ping.sequence))
+    }
+
+    /// Notes a ping that is handed over now, or again because the first attempt had to wait.
+    fn add(&mut self, ping: Ping, sent_ns: u64) {
+        if let Some(last) = self.0.back_mut()
+            && last.ping.sequence == ping.sequence
+        {
+            last.sent_ns = sent_ns;
+            return;
+        }
+        // The order needs numbers that are less than half of their range apart.
+        while self.0.len() >= OUTSTANDING || self.distance(ping.sequence) > u32::MAX / 2 {
+            self.0.pop_front();
+        }
+        self.0.push_back(Outstanding { ping, sent_ns, is_answered: false });
+    }
+
+    /// The ping of an echo, once.
+    fn take(&mut self, header: &Header) -> Option<Outstanding> {
+        let distance = self.distance(header.sequence);
+        let front = self.0.front()?.ping.sequence;
+        let of_one = |one: &Outstanding| one.ping.sequence.wrapping_sub(front);
+        let index = self.0.binary_search_by_key(&distance, of_one).ok()?;
+        let one = self.0.get_mut(index)?;
+        if one.ping.stamp_ns != header.stamp_ns || std::mem::replace(&mut one.is_answered, true) {
+            return None;
+        }
+        let found = *one;
+        while self.0.front().is_some_and(|front| front.is_answered) {
+            self.0.pop_front();
+        }
+        Some(found)
+    }
 }
 
 /// Matches echoes with pings and records the latencies.
 pub(super) struct Recorder {
-    outstanding: Vec<Option<Ping>>,
+    outstanding: Window,
+    /// Only publisher 0 measures, and prints.
+    measures: bool,
     latencies: Latencies,
     printer: Arc<Printer>,
     cpu: Option<CpuMeter>,
@@ -55,7 +113,8 @@ impl Recorder {
             }
         };
         Ok(Self {
-            outstanding: vec![None; OUTSTANDING],
+            outstanding: Window::default(),
+            measures: options.common.id == 0,
             latencies: Latencies::new()?,
             printer,
             cpu: options.common.cpu.then(CpuMeter::start),
@@ -73,35 +132,42 @@ impl Recorder {
         &self.latencies
     }
 
-    /// Notes a ping that is sent now.
-    pub(super) fn on_ping(&mut self, sequence: u32, due_ns: u64, sent_ns: u64) {
-        self.outstanding[sequence as usize % OUTSTANDING] =
-            Some(Ping { sequence, due_ns, sent_ns });
+    /// Whether the echo of the last ping has not come.
+    pub(super) fn awaits(&self, ping: &Ping) -> bool {
+        let last = self.outstanding.0.back();
+        last.is_some_and(|last| last.ping.sequence == ping.sequence && !last.is_answered)
+    }
+
+    /// Number of echoes in the table.
+    pub(super) fn rows(&self) -> u64 {
+        self.echoes
+    }
+
+    /// Notes a ping that is handed over now.
+    pub(super) fn on_ping(&mut self, ping: &Ping) {
+        self.outstanding.add(*ping, now_ns());
     }
 
     /// Records the latency of an echo. Each ping counts once: a duplicate or invented echo does not.
     pub(super) fn on_echo(&mut self, header: &Header) {
         let now = now_ns();
-        let slot = &mut self.outstanding[header.sequence as usize % OUTSTANDING];
-        let Some(ping) =
-            slot.filter(|ping| ping.sequence == header.sequence && ping.due_ns == header.stamp_ns)
-        else {
+        let Some(Outstanding { ping, sent_ns, .. }) = self.outstanding.take(header) else {
             self.unexpected += 1;
             return;
         };
-        *slot = None;
         // The first echo shows only that the test runs: it includes the start of both programs.
         if !std::mem::replace(&mut self.has_echo, true) {
             self.printer.latency_header(self.length);
             return;
         }
-        let Some(round_trip) = now.checked_sub(ping.sent_ns) else {
+        let Some(round_trip) = now.checked_sub(sent_ns) else {
             self.clock_skews += 1;
             return;
         };
         // With a rate the time that the sample waited at the publisher counts in full: otherwise a
-        // publisher that is held up would not measure what its application sees.
-        let waited = ping.sent_ns.saturating_sub(ping.due_ns);
+        // publisher that is held up would not measure what its application sees. Without one no
+        // sample is due, and the publisher goes as fast as it may.
+        let waited = ping.due_ns.map_or(0, |due_ns| sent_ns.saturating_sub(due_ns));
         let latency_ns = waited + round_trip / 2;
         self.latencies.record(latency_ns);
         self.echoes += 1;
@@ -117,12 +183,12 @@ impl Recorder {
     }
 
     /// Completes the file and reports what went wrong.
-    pub(super) fn report(&mut self) {
-        if let Some((file, name)) = &mut self.file {
-            let error = self.file_error.take().or(file.flush().err());
-            if let Some(error) = error {
-                print(&format!("cannot write {name}: {error}"));
-            }
+    ///
+    /// # Errors
+    /// The file of latencies could not be written.
+    pub(super) fn report(&mut self) -> Result<()> {
+        if !self.measures {
+            return Ok(());
         }
         if !self.has_echo {
             self.printer.latency_header(self.length);
@@ -136,5 +202,67 @@ impl Recorder {
         if self.unexpected > 0 {
             print(&format!("{} unexpected or duplicate echoes ignored.", self.unexpected));
         }
+        if let Some((file, name)) = &mut self.file {
+            let error = self.file_error.take().or(file.flush().err());
+            if let Some(error) = error {
+                return Err(error).with_context(|| format!("cannot write {name}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ping(sequence: u64) -> Ping {
+        Ping { sequence: sequence as u32, stamp_ns: sequence + 1, due_ns: None, target: 0 }
+    }
+
+    fn echo(sequence: u64) -> Header {
+        Header { sequence: sequence as u32, stamp_ns: sequence + 1, ..Header::default() }
+    }
+
+    #[test]
+    fn pings_at_any_interval_are_found_once_each() {
+        // Also an interval whose multiples have the same low bits, and numbers beyond 32 bits.
+        for step in [1, 3, 32_768, 65_536, 10_000_000, 1 << 30] {
+            let mut window = Window::default();
+            let numbers: Vec<u64> = (0..40).map(|n| n * step).collect();
+            for group in numbers.chunks(2) {
+                group.iter().for_each(|&number| window.add(ping(number), number));
+                // Later ones first.
+                for &number in group.iter().rev() {
+                    assert_eq!(window.take(&echo(number)).unwrap().sent_ns, number, "{step}");
+                    assert!(window.take(&echo(number)).is_none(), "{step}");
+                }
+            }
+            assert!(window.0.is_empty());
+        }
+    }
+
+    #[test]
+    fn echoes_of_other_samples_are_none_and_the_window_is_bounded() {
+        let mut window = Window::default();
+        assert!(window.take(&echo(0)).is_none());
+        for number in 0..3 * OUTSTANDING as u64 {
+            window.add(ping(number * 10), 0);
+        }
+        assert_eq!(window.0.len(), OUTSTANDING);
+        let last = (3 * OUTSTANDING as u64 - 1) * 10;
+        assert!(window.take(&echo(0)).is_none() && window.take(&echo(last + 10)).is_none());
+        assert!(window.take(&echo(last - 5)).is_none());
+        let other_stamp = Header { stamp_ns: 7, ..echo(last) };
+        assert!(window.take(&other_stamp).is_none() && window.take(&echo(last)).is_some());
+    }
+
+    #[test]
+    fn a_ping_that_waited_counts_from_the_attempt_that_succeeded() {
+        let mut window = Window::default();
+        window.add(ping(5), 100);
+        window.add(ping(5), 900);
+        assert_eq!(window.take(&echo(5)).unwrap().sent_ns, 900);
+        assert!(window.0.is_empty());
     }
 }

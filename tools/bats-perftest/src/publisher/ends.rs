@@ -1,0 +1,116 @@
+//! When a test ends, and the wait of all its phases.
+
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+
+use super::peers::Peers;
+use crate::clock::Clock;
+use crate::console::print;
+use crate::signals;
+
+/// Longest pause before a wait looks at peers, signals and time again.
+const MAX_WAIT: Duration = Duration::from_millis(50);
+/// After a signal the subscribers have this time to confirm the end.
+const INTERRUPTED_LIMIT: Duration = Duration::from_secs(3);
+/// After the last sample the subscribers must take something within this time.
+const STALLED_LIMIT: Duration = Duration::from_secs(30);
+/// Interval at which the progress of the subscribers is looked at.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    ByTimer,
+    BySignal,
+    ByCount,
+}
+
+/// The end conditions of a test.
+#[derive(Debug)]
+pub(super) struct Ends {
+    execution_time: Option<Duration>,
+    /// Since the first sample.
+    clock: Option<Clock>,
+    ended: Option<Ended>,
+    since_signal: Option<Clock>,
+    /// The last progress of the subscribers after the end.
+    progress: Option<(u64, Clock)>,
+    looked: Option<Clock>,
+}
+
+impl Ends {
+    pub(super) fn new(execution_time: Option<Duration>) -> Self {
+        Self {
+            execution_time,
+            clock: None,
+            ended: None,
+            since_signal: None,
+            progress: None,
+            looked: None,
+        }
+    }
+
+    /// The execution time begins.
+    pub(super) fn start(&mut self) {
+        self.clock = Some(Clock::start());
+    }
+
+    /// All samples have been sent.
+    pub(super) fn complete(&mut self) {
+        self.ended.get_or_insert(Ended::ByCount);
+    }
+
+    pub(super) fn ended(&self) -> Option<Ended> {
+        self.ended
+    }
+
+    /// Waits for at most `limit`, zero to look only, and returns whether the test goes on. Handles what
+    /// arrives meanwhile. All waits of a publisher are made of this one, so that each of them notices
+    /// what ends a test.
+    ///
+    /// # Errors
+    /// A subscriber has died or left, or does not let the test end.
+    pub(super) fn wait(&mut self, peers: &Peers, limit: Duration) -> Result<bool> {
+        peers.wait(limit.min(MAX_WAIT))?;
+        if self.since_signal.is_none() && signals::requested() {
+            print("Interrupted.");
+            self.since_signal = Some(Clock::start());
+            self.ended.get_or_insert(Ended::BySignal);
+        }
+        if self.ended.is_none()
+            && let (Some(clock), Some(time)) = (&self.clock, self.execution_time)
+            && clock.elapsed() >= time
+        {
+            self.ended = Some(Ended::ByTimer);
+        }
+        if self.ended.is_some() {
+            self.check_progress(peers)?;
+        }
+        Ok(self.ended.is_none())
+    }
+
+    /// Fails if the subscribers do not let the test end.
+    fn check_progress(&mut self, peers: &Peers) -> Result<()> {
+        if self.since_signal.is_some_and(|signal| signal.elapsed() > INTERRUPTED_LIMIT) {
+            bail!("interrupted, and {} did not confirm the end", peers.missing());
+        }
+        if self.looked.is_some_and(|looked| looked.elapsed() < PROGRESS_INTERVAL) {
+            return Ok(());
+        }
+        self.looked = Some(Clock::start());
+        let now = peers.progress();
+        match &self.progress {
+            Some((before, since)) if *before == now => {
+                if since.elapsed() > STALLED_LIMIT {
+                    bail!(
+                        "{} has taken nothing for {} s and did not confirm the end",
+                        peers.missing(),
+                        STALLED_LIMIT.as_secs()
+                    );
+                }
+            }
+            _ => self.progress = Some((now, Clock::start())),
+        }
+        Ok(())
+    }
+}
