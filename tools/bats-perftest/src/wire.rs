@@ -82,6 +82,11 @@ pub(crate) fn next_sample<'a>(message: &mut &'a [u8]) -> Option<(Header, &'a [u8
     Some((header, payload))
 }
 
+/// The target of the first sample of a message.
+pub(crate) fn target(message: &[u8]) -> Option<i32> {
+    message.first_chunk::<HEADER>().map(|header| Header::decode(header).target)
+}
+
 /// What a publisher says about itself and its test.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Hello {

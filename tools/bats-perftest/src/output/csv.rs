@@ -39,6 +39,12 @@ fn digits(style: &Style) -> (usize, usize) {
     if style.nanoseconds { (3, 3) } else { (0, 1) }
 }
 
+/// An average in microseconds: whole ones are cut off as all values are, so that it is between the least
+/// and the greatest.
+fn ave_us(style: &Style, ns: f64) -> f64 {
+    if style.nanoseconds { ns / 1e3 } else { (ns / 1e3).trunc() }
+}
+
 /// Microseconds: whole ones, or with the precision of the clock.
 fn us(style: &Style, ns: u64) -> String {
     match style.nanoseconds {
@@ -54,7 +60,7 @@ pub(super) fn latency_row(style: &Style, row: &LatencyRow) -> String {
         "{:14},{:>13},{:9.ave$},{:9.std$},{:>9},{:>9}{}\n",
         row.length,
         us(style, row.latency_ns),
-        figures.ave / 1e3,
+        ave_us(style, figures.ave),
         figures.std / 1e3,
         us(style, figures.min),
         us(style, figures.max),
@@ -81,7 +87,7 @@ pub(super) fn latency_summary(style: &Style, summary: &LatencySummary) -> String
         "{header}{:19},{:9.ave$},{:9.std$},{:>9},{:>9},{p50:>9},{p90:>9},{p99:>9},{p9999:>12},{p999999:>14}\
          {serialization}{}\n",
         summary.length,
-        figures.ave / 1e3,
+        ave_us(style, figures.ave),
         figures.std / 1e3,
         us(style, figures.min),
         us(style, figures.max),
@@ -110,7 +116,7 @@ pub(super) fn throughput_row(style: &Style, row: &ThroughputRow) -> String {
         row.mbps,
         row.mbps_ave,
         row.lost,
-        lost_percent(row.lost, row.samples),
+        lost_percent(row.lost, row.received),
         cpu(style, row.cpu)
     )
 }
@@ -126,7 +132,7 @@ pub(super) fn throughput_summary(style: &Style, summary: &ThroughputSummary) -> 
         summary.rate,
         summary.mbps,
         summary.lost,
-        lost_percent(summary.lost, summary.samples),
+        lost_percent(summary.lost, summary.received),
         cpu(style, summary.cpu)
     )
 }

@@ -53,7 +53,7 @@ fn us(ns: u64) -> f64 {
 
 fn with_cpu(style: &Style, mut row: Value, percent: f64) -> Value {
     if let (true, Some(row)) = (style.cpu, row.as_object_mut()) {
-        row.insert("cpu".into(), json!(percent));
+        row.insert("CPU".into(), json!(percent));
     }
     row
 }
@@ -102,7 +102,7 @@ pub(super) fn throughput_row(style: &Style, row: &ThroughputRow) -> Value {
         "mbps": row.mbps,
         "mbps_ave": row.mbps_ave,
         "lost": row.lost,
-        "lost_percent": lost_percent(row.lost, row.samples),
+        "lost_percent": lost_percent(row.lost, row.received),
     });
     with_cpu(style, value, row.cpu)
 }
@@ -113,7 +113,7 @@ pub(super) fn throughput_summary(style: &Style, summary: &ThroughputSummary) -> 
         "packets/s_ave": summary.rate,
         "mbps_ave": summary.mbps,
         "lost": summary.lost,
-        "lost_percent": lost_percent(summary.lost, summary.samples),
+        "lost_percent": lost_percent(summary.lost, summary.received),
         "duplicates": summary.duplicates,
         "cpu_ns_per_sample": summary.cpu_ns_per_sample,
     });

@@ -11,7 +11,8 @@ pub(super) fn latency_row(style: &Style, row: &LatencyRow) -> String {
     format!(
         "One way Latency: {:6} us Ave {:6.0} us Std {:6.1} us Min {:6} us Max {:6}{}\n",
         row.latency_ns / 1_000,
-        figures.ave / 1e3,
+        // Cut off as the other values are.
+        (figures.ave / 1e3).trunc(),
         figures.std / 1e3,
         figures.min / 1_000,
         figures.max / 1_000,
@@ -33,7 +34,8 @@ pub(super) fn latency_summary(style: &Style, summary: &LatencySummary) -> String
          90% {p90:6} us 99% {p99:6} us 99.99% {p9999:6} us 99.9999% {p999999:6} us\
          {serialization}{}\n",
         summary.length,
-        figures.ave / 1e3,
+        // Cut off as the other values are.
+        (figures.ave / 1e3).trunc(),
         figures.std / 1e3,
         figures.min / 1_000,
         figures.max / 1_000,
@@ -51,7 +53,7 @@ pub(super) fn throughput_row(style: &Style, row: &ThroughputRow) -> String {
         row.mbps,
         row.mbps_ave,
         row.lost,
-        lost_percent(row.lost, row.samples),
+        lost_percent(row.lost, row.received),
         cpu(style, row.cpu)
     )
 }
@@ -65,7 +67,7 @@ pub(super) fn throughput_summary(style: &Style, summary: &ThroughputSummary) -> 
         summary.rate,
         summary.mbps,
         summary.lost,
-        lost_percent(summary.lost, summary.samples),
+        lost_percent(summary.lost, summary.received),
         cpu(style, summary.cpu)
     )
 }

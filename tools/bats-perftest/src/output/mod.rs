@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::sync::{Mutex, PoisonError};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use crate::cli::{Common, OutputFormat};
 use crate::latency::LatencyFigures;
@@ -44,6 +44,8 @@ pub(crate) struct LatencySummary {
 pub(crate) struct ThroughputRow {
     pub(crate) length: usize,
     pub(crate) samples: u64,
+    /// With the samples that a filter leaves out.
+    pub(crate) received: u64,
     pub(crate) rate: f64,
     pub(crate) rate_ave: f64,
     pub(crate) mbps: f64,
@@ -57,6 +59,8 @@ pub(crate) struct ThroughputRow {
 pub(crate) struct ThroughputSummary {
     pub(crate) length: usize,
     pub(crate) samples: u64,
+    /// With the samples that a filter leaves out.
+    pub(crate) received: u64,
     pub(crate) rate: f64,
     pub(crate) mbps: f64,
     pub(crate) lost: u64,
@@ -105,6 +109,15 @@ impl Printer {
         let sink: Box<dyn Write + Send> = match &options.output_file {
             None => Box::new(io::stdout()),
             Some(path) => {
+                if options.output_format == OutputFormat::Json
+                    && std::fs::metadata(path).is_ok_and(|file| file.len() > 0)
+                {
+                    bail!(
+                        "{} exists: a second document would make its JSON invalid; remove it, or use \
+                         another -outputFile",
+                        path.display()
+                    );
+                }
                 let file = File::options().append(true).create(true).open(path);
                 Box::new(file.with_context(|| format!("cannot write {}", path.display()))?)
             }

@@ -45,6 +45,7 @@ fn print(format: OutputFormat, headers: bool, intervals: bool, cpu: bool) -> Str
     subscriber.throughput_row(&ThroughputRow {
         length: 100,
         samples: 3_067_713,
+        received: 3_067_713,
         rate: 1_136_283.4,
         rate_ave: 1_136_283.4,
         mbps: 909.03,
@@ -55,6 +56,7 @@ fn print(format: OutputFormat, headers: bool, intervals: bool, cpu: bool) -> Str
     subscriber.throughput_summary(&ThroughputSummary {
         length: 100,
         samples: 5_692_924,
+        received: 5_692_924,
         rate: 1_138_580.0,
         mbps: 910.86,
         lost: 2_259_406,
@@ -74,6 +76,35 @@ fn csv_is_that_of_the_original_byte_for_byte() {
     assert_eq!(csv(true, true, true), include_str!("../../tests/golden/tables-cpu.csv"));
     assert_eq!(csv(true, false, false), include_str!("../../tests/golden/summaries.csv"));
     assert_eq!(csv(false, true, false), include_str!("../../tests/golden/no-headers.csv"));
+}
+
+#[test]
+fn the_share_of_lost_samples_is_that_of_all_that_were_sent() {
+    let style = Style {
+        format: OutputFormat::Csv,
+        headers: false,
+        intervals: true,
+        cpu: false,
+        nanoseconds: false,
+    };
+    let buffer = Buffer::default();
+    let printer = Printer::to(style, Box::new(buffer.clone()));
+    // A filter counts 5 of 50 samples.
+    printer.throughput_row(&ThroughputRow {
+        samples: 5,
+        received: 50,
+        lost: 50,
+        ..ThroughputRow::default()
+    });
+    printer.throughput_summary(&ThroughputSummary {
+        samples: 5,
+        received: 50,
+        lost: 50,
+        ..ThroughputSummary::default()
+    });
+    let text = String::from_utf8(buffer.0.lock().unwrap().clone()).unwrap();
+    assert!(text.lines().all(|line| line.ends_with(" 50.00")), "{text}");
+    assert_eq!(text.lines().count(), 2);
 }
 
 #[test]

@@ -29,7 +29,8 @@ pub(super) struct Totals {
     pub(super) malformed: u64,
     /// Length of the last sample.
     pub(super) length: usize,
-    first_ns: Option<u64>,
+    /// When the first sample arrived.
+    pub(super) first_ns: Option<u64>,
     last_ns: u64,
     /// When the last publisher ended, if all have.
     pub(super) ended_ns: Option<u64>,
@@ -47,6 +48,8 @@ impl Totals {
 #[derive(Debug)]
 pub(super) struct PublisherState {
     pub(super) hello: Hello,
+    /// Whether its transport delivers every sample in order.
+    is_reliable: bool,
     tracker: SequenceTracker,
     samples: u64,
     bytes: u64,
@@ -60,9 +63,10 @@ pub(super) struct PublisherState {
 }
 
 impl PublisherState {
-    fn new(hello: Hello) -> Self {
+    fn new(hello: Hello, is_reliable: bool) -> Self {
         Self {
             hello,
+            is_reliable,
             tracker: SequenceTracker::default(),
             samples: 0,
             bytes: 0,
@@ -115,8 +119,8 @@ pub(super) struct Meter {
     pub(super) announcement: Announcement,
     pub(super) filter: Option<(u32, u32)>,
     expected: usize,
-    is_reliable: bool,
     is_raw: bool,
+    keyed: bool,
     malformed: AtomicU64,
     notes: AtomicU64,
     failure: Mutex<Option<String>>,
@@ -139,7 +143,7 @@ impl Meter {
             announcement,
             filter: options.filter,
             expected: options.common.peers_expected,
-            is_reliable: options.common.is_reliable(),
+            keyed: options.common.keyed,
             is_raw: options.common.transport == crate::cli::Transport::Raw,
             malformed: 0.into(),
             notes: 0.into(),
@@ -158,11 +162,11 @@ impl Meter {
         self.all().len()
     }
 
-    /// Adds a publisher.
+    /// Adds a publisher whose transport delivers every sample, or does not.
     ///
     /// # Errors
     /// Why it cannot take part.
-    pub(super) fn add(&self, hello: Hello) -> Result<Publisher, String> {
+    pub(super) fn add(&self, hello: Hello, is_reliable: bool) -> Result<Publisher, String> {
         let mut publishers = self.all();
         if hello.domain != self.announcement.domain {
             return Err(format!("a publisher of domain {} connected", hello.domain));
@@ -176,10 +180,17 @@ impl Meter {
                 false => format!("there is another publisher with id {}", hello.publisher),
             });
         }
+        if hello.keyed != self.keyed {
+            let (with, without) = match hello.keyed {
+                true => ("publisher", "subscriber"),
+                false => ("subscriber", "publisher"),
+            };
+            return Err(format!("the {with} has -keyed and the {without} has not: use it on both"));
+        }
         if publishers.len() >= self.expected {
             return Err(format!("all {} publishers are connected", self.expected));
         }
-        let publisher = Publisher::new(Mutex::new(PublisherState::new(hello)));
+        let publisher = Publisher::new(Mutex::new(PublisherState::new(hello, is_reliable)));
         publishers.push(Publisher::clone(&publisher));
         Ok(publisher)
     }
@@ -230,7 +241,7 @@ impl Meter {
                 let state = lock(publisher);
                 let waited = state.ended_ns.map_or(0, |ended| now.saturating_sub(ended));
                 state.has_ended()
-                    && (self.is_reliable || state.tracker.lost() == 0 || waited >= REORDERING_NS)
+                    && (state.is_reliable || state.tracker.lost() == 0 || waited >= REORDERING_NS)
             })
     }
 
@@ -256,5 +267,68 @@ impl Meter {
         }
         totals.ended_ns = all_ended.then_some(last_end);
         totals
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{Command, parse_line};
+
+    fn meter(line: &str) -> Meter {
+        let Command::Subscribe(options) = parse_line(line).unwrap() else { panic!("{line}") };
+        Meter::new(&options, Announcement { domain: 1, ..Announcement::default() })
+    }
+
+    fn hello(publisher: u32) -> Hello {
+        Hello { domain: 1, publisher, ..Hello::default() }
+    }
+
+    fn sample(sequence: u32) -> Header {
+        Header { sequence, target: -1, ..Header::default() }
+    }
+
+    #[test]
+    fn samples_that_arrive_after_the_end_mark_are_not_lost() {
+        // The mode of the connection counts, not the default of the subscriber.
+        let meter = meter("-sub");
+        let publisher = meter.add(hello(0), false).unwrap();
+        {
+            let mut state = lock(&publisher);
+            state.on_sample(&sample(0), 1, None);
+            state.on_sample(&sample(2), 2, None);
+            state.on_end(4, now_ns());
+        }
+        assert!(!meter.is_complete(), "reordered samples may still come");
+        assert_eq!(meter.totals().lost, 2);
+        lock(&publisher).on_sample(&sample(3), 3, None);
+        assert!(!meter.is_complete());
+        lock(&publisher).on_sample(&sample(1), 4, None);
+        assert!(meter.is_complete(), "all have come");
+        assert_eq!((meter.totals().lost, meter.totals().received), (0, 4));
+    }
+
+    #[test]
+    fn lost_samples_are_final_after_the_time_of_reordering() {
+        let meter = meter("-sub");
+        let publisher = meter.add(hello(0), false).unwrap();
+        // The clock of the process begins with its first use.
+        lock(&publisher).on_end(4, now_ns());
+        assert!(!meter.is_complete());
+        std::thread::sleep(std::time::Duration::from_nanos(REORDERING_NS));
+        assert!(meter.is_complete());
+        assert_eq!(meter.totals().lost, 4);
+    }
+
+    #[test]
+    fn publishers_that_do_not_fit_are_told_why() {
+        let meter = meter("-sub -numPublishers 2");
+        meter.add(hello(0), true).unwrap();
+        let problem = |hello| meter.add(hello, true).unwrap_err();
+        assert!(problem(Hello { process: 9, ..hello(0) }).contains("another publisher with id 0"));
+        assert!(problem(Hello { keyed: true, ..hello(1) }).contains("the publisher has -keyed"));
+        assert!(problem(Hello { domain: 2, ..hello(1) }).contains("domain 2"));
+        meter.add(hello(1), true).unwrap();
+        assert!(problem(hello(2)).contains("all 2 publishers"));
     }
 }

@@ -14,7 +14,7 @@ use anyhow::{Result, bail};
 
 use crate::beacon::Announcer;
 use crate::cli::{SubscriberOptions, Transport};
-use crate::clock::Clock;
+use crate::clock::{Clock, now_ns};
 use crate::console::{self, Progress, print};
 use crate::cpu::CpuMeter;
 use crate::output::{Printer, ThroughputRow, ThroughputSummary};
@@ -123,7 +123,8 @@ fn follow(
 struct Rows {
     length: usize,
     cpu: CpuMeter,
-    last_row: Clock,
+    /// End of the last interval.
+    last_ns: u64,
     before: Totals,
     /// Sums of the interval values, for their running means.
     sums: (f64, f64),
@@ -138,7 +139,7 @@ impl Rows {
         Self {
             length: options.common.data_length,
             cpu: CpuMeter::start(),
-            last_row: Clock::start(),
+            last_ns: 0,
             before: Totals::default(),
             sums: (0.0, 0.0),
             rows: 0,
@@ -159,21 +160,18 @@ impl Rows {
 
     /// Prints a row if an interval has passed since the first sample.
     fn update(&mut self, printer: &Printer, totals: &Totals) {
-        if totals.received == 0 {
-            return;
-        }
+        let (Some(first_ns), now) = (totals.first_ns, now_ns()) else { return };
         self.header(printer, totals);
         if !std::mem::replace(&mut self.has_data, true) {
-            // The first interval begins with the first sample.
-            (self.last_row, self.cpu) = (Clock::start(), CpuMeter::start());
-            return;
+            // The first interval begins with the first sample, which came before this look.
+            (self.last_ns, self.cpu) = (first_ns, CpuMeter::start());
         }
         self.progress.show(totals.samples);
-        let elapsed = self.last_row.elapsed();
+        let elapsed = Duration::from_nanos(now.saturating_sub(self.last_ns));
         if elapsed < ROW_INTERVAL || totals.ended_ns.is_some() {
             return;
         }
-        self.last_row = Clock::start();
+        self.last_ns = now;
         let seconds = elapsed.as_secs_f64();
         let rate = (totals.samples - self.before.samples) as f64 / seconds;
         let mbps = (totals.bytes - self.before.bytes) as f64 * 8e-6 / seconds;
@@ -183,6 +181,7 @@ impl Rows {
         printer.throughput_row(&ThroughputRow {
             length: self.length,
             samples: totals.samples,
+            received: totals.received,
             rate,
             rate_ave: self.sums.0 / self.rows as f64,
             mbps,
@@ -202,6 +201,7 @@ impl Rows {
         printer.throughput_summary(&ThroughputSummary {
             length: self.length,
             samples: totals.samples,
+            received: totals.received,
             rate: per_second(totals.samples as f64),
             mbps: per_second(totals.bytes as f64 * 8e-6),
             lost: totals.lost,

@@ -14,7 +14,7 @@ use socket2::SockRef;
 use super::meter::{Meter, Publisher, lock};
 use super::replies::handle;
 use crate::beacon::multicast_socket;
-use crate::channel::{KEEP_ALIVE, poll_busily, receive_error};
+use crate::channel::{KEEP_ALIVE, poll_busily, receive_error, wait_to_read};
 use crate::cli::{Common, Group};
 use crate::clock::Clock;
 use crate::console::print;
@@ -26,8 +26,10 @@ const MAX_DATAGRAM: usize = 65_507;
 /// Receive buffer of the sockets, as far as net.core.rmem_max allows it.
 const SOCKET_BUFFER: usize = 4 << 20;
 const RECEIVE_LIMIT: Duration = Duration::from_millis(100);
-/// Time in which repeated end marks are answered.
-const LINGER: Duration = Duration::from_millis(500);
+/// Time in which repeated end marks are answered, as in the original.
+const LINGER: Duration = Duration::from_secs(2);
+/// Bytes of a group.
+const MAX_GROUP: usize = 4 << 20;
 
 /// The receiving threads.
 pub(super) struct Receiver {
@@ -104,21 +106,18 @@ impl Source {
         let mut last: Option<(SocketAddr, Publisher)> = None;
         let mut keep_alive = Clock::start();
         let mut over: Option<Clock> = None;
-        let mut in_group = 0;
         loop {
             poll_busily(&self.source, self.busy_poll);
             match self.source.recv_from(&mut buffer) {
-                Ok((length, from)) => {
-                    self.on_datagram(&mut last, from, &buffer[..length]);
-                    in_group += 1;
-                    if let Some(group) = self.group
-                        && in_group >= group.messages
-                    {
-                        // Meanwhile the kernel queues the next datagrams.
-                        in_group = 0;
-                        thread::sleep(group.delay);
+                Ok((length, from)) => match self.group {
+                    None => self.on_datagram(&mut last, from, &buffer[..length]),
+                    Some(group) => {
+                        let first = (from, buffer[..length].to_vec());
+                        for (from, datagram) in self.collect(group, first, &mut buffer) {
+                            self.on_datagram(&mut last, from, &datagram);
+                        }
                     }
-                }
+                },
                 Err(error) => {
                     if let Err(error) = receive_error(&error) {
                         return self.meter.fail(error.to_string());
@@ -139,6 +138,28 @@ impl Source {
                 }
             }
         }
+    }
+
+    /// Completes a group: waits for it no longer than its delay.
+    fn collect(
+        &self,
+        group: Group,
+        first: (SocketAddr, Vec<u8>),
+        buffer: &mut [u8],
+    ) -> Vec<(SocketAddr, Vec<u8>)> {
+        let waiting = Clock::start();
+        let mut bytes = first.1.len();
+        let mut datagrams = vec![first];
+        while datagrams.len() < group.messages && bytes < MAX_GROUP {
+            let left = group.delay.saturating_sub(waiting.elapsed());
+            if !wait_to_read(&self.source, left) {
+                break;
+            }
+            let Ok((length, from)) = self.source.recv_from(buffer) else { break };
+            bytes += length;
+            datagrams.push((from, buffer[..length].to_vec()));
+        }
+        datagrams
     }
 
     /// Sends a keep-alive to every publisher, or a goodbye.
@@ -172,7 +193,7 @@ impl Source {
                     let Some(Control::Hello(hello)) = Control::of_message(message) else {
                         return self.meter.on_malformed();
                     };
-                    match self.meter.add(hello) {
+                    match self.meter.add(hello, false) {
                         Ok(publisher) => {
                             publishers.insert(from, Publisher::clone(&publisher));
                             publisher

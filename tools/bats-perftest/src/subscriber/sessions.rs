@@ -1,8 +1,9 @@
 //! Receives over OpenBATS connections.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -16,17 +17,18 @@ use crate::channel::{close_endpoint, transport_config};
 use crate::cli::{Common, Group};
 use crate::clock::Clock;
 use crate::console::print;
-use crate::wire::Control;
+use crate::wire::{Control, ping_target, target};
 use crate::{ports, trust};
 
 /// Bytes that a peer may send before its hello.
 const UNTRUSTED_BUDGET: usize = 64 << 10;
-/// Peers that have not introduced themselves; more are closed at once.
+/// Peers that have not introduced themselves. A further one takes the place of the oldest, so that
+/// peers that only connect keep no publisher out.
 const MAX_UNKNOWN: usize = 64;
 /// Time for the hello message.
 const HELLO_LIMIT: Duration = Duration::from_secs(3);
 const RECEIVE_LIMIT: Duration = Duration::from_millis(100);
-/// Longest wait for an answer to be taken by the connection.
+/// Longest wait for the connection to take an answer that may be lost, or any after the test.
 const REPLY_LIMIT: Duration = Duration::from_secs(1);
 
 /// The modes that a subscriber accepts if it is not given one.
@@ -51,7 +53,8 @@ impl Receiver {
         let server = ServerOptions::new(identity)
             .transport(transport_config(mode, options.goal))
             .modes(modes)
-            .max_connections(options.peers_expected + MAX_UNKNOWN)
+            // Those that were closed need a place until their last packet.
+            .max_connections(options.peers_expected + 4 * MAX_UNKNOWN)
             .untrusted_peer_budget(UNTRUSTED_BUDGET);
         let endpoint = Endpoint::builder()
             .bind(SocketAddr::new(options.bind_ip(), port))
@@ -83,27 +86,52 @@ impl Receiver {
     }
 }
 
-fn accept(endpoint: &Endpoint, meter: &Arc<Meter>, group: Option<Group>) {
-    let unknown = Arc::new(AtomicUsize::new(0));
-    while !meter.is_over.load(Ordering::Acquire) {
-        let Ok(accepted) = endpoint.accept().wait_for(RECEIVE_LIMIT) else { continue };
-        let Ok(connection) = accepted else { return };
-        if unknown.fetch_add(1, Ordering::AcqRel) >= MAX_UNKNOWN {
-            unknown.fetch_sub(1, Ordering::AcqRel);
-            connection.close(1, "too many connections");
-            continue;
+/// Connections that have not introduced themselves, the oldest first.
+#[derive(Clone, Debug, Default)]
+struct Unknown(Arc<Mutex<VecDeque<(u64, Connection)>>>);
+
+impl Unknown {
+    fn add(&self, number: u64, connection: &Connection) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.len() >= MAX_UNKNOWN
+            && let Some((_, oldest)) = all.pop_front()
+        {
+            oldest.close(1, "no hello message, and others wait");
         }
-        let (meter, counter) = (Arc::clone(meter), Arc::clone(&unknown));
+        all.push_back((number, connection.clone()));
+    }
+
+    fn remove(&self, number: u64) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|(other, _)| *other != number);
+    }
+}
+
+fn accept(endpoint: &Endpoint, meter: &Arc<Meter>, group: Option<Group>) {
+    let unknown = Unknown::default();
+    for number in 0.. {
+        let connection = loop {
+            if meter.is_over.load(Ordering::Acquire) {
+                return;
+            }
+            match endpoint.accept().wait_for(RECEIVE_LIMIT) {
+                Err(_) => {}
+                Ok(Ok(connection)) => break connection,
+                Ok(Err(_)) => return,
+            }
+        };
+        unknown.add(number, &connection);
+        let (meter, others) = (Arc::clone(meter), unknown.clone());
         let serve = move || {
             let publisher = introduce(&connection, &meter);
-            counter.fetch_sub(1, Ordering::AcqRel);
+            others.remove(number);
             match publisher {
                 Ok(publisher) => receive(&connection, &meter, &publisher, group),
                 Err(problem) => connection.close(1, &problem),
             }
         };
         if thread::Builder::new().name("receive".into()).spawn(serve).is_err() {
-            unknown.fetch_sub(1, Ordering::AcqRel);
+            unknown.remove(number);
         }
     }
 }
@@ -118,21 +146,32 @@ fn introduce(connection: &Connection, meter: &Meter) -> Result<Publisher, String
             _ => return Err("no hello message".to_owned()),
         };
         if let Some(Control::Hello(hello)) = Control::of_message(&message) {
-            let publisher = meter.add(hello).inspect_err(|problem| {
+            let publisher = meter.add(hello, connection.is_reliable()).inspect_err(|problem| {
                 if meter.may_print_note() {
                     print(&format!("Note: {} was refused: {problem}", connection.remote_addr()));
                 }
             })?;
             connection.trust_peer();
-            handle(meter, &publisher, &message, |answer| reply(connection, &answer));
+            handle(meter, &publisher, &message, |answer| reply(connection, meter, &answer));
             return Ok(publisher);
         }
         meter.on_malformed();
     }
 }
 
-fn reply(connection: &Connection, answer: &Bytes) {
-    let _ = connection.send(answer.clone()).wait_for(REPLY_LIMIT);
+/// Sends an answer. In a reliable mode the publisher relies on all of them but those to initialization
+/// pings: it would wait for an echo, or for room in its queue, without end.
+fn reply(connection: &Connection, meter: &Meter, answer: &Bytes) {
+    let may_be_lost = !connection.is_reliable() || target(answer) == Some(ping_target(true));
+    let waiting = Clock::start();
+    loop {
+        match connection.send(answer.clone()).wait_for(RECEIVE_LIMIT) {
+            Ok(_) => return,
+            Err(_) if waiting.elapsed() < REPLY_LIMIT => {}
+            Err(_) if may_be_lost || meter.is_over.load(Ordering::Acquire) => return,
+            Err(_) => {}
+        }
+    }
 }
 
 fn receive(connection: &Connection, meter: &Meter, publisher: &Publisher, group: Option<Group>) {
@@ -148,7 +187,7 @@ fn receive(connection: &Connection, meter: &Meter, publisher: &Publisher, group:
                 if meter.leaves_early.load(Ordering::Acquire) {
                     let own = meter.announcement.subscriber;
                     let goodbye = Control::Goodbye { subscriber: own, early: true };
-                    reply(connection, &goodbye.encode().into());
+                    reply(connection, meter, &goodbye.encode().into());
                 }
                 if meter.is_over.load(Ordering::Acquire) && !lock(publisher).has_ended() {
                     return;
@@ -160,7 +199,7 @@ fn receive(connection: &Connection, meter: &Meter, publisher: &Publisher, group:
                     collect(connection, group, &mut messages);
                 }
                 for message in messages.drain(..) {
-                    handle(meter, publisher, &message, |answer| reply(connection, &answer));
+                    handle(meter, publisher, &message, |answer| reply(connection, meter, &answer));
                 }
             }
             Ok(Ok(None)) => return on_closed(meter, publisher, None),

@@ -134,7 +134,7 @@ fn keys_files_and_json() {
     let table = document(&std::fs::read_to_string(&tables).unwrap());
     let test = &table["perftest"][0];
     assert_eq!(test["summary"]["latency_count"], 99);
-    assert!(test["summary"]["serialize"].is_number() && test["summary"]["cpu"].is_number());
+    assert!(test["summary"]["serialize"].is_number() && test["summary"]["CPU"].is_number());
     assert_eq!(test["intervals"].as_array().unwrap().len(), 99);
     let raw = std::fs::read_to_string(&latencies).unwrap();
     assert_eq!(raw.lines().count(), 100);

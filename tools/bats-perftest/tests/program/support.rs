@@ -139,7 +139,9 @@ impl Program {
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
         self.kill();
-        panic!("no end: {}", self.errors.so_far());
+        // As after an error, so that what the other side says is shown, too.
+        let errors = format!("no end: {}", self.errors.all());
+        Ended { code: None, output: self.output.all(), errors }
     }
 
     /// Waits for a successful end.
@@ -162,7 +164,15 @@ pub(crate) fn run(both: &str, publisher: &str, subscriber: &str) -> (Ended, Ende
     let domain = domain();
     let subscriber = Program::start(&domain, &format!("-sub {both} {subscriber}"));
     let publisher = Program::start(&domain, &format!("-pub {both} {publisher}"));
-    (publisher.success(), subscriber.success())
+    // If the other one cannot start, that is the reason.
+    let publisher = publisher.end();
+    let subscriber = subscriber.end();
+    assert_eq!(
+        (publisher.code, subscriber.code),
+        (Some(0), Some(0)),
+        "{publisher:?} {subscriber:?}"
+    );
+    (publisher, subscriber)
 }
 
 /// The cells of the last line.
