@@ -21,7 +21,9 @@ const MAX_SAMPLE: u64 = 64 << 20;
 /// Largest sample of the original in bytes.
 const MAX_SAMPLE_OF_ORIGINAL: u64 = 2_147_482_620;
 /// Largest UDP payload over IPv4 in bytes.
-const MAX_DATAGRAM: u64 = 65_507;
+pub(crate) const MAX_DATAGRAM: u64 = 65_507;
+/// Longest time of `-busyPoll` in microseconds.
+pub(crate) const MAX_BUSY_POLL: u64 = 1_000_000;
 const DEFAULT_BATCH: u64 = 8_192;
 const DEFAULT_QUEUE: u64 = 50;
 /// Most initialization pings and peers.
@@ -328,7 +330,7 @@ fn common(given: &Given, role: Role) -> Result<Common> {
         nanoseconds: given.has("nanosecondResolution"),
         output_file: given.value("outputFile").map(PathBuf::from),
         group,
-        busy_poll: Duration::from_micros(given.number("busyPoll", 0, 1_000_000)?.unwrap_or(0)),
+        busy_poll: Duration::from_micros(given.number("busyPoll", 0, MAX_BUSY_POLL)?.unwrap_or(0)),
         verbosity: given.number("verbosity", 0, 3)?.unwrap_or(1) as u8,
         cpus: given.value("threadCPUAffinity").map(values::cpus).transpose()?.unwrap_or_default(),
     })
@@ -363,10 +365,7 @@ fn publisher(given: &Given) -> Result<PublisherOptions> {
     let pause = given.number("sleep", 0, 3_600_000)?.filter(|&ms| ms > 0);
     ensure!(rate.is_none() || pause.is_none(), "-sleep and -pubRate exclude each other");
     let batching = batching(given, &common, latency_test, rate.is_some())?;
-    let send_queue = match given.value("sendQueueSize") {
-        Some("-1") => None,
-        _ => Some(given.number("sendQueueSize", 1, MAX_COUNT)?.unwrap_or(DEFAULT_QUEUE)),
-    };
+    let send_queue = send_queue(given)?;
     let pings = match given.number("initialBurstSize", 0, MAX_COUNT)? {
         Some(count) => count,
         None if common.transport == Transport::Raw => 1,
@@ -401,6 +400,14 @@ fn publisher(given: &Given) -> Result<PublisherOptions> {
         low_resolution_clock,
         common,
     })
+}
+
+/// Messages that a subscriber has not taken, at most; `None`: no limit.
+pub(crate) fn send_queue(given: &Given) -> Result<Option<u64>> {
+    match given.value("sendQueueSize") {
+        Some("-1") => Ok(None),
+        _ => Ok(Some(given.number("sendQueueSize", 1, MAX_COUNT)?.unwrap_or(DEFAULT_QUEUE))),
+    }
 }
 
 fn batching(given: &Given, common: &Common, latency: bool, has_rate: bool) -> Result<Batching> {

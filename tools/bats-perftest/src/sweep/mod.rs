@@ -2,6 +2,7 @@
 
 mod comparison;
 pub(crate) mod options;
+mod program;
 mod published;
 mod report;
 mod results;
@@ -31,6 +32,7 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     fs::create_dir_all(directory)
         .with_context(|| format!("cannot create {}", directory.display()))?;
     let cases = cases(&options);
+    run::remove_tables(&options, &cases)?;
     let seconds = cases.len() as u64 * (options.seconds + run::OVERHEAD_SECONDS);
     print(&format!("{} runs, about {} min", cases.len(), seconds.div_ceil(60)));
     let mut results = Rounds::default();
@@ -41,7 +43,8 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
             break;
         }
         print(&format!("[{number}/{}] {case}", cases.len()));
-        match run::run(&options, case) {
+        // The user starts the other side of the first run at some time.
+        match run::run(&options, case, number == 1) {
             Ok(output) => results.add(case, &output),
             Err(error) => {
                 print(&format!("  {error:#}"));
@@ -70,14 +73,13 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
 /// that they meet the same state of the machine.
 fn cases(options: &SweepOptions) -> Vec<Case> {
     let mut cases = Vec::new();
-    for round in 0..options.rounds {
+    for _ in 0..options.rounds {
         for test in [Test::Throughput, Test::Latency] {
-            for (index, &length) in options.lengths.iter().enumerate() {
+            for &length in &options.lengths {
                 for transport in &options.transports {
                     let domain = (options.domain + cases.len() as u32) % DOMAINS;
                     let transport = transport.clone();
-                    let is_first = round == 0 && index == 0;
-                    cases.push(Case { transport, test, length, domain, is_first });
+                    cases.push(Case { transport, test, length, domain });
                 }
             }
         }

@@ -15,8 +15,8 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail, ensure};
 use openbats::Identity;
 
-use crate::cli::TRUST;
 use crate::cli::spelling::{Given, Role, Spec, help, number, parse as parse_words};
+use crate::cli::{MAX_BUSY_POLL, MAX_DATAGRAM, TRUST, send_queue};
 use crate::wire::HEADER;
 
 /// Sizes of the seed.
@@ -135,6 +135,16 @@ fn check(given: &Given) -> Result<SweepOptions> {
             TRANSPORTS.join(", ")
         );
     }
+    if let Some(length) = lengths.iter().find(|&&length| length as u64 > MAX_DATAGRAM) {
+        ensure!(
+            !transports.iter().any(|name| name == "raw"),
+            "-dataLens {length}: a raw sample is one datagram, of at most {MAX_DATAGRAM} bytes; use \
+             -transports without raw"
+        );
+    }
+    // Checked here, not by each run.
+    send_queue(given)?;
+    given.number("busyPoll", 0, MAX_BUSY_POLL)?;
     let trust = trust(given, side)?;
     let nic = given.value("nic").map(str::to_owned);
     Ok(SweepOptions {
@@ -151,4 +161,37 @@ fn check(given: &Given) -> Result<SweepOptions> {
         rounds: given.number("repeat", 1, 1_000)?.unwrap_or(1) as u32,
         side,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(line: &str, words: &str) {
+        let given: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+        let text = parse(&given).unwrap_err().to_string();
+        assert!(text.contains(words), "{line}: {text}");
+    }
+
+    #[test]
+    fn what_a_run_would_refuse_is_refused_at_the_start() {
+        refused("-dataLens 64,65508", "at most 65507");
+        refused("-dataLens 27", "out of range");
+        refused("-sendQueueSize x", "-sendQueueSize");
+        refused("-sendQueueSize 0", "out of range");
+        refused("-busyPoll 1000001", "out of range");
+        let words = ["-pub", "-peer", "h", "-dataLens", "65508", "-transports", "brtp"];
+        let words = words.map(str::to_owned);
+        let options = parse(&words).unwrap().unwrap();
+        assert_eq!(options.lengths, [65_508]);
+    }
+
+    #[test]
+    fn the_default_is_the_sweep_of_the_original() {
+        let words = ["-pub", "-peer", "h"].map(str::to_owned);
+        let options = parse(&words).unwrap().unwrap();
+        assert_eq!(options.lengths, [64, 256, 512, 1_024, 4_096, 8_192, 16_384, 32_768, 63_000]);
+        assert_eq!(options.transports, ["brtp", "btp", "brctp", "tcp", "quic", "raw"]);
+        assert_eq!((options.seconds, options.rounds), (30, 1));
+    }
 }

@@ -133,8 +133,7 @@ mod tests {
     #[test]
     fn figures_are_read_from_the_golden_tables() {
         let table = include_str!("../../tests/golden/summaries.csv");
-        let case =
-            |test| Case { transport: "brtp".into(), test, length: 100, domain: 0, is_first: true };
+        let case = |test| Case { transport: "brtp".into(), test, length: 100, domain: 0 };
         let latency = table.lines().take(2).collect::<Vec<_>>().join("\n");
         let tables = Tables { publisher: latency, subscriber: table.to_owned() };
         let mut rounds = Rounds::default();
@@ -153,8 +152,7 @@ mod tests {
 
     #[test]
     fn figures_of_several_rounds_are_medians_and_losses_are_sums() {
-        let case =
-            |test| Case { transport: "raw".into(), test, length: 64, domain: 0, is_first: true };
+        let case = |test| Case { transport: "raw".into(), test, length: 64, domain: 0 };
         let mut rounds = Rounds::default();
         for (rate, median) in [(10, 7.25), (30, 6.5), (20, 90.0)] {
             let subscriber = format!("64, 100, {rate}, {rate}.5, 20, 0.00");

@@ -1,22 +1,27 @@
 //! One run of a sweep: a publisher and a subscriber as processes of their own.
 
 use std::fmt;
-use std::fs::File;
-use std::io::Write;
-use std::process::{Child, Command, Output, Stdio};
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
 use super::options::{Side, SweepOptions};
+use super::program::Program;
 use crate::clock::Clock;
 use crate::signals;
 
 /// Time of a run beyond its execution time: discovery, initialization pings and the end.
 pub(super) const OVERHEAD_SECONDS: u64 = 5;
-/// Time after which a run has failed, beyond its execution time.
+/// Time after which a run has failed, beyond its execution time, since both programs have found each
+/// other; and the time for that.
 const LIMIT: Duration = Duration::from_secs(60);
+/// A failed run of one side takes this time at least beyond its execution time: the other side may need it
+/// to notice, and the two must begin the next run within [`LIMIT`] of each other.
+const SLOT: Duration = Duration::from_secs(30);
 /// Time for the other program to end when one has failed.
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -33,8 +38,17 @@ pub(super) struct Case {
     pub(super) test: Test,
     pub(super) length: usize,
     pub(super) domain: u32,
-    /// The first of its tables, with the header.
-    pub(super) is_first: bool,
+}
+
+impl Case {
+    /// The name of its table of one side.
+    fn table(&self, side: &str) -> String {
+        let test = match self.test {
+            Test::Throughput => "throughput",
+            Test::Latency => "latency",
+        };
+        format!("{}_{test}_{side}_results.csv", self.transport)
+    }
 }
 
 impl fmt::Display for Case {
@@ -45,6 +59,17 @@ impl fmt::Display for Case {
         };
         write!(f, "{test}, {}, {} bytes", self.transport, self.length)
     }
+}
+
+/// Interval of looks at the programs.
+const POLL: Duration = Duration::from_millis(50);
+
+/// How long a run may take.
+struct Limits {
+    /// Until both programs have found each other; `None`: without end.
+    meeting: Option<Duration>,
+    /// From then on.
+    running: Duration,
 }
 
 /// The tables of both sides, as far as they ran here.
@@ -60,9 +85,6 @@ fn command(options: &SweepOptions, case: &Case, publishes: bool) -> Result<Comma
     let text = |number: u64| number.to_string();
     command.args(["-noPrintIntervals", "-dataLen", &text(case.length as u64)]);
     command.args(["-domain", &text(case.domain.into())]);
-    if !case.is_first {
-        command.arg("-noOutputHeaders");
-    }
     if let Some(time) = &options.busy_poll {
         command.args(["-busyPoll", time]);
     }
@@ -97,71 +119,67 @@ fn command(options: &SweepOptions, case: &Case, publishes: bool) -> Result<Comma
     Ok(command)
 }
 
-/// Runs a case and appends its tables to the files of the sweep.
-pub(super) fn run(options: &SweepOptions, case: &Case) -> Result<Tables> {
-    let start = |publishes: bool, name: &'static str| -> Result<Program> {
-        let child = command(options, case, publishes)?.spawn().context("cannot start a program")?;
-        Ok(Program { name, child: Some(child) })
-    };
+/// Deletes the tables of a sweep before into the same directory, and what was made of them.
+pub(super) fn remove_tables(options: &SweepOptions, cases: &[Case]) -> Result<()> {
+    let tables = cases.iter().flat_map(|case| ["pub", "sub"].map(|side| case.table(side)));
+    for name in tables.chain(["comparison.csv".to_owned(), "report.html".to_owned()]) {
+        let path = options.directory.join(name);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                return Err(error).with_context(|| format!("cannot replace {}", path.display()));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Runs a case and appends its tables to the files of the sweep. `is_first`: if the other side is on another
+/// host, it may be started at any time.
+pub(super) fn run(options: &SweepOptions, case: &Case, is_first: bool) -> Result<Tables> {
+    let clock = Clock::start();
+    let result = run_programs(options, case, is_first);
+    if result.is_err() && options.side != Side::Both {
+        let slot = Duration::from_secs(options.seconds) + SLOT;
+        while clock.elapsed() < slot && !signals::requested() {
+            thread::sleep(POLL);
+        }
+    }
+    result
+}
+
+fn run_programs(options: &SweepOptions, case: &Case, is_first: bool) -> Result<Tables> {
     let mut programs = Vec::new();
     if options.side != Side::Publisher {
-        programs.push(start(false, "sub")?);
+        programs.push(Program::start("sub", command(options, case, false)?)?);
     }
     if options.side != Side::Subscriber {
-        programs.push(start(true, "pub")?);
+        programs.push(Program::start("pub", command(options, case, true)?)?);
     }
-    // With the other side on another host, the user starts it at some time.
-    let limit = (options.side == Side::Both).then(|| Duration::from_secs(options.seconds) + LIMIT);
-    wait(&mut programs, limit)?;
+    let waits_for_user = is_first && options.side != Side::Both;
+    let limits = Limits {
+        meeting: (!waits_for_user).then_some(LIMIT),
+        running: Duration::from_secs(options.seconds) + LIMIT,
+    };
+    wait(&mut programs, &limits)?;
     let mut tables = Tables::default();
-    for mut program in programs {
+    for program in programs {
         let name = program.name;
-        let output = program.output()?;
-        let errors = String::from_utf8_lossy(&output.stderr);
-        let last = errors.lines().next_back().unwrap_or_default().to_owned();
-        ensure!(output.status.success(), "{name}: {last}");
-        let table = String::from_utf8_lossy(&output.stdout).into_owned();
-        append(options, case, name, &table)?;
+        let ended = program.finish()?;
+        ensure!(ended.is_successful, "{name}: {}", ended.last_line);
+        append(options, case, name, &ended.table)?;
         match name {
-            "pub" => tables.publisher = table,
-            _ => tables.subscriber = table,
+            "pub" => tables.publisher = ended.table,
+            _ => tables.subscriber = ended.table,
         }
     }
     Ok(tables)
 }
 
-/// A program of a run; ended when dropped.
-struct Program {
-    name: &'static str,
-    child: Option<Child>,
-}
-
-impl Program {
-    /// Whether it has ended, and then whether it was successful.
-    fn poll(&mut self) -> Result<Option<bool>> {
-        let Some(child) = &mut self.child else { return Ok(None) };
-        Ok(child.try_wait().context("cannot wait for a program")?.map(|status| status.success()))
-    }
-
-    fn output(&mut self) -> Result<Output> {
-        let child = self.child.take().context("the program has ended")?;
-        child.wait_with_output().context("cannot read the tables")
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        if let Some(child) = &mut self.child {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
 /// Waits until all programs have ended; if one fails, the others have only a moment left.
-fn wait(programs: &mut [Program], limit: Option<Duration>) -> Result<()> {
+fn wait(programs: &mut [Program], limits: &Limits) -> Result<()> {
     let clock = Clock::start();
-    let mut failed: Option<Clock> = None;
+    let (mut met, mut failed) = (None::<Clock>, None::<Clock>);
     loop {
         let mut all_ended = true;
         for program in &mut *programs {
@@ -171,35 +189,40 @@ fn wait(programs: &mut [Program], limit: Option<Duration>) -> Result<()> {
                 Some(false) => drop(failed.get_or_insert_with(Clock::start)),
             }
         }
-        let is_late = limit.is_some_and(|limit| clock.elapsed() > limit);
-        if is_late || signals::requested() || failed.is_some_and(|at| at.elapsed() > GRACE) {
-            for program in &mut *programs {
-                if let Some(child) = &mut program.child {
-                    let _ = child.kill();
-                }
-            }
-            ensure!(!is_late, "no end after {:.0} s", clock.elapsed().as_secs_f64());
-        }
         if all_ended {
             return Ok(());
         }
-        thread::sleep(Duration::from_millis(50));
+        if programs.iter().any(Program::has_met) {
+            met.get_or_insert_with(Clock::start);
+        }
+        let is_late = match met {
+            Some(met) => met.elapsed() > limits.running,
+            None => limits.meeting.is_some_and(|limit| clock.elapsed() > limit),
+        };
+        if is_late || signals::requested() || failed.is_some_and(|at| at.elapsed() > GRACE) {
+            programs.iter_mut().for_each(Program::kill);
+            let seconds = clock.elapsed().as_secs_f64();
+            match met {
+                Some(_) => ensure!(!is_late, "no end after {seconds:.0} s"),
+                None => ensure!(!is_late, "the other side has not come within {seconds:.0} s"),
+            }
+        }
+        thread::sleep(POLL);
     }
 }
 
+/// Appends a table; only the first one keeps its header.
 fn append(options: &SweepOptions, case: &Case, side: &str, table: &str) -> Result<()> {
-    let test = match case.test {
-        Test::Throughput => "throughput",
-        Test::Latency => "latency",
+    let path = options.directory.join(case.table(side));
+    let has_header = fs::metadata(&path).is_ok_and(|file| file.len() > 0);
+    let rows = match table.split_once('\n') {
+        Some((_, rows)) if has_header => rows,
+        _ => table,
     };
-    let name = format!("{}_{test}_{side}_results.csv", case.transport);
-    let path = options.directory.join(name);
-    // A sweep into the same directory replaces the tables of the one before.
-    let opened = match case.is_first {
-        true => File::create(&path),
-        false => File::options().append(true).create(true).open(&path),
-    };
-    opened
-        .and_then(|mut file| file.write_all(table.as_bytes()))
+    File::options()
+        .append(true)
+        .create(true)
+        .open(&path)
+        .and_then(|mut file| file.write_all(rows.as_bytes()))
         .with_context(|| format!("cannot write {}", path.display()))
 }

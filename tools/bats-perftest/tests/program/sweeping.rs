@@ -49,3 +49,53 @@ fn rounds_of_a_sweep_repeat_every_run() {
     // Nothing to compare raw UDP with.
     assert!(!std::path::Path::new(&scratch.path("out/comparison.csv")).exists());
 }
+
+#[test]
+fn the_two_sides_of_a_sweep_can_run_apart_and_replace_older_tables() {
+    let scratch = Scratch::new("apart");
+    std::fs::create_dir_all(scratch.path("sub")).unwrap();
+    let old = scratch.path("sub/brtp_throughput_sub_results.csv");
+    std::fs::write(&old, "old\nold\n").unwrap();
+    let old_comparison = scratch.path("sub/comparison.csv");
+    std::fs::write(&old_comparison, "old\n").unwrap();
+    let start = |side: &str| {
+        program()
+            .args(["sweep", side, "-peer", "127.0.0.1", "-nic", "127.0.0.1", "-domain", "130"])
+            .args(["-executionTime", "1", "-dataLens", "64,512", "-transports", "brtp"])
+            .args(["-directory", &scratch.path(side.trim_start_matches('-'))])
+            .output()
+            .unwrap()
+    };
+    let (publisher, subscriber) = std::thread::scope(|scope| {
+        let subscriber = scope.spawn(|| start("-sub"));
+        // The user starts the other side later.
+        std::thread::sleep(std::time::Duration::from_millis(1_500));
+        (start("-pub"), subscriber.join().unwrap())
+    });
+    for output in [publisher, subscriber] {
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    let table = std::fs::read_to_string(&old).unwrap();
+    assert!(table.starts_with("Sample Size") && table.lines().count() == 3, "{table}");
+    assert!(!std::path::Path::new(&old_comparison).exists());
+    let table = std::fs::read_to_string(scratch.path("pub/brtp_latency_pub_results.csv")).unwrap();
+    assert_eq!(summary(&table)[0], 512.0, "{table}");
+}
+
+#[test]
+fn a_sweep_has_the_nine_sizes() {
+    let scratch = Scratch::new("nine");
+    let output = program()
+        .args(["sweep", "-executionTime", "1", "-transports", "brtp", "-domain", "140"])
+        .args(["-directory", &scratch.path("out")])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    for table in ["throughput_sub", "latency_pub"] {
+        let name = format!("out/brtp_{table}_results.csv");
+        let table = std::fs::read_to_string(scratch.path(&name)).unwrap();
+        let sizes: Vec<f64> = table.lines().skip(1).map(|line| summary(line)[0]).collect();
+        let expected = [64, 256, 512, 1_024, 4_096, 8_192, 16_384, 32_768, 63_000];
+        assert_eq!(sizes, expected.map(f64::from), "{name}: {table}");
+    }
+}
