@@ -128,7 +128,7 @@ fn sessions(
                 }
             }
         }
-        found.retain(|one| still_waits(one));
+        found.retain(still_waits);
         let is_complete = found.len() >= options.peers_expected;
         let pause = if listener.is_some() { INTERVAL / 4 } else { ROUND };
         while !is_complete && round.elapsed() < pause && !signals::requested() {

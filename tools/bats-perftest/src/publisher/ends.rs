@@ -20,9 +20,9 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ended {
-    ByTimer,
-    BySignal,
-    ByCount,
+    Timer,
+    Signal,
+    Count,
 }
 
 /// The end conditions of a test.
@@ -57,7 +57,7 @@ impl Ends {
 
     /// All samples have been sent.
     pub(super) fn complete(&mut self) {
-        self.ended.get_or_insert(Ended::ByCount);
+        self.ended.get_or_insert(Ended::Count);
     }
 
     pub(super) fn ended(&self) -> Option<Ended> {
@@ -75,13 +75,13 @@ impl Ends {
         if self.since_signal.is_none() && signals::requested() {
             print("Interrupted.");
             self.since_signal = Some(Clock::start());
-            self.ended.get_or_insert(Ended::BySignal);
+            self.ended.get_or_insert(Ended::Signal);
         }
         if self.ended.is_none()
             && let (Some(clock), Some(time)) = (&self.clock, self.execution_time)
             && clock.elapsed() >= time
         {
-            self.ended = Some(Ended::ByTimer);
+            self.ended = Some(Ended::Timer);
         }
         if self.ended.is_some() {
             self.check_progress(peers)?;

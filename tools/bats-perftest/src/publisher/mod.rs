@@ -136,7 +136,7 @@ fn run_phases(
         let outcome = sender.send_samples();
         (sent.samples, sent.time) = (sender.samples(), clock.elapsed());
         outcome?;
-        sent.by_timer = sender.ends().ended() == Some(Ended::ByTimer);
+        sent.by_timer = sender.ends().ended() == Some(Ended::Timer);
     }
     end(options, peers, sender.samples(), sender.ends())
 }

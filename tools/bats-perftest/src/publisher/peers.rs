@@ -146,7 +146,7 @@ impl Peers {
     pub(super) fn progress(&self) -> u64 {
         let taken = self.subscribers.iter().map(|one| one.taken.load(Ordering::Acquire));
         let buffered = self.channels.iter().map(|channel| match channel {
-            Channel::Session(connection) => connection.stats().send_buffer_bytes as u64,
+            Channel::Session(connection) => connection.stats().send_buffer_bytes,
             Channel::Datagrams { .. } => 0,
         });
         taken.chain(buffered).fold(0, u64::wrapping_add)
