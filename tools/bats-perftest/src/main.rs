@@ -7,6 +7,7 @@ mod candidates;
 mod channel;
 mod cli;
 mod clock;
+mod completions;
 mod console;
 mod cpu;
 mod latency;
@@ -54,6 +55,10 @@ fn run() -> Result<()> {
     if words.first().is_some_and(|word| word == "manual") {
         let page = manual::page();
         return std::io::stdout().write_all(page.as_bytes()).context("cannot write");
+    }
+    if words.first().is_some_and(|word| word == "completions") {
+        let script = completions::script(words.get(1).map(String::as_str))?;
+        return std::io::stdout().write_all(script.as_bytes()).context("cannot write");
     }
     match cli::parse(&words)? {
         Command::Print(text) => {

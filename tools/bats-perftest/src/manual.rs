@@ -17,8 +17,13 @@ pub(crate) fn page() -> String {
          subscribers",
     )]);
     page.control("SH", ["SYNOPSIS"]);
-    let usages =
-        [("-pub", "OPTIONS"), ("[-sub]", "OPTIONS"), ("sweep", "SWEEP OPTIONS"), ("manual", "")];
+    let usages = [
+        ("-pub", "OPTIONS"),
+        ("[-sub]", "OPTIONS"),
+        ("sweep", "SWEEP OPTIONS"),
+        ("manual", ""),
+        ("completions", "SHELL"),
+    ];
     for (word, rest) in usages {
         let rest = if rest.is_empty() { String::new() } else { format!(" [{rest}]") };
         page.text([bold("bats_perftest "), bold(word), italic(rest)]);
@@ -32,7 +37,8 @@ pub(crate) fn page() -> String {
         "Names of options match without regard to case, and every prefix of a name does. Tables go \
          to standard output, everything else to standard error.",
         "sweep runs throughput and latency tests of all sizes over several transports, and writes \
-         the tables and a report. manual prints this page.",
+         the tables and a report. manual prints this page, completions the completions for bash, \
+         fish or zsh.",
     ] {
         page.text([roman(text)]);
         page.control("PP", []);

@@ -224,7 +224,8 @@ fn help() -> String {
         "Measures samples per second, latency and loss between publishers and subscribers.\n\n\
          Usage: bats_perftest -pub [OPTIONS]\n       bats_perftest [-sub] [OPTIONS]\n       \
          bats_perftest sweep [OPTIONS] (see bats_perftest sweep -help)\n       \
-         bats_perftest manual (prints the manual page)\n\n\
+         bats_perftest manual (prints the manual page)\n       bats_perftest completions SHELL (for bash, \
+         fish or zsh)\n\n\
          Names match without regard to case, and every prefix of a name does. Tables go to standard \
          output, everything else to standard error. Exit codes: 0 success, 255 error.\n\n\
          Options:\n{}",
