@@ -1,6 +1,5 @@
 //! How tests end: errors, signals, and peers that die.
 
-use std::process::Command;
 use std::time::Duration;
 
 use crate::support::{Program, domain, program, summary};
@@ -69,7 +68,7 @@ fn an_interrupt_ends_both_sides_with_a_summary() {
         let publisher =
             Program::start(&domain, &format!("-pub -noPrint -latencyCount 1 -sleep 1 {words}"));
         let_run(&subscriber);
-        signal("INT", publisher.id());
+        publisher.signal("INT");
         let publisher = publisher.success();
         assert!(publisher.errors.contains("Interrupted."), "{publisher:?}");
         assert_eq!(summary(&publisher.output).len(), 10, "{publisher:?}");
@@ -86,7 +85,7 @@ fn an_interrupted_subscriber_ends_the_publisher_with_an_error() {
         let publisher =
             Program::start(&domain, &format!("-pub -noPrint -pubRate 1000:sleep {both}"));
         let_run(&subscriber);
-        signal("TERM", subscriber.id());
+        subscriber.signal("TERM");
         let subscriber = subscriber.success();
         assert!(summary(&subscriber.output)[1] > 0.0, "{subscriber:?}");
         let publisher = publisher.end();
@@ -99,12 +98,7 @@ fn an_interrupt_before_the_test_ends_the_wait() {
     for role in ["-pub", "-sub", "-pub -raw -peer 127.0.0.1"] {
         let program = Program::start(&domain(), role);
         std::thread::sleep(Duration::from_millis(700));
-        signal("INT", program.id());
+        program.signal("INT");
         assert_eq!(program.end().code, Some(0), "{role}");
     }
-}
-
-fn signal(name: &str, process: u32) {
-    let status = Command::new("kill").args([&format!("-{name}"), &process.to_string()]).status();
-    assert!(status.unwrap().success());
 }

@@ -1,33 +1,18 @@
 //! Packets of unauthenticated peers and of misbehaving ones.
 
-use std::net::UdpSocket;
+use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
-use crate::support::{Program, domain, noise, summary};
+use openbats::{ClientOptions, Connection, Endpoint, Mode, TransportConfig, Trust, Wait};
+
+use crate::support::{
+    Program, announcement, domain, end_mark, hello, message, noise, port, summary,
+};
 
 /// Resident memory of a process in bytes.
 fn memory(process: u32) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{process}/statm")).unwrap();
     text.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4_096
-}
-
-fn port(domain: &str, offset: u16) -> u16 {
-    7_400 + 250 * domain.parse::<u16>().unwrap() + offset
-}
-
-/// A valid hello message of this domain, as the format says.
-fn hello(domain: &str, publisher: u32) -> Vec<u8> {
-    let mut message = Vec::new();
-    for word in [0, publisher, 0, 0, 0, -2i32 as u32, 33] {
-        message.extend_from_slice(&word.to_le_bytes());
-    }
-    message.extend_from_slice(b"BATSPERF");
-    for word in [1, domain.parse().unwrap(), 100, 1] {
-        message.extend_from_slice(&u32::to_le_bytes(word));
-    }
-    message.extend_from_slice(&7u64.to_le_bytes());
-    message.push(0);
-    message
 }
 
 /// Sends noise, and valid messages with changed bytes, to a port.
@@ -86,23 +71,92 @@ fn announcements_of_invented_subscribers_do_not_stop_a_publisher() {
     std::thread::sleep(Duration::from_millis(300));
     let before = memory(publisher.id());
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    for process in 0..200u64 {
-        let mut message = Vec::new();
-        for word in [process as u32, 0, 0, 0, 0, -3i32 as u32, 28] {
-            message.extend_from_slice(&word.to_le_bytes());
-        }
-        message.extend_from_slice(b"BATSPERF");
-        for word in [1, domain.parse().unwrap(), 9] {
-            message.extend_from_slice(&u32::to_le_bytes(word));
-        }
-        message.extend_from_slice(&(process % 40).to_le_bytes());
+    for process in 0..2_000u64 {
+        // Ports that no subscriber has, and all that one can have.
+        let id = process as u32 % 119;
+        let invented = if process % 2 == 0 { 9 } else { port(&domain, 12 + 2 * id as u16) };
+        let message = announcement(&domain, id, process, invented);
         socket.send_to(&message, ("127.0.0.1", port(&domain, 11))).unwrap();
     }
     let subscriber = Program::start(&domain, "-sub -noPrint");
-    let grown = memory(publisher.id()).saturating_sub(before);
-    assert!(grown < 64 << 20, "{grown} bytes");
-    publisher.success();
+    let publisher_memory = memory(publisher.id()).saturating_sub(before);
+    assert!(publisher_memory < 64 << 20, "{publisher_memory} bytes");
+    // All 119 take their turn in four rounds of attempts of 1.5 s; twice that on a busy machine.
+    let publisher = publisher.end_within(Duration::from_secs(12 + 8));
+    assert_eq!(publisher.code, Some(0), "{publisher:?}");
     assert_eq!(summary(&subscriber.success().output)[1], 100.0);
+}
+
+/// A client of a subscriber, as anyone on the network can be one.
+fn client(domain: &str, mode: Mode) -> (Endpoint, Connection) {
+    let endpoint = Endpoint::builder().bind("127.0.0.1:0".parse().unwrap()).start().unwrap();
+    let to = SocketAddr::from(([127, 0, 0, 1], port(domain, 12)));
+    let transport = TransportConfig { mode, ..TransportConfig::default() };
+    let options = ClientOptions::new(Trust::dangerous_any()).transport(transport);
+    let connection = endpoint.connect(to, "bats-perftest", options).wait().unwrap();
+    (endpoint, connection)
+}
+
+#[test]
+fn connections_without_a_hello_keep_no_publisher_out() {
+    let domain = domain();
+    let subscriber = Program::start(&domain, "-sub -noPrint");
+    subscriber.wait_for_errors("Waiting to discover");
+    // More than wait for a hello at once, without an end to their number.
+    let silent: Vec<_> = (0..100).map(|_| client(&domain, Mode::Brtp)).collect();
+    let publisher = Program::start(&domain, "-pub -noPrint -numIter 100 -peer 127.0.0.1");
+    let publisher = publisher.end_within(Duration::from_secs(20));
+    assert_eq!(publisher.code, Some(0), "{publisher:?}");
+    assert_eq!(summary(&subscriber.success().output)[1], 100.0);
+    drop(silent);
+}
+
+#[test]
+fn echoes_wait_for_a_publisher_that_reads_late() {
+    const PINGS: u32 = 60;
+    let domain = domain();
+    let subscriber = Program::start(&domain, "-sub -noPrint");
+    subscriber.wait_for_errors("Waiting to discover");
+    let (_endpoint, connection) = client(&domain, Mode::Brtp);
+    connection.send(hello(&domain, 0)).wait().unwrap();
+    let sender = connection.clone();
+    // Together they are more than both ends buffer.
+    let sending = std::thread::spawn(move || {
+        for sequence in 0..PINGS {
+            sender.send(message([0, 0, sequence, 0, 0, 0], &vec![7; 4 << 20])).wait().unwrap();
+        }
+        sender.send(end_mark(PINGS)).wait().unwrap();
+    });
+    // Longer than an answer that may be lost waits.
+    std::thread::sleep(Duration::from_secs(4));
+    let (mut echoes, mut has_goodbye) = (0, false);
+    while !has_goodbye {
+        let message =
+            connection.recv().wait_for(Duration::from_secs(30)).unwrap().unwrap().unwrap();
+        match i32::from_le_bytes(message[20..24].try_into().unwrap()) {
+            0 => echoes += 1,
+            -7 => has_goodbye = true,
+            _ => {}
+        }
+    }
+    sending.join().unwrap();
+    assert_eq!(echoes, PINGS);
+    connection.close(0, "");
+    assert_eq!(summary(&subscriber.success().output)[1], f64::from(PINGS));
+}
+
+#[test]
+fn text_of_a_publisher_does_not_control_the_terminal() {
+    let domain = domain();
+    let subscriber = Program::start(&domain, "-sub -noPrint");
+    subscriber.wait_for_errors("Waiting to discover");
+    let (_endpoint, connection) = client(&domain, Mode::Brtp);
+    connection.send(hello(&domain, 0)).wait().unwrap();
+    subscriber.wait_for_errors("Waiting for data");
+    connection.close(3, "\u{1b}[2Jgone\nerror: forged");
+    let ended = subscriber.end();
+    assert_eq!(ended.code, Some(255), "{ended:?}");
+    assert!(ended.errors.contains("?[2Jgone?error: forged"), "{ended:?}");
 }
 
 /// A publisher over UDP that sends fuzzed samples after a valid hello.

@@ -1,8 +1,10 @@
 //! The program as users run it: processes on loopback.
 
+mod dying;
 mod ends;
 mod hostile;
 mod options;
+mod samples;
 mod support;
 mod sweeping;
 mod trust;

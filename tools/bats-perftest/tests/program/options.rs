@@ -34,13 +34,14 @@ fn affinity_applies_to_all_threads() {
 #[test]
 fn rates_limit_the_samples_of_a_time() {
     for publisher in ["-pubRate 500:sleep", "-pubRatebps 400000:spin", "-sleep 2"] {
-        let publisher = format!("-executionTime 1 {publisher}");
-        let (publisher, subscriber) = run("-noPrint -dataLen 100", &publisher, "-noOutputHeaders");
+        let words = format!("-executionTime 1 {publisher}");
+        let (ended, subscriber) = run("-noPrint -dataLen 100", &words, "-noOutputHeaders");
         let figures = summary(&subscriber.output);
-        // A busy machine sends later ones of them after the end.
-        assert!((1.0..=501.0).contains(&figures[1]), "{figures:?}");
+        // A busy machine sends later ones of them after the end. Missed ones are made up for with a rate.
+        let least = if publisher.contains("-pubRate") { 250.0 } else { 1.0 };
+        assert!((least..=501.0).contains(&figures[1]), "{figures:?}");
         assert_eq!(subscriber.output.lines().count(), 1, "no header: {}", subscriber.output);
-        assert!(publisher.errors.contains("due to timer"), "{}", publisher.errors);
+        assert!(ended.errors.contains("due to timer"), "{}", ended.errors);
     }
 }
 

@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_bats_perftest");
 
@@ -106,7 +107,7 @@ impl Program {
             if self.output.so_far().contains(text) {
                 return;
             }
-            std::thread::sleep(std::time::Duration::from_millis(10));
+            std::thread::sleep(Duration::from_millis(10));
         }
         panic!("no '{text}': {}", self.errors.so_far());
     }
@@ -117,7 +118,7 @@ impl Program {
             if self.errors.so_far().contains(text) {
                 return;
             }
-            std::thread::sleep(std::time::Duration::from_millis(10));
+            std::thread::sleep(Duration::from_millis(10));
         }
         panic!("no '{text}': {}", self.errors.so_far());
     }
@@ -127,8 +128,19 @@ impl Program {
     }
 
     /// Waits for the end, at most a minute.
-    pub(crate) fn end(mut self) -> Ended {
-        for _ in 0..6_000 {
+    pub(crate) fn end(self) -> Ended {
+        self.end_within(Duration::from_secs(60))
+    }
+
+    /// Sends a signal.
+    pub(crate) fn signal(&self, name: &str) {
+        let id = self.id().to_string();
+        assert!(Command::new("kill").args([&format!("-{name}"), &id]).status().unwrap().success());
+    }
+
+    /// Waits for the end; killed at the limit.
+    pub(crate) fn end_within(mut self, limit: Duration) -> Ended {
+        for _ in 0..limit.as_millis() / 10 {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return Ended {
                     code: status.code(),
@@ -136,7 +148,7 @@ impl Program {
                     errors: self.errors.all(),
                 };
             }
-            std::thread::sleep(std::time::Duration::from_millis(10));
+            std::thread::sleep(Duration::from_millis(10));
         }
         self.kill();
         // As after an error, so that what the other side says is shown, too.
@@ -173,6 +185,43 @@ pub(crate) fn run(both: &str, publisher: &str, subscriber: &str) -> (Ended, Ende
         "{publisher:?} {subscriber:?}"
     );
     (publisher, subscriber)
+}
+
+/// Port of a domain.
+pub(crate) fn port(domain: &str, offset: u16) -> u16 {
+    7_400 + 250 * domain.parse::<u16>().unwrap() + offset
+}
+
+/// A sample, or a control message, as the format says.
+pub(crate) fn message(words: [u32; 6], body: &[u8]) -> Vec<u8> {
+    let words = words.into_iter().chain([body.len() as u32]);
+    words.flat_map(u32::to_le_bytes).chain(body.iter().copied()).collect()
+}
+
+/// A hello message.
+pub(crate) fn hello(domain: &str, publisher: u32) -> Vec<u8> {
+    let mut body = b"BATSPERF".to_vec();
+    for word in [1, domain.parse().unwrap(), 100, 1] {
+        body.extend_from_slice(&u32::to_le_bytes(word));
+    }
+    body.extend_from_slice(&7u64.to_le_bytes());
+    body.push(0);
+    message([0, publisher, 0, 0, 0, -2i32 as u32], &body)
+}
+
+/// An announcement of a subscriber.
+pub(crate) fn announcement(domain: &str, subscriber: u32, process: u64, port: u16) -> Vec<u8> {
+    let mut body = b"BATSPERF".to_vec();
+    for word in [1, domain.parse().unwrap(), port.into()] {
+        body.extend_from_slice(&u32::to_le_bytes(word));
+    }
+    body.extend_from_slice(&process.to_le_bytes());
+    message([subscriber, 0, 0, 0, 0, -3i32 as u32], &body)
+}
+
+/// An end mark after this number of samples.
+pub(crate) fn end_mark(samples: u32) -> Vec<u8> {
+    message([0, 0, 0, samples, 0, -6i32 as u32], &[])
 }
 
 /// The cells of the last line.
