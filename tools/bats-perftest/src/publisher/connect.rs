@@ -27,6 +27,9 @@ const MAX_CONCURRENT: usize = 32;
 /// Time for a connection attempt, and for the announcement that follows.
 const CONNECT_LIMIT: Duration = Duration::from_millis(1_500);
 const ANNOUNCEMENT_LIMIT: Duration = Duration::from_secs(3);
+/// Time after which a publisher over raw UDP, which nobody can answer with a refusal, prints what may
+/// be wrong.
+const HINT_AFTER: Duration = Duration::from_secs(5);
 /// The name that clients must state. Subscribers are recognized by their address and fingerprint.
 const SERVER_NAME: &str = "bats-perftest";
 /// Reports of taken messages for each length of the send queue.
@@ -349,7 +352,15 @@ fn raw_announcements(
 ) -> Result<Option<Vec<(Announcement, usize)>>> {
     let message = Bytes::from(Control::Hello(hello).encode());
     let mut found: Vec<(Announcement, usize)> = Vec::new();
+    let searching = Clock::start();
+    let mut has_hint = false;
     loop {
+        if searching.elapsed() > HINT_AFTER && !std::mem::replace(&mut has_hint, true) {
+            print(
+                "Note: no answer of all subscribers yet. Do they run, with the same -domain and -keyed? Does \
+                 another publisher have this id? They print whom they refuse.",
+            );
+        }
         channels.iter().try_for_each(|channel| channel.send(&message, || ()).map(drop))?;
         let waiting = Clock::start();
         while waiting.elapsed() < INTERVAL {

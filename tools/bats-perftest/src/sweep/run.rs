@@ -16,9 +16,11 @@ use crate::signals;
 
 /// Time of a run beyond its execution time: discovery, initialization pings and the end.
 pub(super) const OVERHEAD_SECONDS: u64 = 5;
-/// Time after which a run has failed, beyond its execution time, since both programs have found each
-/// other; and the time for that.
+/// Time in which both programs must find each other.
 const LIMIT: Duration = Duration::from_secs(60);
+/// Time after which a run has failed from then on, beyond its execution time. A slow path takes long to
+/// deliver what is queued at the end.
+const END_LIMIT: Duration = Duration::from_secs(120);
 /// A failed run of one side takes this time at least beyond its execution time: the other side may need it
 /// to notice, and the two must begin the next run within [`LIMIT`] of each other.
 const SLOT: Duration = Duration::from_secs(30);
@@ -159,7 +161,7 @@ fn run_programs(options: &SweepOptions, case: &Case, is_first: bool) -> Result<T
     let waits_for_user = is_first && options.side != Side::Both;
     let limits = Limits {
         meeting: (!waits_for_user).then_some(LIMIT),
-        running: Duration::from_secs(options.seconds) + LIMIT,
+        running: Duration::from_secs(options.seconds) + END_LIMIT,
     };
     wait(&mut programs, &limits)?;
     let mut tables = Tables::default();
