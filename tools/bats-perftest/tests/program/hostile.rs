@@ -71,19 +71,32 @@ fn announcements_of_invented_subscribers_do_not_stop_a_publisher() {
     std::thread::sleep(Duration::from_millis(300));
     let before = memory(publisher.id());
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    for process in 0..2_000u64 {
-        // Ports that no subscriber has, and all that one can have.
-        let id = process as u32 % 119;
-        let invented = if process % 2 == 0 { 9 } else { port(&domain, 12 + 2 * id as u16) };
-        let message = announcement(&domain, id, process, invented);
-        socket.send_to(&message, ("127.0.0.1", port(&domain, 11))).unwrap();
-    }
+    // They do not answer, so that each attempt takes its whole time.
+    let silent: Vec<_> = (1..119)
+        .map(|id| UdpSocket::bind(("127.0.0.1", port(&domain, 12 + 2 * id))).unwrap())
+        .collect();
+    let target = domain.clone();
+    let inventing = std::thread::spawn(move || {
+        for process in 0..12_000u64 {
+            // Ports that no subscriber has, and all that one can have.
+            let id = 1 + process as u32 % 118;
+            let invented = if process % 2 == 0 { 9 } else { port(&target, 12 + 2 * id as u16) };
+            let message = announcement(&target, id, process, invented);
+            let _ = socket.send_to(&message, ("127.0.0.1", port(&target, 11)));
+            if process % 200 == 0 {
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        }
+    });
+    std::thread::sleep(Duration::from_secs(1));
     let subscriber = Program::start(&domain, "-sub -noPrint");
     let publisher_memory = memory(publisher.id()).saturating_sub(before);
     assert!(publisher_memory < 64 << 20, "{publisher_memory} bytes");
     // All 119 take their turn in four rounds of attempts of 1.5 s; twice that on a busy machine.
     let publisher = publisher.end_within(Duration::from_secs(12 + 8));
     assert_eq!(publisher.code, Some(0), "{publisher:?}");
+    drop(silent);
+    inventing.join().unwrap();
     assert_eq!(summary(&subscriber.success().output)[1], 100.0);
 }
 
