@@ -27,7 +27,7 @@ const MAX_CONCURRENT: usize = 32;
 /// Time for a connection attempt, and for the announcement that follows.
 const CONNECT_LIMIT: Duration = Duration::from_millis(1_500);
 const ANNOUNCEMENT_LIMIT: Duration = Duration::from_secs(3);
-/// Time after which a publisher over raw UDP, which nobody can answer with a refusal, prints what may
+/// Time after which a publisher over raw UDP, where a subscriber does not answer with a refusal, prints what may
 /// be wrong.
 const HINT_AFTER: Duration = Duration::from_secs(5);
 /// The name that clients must state. Subscribers are recognized by their address and fingerprint.
@@ -235,7 +235,7 @@ fn print_once(reported: &mut BTreeSet<String>, address: SocketAddr, error: &anyh
     }
 }
 
-/// Nobody answers at an address.
+/// No program answers at an address.
 #[derive(Debug)]
 struct NoAnswer;
 
@@ -333,7 +333,7 @@ fn raw_channels(options: &Common) -> Result<Vec<Channel>> {
     Ok(channels)
 }
 
-/// The channels of the subscribers found: nobody listens at the others.
+/// The channels of the subscribers found: no program listens at the others.
 fn used_channels(channels: Vec<Channel>, found: &[(Announcement, usize)]) -> Subscribers {
     let used: BTreeSet<usize> = found.iter().map(|(_, channel)| *channel).collect();
     let new_index = |index| used.iter().take_while(|&&one| one < index).count();

@@ -1,10 +1,14 @@
-//! When a test ends, and the wait of all its phases.
+//! When a test ends, the wait of all its phases, and sends, which can wait.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use bytes::Bytes;
 
 use super::peers::Peers;
+use super::pings::Ping;
+use crate::channel::Sent;
 use crate::clock::Clock;
 use crate::console::print;
 use crate::signals;
@@ -87,6 +91,40 @@ impl Ends {
             self.check_progress(peers)?;
         }
         Ok(self.ended.is_none())
+    }
+
+    /// Sends a message to every subscriber, with the ping that it contains; waits as long as one of them
+    /// takes no more. Returns whether it was sent: it is not if the test ends before the first one
+    /// has taken it, unless it is the end mark.
+    ///
+    /// # Errors
+    /// As those of [`wait`](Self::wait).
+    pub(super) fn send(
+        &mut self,
+        peers: &Peers,
+        message: &Bytes,
+        ping: Option<&Ping>,
+    ) -> Result<bool> {
+        for (index, channel) in peers.channels.iter().enumerate() {
+            // The latency of a ping counts from when its subscriber could have it.
+            let ping = ping.filter(|ping| peers.subscribers[ping.target].channel == index);
+            let on_attempt = || ping.into_iter().for_each(|ping| peers.recorder().on_ping(ping));
+            loop {
+                match channel.send(message, on_attempt) {
+                    Ok(Sent::Done) => break,
+                    Ok(Sent::Blocked) => {
+                        let goes_on = self.wait(peers, Duration::ZERO)?;
+                        if !goes_on && index == 0 && !peers.is_ending.load(Ordering::Acquire) {
+                            return Ok(false);
+                        }
+                    }
+                    Err(_) if peers.has_left_channel(index) => break,
+                    Err(error) => bail!("{}: {error}", peers.name_of(index)),
+                }
+            }
+        }
+        peers.on_sent();
+        Ok(true)
     }
 
     /// Fails if the subscribers do not let the test end.

@@ -187,7 +187,7 @@ fn end(options: &PublisherOptions, peers: &Peers, samples: u64, ends: &mut Ends)
                 "no goodbye of {} after {END_MARKS} end marks",
                 peers.missing()
             );
-            peers.send(&mark, None, ends)?;
+            ends.send(peers, &mark, None)?;
             last_mark = Some(Clock::start());
         }
         ends.wait(peers, Duration::from_millis(5))?;

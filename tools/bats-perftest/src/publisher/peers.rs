@@ -8,9 +8,8 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use bytes::Bytes;
 
-use super::ends::Ends;
-use super::pings::{Ping, Recorder};
-use crate::channel::{Channel, DEAD_AFTER, Sent, wait_for_datagram};
+use super::pings::Recorder;
+use crate::channel::{Channel, DEAD_AFTER, wait_for_datagram};
 use crate::clock::now_ns;
 use crate::console::print;
 use crate::wire::{Control, next_sample, ping_target};
@@ -111,35 +110,9 @@ impl Peers {
         Ok(())
     }
 
-    /// Sends a message to every subscriber, with the ping that it contains; waits as long as one of them
-    /// takes no more. Returns whether it was sent: it is not if the test ends before the first one
-    /// has taken it.
-    pub(super) fn send(
-        &self,
-        message: &Bytes,
-        ping: Option<&Ping>,
-        ends: &mut Ends,
-    ) -> Result<bool> {
-        for (index, channel) in self.channels.iter().enumerate() {
-            // The latency of a ping counts from when its subscriber could have it.
-            let ping = ping.filter(|ping| self.subscribers[ping.target].channel == index);
-            let on_attempt = || ping.into_iter().for_each(|ping| self.recorder().on_ping(ping));
-            loop {
-                match channel.send(message, on_attempt) {
-                    Ok(Sent::Done) => break,
-                    Ok(Sent::Blocked) => {
-                        let goes_on = ends.wait(self, Duration::ZERO)?;
-                        if !goes_on && index == 0 && !self.is_ending.load(Ordering::Acquire) {
-                            return Ok(false);
-                        }
-                    }
-                    Err(_) if self.has_left_channel(index) => break,
-                    Err(error) => bail!("{}: {error}", self.name_of(index)),
-                }
-            }
-        }
+    /// Notes a message that every subscriber has got.
+    pub(super) fn on_sent(&self) {
         self.messages_sent.fetch_add(1, Ordering::Relaxed);
-        Ok(true)
     }
 
     /// A number that changes as long as subscribers take messages.
@@ -169,14 +142,14 @@ impl Peers {
         outstanding
     }
 
-    fn name_of(&self, channel: usize) -> String {
+    pub(super) fn name_of(&self, channel: usize) -> String {
         match self.subscribers.iter().find(|one| one.channel == channel) {
             Some(subscriber) => format!("subscriber {}", subscriber.id),
             None => "subscriber".to_owned(),
         }
     }
 
-    fn has_left_channel(&self, channel: usize) -> bool {
+    pub(super) fn has_left_channel(&self, channel: usize) -> bool {
         let mut of_channel = self.subscribers.iter().filter(|one| one.channel == channel);
         of_channel.all(|one| one.has_left.load(Ordering::Acquire))
     }

@@ -241,7 +241,7 @@ impl<'a> Sender<'a> {
         let message = self.batch.take();
         self.messages += 1;
         let ping = self.ping.take();
-        let is_sent = self.peers.send(&message, ping.as_ref(), &mut self.ends)?;
+        let is_sent = self.ends.send(&self.peers, &message, ping.as_ref())?;
         if !is_sent {
             self.samples = self.samples.saturating_sub(samples);
         }

@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn publishers_that_do_not_fit_are_told_why() {
+    fn publishers_that_do_not_fit_are_refused_with_the_reason() {
         let meter = meter("-sub -numPublishers 2");
         meter.add(hello(0), true).unwrap();
         let problem = |hello| meter.add(hello, true).unwrap_err();

@@ -217,10 +217,7 @@ fn wait(programs: &mut [Program], limits: &Limits) -> Result<()> {
 fn append(options: &SweepOptions, case: &Case, side: &str, table: &str) -> Result<()> {
     let path = options.directory.join(case.table(side));
     let has_header = fs::metadata(&path).is_ok_and(|file| file.len() > 0);
-    let rows = match table.split_once('\n') {
-        Some((_, rows)) if has_header => rows,
-        _ => table,
-    };
+    let rows: String = table.split_inclusive('\n').skip(usize::from(has_header)).collect();
     File::options()
         .append(true)
         .create(true)

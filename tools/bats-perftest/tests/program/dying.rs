@@ -127,7 +127,7 @@ fn an_interrupt_ends_the_wait_for_room_in_the_queue() {
 #[test]
 fn an_interrupt_ends_the_search_for_many_peers() {
     let domain = domain();
-    // Nobody answers: one after the other they would take long.
+    // No program answers: one after the other they would take long.
     let silent: Vec<_> = (1..=100)
         .flat_map(|host| [12, 14].map(|offset| (host, port(&domain, offset))))
         .map(|(host, port)| UdpSocket::bind(SocketAddr::from(([127, 0, 1, host], port))).unwrap())

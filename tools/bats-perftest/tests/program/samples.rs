@@ -41,7 +41,7 @@ fn latencies_with_a_rate_count_from_the_due_time() {
         let late = latencies.iter().filter(|&&us| us > 300_000.0).count();
         assert!(late >= 50, "{late}: {latencies:?}");
         // The first one that could not be sent has waited for the whole second. Of the one before it, if
-        // it was on its way, half of the round trip counts.
+        // it was in transit, half of the round trip counts.
         let most = latencies.iter().fold(0.0, |most: f64, &us| most.max(us));
         assert!(most >= 900_000.0, "{most}");
         let at = latencies.iter().position(|&us| us == most).unwrap();
@@ -176,7 +176,7 @@ fn a_subscriber_counts_by_the_mode_of_its_publisher() {
 #[test]
 fn raw_samples_reach_two_subscribers_of_several_peers() {
     let domain = domain();
-    // Ids 0 and 1 of each address are tried; those of the second one are nobody's.
+    // Ids 0 and 1 of each address are tried; no program has those of the second one.
     let both = "-noPrint -raw -peer 127.0.0.1 -peer 127.0.0.3";
     let subscribers = [0, 1].map(|id| Program::start(&domain, &format!("-sub {both} -sid {id}")));
     let words =
@@ -297,7 +297,7 @@ fn long_tests_show_that_they_go_on() {
 }
 
 #[test]
-fn publishers_that_do_not_fit_are_told_why() {
+fn publishers_that_do_not_fit_are_refused_with_the_reason() {
     for (first, second, reason) in [
         ("-pub -noPrint -pubRate 100:sleep", "-pub", "another publisher with id 0"),
         ("", "-pub -keyed", "the publisher has -keyed"),
