@@ -54,7 +54,7 @@ fn find(table: &'static [Spec], word: &str) -> Option<&'static Spec> {
 /// An unknown or refused option, a missing value, or a word that is no option.
 pub(crate) fn parse(table: &'static [Spec], words: &[String]) -> Result<Given> {
     let mut given = Given::default();
-    // Whoever asks for help may not know the other words.
+    // Help is asked for when the other words are not known.
     let is_help = |spec: &&Spec| spec.name == "help";
     if let Some(help) = words.iter().filter_map(|word| find(table, word)).find(is_help) {
         return Ok(Given(vec![(help, String::new())]));
