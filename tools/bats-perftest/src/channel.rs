@@ -99,6 +99,12 @@ impl Channel {
                 if let Some(message) = connection.try_recv() {
                     return Ok(Some(message));
                 }
+                if limit.is_zero() {
+                    return match connection.close_reason() {
+                        Some(reason) => Err(anyhow!("connection closed: {reason}")),
+                        None => Ok(None),
+                    };
+                }
                 match connection.recv().wait_for(limit) {
                     Err(_) => Ok(None),
                     Ok(Ok(Some(message))) => Ok(Some(message)),
