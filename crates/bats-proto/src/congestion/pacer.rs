@@ -11,7 +11,7 @@ const MAX_BURST: u64 = 64 << 10;
 /// Maximum delay of a timer that is compensated by sending more.
 const CATCH_UP: Duration = Duration::from_millis(2);
 /// Minimum rate in bytes per second: a packet in a second, as Linux's fq waits at most. A rate may follow
-/// from a few small packets, and it rises only with further packets.
+/// from a few small packets, and what was sent at it would hold packets back long after it has risen.
 const MIN_RATE: u64 = 1_472;
 
 /// Paces packets at a rate, in small bursts.
@@ -28,12 +28,15 @@ impl Pacer {
         Self { rate, drained_at: Timestamp::ZERO }
     }
 
-    /// Changes the rate from now on. What was sent before, at a lower rate or by probes that the pacer does
-    /// not hold back, delays packets by at most `longest`, or a burst at this rate if that takes longer.
-    pub fn set_rate(&mut self, now: Timestamp, rate: u64, longest: Duration) {
+    /// Changes the rate from now on.
+    pub fn set_rate(&mut self, rate: u64) {
         self.rate = rate.max(MIN_RATE);
-        let longest = longest.max(self.time_of(self.burst()));
-        self.drained_at = self.drained_at.min(now + longest);
+    }
+
+    /// Lets the next packet leave now: what was sent at the rate of a blackout does not delay packets
+    /// after it.
+    pub fn end_blackout(&mut self, now: Timestamp) {
+        self.drained_at = self.drained_at.min(now);
     }
 
     fn time_of(&self, bytes: u64) -> Duration {
@@ -73,8 +76,6 @@ impl Pacer {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const MS: Duration = Duration::from_millis(1);
 
     /// Sends as early as allowed, with a timer that fires `late` after its time.
     fn run(rate: u64, late: Duration) -> (u64, u64) {
@@ -118,25 +119,15 @@ mod tests {
         assert!(burst < 125_000_000 / 1_000, "{burst}");
     }
 
-    /// Two packets at 1 MB/s take 2.944 ms. A lower rate does not move what was sent before.
     #[test]
-    fn packets_sent_before_a_change_of_the_rate_delay_others_by_a_limited_time() {
+    fn packets_of_a_blackout_do_not_delay_those_after_it() {
+        let mut pacer = Pacer::new(8_000);
         let now = Timestamp::from_millis(1_000);
-        let delay = |sent, longest, rates: &[u64]| {
-            let mut pacer = Pacer::new(8_000);
-            pacer.on_sent(now, sent);
-            rates.iter().for_each(|&rate| pacer.set_rate(now, rate, longest));
-            pacer.next_send_time(now, MIN_BURST).map(|at| at - now)
-        };
-        assert_eq!(delay(4_000, MS, &[1_000_000]), Some(Duration::from_micros(2_944)), "a burst");
-        assert_eq!(delay(4_000, 20 * MS, &[1_000_000]), Some(20 * MS));
-        assert_eq!(delay(4_000, 20 * MS, &[8_000]), Some(368 * MS), "a burst");
-        assert_eq!(delay(4_000, 600 * MS, &[1_000_000]), Some(500 * MS), "all");
-        for rates in [&[][..], &[8_000], &[4_000]] {
-            assert_eq!(delay(2_000, MS, rates), Some(250 * MS));
-        }
-        assert_eq!(delay(4_000, MS, &[u64::MAX]), None);
-        assert_eq!(delay(4_000, MS, &[u64::MAX, 8_000]), Some(MS));
+        pacer.on_sent(now, 4_000);
+        pacer.set_rate(1_000_000);
+        assert_eq!(pacer.next_send_time(now, 1_200), Some(now + Duration::from_millis(500)));
+        pacer.end_blackout(now);
+        assert_eq!(pacer.next_send_time(now, 1_200), None);
     }
 
     /// A quarter of a millisecond, but at least two packets and at most one GSO call.
@@ -170,11 +161,11 @@ mod tests {
     fn packets_sent_at_the_lowest_rate_do_not_delay_others_for_more_than_seconds() {
         let mut pacer = Pacer::new(1_000_000);
         let now = Timestamp::from_millis(1_000);
-        pacer.set_rate(now, 28, MS);
+        pacer.set_rate(28);
         while pacer.next_send_time(now, 1_180).is_none() {
             pacer.on_sent(now, 1_180);
         }
-        pacer.set_rate(now, 4_480, MS);
+        pacer.set_rate(4_480);
         let at = pacer.next_send_time(now, 1_180).unwrap();
         assert!(at <= now + Duration::from_secs(2), "{at:?}");
     }
@@ -185,7 +176,7 @@ mod tests {
         let mut pacer = Pacer::new(u64::MAX);
         pacer.on_sent(now, u64::MAX);
         assert_eq!(pacer.next_send_time(now, u64::MAX), None);
-        pacer.set_rate(now, 0, MS);
+        pacer.set_rate(0);
         pacer.on_sent(now, 2_944);
         assert_eq!(pacer.next_send_time(now, 1), Some(now + Duration::from_secs(2)));
     }

@@ -6,7 +6,7 @@ use super::end_to_end::RelayInput;
 use super::fragments::FragmentAssembly;
 use super::protection::{OpenError, PacketProtection};
 use super::streams::Totals;
-use super::timeouts::{SMALL_PROBES_FROM, SMALL_PROBES_IN_A_ROW};
+use super::timeouts::{FULL_BACKOFF, SMALL_PROBES_FROM, SMALL_PROBES_IN_A_ROW};
 use super::{Connection, MAX_ACK_DELAY, Role};
 use crate::congestion::AckSample;
 use crate::endpoint::Received;
@@ -485,12 +485,16 @@ impl Connection {
         }
         // The acknowledgement of a small probe does not show that data passes: the path MTU may be below
         // the size of coded packets. Without backoff these would then be sent again and again.
+        let passed_small_only = self.small_probes_acked >= SMALL_PROBES_IN_A_ROW;
         if outcome.coded_acked || !self.awaits_decoding() {
             self.small_probes_acked = 0;
         } else if self.probe_count >= SMALL_PROBES_FROM {
             self.small_probes_acked = self.small_probes_acked.saturating_add(1);
         }
         if self.small_probes_acked < SMALL_PROBES_IN_A_ROW {
+            if passed_small_only || self.probe_count >= FULL_BACKOFF {
+                self.pacer.end_blackout(now);
+            }
             self.probe_count = 0;
         }
         self.unanswered_since = self.sent.expects_ack().then_some(now);

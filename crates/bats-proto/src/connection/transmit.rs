@@ -26,10 +26,6 @@ const MAX_BURST_BYTES: usize = 65_000;
 /// Packets with known outcome after which the loss counts as measured, and the loss assumed before.
 const MEASURED_LOSS_PACKETS: u64 = 32;
 const ASSUMED_LOSS: f64 = 0.3;
-/// Longest delay of packets by those before them after the rate has risen, in probe timeouts: blackouts leave
-/// more. Measured (`bats-sim arena --group O --seeds 5`): with a round trip 32 flows starve each other (Jain's index
-/// of 0.40 in the worst seed), with 2 and 4 probe timeouts they do not (0.95; 0.88 without a limit).
-const MAX_PACING_DELAY: u32 = 2;
 /// Free bytes that a control packet needs for a further report: its fields, some ranks, and an
 /// acknowledgement.
 const REPORT_ROOM: usize = 600;
@@ -411,9 +407,7 @@ impl Connection {
     ) -> Option<usize> {
         let (rate, window) = (self.controller.pacing_rate(), self.controller.window());
         let packet = u64::from(self.mtu.current());
-        let pace = self.blackout.map_or(rate, |blackout| blackout.pace(rate, window, packet));
-        let longest = self.rtt.probe_timeout(MAX_ACK_DELAY) * MAX_PACING_DELAY;
-        self.pacer.set_rate(now, pace, longest);
+        self.pacer.set_rate(self.blackout.map_or(rate, |b| b.pace(rate, window, packet)));
         self.timers.pacing = None;
         let mut segment_size = None;
         if !self.stash.is_empty() {

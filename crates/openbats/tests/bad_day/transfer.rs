@@ -20,8 +20,12 @@ const MESSAGE: usize = 20_000;
 const PAUSE: Duration = Duration::from_millis(5);
 /// Packets in transit when a fault begins may still arrive after this.
 const SETTLING: Duration = Duration::from_secs(1);
-/// Probe timeouts within which the peer answers, and new data arrives.
+/// Probe timeouts within which the peer answers.
 const PROBE_TIMEOUTS: u64 = 3;
+/// Probe timeouts within which new data arrives. An answer ends their backoff, and each then sends two repairs,
+/// until the receiver has enough of them. So many of these timeouts last as long as a single one with the backoff
+/// of a long fault, 2^6.
+const REPAIR_TIMEOUTS: u64 = 1 << 6;
 /// A host that is delayed in each of so many attempts is too busy for this test.
 const ATTEMPTS: usize = 5;
 
@@ -179,7 +183,8 @@ impl Transfer {
     ///
     /// A clock would measure the load of the host. So the sender's own timers count: at most three of its
     /// probe timeouts (RFC 9002, section 6.2; with its own estimate and backoff) expire between the first
-    /// datagram of another socket that passes and new data at the receiver. A late timer of a
+    /// datagram of another socket that passes and the peer's first answer, and at most [`REPAIR_TIMEOUTS`], which
+    /// have no backoff then, before new data at the receiver. A late timer of a
     /// busy host does not change this number. Virtual time bounds the duration itself: the scenarios
     /// `blackout` and `path_mtu` of `bats-sim`.
     pub(crate) fn outage(
@@ -215,8 +220,9 @@ impl Transfer {
     pub(crate) fn timeouts(&self) -> Timeouts {
         let (near, stalls) = (self.near.clone(), self.stalls);
         let stalled = stalls.ended();
-        let count = Count { expired: 0, limit: PROBE_TIMEOUTS, stalled };
-        Timeouts { before: near.stats(), near, stalls, counts: [count; 2] }
+        let counts = [PROBE_TIMEOUTS, REPAIR_TIMEOUTS];
+        let counts = counts.map(|limit| Count { expired: 0, limit, stalled });
+        Timeouts { before: near.stats(), near, stalls, counts }
     }
 
     /// Waits until nothing arrives for [`SETTLING`]; returns the bytes received, and the time waited.
@@ -272,7 +278,7 @@ impl Transfer {
     }
 }
 
-/// Checks that a fault costs at most [`PROBE_TIMEOUTS`]. More of them are held against the
+/// Checks that a fault costs at most [`PROBE_TIMEOUTS`] and [`REPAIR_TIMEOUTS`]. More of them are held against the
 /// protocol unless the host did not let threads run meanwhile: then data waits for its receiver, and timers expire.
 pub(crate) fn attempt(mut fault: impl FnMut() -> Resumed) {
     let mut last = None;
