@@ -10,6 +10,9 @@ use super::streams::{Incoming, Outgoing};
 /// Idle time after which buffers are freed: longer than pauses within a conversation, shorter than
 /// usual keep-alive intervals.
 const IDLE_TRIM_AFTER: Duration = Duration::from_secs(2);
+/// Round trips after which they are freed at the earliest: a receiver may need symbols to use repairs that its peer
+/// sends when it has read a report, and what it sends when that was not enough.
+const IDLE_TRIM_ROUND_TRIPS: u32 = 4;
 
 /// Remembers for which idle period buffers were freed.
 #[derive(Debug, Default)]
@@ -22,7 +25,8 @@ impl Connection {
     /// When to free buffers; `None` if that is done.
     pub(super) fn idle_trim_at(&self) -> Option<Timestamp> {
         let last = self.last_sent_at.max(self.last_received_at);
-        (self.idle_trim.since != Some(last)).then(|| last + IDLE_TRIM_AFTER)
+        let after = IDLE_TRIM_AFTER.max(self.rtt.smoothed() * IDLE_TRIM_ROUND_TRIPS);
+        (self.idle_trim.since != Some(last)).then(|| last + after)
     }
 
     /// Frees empty buffers if the connection has been idle long enough.
