@@ -17,8 +17,8 @@ pub(super) const SMALL_PROBES_FROM: u32 = 2;
 /// single ones (with 1, handshakes at 30 % loss in bursts have a p99 of 1.02 instead of 0.94 s).
 pub(super) const SMALL_PROBES_IN_A_ROW: u32 = 8;
 /// Probe timeouts in a row that double the next one. After so many the path was down rather than full: what was
-/// sent meanwhile does not delay packets after it. With 4, 32 flows on 20 Mbit/s
-/// are less fair: Jain's index of 0.85 instead of 0.88 (`bats-sim arena --group O --seeds 5`).
+/// sent meanwhile does not delay packets after it. With 4 of them 32 flows on 20 Mbit/s are less fair: Jain's
+/// index of 0.85 instead of 0.88 (`bats-sim arena --group O --seeds 5`).
 pub(super) const FULL_BACKOFF: u32 = 6;
 /// Probe timeouts in a row after which the longest interval becomes one second.
 const FAST_PROBES: u32 = 20;
