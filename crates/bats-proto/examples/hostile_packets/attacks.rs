@@ -1,7 +1,7 @@
 //! Packets of a peer with valid keys, or of an unauthenticated one, that cost as much as possible.
 
 use bats_code::rfc::{Field, InnerCode, OuterCode};
-use bats_proto::fuzzing::MisbehavingClient;
+use bats_proto::fuzzing::{MisbehavingClient, TIMELY_MAX_UNKNOWNS};
 use bats_proto::wire::coding::{RepairHeader, SourceHeader};
 use bats_proto::wire::frame::{self, AckHeader, Frame, MAX_ACK_RANGES};
 use bats_proto::wire::long_header::LongKind;
@@ -83,7 +83,7 @@ pub(crate) fn attacked(case: &str, transport: TransportConfig, is_read: bool) ->
     let block_credit = (transport.receive_budget.min(192 << 20) / 2 / 1_408 / 4) as u32;
     let transport = TransportConfig { mode, channels, ..transport };
     let systems = match mode {
-        Mode::Btp => Systems { windows: 3, longest: BTP_UNKNOWNS / 2 },
+        Mode::Btp => Systems { windows: 3, longest: TIMELY_MAX_UNKNOWNS / 2 },
         _ => Systems { windows: 1, longest: LONGEST },
     };
     let mut target = Attack::new(Harness::established(transport));
@@ -329,8 +329,6 @@ fn repairs_beyond_the_span(target: &mut Attack, systems: Systems) {
 const SYMBOL: usize = 1_400;
 /// Symbols of the longest window.
 const LONGEST: u32 = 512;
-/// Unknowns that a linear system may have in BTP.
-const BTP_UNKNOWNS: u32 = 384;
 
 /// Repairs that each add something to a long system, which never gets the last ones that it needs. Again and
 /// again with other systems.

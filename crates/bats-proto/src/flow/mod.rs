@@ -29,7 +29,7 @@ pub use rateless::{
 };
 pub use receiver::{FlowReceiver, ReceiverCounters, ReceiverParameters};
 pub use sender::{FlowSender, SenderCounters, SenderParameters};
-pub use timely_receiver::{ResidualStats, TimelyReceiver};
+pub use timely_receiver::{MAX_UNKNOWNS as TIMELY_MAX_UNKNOWNS, ResidualStats, TimelyReceiver};
 pub use timely_sender::{TimelyParameters, TimelySender};
 
 // The code and the wire format have the same batches.

@@ -17,7 +17,7 @@ use crate::wire::varint::Reader;
 const HISTORY: u64 = 1_024;
 /// Maximum number of unknowns of a linear system. Windows overlap, so that systems span many of them, but symbols arrive
 /// between those that are missing. More unknowns repair nothing more, up to losses of 50 % in bursts of eight (ADR 0026).
-const MAX_UNKNOWNS: u32 = 384;
+pub const MAX_UNKNOWNS: u32 = 384;
 /// Maximum number of equations held: several windows of the largest size.
 const MAX_EQUATIONS: usize = 1_024;
 /// Maximum distance of a symbol from the newest one: a blackout of several seconds at 1 Gbit/s.

@@ -22,3 +22,6 @@ pub use relay::{RelayReport, relay_run};
 pub use session::session_run;
 pub use stream::{StreamReport, stream_run};
 pub use wire::{token_run, wire_run};
+
+/// The longest linear systems of BTP, for attacks that build them.
+pub use crate::flow::TIMELY_MAX_UNKNOWNS;
