@@ -224,11 +224,9 @@ fn is_untrusted(error: &anyhow::Error, trust: &SubscriberTrust) -> bool {
 /// Prints why a connection could not be made, once for each reason, unless the peer has not
 /// started yet.
 fn print_once(reported: &mut BTreeSet<String>, address: SocketAddr, error: &anyhow::Error) {
-    let is_expected = error.is::<NoAnswer>()
-        || error.is::<ConnectError>() && {
-            let text = error.to_string();
-            text.contains("no answer") || text.contains("refused")
-        };
+    // The system's text for a TCP port at which nothing listens is part of the error.
+    let is_refused = error.is::<ConnectError>() && error.to_string().contains("refused");
+    let is_expected = error.is::<NoAnswer>() || is_refused;
     let text = format!("{address}: {error:#}");
     if !is_expected && reported.len() < 16 && reported.insert(text.clone()) {
         print(&format!("Note: {text}"));
