@@ -164,8 +164,10 @@ pub(crate) fn transfer<'py>(
         down: down.config.clone(),
         transport: TransportConfig { mode, congestion, goal: goal(goal_name)?, ..default },
         message_size,
+        message_interval: None,
         total_bytes,
         duration: seconds("duration", duration)?,
+        sample_interval: Transfer::SAMPLE,
         changes: Vec::new(),
         seed,
     };

@@ -28,10 +28,14 @@ pub struct Transfer {
     pub transport: TransportConfig,
     /// Message size in bytes.
     pub message_size: usize,
+    /// Time from one message to the next; `None` to send as fast as the send budget allows.
+    pub message_interval: Option<Duration>,
     /// Bytes to send in total; `None` to send until the end of the run.
     pub total_bytes: Option<u64>,
     /// Duration of the run from the established connection.
     pub duration: Duration,
+    /// Time between two samples.
+    pub sample_interval: Duration,
     /// Link changes during the run: (time from the start of the run, up, down).
     pub changes: Vec<(Duration, LinkConfig, LinkConfig)>,
     /// Seed of all random choices.
@@ -64,7 +68,7 @@ pub struct Outcome {
     pub messages: u64,
     /// Message bytes delivered.
     pub bytes: u64,
-    /// Samples, one every [`Transfer::SAMPLE`].
+    /// Samples, one every [`Transfer::sample_interval`].
     pub samples: Vec<Sample>,
     /// Statistics of the receiver at the end.
     pub receiver: ConnectionStats,
@@ -148,7 +152,7 @@ pub fn client_config(transport: &TransportConfig) -> ClientConfig {
 }
 
 impl Transfer {
-    /// Interval of the samples.
+    /// Interval of the samples, unless chosen.
     pub const SAMPLE: Duration = Duration::from_millis(10);
 
     /// A transfer of 16 KiB messages without a limit over `link`, the same in both directions.
@@ -158,8 +162,10 @@ impl Transfer {
             down: link.clone(),
             transport: TransportConfig::default(),
             message_size: 16 << 10,
+            message_interval: None,
             total_bytes: None,
             duration,
+            sample_interval: Self::SAMPLE,
             changes: Vec::new(),
             seed: 1,
         }
@@ -201,6 +207,7 @@ impl Transfer {
             server: None,
             sent: 0,
             sent_bytes: 0,
+            next_message: Timestamp::ZERO,
             send_times: VecDeque::new(),
             measuring: Measuring::Not,
             finishing: false,
@@ -237,6 +244,8 @@ struct Run<'a> {
     server: Option<ConnectionHandle>,
     sent: u64,
     sent_bytes: u64,
+    /// When the application sends again, if it sends at intervals.
+    next_message: Timestamp,
     /// Send times of the messages that are not received yet; the send budget limits their number.
     send_times: VecDeque<Timestamp>,
     measuring: Measuring,
@@ -256,9 +265,18 @@ impl Run<'_> {
             if let Some((after, _, _)) = changes.peek() {
                 until = until.min(start + *after);
             }
+            if self.outcome.established.is_some() && self.transfer.message_interval.is_some() {
+                until = until.min(self.next_message);
+            }
             self.network.step(until);
             self.take_events();
             let now = self.network.now();
+            if self.transfer.message_interval.is_some()
+                && self.outcome.established.is_some()
+                && now >= self.next_message
+            {
+                self.send();
+            }
             if let Some((after, up, down)) = changes.peek()
                 && start + *after <= now
             {
@@ -272,7 +290,7 @@ impl Run<'_> {
                 if due <= now {
                     self.measure(now - at);
                     self.sample(now - at);
-                    next_sample = Some(due + Transfer::SAMPLE);
+                    next_sample = Some(due + self.transfer.sample_interval);
                 }
             }
         }
@@ -308,6 +326,12 @@ impl Run<'_> {
     fn send(&mut self) {
         let now = self.network.now();
         while !self.finishing {
+            if let Some(interval) = self.transfer.message_interval {
+                if self.next_message > now {
+                    break;
+                }
+                self.next_message = now + interval;
+            }
             if self.transfer.total_bytes.is_some_and(|total| self.sent_bytes >= total) {
                 self.finishing = true;
                 let _closed = self.network.endpoint(Host::Client).finish(now, self.client);

@@ -20,23 +20,33 @@ pub struct Pacer {
     rate: u64,
     /// Time at which the bytes sent so far would have left at exactly the rate.
     drained_at: Timestamp,
+    /// Until then the bytes sent so far take the time of the rate as it rises.
+    rising_until: Timestamp,
 }
 
 impl Pacer {
     /// A pacer at `rate` bytes per second, `u64::MAX` for no pacing.
     pub fn new(rate: u64) -> Self {
-        Self { rate, drained_at: Timestamp::ZERO }
+        Self { rate, drained_at: Timestamp::ZERO, rising_until: Timestamp::ZERO }
     }
 
-    /// Changes the rate from now on.
-    pub fn set_rate(&mut self, rate: u64) {
-        self.rate = rate.max(MIN_RATE);
+    /// Changes the rate from now on. What was sent before keeps its time: flows that share a full link and
+    /// lose all of a window then leave room for the others.
+    pub fn set_rate(&mut self, now: Timestamp, rate: u64) {
+        let rate = rate.max(MIN_RATE);
+        let ahead = self.drained_at - now;
+        if rate > self.rate && now < self.rising_until && ahead > Duration::ZERO {
+            let nanos = ahead.as_nanos() * u128::from(self.rate) / u128::from(rate);
+            self.drained_at = now + Duration::from_nanos(nanos as u64);
+        }
+        self.rate = rate;
     }
 
     /// Lets the next packet leave now: what was sent at the rate of a blackout does not delay packets
-    /// after it.
-    pub fn end_blackout(&mut self, now: Timestamp) {
+    /// after it. Nor does, until `rising_until`, what is sent at the first rates after it.
+    pub fn end_blackout(&mut self, now: Timestamp, rising_until: Timestamp) {
         self.drained_at = self.drained_at.min(now);
+        self.rising_until = rising_until;
     }
 
     fn time_of(&self, bytes: u64) -> Duration {
@@ -124,10 +134,29 @@ mod tests {
         let mut pacer = Pacer::new(8_000);
         let now = Timestamp::from_millis(1_000);
         pacer.on_sent(now, 4_000);
-        pacer.set_rate(1_000_000);
+        pacer.set_rate(now, 1_000_000);
         assert_eq!(pacer.next_send_time(now, 1_200), Some(now + Duration::from_millis(500)));
-        pacer.end_blackout(now);
+        pacer.end_blackout(now, now);
         assert_eq!(pacer.next_send_time(now, 1_200), None);
+    }
+
+    #[test]
+    fn bytes_sent_ahead_take_the_time_of_a_rate_that_rises_after_a_blackout() {
+        let now = Timestamp::from_millis(1_000);
+        let rising_until = now + Duration::from_millis(10);
+        let at = |ms| now + Duration::from_millis(ms);
+        let ahead_after = |changed_at: u64, rate| {
+            let mut pacer = Pacer::new(8_000);
+            pacer.end_blackout(now, rising_until);
+            pacer.on_sent(now, 4_000);
+            pacer.set_rate(at(changed_at), rate);
+            pacer.next_send_time(at(changed_at), 4_000)
+        };
+        // 500 ms ahead at 8,000 bytes per second, and 492 after 8 ms.
+        assert_eq!(ahead_after(0, 1_000_000), Some(at(4)));
+        assert_eq!(ahead_after(8, 16_000), Some(at(8 + 246)));
+        assert_eq!(ahead_after(8, 4_000), Some(at(500)), "a rate that falls");
+        assert_eq!(ahead_after(10, 16_000), Some(at(500)), "later");
     }
 
     /// A quarter of a millisecond, but at least two packets and at most one GSO call.
@@ -161,11 +190,11 @@ mod tests {
     fn packets_sent_at_the_lowest_rate_do_not_delay_others_for_more_than_seconds() {
         let mut pacer = Pacer::new(1_000_000);
         let now = Timestamp::from_millis(1_000);
-        pacer.set_rate(28);
+        pacer.set_rate(now, 28);
         while pacer.next_send_time(now, 1_180).is_none() {
             pacer.on_sent(now, 1_180);
         }
-        pacer.set_rate(4_480);
+        pacer.set_rate(now, 4_480);
         let at = pacer.next_send_time(now, 1_180).unwrap();
         assert!(at <= now + Duration::from_secs(2), "{at:?}");
     }
@@ -176,7 +205,7 @@ mod tests {
         let mut pacer = Pacer::new(u64::MAX);
         pacer.on_sent(now, u64::MAX);
         assert_eq!(pacer.next_send_time(now, u64::MAX), None);
-        pacer.set_rate(0);
+        pacer.set_rate(now, 0);
         pacer.on_sent(now, 2_944);
         assert_eq!(pacer.next_send_time(now, 1), Some(now + Duration::from_secs(2)));
     }

@@ -250,7 +250,7 @@ impl Connection {
     /// Abandons packets in flight to the old address. They say nothing about the new path, and the
     /// peer cannot report them missing before something else arrives.
     fn abandon_old_path(&mut self, now: Timestamp) {
-        let lost = self.sent.abandon_in_flight();
+        let lost = self.sent.abandon_path(now);
         self.retransmit_control(lost);
         let view = self.path_view();
         let is_limited = self.migration.is_unvalidated();

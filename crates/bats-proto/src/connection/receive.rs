@@ -6,7 +6,7 @@ use super::end_to_end::RelayInput;
 use super::fragments::FragmentAssembly;
 use super::protection::{OpenError, PacketProtection};
 use super::streams::Totals;
-use super::timeouts::{FULL_BACKOFF, SMALL_PROBES_FROM, SMALL_PROBES_IN_A_ROW};
+use super::timeouts::{FULL_BACKOFF, RESTORING, SMALL_PROBES_FROM, SMALL_PROBES_IN_A_ROW};
 use super::{Connection, MAX_ACK_DELAY, Role};
 use crate::congestion::AckSample;
 use crate::endpoint::Received;
@@ -492,8 +492,14 @@ impl Connection {
             self.small_probes_acked = self.small_probes_acked.saturating_add(1);
         }
         if self.small_probes_acked < SMALL_PROBES_IN_A_ROW {
-            if passed_small_only || self.probe_count >= FULL_BACKOFF {
-                self.pacer.end_blackout(now);
+            let rising_until = if passed_small_only {
+                // The losses counted as congestion, so that the rate rises from almost nothing.
+                Some(now + self.rtt.probe_timeout(MAX_ACK_DELAY) * RESTORING)
+            } else {
+                (self.probe_count >= FULL_BACKOFF).then_some(now)
+            };
+            if let Some(rising_until) = rising_until {
+                self.pacer.end_blackout(now, rising_until);
             }
             self.probe_count = 0;
         }
@@ -503,8 +509,9 @@ impl Connection {
 
     fn on_losses(&mut self, now: Timestamp, losses: &LossOutcome) {
         self.retransmit_control(losses.contents);
+        let loss = self.sent.loss.estimate();
         for _ in 0..losses.large_lost {
-            if self.mtu.on_lost(now, losses.large_size) {
+            if self.mtu.on_lost(now, losses.large_size, loss) {
                 break;
             }
         }

@@ -20,6 +20,9 @@ pub(super) const SMALL_PROBES_IN_A_ROW: u32 = 8;
 /// sent meanwhile does not delay packets after it. With 4 of them 32 flows on 20 Mbit/s are less fair: Jain's
 /// index of 0.85 instead of 0.88 (`bats-sim arena --group O --seeds 5`).
 pub(super) const FULL_BACKOFF: u32 = 6;
+/// Probe timeouts in which the rate rises after a time in which small packets passed alone: the goal for the first
+/// new data (`path_mtu` of `bats-sim`).
+pub(super) const RESTORING: u32 = 3;
 /// Probe timeouts in a row after which the longest interval becomes one second.
 const FAST_PROBES: u32 = 20;
 /// Probe timeout of end-to-end sessions, as a multiple of a link's.

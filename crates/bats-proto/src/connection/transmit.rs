@@ -407,7 +407,7 @@ impl Connection {
     ) -> Option<usize> {
         let (rate, window) = (self.controller.pacing_rate(), self.controller.window());
         let packet = u64::from(self.mtu.current());
-        self.pacer.set_rate(self.blackout.map_or(rate, |b| b.pace(rate, window, packet)));
+        self.pacer.set_rate(now, self.blackout.map_or(rate, |b| b.pace(rate, window, packet)));
         self.timers.pacing = None;
         let mut segment_size = None;
         if !self.stash.is_empty() {

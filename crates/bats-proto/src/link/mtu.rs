@@ -20,9 +20,12 @@ const MIN_ASSUMED_LOSS: f64 = 0.03;
 /// A finished search is repeated after this time, because the path may have changed
 /// (PMTU_RAISE_TIMER, RFC 8899, section 5.1.1).
 const RAISE_INTERVAL: Duration = Duration::from_secs(600);
-/// Consecutive losses of large packets, without a large one acknowledged, that indicate a black
-/// hole. With 50 % random loss this happens by chance once in 10^9 times.
-const BLACK_HOLE_LOSSES: u32 = 30;
+/// Probability that random loss alone looks like a black hole: it sets after how many losses of large packets
+/// in a row, while smaller ones arrive, the path MTU counts as fallen. At most 3 % loss are 6 packets: what a
+/// sender of few packets has sent at the second probe timeout, which is the first with a small probe.
+const FALSE_BLACK_HOLE_RATE: f64 = 1e-9;
+/// A loss above 50 % counts as 50 %, 30 packets: a black hole itself raises the estimate.
+const MAX_ASSUMED_LOSS: f64 = 0.5;
 
 /// Path MTU discovery with padded probes (DPLPMTUD, RFC 8899), in bytes of UDP payload.
 #[derive(Debug)]
@@ -179,14 +182,15 @@ impl MtuDiscovery {
         }
     }
 
-    /// A packet of `size`, not a probe, was lost. True if this indicates a black hole: the path MTU
-    /// falls back to the base size and the search starts again.
-    pub fn on_lost(&mut self, now: Timestamp, size: u16) -> bool {
+    /// A packet of `size`, not a probe, was lost on a path with this loss fraction (0 to 1), and no large one sent
+    /// after it has arrived. True if this indicates a black hole: the path MTU falls back to the base size and the
+    /// search starts again.
+    pub fn on_lost(&mut self, now: Timestamp, size: u16, loss: f64) -> bool {
         if size <= BASE_UDP_PAYLOAD || self.current == BASE_UDP_PAYLOAD {
             return false;
         }
         self.large_losses += 1;
-        if self.large_losses < BLACK_HOLE_LOSSES {
+        if self.large_losses < lost_by_chance(loss.min(MAX_ASSUMED_LOSS), FALSE_BLACK_HOLE_RATE) {
             return false;
         }
         self.large_losses = 0;
@@ -200,8 +204,12 @@ impl MtuDiscovery {
 
 /// Number of probe copies for a path with this loss.
 fn copies(loss: f64) -> u8 {
-    let copies = (FALSE_POSITIVE_RATE.ln() / loss.clamp(MIN_ASSUMED_LOSS, 0.99).ln()).ceil();
-    (copies as u8).clamp(MIN_COPIES, MAX_COPIES)
+    (lost_by_chance(loss, FALSE_POSITIVE_RATE) as u8).clamp(MIN_COPIES, MAX_COPIES)
+}
+
+/// Number of packets all of which random loss hits with at most this probability.
+fn lost_by_chance(loss: f64, probability: f64) -> u32 {
+    (probability.ln() / loss.clamp(MIN_ASSUMED_LOSS, 0.99).ln()).ceil() as u32
 }
 
 #[cfg(test)]
@@ -321,19 +329,22 @@ mod tests {
         assert_eq!([0.0, 0.05, 0.1, 0.3, 0.9].map(copies), [2, 3, 3, 6, 6]);
     }
 
+    /// The least n for which loss^n is at most 1e-9: 0.03^6 is 7.3e-10, 0.03^5 2.4e-8.
     #[test]
-    fn mtu_falls_back_after_exactly_the_black_hole_losses() {
-        let (mut mtu, _) = search(1472, 1472, 0.0, |_| false);
-        let now = Timestamp::from_millis(70_000);
-        for _ in 0..BLACK_HOLE_LOSSES - 1 {
-            assert!(!mtu.on_lost(now, 1437));
+    fn mtu_falls_back_after_exactly_the_losses_that_are_no_chance() {
+        for (loss, losses) in [(0.0, 6), (0.03, 6), (0.05, 7), (0.3, 18), (0.5, 30), (0.9, 30)] {
+            let (mut mtu, _) = search(1472, 1472, 0.0, |_| false);
+            let now = Timestamp::from_millis(70_000);
+            for _ in 0..losses - 1 {
+                assert!(!mtu.on_lost(now, 1437, loss));
+            }
+            mtu.on_acknowledged(now, 1437);
+            for _ in 0..losses - 1 {
+                assert!(!mtu.on_lost(now, 1437, loss));
+            }
+            assert!(mtu.on_lost(now, 1437, loss), "{loss}");
+            assert_eq!(mtu.current(), BASE_UDP_PAYLOAD);
         }
-        mtu.on_acknowledged(now, 1437);
-        for _ in 0..BLACK_HOLE_LOSSES - 1 {
-            assert!(!mtu.on_lost(now, 1437));
-        }
-        assert!(mtu.on_lost(now, 1437));
-        assert_eq!(mtu.current(), BASE_UDP_PAYLOAD);
     }
 
     /// Calls `poll` only at its timeouts; probes above `limit` are lost, the answers to the others take
@@ -360,8 +371,8 @@ mod tests {
     /// Takes the path MTU as fallen below the base size.
     fn black_hole(mtu: &mut MtuDiscovery, now: Timestamp) {
         let size = mtu.current();
-        (1..BLACK_HOLE_LOSSES).for_each(|_| assert!(!mtu.on_lost(now, size)));
-        assert!(mtu.on_lost(now, size));
+        (1..6).for_each(|_| assert!(!mtu.on_lost(now, size, 0.0)));
+        assert!(mtu.on_lost(now, size, 0.0));
         assert_eq!(mtu.current(), BASE_UDP_PAYLOAD);
     }
 
@@ -465,14 +476,17 @@ mod tests {
     fn losses_and_acknowledgements_of_packets_of_the_base_size_say_nothing_about_the_mtu() {
         let mut mtu = MtuDiscovery::new(1_472);
         let now = Timestamp::from_millis(70_000);
-        (0..2 * BLACK_HOLE_LOSSES).for_each(|_| assert!(!mtu.on_lost(now, 1_472)));
+        let lose = |mtu: &mut MtuDiscovery, size, count| {
+            let mut losses = 0..count;
+            losses.any(|_| mtu.on_lost(now, size, 0.0)).then(|| losses.len())
+        };
+        assert_eq!(lose(&mut mtu, 1_472, 60), None);
         mtu.on_acknowledged(now, 1_472);
-        (0..2 * BLACK_HOLE_LOSSES).for_each(|_| assert!(!mtu.on_lost(now, BASE_UDP_PAYLOAD)));
-        for (acknowledged, losses) in [(BASE_UDP_PAYLOAD, 1), (BASE_UDP_PAYLOAD + 1, 30)] {
-            (1..BLACK_HOLE_LOSSES).for_each(|_| assert!(!mtu.on_lost(now, BASE_UDP_PAYLOAD + 1)));
+        assert_eq!(lose(&mut mtu, BASE_UDP_PAYLOAD, 60), None);
+        for (acknowledged, losses) in [(BASE_UDP_PAYLOAD, 1), (BASE_UDP_PAYLOAD + 1, 6)] {
+            assert_eq!(lose(&mut mtu, BASE_UDP_PAYLOAD + 1, 5), None);
             mtu.on_acknowledged(now, acknowledged);
-            (1..losses).for_each(|_| assert!(!mtu.on_lost(now, BASE_UDP_PAYLOAD + 1)));
-            assert!(mtu.on_lost(now, BASE_UDP_PAYLOAD + 1));
+            assert_eq!(lose(&mut mtu, BASE_UDP_PAYLOAD + 1, losses), Some(0), "the last one");
             // The size that failed is not tried again before the sizes below it.
             assert_eq!((mtu.current(), mtu.next_timeout()), (BASE_UDP_PAYLOAD, Some(now)));
             assert_eq!(mtu.poll(now, PTO, 0.0), Some(1_254));

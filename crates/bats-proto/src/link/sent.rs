@@ -195,7 +195,7 @@ pub struct SentPackets {
     scan: u64,
     largest_acked: Option<u64>,
     largest_acked_sent_at: Timestamp,
-    /// When the newest acknowledged packet above the base size was sent.
+    /// When the newest acknowledged packet above the base size was sent, or the path changed since.
     large_acked_sent_at: Timestamp,
     cumulative_bytes: u64,
     in_flight: InFlight,
@@ -449,6 +449,13 @@ impl SentPackets {
     /// The reordering window: how late a packet may be before it counts as lost.
     fn reordering_window(&self, min_rtt: Duration) -> Duration {
         self.reordering.max(min_rtt / 16)
+    }
+
+    /// The path has changed: abandons what is in flight, which says nothing about the MTU of the new path. Returns
+    /// the union of the retransmittable contents.
+    pub fn abandon_path(&mut self, now: Timestamp) -> Contents {
+        self.large_acked_sent_at = now;
+        self.abandon_in_flight()
     }
 
     /// Whether none of the packets sent in this interval was acknowledged, and they were too many

@@ -312,6 +312,18 @@ fn large_losses_are_counted_after_the_newest_large_arrival() {
 }
 
 #[test]
+fn large_losses_of_the_path_before_say_nothing_about_its_mtu() {
+    let mut sent = SentPackets::new(40);
+    (1..=3).for_each(|ms| _ = send(&mut sent, ms, 1_300, PLAIN));
+    sent.abandon_path(at(3));
+    send(&mut sent, 4, 1_300, PLAIN);
+    let last = send(&mut sent, 20, 100, PLAIN);
+    ack(&mut sent, 40, last);
+    let outcome = sent.detect_losses(RTT, LONG, |_| {});
+    assert_eq!((outcome.lost_packets, outcome.large_lost), (1, 1));
+}
+
+#[test]
 fn ranges_of_forgotten_packets_are_ignored() {
     let mut sent = SentPackets::new(40);
     (0..10).for_each(|ms| _ = send(&mut sent, ms, 1_000, PLAIN));

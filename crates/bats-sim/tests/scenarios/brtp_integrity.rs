@@ -29,8 +29,10 @@ fn transfer(loss: Loss, seed: u64) -> Transfer {
         down: hostile(loss),
         transport: TransportConfig::default(),
         message_size: 5_000,
+        message_interval: None,
         total_bytes: Some(TOTAL),
         duration: Duration::from_secs(60),
+        sample_interval: Transfer::SAMPLE,
         changes: Vec::new(),
         seed,
     }

@@ -28,8 +28,10 @@ fn hash(seed: u64) -> String {
         down: link,
         transport: TransportConfig::default(),
         message_size: 5_000,
+        message_interval: None,
         total_bytes: None,
         duration: Duration::from_secs(2),
+        sample_interval: Transfer::SAMPLE,
         changes: Vec::new(),
         seed,
     }

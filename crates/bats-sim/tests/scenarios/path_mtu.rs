@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::common::{link, transfer};
 use bats_netem::{LinkConfig, Loss};
+use bats_sim::links::queued;
 use bats_sim::transfer::{Outcome, Sample, Transfer};
 
 /// Capacity of `link` after loss in Mbit/s of UDP payload, with `mtu` bytes of payload in each
@@ -68,28 +69,91 @@ fn a_falling_path_mtu_stops_the_transfer_for_at_most_eight_probe_timeouts() {
     }
 }
 
+/// Few packets are lost between two probe timeouts of a sender whose application sends little. They suffice to
+/// notice that the path MTU fell: with 30 losses as evidence the second link stalled for 38, the fourth for 398 ms.
+/// On the others the probe timer is what takes long, because each packet restarts it (RFC 9002, section 6.2.1).
+#[test]
+fn a_falling_path_mtu_costs_a_sender_of_little_data_at_most_three_probe_timeouts() {
+    // Bit/s, one-way delay in µs, bytes of a message, time between two messages in µs, and the longest stall in ms.
+    for (rate, delay, message, interval, longest) in [
+        (1_000_000_000, 100, 20_000, 5_000, 30),
+        (1_000_000_000, 1_000, 2_000, 5_000, 30),
+        (100_000_000, 5_000, 1_400, 10_000, 250),
+        (20_000_000, 20_000, 5_000, 20_000, 150),
+        (1_000_000, 300_000, 1_400, 100_000, 6_500),
+    ] {
+        for (loss, seed) in [(0.0, 1), (0.0, 2), (0.02, 1), (0.02, 2), (0.02, 3)] {
+            let before = queued(rate, Duration::from_micros(delay), 1.0, loss);
+            let after = LinkConfig { mtu: Some(1_300), ..before.clone() };
+            let mut run = transfer(&before, 20);
+            (run.message_size, run.seed) = (message, seed);
+            run.message_interval = Some(Duration::from_micros(interval));
+            run.sample_interval = Duration::from_millis(1);
+            run.changes = vec![(Duration::from_secs(10), after, before)];
+            let outcome = run.run();
+            let begin = outcome.at(outcome.since_connected(10.0));
+            // What was under way at the change has arrived a delay later.
+            let settled = outcome.at(begin.time.as_secs_f64() + delay as f64 * 1e-6 + 2e-3);
+            let has_resumed =
+                |s: &&Sample| s.time > settled.time && s.delivered > settled.delivered;
+            let resumed = outcome.samples.iter().find(has_resumed).expect("the transfer resumes");
+            let timeouts = resumed.sender.probe_timeouts - begin.sender.probe_timeouts;
+            let case = format!(
+                "{rate} bit/s, {delay} µs, {message} bytes each {interval} µs, loss {loss}"
+            );
+            let stall = resumed.time - begin.time;
+            println!("{case}, seed {seed}: {timeouts} until new data, {stall:?}");
+            assert!(stall <= Duration::from_millis(longest), "{case}, seed {seed}: {stall:?}");
+            assert!(timeouts <= 3, "{case}, seed {seed}: {timeouts} probe timeouts");
+            let found = outcome.at(20.0).sender.path_mtu;
+            assert!((1_200..=1_300).contains(&found), "{case}, seed {seed}: {found} bytes");
+        }
+    }
+}
+
 /// The MTU is below the size of coded packets for 10 s, while PING frames and acknowledgements pass. These
 /// must not reset the backoff: without it a path with a short round trip had 978 probe timeouts.
 #[test]
 fn probe_timeouts_back_off_while_only_small_packets_pass() {
-    for (delay, loss) in [(1, 0.0), (20, 0.0), (20, 0.05)] {
-        let before = LinkConfig { loss: Loss::Iid(loss), ..link(20, delay) };
-        let during = LinkConfig { mtu: Some(1_000), ..before.clone() };
-        let mut run = transfer(&before, 26);
-        let change = |at, link: &LinkConfig| (Duration::from_secs(at), link.clone(), link.clone());
-        run.changes = vec![change(4, &during), change(14, &before)];
-        let outcome = run.run();
-        let (begin, end) = (outcome.since_connected(4.0), outcome.since_connected(14.0));
-        let timeouts = |time| outcome.at(time).sender.probe_timeouts;
-        let expired = timeouts(end) - timeouts(begin);
-        // Some at first, until small probes are known to pass alone; then one in at least 64 times 5 ms.
-        assert!(expired <= 80, "{delay} ms, loss {loss}: {expired} probe timeouts");
-        let stalled = outcome.at(end).delivered;
-        let has_resumed = |s: &&Sample| s.time.as_secs_f64() > end && s.delivered > stalled;
-        let resumed = outcome.samples.iter().find(has_resumed).expect("the transfer resumes");
-        let probes = resumed.sender.probe_timeouts - timeouts(end);
-        println!("{delay} ms, loss {loss}: {expired} in the fault, {probes} until new data");
-        assert!(probes <= 3, "{delay} ms, loss {loss}: resumed after {probes} probe timeouts");
+    // Bit/s, one-way delay in µs, loss, and the time between two messages of 20,000 bytes in µs, if any.
+    for (rate, delay, loss, interval) in [
+        (20_000_000, 1_000, 0.0, None),
+        (20_000_000, 20_000, 0.0, None),
+        (20_000_000, 20_000, 0.05, None),
+        (1_000_000_000, 100, 0.0, Some(5_000)),
+        (1_000_000_000, 100, 0.02, Some(5_000)),
+        (1_000_000_000, 1_000, 0.0, Some(5_000)),
+        (100_000_000, 10_000, 0.02, Some(20_000)),
+    ] {
+        for (seed, length) in [(1, 10.0), (2, 10.1), (3, 10.25), (4, 3.4)] {
+            let before = queued(rate, Duration::from_micros(delay), 1.0, loss);
+            let during = LinkConfig { mtu: Some(1_000), ..before.clone() };
+            let mut run = transfer(&before, 26);
+            run.seed = seed;
+            if let Some(interval) = interval {
+                run.message_size = 20_000;
+                run.message_interval = Some(Duration::from_micros(interval));
+            }
+            run.sample_interval = Duration::from_millis(1);
+            let change =
+                |at, link: &LinkConfig| (Duration::from_secs_f64(at), link.clone(), link.clone());
+            run.changes = vec![change(4.0, &during), change(4.0 + length, &before)];
+            let outcome = run.run();
+            let (begin, end) =
+                (outcome.since_connected(4.0), outcome.since_connected(4.0 + length));
+            let timeouts = |time| outcome.at(time).sender.probe_timeouts;
+            let expired = timeouts(end) - timeouts(begin);
+            let case = format!("{rate} bit/s, {delay} µs, loss {loss}, {length} s, seed {seed}");
+            let stalled = outcome.at(end).delivered;
+            let has_resumed = |s: &&Sample| s.time.as_secs_f64() > end && s.delivered > stalled;
+            let resumed = outcome.samples.iter().find(has_resumed).expect("the transfer resumes");
+            let probes = resumed.sender.probe_timeouts - timeouts(end);
+            let after = resumed.time.as_secs_f64() - end;
+            println!("{case}: {expired} in the fault, {probes} until new data, {after:.3} s");
+            // Some at first, until small probes are known to pass alone; then one in at least 64 times 5 ms.
+            assert!(expired <= 80, "{case}: {expired} probe timeouts");
+            assert!(probes <= 3, "{case}: resumed after {probes} probe timeouts");
+        }
     }
 }
 

@@ -31,8 +31,10 @@ fn the_smallest_budgets_deliver_all_data_at_any_loss() {
             down: link,
             transport,
             message_size,
+            message_interval: None,
             total_bytes: Some(TOTAL),
             duration: Duration::from_secs(60),
+            sample_interval: Transfer::SAMPLE,
             changes: Vec::new(),
             seed: 7,
         }

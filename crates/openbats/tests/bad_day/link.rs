@@ -8,7 +8,7 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::network::{Addresses, FAR, FarHost, NEAR, Probe, hosts, ip, is_v6, run};
-use crate::transfer::{Resumed, SMALL_PACKETS_PASSED, Transfer, attempt};
+use crate::transfer::{Resumed, Transfer, attempt};
 use crate::wait_until;
 
 /// Duration of the long faults.
@@ -157,8 +157,7 @@ fn mtu_falls_and_rises(
 pub(crate) fn mtu_below_the_smallest() {
     let log = crate::host::Log::start();
     let far = hosts();
-    let mut transfer = Transfer::start(&far, FAR);
-    transfer.repair_timeouts = SMALL_PACKETS_PASSED;
+    let transfer = Transfer::start(&far, FAR);
     let path = Probe::new(&far, FAR, LARGE);
     let (lower, raise) = (|| ip("link set wire mtu 1000"), || ip("link set wire mtu 1500"));
     transfer.outage(&|| path.passes(), LONG, lower, raise);

@@ -22,17 +22,13 @@ const PAUSE: Duration = Duration::from_millis(5);
 const SETTLING: Duration = Duration::from_secs(1);
 /// Probe timeouts within which the peer answers and new data arrives.
 const PROBE_TIMEOUTS: u64 = 3;
-/// Probe timeouts within which new data arrives where only small packets passed: the sender backs off after so many
-/// answers (`SMALL_PROBES_IN_A_ROW` of `bats-proto`), as in the scenarios `path_mtu` of `bats-sim`.
-pub(crate) const SMALL_PACKETS_PASSED: u64 = 8;
 /// A host that is delayed in each of so many attempts is too busy for this test.
 const ATTEMPTS: usize = 5;
 
-/// Probe timeouts of a sender, with a limit.
+/// Probe timeouts of a sender, of which [`PROBE_TIMEOUTS`] are allowed.
 #[derive(Clone, Copy, Debug)]
 struct Count {
     expired: u64,
-    limit: u64,
     /// Delays of the host that ended before the last one that is allowed expired.
     stalled: Duration,
 }
@@ -40,7 +36,7 @@ struct Count {
 impl Count {
     fn look(&mut self, expired: u64, stalled: Duration) {
         self.expired = expired;
-        if expired < self.limit {
+        if expired < PROBE_TIMEOUTS {
             self.stalled = stalled;
         }
     }
@@ -49,7 +45,7 @@ impl Count {
     /// correct sender; what it sent then waits for threads to run, for as long as the further timers take,
     /// which is at least the least probe timeout each. Earlier delays excuse nothing.
     fn is_excused(self, stalled: Duration) -> bool {
-        let excess = self.expired.saturating_sub(self.limit);
+        let excess = self.expired.saturating_sub(PROBE_TIMEOUTS);
         stalled - self.stalled >= LEAST_PROBE_TIMEOUT * u32::try_from(excess).unwrap()
     }
 }
@@ -99,8 +95,6 @@ pub(crate) struct Transfer {
     sending: JoinHandle<[u8; 32]>,
     receiving: Option<JoinHandle<[u8; 32]>>,
     stalls: Stalls,
-    /// Probe timeouts within which new data arrives.
-    pub(crate) repair_timeouts: u64,
 }
 
 /// The defaults, with which connections continue after faults of 20 s; or, with `waits_long`, an idle
@@ -171,8 +165,7 @@ impl Transfer {
             hasher.finalize().into()
         });
         let stalls = Stalls::watch();
-        let repair_timeouts = PROBE_TIMEOUTS;
-        Self { near, received, is_stopping, sending, receiving, stalls, repair_timeouts }
+        Self { near, received, is_stopping, sending, receiving, stalls }
     }
 
     /// Waits until more data arrives.
@@ -222,8 +215,7 @@ impl Transfer {
     pub(crate) fn timeouts(&self) -> Timeouts {
         let (near, stalls) = (self.near.clone(), self.stalls);
         let stalled = stalls.ended();
-        let counts = [PROBE_TIMEOUTS, self.repair_timeouts];
-        let counts = counts.map(|limit| Count { expired: 0, limit, stalled });
+        let counts = [Count { expired: 0, stalled }; 2];
         Timeouts { before: near.stats(), near, stalls, counts }
     }
 
@@ -287,7 +279,7 @@ pub(crate) fn attempt(mut fault: impl FnMut() -> Resumed) {
     for _ in 0..ATTEMPTS {
         let resumed = fault();
         let Resumed { counts, stalled } = resumed;
-        if counts.iter().all(|count| count.expired <= count.limit) {
+        if counts.iter().all(|count| count.expired <= PROBE_TIMEOUTS) {
             return;
         }
         let is_excused = counts.iter().all(|count| count.is_excused(stalled));

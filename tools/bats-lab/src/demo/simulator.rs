@@ -30,8 +30,10 @@ pub(super) fn run(link: &Link, seconds: u64, runs: u32, file_mib: u64) -> Result
         down: link_config(link, &link.backward)?,
         transport: TransportConfig::default(),
         message_size: MESSAGE_BYTES,
+        message_interval: None,
         total_bytes: None,
         duration: Duration::from_secs(seconds),
+        sample_interval: Transfer::SAMPLE,
         changes: Vec::new(),
         seed: SEED,
     };
