@@ -1,10 +1,11 @@
 //! Sessions inside TLS, without sockets: each end reads what the other one writes, in any
 //! fragments.
 
+use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bats_proto::crypto::{fingerprint, generate_identity};
+use bats_proto::crypto::{fingerprint, generate_identity, tls_client};
 use bats_proto::stream::{TlsStream, TlsStreamServer};
 use bats_proto::{
     ClientConfig, CloseReason, Event, Identity, PeerTrust, ServerConfig, Timestamp, TransportConfig,
@@ -117,4 +118,68 @@ fn stream_end_before_session_end_is_a_lost_connection() {
     assert_eq!(handshaking.session().next_timeout(), Some(late));
     handshaking.session_mut().handle_timeout(late);
     assert_eq!(events(&mut handshaking), [Event::Closed(CloseReason::HandshakeTimeout)]);
+}
+
+/// A client of TLS alone, after its handshake with `server` and the first frame of the session.
+fn raw_client(server: &mut TlsStream) -> rustls::ClientConnection {
+    let transport = Arc::new(TransportConfig::default());
+    let config = ClientConfig { trust: PeerTrust::DangerousAcceptAny, identity: None, transport };
+    let (tls, name) = tls_client(&config, "localhost", b"openbats-tcp/1").unwrap();
+    let mut client = rustls::ClientConnection::new(Arc::new(tls), name).unwrap();
+    for _ in 0..5 {
+        deliver(&mut client, server);
+        let mut answer = Vec::new();
+        server.transmit(NOW, &mut answer, 100_000);
+        let mut answer = &answer[..];
+        while !answer.is_empty() {
+            client.read_tls(&mut answer).unwrap();
+            client.process_new_packets().unwrap();
+        }
+    }
+    let numbers: [u64; 3] = [1 << 20, 1 << 20, 30_000];
+    let hello = [0, 0, 0, 25, 1].into_iter().chain(numbers.iter().flat_map(|n| n.to_be_bytes()));
+    client.writer().write_all(&hello.collect::<Vec<_>>()).unwrap();
+    deliver(&mut client, server);
+    assert_eq!(events(server), [Event::Accepted]);
+    client
+}
+
+/// Delivers what the client has to send.
+fn deliver(client: &mut rustls::ClientConnection, server: &mut TlsStream) {
+    let mut bytes = Vec::new();
+    while client.wants_write() {
+        client.write_tls(&mut bytes).unwrap();
+    }
+    server.receive(NOW, &bytes);
+}
+
+#[test]
+fn floods_of_key_updates_end_the_connection() {
+    const PING: [u8; 4] = [6, 0, 0, 0];
+    let mut server = server(identity());
+    let mut client = raw_client(&mut server);
+    for _ in 0..40 {
+        client.refresh_traffic_keys().unwrap();
+        client.writer().write_all(&PING).unwrap();
+        deliver(&mut client, &mut server);
+    }
+    assert!(server.session().is_open(), "some of them are correct");
+    for _ in 0..40 {
+        client.refresh_traffic_keys().unwrap();
+        client.writer().write_all(&PING).unwrap();
+        deliver(&mut client, &mut server);
+    }
+    let expected = CloseReason::PeerMisbehaved("too many TLS records without data".into());
+    assert_eq!(events(&mut server).last(), Some(&Event::Closed(expected)));
+}
+
+#[test]
+fn a_client_hello_in_many_records_ends_the_handshake() {
+    let mut server = server(identity());
+    let hello = [1, 0, 0xea, 0x60].into_iter().chain(std::iter::repeat_n(3, 200));
+    let records: Vec<u8> = hello.flat_map(|byte| [22, 3, 1, 0, 1, byte]).collect();
+    server.receive(NOW, &records);
+    let closed = events(&mut server);
+    let [Event::Closed(CloseReason::Handshake(text))] = &closed[..] else { panic!("{closed:?}") };
+    assert_eq!(text, "too many TLS records without data");
 }

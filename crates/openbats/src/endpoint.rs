@@ -307,7 +307,7 @@ const NO_HANDSHAKE_FOR_COMPRESSION: &str =
 /// Attempts to find a port that is free for UDP and for TCP.
 const PORT_TRIES: usize = 32;
 
-fn offers(server: &ServerConfig, mode: Mode) -> bool {
+pub(crate) fn offers(server: &ServerConfig, mode: Mode) -> bool {
     server.transport.mode == mode || server.transport.also_accepted.contains(&mode)
 }
 

@@ -116,6 +116,8 @@
 //! `futures`.
 #![forbid(unsafe_code)]
 
+#[doc(hidden)]
+pub mod bindings;
 mod channel;
 mod channel_messages;
 #[cfg(feature = "tokio")]

@@ -11,6 +11,7 @@ mod harness;
 mod attack;
 mod attacks;
 mod honest;
+mod psk;
 mod relay;
 
 use std::process::ExitCode;
@@ -28,14 +29,18 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let outcome = match words[..] {
         ["--list"] => {
-            for case in attacks::NAMES.iter().chain(relay::NAMES) {
-                let relayed = || relay::honest_name(case).to_owned();
-                let honest = honest::name(case).unwrap_or_else(relayed);
+            for case in attacks::NAMES.iter().chain(relay::NAMES).chain(psk::NAMES) {
+                let others = match psk::NAMES.contains(case) {
+                    true => psk::honest_name(case),
+                    false => relay::honest_name(case),
+                };
+                let honest = honest::name(case).unwrap_or_else(|| others.to_owned());
                 println!("{case} {honest}");
             }
             return ExitCode::SUCCESS;
         }
         [case, kind @ ("honest" | "hostile")] => relay::run(case, kind == "hostile")
+            .or_else(|| psk::run(case, kind == "hostile"))
             .or_else(|| if kind == "hostile" { hostile(case) } else { honest::run(case) }),
         _ => None,
     };

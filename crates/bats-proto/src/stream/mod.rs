@@ -5,6 +5,8 @@
 //! 1.3, for TCP.
 
 mod frame;
+mod frame_budget;
+mod records;
 mod session;
 mod tls_stream;
 

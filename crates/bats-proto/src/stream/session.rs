@@ -7,6 +7,7 @@ use bats_types::{STUCK_TIMER, Timestamp};
 use bytes::Bytes;
 
 use super::frame::{self, Control, HEADER_LEN, Hello, Kind, MAX_PART, MESSAGE_COST, Receipt, cost};
+use super::frame_budget::FrameBudget;
 use crate::config::{PeerLimits, TransportConfig};
 use crate::connection::{max_message, receive_budget};
 use crate::error::{CloseReason, SendError};
@@ -103,6 +104,8 @@ pub struct Session {
     state: State,
     peer: Hello,
     expect: Expect,
+    /// Limits frames that bring neither content nor progress.
+    frame_budget: FrameBudget,
     outgoing: Outgoing,
     incoming: Incoming,
     pending: PendingEvents,
@@ -139,6 +142,7 @@ impl Session {
             application: config.application,
             peer: Hello { max_message: 0, credit: 0, idle_ms: 0, application: 0 },
             expect: Expect::START,
+            frame_budget: FrameBudget::new(now),
             outgoing: Outgoing::default(),
             incoming,
             pending: PendingEvents::default(),
@@ -455,6 +459,8 @@ impl Session {
             let credit = incoming.credit_released + self.receive_budget;
             incoming.last_receipt =
                 Receipt { units: incoming.units, bytes: incoming.bytes, credit };
+            // A message that waits for credit may continue with as much as there is now.
+            self.frame_budget.on_receipt_sent();
             Control::Receipt(incoming.last_receipt).encode(out);
         }
     }
@@ -561,6 +567,9 @@ impl Session {
             Err(error) => return self.violation(&error.to_string()),
         };
         self.expect = Expect::START;
+        if !matches!(kind, Kind::Last) && !self.frame_budget.allows(now, len) {
+            return self.violation("too many short frames");
+        }
         match (kind, len) {
             (Kind::Part | Kind::Last, _) if self.state != State::Open => {
                 self.violation("message before Hello");
@@ -652,6 +661,9 @@ impl Session {
             || receipt.credit < before.credit
         {
             return self.violation("receipt that decreases a total");
+        }
+        if receipt != before {
+            self.frame_budget.on_progress();
         }
         outgoing.receipt = receipt;
         if receipt.units == outgoing.units && receipt.units > before.units {

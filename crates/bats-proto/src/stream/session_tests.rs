@@ -402,3 +402,43 @@ proptest! {
         prop_assert!(session.stats(at(1)).receive_buffer_bytes <= bytes.len() as u64 * 64);
     }
 }
+
+/// Frames that cost work without content, as many as fit in a few segments.
+#[test]
+fn floods_of_short_frames_end_the_connection() {
+    let mut part = Vec::new();
+    frame::put_part(&mut part, &[7], false);
+    for flood in [
+        frames(&[Control::Ping]),
+        frames(&[Control::Pong]),
+        frames(&[Control::Receipt(Receipt { units: 0, bytes: 0, credit: 1 << 20 })]),
+        vec![0x40, 0, 0, 0],
+        part,
+    ] {
+        let mut session = Session::new(at(0), false, &config());
+        session.receive(at(0), &frames(&[HELLO]));
+        session.receive(at(0), &flood.repeat(200));
+        assert!(session.is_open(), "some of them are correct: {flood:?}");
+        session.receive(at(0), &flood.repeat(200));
+        assert_eq!(session.violation_found(), Some("too many short frames"), "{flood:?}");
+    }
+}
+
+/// A receipt for each of many messages, and parts as small as the credit allows, are no misuse.
+#[test]
+fn receipts_of_many_messages_and_parts_for_little_credit_are_not_limited() {
+    let small = TransportConfig { receive_budget: 1, ..config() };
+    let mut ends = pair_of(&small);
+    run(&mut ends, at(0));
+    for count in 0..3_000 {
+        for from in 0..2 {
+            ends[from].send(vec![7; 1 + count % 3_000].into()).unwrap();
+        }
+        run(&mut ends, at(0));
+        for end in &mut ends {
+            assert!(end.recv().is_some());
+        }
+    }
+    run(&mut ends, at(0));
+    assert!(ends.iter().all(Session::is_open), "{:?}", events(&mut ends[0]));
+}

@@ -1,12 +1,13 @@
 //! A session inside TLS 1.3, as used over TCP.
 
-use std::io::{BufRead, Write};
+use std::io::{self, BufRead, ErrorKind, Read, Write};
 use std::sync::Arc;
 
 use bats_types::Timestamp;
 use rustls::{AlertDescription, ClientConnection, Connection, Error, ServerConnection};
 
 use super::Session;
+use super::records::Records;
 use crate::config::{ClientConfig, ServerConfig, TransportConfig};
 use crate::crypto::{describe_tls_error, fingerprint, tls_client, tls_server};
 use crate::error::{CloseReason, ConnectError};
@@ -14,6 +15,8 @@ use crate::event::Event;
 
 /// ALPN protocol ID; distinguishes this framing from other uses of TLS.
 const ALPN: &[u8] = b"openbats-tcp/1";
+/// Capacity of an empty buffer that is kept: an idle connection takes at most 16 KiB.
+const KEPT_BUFFER: usize = 1 << 10;
 /// Plaintext bytes encrypted at a time.
 const PLAINTEXT_CHUNK: usize = 64 << 10;
 
@@ -37,6 +40,15 @@ impl TlsStreamServer {
     }
 }
 
+/// A stream from which nothing has arrived.
+struct NothingYet;
+
+impl Read for NothingYet {
+    fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+        Err(ErrorKind::WouldBlock.into())
+    }
+}
+
 /// One end of a connection. Bytes of the TCP stream go into [`receive`](Self::receive) and come out
 /// of [`transmit`](Self::transmit). [`session`](Self::session) handles their content.
 #[derive(Debug)]
@@ -46,6 +58,7 @@ pub struct TlsStream {
     /// TLS has sent close_notify: no data follows.
     close_sent: bool,
     plaintext: Vec<u8>,
+    records: Records,
     bytes_received: u64,
     bytes_sent: u64,
 }
@@ -87,6 +100,7 @@ impl TlsStream {
             session,
             close_sent: false,
             plaintext: Vec::new(),
+            records: Records::default(),
             bytes_received: 0,
             bytes_sent: 0,
         }
@@ -123,6 +137,7 @@ impl TlsStream {
         while !bytes.is_empty() && !self.session.is_closed() {
             // Reading from a slice fails only if plaintext is buffered, and `process_plaintext` has
             // removed that.
+            let before = bytes;
             match self.tls.read_tls(&mut bytes) {
                 Ok(0) => break,
                 Ok(_) => {}
@@ -131,8 +146,18 @@ impl TlsStream {
             if let Err(error) = self.tls.process_new_packets() {
                 return self.fail(&error);
             }
-            self.process_plaintext(now);
+            let with_data = self.process_plaintext(now);
+            let read = before.get(..before.len() - bytes.len()).unwrap_or_default();
+            if self.records.exceed(read, with_data) {
+                let text = "too many TLS records without data".to_owned();
+                return self.session.end(match self.session.is_open() {
+                    true => CloseReason::PeerMisbehaved(text),
+                    false => CloseReason::Handshake(text),
+                });
+            }
         }
+        // TLS shrinks its buffer of a large record when it reads again, which an idle connection does not.
+        let _ = self.tls.read_tls(&mut NothingYet);
     }
 
     fn fail(&mut self, error: &Error) {
@@ -150,22 +175,28 @@ impl TlsStream {
         self.session.end(reason);
     }
 
-    fn process_plaintext(&mut self, now: Timestamp) {
+    /// Returns the number of records whose data there was.
+    fn process_plaintext(&mut self, now: Timestamp) -> u64 {
         if !self.tls.is_handshaking()
             && !self.session.is_open()
             && self.tls.alpn_protocol() != Some(ALPN)
         {
             let text = "the peer uses TLS, but not OpenBATS over TCP (mode 10)";
-            return self.session.end(CloseReason::Handshake(text.to_owned()));
+            self.session.end(CloseReason::Handshake(text.to_owned()));
+            return 0;
         }
+        let mut with_data = 0;
         loop {
             let mut reader = self.tls.reader();
             // An error means no data yet, or the end of the stream, which `on_lost` handles.
-            let Ok(plaintext) = reader.fill_buf() else { return };
+            let Ok(plaintext) = reader.fill_buf() else { return with_data };
             if plaintext.is_empty() {
                 // The peer's TLS closed without a Close frame of the session.
-                return self.session.on_lost("the peer ended the stream");
+                self.session.on_lost("the peer ended the stream");
+                return with_data;
             }
+            // TLS keeps the data of each record apart.
+            with_data += 1;
             let len = plaintext.len();
             self.session.receive(now, plaintext);
             reader.consume(len);
@@ -204,6 +235,9 @@ impl TlsStream {
             } else {
                 break;
             }
+        }
+        if self.plaintext.is_empty() {
+            self.plaintext.shrink_to(KEPT_BUFFER);
         }
         self.bytes_sent += (out.len() - before) as u64;
     }

@@ -69,7 +69,8 @@ pub(crate) struct Quic {
     ids: IdGenerator,
     server: Option<Server>,
     refuses_new: bool,
-    connections: BTreeMap<u64, Connection>,
+    /// Boxed, because a node of the map has room for several.
+    connections: BTreeMap<u64, Box<Connection>>,
     by_handle: BTreeMap<ConnectionHandle, u64>,
     next: u64,
     dirty: BTreeSet<u64>,
@@ -297,7 +298,7 @@ impl Quic {
         self.next += 1;
         self.by_handle.insert(handle, id);
         self.half_open += usize::from(connection.is_counted);
-        self.connections.insert(id, connection);
+        self.connections.insert(id, Box::new(connection));
         self.dirty.insert(id);
         id
     }
@@ -326,6 +327,7 @@ impl Quic {
                 let Some(&id) = self.by_handle.get(&handle) else { return };
                 let Some(connection) = self.connections.get_mut(&id) else { return };
                 connection.quic.handle_event(event);
+                connection.limit_frames();
                 // Read the data before a close discards it.
                 connection.read(now);
                 self.dirty.insert(id);
@@ -496,11 +498,11 @@ impl Quic {
     }
 
     pub(super) fn is_finished(&self, id: u64) -> bool {
-        self.connections.get(&id).is_some_and(Connection::is_finished)
+        self.connections.get(&id).is_some_and(|connection| connection.is_finished())
     }
 
     pub(super) fn is_all_acknowledged(&self, id: u64) -> bool {
-        self.connections.get(&id).is_some_and(Connection::is_all_acknowledged)
+        self.connections.get(&id).is_some_and(|connection| connection.is_all_acknowledged())
     }
 
     pub(super) fn peer_limits(&self, id: u64) -> Option<PeerLimits> {
@@ -537,7 +539,7 @@ impl Quic {
 
     /// Received bytes that the application has not taken.
     pub(super) fn receive_buffer_bytes(&self, id: u64) -> usize {
-        self.connections.get(&id).map_or(0, Connection::receive_buffer_bytes)
+        self.connections.get(&id).map_or(0, |connection| connection.receive_buffer_bytes())
     }
 
     pub(super) fn connection_count(&self) -> usize {

@@ -31,6 +31,8 @@ const READ_BUFFER: usize = 64 << 10;
 const MAX_READS: usize = 8;
 /// Encrypted bytes that wait for the socket before more are encrypted.
 const MAX_SEALED: usize = 256 << 10;
+/// Capacity of an empty buffer of a connection that is kept: an idle connection takes at most 16 KiB.
+pub(super) const KEPT_BUFFER: usize = 1 << 10;
 /// Connections accepted per iteration.
 const MAX_ACCEPTS: usize = 64;
 /// Pause of accepting after an error of the system, for example no free file descriptors.
@@ -69,6 +71,10 @@ impl Listener {
         socket.listen(BACKLOG)?;
         socket.set_nonblocking(true)?;
         Ok(Self { socket: socket.into(), server, max_connections: config.max_connections })
+    }
+
+    pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
     }
 }
 
@@ -156,6 +162,7 @@ impl Connection {
                 self.written = 0;
                 self.tls.transmit(now, &mut self.sealed, MAX_SEALED);
                 if self.sealed.is_empty() {
+                    self.sealed.shrink_to(KEPT_BUFFER);
                     return;
                 }
             }
@@ -237,7 +244,8 @@ pub(crate) struct Tcp {
     /// Local address of outgoing connections.
     local: Option<SocketAddr>,
     options: SocketOptions,
-    connections: BTreeMap<u64, Connection>,
+    /// Boxed, because a node of the map has room for several.
+    connections: BTreeMap<u64, Box<Connection>>,
     next: u64,
     dirty: BTreeSet<u64>,
     timers: BTreeSet<(Timestamp, u64)>,
@@ -391,7 +399,7 @@ impl Tcp {
         if connection.is_counted {
             self.half_open.insert(connection.remote.ip());
         }
-        self.connections.insert(id, connection);
+        self.connections.insert(id, Box::new(connection));
         self.dirty.insert(id);
         Ok(id)
     }

@@ -14,6 +14,7 @@ use quinn_proto::{
 };
 use rustls_pki_types::CertificateDer;
 
+use super::super::tcp::KEPT_BUFFER;
 use super::Controller;
 use super::datagrams::Datagrams;
 use super::unreachable_port::PeerReachability;
@@ -22,6 +23,13 @@ use super::unreachable_port::PeerReachability;
 const FRAME_BATCH: usize = 64 << 10;
 /// The close code for protocol violations; codes of applications are smaller.
 const VIOLATION: VarInt = VarInt::MAX;
+
+/// Frames of a peer that are allowed in addition to those for its packets.
+const FRAME_BURST: u64 = 512;
+/// Frames for each packet on average, without datagrams, each of which is a message. A packet of 1,200 bytes can
+/// hold more than a thousand, and each costs as much as 40 bytes of data.
+const FRAMES_PER_PACKET: u64 = 8;
+const TOO_MANY_FRAMES: &str = "too many QUIC frames for the number of packets";
 
 /// QUIC's codes of TLS alerts start here (RFC 9000 section 20.1).
 const CRYPTO_ERROR: u64 = 0x100;
@@ -120,6 +128,17 @@ impl Connection {
             self.session.on_stuck_timer();
         }
         was_open
+    }
+
+    /// Closes the connection of a peer that fills its packets with frames of a few bytes.
+    pub(super) fn limit_frames(&mut self) {
+        let stats = self.quic.stats();
+        let frames = frames_without_datagrams(&stats.frame_rx);
+        let allowed = FRAME_BURST + FRAMES_PER_PACKET * stats.udp_rx.datagrams;
+        if frames > allowed && !self.session.is_closed() {
+            self.application_close = (VIOLATION, TOO_MANY_FRAMES.to_owned());
+            self.session.end(CloseReason::PeerMisbehaved(TOO_MANY_FRAMES.to_owned()));
+        }
     }
 
     /// Processes QUIC's events and the received data.
@@ -258,6 +277,7 @@ impl Connection {
                 self.written = 0;
                 self.session.transmit(now, &mut self.framed, FRAME_BATCH);
                 if self.framed.is_empty() {
+                    self.framed.shrink_to(KEPT_BUFFER);
                     return;
                 }
             }
@@ -348,6 +368,34 @@ impl Connection {
         let chain = identity.downcast::<Vec<CertificateDer<'static>>>().ok()?;
         chain.first().map(|certificate| bats_proto::crypto::fingerprint(certificate))
     }
+}
+
+fn frames_without_datagrams(received: &quinn_proto::FrameStats) -> u64 {
+    [
+        received.acks,
+        received.ack_frequency,
+        received.crypto.into(),
+        received.data_blocked,
+        received.immediate_ack,
+        received.max_data,
+        received.max_stream_data,
+        received.max_streams_bidi,
+        received.max_streams_uni,
+        received.new_connection_id,
+        received.new_token,
+        received.path_challenge,
+        received.path_response,
+        received.ping,
+        received.reset_stream,
+        received.retire_connection_id,
+        received.stream_data_blocked,
+        received.streams_blocked_bidi,
+        received.streams_blocked_uni,
+        received.stop_sending,
+        received.stream,
+    ]
+    .iter()
+    .sum()
 }
 
 /// The rate in bit/s of one congestion window per RTT.
