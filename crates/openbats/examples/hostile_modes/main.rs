@@ -119,6 +119,14 @@ fn cases() -> impl Iterator<Item = (&'static str, &'static str)> {
     cases
 }
 
+fn is_case(name: &str) -> bool {
+    #[cfg(feature = "quic")]
+    if quic::NOT_LIMITED.contains(&name) {
+        return true;
+    }
+    cases().any(|(case, _)| case == name)
+}
+
 fn run(case: &str, is_hostile: bool) -> Outcome {
     match case.split_once('-') {
         Some(("tcp", _)) => tcp::run(case, is_hostile),
@@ -136,9 +144,7 @@ fn main() -> ExitCode {
             cases().for_each(|(case, honest)| println!("{case} {honest}"));
             return ExitCode::SUCCESS;
         }
-        [case, kind @ ("honest" | "hostile")] if cases().any(|(name, _)| name == case) => {
-            run(case, kind == "hostile")
-        }
+        [case, kind @ ("honest" | "hostile")] if is_case(case) => run(case, kind == "hostile"),
         _ => {
             eprintln!("usage: hostile_modes --list | CASE honest|hostile");
             return ExitCode::FAILURE;

@@ -27,11 +27,9 @@ pub(crate) const NAMES: &[&str] = &[
     "quic-retired-ids",
     "quic-new-ids",
     "quic-path-challenges",
-    "quic-many-ranges",
     "quic-scattered-crypto",
     "quic-forged-packets",
     "quic-forged-key-updates",
-    "quic-key-updates",
     "quic-replayed-packets",
     "quic-new-addresses",
     "quic-empty-datagrams",
@@ -41,6 +39,10 @@ pub(crate) const NAMES: &[&str] = &[
     "quic-handshake-early-data",
     "quic-handshake-unknown-ids",
 ];
+
+/// Cases that cost more than twice an honest packet and are not limited: `--list` leaves them out.
+/// `quinn-proto` does not tell when a peer updates its keys.
+pub(crate) const NOT_LIMITED: &[&str] = &["quic-key-updates"];
 
 const PACKETS: u64 = 600;
 /// Clients whose first flights are measured.
@@ -53,8 +55,9 @@ pub(crate) fn honest_name(case: &str) -> &'static str {
     match case {
         "quic-empty-messages" => "quic-empty",
         "quic-empty-datagrams" => "quic-empty-datagrams",
-        "quic-many-ranges" => "quic-acks",
-        "quic-handshake-scattered-crypto" | "quic-handshake-pings" => "quic-first-flights",
+        "quic-handshake-scattered-crypto" | "quic-handshake-pings" | "quic-handshake-garbage" => {
+            "quic-first-flights"
+        }
         _ => "quic",
     }
 }
@@ -217,7 +220,6 @@ pub(crate) fn run(case: &str, is_hostile: bool) -> Outcome {
     match case {
         "quic-retired-ids" => return retired_ids(&mut world, &mut client),
         "quic-key-updates" => return key_updates(&mut world, &mut client),
-        "quic-many-ranges" => return acknowledgements(&mut world, &mut client, true),
         "quic-replayed-packets" => {
             let datagram = client.packet(&stream(begin(), &session_frame(1, &[7; 1_000])));
             world.deliver(datagram.clone());
@@ -276,9 +278,6 @@ pub(crate) fn run(case: &str, is_hostile: bool) -> Outcome {
 }
 
 fn honest(world: &mut World, client: &mut Client, name: &str) -> Outcome {
-    if name == "quic-acks" {
-        return acknowledgements(world, client, false);
-    }
     let mut offset = begin();
     let message: Vec<u8> = match name {
         "quic-empty" => session_frame(2, &[]),
@@ -329,54 +328,6 @@ fn key_updates(world: &mut World, client: &mut Client) -> Outcome {
         for datagram in world.push_and_answer(datagram) {
             client.learn(&datagram)?;
         }
-    }
-    world.outcome()
-}
-
-/// Acknowledgements while the server sends. Hostile: of every other packet, in as many ranges as fit.
-fn acknowledgements(world: &mut World, client: &mut Client, has_many_ranges: bool) -> Outcome {
-    let key = world.key.ok_or("not accepted")?;
-    let send = |world: &mut World, bytes: usize| {
-        let _ = world.server.send(world.now, key, vec![7; bytes].into());
-    };
-    // Congestion control allows more with each acknowledgement.
-    for _ in 0..if has_many_ranges { 400 } else { 0 } {
-        send(world, 100_000);
-        // QUIC spreads packets over time.
-        world.now += Duration::from_millis(2);
-        world.server.handle(world.now, Input::Timeout);
-        for datagram in world.settle() {
-            client.learn(&datagram)?;
-        }
-        let datagram = client.packet(&ack(client.seen.iter().rev().copied().take(400)));
-        for datagram in world.deliver(datagram) {
-            client.learn(&datagram)?;
-        }
-    }
-    // Every other packet of those that were sent last.
-    let many = ack(client.seen.iter().rev().copied().step_by(2).take(500));
-    if has_many_ranges {
-        if many.len() < 1_000 {
-            return Err(format!("{} packets only", client.seen.len()).into());
-        }
-        // What the first ones let out is not counted.
-        for _ in 0..50 {
-            let datagram = client.packet(&many);
-            world.deliver(datagram);
-        }
-    }
-    for _ in 0..PACKETS {
-        let frames = if has_many_ranges {
-            many.clone()
-        } else {
-            send(world, 2_300);
-            for datagram in world.settle() {
-                client.learn(&datagram)?;
-            }
-            ack(client.seen.iter().rev().copied().take(2))
-        };
-        let datagram = client.packet(&frames);
-        world.push(datagram);
     }
     world.outcome()
 }

@@ -133,9 +133,8 @@ impl Connection {
     /// Closes the connection of a peer that fills its packets with frames of a few bytes.
     pub(super) fn limit_frames(&mut self) {
         let stats = self.quic.stats();
-        let frames = frames_without_datagrams(&stats.frame_rx);
-        let allowed = FRAME_BURST + FRAMES_PER_PACKET * stats.udp_rx.datagrams;
-        if frames > allowed && !self.session.is_closed() {
+        let exceeds = has_too_many_frames(&stats.frame_rx, stats.udp_rx.datagrams);
+        if exceeds && !self.session.is_closed() {
             self.application_close = (VIOLATION, TOO_MANY_FRAMES.to_owned());
             self.session.end(CloseReason::PeerMisbehaved(TOO_MANY_FRAMES.to_owned()));
         }
@@ -370,8 +369,9 @@ impl Connection {
     }
 }
 
-fn frames_without_datagrams(received: &quinn_proto::FrameStats) -> u64 {
-    [
+/// Whether so many packets hold more frames than is allowed.
+fn has_too_many_frames(received: &quinn_proto::FrameStats, packets: u64) -> bool {
+    let frames: u64 = [
         received.acks,
         received.ack_frequency,
         received.crypto.into(),
@@ -395,11 +395,30 @@ fn frames_without_datagrams(received: &quinn_proto::FrameStats) -> u64 {
         received.stream,
     ]
     .iter()
-    .sum()
+    .sum();
+    frames > FRAME_BURST + FRAMES_PER_PACKET * packets
 }
 
 /// The rate in bit/s of one congestion window per RTT.
 fn window_rate(window: u64, rtt: std::time::Duration) -> u64 {
     let micros = u64::try_from(rtt.as_micros()).unwrap_or(u64::MAX).max(1);
     window.saturating_mul(8_000_000) / micros
+}
+
+#[cfg(test)]
+mod tests {
+    use quinn_proto::FrameStats;
+
+    use super::*;
+
+    #[test]
+    fn frames_of_quic_packets_are_limited_unless_they_are_datagrams() {
+        let mut received = FrameStats::default();
+        (received.acks, received.stream) = (FRAME_BURST, 100 * FRAMES_PER_PACKET);
+        assert!(!has_too_many_frames(&received, 100));
+        received.ping = 1;
+        assert!(has_too_many_frames(&received, 100) && !has_too_many_frames(&received, 101));
+        received.datagram = 1_000_000;
+        assert!(!has_too_many_frames(&received, 101));
+    }
 }
