@@ -1,5 +1,14 @@
 //! A limit of TLS records without data. Each key update that a peer asks for costs as much as a hundred segments
 //! of data, and TLS itself limits only those without any data between them.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 /// Bytes before the content of a record: its type, version and length.
 const HEADER_LEN: usize = 5;
@@ -32,24 +41,24 @@ impl Records {
 
     /// The number of records that end in these bytes.
     fn ended(&mut self, mut bytes: &[u8]) -> u64 {
-        let mut ended = 0;
+        let mut ended: u64 = 0;
         while !bytes.is_empty() {
             if self.have < HEADER_LEN {
                 let missing = self.header.get_mut(self.have..).unwrap_or_default();
                 let (part, rest) = bytes.split_at(bytes.len().min(missing.len()));
                 missing.iter_mut().zip(part).for_each(|(to, from)| *to = *from);
-                self.have += part.len();
+                self.have = self.have.saturating_add(part.len());
                 let [_, _, _, high, low] = self.header;
                 self.left = u16::from_be_bytes([high, low]).into();
                 bytes = rest;
             } else {
                 let (part, rest) = bytes.split_at(bytes.len().min(self.left));
-                self.left -= part.len();
+                self.left = self.left.saturating_sub(part.len());
                 bytes = rest;
             }
             if self.have == HEADER_LEN && self.left == 0 {
                 self.have = 0;
-                ended += 1;
+                ended = ended.saturating_add(1);
             }
         }
         ended

@@ -119,7 +119,7 @@ pub(crate) fn run(case: &str, is_hostile: bool) -> Outcome {
 }
 
 impl World {
-    /// A datagram that nobody takes, not counted.
+    /// A datagram that the application does not take, not counted.
     fn push_uncounted(&mut self, remote: SocketAddr) -> bool {
         let mut payload = vec![7; PACKET];
         let payload = &mut payload[..];
