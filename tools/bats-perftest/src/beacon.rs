@@ -1,9 +1,10 @@
 //! Discovery on the local network: subscribers multicast where they are.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use nix::net::if_::{InterfaceFlags, if_nametoindex};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::candidates::Candidates;
@@ -14,27 +15,70 @@ use crate::wire::{Announcement, Control};
 
 /// Group of the original's announcements.
 const GROUP: Ipv4Addr = Ipv4Addr::new(239, 255, 1, 100);
+/// Its counterpart. The scope is the site, so that announcements come from an address that connections can
+/// be made to, not from a link-local one; the hop limit keeps them on the link.
+const GROUP_V6: Ipv6Addr = Ipv6Addr::new(0xff15, 0, 0, 0, 0, 0, 0xefff, 0x0164);
 /// Interval of announcements.
 pub(crate) const INTERVAL: Duration = Duration::from_millis(200);
 /// Announcements read at once.
 const MAX_READ: usize = 256;
 
-/// Addresses of the interfaces that announcements use: that of `-nic`, or all of IPv4.
-fn interfaces(options: &Common) -> Vec<Ipv4Addr> {
-    match options.nic {
-        Some(IpAddr::V4(ip)) => vec![ip],
-        Some(IpAddr::V6(_)) => Vec::new(),
-        None => {
-            let all = nix::ifaddrs::getifaddrs().into_iter().flatten();
-            let mut found: Vec<Ipv4Addr> = all
-                .filter_map(|interface| Some(interface.address?.as_sockaddr_in()?.ip()))
-                .collect();
-            // Loopback first: the shortest path to a peer on this host.
-            found.sort_by_key(|ip| !ip.is_loopback());
-            found.dedup();
-            found
+/// An interface that announcements use: by an address, or over IPv6 by its index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Interface {
+    V4(Ipv4Addr),
+    V6(u32),
+}
+
+impl Interface {
+    fn select(self, socket: &Socket) -> std::io::Result<()> {
+        match self {
+            Self::V4(ip) => socket.set_multicast_if_v4(&ip),
+            Self::V6(index) => socket.set_multicast_if_v6(index),
         }
     }
+
+    fn join(self, socket: &UdpSocket) -> std::io::Result<()> {
+        match self {
+            Self::V4(ip) => socket.join_multicast_v4(&GROUP, &ip),
+            Self::V6(index) => socket.join_multicast_v6(&GROUP_V6, index),
+        }
+    }
+}
+
+/// The interfaces that announcements use: that of `-nic`, or all of the IP family.
+fn interfaces(options: &Common) -> Vec<Interface> {
+    let all = nix::ifaddrs::getifaddrs().into_iter().flatten();
+    if options.ipv6 {
+        // The group has a route on interfaces with multicast only, and they have several addresses.
+        let with_group = InterfaceFlags::IFF_MULTICAST | InterfaceFlags::IFF_UP;
+        let mut found: Vec<u32> = all
+            .filter(|interface| interface.flags.contains(with_group))
+            .filter(|interface| {
+                let address = interface.address.as_ref().and_then(|all| all.as_sockaddr_in6());
+                address.is_some_and(|v6| options.nic.is_none_or(|nic| nic == IpAddr::V6(v6.ip())))
+            })
+            .filter_map(|interface| if_nametoindex(interface.interface_name.as_str()).ok())
+            .collect();
+        found.sort_unstable();
+        found.dedup();
+        return found.into_iter().map(Interface::V6).collect();
+    }
+    if let Some(IpAddr::V4(ip)) = options.nic {
+        return vec![Interface::V4(ip)];
+    }
+    let mut found: Vec<Ipv4Addr> =
+        all.filter_map(|interface| Some(interface.address?.as_sockaddr_in()?.ip())).collect();
+    // Loopback first: the shortest path to a peer on this host.
+    found.sort_by_key(|ip| !ip.is_loopback());
+    found.dedup();
+    found.into_iter().map(Interface::V4).collect()
+}
+
+/// The group that subscribers announce themselves to.
+fn group(options: &Common) -> Result<SocketAddr> {
+    let ip = if options.ipv6 { GROUP_V6.into() } else { GROUP.into() };
+    Ok(SocketAddr::new(ip, ports::announcements(options.domain)?))
 }
 
 /// Announces a subscriber.
@@ -42,9 +86,9 @@ fn interfaces(options: &Common) -> Vec<Ipv4Addr> {
 pub(crate) struct Announcer {
     socket: Socket,
     message: Vec<u8>,
-    interfaces: Vec<Ipv4Addr>,
+    interfaces: Vec<Interface>,
     group: SocketAddr,
-    /// Publishers of `-peer`.
+    /// Publishers that are addressed one by one.
     peers: Vec<SocketAddr>,
 }
 
@@ -63,6 +107,9 @@ impl Announcer {
             if ip.is_ipv4() {
                 socket.set_multicast_ttl_v4(1)?;
                 socket.set_multicast_loop_v4(true)?;
+            } else {
+                socket.set_multicast_hops_v6(1)?;
+                socket.set_multicast_loop_v6(true)?;
             }
             Ok(socket)
         };
@@ -78,11 +125,18 @@ impl Announcer {
                 }
             }
         }
+        if options.ipv6 && options.nic.is_none_or(|nic| nic.is_loopback()) {
+            // The loopback interface has no multicast over IPv6.
+            for id in 0..ports::LISTENING_PUBLISHERS {
+                let port = ports::publisher(options.domain, id)?;
+                peers.extend(port.map(|port| SocketAddr::from((Ipv6Addr::LOCALHOST, port))));
+            }
+        }
         Ok(Self {
             socket: opened().context("cannot announce this subscriber")?,
             message: Control::Announcement(announcement).encode(),
-            interfaces: if options.ipv6 { Vec::new() } else { interfaces(options) },
-            group: SocketAddr::new(GROUP.into(), ports::announcements(options.domain)?),
+            interfaces: interfaces(options),
+            group: group(options)?,
             peers,
         })
     }
@@ -90,7 +144,7 @@ impl Announcer {
     /// Announces once. Errors are ignored: an interface can be down now and up later.
     pub(crate) fn announce(&self) {
         for interface in &self.interfaces {
-            if self.socket.set_multicast_if_v4(interface).is_ok() {
+            if interface.select(&self.socket).is_ok() {
                 let _ = self.socket.send_to(&self.message, &self.group.into());
             }
         }
@@ -113,18 +167,17 @@ impl Listener {
     /// The multicast port is in use by a program that does not share it.
     pub(crate) fn new(options: &Common) -> Result<Self> {
         let mut sockets = Vec::new();
-        if !options.ipv6 {
-            let port = ports::announcements(options.domain)?;
-            let join = || -> Result<UdpSocket> {
-                let socket = multicast_socket(port)?;
-                for interface in interfaces(options) {
-                    // An interface without multicast is not an error: others may have it.
-                    let _ = socket.join_multicast_v4(&GROUP, &interface);
-                }
-                Ok(socket)
-            };
-            sockets.push(join().with_context(|| format!("cannot listen on UDP port {port}"))?);
-        }
+        let group = group(options)?;
+        let join = || -> Result<UdpSocket> {
+            let socket = multicast_socket(group)?;
+            for interface in interfaces(options) {
+                // An interface without multicast is not an error: others may have it.
+                let _ = interface.join(&socket);
+            }
+            Ok(socket)
+        };
+        let port = group.port();
+        sockets.push(join().with_context(|| format!("cannot listen on UDP port {port}"))?);
         if let Some(port) = ports::publisher(options.domain, options.id)? {
             // Another publisher with the same id may have it: multicast still works.
             if let Ok(socket) = UdpSocket::bind((options.bind_ip(), port)) {
@@ -149,7 +202,13 @@ impl Listener {
                 };
                 // The port follows from the id, so a host can have only so many subscribers.
                 let port = ports::subscriber(self.domain, announcement.subscriber).ok();
-                if announcement.domain == self.domain && port == Some(announcement.port) {
+                // Connections to link-local addresses are not supported; the subscriber may have others.
+                let is_link_local =
+                    matches!(from.ip(), IpAddr::V6(ip) if ip.is_unicast_link_local());
+                if announcement.domain == self.domain
+                    && port == Some(announcement.port)
+                    && !is_link_local
+                {
                     self.known.announced(SocketAddr::new(from.ip(), announcement.port), now);
                 }
             }
@@ -163,11 +222,77 @@ impl Listener {
     }
 }
 
-/// A socket on a port that several processes of this host share, without a read limit.
-pub(crate) fn multicast_socket(port: u16) -> Result<UdpSocket> {
-    let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
+/// A socket on the port of a group, which several processes of this host share, without a read limit.
+pub(crate) fn multicast_socket(group: SocketAddr) -> Result<UdpSocket> {
+    let socket = Socket::new(Domain::for_address(group), Type::DGRAM, Some(Protocol::UDP))?;
     socket.set_reuse_address(true)?;
-    socket.bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)).into())?;
+    let any: IpAddr = match group {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => {
+            // A publisher over IPv4 may have the same port.
+            socket.set_only_v6(true)?;
+            Ipv6Addr::UNSPECIFIED.into()
+        }
+    };
+    socket.bind(&SocketAddr::new(any, group.port()).into())?;
     socket.set_nonblocking(true)?;
     Ok(socket.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{Command, parse_line};
+
+    fn options(line: &str) -> Common {
+        match parse_line(line).unwrap() {
+            Command::Publish(options) => options.common,
+            Command::Subscribe(options) => options.common,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The addresses that a publisher finds when a subscriber has announced itself. The domains are none of
+    /// those of the tests of whole programs.
+    fn found(line: &str, domain: u32) -> Vec<IpAddr> {
+        let listener = options(&format!("-pub -domain {domain} {line}"));
+        let mut listener = Listener::new(&listener).unwrap();
+        let subscriber = options(&format!("-sub -domain {domain} {line}"));
+        let port = ports::subscriber(domain, 0).unwrap();
+        let announcement = Announcement { domain, port, ..Announcement::default() };
+        let announcer = Announcer::new(&subscriber, announcement).unwrap();
+        // A datagram to this host is there after the send, unless it is dropped.
+        let mut found = Vec::new();
+        for _ in 0..100 {
+            announcer.announce();
+            found = listener.addresses(16).iter().map(SocketAddr::ip).collect();
+            if !found.is_empty() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        found
+    }
+
+    #[test]
+    fn announcements_are_heard_on_the_loopback_interface_of_both_families() {
+        assert_eq!(found("-nic 127.0.0.1", 0), [IpAddr::from(Ipv4Addr::LOCALHOST)]);
+        let ipv6 = found("-transport UDPv6 -nic ::1", 1);
+        assert_eq!(ipv6, [IpAddr::from(Ipv6Addr::LOCALHOST)]);
+    }
+
+    #[test]
+    fn announcements_over_ipv6_use_the_group_and_come_from_a_usable_address() {
+        // All that this host has.
+        let usable = nix::ifaddrs::getifaddrs().unwrap().filter_map(|interface| {
+            let ip = interface.address?.as_sockaddr_in6()?.ip();
+            let has_group = interface.flags.contains(InterfaceFlags::IFF_MULTICAST);
+            (has_group && !ip.is_unicast_link_local()).then_some(ip)
+        });
+        for ip in usable {
+            let line = format!("-transport UDPv6 -nic {ip}");
+            assert_eq!(found(&line, 100), [IpAddr::from(ip)]);
+        }
+        assert!(found("-transport UDPv6", 100).contains(&Ipv6Addr::LOCALHOST.into()));
+    }
 }

@@ -135,6 +135,16 @@ impl Channel {
         }
     }
 
+    /// Where messages go, for the user.
+    pub(crate) fn destination(&self) -> String {
+        let address = match self {
+            Self::Session(connection) => Some(connection.remote_addr()),
+            Self::Datagrams { group: Some(group), .. } => Some(*group),
+            Self::Datagrams { socket, .. } => socket.peer_addr().ok(),
+        };
+        address.map_or_else(|| "a subscriber".to_owned(), |address| address.to_string())
+    }
+
     pub(crate) fn is_raw(&self) -> bool {
         matches!(self, Self::Datagrams { .. })
     }

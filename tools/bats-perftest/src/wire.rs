@@ -23,6 +23,8 @@
     )
 )]
 
+use std::fmt;
+
 /// Length of the header, which is part of the length of a sample.
 pub(crate) const HEADER: usize = 28;
 /// Target of a sample that no subscriber echoes.
@@ -98,6 +100,8 @@ pub(crate) struct Hello {
     /// Number of messages after which the subscriber reports that it has taken them; 0: never.
     pub(crate) report_every: u32,
     pub(crate) keyed: bool,
+    /// Number of keys.
+    pub(crate) instances: u32,
 }
 
 /// What a subscriber says about itself.
@@ -108,6 +112,72 @@ pub(crate) struct Announcement {
     pub(crate) process: u64,
     /// Port on which it receives.
     pub(crate) port: u16,
+}
+
+/// Why a subscriber does not take part in the test of a publisher.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Refusal {
+    /// The publisher is of this domain.
+    Domain(u32),
+    /// The same process is connected already.
+    Connected,
+    /// Another publisher has this id.
+    SameId(u32),
+    /// Only one side has keys: the publisher, or the subscriber.
+    Keyed { at_publisher: bool },
+    /// The subscriber has this number of instances.
+    Instances(u32),
+    /// The subscriber has all of its publishers, which are this number.
+    Full(u32),
+}
+
+impl Refusal {
+    /// A number for the kind, and the value.
+    fn encode(self) -> [u32; 2] {
+        match self {
+            Self::Domain(domain) => [0, domain],
+            Self::Connected => [1, 0],
+            Self::SameId(id) => [2, id],
+            Self::Keyed { at_publisher } => [3, at_publisher.into()],
+            Self::Instances(count) => [4, count],
+            Self::Full(count) => [5, count],
+        }
+    }
+
+    fn decode(kind: u32, value: u32) -> Option<Self> {
+        match kind {
+            0 => Some(Self::Domain(value)),
+            1 => Some(Self::Connected),
+            2 => Some(Self::SameId(value)),
+            3 => Some(Self::Keyed { at_publisher: value != 0 }),
+            4 => Some(Self::Instances(value)),
+            5 => Some(Self::Full(value)),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Domain(domain) => write!(f, "a publisher of domain {domain} connected"),
+            Self::Connected => f.write_str("connected already"),
+            Self::SameId(id) => write!(f, "there is another publisher with id {id}"),
+            Self::Keyed { at_publisher } => {
+                let (with, without) = match at_publisher {
+                    true => ("publisher", "subscriber"),
+                    false => ("subscriber", "publisher"),
+                };
+                write!(f, "the {with} has -keyed and the {without} has not: use it on both")
+            }
+            Self::Instances(count) => write!(
+                f,
+                "the subscriber has -instances {count} and the publisher another number: use the same on \
+                 both"
+            ),
+            Self::Full(count) => write!(f, "all {count} publishers are connected"),
+        }
+    }
 }
 
 /// A control message.
@@ -136,6 +206,8 @@ pub(crate) enum Control {
         subscriber: u32,
         messages: u64,
     },
+    /// The answer to a hello over raw UDP. Connections say it when they close.
+    Refused(Refusal),
 }
 
 const HELLO: i32 = -2;
@@ -146,6 +218,7 @@ const END: i32 = -6;
 const GOODBYE: i32 = -7;
 const KEEP_ALIVE: i32 = -8;
 const TAKEN: i32 = -9;
+const REFUSED: i32 = -10;
 
 /// Marks a message of samples as initialization pings, or as the answer.
 pub(crate) fn ping_target(answer: bool) -> i32 {
@@ -165,6 +238,7 @@ impl Control {
                 }
                 body.extend_from_slice(&hello.process.to_le_bytes());
                 body.push(hello.keyed.into());
+                body.extend_from_slice(&hello.instances.to_le_bytes());
             }
             Self::Announcement(announcement) => {
                 header = Header { target: ANNOUNCEMENT, key: announcement.subscriber, ..header };
@@ -189,6 +263,14 @@ impl Control {
             Self::Taken { subscriber, messages } => {
                 header = Header { target: TAKEN, key: subscriber, stamp_ns: messages, ..header };
             }
+            Self::Refused(refusal) => {
+                header.target = REFUSED;
+                body.extend_from_slice(&MAGIC);
+                let [kind, value] = refusal.encode();
+                for word in [VERSION, kind, value] {
+                    body.extend_from_slice(&word.to_le_bytes());
+                }
+            }
         }
         header.length = body.len() as u32;
         [&header.encode()[..], &body].concat()
@@ -207,6 +289,7 @@ impl Control {
                 report_every: word(20)?,
                 process: long(24)?,
                 keyed: *body.get(32)? != 0,
+                instances: word(33)?,
             })),
             ANNOUNCEMENT if is_ours()? => Some(Self::Announcement(Announcement {
                 subscriber: header.key,
@@ -220,6 +303,7 @@ impl Control {
             GOODBYE => Some(Self::Goodbye { subscriber: header.key, early: header.sequence != 0 }),
             KEEP_ALIVE => Some(Self::KeepAlive { subscriber: header.key }),
             TAKEN => Some(Self::Taken { subscriber: header.key, messages: header.stamp_ns }),
+            REFUSED if is_ours()? => Refusal::decode(word(12)?, word(16)?).map(Self::Refused),
             _ => None,
         }
     }
@@ -257,6 +341,7 @@ mod tests {
             data_length: 4,
             report_every: 5,
             keyed: true,
+            instances: 6,
         };
         let announcement = Announcement { domain: 1, subscriber: 2, process: 3, port: 4 };
         for control in [
@@ -268,6 +353,13 @@ mod tests {
             Control::Goodbye { subscriber: 3, early: true },
             Control::KeepAlive { subscriber: 3 },
             Control::Taken { subscriber: 3, messages: 1 << 40 },
+            Control::Refused(Refusal::Domain(1)),
+            Control::Refused(Refusal::Connected),
+            Control::Refused(Refusal::SameId(2)),
+            Control::Refused(Refusal::Keyed { at_publisher: true }),
+            Control::Refused(Refusal::Keyed { at_publisher: false }),
+            Control::Refused(Refusal::Instances(3)),
+            Control::Refused(Refusal::Full(4)),
         ] {
             let bytes = control.encode();
             assert_eq!(Control::of_message(&bytes), Some(control));
@@ -275,6 +367,20 @@ mod tests {
                 assert_eq!(Control::of_message(&bytes[..length]), None, "{control:?} {length}");
             }
         }
+    }
+
+    #[test]
+    fn a_refusal_is_shorter_than_the_hello_that_it_answers() {
+        // Over raw UDP the sender of a hello may be invented: an answer must not multiply traffic.
+        let refused = Control::Refused(Refusal::Full(u32::MAX)).encode();
+        assert!(refused.len() < Control::Hello(Hello::default()).encode().len());
+        assert_eq!(Control::of_message(&message_of_kind(6)), None);
+    }
+
+    fn message_of_kind(kind: u32) -> Vec<u8> {
+        let mut message = Control::Refused(Refusal::Connected).encode();
+        message[HEADER + 12..HEADER + 16].copy_from_slice(&kind.to_le_bytes());
+        message
     }
 
     #[test]

@@ -170,6 +170,19 @@ pub(crate) struct PublisherOptions {
     pub(crate) low_resolution_clock: bool,
 }
 
+impl PublisherOptions {
+    /// Whether the publisher waits for the echo of each message before the next one.
+    pub(crate) fn is_ping_pong(&self) -> bool {
+        self.latency_test && self.latency_count == 1 && self.common.peers_expected == 1
+    }
+
+    /// Messages that subscribers may have and not report as taken. Without a limit they report nothing. In a
+    /// ping-pong one message is on the way at most: reports would only delay the next one.
+    pub(crate) fn queue_limit(&self) -> Option<u64> {
+        self.send_queue.filter(|_| !self.is_ping_pong())
+    }
+}
+
 /// Options of a subscriber.
 #[derive(Clone, Debug)]
 pub(crate) struct SubscriberOptions {
@@ -261,10 +274,6 @@ fn common(given: &Given, role: Role) -> Result<Common> {
     );
     let peers: Vec<Peer> =
         given.values("peer").map(|text| values::peer(text, ipv6)).collect::<Result<_>>()?;
-    ensure!(
-        !ipv6 || role != Role::Publisher || !peers.is_empty(),
-        "-transport UDPv6 needs -peer ADDRESS at the publisher: there is no discovery over IPv6"
-    );
     ensure!(peers.len() < MAX_PEERS, "at most {} peers", MAX_PEERS - 1);
     ensure!(
         !is_raw || multicast.is_some() || !peers.is_empty(),
@@ -366,6 +375,10 @@ fn publisher(given: &Given) -> Result<PublisherOptions> {
     let pause = given.number("sleep", 0, 3_600_000)?.filter(|&ms| ms > 0);
     ensure!(rate.is_none() || pause.is_none(), "-sleep and -pubRate exclude each other");
     let batching = batching(given, &common, latency_test, rate.is_some())?;
+    ensure!(
+        common.transport != Transport::Raw || given.value("sendQueueSize").is_none(),
+        "-sendQueueSize: raw UDP has no acknowledgements, so no queue; limit it with -pubRate"
+    );
     let send_queue = send_queue(given)?;
     let pings = match given.number("initialBurstSize", 0, MAX_COUNT)? {
         Some(count) => count,

@@ -108,7 +108,12 @@ pub(crate) const OPTIONS: &[Spec] = &[
         Publisher,
         "Number of initialization pings. Default: those that fill the send queue.",
     ),
-    option("instances", Some("COUNT"), Both, "Number of keys that samples cycle over. Default 1."),
+    option(
+        "instances",
+        Some("COUNT"),
+        Both,
+        "Number of keys that samples cycle over, the same on both sides. Default 1.",
+    ),
     option("keyed", None, Both, "Samples have keys; see -instances."),
     new(
         "knownHosts",
@@ -213,7 +218,7 @@ pub(crate) const OPTIONS: &[Spec] = &[
         Some("COUNT"),
         Publisher,
         "Samples, or batches, that a subscriber has not taken before a write waits. Default 50; -1: \
-         no limit. Without effect for best effort.",
+         no limit. Without effect for best effort, and not for -rawTransport.",
     ),
     option("showSerializationTime", None, Publisher, "Add the time to build and parse a sample."),
     option("sidMultiSubTest", Some("ID"), Subscriber, "Id of this subscriber. Default 0."),
@@ -226,7 +231,7 @@ pub(crate) const OPTIONS: &[Spec] = &[
         Some("KIND"),
         Both,
         "brtp (default), btp, brctp, transparent, tcp or quic. UDPv4 is brtp, UDPv6 brtp over IPv6, \
-         TLS tcp. A publisher over IPv6 needs -peer.",
+         TLS tcp.",
     ),
     refused("transportCertAuthority", Some("FILE"), ALWAYS_TLS),
     refused("transportCertFile", Some("FILE"), ALWAYS_TLS),

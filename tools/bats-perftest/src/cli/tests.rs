@@ -39,6 +39,15 @@ fn defaults_are_those_of_the_original() {
 }
 
 #[test]
+fn a_ping_pong_needs_no_reports_of_taken_messages() {
+    let limit = |line: &str| publisher(line).queue_limit();
+    assert_eq!(limit("-pub"), Some(50));
+    assert_eq!(limit("-pub -latencyTest"), None);
+    assert_eq!(limit("-pub -latencyTest -latencyCount 2"), Some(50), "the others have no echo");
+    assert_eq!(limit("-pub -latencyTest -numSubscribers 2"), Some(50), "one of them echoes");
+}
+
+#[test]
 fn batching_follows_the_rules() {
     assert_eq!(publisher("-pub -batchSize 0").batching, Batching::Off);
     assert!(matches!(publisher("-pub -dataLen 4097").batching, Batching::Disabled(_)));
@@ -78,6 +87,7 @@ fn values_are_checked() {
     refused("-waitsetDelayUsec 5", "-useReadThread");
     refused("-outputFormat xml", "csv, json or legacy");
     refused("-pub -sendQueueSize 0", "out of range");
+    refused("-pub -raw -peer 127.0.0.1 -sendQueueSize 9", "no acknowledgements");
 }
 
 #[test]
@@ -86,7 +96,8 @@ fn addresses_are_of_the_family_of_the_transport() {
     refused("-pub -peer 127.0.0.1 -transport UDPv6", "no IPv6 address");
     refused("-pub -peer fe80::1 -transport UDPv6", "link-local");
     refused("-pub -peer ::1 -transport UDPv6 -nic fe80::1", "link-local");
-    refused("-pub -transport UDPv6", "needs -peer");
+    refused("-pub -raw -transport UDPv6", "needs -peer");
+    assert!(publisher("-pub -transport UDPv6").common.peers.is_empty());
     refused("-raw -transport UDPv6 -multicast", "IPv4 only");
     refused("-peer [127.0.0.1]junk", "follows the address");
     assert_eq!(publisher("-pub -peer ::1 -transport UDPv6").common.peers.len(), 1);

@@ -27,9 +27,10 @@ const MAX_CONCURRENT: usize = 32;
 /// Time for a connection attempt, and for the announcement that follows.
 const CONNECT_LIMIT: Duration = Duration::from_millis(1_500);
 const ANNOUNCEMENT_LIMIT: Duration = Duration::from_secs(3);
-/// Time after which a publisher over raw UDP, where a subscriber does not answer with a refusal, prints what may
-/// be wrong.
+/// Time after which a publisher over raw UDP prints what may be wrong.
 const HINT_AFTER: Duration = Duration::from_secs(5);
+/// Refusals over raw UDP that are printed.
+const MAX_REFUSALS: usize = 16;
 /// The name that clients must state. Subscribers are recognized by their address and fingerprint.
 const SERVER_NAME: &str = "bats-perftest";
 /// Reports of taken messages for each length of the send queue.
@@ -52,9 +53,10 @@ pub(super) fn connect(options: &PublisherOptions) -> Result<Option<Connected>> {
         process: process_number()?,
         data_length: options.common.data_length as u32,
         report_every: options
-            .send_queue
+            .queue_limit()
             .map_or(0, |queue| (queue / REPORTS_PER_QUEUE).clamp(1, u32::MAX.into()) as u32),
         keyed: options.common.keyed,
+        instances: options.common.instances,
     };
     match options.common.transport {
         Transport::Session(mode) => {
@@ -352,11 +354,12 @@ fn raw_announcements(
     let mut found: Vec<(Announcement, usize)> = Vec::new();
     let searching = Clock::start();
     let mut has_hint = false;
+    let mut refusals = BTreeSet::new();
     loop {
         if searching.elapsed() > HINT_AFTER && !std::mem::replace(&mut has_hint, true) {
             print(
-                "Note: no answer of all subscribers yet. Do they run, with the same -domain and -keyed? Does \
-                 another publisher have this id? They print whom they refuse.",
+                "Note: no answer of all subscribers yet. Do they run, with the same -domain, and can UDP \
+                 reach them?",
             );
         }
         channels.iter().try_for_each(|channel| channel.send(&message, || ()).map(drop))?;
@@ -368,8 +371,16 @@ fn raw_announcements(
             wait_for_datagram(channels, INTERVAL / 4);
             for (index, channel) in channels.iter().enumerate() {
                 let Some(answer) = channel.receive(Duration::ZERO)? else { continue };
-                let Some(Control::Announcement(announcement)) = Control::of_message(&answer) else {
-                    continue;
+                let announcement = match Control::of_message(&answer) {
+                    Some(Control::Announcement(announcement)) => announcement,
+                    // Not authenticated, so the publisher goes on as if nothing had come.
+                    Some(Control::Refused(refusal)) => {
+                        if refusals.len() < MAX_REFUSALS && refusals.insert((index, refusal)) {
+                            print(&format!("Note: {} refuses: {refusal}", channel.destination()));
+                        }
+                        continue;
+                    }
+                    _ => continue,
                 };
                 let is_known =
                     found.iter().any(|(known, _)| known.subscriber == announcement.subscriber);

@@ -82,8 +82,7 @@ fn test(
         print("Interrupted before the test started.");
         return Ok(());
     };
-    // In a latency test the sender itself receives, without the time to wake another thread.
-    let peers = Arc::new(Peers::new(peers, recorder, !options.latency_test));
+    let peers = Arc::new(Peers::new(peers, recorder, options));
     let mut sent = SentFigures::new();
     let outcome =
         start_threads(&peers).and_then(|()| run_phases(options, &peers, payload, &mut sent));

@@ -10,6 +10,7 @@ use bytes::Bytes;
 
 use super::pings::Recorder;
 use crate::channel::{Channel, DEAD_AFTER, wait_for_datagram};
+use crate::cli::PublisherOptions;
 use crate::clock::now_ns;
 use crate::console::print;
 use crate::wire::{Control, next_sample, ping_target};
@@ -55,6 +56,8 @@ pub(super) struct Peers {
     recorder: Mutex<Recorder>,
     /// A thread receives from each channel; without them those that wait do it.
     pub(super) has_threads: bool,
+    /// An echo says that its subscriber has taken all messages.
+    is_ping_pong: bool,
     /// The end mark has been sent: a goodbye is expected.
     pub(super) is_ending: AtomicBool,
     /// The test is over: the threads end.
@@ -71,13 +74,15 @@ impl Peers {
     pub(super) fn new(
         (channels, subscribers): (Vec<Channel>, Vec<Subscriber>),
         recorder: Recorder,
-        has_threads: bool,
+        options: &PublisherOptions,
     ) -> Self {
         Self {
             channels,
             subscribers,
             recorder: Mutex::new(recorder),
-            has_threads,
+            // In a latency test the sender itself receives, without the time to wake another thread.
+            has_threads: !options.latency_test,
+            is_ping_pong: options.is_ping_pong(),
             is_ending: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
             has_failed: AtomicBool::new(false),
@@ -230,6 +235,9 @@ impl Peers {
             let id = header.target as u32;
             if let Some(one) = self.find(channel, id) {
                 one.heard_ns.store(now_ns(), Ordering::Relaxed);
+                if self.is_ping_pong {
+                    one.taken.store(self.messages_sent.load(Ordering::Relaxed), Ordering::Release);
+                }
             }
             self.recorder().on_echo(&header);
             return;

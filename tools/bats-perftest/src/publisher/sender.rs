@@ -232,7 +232,7 @@ impl<'a> Sender<'a> {
     }
 
     fn is_queue_full(&self) -> bool {
-        self.options.send_queue.is_some_and(|limit| self.peers.outstanding() >= limit)
+        self.options.queue_limit().is_some_and(|limit| self.peers.outstanding() >= limit)
     }
 
     /// Sends the batch; see [`send_message`](Self::send_message).

@@ -7,7 +7,7 @@ use crate::channel::DEAD_AFTER;
 use crate::cli::SubscriberOptions;
 use crate::clock::now_ns;
 use crate::loss::SequenceTracker;
-use crate::wire::{Announcement, HEADER, Header, Hello};
+use crate::wire::{Announcement, HEADER, Header, Hello, Refusal};
 
 /// Time after an end mark in which reordered samples may still arrive, over transports that lose
 /// messages.
@@ -31,7 +31,7 @@ pub(super) struct Totals {
     pub(super) length: usize,
     /// When the first sample arrived.
     pub(super) first_ns: Option<u64>,
-    last_ns: u64,
+    pub(super) last_ns: u64,
     /// When the last publisher ended, if all have.
     pub(super) ended_ns: Option<u64>,
 }
@@ -121,6 +121,7 @@ pub(super) struct Meter {
     expected: usize,
     is_raw: bool,
     keyed: bool,
+    instances: u32,
     malformed: AtomicU64,
     notes: AtomicU64,
     failure: Mutex<Option<String>>,
@@ -144,6 +145,7 @@ impl Meter {
             filter: options.filter,
             expected: options.common.peers_expected,
             keyed: options.common.keyed,
+            instances: options.common.instances,
             is_raw: options.common.transport == crate::cli::Transport::Raw,
             malformed: 0.into(),
             notes: 0.into(),
@@ -166,29 +168,28 @@ impl Meter {
     ///
     /// # Errors
     /// Why it cannot take part.
-    pub(super) fn add(&self, hello: Hello, is_reliable: bool) -> Result<Publisher, String> {
+    pub(super) fn add(&self, hello: Hello, is_reliable: bool) -> Result<Publisher, Refusal> {
         let mut publishers = self.all();
         if hello.domain != self.announcement.domain {
-            return Err(format!("a publisher of domain {} connected", hello.domain));
+            return Err(Refusal::Domain(hello.domain));
         }
         if let Some(other) =
             publishers.iter().find(|one| lock(one).hello.publisher == hello.publisher)
         {
             let other = lock(other).hello.process;
             return Err(match other == hello.process {
-                true => "connected already".to_owned(),
-                false => format!("there is another publisher with id {}", hello.publisher),
+                true => Refusal::Connected,
+                false => Refusal::SameId(hello.publisher),
             });
         }
         if hello.keyed != self.keyed {
-            let (with, without) = match hello.keyed {
-                true => ("publisher", "subscriber"),
-                false => ("subscriber", "publisher"),
-            };
-            return Err(format!("the {with} has -keyed and the {without} has not: use it on both"));
+            return Err(Refusal::Keyed { at_publisher: hello.keyed });
+        }
+        if hello.instances != self.instances {
+            return Err(Refusal::Instances(self.instances));
         }
         if publishers.len() >= self.expected {
-            return Err(format!("all {} publishers are connected", self.expected));
+            return Err(Refusal::Full(self.expected as u32));
         }
         let publisher = Publisher::new(Mutex::new(PublisherState::new(hello, is_reliable)));
         publishers.push(Publisher::clone(&publisher));
@@ -281,7 +282,7 @@ mod tests {
     }
 
     fn hello(publisher: u32) -> Hello {
-        Hello { domain: 1, publisher, ..Hello::default() }
+        Hello { domain: 1, publisher, instances: 1, ..Hello::default() }
     }
 
     fn sample(sequence: u32) -> Header {
@@ -324,10 +325,11 @@ mod tests {
     fn publishers_that_do_not_fit_are_refused_with_the_reason() {
         let meter = meter("-sub -numPublishers 2");
         meter.add(hello(0), true).unwrap();
-        let problem = |hello| meter.add(hello, true).unwrap_err();
+        let problem = |hello| meter.add(hello, true).unwrap_err().to_string();
         assert!(problem(Hello { process: 9, ..hello(0) }).contains("another publisher with id 0"));
         assert!(problem(Hello { keyed: true, ..hello(1) }).contains("the publisher has -keyed"));
         assert!(problem(Hello { domain: 2, ..hello(1) }).contains("domain 2"));
+        assert!(problem(Hello { instances: 9, ..hello(1) }).contains("has -instances 1 and"));
         meter.add(hello(1), true).unwrap();
         assert!(problem(hello(2)).contains("all 2 publishers"));
     }

@@ -101,7 +101,7 @@ fn follow(
             is_waiting = false;
         }
         let totals = meter.totals();
-        rows.update(printer, &totals);
+        rows.update(printer, &totals, now_ns());
         let failure = meter.failure();
         if meter.is_complete() || signals::requested() || failure.is_some() {
             if signals::requested() {
@@ -159,8 +159,8 @@ impl Rows {
     }
 
     /// Prints a row if an interval has passed since the first sample.
-    fn update(&mut self, printer: &Printer, totals: &Totals) {
-        let (Some(first_ns), now) = (totals.first_ns, now_ns()) else { return };
+    fn update(&mut self, printer: &Printer, totals: &Totals, now: u64) {
+        let Some(first_ns) = totals.first_ns else { return };
         self.header(printer, totals);
         if !std::mem::replace(&mut self.has_data, true) {
             // The first interval begins with the first sample, which came before this look.
@@ -212,5 +212,53 @@ impl Rows {
         if totals.malformed > 0 {
             print(&format!("{} malformed messages ignored.", totals.malformed));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{Command, parse_line};
+
+    #[test]
+    fn the_first_interval_begins_with_the_first_sample() {
+        let name = format!("bats-perftest-rows-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let _ = std::fs::remove_file(&path);
+        let line = format!("-sub -noOutputHeaders -outputFile {}", path.display());
+        let Command::Subscribe(options) = parse_line(&line).unwrap() else { panic!("{line}") };
+        let printer = Printer::new(&options.common).unwrap();
+        let mut rows = Rows::new(&options);
+        let at = |ms: u64, samples: u64| {
+            let first_ns = (samples > 0).then_some(5_000_000_000);
+            let totals = Totals {
+                samples,
+                received: samples,
+                bytes: samples * 100,
+                first_ns,
+                ..Totals::default()
+            };
+            (totals, 5_000_000_000 + ms * 1_000_000)
+        };
+        // No sample for long, then 1000 per second; the first look comes 20 ms after the first sample.
+        for (totals, now) in [
+            at(0, 0),
+            at(20, 20),
+            at(999, 999),
+            at(1_000, 1_000),
+            at(1_999, 1_999),
+            at(2_000, 2_000),
+        ] {
+            rows.update(&printer, &totals, now);
+        }
+        printer.finish(None).unwrap();
+        let table = std::fs::read_to_string(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let column = |number: usize| -> Vec<f64> {
+            let cell = |line: &str| line.split(',').nth(number).unwrap().trim().parse().unwrap();
+            table.lines().map(cell).collect()
+        };
+        assert_eq!(column(1), [1_000.0, 2_000.0], "{table}");
+        assert_eq!(column(2), [1_000.0, 1_000.0], "samples per second: {table}");
     }
 }

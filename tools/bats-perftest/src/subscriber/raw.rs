@@ -48,7 +48,8 @@ impl Receiver {
         let mut sources = vec![Arc::clone(&socket)];
         if let Some(group) = options.multicast {
             let join = || -> Result<UdpSocket> {
-                let member = multicast_socket(ports::multicast_samples(options.domain)?)?;
+                let port = ports::multicast_samples(options.domain)?;
+                let member = multicast_socket(SocketAddr::new(group.into(), port))?;
                 let interface = match options.nic {
                     Some(IpAddr::V4(ip)) => ip,
                     _ => Ipv4Addr::LOCALHOST,
@@ -198,10 +199,12 @@ impl Source {
                             publishers.insert(from, Publisher::clone(&publisher));
                             publisher
                         }
-                        Err(problem) => {
+                        Err(refusal) => {
                             if self.meter.may_print_note() {
-                                print(&format!("Note: {from} was refused: {problem}"));
+                                print(&format!("Note: {from} was refused: {refusal}"));
                             }
+                            let answer = Control::Refused(refusal).encode();
+                            let _ = self.replies.send_to(&answer, from);
                             return;
                         }
                     }

@@ -146,10 +146,11 @@ fn introduce(connection: &Connection, meter: &Meter) -> Result<Publisher, String
             _ => return Err("no hello message".to_owned()),
         };
         if let Some(Control::Hello(hello)) = Control::of_message(&message) {
-            let publisher = meter.add(hello, connection.is_reliable()).inspect_err(|problem| {
+            let publisher = meter.add(hello, connection.is_reliable()).map_err(|refusal| {
                 if meter.may_print_note() {
-                    print(&format!("Note: {} was refused: {problem}", connection.remote_addr()));
+                    print(&format!("Note: {} was refused: {refusal}", connection.remote_addr()));
                 }
+                refusal.to_string()
             })?;
             connection.trust_peer();
             handle(meter, &publisher, &message, |answer| reply(connection, meter, &answer));

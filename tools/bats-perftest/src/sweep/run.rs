@@ -110,11 +110,12 @@ fn command(options: &SweepOptions, case: &Case, publishes: bool) -> Result<Comma
         if case.test == Test::Latency {
             command.args(["-latencyTest", "-nanosecondResolution"]);
         }
+        // Raw UDP has neither certificates nor a queue.
         if case.transport != "raw" {
             command.args(&options.trust);
-        }
-        if let Some(size) = &options.send_queue {
-            command.args(["-sendQueueSize", size]);
+            if let Some(size) = &options.send_queue {
+                command.args(["-sendQueueSize", size]);
+            }
         }
     }
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

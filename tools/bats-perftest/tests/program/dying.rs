@@ -42,7 +42,7 @@ fn a_raw_latency_test_with_long_pauses_goes_on() {
 
 #[test]
 fn a_stopped_peer_ends_the_test() {
-    for both in ["", "-transport tcp", "-raw -peer 127.0.0.1"] {
+    for both in ["", "-transport tcp", "-transport quic", "-bestEffort", "-raw -peer 127.0.0.1"] {
         for stops_publisher in [false, true] {
             let domain = domain();
             let subscriber = Program::start(&domain, &format!("-sub {both}"));
@@ -56,6 +56,50 @@ fn a_stopped_peer_ends_the_test() {
             stopped.signal("STOP");
             notices(survivor);
         }
+    }
+}
+
+#[test]
+fn a_subscriber_that_hangs_after_the_samples_ends_the_test() {
+    // The publisher waits for the confirmation of its end mark, and nothing else.
+    for (both, queue) in
+        [("", "-sendQueueSize 5000"), ("-bestEffort", ""), ("-raw -peer 127.0.0.1", "")]
+    {
+        let domain = domain();
+        let subscriber = Program::start(&domain, &format!("-sub {both}"));
+        let words = format!("-pub {both} {queue} -noPrint -numIter 1300 -pubRate 1000:sleep");
+        let publisher = Program::start(&domain, &words);
+        subscriber.wait_for("Interval Throughput");
+        std::thread::sleep(Duration::from_millis(900));
+        subscriber.signal("STOP");
+        notices(publisher);
+    }
+}
+
+#[test]
+fn the_cpu_time_is_reported_after_an_error() {
+    for kills_publisher in [false, true] {
+        let domain = domain();
+        let mut subscriber = Program::start(&domain, "-sub -cpu");
+        let mut publisher = Program::start(&domain, "-pub -cpu -noPrint -exec 100");
+        subscriber.wait_for("Interval Throughput");
+        // The summary has one more column with the CPU.
+        let columns = if kills_publisher { 7 } else { 11 };
+        let survivor = match kills_publisher {
+            true => {
+                publisher.kill();
+                subscriber
+            }
+            false => {
+                subscriber.kill();
+                publisher
+            }
+        };
+        let ended = notices(survivor);
+        assert!(ended.output.lines().rev().nth(1).unwrap().contains("CPU (%)"), "{ended:?}");
+        let figures = summary(&ended.output);
+        assert_eq!(figures.len(), columns, "{ended:?}");
+        assert!(figures[columns - 1] > 0.0, "{ended:?}");
     }
 }
 

@@ -1,8 +1,9 @@
 //! How tests end: errors, signals, and peers that die.
 
-use std::time::Duration;
+use std::net::UdpSocket;
+use std::time::{Duration, Instant};
 
-use crate::support::{Program, domain, program, summary};
+use crate::support::{Program, domain, end_mark, hello, message, port, program, summary};
 
 #[test]
 fn errors_are_one_line_and_exit_code_255() {
@@ -91,6 +92,42 @@ fn an_interrupted_subscriber_ends_the_publisher_with_an_error() {
         let publisher = publisher.end();
         assert_eq!(publisher.code, Some(255), "{publisher:?}");
     }
+}
+
+/// A goodbye can be lost: the publisher repeats its end mark.
+#[test]
+fn a_raw_subscriber_answers_end_marks_for_two_seconds() {
+    let domain = domain();
+    let subscriber = Program::start(&domain, "-sub -noPrint -raw -peer 127.0.0.1");
+    subscriber.wait_for_errors("Waiting to discover");
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.connect(("127.0.0.1", port(&domain, 12))).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let awaits = |target: i32| {
+        let mut buffer = [0; 2_000];
+        loop {
+            let length = socket.recv(&mut buffer).unwrap();
+            assert!(length >= 28);
+            if i32::from_le_bytes(buffer[20..24].try_into().unwrap()) == target {
+                return;
+            }
+        }
+    };
+    let (announced, goodbye) = (-3, -7);
+    socket.send(&hello(&domain, 0)).unwrap();
+    awaits(announced);
+    socket.send(&message([0, 0, 0, 0, 0, -1i32 as u32], &[1; 72])).unwrap();
+    socket.send(&end_mark(1)).unwrap();
+    let first = Instant::now();
+    awaits(goodbye);
+    while first.elapsed() < Duration::from_millis(1_500) {
+        socket.send(&end_mark(1)).unwrap();
+        awaits(goodbye);
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let figures = summary(&subscriber.success().output);
+    assert_eq!((figures[1], figures[4]), (1.0, 0.0), "{figures:?}");
+    assert!(first.elapsed() >= Duration::from_secs(2));
 }
 
 #[test]

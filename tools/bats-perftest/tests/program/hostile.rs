@@ -75,7 +75,7 @@ fn announcements_of_invented_subscribers_do_not_stop_a_publisher() {
     let silent: Vec<_> = (1..119)
         .map(|id| UdpSocket::bind(("127.0.0.1", port(&domain, 12 + 2 * id))).unwrap())
         .collect();
-    let target = domain.clone();
+    let target = domain.to_string();
     let inventing = std::thread::spawn(move || {
         for process in 0..12_000u64 {
             // Ports that no subscriber has, and all that one can have.

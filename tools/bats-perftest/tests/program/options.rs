@@ -59,6 +59,16 @@ fn the_send_queue_bounds_the_messages_that_are_not_taken() {
 }
 
 #[test]
+fn a_ping_pong_has_one_message_on_the_way() {
+    let publisher = "-latencyTest -numIter 300 -cacheStats -sendQueueSize 4";
+    let (publisher, subscriber) = run("-noPrint", publisher, "");
+    let line = publisher.errors.lines().rfind(|line| line.starts_with("Send queue:")).unwrap();
+    // Pings, samples and the end mark, which has no echo.
+    assert!(line.contains("305 messages sent, 1 not taken"), "{line}");
+    assert_eq!(summary(&subscriber.output)[1], 300.0);
+}
+
+#[test]
 fn initial_pings_are_not_counted() {
     let (publisher, subscriber) = run("-noPrint", "-numIter 100 -initialBurstSize 321", "");
     assert!(publisher.errors.contains("Sending 321 initialization pings"), "{publisher:?}");
@@ -88,6 +98,24 @@ fn receivers_can_poll_busily_and_in_groups() {
         assert_eq!(summary(&publisher.output).len(), 10, "{both}: {publisher:?}");
         let figures = summary(&subscriber.output);
         assert_eq!(figures[1] + figures[4], 300.0, "{both}: {subscriber:?}");
+    }
+}
+
+#[test]
+fn a_group_waits_for_its_size_or_its_delay() {
+    for both in ["", "-rawTransport -peer 127.0.0.1"] {
+        let latencies = |subscriber: &str| {
+            let both = format!("-noPrint {both}");
+            let (publisher, _) = run(&both, "-latencyTest -numIter 8", subscriber);
+            summary(&publisher.output)
+        };
+        // No further sample comes before the echo, so it waits for the delay of 0.1 s, of which the latency is
+        // half. (Over raw UDP a keep-alive may have begun some of the groups.)
+        let figures = latencies("-useReadThread -waitsetDelayUsec 100000 -waitsetEventCount 1000");
+        assert!(figures[5] >= 50_000.0, "the median: {figures:?}");
+        // A group of one is complete at once, whatever its delay.
+        let figures = latencies("-useReadThread -waitsetDelayUsec 1000000 -waitsetEventCount 1");
+        assert!(figures[5] < 50_000.0, "the median: {figures:?}");
     }
 }
 

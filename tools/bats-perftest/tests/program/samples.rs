@@ -298,20 +298,25 @@ fn long_tests_show_that_they_go_on() {
 
 #[test]
 fn publishers_that_do_not_fit_are_refused_with_the_reason() {
-    for (first, second, reason) in [
-        ("-pub -noPrint -pubRate 100:sleep", "-pub", "another publisher with id 0"),
-        ("", "-pub -keyed", "the publisher has -keyed"),
+    let raw = "-raw -peer 127.0.0.1";
+    for (both, first, second, reason) in [
+        ("", "-pub -noPrint -pubRate 100:sleep", "-pub", "another publisher with id 0"),
+        ("", "", "-pub -keyed", "the publisher has -keyed"),
+        ("", "", "-pub -keyed -instances 4", "the publisher has -keyed"),
+        ("-keyed", "", "-pub -instances 4", "the subscriber has -instances 1"),
+        (raw, "-pub -noPrint -pubRate 100:sleep", "-pub", "another publisher with id 0"),
+        (raw, "", "-pub -keyed", "the publisher has -keyed"),
     ] {
         let domain = domain();
-        let words = if first.is_empty() { "-sub" } else { "-sub -numPublishers 2" };
-        let subscriber = Program::start(&domain, words);
+        let count = if first.is_empty() { "" } else { "-numPublishers 2" };
+        let subscriber = Program::start(&domain, &format!("-sub {both} {count}"));
         subscriber.wait_for_errors("Waiting to discover");
         let first = (!first.is_empty()).then(|| {
-            let first = Program::start(&domain, first);
+            let first = Program::start(&domain, &format!("{first} {both}"));
             subscriber.wait_for("Interval Throughput");
             first
         });
-        let refused = Program::start(&domain, &format!("{second} -peer 127.0.0.1"));
+        let refused = Program::start(&domain, &format!("{second} {both} -peer 127.0.0.1"));
         refused.wait_for_errors(reason);
         subscriber.wait_for_errors(reason);
         drop(first);

@@ -1,6 +1,8 @@
 //! Publishers and subscribers as processes on loopback.
 
 use std::io::Read;
+use std::net::UdpSocket;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -25,12 +27,53 @@ pub(crate) fn program() -> Command {
     command
 }
 
-/// A domain for one test. Its ports are below the ephemeral ports of the system, and domains from
-/// 90 on are for sweeps, which need several.
-pub(crate) fn domain() -> String {
+/// Domains whose ports are below the ephemeral ports of the system.
+const FIRST_DOMAIN: u32 = 2;
+const DOMAINS: u32 = 98;
+/// A port of a domain that the program does not use.
+const FREE_OFFSET: u16 = 9;
+
+/// A domain that no other test uses, also not one of another run of the tests at the same time, until this is
+/// dropped.
+#[derive(Debug)]
+pub(crate) struct Domain {
+    number: String,
+    _reserved: Vec<UdpSocket>,
+}
+
+impl Deref for Domain {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.number
+    }
+}
+
+/// A domain for one test.
+pub(crate) fn domain() -> Domain {
+    domains(1)
+}
+
+/// The first of `count` domains in a row, all of them reserved.
+pub(crate) fn domains(count: u32) -> Domain {
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    let number = std::process::id() * 37 + NEXT.fetch_add(1, Ordering::Relaxed);
-    (2 + number % 88).to_string()
+    let bind = |number: u32, offset| {
+        UdpSocket::bind(("127.0.0.1", port(&number.to_string(), offset))).ok()
+    };
+    let reserve = |number: u32| {
+        // Also programs that were not started by a test may use a domain: subscribers 0 and 1, publisher 0.
+        [12, 14, 11].iter().all(|&offset| bind(number, offset).is_some()).then_some(())?;
+        bind(number, FREE_OFFSET)
+    };
+    for _ in 0..6_000 {
+        let turn = std::process::id() * 37 + NEXT.fetch_add(count, Ordering::Relaxed);
+        let first = FIRST_DOMAIN + turn % (DOMAINS - count + 1);
+        if let Some(reserved) = (first..first + count).map(reserve).collect() {
+            return Domain { number: first.to_string(), _reserved: reserved };
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("no {count} free domains in a minute");
 }
 
 /// A running program; killed when dropped.
@@ -206,6 +249,7 @@ pub(crate) fn hello(domain: &str, publisher: u32) -> Vec<u8> {
     }
     body.extend_from_slice(&7u64.to_le_bytes());
     body.push(0);
+    body.extend_from_slice(&1u32.to_le_bytes());
     message([0, publisher, 0, 0, 0, -2i32 as u32], &body)
 }
 

@@ -1,13 +1,13 @@
 //! The sweep.
 
-use crate::support::{Scratch, program, summary};
+use crate::support::{Scratch, domains, program, summary};
 
 #[test]
 fn a_sweep_writes_tables_and_a_report() {
-    let scratch = Scratch::new("sweep");
+    let (scratch, domain) = (Scratch::new("sweep"), domains(8));
     let output = program()
         .args(["sweep", "-executionTime", "1", "-dataLens", "64,1024", "-transports", "brtp,raw"])
-        .args(["-directory", &scratch.path("out"), "-domain", "90", "-busyPoll", "20"])
+        .args(["-directory", &scratch.path("out"), "-domain", &domain, "-busyPoll", "20"])
         .output()
         .unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -33,10 +33,10 @@ fn a_sweep_writes_tables_and_a_report() {
 
 #[test]
 fn rounds_of_a_sweep_repeat_every_run() {
-    let scratch = Scratch::new("rounds");
+    let (scratch, domain) = (Scratch::new("rounds"), domains(4));
     let output = program()
         .args(["sweep", "-executionTime", "1", "-dataLens", "256", "-transports", "raw"])
-        .args(["-directory", &scratch.path("out"), "-domain", "110", "-repeat", "2"])
+        .args(["-directory", &scratch.path("out"), "-domain", &domain, "-repeat", "2"])
         .output()
         .unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -52,7 +52,7 @@ fn rounds_of_a_sweep_repeat_every_run() {
 
 #[test]
 fn the_two_sides_of_a_sweep_can_run_apart_and_replace_older_tables() {
-    let scratch = Scratch::new("apart");
+    let (scratch, domain) = (Scratch::new("apart"), domains(4));
     std::fs::create_dir_all(scratch.path("sub")).unwrap();
     let old = scratch.path("sub/brtp_throughput_sub_results.csv");
     std::fs::write(&old, "old\nold\n").unwrap();
@@ -60,7 +60,7 @@ fn the_two_sides_of_a_sweep_can_run_apart_and_replace_older_tables() {
     std::fs::write(&old_comparison, "old\n").unwrap();
     let start = |side: &str| {
         program()
-            .args(["sweep", side, "-peer", "127.0.0.1", "-nic", "127.0.0.1", "-domain", "130"])
+            .args(["sweep", side, "-peer", "127.0.0.1", "-nic", "127.0.0.1", "-domain", &domain])
             .args(["-executionTime", "1", "-dataLens", "64,512", "-transports", "brtp"])
             .args(["-directory", &scratch.path(side.trim_start_matches('-'))])
             .output()
@@ -84,9 +84,9 @@ fn the_two_sides_of_a_sweep_can_run_apart_and_replace_older_tables() {
 
 #[test]
 fn a_sweep_has_the_nine_sizes() {
-    let scratch = Scratch::new("nine");
+    let (scratch, domain) = (Scratch::new("nine"), domains(18));
     let output = program()
-        .args(["sweep", "-executionTime", "1", "-transports", "brtp", "-domain", "140"])
+        .args(["sweep", "-executionTime", "1", "-transports", "brtp", "-domain", &domain])
         .args(["-directory", &scratch.path("out")])
         .output()
         .unwrap();
