@@ -450,6 +450,9 @@ impl Shared {
         let mut guard = self.lock_socket_soon();
         let mut core = self.lock();
         let (result, follow_up) = call(&mut core, &self.clock);
+        if follow_up == FollowUp::Send {
+            core.custody.on_send(std::thread::current().id());
+        }
         if !core.is_asleep || follow_up == FollowUp::Nothing {
             return result;
         }

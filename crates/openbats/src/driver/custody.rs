@@ -12,6 +12,7 @@
 //! * A thread that changes a deadline to an earlier time than the I/O thread sleeps to wakes it.
 
 use std::sync::Arc;
+use std::thread::ThreadId;
 use std::time::Duration;
 
 use bats_types::Timestamp;
@@ -26,8 +27,10 @@ const GRACE: Duration = Duration::from_millis(2);
 /// The I/O thread handles deadlines that are nearer than this when they are set (those of pacing), because
 /// its timers are finer.
 const NEAR: Duration = Duration::from_micros(200);
-/// Consecutive turns without a sleep after which a leader returns the socket: the I/O thread receives while
-/// the application handles messages.
+/// Turns without a sleep after which a leader returns the socket: the I/O thread receives while the application
+/// handles messages. A turn between two messages that the leader sends counts as one with a sleep: in an
+/// exchange of requests and answers the next message often comes before the sleep, above all if both ends
+/// share a processor, but the I/O thread would have nothing to do meanwhile.
 const MAX_BUSY_TURNS: u32 = 8;
 /// Time for which no thread leads after that.
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
@@ -64,6 +67,10 @@ pub(crate) struct Custody {
     /// `leaves` at the last turn of the I/O thread.
     leaves_seen: u64,
     busy_turns: u32,
+    /// The thread that has led last.
+    last_leader: Option<ThreadId>,
+    /// Whether it has sent a message since its last turn.
+    has_answered: bool,
     not_before: Timestamp,
     /// Whether the endpoint ends: no thread leads any more.
     pub(super) has_ended: bool,
@@ -122,6 +129,7 @@ impl Custody {
     }
 
     pub(super) fn begin(&mut self, leader: Arc<ParkState>) {
+        self.last_leader = Some(leader.thread_id());
         self.leader = Some(leader);
         self.leader_until = None;
         self.is_led = true;
@@ -158,7 +166,13 @@ impl Custody {
 
     /// Records a turn of a leader. Returns whether it must return the socket.
     pub(super) fn on_turn(&mut self, now: Timestamp, has_slept: bool) -> bool {
-        self.busy_turns = if has_slept { 0 } else { self.busy_turns + 1 };
+        let has_answered = std::mem::take(&mut self.has_answered);
+        self.busy_turns = match (has_slept, has_answered) {
+            (true, _) => 0,
+            // Not zero: a receiver of a fast flow that sends now and then is busy, too.
+            (false, true) => self.busy_turns.saturating_sub(1),
+            (false, false) => self.busy_turns + 1,
+        };
         let is_busy = self.busy_turns >= MAX_BUSY_TURNS;
         if is_busy {
             self.busy_turns = 0;
@@ -170,6 +184,11 @@ impl Custody {
     pub(super) fn on_received(&mut self) {
         self.has_received = true;
         self.fruitless_turns = 0;
+    }
+
+    /// Records that the application sends a message with this thread.
+    pub(crate) fn on_send(&mut self, thread: ThreadId) {
+        self.has_answered |= self.last_leader == Some(thread);
     }
 
     /// Whether a call of the application may send by itself. Messages in quick succession share
@@ -187,6 +206,11 @@ impl Custody {
         let (messages, total) = &mut self.taken;
         (*messages, *total) = (*messages + 1, *total + bytes);
         *messages >= CREDIT_MESSAGES || *total >= CREDIT_BYTES
+    }
+
+    /// Whether a turn of the I/O thread has something to do: it serves the socket, or a timer is due.
+    pub(super) fn io_has_work(&self, now: Timestamp) -> bool {
+        !self.is_served(now) || self.deadline.is_some_and(|deadline| deadline <= now)
     }
 
     /// Events that the sleeping I/O thread waits for, and until when.
@@ -342,6 +366,22 @@ mod tests {
     }
 
     #[test]
+    fn the_io_thread_has_work_when_a_timer_is_due_or_no_thread_comes_back() {
+        let mut custody = led(Some(at(5_000)), None);
+        assert!(!custody.io_has_work(at(4_999)));
+        assert!(custody.io_has_work(at(5_000)), "the timer");
+        custody.set_deadline(None, at(5_000));
+        custody.end(at(6_000));
+        let grace = at(6_000) + GRACE;
+        assert!(!custody.io_has_work(at(7_999)));
+        assert!(custody.io_has_work(grace), "no thread came back");
+        custody.begin(Parker::of_this_thread().shared());
+        assert!(!custody.io_has_work(grace));
+        custody.hand_back();
+        assert!(custody.io_has_work(grace));
+    }
+
+    #[test]
     fn pacing_is_for_the_io_thread() {
         let mut custody = led(Some(at(1_000_000)), Some(at(1_000_000)));
         custody.set_deadline(Some(at(1_050)), at(1_000));
@@ -381,6 +421,32 @@ mod tests {
         assert_eq!(custody.io_sleeps(at(8)).0, Interest::Read);
         assert!(!custody.may_begin(at(9)));
         assert!(custody.may_begin(at(8) + BUSY_PAUSE));
+    }
+
+    #[test]
+    fn a_leader_that_answers_each_message_is_not_busy() {
+        let mut custody = led(None, None);
+        let own = std::thread::current().id();
+        for _ in 0..10 * MAX_BUSY_TURNS {
+            custody.on_send(own);
+            assert!(!custody.on_turn(at(5), false), "no message waits during its turns");
+        }
+        // One that answers every fourth turn is.
+        let is_busy = |custody: &mut Custody, turn: u32| {
+            if turn.is_multiple_of(4) {
+                custody.on_send(own);
+            }
+            custody.on_turn(at(6), false)
+        };
+        assert!((0..4 * MAX_BUSY_TURNS).any(|turn| is_busy(&mut custody, turn)));
+        // What other threads send says nothing about it.
+        let other = std::thread::spawn(|| std::thread::current().id()).join().unwrap();
+        let mut custody = led(None, None);
+        for _ in 1..MAX_BUSY_TURNS {
+            custody.on_send(other);
+            assert!(!custody.on_turn(at(7), false));
+        }
+        assert!(custody.on_turn(at(8), false));
     }
 
     #[test]

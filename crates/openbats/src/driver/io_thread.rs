@@ -171,6 +171,8 @@ fn set_timer_slack() {
 struct Place {
     driver: Driver,
     until: Option<Timestamp>,
+    /// Only the timer makes it ready: no event and no call.
+    is_by_timer: bool,
     polls_tcp: bool,
 }
 
@@ -224,7 +226,12 @@ impl<'a> Turns<'a> {
         let mut inbox = self.thread.lock();
         let first = inbox.next - inbox.new.len() as u64;
         let new = std::mem::take(&mut inbox.new);
-        self.ready.extend(inbox.woken.drain(..));
+        for number in inbox.woken.drain(..) {
+            self.ready.insert(number);
+            if let Some(place) = self.places.get_mut(&number) {
+                place.is_by_timer = false;
+            }
+        }
         inbox.has_ended = new.is_empty() && self.places.is_empty();
         let goes_on = !inbox.has_ended;
         drop(inbox);
@@ -238,7 +245,7 @@ impl<'a> Turns<'a> {
                 driver.end(error.to_string());
                 continue;
             }
-            let place = Place { driver, until: None, polls_tcp: false };
+            let place = Place { driver, until: None, is_by_timer: false, polls_tcp: false };
             self.places.insert(number, place);
             self.ready.insert(number);
         }
@@ -248,7 +255,8 @@ impl<'a> Turns<'a> {
     /// Gives an endpoint its turn. Returns whether it needs another turn at once.
     fn turn(&mut self, number: u64) -> bool {
         let Some(place) = self.places.get_mut(&number) else { return false };
-        let (again, until) = match place.driver.turn(&mut self.incoming) {
+        let is_by_timer = std::mem::take(&mut place.is_by_timer);
+        let (again, until) = match place.driver.turn(&mut self.incoming, is_by_timer) {
             Ok(Next::Now) => (true, None),
             Ok(Next::Sleep(timeout)) => (false, timeout.map(|timeout| self.clock.now() + timeout)),
             Ok(Next::SleepUntilWritable) => (false, None),
@@ -325,10 +333,10 @@ impl<'a> Turns<'a> {
             && until <= now
         {
             self.timers.pop_first();
+            let is_by_timer = self.ready.insert(number);
             if let Some(place) = self.places.get_mut(&number) {
-                place.until = None;
+                (place.until, place.is_by_timer) = (None, is_by_timer);
             }
-            self.ready.insert(number);
         }
         Ok(())
     }

@@ -31,7 +31,7 @@ thread_local! {
     /// A blocking wait polls its future.
     static COLLECTS: Cell<bool> = const { Cell::new(false) };
     static OFFERED: RefCell<Option<Candidate>> = const { RefCell::new(None) };
-    static INCOMING: RefCell<Option<ReceiveBuffers>> = const { RefCell::new(None) };
+    static INCOMING: RefCell<Option<Box<ReceiveBuffers>>> = const { RefCell::new(None) };
 }
 
 impl Candidate {
@@ -62,7 +62,8 @@ impl Candidate {
     /// Serves the socket until the waker is called or the time is up. Returns `false` if this
     /// thread cannot do so now.
     pub(crate) fn lead(&self, parker: &Parker, waker: &Waker, limit: Option<Duration>) -> bool {
-        let mut incoming = INCOMING.take().unwrap_or_else(|| ReceiveBuffers::new(BUFFERS));
+        let mut incoming =
+            INCOMING.take().unwrap_or_else(|| Box::new(ReceiveBuffers::new(BUFFERS)));
         let has_led = Lead::begin(self, parker, waker, limit).map(|lead| lead.run(&mut incoming));
         INCOMING.set(Some(incoming));
         has_led.is_some()

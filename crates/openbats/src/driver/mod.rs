@@ -73,8 +73,11 @@ enum Next {
 }
 
 impl Driver {
-    /// Receives, processes and sends once.
-    fn turn(&mut self, incoming: &mut ReceiveBuffers) -> io::Result<Next> {
+    /// Receives, processes and sends once. `is_by_timer`: nothing but the time has changed since the last turn.
+    fn turn(&mut self, incoming: &mut ReceiveBuffers, is_by_timer: bool) -> io::Result<Next> {
+        if is_by_timer && let Some(next) = self.look() {
+            return Ok(next);
+        }
         let shared = Arc::clone(&self.shared);
         let mut guard = shared.lock_socket();
         let Some(turn) = guard.as_mut() else { return Ok(Next::Finish) };
@@ -112,6 +115,19 @@ impl Driver {
         };
         shared.waker.watch(turn, interest)?;
         Ok(next)
+    }
+
+    /// When the next turn is, if there is nothing to do in this one: a thread of the application serves the
+    /// socket. Such a thread would wait for the locks of a whole turn.
+    fn look(&self) -> Option<Next> {
+        let mut core = self.shared.lock();
+        let now = self.shared.clock.now();
+        if !core.is_asleep || core.custody.io_has_work(now) {
+            return None;
+        }
+        // The socket events stay as they are: none while it is served.
+        let (_, until) = core.custody.io_sleeps(now);
+        Some(Next::Sleep(until.map(|until| until - now)))
     }
 
     /// Passes received packets to the core and collects the packets to send.

@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Wake;
-use std::thread::{self, Thread};
+use std::thread::{self, Thread, ThreadId};
 use std::time::Duration;
 
 use bats_types::Timestamp;
@@ -68,6 +68,10 @@ impl Readiness {
 impl ParkState {
     pub(crate) fn is_notified(&self) -> bool {
         self.state.load(Ordering::Acquire) == NOTIFIED
+    }
+
+    pub(super) fn thread_id(&self) -> ThreadId {
+        self.thread.id()
     }
 
     fn event(&self) -> MutexGuard<'_, Weak<ThreadWaker>> {
