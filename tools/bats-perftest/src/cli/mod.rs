@@ -177,7 +177,7 @@ impl PublisherOptions {
     }
 
     /// Messages that subscribers may have and not report as taken. Without a limit they report nothing. In a
-    /// ping-pong one message is on the way at most: reports would only delay the next one.
+    /// ping-pong at most one message is in flight: reports would only delay the next one.
     pub(crate) fn queue_limit(&self) -> Option<u64> {
         self.send_queue.filter(|_| !self.is_ping_pong())
     }

@@ -59,7 +59,7 @@ fn the_send_queue_bounds_the_messages_that_are_not_taken() {
 }
 
 #[test]
-fn a_ping_pong_has_one_message_on_the_way() {
+fn a_ping_pong_has_one_message_in_flight() {
     let publisher = "-latencyTest -numIter 300 -cacheStats -sendQueueSize 4";
     let (publisher, subscriber) = run("-noPrint", publisher, "");
     let line = publisher.errors.lines().rfind(|line| line.starts_with("Send queue:")).unwrap();
