@@ -431,8 +431,8 @@ fn receipts_of_many_messages_and_parts_for_little_credit_are_not_limited() {
     let mut ends = pair_of(&small);
     run(&mut ends, at(0));
     for count in 0..3_000 {
-        for from in 0..2 {
-            ends[from].send(vec![7; 1 + count % 3_000].into()).unwrap();
+        for end in &mut ends {
+            end.send(vec![7; 1 + count % 3_000].into()).unwrap();
         }
         run(&mut ends, at(0));
         for end in &mut ends {

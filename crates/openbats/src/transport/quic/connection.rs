@@ -374,7 +374,7 @@ fn has_too_many_frames(received: &quinn_proto::FrameStats, packets: u64) -> bool
     let frames: u64 = [
         received.acks,
         received.ack_frequency,
-        received.crypto.into(),
+        received.crypto,
         received.data_blocked,
         received.immediate_ack,
         received.max_data,
