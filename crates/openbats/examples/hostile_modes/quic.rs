@@ -381,7 +381,8 @@ fn early_data(world: &mut World) -> Outcome {
     let flight = client.first_flight();
     world.deliver(flight);
     let [mut to, mut from] = ids(1);
-    (to[4..].fill(0xaa), from[4..].fill(0xbb));
+    to[4..].fill(0xaa);
+    from[4..].fill(0xbb);
     let keys = initial_keys(&to)?;
     for number in 0..PACKETS {
         let header = long_header(1, &to, &from, number, INITIAL_PAYLOAD);

@@ -39,7 +39,7 @@ struct World {
 }
 
 fn peer(number: u32) -> SocketAddr {
-    SocketAddr::from(((0x0a00_0000 | number * 7).to_be_bytes(), 4_433))
+    SocketAddr::from(((0x0a00_0000 | (number * 7)).to_be_bytes(), 4_433))
 }
 
 impl World {
