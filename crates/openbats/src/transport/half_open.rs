@@ -20,7 +20,7 @@ fn max_waiting(descriptors: Option<u64>) -> usize {
 }
 
 /// The network prefix of an address; IPv4 addresses are IPv4-mapped.
-fn network(ip: IpAddr) -> u128 {
+pub(super) fn network(ip: IpAddr) -> u128 {
     let (bytes, bits) = match ip.to_canonical() {
         IpAddr::V4(ip) => (ip.to_ipv6_mapped(), 96 + 24),
         IpAddr::V6(ip) => (ip, 56),
@@ -38,7 +38,7 @@ pub(super) struct NetworkCounts {
 }
 
 impl NetworkCounts {
-    fn new(max: usize, max_per_network: usize) -> Self {
+    pub(super) fn new(max: usize, max_per_network: usize) -> Self {
         Self { all: 0, networks: BTreeMap::new(), max, max_per_network }
     }
 
@@ -60,7 +60,21 @@ impl NetworkCounts {
 
     /// Whether the limit of this network is reached.
     pub(super) fn is_network_full(&self, ip: IpAddr) -> bool {
-        self.networks.get(&network(ip)).is_some_and(|count| *count >= self.max_per_network)
+        self.is_full_network(network(ip))
+    }
+
+    /// As [`Self::is_network_full`], for the prefix of a network.
+    pub(super) fn is_full_network(&self, network: u128) -> bool {
+        self.networks.get(&network).is_some_and(|count| *count >= self.max_per_network)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.all
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.all = 0;
+        self.networks.clear();
     }
 
     pub(super) fn insert(&mut self, ip: IpAddr) {
@@ -70,7 +84,11 @@ impl NetworkCounts {
 
     /// Counts a connection out after its handshake, or when it is given up.
     pub(super) fn remove(&mut self, ip: IpAddr) {
-        let network = network(ip);
+        self.remove_from(network(ip));
+    }
+
+    /// As [`Self::remove`], for the prefix of a network.
+    pub(super) fn remove_from(&mut self, network: u128) {
         let Some(count) = self.networks.get_mut(&network) else { return };
         *count -= 1;
         if *count == 0 {

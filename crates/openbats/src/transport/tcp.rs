@@ -2,8 +2,9 @@
 
 #[cfg(test)]
 mod stuck_timers_tests;
+mod waiting;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use super::lost;
 use super::tcp_info::SockDiag;
 use crate::driver::{Interest, LazyPoller, SocketOptions, canonical};
 use crate::log_limit::LogLimit;
+use waiting::Waiting;
 
 /// Size of the read buffer in bytes.
 const READ_BUFFER: usize = 64 << 10;
@@ -252,8 +254,7 @@ pub(crate) struct Tcp {
     stuck_timers: StuckTimers<u64>,
     half_open: NetworkCounts,
     /// Accepted connections of networks that have too many half-open ones.
-    waiting: VecDeque<(TcpStream, SocketAddr)>,
-    waiting_counts: NetworkCounts,
+    waiting: Waiting<(TcpStream, SocketAddr)>,
     /// A half-open connection has ended since the waiting ones were tried.
     has_room: bool,
     buffer: Vec<u8>,
@@ -286,8 +287,7 @@ impl Tcp {
             timers: BTreeSet::new(),
             stuck_timers: StuckTimers::default(),
             half_open: NetworkCounts::half_open(),
-            waiting: VecDeque::new(),
-            waiting_counts: NetworkCounts::waiting(),
+            waiting: Waiting::new(NetworkCounts::waiting()),
             has_room: false,
             buffer: Vec::new(),
             ready: Vec::new(),
@@ -317,7 +317,6 @@ impl Tcp {
     /// Closes the listener; the system refuses further connections.
     pub(crate) fn stop_listening(&mut self) {
         self.waiting.clear();
-        self.waiting_counts = NetworkCounts::waiting();
         // Closing a socket removes it from the poller.
         self.listener = None;
         self.is_listening = false;
@@ -489,13 +488,8 @@ impl Tcp {
                 self.counters.refused += 1;
             } else if !self.half_open.is_network_full(remote.ip()) {
                 self.start_server(now, socket, remote);
-            } else if !self.waiting_counts.is_full()
-                && !self.waiting_counts.is_network_full(remote.ip())
-            {
-                // In the kernel's queue it would block the connections behind it.
-                self.waiting_counts.insert(remote.ip());
-                self.waiting.push_back((socket, remote));
-            } else {
+            } else if !self.waiting.push(remote.ip(), (socket, remote)) {
+                // One that waits does so here: in the kernel's queue it would block those behind it.
                 self.counters.refused += 1;
             }
         }
@@ -503,20 +497,8 @@ impl Tcp {
 
     /// Starts the handshakes of waiting connections whose network has fewer half-open ones now.
     fn start_waiting(&mut self, now: Timestamp) {
-        // A network that is full stays full: handshakes end elsewhere.
-        let mut full = BTreeSet::new();
-        for _ in 0..self.waiting.len() {
-            let Some((socket, remote)) = self.waiting.pop_front() else { return };
-            if self.half_open.is_full()
-                || full.contains(&remote.ip())
-                || self.half_open.is_network_full(remote.ip())
-            {
-                full.insert(remote.ip());
-                self.waiting.push_back((socket, remote));
-            } else {
-                self.waiting_counts.remove(remote.ip());
-                self.start_server(now, socket, remote);
-            }
+        while let Some((socket, remote)) = self.waiting.pop(&self.half_open) {
+            self.start_server(now, socket, remote);
         }
     }
 
@@ -600,6 +582,7 @@ impl Tcp {
         if connection.is_counted && !connection.is_half_open() {
             connection.is_counted = false;
             self.half_open.remove(connection.remote.ip());
+            self.waiting.on_room(connection.remote.ip());
             self.has_room = true;
         }
         let is_closed = connection.advance_close(now);
