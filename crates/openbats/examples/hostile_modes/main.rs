@@ -120,10 +120,6 @@ fn cases() -> impl Iterator<Item = (&'static str, &'static str)> {
 }
 
 fn is_case(name: &str) -> bool {
-    #[cfg(feature = "quic")]
-    if quic::NOT_LIMITED.contains(&name) {
-        return true;
-    }
     cases().any(|(case, _)| case == name)
 }
 

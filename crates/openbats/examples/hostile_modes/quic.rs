@@ -30,6 +30,9 @@ pub(crate) const NAMES: &[&str] = &[
     "quic-scattered-crypto",
     "quic-forged-packets",
     "quic-forged-key-updates",
+    "quic-key-updates",
+    "quic-acks-many-ranges",
+    "quic-acks-64-ranges",
     "quic-replayed-packets",
     "quic-new-addresses",
     "quic-empty-datagrams",
@@ -40,21 +43,24 @@ pub(crate) const NAMES: &[&str] = &[
     "quic-handshake-unknown-ids",
 ];
 
-/// Cases that cost more than twice an honest packet and are not limited: `--list` leaves them out.
-/// `quinn-proto` does not tell when a peer updates its keys.
-pub(crate) const NOT_LIMITED: &[&str] = &["quic-key-updates"];
-
 const PACKETS: u64 = 600;
 /// Clients whose first flights are measured.
 const CLIENTS: u32 = 60;
 /// Bytes of frames in a packet: QUIC begins with datagrams of 1,200 bytes, and finds that more fit.
 const FRAMES: usize = 1_150;
+/// Packets of the server that a client acknowledges before the measurement.
+const ACKNOWLEDGED: usize = 1_300;
+/// Bytes of a message of the server, which fits the first congestion window.
+const MESSAGE: usize = 12_000;
+/// Milliseconds in which it goes out.
+const PACED: usize = 4;
 
 /// The honest packets that a case is compared with.
 pub(crate) fn honest_name(case: &str) -> &'static str {
     match case {
         "quic-empty-messages" => "quic-empty",
         "quic-empty-datagrams" => "quic-empty-datagrams",
+        "quic-acks-many-ranges" => "quic-acks",
         "quic-handshake-scattered-crypto" | "quic-handshake-pings" | "quic-handshake-garbage" => {
             "quic-first-flights"
         }
@@ -214,6 +220,16 @@ pub(crate) fn run(case: &str, is_hostile: bool) -> Outcome {
         };
     }
     let mut client = world.established(1)?;
+    match (case, is_hostile) {
+        ("quic-acks-many-ranges", false) => return acknowledgements(&mut world, &mut client, 1),
+        ("quic-acks-many-ranges", true) => {
+            // As many as fit.
+            return acknowledgements(&mut world, &mut client, FRAMES / 2 - 10);
+        }
+        // As many as a correct receiver sends after losses.
+        ("quic-acks-64-ranges", true) => return acknowledgements(&mut world, &mut client, 64),
+        _ => {}
+    }
     if !is_hostile {
         return honest(&mut world, &mut client, honest_name(case));
     }
@@ -327,6 +343,44 @@ fn key_updates(world: &mut World, client: &mut Client) -> Outcome {
         let datagram = client.packet(&[newest, frame(0x1a, &[], &count.to_be_bytes())].concat());
         for datagram in world.push_and_answer(datagram) {
             client.learn(&datagram)?;
+        }
+    }
+    world.outcome()
+}
+
+/// Acknowledgements of two packets each with so many ranges, of which the others repeat earlier ones. The server has
+/// nothing left to send then: what they would let out is not counted, neither for hostile nor for honest ones.
+fn acknowledgements(world: &mut World, client: &mut Client, ranges: usize) -> Outcome {
+    let key = world.key.ok_or("not accepted")?;
+    let mut acknowledged = client.seen.len();
+    while world.packets < PACKETS && !world.is_closed {
+        world.server.send(world.now, key, vec![7; MESSAGE].into())?;
+        let before = client.seen.len();
+        for _ in 0..PACED {
+            // Its pacing lets out more.
+            world.now += Duration::from_millis(1);
+            world.server.handle(world.now, Input::Timeout);
+            for datagram in world.settle() {
+                client.learn(&datagram)?;
+            }
+        }
+        if client.seen.len() == before {
+            return Err(format!("the server stops after {before} packets").into());
+        }
+        while client.seen.len() >= acknowledged + 2 {
+            acknowledged += 2;
+            let mut newest = client.seen[..acknowledged].iter().rev().copied();
+            let new: Vec<u64> = newest.by_ref().take(2).collect();
+            let others = newest.skip(1).step_by(2).take(ranges - 1);
+            if acknowledged < ACKNOWLEDGED {
+                let datagram = client.packet(&ack(new.into_iter()));
+                for datagram in world.deliver(datagram) {
+                    client.learn(&datagram)?;
+                }
+            } else {
+                let datagram = client.packet(&ack(new.into_iter().chain(others)));
+                world.push(datagram);
+            }
         }
     }
     world.outcome()

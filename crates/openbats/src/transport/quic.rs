@@ -5,7 +5,9 @@
 //! differ from BATS packets by their version, and short-header packets by a tag in the connection
 //! IDs that this end generates.
 
+mod ack_ranges;
 mod connection;
+mod crypto;
 mod datagrams;
 mod ids;
 mod unreachable_port;
@@ -29,6 +31,7 @@ use quinn_proto::{
 
 use crate::clock::Clock;
 use connection::Connection;
+use crypto::Watch;
 use datagrams::Datagrams;
 use ids::{ID_LEN, IdGenerator};
 
@@ -66,6 +69,7 @@ pub(super) enum Output {
 pub(crate) struct Quic {
     clock: Clock,
     endpoint: quinn_proto::Endpoint,
+    watch: Watch,
     ids: IdGenerator,
     server: Option<Server>,
     refuses_new: bool,
@@ -195,11 +199,12 @@ impl Quic {
         config.supported_versions(vec![VERSION]).rng_seed(Some(seed));
         let generator = ids.clone();
         config.cid_generator(move || Box::new(generator.clone()));
+        let watch = Watch::default();
         let offered = match server {
             Some(server) => {
                 let tls = bats_proto::crypto::tls_server(server, ALPN)?;
                 let crypto = QuicServerConfig::try_from(tls).map_err(unusable)?;
-                let mut config = quinn_proto::ServerConfig::with_crypto(Arc::new(crypto));
+                let mut config = quinn_proto::ServerConfig::with_crypto(watch.server(crypto));
                 let mut transport = transport(&server.transport, has_datagrams, controller);
                 if let Some(budget) = untrusted_peer_budget {
                     // The window can be opened later, but not reduced.
@@ -214,6 +219,7 @@ impl Quic {
             clock,
             // Path MTU discovery needs fragmentation to be off; `quinn-udp` turns it off.
             endpoint: quinn_proto::Endpoint::new(Arc::new(config), offered, true, None),
+            watch,
             ids,
             server: server.map(|server| Server {
                 transport: server.transport.clone(),
@@ -279,7 +285,7 @@ impl Quic {
         // Validate the name first: QUIC would report it as an error of its own.
         let (tls, _) = bats_proto::crypto::tls_client(config, server_name, ALPN)?;
         let crypto = QuicClientConfig::try_from(tls).map_err(unusable)?;
-        let mut client = quinn_proto::ClientConfig::new(Arc::new(crypto));
+        let mut client = quinn_proto::ClientConfig::new(self.watch.client(crypto));
         let controller =
             Controller::of(config.transport.congestion).ok_or_else(unsupported_controller)?;
         client.transport_config(Arc::new(transport(&config.transport, has_datagrams, controller)));
@@ -326,8 +332,10 @@ impl Quic {
             Some(DatagramEvent::ConnectionEvent(handle, event)) => {
                 let Some(&id) = self.by_handle.get(&handle) else { return };
                 let Some(connection) = self.connections.get_mut(&id) else { return };
+                let before = self.watch.counts();
                 connection.quic.handle_event(event);
-                connection.limit_frames();
+                connection.counted.add_since(before, &self.watch);
+                connection.limit_work();
                 // Read the data before a close discards it.
                 connection.read(now);
                 self.dirty.insert(id);

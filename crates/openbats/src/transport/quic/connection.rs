@@ -9,13 +9,14 @@ use bats_proto::{CloseReason, ConnectionStats, SendError, Timestamp};
 use bats_types::STUCK_TIMER;
 use bytes::Bytes;
 use quinn_proto::{
-    ConnectionError, ConnectionHandle, Dir, Event, ReadError, StreamEvent, StreamId, VarInt,
-    WriteError,
+    ConnectionError, ConnectionHandle, Dir, Event, FrameStats, ReadError, StreamEvent, StreamId,
+    UdpStats, VarInt, WriteError,
 };
 use rustls_pki_types::CertificateDer;
 
 use super::super::tcp::KEPT_BUFFER;
 use super::Controller;
+use super::crypto::Counts;
 use super::datagrams::Datagrams;
 use super::unreachable_port::PeerReachability;
 
@@ -30,6 +31,18 @@ const FRAME_BURST: u64 = 512;
 /// hold more than a thousand, and each costs as much as 40 bytes of data.
 const FRAMES_PER_PACKET: u64 = 8;
 const TOO_MANY_FRAMES: &str = "too many QUIC frames for the number of packets";
+/// Keys made in advance for a peer: the first ones of a handshake, then one for each key update. An update costs as much as
+/// six packets of data, and a correct peer makes one after many thousands, `quinn-proto` the first after up to a thousand.
+const KEY_UPDATE_BURST: u64 = 64;
+/// One more for each of so many bytes received.
+const KEY_UPDATE_BYTES: u64 = 1 << 20;
+const TOO_MANY_KEY_UPDATES: &str = "too many QUIC key updates for the bytes received";
+/// Ranges of acknowledgements that are allowed in addition to those for packets.
+const ACK_RANGE_BURST: u64 = 4_096;
+/// Ranges for each packet on average: as many as `quinn-proto` sends in one. A packet has room for more than 500.
+const ACK_RANGES_PER_PACKET: u64 = 64;
+const TOO_MANY_ACK_RANGES: &str =
+    "too many ranges of QUIC acknowledgements for the number of packets";
 
 /// QUIC's codes of TLS alerts start here (RFC 9000 section 20.1).
 const CRYPTO_ERROR: u64 = 0x100;
@@ -55,6 +68,8 @@ pub(super) struct Connection {
     pub(super) is_counted: bool,
     pub(super) armed: Option<Timestamp>,
     pub(super) reachability: PeerReachability,
+    /// What the peer's packets have caused.
+    pub(super) counted: Counts,
     is_server: bool,
     controller: Controller,
     stream: Option<StreamId>,
@@ -89,6 +104,7 @@ impl Connection {
             is_counted: is_server,
             armed: None,
             reachability: PeerReachability::default(),
+            counted: Counts::default(),
             is_server,
             controller,
             stream: None,
@@ -130,13 +146,15 @@ impl Connection {
         was_open
     }
 
-    /// Closes the connection of a peer that fills its packets with frames of a few bytes.
-    pub(super) fn limit_frames(&mut self) {
+    /// Closes the connection of a peer whose packets cost too much work.
+    pub(super) fn limit_work(&mut self) {
         let stats = self.quic.stats();
-        let exceeds = has_too_many_frames(&stats.frame_rx, stats.udp_rx.datagrams);
-        if exceeds && !self.session.is_closed() {
-            self.application_close = (VIOLATION, TOO_MANY_FRAMES.to_owned());
-            self.session.end(CloseReason::PeerMisbehaved(TOO_MANY_FRAMES.to_owned()));
+        let excess = excess(&stats.frame_rx, &stats.udp_rx, self.counted);
+        if let Some(reason) = excess
+            && !self.session.is_closed()
+        {
+            self.application_close = (VIOLATION, reason.to_owned());
+            self.session.end(CloseReason::PeerMisbehaved(reason.to_owned()));
         }
     }
 
@@ -369,8 +387,21 @@ impl Connection {
     }
 }
 
+/// What a peer has sent too much of, if anything.
+fn excess(frames: &FrameStats, udp: &UdpStats, counted: Counts) -> Option<&'static str> {
+    let ranges = ACK_RANGE_BURST + ACK_RANGES_PER_PACKET * udp.datagrams;
+    let updates = KEY_UPDATE_BURST + udp.bytes / KEY_UPDATE_BYTES;
+    if has_too_many_frames(frames, udp.datagrams) {
+        Some(TOO_MANY_FRAMES)
+    } else if counted.ack_ranges > ranges {
+        Some(TOO_MANY_ACK_RANGES)
+    } else {
+        (counted.key_updates > updates).then_some(TOO_MANY_KEY_UPDATES)
+    }
+}
+
 /// Whether so many packets hold more frames than is allowed.
-fn has_too_many_frames(received: &quinn_proto::FrameStats, packets: u64) -> bool {
+fn has_too_many_frames(received: &FrameStats, packets: u64) -> bool {
     let frames: u64 = [
         received.acks,
         received.ack_frequency,
@@ -407,8 +438,6 @@ fn window_rate(window: u64, rtt: std::time::Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use quinn_proto::FrameStats;
-
     use super::*;
 
     #[test]
@@ -420,5 +449,19 @@ mod tests {
         assert!(has_too_many_frames(&received, 100) && !has_too_many_frames(&received, 101));
         received.datagram = 1_000_000;
         assert!(!has_too_many_frames(&received, 101));
+    }
+    #[test]
+    fn key_updates_and_ranges_of_acknowledgements_are_limited() {
+        let of = |datagrams, bytes, key_updates, ack_ranges| {
+            let mut udp = UdpStats::default();
+            (udp.datagrams, udp.bytes) = (datagrams, bytes);
+            excess(&FrameStats::default(), &udp, Counts { key_updates, ack_ranges })
+        };
+        let (burst, ranges) = (KEY_UPDATE_BURST, ACK_RANGE_BURST);
+        assert_eq!(of(100, KEY_UPDATE_BYTES - 1, burst, ranges + 6_400), None);
+        assert_eq!(of(100, KEY_UPDATE_BYTES - 1, burst + 1, 0), Some(TOO_MANY_KEY_UPDATES));
+        assert_eq!(of(100, KEY_UPDATE_BYTES, burst + 1, 0), None);
+        assert_eq!(of(100, 0, 0, ranges + 6_401), Some(TOO_MANY_ACK_RANGES));
+        assert_eq!(of(101, 0, 0, ranges + 6_401), None);
     }
 }
