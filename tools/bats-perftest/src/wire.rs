@@ -32,7 +32,7 @@ pub(crate) const NO_ECHO: i32 = -1;
 /// First bytes of the messages that set up a test.
 const MAGIC: [u8; 8] = *b"BATSPERF";
 /// Version of this format.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// The header of a sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

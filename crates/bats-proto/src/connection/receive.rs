@@ -426,6 +426,8 @@ impl Connection {
             protection.on_acknowledged(largest.pn);
         }
         self.mtu.on_acknowledged(now, outcome.largest_size);
+        let is_small_probe = self.probe_count >= SMALL_PROBES_FROM && !outcome.coded_acked;
+        let answered = is_small_probe.then(|| self.sent.loss.estimate());
         // A late acknowledgement of an old packet shows a long queue, not a blackout.
         let after_blackout = self.blackout.take().is_some_and(|blackout| {
             let begun = blackout.since + self.rtt.smoothed() / 2;
@@ -435,7 +437,7 @@ impl Connection {
         });
         if after_blackout {
             let lost = self.sent.end_blackout();
-            self.on_losses(now, &lost);
+            self.on_losses(now, &lost, answered);
         }
         if outcome.spurious_packets > 0 {
             self.controller.on_spurious_loss(now, outcome.spurious_packets);
@@ -443,7 +445,7 @@ impl Connection {
         let losses = self.sent.detect_losses(self.rtt.min(), self.rtt.smoothed() * 2, |packet| {
             self.controller.on_lost(now, packet)
         });
-        self.on_losses(now, &losses);
+        self.on_losses(now, &losses, answered);
         self.sent.loss.set_window(
             self.controller.bandwidth() / 1200 * self.rtt.smoothed().as_millis() as u64 / 500,
         );
@@ -507,11 +509,11 @@ impl Connection {
         self.arm_probe(now);
     }
 
-    fn on_losses(&mut self, now: Timestamp, losses: &LossOutcome) {
+    /// `answered` is the path's loss if a small probe was answered.
+    fn on_losses(&mut self, now: Timestamp, losses: &LossOutcome, answered: Option<f64>) {
         self.retransmit_control(losses.contents);
-        let loss = self.sent.loss.estimate();
         for _ in 0..losses.large_lost {
-            if self.mtu.on_lost(now, losses.large_size, loss) {
+            if self.mtu.on_lost(now, losses.large_size, answered) {
                 break;
             }
         }

@@ -20,12 +20,13 @@ const MIN_ASSUMED_LOSS: f64 = 0.03;
 /// A finished search is repeated after this time, because the path may have changed
 /// (PMTU_RAISE_TIMER, RFC 8899, section 5.1.1).
 const RAISE_INTERVAL: Duration = Duration::from_secs(600);
-/// Probability that random loss alone looks like a black hole: it sets after how many losses of large packets
-/// in a row, while smaller ones arrive, the path MTU counts as fallen. At most 3 % loss are 6 packets: what a
-/// sender of few packets has sent at the second probe timeout, which is the first with a small probe.
+/// Consecutive losses of large packets, without a large one acknowledged, that indicate a black
+/// hole. With 50 % random loss this happens by chance once in 10^9 times.
+const BLACK_HOLE_LOSSES: u32 = 30;
+/// The same probability sets the number if a small probe was answered after probe timeouts in which large packets
+/// were sent at the same times: a burst of losses would have to end between them. At most 3 % loss are 6 packets,
+/// about what a sender of few packets has sent at the second probe timeout, which is the first with a small probe.
 const FALSE_BLACK_HOLE_RATE: f64 = 1e-9;
-/// A loss above 50 % counts as 50 %, 30 packets: a black hole itself raises the estimate.
-const MAX_ASSUMED_LOSS: f64 = 0.5;
 
 /// Path MTU discovery with padded probes (DPLPMTUD, RFC 8899), in bytes of UDP payload.
 #[derive(Debug)]
@@ -182,15 +183,17 @@ impl MtuDiscovery {
         }
     }
 
-    /// A packet of `size`, not a probe, was lost on a path with this loss fraction (0 to 1), and no large one sent
-    /// after it has arrived. True if this indicates a black hole: the path MTU falls back to the base size and the
-    /// search starts again.
-    pub fn on_lost(&mut self, now: Timestamp, size: u16, loss: f64) -> bool {
+    /// A packet of `size`, not a probe, was lost, and no large one sent after it has arrived. `answered` is the loss
+    /// fraction of the path (0 to 1) if a small probe was answered meanwhile. True if this indicates a black hole:
+    /// the path MTU falls back to the base size and the search starts again.
+    pub fn on_lost(&mut self, now: Timestamp, size: u16, answered: Option<f64>) -> bool {
         if size <= BASE_UDP_PAYLOAD || self.current == BASE_UDP_PAYLOAD {
             return false;
         }
         self.large_losses += 1;
-        if self.large_losses < lost_by_chance(loss.min(MAX_ASSUMED_LOSS), FALSE_BLACK_HOLE_RATE) {
+        let by_chance = |loss| lost_by_chance(loss, FALSE_BLACK_HOLE_RATE);
+        if self.large_losses < answered.map_or(BLACK_HOLE_LOSSES, by_chance).min(BLACK_HOLE_LOSSES)
+        {
             return false;
         }
         self.large_losses = 0;
@@ -204,7 +207,7 @@ impl MtuDiscovery {
 
 /// Number of probe copies for a path with this loss.
 fn copies(loss: f64) -> u8 {
-    (lost_by_chance(loss, FALSE_POSITIVE_RATE) as u8).clamp(MIN_COPIES, MAX_COPIES)
+    lost_by_chance(loss, FALSE_POSITIVE_RATE).clamp(MIN_COPIES.into(), MAX_COPIES.into()) as u8
 }
 
 /// Number of packets all of which random loss hits with at most this probability.
@@ -326,23 +329,25 @@ mod tests {
 
     #[test]
     fn higher_loss_needs_more_copies() {
-        assert_eq!([0.0, 0.05, 0.1, 0.3, 0.9].map(copies), [2, 3, 3, 6, 6]);
+        assert_eq!([0.0, 0.05, 0.1, 0.3, 0.9, 0.9736, 1.0].map(copies), [2, 3, 3, 6, 6, 6, 6]);
     }
 
-    /// The least n for which loss^n is at most 1e-9: 0.03^6 is 7.3e-10, 0.03^5 2.4e-8.
+    /// With a small probe that is answered, the least n for which loss^n is at most 1e-9: 0.03^6 is 7.3e-10, 0.03^5 2.4e-8.
     #[test]
-    fn mtu_falls_back_after_exactly_the_losses_that_are_no_chance() {
-        for (loss, losses) in [(0.0, 6), (0.03, 6), (0.05, 7), (0.3, 18), (0.5, 30), (0.9, 30)] {
+    fn mtu_falls_back_after_exactly_the_black_hole_losses() {
+        let of_loss = [(0.0, 6), (0.03, 6), (0.05, 7), (0.3, 18), (0.5, 30), (0.9, 30)];
+        let answered = of_loss.map(|(loss, losses)| (Some(loss), losses));
+        for (answered, losses) in [(None, 30)].into_iter().chain(answered) {
             let (mut mtu, _) = search(1472, 1472, 0.0, |_| false);
             let now = Timestamp::from_millis(70_000);
             for _ in 0..losses - 1 {
-                assert!(!mtu.on_lost(now, 1437, loss));
+                assert!(!mtu.on_lost(now, 1437, answered));
             }
             mtu.on_acknowledged(now, 1437);
             for _ in 0..losses - 1 {
-                assert!(!mtu.on_lost(now, 1437, loss));
+                assert!(!mtu.on_lost(now, 1437, answered));
             }
-            assert!(mtu.on_lost(now, 1437, loss), "{loss}");
+            assert!(mtu.on_lost(now, 1437, answered), "{answered:?}");
             assert_eq!(mtu.current(), BASE_UDP_PAYLOAD);
         }
     }
@@ -371,8 +376,8 @@ mod tests {
     /// Takes the path MTU as fallen below the base size.
     fn black_hole(mtu: &mut MtuDiscovery, now: Timestamp) {
         let size = mtu.current();
-        (1..6).for_each(|_| assert!(!mtu.on_lost(now, size, 0.0)));
-        assert!(mtu.on_lost(now, size, 0.0));
+        (1..BLACK_HOLE_LOSSES).for_each(|_| assert!(!mtu.on_lost(now, size, None)));
+        assert!(mtu.on_lost(now, size, None));
         assert_eq!(mtu.current(), BASE_UDP_PAYLOAD);
     }
 
@@ -478,13 +483,15 @@ mod tests {
         let now = Timestamp::from_millis(70_000);
         let lose = |mtu: &mut MtuDiscovery, size, count| {
             let mut losses = 0..count;
-            losses.any(|_| mtu.on_lost(now, size, 0.0)).then(|| losses.len())
+            losses.any(|_| mtu.on_lost(now, size, None)).then(|| losses.len())
         };
         assert_eq!(lose(&mut mtu, 1_472, 60), None);
         mtu.on_acknowledged(now, 1_472);
         assert_eq!(lose(&mut mtu, BASE_UDP_PAYLOAD, 60), None);
-        for (acknowledged, losses) in [(BASE_UDP_PAYLOAD, 1), (BASE_UDP_PAYLOAD + 1, 6)] {
-            assert_eq!(lose(&mut mtu, BASE_UDP_PAYLOAD + 1, 5), None);
+        for (acknowledged, losses) in
+            [(BASE_UDP_PAYLOAD, 1), (BASE_UDP_PAYLOAD + 1, BLACK_HOLE_LOSSES as usize)]
+        {
+            assert_eq!(lose(&mut mtu, BASE_UDP_PAYLOAD + 1, BLACK_HOLE_LOSSES as usize - 1), None);
             mtu.on_acknowledged(now, acknowledged);
             assert_eq!(lose(&mut mtu, BASE_UDP_PAYLOAD + 1, losses), Some(0), "the last one");
             // The size that failed is not tried again before the sizes below it.

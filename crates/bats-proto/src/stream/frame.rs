@@ -10,7 +10,9 @@
 //! ```
 //!
 //! Integers are big endian. A receiver skips unknown frames of a kind above 0x3f, so that later
-//! versions can add frames. Unknown frames of a lower kind end the connection.
+//! versions can add frames. Unknown frames of a lower kind end the connection. A sender has on average at most 500
+//! frames per second that end no message and are shorter than 1,024 bytes, besides those for receipts and messages:
+//! [`frame_budget`](super::frame_budget).
 #![cfg_attr(
     not(test),
     deny(

@@ -12,7 +12,7 @@
 
 /// Bytes before the content of a record: its type, version and length.
 const HEADER_LEN: usize = 5;
-/// Records without data at once: far more than a handshake, its tickets and the key updates of a correct peer.
+/// Records without data at once: far more than a handshake, its tickets and the key updates of a correct peer. Chosen.
 const BURST: u64 = 64;
 /// One more for each of so many bytes received.
 const BYTES: u64 = 1 << 20;
@@ -27,7 +27,7 @@ pub(super) struct Records {
     left: usize,
     bytes: u64,
     /// Records that ended without giving data.
-    silent: u64,
+    without_data: u64,
 }
 
 impl Records {
@@ -35,8 +35,9 @@ impl Records {
     /// records without data.
     pub(super) fn exceed(&mut self, bytes: &[u8], with_data: u64) -> bool {
         self.bytes = self.bytes.saturating_add(bytes.len() as u64);
-        self.silent = self.silent.saturating_add(self.ended(bytes)).saturating_sub(with_data);
-        self.silent > BURST.saturating_add(self.bytes / BYTES)
+        self.without_data =
+            self.without_data.saturating_add(self.ended(bytes)).saturating_sub(with_data);
+        self.without_data > BURST.saturating_add(self.bytes / BYTES)
     }
 
     /// The number of records that end in these bytes.

@@ -7,7 +7,7 @@ use bats_types::{STUCK_TIMER, Timestamp};
 use bytes::Bytes;
 
 use super::frame::{self, Control, HEADER_LEN, Hello, Kind, MAX_PART, MESSAGE_COST, Receipt, cost};
-use super::frame_budget::FrameBudget;
+use super::frame_budget::{self, FrameBudget};
 use crate::config::{PeerLimits, TransportConfig};
 use crate::connection::{max_message, receive_budget};
 use crate::error::{CloseReason, SendError};
@@ -312,7 +312,8 @@ impl Session {
         }
     }
 
-    fn violation(&mut self, rule: &str) {
+    /// Ends the connection of a peer that broke a rule, and reports the rule to it.
+    pub(super) fn violation(&mut self, rule: &str) {
         self.close_frame = Some(Control::Report { reason: rule.to_owned() });
         self.end(CloseReason::PeerMisbehaved(rule.to_owned()));
     }
@@ -460,7 +461,7 @@ impl Session {
             incoming.last_receipt =
                 Receipt { units: incoming.units, bytes: incoming.bytes, credit };
             // A message that waits for credit may continue with as much as there is now.
-            self.frame_budget.on_receipt_sent();
+            self.frame_budget.on_progress();
             Control::Receipt(incoming.last_receipt).encode(out);
         }
     }
@@ -611,6 +612,7 @@ impl Session {
             }
         };
         incoming.units += 1;
+        self.frame_budget.on_progress();
         self.messages_received += 1;
         self.message_bytes_received += message.len() as u64;
         incoming.inbox.push(message);
@@ -662,7 +664,11 @@ impl Session {
         {
             return self.violation("receipt that decreases a total");
         }
-        if receipt != before {
+        // A correct peer sends credit alone in large steps.
+        let credit = receipt.credit.saturating_sub(before.credit);
+        if (receipt.units, receipt.bytes) != (before.units, before.bytes)
+            || credit >= frame_budget::LONG as u64
+        {
             self.frame_budget.on_progress();
         }
         outgoing.receipt = receipt;

@@ -424,12 +424,20 @@ fn floods_of_short_frames_end_the_connection() {
     }
 }
 
-/// A receipt for each of many messages, and parts as small as the credit allows, are no misuse.
+/// Credit that rises by a byte at a time is no progress.
 #[test]
-fn receipts_of_many_messages_and_parts_for_little_credit_are_not_limited() {
-    let small = TransportConfig { receive_budget: 1, ..config() };
-    let mut ends = pair_of(&small);
-    run(&mut ends, at(0));
+fn receipts_of_a_little_more_credit_end_the_connection() {
+    let mut session = server_after_hello();
+    let receipt =
+        |step: u64| Control::Receipt(Receipt { units: 0, bytes: 0, credit: (1 << 20) + step });
+    let flood: Vec<u8> = (0..400).flat_map(|step| frames(&[receipt(step)])).collect();
+    session.receive(at(0), &flood);
+    assert_eq!(session.violation_found(), Some("too many short frames"));
+}
+
+#[test]
+fn receipts_of_many_messages_are_not_limited() {
+    let mut ends = pair();
     for count in 0..3_000 {
         for end in &mut ends {
             end.send(vec![7; 1 + count % 3_000].into()).unwrap();
@@ -441,4 +449,67 @@ fn receipts_of_many_messages_and_parts_for_little_credit_are_not_limited() {
     }
     run(&mut ends, at(0));
     assert!(ends.iter().all(Session::is_open), "{:?}", events(&mut ends[0]));
+}
+
+/// A sender that has credit for a part of its message only sends this part. The receiver reads many of them at once
+/// after a lost segment is repaired, when it has long sent the receipts for them.
+#[test]
+fn parts_for_little_credit_are_not_limited() {
+    let mut ends = pair_of(&config());
+    ends[1].receive_budget = 300;
+    ends[1].incoming.last_receipt.credit = 300;
+    run(&mut ends, at(0));
+    let [sender, receiver] = &mut ends;
+    (0..3_000).for_each(|_| sender.send(vec![7; 200].into()).unwrap());
+    let (mut short, mut waiting) = (0, Vec::new());
+    for _ in 0..6_000 {
+        sender.transmit(at(0), &mut waiting, 100_000);
+        short += u32::from(sender.outgoing.offset > 0);
+        receiver.receive(at(0), &core::mem::take(&mut waiting));
+        while receiver.recv().is_some() {}
+        let mut receipts = Vec::new();
+        receiver.transmit(at(0), &mut receipts, 100_000);
+        sender.receive(at(0), &receipts);
+    }
+    assert!(short > 1_000, "{short} short parts");
+    assert!(receiver.is_open() && sender.is_open(), "{:?}", receiver.violation_found());
+    assert!(sender.is_all_acknowledged());
+    // Each receipt and each message has allowed another frame, up to a limit.
+    let parts = frames(&[Control::Pong]).repeat(1_000);
+    receiver.receive(at(0), &parts);
+    assert!(receiver.is_open(), "{:?}", receiver.violation_found());
+    receiver.receive(at(0), &parts.repeat(17));
+    assert_eq!(receiver.violation_found(), Some("too many short frames"));
+}
+
+/// PINGs of both ends at the least interval cross, so that each also answers; and those that wait while a process is
+/// stopped arrive at once.
+#[test]
+fn keep_alives_at_the_least_interval_are_not_limited() {
+    let often = TransportConfig { keep_alive: Some(Duration::ZERO), ..config() };
+    let mut ends = pair_of(&often);
+    run(&mut ends, at(0));
+    let mut in_transit = [Vec::new(), Vec::new()];
+    let mut received = [0; 2];
+    let mut exchange = |ends: &mut [Session; 2], ms, is_stopped: bool| {
+        for (end, session) in ends.iter_mut().enumerate() {
+            if end == 0 || !is_stopped {
+                let bytes: Vec<u8> = core::mem::take(&mut in_transit[end]);
+                received[end] += bytes.len() / HEADER_LEN;
+                session.receive(at(ms), &bytes);
+                session.handle_timeout(at(ms));
+                session.transmit(at(ms), &mut in_transit[1 - end], 100_000);
+            }
+        }
+    };
+    for ms in 0..60_000 {
+        exchange(&mut ends, ms, false);
+    }
+    assert!(ends.iter().all(Session::is_open));
+    for ms in 60_000..80_000 {
+        exchange(&mut ends, ms, true);
+    }
+    exchange(&mut ends, 80_000, false);
+    assert!(ends.iter().all(Session::is_open), "{:?}", ends[1].violation_found());
+    assert!(received.iter().all(|&frames| frames > 6_000), "{received:?}");
 }

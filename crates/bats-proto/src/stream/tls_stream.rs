@@ -149,11 +149,11 @@ impl TlsStream {
             let with_data = self.process_plaintext(now);
             let read = before.get(..before.len() - bytes.len()).unwrap_or_default();
             if self.records.exceed(read, with_data) {
-                let text = "too many TLS records without data".to_owned();
-                return self.session.end(match self.session.is_open() {
-                    true => CloseReason::PeerMisbehaved(text),
-                    false => CloseReason::Handshake(text),
-                });
+                let rule = "too many TLS records without data";
+                return match self.session.is_open() {
+                    true => self.session.violation(rule),
+                    false => self.session.end(CloseReason::Handshake(rule.to_owned())),
+                };
             }
         }
         // TLS shrinks its buffer of a large record when it reads again, which an idle connection does not.

@@ -28,9 +28,10 @@ const GRACE: Duration = Duration::from_millis(2);
 /// its timers are finer.
 const NEAR: Duration = Duration::from_micros(200);
 /// Turns without a sleep after which a leader returns the socket: the I/O thread receives while the application
-/// handles messages. A turn between two messages that the leader sends counts as one with a sleep: in an
-/// exchange of requests and answers the next message often comes before the sleep, above all if both ends
-/// share a processor, but the I/O thread would have nothing to do meanwhile.
+/// handles messages. A turn between two messages that the leader sends takes one of them back: in an exchange of
+/// requests and answers the next message often comes before the sleep, above all if both ends share a processor,
+/// but the I/O thread would have nothing to do meanwhile. Other connections of the endpoint then wait for the
+/// application between two turns, for [`GRACE`] at most.
 const MAX_BUSY_TURNS: u32 = 8;
 /// Time for which no thread leads after that.
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
@@ -129,7 +130,10 @@ impl Custody {
     }
 
     pub(super) fn begin(&mut self, leader: Arc<ParkState>) {
-        self.last_leader = Some(leader.thread_id());
+        let thread = Some(leader.thread_id());
+        // What the former leader sent says nothing about this one.
+        self.has_answered &= self.last_leader == thread;
+        self.last_leader = thread;
         self.leader = Some(leader);
         self.leader_until = None;
         self.is_led = true;

@@ -75,7 +75,7 @@ enum Next {
 impl Driver {
     /// Receives, processes and sends once. `is_by_timer`: nothing but the time has changed since the last turn.
     fn turn(&mut self, incoming: &mut ReceiveBuffers, is_by_timer: bool) -> io::Result<Next> {
-        if is_by_timer && let Some(next) = self.look() {
+        if is_by_timer && let Some(next) = self.skipped_turn() {
             return Ok(next);
         }
         let shared = Arc::clone(&self.shared);
@@ -119,7 +119,7 @@ impl Driver {
 
     /// When the next turn is, if there is nothing to do in this one: a thread of the application serves the
     /// socket. Such a thread would wait for the locks of a whole turn.
-    fn look(&self) -> Option<Next> {
+    fn skipped_turn(&self) -> Option<Next> {
         let mut core = self.shared.lock();
         let now = self.shared.clock.now();
         if !core.is_asleep || core.custody.io_has_work(now) {

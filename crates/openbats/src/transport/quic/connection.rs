@@ -25,7 +25,7 @@ const FRAME_BATCH: usize = 64 << 10;
 /// The close code for protocol violations; codes of applications are smaller.
 const VIOLATION: VarInt = VarInt::MAX;
 
-/// Frames of a peer that are allowed in addition to those for its packets.
+/// Frames of a peer that are allowed in addition to those for its packets. Chosen, as the limits below.
 const FRAME_BURST: u64 = 512;
 /// Frames for each packet on average, without datagrams, each of which is a message. A packet of 1,200 bytes can
 /// hold more than a thousand, and each costs as much as 40 bytes of data.
@@ -450,6 +450,7 @@ mod tests {
         received.datagram = 1_000_000;
         assert!(!has_too_many_frames(&received, 101));
     }
+
     #[test]
     fn key_updates_and_ranges_of_acknowledgements_are_limited() {
         let of = |datagrams, bytes, key_updates, ack_ranges| {
