@@ -274,16 +274,18 @@ impl Transfer {
 
 /// Checks that a fault costs at most as many probe timeouts as it may. More of them are held against the
 /// protocol unless the host did not let threads run meanwhile: then data waits for its receiver, and timers expire.
+/// Delays too short to be seen may add up to a timeout, so that it takes two attempts without another reason.
 pub(crate) fn attempt(mut fault: impl FnMut() -> Resumed) {
     let mut last = None;
+    let mut unexplained = 0;
     for _ in 0..ATTEMPTS {
         let resumed = fault();
         let Resumed { counts, stalled } = resumed;
         if counts.iter().all(|count| count.expired <= PROBE_TIMEOUTS) {
             return;
         }
-        let is_excused = counts.iter().all(|count| count.is_excused(stalled));
-        assert!(is_excused, "the transfer did not resume in time: {resumed:?}");
+        unexplained += u32::from(!counts.iter().all(|count| count.is_excused(stalled)));
+        assert!(unexplained < 2, "the transfer did not resume in time: {resumed:?}");
         last = Some(resumed);
     }
     panic!("this host is too busy: {last:?} in the last of {ATTEMPTS} attempts");
