@@ -30,6 +30,8 @@ pub(crate) fn program() -> Command {
 /// Domains whose ports are below the ephemeral ports of the system.
 const FIRST_DOMAIN: u32 = 2;
 const DOMAINS: u32 = 98;
+/// Version of the messages that set up a test.
+const VERSION: u32 = 2;
 /// A port of a domain that the program does not use.
 const FREE_OFFSET: u16 = 9;
 
@@ -244,7 +246,7 @@ pub(crate) fn message(words: [u32; 6], body: &[u8]) -> Vec<u8> {
 /// A hello message.
 pub(crate) fn hello(domain: &str, publisher: u32) -> Vec<u8> {
     let mut body = b"BATSPERF".to_vec();
-    for word in [1, domain.parse().unwrap(), 100, 1] {
+    for word in [VERSION, domain.parse().unwrap(), 100, 1] {
         body.extend_from_slice(&u32::to_le_bytes(word));
     }
     body.extend_from_slice(&7u64.to_le_bytes());
@@ -256,7 +258,7 @@ pub(crate) fn hello(domain: &str, publisher: u32) -> Vec<u8> {
 /// An announcement of a subscriber.
 pub(crate) fn announcement(domain: &str, subscriber: u32, process: u64, port: u16) -> Vec<u8> {
     let mut body = b"BATSPERF".to_vec();
-    for word in [1, domain.parse().unwrap(), port.into()] {
+    for word in [VERSION, domain.parse().unwrap(), port.into()] {
         body.extend_from_slice(&u32::to_le_bytes(word));
     }
     body.extend_from_slice(&process.to_le_bytes());
