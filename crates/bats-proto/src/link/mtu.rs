@@ -24,9 +24,11 @@ const RAISE_INTERVAL: Duration = Duration::from_secs(600);
 /// hole. With 50 % random loss this happens by chance once in 10^9 times.
 const BLACK_HOLE_LOSSES: u32 = 30;
 /// The same probability sets the number if a small probe was answered after probe timeouts in which large packets
-/// were sent at the same times: a burst of losses would have to end between them. At most 3 % loss are 6 packets,
-/// about what a sender of few packets has sent at the second probe timeout, which is the first with a small probe.
+/// were sent at the same times: a burst of losses would have to end between them. A path without loss needs 4
+/// packets, which two probe timeouts send; the second one is the first with a small probe.
 const FALSE_BLACK_HOLE_RATE: f64 = 1e-9;
+/// A lower loss counts as this.
+const MIN_BLACK_HOLE_LOSS: f64 = 0.005;
 
 /// Path MTU discovery with padded probes (DPLPMTUD, RFC 8899), in bytes of UDP payload.
 #[derive(Debug)]
@@ -191,7 +193,8 @@ impl MtuDiscovery {
             return false;
         }
         self.large_losses += 1;
-        let by_chance = |loss| lost_by_chance(loss, FALSE_BLACK_HOLE_RATE);
+        let by_chance =
+            |loss: f64| lost_by_chance(loss.max(MIN_BLACK_HOLE_LOSS), FALSE_BLACK_HOLE_RATE);
         if self.large_losses < answered.map_or(BLACK_HOLE_LOSSES, by_chance).min(BLACK_HOLE_LOSSES)
         {
             return false;
@@ -207,12 +210,13 @@ impl MtuDiscovery {
 
 /// Number of probe copies for a path with this loss.
 fn copies(loss: f64) -> u8 {
-    lost_by_chance(loss, FALSE_POSITIVE_RATE).clamp(MIN_COPIES.into(), MAX_COPIES.into()) as u8
+    lost_by_chance(loss.max(MIN_ASSUMED_LOSS), FALSE_POSITIVE_RATE)
+        .clamp(MIN_COPIES.into(), MAX_COPIES.into()) as u8
 }
 
 /// Number of packets all of which random loss hits with at most this probability.
 fn lost_by_chance(loss: f64, probability: f64) -> u32 {
-    (probability.ln() / loss.clamp(MIN_ASSUMED_LOSS, 0.99).ln()).ceil() as u32
+    (probability.ln() / loss.min(0.99).ln()).ceil() as u32
 }
 
 #[cfg(test)]
@@ -332,10 +336,10 @@ mod tests {
         assert_eq!([0.0, 0.05, 0.1, 0.3, 0.9, 0.9736, 1.0].map(copies), [2, 3, 3, 6, 6, 6, 6]);
     }
 
-    /// With a small probe that is answered, the least n for which loss^n is at most 1e-9: 0.03^6 is 7.3e-10, 0.03^5 2.4e-8.
+    /// With a small probe that is answered, the least n for which loss^n is at most 1e-9: 0.005^4 is 6e-10.
     #[test]
     fn mtu_falls_back_after_exactly_the_black_hole_losses() {
-        let of_loss = [(0.0, 6), (0.03, 6), (0.05, 7), (0.3, 18), (0.5, 30), (0.9, 30)];
+        let of_loss = [(0.0, 4), (0.005, 4), (0.01, 5), (0.03, 6), (0.3, 18), (0.5, 30), (0.9, 30)];
         let answered = of_loss.map(|(loss, losses)| (Some(loss), losses));
         for (answered, losses) in [(None, 30)].into_iter().chain(answered) {
             let (mut mtu, _) = search(1472, 1472, 0.0, |_| false);
