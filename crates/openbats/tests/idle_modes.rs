@@ -43,8 +43,6 @@ struct Case {
     /// Bytes that each client sends and the server returns.
     bytes: usize,
     connections: usize,
-    /// KiB that each end may take.
-    limits: [f64; 2],
 }
 
 /// Two endpoints, and the memory that each has allocated and not freed.
@@ -261,15 +259,8 @@ fn a_connection_of_tcp_and_quic_is_small_when_idle() {
     if run_without_caches() {
         return;
     }
-    let basic = Case {
-        mode: Mode::Tcp,
-        has_datagrams: false,
-        bytes: 0,
-        connections: 60,
-        limits: [16.0; 2],
-    };
-    // The QUIC library keeps the TLS session, whose memory the other modes free, and the keys of the next update.
-    let quic = Case { mode: Mode::Quic, limits: [24.5, 22.0], ..basic };
+    let basic = Case { mode: Mode::Tcp, has_datagrams: false, bytes: 0, connections: 60 };
+    let quic = Case { mode: Mode::Quic, ..basic };
     let mut failed = Vec::new();
     for (name, case) in [
         ("TCP", basic),
@@ -284,9 +275,8 @@ fn a_connection_of_tcp_and_quic_is_small_when_idle() {
                 held[0], held[1]
             );
             println!("{text}");
-            let is_small =
-                held.iter().zip(case.limits).all(|(kib, most)| (2.0..=most).contains(kib));
-            if !is_small {
+            // Less than 2 KiB is a defect of the measurement.
+            if !held.iter().all(|kib| (2.0..=16.0).contains(kib)) {
                 failed.push(text);
             }
         }

@@ -7,10 +7,13 @@
 
 mod ack_ranges;
 mod connection;
-mod crypto;
 mod datagrams;
 mod ids;
+mod post_handshake;
+mod tls_config;
+mod tls_session;
 mod unreachable_port;
+mod watch;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
@@ -24,21 +27,20 @@ use bats_proto::{
 };
 use bats_types::StuckTimers;
 use bytes::{Bytes, BytesMut};
-use quinn_proto::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn_proto::{
-    ConnectionHandle, DatagramEvent, EcnCodepoint, EndpointConfig, Incoming, VarInt, congestion,
+    ConnectionHandle, DatagramEvent, EcnCodepoint, EndpointConfig, Incoming, NoneTokenStore,
+    VarInt, congestion,
 };
 
 use crate::clock::Clock;
 use connection::Connection;
-use crypto::Watch;
 use datagrams::Datagrams;
 use ids::{ID_LEN, IdGenerator};
+use tls_config::{VERSION, client_config, server_config, unusable};
+use watch::Watch;
 
 /// The ALPN token (RFC 7301) of this framing over QUIC.
 const ALPN: &[u8] = b"openbats-quic/1";
-/// The QUIC version (RFC 9000).
-const VERSION: u32 = 1;
 /// Packets of one burst: after it the next connection is serviced, as in the other modes.
 const BURST: usize = 32;
 /// Queued responses to unauthenticated peers; more are dropped, the peer will retransmit.
@@ -70,6 +72,7 @@ pub(crate) struct Quic {
     clock: Clock,
     endpoint: quinn_proto::Endpoint,
     watch: Watch,
+    shared: Shared,
     ids: IdGenerator,
     server: Option<Server>,
     refuses_new: bool,
@@ -105,46 +108,83 @@ impl std::fmt::Debug for Quic {
     }
 }
 
-fn unusable(error: impl std::fmt::Display) -> ConnectError {
-    ConnectError::Configuration(error.to_string())
-}
-
 /// Flow control window in bytes for a receive budget.
 fn window(budget: usize) -> VarInt {
     u32::try_from(budget).unwrap_or(u32::MAX).clamp(1 << 16, MAX_WINDOW).into()
 }
 
-/// Converts the common options to the transport parameters of QUIC.
-fn transport(
-    config: &TransportConfig,
+/// The common options that QUIC has, too.
+#[derive(Clone, PartialEq, Eq)]
+struct Settings {
+    receive_budget: usize,
+    idle_timeout: Duration,
+    keep_alive_interval: Option<Duration>,
+    max_udp_payload: u16,
     has_datagrams: bool,
     controller: Controller,
-) -> quinn_proto::TransportConfig {
-    let mut transport = quinn_proto::TransportConfig::default();
-    let window = window(config.receive_budget);
-    transport
-        .max_concurrent_bidi_streams(1u32.into())
-        .max_concurrent_uni_streams(0u32.into())
-        .stream_receive_window(window)
-        .receive_window(window)
-        .send_window(MAX_WINDOW.into())
-        // An idle timeout that QUIC cannot encode means no timeout.
-        .max_idle_timeout(config.idle_timeout.try_into().ok())
-        .keep_alive_interval(config.keep_alive_interval())
-        .datagram_receive_buffer_size(has_datagrams.then_some(RECEIVE_BUFFER))
-        .datagram_send_buffer_size(datagrams::QUIC_SEND_BUFFER);
-    let mut discovery = quinn_proto::MtuDiscoveryConfig::default();
-    discovery.upper_bound(config.max_udp_payload);
-    transport.mtu_discovery_config(Some(discovery));
-    match controller {
-        Controller::Bbr => {
-            transport.congestion_controller_factory(Arc::new(congestion::BbrConfig::default()));
-        }
-        Controller::Cubic => {
-            transport.congestion_controller_factory(Arc::new(congestion::CubicConfig::default()));
+}
+
+impl Settings {
+    fn of(config: &TransportConfig, has_datagrams: bool, controller: Controller) -> Self {
+        Self {
+            receive_budget: config.receive_budget,
+            idle_timeout: config.idle_timeout,
+            keep_alive_interval: config.keep_alive_interval(),
+            max_udp_payload: config.max_udp_payload,
+            has_datagrams,
+            controller,
         }
     }
-    transport
+
+    fn transport(&self) -> quinn_proto::TransportConfig {
+        let mut transport = quinn_proto::TransportConfig::default();
+        let window = window(self.receive_budget);
+        transport
+            .max_concurrent_bidi_streams(1u32.into())
+            .max_concurrent_uni_streams(0u32.into())
+            .stream_receive_window(window)
+            .receive_window(window)
+            .send_window(MAX_WINDOW.into())
+            // An idle timeout that QUIC cannot encode means no timeout.
+            .max_idle_timeout(self.idle_timeout.try_into().ok())
+            .keep_alive_interval(self.keep_alive_interval)
+            .datagram_receive_buffer_size(self.has_datagrams.then_some(RECEIVE_BUFFER))
+            .datagram_send_buffer_size(datagrams::QUIC_SEND_BUFFER);
+        let mut discovery = quinn_proto::MtuDiscoveryConfig::default();
+        discovery.upper_bound(self.max_udp_payload);
+        transport.mtu_discovery_config(Some(discovery));
+        match self.controller {
+            Controller::Bbr => {
+                transport.congestion_controller_factory(Arc::new(congestion::BbrConfig::default()));
+            }
+            Controller::Cubic => {
+                transport
+                    .congestion_controller_factory(Arc::new(congestion::CubicConfig::default()));
+            }
+        }
+        transport
+    }
+}
+
+/// What the connections of clients have in common, and which would take memory in each.
+struct Shared {
+    /// The settings of the last connection.
+    last: Option<(Settings, Arc<quinn_proto::TransportConfig>)>,
+    /// Keeps no tokens for later connections (RFC 9000 section 8.1.3).
+    tokens: Arc<NoneTokenStore>,
+}
+
+impl Shared {
+    fn transport(&mut self, settings: Settings) -> Arc<quinn_proto::TransportConfig> {
+        match &self.last {
+            Some((last, transport)) if *last == settings => transport.clone(),
+            _ => {
+                let transport = Arc::new(settings.transport());
+                self.last = Some((settings, transport.clone()));
+                transport
+            }
+        }
+    }
 }
 
 /// The congestion controllers of `quinn-proto` that are used.
@@ -203,9 +243,10 @@ impl Quic {
         let offered = match server {
             Some(server) => {
                 let tls = bats_proto::crypto::tls_server(server, ALPN)?;
-                let crypto = QuicServerConfig::try_from(tls).map_err(unusable)?;
-                let mut config = quinn_proto::ServerConfig::with_crypto(watch.server(crypto));
-                let mut transport = transport(&server.transport, has_datagrams, controller);
+                let mut config =
+                    quinn_proto::ServerConfig::with_crypto(server_config(tls, watch.clone())?);
+                let mut transport =
+                    Settings::of(&server.transport, has_datagrams, controller).transport();
                 if let Some(budget) = untrusted_peer_budget {
                     // The window can be opened later, but not reduced.
                     transport.receive_window(window(budget));
@@ -220,6 +261,7 @@ impl Quic {
             // Path MTU discovery needs fragmentation to be off; `quinn-udp` turns it off.
             endpoint: quinn_proto::Endpoint::new(Arc::new(config), offered, true, None),
             watch,
+            shared: Shared { last: None, tokens: Arc::new(NoneTokenStore) },
             ids,
             server: server.map(|server| Server {
                 transport: server.transport.clone(),
@@ -284,16 +326,18 @@ impl Quic {
     ) -> Result<u64, ConnectError> {
         // Validate the name first: QUIC would report it as an error of its own.
         let (tls, _) = bats_proto::crypto::tls_client(config, server_name, ALPN)?;
-        let crypto = QuicClientConfig::try_from(tls).map_err(unusable)?;
-        let mut client = quinn_proto::ClientConfig::new(self.watch.client(crypto));
+        let mut client = quinn_proto::ClientConfig::new(client_config(tls, self.watch.clone())?);
         let controller =
             Controller::of(config.transport.congestion).ok_or_else(unsupported_controller)?;
-        client.transport_config(Arc::new(transport(&config.transport, has_datagrams, controller)));
+        let settings = Settings::of(&config.transport, has_datagrams, controller);
+        client.transport_config(self.shared.transport(settings));
+        client.token_store(self.shared.tokens.clone());
         let at = self.clock.instant(now);
         let (handle, mut quic) =
             self.endpoint.connect(at, client, remote, server_name).map_err(unusable)?;
         let session = Session::new(now, true, &config.transport);
-        let datagrams = has_datagrams.then(|| Datagrams::new(&config.transport, &mut quic));
+        let datagrams =
+            has_datagrams.then(|| Box::new(Datagrams::new(&config.transport, &mut quic)));
         let connection =
             Connection::new(handle, quic, session, datagrams, remote, (false, controller));
         Ok(self.insert(handle, connection))
@@ -369,7 +413,8 @@ impl Quic {
             Ok((handle, mut quic)) => {
                 self.handshakes_started += 1;
                 let session = Session::new(now, false, &transport);
-                let datagrams = has_datagrams.then(|| Datagrams::new(&transport, &mut quic));
+                let datagrams =
+                    has_datagrams.then(|| Box::new(Datagrams::new(&transport, &mut quic)));
                 let connection =
                     Connection::new(handle, quic, session, datagrams, remote, (true, controller));
                 self.insert(handle, connection);

@@ -12,13 +12,12 @@ use quinn_proto::{
     ConnectionError, ConnectionHandle, Dir, Event, FrameStats, ReadError, StreamEvent, StreamId,
     UdpStats, VarInt, WriteError,
 };
-use rustls_pki_types::CertificateDer;
 
-use super::super::tcp::KEPT_BUFFER;
 use super::Controller;
-use super::crypto::Counts;
 use super::datagrams::Datagrams;
+use super::tls_session::PeerFingerprint;
 use super::unreachable_port::PeerReachability;
+use super::watch::Counts;
 
 /// Bytes that are framed at a time.
 const FRAME_BATCH: usize = 64 << 10;
@@ -61,8 +60,8 @@ pub(super) struct Connection {
     pub(super) handle: ConnectionHandle,
     pub(super) quic: quinn_proto::Connection,
     pub(super) session: Session,
-    /// Set if messages go as datagrams instead of the stream.
-    pub(super) datagrams: Option<Datagrams>,
+    /// Set if messages go as datagrams instead of the stream. Boxed, because most connections have none.
+    pub(super) datagrams: Option<Box<Datagrams>>,
     pub(super) remote: SocketAddr,
     /// Counted as half-open.
     pub(super) is_counted: bool,
@@ -91,7 +90,7 @@ impl Connection {
         handle: ConnectionHandle,
         quic: quinn_proto::Connection,
         session: Session,
-        datagrams: Option<Datagrams>,
+        datagrams: Option<Box<Datagrams>>,
         remote: SocketAddr,
         (is_server, controller): (bool, Controller),
     ) -> Self {
@@ -294,7 +293,7 @@ impl Connection {
                 self.written = 0;
                 self.session.transmit(now, &mut self.framed, FRAME_BATCH);
                 if self.framed.is_empty() {
-                    self.framed.shrink_to(KEPT_BUFFER);
+                    self.framed = Vec::new();
                     return;
                 }
             }
@@ -335,7 +334,8 @@ impl Connection {
     }
 
     pub(super) fn receive_buffer_bytes(&self) -> usize {
-        let datagrams = self.datagrams.as_ref().map_or(0, Datagrams::receive_buffer_bytes);
+        let datagrams =
+            self.datagrams.as_ref().map_or(0, |datagrams| datagrams.receive_buffer_bytes());
         self.session.receive_buffer_bytes() + datagrams
     }
 
@@ -365,12 +365,13 @@ impl Connection {
     }
 
     pub(super) fn recv(&mut self) -> Option<Bytes> {
-        let datagram = self.datagrams.as_mut().and_then(Datagrams::recv);
+        let datagram = self.datagrams.as_mut().and_then(|datagrams| datagrams.recv());
         datagram.or_else(|| self.session.recv())
     }
 
     pub(super) fn is_finished(&self) -> bool {
-        self.session.is_finished() && self.datagrams.as_ref().is_none_or(Datagrams::is_empty)
+        self.session.is_finished()
+            && self.datagrams.as_ref().is_none_or(|datagrams| datagrams.is_empty())
     }
 
     pub(super) fn is_all_acknowledged(&self) -> bool {
@@ -382,8 +383,7 @@ impl Connection {
 
     pub(super) fn peer_fingerprint(&self) -> Option<[u8; 32]> {
         let identity = self.quic.crypto_session().peer_identity()?;
-        let chain = identity.downcast::<Vec<CertificateDer<'static>>>().ok()?;
-        chain.first().map(|certificate| bats_proto::crypto::fingerprint(certificate))
+        identity.downcast().ok().map(|identity: Box<PeerFingerprint>| identity.0)
     }
 }
 

@@ -169,7 +169,7 @@ impl Datagrams {
             return;
         }
         while !self.is_full
-            && let Some((message, until)) = self.outgoing.pop_front()
+            && let Some((message, until)) = take_first(&mut self.outgoing)
         {
             let cost = message.len() + MESSAGE_COST;
             if until < now {
@@ -240,7 +240,7 @@ impl Datagrams {
     }
 
     pub(super) fn recv(&mut self) -> Option<Bytes> {
-        let message = self.incoming.pop_front()?;
+        let message = take_first(&mut self.incoming)?;
         self.held -= message.len() + MESSAGE_COST;
         self.counters.messages_received += 1;
         self.counters.bytes_received += message.len() as u64;
@@ -278,6 +278,15 @@ impl Datagrams {
         stats.send_buffer_bytes += self.queued as u64;
         stats.receive_buffer_bytes += self.held as u64;
     }
+}
+
+/// Takes the first element, and frees the memory of an empty queue: many connections are idle.
+fn take_first<T>(queue: &mut VecDeque<T>) -> Option<T> {
+    let first = queue.pop_front()?;
+    if queue.is_empty() {
+        *queue = VecDeque::new();
+    }
+    Some(first)
 }
 
 #[cfg(test)]
