@@ -267,8 +267,9 @@ fn a_connection_of_tcp_and_quic_is_small_when_idle() {
         ("QUIC", quic),
         ("QUIC with datagrams", Case { has_datagrams: true, ..quic }),
     ] {
-        for bytes in [0, 1_000, 200_000] {
-            let case = Case { bytes, ..case };
+        // QUIC updates its keys the first time after up to 1,000 packets.
+        for (bytes, connections) in [(0, 60), (1_000, 60), (200_000, 60), (2_000_000, 20)] {
+            let case = Case { bytes, connections, ..case };
             let held = idle_kib(case);
             let text = format!(
                 "{name}, {bytes} bytes in each direction: client {:.1}, server {:.1} KiB",

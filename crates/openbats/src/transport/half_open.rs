@@ -1,13 +1,13 @@
-//! Limits of half-open TCP connections, and of those that wait for a handshake: in total, and per network.
+//! Limits of half-open connections of TCP and QUIC, and of those of TCP that wait for a handshake: in total, and per network.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use rustix::process::{Resource, getrlimit};
 
-/// Incoming connections whose handshake is not complete; further ones wait in the kernel.
+/// TCP: incoming connections whose handshake is not complete; further ones wait in the kernel.
 const MAX_HALF_OPEN: usize = 256;
-/// Half-open connections of one /24 (IPv4) or /56 (IPv6) network, so that a network cannot use up
+/// TCP: half-open connections of one /24 (IPv4) or /56 (IPv6) network, so that a network cannot use up
 /// all of them. Its further connections wait.
 const MAX_PER_NETWORK: usize = 64;
 /// Connections of full networks that wait for their handshakes; further ones are closed. At most
@@ -42,7 +42,7 @@ impl NetworkCounts {
         Self { all: 0, networks: BTreeMap::new(), max, max_per_network }
     }
 
-    /// Of connections whose handshake is not complete.
+    /// Of TCP connections whose handshake is not complete.
     pub(super) fn half_open() -> Self {
         Self::new(MAX_HALF_OPEN, MAX_PER_NETWORK)
     }

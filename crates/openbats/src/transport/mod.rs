@@ -408,6 +408,7 @@ impl Transports {
                 handshakes_started: packets.handshakes_started + quic.handshakes_started,
                 retries_sent: packets.retries_sent + quic.retries_sent,
                 connections_refused: packets.connections_refused + quic.refused,
+                half_open_refused: packets.half_open_refused + quic.half_open_refused,
                 answers_dropped: packets.answers_dropped + quic.answers_dropped,
                 timers_stuck: packets.timers_stuck + quic.timers_stuck,
                 ..packets

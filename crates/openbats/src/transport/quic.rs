@@ -32,6 +32,7 @@ use quinn_proto::{
     VarInt, congestion,
 };
 
+use super::half_open::NetworkCounts;
 use crate::clock::Clock;
 use connection::Connection;
 use datagrams::Datagrams;
@@ -43,6 +44,8 @@ use watch::Watch;
 const ALPN: &[u8] = b"openbats-quic/1";
 /// Packets of one burst: after it the next connection is serviced, as in the other modes.
 const BURST: usize = 32;
+/// Handshakes of peers that are not complete, and half of them of one network, as in the other modes over UDP.
+const MAX_HALF_OPEN: usize = 4_096;
 /// Queued responses to unauthenticated peers; more are dropped, the peer will retransmit.
 const MAX_RESPONSES: usize = 64;
 /// Largest flow control window of a stream in bytes: 1 Gbit/s at 128 ms RTT.
@@ -79,16 +82,19 @@ pub(crate) struct Quic {
     /// Boxed, because a node of the map has room for several.
     connections: BTreeMap<u64, Box<Connection>>,
     by_handle: BTreeMap<ConnectionHandle, u64>,
+    /// The addresses of the servers that clients of this endpoint have connections to, with their numbers.
+    servers: BTreeMap<SocketAddr, usize>,
     next: u64,
     dirty: BTreeSet<u64>,
     timers: BTreeSet<(Timestamp, u64)>,
     stuck_timers: StuckTimers<u64>,
     timers_stuck: u64,
-    half_open: usize,
+    half_open: NetworkCounts,
     responses: VecDeque<(quinn_proto::Transmit, Vec<u8>)>,
     handshakes_started: u64,
     retries_sent: u64,
     refused: u64,
+    half_open_refused: u64,
     answers_dropped: u64,
 }
 
@@ -97,6 +103,8 @@ pub(super) struct Counters {
     pub(super) handshakes_started: u64,
     pub(super) retries_sent: u64,
     pub(super) refused: u64,
+    /// First packets ignored because too many handshakes are half-open.
+    pub(super) half_open_refused: u64,
     pub(super) answers_dropped: u64,
     /// Connections closed because a timer stayed due.
     pub(super) timers_stuck: u64,
@@ -166,9 +174,9 @@ impl Settings {
     }
 }
 
-/// What the connections of clients have in common, and which would take memory in each.
+/// What the connections of clients share, so that it takes memory once.
 struct Shared {
-    /// The settings of the last connection.
+    /// The settings of the last connection, and what they are for QUIC.
     last: Option<(Settings, Arc<quinn_proto::TransportConfig>)>,
     /// Keeps no tokens for later connections (RFC 9000 section 8.1.3).
     tokens: Arc<NoneTokenStore>,
@@ -273,16 +281,18 @@ impl Quic {
             refuses_new: false,
             connections: BTreeMap::new(),
             by_handle: BTreeMap::new(),
+            servers: BTreeMap::new(),
             next: 0,
             dirty: BTreeSet::new(),
             timers: BTreeSet::new(),
             stuck_timers: StuckTimers::default(),
             timers_stuck: 0,
-            half_open: 0,
+            half_open: NetworkCounts::new(MAX_HALF_OPEN, MAX_HALF_OPEN / 2),
             responses: VecDeque::new(),
             handshakes_started: 0,
             retries_sent: 0,
             refused: 0,
+            half_open_refused: 0,
             answers_dropped: 0,
         })
     }
@@ -301,9 +311,7 @@ impl Quic {
         match payload {
             [first, version @ ..] if first & 0x80 != 0 => match version.first_chunk::<4>() {
                 // Version Negotiation, of this server or from a server to this client.
-                Some([0, 0, 0, 0]) => {
-                    self.connections.values().any(|connection| connection.remote == remote)
-                }
+                Some([0, 0, 0, 0]) => self.servers.contains_key(&remote),
                 Some(version) => u32::from_be_bytes(*version) == VERSION,
                 None => false,
             },
@@ -347,7 +355,12 @@ impl Quic {
         let id = self.next;
         self.next += 1;
         self.by_handle.insert(handle, id);
-        self.half_open += usize::from(connection.is_counted);
+        if connection.is_counted {
+            self.half_open.insert(connection.remote.ip());
+        }
+        if !connection.is_server {
+            *self.servers.entry(connection.remote).or_default() += 1;
+        }
         self.connections.insert(id, Box::new(connection));
         self.dirty.insert(id);
         id
@@ -398,7 +411,13 @@ impl Quic {
             let transmit = self.endpoint.refuse(incoming, &mut response);
             return self.queue_response(transmit, response);
         }
-        if self.half_open >= server.retry_threshold && incoming.may_retry() {
+        let ip = incoming.remote_address().ip();
+        if self.half_open.is_full() || self.half_open.is_network_full(ip) {
+            // Not refused: a client tries again, and there may be room then.
+            self.half_open_refused += 1;
+            return self.endpoint.ignore(incoming);
+        }
+        if self.half_open.len() >= server.retry_threshold && incoming.may_retry() {
             self.retries_sent += 1;
             if let Ok(transmit) = self.endpoint.retry(incoming, &mut response) {
                 self.queue_response(transmit, response);
@@ -478,7 +497,7 @@ impl Quic {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         if connection.is_counted && !connection.is_half_open() {
             connection.is_counted = false;
-            self.half_open -= 1;
+            self.half_open.remove(connection.remote.ip());
         }
         let is_gone = connection.quic.is_drained() && connection.session.is_closed();
         let quic = connection.quic.poll_timeout().map(|due| self.clock.timestamp(due));
@@ -504,9 +523,24 @@ impl Quic {
             connection.armed = next;
         }
         if is_gone {
-            self.by_handle.remove(&connection.handle);
-            self.connections.remove(&id);
-            self.stuck_timers.forget(id);
+            self.remove(id);
+        }
+    }
+
+    fn remove(&mut self, id: u64) {
+        let Some(connection) = self.connections.remove(&id) else { return };
+        self.by_handle.remove(&connection.handle);
+        self.stuck_timers.forget(id);
+        if connection.is_counted {
+            self.half_open.remove(connection.remote.ip());
+        }
+        if !connection.is_server
+            && let Some(count) = self.servers.get_mut(&connection.remote)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.servers.remove(&connection.remote);
+            }
         }
     }
 
@@ -585,6 +619,7 @@ impl Quic {
             handshakes_started: self.handshakes_started,
             retries_sent: self.retries_sent,
             refused: self.refused,
+            half_open_refused: self.half_open_refused,
             answers_dropped: self.answers_dropped,
             timers_stuck: self.timers_stuck,
         }
@@ -654,11 +689,7 @@ mod tests {
     #[test]
     fn connection_with_a_stuck_timer_is_closed_with_an_internal_error() {
         let mut quic = Quic::new(Clock::new(), [7; 32], None, false, None).unwrap();
-        let config = ClientConfig {
-            trust: bats_proto::PeerTrust::DangerousAcceptAny,
-            identity: None,
-            transport: Arc::new(TransportConfig { mode: Mode::Quic, ..TransportConfig::default() }),
-        };
+        let config = config();
         let (now, to) = (Timestamp::from_millis(1_000), ([127, 0, 0, 1], 9).into());
         let [stuck, other] =
             [0; 2].map(|_| quic.connect(now, to, "server", &config, false).unwrap());
@@ -685,6 +716,90 @@ mod tests {
         assert!(!quic.connections.contains_key(&stuck), "a closed one that is stuck is removed");
         assert!(quic.connections.get(&other).is_some_and(|other| !other.session.is_closed()));
         assert!(drain(&mut quic, now).0.is_some_and(|at| at > now));
+    }
+
+    fn config() -> ClientConfig {
+        ClientConfig {
+            trust: bats_proto::PeerTrust::DangerousAcceptAny,
+            identity: None,
+            transport: Arc::new(TransportConfig { mode: Mode::Quic, ..TransportConfig::default() }),
+        }
+    }
+
+    fn server() -> Quic {
+        let config = ServerConfig {
+            identity: bats_proto::crypto::generate_identity(&["server".to_owned()]).unwrap(),
+            client_trust: None,
+            transport: config().transport,
+            retry_threshold: usize::MAX,
+            max_connections: 100,
+        };
+        Quic::new(Clock::new(), [8; 32], Some(&config), false, None).unwrap()
+    }
+
+    /// The first datagram of a client.
+    fn first_flight(now: Timestamp) -> Vec<u8> {
+        let mut client = Quic::new(Clock::new(), [9; 32], None, false, None).unwrap();
+        client.connect(now, ([127, 0, 0, 1], 9).into(), "server", &config(), false).unwrap();
+        let mut buffer = Vec::with_capacity(65_536);
+        let output = client.poll(now, &mut buffer);
+        assert!(matches!(output, Output::Transmit(transmit) if transmit.len == buffer.len()));
+        buffer
+    }
+
+    fn receive(quic: &mut Quic, now: Timestamp, remote: SocketAddr, datagram: &[u8]) {
+        let payload = &mut datagram.to_vec()[..];
+        quic.handle_datagram(now, &Received { remote, local_ip: None, ecn: 0, payload });
+    }
+
+    #[test]
+    fn only_clients_take_version_negotiation_and_only_from_their_servers() {
+        let negotiation = [0x80, 0, 0, 0, 0, 0, 0];
+        let now = Timestamp::from_millis(1_000);
+        let addresses: [SocketAddr; 3] = [1, 2, 3].map(|host| ([10, 0, 0, host], 9).into());
+        let mut quic = server();
+        receive(&mut quic, now, addresses[0], &first_flight(now));
+        assert_eq!(quic.connection_count(), 1);
+        assert!(!quic.wants(addresses[0], &negotiation), "from a client");
+        let ids = [0, 0, 1].map(|server| {
+            quic.connect(now, addresses[1 + server], "server", &config(), false).unwrap()
+        });
+        let wanted = |quic: &Quic| addresses.map(|from| quic.wants(from, &negotiation));
+        for (closed, expected) in
+            ids.into_iter().zip([[false, true, true], [false, true, true], [false, false, true]])
+        {
+            assert_eq!(wanted(&quic), expected);
+            quic.remove(closed);
+        }
+        assert_eq!(wanted(&quic), [false; 3]);
+        assert!(quic.servers.is_empty() && quic.by_handle.len() == 1);
+    }
+
+    #[test]
+    fn half_open_handshakes_are_limited_in_all_and_for_each_network() {
+        let mut quic = server();
+        let now = quic.clock.now();
+        quic.half_open = NetworkCounts::new(6, 4);
+        let address = |network, host| SocketAddr::from(([10, 0, network, host], 9));
+        // Each from another client: the same flight would belong to the same connection.
+        let mut arrive = |quic: &mut Quic, from| {
+            receive(quic, now, from, &first_flight(now));
+            (quic.connection_count(), quic.counters().half_open_refused)
+        };
+        for host in 1..=4 {
+            assert_eq!(arrive(&mut quic, address(1, host)), (usize::from(host), 0));
+        }
+        assert_eq!(arrive(&mut quic, address(1, 5)), (4, 1), "its network has four");
+        assert_eq!(arrive(&mut quic, address(2, 1)), (5, 1));
+        assert_eq!(arrive(&mut quic, address(2, 2)), (6, 1));
+        assert_eq!(arrive(&mut quic, address(3, 1)), (6, 2), "there are six");
+        // None completes its handshake.
+        for second in 1..30 {
+            drain(&mut quic, now + Duration::from_secs(second));
+            quic.handle_timeout(now + Duration::from_secs(second));
+        }
+        assert_eq!((quic.connection_count(), quic.half_open.len()), (0, 0));
+        assert_eq!(arrive(&mut quic, address(3, 1)), (1, 2));
     }
 
     #[test]

@@ -69,7 +69,7 @@ pub(super) struct Connection {
     pub(super) reachability: PeerReachability,
     /// What the peer's packets have caused.
     pub(super) counted: Counts,
-    is_server: bool,
+    pub(super) is_server: bool,
     controller: Controller,
     stream: Option<StreamId>,
     /// Framed bytes; those before `written` are sent.

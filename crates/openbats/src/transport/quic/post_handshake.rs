@@ -13,13 +13,16 @@ use quinn_proto::{Side, TransportError, TransportErrorCode};
 
 /// The type of `NewSessionTicket` (RFC 8446 section 4).
 const NEW_SESSION_TICKET: u8 = 4;
+/// The type of `CertificateRequest`.
+const CERTIFICATE_REQUEST: u8 = 13;
 /// The alert `unexpected_message` (RFC 8446 section 6.2).
 const UNEXPECTED_MESSAGE: u8 = 10;
 /// Bytes of the type and the length of a message.
 const HEADER: usize = 4;
 
-/// Passes over the tickets that a server may send. All other messages are errors: key updates of TLS (RFC 9001
-/// section 6), requests of a certificate (section 4.4), and whatever a client sends.
+/// Passes over the tickets that a server may send, without a look into them: they are not used, so damaged ones do no harm.
+/// All other messages are errors: key updates of TLS (RFC 9001 section 6), requests of a certificate (section 4.4), and
+/// whatever a client sends.
 pub(super) struct PostHandshake {
     side: Side,
     /// The first bytes of the header of a message, and how many have been read.
@@ -52,8 +55,12 @@ impl PostHandshake {
             self.header_len = self.header_len.saturating_add(1);
             let [kind, length @ ..] = self.header;
             if self.side.is_server() || kind != NEW_SESSION_TICKET {
+                let code = match (self.side, kind) {
+                    (Side::Client, CERTIFICATE_REQUEST) => TransportErrorCode::PROTOCOL_VIOLATION,
+                    _ => TransportErrorCode::crypto(UNEXPECTED_MESSAGE),
+                };
                 return Err(TransportError {
-                    code: TransportErrorCode::crypto(UNEXPECTED_MESSAGE),
+                    code,
                     frame: None,
                     reason: format!("TLS message of type {kind} after the handshake"),
                 });
@@ -76,13 +83,20 @@ mod tests {
         [&[kind, high, middle, low][..], &vec![kind; length]].concat()
     }
 
-    /// The type of the message that is refused when `bytes` arrive in parts of `part` bytes.
-    fn refused(side: Side, bytes: &[u8], part: usize) -> Option<String> {
+    /// The error when `bytes` arrive in parts of `part` bytes.
+    fn refused(side: Side, bytes: &[u8], part: usize) -> Option<(TransportErrorCode, String)> {
         let mut messages = PostHandshake::new(side);
-        bytes.chunks(part).find_map(|part| messages.read(part).err()).map(|error| {
-            assert_eq!(error.code, TransportErrorCode::crypto(UNEXPECTED_MESSAGE));
-            error.reason
-        })
+        let error = bytes.chunks(part).find_map(|part| messages.read(part).err())?;
+        Some((error.code, error.reason))
+    }
+
+    /// RFC 9001: 0x10a, but PROTOCOL_VIOLATION, 0x0a, for requests of a certificate at a client.
+    fn expected(side: Side, kind: u8) -> Option<(TransportErrorCode, String)> {
+        let code = match (side, kind) {
+            (Side::Client, 13) => TransportErrorCode::PROTOCOL_VIOLATION,
+            _ => TransportErrorCode::crypto(10),
+        };
+        Some((code, format!("TLS message of type {kind} after the handshake")))
     }
 
     #[test]
@@ -92,8 +106,7 @@ mod tests {
             assert_eq!(refused(Side::Client, &tickets, part), None);
             for kind in (0..=255).filter(|kind| *kind != 4) {
                 let bytes = [&tickets[..], &message(kind, 1)].concat();
-                let text = format!("TLS message of type {kind} after the handshake");
-                assert_eq!(refused(Side::Client, &bytes, part), Some(text));
+                assert_eq!(refused(Side::Client, &bytes, part), expected(Side::Client, kind));
             }
         }
     }
@@ -101,8 +114,7 @@ mod tests {
     #[test]
     fn servers_refuse_all_messages() {
         for kind in 0..=255 {
-            let text = format!("TLS message of type {kind} after the handshake");
-            assert_eq!(refused(Side::Server, &message(kind, 5), 2), Some(text));
+            assert_eq!(refused(Side::Server, &message(kind, 5), 2), expected(Side::Server, kind));
         }
     }
 }

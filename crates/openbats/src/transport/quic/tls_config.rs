@@ -87,7 +87,7 @@ impl ClientConfig for Client {
         if version != VERSION {
             return Err(quinn_proto::ConnectError::UnsupportedVersion);
         }
-        // TLS refuses nothing else than names.
+        // There is no other error with a text. The rest, such as a lack of random bytes, depends on no name.
         let refused = |error: &dyn Display| {
             let text = format!("{server_name:?}: {error}");
             quinn_proto::ConnectError::InvalidServerName(text)

@@ -43,8 +43,8 @@ pub(super) struct PeerFingerprint(pub(super) [u8; 32]);
 pub(super) struct TlsSession {
     side: Side,
     initial: Suite,
-    /// Of the next key phase whose keys have not been asked for, or, if [`Self::gave_keys`], of the last one whose keys have
-    /// been: the key of that phase for packets to the peer needs them, too. None before the handshake has made them.
+    /// None before the handshake has made them. Until [`Self::next_1rtt_keys`] is called they make the keys of the first key
+    /// update, then those that were returned last: their [`NextKey`] holds the same secrets.
     secrets: Option<Arc<Secrets>>,
     gave_keys: bool,
     state: State,
@@ -58,7 +58,8 @@ enum State {
 
 /// What remains when the handshake is over.
 struct Established {
-    /// Until they are asked for: a client does it right after the handshake, a server before its end.
+    /// Until they are asked for: `quinn-proto` does so once, at a client right after the handshake, at a server before its
+    /// end.
     peer_parameters: Mutex<Option<Box<[u8]>>>,
     peer_fingerprint: Option<[u8; 32]>,
     messages: PostHandshake,
@@ -116,10 +117,15 @@ fn boxed(keys: rustls::quic::Keys, watch: &Watch) -> Keys {
     }
 }
 
-/// The key of the next key phase for packets to the peer, which most connections never use: it is made with the first
-/// packet. The key for the peer's packets is made in advance, so that the time to refuse a forged packet does not show
+/// The key of the next key phase for packets to the peer: it is made with the first packet, as most connections that are idle
+/// have sent none. The key for the peer's packets is made in advance, so that the time to refuse a forged packet does not show
 /// whether its key phase was the next one (RFC 9001 section 9.5).
-struct NextKey(Mutex<KeyState>);
+struct NextKey {
+    state: Mutex<KeyState>,
+    tag_len: usize,
+    confidentiality_limit: u64,
+    integrity_limit: u64,
+}
 
 enum KeyState {
     /// Of the key phase before.
@@ -132,8 +138,18 @@ fn next_keys(secrets: &Secrets) -> PacketKeySet {
 }
 
 impl NextKey {
+    /// `key` is one of the same cipher suite.
+    fn new(secrets: Arc<Secrets>, key: &dyn rustls::quic::PacketKey) -> Self {
+        Self {
+            state: Mutex::new(KeyState::Secrets(secrets)),
+            tag_len: key.tag_len(),
+            confidentiality_limit: key.confidentiality_limit(),
+            integrity_limit: key.integrity_limit(),
+        }
+    }
+
     fn with<T>(&self, call: impl FnOnce(&dyn PacketKey) -> T) -> T {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         match &*state {
             KeyState::Key(key) => call(key),
             KeyState::Secrets(secrets) => {
@@ -161,15 +177,15 @@ impl PacketKey for NextKey {
     }
 
     fn tag_len(&self) -> usize {
-        self.with(|key| key.tag_len())
+        self.tag_len
     }
 
     fn confidentiality_limit(&self) -> u64 {
-        self.with(|key| key.confidentiality_limit())
+        self.confidentiality_limit
     }
 
     fn integrity_limit(&self) -> u64 {
-        self.with(|key| key.integrity_limit())
+        self.integrity_limit
     }
 }
 
@@ -178,7 +194,7 @@ impl Session for TlsSession {
         initial_keys(&self.initial, dst_cid, side, &self.watch)
     }
 
-    /// Nothing: both ends have one application protocol, on which TLS has agreed, and one name.
+    /// None: there is only one application protocol, and nothing depends on the server name.
     fn handshake_data(&self) -> Option<Box<dyn Any>> {
         None
     }
@@ -257,8 +273,9 @@ impl Session for TlsSession {
         if core::mem::replace(&mut self.gave_keys, true) {
             Arc::make_mut(secrets).next_packet_keys();
         }
-        let local = Box::new(NextKey(Mutex::new(KeyState::Secrets(secrets.clone()))));
-        Some(KeyPair { local, remote: self.watch.watched(next_keys(secrets).remote) })
+        let remote = next_keys(secrets).remote;
+        let local = Box::new(NextKey::new(secrets.clone(), &*remote));
+        Some(KeyPair { local, remote: self.watch.watched(remote) })
     }
 
     fn is_valid_retry(&self, orig_dst_cid: &ConnectionId, header: &[u8], payload: &[u8]) -> bool {
@@ -393,11 +410,29 @@ mod tests {
                 for (other, [_, remote]) in phases.iter().enumerate() {
                     assert_eq!(agree(&*client.local, &*remote.remote), phase == other);
                 }
-                // Once more with a key that exists.
+                // Also with a key that exists.
                 assert!(agree(&*client.local, &*server.remote));
                 assert!(agree(&*server.local, &*client.remote));
                 assert_eq!(client.local.tag_len(), 16);
             }
+        }
+    }
+
+    /// As connections do it: two phases are known, and the older one is used before the next one is asked for.
+    #[test]
+    fn keys_agree_over_many_updates_in_turn() {
+        let mut ends = ends(true, false);
+        let next = |ends: &mut Ends| {
+            [&mut ends.client, &mut ends.server].map(|end| end.next_1rtt_keys().unwrap())
+        };
+        let mut current = next(&mut ends);
+        for _ in 0..100 {
+            let upcoming = next(&mut ends);
+            let [client, server] = &current;
+            assert!(agree(&*client.local, &*server.remote));
+            assert!(agree(&*server.local, &*client.remote));
+            assert!(!agree(&*client.local, &*upcoming[1].remote));
+            current = upcoming;
         }
     }
 
