@@ -148,13 +148,15 @@ fn relay() {
 
 #[test]
 fn stream() {
-    let (mut delivered, mut survived) = (0, 0);
+    let (mut delivered, mut survived, mut by_tls) = (0, 0, 0);
     let mut run = |data: &[u8]| {
         let report = fuzzing::stream_run(data);
         delivered += report.delivered;
         survived += usize::from(report.survived);
+        by_tls += report.delivered_by_tls;
     };
     each_input("stream", &mut run);
     seeded(400, 800, &mut run);
     assert!(delivered > 2_000 && survived > 3, "{delivered} messages, {survived} runs");
+    assert!(by_tls > 2_000, "{by_tls} messages inside TLS");
 }

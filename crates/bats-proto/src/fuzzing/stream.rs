@@ -1,13 +1,15 @@
 //! Messages over a byte stream that is fragmented, arbitrary or corrupted.
 
 use core::time::Duration;
+use std::sync::{Arc, OnceLock};
 
 use bats_types::Timestamp;
 use bytes::Bytes;
 
 use super::script::Script;
-use crate::config::TransportConfig;
-use crate::stream::Session;
+use crate::config::{ClientConfig, PeerTrust, ServerConfig, TransportConfig};
+use crate::crypto::{fingerprint, generate_identity};
+use crate::stream::{Session, TlsStream, TlsStreamServer};
 
 const MAX_MESSAGE: usize = 100_000;
 const STEPS: usize = 300;
@@ -20,6 +22,8 @@ pub struct StreamReport {
     pub delivered: usize,
     /// Whether the end that received arbitrary bytes was still open after them.
     pub survived: bool,
+    /// Messages delivered by the session inside TLS.
+    pub delivered_by_tls: usize,
 }
 
 fn config() -> TransportConfig {
@@ -32,18 +36,92 @@ fn config() -> TransportConfig {
 }
 
 /// First an end that receives arbitrary bytes. Then two correct ends over a stream that delivers
-/// fragments as the script determines. Then the same over a stream that corrupts a byte.
+/// fragments as the script determines. Then the same over a stream that corrupts a byte. Then sessions inside TLS,
+/// over correct streams, with a corrupted byte, and with arbitrary bytes.
 ///
 /// # Panics
 /// A message is too long, more is held than was granted, a correct stream does not deliver
-/// everything unchanged and in order, or a closed session sends more than a Close frame.
+/// everything unchanged and in order, a corrupted one inside TLS delivers anything changed, or a closed session
+/// sends more than a Close frame.
 pub fn stream_run(data: &[u8]) -> StreamReport {
     let mut report = StreamReport { survived: garbage(data), ..StreamReport::default() };
     report.delivered = honest(data, None);
     let at = data.iter().take(4).fold(0, |at, &byte| at * 256 + usize::from(byte));
     let changed = 1 + data.last().copied().unwrap_or(0) % 255;
     honest(data, Some((at % 4_096, changed)));
+    let kind = data.first().copied().unwrap_or(0) % 4;
+    report.delivered_by_tls =
+        inside_tls(data, (kind == 1).then_some((at % 8_192, changed)), kind > 1);
     report
+}
+
+/// The configuration of both ends of TLS; the certificate is made once.
+fn tls_ends() -> [TlsStream; 2] {
+    static CONFIG: OnceLock<(ClientConfig, TlsStreamServer)> = OnceLock::new();
+    let (client, server) = CONFIG.get_or_init(|| {
+        let identity = generate_identity(&["localhost".to_owned()]).expect("a certificate");
+        let print = fingerprint(&identity.certificate_chain[0]);
+        let transport = Arc::new(config());
+        let server = ServerConfig {
+            identity,
+            client_trust: None,
+            transport: transport.clone(),
+            retry_threshold: usize::MAX,
+            max_connections: 1,
+        };
+        let trust = PeerTrust::Fingerprints(vec![print]);
+        let client = ClientConfig { trust, identity: None, transport };
+        (client, TlsStreamServer::new(&server).expect("a server"))
+    });
+    let client = TlsStream::client(START, "localhost", client).expect("a client");
+    [client, TlsStream::server(START, server).expect("a connection")]
+}
+
+/// As `honest`, inside TLS; with `is_garbage` the server gets the script's bytes between those of the client.
+fn inside_tls(data: &[u8], change: Option<(usize, u8)>, is_garbage: bool) -> usize {
+    let mut script = Script::new(data);
+    let mut ends = tls_ends();
+    let (mut sent, mut got) = (Vec::new(), 0);
+    let (mut position, mut now) = (0, START);
+    for step in 0..STEPS {
+        now += Duration::from_millis(1);
+        let over = script.is_empty();
+        if over && got == sent.len() && step > 8 {
+            break;
+        }
+        let [a, b] = script.array();
+        let message = Bytes::from(vec![a ^ b; usize::from(u16::from_be_bytes([a, b])) % 5_000]);
+        if !over && ends[0].session_mut().send(message.clone()).is_ok() {
+            sent.push(message);
+        }
+        for from in 0..2 {
+            let mut bytes = Vec::new();
+            ends[from].transmit(now, &mut bytes, 1 << 16);
+            if from == 0 {
+                if let Some((at, how)) = change
+                    && let Some(byte) = bytes.get_mut(at.wrapping_sub(position))
+                {
+                    *byte ^= how;
+                }
+                position += bytes.len();
+                if is_garbage && a % 8 == 0 {
+                    bytes.extend_from_slice(script.bytes());
+                }
+            }
+            for piece in bytes.chunks(1 + usize::from(b) * 64) {
+                ends[1 - from].receive(now, piece);
+            }
+            while ends[from].pop_event().is_some() {}
+        }
+        while let Some(message) = ends[1].session_mut().recv() {
+            assert_eq!(sent.get(got), Some(&message), "in order, unchanged");
+            got += 1;
+        }
+        ends.iter_mut().for_each(|end| end.session_mut().handle_timeout(now));
+    }
+    let is_honest = change.is_none() && !is_garbage;
+    assert!(!is_honest || got == sent.len(), "{got} of {} inside TLS", sent.len());
+    got
 }
 
 fn garbage(data: &[u8]) -> bool {
