@@ -139,9 +139,16 @@ impl KnownHosts {
                 self.unusable(format!("it is full ({MAX_BYTES} bytes): remove old servers"))
             );
         }
-        file.write_all(line.as_bytes())
-            .and_then(|()| file.sync_data())
-            .map_err(|error| self.failed("write", error))?;
+        let written = file.write_all(line.as_bytes()).and_then(|()| file.sync_data());
+        written.map_err(|error| {
+            // A part of a line, for which the disk had room, would be taken for a damaged one.
+            if let Err(undo) = file.set_len(text.len() as u64) {
+                return self.unusable(format!(
+                    "cannot write it: {error}; its last line, which may be damaged, cannot be removed: {undo}"
+                ));
+            }
+            self.failed("write", error)
+        })?;
         Ok(true)
     }
 

@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +13,8 @@ use std::time::{Duration, SystemTime};
 
 use openbats::file::{self, FileError, Receiver};
 use openbats::{
-    ClientOptions, Connection, Endpoint, Identity, Mode, ServerOptions, SessionStore, Trust, Wait,
+    ClientOptions, Connection, Endpoint, Fingerprint, Identity, KnownHosts, Mode, ServerOptions,
+    SessionStore, TransportConfig, Trust, Wait,
 };
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 use socket2::{Domain, Socket, Type};
@@ -294,11 +296,32 @@ pub(crate) fn disk_full() {
     assert_eq!(left, std::slice::from_ref(&filler), "nothing is left of the file");
 
     fs::remove_file(&filler).unwrap();
+    known_hosts_stays_as_it_was(&disk, fingerprint);
     assert_eq!(send(&incoming, &fitting), (Ok(()), Ok(())));
     let hash = |path: &Path| blake3::hash(&fs::read(path).unwrap());
     assert_eq!(hash(&disk.join("fitting")), hash(&fitting));
     transfer.resumes_in_time();
     transfer.finish();
+}
+
+/// A line for which the disk has room only in part leaves nothing in the file of known servers.
+fn known_hosts_stays_as_it_was(disk: &Path, fingerprint: Fingerprint) {
+    let hosts = KnownHosts::new(disk.join("known_hosts"));
+    let comment = format!("#{}\n", " ".repeat(2_000));
+    // Ten bytes fit on the last page.
+    let before = comment.repeat(3)[..4_086].to_owned();
+    fs::write(hosts.path(), &before).unwrap();
+    fs::set_permissions(hosts.path(), fs::Permissions::from_mode(0o600)).unwrap();
+    let filler = disk.join("of another program");
+    let filled = fs::write(&filler, vec![0; 4 << 20]).unwrap_err();
+    assert_eq!(filled.kind(), std::io::ErrorKind::StorageFull);
+    let error = hosts.check("far:5201", fingerprint).unwrap_err().to_string();
+    assert!(error.contains("No space left on device"), "{error}");
+    assert_eq!(fs::read_to_string(hosts.path()).unwrap(), before);
+    fs::remove_file(&filler).unwrap();
+    assert!(hosts.check("far:5201", fingerprint).unwrap(), "the server is recorded now");
+    assert!(!hosts.check("far:5201", fingerprint).unwrap());
+    fs::remove_file(hosts.path()).unwrap();
 }
 
 type Texts = (Result<(), String>, Result<(), String>);
