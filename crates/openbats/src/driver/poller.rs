@@ -9,10 +9,12 @@ use rustix::event::{Timespec, epoll};
 /// Sockets reported per call; the next call reports the others.
 const MAX_EVENTS: usize = 256;
 
-/// The readiness to wait for. Errors are always reported.
+/// The readiness to wait for. Errors are always reported, once if paused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Interest {
     Nothing,
+    /// Nothing, for a socket that may have an error.
+    Paused,
     Read,
     ReadWrite,
 }
@@ -21,6 +23,7 @@ impl Interest {
     fn flags(self) -> epoll::EventFlags {
         match self {
             Self::Nothing => epoll::EventFlags::empty(),
+            Self::Paused => epoll::EventFlags::ONESHOT,
             Self::Read => epoll::EventFlags::IN,
             Self::ReadWrite => epoll::EventFlags::IN | epoll::EventFlags::OUT,
         }

@@ -1,19 +1,21 @@
 //! Mode 10: connections over the kernel's TCP, with TLS 1.3.
 
+mod connection;
+#[cfg(test)]
+mod kernel_memory_tests;
 #[cfg(test)]
 mod stuck_timers_tests;
 mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, ErrorKind, Read, Write};
-use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bats_proto::stream::{Session, TlsStream, TlsStreamServer};
 use bats_proto::{
-    ClientConfig, CloseReason, ConnectError, ConnectionStats, Event, SendError, ServerConfig,
-    Timestamp,
+    ClientConfig, ConnectError, ConnectionStats, Event, SendError, ServerConfig, Timestamp,
 };
 use bats_types::StuckTimers;
 use bytes::Bytes;
@@ -25,23 +27,15 @@ use super::lost;
 use super::tcp_info::SockDiag;
 use crate::driver::{Interest, LazyPoller, SocketOptions, canonical};
 use crate::log_limit::LogLimit;
+use connection::{CloseState, Connection};
 use waiting::Waiting;
 
 /// Size of the read buffer in bytes.
 const READ_BUFFER: usize = 64 << 10;
-/// Reads from one connection before the others are serviced.
-const MAX_READS: usize = 8;
-/// Encrypted bytes that wait for the socket before more are encrypted.
-const MAX_SEALED: usize = 256 << 10;
-/// Capacity of an empty buffer of a connection that is kept: an idle connection takes at most 16 KiB.
-pub(super) const KEPT_BUFFER: usize = 1 << 10;
 /// Connections accepted per iteration.
 const MAX_ACCEPTS: usize = 64;
 /// Pause of accepting after an error of the system, for example no free file descriptors.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
-/// Limit for writing the last bytes of a closing connection and for receiving the peer's end of
-/// stream.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Connections that wait in the kernel to be accepted.
 const BACKLOG: i32 = 1_024;
 const LISTENER: u64 = 0;
@@ -77,150 +71,6 @@ impl Listener {
 
     pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
-    }
-}
-
-/// Progress of closing a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum CloseState {
-    Open,
-    /// The last bytes may be written until this time.
-    Flushing(Timestamp),
-    /// They are written; waits for the peer's end of stream until this time, because closing the
-    /// socket earlier could discard them.
-    AwaitingEof(Timestamp),
-}
-
-#[derive(Debug)]
-struct Connection {
-    socket: TcpStream,
-    remote: SocketAddr,
-    tls: TlsStream,
-    is_server: bool,
-    is_connecting: bool,
-    /// Counted as half-open.
-    is_counted: bool,
-    interest: Interest,
-    /// Encrypted bytes; those before `written` are sent.
-    sealed: Vec<u8>,
-    written: usize,
-    close_state: CloseState,
-    /// Both directions have failed.
-    is_broken: bool,
-    armed: Option<Timestamp>,
-    /// A defect for tests: a timer that nothing handles.
-    #[cfg(test)]
-    stuck: Option<Timestamp>,
-}
-
-impl Connection {
-    fn is_half_open(&self) -> bool {
-        let session = self.tls.session();
-        self.is_server && !session.is_open() && !session.is_closed()
-    }
-
-    fn fail(&mut self, error: &io::Error) {
-        self.is_broken = true;
-        let has_received_nothing = !self.tls.session().is_open() && self.tls.bytes().0 == 0;
-        match (has_received_nothing, error.kind()) {
-            // Closed before any data: equivalent to a refused connection.
-            (true, ErrorKind::ConnectionReset | ErrorKind::UnexpectedEof) => {
-                self.tls.session_mut().end(CloseReason::Refused);
-            }
-            (true, _) => self.tls.session_mut().end(lost(error)),
-            _ => self.tls.on_lost(&error.to_string()),
-        }
-    }
-
-    /// Reads the received data.
-    fn read(&mut self, now: Timestamp, buffer: &mut [u8]) {
-        for _ in 0..MAX_READS {
-            if self.is_broken {
-                return;
-            }
-            match self.socket.read(buffer) {
-                Ok(0) => {
-                    let error =
-                        io::Error::new(ErrorKind::UnexpectedEof, "the peer ended the stream");
-                    return self.fail(&error);
-                }
-                // A closing connection reads only to find the end of the stream.
-                Ok(len) => self.tls.receive(now, &buffer[..len]),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return self.fail(&error),
-            }
-        }
-    }
-
-    /// Writes until the socket blocks.
-    fn write(&mut self, now: Timestamp) {
-        if self.is_connecting || self.is_broken {
-            return;
-        }
-        loop {
-            if self.written == self.sealed.len() {
-                self.sealed.clear();
-                self.written = 0;
-                self.tls.transmit(now, &mut self.sealed, MAX_SEALED);
-                if self.sealed.is_empty() {
-                    self.sealed.shrink_to(KEPT_BUFFER);
-                    return;
-                }
-            }
-            match self.socket.write(&self.sealed[self.written..]) {
-                Ok(0) => return,
-                Ok(len) => self.written += len,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return self.read_remaining(now, &error),
-            }
-        }
-    }
-
-    /// Handles a write error: first processes the data that the peer sent before it.
-    fn read_remaining(&mut self, now: Timestamp, error: &io::Error) {
-        let mut buffer = [0; 16 << 10];
-        while !self.tls.session().is_closed()
-            && let Ok(len @ 1..) = self.socket.read(&mut buffer)
-        {
-            self.tls.receive(now, &buffer[..len]);
-        }
-        self.fail(error);
-    }
-
-    /// Advances the close; returns whether the connection can be removed.
-    fn advance_close(&mut self, now: Timestamp) -> bool {
-        if !self.tls.session().is_closed() {
-            return false;
-        }
-        if self.is_broken || self.is_connecting {
-            return true;
-        }
-        if self.close_state == CloseState::Open {
-            self.close_state = CloseState::Flushing(now + CLOSE_TIMEOUT);
-        }
-        if let CloseState::Flushing(until) = self.close_state
-            && self.written == self.sealed.len()
-        {
-            let _ = self.socket.shutdown(Shutdown::Write);
-            self.close_state = CloseState::AwaitingEof(until);
-        }
-        match self.close_state {
-            CloseState::Open => false,
-            CloseState::Flushing(until) | CloseState::AwaitingEof(until) => now >= until,
-        }
-    }
-
-    fn next_timeout(&self) -> Option<Timestamp> {
-        #[cfg(test)]
-        if self.stuck.is_some() {
-            return self.stuck;
-        }
-        match self.close_state {
-            CloseState::Open => self.tls.session().next_timeout(),
-            CloseState::Flushing(until) | CloseState::AwaitingEof(until) => Some(until),
-        }
     }
 }
 
@@ -350,6 +200,7 @@ impl Tcp {
             written: 0,
             close_state: CloseState::Open,
             is_broken,
+            paused_until: None,
             armed: None,
             #[cfg(test)]
             stuck: None,
@@ -411,7 +262,7 @@ impl Tcp {
             self.timers.pop_first();
             if let Some(connection) = self.connections.get_mut(&id) {
                 connection.armed = None;
-                connection.tls.session_mut().handle_timeout(now);
+                connection.handle_timeout(now);
                 self.stuck_timers.on_handled(id, now);
                 self.dirty.insert(id);
             }
@@ -533,6 +384,7 @@ impl Tcp {
             written: 0,
             close_state: CloseState::Open,
             is_broken: false,
+            paused_until: None,
             armed: None,
             #[cfg(test)]
             stuck: None,
@@ -610,10 +462,13 @@ impl Tcp {
             self.stuck_timers.forget(id);
             return;
         }
-        let is_full = connection.written < connection.sealed.len();
-        let interest =
-            if is_full || connection.is_connecting { Interest::ReadWrite } else { Interest::Read };
+        let interest = connection.wanted();
         if interest != connection.interest {
+            if interest == Interest::Paused
+                && let Some(others) = self.log.allow(now)
+            {
+                tracing::warn!(others, "no kernel memory to send or receive over TCP");
+            }
             match self.poller.change(&connection.socket, id, interest) {
                 Ok(()) => connection.interest = interest,
                 Err(error) => {

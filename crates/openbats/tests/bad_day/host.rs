@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, SystemTime};
@@ -20,7 +20,7 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, se
 use socket2::{Domain, Socket, Type};
 use tracing_subscriber::fmt::MakeWriter;
 
-use crate::network::{FAR, hosts, run};
+use crate::network::{FAR, FarHost, hosts, run};
 use crate::transfer::{Transfer, connect, connect_with, receive, serve, transport};
 use crate::{CASE, LIMIT, wait_until};
 
@@ -214,38 +214,113 @@ pub(crate) fn out_of_file_descriptors() {
 }
 
 /// The kernel has no memory for one of three receive calls and one of two send calls, for some seconds.
-/// Neither ends an endpoint, and the transfer goes on.
+/// None ends an endpoint or a connection over TCP, and the transfers go on.
 pub(crate) fn lack_of_kernel_memory() {
     let far = hosts();
     let transfer = Transfer::start(&far, FAR);
+    let over_tcp = TcpTransfer::start(&far);
     for error in ["ENOMEM", "ENOBUFS"] {
         transfer.await_progress();
+        over_tcp.await_progress();
         let mut tracer = Command::new("strace")
             .args(["-f", "-qq", "-p", &std::process::id().to_string()])
-            .args(["-e", "trace=recvmsg,recvmmsg,sendmsg,sendmmsg"])
+            .args(["-e", "trace=recvmsg,recvmmsg,sendmsg,sendmmsg,recvfrom,sendto"])
             .args(["-e", &format!("inject=recvmsg,recvmmsg:error={error}:when=1+3")])
             .args(["-e", &format!("inject=sendmsg,sendmmsg:error={error}:when=1+2")])
+            // The calls of connections over TCP.
+            .args(["-e", &format!("inject=recvfrom:error={error}:when=1+3")])
+            .args(["-e", &format!("inject=sendto:error={error}:when=1+2")])
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
         let lines = BufReader::new(tracer.stderr.take().unwrap()).lines().map(Result::unwrap);
         let count = thread::spawn(move || {
-            let (mut received, mut sent) = (0_usize, 0_usize);
+            let mut failed = [0_usize; 4];
             for line in lines.filter(|line| line.ends_with("(INJECTED)")) {
-                received += usize::from(line.contains("recv"));
-                sent += usize::from(line.contains("send"));
+                for (count, call) in failed.iter_mut().zip(["recvm", "sendm", "recvfrom", "sendto"])
+                {
+                    *count += usize::from(line.contains(call));
+                }
             }
-            (received, sent)
+            failed
         });
         thread::sleep(Duration::from_secs(3));
         transfer.await_progress();
+        over_tcp.await_progress();
         kill_process(Pid::from_child(&tracer), Signal::INT).unwrap();
         tracer.wait().unwrap();
-        let (received, sent) = count.join().unwrap();
-        assert!(received > 10 && sent > 10, "{error}: {received} and {sent} failed calls");
+        let failed = count.join().unwrap();
+        assert!(failed.iter().all(|&count| count > 10), "{error}: {failed:?} failed calls");
         transfer.resumes_in_time();
     }
     transfer.finish();
+    over_tcp.finish();
+}
+
+/// Numbered messages over TCP.
+struct TcpTransfer {
+    received: Arc<AtomicU64>,
+    is_stopping: Arc<AtomicBool>,
+    sending: thread::JoinHandle<u64>,
+    receiving: thread::JoinHandle<u64>,
+}
+
+impl TcpTransfer {
+    fn start(far: &FarHost) -> Self {
+        let (server, fingerprint) = far.run(|| {
+            let identity = Identity::generate(&["far"]).unwrap();
+            let fingerprint = identity.fingerprint();
+            let options = ServerOptions::new(identity).modes([Mode::Tcp]);
+            let options = options.transport(transport(true));
+            let address = format!("{FAR}:0").parse().unwrap();
+            (Endpoint::builder().bind(address).server(options).start().unwrap(), fingerprint)
+        });
+        let options = ClientOptions::new(Trust::fingerprint(fingerprint)).mode(Mode::Tcp);
+        let options = options.transport(TransportConfig { mode: Mode::Tcp, ..transport(true) });
+        let client = Endpoint::builder().start().unwrap();
+        let connecting = client.connect(server.local_addr(), "far", options);
+        let near = connecting.wait_for(LIMIT).unwrap().expect("a connection over TCP");
+        let accepted = server.accept().wait_for(LIMIT).unwrap().unwrap();
+        let (received, is_stopping) = (Arc::new(AtomicU64::new(0)), Arc::default());
+        let (count, stop) = (received.clone(), Arc::clone(&is_stopping));
+        let sending = thread::spawn(move || {
+            let _endpoint = client;
+            let mut number = 0_u64;
+            while !AtomicBool::load(&stop, Ordering::Relaxed) {
+                let message = number.to_be_bytes().repeat(1_000);
+                near.send(message).wait_for(LIMIT).expect("room in time").expect("a send");
+                number += 1;
+                thread::sleep(Duration::from_millis(1));
+            }
+            near.finish().wait_for(LIMIT).expect("an end in time").expect("an end");
+            number
+        });
+        let receiving = thread::spawn(move || {
+            let _endpoint = server;
+            let mut number = 0_u64;
+            while let Some(message) = accepted.recv().wait_for(LIMIT).unwrap().expect("a message") {
+                assert_eq!(message, number.to_be_bytes().repeat(1_000));
+                number += 1;
+                count.store(number, Ordering::Relaxed);
+            }
+            number
+        });
+        Self { received, is_stopping, sending, receiving }
+    }
+
+    fn await_progress(&self) {
+        let before = self.received.load(Ordering::Relaxed);
+        wait_until("more messages arrive over TCP", || {
+            let is_over = self.sending.is_finished() || self.receiving.is_finished();
+            assert!(!is_over, "the connection over TCP has ended");
+            self.received.load(Ordering::Relaxed) > before
+        });
+    }
+
+    fn finish(self) {
+        self.is_stopping.store(true, Ordering::Relaxed);
+        assert_eq!(self.sending.join().unwrap(), self.receiving.join().unwrap());
+    }
 }
 
 /// A file of which the disk has no room is refused before its data, or given up when the disk fills; both

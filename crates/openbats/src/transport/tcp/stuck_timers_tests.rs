@@ -1,6 +1,6 @@
 //! A TCP connection with a timer that stays due is closed and does not block the endpoint.
 
-use bats_proto::{Mode, PeerTrust, TransportConfig};
+use bats_proto::{CloseReason, Mode, PeerTrust, TransportConfig};
 
 use super::*;
 
