@@ -14,6 +14,7 @@ use tokio::time::timeout;
 
 use super::super::Worker;
 use super::super::tunnel::lock;
+use super::received::received;
 use super::relay::{Datagrams, carry};
 use super::{NEGOTIATION, RESET, UDP_IDLE};
 use crate::proxy::Parsed;
@@ -236,12 +237,11 @@ async fn carry_datagrams(worker: &Worker, channel: &Channel) -> io::Result<()> {
     let down = async {
         let (mut one, mut other) = (vec![0; MAX_PAYLOAD], vec![0; MAX_PAYLOAD]);
         loop {
-            let (received, buffer) = tokio::select! {
-                received = receive(ipv4.as_ref(), &mut one) => (received, &one),
-                received = receive(ipv6.as_ref(), &mut other) => (received, &other),
+            let (result, buffer) = tokio::select! {
+                result = receive(ipv4.as_ref(), &mut one) => (result, &one),
+                result = receive(ipv6.as_ref(), &mut other) => (result, &other),
             };
-            // An error is an ICMP message about a datagram before.
-            let Ok((length, source)) = received else { continue };
+            let Some((length, source)) = received(result).await else { continue };
             let key = (source.ip(), source.port());
             if !lock(&destinations).sources.contains(&key) {
                 continue;

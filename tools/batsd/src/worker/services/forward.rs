@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bats_node::NodeId;
 use openbats::Channel;
@@ -12,6 +11,7 @@ use tokio::sync::mpsc;
 
 use super::super::Worker;
 use super::UDP_IDLE;
+use super::received::received;
 use super::relay::Datagrams;
 use crate::proxy::request::{MAX_PAYLOAD, Request, encode_datagram};
 use crate::proxy::target::Target;
@@ -26,11 +26,8 @@ pub(super) async fn serve(worker: Arc<Worker>, socket: UdpSocket, exit: NodeId, 
     let mut sources = Sources::default();
     let mut buffer = vec![0; MAX_PAYLOAD];
     loop {
-        let Ok((length, source)) = socket.recv_from(&mut buffer).await else {
-            // An ICMP error of a datagram before.
-            tokio::time::sleep(Duration::from_millis(1)).await;
-            continue;
-        };
+        let result = socket.recv_from(&mut buffer).await;
+        let Some((length, source)) = received(result).await else { continue };
         let payload = buffer.get(..length).unwrap_or_default();
         let Some(frame) = encode_datagram(&target, payload) else { continue };
         if !sources.has(source) {

@@ -7,6 +7,7 @@ mod forward;
 pub(super) mod listener;
 mod negotiations;
 mod proxy;
+mod received;
 mod relay;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};

@@ -13,6 +13,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::super::Worker;
 use super::super::tunnel::lock;
 use super::negotiations::Negotiation;
+use super::received::received;
 use super::relay::{Datagrams, carry};
 use super::{NEGOTIATION, UDP_IDLE};
 use crate::config::{Listener, Service};
@@ -223,8 +224,8 @@ async fn associate(
     let up = async {
         let mut buffer = vec![0; 3 + target::MAX_ENCODED + MAX_PAYLOAD];
         // A datagram of a host that is not the program's does not keep it alive.
-        while let Ok(received) = timeout(UDP_IDLE, socket.recv_from(&mut buffer)).await {
-            let Ok((length, source)) = received else { continue };
+        while let Ok(result) = timeout(UDP_IDLE, socket.recv_from(&mut buffer)).await {
+            let Some((length, source)) = received(result).await else { continue };
             if source.ip() != from.ip() || !declared.is(source) {
                 continue;
             }
