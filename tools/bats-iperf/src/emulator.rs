@@ -1,7 +1,6 @@
 //! Emulated link between the client and its socket: a UDP proxy on loopback with a `bats-netem`
 //! link in each direction, driven in real time by its own thread. Needs no privileges.
 
-use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -15,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::cli::Emulation;
 use crate::clock::Clock;
-use crate::stream::Local;
+use crate::stream::{Local, MEMORY_PAUSE};
 
 /// Datagrams received from a socket before due ones are sent.
 const BATCH: usize = 64;
@@ -193,11 +192,13 @@ impl Driver {
 
 /// Errors report earlier datagrams (ICMP unreachable); the next call may succeed.
 fn received<T>(result: std::io::Result<T>) -> Option<T> {
-    match result {
-        Ok(received) => Some(received),
-        Err(error) if error.kind() == ErrorKind::WouldBlock => None,
-        Err(_) => None,
+    if let Err(error) = &result
+        && openbats::is_lack_of_memory(error)
+    {
+        // The datagram waits, and its socket stays ready.
+        thread::sleep(MEMORY_PAUSE);
     }
+    result.ok()
 }
 
 #[cfg(test)]

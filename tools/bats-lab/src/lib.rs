@@ -48,6 +48,7 @@ mod result;
 mod run;
 mod serve;
 mod settings;
+mod shortage;
 mod state;
 mod text;
 mod tool;

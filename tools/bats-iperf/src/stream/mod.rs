@@ -17,6 +17,8 @@ use crate::transport_stats::TransportStats;
 
 /// How often a wait checks for an interrupt.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// Pause until the kernel may have memory, or the interface room in its queue, again.
+pub(crate) const MEMORY_PAUSE: Duration = Duration::from_micros(50);
 /// A close that takes longer is logged.
 const SLOW_CLOSE: Duration = Duration::from_secs(3);
 /// Longest time without a received packet while a sender waits for its data to arrive. At 90 % loss one
@@ -131,6 +133,17 @@ pub(crate) enum DataStream {
 fn is_retryable(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
     matches!(error.kind(), WouldBlock | TimedOut | Interrupted)
+}
+
+/// Pauses after a call that found no kernel memory or a full queue of the interface, because the socket may stay
+/// ready. Passes on errors that do not end by themselves.
+fn wait_after(error: std::io::Error) -> std::io::Result<()> {
+    if openbats::is_lack_of_memory(&error) {
+        std::thread::sleep(MEMORY_PAUSE);
+    } else if !is_retryable(&error) {
+        return Err(error);
+    }
+    Ok(())
 }
 
 /// The local address of packets to `remote`, if the endpoint is bound to the unspecified address.
@@ -346,6 +359,18 @@ fn finish(connection: &Connection) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lack_of_kernel_memory_ends_no_stream() {
+        use nix::errno::Errno;
+        let ends = |code: Errno| wait_after(std::io::Error::from(code)).is_err();
+        for code in [Errno::ENOBUFS, Errno::ENOMEM, Errno::EAGAIN, Errno::EINTR] {
+            assert!(!ends(code), "{code}");
+        }
+        for code in [Errno::ECONNREFUSED, Errno::EMSGSIZE, Errno::EBADF] {
+            assert!(ends(code), "{code}");
+        }
+    }
 
     #[test]
     fn undelivered_bytes_never_exceed_sent_bytes() {

@@ -22,7 +22,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use socket2::{Domain, Socket, Type};
 
-use super::{Local, POLL_INTERVAL, Received, is_retryable};
+use super::{Local, POLL_INTERVAL, Received, is_retryable, wait_after};
 use crate::clock::Clock;
 use crate::control::{ConnectTimeout, HELLO_LENGTH, Hello, REPLY_TIMEOUT};
 use crate::message::MAX_LENGTH;
@@ -85,7 +85,8 @@ impl DataStream {
                 Ok(bytes) => {
                     (written, last_progress) = (written.saturating_add(bytes), clock.elapsed());
                 }
-                Err(error) if is_retryable(&error) => {
+                Err(error) => {
+                    wait_after(error).context("cannot send over TCP")?;
                     if signals::requested() {
                         bail!("interrupted");
                     }
@@ -96,7 +97,6 @@ impl DataStream {
                         bail!("the TCP connection was blocked for {} s", REPLY_TIMEOUT.as_secs());
                     }
                 }
-                Err(error) => return Err(error).context("cannot send over TCP"),
             }
         }
         Ok(true)
@@ -122,7 +122,8 @@ impl DataStream {
                 }
                 Ok(0) => *has_ended = true,
                 Ok(count) => bytes.extend_from_slice(buffer.get(..count).unwrap_or_default()),
-                Err(error) if is_retryable(&error) => {
+                Err(error) => {
+                    wait_after(error).context("cannot receive over TCP")?;
                     if signals::requested() {
                         bail!("interrupted");
                     }
@@ -130,7 +131,6 @@ impl DataStream {
                         return Ok(Received::Nothing);
                     }
                 }
-                Err(error) => return Err(error).context("cannot receive over TCP"),
             }
         }
     }
@@ -155,7 +155,7 @@ impl DataStream {
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         match recv(&self.stream, &mut [0_u8; 1], flags) {
             Ok((_, 0)) => Some("the TCP connection has ended".to_owned()),
-            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => None,
+            Ok(_) | Err(Errno::AGAIN | Errno::INTR | Errno::NOMEM | Errno::NOBUFS) => None,
             Err(error) => Some(format!("the TCP connection has ended: {error}")),
         }
     }
@@ -168,6 +168,14 @@ impl DataStream {
     pub(super) fn addresses(&self) -> (SocketAddr, SocketAddr) {
         self.addresses
     }
+}
+
+/// Whether a listener stays usable after the error: there is no connection, memory or file descriptor now.
+fn may_accept_later(error: &std::io::Error) -> bool {
+    let code = error.raw_os_error().map(Errno::from_raw_os_error);
+    is_retryable(error)
+        || openbats::is_lack_of_memory(error)
+        || matches!(code, Some(Errno::MFILE | Errno::NFILE | Errno::CONNABORTED))
 }
 
 /// A connection whose peer is not identified: only its hello message is read.
@@ -192,13 +200,13 @@ impl Greeting {
             match self.stream.read(room) {
                 Ok(0) => bail!("the TCP connection ended before its hello message"),
                 Ok(more) => self.count = self.count.saturating_add(more),
-                Err(error) if !is_retryable(&error) => {
-                    return Err(error).context("cannot receive over TCP");
+                Err(error) => {
+                    wait_after(error).context("cannot receive over TCP")?;
+                    if self.since.elapsed() >= HELLO_TIMEOUT {
+                        bail!("no hello message arrived")
+                    }
+                    return Ok(None);
                 }
-                Err(_) if self.since.elapsed() >= HELLO_TIMEOUT => {
-                    bail!("no hello message arrived")
-                }
-                Err(_) => return Ok(None),
             }
             if self.count >= LENGTH && !self.bytes.starts_with(&length) {
                 bail!("not a hello message");
@@ -289,7 +297,9 @@ impl Listener {
             match self.0.accept() {
                 // A connection of another peer must not end the test.
                 Ok((stream, _)) => greetings.extend(Greeting::new(stream)),
-                Err(error) if is_retryable(&error) => std::thread::sleep(Duration::from_millis(5)),
+                Err(error) if may_accept_later(&error) => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
                 Err(error) => return Err(error).context("cannot accept TCP connections"),
             }
             if greetings.len() > MAX_GREETINGS {
@@ -316,6 +326,17 @@ impl Listener {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lack_of_memory_or_descriptors_ends_no_listener() {
+        let later = |code: Errno| may_accept_later(&code.into());
+        for code in [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::NOBUFS, Errno::CONNABORTED] {
+            assert!(later(code), "{code}");
+        }
+        for code in [Errno::BADF, Errno::INVAL] {
+            assert!(!later(code), "{code}");
+        }
+    }
 
     fn pair() -> (DataStream, DataStream) {
         let listener = Listener::bind(([127, 0, 0, 1], 0).into(), &Local::default()).unwrap();

@@ -9,7 +9,6 @@
     )
 )]
 
-use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -17,13 +16,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 
-use super::{Local, POLL_INTERVAL, Received, is_retryable};
+use super::{Local, POLL_INTERVAL, Received, wait_after};
 use crate::clock::Clock;
 use crate::control::{ConnectTimeout, Hello, REPLY_TIMEOUT};
 use crate::signals;
 
-/// Pause until the kernel may have memory, or the interface room in its queue, again.
-const MEMORY_PAUSE: Duration = Duration::from_micros(50);
 /// Default maximum length of a message in bytes: it should fit into one frame of a typical link.
 pub(crate) const MAX_MESSAGE: u32 = 1_448;
 /// Maximum payload of an IPv4 datagram in bytes.
@@ -185,17 +182,6 @@ fn received(buffer: &[u8], count: usize) -> &[u8] {
     buffer.get(..count).unwrap_or_default()
 }
 
-/// Pauses after a call that found no kernel memory or a full queue of the interface, because the socket may stay
-/// ready. Passes on errors that do not end by themselves.
-fn wait_after(error: io::Error) -> io::Result<()> {
-    if openbats::is_lack_of_memory(&error) {
-        std::thread::sleep(MEMORY_PAUSE);
-    } else if !is_retryable(&error) {
-        return Err(error);
-    }
-    Ok(())
-}
-
 /// The count in an end message.
 pub(crate) fn end_of(datagram: &[u8]) -> Option<u64> {
     let count = datagram.strip_prefix(END)?;
@@ -291,18 +277,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lack_of_kernel_memory_ends_no_stream() {
-        use nix::errno::Errno;
-        let ends = |code: Errno| wait_after(io::Error::from(code)).is_err();
-        for code in [Errno::ENOBUFS, Errno::ENOMEM, Errno::EAGAIN, Errno::EINTR] {
-            assert!(!ends(code), "{code}");
-        }
-        for code in [Errno::ECONNREFUSED, Errno::EMSGSIZE, Errno::EBADF] {
-            assert!(ends(code), "{code}");
-        }
-    }
-
-    #[test]
     fn datagrams_are_delivered_and_both_ends_see_the_end() {
         let listener = Listener::bind(([127, 0, 0, 1], 0).into(), 1, &Local::default()).unwrap();
         let remote = SocketAddr::from(([127, 0, 0, 1], listener.ports().unwrap()[0]));
@@ -360,7 +334,7 @@ mod tests {
             assert_eq!(server.addresses().1, client.addresses().0);
         });
         other_peer.set_nonblocking(true).unwrap();
-        assert!(is_retryable(&other_peer.recv(&mut [0; 64]).unwrap_err()));
+        assert!(super::super::is_retryable(&other_peer.recv(&mut [0; 64]).unwrap_err()));
     }
 
     /// A server's stream whose client sends hello messages until `act` returns. Returns whether the

@@ -9,6 +9,7 @@ use nix::sys::socket::{setsockopt, sockopt};
 use serde_json::json;
 
 use crate::interrupt;
+use crate::shortage::{ACCEPT_PAUSE, is_temporary_accept, may_retry};
 
 /// Timeout of reads and writes, after which the time is checked.
 const IO_TIMEOUT: Duration = Duration::from_millis(50);
@@ -27,6 +28,7 @@ pub(crate) fn sink(port: u16, interval: Duration) -> Result<()> {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 std::thread::sleep(Duration::from_millis(2));
             }
+            Err(error) if is_temporary_accept(&error) => std::thread::sleep(ACCEPT_PAUSE),
             Err(error) => return Err(error).context("cannot accept a connection"),
         }
     };
@@ -44,10 +46,7 @@ pub(crate) fn sink(port: u16, interval: Duration) -> Result<()> {
                     bytes += count as u64;
                     false
                 }
-                Err(error) => !matches!(
-                    error.kind(),
-                    ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
-                ),
+                Err(error) => !may_retry(&error),
             };
         let now = start.elapsed().as_secs_f64();
         if now - begin >= interval.as_secs_f64() || ended {
@@ -79,11 +78,7 @@ pub(crate) fn source(to: SocketAddr, seconds: u64, congestion: &str) -> Result<(
     while start.elapsed() < Duration::from_secs(seconds) {
         match stream.write(&block) {
             Ok(_) => {}
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
-                ) => {}
+            Err(error) if may_retry(&error) => {}
             Err(error) => return Err(error).context("the connection failed"),
         }
     }

@@ -17,6 +17,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 
 use super::report::{Answer, HopReport, Request};
+use crate::shortage::{ACCEPT_PAUSE, is_temporary_accept};
 
 /// Longest line in bytes.
 const MAX_LINE_BYTES: u64 = 64 * 1024;
@@ -65,6 +66,7 @@ pub(crate) fn serve(
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 wait_readable(listener, Duration::from_millis(100));
             }
+            Err(error) if is_temporary_accept(&error) => std::thread::sleep(ACCEPT_PAUSE),
             Err(error) => return Err(error).context("the control socket failed"),
         }
     }

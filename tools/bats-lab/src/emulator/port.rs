@@ -13,6 +13,8 @@ use nix::sys::socket::{
 };
 use nix::{cmsg_space, getsockopt_impl, setsockopt_impl};
 
+use crate::shortage::MEMORY_PAUSE;
+
 /// Limit of frames per system call.
 pub(crate) const BATCH: usize = 64;
 
@@ -130,9 +132,7 @@ impl Port {
                 }));
                 Ok(())
             }
-            // An interface that goes down reports ENETDOWN once.
-            Err(Errno::EAGAIN | Errno::EINTR | Errno::ENETDOWN) => Ok(()),
-            Err(error) => Err(error.into()),
+            Err(error) => without_frames(error),
         }
     }
 
@@ -152,6 +152,20 @@ impl Port {
     }
 }
 
+/// Passes on errors of a receive call that mean more than that there are no frames now.
+fn without_frames(error: Errno) -> Result<(), Error> {
+    match error {
+        // An interface that goes down reports ENETDOWN once.
+        Errno::EAGAIN | Errno::EINTR | Errno::ENETDOWN => Ok(()),
+        // The frames wait, and their socket stays ready.
+        Errno::ENOMEM | Errno::ENOBUFS => {
+            std::thread::sleep(MEMORY_PAUSE);
+            Ok(())
+        }
+        _ => Err(error.into()),
+    }
+}
+
 fn send_slices(
     socket: &OwnedFd,
     headers: &mut MultiHeaders<LinkAddr>,
@@ -161,7 +175,7 @@ fn send_slices(
     match sendmmsg(socket.as_raw_fd(), headers, slices, NO_DESTINATIONS, [], MsgFlags::MSG_DONTWAIT)
     {
         Ok(sent) => Ok(sent.count()),
-        Err(Errno::EAGAIN | Errno::EINTR | Errno::ENOBUFS) => {
+        Err(Errno::EAGAIN | Errno::EINTR | Errno::ENOBUFS | Errno::ENOMEM) => {
             Err(Error::from(ErrorKind::WouldBlock))
         }
         Err(error) => Err(error.into()),
@@ -171,5 +185,20 @@ fn send_slices(
 impl AsFd for Port {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lack_of_kernel_memory_ends_no_link() {
+        for code in [Errno::ENOMEM, Errno::ENOBUFS, Errno::EAGAIN, Errno::EINTR, Errno::ENETDOWN] {
+            assert!(without_frames(code).is_ok(), "{code}");
+        }
+        for code in [Errno::EBADF, Errno::ENXIO] {
+            assert!(without_frames(code).is_err(), "{code}");
+        }
     }
 }

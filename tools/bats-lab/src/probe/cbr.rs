@@ -1,6 +1,6 @@
 //! Constant-bit-rate probe: numbered UDP datagrams, counted by the receiver.
 
-use std::io::{ErrorKind, IoSlice};
+use std::io::IoSlice;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,6 +12,7 @@ use nix::sys::socket::{ControlMessage, MsgFlags, SockaddrStorage, sendmsg, setso
 
 use crate::interrupt;
 use crate::namespace::Namespaces;
+use crate::shortage::may_retry;
 
 /// Bytes of the Ethernet, IPv4 and UDP headers of a datagram.
 const HEADER_BYTES: usize = 14 + 20 + 8;
@@ -146,10 +147,7 @@ fn count(socket: &UdpSocket, plan: &CbrPlan<'_>, done: &AtomicBool) -> Result<Cb
     loop {
         let length = match socket.recv(&mut buffer) {
             Ok(length) => length,
-            Err(error)
-                if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
-                    || error.kind() == ErrorKind::Interrupted =>
-            {
+            Err(error) if may_retry(&error) => {
                 if done.load(Ordering::Relaxed) {
                     break;
                 }

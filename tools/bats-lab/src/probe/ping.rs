@@ -1,6 +1,5 @@
 //! Round-trip times of small datagrams that the other host echoes.
 
-use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -10,6 +9,7 @@ use anyhow::{Context, Result};
 
 use crate::interrupt;
 use crate::namespace::Namespaces;
+use crate::shortage::may_retry;
 
 /// Round-trip times.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -59,9 +59,10 @@ pub(crate) fn ping(
 fn echo_datagrams(socket: &UdpSocket, done: &AtomicBool) {
     let mut buffer = [0; 64];
     while !done.load(Ordering::Relaxed) {
-        if let Ok((length, peer)) = socket.recv_from(&mut buffer) {
+        match socket.recv_from(&mut buffer) {
             // A datagram that cannot be echoed counts as lost.
-            let _ = socket.send_to(&buffer[..length], peer);
+            Ok((length, peer)) => drop(socket.send_to(&buffer[..length], peer)),
+            Err(error) => _ = may_retry(&error),
         }
     }
 }
@@ -102,11 +103,7 @@ fn measure(socket: &UdpSocket, count: u64, last_packet_timeout: Duration) -> Res
                     *time = Some(now - *sent);
                 }
             }
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
-                ) => {}
+            Err(error) if may_retry(&error) => {}
             Err(error) => return Err(error).context("cannot receive"),
         }
     }

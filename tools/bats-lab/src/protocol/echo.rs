@@ -15,6 +15,7 @@ use serde_json::json;
 
 use super::quic;
 use crate::interrupt;
+use crate::shortage::{ACCEPT_PAUSE, is_temporary_accept, may_retry};
 
 /// How long the last reply may take.
 pub(crate) const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -120,10 +121,6 @@ pub(crate) fn serve(transport: EchoTransport, port: u16) -> Result<()> {
     }
 }
 
-fn is_retryable(error: &std::io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
-}
-
 fn serve_tcp(port: u16) -> Result<()> {
     interrupt::watch()?;
     let listener = TcpListener::bind(("0.0.0.0", port))
@@ -132,7 +129,8 @@ fn serve_tcp(port: u16) -> Result<()> {
     while !interrupt::requested() {
         match listener.accept() {
             Ok((mut stream, _)) => {
-                std::thread::spawn(move || {
+                // Without a thread for it, the connection is closed.
+                let _ = std::thread::Builder::new().spawn(move || {
                     let _ = stream.set_nonblocking(false);
                     let _ = stream.set_nodelay(true);
                     let mut buffer = vec![0; MAX_MESSAGE];
@@ -143,7 +141,10 @@ fn serve_tcp(port: u16) -> Result<()> {
                     }
                 });
             }
-            Err(error) if is_retryable(&error) => std::thread::sleep(Duration::from_millis(2)),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            Err(error) if is_temporary_accept(&error) => std::thread::sleep(ACCEPT_PAUSE),
             Err(error) => return Err(error).context("the listener failed"),
         }
     }
@@ -162,7 +163,7 @@ fn serve_udp(port: u16) -> Result<()> {
                 // Datagrams that cannot be sent back are lost, as on a link.
                 let _ = socket.send_to(&buffer[..count], from);
             }
-            Err(error) if is_retryable(&error) => {}
+            Err(error) if may_retry(&error) => {}
             Err(error) => return Err(error).context("the socket failed"),
         }
     }
@@ -184,7 +185,7 @@ fn serve_bats(port: u16) -> Result<()> {
         let accepting = &endpoint;
         scope.spawn(move || {
             while let Ok(connection) = accepting.accept().wait() {
-                std::thread::spawn(move || {
+                let _ = std::thread::Builder::new().spawn(move || {
                     while let Ok(Some(message)) = connection.recv().wait() {
                         if connection.send(message).wait().is_err() {
                             break;
@@ -322,7 +323,7 @@ fn over_tcp(request: &RttRequest, schedule: &Schedule, record: &RttRecord) -> Re
                 match reading.read(&mut message[filled..]) {
                     Ok(0) => break,
                     Ok(count) => filled += count,
-                    Err(error) if is_retryable(&error) => continue,
+                    Err(error) if may_retry(&error) => continue,
                     Err(_) => break,
                 }
                 if filled == schedule.size {
@@ -357,7 +358,7 @@ fn over_udp(to: SocketAddr, schedule: &Schedule, record: &RttRecord) -> Result<f
                 match socket.recv(&mut message) {
                     Ok(_) if record.arrived(schedule, start, &message) => break,
                     Ok(_) => {}
-                    Err(error) if is_retryable(&error) => {}
+                    Err(error) if may_retry(&error) => {}
                     // No server listens there yet.
                     Err(_) => std::thread::sleep(Duration::from_millis(1)),
                 }

@@ -1,6 +1,5 @@
 //! Built-in UDP load: numbered datagrams at a constant rate, and a sink that counts losses.
 
-use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -9,6 +8,7 @@ use serde_json::json;
 
 use super::load::DATAGRAM as SIZE;
 use crate::interrupt;
+use crate::shortage::may_retry;
 
 /// Number in the datagrams that mark the end.
 const END_MARKER: u64 = u64::MAX;
@@ -78,11 +78,7 @@ pub(crate) fn sink(port: u16, interval: Duration) -> Result<()> {
                 }
             }
             Ok(_) => {}
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
-                ) => {}
+            Err(error) if may_retry(&error) => {}
             Err(error) => return Err(error).context("the socket failed"),
         }
         if start.is_some() && last_arrival.elapsed() > RECEIVE_TIMEOUT {
