@@ -290,7 +290,8 @@ impl TcpTransfer {
                 let message = number.to_be_bytes().repeat(1_000);
                 near.send(message).wait_for(LIMIT).expect("room in time").expect("a send");
                 number += 1;
-                thread::sleep(Duration::from_millis(1));
+                // Each call is traced, which takes much of the processors.
+                thread::sleep(Duration::from_millis(10));
             }
             near.finish().wait_for(LIMIT).expect("an end in time").expect("an end");
             number
