@@ -21,7 +21,7 @@ use socket2::{Domain, Socket, Type};
 use tracing_subscriber::fmt::MakeWriter;
 
 use crate::network::{FAR, FarHost, hosts, run};
-use crate::transfer::{Transfer, connect, connect_with, receive, serve, transport};
+use crate::transfer::{Sender, Transfer, connect, connect_with, receive, serve};
 use crate::{CASE, LIMIT, wait_until};
 
 /// Makes a child process the peer of [`peer_stopped`].
@@ -40,7 +40,7 @@ pub(crate) fn peer_stopped() {
     let fingerprint = next("fingerprint ").unwrap().parse().unwrap();
     let address: SocketAddr = next("address ").unwrap().parse().unwrap();
     let client = Endpoint::builder().start().unwrap();
-    let near = connect_with(&client, address, fingerprint, false);
+    let near = connect(&client, address, fingerprint);
 
     // A stopped peer sends nothing.
     let received = Arc::new(AtomicU64::new(0));
@@ -51,7 +51,7 @@ pub(crate) fn peer_stopped() {
             thread::sleep(Duration::from_millis(1));
         }
     });
-    let transfer = Transfer::over(near, received, None);
+    let transfer = Transfer::over((near.clone(), near), received, None);
     let id = Pid::from_child(&child);
     let signal = |signal| kill_process(id, signal).unwrap();
     let is_running = || {
@@ -108,7 +108,7 @@ pub(crate) fn preload_stepped_clock(command: &mut Command) {
 #[expect(clippy::disallowed_methods, reason = "the test is about this clock")]
 pub(crate) fn clock_stepped() {
     let far = hosts();
-    let transfer = Transfer::start(&far, FAR);
+    let transfer = Transfer::start(&far, FAR, Sender::Near);
     let (server, fingerprint) = serve(&far, FAR);
     let client = Endpoint::builder().start().unwrap();
     let store = SessionStore::new(8);
@@ -146,23 +146,26 @@ pub(crate) fn clock_stepped() {
 /// some again.
 pub(crate) fn out_of_file_descriptors() {
     const WORDS: &str = "Too many open files";
+    // Connections wait without data for as long as a busy host takes for the others.
+    let waiting = || TransportConfig { idle_timeout: LIMIT, ..TransportConfig::default() };
     let log = Log::start();
     let far = hosts();
-    let transfer = Transfer::start(&far, FAR);
+    let transfer = Transfer::start(&far, FAR, Sender::Near);
     let directory = Scratch::new("files");
     let source = directory.file("source", 1 << 20);
     let incoming = Receiver::new(directory.0.join("in"));
-    let (server, fingerprint) = far.run(|| {
+    let (server, fingerprint) = far.run(move || {
         let identity = Identity::generate(&["far"]).unwrap();
         let fingerprint = identity.fingerprint();
         let options = ServerOptions::new(identity).modes([Mode::Brtp, Mode::Tcp]);
-        let options = options.transport(transport(true));
+        let options = options.transport(waiting());
         let address = format!("{FAR}:0").parse().unwrap();
         (Endpoint::builder().bind(address).server(options).start().unwrap(), fingerprint)
     });
     let client = Endpoint::builder().start().unwrap();
     let pair = || {
-        let near = connect(&client, server.local_addr(), fingerprint);
+        let options = ClientOptions::new(Trust::fingerprint(fingerprint)).transport(waiting());
+        let near = connect_with(&client, server.local_addr(), options);
         (near, server.accept().wait_for(LIMIT).unwrap().unwrap())
     };
     let (near, receiving) = pair();
@@ -217,7 +220,7 @@ pub(crate) fn out_of_file_descriptors() {
 /// None ends an endpoint or a connection over TCP, and the transfers go on.
 pub(crate) fn lack_of_kernel_memory() {
     let far = hosts();
-    let transfer = Transfer::start(&far, FAR);
+    let transfer = Transfer::start(&far, FAR, Sender::Near);
     let over_tcp = TcpTransfer::start(&far);
     for error in ["ENOMEM", "ENOBUFS"] {
         transfer.await_progress();
@@ -271,12 +274,10 @@ impl TcpTransfer {
             let identity = Identity::generate(&["far"]).unwrap();
             let fingerprint = identity.fingerprint();
             let options = ServerOptions::new(identity).modes([Mode::Tcp]);
-            let options = options.transport(transport(true));
             let address = format!("{FAR}:0").parse().unwrap();
             (Endpoint::builder().bind(address).server(options).start().unwrap(), fingerprint)
         });
         let options = ClientOptions::new(Trust::fingerprint(fingerprint)).mode(Mode::Tcp);
-        let options = options.transport(TransportConfig { mode: Mode::Tcp, ..transport(true) });
         let client = Endpoint::builder().start().unwrap();
         let connecting = client.connect(server.local_addr(), "far", options);
         let near = connecting.wait_for(LIMIT).unwrap().expect("a connection over TCP");
@@ -328,7 +329,7 @@ impl TcpTransfer {
 /// ends say why, nothing is left of it, and later files arrive.
 pub(crate) fn disk_full() {
     let far = hosts();
-    let transfer = Transfer::start(&far, FAR);
+    let transfer = Transfer::start(&far, FAR, Sender::Near);
     let directory = Scratch::new("disk");
     let disk = directory.0.join("in");
     run("mount", &format!("-t tmpfs -o size=2m none {}", disk.display()));

@@ -8,11 +8,13 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::network::{Addresses, FAR, FarHost, NEAR, Probe, hosts, ip, is_v6, run};
-use crate::transfer::{Resumed, Transfer, attempt};
+use crate::transfer::{Resumed, Sender, Transfer, attempt};
 use crate::wait_until;
 
-/// Duration of the long faults.
+/// Duration of the long faults: two thirds of the default idle timeout.
 const LONG: Duration = Duration::from_secs(20);
+/// Long enough that timers back off as far as they do.
+const MEDIUM: Duration = Duration::from_secs(10);
 const SHORT: Duration = Duration::from_secs(4);
 /// UDP payload of datagrams of the smallest MTU that the protocol requires.
 const LARGE: usize = 1_200;
@@ -20,7 +22,7 @@ const LARGE: usize = 1_200;
 /// An interface that goes down loses its addresses of IPv6; they are given back when it is up.
 pub(crate) fn interface_down_and_up(addresses: &'static Addresses) {
     let far = hosts();
-    let transfer = Transfer::start(&far, addresses.far);
+    let transfer = Transfer::start(&far, addresses.far, Sender::Near);
     let path = Probe::new(&far, addresses.far, LARGE);
     let down = || ip("link set wire down");
     let up = |address| {
@@ -33,11 +35,39 @@ pub(crate) fn interface_down_and_up(addresses: &'static Addresses) {
     transfer.finish();
 }
 
+/// The client's interface, while the server sends: its client has nothing to send but acknowledgements.
+pub(crate) fn interface_down_and_up_at_receiver(addresses: &'static Addresses) {
+    let far = hosts();
+    let transfer = Transfer::start(&far, addresses.far, Sender::Far);
+    let path = Probe::new(&far, addresses.far, LARGE);
+    let up = || {
+        ip("link set wire up");
+        ip(&addresses.change("replace", addresses.near));
+    };
+    for time in [SHORT, MEDIUM] {
+        transfer.outage(&|| path.passes(), time, || ip("link set wire down"), up);
+    }
+    transfer.finish();
+}
+
+/// The client's address, while the server sends.
+pub(crate) fn address_removed_from_receiver(addresses: &'static Addresses) {
+    let far = hosts();
+    let transfer = Transfer::start(&far, addresses.far, Sender::Far);
+    let path = Probe::new(&far, addresses.far, LARGE);
+    for time in [SHORT, MEDIUM] {
+        let remove = || ip(&addresses.change("del", addresses.near));
+        let add = || ip(&addresses.change("add", addresses.near));
+        transfer.outage(&|| path.passes(), time, remove, add);
+    }
+    transfer.finish();
+}
+
 /// Removes the client's address, and then the server's. Sending a datagram from a removed address fails
 /// with EINVAL, as with an unsupported option. GSO and ECN must be in use again afterwards.
 pub(crate) fn address_removed_and_given_back(addresses: &'static Addresses) {
     let far = hosts();
-    let transfer = Transfer::start(&far, addresses.far);
+    let transfer = Transfer::start(&far, addresses.far, Sender::Near);
     let path = Probe::new(&far, addresses.far, LARGE);
     let uses_gso_and_ecn = |what: &str| uses_gso_and_ecn(&far, &transfer, what);
     uses_gso_and_ecn("GSO and ECN before the fault");
@@ -64,7 +94,7 @@ fn uses_gso_and_ecn(far: &FarHost, transfer: &Transfer, what: &str) {
 pub(crate) fn route_flap(addresses: &'static Addresses) {
     let far = hosts();
     let Addresses { far: gateway, routed, .. } = addresses;
-    let transfer = Transfer::start(&far, routed);
+    let transfer = Transfer::start(&far, routed, Sender::Near);
     let path = Probe::new(&far, routed, LARGE);
     let route = format!("{routed} via {gateway}");
     for kind in ["unreachable", "prohibit", "blackhole", "throw"] {
@@ -89,23 +119,36 @@ pub(crate) fn route_flap(addresses: &'static Addresses) {
     transfer.finish();
 }
 
+fn drop_all(hook: &str) {
+    run("nft", "add table inet fault");
+    run("nft", &format!("add chain inet fault every {{ type filter hook {hook} priority 0 ; }}"));
+    run("nft", "add rule inet fault every drop");
+}
+
+fn drop_nothing() {
+    run("nft", "delete table inet fault");
+}
+
 /// Packets dropped at the sender, whose calls fail with EPERM, and then at the receiver, without an error.
 pub(crate) fn all_packets_dropped() {
     let far = hosts();
-    let transfer = Transfer::start(&far, FAR);
+    let transfer = Transfer::start(&far, FAR, Sender::Near);
     let path = Probe::new(&far, FAR, LARGE);
-    let drop_all = |hook: &str| {
-        run("nft", "add table inet fault");
-        run(
-            "nft",
-            &format!("add chain inet fault every {{ type filter hook {hook} priority 0 ; }}"),
-        );
-        run("nft", "add rule inet fault every drop");
-    };
-    let accept = || run("nft", "delete table inet fault");
-    transfer.outage(&|| path.passes(), LONG, || drop_all("output"), accept);
+    transfer.outage(&|| path.passes(), LONG, || drop_all("output"), drop_nothing);
     let begin = || far.run(move || drop_all("input"));
-    transfer.outage(&|| path.passes(), LONG, begin, || far.run(accept));
+    transfer.outage(&|| path.passes(), LONG, begin, || far.run(drop_nothing));
+    transfer.finish();
+}
+
+/// Packets dropped at the client while the server sends: its own, so that the server hears nothing, and then the
+/// server's.
+pub(crate) fn all_packets_dropped_at_receiver() {
+    let far = hosts();
+    let transfer = Transfer::start(&far, FAR, Sender::Far);
+    let path = Probe::new(&far, FAR, LARGE);
+    for (hook, time) in [("output", SHORT), ("input", MEDIUM)] {
+        transfer.outage(&|| path.passes(), time, || drop_all(hook), drop_nothing);
+    }
     transfer.finish();
 }
 
@@ -117,26 +160,38 @@ pub(crate) fn mtu_lowered(addresses: &'static Addresses) {
     let lower = format!("link set wire mtu {mtu}");
     let raise = "link set wire mtu 1500";
     let passes = mtu - addresses.headers();
-    attempt(|| mtu_falls_and_rises(&far, addresses, passes, &|| ip(&lower), &|| ip(raise)));
+    let fall_and_rise = |largest, lower: &dyn Fn(), raise: &dyn Fn()| {
+        attempt(|| mtu_falls_and_rises(&far, (addresses, Sender::Near), largest, lower, raise));
+    };
+    fall_and_rise(passes, &|| ip(&lower), &|| ip(raise));
     // A veth link lets packets pass that are a tag of VLAN longer, and does not check bursts with GSO.
     ip("link set wire gso_max_segs 1");
-    let largest = passes + 4;
-    attempt(|| {
-        mtu_falls_and_rises(&far, addresses, largest, &|| far.ip(&lower), &|| far.ip(raise))
-    });
+    fall_and_rise(passes + 4, &|| far.ip(&lower), &|| far.ip(raise));
+}
+
+/// At the client's interface, while the server sends: packets that are too large arrive from a link whose sender knows
+/// nothing of it.
+pub(crate) fn mtu_lowered_at_receiver(addresses: &'static Addresses) {
+    let far = hosts();
+    let mtu = if is_v6(addresses.near) { 1_300 } else { 1_250 };
+    let lower = format!("link set wire mtu {mtu}");
+    far.ip("link set wire gso_max_segs 1");
+    let largest = mtu - addresses.headers() + 4;
+    let (lower, raise) = (|| ip(&lower), || ip("link set wire mtu 1500"));
+    attempt(|| mtu_falls_and_rises(&far, (addresses, Sender::Far), largest, &lower, &raise));
 }
 
 /// Returns how a new transfer goes on after a lower MTU, with packets of at most `largest` bytes. A higher
 /// MTU stops nothing; a search finds it ten minutes later (`RAISE_INTERVAL` of `bats-proto`), too long for this test.
 fn mtu_falls_and_rises(
     far: &FarHost,
-    addresses: &Addresses,
+    (addresses, sender): (&Addresses, Sender),
     largest: u16,
     lower: &dyn Fn(),
     raise: &dyn Fn(),
 ) -> Resumed {
-    let transfer = Transfer::start(far, addresses.far);
-    let path_mtu = || transfer.near.stats().path_mtu;
+    let transfer = Transfer::start(far, addresses.far, sender);
+    let path_mtu = || transfer.sender.stats().path_mtu;
     // The search stops when the bounds are 16 bytes apart.
     let full = 1_500 - addresses.headers();
     wait_until("the path MTU is found", || (full - 16..=full).contains(&path_mtu()));
@@ -157,7 +212,7 @@ fn mtu_falls_and_rises(
 pub(crate) fn mtu_below_the_smallest() {
     let log = crate::host::Log::start();
     let far = hosts();
-    let transfer = Transfer::start(&far, FAR);
+    let transfer = Transfer::start(&far, FAR, Sender::Near);
     let path = Probe::new(&far, FAR, LARGE);
     let (lower, raise) = (|| ip("link set wire mtu 1000"), || ip("link set wire mtu 1500"));
     transfer.outage(&|| path.passes(), LONG, lower, raise);
@@ -169,7 +224,7 @@ pub(crate) fn mtu_below_the_smallest() {
 /// Any host can forge ICMP errors. None may end an endpoint, or a connection with a peer that answers.
 pub(crate) fn icmp_errors_of_every_code() {
     let far = hosts();
-    let transfer = Transfer::start(&far, FAR);
+    let transfer = Transfer::start(&far, FAR, Sender::Near);
     transfer.await_progress();
     let near_port = transfer.near.local_addr().port();
     let far_port = transfer.near.remote_addr().port();

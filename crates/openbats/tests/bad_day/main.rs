@@ -18,21 +18,45 @@ use std::time::{Duration, Instant};
 
 use crate::network::{V4, V6};
 
-/// The name of the only test.
+/// The name of the test of all faults.
 const TEST: &str = "faults_of_hosts_and_networks_lose_nothing";
 /// Selects the case in a child process.
 const CASE: &str = "OPENBATS_BAD_DAY_CASE";
 /// A case waits at most this long for its faults and transfers: a failed test, not a speed.
 const LIMIT: Duration = Duration::from_secs(240);
 
+/// Late resumptions that nothing explains, in all cases together; see [`transfer::attempt`].
+const UNEXPLAINED: usize = 1;
+/// Begins the line that a case prints for each of them.
+const UNEXPLAINED_LINE: &str = "unexplained";
+
 /// The name of a case, what it does, and a program that it needs.
 type Case = (&'static str, fn(), Option<&'static str>);
 
-const CASES: [Case; 16] = [
+const CASES: [Case; 23] = [
     ("interface down and up", || link::interface_down_and_up(&V4), None),
     ("interface down and up, IPv6", || link::interface_down_and_up(&V6), None),
     ("address removed and given back", || link::address_removed_and_given_back(&V4), None),
     ("address removed and given back, IPv6", || link::address_removed_and_given_back(&V6), None),
+    ("server sends, interface down and up", || link::interface_down_and_up_at_receiver(&V4), None),
+    (
+        "server sends, interface down and up, IPv6",
+        || link::interface_down_and_up_at_receiver(&V6),
+        None,
+    ),
+    (
+        "server sends, address removed and given back",
+        || link::address_removed_from_receiver(&V4),
+        None,
+    ),
+    (
+        "server sends, address removed and given back, IPv6",
+        || link::address_removed_from_receiver(&V6),
+        None,
+    ),
+    ("server sends, all packets dropped", link::all_packets_dropped_at_receiver, Some("nft")),
+    ("server sends, MTU lowered", || link::mtu_lowered_at_receiver(&V4), None),
+    ("server sends, MTU lowered, IPv6", || link::mtu_lowered_at_receiver(&V6), None),
     ("route flap", || link::route_flap(&V4), None),
     ("route flap, IPv6", || link::route_flap(&V6), None),
     ("all packets dropped for 20 s", link::all_packets_dropped, Some("nft")),
@@ -69,16 +93,21 @@ fn faults_of_hosts_and_networks_lose_nothing() {
     });
     let running: Vec<_> = started.collect();
     let mut failed = Vec::new();
+    let mut unexplained = Vec::new();
     for (name, child) in running {
         let output = child.wait_with_output().unwrap();
         let text =
             String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        let late = text.lines().filter(|line| line.starts_with(UNEXPLAINED_LINE));
+        unexplained.extend(late.map(|line| format!("{name}: {line}")));
         match output.status.success() {
             true => text.lines().filter(|line| line.starts_with("measured")).for_each(print_line),
             false => failed.push(format!("--- {name}: {}\n{text}", output.status)),
         }
     }
+    unexplained.iter().for_each(|line| print_line(line));
     assert!(failed.is_empty(), "{}", failed.join("\n"));
+    assert!(unexplained.len() <= UNEXPLAINED, "late resumptions: {}", unexplained.join("\n"));
 }
 
 /// Runs a program in namespaces of its own; it dies with this process.

@@ -125,10 +125,10 @@ pub(crate) fn hosts() -> FarHost {
     far
 }
 
-/// A path for single datagrams from the near to an address of the far host, to see that it is usable.
+/// A path for single datagrams from the near to an address of the far host and back, to see that it is usable.
 pub(crate) struct Probe {
-    from: UdpSocket,
-    to: UdpSocket,
+    near: UdpSocket,
+    far: UdpSocket,
     size: usize,
     /// The datagrams sent, the last of which has this number.
     sent: AtomicU64,
@@ -137,30 +137,38 @@ pub(crate) struct Probe {
 impl Probe {
     /// Datagrams have `size` bytes and are not fragmented.
     pub(crate) fn new(far: &FarHost, address: &'static str, size: usize) -> Self {
-        let to = far.run(move || UdpSocket::bind((address, 0)).unwrap());
-        to.set_read_timeout(Some(Duration::from_millis(2))).unwrap();
-        let from = UdpSocket::bind(any(address)).unwrap();
-        if is_v6(address) {
-            set_ipv6_mtu_discover(&from, Ipv6PathMtuDiscovery::PROBE).unwrap();
-        } else {
-            set_ip_mtu_discover(&from, Ipv4PathMtuDiscovery::PROBE).unwrap();
-        }
-        Self { from, to, size, sent: AtomicU64::new(0) }
-    }
-
-    /// Whether a datagram that is sent now passes. One that was sent before, and arrived after the wait for
-    /// it had ended on a busy host, says nothing of the path as it is.
-    pub(crate) fn passes(&self) -> bool {
-        let number = (self.sent.fetch_add(1, Ordering::Relaxed) + 1).to_be_bytes();
-        let mut bytes = [0; 2_000];
-        bytes[..number.len()].copy_from_slice(&number);
-        // Errors are what the fault makes of sending.
-        let _ = self.from.send_to(&bytes[..self.size], self.to.local_addr().unwrap());
-        while self.to.recv(&mut bytes).is_ok() {
-            if bytes.starts_with(&number) {
-                return true;
+        let far = far.run(move || UdpSocket::bind((address, 0)).unwrap());
+        let near = UdpSocket::bind(any(address)).unwrap();
+        for socket in [&near, &far] {
+            socket.set_read_timeout(Some(Duration::from_millis(2))).unwrap();
+            if is_v6(address) {
+                set_ipv6_mtu_discover(socket, Ipv6PathMtuDiscovery::PROBE).unwrap();
+            } else {
+                set_ip_mtu_discover(socket, Ipv4PathMtuDiscovery::PROBE).unwrap();
             }
         }
-        false
+        Self { near, far, size, sent: AtomicU64::new(0) }
+    }
+
+    /// Whether a datagram that is sent now passes, and one back. One that was sent before, and arrived after
+    /// the wait for it had ended on a busy host, says nothing of the path as it is.
+    pub(crate) fn passes(&self) -> bool {
+        let number = (self.sent.fetch_add(1, Ordering::Relaxed) + 1).to_be_bytes();
+        let mut bytes = vec![0; self.size];
+        bytes[..number.len()].copy_from_slice(&number);
+        let arrives = |at: &UdpSocket| {
+            let mut received = [0; 8];
+            loop {
+                let (_, from) = at.recv_from(&mut received).ok()?;
+                if received == number {
+                    return Some(from);
+                }
+            }
+        };
+        // Errors are what the fault makes of sending.
+        let _ = self.near.send_to(&bytes, self.far.local_addr().unwrap());
+        let Some(back) = arrives(&self.far) else { return false };
+        let _ = self.far.send_to(&bytes, back);
+        arrives(&self.near).is_some()
     }
 }

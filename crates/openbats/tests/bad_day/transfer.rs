@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use openbats::{
     ClientOptions, Connection, ConnectionStats, Endpoint, Fingerprint, Identity, ServerOptions,
-    TransportConfig, Trust, Wait,
+    Trust, Wait,
 };
 
 use crate::network::{FarHost, any};
@@ -50,6 +50,9 @@ impl Count {
     }
 }
 
+/// Passes that an attempt without an explanation needs after it.
+const PASSES_AFTER_UNEXPLAINED: u32 = 2;
+
 /// How a transfer resumed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Resumed {
@@ -61,7 +64,7 @@ pub(crate) struct Resumed {
 
 /// Counts probe timeouts of a sender, and the delays of the host that may excuse them.
 pub(crate) struct Timeouts {
-    near: Connection,
+    sender: Connection,
     stalls: Stalls,
     before: ConnectionStats,
     counts: [Count; 2],
@@ -76,7 +79,7 @@ impl Timeouts {
     fn counted(&self) -> [Count; 2] {
         // In this order: a delay between both is taken for one after the timeout.
         let stalled = self.stalls.ended();
-        let stats = self.near.stats();
+        let stats = self.sender.stats();
         let expired = stats.probe_timeouts - self.before.probe_timeouts;
         let [mut unanswered, mut without_data] = self.counts;
         if stats.packets_received == self.before.packets_received {
@@ -87,9 +90,18 @@ impl Timeouts {
     }
 }
 
-/// A transfer from the near host to a far one.
+/// The host that sends the data of a transfer. The near one is the client of the connection, the far one its server.
+#[derive(Clone, Copy)]
+pub(crate) enum Sender {
+    Near,
+    Far,
+}
+
+/// A transfer between the near host and a far one.
 pub(crate) struct Transfer {
     pub(crate) near: Connection,
+    /// The sender's end of the connection: the near one, or the far one.
+    pub(crate) sender: Connection,
     received: Arc<AtomicU64>,
     is_stopping: Arc<AtomicBool>,
     sending: JoinHandle<[u8; 32]>,
@@ -97,60 +109,56 @@ pub(crate) struct Transfer {
     stalls: Stalls,
 }
 
-/// The defaults, with which connections continue after faults of 20 s; or, with `waits_long`, an idle
-/// timeout that does not end waiting connections on a busy host, which may take some seconds to set an interface up.
-pub(crate) fn transport(waits_long: bool) -> TransportConfig {
-    let defaults = TransportConfig::default();
-    let idle_timeout = if waits_long { LIMIT } else { defaults.idle_timeout };
-    TransportConfig { idle_timeout, ..defaults }
-}
-
-/// Starts a server on the far host, whose connections wait for long.
+/// Starts a server on the far host, with the defaults: connections continue after faults of 20 s, also with the idle
+/// timeout.
 pub(crate) fn serve(far: &FarHost, address: &'static str) -> (Endpoint, Fingerprint) {
     far.run(move || {
         let identity = Identity::generate(&["far"]).unwrap();
         let fingerprint = identity.fingerprint();
         let address = SocketAddr::new(address.parse().unwrap(), 0);
-        let options = ServerOptions::new(identity).transport(transport(true));
+        let options = ServerOptions::new(identity);
         (Endpoint::builder().bind(address).server(options).start().unwrap(), fingerprint)
     })
 }
 
-/// Connects an endpoint of the near host; the connection waits for long.
+/// Connects an endpoint of the near host, with the defaults.
 pub(crate) fn connect(client: &Endpoint, to: SocketAddr, trust: Fingerprint) -> Connection {
-    connect_with(client, to, trust, true)
+    connect_with(client, to, ClientOptions::new(Trust::fingerprint(trust)))
 }
 
-/// As [`connect`]; see [`transport`].
+/// As [`connect`], with other options.
 pub(crate) fn connect_with(
     client: &Endpoint,
     to: SocketAddr,
-    trust: Fingerprint,
-    waits_long: bool,
+    options: ClientOptions,
 ) -> Connection {
-    let options = ClientOptions::new(Trust::fingerprint(trust)).transport(transport(waits_long));
     client.connect(to, "far", options).wait_for(LIMIT).unwrap().expect("a connection")
 }
 
 impl Transfer {
-    /// Starts a transfer to a new server at an address of the far host.
-    pub(crate) fn start(far: &FarHost, address: &'static str) -> Self {
+    /// Starts a transfer to or from a new server at an address of the far host.
+    pub(crate) fn start(far: &FarHost, address: &'static str, sender: Sender) -> Self {
         let (server, fingerprint) = serve(far, address);
         let client = Endpoint::builder().bind(any(address)).start().unwrap();
         let near = connect(&client, server.local_addr(), fingerprint);
         let accepted = server.accept().wait_for(LIMIT).unwrap().unwrap();
-        let (receiving, received) = receive(accepted);
-        Self::over(near, received, Some(receiving))
+        let (sender, receiver) = match sender {
+            Sender::Near => (near.clone(), accepted),
+            Sender::Far => (accepted, near.clone()),
+        };
+        let (receiving, received) = receive(receiver);
+        Self::over((near, sender), received, Some(receiving))
     }
 
-    /// Starts a transfer over a connection; `received` counts the bytes at its other end.
+    /// Starts a transfer over a connection, of which the near and the sender's end are given; `received` counts the
+    /// bytes at the receiver's end.
     pub(crate) fn over(
-        near: Connection,
+        (near, sender): (Connection, Connection),
         received: Arc<AtomicU64>,
         receiving: Option<JoinHandle<[u8; 32]>>,
     ) -> Self {
         let is_stopping = Arc::new(AtomicBool::new(false));
-        let (connection, stop) = (near.clone(), is_stopping.clone());
+        let (connection, stop) = (sender.clone(), is_stopping.clone());
         let sending = thread::spawn(move || {
             let mut hasher = blake3::Hasher::new();
             let mut number = 0u64;
@@ -165,7 +173,7 @@ impl Transfer {
             hasher.finalize().into()
         });
         let stalls = Stalls::watch();
-        Self { near, received, is_stopping, sending, receiving, stalls }
+        Self { near, sender, received, is_stopping, sending, receiving, stalls }
     }
 
     /// Waits until more data arrives.
@@ -213,10 +221,10 @@ impl Transfer {
 
     /// Probe timeouts from now on.
     pub(crate) fn timeouts(&self) -> Timeouts {
-        let (near, stalls) = (self.near.clone(), self.stalls);
+        let (sender, stalls) = (self.sender.clone(), self.stalls);
         let stalled = stalls.ended();
         let counts = [Count { expired: 0, stalled }; 2];
-        Timeouts { before: near.stats(), near, stalls, counts }
+        Timeouts { before: sender.stats(), sender, stalls, counts }
     }
 
     /// Waits until nothing arrives for [`SETTLING`]; returns the bytes received, and the time waited.
@@ -236,7 +244,7 @@ impl Transfer {
 
     /// Waits until more data arrives, and counts the probe timeouts that expire before.
     pub(crate) fn resume(&self, mut timeouts: Timeouts) -> Resumed {
-        let rtt = self.near.stats().smoothed_rtt;
+        let rtt = self.sender.stats().smoothed_rtt;
         let received = self.received.load(Ordering::Relaxed);
         wait_until("the transfer resumes", || {
             // Timers that expire after the data arrived belong to the transfer that follows.
@@ -274,21 +282,34 @@ impl Transfer {
 
 /// Checks that a fault costs at most as many probe timeouts as it may. More of them are held against the
 /// protocol unless the host did not let threads run meanwhile: then data waits for its receiver, and timers expire.
-/// Delays too short to be seen may add up to a timeout, so that it takes two attempts without another reason.
+///
+/// Delays too short to be seen may add up to a timeout. So one attempt without an explanation is allowed, which two
+/// attempts in time must make good; and all faults of the test together may have [`crate::UNEXPLAINED`] of them. A
+/// defect that lets each of `n` faults fail with probability `p` passes this with probability
+/// `(1-p)^n + n p (1-p)^(n+1)`: if it concerns a single fault, 0.85 at `p` = 0.3 and 0.36 at 0.7; if it concerns
+/// ten, 0.09 at 0.3; if all (about 50), 0.03 at 0.1 and less than 10^-6 at 0.3.
 pub(crate) fn attempt(mut fault: impl FnMut() -> Resumed) {
     let mut last = None;
-    let mut unexplained = 0;
+    let mut is_unexplained = false;
+    let mut passes_needed = 1;
     for _ in 0..ATTEMPTS {
         let resumed = fault();
         let Resumed { counts, stalled } = resumed;
         if counts.iter().all(|count| count.expired <= PROBE_TIMEOUTS) {
-            return;
+            passes_needed -= 1;
+            if passes_needed == 0 {
+                return;
+            }
+        } else if !counts.iter().all(|count| count.is_excused(stalled)) {
+            assert!(!is_unexplained, "the transfer did not resume in time: {resumed:?}");
+            is_unexplained = true;
+            passes_needed = PASSES_AFTER_UNEXPLAINED;
+            print_line(&format!("{} {resumed:?}", crate::UNEXPLAINED_LINE));
+        } else {
+            last = Some(resumed);
         }
-        unexplained += u32::from(!counts.iter().all(|count| count.is_excused(stalled)));
-        assert!(unexplained < 2, "the transfer did not resume in time: {resumed:?}");
-        last = Some(resumed);
     }
-    panic!("this host is too busy: {last:?} in the last of {ATTEMPTS} attempts");
+    panic!("this host is too busy: {last:?} in the last late one of {ATTEMPTS} attempts");
 }
 
 fn message(number: u64) -> Vec<u8> {
@@ -310,4 +331,41 @@ pub(crate) fn receive(connection: Connection) -> (JoinHandle<[u8; 32]>, Arc<Atom
         hasher.finalize().into()
     });
     (receiving, received)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const IN_TIME: u64 = PROBE_TIMEOUTS;
+    const LATE: u64 = PROBE_TIMEOUTS + 1;
+
+    /// Attempts with these probe timeouts, of which the host explains those that are `true`; the attempts made, or
+    /// `None` if the fault fails.
+    fn attempts(results: &[(u64, bool)]) -> Option<usize> {
+        let mut made = 0;
+        let run = std::panic::AssertUnwindSafe(|| {
+            attempt(|| {
+                let (expired, is_explained) = results[made];
+                made += 1;
+                let count = Count { expired, stalled: Duration::ZERO };
+                let stalled = if is_explained { LEAST_PROBE_TIMEOUT } else { Duration::ZERO };
+                Resumed { counts: [count; 2], stalled }
+            });
+        });
+        std::panic::catch_unwind(run).ok().map(|()| made)
+    }
+
+    #[test]
+    fn a_late_attempt_without_explanation_needs_two_in_time() {
+        let (late, in_time, busy) = ((LATE, false), (IN_TIME, false), (LATE, true));
+        assert_eq!(attempts(&[in_time]), Some(1));
+        assert_eq!(attempts(&[late, in_time, in_time]), Some(3));
+        assert_eq!(attempts(&[late, late]), None);
+        assert_eq!(attempts(&[late, in_time, late]), None);
+        assert_eq!(attempts(&[busy, late, busy, late]), None);
+        assert_eq!(attempts(&[busy, busy, in_time]), Some(3));
+        assert_eq!(attempts(&[busy, late, in_time, busy, in_time]), Some(5));
+        assert_eq!(attempts(&[busy; ATTEMPTS]), None);
+    }
 }
