@@ -246,6 +246,23 @@ impl PacketProtection {
 }
 
 #[cfg(test)]
+impl super::Connection {
+    /// The keys reach their integrity limit with this number of forged packets.
+    pub(crate) fn leave_forged_packets(&mut self, left: u64) {
+        let protection = self.protection.as_mut().expect("the handshake is complete");
+        protection.forged = protection.open.integrity_limit() - left;
+    }
+
+    /// The keys reach the number of packets after which they are updated (`update`), or their
+    /// confidentiality limit, with this number of packets.
+    pub(crate) fn leave_sealed_packets(&mut self, left: u64, update: bool) {
+        let protection = self.protection.as_mut().expect("the handshake is complete");
+        let limit = if update { protection.limit } else { protection.seal.confidentiality_limit() };
+        protection.sealed = limit - left;
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use std::net::SocketAddr;
 

@@ -1,6 +1,8 @@
 //! The endpoint: routes datagrams to connections and is the interface of all of them to the driver.
 
 mod admission;
+#[cfg(test)]
+mod aead_limit_tests;
 mod channels;
 mod instances;
 mod memory;
