@@ -43,10 +43,15 @@ impl Pair {
 
     /// A server that has taken the client's first flight.
     pub(super) fn with_client(transport: TransportConfig) -> Self {
+        Self::with(transport, &["server".to_owned()])
+    }
+
+    /// As [`Self::with_client`], with these names in the server's certificate.
+    fn with(transport: TransportConfig, names: &[String]) -> Self {
         let client_transport = Arc::new(transport);
         let transport = Arc::new(TransportConfig::default());
         let config = ServerConfig {
-            identity: generate_identity(&["server".to_owned()]).expect("an identity"),
+            identity: generate_identity(names).expect("an identity"),
             client_trust: None,
             transport,
             retry_threshold: 100,
@@ -186,4 +191,50 @@ fn forged_initial_packets_do_not_change_a_complete_handshake() {
     assert!(!pair.client.has_timed_out(LATER) && !pair.server.has_timed_out(LATER));
     assert!(datagrams(&mut pair.client, LATER).is_empty());
     assert!(datagrams(&mut pair.server, LATER).is_empty());
+}
+
+/// RFC 9001, section 4.9.1: a server needs no Initial keys after the first Handshake packet, also if
+/// that does not complete the handshake.
+#[test]
+fn server_discards_its_initial_keys_with_the_first_handshake_packet() {
+    // A certificate that takes more than one datagram.
+    let names: Vec<_> = (0..80).map(|number| format!("server-{number}.example")).collect();
+    let mut pair = Pair::with(TransportConfig::default(), &names);
+    let first = datagrams(&mut pair.server, pair.now).into_iter().next();
+    pair.client.handle_datagram(pair.now, &mut first.expect("an answer")).expect("valid");
+    let forge = |pair: &mut Pair| {
+        let mut forged = pair.forged(false, 0, &[4, 0, 0, 0]);
+        pair.server.handle_datagram(pair.now, &mut forged).expect("it does not fail")
+    };
+    assert!(forge(&mut pair), "Initial keys are in use until then");
+    pair.deliver_to_server();
+    assert!(!pair.server.is_complete(), "the client's last data is not there");
+    assert!(!forge(&mut pair), "they are discarded");
+    pair.complete();
+}
+
+/// RFC 9001, section 4.9.2: no packet of any level is authentic once the handshake is confirmed, not
+/// even the peer's own.
+#[test]
+fn packets_of_a_confirmed_handshake_are_not_authentic_again() {
+    let mut pair = Pair::new();
+    let mut to_client = datagrams(&mut pair.server, pair.now);
+    for mut datagram in to_client.clone() {
+        assert_eq!(pair.client.handle_datagram(pair.now, &mut datagram), Ok(true));
+    }
+    let mut to_server = datagrams(&mut pair.client, pair.now);
+    for mut datagram in to_server.clone() {
+        assert_eq!(pair.server.handle_datagram(pair.now, &mut datagram), Ok(true));
+    }
+    assert!(pair.server.is_confirmed());
+    let again = datagrams(&mut pair.client, pair.now);
+    to_server.extend(again);
+    pair.client.confirm();
+    assert!(pair.client.is_confirmed());
+    for datagram in &mut to_client {
+        assert_eq!(pair.client.handle_datagram(pair.now, datagram), Ok(false));
+    }
+    for datagram in &mut to_server {
+        assert_eq!(pair.server.handle_datagram(pair.now, datagram), Ok(false));
+    }
 }

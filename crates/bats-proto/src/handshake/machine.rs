@@ -353,7 +353,7 @@ impl Handshake {
     ) -> Result<bool, HandshakeError> {
         let mut authentic = false;
         let mut rest = datagram;
-        while !rest.is_empty() && !self.confirmed {
+        while !rest.is_empty() {
             let Some(header) = long_header::decode(rest) else { break };
             if header.version == 0 {
                 self.on_version_negotiation(header.destination, header.token)?;

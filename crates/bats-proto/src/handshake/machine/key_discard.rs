@@ -12,7 +12,7 @@ use crate::wire::parameters::TransportParameters;
 
 impl Handshake {
     /// The handshake is confirmed (HANDSHAKE_DONE): stops retransmission and discards all keys of
-    /// the handshake. From now on packets with long headers are ignored.
+    /// the handshake. From now on no packet with a long header is authentic.
     pub fn confirm(&mut self) {
         if !self.completed {
             return;
@@ -31,7 +31,7 @@ impl Handshake {
         !self.confirmed && self.session.is_certificate_requested()
     }
 
-    /// Whether the handshake is confirmed, so that packets with long headers are ignored.
+    /// Whether the handshake is confirmed, so that no packet with a long header is authentic.
     pub fn is_confirmed(&self) -> bool {
         self.confirmed
     }
