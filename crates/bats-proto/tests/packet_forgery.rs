@@ -14,7 +14,10 @@ use bats_proto::wire::coding::{RepairHeader, SourceHeader};
 use bats_proto::wire::long_header;
 use bats_proto::wire::short_header::{PacketKind, SHORT_HEADER_LEN, ShortHeader};
 use bats_proto::wire::varint::Writer;
-use bats_proto::{ClientConfig, ConnectionHandle, Event, Mode, PeerTrust};
+use bats_proto::{
+    ClientConfig, ConnectionHandle, ConnectionStats, EndpointStats, Event, Mode, Output, PeerTrust,
+    Timestamp,
+};
 use bytes::Bytes;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -23,6 +26,8 @@ use world::{CLIENT, SERVER, World, address, identity, server, transport};
 const FORGERIES: u64 = 1_000_000;
 /// Size of a message in bytes: several symbols.
 const SIZE: usize = 3_000;
+/// Forged Initials to an end at a time.
+const INITIALS: u32 = 500;
 /// Number of observed packets that forgeries are made from.
 const SEEN: usize = 64;
 
@@ -99,8 +104,8 @@ impl Attacker {
 /// the hello, in its place, with a session ticket, with a CLOSE, or without a known frame.
 struct InitialForger {
     original: [u8; 8],
-    source: [u8; 4],
-    server: Vec<u8>,
+    client: [u8; 4],
+    server: [u8; 4],
 }
 
 impl InitialForger {
@@ -111,16 +116,23 @@ impl InitialForger {
                 Some((header.destination.to_vec(), header.source.to_vec()))
             })
         };
-        let (original, source) = ids(CLIENT).expect("the client's first flight");
+        let (original, client) = ids(CLIENT).expect("the client's first flight");
         let (_, server) = ids(SERVER).expect("the server's answer");
         Self {
             original: original.try_into().expect("8 bytes"),
-            source: source.try_into().expect("4 bytes"),
-            server,
+            client: client.try_into().expect("4 bytes"),
+            server: server.try_into().expect("4 bytes"),
         }
     }
 
-    fn forge(&self, rng: &mut ChaCha8Rng, number: u32) -> Vec<u8> {
+    /// Whether a packet is as long as a first flight. From elsewhere, such a packet to the ID of the first
+    /// flight would begin a connection of its own.
+    fn is_long(number: u32) -> bool {
+        number.is_multiple_of(7) && !(number.is_multiple_of(3) && number % 2 == 1)
+    }
+
+    /// A packet to `victim`.
+    fn forge(&self, rng: &mut ChaCha8Rng, victim: usize, number: u32) -> Vec<u8> {
         let mut payload = vec![0; 200];
         let mut writer = Writer::new(&mut payload);
         let offset = [0, 300, 4_000, 8_100, u64::from(rng.next_u32())][number as usize % 5];
@@ -136,20 +148,72 @@ impl InitialForger {
             _ => writer.bytes(&rng.next_u64().to_be_bytes()),
         };
         written.expect("room");
-        let to = if number.is_multiple_of(3) { &self.original[..] } else { &self.server };
-        let mut packet = seal_initial(&self.original, to, &self.source, 1_000 + number, &payload);
+        let ids = match victim {
+            SERVER if number.is_multiple_of(3) => (&self.original[..], &self.client),
+            SERVER => (&self.server[..], &self.client),
+            _ => (&self.client[..], &self.server),
+        };
+        let from_client = victim == SERVER;
+        let mut packet = seal_initial(&self.original, ids, from_client, 1_000 + number, &payload);
         assert!(!packet.is_empty());
-        if !number.is_multiple_of(3) && number.is_multiple_of(7) {
+        if Self::is_long(number) {
             packet.resize(1_200, 0);
         }
         packet
     }
 }
 
-/// Forged packets that the server has counted.
-fn counted(world: &World, connection: ConnectionHandle) -> u64 {
-    world.stats(SERVER, connection).packets_forged
-        + world.endpoints[SERVER].endpoint_stats().datagrams_dropped
+/// All that can be seen of an endpoint with its connection at an instant.
+#[derive(Debug, PartialEq)]
+struct Seen {
+    connection: ConnectionStats,
+    endpoint: EndpointStats,
+    events: usize,
+    sent: usize,
+    next_timeout: Option<Timestamp>,
+}
+
+impl Seen {
+    fn of(world: &mut World, peer: usize, handle: ConnectionHandle) -> Self {
+        world.run(Duration::ZERO);
+        let output = world.endpoints[peer].poll(world.now, &mut Vec::with_capacity(65_536));
+        let Output::Timeout(next_timeout) = output else { panic!("it has something to do") };
+        Self {
+            connection: world.stats(peer, handle),
+            endpoint: world.endpoints[peer].endpoint_stats(),
+            events: world.events.len(),
+            sent: world.sent.len(),
+            next_timeout,
+        }
+    }
+}
+
+/// Forges [`INITIALS`] Initials to an end of the connection. Only the endpoint's counts of datagrams
+/// change: each is refused, without an answer, an event or another timer.
+fn forge_initials(
+    world: &mut World,
+    forger: &InitialForger,
+    rng: &mut ChaCha8Rng,
+    (victim, handle): (usize, ConnectionHandle),
+    first: u32,
+) -> u64 {
+    let elsewhere: SocketAddr = "192.0.2.9:4433".parse().expect("an address");
+    let mut expected = Seen::of(world, victim, handle);
+    for number in first..first + INITIALS {
+        let packet = forger.forge(rng, victim, number);
+        let from = if number % 2 == 0 { address(1 - victim) } else { elsewhere };
+        world.inject(victim, from, packet);
+    }
+    let seen = Seen::of(world, victim, handle);
+    // Those to the ID of the first flight that are too short for one. The connection refuses the others.
+    let dropped = seen.endpoint.datagrams_dropped - expected.endpoint.datagrams_dropped;
+    let is_short = |&n: &u32| n.is_multiple_of(3) && !InitialForger::is_long(n);
+    let short = (first..first + INITIALS).filter(is_short).count();
+    assert_eq!(dropped, if victim == SERVER { short as u64 } else { 0 });
+    expected.endpoint.datagrams_dropped += dropped;
+    expected.endpoint.datagrams_received += u64::from(INITIALS);
+    assert_eq!(seen, expected, "forged Initials change nothing");
+    dropped
 }
 
 /// Sends message `number` of the client.
@@ -172,8 +236,8 @@ fn a_million_forged_packets_are_rejected_during_a_transfer() {
     let mut attacker = Attacker { rng: ChaCha8Rng::seed_from_u64(5), seen: Vec::new() };
     let elsewhere: SocketAddr = "192.0.2.9:4433".parse().expect("an address");
     let (mut forged, mut sent, mut got) = (0, 0, 0);
-    let (mut initials_forged, mut initials_counted) = (0, 0);
-    while forged + u64::from(initials_forged) < FORGERIES {
+    let (mut initials_each, mut initials_dropped) = (0, 0);
+    while forged + 2 * u64::from(initials_each) < FORGERIES {
         world.sent.clear();
         for _ in 0..8 {
             send_message(&mut world, client, sent);
@@ -185,16 +249,13 @@ fn a_million_forged_packets_are_rejected_during_a_transfer() {
         attacker.seen.extend(own.map(|(_, _, bytes)| bytes.clone()).filter(|o| o.len() > 100));
         let old = attacker.seen.len().saturating_sub(SEEN);
         attacker.seen.drain(..old);
-        let before = counted(&world, accepted);
-        for number in 0..500 {
-            let packet = initials.forge(&mut attacker.rng, initials_forged + number);
-            let from = if number % 2 == 0 { address(CLIENT) } else { elsewhere };
-            world.inject(SERVER, from, packet);
+        for (victim, handle) in [(CLIENT, client), (SERVER, accepted)] {
+            let rng = &mut attacker.rng;
+            let to = (victim, handle);
+            initials_dropped += forge_initials(&mut world, &initials, rng, to, initials_each);
         }
-        world.run(Duration::ZERO);
-        initials_forged += 500;
-        initials_counted += counted(&world, accepted) - before;
-        for _ in 0..9_500 {
+        initials_each += INITIALS;
+        for _ in 0..9_000 {
             let packet = attacker.forge();
             let from = if forged % 2 == 0 { address(CLIENT) } else { elsewhere };
             world.inject(SERVER, from, packet);
@@ -212,13 +273,13 @@ fn a_million_forged_packets_are_rejected_during_a_transfer() {
     let [client_stats, server_stats] =
         [(CLIENT, client), (SERVER, accepted)].map(|(peer, h)| world.stats(peer, h));
     let dropped = world.endpoints[SERVER].endpoint_stats().datagrams_dropped;
-    let others = server_stats.packets_forged + dropped - initials_counted;
+    let others = server_stats.packets_forged + dropped - initials_dropped;
     assert_eq!(others, forged, "each is counted");
-    let without_connection = dropped.saturating_sub(initials_counted);
+    let without_connection = dropped - initials_dropped;
     assert!(without_connection < forged / 100, "{dropped} did not reach the connection");
-    assert!(initials_forged >= 50_000, "{initials_forged} forged Initials");
-    let stats = world.endpoints[SERVER].endpoint_stats();
-    assert_eq!(stats.timers_stuck, 0, "no forged Initial leaves a timer due");
+    assert!(initials_each >= 50_000, "{initials_each} forged Initials to each end");
+    let stuck = world.endpoints.each_ref().map(|end| end.endpoint_stats().timers_stuck);
+    assert_eq!(stuck, [0, 0], "no forged Initial leaves a timer due");
     assert_eq!(world.endpoints[SERVER].connection_count(), 1, "no connection is begun");
     assert!(server_stats.packets_received <= client_stats.packets_sent, "no more than were sent");
     assert_eq!((got, server_stats.messages_received), (sent, sent), "all arrived");
@@ -227,4 +288,39 @@ fn a_million_forged_packets_are_rejected_during_a_transfer() {
         (0, 0, 0)
     );
     assert!(world.events.iter().all(|(_, _, event)| !matches!(event, Event::Closed(_))));
+}
+
+/// A closed connection repeats its CLOSE for late packets of its peer, but not for packets of the
+/// handshake, which is over.
+#[test]
+fn forged_initials_do_not_make_a_closed_connection_answer() {
+    let (identity, print) = identity();
+    let mut world = World::new(server(&identity, false));
+    let trust = PeerTrust::Fingerprints(vec![print]);
+    let transport = Arc::new(transport(Mode::Brtp));
+    let client = world.connect(ClientConfig { trust, identity: None, transport });
+    world.run(Duration::from_millis(200));
+    let initials = InitialForger::new(&world);
+    let accepted = world.all(SERVER, &Event::Accepted)[0];
+    send_message(&mut world, client, 0);
+    world.run(Duration::ZERO);
+    let late = world.sent.iter().rev().find(|(peer, ..)| *peer == CLIENT);
+    let late = late.expect("it has sent").2.clone();
+    world.endpoints[SERVER].close(world.now, accepted, 0, "");
+    world.endpoints[CLIENT].close(world.now, client, 0, "");
+    world.run_with(Duration::ZERO, &mut |_, _| true);
+    let mut rng = ChaCha8Rng::seed_from_u64(6);
+    for victim in [CLIENT, SERVER] {
+        let before = world.sent.len();
+        for number in 0..INITIALS {
+            let packet = initials.forge(&mut rng, victim, number);
+            world.inject(victim, address(1 - victim), packet);
+            world.run_with(Duration::ZERO, &mut |_, _| true);
+        }
+        assert_eq!(world.sent.len(), before, "an answer to a forged Initial");
+    }
+    let before = world.sent.len();
+    world.inject(SERVER, address(CLIENT), late);
+    world.run_with(Duration::ZERO, &mut |_, _| true);
+    assert_eq!(world.sent.len(), before + 1, "it answers data");
 }

@@ -93,20 +93,20 @@ pub fn seal_long(
     packet
 }
 
-/// An Initial packet of a client with an arbitrary payload, for real TLS without a pre-shared key.
-/// An observer of `original`, the connection ID of the first flight, can seal it (RFC 9001,
+/// An Initial packet of a client, or else of a server, with an arbitrary payload, for real TLS
+/// without a pre-shared key. An observer of `original`, the connection ID of the first flight, can seal it (RFC 9001,
 /// section 5.2).
 pub fn seal_initial(
     original: &[u8; ORIGINAL_CID_LEN],
-    destination: &[u8],
-    source: &[u8; CID_LEN],
+    (destination, source): (&[u8], &[u8; CID_LEN]),
+    from_client: bool,
     pn: u32,
     payload: &[u8],
 ) -> Vec<u8> {
     let secrets = InitialSecrets { psk: None, destination: original, source, salt: &[] };
     let head = PacketHeader { kind: LongKind::Initial, destination, source, token: &[], grease: 0 };
     let mut packet = vec![0; 128 + payload.len()];
-    let len = initial_keys(Security::Tls, &secrets, true).and_then(|keys| {
+    let len = initial_keys(Security::Tls, &secrets, from_client).and_then(|keys| {
         crate::handshake::seal(&mut packet, &keys.local, &head, u64::from(pn), payload)
     });
     packet.truncate(len.unwrap_or(0));
