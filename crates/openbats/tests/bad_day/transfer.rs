@@ -284,10 +284,11 @@ impl Transfer {
 /// protocol unless the host did not let threads run meanwhile: then data waits for its receiver, and timers expire.
 ///
 /// Delays too short to be seen may add up to a timeout. So one attempt without an explanation is allowed, which two
-/// attempts in time must make good; and all faults of the test together may have [`crate::UNEXPLAINED`] of them. A
-/// defect that lets each of `n` faults fail with probability `p` passes this with probability
-/// `(1-p)^n + n p (1-p)^(n+1)`: if it concerns a single fault, 0.85 at `p` = 0.3 and 0.36 at 0.7; if it concerns
-/// ten, 0.09 at 0.3; if all (about 50), 0.03 at 0.1 and less than 10^-6 at 0.3.
+/// attempts in time must make good; and all faults of the test together may have [`crate::UNEXPLAINED`] of them, since
+/// a busy host is busy for all. A defect that lets a fault fail with probability `p` passes this with probability
+/// `(1-p) + p (1-p)^2` if it concerns a single fault: 0.85 at `p` = 0.3, and 0.36 at 0.7. If it concerns `n` faults,
+/// that is the sum of `C(n,k) p^k (1-p)^(n+k)` for `k` up to the limit: 0.18 for ten at `p` = 0.3, and for all (about
+/// 50) 0.15 at 0.1 and less than 10^-5 at 0.3.
 pub(crate) fn attempt(mut fault: impl FnMut() -> Resumed) {
     let mut last = None;
     let mut is_unexplained = false;
