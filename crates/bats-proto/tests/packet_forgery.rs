@@ -15,8 +15,8 @@ use bats_proto::wire::long_header;
 use bats_proto::wire::short_header::{PacketKind, SHORT_HEADER_LEN, ShortHeader};
 use bats_proto::wire::varint::Writer;
 use bats_proto::{
-    ClientConfig, ConnectionHandle, ConnectionStats, EndpointStats, Event, Mode, Output, PeerTrust,
-    Timestamp,
+    ClientConfig, CloseReason, ConnectionHandle, ConnectionStats, EndpointStats, Event, Mode,
+    Output, PeerTrust, Timestamp,
 };
 use bytes::Bytes;
 use rand::{Rng, SeedableRng};
@@ -288,6 +288,31 @@ fn a_million_forged_packets_are_rejected_during_a_transfer() {
         (0, 0, 0)
     );
     assert!(world.events.iter().all(|(_, _, event)| !matches!(event, Event::Closed(_))));
+}
+
+/// The forged Initials have valid keys: until the server's answer arrives, one with data that TLS does
+/// not expect ends the handshake, which no protocol can prevent whose first keys are public.
+#[test]
+fn a_forged_initial_is_taken_before_the_answer_of_the_server() {
+    let (identity, print) = identity();
+    let mut world = World::new(server(&identity, false));
+    let trust = PeerTrust::Fingerprints(vec![print]);
+    let transport = Arc::new(transport(Mode::Brtp));
+    world.connect(ClientConfig { trust, identity: None, transport });
+    world.run(Duration::from_millis(1));
+    let flight = long_header::decode(&world.sent[0].2).expect("the client's first flight");
+    let initials = InitialForger {
+        original: flight.destination.try_into().expect("8 bytes"),
+        client: flight.source.try_into().expect("4 bytes"),
+        server: [9; 4],
+    };
+    let packet = initials.forge(&mut ChaCha8Rng::seed_from_u64(7), CLIENT, 0);
+    world.inject(CLIENT, address(SERVER), packet);
+    world.run(Duration::from_millis(1));
+    let closed = |(peer, _, event): &(usize, _, Event)| {
+        *peer == CLIENT && matches!(event, Event::Closed(CloseReason::Handshake(_)))
+    };
+    assert!(world.events.iter().any(closed), "{:?}", world.events);
 }
 
 /// A closed connection repeats its CLOSE for late packets of its peer, but not for packets of the
