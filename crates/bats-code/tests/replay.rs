@@ -20,7 +20,7 @@ fn each_input(name: &str, mut run: impl FnMut(&[u8])) {
 #[test]
 fn decoder_matches_reference() {
     let mut decoded = 0;
-    each_input("honest", |data| {
+    each_input("stream_decoder_honest", |data| {
         for kernel in Kernel::available() {
             decoded += fuzzing::compare_with_reference(kernel, data).decoded;
         }
@@ -30,7 +30,7 @@ fn decoder_matches_reference() {
 
 #[test]
 fn arbitrary_packets_stay_within_limits() {
-    each_input("garbage", fuzzing::push_arbitrary_packets);
+    each_input("stream_decoder_garbage", fuzzing::push_arbitrary_packets);
 }
 
 #[test]
