@@ -132,14 +132,20 @@ impl Recoder {
 
     /// Keeps a packet of the batch if it is innovative. Returns whether it was. Packets with an
     /// empty or too long payload are refused.
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     pub fn push(&mut self, vector: &CoefficientVector, payload: &[u8]) -> bool {
         if payload.is_empty() || payload.len() > self.max_payload || !self.basis.insert(*vector) {
             return false;
         }
-        let mut row = self.pool.take(ALIGNMENT + payload.len());
+        let mut row = self.pool.take(payload.len().saturating_add(ALIGNMENT));
         let (head, body) = row.as_mut_slice().split_at_mut(ALIGNMENT);
         head.fill(0);
-        head[..BATCH_SIZE].copy_from_slice(vector);
+        head.iter_mut().zip(vector).for_each(|(to, from)| *to = *from);
         body.copy_from_slice(payload);
         self.packets.push(row);
         self.longest = self.longest.max(payload.len());

@@ -28,6 +28,12 @@ use bats_wire::varint::Reader;
 impl Relay {
     /// Processes the payload of a relayed packet, behind the hop header. Returns the packet if it
     /// is for this node.
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     pub fn on_packet<'a>(
         &mut self,
         now: Timestamp,
@@ -38,20 +44,20 @@ impl Relay {
     ) -> Option<Delivery<'a>> {
         self.links.get(&link)?;
         self.set_view(now, link, view);
-        self.stats.received += 1;
+        self.stats.received = self.stats.received.saturating_add(1);
         let mut reader = Reader::new(payload);
         let Some(header) = FlowHeader::decode(&mut reader) else {
-            self.stats.malformed += 1;
+            self.stats.malformed = self.stats.malformed.saturating_add(1);
             return None;
         };
         let payload = reader.rest();
         let (key, here) = (header.key, header.key.destination == self.config.node);
         if key.source == self.config.node {
-            self.stats.looped += 1;
+            self.stats.looped = self.stats.looped.saturating_add(1);
             return None;
         }
         if !self.links.get(&link).is_some_and(|state| state.policy.allows(key, here)) {
-            self.stats.refused += 1;
+            self.stats.refused = self.stats.refused.saturating_add(1);
             return None;
         }
         if !here {
@@ -60,13 +66,13 @@ impl Relay {
             if !has_next_hop {
                 let leads_back = self.routes(key.destination).next().is_some();
                 match leads_back {
-                    true => self.stats.looped += 1,
+                    true => self.stats.looped = self.stats.looped.saturating_add(1),
                     false => self.on_unroutable(now, key, kind, payload),
                 }
                 return None;
             }
             if header.hop_limit == 0 {
-                self.stats.hop_limit += 1;
+                self.stats.hop_limit = self.stats.hop_limit.saturating_add(1);
                 return None;
             }
         }
@@ -142,6 +148,12 @@ impl Relay {
     }
 
     /// Returns whether to deliver the packet at this node.
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     fn on_opaque(
         &mut self,
         now: Timestamp,
@@ -152,13 +164,13 @@ impl Relay {
     ) -> bool {
         let Some(flow) = self.flows.get_mut(&header.key) else { return false };
         if flow.duplicates.is_duplicate(payload) {
-            self.stats.repeated += 1;
+            self.stats.repeated = self.stats.repeated.saturating_add(1);
             return false;
         }
         if !here {
             let limit = self.limit_of(link);
             if !self.limits.accepts(now, limit, payload.len()) {
-                self.stats.rate_limited += 1;
+                self.stats.rate_limited = self.stats.rate_limited.saturating_add(1);
                 return false;
             }
             let next = self.route(header.key.destination);
@@ -167,6 +179,12 @@ impl Relay {
         here
     }
 
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     pub(super) fn push_opaque(
         &mut self,
         now: Timestamp,
@@ -180,11 +198,17 @@ impl Relay {
         if link.opaque.push(now, header, payload) {
             self.ready.insert(id);
         } else {
-            self.stats.overflowed += 1;
+            self.stats.overflowed = self.stats.overflowed.saturating_add(1);
         }
     }
 
     /// Returns whether to deliver the packet at this node.
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     fn on_coded(
         &mut self,
         now: Timestamp,
@@ -198,12 +222,12 @@ impl Relay {
         let header = CodingHeader::decode(kind, &mut reader);
         let symbol = reader.rest();
         let (Some(header), false) = (header, symbol.is_empty()) else {
-            self.stats.malformed += 1;
+            self.stats.malformed = self.stats.malformed.saturating_add(1);
             return false;
         };
         if !self.config.recoding {
             if here {
-                self.stats.delivered += 1;
+                self.stats.delivered = self.stats.delivered.saturating_add(1);
             } else if self.is_new_over_all_links(now, link, key, &parts(&header)) {
                 self.forward_unrecoded(key, (kind, hop_limit), self.limit_of(link), payload);
             }
@@ -223,7 +247,7 @@ impl Relay {
         let is_over_one_link = flow.over_all_links.is_none();
         let inbound = flow.inbound.entry(link).or_default();
         if self.state >= self.config.total_bytes && !inbound.holds(space, wire_batch) {
-            self.stats.overflowed += 1;
+            self.stats.overflowed = self.stats.overflowed.saturating_add(1);
             return false;
         }
         let (batch, arrival) = inbound.on_packet(now, space, wire_batch, &vector, &view);
@@ -235,21 +259,21 @@ impl Relay {
             // The report itself sets when the next one is due; it needs no timer.
             inbound.postpone(now);
         }
-        link_state.received += 1;
+        link_state.received = link_state.received.saturating_add(1);
         match arrival {
             Arrival::Innovative => {}
             Arrival::NonInnovative => {
-                self.stats.non_innovative += 1;
-                link_state.non_innovative += 1;
+                self.stats.non_innovative = self.stats.non_innovative.saturating_add(1);
+                link_state.non_innovative = link_state.non_innovative.saturating_add(1);
             }
             Arrival::Late => {
-                self.stats.late += 1;
-                link_state.non_innovative += 1;
+                self.stats.late = self.stats.late.saturating_add(1);
+                link_state.non_innovative = link_state.non_innovative.saturating_add(1);
             }
         }
         if link_state.received == WINDOW {
             let is_acceptable = link_state.non_innovative <= MAX_NON_INNOVATIVE;
-            if link_state.non_innovative * 2 > WINDOW && !link_state.event_sent {
+            if link_state.non_innovative.saturating_mul(2) > WINDOW && !link_state.event_sent {
                 link_state.event_sent = true;
                 self.events.push_back(RelayEvent::NonInnovativeNeighbour(link));
             }
@@ -260,7 +284,7 @@ impl Relay {
             return false;
         }
         if here {
-            self.stats.delivered += 1;
+            self.stats.delivered = self.stats.delivered.saturating_add(1);
             return true;
         }
         let parts = (space, wire_batch, window, vector);

@@ -47,6 +47,12 @@ pub(super) struct OpaqueQueue {
 
 impl OpaqueQueue {
     /// Adds a packet; false if the queue is full.
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     pub(super) fn push(&mut self, now: Timestamp, header: FlowHeader, bytes: &[u8]) -> bool {
         if self.packets.len() >= MAX_OPAQUE {
             return false;

@@ -50,6 +50,12 @@ impl<Key: Ord> UnroutableLimit<Key> {
 impl Relay {
     /// A packet is dropped because no route leads to its destination. `payload` is what follows the
     /// flow header.
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     pub(super) fn on_unroutable(
         &mut self,
         now: Timestamp,
@@ -57,7 +63,7 @@ impl Relay {
         kind: PacketKind,
         payload: &[u8],
     ) {
-        self.stats.unroutable += 1;
+        self.stats.unroutable = self.stats.unroutable.saturating_add(1);
         let (destination, here) = (key.destination, self.config.node);
         if self.events.len() < MAX_EVENTS && self.unroutable.allows(now, destination) {
             self.events.push_back(RelayEvent::Unroutable(destination));
@@ -77,7 +83,7 @@ impl Relay {
                 FlowHeader { key: back, hop_limit: self.config.hop_limit.saturating_sub(1) };
             let hint = NoRoute { destination, quoted: payload }.encode();
             self.push_opaque(now, Some(link), header, &hint);
-            self.stats.no_route_sent += 1;
+            self.stats.no_route_sent = self.stats.no_route_sent.saturating_add(1);
         }
     }
 }

@@ -128,6 +128,12 @@ impl Connection {
         self.push(message.into(), Some(deadline)).await
     }
 
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     async fn push(&self, message: Bytes, deadline: Option<Duration>) -> Result<(), SendError> {
         let mut waiting = self.waiting(message, deadline)?;
         poll_fn(|context| self.poll_push(context, &mut waiting)).await
@@ -164,6 +170,12 @@ impl Connection {
     }
 
     /// Queues a message, or returns it if the send buffer has no room for it now.
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     pub(crate) fn push_or_wait(&self, message: Bytes) -> Result<Option<Waiting>, SendError> {
         let mut waiting = self.waiting(message, None)?;
         let mut context = Context::from_waker(Waker::noop());

@@ -100,8 +100,14 @@ impl RowStore {
     }
 
     /// Stores a row of at most `width` bytes. Returns its index.
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     pub(super) fn push(&mut self, content: &[u8]) -> u32 {
-        if self.count == self.slabs.len() * ROWS_PER_SLAB {
+        if self.count == self.slabs.len().saturating_mul(ROWS_PER_SLAB) {
             let mut slab: Vec<u8> = Vec::with_capacity(Self::slab_size(self.stride));
             let start = match slab.as_ptr().align_offset(ALIGNMENT) {
                 offset if offset < ALIGNMENT => offset,
@@ -112,12 +118,13 @@ impl RowStore {
         }
         if let Some((slab, _)) = self.slabs.last_mut() {
             // Within the capacity, so that existing rows do not move.
-            let end = slab.len() + self.stride;
-            slab.extend_from_slice(&content[..content.len().min(self.stride)]);
+            let end = slab.len().saturating_add(self.stride);
+            slab.extend_from_slice(content.get(..self.stride).unwrap_or(content));
             slab.resize(end, 0);
         }
-        self.count += 1;
-        (self.count - 1) as u32
+        let index = self.count as u32;
+        self.count = self.count.saturating_add(1);
+        index
     }
 
     pub(super) fn len(&self) -> usize {

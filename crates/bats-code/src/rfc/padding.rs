@@ -71,17 +71,25 @@ pub fn pad(space: &mut [u8]) {
 ///
 /// # Errors
 /// [`PaddingError::Corrupt`]: the packet does not end in valid padding.
+#[deny(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects
+)]
 pub fn padding_len(last: &[u8]) -> Result<usize, PaddingError> {
     let &end = last.last().ok_or(PaddingError::Corrupt)?;
     let run = last.iter().rev().take_while(|&&byte| byte == end).count();
     let complete = usize::from(end).checked_sub(1).ok_or(PaddingError::Corrupt)?;
     // For value 1 the run is one byte, even if equal bytes precede it.
     let run = if end == 1 { 1 } else { run };
-    let total = complete * (complete + 1) / 2 + run;
-    if run > usize::from(end) || total > last.len() {
+    // Of at most 255 times 256: nothing saturates.
+    let total = (complete.saturating_mul(usize::from(end)) / 2).saturating_add(run);
+    if run > usize::from(end) {
         return Err(PaddingError::Corrupt);
     }
-    let mut rest = &last[last.len() - total..];
+    let start = last.len().checked_sub(total).ok_or(PaddingError::Corrupt)?;
+    let mut rest = last.get(start..).unwrap_or_default();
     for value in 1..=end {
         let (bytes, others) = rest.split_at(usize::from(value).min(rest.len()));
         if bytes.iter().any(|&byte| byte != value) {

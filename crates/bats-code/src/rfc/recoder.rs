@@ -112,18 +112,29 @@ impl Recoder {
     ///
     /// # Errors
     /// [`RecodeError::Length`].
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     pub fn push(&mut self, packet: &[u8]) -> Result<bool, RecodeError> {
         if packet.len() != self.packet_len {
             return Err(RecodeError::Length);
         }
         let mut buffer = [0; MAX_BATCH_SIZE];
-        let vector = &mut buffer[..self.inner.batch_size()];
-        self.inner.expand_vector(&packet[..self.inner.vector_len()], vector);
+        let (Some(received), Some(vector)) =
+            (packet.get(..self.inner.vector_len()), buffer.get_mut(..self.inner.batch_size()))
+        else {
+            return Err(RecodeError::Length);
+        };
+        self.inner.expand_vector(received, vector);
         let held = self.rank();
         if held == self.inner.batch_size() || !self.space.insert(self.kernel, vector) {
             return Ok(false);
         }
-        self.packets.row_mut(held)[..packet.len()].copy_from_slice(packet);
+        // Rows are longer than packets: they are padded.
+        self.packets.row_mut(held).iter_mut().zip(packet).for_each(|(to, from)| *to = *from);
         Ok(true)
     }
 

@@ -61,6 +61,12 @@ impl StreamEncoder {
     ///
     /// # Errors
     /// [`StreamError::SymbolSize`].
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     pub fn push(&mut self, symbol: &[u8]) -> Result<u64, StreamError> {
         self.append(symbol.len(), |row| row.copy_from_slice(symbol))
     }

@@ -133,6 +133,12 @@ impl PacketProtection {
     }
 
     /// Opens a packet in place; the payload follows the header.
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     pub(super) fn open(
         &mut self,
         packet: &mut [u8],
@@ -146,7 +152,9 @@ impl PacketProtection {
         short_header::apply_mask(packet, mask);
         let Some(header) = ShortHeader::decode(packet) else { return self.forged() };
         let pn = expand(header.packet_number, expected_pn);
-        let (associated, sealed) = packet.split_at_mut(SHORT_HEADER_LEN);
+        let Some((associated, sealed)) = packet.split_at_mut_checked(SHORT_HEADER_LEN) else {
+            return Err(OpenError::Forged);
+        };
         if header.key_phase == self.phase {
             return match self.open.open_in_place(pn, associated, sealed) {
                 Some(len) => {
@@ -181,8 +189,14 @@ impl PacketProtection {
         }
     }
 
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     fn forged(&mut self) -> Result<Opened, OpenError> {
-        self.forged += 1;
+        self.forged = self.forged.saturating_add(1);
         if self.forged >= self.open.integrity_limit() {
             return Err(OpenError::IntegrityLimit);
         }

@@ -70,6 +70,12 @@ impl Connection {
         self.update_application();
     }
 
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     fn handle_short(&mut self, now: Timestamp, packet: &mut [u8], ce: bool) -> bool {
         let Some(protection) = &mut self.protection else {
             // Data that arrived before its keys. Servers drop it, and the client repairs it.
@@ -84,7 +90,7 @@ impl Connection {
         let opened = match protection.open(packet, self.received.expected()) {
             Ok(opened) => opened,
             Err(OpenError::Forged) => {
-                self.counters.forged += 1;
+                self.counters.forged = self.counters.forged.saturating_add(1);
                 return false;
             }
             Err(OpenError::IntegrityLimit) => {
@@ -121,6 +127,12 @@ impl Connection {
     }
 
     /// Takes an authentic packet; `kind` says whether it is relayed. False if it is a duplicate.
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     fn handle_opened(
         &mut self,
         now: Timestamp,
@@ -134,13 +146,16 @@ impl Connection {
             return false;
         }
         if !self.received.insert(now, pn) {
-            self.counters.replayed += 1;
+            self.counters.replayed = self.counters.replayed.saturating_add(1);
             return false;
         }
         self.last_received_at = now;
-        self.counters.packets_received += 1;
-        self.counters.bytes_received += (payload.len() + SHORT_OVERHEAD) as u64;
-        self.ce_received += u64::from(ce);
+        self.counters.packets_received = self.counters.packets_received.saturating_add(1);
+        self.counters.bytes_received = self
+            .counters
+            .bytes_received
+            .saturating_add(payload.len().saturating_add(SHORT_OVERHEAD) as u64);
+        self.ce_received = self.ce_received.saturating_add(u64::from(ce));
         match kind {
             (kind, true) => {
                 self.schedule_ack(now);
@@ -196,6 +211,12 @@ impl Connection {
         self.timers.ack = Some(self.timers.ack.map_or(due, |at| at.min(due)));
     }
 
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     pub(super) fn handle_coded(&mut self, now: Timestamp, kind: PacketKind, payload: &[u8]) {
         let rtt = self.report_rtt();
         if let Err(number) = self.check_source_symbol(kind, payload) {
@@ -204,11 +225,14 @@ impl Connection {
         let Some(streams) = &mut self.streams else { return };
         if let Err(error) = streams.incoming.on_packet(now, kind, payload, rtt) {
             if self.end_to_end.is_none() {
-                self.counters.malformed += u64::from(error == FlowError::Malformed);
+                self.counters.malformed = self
+                    .counters
+                    .malformed
+                    .saturating_add(u64::from(error == FlowError::Malformed));
                 return self.on_protocol_violation(now, &error.to_string());
             }
             // A relay may have changed the packet, so the peer is not to blame.
-            self.counters.malformed += 1;
+            self.counters.malformed = self.counters.malformed.saturating_add(1);
             return self.on_polluted(now, 1, None);
         }
         self.take_symbols(now);
@@ -276,6 +300,12 @@ impl Connection {
         }
     }
 
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     fn handle_control(&mut self, now: Timestamp, payload: &[u8]) {
         let mut reader = Reader::new(payload);
         let mut ranges = core::mem::take(&mut self.ranges);
@@ -293,7 +323,7 @@ impl Connection {
                 },
                 Ok(None) => break,
                 Err(error) => {
-                    self.counters.malformed += 1;
+                    self.counters.malformed = self.counters.malformed.saturating_add(1);
                     self.on_protocol_violation(now, &error.to_string());
                 }
             }

@@ -239,6 +239,12 @@ impl Connection {
     }
 
     /// Takes a datagram with long headers.
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     pub(super) fn handle_handshake_datagram(&mut self, now: Timestamp, datagram: &mut [u8]) {
         if let Err(error) = self.handshake.handle_datagram(now, datagram) {
             if self.state.is_handshaking() || self.is_provisional() {

@@ -121,6 +121,12 @@ impl PacketKey {
 
     /// Opens `buffer` (payload and tag); returns the payload's length, or `None` if it is not
     /// authentic.
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     pub fn open_in_place(&self, pn: u64, header: &[u8], buffer: &mut [u8]) -> Option<usize> {
         match self {
             Self::Aead(key) => {

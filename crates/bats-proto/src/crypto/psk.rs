@@ -71,6 +71,12 @@ impl PskSecrets {
     }
 
     /// The token after the proof, if the proof is right. The comparison takes constant time.
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     pub(crate) fn verify_proof<'a>(
         &self,
         destination: &[u8; ORIGINAL_CID_LEN],
@@ -95,6 +101,12 @@ impl PskSecrets {
     }
 
     /// The token of a Retry without its proof, if the proof is right.
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     pub(crate) fn verify_retry_proof<'a>(
         &self,
         original: &[u8; ORIGINAL_CID_LEN],

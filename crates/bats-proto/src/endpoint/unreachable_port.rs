@@ -18,6 +18,12 @@ impl Endpoint {
     /// its UDP payload that the error quotes, perhaps empty. It ends the connections to this address
     /// that no server has answered, and, if it quotes a packet of one of them, those that receive
     /// nothing while the errors persist.
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     pub fn handle_unreachable_port(&mut self, now: Timestamp, remote: SocketAddr, quoted: &[u8]) {
         let is_recent = |last| now - last < SEARCH_INTERVAL;
         if self.connections.len() > FEW_CONNECTIONS

@@ -66,13 +66,19 @@ impl EarlySender {
 
     /// Accepts a message, or returns it if there is no room or it exceeds the server's message
     /// limit.
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     pub(super) fn push(&mut self, message: Bytes, expires: Timestamp) -> Result<(), Bytes> {
-        let cost = message.len() + MESSAGE_OVERHEAD;
+        let cost = message.len().saturating_add(MESSAGE_OVERHEAD);
         let too_long = message.len() as u64 > self.remembered.max_message_size;
         if self.messages.len() == MAX_EARLY_MESSAGES || cost > self.room || too_long {
             return Err(message);
         }
-        self.room -= cost;
+        self.room = self.room.saturating_sub(cost);
         self.unsent.push(message.clone(), expires);
         self.messages.push((message, expires));
         Ok(())
@@ -176,15 +182,21 @@ impl EarlyReceiver {
     }
 
     /// Takes a packet; returns whether it is authentic.
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     pub(super) fn receive(&mut self, packet: &mut [u8], number_at: usize) -> bool {
         let Some(keys) = &self.keys else { return false };
         let len = packet.len() as u64;
-        if self.taken + len > EARLY_LIMIT {
-            self.refused += 1;
+        if self.taken.saturating_add(len) > EARLY_LIMIT {
+            self.refused = self.refused.saturating_add(1);
             return false;
         }
         let Some(payload) = packet::open(packet, keys, number_at) else { return false };
-        self.taken += len;
+        self.taken = self.taken.saturating_add(len);
         self.waiting.push(payload);
         true
     }

@@ -346,6 +346,12 @@ impl Handshake {
     /// # Errors
     ///
     /// [`HandshakeError`] if the handshake has failed.
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     pub fn handle_datagram(
         &mut self,
         now: Timestamp,
@@ -373,7 +379,7 @@ impl Handshake {
                 return Ok(false);
             }
             let salt: Option<[u8; SALT_LEN]> = header.token.try_into().ok();
-            let (packet, others) = rest.split_at_mut(packet_len);
+            let Some((packet, others)) = rest.split_at_mut_checked(packet_len) else { break };
             if kind == LongKind::Early {
                 let early = self.early_data.as_mut();
                 authentic |= early.is_some_and(|early| early.receive(packet, number_at));
@@ -400,6 +406,12 @@ impl Handshake {
         Ok(authentic)
     }
 
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     fn on_version_negotiation(&mut self, to: &[u8], offered: &[u8]) -> Result<(), HandshakeError> {
         let ours = VERSION.to_be_bytes();
         // A server in PSK mode never sends version negotiation, so an attacker sent it.
@@ -422,6 +434,12 @@ impl Handshake {
         }
     }
 
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     fn open(
         &mut self,
         (kind, salt): (LongKind, Option<[u8; SALT_LEN]>),
@@ -450,13 +468,19 @@ impl Handshake {
         Some(payload)
     }
 
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     fn handle_payload(
         &mut self,
         now: Timestamp,
         kind: LongKind,
         payload: &[u8],
     ) -> Result<(), HandshakeError> {
-        let level = &mut self.levels[kind as usize];
+        let Some(level) = self.levels.get_mut(kind as usize) else { return Ok(()) };
         let mut reader = Reader::new(payload);
         while let Some(frame) = reader.u8() {
             let parsed = (|| {
@@ -472,7 +496,7 @@ impl Handshake {
                         level.ack_pending = true;
                         if level.received() == before {
                             // The peer retransmits, so it may have missed our data.
-                            let since = now - self.last_sent;
+                            let since = now.saturating_since(self.last_sent);
                             if since >= self.timers.initial && level.has_unacknowledged() {
                                 level.rewind();
                             }
@@ -483,7 +507,7 @@ impl Handshake {
                     ECHO => {
                         let sent = Timestamp::from_micros(reader.varint()?);
                         let held = Duration::from_micros(reader.varint()?);
-                        let rtt = (now - sent).saturating_sub(held);
+                        let rtt = now.saturating_since(sent).saturating_sub(held);
                         if sent >= self.started && sent <= now && rtt > Duration::ZERO {
                             self.rtt = Some(self.rtt.map_or(rtt, |old| old.min(rtt)));
                         }

@@ -49,8 +49,14 @@ impl DatagramQueue {
     }
 
     /// Adds a message that expires at `expires`.
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     pub fn push(&mut self, message: Bytes, expires: Timestamp) {
-        self.bytes += message.len();
+        self.bytes = self.bytes.saturating_add(message.len());
         self.messages.push_back((message, expires));
     }
 

@@ -36,8 +36,14 @@ impl Inbox {
     }
 
     /// Adds a message.
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     pub fn push(&mut self, message: Bytes) {
-        self.bytes += message.len() + MESSAGE_OVERHEAD;
+        self.bytes = self.bytes.saturating_add(message.len().saturating_add(MESSAGE_OVERHEAD));
         self.messages.push_back(message);
     }
 

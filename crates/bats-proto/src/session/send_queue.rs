@@ -71,8 +71,14 @@ impl SendQueue {
     }
 
     /// Adds a message.
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     pub fn push(&mut self, message: Bytes) {
-        self.bytes += message.len();
+        self.bytes = self.bytes.saturating_add(message.len());
         self.messages.push_back(message);
     }
 

@@ -562,6 +562,12 @@ impl Session {
         }
     }
 
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     fn on_header(&mut self, now: Timestamp, header: [u8; HEADER_LEN]) {
         let (kind, len) = match frame::decode_header(header) {
             Ok(decoded) => decoded,
@@ -591,16 +597,23 @@ impl Session {
         }
     }
 
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     fn on_content(&mut self, content: &[u8], is_last: bool) {
         let incoming = &mut self.incoming;
-        incoming.credit_used += cost(content.len(), is_last);
+        let cost = cost(content.len(), is_last);
+        incoming.credit_used = incoming.credit_used.saturating_add(cost);
         if incoming.credit_used > incoming.last_receipt.credit {
             return self.violation("more data than the credit allows");
         }
-        if incoming.partial.len() + content.len() > self.max_message {
+        if incoming.partial.len().saturating_add(content.len()) > self.max_message {
             return self.violation("message longer than accepted");
         }
-        incoming.bytes += content.len() as u64;
+        incoming.bytes = incoming.bytes.saturating_add(content.len() as u64);
         let message = match (is_last, incoming.partial.is_empty()) {
             (true, true) => Bytes::copy_from_slice(content),
             (_, _) => {
@@ -611,14 +624,21 @@ impl Session {
                 Bytes::from(core::mem::take(&mut incoming.partial))
             }
         };
-        incoming.units += 1;
+        incoming.units = incoming.units.saturating_add(1);
         self.frame_budget.on_progress();
-        self.messages_received += 1;
-        self.message_bytes_received += message.len() as u64;
+        self.messages_received = self.messages_received.saturating_add(1);
+        let len = message.len() as u64;
+        self.message_bytes_received = self.message_bytes_received.saturating_add(len);
         incoming.inbox.push(message);
         self.pending.readable = true;
     }
 
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     fn on_control(&mut self, now: Timestamp, kind: u8, payload: &[u8]) {
         let control = match Control::decode(kind, payload) {
             Ok(control) => control,
@@ -634,7 +654,7 @@ impl Session {
                     return self.violation("end mark within a message");
                 }
                 self.incoming.is_finished = true;
-                self.incoming.units += 1;
+                self.incoming.units = self.incoming.units.saturating_add(1);
                 self.pending.readable = true;
             }
             (State::Open, Control::Ping) => self.pong_due = true,
@@ -679,8 +699,14 @@ impl Session {
 }
 
 /// The first `len` bytes, or all if there are fewer, and the rest.
+#[deny(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects
+)]
 fn split_at_most(bytes: &[u8], len: usize) -> (&[u8], &[u8]) {
-    bytes.split_at(bytes.len().min(len))
+    bytes.split_at_checked(len).unwrap_or((bytes, &[]))
 }
 
 /// Every message must consume enough credit for its overhead in memory.

@@ -132,8 +132,14 @@ impl TlsStream {
     }
 
     /// Processes the next bytes of the TCP stream.
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     pub fn receive(&mut self, now: Timestamp, mut bytes: &[u8]) {
-        self.bytes_received += bytes.len() as u64;
+        self.bytes_received = self.bytes_received.saturating_add(bytes.len() as u64);
         while !bytes.is_empty() && !self.session.is_closed() {
             // Reading from a slice fails only if plaintext is buffered, and `process_plaintext` has
             // removed that.
@@ -147,7 +153,7 @@ impl TlsStream {
                 return self.fail(&error);
             }
             let with_data = self.process_plaintext(now);
-            let read = before.get(..before.len() - bytes.len()).unwrap_or_default();
+            let read = before.get(..before.len().saturating_sub(bytes.len())).unwrap_or_default();
             if self.records.exceed(read, with_data) {
                 let rule = "too many TLS records without data";
                 return match self.session.is_open() {

@@ -77,6 +77,12 @@ impl Receiver {
         result.map(Some)
     }
 
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     async fn receive_file(
         &self,
         connection: &Connection,
@@ -100,7 +106,7 @@ impl Receiver {
             };
             match Message::decode(message)? {
                 Message::Data(bytes) => {
-                    received += bytes.len() as u64;
+                    received = received.saturating_add(bytes.len() as u64);
                     if received > size {
                         return Err(FileError::Protocol("more data than announced"));
                     }

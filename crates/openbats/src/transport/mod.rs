@@ -156,6 +156,12 @@ impl Transports {
     }
 
     /// Handles an ICMP "port unreachable" error, which quotes a part of a sent datagram.
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     pub(crate) fn handle_unreachable_port(
         &mut self,
         now: Timestamp,

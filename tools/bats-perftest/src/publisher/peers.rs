@@ -229,6 +229,12 @@ impl Peers {
     }
 
     /// Handles a message of a subscriber.
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     fn handle(&self, channel: usize, message: &[u8]) {
         let Some((header, body)) = next_sample(&mut &message[..]) else { return };
         if header.target >= 0 {

@@ -180,6 +180,12 @@ impl Source {
 
     /// Handles a datagram. Only a hello registers a publisher, up to the expected number of publishers, so
     /// datagrams of other senders cost no memory.
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     fn on_datagram(
         &self,
         last: &mut Option<(SocketAddr, Publisher)>,

@@ -9,6 +9,12 @@ use crate::clock::now_ns;
 use crate::wire::{Control, HEADER, Header, next_sample, ping_target};
 
 /// Handles a message of a publisher; passes the answers to `reply`.
+#[deny(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects
+)]
 pub(super) fn handle(meter: &Meter, publisher: &Publisher, message: &[u8], reply: impl Fn(Bytes)) {
     // Sent without the lock: a send can wait.
     collect(meter, publisher, message).into_iter().for_each(reply);

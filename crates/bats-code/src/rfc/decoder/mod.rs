@@ -208,6 +208,12 @@ impl Decoder {
     /// # Errors
     /// [`DecodeError::Length`], [`DecodeError::Batches`], [`DecodeError::Packets`],
     /// [`DecodeError::Memory`]. On an error the packet is not kept.
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     pub fn push(&mut self, batch_id: u32, packet: &[u8]) -> Result<Reception, DecodeError> {
         if packet.len() != self.coded_packet_len() {
             return Err(DecodeError::Length);
@@ -216,7 +222,9 @@ impl Decoder {
             return Ok(Reception::NonInnovative);
         }
         let inner = self.inner_code();
-        let (vector, payload) = packet.split_at(inner.vector_len());
+        let Some((vector, payload)) = packet.split_at_checked(inner.vector_len()) else {
+            return Err(DecodeError::Length);
+        };
         if vector.iter().all(|&x| x == 0) {
             return Ok(Reception::NonInnovative);
         }
@@ -225,7 +233,7 @@ impl Decoder {
             Field::Byte => vector,
             Field::Binary => {
                 buffer = [0; MAX_BATCH_SIZE];
-                let expanded = &mut buffer[..inner.batch_size()];
+                let expanded = buffer.get_mut(..inner.batch_size()).unwrap_or_default();
                 inner.expand_vector(vector, expanded);
                 &*expanded
             }
@@ -233,7 +241,7 @@ impl Decoder {
         let m = inner.batch_size();
         let (limits, held, packets) = (self.limits, self.batches.len(), self.store.len());
         let bytes = total([
-            RowStore::size(packets + 1, self.packet_size),
+            RowStore::size(packets.saturating_add(1), self.packet_size),
             self.batches_bytes,
             self.phase_bytes,
         ]);
@@ -257,7 +265,7 @@ impl Decoder {
                 let degree = self.cache.code().degree(batch_id) as usize;
                 let batch_bytes = ReceivedBatch::size(m, degree);
                 check(bytes.saturating_add(batch_bytes))?;
-                self.batches_bytes += batch_bytes;
+                self.batches_bytes = self.batches_bytes.saturating_add(batch_bytes);
                 let structure = (degree < m).then(|| self.cache.batch(batch_id));
                 entry.insert(ReceivedBatch::new(m, degree, structure))
             }
@@ -265,10 +273,11 @@ impl Decoder {
         if !batch.insert(self.kernel, coefficients) {
             return Ok(Reception::NonInnovative);
         }
-        self.stats.batches += usize::from(batch.payloads.is_empty());
+        let begun = usize::from(batch.payloads.is_empty());
+        self.stats.batches = self.stats.batches.saturating_add(begun);
         batch.vectors.extend_from_slice(coefficients);
         batch.payloads.push(self.store.push(payload));
-        self.stats.packets += 1;
+        self.stats.packets = self.stats.packets.saturating_add(1);
         Ok(Reception::Innovative)
     }
 

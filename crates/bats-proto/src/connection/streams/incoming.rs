@@ -133,6 +133,12 @@ pub(in crate::connection) struct Taken {
 }
 
 impl Incoming {
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     pub(in crate::connection) fn on_packet(
         &mut self,
         now: Timestamp,

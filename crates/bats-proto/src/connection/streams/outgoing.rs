@@ -60,6 +60,12 @@ impl Outgoing {
     }
 
     /// Queues a message; in modes with deadlines it expires at `expires`.
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     pub(in crate::connection) fn push(&mut self, message: Bytes, expires: Timestamp) {
         match self {
             Self::Reliable { queue, .. } | Self::Rateless { queue, .. } => queue.push(message),

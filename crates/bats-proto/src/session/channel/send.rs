@@ -123,6 +123,12 @@ impl SendHalf {
         }
     }
 
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     pub(super) fn push(&mut self, data: &[u8]) {
         self.buffer.get_or_insert_default().bytes.extend(data);
     }

@@ -226,6 +226,12 @@ impl Sender {
     }
 
     /// Processes a message of the receiver; returns replies to offers.
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     fn handle_message(
         &self,
         bytes: bytes::Bytes,

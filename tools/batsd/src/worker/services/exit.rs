@@ -172,6 +172,12 @@ async fn sockets() -> io::Result<[Option<UdpSocket>; 2]> {
     }
 }
 
+#[deny(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects
+)]
 async fn receive(socket: Option<&UdpSocket>, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
     match socket {
         Some(socket) => socket.recv_from(buffer).await,
