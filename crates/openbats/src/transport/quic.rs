@@ -782,7 +782,7 @@ mod tests {
         quic.half_open = NetworkCounts::new(6, 4);
         let address = |network, host| SocketAddr::from(([10, 0, network, host], 9));
         // Each from another client: the same flight would belong to the same connection.
-        let mut arrive = |quic: &mut Quic, from| {
+        let arrive = |quic: &mut Quic, from| {
             receive(quic, now, from, &first_flight(now));
             (quic.connection_count(), quic.counters().half_open_refused)
         };
