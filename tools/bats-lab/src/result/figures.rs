@@ -79,6 +79,12 @@ pub(crate) const FIGURES: &[FigureInfo] = &[
     info("sender_processors", "CPU: sender", "", Some(false)),
     info("receiver_processors", "CPU: receiver", "", Some(false)),
     info("helper_processors", "CPU: daemons and tunnel programs", "", Some(false)),
+    info(
+        "helper_seconds_per_gb",
+        "CPU time of daemons and tunnel programs per GB",
+        "s",
+        Some(false),
+    ),
     info("emulator_processors", "CPU: emulator", "", Some(false)),
     info("emulator_drops", "dropped by an overloaded emulator", "frames", Some(false)),
     info("emulator_late_percent", "delayed by an overloaded emulator", "%", Some(false)),
@@ -121,7 +127,7 @@ pub(crate) fn tool_has_figure(tool: &ToolKind, figure: &str) -> bool {
         "exit_code" | "latency_p50_ms" | "latency_p99_ms" | "latency_p99_9_ms"
         | "samples_per_second" | "lost_samples" => is_command,
         // A command may print a report in the format of iperf3.
-        "throughput_mbps" => {
+        "throughput_mbps" | "helper_seconds_per_gb" => {
             is_command || matches!(tool, ToolKind::Throughput { .. } | ToolKind::Scp { .. })
         }
         "first_10s_mbps"

@@ -1,6 +1,8 @@
 //! Definitions that all backends share: how counters and samples become figures and series.
 //! docs/measures.md describes them.
 
+use std::time::Duration;
+
 use super::Series;
 use super::figures::{Figures, set};
 
@@ -38,6 +40,33 @@ pub(crate) fn set_first_rtt(figures: &mut Figures, times: &[(f64, f64)], connect
         })
         .collect();
     set(figures, "first_rtt_connect_ms", mean(&with));
+}
+
+/// Sets the processor time that the daemons and tunnel programs of a protocol used on all hosts, per second and per GB
+/// (10^9 bytes) that the receiver got. The latter needs the throughput and is left out with competing flows, whose bytes
+/// cost processor time too.
+pub(crate) fn set_helper_time(
+    figures: &mut Figures,
+    used: Duration,
+    seconds: f64,
+    series: &[Series],
+    has_competing_flows: bool,
+) {
+    set(figures, "helper_processors", used.as_secs_f64() / seconds.max(1e-3));
+    if let Some(throughput) = series.iter().find(|one| one.name == "throughput")
+        && !has_competing_flows
+    {
+        set(figures, "helper_seconds_per_gb", used.as_secs_f64() * 1e9 / bytes(&throughput.points));
+    }
+}
+
+/// The bytes of rates in Mbit/s; each point is at the end of its interval, the first begins at zero.
+fn bytes(points: &[(f64, f64)]) -> f64 {
+    let mut start = 0.0;
+    points.iter().fold(0.0, |sum, &(end, rate)| {
+        let seconds = end - std::mem::replace(&mut start, end);
+        sum + rate * seconds * 1e6 / 8.0
+    })
 }
 
 /// Packets of a sender up to a time in seconds.
@@ -235,6 +264,26 @@ mod tests {
         let slower =
             arrivals(&[(1.0, 0.0), (2.0, 20.0)], |from, _| if from < 1.0 { 40.0 } else { 5.0 });
         assert_eq!(slower, [(1.0, 15.0), (2.0, 5.0)]);
+    }
+
+    #[test]
+    fn processor_time_of_helpers_counts_per_second_and_per_gb() {
+        let of = |used: f64, series: &[Series], has_flows: bool| {
+            let mut figures = Figures::new();
+            let used = Duration::from_secs_f64(used);
+            set_helper_time(&mut figures, used, 4.0, series, has_flows);
+            (
+                figures.get("helper_processors").copied(),
+                figures.get("helper_seconds_per_gb").copied(),
+            )
+        };
+        // 1 s of 4 Gbit/s, then 0.5 s of 8 Gbit/s: 1 GB. The drain after the end of the tool counts.
+        let all = [series(&[(1.0, 4000.0), (1.5, 8000.0)])];
+        assert_eq!(of(6.0, &all, false), (Some(1.5), Some(6.0)));
+        assert_eq!(of(6.0, &all, true), (Some(1.5), None));
+        // Round trips have no throughput, and nothing is no divisor.
+        assert_eq!(of(1.0, &[], false), (Some(0.25), None));
+        assert_eq!(of(1.0, &[series(&[(1.0, 0.0)])], false), (Some(0.25), None));
     }
 
     #[test]

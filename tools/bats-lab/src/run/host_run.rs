@@ -29,6 +29,7 @@ use crate::protocol::reading::{OutputFormat, Reading, throughput};
 use crate::result::Series;
 use crate::result::figures::{Figures, mean, set};
 use crate::result::flows::{FlowSpan, set_competition_figures};
+use crate::result::measures::set_helper_time;
 use crate::settings::Link;
 use crate::tool::{self, Job, OutputParser, ToolContext, ToolOutput};
 
@@ -214,8 +215,14 @@ impl HostRun<'_> {
         let (mut reading, mut warnings) =
             self.read(&job, &client_outcome, server.as_mut(), &mut flows, samples)?;
         if self.is_local && !helper_ids.is_empty() {
-            let used = helper_time.as_secs_f64() / client_outcome.seconds.max(1e-3);
-            set(&mut reading.figures, "helper_processors", used);
+            let Reading { figures, series, .. } = &mut reading;
+            set_helper_time(
+                figures,
+                helper_time,
+                client_outcome.seconds,
+                series,
+                !flows.is_empty(),
+            );
         }
         let mut machine_bound = !warnings.is_empty();
         let overload = self

@@ -47,6 +47,7 @@ tests:
         }
         // Keeper and worker of each host are counted.
         assert!(figure(&result, protocol, "iperf", "helper_processors") > 0.0);
+        assert!(figure(&result, protocol, "iperf", "helper_seconds_per_gb") > 0.0);
         let commands = measurement(&result, protocol, "iperf")["commands"].to_string();
         assert_eq!(commands.matches("batsd --config").count(), 3, "{commands}");
         assert!(commands.contains("iperf3 -c 10.66.0.3"), "{commands}");
