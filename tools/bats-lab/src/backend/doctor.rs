@@ -1,6 +1,6 @@
 //! Availability of backends and of third-party programs.
 
-use crate::protocol::programs::find;
+use crate::protocol::programs::{WIREGUARD_GO, WIREGUARD_GO_FROM, find};
 
 /// The state of one backend or program.
 pub(crate) struct Found {
@@ -39,18 +39,20 @@ pub(crate) fn backends(rights: &Result<(), String>) -> Vec<Found> {
 
 /// Checks the third-party programs that tests may use.
 pub(crate) fn programs() -> Vec<Found> {
-    let list = [
-        ("kcptun (protocol kcp)", "kcptun-client", "Debian: kcptun"),
-        ("SRT (protocol srt)", "srt-live-transmit", "Debian: srt-tools"),
-        ("scp (tool scp)", "sshd", "Debian: openssh-server"),
-        ("sshping (tool sshping)", "sshping", "build it from source"),
+    // Any of the names will do.
+    let list: [(_, &[&str], _); 5] = [
+        ("kcptun (protocol kcp)", &["kcptun-client"], "Debian: kcptun"),
+        ("SRT (protocol srt)", &["srt-live-transmit"], "Debian: srt-tools"),
+        ("wireguard-go (protocol wireguard-go)", &WIREGUARD_GO, WIREGUARD_GO_FROM),
+        ("scp (tool scp)", &["sshd"], "Debian: openssh-server"),
+        ("sshping (tool sshping)", &["sshping"], "build it from source"),
     ];
     list.into_iter()
-        .map(|(what, program, from)| {
-            let path = find(program);
+        .map(|(what, names, from)| {
+            let path = names.iter().find_map(|name| find(name));
             let found = match &path {
                 Some(path) => path.display().to_string(),
-                None => format!("no `{program}` ({from})"),
+                None => format!("no `{}` ({from})", names.join("` or `")),
             };
             Found { what, found, good: path.is_some() }
         })

@@ -408,7 +408,8 @@ pub(crate) struct MatrixSpec {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ProtocolSpec {
-    /// Its name. Built in: `tcp`, `udp`, `btp`, `brtp`, `brctp`, `transparent`, `quic`, `node`.
+    /// Its name. Built in: `tcp`, `udp`, `btp`, `brtp`, `brctp`, `transparent`, `quic`, `node`,
+    /// `wireguard-go`.
     #[schemars(with = "Option<String>")]
     pub(crate) name: Option<Spanned<String>>,
     /// Where its programs run.
@@ -421,8 +422,8 @@ pub(crate) struct ProtocolSpec {
     pub(crate) args: OneOrMany<Text>,
     /// Configuration file of the program, passed after the arguments as `--config=FILE`.
     pub(crate) config_file: Option<String>,
-    /// Congestion control of `tcp`, `quic` and TCP through `node`; for other protocols a label for
-    /// reports.
+    /// Congestion control of `tcp`, `quic` and TCP through `node` and `wireguard-go`; for other
+    /// protocols a label for reports.
     pub(crate) version: Option<Text>,
     /// Port on the node of the client that tools connect to.
     pub(crate) port: Option<u16>,

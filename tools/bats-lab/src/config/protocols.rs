@@ -254,6 +254,14 @@ fn protocol(source: &Source, spec: &ProtocolSpec) -> Result<Protocol, ConfigErro
                 kind: ProtocolKind::Node { congestion: congestion.to_owned(), relays, entry },
             });
         }
+        if name_text == "wireguard-go" || name_text.starts_with("wireguard-go-") {
+            let congestion = congestion_of(source, name, version.unwrap_or("cubic"))?;
+            return Ok(Protocol {
+                name: name_text.to_owned(),
+                label: format!("wireguard-go, TCP {}", congestion.to_uppercase()),
+                kind: ProtocolKind::WireGuard { congestion: congestion.to_owned() },
+            });
+        }
         if name_text.starts_with("quic") {
             let congestion = version.unwrap_or("cubic");
             if !["bbr", "cubic", "newreno"].contains(&congestion) {
@@ -489,6 +497,11 @@ mod tests {
             ("{ name: brtp, entry: forward }", "`entry` is only for node"),
             ("{ name: node, entry: socks }", "known are tun, forward"),
             ("{ name: node, args: [-x] }", "takes no `args`"),
+            ("{ name: wireguard-go, args: [-x] }", "takes no `args`"),
+            ("{ name: wireguard-go, relays: none }", "`relays`"),
+            ("{ name: wireguard-go, entry: forward }", "`entry` is only for node"),
+            ("{ name: wireguard-go, port: 51820 }", "`port`"),
+            ("{ name: wireguard-go, version: 'a b' }", "not a valid congestion control"),
             ("{ name: own, bin: bats_iperf, args: [-m tcp], relays: none }", "`relays`"),
             ("{ name: own, bin: bats_iperf, args: [-m 10], version: reno }", "`tcp-cubic`"),
             ("{ name: brtp, args: [-m 2] }", "takes no `args`"),
@@ -524,6 +537,12 @@ mod tests {
         let congestion = "cubic".to_owned();
         let forward = ProtocolKind::Node { congestion, relays: true, entry: NodeEntry::Forward };
         assert_eq!(kind("node-forward"), forward);
+        let wireguard = |congestion: &str| {
+            let congestion = congestion.to_owned();
+            ProtocolKind::WireGuard { congestion }
+        };
+        assert_eq!(kind("wireguard-go"), wireguard("cubic"));
+        assert_eq!(kind("{ name: wireguard-go-bbr, version: bbr }"), wireguard("bbr"));
         let brctp = ProtocolKind::Bats { mode: "2".to_owned(), relays: None };
         assert_eq!(kind("{ name: own, bin: bats_iperf, args: [--mode=2] }"), brctp);
         let words = ["x", "-a", "--config=f"].map(str::to_owned).to_vec();

@@ -25,7 +25,7 @@ use nix::sys::socket::{
 
 pub(crate) use ethtool::disable_offloads;
 pub(crate) use route::{
-    VethEnd, add_address, add_neighbour, add_route, create_veth, interface_index, set_up,
+    VethEnd, add_address, add_neighbour, add_route, create_veth, interface_index, set_mtu, set_up,
 };
 
 const NLM_F_REQUEST: u16 = 0x1;

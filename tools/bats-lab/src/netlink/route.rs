@@ -96,6 +96,13 @@ pub(crate) fn set_up(socket: &mut Socket, name: &str) -> Result<()> {
     socket.request(&message).map(drop)
 }
 
+/// Sets the MTU of the interface `name` of the socket's namespace.
+pub(crate) fn set_mtu(socket: &mut Socket, name: &str, mtu: u32) -> Result<()> {
+    let mut message = Message::new(RTM_NEWLINK, 0);
+    message.fixed(&link_header(0)).text(IFLA_IFNAME, name).number(IFLA_MTU, mtu);
+    socket.request(&message).map(drop)
+}
+
 /// The index of the interface `name` in the calling thread's namespace.
 pub(crate) fn interface_index(name: &str) -> Result<u32> {
     if_nametoindex(name).map_err(Error::from)

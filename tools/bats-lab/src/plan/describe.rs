@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use super::{Case, ProtocolKind, Suite, ToolKind};
 use crate::backend::sim;
 use crate::config::model::BackendName;
+use crate::protocol::programs;
 use crate::tool::not_installed;
 
 /// Describes the measurements that would be made; with `all` each has a line.
@@ -58,7 +59,7 @@ pub(crate) fn describe(suite: &Suite, backend: Option<BackendName>, all: bool) -
 fn missing_programs(case: &Case) -> Vec<String> {
     let mut all = Vec::new();
     for protocol in case.protocols.iter().chain(case.flows.iter().map(|flow| &flow.protocol)) {
-        let programs: Vec<&String> = match &protocol.kind {
+        let needed: Vec<&String> = match &protocol.kind {
             ProtocolKind::Tunnel { client, server, .. } => {
                 client.first().into_iter().chain(server.first()).collect()
             }
@@ -70,10 +71,14 @@ fn missing_programs(case: &Case) -> Vec<String> {
                 ));
                 continue;
             }
+            ProtocolKind::WireGuard { .. } if programs::wireguard_go().is_none() => {
+                all.push(format!("{}: {}", protocol.name, programs::no_wireguard_go()));
+                continue;
+            }
             _ => continue,
         };
-        for program in programs {
-            if crate::protocol::programs::find(program).is_none() {
+        for program in needed {
+            if programs::find(program).is_none() {
                 all.push(format!("{}: the program `{program}` is not installed", protocol.name));
             }
         }
@@ -91,7 +96,7 @@ fn missing_programs(case: &Case) -> Vec<String> {
     }
     if case.tools.iter().any(|tool| matches!(tool.kind, ToolKind::Scp { .. })) {
         for program in ["scp", "sshd", "ssh-keygen"] {
-            if crate::protocol::programs::find(program).is_none() {
+            if programs::find(program).is_none() {
                 all.push(format!("scp: the program `{program}` is not installed"));
             }
         }

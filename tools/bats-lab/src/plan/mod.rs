@@ -101,6 +101,13 @@ impl Case {
         NeededPrograms { bats_iperf: self.needs_bats_iperf(), batsd }
     }
 
+    /// Whether a protocol or a competing flow is wireguard-go.
+    pub(crate) fn uses_wireguard(&self) -> bool {
+        let flows = self.flows.iter().map(|flow| &flow.protocol);
+        let is_it = |one: &Protocol| matches!(one.kind, ProtocolKind::WireGuard { .. });
+        self.protocols.iter().chain(flows).any(is_it)
+    }
+
     /// Whether a measurement needs `bats_iperf`.
     pub(crate) fn needs_bats_iperf(&self) -> bool {
         let protocols =
@@ -174,6 +181,9 @@ pub(crate) enum ProtocolKind {
     /// The node (`batsd`) on every node; tools use the addresses in the tunnel, or ports that are forwarded.
     /// TCP in the tunnel has this congestion control.
     Node { congestion: String, relays: bool, entry: NodeEntry },
+    /// wireguard-go at the ends of a path, hosts between them forward IP packets; tools use the addresses in the tunnel.
+    /// TCP in the tunnel has this congestion control.
+    WireGuard { congestion: String },
     /// A known protocol that is not available.
     Missing { why: String },
 }

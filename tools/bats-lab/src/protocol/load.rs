@@ -102,10 +102,14 @@ pub(crate) fn load(request: &LoadRequest<'_>) -> Result<Load> {
         {
             incompatible!("{} transports TCP only", request.protocol.name)
         }
-        ProtocolKind::Node { .. } if request.packet_type == PacketType::Udp => {
+        ProtocolKind::Node { .. } | ProtocolKind::WireGuard { .. }
+            if request.packet_type == PacketType::Udp =>
+        {
             udp(request, request.to, &port, &seconds)
         }
-        ProtocolKind::Tcp { congestion } | ProtocolKind::Node { congestion, .. } => {
+        ProtocolKind::Tcp { congestion }
+        | ProtocolKind::Node { congestion, .. }
+        | ProtocolKind::WireGuard { congestion } => {
             tcp(request, request.to, &port, &seconds, Some(congestion))
         }
     }

@@ -9,6 +9,7 @@ pub(crate) mod programs;
 pub(crate) mod quic;
 pub(crate) mod reading;
 pub(crate) mod udp_load;
+pub(crate) mod wireguard;
 
 /// A tool and a protocol cannot be combined. This skips a measurement; it is not a failure.
 #[derive(Debug)]

@@ -13,6 +13,12 @@ pub(crate) const BATS_IPERF: &str = "{bats_iperf}";
 /// Placeholder for `batsd` in a command line.
 pub(crate) const BATSD: &str = "{batsd}";
 
+/// The names of wireguard-go: of packages, and of `go install`.
+pub(crate) const WIREGUARD_GO: [&str; 2] = ["wireguard-go", "wireguard"];
+
+/// Where wireguard-go is from.
+pub(crate) const WIREGUARD_GO_FROM: &str = "go install golang.zx2c4.com/wireguard@latest, with its folder in PATH; or Debian: wireguard-go";
+
 /// Programs of this project that measurements need besides batslab.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct NeededPrograms {
@@ -126,6 +132,17 @@ pub(crate) fn find(program: &str) -> Option<PathBuf> {
         .chain(["/usr/sbin".into(), "/sbin".into()])
         .map(|folder| folder.join(program))
         .find(|place| is_program(place))
+}
+
+/// The location of wireguard-go, which `go install` names `wireguard`.
+pub(crate) fn wireguard_go() -> Option<PathBuf> {
+    WIREGUARD_GO.into_iter().find_map(find)
+}
+
+/// The error if wireguard-go is not installed.
+pub(crate) fn no_wireguard_go() -> String {
+    let [package, go] = WIREGUARD_GO;
+    format!("the program `{package}` (or `{go}`) is not installed ({WIREGUARD_GO_FROM})")
 }
 
 fn is_program(path: &Path) -> bool {

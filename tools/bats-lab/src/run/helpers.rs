@@ -1,15 +1,21 @@
 //! The programs on hosts that a protocol needs besides those of a tool: tunnels, daemons, nodes.
 
-use std::time::Duration;
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 
 use super::host_run::{CompetingFlow, HostRun, Program, wait};
 use crate::config::model::NodeEntry;
 use crate::plan::{Protocol, ProtocolKind, Tool};
 use crate::protocol::incompatible;
 use crate::protocol::node::{Forward, NodeFiles, NodePlan};
+use crate::protocol::wireguard::Tunnels;
 use crate::tool::PORT;
+use crate::topology;
+
+/// Maximum time until wireguard-go listens.
+const START_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl HostRun<'_> {
     /// Starts the programs that the protocols of the tool and of the competing flows need.
@@ -91,16 +97,71 @@ impl HostRun<'_> {
         for (host, words) in files.commands() {
             daemons.push(self.start(host, &words, &format!("batsd-{host}"), commands)?);
         }
-        if let Err(error) = files.wait_until_open() {
-            for daemon in &mut daemons {
-                if let Some((status, _)) = daemon.guard.try_wait()? {
-                    bail!("{} ended ({status}): {}", daemon.name, daemon.last_error());
-                }
-            }
-            return Err(error);
+        match files.wait_until_open() {
+            Ok(()) => Ok((Some(files), daemons)),
+            Err(error) => Err(ended(&mut daemons)?.unwrap_or(error)),
         }
-        Ok((Some(files), daemons))
     }
+
+    /// Starts wireguard-go at the ends of the tool and the competing flows that use it, and waits for the
+    /// sessions.
+    pub(super) fn tunnels(
+        &self,
+        flows: &[CompetingFlow<'_>],
+        commands: &mut Vec<String>,
+    ) -> Result<(Option<Tunnels>, Vec<Program>)> {
+        let of_flows =
+            flows.iter().map(|one| (&one.flow.protocol, one.flow.client, one.flow.server));
+        let main = (self.protocol, self.tool.client, self.tool.server);
+        let uses_it =
+            |of: &(&Protocol, u32, u32)| matches!(of.0.kind, ProtocolKind::WireGuard { .. });
+        let ends = std::iter::once(main).chain(of_flows).filter(uses_it);
+        let hosts: BTreeSet<u32> = ends.flat_map(|(_, client, server)| [client, server]).collect();
+        if hosts.is_empty() {
+            return Ok((None, Vec::new()));
+        }
+        let Some((home, lab)) = self.backend.lab() else {
+            incompatible!("wireguard-go runs in namespaces of this machine only");
+        };
+        // The lower host of a pair opens the session, so the others must listen before. A lost handshake takes five seconds.
+        let hosts: Vec<_> =
+            hosts.into_iter().rev().map(|host| (host, lab.shape.address_of(host))).collect();
+        let tunnels = Tunnels::prepare(&hosts)?;
+        let mut daemons = Vec::new();
+        for (host, words) in tunnels.commands() {
+            let mut daemon = self.start(host, &words, &format!("wireguard-go-{host}"), commands)?;
+            let deadline = Instant::now() + START_TIMEOUT;
+            while !tunnels.configure(host)? {
+                if let Some(error) = ended(std::slice::from_mut(&mut daemon))? {
+                    return Err(error);
+                }
+                if Instant::now() > deadline {
+                    bail!("{} does not listen: {}", daemon.name, daemon.last_error());
+                }
+                wait(Duration::from_millis(20))?;
+            }
+            let namespace =
+                lab.shape.hosts.get(host as usize).map(|name| topology::namespace(&lab.name, name));
+            let namespace = namespace.with_context(|| format!("there is no node {host}"))?;
+            home.namespaces(&lab.name).within(&namespace, || tunnels.set_up_device(host))?;
+            daemons.push(daemon);
+        }
+        match tunnels.wait_until_open() {
+            Ok(()) => Ok((Some(tunnels), daemons)),
+            Err(error) => Err(ended(&mut daemons)?.unwrap_or(error)),
+        }
+    }
+}
+
+/// The error of a daemon that has ended.
+fn ended(daemons: &mut [Program]) -> Result<Option<anyhow::Error>> {
+    for daemon in daemons {
+        if let Some((status, _)) = daemon.guard.try_wait()? {
+            let (name, error) = (&daemon.name, daemon.last_error());
+            return Ok(Some(anyhow!("{name} ended ({status}): {error}")));
+        }
+    }
+    Ok(None)
 }
 
 /// Programs on the nodes that a protocol needs, and the ends between which they run.

@@ -23,9 +23,9 @@ use crate::interrupt;
 use crate::plan::{Case, Flow, Network, Protocol, ProtocolKind, Tool};
 use crate::process::{ChildGuard, Process, ProcessTable};
 use crate::protocol::load::{Load, LoadRequest, load};
-use crate::protocol::node;
 use crate::protocol::programs::Programs;
 use crate::protocol::reading::{OutputFormat, Reading, throughput};
+use crate::protocol::{node, wireguard};
 use crate::result::Series;
 use crate::result::figures::{Figures, mean, set};
 use crate::result::flows::{FlowSpan, set_competition_figures};
@@ -160,6 +160,8 @@ impl HostRun<'_> {
         // The folder of the nodes is removed after their daemons have ended.
         let (_node_files, daemons) = self.nodes(&flows, &mut commands)?;
         helpers.extend(daemons);
+        let (_tunnels, daemons) = self.tunnels(&flows, &mut commands)?;
+        helpers.extend(daemons);
         let mut server = match &job.server {
             Some(words) => Some(self.start(self.tool.server, words, "server", &mut commands)?),
             None => None,
@@ -282,6 +284,7 @@ impl HostRun<'_> {
     fn address(&self, protocol: &Protocol, host: u32) -> String {
         match protocol.kind {
             ProtocolKind::Node { entry: NodeEntry::Tun, .. } => node::address(host).to_string(),
+            ProtocolKind::WireGuard { .. } => wireguard::address(host).to_string(),
             ProtocolKind::Node { entry: NodeEntry::Forward, .. } => Ipv4Addr::LOCALHOST.to_string(),
             _ => self.backend.address(host),
         }
@@ -346,13 +349,21 @@ impl HostRun<'_> {
         // bats_iperf reports the state of its sockets itself.
         let is_tcp = matches!(
             self.protocol.kind,
-            ProtocolKind::Tcp { .. } | ProtocolKind::Daemon { .. } | ProtocolKind::Node { .. }
+            ProtocolKind::Tcp { .. }
+                | ProtocolKind::Daemon { .. }
+                | ProtocolKind::Node { .. }
+                | ProtocolKind::WireGuard { .. }
         );
         if is_tcp && job.port > 0 && matches!(job.read, OutputParser::Throughput { .. }) {
             senders.push((self.tool.client, job.port, self.protocol.label.clone()));
         }
         for flow in flows.iter().filter(|flow| {
-            matches!(flow.flow.protocol.kind, ProtocolKind::Tcp { .. } | ProtocolKind::Node { .. })
+            matches!(
+                flow.flow.protocol.kind,
+                ProtocolKind::Tcp { .. }
+                    | ProtocolKind::Node { .. }
+                    | ProtocolKind::WireGuard { .. }
+            )
         }) {
             senders.push((flow.flow.client, flow.port, flow.label.clone()));
         }

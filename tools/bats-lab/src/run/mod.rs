@@ -88,7 +88,7 @@ pub(crate) fn run(home: &Home, options: &RunOptions) -> Result<ExitCode> {
         seconds: 0.0,
         file: suite.file.clone(),
         command: std::env::args().collect(),
-        versions: set_up::versions(),
+        versions: set_up::versions(&suite),
         notes: suite.notes.clone(),
         passed: false,
         ended_early: None,

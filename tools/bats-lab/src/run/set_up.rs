@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
@@ -13,6 +15,7 @@ use crate::config::model::BackendName;
 use crate::lab;
 use crate::plan::checks::Check;
 use crate::plan::{Case, Host, Network, Suite, Tool};
+use crate::protocol::programs;
 use crate::result::CaseResult;
 use crate::state::Home;
 use crate::verify::{Effort, Row, measure};
@@ -149,13 +152,24 @@ fn measure_path(
     }
 }
 
+/// The first line of what a program prints with `--version`.
+fn first_line(program: &Path) -> Option<String> {
+    let output = Command::new(program).arg("--version").stdin(Stdio::null()).output().ok()?;
+    Some(String::from_utf8_lossy(&output.stdout).lines().next()?.trim().to_owned())
+}
+
 /// Versions of all programs that take part.
-pub(super) fn versions() -> BTreeMap<String, String> {
+pub(super) fn versions(suite: &Suite) -> BTreeMap<String, String> {
     let mut versions: BTreeMap<String, String> = crate::demo::versions(None).into_iter().collect();
     if let Some(path) = std::env::current_exe().ok().map(|own| own.with_file_name("bats_iperf"))
         && path.exists()
     {
         versions.extend(crate::demo::versions(Some(&path)));
+    }
+    if suite.cases.iter().any(Case::uses_wireguard)
+        && let Some(version) = programs::wireguard_go().and_then(|path| first_line(&path))
+    {
+        versions.insert("wireguard-go".to_owned(), version);
     }
     let controls = crate::protocol::congestion_controls();
     if !controls.is_empty() {

@@ -142,7 +142,9 @@ fn round_trips(
     size: u32,
 ) -> Result<Job> {
     let (transport, to, port, congestion) = match &protocol.kind {
-        ProtocolKind::Tcp { congestion } | ProtocolKind::Node { congestion, .. } => {
+        ProtocolKind::Tcp { congestion }
+        | ProtocolKind::Node { congestion, .. }
+        | ProtocolKind::WireGuard { congestion } => {
             ("tcp", context.to, PORT, Some(congestion.as_str()))
         }
         ProtocolKind::Daemon { .. } => ("tcp", context.to, PORT, None),

@@ -29,9 +29,10 @@ pub(crate) struct FileCopy {
 pub(super) fn job(protocol: &Protocol, context: &ToolContext<'_>, megabytes: u32) -> Result<Job> {
     let (to, port) = match &protocol.kind {
         ProtocolKind::Tunnel { port, carries: PacketType::Tcp, .. } => ("127.0.0.1", *port),
-        ProtocolKind::Tcp { .. } | ProtocolKind::Daemon { .. } | ProtocolKind::Node { .. } => {
-            (context.to, PORT)
-        }
+        ProtocolKind::Tcp { .. }
+        | ProtocolKind::Daemon { .. }
+        | ProtocolKind::Node { .. }
+        | ProtocolKind::WireGuard { .. } => (context.to, PORT),
         _ => incompatible!(
             "scp needs TCP, which {} does not transport without a proxy",
             protocol.name

@@ -1,8 +1,11 @@
 //! Other programs under test, if they are installed; otherwise the tests report that they are
 //! skipped.
 
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
 use super::support::{
-    Case, allowed, figure, lock_machine, measurement, skipped, stderr_of, stdout_of,
+    Case, allowed, batslab, figure, lock_machine, measurement, skipped, stderr_of, stdout_of,
 };
 
 fn is_installed(program: &str) -> bool {
@@ -174,4 +177,120 @@ tests:
     let broken = measurement_at(1, 0);
     assert_eq!(broken["status"], "failed", "{broken}");
     assert!(broken["reason"].as_str().unwrap().contains("NOWHERE"), "{broken}");
+}
+
+const WIREGUARD: &str = "
+tests:
+  wireguard:
+    topology: { topology_type: linear, nodes: 3, link: { rate: 20M, delay: 5ms } }
+    target_protocols: [wireguard-go]
+    test_tools:
+      iperf: { interval: 0.5, interval_num: 6 }
+      rtt: { interval: 0.01, packet_count: 50, packet_size: 200 }
+      ping: { interval: 0.01, packet_count: 50 }
+    verify: false
+  competing:
+    topology: { topology_type: linear, nodes: 3, link: { rate: 20M, delay: 5ms } }
+    target_protocols: [wireguard-go]
+    test_tools: { iperf: { interval: 0.5, interval_num: 6, client_host: 0, server_host: 1 } }
+    competition_flows:
+      - { flow_type: wireguard-go, client_host: 2, server_host: 0, delay: 0, duration: 2 }
+    verify: false
+";
+
+/// Sockets of wireguard-go.
+fn wireguard_sockets() -> BTreeSet<PathBuf> {
+    let entries = std::fs::read_dir("/var/run/wireguard").into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).collect()
+}
+
+#[test]
+fn wireguard_go_tunnels_the_built_in_tools() {
+    const NAME: &str = "wireguard_go_tunnels_the_built_in_tools";
+    // `go install` names it `wireguard`.
+    let has_it =
+        is_installed("wireguard") || all_installed(NAME, &[("wireguard-go", "wireguard-go")]);
+    if !allowed(NAME) || !has_it {
+        return;
+    }
+    if std::fs::create_dir_all("/var/run/wireguard").is_err() || !Path::new("/dev/net/tun").exists()
+    {
+        skipped(NAME, "wireguard-go needs root and /dev/net/tun");
+        return;
+    }
+    let _alone = lock_machine();
+    let before = wireguard_sockets();
+    let (output, result) = Case::new(WIREGUARD).run(&[]);
+    assert!(output.status.success(), "{}{}", stdout_of(&output), stderr_of(&output));
+    let rate = figure(&result, "wireguard-go", "iperf", "throughput_mbps");
+    assert!(rate > 5.0 && rate < 20.0, "{rate}");
+    for tool in ["rtt", "ping"] {
+        let time = figure(&result, "wireguard-go", tool, "rtt_p50_ms");
+        assert!(time >= 20.0, "{tool}: {time}");
+    }
+    // The programs at both ends are counted, and per second as per GB.
+    let used = figure(&result, "wireguard-go", "iperf", "helper_processors");
+    let per_gb = figure(&result, "wireguard-go", "iperf", "helper_seconds_per_gb");
+    assert!(used > 0.0 && (0.5..2.0).contains(&(per_gb * rate / 8e3 / used)), "{used} {per_gb}");
+    let commands = measurement(&result, "wireguard-go", "iperf")["commands"].to_string();
+    assert!(commands.contains("-c 10.67.0.3"), "{commands}");
+    let names: BTreeSet<&str> =
+        commands.split(" -f ").skip(1).filter_map(|rest| rest.get(..14)).collect();
+    assert_eq!((commands.matches(" -f wg").count(), names.len()), (2, 2), "{commands}");
+    assert!(!commands.contains("node 1:"), "the host between needs no program: {commands}");
+    assert!(result["versions"]["wireguard-go"].is_string(), "{}", result["versions"]);
+    // A flow between other hosts: three ends.
+    let competing = &result["cases"][1]["measurements"][0];
+    let figures = &competing["figures"];
+    assert!(
+        figures["helper_seconds_per_gb"].is_null() && figures["share_percent"].is_number(),
+        "{figures}"
+    );
+    assert_eq!(competing["commands"].to_string().matches(" -f wg").count(), 3);
+    assert_eq!(wireguard_sockets(), before, "sockets are left");
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let mut running = entries.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
+    assert!(
+        !running
+            .any(|words| names.iter().any(|name| String::from_utf8_lossy(&words).contains(name))),
+        "a program is left"
+    );
+}
+
+/// Also a machine that has it can be without it in PATH.
+#[test]
+fn missing_wireguard_go_is_reported_with_what_to_install() {
+    const NAME: &str = "missing_wireguard_go_is_reported_with_what_to_install";
+    let case = Case::new(WIREGUARD);
+    let empty = tempfile::tempdir().unwrap();
+    if ["/usr/sbin", "/sbin"].iter().any(|folder| {
+        ["wireguard-go", "wireguard"].iter().any(|name| Path::new(folder).join(name).exists())
+    }) {
+        skipped(NAME, "wireguard-go is in a folder that is always searched");
+        return;
+    }
+    let without = |arguments: &[&str]| {
+        let mut command = batslab();
+        command.args(arguments).env("PATH", empty.path()).output().unwrap()
+    };
+    let wanted = "go install golang.zx2c4.com/wireguard@latest";
+    let doctor = stdout_of(&without(&["doctor"]));
+    assert!(doctor.contains(wanted), "{doctor}");
+    let checked = stdout_of(&without(&["check", &case.file()]));
+    assert!(
+        checked.contains("wireguard-go: the program `wireguard-go`") && checked.contains(wanted),
+        "{checked}"
+    );
+    if !allowed(NAME) {
+        return;
+    }
+    let _alone = lock_machine();
+    let out = case.out();
+    let output = without(&["run", &case.file(), "--quiet", "-o", &out.to_string_lossy()]);
+    assert_eq!(output.status.code(), Some(1), "{}", stdout_of(&output));
+    let result = std::fs::read_to_string(out.join("result.json")).unwrap();
+    let result: serde_json::Value = serde_json::from_str(&result).unwrap();
+    let one = measurement(&result, "wireguard-go", "iperf");
+    assert_eq!(one["status"], "failed", "{one}");
+    assert!(one["reason"].as_str().unwrap().contains(wanted), "{one}");
 }
