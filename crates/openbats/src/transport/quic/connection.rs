@@ -31,8 +31,8 @@ const FRAME_BURST: u64 = 512;
 const FRAMES_PER_PACKET: u64 = 8;
 const TOO_MANY_FRAMES: &str = "too many QUIC frames for the number of packets";
 /// Keys made in advance for a peer: the first ones of a handshake, then one for each key update. An update costs as much as
-/// six packets of data, and a correct peer makes one after many thousands, `quinn-proto` the first after up to a thousand.
-const KEY_UPDATE_BURST: u64 = 64;
+/// 17 packets of data, and a correct peer makes one after many thousands, `quinn-proto` the first after up to a thousand.
+const KEY_UPDATE_BURST: u64 = 32;
 /// One more for each of so many bytes received.
 const KEY_UPDATE_BYTES: u64 = 1 << 20;
 const TOO_MANY_KEY_UPDATES: &str = "too many QUIC key updates for the bytes received";
