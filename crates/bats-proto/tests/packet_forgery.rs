@@ -223,8 +223,8 @@ fn send_message(world: &mut World, client: ConnectionHandle, number: u64) {
     world.endpoints[CLIENT].send(world.now, client, Bytes::from(message)).expect("room");
 }
 
-#[test]
-fn a_million_forged_packets_are_rejected_during_a_transfer() {
+/// A client and a server whose handshake is complete: the connection at each end, and the forger of its Initials.
+fn connected() -> (World, ConnectionHandle, ConnectionHandle, InitialForger) {
     let (identity, print) = identity();
     let mut world = World::new(server(&identity, false));
     let trust = PeerTrust::Fingerprints(vec![print]);
@@ -233,6 +233,12 @@ fn a_million_forged_packets_are_rejected_during_a_transfer() {
     world.run(Duration::from_millis(200));
     let initials = InitialForger::new(&world);
     let accepted = world.all(SERVER, &Event::Accepted)[0];
+    (world, client, accepted, initials)
+}
+
+#[test]
+fn a_million_forged_packets_are_rejected_during_a_transfer() {
+    let (mut world, client, accepted, initials) = connected();
     let mut attacker = Attacker { rng: ChaCha8Rng::seed_from_u64(5), seen: Vec::new() };
     let elsewhere: SocketAddr = "192.0.2.9:4433".parse().expect("an address");
     let (mut forged, mut sent, mut got) = (0, 0, 0);
@@ -319,14 +325,7 @@ fn a_forged_initial_is_taken_before_the_answer_of_the_server() {
 /// handshake, which is over.
 #[test]
 fn forged_initials_do_not_make_a_closed_connection_answer() {
-    let (identity, print) = identity();
-    let mut world = World::new(server(&identity, false));
-    let trust = PeerTrust::Fingerprints(vec![print]);
-    let transport = Arc::new(transport(Mode::Brtp));
-    let client = world.connect(ClientConfig { trust, identity: None, transport });
-    world.run(Duration::from_millis(200));
-    let initials = InitialForger::new(&world);
-    let accepted = world.all(SERVER, &Event::Accepted)[0];
+    let (mut world, client, accepted, initials) = connected();
     send_message(&mut world, client, 0);
     world.run(Duration::ZERO);
     let late = world.sent.iter().rev().find(|(peer, ..)| *peer == CLIENT);

@@ -10,6 +10,9 @@ mod connection;
 mod datagrams;
 mod ids;
 mod post_handshake;
+mod settings;
+#[cfg(test)]
+mod tests;
 mod tls_config;
 mod tls_session;
 mod unreachable_port;
@@ -22,21 +25,19 @@ use std::time::Duration;
 
 use bats_proto::stream::Session;
 use bats_proto::{
-    ClientConfig, CongestionAlgorithm, ConnectError, ConnectionStats, Event, PeerLimits, Received,
-    SendError, ServerConfig, Timestamp, Transmit, TransportConfig,
+    ClientConfig, ConnectError, ConnectionStats, Event, PeerLimits, Received, SendError,
+    ServerConfig, Timestamp, Transmit, TransportConfig,
 };
 use bats_types::StuckTimers;
 use bytes::{Bytes, BytesMut};
-use quinn_proto::{
-    ConnectionHandle, DatagramEvent, EcnCodepoint, EndpointConfig, Incoming, NoneTokenStore,
-    VarInt, congestion,
-};
+use quinn_proto::{ConnectionHandle, DatagramEvent, EcnCodepoint, EndpointConfig, Incoming};
 
 use super::half_open::NetworkCounts;
 use crate::clock::Clock;
 use connection::Connection;
 use datagrams::Datagrams;
 use ids::{ID_LEN, IdGenerator};
+use settings::{Controller, Settings, Shared, unsupported_controller, window};
 use tls_config::{VERSION, client_config, server_config, unusable};
 use watch::Watch;
 
@@ -48,11 +49,6 @@ const BURST: usize = 32;
 const MAX_HALF_OPEN: usize = 4_096;
 /// Queued responses to unauthenticated peers; more are dropped, the peer will retransmit.
 const MAX_RESPONSES: usize = 64;
-/// Largest flow control window of a stream in bytes: 1 Gbit/s at 128 ms RTT.
-const MAX_WINDOW: u32 = 16 << 20;
-
-/// Buffer of QUIC for received datagrams in bytes; they are taken out after each packet.
-const RECEIVE_BUFFER: usize = 256 << 10;
 
 /// Settings that all connections of a server share.
 struct Server {
@@ -88,17 +84,13 @@ pub(crate) struct Quic {
     dirty: BTreeSet<u64>,
     timers: BTreeSet<(Timestamp, u64)>,
     stuck_timers: StuckTimers<u64>,
-    timers_stuck: u64,
     half_open: NetworkCounts,
     responses: VecDeque<(quinn_proto::Transmit, Vec<u8>)>,
-    handshakes_started: u64,
-    retries_sent: u64,
-    refused: u64,
-    half_open_refused: u64,
-    answers_dropped: u64,
+    counters: Counters,
 }
 
 /// Counters of an endpoint for this mode.
+#[derive(Clone, Copy, Default)]
 pub(super) struct Counters {
     pub(super) handshakes_started: u64,
     pub(super) retries_sent: u64,
@@ -114,114 +106,6 @@ impl std::fmt::Debug for Quic {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Quic").field("connections", &self.by_handle).finish_non_exhaustive()
     }
-}
-
-/// Flow control window in bytes for a receive budget.
-fn window(budget: usize) -> VarInt {
-    u32::try_from(budget).unwrap_or(u32::MAX).clamp(1 << 16, MAX_WINDOW).into()
-}
-
-/// The common options that QUIC has, too.
-#[derive(Clone, PartialEq, Eq)]
-struct Settings {
-    receive_budget: usize,
-    idle_timeout: Duration,
-    keep_alive_interval: Option<Duration>,
-    max_udp_payload: u16,
-    has_datagrams: bool,
-    controller: Controller,
-}
-
-impl Settings {
-    fn of(config: &TransportConfig, has_datagrams: bool, controller: Controller) -> Self {
-        Self {
-            receive_budget: config.receive_budget,
-            idle_timeout: config.idle_timeout,
-            keep_alive_interval: config.keep_alive_interval(),
-            max_udp_payload: config.max_udp_payload,
-            has_datagrams,
-            controller,
-        }
-    }
-
-    fn transport(&self) -> quinn_proto::TransportConfig {
-        let mut transport = quinn_proto::TransportConfig::default();
-        let window = window(self.receive_budget);
-        transport
-            .max_concurrent_bidi_streams(1u32.into())
-            .max_concurrent_uni_streams(0u32.into())
-            .stream_receive_window(window)
-            .receive_window(window)
-            .send_window(MAX_WINDOW.into())
-            // An idle timeout that QUIC cannot encode means no timeout.
-            .max_idle_timeout(self.idle_timeout.try_into().ok())
-            .keep_alive_interval(self.keep_alive_interval)
-            .datagram_receive_buffer_size(self.has_datagrams.then_some(RECEIVE_BUFFER))
-            .datagram_send_buffer_size(datagrams::QUIC_SEND_BUFFER);
-        let mut discovery = quinn_proto::MtuDiscoveryConfig::default();
-        discovery.upper_bound(self.max_udp_payload);
-        transport.mtu_discovery_config(Some(discovery));
-        match self.controller {
-            Controller::Bbr => {
-                transport.congestion_controller_factory(Arc::new(congestion::BbrConfig::default()));
-            }
-            Controller::Cubic => {
-                transport
-                    .congestion_controller_factory(Arc::new(congestion::CubicConfig::default()));
-            }
-        }
-        transport
-    }
-}
-
-/// What the connections of clients share, so that it takes memory once.
-struct Shared {
-    /// The settings of the last connection, and what they are for QUIC.
-    last: Option<(Settings, Arc<quinn_proto::TransportConfig>)>,
-    /// Keeps no tokens for later connections (RFC 9000 section 8.1.3).
-    tokens: Arc<NoneTokenStore>,
-}
-
-impl Shared {
-    fn transport(&mut self, settings: Settings) -> Arc<quinn_proto::TransportConfig> {
-        match &self.last {
-            Some((last, transport)) if *last == settings => transport.clone(),
-            _ => {
-                let transport = Arc::new(settings.transport());
-                self.last = Some((settings, transport.clone()));
-                transport
-            }
-        }
-    }
-}
-
-/// The congestion controllers of `quinn-proto` that are used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Controller {
-    Bbr,
-    Cubic,
-}
-
-impl Controller {
-    fn of(algorithm: CongestionAlgorithm) -> Option<Self> {
-        match algorithm {
-            CongestionAlgorithm::Ltcc | CongestionAlgorithm::Bbr3 => Some(Self::Bbr),
-            CongestionAlgorithm::Cubic => Some(Self::Cubic),
-            _ => None,
-        }
-    }
-
-    /// The name of the controller in the statistics.
-    pub(super) fn state(self) -> &'static str {
-        match self {
-            Self::Bbr => "quic bbr",
-            Self::Cubic => "quic cubic",
-        }
-    }
-}
-
-fn unsupported_controller() -> ConnectError {
-    unusable("mode 12 (QUIC) has the congestion controllers BBR and CUBIC only: select one of them")
 }
 
 impl Quic {
@@ -269,7 +153,7 @@ impl Quic {
             // Path MTU discovery needs fragmentation to be off; `quinn-udp` turns it off.
             endpoint: quinn_proto::Endpoint::new(Arc::new(config), offered, true, None),
             watch,
-            shared: Shared { last: None, tokens: Arc::new(NoneTokenStore) },
+            shared: Shared::new(),
             ids,
             server: server.map(|server| Server {
                 transport: server.transport.clone(),
@@ -286,14 +170,9 @@ impl Quic {
             dirty: BTreeSet::new(),
             timers: BTreeSet::new(),
             stuck_timers: StuckTimers::default(),
-            timers_stuck: 0,
             half_open: NetworkCounts::new(MAX_HALF_OPEN, MAX_HALF_OPEN / 2),
             responses: VecDeque::new(),
-            handshakes_started: 0,
-            retries_sent: 0,
-            refused: 0,
-            half_open_refused: 0,
-            answers_dropped: 0,
+            counters: Counters::default(),
         })
     }
 
@@ -370,7 +249,7 @@ impl Quic {
         if self.responses.len() < MAX_RESPONSES {
             self.responses.push_back((transmit, bytes));
         } else {
-            self.answers_dropped += 1;
+            self.counters.answers_dropped += 1;
         }
     }
 
@@ -407,18 +286,18 @@ impl Quic {
         let mut response = Vec::new();
         let Some(server) = &self.server else { return self.endpoint.ignore(incoming) };
         if self.refuses_new || self.connections.len() >= server.max_connections {
-            self.refused += 1;
+            self.counters.refused += 1;
             let transmit = self.endpoint.refuse(incoming, &mut response);
             return self.queue_response(transmit, response);
         }
         let ip = incoming.remote_address().ip();
         if self.half_open.is_full() || self.half_open.is_network_full(ip) {
             // Not refused: a client tries again, and there may be room then.
-            self.half_open_refused += 1;
+            self.counters.half_open_refused += 1;
             return self.endpoint.ignore(incoming);
         }
         if self.half_open.len() >= server.retry_threshold && incoming.may_retry() {
-            self.retries_sent += 1;
+            self.counters.retries_sent += 1;
             if let Ok(transmit) = self.endpoint.retry(incoming, &mut response) {
                 self.queue_response(transmit, response);
             }
@@ -430,7 +309,7 @@ impl Quic {
         let at = self.clock.instant(now);
         match self.endpoint.accept(incoming, at, &mut response, None) {
             Ok((handle, mut quic)) => {
-                self.handshakes_started += 1;
+                self.counters.handshakes_started += 1;
                 let session = Session::new(now, false, &transport);
                 let datagrams =
                     has_datagrams.then(|| Box::new(Datagrams::new(&transport, &mut quic)));
@@ -507,7 +386,7 @@ impl Quic {
         let next = [quic, own].into_iter().flatten().min();
         let is_stuck = self.stuck_timers.is_stuck(id, next);
         if is_stuck && connection.on_stuck_timer() {
-            self.timers_stuck += 1;
+            self.counters.timers_stuck += 1;
             self.dirty.insert(id);
             return;
         }
@@ -615,14 +494,7 @@ impl Quic {
     }
 
     pub(super) fn counters(&self) -> Counters {
-        Counters {
-            handshakes_started: self.handshakes_started,
-            retries_sent: self.retries_sent,
-            refused: self.refused,
-            half_open_refused: self.half_open_refused,
-            answers_dropped: self.answers_dropped,
-            timers_stuck: self.timers_stuck,
-        }
+        self.counters
     }
 
     /// Received bytes that the application has not taken.
@@ -643,171 +515,5 @@ fn translate(transmit: &quinn_proto::Transmit) -> Transmit {
         ecn: transmit.ecn.map_or(0, |ecn| ecn as u8),
         segment_size: transmit.segment_size.unwrap_or(transmit.size).max(1),
         len: transmit.size,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use bats_proto::{CloseReason, Mode};
-
-    use super::*;
-
-    #[test]
-    fn the_queue_of_responses_is_bounded() {
-        let mut quic = Quic::new(Clock::new(), [7; 32], None, false, None).unwrap();
-        let destination = ([127, 0, 0, 1], 9).into();
-        let transmit = || quinn_proto::Transmit {
-            destination,
-            ecn: None,
-            size: 3,
-            segment_size: None,
-            src_ip: None,
-        };
-        for number in 0..=MAX_RESPONSES {
-            assert_eq!(quic.counters().answers_dropped, 0, "{number}");
-            quic.queue_response(transmit(), vec![1, 2, 3]);
-        }
-        assert_eq!((quic.responses.len(), quic.counters().answers_dropped), (MAX_RESPONSES, 1));
-        let sent = quic.poll(Timestamp::ZERO, &mut Vec::new());
-        assert!(matches!(sent, Output::Transmit(transmit) if transmit.remote == destination));
-        quic.queue_response(transmit(), vec![1, 2, 3]);
-        assert_eq!((quic.responses.len(), quic.counters().answers_dropped), (MAX_RESPONSES, 1));
-    }
-
-    /// Polls until the next timeout; also returns why a connection was closed.
-    fn drain(quic: &mut Quic, now: Timestamp) -> (Option<Timestamp>, Option<(u64, CloseReason)>) {
-        let (mut closed, mut buffer) = (None, Vec::with_capacity(65_536));
-        loop {
-            match quic.poll(now, &mut buffer) {
-                Output::Event(id, bats_proto::Event::Closed(reason)) => closed = Some((id, reason)),
-                Output::Timeout(next) => return (next, closed),
-                _ => {}
-            }
-        }
-    }
-
-    #[test]
-    fn connection_with_a_stuck_timer_is_closed_with_an_internal_error() {
-        let mut quic = Quic::new(Clock::new(), [7; 32], None, false, None).unwrap();
-        let config = config();
-        let (now, to) = (Timestamp::from_millis(1_000), ([127, 0, 0, 1], 9).into());
-        let [stuck, other] =
-            [0; 2].map(|_| quic.connect(now, to, "server", &config, false).unwrap());
-        let (next, closed) = drain(&mut quic, now);
-        assert!(next.is_some_and(|at| at > now) && closed.is_none(), "{next:?} {closed:?}");
-
-        quic.connections.get_mut(&stuck).unwrap().stuck = Some(now);
-        quic.dirty.insert(stuck);
-        let (mut next, mut closed) = drain(&mut quic, now);
-        let mut handled = 0;
-        while closed.is_none() && next.is_some_and(|at| at <= now) {
-            handled += 1;
-            assert!(handled < 100, "the endpoint spins");
-            quic.handle_timeout(now);
-            (next, closed) = drain(&mut quic, now);
-        }
-        let (id, reason) = closed.expect("the connection was closed");
-        assert!(matches!(reason, CloseReason::Internal(_)), "{reason:?}");
-        assert_eq!((id, quic.counters().timers_stuck), (stuck, 1));
-        for _ in 0..100 {
-            quic.handle_timeout(now);
-            drain(&mut quic, now);
-        }
-        assert!(!quic.connections.contains_key(&stuck), "a closed one that is stuck is removed");
-        assert!(quic.connections.get(&other).is_some_and(|other| !other.session.is_closed()));
-        assert!(drain(&mut quic, now).0.is_some_and(|at| at > now));
-    }
-
-    fn config() -> ClientConfig {
-        ClientConfig {
-            trust: bats_proto::PeerTrust::DangerousAcceptAny,
-            identity: None,
-            transport: Arc::new(TransportConfig { mode: Mode::Quic, ..TransportConfig::default() }),
-        }
-    }
-
-    fn server() -> Quic {
-        let config = ServerConfig {
-            identity: bats_proto::crypto::generate_identity(&["server".to_owned()]).unwrap(),
-            client_trust: None,
-            transport: config().transport,
-            retry_threshold: usize::MAX,
-            max_connections: 100,
-        };
-        Quic::new(Clock::new(), [8; 32], Some(&config), false, None).unwrap()
-    }
-
-    /// The first datagram of a client.
-    fn first_flight(now: Timestamp) -> Vec<u8> {
-        let mut client = Quic::new(Clock::new(), [9; 32], None, false, None).unwrap();
-        client.connect(now, ([127, 0, 0, 1], 9).into(), "server", &config(), false).unwrap();
-        let mut buffer = Vec::with_capacity(65_536);
-        let output = client.poll(now, &mut buffer);
-        assert!(matches!(output, Output::Transmit(transmit) if transmit.len == buffer.len()));
-        buffer
-    }
-
-    fn receive(quic: &mut Quic, now: Timestamp, remote: SocketAddr, datagram: &[u8]) {
-        let payload = &mut datagram.to_vec()[..];
-        quic.handle_datagram(now, &Received { remote, local_ip: None, ecn: 0, payload });
-    }
-
-    #[test]
-    fn only_clients_take_version_negotiation_and_only_from_their_servers() {
-        let negotiation = [0x80, 0, 0, 0, 0, 0, 0];
-        let now = Timestamp::from_millis(1_000);
-        let addresses: [SocketAddr; 3] = [1, 2, 3].map(|host| ([10, 0, 0, host], 9).into());
-        let mut quic = server();
-        receive(&mut quic, now, addresses[0], &first_flight(now));
-        assert_eq!(quic.connection_count(), 1);
-        assert!(!quic.wants(addresses[0], &negotiation), "from a client");
-        let ids = [0, 0, 1].map(|server| {
-            quic.connect(now, addresses[1 + server], "server", &config(), false).unwrap()
-        });
-        let wanted = |quic: &Quic| addresses.map(|from| quic.wants(from, &negotiation));
-        for (closed, expected) in
-            ids.into_iter().zip([[false, true, true], [false, true, true], [false, false, true]])
-        {
-            assert_eq!(wanted(&quic), expected);
-            quic.remove(closed);
-        }
-        assert_eq!(wanted(&quic), [false; 3]);
-        assert!(quic.servers.is_empty() && quic.by_handle.len() == 1);
-    }
-
-    #[test]
-    fn half_open_handshakes_are_limited_in_all_and_for_each_network() {
-        let mut quic = server();
-        let now = quic.clock.now();
-        quic.half_open = NetworkCounts::new(6, 4);
-        let address = |network, host| SocketAddr::from(([10, 0, network, host], 9));
-        // Each from another client: the same flight would belong to the same connection.
-        let arrive = |quic: &mut Quic, from| {
-            receive(quic, now, from, &first_flight(now));
-            (quic.connection_count(), quic.counters().half_open_refused)
-        };
-        for host in 1..=4 {
-            assert_eq!(arrive(&mut quic, address(1, host)), (usize::from(host), 0));
-        }
-        assert_eq!(arrive(&mut quic, address(1, 5)), (4, 1), "its network has four");
-        assert_eq!(arrive(&mut quic, address(2, 1)), (5, 1));
-        assert_eq!(arrive(&mut quic, address(2, 2)), (6, 1));
-        assert_eq!(arrive(&mut quic, address(3, 1)), (6, 2), "there are six");
-        // None completes its handshake.
-        for second in 1..30 {
-            drain(&mut quic, now + Duration::from_secs(second));
-            quic.handle_timeout(now + Duration::from_secs(second));
-        }
-        assert_eq!((quic.connection_count(), quic.half_open.len()), (0, 0));
-        assert_eq!(arrive(&mut quic, address(3, 1)), (1, 2));
-    }
-
-    #[test]
-    fn the_window_follows_the_receive_budget_within_bounds() {
-        assert_eq!(window(1), (1u32 << 16).into());
-        assert_eq!(window(1 << 20), (1u32 << 20).into());
-        for more in [MAX_WINDOW as usize, MAX_WINDOW as usize + 1, usize::MAX] {
-            assert_eq!(window(more), MAX_WINDOW.into());
-        }
     }
 }

@@ -13,8 +13,8 @@ use quinn_proto::{
     UdpStats, VarInt, WriteError,
 };
 
-use super::Controller;
 use super::datagrams::Datagrams;
+use super::settings::Controller;
 use super::tls_session::PeerFingerprint;
 use super::unreachable_port::PeerReachability;
 use super::watch::Counts;

@@ -4,10 +4,13 @@ use bats_proto::{CloseReason, Mode, PeerTrust, TransportConfig};
 
 use super::*;
 
-const NOW: Timestamp = Timestamp::from_millis(1_000);
+pub(super) const NOW: Timestamp = Timestamp::from_millis(1_000);
 
 /// Polls until the next timeout; also returns why a connection was closed.
-fn drain(tcp: &mut Tcp, now: Timestamp) -> (Option<Timestamp>, Option<(u64, CloseReason)>) {
+pub(super) fn drain(
+    tcp: &mut Tcp,
+    now: Timestamp,
+) -> (Option<Timestamp>, Option<(u64, CloseReason)>) {
     let mut closed = None;
     loop {
         match tcp.poll(now) {
@@ -18,8 +21,8 @@ fn drain(tcp: &mut Tcp, now: Timestamp) -> (Option<Timestamp>, Option<(u64, Clos
     }
 }
 
-#[test]
-fn connection_with_a_stuck_timer_is_closed_with_an_internal_error() {
+/// Connections that begin, and the listener that they go to.
+pub(super) fn clients<const COUNT: usize>() -> (Tcp, TcpListener, [u64; COUNT]) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let to = listener.local_addr().unwrap();
     let options = (None, SocketOptions::default());
@@ -29,7 +32,13 @@ fn connection_with_a_stuck_timer_is_closed_with_an_internal_error() {
         identity: None,
         transport: Arc::new(TransportConfig { mode: Mode::Tcp, ..TransportConfig::default() }),
     };
-    let [stuck, other] = [0; 2].map(|_| tcp.connect(NOW, to, "server", &config).unwrap());
+    let ids = [0; COUNT].map(|_| tcp.connect(NOW, to, "server", &config).unwrap());
+    (tcp, listener, ids)
+}
+
+#[test]
+fn connection_with_a_stuck_timer_is_closed_with_an_internal_error() {
+    let (mut tcp, _listener, [stuck, other]) = clients();
     let (next, closed) = drain(&mut tcp, NOW);
     assert!(next.is_some_and(|at| at > NOW) && closed.is_none(), "{next:?} {closed:?}");
 
