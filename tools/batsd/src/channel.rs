@@ -64,21 +64,68 @@ pub(crate) struct Setup {
     pub(crate) identity: String,
     /// Pre-shared key of PSK mode.
     pub(crate) preshared_key: Option<String>,
+    /// Certificates of neighbours that have no fingerprint in the text.
+    pub(crate) known: crate::config::Known,
 }
 
 impl Setup {
     pub(crate) fn to_file(&self) -> io::Result<OwnedFd> {
-        let mut file = File::from(memfd_create("batsd-setup", MemfdFlags::CLOEXEC)?);
-        file.write_all(&serde_json::to_vec(self)?)?;
-        file.rewind()?;
-        Ok(file.into())
+        to_file("batsd-setup", self)
     }
 
     pub(crate) fn from_file(fd: OwnedFd) -> io::Result<Self> {
-        let mut text = String::new();
-        File::from(fd).read_to_string(&mut text)?;
-        Ok(serde_json::from_str(&text)?)
+        from_file(fd)
     }
+}
+
+/// Asks for the certificate of a neighbour.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Question {
+    /// Address or host name, with a port.
+    pub(crate) remote: String,
+    /// The local address to leave from.
+    pub(crate) local: Option<std::net::IpAddr>,
+    /// The only interface to leave through.
+    pub(crate) interface: Option<String>,
+    /// ID of this node.
+    pub(crate) node: u32,
+    /// Certificate and key of this node.
+    pub(crate) identity: String,
+    /// Pre-shared key of PSK mode.
+    pub(crate) preshared_key: Option<String>,
+}
+
+/// The answer to a [`Question`].
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Answer {
+    /// The neighbour has this certificate.
+    Fingerprint([u8; 32]),
+    /// It did not answer, in words.
+    Failed(String),
+}
+
+impl Question {
+    pub(crate) fn to_file(&self) -> io::Result<OwnedFd> {
+        to_file("batsd-question", self)
+    }
+
+    pub(crate) fn from_file(fd: OwnedFd) -> io::Result<Self> {
+        from_file(fd)
+    }
+}
+
+fn to_file(name: &str, value: &impl Serialize) -> io::Result<OwnedFd> {
+    let mut file = File::from(memfd_create(name, MemfdFlags::CLOEXEC)?);
+    file.write_all(&serde_json::to_vec(value)?)?;
+    file.rewind()?;
+    Ok(file.into())
+}
+
+fn from_file<T: for<'a> Deserialize<'a>>(fd: OwnedFd) -> io::Result<T> {
+    let mut text = String::new();
+    File::from(fd).read_to_string(&mut text)?;
+    Ok(serde_json::from_str(&text)?)
 }
 
 /// A pair of connected sockets.
@@ -158,13 +205,14 @@ mod tests {
             text: "long ".repeat(100_000),
             identity: "pem".into(),
             preshared_key: None,
+            known: [("192.0.2.7:4900".to_owned(), [7; 32])].into(),
         };
         let file = setup.to_file().unwrap();
         send(one.as_fd(), &ToWorker::Setup, &[file.as_fd()]).unwrap();
         let (message, mut descriptors) = receive::<ToWorker>(&other).unwrap().unwrap();
         assert!(matches!(message, ToWorker::Setup));
         let read = Setup::from_file(descriptors.pop().unwrap()).unwrap();
-        assert_eq!(read.text, setup.text);
+        assert_eq!((read.text, read.known), (setup.text, setup.known));
         for bytes in [&b"{}"[..], b"\"install a route\"", b"\xff\xff", &[b'['; MAX_MESSAGE]] {
             rustix::net::send(&other, bytes, SendFlags::empty()).unwrap();
             assert!(receive::<ToKeeper>(&one).is_err());

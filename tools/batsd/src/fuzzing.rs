@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use bats_node::Hop;
 use openbats::Fingerprint;
 
-use crate::config::{Config, MAX_LISTENERS, MAX_PEERS, share};
+use crate::config::{Config, FirstUse, Known, MAX_LISTENERS, MAX_PEERS, share};
 use crate::original::{self, Flags, NetworkKey};
 
 pub use crate::worker::fuzzing::{ControlReport, node_control_run};
@@ -39,6 +39,7 @@ pub fn node_config_run(data: &[u8]) -> ConfigReport {
             report.is_config = true;
             check_config(&config);
             share_config(&config);
+            know_neighbours(text, &config);
         }
         Err(error) => check_error("batsd.toml", &error.to_string()),
     }
@@ -69,6 +70,27 @@ pub fn node_config_run(data: &[u8]) -> ConfigReport {
         Err(error) => check_error("x.ini", &error.to_string()),
     }
     report
+}
+
+/// A configuration that waits for certificates is one, too, when they are known.
+fn know_neighbours(text: &str, config: &Config) {
+    let names = config.first_use.iter().map(FirstUse::name);
+    let known: Known = names.zip(1u64..).map(|(name, number)| (name, print(number))).collect();
+    let config = match Config::parse_with(Path::new("batsd.toml"), text, &known) {
+        Ok(config) => config,
+        // The file may have one of these certificates.
+        Err(_) if text.contains("a5a5a5") => return,
+        Err(error) => panic!("{error}"),
+    };
+    assert!(config.first_use.iter().all(|entry| entry.is_known));
+    check_config(&config);
+}
+
+fn print(number: u64) -> [u8; 32] {
+    let mut print = [0xa5; 32];
+    let (first, _) = print.split_at_mut(8);
+    first.copy_from_slice(&number.to_be_bytes());
+    print
 }
 
 /// The key of the network of the files of the original.

@@ -41,6 +41,9 @@ enum Command {
     /// The unprivileged process, which batsd starts itself.
     #[command(hide = true)]
     Worker,
+    /// The unprivileged process that asks a neighbour for its certificate, which batsd starts itself.
+    #[command(hide = true)]
+    FirstUse,
 }
 
 fn parse(words: &[OsString]) -> Arguments {
@@ -49,12 +52,20 @@ fn parse(words: &[OsString]) -> Arguments {
 }
 
 fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    if let Some(Command::Worker) = arguments.command {
-        return worker::run();
+    match arguments.command {
+        Some(Command::Worker) => return worker::run(),
+        Some(Command::FirstUse) => return worker::first_use::run(),
+        None => {}
     }
     let source = if arguments.quick.is_used() {
-        let quick = arguments.quick.configure(arguments.check)?;
-        if quick.identity.is_none() {
+        let mut is_printed = false;
+        let quick = arguments.quick.configure(arguments.check, |entry| {
+            // The exit needs it before it answers.
+            println!("fingerprint: sha256:{}", entry.fingerprint);
+            is_printed = true;
+            keeper::learn(entry)
+        })?;
+        if quick.identity.is_none() && !is_printed {
             println!("fingerprint: sha256:{}", quick.fingerprint);
         }
         Source::CommandLine(quick.text, quick.identity)

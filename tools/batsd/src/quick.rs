@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::Args;
-use openbats::{Fingerprint, Identity};
+use openbats::{Fingerprint, Identity, KnownHosts};
 
 use crate::config::{self, DEFAULT_PORT, Remote, quoted};
 
@@ -34,9 +34,13 @@ pub struct Options {
     /// A destination that the exit connects to: HOST:PORTS as in `exit.allow`, such as *.example.org:443.
     #[arg(long, value_name = "HOST:PORTS", requires = "listen")]
     pub allow: Vec<String>,
-    /// Certificate of --peer, or with --listen of each client. batsd prints its own at the start.
+    /// Certificate of --peer, or with --listen of each client. batsd prints its own at the start. Without it, the first
+    /// certificate of --peer is trusted and recorded, and a changed one is refused.
     #[arg(long, value_name = "SHA256", requires = "node")]
     pub fingerprint: Vec<String>,
+    /// File with the certificates that --peer has shown.
+    #[arg(long, value_name = "FILE", requires = "peer", conflicts_with = "fingerprint")]
+    pub known_hosts: Option<PathBuf>,
     /// PEM file with certificate and key; made if it does not exist.
     #[arg(long, value_name = "FILE", requires = "node")]
     pub identity: Option<PathBuf>,
@@ -116,11 +120,15 @@ impl Options {
     }
 
     /// Makes the identity if there is none, and the configuration. A check makes no file: its identity exists only
-    /// for the check.
+    /// for the check. `first_use` is called if the certificate of `peer` is neither given nor recorded.
     ///
     /// # Errors
-    /// An option is missing or wrong, or the identity cannot be read or made.
-    pub fn configure(&self, is_check: bool) -> anyhow::Result<Quick> {
+    /// An option is missing or wrong, the identity cannot be read or made, or `first_use` fails.
+    pub fn configure(
+        &self,
+        is_check: bool,
+        first_use: impl FnOnce(&FirstUse) -> anyhow::Result<Fingerprint>,
+    ) -> anyhow::Result<Quick> {
         let is_root = rustix::process::geteuid().is_root();
         let identity = match &self.identity {
             Some(path) => path.clone(),
@@ -161,8 +169,12 @@ impl Options {
             let Ok(remote) = Remote::with_port(peer, DEFAULT_PORT) else {
                 bail!("--peer {peer} is not {}", config::WANTED_REMOTE);
             };
-            let [print] = &*prints else {
-                bail!("--peer needs one --fingerprint: the batsd there prints it at its start");
+            let print = match &*prints {
+                [print] => *print,
+                [] => {
+                    self.fingerprint_of(&remote, &identity, (fingerprint, is_check), first_use)?
+                }
+                _ => bail!("--peer has one --fingerprint: the batsd there prints it at its start"),
             };
             let any = match &remote {
                 Remote::Address(remote) if remote.is_ipv4() => Ipv4Addr::UNSPECIFIED.into(),
@@ -171,8 +183,8 @@ impl Options {
             };
             let any = SocketAddr::new(any, 0);
             let remote = quoted(&remote.to_string())?;
-            let _ = writeln!(text, "listen = [\"{any}\"]\n{}remote = {remote}", entry(print));
-            let _ = writeln!(text, "[[proxy]]\nlisten = \"{socks}\"\nexit = \"{}\"", id_of(*print));
+            let _ = writeln!(text, "listen = [\"{any}\"]\n{}remote = {remote}", entry(&print));
+            let _ = writeln!(text, "[[proxy]]\nlisten = \"{socks}\"\nexit = \"{}\"", id_of(print));
         } else if let Some(listen) = &self.listen {
             let listen = own_address(listen)?;
             if prints.is_empty() {
@@ -190,12 +202,56 @@ impl Options {
         }
         Ok(Quick { text, fingerprint, identity: temporary })
     }
+
+    /// The recorded certificate of `peer`, or that of the first use.
+    fn fingerprint_of(
+        &self,
+        remote: &Remote,
+        identity: &Path,
+        (own, is_check): (Fingerprint, bool),
+        first_use: impl FnOnce(&FirstUse) -> anyhow::Result<Fingerprint>,
+    ) -> anyhow::Result<Fingerprint> {
+        let known_hosts = match &self.known_hosts {
+            Some(path) => path.clone(),
+            None => config::default_known_hosts()
+                .context("HOME is not set: name a file by --known-hosts, or --fingerprint")?,
+        };
+        let recorded = KnownHosts::new(&known_hosts).fingerprints(&remote.to_string())?;
+        match recorded.last() {
+            Some(print) => Ok(*print),
+            // A check asks nobody.
+            None if is_check => Ok(config::placeholder(remote)),
+            None => first_use(&FirstUse {
+                remote,
+                known_hosts: &known_hosts,
+                identity,
+                fingerprint: own,
+            }),
+        }
+    }
+}
+
+/// An exit whose certificate is not known.
+#[derive(Debug)]
+pub struct FirstUse<'a> {
+    /// Where it is.
+    pub(crate) remote: &'a Remote,
+    /// The file to record its certificate in.
+    pub(crate) known_hosts: &'a Path,
+    /// PEM file of this node.
+    pub(crate) identity: &'a Path,
+    /// Certificate of this node.
+    pub(crate) fingerprint: Fingerprint,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::keeper::{Source, check_source};
+
+    fn asks_nobody(entry: &FirstUse<'_>) -> anyhow::Result<Fingerprint> {
+        panic!("{entry:?}")
+    }
 
     #[test]
     fn the_exit_has_an_address_or_a_name() {
@@ -209,7 +265,7 @@ mod tests {
                 control: Some(folder.path().join("control")),
                 ..Options::default()
             };
-            let quick = options.configure(true).map_err(|error| error.to_string())?;
+            let quick = options.configure(true, asks_nobody).map_err(|error| error.to_string())?;
             Ok::<_, String>(config::Config::parse(Path::new("quick"), &quick.text).unwrap())
         };
         let plan = configure("192.0.2.7").unwrap().plan;
@@ -253,16 +309,16 @@ mod tests {
         let exit =
             Options { listen: Some(":4900".to_owned()), allow: vec!["*:443".to_owned()], ..own };
         for options in [&proxy, &exit] {
-            let quick = options.configure(true).unwrap();
+            let quick = options.configure(true, asks_nobody).unwrap();
             let (_, checked) =
                 check_source(&Source::CommandLine(quick.text, quick.identity)).unwrap();
             assert_eq!(checked.fingerprint(), quick.fingerprint);
         }
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
         // A start makes it, and a check after it takes it.
-        let made = proxy.configure(false).unwrap().fingerprint;
+        let made = proxy.configure(false, asks_nobody).unwrap().fingerprint;
         assert!(identity.exists());
-        let checked = proxy.configure(true).unwrap();
+        let checked = proxy.configure(true, asks_nobody).unwrap();
         assert_eq!((checked.fingerprint, checked.identity), (made, None));
     }
 }

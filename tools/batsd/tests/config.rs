@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use batsd::config::{Config, TunMode};
+use batsd::config::{Config, Known, TunMode};
 
 const PRINT: &str = "sha256:0101010101010101010101010101010101010101010101010101010101010101";
 
@@ -299,5 +299,89 @@ fn peers_listeners_and_rules_are_limited() {
         Config::parse(Path::new("node.toml"), &most).map(drop).unwrap();
         let error = error_of(&beyond);
         assert!(error.contains(problem), "{error}");
+    }
+}
+
+/// A node whose neighbours have no fingerprint: one is a relay, the other one a peer with a listener.
+const FIRST_USES: &str = r#"[node]
+id = "10.255.0.1"
+relay = true
+[tun]
+address = ["10.66.0.1/24"]
+[[link]]
+name = "north"
+remote = "relay.example:4900"
+transit = true
+[[peer]]
+id = "10.255.0.2"
+remote = "192.0.2.7:4900"
+prefixes = ["10.66.0.2"]
+[[peer]]
+id = "10.255.0.3"
+fingerprint = "0101010101010101010101010101010101010101010101010101010101010101"
+[[forward]]
+listen = "127.0.0.1:7"
+exit = "10.255.0.2"
+to = "127.0.0.1:7"
+[routes]
+static = [{ to = "10.255.0.3", via = ["north"] }]
+"#;
+
+#[test]
+fn entries_without_a_fingerprint_wait_for_it_with_what_needs_them() {
+    let parse = |known: &Known| Config::parse_with(Path::new("x"), FIRST_USES, known).unwrap();
+    let config = parse(&Known::new());
+    let names: Vec<_> =
+        config.first_use.iter().map(|entry| (entry.name(), entry.is_known)).collect();
+    let expected = [("relay.example:4900", false), ("192.0.2.7:4900", false)];
+    assert_eq!(names, expected.map(|(name, known)| (name.to_owned(), known)));
+    let plan = &config.plan;
+    assert_eq!((plan.links.len(), plan.hosts.len(), plan.neighbours.len()), (0, 0, 0));
+    assert_eq!((plan.peers.len(), plan.routes.len(), config.listeners.len()), (1, 0, 0));
+
+    let mut known = Known::from([("192.0.2.7:4900".to_owned(), [2; 32])]);
+    let config = parse(&known);
+    assert_eq!(config.first_use.iter().filter(|entry| entry.is_known).count(), 1);
+    let plan = &config.plan;
+    assert_eq!((plan.links.len(), plan.hosts.len(), plan.neighbours.len()), (1, 0, 1));
+    assert_eq!((plan.peers.len(), plan.routes.len(), config.listeners.len()), (2, 1, 1));
+
+    known.insert("relay.example:4900".to_owned(), [3; 32]);
+    let config = parse(&known);
+    let plan = &config.plan;
+    assert_eq!(plan.hosts["north"].fingerprint, [3; 32]);
+    assert_eq!(plan.links["peer-10.255.0.2"].fingerprint, [2; 32]);
+    assert!(plan.neighbours[&[3; 32]].transit && !plan.neighbours[&[2; 32]].transit);
+    assert_eq!((plan.peers.len(), plan.routes.len(), config.listeners.len()), (2, 2, 1));
+}
+
+#[test]
+fn what_waits_for_a_fingerprint_is_checked_before() {
+    for (from, to, error) in [
+        (
+            "remote = \"192.0.2.7:4900\"\n",
+            "",
+            "10.255.0.2 has no fingerprint: only a neighbour with remote",
+        ),
+        (
+            "remote = \"relay.example:4900\"\n",
+            "",
+            "north has no fingerprint: only a neighbour with remote",
+        ),
+        ("192.0.2.7:4900", "192.0.2.300:4900", "x:12: remote = \"192.0.2.300:4900\" is not"),
+        ("10.66.0.2", "10.66.0", "x:13: prefixes = \"10.66.0\" is not an address"),
+        (
+            "to = \"127.0.0.1:7\"",
+            "to = \"127.0.0.1\"",
+            "x:20: to = \"127.0.0.1\" is no destination",
+        ),
+        ("exit = \"10.255.0.2\"", "exit = \"10.255.0.9\"", "is no [[peer]]"),
+        ("relay = true\n", "", "transit = true needs relay = true"),
+        ("\"north\"]", "\"south\"]", "south"),
+    ] {
+        let text = FIRST_USES.replacen(from, to, 1);
+        assert_ne!(text, FIRST_USES);
+        let found = Config::parse(Path::new("x"), &text).map(drop).unwrap_err().to_string();
+        assert!(found.contains(error), "{from} -> {to}: {found}");
     }
 }

@@ -9,6 +9,7 @@
     )
 )]
 
+mod first_use;
 mod model;
 mod remote;
 mod services;
@@ -30,6 +31,8 @@ use toml::Spanned;
 use crate::limited_file;
 use crate::proxy::allow::AllowList;
 
+pub use first_use::{FirstUse, Known};
+pub(crate) use first_use::{default_known_hosts, placeholder};
 pub(crate) use remote::{Remote, WANTED as WANTED_REMOTE, listens_at_any_ipv6};
 pub use services::{Listener, MAX_LISTENERS, Service};
 pub(crate) use share::SERVICE_USER;
@@ -107,6 +110,11 @@ pub struct Config {
     pub relay: bool,
     /// Path of the control socket.
     pub control: PathBuf,
+    /// File with the certificates of neighbours that have no fingerprint in the configuration; `None` if there is no
+    /// folder for it.
+    pub known_hosts: Option<PathBuf>,
+    /// The links of such neighbours. Those that are not known are not in the plan, nor is what needs them.
+    pub first_use: Vec<FirstUse>,
     /// User of the worker, if the keeper runs as root.
     pub user: Option<String>,
     /// The TUN device.
@@ -173,7 +181,17 @@ impl Source<'_> {
         })
     }
 
-    fn fingerprint(&self, value: &Spanned<String>) -> Result<[u8; 32], ConfigError> {
+    /// The fingerprint of an entry. One without, which has a `remote`, has got a known one or was taken out.
+    fn fingerprint(
+        &self,
+        value: Option<&Spanned<String>>,
+        entry: &Spanned<String>,
+    ) -> Result<[u8; 32], ConfigError> {
+        let Some(value) = value else {
+            let text = "has no fingerprint: only a neighbour with remote, to which this node opens the link, can \
+                        be asked for it at the first use; `batsd share` on that host prints it";
+            return Err(self.error(Some(entry.span()), format!("{} {text}", entry.get_ref())));
+        };
         let text = value.get_ref();
         let digits = text.strip_prefix("sha256:").unwrap_or(text);
         digits.parse::<Fingerprint>().map(|print| print.0).map_err(|_| {
@@ -222,7 +240,8 @@ impl Source<'_> {
 impl Config {
     /// Whether the worker resolves names: as an exit, or those of neighbours.
     pub(crate) fn has_names(&self) -> bool {
-        self.exit.is_some() || !self.plan.hosts.is_empty()
+        let is_host = |entry: &FirstUse| matches!(entry.remote, Remote::Host(_));
+        self.exit.is_some() || !self.plan.hosts.is_empty() || self.first_use.iter().any(is_host)
     }
 
     /// Reads and checks a file.
@@ -255,20 +274,42 @@ impl Config {
         Self::parse(path, text).map_err(|error| ConfigError { line: None, ..error })
     }
 
-    /// Checks the text of a file.
+    /// Checks the text of a file. No neighbour is known by a first use.
     ///
     /// # Errors
     /// It is not a valid configuration.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
+        Self::parse_with(path, text, &Known::new())
+    }
+
+    /// As [`parse`](Self::parse), with the certificates of neighbours that have no fingerprint in the text.
+    ///
+    /// # Errors
+    /// It is not a valid configuration.
+    pub fn parse_with(path: &Path, text: &str, known: &Known) -> Result<Self, ConfigError> {
         let source = Source { path, text };
         let file: model::File = toml::from_str(text)
             .map_err(|error| source.error(error.span(), explain(error.message())))?;
+        // What waits for a certificate must not be wrong, either.
+        let all = first_use::placeholders(&file);
+        if !all.is_empty() {
+            Self::of_file(&source, file.clone(), &all)?;
+        }
+        Self::of_file(&source, file, known)
+    }
+
+    fn of_file(
+        source: &Source<'_>,
+        mut file: model::File,
+        known: &Known,
+    ) -> Result<Self, ConfigError> {
+        let listen = listen(source, &file.node)?;
+        let first_use = first_use::resolve(source, &mut file, &listen, known)?;
         let id = source.id("id", &file.node.id)?;
         let mut plan = Plan::new(id, [0; 32]);
-        let follows_kernel = follows_kernel(&source, &file)?;
-        let listen = listen(&source, &file.node)?;
-        links(&source, &file, &listen, &mut plan)?;
-        peers(&source, &file, &listen, &mut plan, follows_kernel)?;
+        let follows_kernel = follows_kernel(source, &file)?;
+        links(source, &file, &listen, &mut plan)?;
+        peers(source, &file, &listen, &mut plan, follows_kernel)?;
         plan.check().map_err(|error| {
             let span = match &error {
                 PlanError::OwnId(id) | PlanError::SharedCertificate(_, id) => span_of(&file, *id),
@@ -284,16 +325,19 @@ impl Config {
             listen,
             relay: file.node.relay,
             control: file.node.control.as_ref().map_or_else(default_control, PathBuf::from),
+            known_hosts: (file.node.known_hosts.as_ref().map(PathBuf::from))
+                .or_else(first_use::default_known_hosts),
+            first_use,
             user: file.node.user.as_ref().map(|user| user.get_ref().clone()),
-            tun: file.tun.as_ref().map(|tun| device(&source, tun)).transpose()?,
+            tun: file.tun.as_ref().map(|tun| device(source, tun)).transpose()?,
             speedtest: file
                 .peer
                 .iter()
                 .filter(|peer| peer.speedtest)
                 .map(|peer| source.id("id", &peer.id))
                 .collect::<Result<_, _>>()?,
-            listeners: services::listeners(&source, &file, &plan)?,
-            exit: file.exit.as_ref().map(|exit| services::exit(&source, exit)).transpose()?,
+            listeners: services::listeners(source, &file, &plan)?,
+            exit: file.exit.as_ref().map(|exit| services::exit(source, exit)).transpose()?,
             plan,
             follows_kernel,
         })
@@ -375,7 +419,7 @@ fn links(
             let text = format!("there are two links of the name \"{name}\": rename one");
             return Err(source.error(Some(link.name.span()), text));
         }
-        let fingerprint = source.fingerprint(&link.fingerprint)?;
+        let fingerprint = source.fingerprint(link.fingerprint.as_ref(), &link.name)?;
         let rate = link.rate.as_ref().map(|rate| source.rate(rate)).transpose()?;
         if let Some(rate) = link.rate.as_ref().filter(|_| !link.transit) {
             let text = "rate limits what is forwarded for the neighbour: it needs transit = true";
@@ -385,7 +429,7 @@ fn links(
         if *plan.neighbours.entry(fingerprint).or_insert(wanted) != wanted {
             let text = "two links with this neighbour disagree about transit or rate: a neighbour \
                         has one policy";
-            return Err(source.error(Some(link.fingerprint.span()), text));
+            return Err(source.error(Some(link.name.span()), text));
         }
         if link.transit && !file.node.relay {
             let text = "transit = true needs relay = true in [node]";
@@ -412,7 +456,7 @@ fn links(
             None => {}
         }
     }
-    for route in &file.routes.fixed {
+    for route in file.routes.fixed.iter().filter(|route| !route.get_ref().waits) {
         static_route(source, file, plan, route.get_ref())?;
     }
     Ok(())
@@ -460,7 +504,7 @@ fn static_route(
         };
         let hop = match plan.opens(name) {
             true => Hop::Link(name.clone()),
-            false => Hop::Neighbour(source.fingerprint(&link.fingerprint)?),
+            false => Hop::Neighbour(source.fingerprint(link.fingerprint.as_ref(), &link.name)?),
         };
         let hops = plan.routes.entry(to).or_default();
         hops.insert(hop, link.tier);
@@ -513,9 +557,16 @@ fn peers(
     if file.peer.len() > MAX_PEERS {
         return Err(source.error(None, format!("more than {MAX_PEERS} peers")));
     }
+    let waiting: BTreeSet<&str> = file
+        .routes
+        .fixed
+        .iter()
+        .filter(|route| route.get_ref().waits)
+        .map(|route| route.get_ref().to.get_ref().as_str())
+        .collect();
     for peer in &file.peer {
         let id = source.id("id", &peer.id)?;
-        let fingerprint = source.fingerprint(&peer.fingerprint)?;
+        let fingerprint = source.fingerprint(peer.fingerprint.as_ref(), &peer.id)?;
         let mut prefixes = BTreeSet::new();
         for prefix in &peer.prefixes {
             prefixes.insert(network(source, "prefixes", prefix)?.trunc());
@@ -537,10 +588,14 @@ fn peers(
             }
             continue;
         }
+        // It is no neighbour: its route follows.
+        if waiting.contains(peer.id.get_ref().as_str()) {
+            continue;
+        }
         plan.neighbours.entry(fingerprint).or_insert(false.into());
         let hop = match &peer.remote {
             Some(remote) => {
-                let name = format!("peer-{id}");
+                let name = first_use::link_to_peer(&id.to_string());
                 if plan.opens(&name) {
                     let text = format!(
                         "the link to {remote} gets the name \"{name}\", which a [[link]] has: rename that one",

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use toml::Spanned;
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct File {
     pub(super) node: Node,
@@ -24,7 +24,7 @@ pub(super) struct File {
     pub(super) exit: Option<Exit>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Proxy {
     pub(super) listen: Spanned<String>,
@@ -35,7 +35,7 @@ pub(super) struct Proxy {
     pub(super) open: bool,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Forward {
     pub(super) listen: Spanned<String>,
@@ -44,14 +44,14 @@ pub(super) struct Forward {
     pub(super) protocol: Option<Spanned<String>>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Exit {
     #[serde(default)]
     pub(super) allow: Vec<Spanned<String>>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Node {
     pub(super) id: Spanned<String>,
@@ -61,10 +61,11 @@ pub(super) struct Node {
     #[serde(default)]
     pub(super) relay: bool,
     pub(super) control: Option<String>,
+    pub(super) known_hosts: Option<String>,
     pub(super) user: Option<Spanned<String>>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Tun {
     pub(super) name: Option<Spanned<String>>,
@@ -75,14 +76,14 @@ pub(super) struct Tun {
     pub(super) link_local: Option<bool>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Link {
     pub(super) name: Spanned<String>,
     pub(super) remote: Option<Spanned<String>>,
     pub(super) local: Option<Spanned<String>>,
     pub(super) interface: Option<Spanned<String>>,
-    pub(super) fingerprint: Spanned<String>,
+    pub(super) fingerprint: Option<Spanned<String>>,
     #[serde(default)]
     pub(super) tier: u8,
     #[serde(default)]
@@ -90,11 +91,11 @@ pub(super) struct Link {
     pub(super) rate: Option<Spanned<String>>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Peer {
     pub(super) id: Spanned<String>,
-    pub(super) fingerprint: Spanned<String>,
+    pub(super) fingerprint: Option<Spanned<String>>,
     pub(super) remote: Option<Spanned<String>>,
     pub(super) interface: Option<Spanned<String>>,
     #[serde(default)]
@@ -103,7 +104,7 @@ pub(super) struct Peer {
     pub(super) speedtest: bool,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Routes {
     pub(super) source: Option<Vec<Spanned<String>>>,
@@ -111,9 +112,12 @@ pub(super) struct Routes {
     pub(super) fixed: Vec<Spanned<Route>>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Route {
     pub(super) to: Spanned<String>,
     pub(super) via: Vec<Spanned<String>>,
+    /// The neighbours of all these links have to be asked for their certificates.
+    #[serde(skip)]
+    pub(super) waits: bool,
 }

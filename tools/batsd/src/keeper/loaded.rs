@@ -16,13 +16,14 @@ use std::path::Path;
 use anyhow::Context;
 use openbats::{Identity, PresharedKey};
 
-use super::Source;
+use super::{Source, first_use};
 use crate::channel::Setup;
 use crate::config::Config;
 use crate::limited_file;
 
 /// Longest identity or pre-shared key: a chain of certificates in PEM has some KiB.
 const MAX_IDENTITY: u64 = 1 << 20;
+
 /// The configuration with the files that it names.
 pub(super) struct Loaded {
     pub(super) config: Config,
@@ -32,10 +33,14 @@ pub(super) struct Loaded {
 pub(super) fn load(source: &Source) -> anyhow::Result<Loaded> {
     // The worker gets the text that was checked here.
     let read = source.read()?;
-    let config = match source {
+    let mut config = match source {
         Source::File(path) => Config::parse(path, &read.text)?,
         _ => Config::parse_translated(source.path(), &read.text)?,
     };
+    let known = first_use::known(&config)?;
+    if !known.is_empty() {
+        config = Config::parse_with(source.path(), &read.text, &known)?;
+    }
     let identity = match read.identity {
         Some(identity) => identity,
         None => read_identity(&config.identity)?,
@@ -52,7 +57,7 @@ pub(super) fn load(source: &Source) -> anyhow::Result<Loaded> {
         None => None,
     };
     let path = source.path().to_owned();
-    let setup = Setup { path, text: read.text, identity, preshared_key };
+    let setup = Setup { path, text: read.text, identity, preshared_key, known };
     Ok(Loaded { config, setup })
 }
 
@@ -71,7 +76,7 @@ fn read_key(path: &Path, key: &str, remedy: &str, advice: &str) -> anyhow::Resul
     })
 }
 
-fn read_identity(path: &Path) -> anyhow::Result<String> {
+pub(super) fn read_identity(path: &Path) -> anyhow::Result<String> {
     let advice = format!(": `batsctl keygen {}` makes it", path.display());
     read_key(path, "the identity", "", &advice)
 }

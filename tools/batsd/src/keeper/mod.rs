@@ -2,6 +2,7 @@
 //! starts the worker, and starts it again when it ends. It reads nothing from the network.
 
 mod device;
+mod first_use;
 mod listeners;
 mod loaded;
 mod source;
@@ -17,13 +18,15 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use openbats::Identity;
+use openbats::{Fingerprint, Identity};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::channel::{self, ToKeeper, ToWorker};
 use crate::config::{Config, SERVICE_USER, find_user};
 use crate::ending;
 use device::Device;
+use first_use::FirstUses;
+pub(crate) use first_use::learn;
 use listeners::Listeners;
 use loaded::{Loaded, load};
 pub use source::Source;
@@ -48,6 +51,8 @@ const MAX_EVENTS: usize = 16;
 enum Event {
     Worker(u64, Option<ToKeeper>),
     Signal(i32),
+    /// A neighbour has shown its certificate.
+    FirstUse(String, Fingerprint),
 }
 
 /// Checks the configuration and the files that it names, as a start does.
@@ -69,11 +74,11 @@ pub fn check_source(source: &Source) -> anyhow::Result<(Config, Identity)> {
 }
 
 /// User and group of the worker.
-fn worker_user(config: &Config) -> anyhow::Result<Option<(u32, u32)>> {
+fn worker_user(user: Option<&str>) -> anyhow::Result<Option<(u32, u32)>> {
     if !rustix::process::geteuid().is_root() {
         return Ok(None);
     }
-    match &config.user {
+    match user {
         Some(name) => match find_user(name) {
             Some((0, _)) => {
                 bail!("user = \"{name}\" is root: the worker needs an unprivileged user")
@@ -150,6 +155,7 @@ struct Keeper {
     user: Option<(u32, u32)>,
     events: (SyncSender<Event>, Receiver<Event>),
     generation: u64,
+    first_uses: FirstUses,
     /// No new connections: the node ends when those of programs have ended.
     is_draining: bool,
 }
@@ -163,7 +169,12 @@ pub fn run(source: Source) -> anyhow::Result<()> {
     if let Some(warning) = source.warning() {
         eprintln!("batsd: {warning}");
     }
-    let user = worker_user(&loaded.config)?;
+    if matches!(source, Source::File(_)) {
+        // For those who compare it with what they have recorded at the first use.
+        let own = Identity::from_pem("identity", loaded.setup.identity.as_bytes())?;
+        eprintln!("batsd: the certificate of this node is sha256:{}", own.fingerprint());
+    }
+    let user = worker_user(loaded.config.user.as_deref())?;
     let control = listen(&loaded.config.control, user)?;
     let device = match &loaded.config.tun {
         Some(tun) => Some(Device::open(tun, &loaded.config.plan)?),
@@ -180,6 +191,8 @@ pub fn run(source: Source) -> anyhow::Result<()> {
             }
         }
     })?;
+    let first_uses = FirstUses::start(events.0.clone(), user)?;
+    first_uses.set(&loaded.config, &loaded.setup);
     let control_path = loaded.config.control.clone();
     let mut keeper = Keeper {
         source,
@@ -190,6 +203,7 @@ pub fn run(source: Source) -> anyhow::Result<()> {
         user,
         events,
         generation: 0,
+        first_uses,
         is_draining: false,
     };
     let result = keeper.serve();
@@ -240,6 +254,11 @@ impl Keeper {
                         self.stop(worker);
                         return Ok(());
                     }
+                    Event::FirstUse(name, print) => {
+                        if let Err(error) = self.trust(&name, print, &worker) {
+                            eprintln!("batsd: {name} is not trusted: {error:#}");
+                        }
+                    }
                     Event::Worker(generation, _) if generation != worker.generation => {}
                     Event::Worker(_, Some(ToKeeper::Ready)) => {
                         println!("state: started");
@@ -279,6 +298,17 @@ impl Keeper {
                 return Ok(());
             }
         }
+    }
+
+    /// Records the certificate of a neighbour that has none in the configuration, and takes the neighbour into use.
+    fn trust(&mut self, name: &str, print: Fingerprint, worker: &Worker) -> anyhow::Result<()> {
+        let mut entries = self.loaded.config.first_use.iter();
+        // A reload may have removed it.
+        if !entries.any(|entry| !entry.is_known && entry.name() == name) {
+            return Ok(());
+        }
+        first_use::record_for(&self.loaded.config, name, print)?;
+        self.reload(Some(worker)).context("it is recorded, but the configuration is not reloaded")
     }
 
     /// Waits. Returns whether a signal ends the program meanwhile.
@@ -340,6 +370,7 @@ impl Keeper {
         }
         self.loaded = new;
         self.listeners = listeners;
+        self.first_uses.set(&self.loaded.config, &self.loaded.setup);
         if let Some(worker) = worker {
             let setup = self.loaded.setup.to_file()?;
             let mut descriptors = vec![setup.as_fd()];

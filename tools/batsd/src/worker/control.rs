@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use bats_node::{Hop, NodeId};
 use openbats::node::LinkStatus;
-use openbats::{ConnectionStats, Fingerprint};
+use openbats::{CloseReason, ConnectionStats, Fingerprint};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
@@ -369,9 +369,11 @@ fn named_links(worker: &Worker) -> Vec<(Option<String>, LinkStatus)> {
 fn links(worker: &Worker) -> Vec<Value> {
     let hosts = worker.names.list();
     let describe = |(name, link): (Option<String>, LinkStatus)| {
+        let advice = |reason: &CloseReason| worker.recorded.advice(name.as_deref()?, reason);
+        let advice = link.last_end.as_ref().and_then(advice);
         let ended = link.last_end.map(|reason| reason.to_string());
         let unresolved = name.as_ref().and_then(|name| hosts.get(name)?.error.clone());
-        let ends: Vec<String> = ended.into_iter().chain(unresolved).collect();
+        let ends: Vec<String> = ended.into_iter().chain(advice).chain(unresolved).collect();
         json!({
             "name": name,
             "state": format!("{:?}", link.state).to_lowercase(),
@@ -379,6 +381,7 @@ fn links(worker: &Worker) -> Vec<Value> {
             "remote": link.remote.to_string(),
             "interface": link.interface,
             "fingerprint": link.fingerprint.map(|print| format!("sha256:{print}")),
+            "first_use": name.as_ref().is_some_and(|name| worker.recorded.has(name)),
             "established": link.established,
             "last_end": (!ends.is_empty()).then(|| ends.join("; ")),
             "traffic": link.stats.as_ref().map(traffic),
@@ -393,12 +396,28 @@ fn links(worker: &Worker) -> Vec<Value> {
             "remote": host.link.host.to_string(),
             "interface": host.link.interface,
             "fingerprint": format!("sha256:{}", Fingerprint(host.link.fingerprint)),
+            "first_use": worker.recorded.has(name),
             "established": 0,
             "last_end": host.error,
             "traffic": null,
         })
     });
-    named_links(worker).into_iter().map(describe).chain(waiting).collect()
+    let unknown = worker.recorded.waiting().into_iter().map(|entry| {
+        json!({
+            "name": entry.link,
+            "state": "waiting",
+            "opened_here": true,
+            "remote": entry.name(),
+            "interface": entry.interface,
+            "fingerprint": null,
+            "first_use": true,
+            "established": 0,
+            "last_end": "the neighbour is asked for its certificate, which the configuration does not have",
+            "traffic": null,
+        })
+    });
+    let links = named_links(worker).into_iter().map(describe);
+    links.chain(waiting).chain(unknown).collect()
 }
 
 fn peers(worker: &Worker) -> Vec<Value> {

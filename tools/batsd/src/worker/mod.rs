@@ -6,11 +6,13 @@ mod control;
 mod drain;
 mod echo;
 mod events;
+pub(crate) mod first_use;
 #[doc(hidden)]
 pub mod fuzzing;
 mod incoming;
 mod kernel;
 mod names;
+mod recorded;
 mod reloads;
 mod sandbox;
 mod services;
@@ -91,6 +93,7 @@ struct Worker {
     links: Mutex<Control>,
     kernel: kernel::Kernel,
     names: Arc<Names>,
+    recorded: recorded::Recorded,
     /// Sessions that peers have opened, by peer and mode: a new one replaces the old one.
     inbound: Mutex<BTreeMap<(NodeId, bool), (Session, AbortHandle)>>,
     started: Instant,
@@ -123,7 +126,7 @@ pub fn run() -> anyhow::Result<()> {
     let setup = Setup::from_file(next()?)?;
     let control = UnixListener::from(next()?);
     // What may be done needs the configuration; the keeper has checked it.
-    let config = Config::parse(&setup.path, &setup.text)?;
+    let config = Config::parse_with(&setup.path, &setup.text, &setup.known)?;
     let tun = config.tun.as_ref().map(|_| next()).transpose()?.map(Tun::from_fd);
     raise_descriptor_limit();
     let sandbox = sandbox::enter(config.has_names())?;
@@ -170,6 +173,7 @@ async fn serve(
         links: Mutex::default(),
         kernel: kernel::Kernel::default(),
         names: Arc::new(Names::new(config.has_names(), &config.listen)),
+        recorded: recorded::Recorded::default(),
         inbound: Mutex::default(),
         started: Instant::now(),
         sandbox,
@@ -326,7 +330,7 @@ impl Worker {
         let mut descriptors = descriptors.into_iter();
         let file = descriptors.next().context("the keeper sent no configuration")?;
         let setup = Setup::from_file(file)?;
-        self.apply(&Config::parse(&setup.path, &setup.text)?, descriptors)
+        self.apply(&Config::parse_with(&setup.path, &setup.text, &setup.known)?, descriptors)
     }
 
     /// Applies the configuration to links, peers, routes, the tunnel and the services. `sockets`
@@ -342,6 +346,7 @@ impl Worker {
         if let (Some(port), Some(tun)) = (&self.port, &config.tun) {
             port.configure(tun).context("the TUN device takes no packets")?;
         }
+        self.recorded.set(config);
         self.kernel.follow(config.follows_kernel).context("cannot follow the kernel's routes")?;
         *lock(&self.plan) = plan.clone();
         self.reconcile();
@@ -405,6 +410,11 @@ impl Worker {
             };
             named.or_else(address)
         };
+        if let Event::LinkDown { link, reason, .. } = event
+            && let Some(name) = name(*link)
+        {
+            self.recorded.report(&name, reason);
+        }
         let is_refusal = events::is_refusal(event);
         match events::describe(event, name) {
             Some(event) if is_refusal => self.events.record_refusal(event, Instant::now()),

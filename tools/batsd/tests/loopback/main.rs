@@ -2,6 +2,7 @@
 #![allow(clippy::disallowed_methods, reason = "real daemons have real clocks")]
 
 mod clients;
+mod first_use;
 mod hostile_channels;
 mod names;
 mod node;
