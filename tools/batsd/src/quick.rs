@@ -219,7 +219,7 @@ impl Options {
         let recorded = KnownHosts::new(&known_hosts).fingerprints(&remote.to_string())?;
         match recorded.last() {
             Some(print) => Ok(*print),
-            // A check asks nobody.
+            // A check asks no peer.
             None if is_check => Ok(config::placeholder(remote)),
             None => first_use(&FirstUse {
                 remote,
@@ -249,7 +249,7 @@ mod tests {
     use super::*;
     use crate::keeper::{Source, check_source};
 
-    fn asks_nobody(entry: &FirstUse<'_>) -> anyhow::Result<Fingerprint> {
+    fn asks_no_peer(entry: &FirstUse<'_>) -> anyhow::Result<Fingerprint> {
         panic!("{entry:?}")
     }
 
@@ -265,7 +265,7 @@ mod tests {
                 control: Some(folder.path().join("control")),
                 ..Options::default()
             };
-            let quick = options.configure(true, asks_nobody).map_err(|error| error.to_string())?;
+            let quick = options.configure(true, asks_no_peer).map_err(|error| error.to_string())?;
             Ok::<_, String>(config::Config::parse(Path::new("quick"), &quick.text).unwrap())
         };
         let plan = configure("192.0.2.7").unwrap().plan;
@@ -309,16 +309,16 @@ mod tests {
         let exit =
             Options { listen: Some(":4900".to_owned()), allow: vec!["*:443".to_owned()], ..own };
         for options in [&proxy, &exit] {
-            let quick = options.configure(true, asks_nobody).unwrap();
+            let quick = options.configure(true, asks_no_peer).unwrap();
             let (_, checked) =
                 check_source(&Source::CommandLine(quick.text, quick.identity)).unwrap();
             assert_eq!(checked.fingerprint(), quick.fingerprint);
         }
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
         // A start makes it, and a check after it takes it.
-        let made = proxy.configure(false, asks_nobody).unwrap().fingerprint;
+        let made = proxy.configure(false, asks_no_peer).unwrap().fingerprint;
         assert!(identity.exists());
-        let checked = proxy.configure(true, asks_nobody).unwrap();
+        let checked = proxy.configure(true, asks_no_peer).unwrap();
         assert_eq!((checked.fingerprint, checked.identity), (made, None));
     }
 }

@@ -62,7 +62,7 @@ fn file_of(config: &Config) -> anyhow::Result<KnownHosts> {
     Ok(KnownHosts::new(path))
 }
 
-/// Records a certificate, and tells the owner of the node.
+/// Records a certificate, and reports it to the owner of the node.
 ///
 /// # Errors
 /// The file cannot be written, or has another certificate of this neighbour.

@@ -81,7 +81,7 @@ async fn ask_at(question: &Question, address: SocketAddr) -> anyhow::Result<Fing
         true => Ipv4Addr::UNSPECIFIED.into(),
         false => Ipv6Addr::UNSPECIFIED.into(),
     };
-    // The neighbour admits this node, or names its certificate in the refusal.
+    // A neighbour that does not admit this node names its certificate in the refusal.
     let identity = Identity::from_pem("identity", question.identity.as_bytes())?;
     let mut builder = Node::builder(NodeId(question.node), identity)
         .listen(SocketAddr::new(question.local.unwrap_or(any), 0));
@@ -99,13 +99,12 @@ async fn ask_at(question: &Question, address: SocketAddr) -> anyhow::Result<Fing
     }
     let link = node.links().open(options)?;
     let waited = tokio::time::timeout(HANDSHAKE, link.established()).await;
-    // A neighbour that refuses this node has shown its certificate, too.
     let print = link.status().and_then(|status| status.fingerprint);
     link.close();
     let _ = tokio::time::timeout(CLOSING, node.terminate(0, "")).await;
     match (print, waited) {
         (Some(print), _) => Ok(print),
-        (None, Ok(Err(error))) => Err(error.into()),
+        (None, Ok(Err(error))) => bail!("{error}"),
         (None, _) => bail!("{address} does not answer"),
     }
 }

@@ -1,4 +1,4 @@
-//! The neighbours whose certificates are those of their first use: what the owner of the node is told about them.
+//! The neighbours whose certificates are those of their first use: reports about them to the owner of the node.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
