@@ -116,6 +116,34 @@ impl Plan {
         Ok(plan)
     }
 
+    /// Adds what one configuration has and an earlier one did not have. Changes that were made since the earlier one stay.
+    pub fn add_new(&mut self, earlier: &Self, later: &Self) {
+        fn add<K: Ord + Clone, V: Clone>(
+            to: &mut BTreeMap<K, V>,
+            earlier: &BTreeMap<K, V>,
+            later: &BTreeMap<K, V>,
+        ) {
+            for (key, value) in later.iter().filter(|(key, _)| !earlier.contains_key(key)) {
+                to.entry(key.clone()).or_insert_with(|| value.clone());
+            }
+        }
+        let taken = |name: &String| self.opens(name);
+        let (mut links, mut hosts) = (later.links.clone(), later.hosts.clone());
+        links.retain(|name, _| !taken(name));
+        hosts.retain(|name, _| !taken(name));
+        add(&mut self.links, &earlier.links, &links);
+        add(&mut self.hosts, &earlier.hosts, &hosts);
+        add(&mut self.neighbours, &earlier.neighbours, &later.neighbours);
+        add(&mut self.peers, &earlier.peers, &later.peers);
+        let none = BTreeMap::new();
+        for (node, hops) in &later.routes {
+            let before = earlier.routes.get(node).unwrap_or(&none);
+            if hops.keys().any(|hop| !before.contains_key(hop)) {
+                add(self.routes.entry(*node).or_default(), before, hops);
+            }
+        }
+    }
+
     /// Admits the neighbour of a new link.
     fn admit(
         &mut self,
@@ -174,6 +202,37 @@ mod tests {
         let without = fewer.with(&Change::DeleteLink("south".to_owned())).unwrap();
         assert!(without.routes.is_empty() && without.links.len() == 1);
         assert!(plan.with(&Change::DeleteRoute(FAR, names(&[]))).unwrap().routes.is_empty());
+    }
+
+    #[test]
+    fn what_a_later_configuration_adds_is_added_to_the_changes_since_the_earlier_one() {
+        let empty = Plan::new(OWN, [0; 32]);
+        let all = |changes: &[Change]| {
+            changes.iter().fold(empty.clone(), |plan, change| plan.with(change).unwrap())
+        };
+        let earlier = all(&[add("north", 7, false), add("south", 8, true), route(&["north"])]);
+        let later = all(&[
+            add("north", 7, false),
+            add("south", 8, true),
+            add("east", 9, false),
+            add("west", 10, false),
+            route(&["north", "east"]),
+        ]);
+        // One link of the file was deleted, and one added, with the name of a later one.
+        let mut plan = earlier
+            .with(&Change::DeleteLink("south".to_owned()))
+            .and_then(|plan| plan.with(&add("west", 11, false)))
+            .unwrap();
+        plan.add_new(&earlier, &later);
+        assert!(plan.check().is_ok());
+        let prints: Vec<_> =
+            plan.links.iter().map(|(name, link)| (&**name, link.fingerprint[0])).collect();
+        assert_eq!(prints, [("east", 9), ("north", 7), ("west", 11)]);
+        assert_eq!(plan.routes[&FAR].len(), 2);
+        assert!(plan.neighbours.contains_key(&[9; 32]) && plan.neighbours.contains_key(&[11; 32]));
+        let before = plan.clone();
+        plan.add_new(&later, &later);
+        assert_eq!(plan, before, "nothing is new");
     }
 
     #[test]

@@ -19,6 +19,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
+use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -185,7 +186,7 @@ impl KnownHosts {
         let mut found = Vec::new();
         for (line, number) in text.lines().zip(1..) {
             let mut words = line.split_ascii_whitespace();
-            if words.next() != Some(name) {
+            if !words.next().is_some_and(|word| is_same_name(word, name)) {
                 continue;
             }
             let fingerprint = words.next().and_then(|word| word.strip_prefix(ALGORITHM));
@@ -228,6 +229,13 @@ impl KnownHosts {
     fn unusable(&self, problem: String) -> TrustError {
         TrustError::File { path: self.path.display().to_string(), problem }
     }
+}
+
+/// Whether two names are those of one server: letters of host names have no case, and an address has several texts.
+fn is_same_name(one: &str, other: &str) -> bool {
+    let address = |text: &str| text.parse::<SocketAddr>();
+    one.eq_ignore_ascii_case(other)
+        || matches!((address(one), address(other)), (Ok(one), Ok(other)) if one == other)
 }
 
 /// Whether a name fits on a line of the file.
@@ -313,6 +321,21 @@ mod tests {
         assert!(hosts.check("c:1", B).unwrap(), "a line without an end is completed");
         assert!(hosts.check("b:1", A).unwrap_err().to_string().contains("line 5 is damaged"));
         assert!(!hosts.check("c:1", B).unwrap());
+    }
+
+    #[test]
+    fn names_have_no_case_and_addresses_have_several_texts() {
+        let scratch = Scratch::new("names");
+        scratch.write(format!(
+            "Node.Example.org:1 {ALGORITHM}{A}\n[2001:DB8:0::7]:1 {ALGORITHM}{A}\n"
+        ));
+        let hosts = scratch.hosts();
+        for name in ["node.example.org:1", "[2001:db8::7]:1"] {
+            assert!(!hosts.check(name, A).unwrap(), "{name}");
+            let error = hosts.check(name, B).unwrap_err();
+            assert!(matches!(error, TrustError::Changed { .. }), "{error}");
+        }
+        assert!(hosts.check("node.example.org:2", B).unwrap(), "another port");
     }
 
     #[test]

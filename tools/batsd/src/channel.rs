@@ -15,7 +15,7 @@ use std::io::{self, IoSlice, IoSliceMut, Read, Seek, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
@@ -34,6 +34,9 @@ pub(crate) enum ToWorker {
     /// The memory file holds a [`Setup`]; at the start with the control socket, and the TUN device if
     /// there is one. The sockets of the configuration's listeners follow, in its order.
     Setup,
+    /// As `Setup`, after the first use of a neighbour: what the configuration has in addition. Changes since it was
+    /// loaded stay.
+    FirstUse,
     /// The reason why the configuration was not loaded again.
     Refused(String),
 }
@@ -54,7 +57,7 @@ pub(crate) enum ToKeeper {
 }
 
 /// The files that the worker cannot read itself.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Setup {
     /// Path of the configuration, for errors.
     pub(crate) path: std::path::PathBuf,
@@ -87,10 +90,8 @@ pub(crate) struct Question {
     pub(crate) local: Option<std::net::IpAddr>,
     /// The only interface to leave through.
     pub(crate) interface: Option<String>,
-    /// ID of this node.
-    pub(crate) node: u32,
-    /// Certificate and key of this node.
-    pub(crate) identity: String,
+    /// Number of earlier questions: a host with many addresses is asked at others.
+    pub(crate) attempt: usize,
     /// Pre-shared key of PSK mode.
     pub(crate) preshared_key: Option<String>,
 }
@@ -112,6 +113,37 @@ impl Question {
 
     pub(crate) fn from_file(fd: OwnedFd) -> io::Result<Self> {
         from_file(fd)
+    }
+}
+
+/// Longest answer.
+const MAX_ANSWER: u64 = 4 << 10;
+
+impl Answer {
+    /// A file for the answer. It cannot grow, and unlike a pipe it has an end whatever process has it.
+    pub(crate) fn file() -> io::Result<File> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = File::from(memfd_create("batsd-answer", flags)?);
+        file.set_len(MAX_ANSWER)?;
+        fcntl_add_seals(&file, SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL)?;
+        Ok(file)
+    }
+
+    /// Writes the answer to a file.
+    pub(crate) fn write(&self, to: &mut impl Write) -> io::Result<()> {
+        let mut text = serde_json::to_vec(self)?;
+        text.push(b'\n');
+        to.write_all(&text)?;
+        to.flush()
+    }
+
+    /// Reads an answer from the file; an error if there is none.
+    pub(crate) fn read(file: &mut File) -> io::Result<Self> {
+        file.rewind()?;
+        let mut bytes = Vec::new();
+        file.take(MAX_ANSWER).read_to_end(&mut bytes)?;
+        let line = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
+        Ok(serde_json::from_slice(line)?)
     }
 }
 
@@ -219,6 +251,20 @@ mod tests {
         }
         drop(other);
         assert!(receive::<ToKeeper>(&one).unwrap().is_none());
+    }
+
+    #[test]
+    fn answers_have_an_end_and_a_limit() {
+        let mut file = Answer::file().unwrap();
+        assert!(Answer::read(&mut file).is_err(), "nothing is written");
+        file.rewind().unwrap();
+        Answer::Fingerprint([7; 32]).write(&mut file).unwrap();
+        assert!(
+            matches!(Answer::read(&mut file).unwrap(), Answer::Fingerprint(print) if print == [7; 32])
+        );
+        file.rewind().unwrap();
+        assert!(file.write_all(&[b'['; MAX_ANSWER as usize + 1]).is_err());
+        assert!(Answer::read(&mut file).is_err());
     }
 
     #[test]

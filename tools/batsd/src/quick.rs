@@ -169,11 +169,13 @@ impl Options {
             let Ok(remote) = Remote::with_port(peer, DEFAULT_PORT) else {
                 bail!("--peer {peer} is not {}", config::WANTED_REMOTE);
             };
-            let print = match &*prints {
-                [print] => *print,
-                [] => {
-                    self.fingerprint_of(&remote, &identity, (fingerprint, is_check), first_use)?
-                }
+            let known_hosts = match prints.is_empty() {
+                true => Some(self.known_hosts()?),
+                false => None,
+            };
+            let print = match (&*prints, &known_hosts) {
+                ([print], _) => *print,
+                ([], Some(path)) => recorded(path, &remote, (fingerprint, is_check), first_use)?,
                 _ => bail!("--peer has one --fingerprint: the batsd there prints it at its start"),
             };
             let any = match &remote {
@@ -183,7 +185,15 @@ impl Options {
             };
             let any = SocketAddr::new(any, 0);
             let remote = quoted(&remote.to_string())?;
-            let _ = writeln!(text, "listen = [\"{any}\"]\n{}remote = {remote}", entry(&print));
+            let _ = writeln!(text, "listen = [\"{any}\"]");
+            match known_hosts {
+                Some(path) => {
+                    let (path, id) = (quoted_path(&path)?, id_of(print));
+                    let _ = writeln!(text, "known_hosts = {path}\n[[peer]]\nid = \"{id}\"");
+                }
+                None => text += &entry(&print),
+            }
+            let _ = writeln!(text, "remote = {remote}");
             let _ = writeln!(text, "[[proxy]]\nlisten = \"{socks}\"\nexit = \"{}\"", id_of(print));
         } else if let Some(listen) = &self.listen {
             let listen = own_address(listen)?;
@@ -203,31 +213,29 @@ impl Options {
         Ok(Quick { text, fingerprint, identity: temporary })
     }
 
-    /// The recorded certificate of `peer`, or that of the first use.
-    fn fingerprint_of(
-        &self,
-        remote: &Remote,
-        identity: &Path,
-        (own, is_check): (Fingerprint, bool),
-        first_use: impl FnOnce(&FirstUse) -> anyhow::Result<Fingerprint>,
-    ) -> anyhow::Result<Fingerprint> {
-        let known_hosts = match &self.known_hosts {
-            Some(path) => path.clone(),
+    /// The file with the certificates of exits.
+    fn known_hosts(&self) -> anyhow::Result<PathBuf> {
+        match &self.known_hosts {
+            Some(path) => std::path::absolute(path).context("--known-hosts names no file"),
             None => config::default_known_hosts()
-                .context("HOME is not set: name a file by --known-hosts, or --fingerprint")?,
-        };
-        let recorded = KnownHosts::new(&known_hosts).fingerprints(&remote.to_string())?;
-        match recorded.last() {
-            Some(print) => Ok(*print),
-            // A check asks no peer.
-            None if is_check => Ok(config::placeholder(remote)),
-            None => first_use(&FirstUse {
-                remote,
-                known_hosts: &known_hosts,
-                identity,
-                fingerprint: own,
-            }),
+                .context("HOME is not set: name a file by --known-hosts, or --fingerprint"),
         }
+    }
+}
+
+/// The recorded certificate of an exit, or that of the first use.
+fn recorded(
+    known_hosts: &Path,
+    remote: &Remote,
+    (own, is_check): (Fingerprint, bool),
+    first_use: impl FnOnce(&FirstUse<'_>) -> anyhow::Result<Fingerprint>,
+) -> anyhow::Result<Fingerprint> {
+    let recorded = KnownHosts::new(known_hosts).fingerprints(&remote.to_string())?;
+    match recorded.last() {
+        Some(print) => Ok(*print),
+        // A check asks no peer.
+        None if is_check => Ok(config::placeholder(remote)),
+        None => first_use(&FirstUse { remote, known_hosts, fingerprint: own }),
     }
 }
 
@@ -238,8 +246,6 @@ pub struct FirstUse<'a> {
     pub(crate) remote: &'a Remote,
     /// The file to record its certificate in.
     pub(crate) known_hosts: &'a Path,
-    /// PEM file of this node.
-    pub(crate) identity: &'a Path,
     /// Certificate of this node.
     pub(crate) fingerprint: Fingerprint,
 }

@@ -1,6 +1,6 @@
 //! Errors of TLS that concern certificates, in words that say which end wants what.
 
-use rustls::{AlertDescription, CertificateError, Error};
+use rustls::{AlertDescription, CertificateError, Error, OtherError};
 
 const CLIENT_NEEDS_CERTIFICATE: &str =
     "the server requires a certificate of its clients, and this client presented none";
@@ -14,9 +14,8 @@ pub fn describe_tls_error(error: &Error, is_client: bool) -> String {
         Error::InvalidCertificate(problem) => {
             let untrusted = if is_client { SERVER_IS_NOT_TRUSTED } else { CLIENT_IS_NOT_TRUSTED };
             let problem = match problem {
-                CertificateError::ApplicationVerificationFailure => {
-                    "its fingerprint is not one of those that are accepted".to_owned()
-                }
+                // That of `PinnedVerifier`.
+                CertificateError::Other(OtherError(problem)) => problem.to_string(),
                 CertificateError::UnknownIssuer => {
                     "none of the accepted authorities has issued it".to_owned()
                 }
@@ -42,7 +41,8 @@ pub fn describe_alert(alert: u8, is_client: bool) -> Option<String> {
         AlertDescription::CertificateRequired if is_client => {
             Some(CLIENT_NEEDS_CERTIFICATE.to_owned())
         }
-        AlertDescription::AccessDenied => {
+        // The first one is that of `PinnedVerifier`.
+        AlertDescription::CertificateUnknown | AlertDescription::AccessDenied => {
             Some(format!("{untrusted}: its fingerprint is not one of those that are accepted"))
         }
         AlertDescription::UnknownCA => {
@@ -53,32 +53,36 @@ pub fn describe_alert(alert: u8, is_client: bool) -> Option<String> {
         AlertDescription::CertificateExpired => Some(format!("{untrusted}: it has expired")),
         alert @ (AlertDescription::BadCertificate
         | AlertDescription::UnsupportedCertificate
-        | AlertDescription::CertificateRevoked
-        | AlertDescription::CertificateUnknown) => Some(format!("{untrusted}: {alert:?}")),
+        | AlertDescription::CertificateRevoked) => Some(format!("{untrusted}: {alert:?}")),
         _ => None,
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::crypto::verifier::NotAccepted;
 
     #[test]
     fn errors_about_certificates_name_the_end_that_refuses() {
         let text = describe_tls_error(&Error::NoCertificatesPresented, false);
         assert!(text.contains("requires a certificate of its clients"), "{text}");
-        let untrusted = CertificateError::ApplicationVerificationFailure;
+        let untrusted = CertificateError::Other(OtherError(Arc::new(NotAccepted([0xab; 32]))));
         let by = |is_client| {
             describe_tls_error(&Error::InvalidCertificate(untrusted.clone()), is_client)
         };
         assert!(by(false).starts_with(CLIENT_IS_NOT_TRUSTED), "{}", by(false));
         assert!(by(true).starts_with(SERVER_IS_NOT_TRUSTED), "{}", by(true));
+        assert!(by(true).contains(&format!("its fingerprint {} is not", "ab".repeat(32))));
         let expired = Error::InvalidCertificate(CertificateError::Expired);
         let text = describe_tls_error(&expired, true);
         assert!(text.contains("expired"), "{text}");
-        // The peer's alert gives the same text as its error.
+        // The peer's alert gives the text of its error, without the fingerprint.
         let alert = |alert| describe_tls_error(&Error::AlertReceived(alert), true);
-        assert_eq!(alert(AlertDescription::AccessDenied), by(false));
+        let without = by(false).replace(&format!("{} ", "ab".repeat(32)), "");
+        assert_eq!(alert(AlertDescription::CertificateUnknown), without);
         assert_eq!(alert(AlertDescription::CertificateRequired), CLIENT_NEEDS_CERTIFICATE);
         let text = describe_tls_error(&Error::AlertReceived(AlertDescription::UnknownCA), false);
         assert!(text.starts_with(SERVER_IS_NOT_TRUSTED), "{text}");
@@ -94,7 +98,7 @@ mod tests {
             (43, "UnsupportedCertificate"),
             (44, "CertificateRevoked"),
             (45, "it has expired"),
-            (46, "CertificateUnknown"),
+            (46, "its fingerprint is not one of those that are accepted"),
             (48, "none of the accepted authorities has issued it"),
             (49, "its fingerprint is not one of those that are accepted"),
             (51, "a signature is wrong"),

@@ -9,13 +9,16 @@
     )
 )]
 
+use std::fmt;
 use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
+use rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, OtherError, SignatureScheme,
+};
 
 use super::fingerprint;
 
@@ -27,14 +30,29 @@ pub(super) struct PinnedVerifier {
     pub(super) provider: Arc<CryptoProvider>,
 }
 
+/// A certificate that is not one of those that are accepted.
+#[derive(Debug)]
+pub(super) struct NotAccepted(pub(super) [u8; 32]);
+
+impl fmt::Display for NotAccepted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("its fingerprint ")?;
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
+        f.write_str(" is not one of those that are accepted")
+    }
+}
+
+impl std::error::Error for NotAccepted {}
+
 impl PinnedVerifier {
     fn verify(&self, end_entity: &CertificateDer<'_>) -> Result<(), Error> {
-        match &self.accepted {
-            Some(accepted) if !accepted.contains(&fingerprint(end_entity)) => {
-                Err(Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure))
-            }
-            _ => Ok(()),
+        let Some(accepted) = &self.accepted else { return Ok(()) };
+        let print = fingerprint(end_entity);
+        if accepted.contains(&print) {
+            return Ok(());
         }
+        let error = OtherError(Arc::new(NotAccepted(print)));
+        Err(Error::InvalidCertificate(CertificateError::Other(error)))
     }
 
     fn verify_signature(

@@ -328,7 +328,12 @@ impl NodeState {
         let was_up = entry.connection == Some(connection);
         match was_up {
             true => (entry.connection, entry.silent_since) = (None, None),
-            false => entry.attempt = None,
+            false => {
+                entry.attempt = None;
+                // A neighbour that refuses this node has proved its certificate in the handshake.
+                let shown = packets.peer_fingerprint(connection).map(Fingerprint);
+                entry.fingerprint = entry.fingerprint.or(shown);
+            }
         }
         entry.on_failure(now, was_up, reason.clone());
         entry.waiting.drain_into(due);

@@ -239,7 +239,8 @@ pub struct LinkStatus {
     pub local_ip: Option<IpAddr>,
     /// The interface that it is bound to: [`LinkOptions::interface`].
     pub interface: Option<String>,
-    /// Fingerprint of the neighbour's certificate, once it was established.
+    /// Fingerprint of the neighbour's certificate, once it was established, or the neighbour has refused this node after it
+    /// proved its certificate.
     pub fingerprint: Option<Fingerprint>,
     /// Number of times that it was established.
     pub established: u64,

@@ -45,8 +45,9 @@ pub(crate) fn default_known_hosts() -> Option<PathBuf> {
     if let Some(folder) = of_service.map(Path::new).filter(|folder| folder.is_absolute()) {
         return Some(folder.join("known_hosts"));
     }
+    // Not that of the service, which has another owner.
     if rustix::process::geteuid().is_root() {
-        return Some("/var/lib/bats/known_hosts".into());
+        return Some("/etc/bats/known_hosts".into());
     }
     KnownHosts::of_user().map(|known| known.path().to_owned())
 }

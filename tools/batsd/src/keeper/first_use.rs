@@ -11,7 +11,6 @@
 )]
 
 use std::collections::BTreeMap;
-use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -22,7 +21,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use openbats::{Fingerprint, KnownHosts};
 
-use super::loaded::read_identity;
 use super::{Event, worker_user};
 use crate::channel::{Answer, Question, Setup};
 use crate::config::{Config, FirstUse, Known};
@@ -35,17 +33,31 @@ const PARALLEL: usize = 8;
 const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 /// As the latter, where a user waits.
 const LONGEST_OF_COMMAND: Duration = Duration::from_secs(2);
-/// Longest answer.
-const MAX_ANSWER: u64 = 4 << 10;
 const POLL: Duration = Duration::from_millis(10);
 
+/// The file of known servers of a configuration.
+///
+/// # Errors
+/// There is no folder for it.
+pub(super) fn file_of(config: &Config) -> anyhow::Result<KnownHosts> {
+    let path = config.known_hosts.as_ref().context(
+        "a neighbour without a fingerprint needs a file for its certificate: name one by known_hosts = \"PATH\" in \
+         [node]",
+    )?;
+    Ok(KnownHosts::new(path))
+}
+
 /// The recorded certificates of the neighbours without a fingerprint. Of several lines the last one counts.
-pub(super) fn known(config: &Config) -> anyhow::Result<Known> {
+///
+/// # Errors
+/// The file cannot be used.
+pub(super) fn recorded(config: &Config) -> anyhow::Result<Known> {
     let mut known = Known::new();
-    if config.first_use.is_empty() {
+    // Without a folder, a check of a file for another user goes on. A start does not.
+    let Some(path) = config.known_hosts.as_ref().filter(|_| !config.first_use.is_empty()) else {
         return Ok(known);
-    }
-    let file = file_of(config)?;
+    };
+    let file = KnownHosts::new(path);
     for entry in &config.first_use {
         if let Some(print) = file.fingerprints(&entry.name())?.last() {
             known.insert(entry.name(), print.0);
@@ -54,54 +66,74 @@ pub(super) fn known(config: &Config) -> anyhow::Result<Known> {
     Ok(known)
 }
 
-fn file_of(config: &Config) -> anyhow::Result<KnownHosts> {
-    let path = config.known_hosts.as_ref().context(
-        "a neighbour without a fingerprint needs a file for its certificate: name one by known_hosts = \"PATH\" in \
-         [node]",
-    )?;
-    Ok(KnownHosts::new(path))
+/// The configuration with the recorded certificates that it can be used with. Others are left out, and returned with
+/// the reason: so nothing that a neighbour shows keeps the node from starting.
+pub(super) fn with_known(
+    path: &Path,
+    text: &str,
+    own: Fingerprint,
+    mut known: Known,
+) -> anyhow::Result<(Config, Known, BTreeMap<String, String>)> {
+    let mut refused = BTreeMap::new();
+    known.retain(|name, print| {
+        let is_own = *print == own.0;
+        if is_own {
+            refused.insert(name.clone(), "it has the certificate of this node".to_owned());
+        }
+        !is_own
+    });
+    if let Ok(config) = Config::parse_with(path, text, &known) {
+        return Ok((config, known, refused));
+    }
+    let mut used = Known::new();
+    for (name, print) in known {
+        let with = used.iter().map(|(name, print)| (name.clone(), *print));
+        let with: Known = with.chain([(name.clone(), print)]).collect();
+        match Config::parse_with(path, text, &with) {
+            Ok(_) => used = with,
+            Err(error) => _ = refused.insert(name, error.to_string()),
+        }
+    }
+    Ok((Config::parse_with(path, text, &used)?, used, refused))
 }
 
 /// Records a certificate, and reports it to the owner of the node.
 ///
 /// # Errors
 /// The file cannot be written, or has another certificate of this neighbour.
-fn record(path: &Path, name: &str, print: Fingerprint) -> anyhow::Result<()> {
-    if KnownHosts::new(path).check(name, print)? {
+pub(super) fn record(file: &KnownHosts, name: &str, print: Fingerprint) -> anyhow::Result<()> {
+    if file.check(name, print)? {
         eprintln!(
             "batsd: {name} is trusted from now on: its certificate sha256:{print} is recorded in {}. Compare it with \
              the one that batsd there prints",
-            path.display()
+            file.path().display()
         );
     }
     Ok(())
 }
 
-/// As [`record`], for the file of a configuration.
-pub(super) fn record_for(config: &Config, name: &str, print: Fingerprint) -> anyhow::Result<()> {
-    record(file_of(config)?.path(), name, print)
-}
-
 /// Asks the exit of a command line for its certificate until it answers, and records it.
 ///
 /// # Errors
-/// The identity cannot be read, or the certificate cannot be recorded.
+/// The certificate cannot be recorded, or is that of this node.
 pub(crate) fn learn(entry: &quick::FirstUse<'_>) -> anyhow::Result<Fingerprint> {
     let name = entry.remote.to_string();
-    let question = Question {
+    let mut question = Question {
         remote: name.clone(),
         local: None,
         interface: None,
-        node: quick::id_of(entry.fingerprint).to_bits(),
-        identity: read_identity(entry.identity)?,
+        attempt: 0,
         preshared_key: None,
     };
     let user = worker_user(None)?;
     let (mut delay, mut last) = (RETRY.0, None);
     loop {
         let error = match ask(&question, user) {
+            Ok(print) if print == entry.fingerprint => {
+                bail!("{name} has the certificate of this node: it is no exit")
+            }
             Ok(print) => {
-                record(entry.known_hosts, &name, print)?;
+                record(&KnownHosts::new(entry.known_hosts), &name, print)?;
                 return Ok(print);
             }
             Err(error) => format!("{error:#}"),
@@ -112,6 +144,7 @@ pub(crate) fn learn(entry: &quick::FirstUse<'_>) -> anyhow::Result<Fingerprint> 
         }
         std::thread::sleep(delay);
         delay = delay.saturating_mul(2).min(LONGEST_OF_COMMAND);
+        question.attempt = question.attempt.wrapping_add(1);
     }
 }
 
@@ -120,21 +153,16 @@ pub(crate) fn learn(entry: &quick::FirstUse<'_>) -> anyhow::Result<Fingerprint> 
 /// # Errors
 /// The neighbour does not answer, or the process cannot be started; in words.
 fn ask(question: &Question, user: Option<(u32, u32)>) -> anyhow::Result<Fingerprint> {
+    let mut answer = Answer::file()?;
     let mut command = Command::new("/proc/self/exe");
     command.arg0("batsd: first use").arg("first-use").current_dir("/");
-    command.stdin(Stdio::from(question.to_file()?)).stdout(Stdio::piped());
+    command.stdin(Stdio::from(question.to_file()?)).stdout(Stdio::from(answer.try_clone()?));
     if let Some((uid, gid)) = user {
         command.uid(uid).gid(gid);
     }
     let mut child = command.spawn().context("cannot start the process that asks")?;
-    let output = child.stdout.take();
-    let ended = end_of(&mut child);
-    let mut answer = Vec::new();
-    if let Some(output) = output.filter(|_| ended.is_ok()) {
-        output.take(MAX_ANSWER).read_to_end(&mut answer)?;
-    }
-    ended?;
-    match serde_json::from_slice(&answer).context("the process that asks gave no answer")? {
+    end_of(&mut child)?;
+    match Answer::read(&mut answer).context("the process that asks gave no answer")? {
         Answer::Fingerprint(print) => Ok(Fingerprint(print)),
         Answer::Failed(text) => bail!("{}", text.escape_debug()),
     }
@@ -157,12 +185,26 @@ fn end_of(child: &mut Child) -> anyhow::Result<()> {
 }
 
 /// A neighbour to ask.
-#[derive(Clone, PartialEq)]
 struct Asked {
-    question: Question,
+    /// One for each link to it: another interface may reach it.
+    questions: Vec<Question>,
+    /// Number of questions that were asked.
+    attempts: usize,
     due: Option<Instant>,
     delay: Duration,
     error: Option<String>,
+}
+
+impl Asked {
+    fn new(questions: Vec<Question>) -> Self {
+        Self { questions, attempts: 0, due: None, delay: RETRY.0, error: None }
+    }
+
+    fn next(&self) -> Option<Question> {
+        let at = self.attempts.checked_rem(self.questions.len())?;
+        let question = self.questions.get(at)?.clone();
+        Some(Question { attempt: self.attempts.checked_div(self.questions.len())?, ..question })
+    }
 }
 
 /// The neighbours to ask, by name.
@@ -172,22 +214,25 @@ struct Wanted {
 }
 
 impl Wanted {
-    /// The neighbours whose time has come, and when the next one is due.
+    /// The neighbours whose time has come, those that have waited longest, and when the next one is due.
     fn due(&self, now: Instant) -> (Vec<(String, Question)>, Option<Instant>) {
         let is_due = |asked: &Asked| asked.due.is_none_or(|due| due <= now);
-        let due = self.neighbours.iter().filter(|(_, asked)| is_due(asked));
-        let due = due.map(|(name, asked)| (name.clone(), asked.question.clone()));
-        let next = self.neighbours.values().filter_map(|asked| asked.due).min();
-        (due.take(PARALLEL).collect(), next)
+        let mut due: Vec<_> = self.neighbours.iter().filter(|(_, asked)| is_due(asked)).collect();
+        due.sort_by_key(|(_, asked)| asked.due);
+        let due = due.into_iter().take(PARALLEL);
+        let due = due.filter_map(|(name, asked)| Some((name.clone(), asked.next()?))).collect();
+        (due, self.neighbours.values().filter_map(|asked| asked.due).min())
     }
 
-    /// Notes a question: the next one follows later. The neighbour is removed once it is recorded.
+    /// Notes a question: the next one follows later. Returns whether its error is a new one.
     fn asked(&mut self, name: &str, now: Instant, error: Option<String>) -> bool {
         let Some(asked) = self.neighbours.get_mut(name) else { return false };
+        asked.attempts = asked.attempts.wrapping_add(1);
         asked.due = now.checked_add(asked.delay);
         asked.delay = asked.delay.saturating_mul(2).min(RETRY.1);
+        // The keeper may not trust a neighbour that has answered: that error stays.
         let is_new = error.is_some() && error != asked.error;
-        asked.error = error;
+        asked.error = error.or(asked.error.take());
         is_new
     }
 }
@@ -211,31 +256,48 @@ impl FirstUses {
         Ok(Self { shared })
     }
 
-    /// Asks those that the configuration does not know, and no others.
-    pub(super) fn set(&self, config: &Config, setup: &Setup) {
-        let unknown = config.first_use.iter().filter(|entry| !entry.is_known);
-        let mut wanted = lock(&self.shared.0);
-        let mut neighbours = BTreeMap::new();
-        for entry in unknown {
-            let question = question(config, setup, entry);
-            let known = wanted.neighbours.remove(&entry.name());
-            let known = known.filter(|asked| asked.question == question);
-            let new = Asked { question, due: None, delay: RETRY.0, error: None };
-            // Several links may lead to a neighbour.
-            neighbours.entry(entry.name()).or_insert(known.unwrap_or(new));
+    /// Asks those that the configuration does not know, and no others: not those that are `refused`, whose recorded
+    /// certificates it cannot have.
+    pub(super) fn set(&self, config: &Config, setup: &Setup, refused: &BTreeMap<String, String>) {
+        let mut new = BTreeMap::<String, Vec<Question>>::new();
+        for entry in config.first_use.iter().filter(|entry| !entry.is_known) {
+            let name = entry.name();
+            if !refused.contains_key(&name) {
+                new.entry(name).or_default().push(question(setup, entry));
+            }
         }
-        wanted.neighbours = neighbours;
+        let mut wanted = lock(&self.shared.0);
+        let mut old = std::mem::take(&mut wanted.neighbours);
+        for (name, questions) in new {
+            let known = old.remove(&name).filter(|asked| asked.questions == questions);
+            wanted.neighbours.insert(name, known.unwrap_or_else(|| Asked::new(questions)));
+        }
         self.shared.1.notify_one();
+    }
+
+    /// Reports why a neighbour that has answered is not trusted, once.
+    pub(super) fn report(&self, name: &str, error: &anyhow::Error) {
+        let error = format!("{error:#}");
+        let mut wanted = lock(&self.shared.0);
+        let Some(asked) = wanted.neighbours.get_mut(name) else { return };
+        if asked.error.as_ref() != Some(&error) {
+            eprintln!("batsd: {name} is not trusted: {error}");
+            asked.error = Some(error);
+        }
+    }
+
+    /// Asks no one any more.
+    pub(super) fn end(&self) {
+        lock(&self.shared.0).neighbours.clear();
     }
 }
 
-fn question(config: &Config, setup: &Setup, entry: &FirstUse) -> Question {
+fn question(setup: &Setup, entry: &FirstUse) -> Question {
     Question {
         remote: entry.name(),
         local: entry.local,
         interface: entry.interface.clone(),
-        node: config.plan.id.0.to_bits(),
-        identity: setup.identity.clone(),
+        attempt: 0,
         preshared_key: setup.preshared_key.clone(),
     }
 }
@@ -289,15 +351,49 @@ mod tests {
     use super::*;
 
     fn asked() -> Asked {
-        let question = Question {
+        let question = |interface: &str| Question {
             remote: "192.0.2.7:4900".to_owned(),
             local: None,
-            interface: None,
-            node: 1,
-            identity: String::new(),
+            interface: Some(interface.to_owned()),
+            attempt: 0,
             preshared_key: None,
         };
-        Asked { question, due: None, delay: RETRY.0, error: None }
+        Asked::new(vec![question("eth1"), question("wwan0")])
+    }
+
+    #[test]
+    fn all_of_many_neighbours_that_do_not_answer_are_asked() {
+        let mut wanted = Wanted::default();
+        for number in 0..1_000 {
+            wanted.neighbours.insert(number.to_string(), asked());
+        }
+        // Each round takes as long as a handshake that times out.
+        let start = Instant::now();
+        for round in 0..125 {
+            let now = start + Duration::from_millis(3_300) * round;
+            let (due, _) = wanted.due(now);
+            assert_eq!(due.len(), PARALLEL);
+            for (name, _) in due {
+                wanted.asked(&name, now, None);
+            }
+        }
+        assert!(wanted.neighbours.values().all(|asked| asked.attempts == 1));
+    }
+
+    #[test]
+    fn certificates_that_the_configuration_cannot_have_are_left_out() {
+        let text = "[node]\nid = \"10.255.0.1\"\n[[peer]]\nid = \"10.255.0.2\"\nremote = \"192.0.2.7:4900\"\n\
+                    [[peer]]\nid = \"10.255.0.3\"\nremote = \"192.0.2.8:4900\"\n\
+                    [[peer]]\nid = \"10.255.0.4\"\nremote = \"192.0.2.9:4900\"\n";
+        let name = |last: u8| format!("192.0.2.{last}:4900");
+        // The second one shows the certificate of the first one, and the third one that of this node.
+        let known = Known::from([(name(7), [1; 32]), (name(8), [1; 32]), (name(9), [9; 32])]);
+        let own = Fingerprint([9; 32]);
+        let (config, used, refused) = with_known(Path::new("x"), text, own, known).unwrap();
+        assert_eq!(used, Known::from([(name(7), [1; 32])]));
+        assert_eq!(config.plan.peers.len(), 1);
+        assert_eq!(refused.keys().cloned().collect::<Vec<_>>(), [name(8), name(9)]);
+        assert!(refused[&name(8)].contains("the same fingerprint"), "{refused:?}");
     }
 
     #[test]
@@ -310,15 +406,15 @@ mod tests {
             path.display()
         );
         let config = Config::parse(Path::new("x"), &text).unwrap();
-        assert_eq!(known(&config).unwrap(), Known::new());
+        assert_eq!(recorded(&config).unwrap(), Known::new());
         let name = "[2001:db8::7]:4900";
-        record_for(&config, name, Fingerprint([1; 32])).unwrap();
-        let error = record_for(&config, name, Fingerprint([2; 32])).unwrap_err();
+        record(&file_of(&config).unwrap(), name, Fingerprint([1; 32])).unwrap();
+        let error = record(&file_of(&config).unwrap(), name, Fingerprint([2; 32])).unwrap_err();
         assert!(error.to_string().contains("has changed"), "{error}");
         let lines = format!("{name} sha256:{}\n", Fingerprint([2; 32]));
         let text = std::fs::read_to_string(&path).unwrap() + &lines;
         std::fs::write(&path, text).unwrap();
-        assert_eq!(known(&config).unwrap(), Known::from([(name.to_owned(), [2; 32])]));
+        assert_eq!(recorded(&config).unwrap(), Known::from([(name.to_owned(), [2; 32])]));
     }
 
     #[test]
@@ -341,6 +437,15 @@ mod tests {
             delays.push((wanted.neighbours["0"].due.unwrap() - now).as_millis());
         }
         assert_eq!(delays, [1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000]);
+        // Its links take turns, and so do the addresses of its host.
+        let attempts: Vec<_> = (0..4)
+            .map(|attempts| {
+                let next = Asked { attempts, ..asked() }.next().unwrap();
+                (next.interface.unwrap(), next.attempt)
+            })
+            .collect();
+        let expected = [("eth1", 0), ("wwan0", 0), ("eth1", 1), ("wwan0", 1)];
+        assert_eq!(attempts, expected.map(|(name, attempt)| (name.to_owned(), attempt)));
         // It may not be wanted any more.
         assert!(!wanted.asked("none", now, Some("no answer".to_owned())));
     }

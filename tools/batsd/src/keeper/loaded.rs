@@ -9,12 +9,13 @@
     )
 )]
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::path::Path;
 
-use anyhow::Context;
-use openbats::{Identity, PresharedKey};
+use anyhow::{Context, bail};
+use openbats::{Fingerprint, Identity, PresharedKey};
 
 use super::{Source, first_use};
 use crate::channel::Setup;
@@ -28,24 +29,55 @@ const MAX_IDENTITY: u64 = 1 << 20;
 pub(super) struct Loaded {
     pub(super) config: Config,
     pub(super) setup: Setup,
+    /// Recorded certificates that are not used, with the reason, by the names of the neighbours.
+    pub(super) refused: BTreeMap<String, String>,
+    own: Fingerprint,
+}
+
+impl Loaded {
+    /// The certificate of this node.
+    pub(super) fn own(&self) -> Fingerprint {
+        self.own
+    }
+
+    /// Reports the recorded certificates that are not used.
+    pub(super) fn report_refused(&self) {
+        for (name, reason) in &self.refused {
+            eprintln!("batsd: the recorded certificate of {name} is not used: {reason}");
+        }
+    }
+
+    /// The configuration with the certificate of one more neighbour.
+    ///
+    /// # Errors
+    /// It cannot have this certificate.
+    pub(super) fn with(&self, name: &str, print: Fingerprint) -> anyhow::Result<Self> {
+        if print == self.own {
+            bail!("it has the certificate of this node");
+        }
+        let mut setup = self.setup.clone();
+        setup.known.insert(name.to_owned(), print.0);
+        let config =
+            Config::parse_with(&setup.path, &setup.text, &setup.known).with_context(|| {
+                format!("the configuration cannot have its certificate sha256:{print}")
+            })?;
+        Ok(Self { config, setup, refused: self.refused.clone(), own: self.own })
+    }
 }
 
 pub(super) fn load(source: &Source) -> anyhow::Result<Loaded> {
     // The worker gets the text that was checked here.
     let read = source.read()?;
-    let mut config = match source {
+    let config = match source {
         Source::File(path) => Config::parse(path, &read.text)?,
         _ => Config::parse_translated(source.path(), &read.text)?,
     };
-    let known = first_use::known(&config)?;
-    if !known.is_empty() {
-        config = Config::parse_with(source.path(), &read.text, &known)?;
-    }
     let identity = match read.identity {
         Some(identity) => identity,
         None => read_identity(&config.identity)?,
     };
-    Identity::from_pem(&config.identity.display().to_string(), identity.as_bytes())?;
+    let own = Identity::from_pem(&config.identity.display().to_string(), identity.as_bytes())?;
+    let own = own.fingerprint();
     let preshared_key = match &config.preshared_key {
         Some(path) => {
             let key = read_key(path, "the pre-shared key", " on all nodes", "")?;
@@ -57,8 +89,10 @@ pub(super) fn load(source: &Source) -> anyhow::Result<Loaded> {
         None => None,
     };
     let path = source.path().to_owned();
+    let recorded = first_use::recorded(&config)?;
+    let (config, known, refused) = first_use::with_known(&path, &read.text, own, recorded)?;
     let setup = Setup { path, text: read.text, identity, preshared_key, known };
-    Ok(Loaded { config, setup })
+    Ok(Loaded { config, setup, refused, own })
 }
 
 /// Reads a file with a key that the configuration names. Symbolic links are followed: the owner of the node has named
@@ -76,7 +110,7 @@ fn read_key(path: &Path, key: &str, remedy: &str, advice: &str) -> anyhow::Resul
     })
 }
 
-pub(super) fn read_identity(path: &Path) -> anyhow::Result<String> {
+fn read_identity(path: &Path) -> anyhow::Result<String> {
     let advice = format!(": `batsctl keygen {}` makes it", path.display());
     read_key(path, "the identity", "", &advice)
 }

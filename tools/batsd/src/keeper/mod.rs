@@ -146,6 +146,25 @@ fn forward(channel: &OwnedFd, events: &SyncSender<Event>, generation: u64) {
     let _ = events.send(Event::Worker(generation, None));
 }
 
+/// Sends a configuration to a worker that runs.
+fn send(
+    worker: &Worker,
+    message: &ToWorker,
+    loaded: &Loaded,
+    listeners: &Listeners,
+) -> anyhow::Result<()> {
+    let setup = loaded.setup.to_file()?;
+    let mut descriptors = vec![setup.as_fd()];
+    descriptors.extend(listeners.in_order(&loaded.config));
+    channel::send_now(worker.channel.as_fd(), message, &descriptors)
+        .context("the worker does not take the configuration")
+}
+
+/// The time before a worker is started after so many that have ended at once.
+fn delay_after(failures: usize) -> Duration {
+    DELAYS[DELAYS.len().min(failures.max(1)) - 1]
+}
+
 struct Keeper {
     source: Source,
     loaded: Loaded,
@@ -171,9 +190,12 @@ pub fn run(source: Source) -> anyhow::Result<()> {
     }
     if matches!(source, Source::File(_)) {
         // For those who compare it with what they have recorded at the first use.
-        let own = Identity::from_pem("identity", loaded.setup.identity.as_bytes())?;
-        eprintln!("batsd: the certificate of this node is sha256:{}", own.fingerprint());
+        eprintln!("batsd: the certificate of this node is sha256:{}", loaded.own());
     }
+    if !loaded.config.first_use.is_empty() {
+        first_use::file_of(&loaded.config)?;
+    }
+    loaded.report_refused();
     let user = worker_user(loaded.config.user.as_deref())?;
     let control = listen(&loaded.config.control, user)?;
     let device = match &loaded.config.tun {
@@ -192,7 +214,7 @@ pub fn run(source: Source) -> anyhow::Result<()> {
         }
     })?;
     let first_uses = FirstUses::start(events.0.clone(), user)?;
-    first_uses.set(&loaded.config, &loaded.setup);
+    first_uses.set(&loaded.config, &loaded.setup, &loaded.refused);
     let control_path = loaded.config.control.clone();
     let mut keeper = Keeper {
         source,
@@ -242,7 +264,20 @@ impl Keeper {
         let mut failures = 0;
         let mut was_ready = false;
         loop {
-            let mut worker = self.start_worker()?;
+            let mut worker = match self.start_worker() {
+                Ok(worker) => worker,
+                // The host may lack processes, descriptors or memory for a while.
+                Err(error) if was_ready => {
+                    failures += 1;
+                    let delay = delay_after(failures);
+                    eprintln!("batsd: the worker is not started: {error:#}; again in {delay:?}");
+                    if self.is_ended_within(delay) {
+                        return Ok(());
+                    }
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
             loop {
                 match self.events.1.recv()? {
                     Event::Signal(SIGHUP) => {
@@ -256,7 +291,7 @@ impl Keeper {
                     }
                     Event::FirstUse(name, print) => {
                         if let Err(error) = self.trust(&name, print, &worker) {
-                            eprintln!("batsd: {name} is not trusted: {error:#}");
+                            self.first_uses.report(&name, &error);
                         }
                     }
                     Event::Worker(generation, _) if generation != worker.generation => {}
@@ -274,6 +309,7 @@ impl Keeper {
                     }
                     Event::Worker(_, Some(ToKeeper::Drain)) => {
                         self.is_draining = true;
+                        self.first_uses.end();
                         self.listeners = Listeners::default();
                     }
                     Event::Worker(_, Some(ToKeeper::Stop)) => {
@@ -292,7 +328,7 @@ impl Keeper {
                 bail!("the worker ended before it was ready ({status}); its error is above");
             }
             failures = if worker.since.elapsed() >= STABLE { 0 } else { failures + 1 };
-            let delay = DELAYS[DELAYS.len().min(failures.max(1)) - 1];
+            let delay = delay_after(failures);
             eprintln!("batsd: the worker ended ({status}); starting it again in {delay:?}");
             if self.is_ended_within(delay) {
                 return Ok(());
@@ -304,19 +340,40 @@ impl Keeper {
     fn trust(&mut self, name: &str, print: Fingerprint, worker: &Worker) -> anyhow::Result<()> {
         let mut entries = self.loaded.config.first_use.iter();
         // A reload may have removed it.
-        if !entries.any(|entry| !entry.is_known && entry.name() == name) {
+        if self.is_draining || !entries.any(|entry| !entry.is_known && entry.name() == name) {
             return Ok(());
         }
-        first_use::record_for(&self.loaded.config, name, print)?;
-        self.reload(Some(worker)).context("it is recorded, but the configuration is not reloaded")
+        // Not the file as it is now: only a reload takes that over.
+        let new = self.loaded.with(name, print)?;
+        first_use::record(&first_use::file_of(&self.loaded.config)?, name, print)?;
+        let listeners = self.listeners.opened_for(&new.config)?;
+        if let (Some(device), Some(tun)) = (&mut self.device, &new.config.tun) {
+            device.apply(tun, &new.config.plan)?;
+        }
+        // If the worker does not take it, the neighbour is asked again.
+        send(worker, &ToWorker::FirstUse, &new, &listeners)?;
+        (self.loaded, self.listeners) = (new, listeners);
+        self.ask_unknown();
+        Ok(())
+    }
+
+    /// Asks the neighbours that the configuration does not know.
+    fn ask_unknown(&self) {
+        let Loaded { config, setup, refused, .. } = &self.loaded;
+        self.first_uses.set(config, setup, refused);
     }
 
     /// Waits. Returns whether a signal ends the program meanwhile.
-    fn is_ended_within(&self, delay: Duration) -> bool {
+    fn is_ended_within(&mut self, delay: Duration) -> bool {
         let end = Instant::now() + delay;
         loop {
             match self.events.1.recv_timeout(end.saturating_duration_since(Instant::now())) {
-                Ok(Event::Signal(signal)) if signal != SIGHUP => return true,
+                Ok(Event::Signal(SIGHUP)) => {
+                    if let Err(error) = self.reload(None) {
+                        eprintln!("batsd: not reloaded: {error:#}");
+                    }
+                }
+                Ok(Event::Signal(_)) => return true,
                 Ok(_) => {}
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return false,
             }
@@ -370,15 +427,10 @@ impl Keeper {
         }
         self.loaded = new;
         self.listeners = listeners;
-        self.first_uses.set(&self.loaded.config, &self.loaded.setup);
-        if let Some(worker) = worker {
-            let setup = self.loaded.setup.to_file()?;
-            let mut descriptors = vec![setup.as_fd()];
-            descriptors.extend(self.listeners.in_order(&self.loaded.config));
-            channel::send_now(worker.channel.as_fd(), &ToWorker::Setup, &descriptors)
-                .context("the worker does not take the configuration")?;
-        }
-        Ok(())
+        self.loaded.report_refused();
+        self.ask_unknown();
+        worker
+            .map_or(Ok(()), |worker| send(worker, &ToWorker::Setup, &self.loaded, &self.listeners))
     }
 
     /// Lets the worker close its links, and ends it.

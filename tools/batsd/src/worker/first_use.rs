@@ -10,7 +10,6 @@
     )
 )]
 
-use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -30,8 +29,8 @@ const MAX_ADDRESSES: usize = 3;
 /// Time for the neighbour to receive the close.
 const CLOSING: Duration = Duration::from_millis(300);
 
-/// The longest that the process takes, a resolver without an answer apart.
-pub(crate) const LONGEST: Duration = Duration::from_secs(10);
+/// The longest that the process takes: the handshakes, and as much for a resolver.
+pub(crate) const LONGEST: Duration = Duration::from_secs(20);
 
 /// Asks one question, which is a [`Question`] at standard input, and writes an [`Answer`] to standard output.
 ///
@@ -45,8 +44,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
         Ok(print) => Answer::Fingerprint(print.0),
         Err(error) => Answer::Failed(format!("{error:#}")),
     };
-    std::io::stdout().write_all(&serde_json::to_vec(&answer)?)?;
-    Ok(())
+    Ok(answer.write(&mut std::io::stdout())?)
 }
 
 fn ask(question: &Question) -> anyhow::Result<Fingerprint> {
@@ -62,7 +60,11 @@ fn ask(question: &Question) -> anyhow::Result<Fingerprint> {
     let fits = |address: &&SocketAddr| {
         question.local.is_none_or(|local| local.is_ipv4() == address.is_ipv4())
     };
-    let addresses = addresses.iter().filter(fits).take(MAX_ADDRESSES);
+    let addresses: Vec<SocketAddr> = addresses.iter().filter(fits).copied().collect();
+    // Later questions begin with the addresses after those.
+    let begin = question.attempt.saturating_mul(MAX_ADDRESSES).checked_rem(addresses.len());
+    let addresses =
+        addresses.iter().cycle().skip(begin.unwrap_or(0)).take(addresses.len().min(MAX_ADDRESSES));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut last = anyhow::anyhow!("no address of the host has the family of `local`");
     for &address in addresses {
@@ -81,9 +83,9 @@ async fn ask_at(question: &Question, address: SocketAddr) -> anyhow::Result<Fing
         true => Ipv4Addr::UNSPECIFIED.into(),
         false => Ipv6Addr::UNSPECIFIED.into(),
     };
-    // A neighbour that does not admit this node names its certificate in the refusal.
-    let identity = Identity::from_pem("identity", question.identity.as_bytes())?;
-    let mut builder = Node::builder(NodeId(question.node), identity)
+    // With the certificate of the node, the neighbour would take this process for the node, and end its links.
+    let identity = Identity::generate(&["openbats-first-use"])?;
+    let mut builder = Node::builder(NodeId(u32::MAX), identity)
         .listen(SocketAddr::new(question.local.unwrap_or(any), 0));
     if let Some(key) = &question.preshared_key {
         builder = builder.preshared_key(parse_key(key)?);
@@ -99,6 +101,7 @@ async fn ask_at(question: &Question, address: SocketAddr) -> anyhow::Result<Fing
     }
     let link = node.links().open(options)?;
     let waited = tokio::time::timeout(HANDSHAKE, link.established()).await;
+    // A neighbour that does not admit the certificate of this process has proved its own.
     let print = link.status().and_then(|status| status.fingerprint);
     link.close();
     let _ = tokio::time::timeout(CLOSING, node.terminate(0, "")).await;

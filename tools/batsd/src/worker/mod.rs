@@ -89,7 +89,10 @@ struct Worker {
     relays: bool,
     port: Option<Arc<Port>>,
     table: RwLock<Arc<Table>>,
+    /// The wanted state: that of the configuration, and changes since.
     plan: Mutex<Plan>,
+    /// That of the configuration.
+    configured: Mutex<Plan>,
     links: Mutex<Control>,
     kernel: kernel::Kernel,
     names: Arc<Names>,
@@ -170,6 +173,7 @@ async fn serve(
         port,
         table: RwLock::new(Arc::new(table)),
         plan: Mutex::new(Plan::new(config.plan.id, [0; 32])),
+        configured: Mutex::new(Plan::new(config.plan.id, [0; 32])),
         links: Mutex::default(),
         kernel: kernel::Kernel::default(),
         names: Arc::new(Names::new(config.has_names(), &config.listen)),
@@ -187,7 +191,7 @@ async fn serve(
         listeners: Mutex::default(),
         node,
     });
-    worker.apply(&config, sockets)?;
+    worker.apply(&config, None, sockets)?;
     if let Some(port) = worker.port.clone() {
         let reader = Arc::clone(&worker);
         std::thread::Builder::new()
@@ -217,8 +221,13 @@ async fn serve(
                 None => break,
                 Some((ToWorker::Refused(reason), _)) => worker.end_reload(Err(reason)),
                 Some((ToWorker::Setup, descriptors)) => {
-                    let result = worker.reload(descriptors);
+                    let result = worker.reload(descriptors, false);
                     worker.end_reload(result.map_err(|error| format!("{error:#}")));
+                }
+                Some((ToWorker::FirstUse, descriptors)) => {
+                    if let Err(error) = worker.reload(descriptors, true) {
+                        eprintln!("batsd: a neighbour is known, but cannot be used: {error:#}");
+                    }
                 }
             },
             event = events.next() => match event {
@@ -326,21 +335,35 @@ impl Worker {
         Arc::clone(&self.table.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn reload(self: &Arc<Self>, descriptors: Vec<OwnedFd>) -> anyhow::Result<()> {
+    /// `keeps_changes`: whether changes since the last configuration stay.
+    fn reload(
+        self: &Arc<Self>,
+        descriptors: Vec<OwnedFd>,
+        keeps_changes: bool,
+    ) -> anyhow::Result<()> {
         let mut descriptors = descriptors.into_iter();
         let file = descriptors.next().context("the keeper sent no configuration")?;
         let setup = Setup::from_file(file)?;
-        self.apply(&Config::parse_with(&setup.path, &setup.text, &setup.known)?, descriptors)
+        let config = Config::parse_with(&setup.path, &setup.text, &setup.known)?;
+        let present = keeps_changes.then(|| lock(&self.plan).clone());
+        self.apply(&config, present, descriptors)
     }
 
     /// Applies the configuration to links, peers, routes, the tunnel and the services. `sockets`
-    /// are those of its listeners.
+    /// are those of its listeners. What is new in it is added to the `present` plan, if there is one.
     fn apply(
         self: &Arc<Self>,
         config: &Config,
+        present: Option<Plan>,
         sockets: impl Iterator<Item = OwnedFd>,
     ) -> anyhow::Result<()> {
-        let mut plan = config.plan.clone();
+        let mut plan = match present {
+            Some(mut present) => {
+                present.add_new(&lock(&self.configured), &config.plan);
+                present
+            }
+            None => config.plan.clone(),
+        };
         plan.fingerprint = self.node.fingerprint().map_or([0; 32], |print| print.0);
         let owners = plan.check()?;
         if let (Some(port), Some(tun)) = (&self.port, &config.tun) {
@@ -349,6 +372,7 @@ impl Worker {
         self.recorded.set(config);
         self.kernel.follow(config.follows_kernel).context("cannot follow the kernel's routes")?;
         *lock(&self.plan) = plan.clone();
+        *lock(&self.configured) = config.plan.clone();
         self.reconcile();
         let old = self.table();
         let mut lanes = BTreeMap::new();

@@ -119,7 +119,11 @@ impl Names {
         let answer = {
             let _permit = self.resolutions.acquire().await;
             let (resolver, host) = (self.resolver, link.host.clone());
-            tokio::task::spawn_blocking(move || resolver(&host.name, host.port)).await
+            // `spawn_blocking` panics if the system has no thread for it. The name must be resolved again then.
+            let resolves = async move {
+                tokio::task::spawn_blocking(move || resolver(&host.name, host.port)).await
+            };
+            tokio::spawn(resolves).await.flatten()
         };
         let mut addresses = match answer {
             Ok(Ok(addresses)) => Ok(addresses),

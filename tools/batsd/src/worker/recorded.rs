@@ -66,6 +66,7 @@ impl Recorded {
     /// Reports a problem of a link once.
     pub(super) fn report(&self, link: &str, reason: &CloseReason) {
         let Some(advice) = self.advice(link, reason) else { return };
+        let advice = format!("{reason}; {advice}");
         let mut state = self.lock();
         let Some(entry) = state.entries.get_mut(link) else { return };
         if entry.reported.as_ref() != Some(&advice) {

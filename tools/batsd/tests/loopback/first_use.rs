@@ -1,6 +1,7 @@
 //! Trust on first use: neighbours without a fingerprint in the configuration or on the command line.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -133,6 +134,207 @@ fn files_of_known_servers_that_others_can_change_are_refused() {
     }
 }
 
+/// What a second link to a neighbour finds out must not disturb the first one.
+#[test]
+fn first_use_of_a_neighbour_that_is_connected_interrupts_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let prints = [0, 1].map(|host| identity(&folder.join(format!("{host}.pem"))));
+    let ports = [free_udp_port(), free_udp_port()];
+    let echo = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = echo.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for mut stream in echo.incoming().map_while(Result::ok) {
+            std::thread::spawn(move || {
+                std::io::copy(&mut stream.try_clone().unwrap(), &mut stream)
+            });
+        }
+    });
+    // The other node opens the link.
+    let far = node(folder, 1, ports[1], "")
+        + &admits(0, &prints[0])
+        + &format!("remote = \"127.0.0.1:{}\"\n[exit]\nallow = [\"{to}\"]\n", ports[0]);
+    let _other = start(folder, 1, &far);
+    let listen = format!("127.0.0.1:{}", free_tcp_port());
+    let file = folder.join("known_hosts");
+    let near = node(folder, 0, ports[0], &format!("known_hosts = \"{}\"\n", file.display()))
+        + &admits(1, &prints[1])
+        + &format!("[[forward]]\nlisten = \"{listen}\"\nexit = \"10.255.0.2\"\nto = \"{to}\"\n");
+    let daemon = start(folder, 0, &near);
+    wait_for("sessions in both directions", || sessions(&daemon) == 4);
+    let mut stream = TcpStream::connect(&listen).unwrap();
+    stream.set_read_timeout(Some(std::time::Duration::from_secs(30))).unwrap();
+    let mut echoed = |text: &[u8; 6]| {
+        let mut buffer = [0; 6];
+        stream.write_all(text).and_then(|()| stream.read_exact(&mut buffer)).unwrap();
+        assert_eq!(&buffer, text);
+    };
+    echoed(b"before");
+    let link = format!("[[link]]\nname = \"north\"\nremote = \"127.0.0.1:{}\"\n", ports[1]);
+    std::fs::write(&daemon.config, near + &link).unwrap();
+    daemon.ctl("reload").unwrap();
+    wait_for("it is recorded", || {
+        std::fs::read_to_string(&file).is_ok_and(|text| !text.is_empty())
+    });
+    wait_for("the neighbour has a link", || {
+        let links = daemon.ctl("links").unwrap();
+        links["links"].as_array().unwrap().iter().any(|link| link["state"] == "up")
+    });
+    echoed(b"after_");
+}
+
+#[test]
+fn certificate_of_another_entry_is_not_recorded() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let prints = [0, 1].map(|host| identity(&folder.join(format!("{host}.pem"))));
+    let ports = [free_udp_port(), free_udp_port()];
+    let file = folder.join("known_hosts");
+    let _other = start(folder, 1, &(node(folder, 1, ports[1], "") + &admits(0, &prints[0])));
+    // As if someone had redirected what is sent to the second address.
+    let near = node(folder, 0, ports[0], &format!("known_hosts = \"{}\"\n", file.display()))
+        + &admits(1, &prints[1])
+        + &format!("remote = \"127.0.0.1:{}\"\n", ports[1])
+        + &peer(2, &format!("localhost:{}", ports[1]));
+    let daemon = start(folder, 0, &near);
+    wait_for("sessions with the first one", || sessions(&daemon) == 4);
+    let entry = || {
+        let links = daemon.ctl("links").unwrap();
+        let all = links["links"].as_array().unwrap().clone();
+        all.into_iter().find(|link| link["name"] == "peer-10.255.0.3").unwrap()
+    };
+    assert_eq!(entry()["state"], "waiting");
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    assert!(!file.exists(), "{:?}", std::fs::read_to_string(&file));
+    // The same in the file does not keep the node from a reload and a start.
+    std::fs::write(&file, format!("localhost:{} {}\n", ports[1], prints[1])).unwrap();
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+    daemon.ctl("reload").unwrap();
+    assert_eq!(entry()["state"], "waiting");
+    drop(daemon);
+    let daemon = start(folder, 0, &near);
+    wait_for("sessions with the first one", || sessions(&daemon) == 4);
+}
+
+#[test]
+fn first_use_is_no_reload() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let prints = [0, 1].map(|host| identity(&folder.join(format!("{host}.pem"))));
+    let ports = [free_udp_port(), free_udp_port()];
+    let file = folder.join("known_hosts");
+    let remote = format!("127.0.0.1:{}", ports[1]);
+    let near = node(folder, 0, ports[0], &format!("known_hosts = \"{}\"\n", file.display()))
+        + &peer(1, &remote);
+    let daemon = start(folder, 0, &near);
+    let link = |name: &str, remote: &str| {
+        format!(
+            "[[link]]\nname = \"{name}\"\nremote = \"{remote}\"\nfingerprint = \"{}\"\n",
+            prints[0]
+        )
+    };
+    daemon
+        .ctl(&format!(
+            "link add extra --remote 127.0.0.1:9 --fingerprint sha256:{}",
+            "ab".repeat(32)
+        ))
+        .unwrap();
+    // The owner of the node has not reloaded it.
+    std::fs::write(&daemon.config, near + &link("edited", "127.0.0.1:9")).unwrap();
+    let _other = start(folder, 1, &(node(folder, 1, ports[1], "") + &admits(0, &prints[0])));
+    wait_for("sessions in both directions", || sessions(&daemon) == 4);
+    let links = daemon.ctl("links").unwrap();
+    let has =
+        |name: &str| links["links"].as_array().unwrap().iter().any(|link| link["name"] == name);
+    assert!(has("extra") && !has("edited"), "{links}");
+}
+
+#[test]
+fn any_link_to_a_neighbour_finds_its_certificate() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let prints = [0, 1].map(|host| identity(&folder.join(format!("{host}.pem"))));
+    let ports = [free_udp_port(), free_udp_port()];
+    let file = folder.join("known_hosts");
+    let _other = start(folder, 1, &(node(folder, 1, ports[1], "") + &admits(0, &prints[0])));
+    let link = |name: &str, more: &str| {
+        format!("[[link]]\nname = \"{name}\"\nremote = \"127.0.0.1:{}\"\n{more}", ports[1])
+    };
+    let near = node(folder, 0, ports[0], &format!("known_hosts = \"{}\"\n", file.display()))
+        + &link("fibre", "interface = \"bats-none\"\n")
+        + &link("radio", "")
+        + &admits(1, &prints[1])
+        + "[routes]\nstatic = [{ to = \"10.255.0.2\", via = [\"fibre\", \"radio\"] }]\n";
+    let daemon = start(folder, 0, &near);
+    wait_for("sessions in both directions", || sessions(&daemon) == 4);
+    let recorded = std::fs::read_to_string(&file).unwrap();
+    assert_eq!(recorded, format!("127.0.0.1:{} {}\n", ports[1], prints[1]));
+}
+
+/// The process that does the work of a daemon.
+fn worker(daemon: &Daemon) -> Option<rustix::process::Pid> {
+    let path = format!("/proc/{0}/task/{0}/children", daemon.child.id());
+    let children = std::fs::read_to_string(path).unwrap();
+    let pid = children.split_whitespace().next()?.parse().unwrap();
+    rustix::process::Pid::from_raw(pid)
+}
+
+fn kill_worker(daemon: &Daemon) {
+    wait_for("there is a worker", || worker(daemon).is_some());
+    let pid = worker(daemon).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    wait_for("it has ended", || worker(daemon) != Some(pid));
+}
+
+#[test]
+fn reload_before_a_worker_is_started_again_is_not_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    identity(&folder.join("0.pem"));
+    let near = node(folder, 0, free_udp_port(), "");
+    let daemon = start(folder, 0, &near);
+    // The first one is started without a delay, the third one after half a second.
+    for _ in 0..2 {
+        kill_worker(&daemon);
+        wait_for("another one", || worker(&daemon).is_some());
+    }
+    kill_worker(&daemon);
+    let link = format!(
+        "[[link]]\nname = \"new\"\nremote = \"127.0.0.1:9\"\nfingerprint = \"{}\"\n",
+        "ab".repeat(32)
+    );
+    std::fs::write(&daemon.config, near + &link).unwrap();
+    daemon.signal(rustix::process::Signal::HUP);
+    wait_for("the new link", || {
+        daemon.ctl("links").is_ok_and(|links| links["links"][0]["name"] == "new")
+    });
+}
+
+#[test]
+fn keeper_without_descriptors_starts_a_worker_later() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    identity(&folder.join("0.pem"));
+    let mut daemon = start(folder, 0, &node(folder, 0, free_udp_port(), ""));
+    let keeper = rustix::process::Pid::from_child(&daemon.child);
+    let maximum = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
+    let set = |current| {
+        rustix::process::prlimit(
+            Some(keeper),
+            rustix::process::Resource::Nofile,
+            rustix::process::Rlimit { current, maximum },
+        )
+        .unwrap()
+    };
+    let before = set(Some(3));
+    kill_worker(&daemon);
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert!(daemon.status().is_none(), "the keeper has ended");
+    assert!(worker(&daemon).is_none());
+    set(before.current);
+    wait_for("a worker answers", || daemon.ctl("status").is_ok());
+}
+
 /// A daemon of a command line, with what it prints.
 struct Quick {
     child: Child,
@@ -165,7 +367,7 @@ impl Quick {
     }
 }
 
-fn read(from: impl std::io::Read, into: &Mutex<Vec<String>>) {
+fn read(from: impl Read, into: &Mutex<Vec<String>>) {
     for line in BufReader::new(from).lines().map_while(Result::ok) {
         into.lock().unwrap().push(line);
     }
@@ -191,8 +393,11 @@ fn command_line_trusts_the_exit_at_its_first_use() {
     // The exit needs it before it answers.
     let print = near.waits_for("fingerprint: ").split_off("fingerprint: ".len());
     near.waits_for("is asked for its certificate until it answers");
+    // Also an exit that does not admit this node yet has a certificate.
+    let zero = "00".repeat(32);
+    let without = ["--listen", &listen, "--allow", "*:1", "--fingerprint", &zero];
     let exit = ["--listen", &listen, "--allow", "*:1", "--fingerprint", &print];
-    let far = Quick::start(&homes[1], &exit);
+    let far = Quick::start(&homes[1], &without);
     let far_print = far.waits_for("fingerprint: ").split_off("fingerprint: ".len());
     near.waits_for("state: started");
     let recorded = near.waits_for("is trusted from now on");
@@ -201,7 +406,7 @@ fn command_line_trusts_the_exit_at_its_first_use() {
     drop(near);
     // The second start knows it, and a certificate that has changed is refused.
     drop(far);
-    let _other = Quick::start(&homes[2], &exit);
+    let other = Quick::start(&homes[2], &exit);
     let near = Quick::start(&homes[0], &words);
     near.waits_for("state: started");
     let links = || {
@@ -210,10 +415,10 @@ fn command_line_trusts_the_exit_at_its_first_use() {
             command.arg("--socket").arg(homes[0].join("control")).args(["--json", "links"]);
         serde_json::from_slice::<Value>(&output.output().unwrap().stdout).unwrap()
     };
-    wait_for("it is refused", || {
-        links()["links"][0]["last_end"]
-            .as_str()
-            .is_some_and(|end| end.contains("does not trust the certificate of this server"))
-    });
-    assert_eq!(links()["links"][0]["established"], 0);
+    let changed = near.waits_for("has changed since the first use");
+    let print = other.waits_for("fingerprint: ").split_off("fingerprint: sha256:".len());
+    assert!(changed.contains(&format!("its fingerprint {print} is not")), "{changed}");
+    assert!(changed.contains(&format!("remove the line of {listen}")), "{changed}");
+    let link = &links()["links"][0];
+    assert_eq!((&link["established"], &link["first_use"]), (&0.into(), &true.into()));
 }

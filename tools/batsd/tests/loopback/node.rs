@@ -43,7 +43,7 @@ fn verb(call: &str) -> String {
 }
 
 pub(crate) struct Daemon {
-    child: Child,
+    pub(crate) child: Child,
     pub(crate) config: PathBuf,
 }
 
