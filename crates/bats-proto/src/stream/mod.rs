@@ -6,6 +6,7 @@
 
 mod frame;
 mod frame_budget;
+mod partial;
 mod records;
 mod session;
 mod tls_stream;

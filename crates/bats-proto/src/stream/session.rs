@@ -8,6 +8,7 @@ use bytes::Bytes;
 
 use super::frame::{self, Control, HEADER_LEN, Hello, Kind, MAX_PART, MESSAGE_COST, Receipt, cost};
 use super::frame_budget::{self, FrameBudget};
+use super::partial::Partial;
 use crate::config::{PeerLimits, TransportConfig};
 use crate::connection::{max_message, receive_budget};
 use crate::error::{CloseReason, SendError};
@@ -20,6 +21,8 @@ use crate::stats::ConnectionStats;
 const MAX_SEND_QUEUE: u64 = 4 << 20;
 /// Bytes of an incomplete message after which the receiver sends a receipt.
 const RECEIPT_INTERVAL: u64 = 1 << 20;
+/// Least credit in addition to the longest message: what is released without a receipt must not stop that message.
+const SPARE_CREDIT: usize = 64 << 10;
 
 /// State of the frame parser.
 #[derive(Debug)]
@@ -76,7 +79,7 @@ struct Outgoing {
 /// Receive state.
 #[derive(Debug, Default)]
 struct Incoming {
-    partial: Vec<u8>,
+    partial: Partial,
     inbox: Inbox,
     /// Cost of the data received.
     credit_used: u64,
@@ -95,7 +98,8 @@ struct Incoming {
 pub struct Session {
     is_client: bool,
     max_message: usize,
-    receive_budget: u64,
+    /// Credit of the peer when the application has taken all.
+    window: u64,
     send_budget: u64,
     idle_timeout: Duration,
     keep_alive: Option<Duration>,
@@ -128,13 +132,13 @@ pub struct Session {
 impl Session {
     /// Creates one end; the client is the end that started the connection.
     pub fn new(now: Timestamp, is_client: bool, config: &TransportConfig) -> Self {
-        let receive_budget = receive_budget(config) as u64;
+        let window = window(config) as u64;
         let mut incoming = Incoming::default();
-        incoming.last_receipt.credit = receive_budget;
+        incoming.last_receipt.credit = window;
         Self {
             is_client,
             max_message: max_message(config),
-            receive_budget,
+            window,
             send_budget: MAX_SEND_QUEUE.min(config.send_budget as u64),
             idle_timeout: config.idle_timeout,
             keep_alive: config.keep_alive_interval(),
@@ -299,7 +303,7 @@ impl Session {
             self.state = State::Closed;
             self.outgoing.queue.clear();
             self.outgoing.queued = 0;
-            self.incoming.partial = Vec::new();
+            self.incoming.partial = Partial::default();
             self.pending.closed = Some(reason);
         }
     }
@@ -375,9 +379,12 @@ impl Session {
         let incoming = &mut self.incoming;
         let message = incoming.inbox.pop()?;
         incoming.credit_released += cost(message.len(), true);
-        // Send credit in a frame of its own once it is a quarter of the budget.
-        if incoming.credit_released + self.receive_budget - incoming.last_receipt.credit
-            >= self.receive_budget / 4
+        let unreported = incoming.credit_released + self.window - incoming.last_receipt.credit;
+        let left = incoming.last_receipt.credit.saturating_sub(incoming.credit_used);
+        // Send credit in a frame of its own once it is a quarter of the window, or as soon as the peer may take it for
+        // progress if it has little left: it may wait in the middle of a message.
+        if unreported >= self.window / 4
+            || unreported >= frame_budget::LONG as u64 && left < self.window / 4
         {
             self.receipt_due = true;
         }
@@ -423,7 +430,7 @@ impl Session {
             self.hello_due = false;
             let idle_ms = u64::try_from(self.idle_timeout.as_millis()).unwrap_or(u64::MAX);
             let max_message = self.max_message as u64;
-            let credit = self.receive_budget;
+            let credit = self.window;
             let hello = Hello { max_message, credit, idle_ms, application: self.application };
             Control::Hello(hello).encode(out);
         }
@@ -457,7 +464,7 @@ impl Session {
             || incoming.units != last_receipt.units
             || incoming.bytes - last_receipt.bytes >= RECEIPT_INTERVAL;
         if is_due {
-            let credit = incoming.credit_released + self.receive_budget;
+            let credit = incoming.credit_released + self.window;
             incoming.last_receipt =
                 Receipt { units: incoming.units, bytes: incoming.bytes, credit };
             // A message that waits for credit may continue with as much as there is now.
@@ -533,12 +540,12 @@ impl Session {
                     let (content, rest) = split_at_most(bytes, *left);
                     bytes = rest;
                     *left = left.saturating_sub(content.len());
-                    let ends = *left == 0;
-                    let is_last = *is_last && ends;
-                    if ends {
+                    let left = *left;
+                    let is_last = *is_last && left == 0;
+                    if left == 0 {
                         self.expect = Expect::START;
                     }
-                    self.on_content(content, is_last);
+                    self.on_content(content, left, is_last);
                 }
                 Expect::Control { kind, len, bytes: payload } => {
                     let (more, rest) = split_at_most(bytes, len.saturating_sub(payload.len()));
@@ -585,7 +592,7 @@ impl Session {
                 self.violation("message after the end mark");
             }
             // A frame without payload is complete at once.
-            (Kind::Last, 0) => self.on_content(&[], true),
+            (Kind::Last, 0) => self.on_content(&[], 0, true),
             (Kind::Control(kind), 0) => self.on_control(now, kind, &[]),
             (Kind::Unknown, 0) => {}
             (Kind::Part, left) => self.expect = Expect::Message { left, is_last: false },
@@ -603,7 +610,7 @@ impl Session {
         clippy::indexing_slicing,
         clippy::arithmetic_side_effects
     )]
-    fn on_content(&mut self, content: &[u8], is_last: bool) {
+    fn on_content(&mut self, content: &[u8], left: usize, is_last: bool) {
         let incoming = &mut self.incoming;
         let cost = cost(content.len(), is_last);
         incoming.credit_used = incoming.credit_used.saturating_add(cost);
@@ -617,11 +624,11 @@ impl Session {
         let message = match (is_last, incoming.partial.is_empty()) {
             (true, true) => Bytes::copy_from_slice(content),
             (_, _) => {
-                incoming.partial.extend_from_slice(content);
+                incoming.partial.push(content, left);
                 if !is_last {
                     return;
                 }
-                Bytes::from(core::mem::take(&mut incoming.partial))
+                incoming.partial.take()
             }
         };
         incoming.units = incoming.units.saturating_add(1);
@@ -696,6 +703,13 @@ impl Session {
             self.pending.acknowledged = true;
         }
     }
+}
+
+/// Credit of a peer. While a message is completed, its bytes are there twice: with them, all is within the receive
+/// budget.
+fn window(config: &TransportConfig) -> usize {
+    let longest = max_message(config);
+    receive_budget(config).saturating_sub(longest).max(longest.saturating_add(SPARE_CREDIT))
 }
 
 /// The first `len` bytes, or all if there are fewer, and the rest.

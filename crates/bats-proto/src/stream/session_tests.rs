@@ -113,8 +113,8 @@ fn unread_messages_block_only_their_direction_at_the_budget() {
         run(&mut pair, at(1));
     }
     let held = pair[1].stats(at(1)).receive_buffer_bytes;
-    assert!(held <= pair[1].receive_budget, "{held}");
-    assert!(held + 200_000 > pair[1].receive_budget, "{held}");
+    assert!(held <= pair[1].window, "{held}");
+    assert!(held + 200_000 > pair[1].window, "{held}");
     // The other direction, receipts and the end mark are not blocked.
     pair[1].send(Bytes::from_static(b"back")).unwrap();
     run(&mut pair, at(2));
@@ -130,6 +130,38 @@ fn unread_messages_block_only_their_direction_at_the_budget() {
     assert!(events(&mut pair[0]).contains(&Event::Writable));
 }
 
+/// What the application takes while the longest message arrives is credit that its sender needs.
+#[test]
+fn longest_message_does_not_wait_for_a_timeout() {
+    let mut pair = pair();
+    for len in [900, 1_000, 50_000] {
+        (0..100_000 / len).for_each(|_| pair[0].send(vec![1; len].into()).unwrap());
+        let longest = pair[0].peer_limits().unwrap().max_message_size;
+        pair[0].send(vec![2; longest].into()).unwrap();
+        run(&mut pair, at(1));
+        for _ in 0..100_000 / len {
+            assert_eq!(pair[1].recv().map(|message| message.len()), Some(len));
+            run(&mut pair, at(1));
+        }
+        assert_eq!(pair[1].recv().map(|message| message.len()), Some(longest), "after {len}");
+        run(&mut pair, at(1));
+    }
+}
+
+#[test]
+fn credit_leaves_room_for_a_message_that_is_completed() {
+    for (budget, longest) in [(3 << 20, 64 << 20), (192 << 20, 64 << 20), (192 << 20, 1_000)] {
+        let config = TransportConfig {
+            receive_budget: budget,
+            max_message_size: longest,
+            ..TransportConfig::default()
+        };
+        let held = window(&config) + max_message(&config);
+        assert!(held <= budget + SPARE_CREDIT && held >= budget, "{held} of {budget}");
+        assert!(window(&config) >= max_message(&config) + SPARE_CREDIT);
+    }
+}
+
 #[test]
 fn empty_messages_consume_credit() {
     let mut pair = pair();
@@ -140,7 +172,7 @@ fn empty_messages_consume_credit() {
         }
     }
     run(&mut pair, at(1));
-    assert!(pair[1].stats(at(1)).receive_buffer_bytes <= pair[1].receive_budget);
+    assert!(pair[1].stats(at(1)).receive_buffer_bytes <= pair[1].window);
 }
 
 #[test]
@@ -456,7 +488,7 @@ fn receipts_of_many_messages_are_not_limited() {
 #[test]
 fn parts_for_little_credit_are_not_limited() {
     let mut ends = pair_of(&config());
-    ends[1].receive_budget = 300;
+    ends[1].window = 300;
     ends[1].incoming.last_receipt.credit = 300;
     run(&mut ends, at(0));
     let [sender, receiver] = &mut ends;
