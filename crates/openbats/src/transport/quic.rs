@@ -50,6 +50,10 @@ const MAX_HALF_OPEN: usize = 4_096;
 /// Queued responses to unauthenticated peers; more are dropped, the peer will retransmit.
 const MAX_RESPONSES: usize = 64;
 
+/// The longest UDP payload in bytes that a peer may send, as transport parameters say: that of Ethernet. Longer ones are
+/// ignored, because `quinn-proto` keeps a whole datagram for a byte of a stream in it.
+const MAX_UDP_PAYLOAD: u16 = 1_500 - 28;
+
 /// Settings that all connections of a server share.
 struct Server {
     transport: Arc<TransportConfig>,
@@ -129,6 +133,7 @@ impl Quic {
         let ids = IdGenerator::new(seed);
         let mut config = EndpointConfig::default();
         config.supported_versions(vec![VERSION]).rng_seed(Some(seed));
+        config.max_udp_payload_size(MAX_UDP_PAYLOAD).map_err(unusable)?;
         let generator = ids.clone();
         config.cid_generator(move || Box::new(generator.clone()));
         let watch = Watch::default();
@@ -255,6 +260,9 @@ impl Quic {
 
     pub(super) fn handle_datagram(&mut self, now: Timestamp, datagram: &Received<'_>) {
         let at = self.clock.instant(now);
+        if datagram.payload.len() > MAX_UDP_PAYLOAD.into() {
+            return;
+        }
         let mut response = Vec::new();
         let event = self.endpoint.handle(
             at,

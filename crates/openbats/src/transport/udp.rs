@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use bats_proto::session::{Inbox, MESSAGE_OVERHEAD};
 use bats_proto::{
     ClientConfig, CloseReason, ConnectError, ConnectionStats, Event, Received, SendError,
     ServerConfig, Timestamp, Transmit, TransportConfig,
@@ -23,7 +24,7 @@ const RECEIVE_QUEUE: usize = 8 << 20;
 /// The same for all peers together, because source addresses can be spoofed.
 const TOTAL_RECEIVE_QUEUE: usize = 64 << 20;
 /// Bytes that each datagram counts in addition to its payload.
-const DATAGRAM_COST: usize = 64;
+const DATAGRAM_COST: usize = MESSAGE_OVERHEAD;
 /// Peers of a server; a single datagram, even with a spoofed address, creates one.
 const MAX_PEERS: usize = 4_096;
 /// The longest payload of both IP families if datagrams may be fragmented.
@@ -55,8 +56,7 @@ struct Connection {
     deadline: Duration,
     outgoing: VecDeque<(Bytes, Timestamp)>,
     queued: usize,
-    incoming: VecDeque<Bytes>,
-    held: usize,
+    incoming: Inbox,
     /// When a datagram was last sent or received.
     active: Timestamp,
     armed: Option<Timestamp>,
@@ -95,8 +95,7 @@ impl Connection {
             deadline: config.deadline,
             outgoing: VecDeque::new(),
             queued: 0,
-            incoming: VecDeque::new(),
-            held: 0,
+            incoming: Inbox::default(),
             active: now,
             armed: None,
             events: VecDeque::from([first]),
@@ -247,15 +246,16 @@ impl Udp {
         stats.packets_received += 1;
         stats.bytes_received += datagram.payload.len() as u64;
         let cost = datagram.payload.len() + DATAGRAM_COST;
-        if connection.held + cost > RECEIVE_QUEUE || self.held + cost > TOTAL_RECEIVE_QUEUE {
+        if connection.incoming.bytes_held() + cost > RECEIVE_QUEUE
+            || self.held + cost > TOTAL_RECEIVE_QUEUE
+        {
             stats.messages_lost += 1;
             return;
         }
         stats.messages_received += 1;
         stats.message_bytes_received += datagram.payload.len() as u64;
-        connection.held += cost;
         self.held += cost;
-        connection.incoming.push_back(Bytes::copy_from_slice(datagram.payload));
+        connection.incoming.push(Bytes::copy_from_slice(datagram.payload));
         if !core::mem::replace(&mut connection.is_readable_reported, true) {
             connection.events.push_back(Event::Readable);
         }
@@ -338,7 +338,7 @@ impl Udp {
             connection.armed = next;
         }
         if connection.is_over {
-            self.held -= connection.held;
+            self.held -= connection.incoming.bytes_held();
             self.by_remote.remove(&connection.remote);
             self.connections.remove(&id);
         }
@@ -386,8 +386,7 @@ impl Udp {
 
     pub(super) fn recv(&mut self, id: u64) -> Option<Bytes> {
         let connection = self.connections.get_mut(&id)?;
-        let message = connection.incoming.pop_front()?;
-        connection.held -= message.len() + DATAGRAM_COST;
+        let message = connection.incoming.pop()?;
         self.held -= message.len() + DATAGRAM_COST;
         Some(message)
     }
@@ -409,13 +408,13 @@ impl Udp {
         Some(ConnectionStats {
             time: now,
             send_buffer_bytes: connection.queued as u64,
-            receive_buffer_bytes: connection.held as u64,
+            receive_buffer_bytes: connection.incoming.bytes_held() as u64,
             ..connection.stats.clone()
         })
     }
 
     pub(super) fn receive_buffer_bytes(&self, id: u64) -> usize {
-        self.connections.get(&id).map_or(0, |connection| connection.held)
+        self.connections.get(&id).map_or(0, |connection| connection.incoming.bytes_held())
     }
 
     pub(super) fn remote(&self, id: u64) -> Option<SocketAddr> {
@@ -492,7 +491,11 @@ mod tests {
                 receive(&mut udp, port, &[1; 60_000]);
             }
         }
-        assert!(udp.connections.values().all(|connection| connection.held <= RECEIVE_QUEUE));
+        assert!(
+            udp.connections
+                .values()
+                .all(|connection| connection.incoming.bytes_held() <= RECEIVE_QUEUE)
+        );
         assert!(udp.held <= TOTAL_RECEIVE_QUEUE && udp.held > TOTAL_RECEIVE_QUEUE - (1 << 20));
         for _ in 0..1_000_000 {
             receive(&mut udp, 100, &[]);

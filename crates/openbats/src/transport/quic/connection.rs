@@ -10,7 +10,7 @@ use bats_types::STUCK_TIMER;
 use bytes::Bytes;
 use quinn_proto::{
     ConnectionError, ConnectionHandle, Dir, Event, FrameStats, ReadError, StreamEvent, StreamId,
-    UdpStats, VarInt, WriteError,
+    VarInt, WriteError,
 };
 
 use super::datagrams::Datagrams;
@@ -42,6 +42,17 @@ const ACK_RANGE_BURST: u64 = 4_096;
 const ACK_RANGES_PER_PACKET: u64 = 64;
 const TOO_MANY_ACK_RANGES: &str =
     "too many ranges of QUIC acknowledgements for the number of packets";
+
+/// Connection IDs that a peer may retire in addition to those that it was sent. `quinn-proto` issues another one for each that
+/// is retired, and keeps those that it cannot send.
+const RETIRED_IDS: u64 = 64;
+const TOO_MANY_RETIRED_IDS: &str = "more QUIC connection IDs are retired than were issued";
+/// Bytes that a client may send before the handshake is complete: several times a ClientHello and a chain of certificates.
+/// `quinn-proto` keeps packets for the pieces of TLS messages in them.
+const HANDSHAKE_BYTES: u64 = 64 << 10;
+const TOO_MANY_HANDSHAKE_BYTES: &str = "too many bytes before the QUIC handshake is complete";
+/// A connection with datagrams has messages in datagrams only, which have the receive budget for themselves.
+const MESSAGE_ON_STREAM: &str = "message on the stream of a connection with QUIC datagrams";
 
 /// QUIC's codes of TLS alerts start here (RFC 9000 section 20.1).
 const CRYPTO_ERROR: u64 = 0x100;
@@ -147,13 +158,18 @@ impl Connection {
 
     /// Closes the connection of a peer whose packets cost too much work.
     pub(super) fn limit_work(&mut self) {
-        let stats = self.quic.stats();
-        let excess = excess(&stats.frame_rx, &stats.udp_rx, self.counted);
-        if let Some(reason) = excess
-            && !self.session.is_closed()
-        {
-            self.application_close = (VIOLATION, reason.to_owned());
-            self.session.end(CloseReason::PeerMisbehaved(reason.to_owned()));
+        let is_half_open = self.is_server && self.quic.is_handshaking();
+        let excess = excess(&self.quic.stats(), self.counted, is_half_open);
+        if let Some(reason) = excess {
+            self.end_misbehaving(reason);
+        }
+    }
+
+    /// Closes the connection of a peer that breaks this rule.
+    fn end_misbehaving(&mut self, rule: &str) {
+        if !self.session.is_closed() {
+            self.application_close = (VIOLATION, rule.to_owned());
+            self.session.end(CloseReason::PeerMisbehaved(rule.to_owned()));
         }
     }
 
@@ -221,6 +237,9 @@ impl Connection {
         }
         // The result is not needed: `poll_transmit` is called anyway.
         let _ = chunks.finalize();
+        if self.datagrams.is_some() && self.session.receive_buffer_bytes() > 0 {
+            self.end_misbehaving(MESSAGE_ON_STREAM);
+        }
     }
 
     fn close_reason(&self, error: ConnectionError) -> CloseReason {
@@ -387,16 +406,26 @@ impl Connection {
     }
 }
 
-/// What a peer has sent too much of, if anything.
-fn excess(frames: &FrameStats, udp: &UdpStats, counted: Counts) -> Option<&'static str> {
+/// What a peer has sent too much of, if anything. `is_half_open`: a client, whose handshake is not complete.
+fn excess(
+    stats: &quinn_proto::ConnectionStats,
+    counted: Counts,
+    is_half_open: bool,
+) -> Option<&'static str> {
+    let (frames, udp) = (&stats.frame_rx, &stats.udp_rx);
     let ranges = ACK_RANGE_BURST + ACK_RANGES_PER_PACKET * udp.datagrams;
     let updates = KEY_UPDATE_BURST + udp.bytes / KEY_UPDATE_BYTES;
+    let retired = RETIRED_IDS + stats.frame_tx.new_connection_id;
     if has_too_many_frames(frames, udp.datagrams) {
         Some(TOO_MANY_FRAMES)
     } else if counted.ack_ranges > ranges {
         Some(TOO_MANY_ACK_RANGES)
+    } else if counted.key_updates > updates {
+        Some(TOO_MANY_KEY_UPDATES)
+    } else if frames.retire_connection_id > retired {
+        Some(TOO_MANY_RETIRED_IDS)
     } else {
-        (counted.key_updates > updates).then_some(TOO_MANY_KEY_UPDATES)
+        (is_half_open && udp.bytes > HANDSHAKE_BYTES).then_some(TOO_MANY_HANDSHAKE_BYTES)
     }
 }
 
@@ -454,9 +483,9 @@ mod tests {
     #[test]
     fn key_updates_and_ranges_of_acknowledgements_are_limited() {
         let of = |datagrams, bytes, key_updates, ack_ranges| {
-            let mut udp = UdpStats::default();
-            (udp.datagrams, udp.bytes) = (datagrams, bytes);
-            excess(&FrameStats::default(), &udp, Counts { key_updates, ack_ranges })
+            let mut stats = quinn_proto::ConnectionStats::default();
+            (stats.udp_rx.datagrams, stats.udp_rx.bytes) = (datagrams, bytes);
+            excess(&stats, Counts { key_updates, ack_ranges }, false)
         };
         let (burst, ranges) = (KEY_UPDATE_BURST, ACK_RANGE_BURST);
         assert_eq!(of(100, KEY_UPDATE_BYTES - 1, burst, ranges + 6_400), None);
@@ -464,5 +493,21 @@ mod tests {
         assert_eq!(of(100, KEY_UPDATE_BYTES, burst + 1, 0), None);
         assert_eq!(of(100, 0, 0, ranges + 6_401), Some(TOO_MANY_ACK_RANGES));
         assert_eq!(of(101, 0, 0, ranges + 6_401), None);
+    }
+
+    #[test]
+    fn retired_ids_and_bytes_of_handshakes_are_limited() {
+        let of = |retired, issued, bytes, is_half_open| {
+            let mut stats = quinn_proto::ConnectionStats::default();
+            (stats.udp_rx.datagrams, stats.udp_rx.bytes) = (1_000_000, bytes);
+            stats.frame_rx.retire_connection_id = retired;
+            stats.frame_tx.new_connection_id = issued;
+            excess(&stats, Counts::default(), is_half_open)
+        };
+        assert_eq!(of(RETIRED_IDS + 7, 7, 0, false), None);
+        assert_eq!(of(RETIRED_IDS + 8, 7, 0, false), Some(TOO_MANY_RETIRED_IDS));
+        assert_eq!(of(0, 0, HANDSHAKE_BYTES, true), None);
+        assert_eq!(of(0, 0, HANDSHAKE_BYTES + 1, true), Some(TOO_MANY_HANDSHAKE_BYTES));
+        assert_eq!(of(0, 0, HANDSHAKE_BYTES + 1, false), None);
     }
 }

@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use bats_proto::session::{Inbox, MESSAGE_OVERHEAD};
 use bats_proto::stream::Session;
 use bats_proto::{ConnectionStats, Event, SendError, Timestamp, TransportConfig};
 use bytes::Bytes;
@@ -18,7 +19,7 @@ const SEND_QUEUE: usize = 4 << 20;
 /// Least receive buffer in bytes, even with a smaller budget.
 const MIN_RECEIVE_BUFFER: usize = 64 << 10;
 /// Bytes that each message counts in addition to its payload.
-const MESSAGE_COST: usize = 64;
+const MESSAGE_COST: usize = MESSAGE_OVERHEAD;
 /// The longest deadline.
 const MAX_DEADLINE: Duration = Duration::from_secs(3_600);
 
@@ -28,8 +29,7 @@ pub(super) struct Datagrams {
     queued: usize,
     send_budget: usize,
     deadline: Duration,
-    incoming: VecDeque<Bytes>,
-    held: usize,
+    incoming: Inbox,
     receive_budget: usize,
     max_message: usize,
     /// Longest datagram in bytes that can be sent now; none before the handshake completes.
@@ -78,8 +78,7 @@ impl Datagrams {
             queued: 0,
             send_budget: SEND_QUEUE.min(config.send_budget),
             deadline: config.deadline,
-            incoming: VecDeque::new(),
-            held: 0,
+            incoming: Inbox::default(),
             receive_budget: config.receive_budget.max(MIN_RECEIVE_BUFFER),
             max_message: config.max_message_size,
             longest: None,
@@ -226,22 +225,17 @@ impl Datagrams {
             self.counters.overflowed += 1;
             return;
         }
-        self.held += message.len() + MESSAGE_COST;
         // Copied, because the datagram would keep the packet's whole buffer, which is not accounted
         // for.
-        self.incoming.push_back(Bytes::copy_from_slice(message));
-        while self.held > self.receive_budget
-            && let Some(oldest) = self.incoming.pop_front()
-        {
-            self.held -= oldest.len() + MESSAGE_COST;
+        self.incoming.push(Bytes::copy_from_slice(message));
+        while self.incoming.bytes_held() > self.receive_budget && self.incoming.pop().is_some() {
             self.counters.overflowed += 1;
         }
         self.pending.readable = true;
     }
 
     pub(super) fn recv(&mut self) -> Option<Bytes> {
-        let message = take_first(&mut self.incoming)?;
-        self.held -= message.len() + MESSAGE_COST;
+        let message = self.incoming.pop()?;
         self.counters.messages_received += 1;
         self.counters.bytes_received += message.len() as u64;
         Some(message)
@@ -265,7 +259,7 @@ impl Datagrams {
 
     /// Received bytes that the application has not taken.
     pub(super) fn receive_buffer_bytes(&self) -> usize {
-        self.held
+        self.incoming.bytes_held()
     }
 
     pub(super) fn add_to(&self, stats: &mut ConnectionStats) {
@@ -276,7 +270,7 @@ impl Datagrams {
         stats.messages_expired += self.counters.expired;
         stats.messages_lost += self.counters.overflowed;
         stats.send_buffer_bytes += self.queued as u64;
-        stats.receive_buffer_bytes += self.held as u64;
+        stats.receive_buffer_bytes += self.receive_buffer_bytes() as u64;
     }
 }
 
@@ -306,7 +300,10 @@ mod tests {
         for number in 0..64 {
             datagrams.enqueue_received(&vec![number; len]);
         }
-        assert_eq!((datagrams.held, datagrams.counters.overflowed), (MIN_RECEIVE_BUFFER, 0));
+        assert_eq!(
+            (datagrams.receive_buffer_bytes(), datagrams.counters.overflowed),
+            (MIN_RECEIVE_BUFFER, 0)
+        );
         datagrams.enqueue_received(&[]);
         assert_eq!((datagrams.counters.overflowed, datagrams.incoming.len()), (1, 64));
         assert_eq!(datagrams.recv().unwrap(), vec![1; len], "the oldest was displaced");
@@ -315,6 +312,6 @@ mod tests {
         datagrams.enqueue_received(&[7; 1_001]);
         assert_eq!(datagrams.counters.overflowed, 2);
         while datagrams.recv().is_some() {}
-        assert_eq!(datagrams.held, 0);
+        assert_eq!(datagrams.receive_buffer_bytes(), 0);
     }
 }

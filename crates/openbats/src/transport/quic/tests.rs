@@ -155,6 +155,20 @@ fn half_open_handshakes_are_limited_in_all_and_for_each_network() {
 }
 
 #[test]
+fn datagrams_longer_than_announced_are_ignored() {
+    let mut quic = server();
+    let now = quic.clock.now();
+    let from = ([10, 0, 0, 1], 9).into();
+    let mut flight = first_flight(now);
+    flight.resize(usize::from(MAX_UDP_PAYLOAD) + 1, 0);
+    receive(&mut quic, now, from, &flight);
+    assert_eq!(quic.connection_count(), 0);
+    flight.pop();
+    receive(&mut quic, now, from, &flight);
+    assert_eq!(quic.connection_count(), 1);
+}
+
+#[test]
 fn the_window_follows_the_receive_budget_within_bounds() {
     assert_eq!(window(1), (1u32 << 16).into());
     assert_eq!(window(1 << 20), (1u32 << 20).into());
