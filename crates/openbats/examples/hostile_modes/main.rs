@@ -20,7 +20,8 @@ use bats_proto::{
     ClientConfig, CongestionAlgorithm, Event, Input, Mode, PeerTrust, Received, ServerConfig,
     Timestamp, TransportConfig,
 };
-use openbats::bindings::{Bindings, Step};
+pub(crate) use openbats::bindings::Bindings;
+use openbats::bindings::Step;
 
 /// Most bytes of a segment or a datagram.
 const PACKET: usize = 1_400;

@@ -5,13 +5,13 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bats_proto::{Event, Input, Mode, Received, Timestamp};
-use openbats::bindings::{Bindings, Key, Step};
+use openbats::bindings::{Key, Step};
 
 use crate::quic_client::{
     Client, INITIAL_PAYLOAD, Id, ack, frame, initial, initial_keys, long_header, seal, stream,
 };
 use crate::tcp_client::{frame as session_frame, hello};
-use crate::{Outcome, measured, measured_with_answers, server};
+use crate::{Bindings, Outcome, measured, measured_with_answers, server};
 
 pub(crate) const NAMES: &[&str] = &[
     "quic-pings",
@@ -68,22 +68,22 @@ pub(crate) fn honest_name(case: &str) -> &'static str {
     }
 }
 
-fn address(number: u32) -> SocketAddr {
+pub(crate) fn address(number: u32) -> SocketAddr {
     SocketAddr::from(((0x0a00_0000 | number).to_be_bytes(), 4_433))
 }
 
-struct World {
-    server: Bindings,
-    now: Timestamp,
-    buffer: Vec<u8>,
-    key: Option<Key>,
-    remote: SocketAddr,
-    packets: u64,
-    is_closed: bool,
+pub(crate) struct World {
+    pub(crate) server: Bindings,
+    pub(crate) now: Timestamp,
+    pub(crate) buffer: Vec<u8>,
+    pub(crate) key: Option<Key>,
+    pub(crate) remote: SocketAddr,
+    pub(crate) packets: u64,
+    pub(crate) is_closed: bool,
 }
 
 impl World {
-    fn new(has_datagrams: bool) -> Result<Self, Box<dyn Error>> {
+    pub(crate) fn new(has_datagrams: bool) -> Result<Self, Box<dyn Error>> {
         let server = server(Mode::Quic, has_datagrams)?;
         Ok(Self {
             now: server.start(),
@@ -97,7 +97,7 @@ impl World {
     }
 
     /// Delivers a datagram, not counted; returns what the server sends.
-    fn deliver(&mut self, mut datagram: Vec<u8>) -> Vec<Vec<u8>> {
+    pub(crate) fn deliver(&mut self, mut datagram: Vec<u8>) -> Vec<Vec<u8>> {
         self.now += Duration::from_micros(100);
         let (remote, payload) = (self.remote, &mut datagram[..]);
         let received = Received { remote, local_ip: None, ecn: 0, payload };
@@ -105,7 +105,7 @@ impl World {
         self.settle()
     }
 
-    fn settle(&mut self) -> Vec<Vec<u8>> {
+    pub(crate) fn settle(&mut self) -> Vec<Vec<u8>> {
         let mut sent = Vec::new();
         loop {
             match self.server.poll(self.now, &mut self.buffer) {
@@ -123,14 +123,14 @@ impl World {
         sent
     }
 
-    fn take(&mut self) {
+    pub(crate) fn take(&mut self) {
         if let Some(key) = self.key {
             while self.server.recv(self.now, key).is_some() {}
         }
     }
 
     /// Delivers a datagram, which is counted unless the server has closed the connection.
-    fn push(&mut self, mut datagram: Vec<u8>) {
+    pub(crate) fn push(&mut self, mut datagram: Vec<u8>) {
         if self.is_closed {
             return;
         }
@@ -142,7 +142,7 @@ impl World {
     }
 
     /// As [`Self::push`]; returns what the server sends.
-    fn push_and_answer(&mut self, mut datagram: Vec<u8>) -> Vec<Vec<u8>> {
+    pub(crate) fn push_and_answer(&mut self, mut datagram: Vec<u8>) -> Vec<Vec<u8>> {
         if self.is_closed {
             return Vec::new();
         }
@@ -156,7 +156,7 @@ impl World {
     }
 
     /// A connection after its handshake.
-    fn established(&mut self, number: u32) -> Result<Client, Box<dyn Error>> {
+    pub(crate) fn established(&mut self, number: u32) -> Result<Client, Box<dyn Error>> {
         let mut client = Client::new(number)?;
         self.remote = address(number);
         let mut to_server = vec![client.first_flight()];
@@ -177,13 +177,13 @@ impl World {
         Ok(client)
     }
 
-    fn outcome(&self) -> Outcome {
+    pub(crate) fn outcome(&self) -> Outcome {
         Ok((self.packets, self.is_closed))
     }
 }
 
 /// Frames that fill a packet; each has the next number.
-fn full(next: &mut u64, frame: impl Fn(u64) -> Vec<u8>) -> Vec<u8> {
+pub(crate) fn full(next: &mut u64, frame: impl Fn(u64) -> Vec<u8>) -> Vec<u8> {
     let mut frames = Vec::new();
     loop {
         let more = frame(*next);
@@ -196,12 +196,12 @@ fn full(next: &mut u64, frame: impl Fn(u64) -> Vec<u8>) -> Vec<u8> {
 }
 
 /// A byte of a message of parts of 64 KiB that does not end.
-fn content(at: u64) -> u8 {
+pub(crate) fn content(at: u64) -> u8 {
     *[1, 1, 0, 0].get((at % 65_540) as usize).unwrap_or(&7)
 }
 
 /// The offset of the session's stream after its first frame.
-fn begin() -> u64 {
+pub(crate) fn begin() -> u64 {
     hello().len() as u64
 }
 
@@ -395,7 +395,7 @@ fn first_flights(world: &mut World) -> Outcome {
     world.outcome()
 }
 
-fn ids(number: u32) -> [Id; 2] {
+pub(crate) fn ids(number: u32) -> [Id; 2] {
     let id = |byte| {
         let mut id = [byte; 8];
         id[..4].copy_from_slice(&number.to_be_bytes());

@@ -6,14 +6,14 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use bats_proto::{Event, Input, Mode, Timestamp};
-use openbats::bindings::{Bindings, Key, Step};
+use openbats::bindings::{Key, Step};
 use rustls::ClientConnection;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::tcp_client::{
     APPLICATION_DATA, Sealer, connected, drain, frame, hello, shake_hands, tls,
 };
-use crate::{Outcome, PACKET, measured_sockets, server};
+use crate::{Bindings, Outcome, PACKET, measured_sockets, server};
 
 pub(crate) const NAMES: &[&str] = &[
     "tcp-one-byte-segments",
@@ -49,18 +49,18 @@ pub(crate) fn honest_name(case: &str) -> &'static str {
     }
 }
 
-struct World {
-    server: Bindings,
-    to: SocketAddr,
-    now: Timestamp,
-    buffer: Vec<u8>,
-    key: Option<Key>,
-    segments: u64,
-    is_closed: bool,
+pub(crate) struct World {
+    pub(crate) server: Bindings,
+    pub(crate) to: SocketAddr,
+    pub(crate) now: Timestamp,
+    pub(crate) buffer: Vec<u8>,
+    pub(crate) key: Option<Key>,
+    pub(crate) segments: u64,
+    pub(crate) is_closed: bool,
 }
 
 impl World {
-    fn new() -> Result<Self, Box<dyn Error>> {
+    pub(crate) fn new() -> Result<Self, Box<dyn Error>> {
         let server = server(Mode::Tcp, false)?;
         Ok(Self {
             to: server.tcp_address().ok_or("no address")?,
@@ -74,7 +74,7 @@ impl World {
     }
 
     /// Lets the server work, not counted.
-    fn serve(&mut self) {
+    pub(crate) fn serve(&mut self) {
         self.now += Duration::from_micros(100);
         self.server.handle(self.now, Input::Timeout);
         loop {
@@ -87,14 +87,14 @@ impl World {
         self.take();
     }
 
-    fn take(&mut self) {
+    pub(crate) fn take(&mut self) {
         if let Some(key) = self.key {
             while self.server.recv(self.now, key).is_some() {}
         }
     }
 
     /// Counts what the server does for what has arrived.
-    fn measure(&mut self) {
+    pub(crate) fn measure(&mut self) {
         self.now += Duration::from_micros(100);
         self.is_closed |= measured_sockets(&mut self.server, self.now, &mut self.buffer);
         self.segments += 1;
@@ -102,7 +102,11 @@ impl World {
     }
 
     /// Sends a segment, which is counted unless the server has closed the connection.
-    fn push(&mut self, socket: &mut TcpStream, bytes: &[u8]) -> Result<(), Box<dyn Error>> {
+    pub(crate) fn push(
+        &mut self,
+        socket: &mut TcpStream,
+        bytes: &[u8],
+    ) -> Result<(), Box<dyn Error>> {
         if !self.is_closed {
             socket.write_all(bytes)?;
             self.measure();
@@ -112,7 +116,7 @@ impl World {
     }
 
     /// A connection after its handshake.
-    fn established(&mut self) -> Result<(TcpStream, ClientConnection), Box<dyn Error>> {
+    pub(crate) fn established(&mut self) -> Result<(TcpStream, ClientConnection), Box<dyn Error>> {
         let (mut socket, mut tls) = (connected(self.to)?, tls()?);
         shake_hands(&mut socket, &mut tls, || self.serve())?;
         tls.writer().write_all(&hello())?;
@@ -128,7 +132,7 @@ impl World {
     }
 
     /// Sends a stream in segments of this length.
-    fn stream(&mut self, socket: &mut TcpStream, bytes: &[u8], len: usize) -> Outcome {
+    pub(crate) fn stream(&mut self, socket: &mut TcpStream, bytes: &[u8], len: usize) -> Outcome {
         for segment in bytes.chunks(len) {
             self.push(socket, segment)?;
         }
@@ -137,7 +141,7 @@ impl World {
 }
 
 /// Messages of this length as frames, at least so many bytes.
-fn messages(len: usize, bytes: usize) -> Vec<u8> {
+pub(crate) fn messages(len: usize, bytes: usize) -> Vec<u8> {
     let message = frame(2, &vec![7; len]);
     message.repeat(bytes.div_ceil(message.len()))
 }
@@ -256,7 +260,7 @@ fn scattered_hello(world: &mut World) -> Outcome {
 }
 
 /// A connection from this host of the loopback network.
-fn connected_from(to: SocketAddr, host: [u8; 4]) -> Result<TcpStream, Box<dyn Error>> {
+pub(crate) fn connected_from(to: SocketAddr, host: [u8; 4]) -> Result<TcpStream, Box<dyn Error>> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
     socket.bind(&SocketAddr::from((host, 0)).into())?;
     socket.connect(&to.into())?;

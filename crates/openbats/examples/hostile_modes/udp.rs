@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bats_proto::{Event, Input, Mode, Received, Timestamp};
-use openbats::bindings::{Bindings, Key, Step};
+use openbats::bindings::{Key, Step};
 
-use crate::{Outcome, PACKET, measured, server};
+use crate::{Bindings, Outcome, PACKET, measured, server};
 
 pub(crate) const NAMES: &[&str] = &[
     "udp-empty-datagrams",
